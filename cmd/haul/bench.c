@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * haul bench: bandwidth and latency against a running node.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "command.h"
+#include "common/fail.h"
+#include "common/options.h"
+#include "common/progress.h"
+#include "common/units.h"
+
+#define DURATION_DEFAULT INT64_C(1000000000)
+#define DEPTH_DEFAULT    8
+#define LOCAL_MAX        (UINT64_C(64) << 20) /* slots share local memory beyond this */
+
+struct values {
+  const char *region, *operation, *sizes, *place, *plot;
+  int64_t duration;
+  unsigned depth;
+  struct transfer_choices transfer;
+  int poll, json, csv;
+};
+
+static const struct option_spec options[] = {
+    {"op", OPTION_TEXT, offsetof(struct values, operation), "write|read|message",
+     "what to measure (default: write)"},
+    {"region", OPTION_TEXT, offsetof(struct values, region), "NAME",
+     "the region to use (default: the largest that allows it)"},
+    {"sizes", OPTION_TEXT, offsetof(struct values, sizes), "LIST",
+     "as 8,4K,1M or 8..64M, which doubles (default: 8..64M, as far as it fits)"},
+    {"duration", OPTION_SECONDS, offsetof(struct values, duration), "SECONDS",
+     "time a size, half of it for the latency (default: 1)"},
+    {"depth", OPTION_COUNT, offsetof(struct values, depth), "N",
+     "transfers in flight for the bandwidth (default: 8, at most 256)"},
+    {"place", OPTION_TEXT, offsetof(struct values, place), "PLACE",
+     "where the local memory is (default: host)"},
+    OPTION_ENTRY_ONLY(values),
+    OPTION_ENTRY_CHECKSUM(values),
+    OPTION_ENTRY_ZERO_COPY(values),
+    {"poll", OPTION_FLAG, offsetof(struct values, poll), NULL, "never sleep while waiting"},
+    {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
+    {"csv", OPTION_FLAG, offsetof(struct values, csv), NULL, "print comma-separated values"},
+    {"plot", OPTION_TEXT, offsetof(struct values, plot), "FILE.svg",
+     "draw bandwidth and latency over size, with gnuplot"},
+    {0},
+};
+
+static const struct operation {
+  const char *name;
+  enum bench_operation operation;
+  unsigned rights; /* that the region must grant; 0: it needs none */
+  const char *sizes;
+} operations[] = {
+    {"write", BENCH_WRITE, HAUL_WRITE, "8..64M"},
+    {"read", BENCH_READ, HAUL_READ, "8..64M"},
+    {"message", BENCH_MESSAGE, 0, "8..1M"},
+};
+
+static const struct operation *find_operation(const char *name) {
+  for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++)
+    if (strcmp(operations[i].name, name) == 0)
+      return &operations[i];
+  return NULL;
+}
+
+struct job {
+  const struct values *values;
+  const struct operation *operation;
+  struct bench bench;
+  struct bench_plot *plot;
+};
+
+/* ---- What to measure against ---- */
+
+static int choose_region(struct job *job) {
+  struct haul_published *entries;
+  uint64_t best = 0;
+  size_t count;
+  if (job->values->region) {
+    snprintf(job->bench.region, sizeof(job->bench.region), "%s", job->values->region);
+    return EXIT_DONE;
+  }
+  int status = session_list(&job->bench.session, &entries, &count);
+  if (status)
+    return status;
+  for (size_t i = 0; i < count; i++) {
+    if (!(entries[i].rights & job->operation->rights) || entries[i].length <= best)
+      continue;
+    best = entries[i].length;
+    snprintf(job->bench.region, sizeof(job->bench.region), "%s", entries[i].name);
+  }
+  free(entries);
+  if (best)
+    return EXIT_DONE;
+  return fail_because("`haul serve --region NAME=host:64M` publishes one",
+                      "the node publishes no region that allows %s", job->operation->name);
+}
+
+/* Sizes that were asked for must fit; the default sweep stops where the room does. */
+static int fit_sizes(struct job *job, uint64_t room) {
+  struct bench_sizes *sizes = &job->bench.sizes;
+  size_t kept = 0;
+  for (size_t i = 0; i < sizes->count; i++) {
+    if (sizes->list[i] <= room)
+      sizes->list[kept++] = sizes->list[i];
+    else if (job->values->sizes)
+      return fail_because("a smaller --sizes, or another --region", "%s is more than %s has: %s",
+                          size_text(sizes->list[i]).text,
+                          job->operation->rights ? job->bench.region : "a message",
+                          size_text(room).text);
+  }
+  sizes->count = kept;
+  return kept ? EXIT_DONE : fail_because(NULL, "'%s' has no room for any size", job->bench.region);
+}
+
+static int find_room(struct job *job) {
+  if (!job->operation->rights)
+    return fit_sizes(job, HAUL_MESSAGE_MAX);
+  int status = choose_region(job);
+  if (status == EXIT_DONE)
+    status = session_lookup(&job->bench.session, job->bench.region, 0);
+  if (status == EXIT_DONE)
+    status = fit_sizes(job, haul_remote_length(job->bench.session.remote));
+  return status;
+}
+
+/* Room for all slots of the largest size, within a bound. Messages are sent by the CPU. */
+static int allocate(struct job *job) {
+  const struct haul_place host = {HAUL_HOST, 0};
+  struct bench *bench = &job->bench;
+  bool message = job->operation->operation == BENCH_MESSAGE;
+  uint64_t largest = 0, length = 0;
+  for (size_t i = 0; i < job->bench.sizes.count; i++)
+    largest = job->bench.sizes.list[i] > largest ? job->bench.sizes.list[i] : largest;
+  if (!__builtin_mul_overflow(largest, bench->depth, &length) && length > LOCAL_MAX)
+    length = LOCAL_MAX;
+  if (length < largest)
+    length = largest;
+  struct haul_place place = message ? host : job->bench.place;
+  if (haul_region_alloc(bench->session.node, place, (size_t)length, 0, &bench->local))
+    return fail_library("cannot allocate %s at %s", size_text(length).text, place_text(place).text);
+  if (place.kind == HAUL_HOST)
+    memset(haul_region_address(bench->local), 0x5a, (size_t)length);
+  return EXIT_DONE;
+}
+
+/* ---- The sweep ---- */
+
+static int sweep(struct job *job) {
+  struct bench *bench = &job->bench;
+  enum bench_form form = job->values->json ? FORM_JSON : job->values->csv ? FORM_CSV : FORM_TEXT;
+  struct progress progress;
+  progress_begin(&progress, "bench", 0, false);
+  bench_print_heading(bench, form);
+  for (size_t i = 0; i < bench->sizes.count; i++) {
+    progress_step(&progress, i, bench->sizes.count, size_text(bench->sizes.list[i]).text);
+    int status = bench_measure(bench, bench->sizes.list[i], &bench->rows[i]);
+    if (status)
+      return status;
+    progress_hide();
+    bench_print_row(&bench->rows[i], form);
+  }
+  bench_print_end(bench, form);
+  return EXIT_DONE;
+}
+
+static int draw(struct job *job) {
+  char title[1024];
+  if (!job->plot)
+    return EXIT_DONE;
+  snprintf(title, sizeof(title), "haul bench: %s %s %s", job->operation->name, job->bench.address,
+           job->bench.region);
+  return bench_plot_draw(job->plot, title, job->bench.rows, job->bench.sizes.count);
+}
+
+static int measure(struct job *job) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.progress = HAUL_PROGRESS_CALLER;
+  config.spin_ns = job->values->poll ? HAUL_SPIN_ALWAYS : 0;
+  int status = session_open(&job->bench.session, &config, job->bench.address, 0);
+  if (status == EXIT_DONE)
+    status = find_room(job);
+  if (status == EXIT_DONE)
+    status = allocate(job);
+  if (status == EXIT_DONE && job->values->plot)
+    status = bench_plot_open(job->values->plot, &job->plot);
+  if (status == EXIT_DONE)
+    status = sweep(job);
+  if (status == EXIT_DONE)
+    status = draw(job);
+  bench_plot_close(job->plot);
+  haul_region_release(job->bench.local);
+  session_close(&job->bench.session);
+  return status;
+}
+
+static int check_values(const struct command *self, struct job *job, const char *node) {
+  const struct values *values = job->values;
+  job->operation = find_operation(values->operation);
+  if (!job->operation)
+    return options_wrong(self, "'%s' is none of write, read, message", values->operation);
+  if (!address_expand(node, DEFAULT_PORT, job->bench.address))
+    return options_wrong(self, "'%s' is no address", node);
+  if (haul_place_parse(values->place, &job->bench.place))
+    return options_wrong(self, "'%s' is no place; `haul info` lists the places", values->place);
+  if (!bench_sizes_parse(values->sizes ? values->sizes : job->operation->sizes, &job->bench.sizes))
+    return options_wrong(self, "'%s' is no list of sizes", values->sizes);
+  if (values->depth > BENCH_DEPTH_MAX)
+    return options_wrong(self, "--depth is at most %d", BENCH_DEPTH_MAX);
+  if (values->json && values->csv)
+    return options_wrong(self, "--json and --csv both want standard output");
+  return EXIT_DONE;
+}
+
+static int run(const struct command *self, int argc, char **argv) {
+  struct values values = {
+      .operation = "write", .place = "host", .duration = DURATION_DEFAULT, .depth = DEPTH_DEFAULT};
+  struct job job = {.values = &values};
+  char **operands;
+  int status;
+  if (!options_parse(self, argc, argv, &values, (struct operand_range){1, 1}, &operands, &status))
+    return status;
+  status = check_values(self, &job, operands[0]);
+  if (status)
+    return status;
+  job.bench.operation = job.operation->operation;
+  job.bench.operation_name = job.operation->name;
+  job.bench.options = transfer_options(&values.transfer);
+  job.bench.depth = values.depth;
+  job.bench.duration = values.duration;
+  return measure(&job);
+}
+
+const struct command bench_command = {
+    .name = "bench",
+    .summary = "Measure bandwidth and latency against a running node",
+    .usage = "NODE [OPTIONS]",
+    .about =
+        "For each size: operations one at a time for the latency (the time of one write or read,\n"
+        "the round trip of a message), then --depth in flight for the bandwidth. It overwrites\n"
+        "the region that it writes to. Latency of messages needs `haul serve --echo`, and their\n"
+        "rate is best measured without it.",
+    .options = options,
+    .examples = "  haul bench 127.0.0.1:7420\n"
+                "  haul bench unix:///run/haul.sock --op read --sizes 4K,1M,64M --only map --json\n"
+                "  haul bench 127.0.0.1:7420 --op message --sizes 8..64K --plot messages.svg\n",
+    .run = run,
+};

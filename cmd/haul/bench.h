@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The parts of `haul bench`: what is measured (bench.c), how (bench_measure.c), what sizes
+ * (bench_sizes.c), how it is printed (bench_output.c) and drawn (bench_plot.c).
+ */
+#ifndef HAUL_COMMAND_BENCH_H
+#define HAUL_COMMAND_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <haul/haul.h>
+
+#include "common/session.h"
+
+#define BENCH_SIZES_MAX 64
+#define BENCH_DEPTH_MAX 256
+
+enum bench_operation { BENCH_WRITE, BENCH_READ, BENCH_MESSAGE };
+
+struct bench_sizes {
+  size_t count;
+  uint64_t list[BENCH_SIZES_MAX];
+};
+
+/* "8,4K,1M..8M": single sizes, and ranges that double. False when it is not that. */
+bool bench_sizes_parse(const char *text, struct bench_sizes *sizes);
+
+struct bench_latency {
+  uint64_t count;                  /* samples; 0: not measured */
+  double p50, p90, p99, p999, max; /* microseconds */
+};
+
+struct bench_row {
+  uint64_t size;
+  uint64_t count;  /* operations in the bandwidth phase */
+  int64_t elapsed; /* nanoseconds that they took */
+  char path[16];
+  struct bench_latency latency; /* of one operation at a time */
+};
+
+/* Whether the node sends messages back: found out with the first one. */
+enum bench_echo { ECHO_UNKNOWN, ECHO_YES, ECHO_NO };
+
+/* How the rows are printed. */
+enum bench_form { FORM_TEXT, FORM_CSV, FORM_JSON };
+
+struct bench {
+  enum bench_operation operation;
+  const char *operation_name;
+  char address[ADDRESS_MAX];
+  char region[256];        /* empty for messages */
+  struct haul_place place; /* of the local memory */
+  unsigned depth;
+  int64_t duration; /* nanoseconds a size */
+  struct haul_transfer_options options;
+  struct session session;
+  haul_region *local;
+  enum bench_echo echo;
+  struct bench_sizes sizes;
+  struct bench_row rows[BENCH_SIZES_MAX];
+};
+
+/* Gigabytes a second. */
+double bench_rate(const struct bench_row *row);
+
+/* Measures one size. Returns an exit status. */
+int bench_measure(struct bench *bench, uint64_t size, struct bench_row *row);
+
+/* What goes to standard output: a heading, a row each as it is measured, and the end. */
+void bench_print_heading(const struct bench *bench, enum bench_form form);
+void bench_print_row(const struct bench_row *row, enum bench_form form);
+void bench_print_end(const struct bench *bench, enum bench_form form);
+
+struct bench_plot;
+
+/* Starts gnuplot, so that its absence shows before anything is measured. Returns an exit status;
+ * *plot is NULL after a failure. */
+int bench_plot_open(const char *path, struct bench_plot **plot);
+
+/* Draws the rows and gives the file its name. Returns an exit status. */
+int bench_plot_draw(struct bench_plot *plot, const char *title, const struct bench_row *rows,
+                    size_t count);
+
+/* Ends gnuplot and removes what was not drawn; NULL is allowed. */
+void bench_plot_close(struct bench_plot *plot);
+
+#endif

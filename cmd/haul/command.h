@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a subcommand is. main.c lists them; dispatch, the parsing of options and every help text are
+ * driven by these tables alone.
+ */
+#ifndef HAUL_COMMAND_H
+#define HAUL_COMMAND_H
+
+#include <stddef.h>
+
+enum exit_status { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+enum option_type {
+  OPTION_FLAG,    /* int, set to 1 */
+  OPTION_TEXT,    /* const char * */
+  OPTION_LIST,    /* struct text_list: may be given several times */
+  OPTION_SIZE,    /* uint64_t, bytes */
+  OPTION_COUNT,   /* unsigned, at least 1 */
+  OPTION_SECONDS, /* int64_t, nanoseconds, more than 0 */
+};
+
+/* One option: how it is written, what it means, and where its value goes. */
+struct option_spec {
+  const char *name; /* without the dashes; NULL ends a table */
+  enum option_type type;
+  size_t offset;     /* of the field in the subcommand's own struct of values */
+  const char *value; /* the value's name in the help text; NULL for a flag */
+  const char *help;
+};
+
+struct command {
+  const char *name;
+  const char *summary; /* one line */
+  const char *usage;   /* what follows "haul NAME" */
+  const char *about;   /* paragraphs */
+  const struct option_spec *options;
+  const char *examples;
+  /* argv[0] is the subcommand's name. Returns an exit status; has printed its own errors. */
+  int (*run)(const struct command *self, int argc, char **argv);
+};
+
+extern const struct command info_command;
+extern const struct command doctor_command;
+extern const struct command serve_command;
+extern const struct command ls_command;
+extern const struct command put_command;
+extern const struct command get_command;
+extern const struct command explain_command;
+extern const struct command bench_command;
+extern const struct command pingpong_command;
+
+#endif

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT */
+#include "json.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+
+void json_begin(struct json *json, FILE *out) {
+  *json = (struct json){.out = out};
+}
+
+/* The length of the UTF-8 sequence at `text`, 0 when it is not one. Overlong forms and surrogates
+ * are left to the reader: they cannot break the document's structure. */
+static size_t sequence_length(const unsigned char *text) {
+  size_t length = *text < 0x80                     ? 1
+                  : *text >= 0xc2 && *text <= 0xdf ? 2
+                  : (*text & 0xf0) == 0xe0         ? 3
+                  : *text >= 0xf0 && *text <= 0xf4 ? 4
+                                                   : 0;
+  for (size_t i = 1; i < length; i++)
+    if ((text[i] & 0xc0) != 0x80)
+      return 0;
+  return length;
+}
+
+static size_t write_character(FILE *out, const unsigned char *text) {
+  size_t length = sequence_length(text);
+  if (length == 0) {
+    fputs("\\ufffd", out);
+    return 1;
+  }
+  if (*text == '"' || *text == '\\')
+    fprintf(out, "\\%c", *text);
+  else if (*text < 0x20 || *text == 0x7f)
+    fprintf(out, "\\u%04x", *text);
+  else
+    fwrite(text, 1, length, out);
+  return length;
+}
+
+static void write_text(FILE *out, const char *text) {
+  fputc('"', out);
+  for (const unsigned char *at = (const unsigned char *)text; *at;)
+    at += write_character(out, at);
+  fputc('"', out);
+}
+
+static void new_line(struct json *json) {
+  fprintf(json->out, "\n%*s", 2 * json->depth, "");
+}
+
+static void lead_in(struct json *json, const char *key) {
+  if (json->depth == 0)
+    return;
+  if (json->some[json->depth])
+    fputc(',', json->out);
+  json->some[json->depth] = true;
+  new_line(json);
+  if (!key)
+    return;
+  write_text(json->out, key);
+  fputs(": ", json->out);
+}
+
+static void open_container(struct json *json, const char *key, char bracket) {
+  lead_in(json, key);
+  fputc(bracket, json->out);
+  json->depth++;
+  json->some[json->depth] = false;
+}
+
+static void close_container(struct json *json, char bracket) {
+  bool some = json->some[json->depth];
+  json->depth--;
+  if (some)
+    new_line(json);
+  fputc(bracket, json->out);
+  if (json->depth == 0)
+    fputc('\n', json->out);
+}
+
+void json_object(struct json *json, const char *key) {
+  open_container(json, key, '{');
+}
+
+void json_end_object(struct json *json) {
+  close_container(json, '}');
+}
+
+void json_array(struct json *json, const char *key) {
+  open_container(json, key, '[');
+}
+
+void json_end_array(struct json *json) {
+  close_container(json, ']');
+}
+
+void json_text(struct json *json, const char *key, const char *text) {
+  lead_in(json, key);
+  write_text(json->out, text);
+}
+
+void json_number(struct json *json, const char *key, uint64_t number) {
+  lead_in(json, key);
+  fprintf(json->out, "%" PRIu64, number);
+}
+
+void json_signed(struct json *json, const char *key, int64_t number) {
+  lead_in(json, key);
+  fprintf(json->out, "%" PRId64, number);
+}
+
+void json_real(struct json *json, const char *key, double number) {
+  if (!isfinite(number)) {
+    json_null(json, key);
+    return;
+  }
+  lead_in(json, key);
+  fprintf(json->out, "%.6g", number);
+}
+
+void json_bool(struct json *json, const char *key, bool truth) {
+  lead_in(json, key);
+  fputs(truth ? "true" : "false", json->out);
+}
+
+void json_null(struct json *json, const char *key) {
+  lead_in(json, key);
+  fputs("null", json->out);
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Writes JSON, indented, one value a line. `key` is NULL within an array and at the top.
+ */
+#ifndef HAUL_COMMAND_JSON_H
+#define HAUL_COMMAND_JSON_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define JSON_DEPTH_MAX 16
+
+struct json {
+  FILE *out;
+  int depth;
+  bool some[JSON_DEPTH_MAX]; /* the container at this depth has a value already */
+};
+
+void json_begin(struct json *json, FILE *out);
+
+void json_object(struct json *json, const char *key); /* ends with json_end_object */
+void json_end_object(struct json *json);
+void json_array(struct json *json, const char *key); /* ends with json_end_array */
+void json_end_array(struct json *json);
+
+void json_text(struct json *json, const char *key, const char *text);
+void json_number(struct json *json, const char *key, uint64_t number);
+void json_signed(struct json *json, const char *key, int64_t number);
+void json_real(struct json *json, const char *key, double number); /* null when it is not finite */
+void json_bool(struct json *json, const char *key, bool truth);
+void json_null(struct json *json, const char *key);
+
+#endif

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT */
+#include "options.h"
+
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fail.h"
+#include "units.h"
+
+#define OPTIONS_MAX  32
+#define FIRST_OPTION 256 /* getopt_long's value of the table's first entry: beyond every letter */
+
+static size_t count_options(const struct command *command) {
+  size_t count = 0;
+  while (command->options[count].name)
+    count++;
+  return count;
+}
+
+static void fill_long_options(const struct command *command, struct option *list) {
+  size_t count = count_options(command);
+  for (size_t i = 0; i < count; i++) {
+    const struct option_spec *spec = &command->options[i];
+    int argument = spec->type == OPTION_FLAG ? no_argument : required_argument;
+    list[i] = (struct option){spec->name, argument, NULL, FIRST_OPTION + (int)i};
+  }
+  list[count] = (struct option){"help", no_argument, NULL, 'h'};
+  list[count + 1] = (struct option){NULL, 0, NULL, 0};
+}
+
+int options_wrong(const struct command *command, const char *format, ...) {
+  char line[1024];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(line, sizeof(line), format, list);
+  va_end(list);
+  fail_because(NULL, "%s", line);
+  fprintf(stderr, "usage: haul %s %s\nhint: `haul %s --help` explains the options\n", command->name,
+          command->usage, command->name);
+  return EXIT_USAGE;
+}
+
+static int add_to_list(const struct command *command, const char *name, struct text_list *list,
+                       const char *text) {
+  if (list->count == LIST_MAX)
+    return options_wrong(command, "--%s is given more than %d times", name, LIST_MAX);
+  list->items[list->count++] = text;
+  return EXIT_DONE;
+}
+
+static bool parse_count(const char *text, unsigned *count) {
+  uint64_t value = 0;
+  if (!size_parse(text, &value) || value == 0 || value > UINT32_MAX)
+    return false;
+  *count = (unsigned)value;
+  return true;
+}
+
+static int store(const struct command *command, const struct option_spec *spec, void *values,
+                 const char *text) {
+  void *field = (char *)values + spec->offset;
+  bool good = true;
+  switch (spec->type) {
+  case OPTION_FLAG:
+    *(int *)field = 1;
+    break;
+  case OPTION_TEXT:
+    *(const char **)field = text;
+    break;
+  case OPTION_LIST:
+    return add_to_list(command, spec->name, field, text);
+  case OPTION_SIZE:
+    good = size_parse(text, field);
+    break;
+  case OPTION_COUNT:
+    good = parse_count(text, field);
+    break;
+  case OPTION_SECONDS:
+    good = seconds_parse(text, field);
+    break;
+  }
+  if (!good)
+    return options_wrong(command, "'%s' is no good value for --%s %s", text, spec->name,
+                         spec->value);
+  return EXIT_DONE;
+}
+
+/* getopt_long returned '?' or ':'. */
+static int refuse(const struct command *command, int found, char **argv) {
+  const char *word = argv[optind - 1];
+  if (found == ':')
+    return options_wrong(command, "option '%s' needs a value", word);
+  if (optopt >= FIRST_OPTION)
+    return options_wrong(command, "option '%s' takes no value", word);
+  if (optopt)
+    return options_wrong(command, "there is no option '-%c'", optopt);
+  return options_wrong(command, "there is no option '%s'", word);
+}
+
+/* One option; EXIT_DONE to go on, -1 after --help. */
+static int take(const struct command *command, int found, char **argv, void *values) {
+  if (found == 'h') {
+    options_print_help(command, stdout);
+    return -1;
+  }
+  if (found == '?' || found == ':')
+    return refuse(command, found, argv);
+  return store(command, &command->options[found - FIRST_OPTION], values, optarg);
+}
+
+bool options_parse(const struct command *command, int argc, char **argv, void *values,
+                   struct operand_range range, char ***operands, int *status) {
+  struct option list[OPTIONS_MAX + 2];
+  fill_long_options(command, list);
+  opterr = 0;
+  for (int found; (found = getopt_long(argc, argv, ":h", list, NULL)) != -1;) {
+    *status = take(command, found, argv, values);
+    if (*status == EXIT_DONE)
+      continue;
+    if (*status < 0)
+      *status = EXIT_DONE;
+    return false;
+  }
+  *operands = argv + optind;
+  int count = argc - optind;
+  if (count < range.least || count > range.most) {
+    *status = options_wrong(command, count < range.least ? "an operand is missing"
+                                                         : "there is an operand too many");
+    return false;
+  }
+  return true;
+}
+
+static void print_option(const struct option_spec *spec, FILE *out) {
+  char left[64];
+  snprintf(left, sizeof(left), "--%s%s%s", spec->name, spec->value ? " " : "",
+           spec->value ? spec->value : "");
+  fprintf(out, "  %-28s %s\n", left, spec->help);
+}
+
+void options_print_help(const struct command *command, FILE *out) {
+  fprintf(out, "usage: haul %s %s\n\n%s.\n\n%s\n\noptions:\n", command->name, command->usage,
+          command->summary, command->about);
+  for (const struct option_spec *spec = command->options; spec->name; spec++)
+    print_option(spec, out);
+  fprintf(out, "  %-28s %s\n", "--help", "show this text");
+  fprintf(out, "\nexamples:\n%s\nexit status: 0 done, 1 failed, 2 wrong usage\n",
+          command->examples);
+}
+
+struct haul_transfer_options transfer_options(const struct transfer_choices *choices) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  if (choices->checksum)
+    options.flags |= HAUL_CHECKSUM;
+  if (choices->zero_copy)
+    options.flags |= HAUL_REQUIRE_ZERO_COPY;
+  options.only = choices->only;
+  options.deadline = choices->timeout ? haul_deadline_in(choices->timeout) : 0;
+  return options;
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+#include "outfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../command.h"
+#include "fail.h"
+
+static int fail_open(const struct outfile *file) {
+  return fail_system(errno, "cannot create %s", file->label);
+}
+
+/* The mode that the file is to have: its own where it exists, else what open would give it. */
+static mode_t wanted_mode(const struct stat *old) {
+  if (old)
+    return old->st_mode & 0777;
+  mode_t mask = umask(0);
+  umask(mask);
+  return 0666 & ~mask;
+}
+
+static int open_temporary(struct outfile *file, const struct stat *old) {
+  const char *slash = strrchr(file->path, '/');
+  int folder = slash ? (int)(slash - file->path) + 1 : 0;
+  int length = snprintf(file->temporary, sizeof(file->temporary), "%.*s.%s.XXXXXX", folder,
+                        file->path, file->path + folder);
+  if (length >= (int)sizeof(file->temporary)) {
+    file->temporary[0] = '\0';
+    return fail_system(ENAMETOOLONG, "cannot create %s", file->label);
+  }
+  file->descriptor = mkostemp(file->temporary, O_CLOEXEC);
+  if (file->descriptor < 0) {
+    file->temporary[0] = '\0';
+    return fail_open(file);
+  }
+  if (fchmod(file->descriptor, wanted_mode(old)))
+    return fail_open(file);
+  return EXIT_DONE;
+}
+
+/* A disk that is too small is better found before the bytes are moved. */
+static int reserve(const struct outfile *file, uint64_t length) {
+  if (length == 0 || length > INT64_MAX || !*file->temporary)
+    return EXIT_DONE;
+  if (fallocate(file->descriptor, 0, 0, (off_t)length) == 0 || errno == EOPNOTSUPP)
+    return EXIT_DONE;
+  if (errno == ENOSPC || errno == EFBIG || errno == EDQUOT)
+    return fail_because("nothing was moved and nothing is left behind; free some space",
+                        "cannot write %s: %s", file->label, strerror(errno));
+  return EXIT_DONE;
+}
+
+static int open_in_place(struct outfile *file) {
+  file->descriptor = open(file->path, O_WRONLY | O_CLOEXEC);
+  return file->descriptor < 0 ? fail_open(file) : EXIT_DONE;
+}
+
+int outfile_open(struct outfile *file, const char *path, uint64_t length) {
+  struct stat old;
+  *file = (struct outfile){.descriptor = STDOUT_FILENO, .label = path};
+  if (strcmp(path, "-") == 0) {
+    file->label = "standard output";
+    return EXIT_DONE;
+  }
+  file->descriptor = -1;
+  bool exists = stat(path, &old) == 0;
+  if (!exists && errno != ENOENT)
+    return fail_open(file);
+  if (exists && S_ISDIR(old.st_mode))
+    return fail_system(EISDIR, "cannot create %s", path);
+  if (!exists && strlen(path) >= sizeof(file->path))
+    return fail_system(ENAMETOOLONG, "cannot create %s", path);
+  if (!exists)
+    snprintf(file->path, sizeof(file->path), "%s", path);
+  else if (!realpath(path, file->path))
+    return fail_open(file);
+  if (exists && !S_ISREG(old.st_mode))
+    return open_in_place(file);
+  int status = open_temporary(file, exists ? &old : NULL);
+  return status ? status : reserve(file, length);
+}
+
+int outfile_write(struct outfile *file, const void *bytes, size_t length) {
+  const char *at = bytes;
+  while (length > 0) {
+    ssize_t written = write(file->descriptor, at, length);
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written < 0)
+      return fail_because(*file->temporary ? "nothing is left behind under this name" : NULL,
+                          "cannot write %s: %s", file->label, strerror(errno));
+    at += written;
+    length -= (size_t)written;
+  }
+  return EXIT_DONE;
+}
+
+int outfile_commit(struct outfile *file) {
+  /* Closing may be what reports a write that failed late (NFS, quotas). */
+  int descriptor = file->descriptor;
+  if (descriptor != STDOUT_FILENO) {
+    file->descriptor = -1;
+    if (close(descriptor))
+      return fail_system(errno, "cannot write %s", file->label);
+  }
+  if (*file->temporary && rename(file->temporary, file->path))
+    return fail_open(file);
+  file->temporary[0] = '\0';
+  return EXIT_DONE;
+}
+
+void outfile_discard(struct outfile *file) {
+  if (file->descriptor >= 0 && file->descriptor != STDOUT_FILENO)
+    close(file->descriptor);
+  file->descriptor = -1;
+  if (*file->temporary)
+    unlink(file->temporary);
+  file->temporary[0] = '\0';
+}

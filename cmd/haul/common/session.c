@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+#include "session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../command.h"
+#include "fail.h"
+#include "text.h"
+
+/* Is there a port behind the host? The colons within an IPv6 address do not count. */
+static bool has_port(const char *text) {
+  const char *bracket = strrchr(text, ']');
+  return strchr(bracket ? bracket : text, ':') != NULL;
+}
+
+bool address_expand(const char *text, const char *port, char address[ADDRESS_MAX]) {
+  bool whole = strstr(text, "://") != NULL;
+  bool complete = whole || has_port(text);
+  int length = snprintf(address, ADDRESS_MAX, "%s%s%s%s", whole ? "" : "tcp://", text,
+                        complete ? "" : ":", complete ? "" : port);
+  return *text && length < ADDRESS_MAX;
+}
+
+bool target_parse(const char *text, struct target *target) {
+  char node[ADDRESS_MAX];
+  const char *slash = strrchr(text, '/');
+  if (!slash || slash == text || !slash[1])
+    return false;
+  size_t length = (size_t)(slash - text);
+  if (length >= sizeof(node))
+    return false;
+  memcpy(node, text, length);
+  node[length] = '\0';
+  /* "tcp://host" has its last '/' within the "://": a node without a name. */
+  const char *scheme_end = strstr(text, "://");
+  if (scheme_end && slash < scheme_end + strlen("://x"))
+    return false;
+  target->name = slash + 1;
+  return address_expand(node, DEFAULT_PORT, target->address);
+}
+
+int session_open(struct session *session, const struct haul_node_config *config,
+                 const char *address, int64_t timeout_ns) {
+  int64_t wait_ns = timeout_ns ? timeout_ns : CONNECT_TIMEOUT_NS;
+  *session = (struct session){NULL, NULL, NULL};
+  if (haul_node_open(config, &session->node))
+    return fail_library("cannot open a node");
+  if (haul_peer_connect(session->node, address, haul_deadline_in(wait_ns), &session->peer))
+    return fail_library("cannot connect to %s", address);
+  return EXIT_DONE;
+}
+
+int session_lookup(struct session *session, const char *name, int64_t timeout_ns) {
+  int64_t wait_ns = timeout_ns ? timeout_ns : CONNECT_TIMEOUT_NS;
+  if (haul_peer_lookup(session->peer, name, haul_deadline_in(wait_ns), &session->remote))
+    return fail_library("cannot find the region '%s'", name);
+  return EXIT_DONE;
+}
+
+void session_close(struct session *session) {
+  haul_remote_release(session->remote);
+  haul_peer_close(session->peer);
+  haul_node_close(session->node);
+  *session = (struct session){NULL, NULL, NULL};
+}
+
+int session_list(const struct session *session, struct haul_published **entries, size_t *count) {
+  *entries = NULL;
+  *count = 0;
+  /* The list may grow between two calls, so ask until it fits. */
+  for (size_t room = 64;; room = *count) {
+    *count = room;
+    *entries = must_realloc(*entries, room * sizeof(**entries));
+    if (haul_peer_list(session->peer, haul_deadline_in(CONNECT_TIMEOUT_NS), *entries, count)) {
+      free(*entries);
+      *entries = NULL;
+      return fail_library("cannot list the regions");
+    }
+    if (*count <= room)
+      return EXIT_DONE;
+  }
+}
+
+haul_node *open_quiet_node(void) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  haul_node *node = NULL;
+  config.progress = HAUL_PROGRESS_CALLER;
+  if (haul_node_open(&config, &node))
+    fail_library("cannot open a node");
+  return node;
+}
+
+struct place_text place_text(struct haul_place place) {
+  struct place_text result;
+  haul_place_format(place, result.text, sizeof(result.text));
+  return result;
+}
+
+const char *rights_text(unsigned rights) {
+  static const char *const names[] = {"none", "read", "write", "read-write"};
+  return names[rights & (HAUL_READ | HAUL_WRITE)];
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT */
+#include "source.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../command.h"
+#include "fail.h"
+#include "interrupt.h"
+#include "text.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* linux/mman.h, since Linux 5.14 */
+#endif
+
+static int check_kind(struct source *source, const struct stat *status) {
+  if (S_ISDIR(status->st_mode))
+    return fail_system(EISDIR, "cannot read %s", source->label);
+  if (!S_ISREG(status->st_mode) || status->st_size == 0)
+    return EXIT_DONE;
+  /* Standard input may be a file that somebody has read the beginning of. */
+  off_t at = lseek(source->descriptor, 0, SEEK_CUR);
+  source->at = at > 0 ? (uint64_t)at : 0;
+  uint64_t size = (uint64_t)status->st_size;
+  source->length = source->at < size ? size - source->at : 0;
+  return EXIT_DONE;
+}
+
+int source_open(struct source *source, const char *path) {
+  struct stat status;
+  bool standard = strcmp(path, "-") == 0;
+  *source =
+      (struct source){.label = standard ? "standard input" : path, .length = SOURCE_LENGTH_UNKNOWN};
+  source->descriptor = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+  if (source->descriptor < 0)
+    return fail_system(errno, "cannot open %s", path);
+  if (fstat(source->descriptor, &status))
+    return fail_system(errno, "cannot read %s", source->label);
+  return check_kind(source, &status);
+}
+
+/* A mapped page has no bytes behind it any more. Only calls that are safe in a handler. */
+static void explain_bus_error(int number) {
+  static const char text[] =
+      "haul: put: the file was cut short, or its disk failed, while it was being sent\n"
+      "hint: the region holds only a part of it now; put a file that stays as it is\n";
+  (void)number;
+  ssize_t ignored = write(STDERR_FILENO, text, sizeof(text) - 1);
+  (void)ignored;
+  _exit(EXIT_FAILED);
+}
+
+int source_map(struct source *source, haul_node *node) {
+  if (source->length == SOURCE_LENGTH_UNKNOWN || source->length == 0)
+    return EXIT_DONE;
+  source->mapped = (size_t)(source->at + source->length);
+  void *mapping = mmap(NULL, source->mapped, PROT_READ, MAP_SHARED, source->descriptor, 0);
+  if (mapping == MAP_FAILED)
+    return EXIT_DONE; /* some file systems cannot: it is read instead, and the report says so */
+  source->mapping = mapping;
+  signal(SIGBUS, explain_bus_error);
+  madvise(mapping, source->mapped, MADV_SEQUENTIAL);
+  if (haul_region_wrap(node, mapping, source->mapped, &source->region))
+    return fail_library("cannot use the mapping of %s", source->label);
+  return EXIT_DONE;
+}
+
+/* Brings a window into memory. The pages need not begin where the window does. */
+static int populate(const struct source *source, uint64_t length) {
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+  uint64_t start = source->at & ~(page - 1);
+  char *address = (char *)source->mapping + start;
+  int result = madvise(address, source->at + length - start, MADV_POPULATE_READ);
+  if (result && errno != EINVAL) /* EINVAL: an older kernel; the pages come in as they are used */
+    return fail_because("the file was cut short, or its disk failed", "cannot read %s: %s",
+                        source->label, strerror(errno));
+  return EXIT_DONE;
+}
+
+static int next_window(struct source *source, struct slot *slot) {
+  uint64_t left = source->mapped - source->at;
+  uint64_t length = left < RING_CHUNK ? left : RING_CHUNK;
+  slot->region = source->region;
+  slot->piece.local = source->at;
+  slot->piece.length = length;
+  if (length == 0)
+    return EXIT_DONE;
+  int status = populate(source, length);
+  source->at += length;
+  return status;
+}
+
+/* Until there is input, or the end of it. */
+static int wait_for_input(const struct source *source, haul_peer *peer, haul_deadline until) {
+  struct pollfd entry = {source->descriptor, POLLIN, 0};
+  while (poll(&entry, 1, INTERRUPT_SLICE_NS / 1000000) <= 0) {
+    if (interrupted())
+      return fail_because(NULL, "interrupted");
+    if (haul_peer_status(peer))
+      return fail_library("cannot go on");
+    if (now_ns() >= until)
+      return fail_because(NULL, "%s gave no bytes in time", source->label);
+  }
+  return EXIT_DONE;
+}
+
+static int next_read(struct source *source, struct slot *slot, haul_peer *peer,
+                     haul_deadline until) {
+  char *buffer = haul_region_address(slot->buffer);
+  slot->piece.local = 0;
+  slot->piece.length = 0;
+  while (slot->piece.length < RING_CHUNK) {
+    int status = wait_for_input(source, peer, until);
+    if (status)
+      return status;
+    ssize_t got = read(source->descriptor, buffer + slot->piece.length,
+                       (size_t)(RING_CHUNK - slot->piece.length));
+    if (got == 0)
+      return EXIT_DONE;
+    if (got < 0 && errno != EINTR && errno != EAGAIN)
+      return fail_system(errno, "cannot read %s", source->label);
+    if (got > 0)
+      slot->piece.length += (uint64_t)got;
+  }
+  return EXIT_DONE;
+}
+
+int source_next(struct source *source, struct slot *slot, haul_peer *peer, haul_deadline until) {
+  return source->mapping ? next_window(source, slot) : next_read(source, slot, peer, until);
+}
+
+void source_close(struct source *source) {
+  haul_region_release(source->region);
+  if (source->mapping)
+    munmap(source->mapping, source->mapped);
+  if (source->descriptor > STDIN_FILENO)
+    close(source->descriptor);
+}

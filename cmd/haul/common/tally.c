@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+#include "tally.h"
+
+#include <string.h>
+
+#include "paths.h"
+#include "session.h"
+#include "text.h"
+#include "units.h"
+
+void tally_begin(struct tally *tally) {
+  *tally = (struct tally){.sum = {.size = sizeof(struct haul_report)}, .started = now_ns()};
+}
+
+static void count_path(struct tally *tally, const struct haul_report *report) {
+  const char *name = report->path_count ? report->paths[0].name : "none";
+  size_t at = 0;
+  while (at < tally->path_count && strcmp(tally->paths[at].name, name) != 0)
+    at++;
+  if (at == TALLY_PATHS_MAX)
+    return;
+  if (at == tally->path_count) {
+    snprintf(tally->paths[at].name, sizeof(tally->paths[at].name), "%s", name);
+    tally->path_count++;
+  }
+  tally->paths[at].bytes += report->bytes;
+}
+
+void tally_add(struct tally *tally, const struct haul_report *report) {
+  struct haul_report *sum = &tally->sum;
+  if (tally->transfers++ == 0) {
+    *sum = *report;
+  } else {
+    sum->bytes += report->bytes;
+    sum->pieces += report->pieces;
+    sum->slices += report->slices;
+    sum->retries += report->retries;
+    sum->checksum = sum->checksum && report->checksum;
+  }
+  count_path(tally, report);
+}
+
+void tally_end(struct tally *tally) {
+  int64_t elapsed = now_ns() - tally->started;
+  if (tally->sum.queued_ns > elapsed)
+    tally->sum.queued_ns = elapsed;
+  tally->sum.wire_ns = elapsed - tally->sum.queued_ns;
+}
+
+void tally_print(const struct tally *tally, FILE *out) {
+  char text[4096];
+  haul_report_format(&tally->sum, text, sizeof(text));
+  const char *rest = strchr(text, '\n');
+  fputs(rest ? rest + 1 : "", out);
+  if (tally->path_count < 2)
+    return;
+  fputs("  the path changed under way:", out);
+  for (size_t i = 0; i < tally->path_count; i++)
+    fprintf(out, "%s %s %s", i ? "," : "", size_text(tally->paths[i].bytes).text,
+            tally->paths[i].name);
+  fputc('\n', out);
+}
+
+static void bytes_by_path(const struct tally *tally, struct json *json) {
+  json_object(json, "bytes_by_path");
+  for (size_t i = 0; i < tally->path_count; i++)
+    json_number(json, tally->paths[i].name, tally->paths[i].bytes);
+  json_end_object(json);
+}
+
+void tally_to_json(const struct tally *tally, struct json *json) {
+  const struct haul_report *sum = &tally->sum;
+  int64_t elapsed = sum->queued_ns + sum->wire_ns;
+  json_number(json, "bytes", sum->bytes);
+  json_number(json, "transfers", tally->transfers);
+  json_real(json, "seconds", (double)elapsed / 1e9);
+  json_real(json, "gb_per_second", gigabytes_per_second(sum->bytes, elapsed));
+  if (tally->transfers == 0)
+    return;
+  json_text(json, "path", sum->path_count ? sum->paths[0].name : "");
+  if (sum->path_count)
+    path_copies_to_json(json, &sum->paths[0]);
+  bytes_by_path(tally, json);
+  json_number(json, "slices", sum->slices);
+  json_number(json, "retries", sum->retries);
+  json_bool(json, "checksum_verified", sum->checksum != 0);
+  json_text(json, "from", place_text(sum->from).text);
+  json_text(json, "to", place_text(sum->to).text);
+  json_text(json, "peer", sum->peer);
+  paths_to_json(json, "paths", sum->paths, sum->path_count);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The reports of many transfers summed into one.
+ */
+#ifndef HAUL_COMMAND_TALLY_H
+#define HAUL_COMMAND_TALLY_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include <haul/haul.h>
+
+#include "json.h"
+
+#define TALLY_PATHS_MAX HAUL_PATHS_MAX
+
+/* Bytes by the path that they took: a path may break under way and another one take over. */
+struct tally_path {
+  char name[16];
+  uint64_t bytes;
+};
+
+struct tally {
+  struct haul_report sum; /* paths and places as of the first transfer */
+  uint64_t transfers;
+  size_t path_count;
+  struct tally_path paths[TALLY_PATHS_MAX];
+  int64_t started; /* now_ns() */
+};
+
+void tally_begin(struct tally *tally);
+void tally_add(struct tally *tally, const struct haul_report *report);
+
+/* Closes the account: times are those of the whole, from tally_begin until now. */
+void tally_end(struct tally *tally);
+
+/* The report in words, without its first line: the caller knows better what was moved where. */
+void tally_print(const struct tally *tally, FILE *out);
+
+/* Members of the object that is open in `json`. */
+void tally_to_json(const struct tally *tally, struct json *json);
+
+#endif

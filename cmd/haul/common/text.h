@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Small helpers around text, memory and time.
+ */
+#ifndef HAUL_COMMAND_TEXT_H
+#define HAUL_COMMAND_TEXT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Replaces control bytes by '?': names come from peers and files, and a terminal obeys them. */
+void text_clean(char *text);
+
+/* As realloc, and ends the command when there is no memory left. */
+void *must_realloc(void *memory, size_t size);
+char *must_strdup(const char *text);
+
+/* CLOCK_MONOTONIC, in nanoseconds: the clock of haul_deadline. */
+int64_t now_ns(void);
+
+#endif

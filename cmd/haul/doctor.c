@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * haul doctor: what each path and place needs, and what mends what is missing.
+ */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "common/checks.h"
+#include "common/fail.h"
+#include "common/json.h"
+#include "common/options.h"
+#include "common/session.h"
+#include "common/table.h"
+
+struct values {
+  struct text_list require;
+  int json;
+};
+
+static const struct option_spec options[] = {
+    {"require", OPTION_LIST, offsetof(struct values, require), "NAME",
+     "end with status 1 unless this check, or this backend, is in order"},
+    {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
+    {0},
+};
+
+static bool wanted(const struct haul_check *check, const char *backend) {
+  return !backend || strcmp(check->backend, backend) == 0;
+}
+
+static void print_remedies(const struct checks *checks, const char *backend) {
+  const char *heading = "\nto mend it:\n";
+  for (size_t i = 0; i < checks->count; i++) {
+    const struct haul_check *check = &checks->list[i];
+    if (!wanted(check, backend) || check->state == HAUL_CHECK_OK || !*check->remedy)
+      continue;
+    printf("%s  %s: %s\n", heading, check->name, check->remedy);
+    heading = "";
+  }
+}
+
+static void print_table(const struct checks *checks, const char *backend) {
+  struct table table;
+  table_init(&table, "lll");
+  table_row(&table, "STATE", "CHECK", "FOUND");
+  for (size_t i = 0; i < checks->count; i++) {
+    const struct haul_check *check = &checks->list[i];
+    if (wanted(check, backend))
+      table_row(&table, check_state_text(check->state), check->name, check->text);
+  }
+  table_print(&table, stdout);
+  table_free(&table);
+  print_remedies(checks, backend);
+}
+
+static void print_json(const struct checks *checks, const char *backend) {
+  struct json json;
+  json_begin(&json, stdout);
+  json_array(&json, NULL);
+  for (size_t i = 0; i < checks->count; i++) {
+    const struct haul_check *check = &checks->list[i];
+    if (!wanted(check, backend))
+      continue;
+    json_object(&json, NULL);
+    json_text(&json, "backend", check->backend);
+    json_text(&json, "name", check->name);
+    json_text(&json, "state", check_state_text(check->state));
+    json_text(&json, "text", check->text);
+    json_text(&json, "remedy", check->remedy);
+    json_end_object(&json);
+  }
+  json_end_array(&json);
+}
+
+/* Is the check in order, or the backend whole? Says why not. */
+static int judge(const struct checks *checks, const char *name) {
+  int status = EXIT_DONE;
+  for (size_t i = 0; i < checks->count; i++) {
+    const struct haul_check *check = &checks->list[i];
+    bool itself = strcmp(check->name, name) == 0 && check->state != HAUL_CHECK_OK;
+    bool part = strcmp(check->backend, name) == 0 && check->state == HAUL_CHECK_MISSING;
+    if (itself || part)
+      status = fail_because(check->remedy, "%s is %s: %s", check->name,
+                            check_state_text(check->state), check->text);
+  }
+  return status;
+}
+
+static int judge_all(const struct checks *checks, const struct text_list *names) {
+  int status = EXIT_DONE;
+  for (size_t i = 0; i < names->count; i++)
+    if (judge(checks, names->items[i]))
+      status = EXIT_FAILED;
+  return status;
+}
+
+/* Every name must mean something, so that a misspelt one does not pass for a check that holds. */
+static int check_names(const struct command *self, const struct checks *checks, const char *backend,
+                       const struct text_list *names) {
+  if (backend && !checks_know_backend(checks, backend))
+    return options_wrong(self, "there is no backend '%s'", backend);
+  for (size_t i = 0; i < names->count; i++)
+    if (!checks_know_backend(checks, names->items[i]) && !checks_know(checks, names->items[i]))
+      return options_wrong(self, "there is no check and no backend '%s'", names->items[i]);
+  return EXIT_DONE;
+}
+
+static int run(const struct command *self, int argc, char **argv) {
+  struct values values = {0};
+  struct checks checks = {0};
+  char **operands;
+  int status;
+  if (!options_parse(self, argc, argv, &values, (struct operand_range){0, 1}, &operands, &status))
+    return status;
+  const char *backend = operands[0];
+  haul_node *node = open_quiet_node();
+  if (!node)
+    return EXIT_FAILED;
+  status = checks_load(&checks, node);
+  haul_node_close(node);
+  if (status == EXIT_DONE)
+    status = check_names(self, &checks, backend, &values.require);
+  if (status == EXIT_DONE && values.json)
+    print_json(&checks, backend);
+  else if (status == EXIT_DONE)
+    print_table(&checks, backend);
+  if (status == EXIT_DONE)
+    status = judge_all(&checks, &values.require);
+  checks_free(&checks);
+  return status;
+}
+
+const struct command doctor_command = {
+    .name = "doctor",
+    .summary = "Show what each path and place lacks, and the command that mends it",
+    .usage = "[BACKEND] [OPTIONS]",
+    .about =
+        "Each check is ok, limited (it works, and could work better) or missing. BACKEND (host,\n"
+        "sim, map, tcp) shows the checks of one. With --require the exit status is that of a\n"
+        "check: a check must be ok, and of a backend no check may be missing.",
+    .options = options,
+    .examples = "  haul doctor\n"
+                "  haul doctor map\n"
+                "  haul doctor --require map --require tcp && echo ready\n",
+    .run = run,
+};

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * haul explain: the paths that a transfer would have.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "common/fail.h"
+#include "common/json.h"
+#include "common/options.h"
+#include "common/paths.h"
+#include "common/session.h"
+#include "common/table.h"
+#include "common/units.h"
+
+#define SIZE_DEFAULT (UINT64_C(1) << 20)
+
+struct values {
+  uint64_t size;
+  const char *operation;
+  struct transfer_choices transfer;
+  int json;
+};
+
+static const struct option_spec options[] = {
+    {"size", OPTION_SIZE, offsetof(struct values, size), "SIZE",
+     "bytes to be moved (default: 1M, or the region where it is smaller)"},
+    {"op", OPTION_TEXT, offsetof(struct values, operation), "write|read",
+     "towards the node or from it (default: write)"},
+    OPTION_ENTRY_ONLY(values),
+    OPTION_ENTRY_ZERO_COPY(values),
+    OPTION_ENTRY_TIMEOUT(values),
+    {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
+    {0},
+};
+
+/* What was asked, and the answer. */
+struct answer {
+  const char *operation, *target;
+  uint64_t size;
+  struct haul_place here, there;
+  size_t count;
+  struct haul_path paths[HAUL_PATHS_MAX];
+};
+
+static void copies_text(const struct haul_path *path, char *text, size_t size) {
+  if (path->open)
+    snprintf(text, size, "cpu %u, kernel %u, dma %u", path->copies_cpu, path->copies_kernel,
+             path->copies_dma);
+  else
+    snprintf(text, size, "-");
+}
+
+static void add_row(struct table *table, const struct haul_path *path, uint64_t bytes) {
+  char copies[64], note[sizeof(path->detail) + sizeof(path->reason) + 4];
+  copies_text(path, copies, sizeof(copies));
+  snprintf(note, sizeof(note), "%s%s%s", path->detail, *path->detail && *path->reason ? "; " : "",
+           path->reason);
+  table_row(table, path->name, path_state(path), path->open ? time_text(path->cost_ns).text : "-",
+            path->open ? rate_text(bytes, (int64_t)path->cost_ns).text : "-", copies,
+            !path->open       ? "-"
+            : path->zero_copy ? "yes"
+                              : "no",
+            note);
+}
+
+static void print_table(const struct answer *answer) {
+  struct table table;
+  bool writes = strcmp(answer->operation, "write") == 0;
+  printf("%s %s, %s at %s %s %s\n", answer->operation, size_text(answer->size).text, answer->target,
+         place_text(answer->there).text, writes ? "<-" : "->", place_text(answer->here).text);
+  table_init(&table, "llrrlll");
+  table_row(&table, "PATH", "STATE", "COST", "RATE", "COPIES", "ZERO-COPY", "WHY");
+  for (size_t i = 0; i < answer->count; i++)
+    add_row(&table, &answer->paths[i], answer->size);
+  table_print(&table, stdout);
+  table_free(&table);
+}
+
+static void print_json(const struct answer *answer) {
+  struct json json;
+  json_begin(&json, stdout);
+  json_object(&json, NULL);
+  json_text(&json, "operation", answer->operation);
+  json_text(&json, "target", answer->target);
+  json_text(&json, "local_place", place_text(answer->here).text);
+  json_text(&json, "remote_place", place_text(answer->there).text);
+  json_number(&json, "bytes", answer->size);
+  paths_to_json(&json, "paths", answer->paths, answer->count);
+  json_end_object(&json);
+}
+
+static int fail_size(const struct answer *answer, uint64_t length) {
+  return fail_because("`haul ls` shows the sizes of regions",
+                      "cannot explain %llu bytes: %s has %llu", (unsigned long long)answer->size,
+                      answer->target, (unsigned long long)length);
+}
+
+static int ask(const struct session *session, const struct values *values, struct answer *answer) {
+  struct haul_transfer_options choices = transfer_options(&values->transfer);
+  enum haul_operation operation =
+      strcmp(answer->operation, "read") == 0 ? HAUL_OP_READ : HAUL_OP_WRITE;
+  uint64_t length = haul_remote_length(session->remote);
+  haul_region *local = NULL;
+  answer->there = haul_remote_place(session->remote);
+  answer->size = values->size ? values->size : length < SIZE_DEFAULT ? length : SIZE_DEFAULT;
+  if (answer->size > length)
+    return fail_size(answer, length);
+  if (haul_region_alloc(session->node, answer->here, (size_t)answer->size, 0, &local))
+    return fail_library("cannot allocate %s at %s", size_text(answer->size).text,
+                        place_text(answer->here).text);
+  answer->count = HAUL_PATHS_MAX;
+  int result = haul_explain(local, session->remote, operation, answer->size, &choices,
+                            answer->paths, &answer->count);
+  if (answer->count > HAUL_PATHS_MAX)
+    answer->count = HAUL_PATHS_MAX;
+  int status = result ? fail_library("cannot explain the way to %s", answer->target) : EXIT_DONE;
+  haul_region_release(local);
+  return status;
+}
+
+static int explain(const struct target *target, const struct values *values,
+                   struct answer *answer) {
+  struct session session;
+  int64_t timeout = values->transfer.timeout;
+  int status = session_open(&session, NULL, target->address, timeout);
+  if (status == EXIT_DONE)
+    status = session_lookup(&session, target->name, timeout);
+  if (status == EXIT_DONE)
+    status = ask(&session, values, answer);
+  if (status == EXIT_DONE && values->json)
+    print_json(answer);
+  else if (status == EXIT_DONE)
+    print_table(answer);
+  session_close(&session);
+  return status;
+}
+
+static int run(const struct command *self, int argc, char **argv) {
+  struct values values = {.operation = "write"};
+  struct answer answer = {0};
+  struct target target;
+  char **operands;
+  int status;
+  if (!options_parse(self, argc, argv, &values, (struct operand_range){2, 2}, &operands, &status))
+    return status;
+  if (strcmp(values.operation, "write") != 0 && strcmp(values.operation, "read") != 0)
+    return options_wrong(self, "'%s' is neither write nor read", values.operation);
+  if (haul_place_parse(operands[0], &answer.here))
+    return options_wrong(self, "'%s' is no place; `haul info` lists the places", operands[0]);
+  if (!target_parse(operands[1], &target))
+    return options_wrong(self, "'%s' is not NODE/NAME", operands[1]);
+  answer.operation = values.operation;
+  answer.target = operands[1];
+  return explain(&target, &values, &answer);
+}
+
+const struct command explain_command = {
+    .name = "explain",
+    .summary = "Show the paths that a transfer would have, without moving a byte",
+    .usage = "PLACE NODE/NAME [OPTIONS]",
+    .about = "Lists the paths between memory at PLACE (host, sim:0) and the region NAME of the\n"
+             "node: the one that would be taken, the other open ones by estimated cost, and for\n"
+             "each closed one the reason.",
+    .options = options,
+    .examples = "  haul explain host 127.0.0.1:7420/weights\n"
+                "  haul explain sim:0 unix:///run/haul.sock/weights --op read --size 64M --json\n",
+    .run = run,
+};

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * haul info: what there is here: places, network interfaces, paths.
+ */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "common/checks.h"
+#include "common/fail.h"
+#include "common/interfaces.h"
+#include "common/json.h"
+#include "common/options.h"
+#include "common/session.h"
+#include "common/table.h"
+#include "common/text.h"
+#include "common/units.h"
+
+struct values {
+  int json;
+};
+
+static const struct option_spec options[] = {
+    {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
+    {0},
+};
+
+/* A path and what its checks say of it. */
+struct path_line {
+  const char *name;
+  const char *text; /* of its worst check */
+  int state;
+};
+
+struct picture {
+  size_t device_count, interface_count, path_count;
+  struct haul_device *devices;
+  struct interface interfaces[INTERFACES_MAX];
+  struct path_line paths[HAUL_PATHS_MAX];
+  struct checks checks;
+};
+
+static int load_devices(struct picture *picture, haul_node *node) {
+  for (size_t room = 16;; room = picture->device_count) {
+    picture->device_count = room;
+    picture->devices = must_realloc(picture->devices, room * sizeof(*picture->devices));
+    if (haul_device_list(node, picture->devices, &picture->device_count)) {
+      picture->device_count = 0;
+      return fail_library("cannot list the devices");
+    }
+    if (picture->device_count <= room)
+      return EXIT_DONE;
+  }
+}
+
+/* Backends are places or paths; a place's name is one that the library can parse. */
+static bool is_place(const char *backend) {
+  char first[32];
+  struct haul_place place;
+  snprintf(first, sizeof(first), "%s:0", backend);
+  return haul_place_parse(backend, &place) == 0 || haul_place_parse(first, &place) == 0;
+}
+
+static struct path_line *find_path(struct picture *picture, const char *name) {
+  for (size_t i = 0; i < picture->path_count; i++)
+    if (strcmp(picture->paths[i].name, name) == 0)
+      return &picture->paths[i];
+  if (picture->path_count == HAUL_PATHS_MAX)
+    return NULL;
+  struct path_line *added = &picture->paths[picture->path_count++];
+  *added = (struct path_line){name, "", HAUL_CHECK_OK};
+  return added;
+}
+
+static void find_paths(struct picture *picture) {
+  for (size_t i = 0; i < picture->checks.count; i++) {
+    const struct haul_check *check = &picture->checks.list[i];
+    struct path_line *path = is_place(check->backend) ? NULL : find_path(picture, check->backend);
+    if (!path || (*path->text && check->state <= path->state))
+      continue;
+    path->state = check->state;
+    path->text = check->text;
+  }
+}
+
+static int load(struct picture *picture) {
+  haul_node *node = open_quiet_node();
+  if (!node)
+    return EXIT_FAILED;
+  int status = load_devices(picture, node);
+  if (status == EXIT_DONE)
+    status = checks_load(&picture->checks, node);
+  haul_node_close(node);
+  if (status == EXIT_DONE)
+    find_paths(picture);
+  picture->interface_count = interfaces_list(picture->interfaces);
+  return status;
+}
+
+static const char *number_or_dash(long number, char *text, size_t size) {
+  if (number < 0)
+    return "-";
+  snprintf(text, size, "%ld", number);
+  return text;
+}
+
+static void print_devices(const struct picture *picture) {
+  struct table table;
+  table_init(&table, "llrlll");
+  table_row(&table, "PLACE", "NAME", "MEMORY", "NUMA", "PCI", "SHARED BY");
+  for (size_t i = 0; i < picture->device_count; i++) {
+    const struct haul_device *device = &picture->devices[i];
+    char name[96], numa[24];
+    snprintf(name, sizeof(name), "%s%s", device->name,
+             device->emulated && !strstr(device->name, "emulated") ? " (emulated)" : "");
+    table_row(&table, place_text(device->place).text, name,
+              device->memory ? size_text(device->memory).text : "-",
+              number_or_dash(device->numa, numa, sizeof(numa)), *device->pci ? device->pci : "-",
+              *device->exports ? device->exports : "-");
+  }
+  table_print(&table, stdout);
+  table_free(&table);
+}
+
+static const char *speed_text(long megabits, char *text, size_t size) {
+  if (megabits <= 0)
+    return "-";
+  snprintf(text, size, "%.3g Gb/s", (double)megabits / 1000);
+  return text;
+}
+
+static void print_interfaces(const struct picture *picture) {
+  struct table table;
+  table_init(&table, "llrrll");
+  table_row(&table, "NIC", "STATE", "SPEED", "MTU", "NUMA", "ADDRESSES");
+  for (size_t i = 0; i < picture->interface_count; i++) {
+    const struct interface *one = &picture->interfaces[i];
+    char speed[32], mtu[24], numa[24];
+    table_row(
+        &table, one->name, one->up ? "up" : "down", speed_text(one->megabits, speed, sizeof(speed)),
+        number_or_dash(one->mtu, mtu, sizeof(mtu)), number_or_dash(one->numa, numa, sizeof(numa)),
+        *one->addresses ? one->addresses : "-");
+  }
+  table_print(&table, stdout);
+  table_free(&table);
+}
+
+static void print_paths(const struct picture *picture) {
+  struct table table;
+  table_init(&table, "lll");
+  table_row(&table, "PATH", "STATE", "FOUND");
+  for (size_t i = 0; i < picture->path_count; i++)
+    table_row(&table, picture->paths[i].name, check_state_text(picture->paths[i].state),
+              picture->paths[i].text);
+  table_print(&table, stdout);
+  table_free(&table);
+}
+
+static void print_text(const struct picture *picture) {
+  printf("haul %s\n\n", haul_version());
+  print_devices(picture);
+  printf("\n");
+  print_interfaces(picture);
+  printf("\n");
+  print_paths(picture);
+}
+
+static void devices_to_json(const struct picture *picture, struct json *json) {
+  json_array(json, "places");
+  for (size_t i = 0; i < picture->device_count; i++) {
+    const struct haul_device *device = &picture->devices[i];
+    json_object(json, NULL);
+    json_text(json, "place", place_text(device->place).text);
+    json_text(json, "name", device->name);
+    json_bool(json, "emulated", device->emulated != 0);
+    json_number(json, "memory_bytes", device->memory);
+    json_signed(json, "numa", device->numa);
+    json_text(json, "pci", device->pci);
+    json_text(json, "exports", device->exports);
+    json_end_object(json);
+  }
+  json_end_array(json);
+}
+
+static void interfaces_to_json(const struct picture *picture, struct json *json) {
+  json_array(json, "interfaces");
+  for (size_t i = 0; i < picture->interface_count; i++) {
+    const struct interface *one = &picture->interfaces[i];
+    json_object(json, NULL);
+    json_text(json, "name", one->name);
+    json_bool(json, "up", one->up);
+    json_signed(json, "megabits_per_second", one->megabits);
+    json_signed(json, "mtu", one->mtu);
+    json_signed(json, "numa", one->numa);
+    json_text(json, "addresses", one->addresses);
+    json_end_object(json);
+  }
+  json_end_array(json);
+}
+
+static void paths_and_states_to_json(const struct picture *picture, struct json *json) {
+  json_array(json, "paths");
+  for (size_t i = 0; i < picture->path_count; i++) {
+    json_object(json, NULL);
+    json_text(json, "name", picture->paths[i].name);
+    json_text(json, "state", check_state_text(picture->paths[i].state));
+    json_text(json, "text", picture->paths[i].text);
+    json_end_object(json);
+  }
+  json_end_array(json);
+}
+
+static void print_json(const struct picture *picture) {
+  struct json json;
+  json_begin(&json, stdout);
+  json_object(&json, NULL);
+  json_text(&json, "version", haul_version());
+  devices_to_json(picture, &json);
+  interfaces_to_json(picture, &json);
+  paths_and_states_to_json(picture, &json);
+  json_end_object(&json);
+}
+
+static int run(const struct command *self, int argc, char **argv) {
+  struct values values = {0};
+  struct picture picture = {0};
+  char **operands;
+  int status;
+  if (!options_parse(self, argc, argv, &values, (struct operand_range){0, 0}, &operands, &status))
+    return status;
+  status = load(&picture);
+  if (status == EXIT_DONE && values.json)
+    print_json(&picture);
+  else if (status == EXIT_DONE)
+    print_text(&picture);
+  free(picture.devices);
+  checks_free(&picture.checks);
+  return status;
+}
+
+const struct command info_command = {
+    .name = "info",
+    .summary = "Show this host's places, network interfaces and paths",
+    .usage = "[OPTIONS]",
+    .about = "Emulated devices are marked as such. A path's state is that of its worst check;\n"
+             "`haul doctor` shows all of them.",
+    .options = options,
+    .examples = "  haul info\n"
+                "  haul info --json\n",
+    .run = run,
+};

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The command line: finds the subcommand and runs it.
+ */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <haul/haul.h>
+
+#include "command.h"
+#include "common/fail.h"
+#include "common/options.h"
+
+static const struct command *const commands[] = {
+    &info_command, &doctor_command,  &serve_command, &ls_command,       &put_command,
+    &get_command,  &explain_command, &bench_command, &pingpong_command,
+};
+
+#define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
+
+static void print_overview(FILE *out) {
+  fputs("usage: haul COMMAND [OPTIONS] [OPERANDS]\n"
+        "\n"
+        "Moves bytes between memories and says which path they took.\n"
+        "\n"
+        "commands:\n",
+        out);
+  for (size_t i = 0; i < COMMAND_COUNT; i++)
+    fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+  fputs("  help       Show the help text of a command\n"
+        "\n"
+        "`haul help COMMAND` or `haul COMMAND --help` shows options and examples;\n"
+        "`haul --version` shows the version.\n"
+        "exit status: 0 done, 1 failed, 2 wrong usage\n",
+        out);
+}
+
+static const struct command *find_command(const char *name) {
+  for (size_t i = 0; i < COMMAND_COUNT; i++)
+    if (strcmp(commands[i]->name, name) == 0)
+      return commands[i];
+  return NULL;
+}
+
+static int unknown_command(const char *name) {
+  fail_because("`haul help` lists the commands", "there is no command '%s'", name);
+  return EXIT_USAGE;
+}
+
+static int help(int argc, char **argv) {
+  if (argc < 2) {
+    print_overview(stdout);
+    return EXIT_DONE;
+  }
+  const struct command *command = find_command(argv[1]);
+  if (!command)
+    return unknown_command(argv[1]);
+  options_print_help(command, stdout);
+  return EXIT_DONE;
+}
+
+static int print_version(void) {
+  printf("haul %d.%d.%d (libhaul %s)\n", HAUL_VERSION_MAJOR, HAUL_VERSION_MINOR, HAUL_VERSION_PATCH,
+         haul_version());
+  return EXIT_DONE;
+}
+
+static bool is_either(const char *text, const char *one, const char *other) {
+  return strcmp(text, one) == 0 || strcmp(text, other) == 0;
+}
+
+static int dispatch(int argc, char **argv) {
+  if (argc < 2) {
+    print_overview(stderr);
+    return EXIT_USAGE;
+  }
+  if (is_either(argv[1], "--version", "-V"))
+    return print_version();
+  if (is_either(argv[1], "--help", "-h") || strcmp(argv[1], "help") == 0)
+    return help(argc - 1, argv + 1);
+  const struct command *command = find_command(argv[1]);
+  if (!command)
+    return unknown_command(argv[1]);
+  fail_set_command(command->name);
+  return command->run(command, argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv) {
+  int status = dispatch(argc, argv);
+
+  /* Output that did not get through is a failure like any other. */
+  if ((fflush(stdout) || ferror(stdout)) && status == EXIT_DONE)
+    status = fail_system(errno, "cannot write to standard output");
+  return status;
+}

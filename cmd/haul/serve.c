@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * haul serve: a node that publishes regions until it is told to stop. One thread does everything:
+ * it sleeps in poll on the node's descriptor and on the signals, and costs nothing while idle.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "common/fail.h"
+#include "common/options.h"
+#include "common/session.h"
+#include "serve_regions.h"
+
+#define LISTEN_DEFAULT  "tcp://127.0.0.1:" DEFAULT_PORT
+#define ECHO_WAIT_NS    INT64_C(1000000000)
+#define MESSAGES_A_TURN 256  /* then the signals get a look, however many messages come */
+#define ROUNDS_A_TURN   1024 /* of polling, likewise */
+
+struct values {
+  struct text_list listen, region, file;
+  const char *name;
+  unsigned ready_fd;
+  int poll, echo, insecure;
+};
+
+static const struct option_spec options[] = {
+    {"listen", OPTION_LIST, offsetof(struct values, listen), "ADDRESS",
+     "listen here; several times for several (default: " LISTEN_DEFAULT ")"},
+    {"region", OPTION_LIST, offsetof(struct values, region), "NAME=PLACE:SIZE[:ro]",
+     "publish memory of this size at this place; ro: peers may only read"},
+    {"file", OPTION_LIST, offsetof(struct values, file), "NAME=PATH[:ro]",
+     "publish host memory filled from a file"},
+    {"name", OPTION_TEXT, offsetof(struct values, name), "NAME",
+     "what peers see as this node's name"},
+    {"poll", OPTION_FLAG, offsetof(struct values, poll), NULL,
+     "never sleep: lower latency, one processor kept busy"},
+    {"echo", OPTION_FLAG, offsetof(struct values, echo), NULL,
+     "send each message back (default: messages are taken and dropped)"},
+    {"insecure", OPTION_FLAG, offsetof(struct values, insecure), NULL,
+     "allow listening beyond this host although nothing is encrypted"},
+    {"ready-fd", OPTION_COUNT, offsetof(struct values, ready_fd), "N",
+     "write the addresses to this descriptor once all is ready, and close it"},
+    {0},
+};
+
+struct server {
+  const struct values *values;
+  haul_node *node;
+  int signals; /* descriptor */
+  struct offers offers;
+};
+
+/* Before the node is opened: its threads inherit the mask, so that no signal ends the process. */
+static int catch_signals(struct server *server) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  sigprocmask(SIG_BLOCK, &set, NULL);
+  server->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  return server->signals < 0 ? fail_system(errno, "cannot watch for signals") : EXIT_DONE;
+}
+
+static int open_node(struct server *server) {
+  const struct values *values = server->values;
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.name = values->name;
+  config.progress = HAUL_PROGRESS_CALLER;
+  config.insecure = values->insecure;
+  config.spin_ns = values->poll ? HAUL_SPIN_ALWAYS : 0;
+  if (haul_node_open(&config, &server->node))
+    return fail_library("cannot open a node");
+  return EXIT_DONE;
+}
+
+static int listen_all(struct server *server) {
+  const struct text_list *list = &server->values->listen;
+  const struct text_list fallback = {1, {LISTEN_DEFAULT}};
+  if (list->count == 0)
+    list = &fallback;
+  for (size_t i = 0; i < list->count; i++) {
+    char address[ADDRESS_MAX];
+    if (!address_expand(list->items[i], DEFAULT_PORT, address))
+      return fail_because(NULL, "'%s' is no address", list->items[i]);
+    if (haul_node_listen(server->node, address))
+      return fail_library("cannot listen on %s", address);
+  }
+  return EXIT_DONE;
+}
+
+static int announce(const struct server *server) {
+  char address[ADDRESS_MAX];
+  unsigned descriptor = server->values->ready_fd;
+  for (size_t i = 0; haul_node_address(server->node, i, address, sizeof(address)) == 0; i++) {
+    printf("listening on %s\n", address);
+    if (descriptor && dprintf((int)descriptor, "%s\n", address) < 0)
+      return fail_system(errno, "cannot write to descriptor %u", descriptor);
+  }
+  if (descriptor)
+    close((int)descriptor);
+  if (fflush(stdout))
+    return fail_system(errno, "cannot write to standard output");
+  return EXIT_DONE;
+}
+
+static void echo(const struct haul_message *message) {
+  static bool warned;
+  int result = haul_message_send(message->peer, message->tag, message->bytes, message->length,
+                                 haul_deadline_in(ECHO_WAIT_NS));
+  if (!result || result == HAUL_EPEER || warned)
+    return;
+  warned = true;
+  fail_library("cannot echo a message to %s; later ones are dropped without a word",
+               haul_peer_name(message->peer));
+}
+
+/* Returns whether there may be more. */
+static bool take_messages(const struct server *server) {
+  for (int i = 0; i < MESSAGES_A_TURN; i++) {
+    struct haul_message message;
+    if (haul_message_receive(server->node, &message, HAUL_NO_WAIT))
+      return false;
+    if (server->values->echo && message.kind == HAUL_MESSAGE)
+      echo(&message);
+    haul_message_release(&message);
+  }
+  return true;
+}
+
+/* One turn of the loop; negative when the node failed, else whether there may be more to do. */
+static int turn(const struct server *server) {
+  int rounds = server->values->poll ? ROUNDS_A_TURN : 1;
+  bool more = false;
+  for (int i = 0; i < rounds; i++) {
+    int events = haul_node_progress(server->node, HAUL_NO_WAIT);
+    if (events < 0)
+      return events;
+    if (events > 0 || more)
+      more = take_messages(server);
+  }
+  return more;
+}
+
+static int loop(const struct server *server) {
+  struct pollfd entries[] = {{server->signals, POLLIN, 0}, {haul_node_fd(server->node), POLLIN, 0}};
+  for (int more = 0;;) {
+    int wait = more || server->values->poll ? 0 : -1;
+    if (poll(entries, 2, wait) < 0 && errno != EINTR)
+      return fail_system(errno, "cannot wait");
+    if (entries[0].revents)
+      return EXIT_DONE;
+    more = turn(server);
+    if (more < 0)
+      return fail_library("cannot go on");
+  }
+}
+
+static int serve(struct server *server) {
+  int status = catch_signals(server);
+  if (status == EXIT_DONE)
+    status = open_node(server);
+  /* Published before anybody can connect: whoever saw the address finds the names. */
+  if (status == EXIT_DONE)
+    status = offers_publish(&server->offers, server->node);
+  if (status == EXIT_DONE)
+    status = listen_all(server);
+  if (status == EXIT_DONE)
+    status = announce(server);
+  if (status == EXIT_DONE)
+    status = loop(server);
+  offers_release(&server->offers);
+  haul_node_close(server->node);
+  if (server->signals >= 0)
+    close(server->signals);
+  return status;
+}
+
+static int run(const struct command *self, int argc, char **argv) {
+  struct values values = {0};
+  static struct server server;
+  char **operands;
+  int status;
+  if (!options_parse(self, argc, argv, &values, (struct operand_range){0, 0}, &operands, &status))
+    return status;
+  if (values.ready_fd && fcntl((int)values.ready_fd, F_GETFD) < 0)
+    return options_wrong(self, "--ready-fd %u: no such descriptor is open", values.ready_fd);
+  server = (struct server){.values = &values, .signals = -1};
+  status = offers_parse(self, &server.offers, &values.region, &values.file);
+  return status ? status : serve(&server);
+}
+
+const struct command serve_command = {
+    .name = "serve",
+    .summary = "Run a node that publishes regions",
+    .usage = "[OPTIONS]",
+    .about =
+        "Publishes the regions, prints `listening on ADDRESS` for each listener once peers may\n"
+        "come, and runs until SIGINT or SIGTERM. An ADDRESS is tcp://HOST:PORT (port 0: any free\n"
+        "one), unix:///PATH or unix://@NAME. Names have no '/', so that NODE/NAME can be told\n"
+        "apart.",
+    .options = options,
+    .examples = "  haul serve --region scratch=host:1G --region kv=sim:0:256M\n"
+                "  haul serve --listen unix:///run/haul.sock --file weights=weights.bin:ro\n"
+                "  haul serve --listen tcp://127.0.0.1:0 --region r=host:64M --echo --poll\n",
+    .run = run,
+};

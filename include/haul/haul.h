@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * haul moves bytes between memories and says which path they took.
+ *
+ * Five nouns: a node is this process's end, a region is a range of bytes at a place, a peer is
+ * another node, a remote is a peer's published region, a transfer is bytes on their way.
+ *
+ * Conventions that hold for every call unless its comment says otherwise:
+ *  - it returns 0 or a negative HAUL_E… code; haul_error_last() then has the detail;
+ *  - any handle may be used from any thread;
+ *  - a handle given to the caller is released by the caller, with the call its comment names;
+ *    releasing NULL does nothing;
+ *  - a call may block only if it takes a haul_deadline, and then not beyond it;
+ *  - lengths and offsets are bytes, times are nanoseconds;
+ *  - in a forked child every call but the releases and haul_node_close fails with HAUL_EFORK.
+ *
+ * Everything here is there since version 0.1.
+ */
+#ifndef HAUL_HAUL_H
+#define HAUL_HAUL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HAUL_VERSION_MAJOR 0
+#define HAUL_VERSION_MINOR 1
+#define HAUL_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define HAUL_API __attribute__((visibility("default")))
+#else
+#define HAUL_API
+#endif
+
+typedef struct haul_node haul_node;
+typedef struct haul_region haul_region;
+typedef struct haul_peer haul_peer;
+typedef struct haul_remote haul_remote;
+typedef struct haul_transfer haul_transfer;
+
+/* "0.1.0", the version of the library that is loaded. */
+HAUL_API const char *haul_version(void);
+
+/* ---- Errors ------------------------------------------------------------------------------- */
+
+/* X(symbol, value, name, text). Values never change and are never used again. */
+#define HAUL_ERROR_LIST(X)                                                                         \
+  X(HAUL_EINVAL, -1, "invalid", "an argument is not valid")                                        \
+  X(HAUL_ENOMEM, -2, "no-memory", "no memory left")                                                \
+  X(HAUL_ENOTSUP, -3, "not-supported", "not supported here")                                       \
+  X(HAUL_ETIMEDOUT, -4, "timed-out", "the deadline passed")                                        \
+  X(HAUL_ECANCELED, -5, "canceled", "canceled by the caller")                                      \
+  X(HAUL_EPEER, -6, "peer-gone", "the peer is gone")                                               \
+  X(HAUL_ENAME, -7, "no-such-name", "no region is published under this name")                      \
+  X(HAUL_EEXIST, -8, "exists", "the name is taken")                                                \
+  X(HAUL_ERANGE, -9, "out-of-range", "offset and length do not lie within the region")             \
+  X(HAUL_EACCESS, -10, "access", "the region's rights do not allow this")                          \
+  X(HAUL_ESTALE, -11, "stale", "the memory was released by its owner")                             \
+  X(HAUL_EPROTO, -12, "protocol", "the peer sent something that the protocol does not allow")      \
+  X(HAUL_EVERSION, -13, "version", "no common protocol version")                                   \
+  X(HAUL_EADDRESS, -14, "address", "the address cannot be understood or found")                    \
+  X(HAUL_EADDRINUSE, -15, "address-in-use", "the address is in use")                               \
+  X(HAUL_ECONNECT, -16, "connect", "the connection could not be made")                             \
+  X(HAUL_EINSECURE, -17, "insecure", "refused for lack of protection")                             \
+  X(HAUL_ENOPATH, -18, "no-path", "no path satisfies what was asked for")                          \
+  X(HAUL_ECHECKSUM, -19, "checksum", "the bytes arrived damaged")                                  \
+  X(HAUL_EBUSY, -20, "busy", "the object is in use")                                               \
+  X(HAUL_ELIMIT, -21, "limit", "a limit is reached")                                               \
+  X(HAUL_EFORK, -22, "forked", "the handle belongs to the parent process")                         \
+  X(HAUL_ECLOSED, -23, "closed", "the node is closed")                                             \
+  X(HAUL_ESYSTEM, -24, "system", "a system call failed")                                           \
+  X(HAUL_ETICKET, -25, "ticket", "the ticket is damaged, forged or for something else")            \
+  X(HAUL_EPLACE, -26, "place", "there is no such place")                                           \
+  X(HAUL_EPATH, -27, "path", "the path broke")
+
+enum haul_code {
+  HAUL_OK = 0,
+#define HAUL_ERROR_ENUM(symbol, value, name, text) symbol = value,
+  HAUL_ERROR_LIST(HAUL_ERROR_ENUM)
+#undef HAUL_ERROR_ENUM
+};
+
+/* What went wrong, in the order in which a person asks. Strings are never NULL and may be empty. */
+struct haul_error {
+  int code;         /* HAUL_E… */
+  int system;       /* errno of the system call behind it, or 0 */
+  char call[40];    /* the public call that failed */
+  char object[128]; /* what it was about: a name, an address, a range */
+  char text[192];   /* one sentence: what happened */
+  char hint[256];   /* one sentence: what to do about it */
+};
+
+/* The calling thread's last failure; it stays as it is until the thread's next failure. */
+HAUL_API const struct haul_error *haul_error_last(void);
+
+/* Short name ("timed-out") and text of a code; "unknown" for a number that is not one. */
+HAUL_API const char *haul_error_name(int code);
+HAUL_API const char *haul_error_text(int code);
+
+/* ---- Time --------------------------------------------------------------------------------- */
+
+/* A point in time, in nanoseconds of CLOCK_MONOTONIC. One that has passed means "do not wait". */
+typedef int64_t haul_deadline;
+
+#define HAUL_NO_WAIT ((haul_deadline)0)
+#define HAUL_FOREVER INT64_MAX
+
+/* The point `nanoseconds` from now; saturates at HAUL_FOREVER. */
+HAUL_API haul_deadline haul_deadline_in(int64_t nanoseconds);
+
+/* ---- Places ------------------------------------------------------------------------------- */
+
+enum haul_kind {
+  HAUL_HOST = 1, /* host memory */
+  HAUL_SIM = 2   /* emulated accelerator: device memory that the CPU cannot touch */
+};
+
+/* Where bytes live: a kind of memory and the device's number, counted from 0 within the kind. */
+struct haul_place {
+  uint16_t kind;
+  uint16_t device;
+};
+
+/* "host", "sim:0". HAUL_EPLACE for anything that names no known kind. */
+HAUL_API int haul_place_parse(const char *text, struct haul_place *place);
+
+/* Writes at most `size` bytes, terminated; returns `text`. */
+HAUL_API const char *haul_place_format(struct haul_place place, char *text, size_t size);
+
+/* ---- Node --------------------------------------------------------------------------------- */
+
+enum haul_progress {
+  HAUL_PROGRESS_THREAD = 0, /* the node runs a thread of its own */
+  HAUL_PROGRESS_CALLER = 1  /* the node moves only inside haul_node_progress and waiting calls */
+};
+
+#define HAUL_SPIN_ALWAYS INT64_MAX
+
+/* Start from HAUL_NODE_CONFIG_INIT; a field left 0 takes the default in its comment. */
+struct haul_node_config {
+  size_t size;         /* sizeof(struct haul_node_config), set by the initialiser */
+  const char *name;    /* what peers see, at most 63 bytes; default: host name and process id */
+  int progress;        /* enum haul_progress */
+  int insecure;        /* 1: listen beyond loopback although nothing is encrypted */
+  int64_t spin_ns;     /* poll this long before sleeping; 0: sleep at once;
+                          HAUL_SPIN_ALWAYS: never sleep */
+  int64_t liveness_ns; /* a silent peer is gone after this; default 5 s, at least 10 ms */
+  int64_t transfer_ns; /* deadline of a transfer that names none; default 60 s */
+  unsigned tcp_rails;  /* data connections a tcp peer; default 1 within a host, 2 beyond; max 16 */
+  unsigned copy_threads; /* helpers for large copies between host memories; default: one where
+                            there is a second processor; UINT_MAX: none */
+  int peer_events;       /* 1: queue HAUL_PEER_JOINED and HAUL_PEER_LEFT with the messages */
+  size_t message_window; /* bytes of unread messages kept a peer; default 1 MiB */
+  size_t pool_bytes;     /* bytes kept in the pool of freed regions; default 256 MiB;
+                            SIZE_MAX: none */
+  unsigned max_peers;    /* default 1024 */
+  unsigned max_regions;  /* published at a time; default 65536 */
+};
+
+#define HAUL_NODE_CONFIG_INIT                                                                      \
+  { sizeof(struct haul_node_config), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* Opens this process's end. `config` may be NULL. Release with haul_node_close.
+ * HAUL_EINVAL, HAUL_ENOMEM, HAUL_ELIMIT (descriptors or threads). */
+HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **node);
+
+/* Ends the node: transfers in flight end with HAUL_ECLOSED, peers see it leave, waiting calls
+ * return HAUL_ECLOSED. Handles that came from it stay valid for their release calls alone.
+ * Blocks until the node's threads have ended, which no peer can delay. In a forked child it closes
+ * what the child inherited and leaves the parent's node and its peers alone. */
+HAUL_API void haul_node_close(haul_node *node);
+
+/* Listens on "tcp://address:port" (port 0: any free one; IPv6 in brackets) or "unix:///path"
+ * ("unix://@name" for an abstract name). May be called several times.
+ * HAUL_EADDRESS, HAUL_EADDRINUSE, HAUL_EINSECURE (not loopback and config.insecure is 0). */
+HAUL_API int haul_node_listen(haul_node *node, const char *address);
+
+/* The address of listener `index`, with the port that was chosen. HAUL_ERANGE past the last. */
+HAUL_API int haul_node_address(haul_node *node, size_t index, char *text, size_t size);
+
+/* One descriptor that is readable when there is something to do: call haul_node_progress with
+ * HAUL_NO_WAIT, then test transfers and receive messages. It belongs to the node. */
+HAUL_API int haul_node_fd(haul_node *node);
+
+/* Moves the node forward until something happened or `until` passes. Returns the number of events
+ * handled (0: none by `until`). With a progress thread it waits for news from it. */
+HAUL_API int haul_node_progress(haul_node *node, haul_deadline until);
+
+/* ---- Devices, checks, counters ------------------------------------------------------------ */
+
+struct haul_device {
+  struct haul_place place;
+  int emulated;     /* 1: software stands in for hardware */
+  int numa;         /* NUMA node, -1 where unknown */
+  uint64_t memory;  /* bytes in all, 0 where unknown */
+  char name[64];    /* "host memory", "emulated accelerator" */
+  char pci[16];     /* "0000:17:00.0", empty where there is none */
+  char exports[64]; /* how its memory can be shared: "memfd", "dma-buf (udmabuf)" */
+};
+
+/* Fills up to *count entries and sets *count to how many there are. */
+HAUL_API int haul_device_list(haul_node *node, struct haul_device *devices, size_t *count);
+
+enum haul_check_state {
+  HAUL_CHECK_OK = 0,
+  HAUL_CHECK_LIMITED = 1, /* works, and could work better */
+  HAUL_CHECK_MISSING = 2
+};
+
+/* One thing that a path or a place needs. */
+struct haul_check {
+  int state;        /* enum haul_check_state */
+  char backend[16]; /* "host", "sim", "map", "tcp" */
+  char name[32];    /* unique: "map.cross-memory-attach" */
+  char text[192];   /* what was found */
+  char remedy[192]; /* a command that mends it; empty when there is nothing to mend */
+};
+
+/* Fills up to *count entries and sets *count to how many there are. */
+HAUL_API int haul_check_list(haul_node *node, struct haul_check *checks, size_t *count);
+
+/* Reads the counter of this name: "pool.hits", "path.tcp.bytes_out", "peer.NAME.map.writes".
+ * HAUL_ENAME when there is none. haul_counter_list calls `each` for every counter that there is;
+ * `each` must not call the library. docs: haul_counter(3) lists them. */
+HAUL_API int haul_counter_read(haul_node *node, const char *name, uint64_t *value);
+HAUL_API int haul_counter_list(haul_node *node,
+                               void (*each)(void *user, const char *name, uint64_t value),
+                               void *user);
+
+/* ---- Regions ------------------------------------------------------------------------------ */
+
+#define HAUL_REGION_PRIVATE 1u /* never shared with another process: costs no descriptor */
+
+#define HAUL_READ  1u /* peers may read */
+#define HAUL_WRITE 2u /* peers may write */
+
+/* Allocates `length` bytes at `place`; the address is a multiple of the page size. The content is
+ * undefined. Regions up to 256 MiB come from a pool of freed ones. Release with
+ * haul_region_release. HAUL_EPLACE, HAUL_ENOMEM, HAUL_ELIMIT (descriptors: see
+ * HAUL_REGION_PRIVATE). */
+HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t length,
+                               unsigned flags, haul_region **region);
+
+/* Makes a region of memory that the caller owns. The place is found by asking every provider. The
+ * memory must stay until haul_region_release has returned. HAUL_EINVAL for a range that is empty,
+ * wraps around, is not mapped, or lies only partly within a device's memory. */
+HAUL_API int haul_region_wrap(haul_node *node, void *address, size_t length, haul_region **region);
+
+/* The address in the place's own terms. Only host memory may be touched by the CPU. */
+HAUL_API void *haul_region_address(const haul_region *region);
+HAUL_API size_t haul_region_length(const haul_region *region);
+HAUL_API struct haul_place haul_region_place(const haul_region *region);
+
+/* Copies between two regions of this node, whatever their places, and returns when the bytes are
+ * there. HAUL_ERANGE, HAUL_ETIMEDOUT (the destination is then undefined). */
+HAUL_API int haul_region_copy(haul_region *to, uint64_t to_offset, haul_region *from,
+                              uint64_t from_offset, size_t length, haul_deadline until);
+
+#define HAUL_TENSOR_DIMENSIONS 8
+
+/* How a tensor lies in a region. `type` is DLPack's: kDLInt 0, kDLUInt 1, kDLFloat 2, kDLBfloat 4
+ * (dlpack.h 1.1, DLDataTypeCode). Strides count elements. */
+struct haul_tensor {
+  uint8_t type, bits;
+  uint16_t lanes;
+  uint32_t dimensions;
+  uint64_t offset; /* of the first element, in bytes from the region's start */
+  int64_t shape[HAUL_TENSOR_DIMENSIONS];
+  int64_t strides[HAUL_TENSOR_DIMENSIONS];
+};
+
+/* What another process needs besides the descriptor. Plain bytes: send them as they are. A ticket
+ * opens nothing without its descriptor, and the descriptor nothing but this region. */
+struct haul_ticket {
+  uint8_t bytes[256];
+};
+
+/* Makes a ticket and a descriptor, which the caller closes once it is sent. `rights` is what the
+ * importer may do. `layout` may be NULL. HAUL_ENOTSUP for memory that cannot be shared (private or
+ * wrapped). */
+HAUL_API int haul_region_export(haul_region *region, unsigned rights,
+                                const struct haul_tensor *layout, struct haul_ticket *ticket,
+                                int *descriptor);
+
+/* Maps another process's region. The cost does not grow with its size. The descriptor stays the
+ * caller's. The memory lives at least as long as this region; once the owner released it, transfers
+ * fail with HAUL_ESTALE. HAUL_ETICKET, HAUL_ESTALE. */
+HAUL_API int haul_region_import(haul_node *node, const struct haul_ticket *ticket, int descriptor,
+                                haul_region **region);
+
+/* The layout in a ticket. HAUL_ENAME when it carries none, HAUL_ETICKET when it is damaged. */
+HAUL_API int haul_ticket_layout(const struct haul_ticket *ticket, struct haul_tensor *layout);
+
+/* Lets peers look the region up under `name` (1 to 255 printable bytes without blanks) and use it
+ * within `rights`. One region may have several names. HAUL_EEXIST, HAUL_ELIMIT. */
+HAUL_API int haul_region_publish(haul_region *region, const char *name, unsigned rights);
+
+/* Takes the name back: remotes that were looked up through it fail with HAUL_ESTALE from now on. */
+HAUL_API int haul_region_unpublish(haul_region *region, const char *name);
+
+/* Ends the region: its names are taken back and its transfers, this node's and peers', are
+ * canceled. When it returns nobody reads or writes wrapped memory any more; that takes at most the
+ * liveness bound where a peer must answer, and microseconds otherwise. */
+HAUL_API void haul_region_release(haul_region *region);
+
+/* ---- Peers -------------------------------------------------------------------------------- */
+
+/* Connects to an address that a peer listens on. Release with haul_peer_close.
+ * HAUL_EADDRESS, HAUL_ECONNECT, HAUL_EVERSION, HAUL_EPROTO, HAUL_ETIMEDOUT. */
+HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadline until,
+                               haul_peer **peer);
+
+/* Adds a reference, for a peer that came with a message. Release with haul_peer_close. */
+HAUL_API haul_peer *haul_peer_retain(haul_peer *peer);
+
+/* Gives the reference back; the connection ends with the last one on the side that connected. */
+HAUL_API void haul_peer_close(haul_peer *peer);
+
+/* The name that the peer gave itself. Valid as long as the reference. */
+HAUL_API const char *haul_peer_name(const haul_peer *peer);
+
+/* 0 while the peer is there, HAUL_EPEER with the reason once it is gone. */
+HAUL_API int haul_peer_status(haul_peer *peer);
+
+/* Finds a published region. Release with haul_remote_release. HAUL_ENAME, HAUL_EPEER. */
+HAUL_API int haul_peer_lookup(haul_peer *peer, const char *name, haul_deadline until,
+                              haul_remote **remote);
+
+struct haul_published {
+  uint64_t length;
+  struct haul_place place;
+  unsigned rights;
+  char name[256];
+};
+
+/* Lists what the peer publishes, sorted by name: fills up to *count entries and sets *count to how
+ * many there are. */
+HAUL_API int haul_peer_list(haul_peer *peer, haul_deadline until, struct haul_published *entries,
+                            size_t *count);
+
+HAUL_API uint64_t haul_remote_length(const haul_remote *remote);
+HAUL_API struct haul_place haul_remote_place(const haul_remote *remote);
+HAUL_API unsigned haul_remote_rights(const haul_remote *remote);
+HAUL_API void haul_remote_release(haul_remote *remote);
+
+/* ---- Transfers ---------------------------------------------------------------------------- */
+
+enum haul_operation { HAUL_OP_WRITE = 1, HAUL_OP_READ = 2 };
+
+/* `length` bytes between offset `local` of the region and offset `remote` of the remote. Pieces of
+ * one transfer must not overlap at the destination. */
+struct haul_piece {
+  uint64_t local, remote, length;
+};
+
+#define HAUL_PIECES_MAX 262144 /* pieces a transfer */
+
+#define HAUL_REQUIRE_ZERO_COPY 1u /* one movement from source to destination, no buffer between */
+#define HAUL_CHECKSUM          2u /* XXH3 over each slice at the source, checked at the destination */
+
+struct haul_transfer_options {
+  size_t size; /* sizeof(struct haul_transfer_options), set by the initialiser */
+  unsigned flags;
+  const char *only;       /* this path alone: "map", "tcp"; NULL: the best one */
+  haul_deadline deadline; /* the transfer fails with HAUL_ETIMEDOUT after it; 0: node's default */
+};
+
+#define HAUL_TRANSFER_OPTIONS_INIT                                                                 \
+  { sizeof(struct haul_transfer_options), 0, NULL, 0 }
+
+/* Starts to move `count` pieces. `options` may be NULL. With `transfer` NULL the call returns when
+ * the transfer has ended, with its result. Otherwise *transfer is a handle: release it with
+ * haul_transfer_release. Small transfers over `map` are complete when the call returns. The local
+ * bytes must stay untouched (write) or are undefined (read) until the transfer has ended. A write
+ * is complete when its bytes are visible at the destination; a failed or canceled one leaves its
+ * destination undefined. Nothing is moved unless every piece is valid.
+ * HAUL_EINVAL (no pieces, a piece of no bytes), HAUL_ELIMIT (over HAUL_PIECES_MAX), HAUL_ERANGE,
+ * HAUL_EACCESS, HAUL_ENOPATH (no path satisfies the options: the hint says why), HAUL_EPEER,
+ * HAUL_ESTALE. */
+HAUL_API int haul_write(haul_remote *to, haul_region *from, const struct haul_piece *pieces,
+                        size_t count, const struct haul_transfer_options *options,
+                        haul_transfer **transfer);
+HAUL_API int haul_read(haul_region *to, haul_remote *from, const struct haul_piece *pieces,
+                       size_t count, const struct haul_transfer_options *options,
+                       haul_transfer **transfer);
+
+/* 1 while it is on its way, 0 when it is complete, else the error it ended with. */
+HAUL_API int haul_transfer_test(haul_transfer *transfer);
+
+/* Waits for the end. 0, the error it ended with, or HAUL_ETIMEDOUT when `until` passed first: then
+ * haul_transfer_test still says 1. */
+HAUL_API int haul_transfer_wait(haul_transfer *transfer, haul_deadline until);
+
+/* Asks for an early end and returns at once; 0 even if it had ended. Once it has ended, local
+ * memory is not touched any more. */
+HAUL_API int haul_transfer_cancel(haul_transfer *transfer);
+
+/* Gives the handle back. A transfer still on its way goes on by itself. */
+HAUL_API void haul_transfer_release(haul_transfer *transfer);
+
+#define HAUL_PATHS_MAX 8
+
+/* One way to go, open or closed. */
+struct haul_path {
+  char name[16]; /* "map", "tcp" */
+  int open;
+  int chosen;
+  double cost_ns; /* estimated time for the length asked for, when open */
+  unsigned copies_cpu, copies_kernel, copies_dma; /* how often each byte is copied, by whom */
+  unsigned zero_copy;                             /* 1: satisfies HAUL_REQUIRE_ZERO_COPY */
+  char detail[64];                                /* "mapped", "cross-memory attach", "2 rails" */
+  char reason[192];                               /* closed: why; open and not chosen: why not */
+};
+
+struct haul_report {
+  size_t size;   /* sizeof(struct haul_report), set by the initialiser */
+  int status;    /* as from haul_transfer_test */
+  int operation; /* enum haul_operation */
+  uint64_t bytes, pieces, slices;
+  unsigned retries;  /* slices sent again on another path */
+  unsigned checksum; /* 1: verified at the destination */
+  int64_t queued_ns; /* from the call to the first byte handed to the path */
+  int64_t wire_ns;   /* from there to the end */
+  size_t path_count;
+  struct haul_path paths[HAUL_PATHS_MAX]; /* the chosen one first */
+  struct haul_place from, to;
+  char peer[64];
+  char name[256]; /* the remote's */
+};
+
+#define HAUL_REPORT_INIT                                                                           \
+  {                                                                                                \
+    sizeof(struct haul_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,                                      \
+        {{{0}, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}}, {0, 0}, {0, 0}, {0}, {                             \
+      0                                                                                            \
+    }                                                                                              \
+  }
+
+/* What is known of the transfer now; whole once it has ended. Start from HAUL_REPORT_INIT. */
+HAUL_API int haul_transfer_report(haul_transfer *transfer, struct haul_report *report);
+
+/* The report in words, several lines, as snprintf would write it; returns the length it needs. */
+HAUL_API int haul_report_format(const struct haul_report *report, char *text, size_t size);
+
+/* The paths that a transfer of `length` bytes would have, without moving a byte: the chosen one
+ * first, then by cost, then the closed ones. Fills up to *count and sets *count. */
+HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_operation operation,
+                          uint64_t length, const struct haul_transfer_options *options,
+                          struct haul_path *paths, size_t *count);
+
+/* ---- Messages ----------------------------------------------------------------------------- */
+
+enum haul_message_kind {
+  HAUL_MESSAGE = 1,
+  HAUL_PEER_JOINED = 2, /* with config.peer_events */
+  HAUL_PEER_LEFT = 3
+};
+
+#define HAUL_MESSAGE_MAX 1048576 /* bytes a message */
+
+/* Belongs to the receiver until haul_message_release. */
+struct haul_message {
+  int kind;        /* enum haul_message_kind */
+  haul_peer *peer; /* who sent it; haul_peer_retain to keep it longer than the message */
+  uint64_t tag;
+  const void *bytes;
+  size_t length;
+  void *internal;
+};
+
+/* Sends a message. It arrives after every write to this peer that was started before this call, and
+ * after earlier messages. Returns when the bytes have been taken over; waits for those writes, and
+ * for room at the receiver. HAUL_ETIMEDOUT (nothing was sent), HAUL_ELIMIT (too long), HAUL_EPEER.
+ */
+HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes, size_t length,
+                               haul_deadline until);
+
+/* Takes the next message of any peer. HAUL_ETIMEDOUT when there is none by `until`. */
+HAUL_API int haul_message_receive(haul_node *node, struct haul_message *message,
+                                  haul_deadline until);
+HAUL_API void haul_message_release(struct haul_message *message);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

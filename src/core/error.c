@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT */
+#include "core/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/fork.h"
+
+static _Thread_local struct haul_error last;
+static _Thread_local const char *current_call = "";
+
+int error_enter(const char *call) {
+  current_call = call;
+  if (__builtin_expect(fork_is_child(), 0))
+    return error_set(HAUL_EFORK, 0, NULL,
+                     "the library was opened in the parent process|open a node of its own in the "
+                     "child after exec, or use haul before the fork in one process only");
+  return 0;
+}
+
+int error_set(int code, int system, const char *object, const char *format, ...) {
+  char words[sizeof last.text + sizeof last.hint];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(words, sizeof words, format, arguments);
+  va_end(arguments);
+
+  last.code = code;
+  last.system = system;
+  snprintf(last.call, sizeof last.call, "%s", current_call);
+  snprintf(last.object, sizeof last.object, "%s", object ? object : "");
+  const char *bar = strchr(words, '|');
+  size_t length = bar ? (size_t)(bar - words) : strlen(words);
+  if (length == 0)
+    snprintf(last.text, sizeof last.text, "%s", haul_error_text(code));
+  else
+    snprintf(last.text, sizeof last.text, "%.*s", (int)length, words);
+  snprintf(last.hint, sizeof last.hint, "%s", bar ? bar + 1 : "");
+  return code;
+}
+
+int error_system(int system, const char *object, const char *call) {
+  if (system == EMFILE || system == ENFILE)
+    return error_set(HAUL_ELIMIT, system, object,
+                     "%s: no descriptor left|raise the limit (ulimit -n 65536), or allocate with "
+                     "HAUL_REGION_PRIVATE what is not shared",
+                     call);
+  if (system == ENOMEM || system == ENOSPC)
+    return error_set(HAUL_ENOMEM, system, object,
+                     "%s: the system has no memory left for this|release regions, or look at "
+                     "free -m, df /dev/shm and the limits of this control group",
+                     call);
+  return error_set(HAUL_ESYSTEM, system, object,
+                   "%s: %s|see the system error; it comes from the kernel", call, strerror(system));
+}
+
+int error_memory(const char *what) {
+  return error_set(
+      HAUL_ENOMEM, ENOMEM, what,
+      "no memory left for bookkeeping|release regions and transfers that have ended, or "
+      "raise the memory limit of this process");
+}
+
+void error_save(struct haul_error *into) {
+  *into = last;
+}
+
+int error_restore(const struct haul_error *from) {
+  if (from->code == 0)
+    return 0;
+  last = *from;
+  snprintf(last.call, sizeof last.call, "%s", current_call);
+  return last.code;
+}
+
+HAUL_API const struct haul_error *haul_error_last(void) {
+  return &last;
+}
+
+HAUL_API const char *haul_error_name(int code) {
+  switch (code) {
+  case HAUL_OK:
+    return "ok";
+#define NAME(symbol, value, name, text)                                                            \
+  case symbol:                                                                                     \
+    return name;
+    HAUL_ERROR_LIST(NAME)
+#undef NAME
+  default:
+    return "unknown";
+  }
+}
+
+HAUL_API const char *haul_error_text(int code) {
+  switch (code) {
+  case HAUL_OK:
+    return "no error";
+#define TEXT(symbol, value, name, text)                                                            \
+  case symbol:                                                                                     \
+    return text;
+    HAUL_ERROR_LIST(TEXT)
+#undef TEXT
+  default:
+    return "unknown code";
+  }
+}

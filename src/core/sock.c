@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: MIT */
+#include "core/sock.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/sys.h"
+
+#define ADDRESS_FORMS "an address is tcp://host:port, unix:///path or unix://@name"
+
+/* ---- Addresses ---- */
+
+static int parse_unix(const char *text, const char *name, struct address *address) {
+  struct sockaddr_un *un = (struct sockaddr_un *)&address->storage;
+  size_t length = strlen(name);
+  if (length < 2 || (name[0] != '/' && name[0] != '@'))
+    return error_set(HAUL_EADDRESS, 0, text, "not an absolute path or @name|" ADDRESS_FORMS);
+  if (length >= sizeof un->sun_path)
+    return error_set(HAUL_EADDRESS, ENAMETOOLONG, text,
+                     "the path is longer than %zu bytes|use a shorter path, or unix://@name",
+                     sizeof un->sun_path - 1);
+  address->local = address->loopback = true;
+  if (name[0] == '@') {
+    address_abstract(name + 1, address);
+    return 0;
+  }
+  un->sun_family = AF_UNIX;
+  memcpy(un->sun_path, name, length + 1);
+  memcpy(address->path, name, length + 1);
+  address->length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length + 1);
+  return 0;
+}
+
+void address_abstract(const char *name, struct address *address) {
+  memset(address, 0, sizeof *address);
+  struct sockaddr_un *un = (struct sockaddr_un *)&address->storage;
+  size_t length = strnlen(name, sizeof un->sun_path - 1);
+  un->sun_family = AF_UNIX;
+  memcpy(un->sun_path + 1, name, length);
+  address->length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+  address->local = address->loopback = true;
+}
+
+static bool is_loopback(const struct sockaddr_storage *storage) {
+  if (storage->ss_family == AF_INET)
+    return ntohl(((const struct sockaddr_in *)storage)->sin_addr.s_addr) >> 24 == 127;
+  if (storage->ss_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)storage)->sin6_addr);
+  return false;
+}
+
+/* Splits "host:port" or "[host]:port" into the two buffers; false when it is neither. */
+static bool split_host(const char *text, char *host, size_t host_size, const char **port) {
+  const char *colon = strrchr(text, ':');
+  if (!colon || colon == text || colon[1] == '\0')
+    return false;
+  size_t length = (size_t)(colon - text);
+  const char *from = text;
+  if (text[0] == '[') {
+    if (length < 3 || text[length - 1] != ']')
+      return false;
+    from++;
+    length -= 2;
+  } else if (memchr(text, ':', length)) {
+    return false;
+  }
+  if (length >= host_size)
+    return false;
+  memcpy(host, from, length);
+  host[length] = '\0';
+  *port = colon + 1;
+  return true;
+}
+
+static int parse_tcp(const char *text, const char *rest, struct address *address) {
+  char host[256];
+  const char *port;
+  char *end;
+  if (!split_host(rest, host, sizeof host, &port))
+    return error_set(HAUL_EADDRESS, 0, text,
+                     "no host and port in it|" ADDRESS_FORMS "; IPv6 goes in brackets");
+  errno = 0;
+  long number = strtol(port, &end, 10);
+  if (*end || errno || port[0] == '-' || port[0] == '+' || number > 65535)
+    return error_set(HAUL_EADDRESS, 0, text, "\"%.32s\" is not a port|a port is 0 to 65535", port);
+  struct addrinfo wanted = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+  struct addrinfo *found = NULL;
+  int code = getaddrinfo(host, port, &wanted, &found);
+  if (code != 0)
+    return error_set(HAUL_EADDRESS, code == EAI_SYSTEM ? errno : 0, text,
+                     "the host is not found: %s|try the number, or look at /etc/hosts and the "
+                     "resolver",
+                     gai_strerror(code));
+  memcpy(&address->storage, found->ai_addr, found->ai_addrlen);
+  address->length = found->ai_addrlen;
+  freeaddrinfo(found);
+  address->loopback = is_loopback(&address->storage);
+  return 0;
+}
+
+int address_parse(const char *text, struct address *address) {
+  memset(address, 0, sizeof *address);
+  if (!text)
+    return error_set(HAUL_EINVAL, 0, NULL, "no address|" ADDRESS_FORMS);
+  if (strncmp(text, "unix://", 7) == 0)
+    return parse_unix(text, text + 7, address);
+  if (strncmp(text, "tcp://", 6) == 0)
+    return parse_tcp(text, text + 6, address);
+  return error_set(HAUL_EADDRESS, 0, text, "unknown kind of address|" ADDRESS_FORMS);
+}
+
+void address_format(const struct address *address, char *text, size_t size) {
+  char host[INET6_ADDRSTRLEN] = "";
+  const struct sockaddr_storage *storage = &address->storage;
+  if (storage->ss_family == AF_UNIX) {
+    const struct sockaddr_un *un = (const struct sockaddr_un *)storage;
+    int length = (int)(address->length - offsetof(struct sockaddr_un, sun_path));
+    if (un->sun_path[0])
+      snprintf(text, size, "unix://%s", un->sun_path);
+    else
+      snprintf(text, size, "unix://@%.*s", length - 1, un->sun_path + 1);
+  } else if (storage->ss_family == AF_INET6) {
+    const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)storage;
+    inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof host);
+    snprintf(text, size, "tcp://[%s]:%u", host, ntohs(in6->sin6_port));
+  } else {
+    const struct sockaddr_in *in = (const struct sockaddr_in *)storage;
+    inet_ntop(AF_INET, &in->sin_addr, host, sizeof host);
+    snprintf(text, size, "tcp://%s:%u", host, ntohs(in->sin_port));
+  }
+}
+
+/* ---- Listening and connecting ---- */
+
+/* A socket file is stale when nobody accepts behind it. */
+static bool is_stale(const struct address *address) {
+  struct stat status;
+  if (!address->path[0] || stat(address->path, &status) != 0 || !S_ISSOCK(status.st_mode))
+    return false;
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0)
+    return false;
+  bool stale = connect(fd, (const struct sockaddr *)&address->storage, address->length) != 0 &&
+               errno == ECONNREFUSED;
+  close(fd);
+  return stale;
+}
+
+static int bind_error(int system, const char *object) {
+  if (system == EADDRINUSE)
+    return error_set(
+        HAUL_EADDRINUSE, system, object,
+        "somebody listens here already|choose another port or path (port 0 takes a free "
+        "one), or find the listener with: ss -lxtp");
+  if (system == EADDRNOTAVAIL || system == ENOENT || system == ENOTDIR || system == EACCES ||
+      system == EROFS)
+    return error_set(HAUL_EADDRESS, system, object,
+                     "cannot be bound: %s|an address of this host is needed (ip addr), or a folder "
+                     "that exists and may be written to",
+                     strerror(system));
+  return error_system(system, object, "bind");
+}
+
+int sock_listen(struct address *address, int *descriptor) {
+  char text[160];
+  address_format(address, text, sizeof text);
+  int fd =
+      sys_ops.socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0)
+    return error_system(errno, text, "socket");
+  int one = 1;
+  if (!address->local)
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  const struct sockaddr *name = (const struct sockaddr *)&address->storage;
+  int failed = bind(fd, name, address->length);
+  if (failed && errno == EADDRINUSE && is_stale(address)) {
+    unlink(address->path);
+    failed = bind(fd, name, address->length);
+  }
+  if (failed || listen(fd, 128) != 0) {
+    int code = bind_error(errno, text);
+    close(fd);
+    return code;
+  }
+  address->length = sizeof address->storage;
+  getsockname(fd, (struct sockaddr *)&address->storage, &address->length);
+  *descriptor = fd;
+  return 0;
+}
+
+/* 0 or an errno; ETIMEDOUT at the deadline. */
+static int wait_ready(int fd, short events, int64_t until) {
+  for (;;) {
+    int64_t left = until - clock_now();
+    if (left < 0)
+      left = 0;
+    struct timespec span = {left / 1000000000, left % 1000000000};
+    struct pollfd pollfd = {.fd = fd, .events = events};
+    int ready = ppoll(&pollfd, 1, until == HAUL_FOREVER ? NULL : &span, NULL);
+    if (ready > 0)
+      return 0;
+    if (ready == 0)
+      return ETIMEDOUT;
+    if (errno != EINTR)
+      return errno;
+  }
+}
+
+static int connect_error(int system, const char *object) {
+  if (system == ETIMEDOUT)
+    return error_set(HAUL_ETIMEDOUT, system, object,
+                     "no answer in time|is the host up and the port open? try: ping, ss -lt there");
+  if (system == ECONNREFUSED || system == ENOENT)
+    return error_set(HAUL_ECONNECT, system, object,
+                     "nobody listens there|start a node there: haul serve --listen ADDRESS");
+  return error_set(HAUL_ECONNECT, system, object,
+                   "cannot connect: %s|check the address, the route and the permissions",
+                   strerror(system));
+}
+
+int sock_connect(const struct address *address, const char *object, int64_t until,
+                 int *descriptor) {
+  int fd =
+      sys_ops.socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0)
+    return error_system(errno, object, "socket");
+  int system = 0;
+  while (connect(fd, (const struct sockaddr *)&address->storage, address->length) != 0) {
+    if (errno == EAGAIN && address->local) { /* a Unix listener whose queue is full */
+      if (clock_now() >= until) {
+        system = ETIMEDOUT;
+        break;
+      }
+      nanosleep(&(struct timespec){0, 1000000}, NULL);
+      continue;
+    }
+    if (errno != EINPROGRESS && errno != EINTR) {
+      system = errno;
+      break;
+    }
+    system = wait_ready(fd, POLLOUT, until);
+    socklen_t size = sizeof system;
+    if (system == 0)
+      getsockopt(fd, SOL_SOCKET, SO_ERROR, &system, &size);
+    break;
+  }
+  if (system) {
+    close(fd);
+    return connect_error(system, object);
+  }
+  sock_tune(fd);
+  *descriptor = fd;
+  return 0;
+}
+
+int sock_accept(int listener) {
+  int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd >= 0)
+    sock_tune(fd);
+  return fd;
+}
+
+void sock_tune(int descriptor) {
+  int one = 1;
+  setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* ENOTSUP on Unix sockets */
+}
+
+/* ---- Whole buffers, for handshakes ---- */
+
+static int transfer_error(int system, const char *what) {
+  if (system == ETIMEDOUT)
+    return error_set(
+        HAUL_ETIMEDOUT, system, what,
+        "the peer does not answer|is it a haul node? a stopped process answers nothing");
+  return error_set(HAUL_EPEER, system, what, "the connection ended|%s",
+                   system ? strerror(system) : "the peer closed it; its log says why");
+}
+
+int sock_send_all(int descriptor, const void *bytes, size_t length, int64_t until) {
+  const char *at = bytes;
+  while (length > 0) {
+    ssize_t put = send(descriptor, at, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    int system = put < 0 ? errno : 0;
+    if (system == EAGAIN)
+      system = wait_ready(descriptor, POLLOUT, until);
+    else if (put > 0) {
+      at += put;
+      length -= (size_t)put;
+    }
+    if (system && system != EINTR)
+      return transfer_error(system, "handshake");
+  }
+  return 0;
+}
+
+int sock_receive_all(int descriptor, void *bytes, size_t length, int64_t until) {
+  char *at = bytes;
+  while (length > 0) {
+    ssize_t got = recv(descriptor, at, length, MSG_DONTWAIT);
+    int system = got < 0 ? errno : 0;
+    if (got == 0)
+      return transfer_error(0, "handshake");
+    if (system == EAGAIN)
+      system = wait_ready(descriptor, POLLIN, until);
+    else if (got > 0) {
+      at += got;
+      length -= (size_t)got;
+    }
+    if (system && system != EINTR)
+      return transfer_error(system, "handshake");
+  }
+  return 0;
+}
+
+/* ---- Descriptors ---- */
+
+union control {
+  struct cmsghdr align;
+  char bytes[CMSG_SPACE(sizeof(int) * SOCK_DESCRIPTORS_MAX)];
+};
+
+int sock_send_record(int descriptor, const void *bytes, size_t length, const int *descriptors,
+                     size_t count) {
+  struct iovec span = {(void *)(uintptr_t)bytes, length};
+  union control control;
+  struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+  if (count > 0) {
+    memset(&control, 0, sizeof control);
+    message.msg_control = control.bytes;
+    message.msg_controllen = CMSG_SPACE(sizeof(int) * count);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int) * count);
+    memcpy(CMSG_DATA(header), descriptors, sizeof(int) * count);
+  }
+  ssize_t put = sys_ops.sendmsg(descriptor, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (put < 0)
+    return -errno;
+  return (size_t)put == length ? 0 : -EPROTO;
+}
+
+ssize_t sock_receive_record(int descriptor, void *bytes, size_t length, int *descriptors,
+                            size_t *count) {
+  struct iovec span = {bytes, length};
+  union control control;
+  struct msghdr message = {.msg_iov = &span,
+                           .msg_iovlen = 1,
+                           .msg_control = control.bytes,
+                           .msg_controllen = sizeof control.bytes};
+  *count = 0;
+  ssize_t got = sys_ops.recvmsg(descriptor, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (got < 0)
+    return -errno;
+  for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+      continue;
+    size_t here = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < here; i++) {
+      int fd;
+      memcpy(&fd, CMSG_DATA(header) + i * sizeof fd, sizeof fd);
+      if (*count < SOCK_DESCRIPTORS_MAX)
+        descriptors[(*count)++] = fd;
+      else
+        close(fd);
+    }
+  }
+  if (message.msg_flags & MSG_CTRUNC) {
+    while (*count > 0)
+      close(descriptors[--*count]);
+    return -EPROTO;
+  }
+  return got;
+}

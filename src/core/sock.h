@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT
+ * Addresses and sockets. */
+#ifndef HAUL_CORE_SOCK_H
+#define HAUL_CORE_SOCK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+/* A parsed "tcp://host:port", "unix:///path" or "unix://@name". */
+struct address {
+  struct sockaddr_storage storage;
+  socklen_t length;
+  bool local;     /* a Unix socket */
+  bool loopback;  /* reachable from this host alone: a Unix socket or a loopback address */
+  char path[108]; /* a Unix socket's file, empty for an abstract one */
+};
+
+/* Host names are resolved; that may block in the resolver. HAUL_EADDRESS with the detail. */
+int address_parse(const char *text, struct address *address);
+/* The text of an address as address_parse takes it. */
+void address_format(const struct address *address, char *text, size_t size);
+/* The abstract Unix address of a name of at most 64 bytes. */
+void address_abstract(const char *name, struct address *address);
+
+/* A non-blocking listening descriptor. A Unix socket file that nobody listens on any more is
+ * replaced. Sets *address to what was bound. HAUL_EADDRINUSE, HAUL_EADDRESS. */
+int sock_listen(struct address *address, int *descriptor);
+/* A connected, non-blocking descriptor, by `until`. HAUL_ECONNECT, HAUL_ETIMEDOUT. `object` names
+ * the address in errors. */
+int sock_connect(const struct address *address, const char *object, int64_t until, int *descriptor);
+/* The next connection, non-blocking; -1 when there is none now, with errno. */
+int sock_accept(int listener);
+
+/* What every data socket gets: no delay of small segments. Does nothing to a Unix socket. */
+void sock_tune(int descriptor);
+
+/* All of `length` bytes by `until`; HAUL_ETIMEDOUT, HAUL_EPEER. For handshakes. */
+int sock_send_all(int descriptor, const void *bytes, size_t length, int64_t until);
+int sock_receive_all(int descriptor, void *bytes, size_t length, int64_t until);
+
+#define SOCK_DESCRIPTORS_MAX 4
+
+/* A record with descriptors over a Unix stream socket, in one sendmsg. 0 or a negative errno. */
+int sock_send_record(int descriptor, const void *bytes, size_t length, const int *descriptors,
+                     size_t count);
+/* Up to `length` bytes and the descriptors that came with them, which are the caller's. Returns the
+ * bytes, 0 at the end, a negative errno (-EAGAIN: none now). More than SOCK_DESCRIPTORS_MAX
+ * descriptors are an error (-EPROTO), and closed. */
+ssize_t sock_receive_record(int descriptor, void *bytes, size_t length, int *descriptors,
+                            size_t *count);
+
+#endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+#include "core/sys.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/error.h"
+
+static int64_t monotonic(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+struct sys_ops sys_ops = {
+    .monotonic = monotonic,
+    .memfd_create = memfd_create,
+    .mmap = mmap,
+    .socket = socket,
+    .sendmsg = sendmsg,
+    .recvmsg = recvmsg,
+    .vm_read = process_vm_readv,
+    .vm_write = process_vm_writev,
+};
+
+int64_t clock_after(int64_t from, int64_t nanoseconds) {
+  int64_t at;
+  if (__builtin_add_overflow(from, nanoseconds, &at))
+    return HAUL_FOREVER;
+  return at;
+}
+
+HAUL_API haul_deadline haul_deadline_in(int64_t nanoseconds) {
+  return clock_after(clock_now(), nanoseconds);
+}
+
+void random_bytes(void *bytes, size_t length) {
+  uint8_t *at = bytes;
+  while (length > 0) {
+    ssize_t got = getrandom(at, length < 256 ? length : 256, 0);
+    if (got <= 0)
+      continue;
+    at += got;
+    length -= (size_t)got;
+  }
+}
+
+void boot_id(uint8_t id[16]) {
+  memset(id, 0, 16);
+  char text[40] = "";
+  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return;
+  ssize_t got = read(fd, text, sizeof text - 1);
+  close(fd);
+  size_t digits = 0;
+  for (ssize_t i = 0; i < got && digits < 32; i++) {
+    int value;
+    if (text[i] >= '0' && text[i] <= '9')
+      value = text[i] - '0';
+    else if (text[i] >= 'a' && text[i] <= 'f')
+      value = text[i] - 'a' + 10;
+    else
+      continue;
+    id[digits / 2] = (uint8_t)(id[digits / 2] << 4 | value);
+    digits++;
+  }
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT
+ * The system calls whose failure or timing tests have to bring about. Everything else is called
+ * directly. */
+#ifndef HAUL_CORE_SYS_H
+#define HAUL_CORE_SYS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+struct sys_ops {
+  int64_t (*monotonic)(void);
+  int (*memfd_create)(const char *name, unsigned flags);
+  void *(*mmap)(void *address, size_t length, int protection, int flags, int descriptor,
+                off_t offset);
+  int (*socket)(int domain, int type, int protocol);
+  ssize_t (*sendmsg)(int socket, const struct msghdr *message, int flags);
+  ssize_t (*recvmsg)(int socket, struct msghdr *message, int flags);
+  ssize_t (*vm_read)(pid_t pid, const struct iovec *local, unsigned long locals,
+                     const struct iovec *remote, unsigned long remotes, unsigned long flags);
+  ssize_t (*vm_write)(pid_t pid, const struct iovec *local, unsigned long locals,
+                      const struct iovec *remote, unsigned long remotes, unsigned long flags);
+};
+extern struct sys_ops sys_ops;
+
+/* CLOCK_MONOTONIC in nanoseconds. */
+static inline int64_t clock_now(void) {
+  return sys_ops.monotonic();
+}
+
+/* `from` + `nanoseconds`, saturating at HAUL_FOREVER. */
+int64_t clock_after(int64_t from, int64_t nanoseconds);
+
+/* Fills from the kernel's generator; it cannot fail after boot. */
+void random_bytes(void *bytes, size_t length);
+
+/* The bytes of /proc/sys/kernel/random/boot_id, zero where it cannot be read: the same for two
+ * processes on one running kernel. */
+void boot_id(uint8_t id[16]);
+
+#endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT
+ * Little-endian fields written to and read from bounded bytes. A cursor that ran past its end stays
+ * failed and yields zeros, so one check at the end of a parser is enough. */
+#ifndef HAUL_CORE_WIRE_H
+#define HAUL_CORE_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+struct wire {
+  uint8_t *at, *end;
+  bool failed;
+};
+
+static inline struct wire wire_over(const void *bytes, size_t length) {
+  uint8_t *at = (uint8_t *)(uintptr_t)bytes;
+  return (struct wire){at, at + length, false};
+}
+
+static inline size_t wire_left(const struct wire *wire) {
+  return (size_t)(wire->end - wire->at);
+}
+
+/* `length` bytes at the cursor, which moves behind them; NULL once failed. */
+static inline uint8_t *wire_take(struct wire *wire, size_t length) {
+  if (wire->failed || wire_left(wire) < length) {
+    wire->failed = true;
+    return NULL;
+  }
+  uint8_t *at = wire->at;
+  wire->at += length;
+  return at;
+}
+
+static inline void wire_put(struct wire *wire, uint64_t value, size_t bytes) {
+  uint8_t *at = wire_take(wire, bytes);
+  for (size_t i = 0; at && i < bytes; i++)
+    at[i] = (uint8_t)(value >> (8 * i));
+}
+
+static inline uint64_t wire_get(struct wire *wire, size_t bytes) {
+  const uint8_t *at = wire_take(wire, bytes);
+  uint64_t value = 0;
+  for (size_t i = 0; at && i < bytes; i++)
+    value |= (uint64_t)at[i] << (8 * i);
+  return value;
+}
+
+static inline void wire_put8(struct wire *w, uint8_t v) {
+  wire_put(w, v, 1);
+}
+static inline void wire_put16(struct wire *w, uint16_t v) {
+  wire_put(w, v, 2);
+}
+static inline void wire_put32(struct wire *w, uint32_t v) {
+  wire_put(w, v, 4);
+}
+static inline void wire_put64(struct wire *w, uint64_t v) {
+  wire_put(w, v, 8);
+}
+static inline uint8_t wire_get8(struct wire *w) {
+  return (uint8_t)wire_get(w, 1);
+}
+static inline uint16_t wire_get16(struct wire *w) {
+  return (uint16_t)wire_get(w, 2);
+}
+static inline uint32_t wire_get32(struct wire *w) {
+  return (uint32_t)wire_get(w, 4);
+}
+static inline uint64_t wire_get64(struct wire *w) {
+  return wire_get(w, 8);
+}
+
+static inline void wire_put_bytes(struct wire *wire, const void *bytes, size_t length) {
+  uint8_t *at = wire_take(wire, length);
+  if (at && length)
+    memcpy(at, bytes, length);
+}
+
+static inline void wire_get_bytes(struct wire *wire, void *bytes, size_t length) {
+  const uint8_t *at = wire_take(wire, length);
+  if (at)
+    memcpy(bytes, at, length);
+  else
+    memset(bytes, 0, length);
+}
+
+/* A 16-bit length and the bytes, without the terminator. */
+static inline void wire_put_string(struct wire *wire, const char *text) {
+  size_t length = strlen(text);
+  wire_put16(wire, (uint16_t)length);
+  wire_put_bytes(wire, text, length);
+}
+
+/* Fails when the string does not fit `size` with its terminator or holds a zero byte. */
+static inline void wire_get_string(struct wire *wire, char *text, size_t size) {
+  size_t length = wire_get16(wire);
+  text[0] = '\0';
+  if (length >= size) {
+    wire->failed = true;
+    return;
+  }
+  const uint8_t *at = wire_take(wire, length);
+  if (!at || memchr(at, 0, length)) {
+    wire->failed = true;
+    return;
+  }
+  memcpy(text, at, length);
+  text[length] = '\0';
+}
+
+#endif

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: MIT */
+#include "fabric/exports.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/sys.h"
+#include "memory/shm.h"
+
+struct export {
+  uint64_t handle;
+  struct haul_region *region;
+  unsigned rights;
+  char name[];
+};
+
+struct exports {
+  pthread_mutex_t lock;    /* everything below; taken after the loop's lock, nothing after it */
+  struct export **by_name; /* sorted, `count` */
+  struct export **by_slot; /* `slots`, NULL where free */
+  uint32_t count, slots, limit, next_slot;
+  struct shm board;
+  _Atomic uint32_t *words; /* the board, NULL until a peer wants it */
+};
+
+int exports_open(unsigned limit, struct exports **out) {
+  struct exports *exports = alloc_zero(1, sizeof *exports);
+  if (!exports)
+    return error_memory("published regions");
+  pthread_mutex_init(&exports->lock, NULL);
+  exports->limit = limit < EXPORT_SLOTS_MAX ? limit : EXPORT_SLOTS_MAX;
+  exports->board.fd = -1;
+  *out = exports;
+  return 0;
+}
+
+static size_t board_bytes(const struct exports *exports) {
+  return exports->limit * sizeof(uint32_t);
+}
+
+void exports_clear(struct exports *exports) {
+  uint64_t handle;
+  while (exports->count > 0)
+    exports_remove(exports, exports->by_name[exports->count - 1]->region, NULL, &handle);
+}
+
+void exports_close(struct exports *exports) {
+  if (!exports)
+    return;
+  exports_clear(exports);
+  if (exports->words) {
+    munmap((void *)exports->words, exports->board.length);
+    shm_close(&exports->board);
+  }
+  alloc_free(exports->by_name);
+  alloc_free(exports->by_slot);
+  pthread_mutex_destroy(&exports->lock);
+  alloc_free(exports);
+}
+
+/* ---- By name ---- */
+
+/* Where `name` is, or where it would go. With the lock. */
+static uint32_t position(const struct exports *exports, const char *name, bool *found) {
+  uint32_t low = 0, high = exports->count;
+  *found = false;
+  while (low < high) {
+    uint32_t middle = low + (high - low) / 2;
+    int order = strcmp(exports->by_name[middle]->name, name);
+    if (order == 0)
+      *found = true;
+    if (order < 0)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+static bool name_is_valid(const char *name) {
+  size_t length = name ? strnlen(name, NAME_MAX_BYTES + 1) : 0;
+  if (length == 0 || length > NAME_MAX_BYTES)
+    return false;
+  for (size_t i = 0; i < length; i++)
+    if ((unsigned char)name[i] <= ' ' || name[i] == 0x7f)
+      return false;
+  return true;
+}
+
+/* Room for one more in both arrays, and a free slot. With the lock. */
+static int make_room(struct exports *exports, uint32_t *slot) {
+  if (exports->count == exports->limit)
+    return error_set(HAUL_ELIMIT, 0, NULL,
+                     "%u regions are published already|raise max_regions of the node's "
+                     "configuration, or publish one region with several pieces in it",
+                     exports->limit);
+  if (exports->count == exports->slots) {
+    uint32_t slots = exports->slots ? exports->slots * 2 : 16;
+    if (slots > exports->limit)
+      slots = exports->limit;
+    void *names = alloc_resize(exports->by_name, slots * sizeof(void *));
+    if (names)
+      exports->by_name = names;
+    void *by_slot = names ? alloc_resize(exports->by_slot, slots * sizeof(void *)) : NULL;
+    if (!by_slot)
+      return error_memory("published regions");
+    exports->by_slot = by_slot;
+    memset(exports->by_slot + exports->slots, 0, (slots - exports->slots) * sizeof(void *));
+    exports->slots = slots;
+  }
+  /* Slots are taken in turn, so that a word of the board is used again as late as possible. */
+  do
+    exports->next_slot = (exports->next_slot + 1) % exports->slots;
+  while (exports->by_slot[exports->next_slot]);
+  *slot = exports->next_slot;
+  return 0;
+}
+
+static uint64_t new_handle(uint32_t slot) {
+  uint64_t random;
+  random_bytes(&random, sizeof random);
+  return (random & ~(uint64_t)0xfffff) | slot;
+}
+
+int exports_add(struct exports *exports, struct haul_region *region, const char *name,
+                unsigned rights, uint64_t *handle) {
+  if (!name_is_valid(name))
+    return error_set(HAUL_EINVAL, 0, name && strlen(name) <= NAME_MAX_BYTES ? name : NULL,
+                     "not a name|a name is 1 to 255 printable bytes without blanks");
+  if (rights == 0 || (rights & ~(HAUL_READ | HAUL_WRITE)))
+    return error_set(HAUL_EINVAL, 0, name, "not a set of rights|HAUL_READ, HAUL_WRITE or both");
+  struct export *entry = alloc_zero(1, sizeof *entry + strlen(name) + 1);
+  if (!entry)
+    return error_memory("published region");
+  memcpy(entry->name, name, strlen(name));
+  entry->region = region;
+  entry->rights = rights;
+
+  pthread_mutex_lock(&exports->lock);
+  bool taken;
+  uint32_t slot = 0;
+  uint32_t at = position(exports, name, &taken);
+  int code = taken ? error_set(HAUL_EEXIST, 0, name,
+                               "this node publishes it already|unpublish it first, or choose "
+                               "another name")
+                   : make_room(exports, &slot);
+  if (code == 0) {
+    entry->handle = *handle = new_handle(slot);
+    memmove(exports->by_name + at + 1, exports->by_name + at,
+            (exports->count - at) * sizeof(void *));
+    exports->by_name[at] = entry;
+    exports->by_slot[slot] = entry;
+    exports->count++;
+    region_retain(region);
+    atomic_fetch_add(&region->names, 1);
+    if (exports->words)
+      atomic_store(&exports->words[slot], EXPORT_STAMP(entry->handle));
+  }
+  pthread_mutex_unlock(&exports->lock);
+  if (code)
+    alloc_free(entry);
+  return code;
+}
+
+int exports_remove(struct exports *exports, struct haul_region *region, const char *name,
+                   uint64_t *handle) {
+  struct export *entry = NULL;
+  pthread_mutex_lock(&exports->lock);
+  bool found = false;
+  uint32_t at = 0;
+  if (name) {
+    at = position(exports, name, &found);
+    found = found && exports->by_name[at]->region == region;
+  } else {
+    while (at < exports->count && exports->by_name[at]->region != region)
+      at++;
+    found = at < exports->count;
+  }
+  if (found) {
+    entry = exports->by_name[at];
+    exports->count--;
+    memmove(exports->by_name + at, exports->by_name + at + 1,
+            (exports->count - at) * sizeof(void *));
+    exports->by_slot[EXPORT_SLOT(entry->handle)] = NULL;
+    if (exports->words)
+      atomic_store(&exports->words[EXPORT_SLOT(entry->handle)], 0);
+  }
+  pthread_mutex_unlock(&exports->lock);
+  if (!entry)
+    return error_set(HAUL_ENAME, 0, name, "the region is not published under this name|");
+  *handle = entry->handle;
+  atomic_fetch_sub(&region->names, 1);
+  region_put(region);
+  alloc_free(entry);
+  return 0;
+}
+
+/* ---- Finding ---- */
+
+static void fill(const struct export *entry, struct export_view *view) {
+  view->handle = entry->handle;
+  view->region = entry->region;
+  view->length = entry->region->memory.length;
+  view->place = entry->region->memory.place;
+  view->rights = entry->rights;
+  memcpy(view->name, entry->name, strlen(entry->name) + 1);
+}
+
+int exports_find_name(struct exports *exports, const char *name, struct export_view *view) {
+  bool found;
+  pthread_mutex_lock(&exports->lock);
+  uint32_t at = position(exports, name, &found);
+  if (found) {
+    fill(exports->by_name[at], view);
+    region_retain(view->region);
+  }
+  pthread_mutex_unlock(&exports->lock);
+  return found ? 0 : HAUL_ENAME;
+}
+
+int exports_find(struct exports *exports, uint64_t handle, struct export_view *view) {
+  uint32_t slot = EXPORT_SLOT(handle);
+  bool found = false;
+  pthread_mutex_lock(&exports->lock);
+  if (slot < exports->slots) {
+    const struct export *entry = exports->by_slot[slot];
+    found = entry && entry->handle == handle;
+    if (found) {
+      fill(entry, view);
+      region_retain(view->region);
+    }
+  }
+  pthread_mutex_unlock(&exports->lock);
+  return found ? 0 : HAUL_ESTALE;
+}
+
+int export_check(const struct export_view *view, enum haul_operation operation, uint64_t offset,
+                 uint64_t length) {
+  unsigned needed = operation == HAUL_OP_WRITE ? HAUL_WRITE : HAUL_READ;
+  uint64_t end;
+  if (!(view->rights & needed))
+    return HAUL_EACCESS;
+  if (__builtin_add_overflow(offset, length, &end) || end > view->region->memory.length)
+    return HAUL_ERANGE;
+  return 0;
+}
+
+size_t exports_list(struct exports *exports, const char *after, struct export_view *views,
+                    size_t room) {
+  bool found;
+  size_t written = 0;
+  pthread_mutex_lock(&exports->lock);
+  uint32_t at = position(exports, after, &found);
+  for (at += found; at < exports->count && written < room; at++) {
+    fill(exports->by_name[at], &views[written]);
+    views[written++].region = NULL;
+  }
+  pthread_mutex_unlock(&exports->lock);
+  return written;
+}
+
+size_t exports_count(struct exports *exports) {
+  pthread_mutex_lock(&exports->lock);
+  size_t count = exports->count;
+  pthread_mutex_unlock(&exports->lock);
+  return count;
+}
+
+/* ---- The board ---- */
+
+/* With the lock. */
+static int make_board(struct exports *exports) {
+  void *view;
+  int code = shm_create("haul-board", board_bytes(exports), &exports->board);
+  if (code)
+    return code;
+  code = shm_map(exports->board.fd, &exports->board, PROT_READ | PROT_WRITE, NULL, &view);
+  if (code) {
+    shm_close(&exports->board);
+    return code;
+  }
+  exports->words = view;
+  for (uint32_t i = 0; i < exports->count; i++)
+    atomic_store(&exports->words[EXPORT_SLOT(exports->by_name[i]->handle)],
+                 EXPORT_STAMP(exports->by_name[i]->handle));
+  return 0;
+}
+
+int exports_board(struct exports *exports, int *descriptor, uint32_t *slots,
+                  uint8_t capability[16]) {
+  pthread_mutex_lock(&exports->lock);
+  int code = exports->words ? 0 : make_board(exports);
+  if (code == 0)
+    code = shm_descriptor(&exports->board, false, descriptor);
+  if (code == 0) {
+    memcpy(capability, exports->board.footer->capability, 16);
+    *slots = exports->limit;
+  }
+  pthread_mutex_unlock(&exports->lock);
+  return code;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "fabric/transport.h"
+
+extern const struct transport map_transport;
+extern const struct transport tcp_transport;
+
+/* Best first. A new transport is one line here. */
+static const struct transport *const transports[] = {
+    &map_transport,
+    &tcp_transport,
+};
+
+#define TRANSPORTS (sizeof transports / sizeof transports[0])
+_Static_assert(TRANSPORTS <= TRANSPORTS_MAX, "raise TRANSPORTS_MAX");
+
+const struct transport *transport_at(size_t index) {
+  return index < TRANSPORTS ? transports[index] : NULL;
+}
+
+const struct transport *transport_named(const char *name) {
+  for (size_t i = 0; i < TRANSPORTS; i++)
+    if (strcmp(transports[i]->name, name) == 0)
+      return transports[i];
+  return NULL;
+}
+
+/* ---- A node's ---- */
+
+void fabric_open(struct fabric *fabric) {
+  for (size_t i = 0; i < TRANSPORTS; i++)
+    if (transports[i]->open && transports[i]->open(fabric) != 0)
+      fabric->shared[i] = NULL;
+}
+
+void fabric_close(struct fabric *fabric) {
+  for (size_t i = 0; i < TRANSPORTS; i++)
+    if (transports[i]->close)
+      transports[i]->close(fabric);
+}
+
+bool fabric_help(struct fabric *fabric) {
+  bool helped = false;
+  for (size_t i = 0; i < TRANSPORTS && !helped; i++)
+    helped = transports[i]->help && transports[i]->help(fabric);
+  return helped;
+}
+
+/* ---- A link's ---- */
+
+int link_create_endpoints(struct link *link) {
+  for (size_t i = 0; i < TRANSPORTS; i++) {
+    int code = transports[i]->create(link, &link->endpoints[i]);
+    if (code) {
+      link_destroy_endpoints(link);
+      return code;
+    }
+  }
+  return 0;
+}
+
+void link_connect(struct link *link, haul_deadline until) {
+  for (size_t i = 0; i < TRANSPORTS; i++)
+    transports[i]->connect(link->endpoints[i], until);
+}
+
+#define MOVE(to, from, field)                                                                      \
+  atomic_fetch_add(&(to)->field, atomic_load_explicit(&(from)->field, memory_order_relaxed))
+
+static void keep_counters(struct endpoint_counters *left, struct endpoint_counters *counters) {
+  MOVE(left, counters, writes);
+  MOVE(left, counters, reads);
+  MOVE(left, counters, bytes_out);
+  MOVE(left, counters, bytes_in);
+  MOVE(left, counters, errors);
+  MOVE(left, counters, served);
+}
+
+void link_stop(struct link *link, int code) {
+  for (size_t i = 0; i < TRANSPORTS; i++) {
+    transports[i]->stop(link->endpoints[i], code);
+    keep_counters(&link->fabric->left[i], &link->endpoints[i]->counters);
+  }
+}
+
+void link_destroy_endpoints(struct link *link) {
+  for (size_t i = 0; i < TRANSPORTS; i++) {
+    if (link->endpoints[i])
+      transports[i]->destroy(link->endpoints[i]);
+    link->endpoints[i] = NULL;
+  }
+}
+
+void endpoint_shut(struct endpoint *endpoint, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(endpoint->reason, sizeof endpoint->reason, format, arguments);
+  va_end(arguments);
+  atomic_store(&endpoint->open, false);
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT
+ * Cross-memory attach (process_vm_readv(2)) for private memory that its owner wrapped.
+ *
+ * Nobody but the kernel stands between a copy and the owner's free(), so each copy shows a hazard:
+ *   copier: cell = handle (seq_cst), then reads the board; copies; cell = 0
+ *   owner:  board = 0 (seq_cst), then waits until no cell holds the handle
+ * One of the two sees the other. A copier that is stopped (SIGSTOP) between its look at the board
+ * and its copy, for longer than the liveness bound, is not covered: no user-space rule can. */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <xxhash.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/sys.h"
+#include "fabric/map/map.h"
+
+static void explain(struct map_endpoint *endpoint, int system) {
+  const char *why = system == EPERM
+                        ? "not permitted (ptrace_scope, another user, no CAP_SYS_PTRACE)"
+                    : system == ESRCH  ? "the peer's process is not visible (another PID namespace)"
+                    : system == ENOSYS ? "the kernel was built without it"
+                                       : strerror(system);
+  snprintf(endpoint->attach_reason, sizeof endpoint->attach_reason, "cross-memory attach: %s", why);
+  endpoint->may_attach = false;
+}
+
+void attach_try(struct map_endpoint *endpoint, uint64_t nonce_address, uint64_t nonce) {
+  uint64_t seen = 0;
+  if (endpoint->pid <= 0) {
+    explain(endpoint, ESRCH);
+    return;
+  }
+  struct iovec here = {&seen, sizeof seen};
+  struct iovec there = {(void *)(uintptr_t)nonce_address, sizeof seen};
+  if (sys_ops.vm_read(endpoint->pid, &here, 1, &there, 1, 0) != (ssize_t)sizeof seen)
+    explain(endpoint, errno);
+  else if (seen != nonce)
+    explain(endpoint, ESRCH);
+  else
+    endpoint->may_attach = true;
+}
+
+static _Atomic uint64_t *take_cell(struct map_endpoint *endpoint, uint64_t handle) {
+  for (unsigned i = 0;; i = (i + 1) % HAZARDS) {
+    uint64_t nobody = 0;
+    if (atomic_compare_exchange_strong(&endpoint->hazards->cell[i], &nobody, handle))
+      return &endpoint->hazards->cell[i];
+    if (i == HAZARDS - 1)
+      sched_yield(); /* each cell is held for one copy of at most WORK_BYTES_MAX */
+  }
+}
+
+static int copy_error(int system, const struct map_endpoint *endpoint) {
+  if (system == ESRCH)
+    return error_set(HAUL_EPEER, system, endpoint->base.link->name, "the peer's process is gone|");
+  return error_set(
+      HAUL_EPATH, system, endpoint->base.link->name,
+      "cross-memory attach broke: %s|the peer's memory may have been unmapped under its "
+      "region; release the region first",
+      strerror(system ? system : EFAULT));
+}
+
+int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding, uint64_t remote,
+                void *local, uint64_t length, enum haul_operation operation) {
+  _Atomic uint64_t *cell = take_cell(endpoint, binding->handle);
+  int code = 0;
+  uint64_t done = 0;
+  while (code == 0 && done < length) {
+    struct iovec here = {(char *)local + done, length - done};
+    struct iovec there = {(void *)(uintptr_t)(binding->address + remote + done), length - done};
+    if (!map_alive(endpoint, binding->handle)) {
+      code = error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+      break;
+    }
+    ssize_t moved = operation == HAUL_OP_WRITE
+                        ? sys_ops.vm_write(endpoint->pid, &here, 1, &there, 1, 0)
+                        : sys_ops.vm_read(endpoint->pid, &here, 1, &there, 1, 0);
+    if (moved <= 0)
+      code = copy_error(moved < 0 ? errno : 0, endpoint);
+    else
+      done += (uint64_t)moved;
+  }
+  atomic_store(cell, 0);
+  return code;
+}
+
+int attach_checksum(struct map_endpoint *endpoint, const struct map_binding *binding,
+                    uint64_t remote, uint64_t length, uint64_t *sum) {
+  uint8_t chunk[32768];
+  XXH3_state_t *state = XXH3_createState();
+  if (!state)
+    return error_memory("checksum");
+  XXH3_64bits_reset(state);
+  int code = 0;
+  for (uint64_t at = 0; at < length && code == 0;) {
+    uint64_t part = length - at < sizeof chunk ? length - at : sizeof chunk;
+    code = attach_copy(endpoint, binding, remote + at, chunk, part, HAUL_OP_READ);
+    XXH3_64bits_update(state, chunk, part);
+    at += part;
+  }
+  *sum = XXH3_64bits_digest(state);
+  XXH3_freeState(state);
+  return code;
+}
+
+bool attach_quiesce(const struct map_endpoint *endpoint, uint64_t handle, int64_t until) {
+  if (!endpoint->peer_hazards)
+    return true;
+  atomic_thread_fence(memory_order_seq_cst); /* after the board's word was cleared */
+  for (unsigned i = 0; i < HAZARDS; i++) {
+    while (atomic_load(&endpoint->peer_hazards->cell[i]) == handle) {
+      if (clock_now() >= until)
+        return false;
+      nanosleep(&(struct timespec){0, 20000}, NULL);
+    }
+  }
+  return true;
+}

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: MIT
+ * The Unix connection of the `map` transport. Records of one size, each in one piece:
+ *
+ *   greeting   both ways, first: nonce for cross-memory attach; descriptors: board (read-only),
+ *              hazards of the sender's copies
+ *   request    a handle
+ *   answer     a ticket and a descriptor, or an address for cross-memory attach, or a refusal
+ *
+ * Only the node's loop reads and writes it, with the lock. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/sock.h"
+#include "core/sys.h"
+#include "core/wire.h"
+#include "fabric/map/map.h"
+#include "memory/ticket.h"
+
+#define MAGIC 0x50414d48u /* "HMAP" */
+
+enum record { GREETING = 1, REQUEST = 2, ANSWER = 3 };
+enum answer { ANSWER_MAPPED = 1, ANSWER_ATTACH = 2, ANSWER_REFUSED = 3 };
+
+struct attach_request {
+  struct list link; /* endpoint->waiting */
+  struct map_endpoint *endpoint;
+  uint32_t id;
+  bool done;
+  int code;
+  const struct remote_key *key;
+  struct map_binding *binding;
+  struct haul_error error; /* why, when code is not 0 */
+};
+
+static struct wire start_record(uint8_t *record, enum record type, uint32_t request) {
+  memset(record, 0, MAP_RECORD);
+  struct wire wire = wire_over(record, MAP_RECORD);
+  wire_put32(&wire, MAGIC);
+  wire_put32(&wire, type);
+  wire_put32(&wire, request);
+  return wire;
+}
+
+/* Records are small and answered one by one; a socket without room for one has a peer that does not
+ * read. */
+static void send_record(struct map_endpoint *endpoint, const uint8_t *record,
+                        const int *descriptors, size_t count) {
+  int failed = sock_send_record(endpoint->channel, record, MAP_RECORD, descriptors, count);
+  if (failed && failed != -EPIPE && failed != -ECONNRESET)
+    endpoint->base.link->fail(endpoint->base.link, HAUL_EPROTO,
+                              "the map channel is full: the peer does not read its answers");
+}
+
+/* ---- Greeting ---- */
+
+int channel_open(struct map_endpoint *endpoint) {
+  void *view;
+  endpoint->channel = -1;
+  list_init(&endpoint->waiting);
+  random_bytes(&endpoint->nonce, sizeof endpoint->nonce);
+  int code = shm_create("haul-hazards", sizeof *endpoint->hazards, &endpoint->hazards_shm);
+  if (code)
+    return code;
+  code = shm_map(endpoint->hazards_shm.fd, &endpoint->hazards_shm, PROT_READ | PROT_WRITE, NULL,
+                 &view);
+  if (code) {
+    shm_close(&endpoint->hazards_shm);
+    return code;
+  }
+  endpoint->hazards = view;
+  return 0;
+}
+
+static void put_shm(struct wire *wire, const struct shm *shm, size_t length) {
+  wire_put64(wire, length);
+  wire_put_bytes(wire, shm->footer->capability, 16);
+}
+
+static int greet(struct map_endpoint *endpoint) {
+  uint8_t record[MAP_RECORD];
+  int descriptors[2] = {-1, -1};
+  uint32_t slots;
+  struct exports *exports = endpoint->base.link->fabric->exports;
+  uint8_t capability[16];
+  int code = exports_board(exports, &descriptors[0], &slots, capability);
+  if (code)
+    return code;
+  code = shm_descriptor(&endpoint->hazards_shm, true, &descriptors[1]);
+  if (code == 0) {
+    struct wire wire = start_record(record, GREETING, 0);
+    wire_put64(&wire, (uint64_t)(uintptr_t)&endpoint->nonce);
+    wire_put64(&wire, endpoint->nonce);
+    wire_put32(&wire, slots);
+    wire_put_bytes(&wire, capability, 16);
+    put_shm(&wire, &endpoint->hazards_shm, sizeof *endpoint->hazards);
+    send_record(endpoint, record, descriptors, 2);
+    close(descriptors[1]);
+  }
+  close(descriptors[0]);
+  return code;
+}
+
+/* Maps a foreign descriptor after shm_attach has checked it. */
+static int map_foreign(int fd, size_t length, const uint8_t capability[16], struct shm *shm,
+                       void **view) {
+  int code = shm_attach(fd, length, capability, shm);
+  if (code)
+    return code;
+  code = shm_map(fd, shm, PROT_READ, NULL, view);
+  if (code)
+    shm_close(shm);
+  return code;
+}
+
+static int on_greeting(struct map_endpoint *endpoint, struct wire *wire) {
+  uint8_t board_capability[16], hazard_capability[16];
+  uint64_t nonce_address = wire_get64(wire);
+  uint64_t nonce = wire_get64(wire);
+  uint32_t slots = wire_get32(wire);
+  wire_get_bytes(wire, board_capability, 16);
+  uint64_t hazard_bytes = wire_get64(wire);
+  wire_get_bytes(wire, hazard_capability, 16);
+  if (wire->failed || endpoint->inbox_count != 2 || slots == 0 || slots > EXPORT_SLOTS_MAX ||
+      hazard_bytes != sizeof(struct hazards) || endpoint->board)
+    return HAUL_EPROTO;
+  void *view;
+  int code = map_foreign(endpoint->inbox_descriptors[0], slots * sizeof(uint32_t), board_capability,
+                         &endpoint->board_shm, &view);
+  if (code)
+    return code;
+  endpoint->board = view;
+  endpoint->board_slots = slots;
+  code = map_foreign(endpoint->inbox_descriptors[1], sizeof(struct hazards), hazard_capability,
+                     &endpoint->peer_hazards_shm, &view);
+  if (code)
+    return code;
+  endpoint->peer_hazards = view;
+  attach_try(endpoint, nonce_address, nonce);
+  atomic_store(&endpoint->base.open, true);
+  return 0;
+}
+
+/* ---- The owner's side ---- */
+
+/* An answer for a region that was found: mapped when it can be shared, else attached. */
+static void answer_found(struct map_endpoint *endpoint, const struct export_view *view,
+                         uint32_t request) {
+  uint8_t record[MAP_RECORD];
+  struct haul_ticket ticket;
+  struct memory *memory = &view->region->memory;
+  int descriptor = -1;
+  struct wire wire = start_record(record, ANSWER, request);
+  /* Not pooled from here on: the peer keeps the mapping for as long as it likes. */
+  if (memory->shareable &&
+      region_export(view->region, view->rights, NULL, &ticket, &descriptor) == 0) {
+    wire_put32(&wire, ANSWER_MAPPED);
+    wire_put_bytes(&wire, ticket.bytes, sizeof ticket.bytes);
+    send_record(endpoint, record, &descriptor, 1);
+    close(descriptor);
+  } else if (memory->view && !memory->shareable) {
+    wire_put32(&wire, ANSWER_ATTACH);
+    wire_put64(&wire, (uint64_t)(uintptr_t)memory->view);
+    send_record(endpoint, record, NULL, 0);
+  } else {
+    wire_put32(&wire, ANSWER_REFUSED);
+    wire_put_string(&wire, memory->shareable ? haul_error_last()->text
+                                             : "the memory can be neither shared nor attached");
+    send_record(endpoint, record, NULL, 0);
+  }
+}
+
+static int on_request(struct map_endpoint *endpoint, struct wire *wire, uint32_t request) {
+  struct export_view view;
+  uint64_t handle = wire_get64(wire);
+  if (wire->failed || endpoint->inbox_count != 0)
+    return HAUL_EPROTO;
+  if (exports_find(endpoint->base.link->fabric->exports, handle, &view) == 0) {
+    answer_found(endpoint, &view, request);
+    region_put(view.region);
+    return 0;
+  }
+  uint8_t record[MAP_RECORD];
+  struct wire answer = start_record(record, ANSWER, request);
+  wire_put32(&answer, ANSWER_REFUSED);
+  wire_put_string(&answer, "the region is not published any more");
+  send_record(endpoint, record, NULL, 0);
+  return 0;
+}
+
+/* ---- The asking side ---- */
+
+static int take_mapped(struct attach_request *request, struct wire *wire, const int *descriptors,
+                       size_t count) {
+  struct haul_ticket packed;
+  struct ticket ticket;
+  wire_get_bytes(wire, packed.bytes, sizeof packed.bytes);
+  if (wire->failed || count != 1)
+    return HAUL_EPROTO;
+  int code = ticket_unpack(&packed, &ticket);
+  if (code)
+    return code;
+  if (ticket.length != request->key->length || ticket.place.kind != request->key->place.kind)
+    return error_set(HAUL_ETICKET, 0, NULL, "the peer's ticket is for another region|");
+  ticket.rights = request->key->rights;
+  return memory_import(&ticket, descriptors[0], &request->binding->memory);
+}
+
+static int take_attached(struct attach_request *request, struct wire *wire) {
+  struct map_endpoint *endpoint = request->endpoint;
+  uint64_t address = wire_get64(wire), end;
+  if (wire->failed || __builtin_add_overflow(address, request->key->length, &end))
+    return HAUL_EPROTO;
+  if (!endpoint->may_attach)
+    return error_set(HAUL_ENOPATH, 0, NULL,
+                     "the peer's memory is private and %s|let the peer allocate with "
+                     "haul_region_alloc, or run: sysctl kernel.yama.ptrace_scope=0",
+                     endpoint->attach_reason);
+  request->binding->attached = true;
+  request->binding->address = address;
+  return 0;
+}
+
+static int on_answer(struct map_endpoint *endpoint, struct wire *wire, uint32_t id) {
+  struct attach_request *request = NULL;
+  list_each(item, &endpoint->waiting) {
+    struct attach_request *candidate = list_entry(item, struct attach_request, link);
+    if (candidate->id == id)
+      request = candidate;
+  }
+  if (!request)
+    return 0; /* it was given up at its deadline; descriptors are closed by the caller */
+  char reason[128] = "";
+  uint32_t kind = wire_get32(wire);
+  int code = HAUL_EPROTO;
+  if (kind == ANSWER_MAPPED)
+    code = take_mapped(request, wire, endpoint->inbox_descriptors, endpoint->inbox_count);
+  else if (kind == ANSWER_ATTACH)
+    code = take_attached(request, wire);
+  else if (kind == ANSWER_REFUSED) {
+    wire_get_string(wire, reason, sizeof reason);
+    code = wire->failed ? HAUL_EPROTO : error_set(HAUL_ENOPATH, 0, NULL, "%s|", reason);
+  }
+  if (code == HAUL_EPROTO)
+    return code;
+  list_remove(&request->link);
+  request->code = code;
+  if (code)
+    error_save(&request->error);
+  request->done = true;
+  loop_news(endpoint->base.link->fabric->loop);
+  return 0;
+}
+
+static bool is_done(void *user) {
+  struct attach_request *request = user;
+  struct loop *loop = request->endpoint->base.link->fabric->loop;
+  loop_lock(loop);
+  bool done = request->done;
+  loop_unlock(loop);
+  return done;
+}
+
+int channel_attach(struct map_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
+                   struct map_binding *binding) {
+  struct loop *loop = endpoint->base.link->fabric->loop;
+  struct attach_request request = {.endpoint = endpoint, .key = key, .binding = binding};
+  uint8_t record[MAP_RECORD];
+  loop_lock(loop);
+  if (endpoint->channel < 0) {
+    loop_unlock(loop);
+    return error_set(HAUL_EPATH, 0, NULL, "%s|", endpoint->base.reason);
+  }
+  request.id = ++endpoint->next_request;
+  list_append(&endpoint->waiting, &request.link);
+  struct wire wire = start_record(record, REQUEST, request.id);
+  wire_put64(&wire, key->handle);
+  send_record(endpoint, record, NULL, 0);
+  loop_unlock(loop);
+
+  loop_wait(loop, is_done, NULL, &request, until);
+  loop_lock(loop);
+  list_remove(&request.link);
+  loop_unlock(loop);
+  if (!request.done)
+    return error_set(HAUL_ETIMEDOUT, 0, NULL, "the peer did not answer a request for its memory|");
+  return request.code ? error_restore(&request.error) : 0;
+}
+
+/* ---- Reading ---- */
+
+static void close_inbox_descriptors(struct map_endpoint *endpoint) {
+  while (endpoint->inbox_count > 0)
+    close(endpoint->inbox_descriptors[--endpoint->inbox_count]);
+}
+
+static int on_record(struct map_endpoint *endpoint) {
+  struct wire wire = wire_over(endpoint->inbox, MAP_RECORD);
+  uint32_t magic = wire_get32(&wire);
+  uint32_t type = wire_get32(&wire);
+  uint32_t request = wire_get32(&wire);
+  if (magic != MAGIC)
+    return HAUL_EPROTO;
+  if (type == GREETING)
+    return on_greeting(endpoint, &wire);
+  if (!endpoint->board)
+    return HAUL_EPROTO;
+  if (type == REQUEST)
+    return on_request(endpoint, &wire, request);
+  if (type == ANSWER)
+    return on_answer(endpoint, &wire, request);
+  return HAUL_EPROTO;
+}
+
+/* One read; false when there is nothing more now or the channel ended. */
+static bool read_some(struct map_endpoint *endpoint) {
+  int descriptors[SOCK_DESCRIPTORS_MAX];
+  size_t count;
+  ssize_t got = sock_receive_record(endpoint->channel, endpoint->inbox + endpoint->inbox_length,
+                                    MAP_RECORD - endpoint->inbox_length, descriptors, &count);
+  if (got == -EAGAIN || got == -EINTR)
+    return false;
+  bool many = endpoint->inbox_count + count > 4;
+  for (size_t i = 0; i < count; i++) {
+    if (many)
+      close(descriptors[i]);
+    else
+      endpoint->inbox_descriptors[endpoint->inbox_count++] = descriptors[i];
+  }
+  int code = got > 0 && !many ? 0 : HAUL_EPROTO;
+  if (code == 0) {
+    endpoint->inbox_length += (size_t)got;
+    atomic_store_explicit(&endpoint->base.link->heard, clock_now(), memory_order_relaxed);
+    if (endpoint->inbox_length < MAP_RECORD)
+      return true;
+    code = on_record(endpoint);
+    endpoint->inbox_length = 0;
+    close_inbox_descriptors(endpoint);
+  }
+  if (code == 0)
+    return true;
+  if (got > 0)
+    endpoint->base.link->fail(endpoint->base.link, HAUL_EPROTO, "nonsense on the map channel");
+  channel_stop(endpoint, HAUL_EPATH);
+  return false;
+}
+
+static void on_channel(struct watch *watch, uint32_t events) {
+  (void)events;
+  struct map_endpoint *endpoint = list_entry(watch, struct map_endpoint, watch);
+  for (int i = 0; i < 64 && endpoint->channel >= 0 && read_some(endpoint); i++)
+    ;
+}
+
+int channel_start(struct map_endpoint *endpoint, int descriptor) {
+  struct ucred peer;
+  socklen_t size = sizeof peer;
+  struct loop *loop = endpoint->base.link->fabric->loop;
+  if (endpoint->channel >= 0) {
+    close(descriptor);
+    return HAUL_EPROTO;
+  }
+  if (getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0)
+    endpoint->pid = peer.pid;
+  endpoint->channel = descriptor;
+  int code = loop_watch(loop, &endpoint->watch, descriptor, EPOLLIN, on_channel);
+  if (code == 0)
+    code = greet(endpoint);
+  if (code) {
+    endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
+    channel_stop(endpoint, HAUL_EPATH);
+  }
+  return code;
+}
+
+void channel_stop(struct map_endpoint *endpoint, int code) {
+  struct loop *loop = endpoint->base.link->fabric->loop;
+  if (endpoint->channel < 0)
+    return;
+  if (atomic_load(&endpoint->base.open) || !endpoint->base.reason[0])
+    endpoint_shut(&endpoint->base, "the map channel to the peer ended");
+  loop_unwatch(loop, &endpoint->watch);
+  close(endpoint->channel);
+  endpoint->channel = -1;
+  close_inbox_descriptors(endpoint);
+  for (struct list *item; (item = list_take(&endpoint->waiting));) {
+    struct attach_request *request = list_entry(item, struct attach_request, link);
+    request->code = error_set(code, 0, NULL, "%s|", endpoint->base.reason);
+    error_save(&request->error);
+    request->done = true;
+  }
+  loop_news(loop);
+}
+
+static void unmap(struct shm *shm, const volatile void *view) {
+  if (!view)
+    return;
+  munmap((void *)(uintptr_t)view, shm->length);
+  shm_close(shm);
+}
+
+void channel_release(struct map_endpoint *endpoint) {
+  unmap(&endpoint->board_shm, endpoint->board);
+  unmap(&endpoint->peer_hazards_shm, endpoint->peer_hazards);
+  unmap(&endpoint->hazards_shm, endpoint->hazards);
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT
+ * Copies that are too large for the call that asks for them: done by threads of the node, by
+ * whoever waits, and, where there are no threads, in the node's rounds. */
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "fabric/map/map.h"
+
+#define THREADS_MAX 16
+
+struct copier {
+  struct loop *loop;
+  pthread_mutex_t lock; /* queue, ending; nothing is taken after it */
+  pthread_cond_t more;
+  struct list queue;       /* works */
+  _Atomic uint32_t queued; /* length of the queue, to look without the lock */
+  bool ending;
+  unsigned wanted, started; /* threads; started under the lock */
+  pthread_t threads[THREADS_MAX];
+  struct poller poller; /* runs works when no thread could be started */
+};
+
+static struct map_endpoint *endpoint_of(const struct work *work) {
+  return (struct map_endpoint *)work->endpoint;
+}
+
+/* With the lock. `active` counts it from here until `done` has returned. */
+static struct work *take(struct copier *copier) {
+  struct list *item = list_take(&copier->queue);
+  if (!item)
+    return NULL;
+  struct work *work = list_entry(item, struct work, link);
+  atomic_fetch_sub_explicit(&copier->queued, 1, memory_order_relaxed);
+  atomic_fetch_add(&endpoint_of(work)->active, 1);
+  return work;
+}
+
+static void run(struct work *work) {
+  struct map_endpoint *endpoint = endpoint_of(work);
+  int code = map_run(work);
+  work->done(work, code);
+  atomic_fetch_sub(&endpoint->active, 1); /* pairs with copier_drain */
+}
+
+static void *copy_thread(void *argument) {
+  struct copier *copier = argument;
+  pthread_mutex_lock(&copier->lock);
+  while (!copier->ending) {
+    struct work *work = take(copier);
+    if (!work) {
+      pthread_cond_wait(&copier->more, &copier->lock);
+      continue;
+    }
+    pthread_mutex_unlock(&copier->lock);
+    run(work);
+    pthread_mutex_lock(&copier->lock);
+  }
+  pthread_mutex_unlock(&copier->lock);
+  return NULL;
+}
+
+/* With the lock. Signals are the application's: the thread blocks them all. */
+static void start_threads(struct copier *copier) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  while (copier->started < copier->wanted) {
+    if (pthread_create(&copier->threads[copier->started], NULL, copy_thread, copier) != 0) {
+      copier->wanted = copier->started;
+      break;
+    }
+    copier->started++;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+bool copier_help(struct copier *copier) {
+  if (atomic_load_explicit(&copier->queued, memory_order_relaxed) == 0)
+    return false;
+  pthread_mutex_lock(&copier->lock);
+  struct work *work = take(copier);
+  pthread_mutex_unlock(&copier->lock);
+  if (work)
+    run(work);
+  return work != NULL;
+}
+
+static bool poll_queue(struct poller *poller) {
+  struct copier *copier = list_entry(poller, struct copier, poller);
+  return copier->started == 0 && copier_help(copier);
+}
+
+int copier_open(struct fabric *fabric, struct copier **out) {
+  struct copier *copier = alloc_zero(1, sizeof *copier);
+  if (!copier)
+    return error_memory("copy threads");
+  copier->loop = fabric->loop;
+  pthread_mutex_init(&copier->lock, NULL);
+  pthread_cond_init(&copier->more, NULL);
+  list_init(&copier->queue);
+  list_init(&copier->poller.link);
+  unsigned wanted = fabric->config->copy_threads;
+  copier->wanted = wanted == UINT_MAX ? 0 : wanted < THREADS_MAX ? wanted : THREADS_MAX;
+  loop_lock(copier->loop);
+  loop_poller(copier->loop, &copier->poller, poll_queue);
+  loop_unlock(copier->loop);
+  *out = copier;
+  return 0;
+}
+
+void copier_close(struct copier *copier) {
+  if (!copier)
+    return;
+  pthread_mutex_lock(&copier->lock);
+  copier->ending = true;
+  pthread_cond_broadcast(&copier->more);
+  pthread_mutex_unlock(&copier->lock);
+  for (unsigned i = 0; i < copier->started; i++)
+    pthread_join(copier->threads[i], NULL);
+  loop_lock(copier->loop);
+  loop_poller_stop(copier->loop, &copier->poller);
+  loop_unlock(copier->loop);
+  pthread_cond_destroy(&copier->more);
+  pthread_mutex_destroy(&copier->lock);
+  alloc_free(copier);
+}
+
+void copier_post(struct copier *copier, struct work *work) {
+  pthread_mutex_lock(&copier->lock);
+  list_append(&copier->queue, &work->link);
+  atomic_fetch_add_explicit(&copier->queued, 1, memory_order_relaxed);
+  start_threads(copier);
+  pthread_cond_signal(&copier->more);
+  bool alone = copier->started == 0;
+  pthread_mutex_unlock(&copier->lock);
+  if (alone)
+    loop_wake(copier->loop);
+}
+
+bool copier_cancel(struct copier *copier, struct work *work) {
+  bool found = false;
+  pthread_mutex_lock(&copier->lock);
+  list_each(item, &copier->queue) found |= item == &work->link;
+  if (found) {
+    list_remove(&work->link);
+    atomic_fetch_sub_explicit(&copier->queued, 1, memory_order_relaxed);
+  }
+  pthread_mutex_unlock(&copier->lock);
+  return found;
+}
+
+void copier_drain(struct copier *copier, struct map_endpoint *endpoint, int code) {
+  struct list mine = LIST_INIT(mine);
+  pthread_mutex_lock(&copier->lock);
+  list_each_safe(item, &copier->queue) {
+    if (endpoint_of(list_entry(item, struct work, link)) != endpoint)
+      continue;
+    list_remove(item);
+    atomic_fetch_sub_explicit(&copier->queued, 1, memory_order_relaxed);
+    list_append(&mine, item);
+  }
+  pthread_mutex_unlock(&copier->lock);
+  for (struct list *item; (item = list_take(&mine));) {
+    struct work *work = list_entry(item, struct work, link);
+    work->done(work, code);
+  }
+  /* A running copy is at most one work long and takes none of our locks. */
+  while (atomic_load(&endpoint->active) > 0)
+    sched_yield();
+}

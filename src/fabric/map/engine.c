@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT
+ * Copies between mapped memories that a device's engine makes: one piece of a work at a time, many
+ * works at once. */
+#include <pthread.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "fabric/map/map.h"
+#include "memory/copy.h"
+
+struct task {
+  struct list link; /* engines->tasks */
+  struct engines *engines;
+  const struct provider *by;
+  struct work *work;
+  uint32_t piece; /* under way */
+  struct copy copy;
+};
+
+struct engines {
+  struct loop *loop;
+  pthread_mutex_t lock; /* tasks and what they hold; taken after the loop's; `done` runs under it */
+  struct list tasks;
+  struct poller poller;
+};
+
+static void on_wake(void *user) {
+  loop_wake(user);
+}
+
+static int start_piece(struct task *task) {
+  struct work *work = task->work;
+  const struct haul_piece *piece = &work->pieces[task->piece];
+  struct map_binding *binding = work->binding;
+  bool write = work->operation == HAUL_OP_WRITE;
+  task->copy = (struct copy){
+      .to = write ? &binding->memory : &work->region->memory,
+      .from = write ? &work->region->memory : &binding->memory,
+      .to_offset = write ? piece->remote : piece->local,
+      .from_offset = write ? piece->local : piece->remote,
+      .length = piece->length,
+      .wake = on_wake,
+      .user = task->engines->loop,
+  };
+  return task->by->copy_start(&task->copy);
+}
+
+static int verify(const struct task *task) {
+  struct work *work = task->work;
+  struct map_binding *binding = work->binding;
+  for (uint32_t i = 0; work->checksum && i < work->count; i++) {
+    const struct haul_piece *piece = &work->pieces[i];
+    uint64_t here, there;
+    int code = memory_checksum(&work->region->memory, piece->local, piece->length, &here);
+    if (code == 0)
+      code = memory_checksum(&binding->memory, piece->remote, piece->length, &there);
+    if (code)
+      return code;
+    if (here != there)
+      return error_set(HAUL_ECHECKSUM, 0, NULL, "the device's copy differs from its source|");
+  }
+  return 0;
+}
+
+/* With the lock. */
+static void finish(struct task *task, int code) {
+  struct work *work = task->work;
+  list_remove(&task->link);
+  if (task->copy.to)
+    task->by->copy_cancel(&task->copy); /* it has ended, but its wake may be on its way */
+  alloc_free(task);
+  work->done(work, code);
+}
+
+static int complete(struct task *task) {
+  struct work *work = task->work;
+  struct map_binding *binding = work->binding;
+  struct memory *to = work->operation == HAUL_OP_WRITE ? &binding->memory : &work->region->memory;
+  int code = memory_fence(to, FENCE_AFTER_WRITE);
+  if (code == 0)
+    code = verify(task);
+  if (code == 0 && !map_alive((struct map_endpoint *)work->endpoint, binding->handle))
+    code = error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+  return code;
+}
+
+/* With the lock. Moves the task on as far as it goes; true when something happened. */
+static bool advance(struct task *task) {
+  int status = task->by->copy_poll(&task->copy);
+  if (status > 0)
+    return false;
+  if (status == 0 && ++task->piece < task->work->count)
+    status = start_piece(task);
+  else if (status == 0)
+    return finish(task, complete(task)), true;
+  if (status < 0)
+    finish(task, status);
+  return true;
+}
+
+static bool poll_tasks(struct poller *poller) {
+  struct engines *engines = list_entry(poller, struct engines, poller);
+  bool moved = false;
+  poller->urgent = false;
+  pthread_mutex_lock(&engines->lock);
+  list_each_safe(item, &engines->tasks) {
+    struct task *task = list_entry(item, struct task, link);
+    bool wakes = task->by->wakes;
+    bool here = advance(task);
+    poller->urgent |= !here && !wakes;
+    moved |= here;
+  }
+  pthread_mutex_unlock(&engines->lock);
+  if (moved)
+    loop_news(engines->loop);
+  return moved;
+}
+
+int map_engines_open(struct fabric *fabric, struct engines **out) {
+  struct engines *engines = alloc_zero(1, sizeof *engines);
+  if (!engines)
+    return error_memory("device copies");
+  engines->loop = fabric->loop;
+  pthread_mutex_init(&engines->lock, NULL);
+  list_init(&engines->tasks);
+  loop_lock(engines->loop);
+  loop_poller(engines->loop, &engines->poller, poll_tasks);
+  loop_unlock(engines->loop);
+  *out = engines;
+  return 0;
+}
+
+void map_engines_close(struct engines *engines) {
+  if (!engines)
+    return;
+  loop_lock(engines->loop);
+  loop_poller_stop(engines->loop, &engines->poller);
+  loop_unlock(engines->loop);
+  pthread_mutex_destroy(&engines->lock);
+  alloc_free(engines);
+}
+
+void engine_post(struct engines *engines, const struct provider *by, struct work *work) {
+  struct task *task = alloc_zero(1, sizeof *task);
+  if (!task) {
+    work->done(work, error_memory("device copy"));
+    return;
+  }
+  task->engines = engines;
+  task->by = by;
+  task->work = work;
+  pthread_mutex_lock(&engines->lock);
+  list_append(&engines->tasks, &task->link);
+  int code = start_piece(task);
+  if (code)
+    finish(task, code);
+  pthread_mutex_unlock(&engines->lock);
+}
+
+/* With the lock. */
+static void stop_task(struct task *task, int code) {
+  finish(task, code);
+}
+
+void engine_cancel(struct engines *engines, struct work *work, int code) {
+  pthread_mutex_lock(&engines->lock);
+  list_each_safe(item, &engines->tasks) {
+    struct task *task = list_entry(item, struct task, link);
+    if (task->work == work) {
+      stop_task(task, code);
+      break;
+    }
+  }
+  pthread_mutex_unlock(&engines->lock);
+}
+
+void engine_drain(struct engines *engines, struct map_endpoint *endpoint, int code) {
+  pthread_mutex_lock(&engines->lock);
+  list_each_safe(item, &engines->tasks) {
+    struct task *task = list_entry(item, struct task, link);
+    if (task->work->endpoint == &endpoint->base)
+      stop_task(task, code);
+  }
+  pthread_mutex_unlock(&engines->lock);
+}

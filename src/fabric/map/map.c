@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: MIT */
+#include "fabric/map/map.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/sys.h"
+#include "memory/copy.h"
+
+#define NOW_MAPPED   1048576u /* bytes copied within the call */
+#define NOW_ATTACHED 65536u
+
+/* ---- Copies by the CPU ---- */
+
+static int stale(void) {
+  return error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+}
+
+static void copy_piece(char *view, char *local, const struct haul_piece *piece, bool write) {
+  char *to = write ? view + piece->remote : local + piece->local;
+  const char *from = write ? local + piece->local : view + piece->remote;
+  if (piece->length <= 256)
+    memcpy(to, from, piece->length);
+  else
+    copy_bytes(to, from, piece->length);
+}
+
+static int copy_mapped(struct map_endpoint *endpoint, struct map_binding *binding,
+                       struct haul_region *region, const struct haul_piece *pieces, size_t count,
+                       bool write) {
+  if (!map_alive(endpoint, binding->handle))
+    return stale();
+  char *view = binding->memory.view;
+  char *local = region->memory.view;
+  for (size_t i = 0; i < count; i++)
+    copy_piece(view, local, &pieces[i], write);
+  /* What was copied counts only if the region was still published after it. */
+  return map_alive(endpoint, binding->handle) ? 0 : stale();
+}
+
+static int copy_attached(struct map_endpoint *endpoint, const struct map_binding *binding,
+                         struct haul_region *region, const struct haul_piece *pieces, size_t count,
+                         enum haul_operation operation) {
+  char *local = region->memory.view;
+  int code = 0;
+  for (size_t i = 0; i < count && code == 0; i++)
+    code = attach_copy(endpoint, binding, pieces[i].remote, local + pieces[i].local,
+                       pieces[i].length, operation);
+  return code;
+}
+
+static int verify(struct map_endpoint *endpoint, struct map_binding *binding,
+                  struct haul_region *region, const struct haul_piece *pieces, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    uint64_t here, there;
+    int code = memory_checksum(&region->memory, pieces[i].local, pieces[i].length, &here);
+    if (code == 0 && binding->attached)
+      code = attach_checksum(endpoint, binding, pieces[i].remote, pieces[i].length, &there);
+    else if (code == 0)
+      code = memory_checksum(&binding->memory, pieces[i].remote, pieces[i].length, &there);
+    if (code)
+      return code;
+    if (here != there)
+      return error_set(HAUL_ECHECKSUM, 0, NULL,
+                       "the copy differs from its source|was the source changed meanwhile?");
+  }
+  return 0;
+}
+
+static int copy_pieces(struct map_endpoint *endpoint, struct map_binding *binding,
+                       struct haul_region *region, const struct haul_piece *pieces, size_t count,
+                       enum haul_operation operation) {
+  if (__builtin_expect(!binding->attached, 1))
+    return copy_mapped(endpoint, binding, region, pieces, count, operation == HAUL_OP_WRITE);
+  return copy_attached(endpoint, binding, region, pieces, count, operation);
+}
+
+static void count_bytes(struct map_endpoint *endpoint, enum haul_operation operation,
+                        uint64_t bytes, int code) {
+  struct endpoint_counters *counters = &endpoint->base.counters;
+  bool write = operation == HAUL_OP_WRITE;
+  if (code) {
+    atomic_fetch_add_explicit(&counters->errors, 1, memory_order_relaxed);
+    return;
+  }
+  atomic_fetch_add_explicit(write ? &counters->writes : &counters->reads, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(write ? &counters->bytes_out : &counters->bytes_in, bytes,
+                            memory_order_relaxed);
+}
+
+int map_run(struct work *work) {
+  struct map_endpoint *endpoint = (struct map_endpoint *)work->endpoint;
+  struct map_binding *binding = work->binding;
+  int code =
+      copy_pieces(endpoint, binding, work->region, work->pieces, work->count, work->operation);
+  if (code == 0 && work->checksum)
+    code = verify(endpoint, binding, work->region, work->pieces, work->count);
+  count_bytes(endpoint, work->operation, work->bytes, code);
+  return code;
+}
+
+/* Who copies between the binding's memory and a local one. */
+static enum copy_by who(const struct map_binding *binding, const struct memory *local, bool write,
+                        const struct provider **engine) {
+  if (binding->attached)
+    return local->view ? COPY_CPU : COPY_NOBODY;
+  return write ? copy_who(&binding->memory, local, engine)
+               : copy_who(local, &binding->memory, engine);
+}
+
+static int now(struct endpoint *base, const struct remote_key *key, void *bound,
+               struct haul_region *region, const struct haul_piece *pieces, size_t count,
+               uint64_t bytes, enum haul_operation operation) {
+  struct map_endpoint *endpoint = (struct map_endpoint *)base;
+  struct map_binding *binding = bound;
+  (void)key;
+  bool by_cpu = region->memory.view && (binding->attached || binding->memory.view);
+  if (!by_cpu || bytes > (binding->attached ? NOW_ATTACHED : NOW_MAPPED))
+    return 1;
+  int code = copy_pieces(endpoint, binding, region, pieces, count, operation);
+  count_bytes(endpoint, operation, bytes, code);
+  return code;
+}
+
+static void post(struct endpoint *base, struct work *work) {
+  struct map_node *node = map_node_of(base);
+  const struct provider *engine = NULL;
+  enum copy_by by =
+      who(work->binding, &work->region->memory, work->operation == HAUL_OP_WRITE, &engine);
+  if (!atomic_load(&base->open))
+    work->done(work, error_set(HAUL_EPATH, 0, NULL, "%s|", base->reason));
+  else if (by == COPY_ENGINE)
+    engine_post(node->engines, engine, work);
+  else
+    copier_post(node->copier, work);
+}
+
+static void cancel(struct endpoint *base, struct work *work, int code) {
+  struct map_node *node = map_node_of(base);
+  const struct provider *engine = NULL;
+  if (who(work->binding, &work->region->memory, work->operation == HAUL_OP_WRITE, &engine) ==
+      COPY_ENGINE)
+    engine_cancel(node->engines, work, code);
+  else if (copier_cancel(node->copier, work))
+    work->done(work, code);
+}
+
+static bool help(struct fabric *fabric) {
+  struct map_node *node = fabric->shared[map_transport.index];
+  return node && copier_help(node->copier);
+}
+
+/* ---- Estimates ---- */
+
+static void estimate(struct endpoint *base, const struct remote_key *key, void *bound,
+                     const struct memory *local, enum haul_operation operation,
+                     struct estimate *estimate) {
+  struct map_binding *binding = bound;
+  const struct provider *engine = NULL;
+  (void)base;
+  (void)key;
+  *estimate = (struct estimate){.open = true, .zero_copy = true, .rails = 1};
+  enum copy_by by = who(binding, local, operation == HAUL_OP_WRITE, &engine);
+  if (by == COPY_ENGINE) {
+    estimate->copies_dma = 1;
+    estimate->latency_ns = 2000 + engine->copy_latency_ns;
+    estimate->ns_per_byte = 1 / engine->copy_bytes_per_ns;
+    snprintf(estimate->detail, sizeof estimate->detail, "mapped, copied by the device");
+  } else if (by == COPY_CPU) {
+    estimate->copies_cpu = !binding->attached;
+    estimate->copies_kernel = binding->attached;
+    /* Starting values, from copies of 64 MiB on two 2023 server cores: bench/run map-write. */
+    estimate->latency_ns = binding->attached ? 1500 : 100;
+    estimate->ns_per_byte = 1 / 10.0;
+    snprintf(estimate->detail, sizeof estimate->detail, "%s",
+             binding->attached ? "cross-memory attach" : "mapped");
+  } else {
+    estimate->open = false;
+    snprintf(estimate->reason, sizeof estimate->reason, "%s",
+             binding->attached ? "the peer's memory is private and this side's is a device's"
+                               : "the two devices do not reach each other's memory");
+  }
+}
+
+/* ---- Ends of a link ---- */
+
+static int create(struct link *link, struct endpoint **out) {
+  struct map_endpoint *endpoint = alloc_zero(1, sizeof *endpoint);
+  if (!endpoint)
+    return error_memory("map endpoint");
+  endpoint->base.transport = &map_transport;
+  endpoint->base.link = link;
+  endpoint->channel = -1;
+  list_init(&endpoint->waiting);
+  endpoint->base.reason[0] = '\0';
+  if (!link->same_host)
+    endpoint_shut(&endpoint->base, "the peer is on another host (boot id differs)");
+  else if (!link->fabric->shared[map_transport.index])
+    endpoint_shut(&endpoint->base, "this node could not start it: no memory or threads");
+  else if (channel_open(endpoint) != 0)
+    endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
+  *out = &endpoint->base;
+  return 0;
+}
+
+static bool is_settled(void *user) {
+  struct map_endpoint *endpoint = user;
+  struct loop *loop = endpoint->base.link->fabric->loop;
+  loop_lock(loop);
+  bool settled = atomic_load(&endpoint->base.open) || endpoint->base.reason[0];
+  loop_unlock(loop);
+  return settled;
+}
+
+static void connect_channel(struct endpoint *base, haul_deadline until) {
+  struct map_endpoint *endpoint = (struct map_endpoint *)base;
+  struct link *link = base->link;
+  int descriptor;
+  if (base->reason[0])
+    return;
+  if (link->dial(link, &map_transport, true, 0, until, &descriptor) != 0) {
+    endpoint_shut(base, "same host, but no Unix socket reaches the peer: %.120s",
+                  haul_error_last()->text);
+    return;
+  }
+  loop_lock(link->fabric->loop);
+  channel_start(endpoint, descriptor);
+  loop_unlock(link->fabric->loop);
+  if (!loop_wait(link->fabric->loop, is_settled, NULL, endpoint, until))
+    endpoint_shut(base, "the peer did not answer on the map channel in time");
+}
+
+static void adopt(struct endpoint *base, unsigned index, int descriptor) {
+  struct map_endpoint *endpoint = (struct map_endpoint *)base;
+  if (index != 0 || base->reason[0] || endpoint->hazards == NULL) {
+    close(descriptor);
+    return;
+  }
+  channel_start(endpoint, descriptor);
+}
+
+static void stop(struct endpoint *base, int code) {
+  struct map_endpoint *endpoint = (struct map_endpoint *)base;
+  struct map_node *node = map_node_of(base);
+  atomic_store(&base->open, false);
+  channel_stop(endpoint, code);
+  if (node) {
+    engine_drain(node->engines, endpoint, code);
+    copier_drain(node->copier, endpoint, code);
+  }
+}
+
+static void forked(struct endpoint *base) {
+  struct map_endpoint *endpoint = (struct map_endpoint *)base;
+  if (endpoint->channel >= 0)
+    close(endpoint->channel);
+}
+
+static void destroy(struct endpoint *base) {
+  struct map_endpoint *endpoint = (struct map_endpoint *)base;
+  channel_release(endpoint);
+  alloc_free(endpoint);
+}
+
+static int bind_remote(struct endpoint *base, const struct remote_key *key, haul_deadline until,
+                       void **out) {
+  struct map_endpoint *endpoint = (struct map_endpoint *)base;
+  if (EXPORT_SLOT(key->handle) >= endpoint->board_slots)
+    return error_set(HAUL_EPROTO, 0, NULL, "the peer's handle lies outside its board|");
+  struct map_binding *binding = alloc_zero(1, sizeof *binding);
+  if (!binding)
+    return error_memory("remote region");
+  binding->handle = key->handle;
+  int code = channel_attach(endpoint, key, until, binding);
+  if (code) {
+    alloc_free(binding);
+    return code;
+  }
+  *out = binding;
+  return 0;
+}
+
+static void unbind(struct endpoint *base, void *bound) {
+  struct map_binding *binding = bound;
+  (void)base;
+  if (binding && !binding->attached)
+    memory_free(&binding->memory);
+  alloc_free(binding);
+}
+
+static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region *region) {
+  struct map_endpoint *endpoint = (struct map_endpoint *)base;
+  if (region->memory.shareable)
+    return; /* mapped by the peer: it keeps the pages, we never use them again */
+  if (!attach_quiesce(endpoint, handle,
+                      clock_after(clock_now(), base->link->fabric->config->liveness_ns)))
+    base->link->fail(base->link, HAUL_EPEER, "it did not end a copy within the liveness bound");
+}
+
+/* ---- The node's share ---- */
+
+static int open_node(struct fabric *fabric) {
+  struct map_node *node = alloc_zero(1, sizeof *node);
+  if (!node)
+    return error_memory("map transport");
+  int code = copier_open(fabric, &node->copier);
+  if (code == 0)
+    code = map_engines_open(fabric, &node->engines);
+  if (code) {
+    copier_close(node->copier);
+    alloc_free(node);
+    return code;
+  }
+  fabric->shared[map_transport.index] = node;
+  return 0;
+}
+
+static void close_node(struct fabric *fabric) {
+  struct map_node *node = fabric->shared[map_transport.index];
+  if (!node)
+    return;
+  copier_close(node->copier);
+  map_engines_close(node->engines);
+  alloc_free(node);
+  fabric->shared[map_transport.index] = NULL;
+}
+
+static size_t checks(struct haul_check *checks, size_t room) {
+  if (room < 1)
+    return 1;
+  char text[8] = "0";
+  int fd = open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC);
+  if (fd >= 0) {
+    ssize_t got = read(fd, text, sizeof text - 1);
+    text[got > 0 ? got : 0] = '\0';
+    close(fd);
+  }
+  int scope = atoi(text);
+  struct haul_check *check = &checks[0];
+  memset(check, 0, sizeof *check);
+  snprintf(check->backend, sizeof check->backend, "map");
+  snprintf(check->name, sizeof check->name, "map.cross-memory-attach");
+  bool root = geteuid() == 0;
+  check->state = scope == 0 || (scope < 3 && root) ? HAUL_CHECK_OK : HAUL_CHECK_LIMITED;
+  if (check->state == HAUL_CHECK_OK) {
+    snprintf(check->text, sizeof check->text, "permitted towards processes of the same user%s",
+             root ? " and, as root, others" : "");
+  } else {
+    snprintf(check->text, sizeof check->text,
+             "kernel.yama.ptrace_scope is %d: memory that a peer wrapped cannot be attached; "
+             "allocated memory is mapped all the same",
+             scope);
+    snprintf(check->remedy, sizeof check->remedy, "sysctl -w kernel.yama.ptrace_scope=0");
+  }
+  return 1;
+}
+
+const struct transport map_transport = {
+    .name = "map",
+    .index = 0,
+    .open = open_node,
+    .close = close_node,
+    .checks = checks,
+    .create = create,
+    .connect = connect_channel,
+    .adopt = adopt,
+    .stop = stop,
+    .forked = forked,
+    .destroy = destroy,
+    .bind = bind_remote,
+    .unbind = unbind,
+    .estimate = estimate,
+    .now = now,
+    .post = post,
+    .cancel = cancel,
+    .help = help,
+    .revoke = withdraw,
+};

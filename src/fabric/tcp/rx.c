@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: MIT
+ * Receiving. Payload is read straight to where it belongs; the read that ends a payload also takes
+ * its trailer and the next head, so that they cost no system call of their own. Nothing that a
+ * frame says is used before it was checked against the exported region or the request that it
+ * answers. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/sys.h"
+#include "fabric/tcp/tcp.h"
+#include "memory/copy.h"
+
+#define SPANS_MAX  64
+#define SCRATCH    65536u
+#define BUDGET     (8u << 20) /* bytes before others get their turn */
+#define READ_AHEAD (FRAME_TRAILER + FRAME_HEADER + FRAME_PIECE)
+
+static void nonsense(struct tcp_rail *rail, const char *what) {
+  char reason[160];
+  struct link *link = rail->endpoint->base.link;
+  snprintf(reason, sizeof reason, "%s on tcp rail %u", what, rail->index);
+  rail->broken = true;
+  link->fail(link, HAUL_EPROTO, reason);
+}
+
+/* ---- Answers ---- */
+
+/* Queues an answer to a request of the peer's; `job` may be NULL for want of memory, and then the
+ * rail cannot go on: the peer would wait for ever. */
+static void submit_answer(struct tcp_rail *rail, struct tcp_job *job) {
+  if (!job) {
+    nonsense(rail, "no memory for an answer");
+    return;
+  }
+  job->rail = rail;
+  job_submit(job);
+}
+
+void rail_answer(struct tcp_rail *rail, uint64_t request, int32_t status) {
+  struct tcp_endpoint *endpoint = rail->endpoint;
+  pthread_mutex_lock(&endpoint->lock);
+  submit_answer(rail, job_ack(request, status));
+  pthread_mutex_unlock(&endpoint->lock);
+}
+
+/* The peer's window bounds what it may leave unanswered; more is a broken peer. */
+static bool owe(struct tcp_rail *rail) {
+  struct tcp_endpoint *endpoint = rail->endpoint;
+  pthread_mutex_lock(&endpoint->lock);
+  bool fits = endpoint->owed < TCP_WINDOW;
+  endpoint->owed += fits;
+  pthread_mutex_unlock(&endpoint->lock);
+  if (!fits)
+    nonsense(rail, "more requests than the window allows");
+  return fits;
+}
+
+/* ---- Heads ---- */
+
+/* The exported region behind the frame, with a reference, or the code to refuse it with. */
+static int find_region(struct tcp_rail *rail, enum haul_operation operation,
+                       struct haul_region **region) {
+  struct export_view view;
+  const struct frame *frame = &rail->frame;
+  int code = exports_find(rail->endpoint->base.link->fabric->exports, frame->handle, &view);
+  if (code)
+    return code;
+  for (uint16_t i = 0; i < frame->count && code == 0; i++)
+    code = export_check(&view, operation, rail->pieces[i].offset, rail->pieces[i].length);
+  if (code) {
+    region_put(view.region);
+    return code;
+  }
+  *region = view.region;
+  return 0;
+}
+
+static void start_payload(struct tcp_rail *rail) {
+  rail->state = RX_PAYLOAD;
+  rail->left = rail->frame.payload;
+  rail->piece = 0;
+  rail->piece_at = 0;
+}
+
+/* A stage for memory without a view; false when none is free now. */
+static bool needs_stage(struct tcp_rail *rail) {
+  if (!rail->region || rail->region->memory.view)
+    return false;
+  rail->stage = stage_take(rail->endpoint, rail->endpoint->rx_stages);
+  return !rail->stage;
+}
+
+static void on_write(struct tcp_rail *rail) {
+  if (!owe(rail))
+    return;
+  rail->region = NULL;
+  rail->verdict = find_region(rail, HAUL_OP_WRITE, &rail->region);
+  start_payload(rail);
+}
+
+static void on_read(struct tcp_rail *rail) {
+  struct tcp_endpoint *endpoint = rail->endpoint;
+  struct haul_region *region = NULL;
+  if (!owe(rail))
+    return;
+  int code = find_region(rail, HAUL_OP_READ, &region);
+  if (code) {
+    rail_answer(rail, rail->frame.request, code);
+    return;
+  }
+  pthread_mutex_lock(&endpoint->lock);
+  struct tcp_job *job = job_data(&rail->frame, rail->pieces, region);
+  if (!job)
+    region_put(region);
+  submit_answer(rail, job);
+  pthread_mutex_unlock(&endpoint->lock);
+  atomic_fetch_add_explicit(&endpoint->base.counters.served, 1, memory_order_relaxed);
+}
+
+static void end_work(struct tcp_endpoint *endpoint, struct work *work, int code) {
+  struct endpoint_counters *counters = &endpoint->base.counters;
+  if (!work)
+    return;
+  bool write = work->operation == HAUL_OP_WRITE;
+  if (code)
+    atomic_fetch_add_explicit(&counters->errors, 1, memory_order_relaxed);
+  else {
+    atomic_fetch_add_explicit(write ? &counters->writes : &counters->reads, 1,
+                              memory_order_relaxed);
+    atomic_fetch_add_explicit(write ? &counters->bytes_out : &counters->bytes_in, work->bytes,
+                              memory_order_relaxed);
+  }
+  work->done(work, code);
+}
+
+static int refused(int code) {
+  return error_set(code, 0, NULL, "the peer refused it: %s|%s", haul_error_text(code),
+                   code == HAUL_ESTALE
+                       ? "the region was released or unpublished there; look it up again"
+                   : code == HAUL_EACCESS ? "it is published without this right there"
+                                          : "see the peer's log");
+}
+
+static void on_ack(struct tcp_rail *rail) {
+  struct work *work;
+  int status = rail->frame.status;
+  if (!slot_take(rail->endpoint, rail->frame.request, &work)) {
+    nonsense(rail, "an answer to no request");
+    return;
+  }
+  if (work && status == 0 && work->operation == HAUL_OP_READ) {
+    end_work(rail->endpoint, work,
+             error_set(HAUL_EPROTO, 0, NULL, "a read was answered without data|"));
+    nonsense(rail, "an ACK that answers a READ with success");
+    return;
+  }
+  end_work(rail->endpoint, work, status ? refused(status) : 0);
+}
+
+static void on_data(struct tcp_rail *rail) {
+  struct work *work;
+  if (!slot_find(rail->endpoint, rail->frame.request, &work) ||
+      (work && (work->operation != HAUL_OP_READ || work->bytes != rail->frame.payload))) {
+    nonsense(rail, "data that nobody asked for");
+    return;
+  }
+  rail->work = work;
+  rail->region = work ? work->region : NULL;
+  rail->frame.count = 0;
+  for (uint32_t i = 0; work && i < work->count; i++)
+    rail->pieces[rail->frame.count++] =
+        (struct frame_piece){work->pieces[i].local, work->pieces[i].length};
+  start_payload(rail);
+}
+
+static void on_head(struct tcp_rail *rail) {
+  switch (rail->frame.type) {
+  case FRAME_WRITE:
+    on_write(rail);
+    break;
+  case FRAME_READ:
+    on_read(rail);
+    break;
+  case FRAME_ACK:
+    on_ack(rail);
+    break;
+  default:
+    on_data(rail);
+    break;
+  }
+}
+
+/* ---- Ends of payloads ---- */
+
+static void forget_payload(struct tcp_rail *rail) {
+  if (rail->stage)
+    rail->stage->busy = false;
+  if (rail->frame.type == FRAME_WRITE && rail->region)
+    region_put(rail->region);
+  rail->region = NULL;
+  rail->work = NULL;
+  rail->stage = NULL;
+}
+
+void rail_drop_landing(struct tcp_rail *rail) {
+  if (rail->state != RX_HEAD)
+    forget_payload(rail);
+  rail->state = RX_HEAD;
+}
+
+static int verify(struct haul_region *region, const struct frame_piece *pieces, uint32_t count,
+                  uint64_t expected) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    uint64_t piece;
+    int code = memory_checksum(&region->memory, pieces[i].offset, pieces[i].length, &piece);
+    if (code)
+      return code;
+    sum = frame_checksum(sum, piece);
+  }
+  return sum == expected
+             ? 0
+             : error_set(HAUL_ECHECKSUM, 0, NULL,
+                         "the bytes at the destination are not those that were sent|was "
+                         "the source changed during the transfer? else suspect memory or "
+                         "the network");
+}
+
+static int settle(struct haul_region *region, const struct frame *frame,
+                  const struct frame_trailer *trailer, const struct frame_piece *pieces,
+                  uint32_t count) {
+  if (trailer->status)
+    return error_set(trailer->status, 0, NULL, "the peer gave up in the middle|");
+  int code = memory_fence(&region->memory, FENCE_AFTER_WRITE);
+  if (code == 0 && (frame->flags & FRAME_CHECKSUM))
+    code = verify(region, pieces, count, trailer->checksum);
+  return code;
+}
+
+/* Answers a WRITE, or ends the work of a DATA. */
+static void conclude(struct tcp_rail *rail, const struct frame *frame, int code) {
+  struct tcp_endpoint *endpoint = rail->endpoint;
+  if (frame->type == FRAME_WRITE) {
+    if (code == 0)
+      atomic_fetch_add_explicit(&endpoint->base.counters.served, 1, memory_order_relaxed);
+    rail_answer(rail, frame->request, code);
+    return;
+  }
+  struct work *work;
+  if (slot_take(endpoint, frame->request, &work))
+    end_work(endpoint, work, code);
+}
+
+void landing_finish(struct landing *landing, int code) {
+  struct tcp_rail *rail = landing->rail;
+  list_remove(&landing->link);
+  if (landing->copy.to)
+    landing->region->memory.provider->copy_cancel(&landing->copy); /* its wake may be on its way */
+  landing->stage->busy = false;
+  if (code == 0)
+    code = settle(landing->region, &landing->frame, &landing->trailer, landing->pieces,
+                  landing->count);
+  if (landing->frame.type == FRAME_WRITE)
+    region_put(landing->region);
+  if (rail->fd >= 0)
+    conclude(rail, &landing->frame, code);
+  alloc_free(landing);
+}
+
+/* The whole payload lies in a stage: copy it on while the rail reads the next frame. */
+static void land(struct tcp_rail *rail, const struct frame_trailer *trailer) {
+  struct tcp_endpoint *endpoint = rail->endpoint;
+  uint32_t count = rail->frame.count;
+  struct landing *landing = alloc_zero(1, sizeof *landing + count * sizeof landing->pieces[0]);
+  if (!landing) {
+    int code = error_memory("device copy");
+    struct frame frame = rail->frame;
+    forget_payload(rail);
+    conclude(rail, &frame, code);
+    return;
+  }
+  landing->rail = rail;
+  landing->frame = rail->frame;
+  landing->trailer = *trailer;
+  landing->region = rail->region;
+  landing->work = rail->work;
+  landing->stage = rail->stage;
+  landing->count = count;
+  memcpy(landing->pieces, rail->pieces, count * sizeof landing->pieces[0]);
+  rail->stage = NULL;
+  rail->region = NULL;
+  rail->work = NULL;
+  list_append(&endpoint->landings, &landing->link);
+  bool urgent;
+  stage_landings(endpoint, &urgent);
+}
+
+static void on_payload(struct tcp_rail *rail, const struct frame_trailer *trailer) {
+  rail->state = RX_HEAD;
+  if (rail->stage && trailer->status == 0) {
+    land(rail, trailer);
+    return;
+  }
+  int code = rail->verdict;
+  if (rail->region)
+    code = settle(rail->region, &rail->frame, trailer, rail->pieces, rail->frame.count);
+  forget_payload(rail);
+  conclude(rail, &rail->frame, code);
+}
+
+/* ---- Bytes ---- */
+
+static size_t buffered(const struct tcp_rail *rail) {
+  return rail->inbox_end - rail->inbox_start;
+}
+
+static uint8_t *scratch(struct tcp_rail *rail) {
+  if (!rail->scratch)
+    rail->scratch = alloc_zero(1, SCRATCH);
+  return rail->scratch;
+}
+
+/* Where the next payload bytes go; 0 spans for want of memory. */
+static int payload_spans(struct tcp_rail *rail, struct iovec *spans, int room) {
+  int count = 0;
+  uint64_t left = rail->left;
+  if (!rail->region) {
+    spans[0] = (struct iovec){scratch(rail), left < SCRATCH ? left : SCRATCH};
+    return rail->scratch != NULL;
+  }
+  if (rail->stage) {
+    uint64_t at = rail->frame.payload - left;
+    spans[0] = (struct iovec){(uint8_t *)rail->stage->region->memory.view + at, left};
+    return 1;
+  }
+  uint8_t *view = rail->region->memory.view;
+  uint64_t at = rail->piece_at;
+  for (uint32_t i = rail->piece; i < rail->frame.count && count < room; i++) {
+    spans[count++] =
+        (struct iovec){view + rail->pieces[i].offset + at, rail->pieces[i].length - at};
+    at = 0;
+  }
+  return count;
+}
+
+static void took_payload(struct tcp_rail *rail, uint64_t bytes) {
+  rail->left -= bytes;
+  while (bytes > 0 && rail->region && !rail->stage) {
+    uint64_t left = rail->pieces[rail->piece].length - rail->piece_at;
+    uint64_t here = bytes < left ? bytes : left;
+    rail->piece_at += here;
+    bytes -= here;
+    if (here == left) {
+      rail->piece++;
+      rail->piece_at = 0;
+    }
+  }
+  if (rail->left == 0)
+    rail->state = RX_TRAILER;
+}
+
+/* Moves payload that came along with a head to where it belongs. */
+static bool payload_from_inbox(struct tcp_rail *rail) {
+  struct iovec span;
+  while (rail->left > 0 && buffered(rail) > 0) {
+    if (payload_spans(rail, &span, 1) == 0)
+      return false;
+    size_t bytes = buffered(rail) < span.iov_len ? buffered(rail) : span.iov_len;
+    memcpy(span.iov_base, rail->inbox + rail->inbox_start, bytes);
+    rail->inbox_start += bytes;
+    took_payload(rail, bytes);
+  }
+  return true;
+}
+
+/* The head at the start of the inbox, if it is whole. */
+static bool take_head(struct tcp_rail *rail) {
+  const char *what = NULL;
+  const uint8_t *at = rail->inbox + rail->inbox_start;
+  if (buffered(rail) < FRAME_HEADER)
+    return false;
+  int code = frame_parse(at, &rail->frame, &what);
+  size_t head = FRAME_HEADER + (size_t)rail->frame.count * FRAME_PIECE;
+  if (code == 0 && buffered(rail) < head)
+    return false;
+  if (code == 0 && rail->frame.count > 0)
+    code = frame_parse_pieces(at + FRAME_HEADER, &rail->frame, rail->pieces, &what);
+  if (code) {
+    nonsense(rail, what);
+    return false;
+  }
+  rail->inbox_start += head;
+  rail->verdict = 0;
+  on_head(rail);
+  return true;
+}
+
+static bool take_trailer(struct tcp_rail *rail) {
+  struct frame_trailer trailer;
+  const char *what = NULL;
+  if (buffered(rail) < FRAME_TRAILER)
+    return false;
+  if (frame_parse_trailer(rail->inbox + rail->inbox_start, &trailer, &what) != 0) {
+    nonsense(rail, what);
+    return false;
+  }
+  rail->inbox_start += FRAME_TRAILER;
+  on_payload(rail, &trailer);
+  return true;
+}
+
+/* Does what the buffered bytes allow; false when more are needed, or nothing can go on. */
+static bool consume(struct tcp_rail *rail) {
+  if (rail->broken || rail->fd < 0)
+    return false;
+  if (rail->state == RX_HEAD)
+    return take_head(rail);
+  if (rail->state == RX_TRAILER)
+    return take_trailer(rail);
+  if (!rail->stage && needs_stage(rail)) {
+    rail->blocked = true;
+    return false;
+  }
+  if (!payload_from_inbox(rail)) {
+    nonsense(rail, "no memory for a payload that is refused");
+    return false;
+  }
+  return rail->state != RX_PAYLOAD;
+}
+
+/* One read: payload to its place, then trailer and head to the inbox. */
+static ssize_t read_more(struct tcp_rail *rail) {
+  struct iovec spans[SPANS_MAX + 1];
+  int count = 0;
+  uint64_t payload = 0;
+  if (rail->inbox_start > 0) {
+    memmove(rail->inbox, rail->inbox + rail->inbox_start, buffered(rail));
+    rail->inbox_end -= rail->inbox_start;
+    rail->inbox_start = 0;
+  }
+  size_t room = TCP_INBOX - rail->inbox_end;
+  if (rail->state == RX_PAYLOAD) {
+    count = payload_spans(rail, spans, SPANS_MAX);
+    for (int i = 0; i < count; i++)
+      payload += spans[i].iov_len;
+    room = payload == rail->left ? READ_AHEAD : 0;
+  }
+  if (room > 0)
+    spans[count++] = (struct iovec){rail->inbox + rail->inbox_end, room};
+  struct msghdr message = {.msg_iov = spans, .msg_iovlen = (size_t)count};
+  ssize_t got = sys_ops.recvmsg(rail->fd, &message, MSG_DONTWAIT);
+  if (got <= 0)
+    return got;
+  uint64_t to_payload = (uint64_t)got < payload ? (uint64_t)got : payload;
+  if (to_payload > 0)
+    took_payload(rail, to_payload);
+  rail->inbox_end += (size_t)got - to_payload;
+  return got;
+}
+
+bool rail_receive(struct tcp_rail *rail) {
+  struct link *link = rail->endpoint->base.link;
+  size_t budget = BUDGET;
+  bool came = false;
+  rail->blocked = false;
+  for (;;) {
+    while (consume(rail))
+      came = true;
+    if (rail->broken || rail->blocked || rail->fd < 0)
+      break;
+    if (budget == 0)
+      break;
+    ssize_t got = read_more(rail);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
+      rail->broken = true;
+      break;
+    }
+    if (got < 0)
+      break;
+    came = true;
+    rail->rx_moved = clock_now();
+    atomic_store_explicit(&link->heard, rail->rx_moved, memory_order_relaxed);
+    budget -= (size_t)got < budget ? (size_t)got : budget;
+  }
+  return came;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT
+ * The `tcp` transport: data rails, payload from the source buffer to the socket and from the socket
+ * to its final address. On a Unix control connection the rails are Unix sockets too.
+ *
+ *   frame.c  what goes over a rail, packed and parsed
+ *   tx.c     jobs (frames to send) and the pump that sends them
+ *   rx.c     the state machine that reads a rail
+ *   stage.c  host buffers for memory that has no view
+ *   tcp.c    the table: works, windows, rails, estimates
+ *
+ * Locks: `lock` of the endpoint guards everything that sending touches (slots, pending works,
+ * rails' queues, staged sources); it is taken after the loop's lock and nothing is taken after it.
+ * Receiving happens with the loop's lock alone, and takes `lock` to queue an answer or to end a
+ * work. */
+#ifndef HAUL_FABRIC_TCP_H
+#define HAUL_FABRIC_TCP_H
+
+#include <pthread.h>
+
+#include "fabric/exports.h"
+#include "fabric/tcp/frame.h"
+#include "fabric/transport.h"
+
+#define TCP_RAILS_MAX 16
+#define TCP_WINDOW    128   /* frames that one side may have unanswered */
+#define TCP_STAGES    4     /* host buffers a direction and endpoint, FRAME_PAYLOAD_MAX each */
+#define TCP_INBOX     8192u /* a rail's buffer for heads and small payloads; over FRAME_HEAD_MAX */
+
+struct tcp_endpoint;
+struct tcp_rail;
+
+/* A host buffer between a socket and memory without a view. */
+struct stage {
+  struct haul_region *region; /* private host memory, made on first use */
+  bool busy;
+};
+
+/* A frame on its way out. */
+struct tcp_job {
+  struct list link; /* a rail's queue, or the endpoint's staging list */
+  struct tcp_rail *rail;
+  uint8_t type;                    /* enum frame_type */
+  bool filler;                     /* the work ended: the rest of the payload is zeros */
+  bool splice;                     /* payload goes by reference (tx.c) */
+  bool queued;                     /* in the rail's queue, not in the staging list */
+  struct slot *slot;               /* WRITE, READ: until it was sent or abandoned */
+  struct haul_region *region;      /* WRITE, DATA: the source; a reference for DATA */
+  uint64_t handle;                 /* DATA: the export behind the region */
+  const struct haul_piece *pieces; /* of the source: `local` and `length` */
+  uint32_t count;
+  uint32_t head; /* bytes of header and pieces */
+  uint64_t payload;
+  uint64_t sent;  /* bytes of the whole frame that the socket took */
+  uint32_t piece; /* payload cursor: the next byte to hand to the kernel */
+  uint64_t piece_at;
+  struct stage *stage; /* the payload, when the source has no view */
+  struct copy copy;    /* source to stage, one piece at a time */
+  uint32_t staged_pieces;
+  uint64_t staged_bytes;
+  uint8_t trailer[FRAME_TRAILER];
+  uint8_t bytes[]; /* head; for DATA the pieces behind it */
+};
+
+/* What an unanswered request waits for. */
+struct slot {
+  struct work *work; /* NULL: free, or the work ended early (`busy` tells) */
+  struct tcp_rail *rail;
+  struct tcp_job *job; /* not sent whole yet */
+  uint32_t stamp;
+  bool busy;
+};
+
+/* A payload that goes through a stage into memory without a view. */
+struct landing {
+  struct list link; /* the endpoint's landings */
+  struct tcp_rail *rail;
+  struct frame frame;
+  struct frame_trailer trailer;
+  struct haul_region *region; /* a reference for WRITE */
+  struct work *work;          /* DATA */
+  struct stage *stage;
+  struct copy copy;
+  uint32_t piece;
+  uint64_t staged; /* offset of that piece in the stage */
+  uint32_t count;
+  struct frame_piece pieces[]; /* offsets in the region */
+};
+
+enum rx_state { RX_HEAD, RX_PAYLOAD, RX_TRAILER };
+
+struct tcp_rail {
+  struct tcp_endpoint *endpoint;
+  unsigned index;
+  int fd;      /* -1: none */
+  bool broken; /* the socket failed; the loop will close the rail */
+  struct watch watch;
+
+  /* Sending; endpoint's lock. */
+  struct list queue;
+  uint64_t queued; /* payload bytes in it */
+  int pipe[2];     /* for splicing; -1: none */
+  size_t in_pipe;
+  bool may_splice;
+  int64_t tx_moved; /* when the socket last took bytes */
+
+  /* Receiving; loop's lock. */
+  enum rx_state state;
+  bool blocked; /* waits for a stage */
+  uint8_t inbox[TCP_INBOX];
+  size_t inbox_start, inbox_end;
+  struct frame frame;
+  struct frame_piece pieces[FRAME_PIECES_MAX];
+  int verdict;                /* of a WRITE that is refused: its payload is thrown away */
+  struct haul_region *region; /* WRITE: a reference; DATA: the work's; NULL: thrown away */
+  struct work *work;          /* DATA */
+  struct stage *stage;
+  uint32_t piece;
+  uint64_t piece_at;
+  uint64_t left;    /* payload bytes to come */
+  uint8_t *scratch; /* for bytes that are thrown away */
+  int64_t rx_moved; /* when bytes last came */
+  unsigned idle_polls;
+};
+
+struct tcp_endpoint {
+  struct endpoint base;
+  pthread_mutex_t lock;
+  struct tcp_rail *rails[TCP_RAILS_MAX]; /* made when first opened; both locks to change */
+  unsigned rail_count;                   /* all below it were made */
+  _Atomic unsigned open_rails;
+  struct list pending; /* works that wait for a slot */
+  struct slot slots[TCP_WINDOW];
+  uint32_t busy_slots, next_slot;
+  uint32_t owed;       /* the peer's requests that are not answered */
+  struct list staging; /* jobs whose source is being copied to a stage, or waits for one */
+  struct stage tx_stages[TCP_STAGES];
+  struct list landings; /* loop's lock */
+  struct stage rx_stages[TCP_STAGES];
+  struct poller poller;
+  struct timer stall;
+};
+
+/* tx.c; with the lock unless it says otherwise. */
+struct tcp_job *job_request(const struct work *work, uint64_t request);
+struct tcp_job *job_ack(uint64_t request, int32_t status);
+/* A DATA job that answers the frame; the source is checked and its reference is the job's. */
+struct tcp_job *job_data(const struct frame *frame, const struct frame_piece *pieces,
+                         struct haul_region *region);
+void job_free(struct tcp_job *job);
+/* Queues on the job's rail, through a stage where it needs one. */
+void job_submit(struct tcp_job *job);
+/* The work or the region behind the job is gone: no byte of it is sent from now on. True when the
+ * job was not begun, and is freed; else zeros follow, and the trailer says `status`. */
+bool job_abandon(struct tcp_job *job, int32_t status);
+void rail_pump(struct tcp_rail *rail);
+/* XXH3 over the pieces, where the bytes are. */
+int pieces_checksum(struct memory *memory, const struct haul_piece *pieces, uint32_t count,
+                    uint64_t *sum);
+
+/* rx.c; with the loop's lock. Reads until the socket is empty or a budget is used up; true when
+ * something came. */
+bool rail_receive(struct tcp_rail *rail);
+void rail_drop_landing(struct tcp_rail *rail);
+/* Ends a staged landing: answers or ends the work. */
+void landing_finish(struct landing *landing, int code);
+/* Answers a request of the peer's. */
+void rail_answer(struct tcp_rail *rail, uint64_t request, int32_t status);
+
+/* stage.c */
+struct stage *stage_take(struct tcp_endpoint *endpoint, struct stage *stages); /* NULL: all busy */
+void stages_release(struct stage *stages);
+bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent);  /* with the lock */
+bool stage_landings(struct tcp_endpoint *endpoint, bool *urgent); /* with the loop's lock */
+
+/* tcp.c */
+/* Ends the request's work; with the loop's lock, without the endpoint's. False when there is no
+ * such request. *work is what is to be ended (NULL: it ended early). */
+bool slot_take(struct tcp_endpoint *endpoint, uint64_t request, struct work **work);
+/* Looks without ending it. */
+bool slot_find(struct tcp_endpoint *endpoint, uint64_t request, struct work **work);
+void tcp_settled(struct tcp_endpoint *endpoint); /* starts pending works */
+/* With the loop's lock: the rail's works end with `code`, its answers are forgotten. */
+void rail_close(struct tcp_rail *rail, int code);
+
+extern const struct transport tcp_transport;
+
+#endif

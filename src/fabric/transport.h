@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT
+ * The second of haul's two tables: how bytes travel. A transport is one const table in a folder of
+ * its own whose one global symbol is that table; fabric.c lists it.
+ *
+ * Words: a link is what transports know of one peer; an endpoint is one transport's end of a link;
+ * a channel is an extra connection that a transport asked the node to make; a binding is what an
+ * endpoint knows of one remote region; a work is one slice of a transfer on its way.
+ *
+ * Locks: "the lock" below is the loop's (core/loop.h). */
+#ifndef HAUL_FABRIC_TRANSPORT_H
+#define HAUL_FABRIC_TRANSPORT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "core/list.h"
+#include "core/loop.h"
+#include "memory/region.h"
+
+#define TRANSPORTS_MAX 4
+#define WORK_BYTES_MAX                                                                             \
+  1048576u /* payload of a work; the same for all, so that it can change path */
+#define WORK_PIECES_MAX 256u
+
+struct exports;
+struct transport;
+
+/* Bytes and counts of one endpoint. */
+struct endpoint_counters {
+  _Atomic uint64_t writes, reads, bytes_out, bytes_in, errors,
+      served; /* served: the peer's works */
+};
+
+/* What the transports of one node share. */
+struct fabric {
+  struct loop *loop;
+  struct heap *heap;
+  struct exports *exports;
+  uint8_t node_id[16], boot[16];
+  const struct haul_node_config *config;         /* completed: no zeros that mean a default */
+  void *shared[TRANSPORTS_MAX];                  /* each transport's own, from its open slot */
+  struct endpoint_counters left[TRANSPORTS_MAX]; /* sums of the peers that left */
+};
+
+struct endpoint;
+
+struct link {
+  struct fabric *fabric;
+  char name[64];         /* the peer's */
+  bool same_host;        /* boot ids agree */
+  bool local;            /* the control connection is a Unix socket */
+  bool loopback;         /* or a loopback address */
+  bool initiator;        /* this side connected */
+  _Atomic int64_t heard; /* when something last came from the peer */
+  _Atomic int ended; /* 0 while the peer is there, else why not: HAUL_EPEER, HAUL_ECLOSED, … */
+  char ended_reason[192]; /* set before `ended` */
+  struct list writes; /* transfer.c: asynchronous writes under way, in the order of their start */
+  uint64_t write_number; /* transfer.c: of the latest one */
+  struct endpoint *endpoints[TRANSPORTS_MAX];
+
+  /* Makes a channel for the transport: a connection to the peer that has been through the handshake
+   * and that arrives at the other side's `adopt`. `local`: over a Unix socket, which must be able
+   * to carry descriptors. Initiator only; blocks until `until`. 0 or a code with the detail. */
+  int (*dial)(struct link *link, const struct transport *transport, bool local, unsigned index,
+              haul_deadline until, int *descriptor);
+  /* The peer broke the protocol, or its connection ended: the node drops the peer soon, with this
+   * reason. With or without the lock, never blocks. */
+  void (*fail)(struct link *link, int code, const char *reason);
+  /* References: what holds the link holds the peer. */
+  void (*retain)(struct link *link);
+  void (*put)(struct link *link);
+};
+
+/* Embedded first in each transport's own struct. */
+struct endpoint {
+  const struct transport *transport;
+  struct link *link;
+  _Atomic bool open; /* works may be posted */
+  char reason[192];  /* why it is not; set before `open` becomes false */
+  struct endpoint_counters counters;
+};
+
+/* A published region of the peer's, as its lookup answered. */
+struct remote_key {
+  uint64_t handle, length;
+  struct haul_place place;
+  unsigned rights;
+};
+
+struct work {
+  struct list link; /* the holder's: a transfer's or a transport's list */
+  struct endpoint *endpoint;
+  const struct remote_key *key;
+  void *binding;
+  struct haul_region *region;
+  const struct haul_piece *pieces; /* checked against both lengths, and kept until done */
+  uint32_t count;
+  enum haul_operation operation;
+  bool checksum;
+  uint64_t bytes;
+  /* Called once, with 0 or a code, from any thread, possibly under a transport's lock: it must not
+   * block nor call a transport. Neither the work nor its memory is touched by the transport after
+   * it. The thread's error detail describes a failure. */
+  void (*done)(struct work *work, int code);
+  void *owner; /* the transfer */
+  /* The transport's while posted. */
+  void *state;
+};
+
+/* Why a path is closed for a pair of memories, or what it would cost. */
+struct estimate {
+  bool open;
+  bool zero_copy;
+  double latency_ns, ns_per_byte;
+  unsigned copies_cpu, copies_kernel, copies_dma;
+  unsigned rails;
+  char detail[64];
+  char reason[192];
+};
+
+struct transport {
+  const char *name;
+  unsigned index; /* its place in the list; also its number on the wire */
+
+  /* Once a node; no slot: nothing to open. On failure the transport is closed on this node and the
+   * thread's error detail says why. */
+  int (*open)(struct fabric *fabric);
+  void (*close)(struct fabric *fabric);
+  /* What it needs on this host, as provider.checks. */
+  size_t (*checks)(struct haul_check *checks, size_t room);
+
+  /* One end of a link, on both sides, before any channel; it is not open yet. With the lock. */
+  int (*create)(struct link *link, struct endpoint **endpoint);
+  /* Initiator: dials the channels it wants. Blocks until `until`, without the lock. Not getting
+   * them is no failure: the endpoint stays closed with its reason. */
+  void (*connect)(struct endpoint *endpoint, haul_deadline until);
+  /* A channel arrived; with the lock. The descriptor is the endpoint's from now on. */
+  void (*adopt)(struct endpoint *endpoint, unsigned index, int descriptor);
+  /* The peer is gone or the node closes: every work ends with `code`, channels are closed, nothing
+   * is posted any more. With the lock. */
+  void (*stop)(struct endpoint *endpoint, int code);
+  /* In a forked child: closes the descriptors and touches nothing else, without locks. */
+  void (*forked)(struct endpoint *endpoint);
+  /* After stop, when nobody holds the link. Without the lock. */
+  void (*destroy)(struct endpoint *endpoint);
+
+  /* Learns of a remote region; blocks until `until`, without the lock. On failure the path is
+   * closed for this region with the reason in the thread's error detail. No slot: nothing to learn.
+   */
+  int (*bind)(struct endpoint *endpoint, const struct remote_key *key, haul_deadline until,
+              void **binding);
+  void (*unbind)(struct endpoint *endpoint, void *binding);
+
+  /* Fills everything; does not block. The endpoint is open. */
+  void (*estimate)(struct endpoint *endpoint, const struct remote_key *key, void *binding,
+                   const struct memory *local, enum haul_operation operation,
+                   struct estimate *estimate);
+
+  /* Does small transfers on the spot: 0 or a code when done, 1 when it would rather be posted.
+   * Pieces are foreign to it and have been checked. No slot: always 1. */
+  int (*now)(struct endpoint *endpoint, const struct remote_key *key, void *binding,
+             struct haul_region *region, const struct haul_piece *pieces, size_t count,
+             uint64_t bytes, enum haul_operation operation);
+  /* Takes a work; from any thread. Always ends in exactly one `done`, possibly before it returns.
+   */
+  void (*post)(struct endpoint *endpoint, struct work *work);
+  /* Ends a posted work early with `code`, if it has not ended; with the lock. When it returns,
+   * `done` was called or will be within one engine operation. */
+  void (*cancel)(struct endpoint *endpoint, struct work *work, int code);
+  /* Works that a waiting thread can do a part of; returns whether it did. No slot: none. */
+  bool (*help)(struct fabric *fabric);
+
+  /* The region behind `handle` was withdrawn from peers (the table of exports has forgotten it).
+   * Returns when the peer's works touch it no more; with the lock; bounded as the contract of
+   * haul_region_release says. */
+  void (*revoke)(struct endpoint *endpoint, uint64_t handle, struct haul_region *region);
+};
+
+/* ---- fabric.c: the list ---- */
+
+/* The i-th transport, best first; NULL past the last. */
+const struct transport *transport_at(size_t index);
+/* NULL for an unknown name. */
+const struct transport *transport_named(const char *name);
+
+/* Opens and closes every transport on the node. */
+void fabric_open(struct fabric *fabric);
+void fabric_close(struct fabric *fabric);
+bool fabric_help(struct fabric *fabric);
+
+/* Creates an endpoint of each transport; all or none. With the lock. */
+int link_create_endpoints(struct link *link);
+/* Dials every transport's channels. */
+void link_connect(struct link *link, haul_deadline until);
+void link_stop(struct link *link, int code);
+void link_destroy_endpoints(struct link *link);
+
+/* Closes an endpoint with a reason, for the transports. */
+void endpoint_shut(struct endpoint *endpoint, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT
+ * Who copies between two blocks of memory, and doing it. */
+#ifndef HAUL_MEMORY_COPY_H
+#define HAUL_MEMORY_COPY_H
+
+#include "memory/provider.h"
+
+enum copy_by {
+  COPY_NOBODY, /* two devices that do not reach each other: stage through the host */
+  COPY_CPU,    /* both have a view */
+  COPY_ENGINE  /* *engine does it */
+};
+
+/* Decides by the tables alone; *engine is set for COPY_ENGINE. */
+enum copy_by copy_who(const struct memory *to, const struct memory *from,
+                      const struct provider **engine);
+
+/* Copies with the CPU, quickly at any size; ranges do not overlap. When it returns the bytes are
+ * visible to every thread and process that maps them and that synchronises with this one. */
+void copy_bytes(void *to, const void *from, size_t length);
+
+/* The same for a slice of a copy of `whole` bytes, which decides whether the caches are passed by.
+ */
+void copy_slice(void *to, const void *from, size_t length, size_t whole);
+
+/* Copies and waits, staged where nobody does it directly. The offsets have been checked.
+ * HAUL_EINVAL (the ranges overlap), HAUL_EACCESS, HAUL_ETIMEDOUT (`to` is then undefined). */
+int copy_wait(struct memory *to, uint64_t to_offset, struct memory *from, uint64_t from_offset,
+              uint64_t length, haul_deadline until);
+
+/* XXH3-64 over a range by the provider or the view; HAUL_ENOTSUP where neither can. */
+int memory_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum);
+
+#endif

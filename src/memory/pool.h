@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT
+ * Freed regions, kept for the next request of their size. A thread uses one of a few shards, so
+ * that its lock is hardly ever contended; what a shard lacks is looked for in the others. */
+#ifndef HAUL_MEMORY_POOL_H
+#define HAUL_MEMORY_POOL_H
+
+#include "memory/region.h"
+
+#define POOL_SHARDS  8
+#define POOL_CLASSES 4
+#define POOL_KINDS   8 /* kinds and devices beyond these are not pooled */
+#define POOL_DEVICES 16
+#define POOL_SLOTS   (POOL_KINDS * POOL_DEVICES * 2 * POOL_CLASSES)
+
+struct pool_shard {
+  char before[64];       /* keeps neighbours' cache lines apart wherever the heap begins */
+  _Atomic uint32_t lock; /* guards the rest; what is atomic may be read without it */
+  bool closed;
+  uint64_t room; /* of the pool's bytes: lent to this shard and not in use */
+  uint64_t lives;
+  _Atomic uint64_t allocated, freed, hits, misses, kept, trimmed;
+  char after[64];
+  struct haul_region *_Atomic stacks[POOL_SLOTS];
+};
+
+struct pool {
+  size_t limit;
+  _Atomic uint64_t spare; /* of the limit: not lent to a shard */
+  struct pool_shard shards[POOL_SHARDS];
+};
+
+/* Over zeroed memory. */
+void pool_open(struct pool *pool, size_t limit);
+
+/* The class for a request, or REGION_EXACT: the smallest that holds it, unless three quarters of it
+ * or more would be wasted. */
+uint8_t pool_class(const struct pool *pool, struct haul_place place, size_t length);
+size_t pool_class_bytes(uint8_t size_class);
+
+/* A kept region of the class, in its next life, or NULL; counts a hit or a miss. */
+struct haul_region *pool_take(struct pool *pool, struct haul_place place, bool private,
+                              uint8_t size_class);
+/* Keeps the region; false when there is no room: then it is still the caller's. Counts neither. */
+bool pool_give(struct pool *pool, struct haul_region *region);
+/* Everything that is kept, linked by `next`; with `close` nothing is kept from now on. In a forked
+ * child it leaves out what another thread was at. */
+struct haul_region *pool_empty(struct pool *pool, bool close);
+
+/* For regions that do not come from the pool or do not return to it. pool_born gives the number of
+ * the new life. */
+uint64_t pool_born(struct pool *pool);
+void pool_died(struct pool *pool);
+
+void pool_counters(struct pool *pool, struct heap_counters *counters);
+
+#endif

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT
+ * The first of haul's two tables: where bytes live. A provider is one const table for one kind of
+ * memory, in a folder of its own whose one global symbol is that table; providers.c lists it.
+ * Everything above asks the table, nobody asks the kind. An empty slot means "not supported". */
+#ifndef HAUL_MEMORY_PROVIDER_H
+#define HAUL_MEMORY_PROVIDER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "haul/haul.h"
+
+struct provider;
+struct ticket;
+
+/* One block of bytes at a place, as its provider made, found or imported it. */
+struct memory {
+  const struct provider *provider;
+  struct haul_place place;
+  void *address;  /* in the place's own terms; to be touched through `view` alone */
+  void *view;     /* the same bytes for the CPU, or NULL: most device memory has none */
+  size_t length;  /* bytes that may be used */
+  bool wrapped;   /* somebody else's memory: free leaves it alone */
+  bool shareable; /* export works */
+  bool imported;  /* another process's memory */
+  bool writable;  /* false for an import without HAUL_WRITE */
+  /* 1 until the owner frees it; shared with the owner's process. NULL where that cannot be told. */
+  const _Atomic uint32_t *alive;
+  void *state; /* the provider's own */
+};
+
+/* A copy that a provider's engine makes. The caller owns it and keeps it in place until it is done
+ * or canceled; the upper four fields are the caller's, the rest the engine's. */
+struct copy {
+  struct memory *to, *from;
+  uint64_t to_offset, from_offset, length;
+  /* Called from the engine's thread once status is final; may be NULL. It may come a moment after
+   * status was seen to be final, so `user` stays in place until it came, or copy_cancel returned:
+   * after that it does not come any more. */
+  void (*wake)(void *user);
+  void *user;
+  _Atomic int status; /* 1: under way, 0: done, or a negative code */
+  uint64_t engine[6];
+};
+
+enum fence {
+  FENCE_BEFORE_READ, /* the device's writes become visible to others, before a NIC or CPU reads */
+  FENCE_AFTER_WRITE  /* others' writes become visible to the device, after a NIC or CPU wrote */
+};
+
+struct provider {
+  const char *name; /* "host"; also how its places are written */
+  uint16_t kind;    /* enum haul_kind */
+  bool emulated;
+  bool numbered; /* its places carry a device number: "sim:0" */
+
+  /* For estimates: bytes a nanosecond and nanoseconds of the engine's copies (of the CPU's where
+   * there is a view). */
+  double copy_bytes_per_ns, copy_latency_ns;
+
+  /* Before the first use in this process and after the last one, under a lock of the caller's.
+   * start may fail: the provider then has no devices, and the thread's error detail says why. */
+  int (*start)(void);
+  void (*stop)(void);
+
+  /* How many devices there are now; 0 where the kind is not usable here. No slot: 1. */
+  unsigned (*devices)(void);
+  /* Fills everything but `place`. */
+  void (*describe)(unsigned device, struct haul_device *info);
+  /* Writes what this kind needs and whether it is there, at most `room` entries; returns how many
+   * it has. Works also when start failed. */
+  size_t (*checks)(struct haul_check *checks, size_t room);
+
+  /* `length` bytes, page-aligned at least; content undefined. `flags` are HAUL_REGION_…. May block
+   * for the system's page allocation. Sets every field of *memory but provider and place, which the
+   * caller has set. On failure *memory is undefined and nothing is held. */
+  int (*alloc)(unsigned device, size_t length, unsigned flags, struct memory *memory);
+  /* Ends what alloc, wrap or import gave. Marks shared memory as no longer alive first. Imports
+   * keep the bytes until they too are freed. No engine copy uses it any more. */
+  void (*free)(struct memory *memory);
+
+  /* Does [address, address + length) lie in this kind's memory? 1 and the place: all of it; 0: none
+   * of it; HAUL_EINVAL with the detail: some of it, or it is not mapped. host is asked last and
+   * claims what no device claims. */
+  int (*owns)(const void *address, size_t length, struct haul_place *place);
+  /* A block over memory that `owns` claimed. */
+  int (*wrap)(void *address, size_t length, struct memory *memory);
+
+  /* A descriptor for the whole block, which the caller closes; it allows no more than `rights`
+   * (HAUL_READ always). Fills the parts of the ticket that are the provider's: capability,
+   * extra. */
+  int (*export)(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
+  /* The block behind a descriptor of another process; ticket and descriptor are foreign and not
+   * believed. Maps without touching pages. The descriptor stays the caller's. HAUL_ETICKET,
+   * HAUL_ESTALE. */
+  int (*import)(const struct ticket *ticket, int descriptor, struct memory *memory);
+
+  /* A dma-buf over the whole block, for a device that reads and writes it (a NIC); the caller
+   * closes it. It may pin the pages for as long as it is open. Not what `export` gives: a dma-buf
+   * cannot be opened for reading alone and has a system limit on its size. */
+  int (*dmabuf)(struct memory *memory, int *descriptor);
+
+  /* Can the engine copy between its own memory and `other`? */
+  bool (*reaches)(const struct memory *other);
+  /* Starts a copy between two blocks of which one is this kind's and the other reached. Does not
+   * block. Status becomes 0 or an error once the bytes are visible at `to` and the engine touches
+   * neither block any more; `wake` is called after that, from any thread. */
+  int (*copy_start)(struct copy *copy);
+  /* Returns the status, looking at the engine where it needs to be looked at. */
+  int (*copy_poll)(struct copy *copy);
+  /* Returns when the engine touches neither block any more and `wake` is not running; bounded by
+   * one engine operation. The status is then final. Call it without locks that `wake` takes. */
+  void (*copy_cancel)(struct copy *copy);
+  /* Does the engine call `wake`? If not, copy_poll is called every few microseconds. */
+  bool wakes;
+
+  /* Returns when it holds. No slot: nothing to do. */
+  int (*fence)(struct memory *memory, enum fence direction);
+  /* XXH3-64 over the bytes, computed where they are. No slot: `view`, or a staged copy. */
+  int (*checksum)(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum);
+};
+
+/* ---- providers.c: the list ---- */
+
+#define PROVIDERS_MAX 8
+
+/* Starts every provider on the first call and counts; the matching stop ends them on the last. One
+ * that does not start is left without devices; that is not an error. */
+int providers_start(void);
+void providers_stop(void);
+
+/* The i-th provider, NULL past the last. Devices come first, host last. */
+const struct provider *provider_at(size_t index);
+/* NULL for an unknown kind. */
+const struct provider *provider_of(uint16_t kind);
+/* Number of usable devices, 0 where start failed. */
+unsigned provider_devices(const struct provider *provider);
+
+/* Allocation at a place that is not believed: HAUL_EPLACE with the detail for one that is not
+ * there. */
+int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct memory *memory);
+int memory_wrap(void *address, size_t length, struct memory *memory);
+int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
+int memory_import(const struct ticket *ticket, int descriptor, struct memory *memory);
+int memory_dmabuf(struct memory *memory, int *descriptor);
+void memory_free(struct memory *memory);
+
+/* False once the owner of an import freed it. Acquire: what was copied before a true answer was
+ * copied while the memory lived. */
+static inline bool memory_alive(const struct memory *memory) {
+  return !memory->alive || atomic_load_explicit(memory->alive, memory_order_acquire) == 1;
+}
+
+/* Default for an empty slot. */
+int memory_fence(struct memory *memory, enum fence direction);
+
+#endif

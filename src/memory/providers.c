@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: MIT
+ * The list of providers, and what is the same for all of them: whether a place is there, and what
+ * an empty slot does. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/fork.h"
+#include "memory/provider.h"
+#include "memory/ticket.h"
+
+extern const struct provider provider_sim, provider_host;
+
+static const struct provider *const providers[] = {&provider_sim, &provider_host};
+
+#define COUNT (sizeof providers / sizeof providers[0])
+_Static_assert(COUNT <= PROVIDERS_MAX, "PROVIDERS_MAX");
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the three below */
+static unsigned users;
+static struct haul_error refusals[COUNT]; /* why a provider did not start */
+static _Atomic bool usable[COUNT];        /* written under the lock, read by anybody */
+
+static void start_all(void) {
+  for (size_t i = 0; i < COUNT; i++) {
+    refusals[i] = (struct haul_error){0};
+    int status = providers[i]->start ? providers[i]->start() : 0;
+    if (status != 0)
+      error_save(&refusals[i]);
+    atomic_store(&usable[i], status == 0);
+  }
+}
+
+static void stop_all(void) {
+  for (size_t i = COUNT; i-- > 0;)
+    if (atomic_exchange(&usable[i], false) && providers[i]->stop)
+      providers[i]->stop();
+}
+
+int providers_start(void) {
+  int system = fork_watch();
+  if (system != 0)
+    return error_system(system, NULL, "madvise(MADV_WIPEONFORK)");
+  pthread_mutex_lock(&lock);
+  if (users++ == 0)
+    start_all();
+  pthread_mutex_unlock(&lock);
+  return 0;
+}
+
+void providers_stop(void) {
+  /* The engines' threads are the parent's, and the lock may be held by a thread that is not here.
+   */
+  if (fork_is_child())
+    return;
+  pthread_mutex_lock(&lock);
+  if (--users == 0)
+    stop_all();
+  pthread_mutex_unlock(&lock);
+}
+
+const struct provider *provider_at(size_t index) {
+  return index < COUNT ? providers[index] : NULL;
+}
+
+static size_t index_of(uint16_t kind) {
+  size_t i = 0;
+  while (i < COUNT && providers[i]->kind != kind)
+    i++;
+  return i;
+}
+
+const struct provider *provider_of(uint16_t kind) {
+  return provider_at(index_of(kind));
+}
+
+unsigned provider_devices(const struct provider *provider) {
+  size_t i = index_of(provider->kind);
+  if (i == COUNT || !atomic_load_explicit(&usable[i], memory_order_acquire))
+    return 0;
+  return provider->devices ? provider->devices() : 1;
+}
+
+/* ---- places ---- */
+
+/* "host, sim:N" */
+static const char *known_kinds(char *text, size_t size) {
+  size_t used = 0;
+  text[0] = '\0';
+  for (size_t i = COUNT; i-- > 0 && used < size;)
+    used += (size_t)snprintf(text + used, size - used, "%s%s%s", used ? ", " : "",
+                             providers[i]->name, providers[i]->numbered ? ":N" : "");
+  return text;
+}
+
+static int unknown_place(const char *object) {
+  char kinds[64];
+  return error_set(HAUL_EPLACE, 0, object, "no place is written like this|write one of: %s",
+                   known_kinds(kinds, sizeof kinds));
+}
+
+/* The kind is known and the device is not there: says what is. */
+static int missing_device(const struct provider *provider, struct haul_place place) {
+  char object[32];
+  haul_place_format(place, object, sizeof object);
+  unsigned devices = provider_devices(provider);
+  if (devices > 0)
+    return error_set(
+        HAUL_EPLACE, 0, object,
+        "%s has %u device%s, counted from 0|haul_device_list shows the places there are",
+        provider->name, devices, devices == 1 ? "" : "s");
+  struct haul_error why;
+  pthread_mutex_lock(&lock);
+  why = refusals[index_of(provider->kind)];
+  pthread_mutex_unlock(&lock);
+  if (why.code == 0)
+    return error_set(HAUL_EPLACE, 0, object,
+                     "%s has no devices here|haul_check_list says what is missing", provider->name);
+  return error_set(HAUL_EPLACE, why.system, object, "%s|%s", why.text, why.hint);
+}
+
+static int find_place(struct haul_place place, const struct provider **provider) {
+  *provider = provider_of(place.kind);
+  if (!*provider) {
+    char object[32];
+    return unknown_place(haul_place_format(place, object, sizeof object));
+  }
+  if (place.device >= provider_devices(*provider))
+    return missing_device(*provider, place);
+  return 0;
+}
+
+/* A device number as haul_place_format writes it: no sign, no blanks, no leading zero. */
+static bool parse_device(const char *text, uint16_t *device) {
+  unsigned value = 0;
+  if (!*text || (text[0] == '0' && text[1]))
+    return false;
+  for (; *text; text++) {
+    if (*text < '0' || *text > '9')
+      return false;
+    value = value * 10 + (unsigned)(*text - '0');
+    if (value > UINT16_MAX)
+      return false;
+  }
+  *device = (uint16_t)value;
+  return true;
+}
+
+HAUL_API int haul_place_parse(const char *text, struct haul_place *place) {
+  int status = error_enter("haul_place_parse");
+  if (status != 0)
+    return status;
+  if (!text || !place)
+    return error_set(HAUL_EINVAL, 0, NULL, "text or place is NULL|pass both");
+  for (size_t i = 0; i < COUNT; i++) {
+    size_t length = strlen(providers[i]->name);
+    if (strncmp(text, providers[i]->name, length) != 0)
+      continue;
+    struct haul_place found = {.kind = providers[i]->kind};
+    bool whole = providers[i]->numbered
+                     ? text[length] == ':' && parse_device(text + length + 1, &found.device)
+                     : text[length] == '\0';
+    if (whole) {
+      *place = found;
+      return 0;
+    }
+  }
+  return unknown_place(text);
+}
+
+HAUL_API const char *haul_place_format(struct haul_place place, char *text, size_t size) {
+  const struct provider *provider = provider_of(place.kind);
+  if (!provider)
+    snprintf(text, size, "kind %u:%u", place.kind, place.device);
+  else if (provider->numbered || place.device != 0)
+    snprintf(text, size, "%s:%u", provider->name, place.device);
+  else
+    snprintf(text, size, "%s", provider->name);
+  return text;
+}
+
+/* ---- dispatch ---- */
+
+static int not_supported(const struct provider *provider, const char *what) {
+  return error_set(HAUL_ENOTSUP, 0, provider->name, "this kind of memory cannot %s|use host memory",
+                   what);
+}
+
+int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct memory *memory) {
+  const struct provider *provider;
+  if (length == 0)
+    return error_set(HAUL_EINVAL, 0, NULL, "the length is 0|ask for at least one byte");
+  if (flags & ~HAUL_REGION_PRIVATE)
+    return error_set(HAUL_EINVAL, 0, NULL, "unknown flags 0x%x|use HAUL_REGION_PRIVATE or 0",
+                     flags);
+  int status = find_place(place, &provider);
+  if (status != 0)
+    return status;
+  if (!provider->alloc)
+    return not_supported(provider, "be allocated");
+  *memory = (struct memory){.provider = provider, .place = place};
+  return provider->alloc(place.device, length, flags, memory);
+}
+
+int memory_wrap(void *address, size_t length, struct memory *memory) {
+  uintptr_t end;
+  if (length == 0 || __builtin_add_overflow((uintptr_t)address, length, &end))
+    return error_set(HAUL_EINVAL, 0, NULL,
+                     "the range is empty or wraps around|check address and length");
+  for (size_t i = 0; i < COUNT; i++) {
+    const struct provider *provider = providers[i];
+    struct haul_place place = {.kind = provider->kind};
+    int owned = provider->owns && provider_devices(provider) > 0
+                    ? provider->owns(address, length, &place)
+                    : 0;
+    if (owned == 0)
+      continue;
+    if (owned < 0)
+      return owned;
+    if (!provider->wrap)
+      return not_supported(provider, "be wrapped");
+    *memory = (struct memory){.provider = provider, .place = place};
+    return provider->wrap(address, length, memory);
+  }
+  return error_set(HAUL_EINVAL, 0, NULL, "no provider knows this memory|check address and length");
+}
+
+int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor) {
+  const char *object = memory->provider->name;
+  if (!(rights & HAUL_READ) || rights & ~(HAUL_READ | HAUL_WRITE))
+    return error_set(HAUL_EINVAL, 0, object,
+                     "impossible rights 0x%x|use HAUL_READ or HAUL_READ | HAUL_WRITE", rights);
+  if (!memory->shareable || !memory->provider->export)
+    return error_set(HAUL_ENOTSUP, 0, object,
+                     "private, wrapped and imported memory cannot be exported|allocate it with "
+                     "haul_region_alloc without HAUL_REGION_PRIVATE");
+  *ticket = (struct ticket){.place = memory->place, .length = memory->length, .rights = rights};
+  return memory->provider->export(memory, rights, ticket, descriptor);
+}
+
+int memory_import(const struct ticket *ticket, int descriptor, struct memory *memory) {
+  const struct provider *provider;
+  int status = find_place(ticket->place, &provider);
+  if (status != 0)
+    return status;
+  if (!provider->import)
+    return not_supported(provider, "be imported");
+  *memory = (struct memory){.provider = provider, .place = ticket->place};
+  return provider->import(ticket, descriptor, memory);
+}
+
+int memory_dmabuf(struct memory *memory, int *descriptor) {
+  if (!memory->shareable || !memory->provider->dmabuf)
+    return not_supported(memory->provider, "become a dma-buf: it is private, wrapped or imported");
+  return memory->provider->dmabuf(memory, descriptor);
+}
+
+void memory_free(struct memory *memory) {
+  memory->provider->free(memory);
+}
+
+int memory_fence(struct memory *memory, enum fence direction) {
+  return memory->provider->fence ? memory->provider->fence(memory, direction) : 0;
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT
+ * Regions, and the heap of a node that they come from. */
+#ifndef HAUL_MEMORY_REGION_H
+#define HAUL_MEMORY_REGION_H
+
+#include <stdatomic.h>
+
+#include "memory/provider.h"
+
+struct heap;
+
+struct haul_region {
+  struct memory memory;
+  struct heap *heap;
+  void *node;               /* the haul_node it belongs to, for the layers above */
+  _Atomic uint32_t refs;    /* the caller's, and one for each use under way */
+  _Atomic uint32_t names;   /* under how many names it is published */
+  _Atomic bool released;    /* the caller gave it back: new uses fail with HAUL_ESTALE */
+  _Atomic bool handed_out;  /* a descriptor left this process: never pooled again */
+  uint8_t size_class;       /* of the pool, or REGION_EXACT */
+  uint64_t generation;      /* of this life of the object, unique in the heap */
+  struct haul_region *next; /* the pool's */
+};
+
+#define REGION_EXACT 0xff
+
+/* Bytes and counts since the heap was opened. */
+struct heap_counters {
+  uint64_t allocated, freed; /* regions handed out and given back */
+  uint64_t hits, misses;     /* allocations served by the pool, and not */
+  uint64_t pooled_bytes;     /* kept now */
+  uint64_t trimmed;          /* freed to the system because the pool was full */
+};
+
+/* `pool_bytes` bounds what is kept; 0: nothing. The heap starts the providers. It is counted: each
+ * region holds it, and heap_close drops the opener's hold and frees what is pooled. */
+int heap_open(void *node, size_t pool_bytes, struct heap **heap);
+void heap_close(struct heap *heap);
+/* A snapshot: the figures are kept per shard of the pool and summed here. */
+void heap_counters(struct heap *heap, struct heap_counters *counters);
+
+/* The public calls' work. The region comes with one reference. */
+int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsigned flags,
+               struct haul_region **region);
+int heap_wrap(struct heap *heap, void *address, size_t length, struct haul_region **region);
+int heap_import(struct heap *heap, const struct haul_ticket *ticket, int descriptor,
+                struct haul_region **region);
+int region_export(struct haul_region *region, unsigned rights, const struct haul_tensor *layout,
+                  struct haul_ticket *ticket, int *descriptor);
+
+static inline void region_retain(struct haul_region *region) {
+  atomic_fetch_add_explicit(&region->refs, 1, memory_order_relaxed);
+}
+/* The last one frees the memory or returns it to the pool. */
+void region_put(struct haul_region *region);
+
+/* HAUL_ERANGE with the detail unless offset + length lies within the region, without overflow. */
+int region_check(const struct haul_region *region, uint64_t offset, uint64_t length);
+
+#endif

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT
+ * The memory of the emulated accelerators. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/fork.h"
+#include "core/sys.h"
+#include "memory/pages.h"
+#include "memory/sim/sim.h"
+#include "memory/ticket.h"
+
+/* Every block that can be found by its address, in order of addresses. */
+static struct {
+  pthread_mutex_t lock; /* guards the rest, and keeps a block that was found until it is retained */
+  struct sim_block **at;
+  size_t count, room;
+} table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static _Atomic uint64_t used[SIM_DEVICES_MAX];
+
+/* ---- the table ---- */
+
+/* The first block that ends behind `address`; table.count when there is none. With the lock. */
+static size_t table_search(const char *address) {
+  size_t low = 0, high = table.count;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (table.at[middle]->base + table.at[middle]->length <= address)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+static int table_add(struct sim_block *block) {
+  int status = 0;
+  pthread_mutex_lock(&table.lock);
+  if (table.count == table.room) {
+    size_t room = table.room ? table.room * 2 : 64;
+    struct sim_block **grown = alloc_resize(table.at, room * sizeof *grown);
+    if (!grown) {
+      status = error_memory("the table of emulated memory");
+      goto full;
+    }
+    table.at = grown;
+    table.room = room;
+  }
+  size_t i = table_search(block->base);
+  memmove(table.at + i + 1, table.at + i, (table.count - i) * sizeof(struct sim_block *));
+  table.at[i] = block;
+  table.count++;
+full:
+  pthread_mutex_unlock(&table.lock);
+  return status;
+}
+
+static void table_remove(const struct sim_block *block) {
+  pthread_mutex_lock(&table.lock);
+  size_t i = table_search(block->base);
+  table.count--;
+  memmove(table.at + i, table.at + i + 1, (table.count - i) * sizeof(struct sim_block *));
+  if (table.count == 0) {
+    alloc_free(table.at);
+    table.at = NULL;
+    table.room = 0;
+  }
+  pthread_mutex_unlock(&table.lock);
+}
+
+/* The block that the whole range lies in, or NULL and whether it touches one. With the lock. */
+static struct sim_block *table_find(const char *address, size_t length, bool *touches) {
+  size_t i = table_search(address);
+  struct sim_block *block = i < table.count ? table.at[i] : NULL;
+  *touches = block && block->base < address + length;
+  if (!*touches || address < block->base || length > block->length ||
+      (size_t)(address - block->base) > block->length - length)
+    return NULL;
+  return block;
+}
+
+/* ---- blocks ---- */
+
+static int take_memory(unsigned device, size_t length) {
+  uint64_t before = atomic_fetch_add(&used[device], length);
+  if (before + length <= sim_settings.memory)
+    return 0;
+  atomic_fetch_sub(&used[device], length);
+  char object[16];
+  snprintf(object, sizeof object, "sim:%u", device);
+  return error_set(HAUL_ENOMEM, 0, object,
+                   "the emulated accelerator has %llu of %llu bytes in use, %zu more do not "
+                   "fit|release regions, or raise HAUL_SIM_MEMORY",
+                   (unsigned long long)before, (unsigned long long)sim_settings.memory, length);
+}
+
+static struct sim_block *new_block(unsigned device) {
+  struct sim_block *block = alloc_zero(1, sizeof *block);
+  if (!block) {
+    error_memory("emulated device memory");
+    return NULL;
+  }
+  block->shm.fd = -1;
+  block->device = (uint16_t)device;
+  block->alive = 1;
+  block->refs = 1;
+  return block;
+}
+
+static void destroy_block(struct sim_block *block) {
+  if (block->base)
+    munmap(block->base, block->length);
+  if (block->view)
+    munmap(block->view, block->length);
+  shm_close(&block->shm);
+  if (block->counted)
+    atomic_fetch_sub(&used[block->device], block->length);
+  alloc_free(block);
+}
+
+/* Gives the block its address, and its place in the table as the last step. */
+static int place_block(struct sim_block *block, struct memory *memory, size_t length) {
+  block->base = pages_reserve(block->length);
+  if (!block->base)
+    return error_system(errno, NULL, "mmap of address space");
+  int status = table_add(block);
+  if (status != 0)
+    return status;
+  memory->address = block->base;
+  memory->view = NULL;
+  memory->length = length;
+  memory->wrapped = false;
+  memory->shareable = !block->imported && block->shm.fd >= 0;
+  memory->imported = block->imported;
+  memory->writable = block->writable;
+  memory->alive = block->imported ? &block->shm.footer->alive : NULL;
+  memory->state = block;
+  return 0;
+}
+
+static int map_private(struct sim_block *block) {
+  void *view =
+      sys_ops.mmap(NULL, block->length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (view == MAP_FAILED)
+    return error_system(errno, NULL, "mmap");
+  pages_want_huge(view, block->length);
+  block->view = view;
+  return 0;
+}
+
+static int map_shared(struct sim_block *block, int fd) {
+  void *view;
+  int protection = PROT_READ | (block->writable ? PROT_WRITE : 0);
+  int status = shm_map(fd, &block->shm, protection, NULL, &view);
+  if (status == 0)
+    block->view = view;
+  return status;
+}
+
+int sim_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory) {
+  struct sim_block *block = new_block(device);
+  if (!block)
+    return HAUL_ENOMEM;
+  int status;
+  block->writable = true;
+  if (!page_round(length, &block->length))
+    status = error_set(HAUL_ENOMEM, 0, NULL, "%zu bytes are more than any memory has|ask for less",
+                       length);
+  else
+    status = take_memory(device, block->length);
+  block->counted = status == 0;
+  if (status == 0 && flags & HAUL_REGION_PRIVATE)
+    status = map_private(block);
+  else if (status == 0 && (status = shm_create("haul-sim", length, &block->shm)) == 0)
+    status = map_shared(block, block->shm.fd);
+  if (status == 0)
+    status = place_block(block, memory, length);
+  if (status != 0)
+    destroy_block(block);
+  return status;
+}
+
+int sim_import(const struct ticket *ticket, int descriptor, struct memory *memory) {
+  struct sim_block *block = new_block(ticket->place.device);
+  if (!block)
+    return HAUL_ENOMEM;
+  block->imported = true;
+  block->writable = ticket->rights & HAUL_WRITE;
+  int status = shm_attach_ticket(descriptor, ticket, &block->shm);
+  block->length = block->shm.length;
+  if (status == 0)
+    status = map_shared(block, descriptor);
+  if (status == 0)
+    status = place_block(block, memory, ticket->length);
+  if (status != 0)
+    destroy_block(block);
+  return status;
+}
+
+void sim_free(struct memory *memory) {
+  struct sim_block *block = memory->state;
+  if (!memory->wrapped) {
+    atomic_store_explicit(&block->alive, 0, memory_order_release);
+    if (!block->imported)
+      shm_retire(&block->shm);
+    /* In a forked child the lock may be held by a thread that is not here, and nobody asks. */
+    if (!fork_is_child())
+      table_remove(block);
+  }
+  if (atomic_fetch_sub(&block->refs, 1) == 1)
+    destroy_block(block);
+}
+
+/* ---- the caller's pointers into it ---- */
+
+static int partly(const void *address, size_t length) {
+  char object[64];
+  snprintf(object, sizeof object, "%p+%zu", address, length);
+  return error_set(HAUL_EINVAL, 0, object,
+                   "the range lies only partly within one block of an emulated accelerator|wrap "
+                   "only what one allocation holds");
+}
+
+int sim_owns(const void *address, size_t length, struct haul_place *place) {
+  bool touches;
+  pthread_mutex_lock(&table.lock);
+  const struct sim_block *block = table_find(address, length, &touches);
+  if (block)
+    *place = (struct haul_place){HAUL_SIM, block->device};
+  pthread_mutex_unlock(&table.lock);
+  if (block)
+    return 1;
+  return touches ? partly(address, length) : 0;
+}
+
+int sim_wrap(void *address, size_t length, struct memory *memory) {
+  bool touches;
+  pthread_mutex_lock(&table.lock);
+  struct sim_block *block = table_find(address, length, &touches);
+  if (block)
+    atomic_fetch_add(&block->refs, 1);
+  pthread_mutex_unlock(&table.lock);
+  if (!block) /* freed since `owns` looked */
+    return partly(address, length);
+  memory->address = address;
+  memory->view = NULL;
+  memory->length = length;
+  memory->wrapped = true;
+  memory->shareable = memory->imported = false;
+  memory->writable = block->writable;
+  memory->alive = block->imported ? &block->shm.footer->alive : &block->alive;
+  memory->state = block;
+  return 0;
+}
+
+/* ---- sharing ---- */
+
+int sim_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor) {
+  struct sim_block *block = memory->state;
+  int status = shm_clear_behind(&block->shm, memory->length);
+  if (status != 0)
+    return status;
+  shm_describe(&block->shm, ticket);
+  return shm_descriptor(&block->shm, rights & HAUL_WRITE, descriptor);
+}
+
+int sim_dmabuf(struct memory *memory, int *descriptor) {
+  struct sim_block *block = memory->state;
+  return shm_dmabuf(&block->shm, descriptor);
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT
+ * The DMA engines of the emulated accelerators: a thread each, which takes copies in turn and moves
+ * them in chunks, at the set latency and bandwidth. */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "core/error.h"
+#include "core/fork.h"
+#include "core/list.h"
+#include "core/sys.h"
+#include "memory/copy.h"
+#include "memory/sim/sim.h"
+
+#define CHUNK ((uint64_t)512 << 10) /* about 50 µs: what a cancel waits for */
+
+struct engine {
+  pthread_mutex_t lock; /* guards the rest */
+  pthread_cond_t work;  /* the thread sleeps here, also while it paces a copy */
+  pthread_cond_t done;  /* `current` has changed */
+  struct list queue;
+  /* The copy being moved or reported. Only its address counts once its status is final: its owner
+   * may have used its memory for something else by then. */
+  struct copy *current;
+  bool abandon; /* the current one is canceled */
+  bool stopping, running;
+  int64_t free_at; /* when the emulated bus has carried all that it took */
+  pthread_t thread;
+};
+
+/* What the engine keeps in a copy. */
+struct job {
+  struct list link;
+  int64_t due; /* when its first byte may move */
+  struct engine *engine;
+};
+_Static_assert(sizeof(struct job) <= sizeof((struct copy *)0)->engine, "struct copy is too small");
+
+static struct engine engines[SIM_DEVICES_MAX];
+static unsigned engine_count;
+
+static struct job *job_of(struct copy *copy) {
+  return (struct job *)(void *)copy->engine;
+}
+
+static struct copy *copy_of(struct list *link) {
+  return (struct copy *)(void *)((char *)link - offsetof(struct copy, engine) -
+                                 offsetof(struct job, link));
+}
+
+/* ---- the thread ---- */
+
+static char *see(const struct memory *memory, uint64_t offset) {
+  return memory->view ? (char *)memory->view + offset : sim_view(memory, offset);
+}
+
+/* With the lock: sleeps until `at` or until the current copy must end early. */
+static int sleep_until(struct engine *engine, int64_t at) {
+  struct timespec until = {.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
+  while (!engine->abandon && !engine->stopping && clock_now() < at)
+    pthread_cond_timedwait(&engine->work, &engine->lock, &until);
+  if (engine->stopping)
+    return HAUL_ECLOSED;
+  return engine->abandon ? HAUL_ECANCELED : 0;
+}
+
+/* With the lock: counts `bytes` on the emulated bus and waits until it has carried them. */
+static int pace(struct engine *engine, uint64_t bytes) {
+  if (sim_settings.bandwidth == 0)
+    return sleep_until(engine, 0);
+  engine->free_at += (int64_t)(bytes * UINT64_C(1000000000) / sim_settings.bandwidth);
+  return sleep_until(engine, engine->free_at);
+}
+
+/* With the lock, which is dropped while bytes move. */
+static int move(struct engine *engine, struct copy *copy) {
+  int status = sleep_until(engine, job_of(copy)->due);
+  int64_t now = clock_now();
+  if (engine->free_at < now)
+    engine->free_at = now;
+  for (uint64_t at = 0; status == 0 && at < copy->length;) {
+    uint64_t left = copy->length - at, bytes = left < CHUNK ? left : CHUNK;
+    pthread_mutex_unlock(&engine->lock);
+    copy_slice(see(copy->to, copy->to_offset + at), see(copy->from, copy->from_offset + at), bytes,
+               copy->length);
+    pthread_mutex_lock(&engine->lock);
+    at += bytes;
+    status = pace(engine, bytes);
+  }
+  return status;
+}
+
+/* With the lock, which is dropped meanwhile. After the status is final the copy may be gone. */
+static void report(struct engine *engine, struct copy *copy, int status) {
+  void (*wake)(void *) = copy->wake;
+  void *user = copy->user;
+  pthread_mutex_unlock(&engine->lock);
+  atomic_store_explicit(&copy->status, status, memory_order_release);
+  if (wake)
+    wake(user);
+  pthread_mutex_lock(&engine->lock);
+}
+
+static void *engine_main(void *argument) {
+  struct engine *engine = argument;
+  prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); /* pacing is better than the usual 50 µs */
+  pthread_mutex_lock(&engine->lock);
+  while (!engine->stopping || !list_empty(&engine->queue)) {
+    struct list *link = list_take(&engine->queue);
+    if (!link) {
+      pthread_cond_wait(&engine->work, &engine->lock);
+      continue;
+    }
+    struct copy *copy = copy_of(link);
+    engine->current = copy;
+    engine->abandon = false;
+    report(engine, copy, move(engine, copy));
+    engine->current = NULL;
+    pthread_cond_broadcast(&engine->done);
+  }
+  pthread_mutex_unlock(&engine->lock);
+  return NULL;
+}
+
+/* With the lock. */
+static int start_thread(struct engine *engine) {
+  sigset_t all, before;
+  sigfillset(&all);
+  /* The program's signals are for the program's threads. */
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int system = pthread_create(&engine->thread, NULL, engine_main, engine);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (system != 0)
+    return error_set(
+        HAUL_ELIMIT, system, "sim",
+        "no thread for the emulated DMA engine|raise the limit on threads (ulimit -u)");
+  char name[16];
+  snprintf(name, sizeof name, "haul-sim:%u", (unsigned)(engine - engines) % SIM_DEVICES_MAX);
+  pthread_setname_np(engine->thread, name);
+  engine->running = true;
+  return 0;
+}
+
+/* ---- from start to stop ---- */
+
+void engines_open(unsigned count) {
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  for (unsigned i = 0; i < count; i++) {
+    struct engine *engine = &engines[i];
+    *engine = (struct engine){0};
+    pthread_mutex_init(&engine->lock, NULL);
+    pthread_cond_init(&engine->work, &monotonic);
+    pthread_cond_init(&engine->done, NULL);
+    list_init(&engine->queue);
+  }
+  pthread_condattr_destroy(&monotonic);
+  engine_count = count;
+}
+
+static void close_engine(struct engine *engine) {
+  pthread_mutex_lock(&engine->lock);
+  engine->stopping = true;
+  pthread_cond_signal(&engine->work);
+  pthread_mutex_unlock(&engine->lock);
+  if (engine->running)
+    pthread_join(engine->thread, NULL);
+  pthread_cond_destroy(&engine->done);
+  pthread_cond_destroy(&engine->work);
+  pthread_mutex_destroy(&engine->lock);
+}
+
+void engines_close(void) {
+  for (unsigned i = 0; i < engine_count; i++)
+    close_engine(&engines[i]);
+  engine_count = 0;
+}
+
+/* ---- the provider's slots ---- */
+
+bool sim_reaches(const struct memory *other) {
+  return other->view || other->provider == &provider_sim;
+}
+
+/* The destination's engine where it has one: it is the one that writes. */
+static struct engine *engine_for(const struct copy *copy) {
+  const struct memory *own = copy->to->provider == &provider_sim ? copy->to : copy->from;
+  return &engines[own->place.device];
+}
+
+int sim_copy_start(struct copy *copy) {
+  if (fork_is_child())
+    return error_set(HAUL_EFORK, 0, "sim", "the emulated DMA engine is the parent's|exec first");
+  if (!copy->to->writable)
+    return error_set(HAUL_EACCESS, 0, copy->to->provider->name,
+                     "the memory was shared for reading alone|ask its owner for HAUL_WRITE");
+  struct engine *engine = engine_for(copy);
+  struct job *job = job_of(copy);
+  job->engine = engine;
+  job->due =
+      sim_settings.latency_ns ? clock_after(clock_now(), (int64_t)sim_settings.latency_ns) : 0;
+  atomic_store_explicit(&copy->status, 1, memory_order_relaxed);
+
+  pthread_mutex_lock(&engine->lock);
+  int status = engine->running ? 0 : start_thread(engine);
+  if (status == 0) {
+    list_append(&engine->queue, &job->link);
+    if (!engine->current)
+      pthread_cond_signal(&engine->work);
+  }
+  pthread_mutex_unlock(&engine->lock);
+  return status;
+}
+
+int sim_copy_poll(struct copy *copy) {
+  return atomic_load_explicit(&copy->status, memory_order_acquire);
+}
+
+void sim_copy_cancel(struct copy *copy) {
+  int under_way = 1;
+  if (fork_is_child()) { /* the engine is not here, and its lock may be held for ever */
+    atomic_compare_exchange_strong(&copy->status, &under_way, HAUL_ECANCELED);
+    return;
+  }
+  struct engine *engine = job_of(copy)->engine;
+  pthread_mutex_lock(&engine->lock);
+  /* Again after each wait: while an earlier copy at this address was being reported, this one was
+   * in the queue. */
+  while (engine->current == copy && !pthread_equal(pthread_self(), engine->thread)) {
+    engine->abandon = true;
+    pthread_cond_signal(&engine->work);
+    pthread_cond_wait(&engine->done, &engine->lock);
+  }
+  if (engine->current != copy && atomic_load(&copy->status) == 1) {
+    list_remove(&job_of(copy)->link);
+    atomic_store_explicit(&copy->status, HAUL_ECANCELED, memory_order_release);
+  }
+  pthread_mutex_unlock(&engine->lock);
+}

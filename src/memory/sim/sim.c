@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT
+ * An emulated accelerator: device memory that the CPU cannot touch and a DMA engine that can. It is
+ * software and says so wherever it shows its name. */
+#include "memory/sim/sim.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "core/error.h"
+
+struct sim_settings sim_settings;
+
+/* A decimal number without sign, at most `most`; the default where the variable is not set. */
+static int read_number(const char *variable, uint64_t most, uint64_t missing, uint64_t *value) {
+  const char *text = getenv(variable);
+  *value = missing;
+  if (!text)
+    return 0;
+  uint64_t number = 0;
+  bool valid = *text != '\0';
+  for (const char *at = text; *at && valid; at++)
+    valid = *at >= '0' && *at <= '9' && !__builtin_mul_overflow(number, 10, &number) &&
+            !__builtin_add_overflow(number, (uint64_t)(*at - '0'), &number);
+  if (!valid || number > most)
+    return error_set(
+        HAUL_EINVAL, 0, variable,
+        "the emulated accelerator is off: %s is '%.40s'|set it to a whole number from 0 "
+        "to %llu, or unset it",
+        variable, text, (unsigned long long)most);
+  *value = number;
+  return 0;
+}
+
+static int read_settings(struct sim_settings *settings) {
+  uint64_t devices;
+  int status = read_number("HAUL_SIM_DEVICES", SIM_DEVICES_MAX, 1, &devices);
+  if (status == 0)
+    status = read_number("HAUL_SIM_BANDWIDTH", UINT64_C(1) << 50, 0, &settings->bandwidth);
+  if (status == 0)
+    status = read_number("HAUL_SIM_LATENCY_NS", UINT64_C(10000000000), 0, &settings->latency_ns);
+  if (status == 0)
+    status =
+        read_number("HAUL_SIM_MEMORY", UINT64_C(1) << 46, UINT64_C(16) << 30, &settings->memory);
+  settings->devices = status == 0 ? (unsigned)devices : 0;
+  return status;
+}
+
+static int sim_start(void) {
+  int status = read_settings(&sim_settings);
+  if (status != 0)
+    return status;
+  engines_open(sim_settings.devices);
+  return 0;
+}
+
+static void sim_stop(void) {
+  engines_close();
+}
+
+static unsigned sim_devices(void) {
+  return sim_settings.devices;
+}
+
+static void sim_describe(unsigned device, struct haul_device *info) {
+  (void)device;
+  info->emulated = 1;
+  info->numa = -1;
+  info->memory = sim_settings.memory;
+  snprintf(info->name, sizeof info->name, "emulated accelerator");
+  snprintf(info->exports, sizeof info->exports, shm_has_dmabuf() ? "dma-buf (udmabuf)" : "memfd");
+}
+
+static void begin(struct haul_check *check, const char *name) {
+  *check = (struct haul_check){.state = HAUL_CHECK_OK, .backend = "sim"};
+  snprintf(check->name, sizeof check->name, "sim.%s", name);
+}
+
+static void check_devices(struct haul_check *check) {
+  struct sim_settings settings;
+  begin(check, "devices");
+  if (read_settings(&settings) != 0) {
+    check->state = HAUL_CHECK_MISSING;
+    snprintf(check->text, sizeof check->text, "%s", haul_error_last()->text);
+    snprintf(check->remedy, sizeof check->remedy, "unset %.60s", haul_error_last()->object);
+  } else if (settings.devices == 0) {
+    check->state = HAUL_CHECK_LIMITED;
+    snprintf(check->text, sizeof check->text, "emulated accelerators are switched off");
+    snprintf(check->remedy, sizeof check->remedy, "unset HAUL_SIM_DEVICES");
+  } else {
+    snprintf(check->text, sizeof check->text,
+             "%u emulated accelerator%s (software; HAUL_SIM_DEVICES sets how many)",
+             settings.devices, settings.devices == 1 ? "" : "s");
+  }
+}
+
+static void check_dmabuf(struct haul_check *check) {
+  begin(check, "dma-buf");
+  if (shm_has_dmabuf()) {
+    snprintf(check->text, sizeof check->text,
+             "emulated memory can become a real dma-buf (udmabuf)");
+    return;
+  }
+  check->state = HAUL_CHECK_LIMITED;
+  snprintf(check->text, sizeof check->text,
+           "no access to /dev/udmabuf: emulated memory is a memfd");
+  snprintf(check->remedy, sizeof check->remedy,
+           "sudo modprobe udmabuf && sudo setfacl -m u:$USER:rw /dev/udmabuf");
+}
+
+static size_t sim_checks(struct haul_check *checks, size_t room) {
+  struct haul_check all[2];
+  check_devices(&all[0]);
+  check_dmabuf(&all[1]);
+  size_t count = sizeof all / sizeof all[0];
+  for (size_t i = 0; i < count && i < room; i++)
+    checks[i] = all[i];
+  return count;
+}
+
+static int sim_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum) {
+  *sum = XXH3_64bits(sim_view(memory, offset), length);
+  return 0;
+}
+
+const struct provider provider_sim = {
+    .name = "sim",
+    .kind = HAUL_SIM,
+    .emulated = true,
+    .numbered = true,
+    .copy_bytes_per_ns = 12,
+    .copy_latency_ns = 50000,
+    .start = sim_start,
+    .stop = sim_stop,
+    .devices = sim_devices,
+    .describe = sim_describe,
+    .checks = sim_checks,
+    .alloc = sim_alloc,
+    .free = sim_free,
+    .owns = sim_owns,
+    .wrap = sim_wrap,
+    .export = sim_export,
+    .import = sim_import,
+    .dmabuf = sim_dmabuf,
+    .reaches = sim_reaches,
+    .copy_start = sim_copy_start,
+    .copy_poll = sim_copy_poll,
+    .copy_cancel = sim_copy_cancel,
+    .wakes = true,
+    .checksum = sim_checksum,
+};

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT
+ * The emulated accelerator, inside: its settings, its blocks, its engines. */
+#ifndef HAUL_MEMORY_SIM_SIM_H
+#define HAUL_MEMORY_SIM_SIM_H
+
+#include "memory/provider.h"
+#include "memory/shm.h"
+
+#define SIM_DEVICES_MAX 16
+
+extern const struct provider provider_sim;
+
+/* Of every device alike, from the environment; read at start, constant until the last stop. */
+struct sim_settings {
+  unsigned devices;    /* HAUL_SIM_DEVICES: 0 to 16, default 1 */
+  uint64_t bandwidth;  /* HAUL_SIM_BANDWIDTH: bytes a second, 0: what the host's memory allows */
+  uint64_t latency_ns; /* HAUL_SIM_LATENCY_NS: from the call to the first byte */
+  uint64_t memory;     /* HAUL_SIM_MEMORY: bytes a device, default 16 GiB */
+};
+extern struct sim_settings sim_settings;
+
+/* ---- block.c: memory ---- */
+
+/* Bytes of a device. `base` is address space without access, the device's own name for them; the
+ * engine sees them at `view`, which no one outside this folder learns. */
+struct sim_block {
+  char *base, *view;
+  size_t length;  /* whole pages */
+  struct shm shm; /* without footer for private memory */
+  uint16_t device;
+  bool imported, writable;
+  bool counted;           /* against the device's memory */
+  _Atomic uint32_t alive; /* of an own one, for what wraps it */
+  _Atomic uint32_t refs;  /* its memory, and what wraps it */
+};
+
+int sim_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory);
+void sim_free(struct memory *memory);
+int sim_owns(const void *address, size_t length, struct haul_place *place);
+int sim_wrap(void *address, size_t length, struct memory *memory);
+int sim_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
+int sim_import(const struct ticket *ticket, int descriptor, struct memory *memory);
+int sim_dmabuf(struct memory *memory, int *descriptor);
+
+/* Where the engine sees a byte of sim memory. */
+static inline char *sim_view(const struct memory *memory, uint64_t offset) {
+  const struct sim_block *block = memory->state;
+  return block->view + ((char *)memory->address - block->base) + offset;
+}
+
+/* ---- engine.c: a DMA engine a device ---- */
+
+void engines_open(unsigned count);
+/* Ends what is under way with HAUL_ECLOSED and joins the threads. */
+void engines_close(void);
+
+bool sim_reaches(const struct memory *other);
+int sim_copy_start(struct copy *copy);
+int sim_copy_poll(struct copy *copy);
+void sim_copy_cancel(struct copy *copy);
+
+#endif

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+#include "memory/ticket.h"
+
+#include <xxhash.h>
+
+#include "core/error.h"
+#include "core/wire.h"
+
+#define TICKET_MAGIC   0x544c5548u /* "HULT" */
+#define TICKET_VERSION 1
+#define HAS_LAYOUT     1u
+#define SUMMED         (sizeof((struct haul_ticket *)0)->bytes - 8)
+
+static void put_layout(struct wire *wire, const struct haul_tensor *layout) {
+  wire_put8(wire, layout->type);
+  wire_put8(wire, layout->bits);
+  wire_put16(wire, layout->lanes);
+  wire_put32(wire, layout->dimensions);
+  wire_put64(wire, layout->offset);
+  for (size_t i = 0; i < HAUL_TENSOR_DIMENSIONS; i++)
+    wire_put64(wire, (uint64_t)layout->shape[i]);
+  for (size_t i = 0; i < HAUL_TENSOR_DIMENSIONS; i++)
+    wire_put64(wire, (uint64_t)layout->strides[i]);
+}
+
+static void get_layout(struct wire *wire, struct haul_tensor *layout) {
+  layout->type = wire_get8(wire);
+  layout->bits = wire_get8(wire);
+  layout->lanes = wire_get16(wire);
+  layout->dimensions = wire_get32(wire);
+  layout->offset = wire_get64(wire);
+  for (size_t i = 0; i < HAUL_TENSOR_DIMENSIONS; i++)
+    layout->shape[i] = (int64_t)wire_get64(wire);
+  for (size_t i = 0; i < HAUL_TENSOR_DIMENSIONS; i++)
+    layout->strides[i] = (int64_t)wire_get64(wire);
+}
+
+void ticket_pack(const struct ticket *ticket, struct haul_ticket *packed) {
+  static const struct haul_tensor none;
+  memset(packed, 0, sizeof *packed);
+  struct wire wire = wire_over(packed->bytes, SUMMED);
+  wire_put32(&wire, TICKET_MAGIC);
+  wire_put16(&wire, TICKET_VERSION);
+  wire_put16(&wire, ticket->has_layout ? HAS_LAYOUT : 0);
+  wire_put16(&wire, ticket->place.kind);
+  wire_put16(&wire, ticket->place.device);
+  wire_put32(&wire, ticket->rights);
+  wire_put64(&wire, ticket->length);
+  wire_put64(&wire, ticket->offset);
+  wire_put64(&wire, ticket->generation);
+  wire_put_bytes(&wire, ticket->capability, sizeof ticket->capability);
+  wire_put_bytes(&wire, ticket->extra, sizeof ticket->extra);
+  put_layout(&wire, ticket->has_layout ? &ticket->layout : &none);
+  struct wire sum = wire_over(packed->bytes + SUMMED, 8);
+  wire_put64(&sum, XXH3_64bits(packed->bytes, SUMMED));
+}
+
+static int bad_ticket(const char *why) {
+  return error_set(HAUL_ETICKET, 0, NULL,
+                   "%s|send the 256 bytes from haul_region_export as they are", why);
+}
+
+static int check_envelope(const struct haul_ticket *packed, struct wire *wire) {
+  struct wire sum = wire_over(packed->bytes + SUMMED, 8);
+  if (wire_get32(wire) != TICKET_MAGIC)
+    return bad_ticket("these bytes are not a ticket");
+  unsigned version = wire_get16(wire);
+  if (version != TICKET_VERSION)
+    return error_set(HAUL_ETICKET, 0, NULL,
+                     "the ticket has version %u, this library reads version %d|use the same haul "
+                     "on both sides",
+                     version, TICKET_VERSION);
+  if (wire_get64(&sum) != XXH3_64bits(packed->bytes, SUMMED))
+    return bad_ticket("the ticket is damaged");
+  return 0;
+}
+
+static int check_fields(const struct ticket *ticket, unsigned flags) {
+  uint64_t end;
+  if (flags & ~HAS_LAYOUT)
+    return bad_ticket("the ticket carries unknown flags");
+  if (!(ticket->rights & HAUL_READ) || ticket->rights & ~(HAUL_READ | HAUL_WRITE))
+    return bad_ticket("the ticket carries impossible rights");
+  if (ticket->length == 0 || __builtin_add_overflow(ticket->offset, ticket->length, &end) ||
+      end > (uint64_t)INT64_MAX)
+    return bad_ticket("the ticket names an impossible range");
+  if (ticket->has_layout && tensor_check(&ticket->layout, ticket->length) != 0)
+    return bad_ticket("the ticket's layout does not lie within its memory");
+  return 0;
+}
+
+int ticket_unpack(const struct haul_ticket *packed, struct ticket *ticket) {
+  struct wire wire = wire_over(packed->bytes, SUMMED);
+  int status = check_envelope(packed, &wire);
+  if (status != 0)
+    return status;
+  unsigned flags = wire_get16(&wire);
+  *ticket = (struct ticket){.has_layout = flags & HAS_LAYOUT};
+  ticket->place.kind = wire_get16(&wire);
+  ticket->place.device = wire_get16(&wire);
+  ticket->rights = wire_get32(&wire);
+  ticket->length = wire_get64(&wire);
+  ticket->offset = wire_get64(&wire);
+  ticket->generation = wire_get64(&wire);
+  wire_get_bytes(&wire, ticket->capability, sizeof ticket->capability);
+  wire_get_bytes(&wire, ticket->extra, sizeof ticket->extra);
+  get_layout(&wire, &ticket->layout);
+  return check_fields(ticket, flags);
+}
+
+/* Adds to *low or *high how far dimension `i` reaches, in elements; false on overflow. */
+static bool reach(const struct haul_tensor *layout, uint32_t i, int64_t *low, int64_t *high) {
+  int64_t far;
+  if (__builtin_mul_overflow(layout->shape[i] - 1, layout->strides[i], &far))
+    return false;
+  int64_t *bound = far < 0 ? low : high;
+  return !__builtin_add_overflow(*bound, far, bound);
+}
+
+/* Does every element lie in [0, length)? Counted in bits, as elements below a byte are packed. */
+static bool lies_within(const struct haul_tensor *layout, uint64_t length) {
+  int64_t low = 0, high = 0, start, first, last;
+  int64_t element = (int64_t)layout->bits * layout->lanes;
+  for (uint32_t i = 0; i < layout->dimensions; i++)
+    if (!reach(layout, i, &low, &high))
+      return false;
+  if (length > INT64_MAX / 8)
+    length = INT64_MAX / 8;
+  if (layout->offset > length)
+    return false;
+  start = (int64_t)layout->offset * 8;
+  if (__builtin_mul_overflow(low, element, &first) || __builtin_add_overflow(first, start, &first))
+    return false;
+  if (__builtin_add_overflow(high, 1, &high) || __builtin_mul_overflow(high, element, &last) ||
+      __builtin_add_overflow(last, start, &last))
+    return false;
+  return first >= 0 && last <= (int64_t)length * 8;
+}
+
+static int bad_tensor(const char *why) {
+  return error_set(HAUL_EINVAL, 0, "tensor layout",
+                   "%s|shape and strides count elements, offset counts bytes", why);
+}
+
+int tensor_check(const struct haul_tensor *layout, uint64_t length) {
+  if (layout->dimensions > HAUL_TENSOR_DIMENSIONS)
+    return bad_tensor("there are too many dimensions");
+  if (layout->bits == 0 || layout->lanes == 0)
+    return bad_tensor("the elements have no bits");
+  bool empty = false;
+  for (uint32_t i = 0; i < layout->dimensions; i++) {
+    if (layout->shape[i] < 0)
+      return bad_tensor("a dimension is negative");
+    empty |= layout->shape[i] == 0;
+  }
+  if (layout->offset > length)
+    return bad_tensor("the first element lies behind the region");
+  if (!empty && !lies_within(layout, length))
+    return bad_tensor("elements lie outside the region");
+  return 0;
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT
+ * Names: publishing them, answering peers that ask, asking peers. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/sys.h"
+#include "core/wire.h"
+#include "node/node.h"
+
+#define PAGE 24 /* entries of a list that surely fit CONTROL_BODY_MAX */
+
+/* ---- Publishing ---- */
+
+HAUL_API int haul_region_publish(haul_region *region, const char *name, unsigned rights) {
+  uint64_t handle;
+  int code = error_enter("haul_region_publish");
+  if (code)
+    return code;
+  if (!region)
+    return error_set(HAUL_EINVAL, 0, name, "no region|");
+  struct haul_node *node = region->node;
+  if (node_is_closed(node))
+    return error_set(HAUL_ECLOSED, 0, name, "|");
+  if ((rights & HAUL_WRITE) && !region->memory.writable)
+    return error_set(HAUL_EACCESS, 0, name, "the region is an import without the right to write|");
+  return exports_add(node->exports, region, name, rights, &handle);
+}
+
+/* With the loop's lock. */
+static void revoke_everywhere(struct haul_node *node, uint64_t handle, struct haul_region *region) {
+  list_each(item, &node->peers) {
+    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+    for (size_t i = 0; transport_at(i); i++)
+      transport_at(i)->revoke(peer->base.endpoints[i], handle, region);
+  }
+}
+
+static int withdraw(struct haul_node *node, struct haul_region *region, const char *name) {
+  uint64_t handle;
+  loop_lock(node->loop);
+  int code = exports_remove(node->exports, region, name, &handle);
+  if (code == 0)
+    revoke_everywhere(node, handle, region);
+  loop_unlock(node->loop);
+  return code;
+}
+
+HAUL_API int haul_region_unpublish(haul_region *region, const char *name) {
+  int code = error_enter("haul_region_unpublish");
+  if (code)
+    return code;
+  if (!region || !name)
+    return error_set(HAUL_EINVAL, 0, name, "no region or no name|");
+  return withdraw(region->node, region, name);
+}
+
+void names_withdraw(struct haul_node *node, struct haul_region *region) {
+  while (atomic_load(&region->names) > 0 && withdraw(node, region, NULL) == 0)
+    ;
+}
+
+/* ---- Answering ---- */
+
+int names_on_lookup(struct haul_peer *peer, uint32_t request, const uint8_t *body, size_t length) {
+  char name[NAME_MAX_BYTES + 1];
+  uint8_t answer[64];
+  struct export_view view;
+  struct wire in = wire_over(body, length);
+  struct wire out = wire_over(answer, sizeof answer);
+  wire_get_string(&in, name, sizeof name);
+  if (in.failed || wire_left(&in) > 0)
+    return HAUL_EPROTO;
+  int code = exports_find_name(peer->node->exports, name, &view);
+  wire_put32(&out, (uint32_t)code);
+  if (code == 0) {
+    wire_put64(&out, view.handle);
+    wire_put64(&out, view.region->memory.length);
+    wire_put16(&out, view.region->memory.place.kind);
+    wire_put16(&out, view.region->memory.place.device);
+    wire_put32(&out, view.rights);
+    region_put(view.region);
+  }
+  control_send(peer, CONTROL_FOUND, request, answer, sizeof answer - wire_left(&out));
+  return 0;
+}
+
+int names_on_list(struct haul_peer *peer, uint32_t request, const uint8_t *body, size_t length) {
+  char after[NAME_MAX_BYTES + 1];
+  uint8_t answer[CONTROL_BODY_MAX];
+  struct wire in = wire_over(body, length);
+  struct wire out = wire_over(answer, sizeof answer);
+  wire_get_string(&in, after, sizeof after);
+  if (in.failed || wire_left(&in) > 0)
+    return HAUL_EPROTO;
+  struct export_view views[PAGE];
+  size_t count = exports_list(peer->node->exports, after, views, PAGE);
+  wire_put32(&out, (uint32_t)exports_count(peer->node->exports));
+  wire_put16(&out, (uint16_t)count);
+  for (size_t i = 0; i < count; i++) {
+    wire_put64(&out, views[i].length);
+    wire_put16(&out, views[i].place.kind);
+    wire_put16(&out, views[i].place.device);
+    wire_put32(&out, views[i].rights);
+    wire_put_string(&out, views[i].name);
+  }
+  control_send(peer, CONTROL_NAMES, request, answer, sizeof answer - wire_left(&out));
+  return 0;
+}
+
+/* ---- Asking ---- */
+
+struct lookup {
+  struct request request; /* first */
+  const char *name;
+  struct remote_key key;
+};
+
+static int take_found(struct request *request, const uint8_t *body, size_t length) {
+  struct lookup *lookup = (struct lookup *)request;
+  struct wire wire = wire_over(body, length);
+  int32_t status = (int32_t)wire_get32(&wire);
+  if (wire.failed || status > 0 || status < HAUL_EPATH)
+    return HAUL_EPROTO;
+  if (status)
+    return error_set(status, 0, lookup->name,
+                     "the peer publishes no region of this name|see what it has: haul ls NODE");
+  lookup->key.handle = wire_get64(&wire);
+  lookup->key.length = wire_get64(&wire);
+  lookup->key.place.kind = wire_get16(&wire);
+  lookup->key.place.device = wire_get16(&wire);
+  lookup->key.rights = wire_get32(&wire);
+  return wire.failed || wire_left(&wire) > 0 ? HAUL_EPROTO : 0;
+}
+
+HAUL_API int haul_peer_lookup(haul_peer *peer, const char *name, haul_deadline until,
+                              haul_remote **remote) {
+  uint8_t body[NAME_MAX_BYTES + 2];
+  int code = error_enter("haul_peer_lookup");
+  if (code)
+    return code;
+  if (!peer || !remote || !name || strlen(name) > NAME_MAX_BYTES)
+    return error_set(HAUL_EINVAL, 0, NULL, "no peer, no name or one that is too long|");
+  struct wire wire = wire_over(body, sizeof body);
+  wire_put_string(&wire, name);
+  struct lookup lookup = {.request = {.peer = peer, .take = take_found}, .name = name};
+  code = control_ask(&lookup.request, CONTROL_LOOKUP, body, sizeof body - wire_left(&wire), until);
+  if (code)
+    return code;
+  return remote_open(&peer->node->transfers, &peer->base, &lookup.key, name, until, remote);
+}
+
+struct listing {
+  struct request request; /* first */
+  struct haul_published *entries;
+  size_t room, count, total, page;
+  char last[NAME_MAX_BYTES + 1];
+};
+
+static int take_names(struct request *request, const uint8_t *body, size_t length) {
+  struct listing *listing = (struct listing *)request;
+  struct wire wire = wire_over(body, length);
+  listing->total = wire_get32(&wire);
+  listing->page = wire_get16(&wire);
+  for (size_t i = 0; i < listing->page && !wire.failed; i++) {
+    struct haul_published entry;
+    memset(&entry, 0, sizeof entry);
+    entry.length = wire_get64(&wire);
+    entry.place.kind = wire_get16(&wire);
+    entry.place.device = wire_get16(&wire);
+    entry.rights = wire_get32(&wire);
+    wire_get_string(&wire, entry.name, sizeof entry.name);
+    /* Sorted, so that a peer cannot keep us asking. */
+    if (wire.failed || strcmp(entry.name, listing->last) <= 0)
+      return HAUL_EPROTO;
+    memcpy(listing->last, entry.name, sizeof listing->last);
+    if (listing->count < listing->room)
+      listing->entries[listing->count] = entry;
+    listing->count++;
+  }
+  return wire.failed || wire_left(&wire) > 0 ? HAUL_EPROTO : 0;
+}
+
+HAUL_API int haul_peer_list(haul_peer *peer, haul_deadline until, struct haul_published *entries,
+                            size_t *count) {
+  int code = error_enter("haul_peer_list");
+  if (code)
+    return code;
+  if (!peer || !count || (*count > 0 && !entries))
+    return error_set(HAUL_EINVAL, 0, NULL, "no peer or no room for entries|");
+  struct listing listing = {.entries = entries, .room = *count};
+  do {
+    uint8_t body[NAME_MAX_BYTES + 2];
+    struct wire wire = wire_over(body, sizeof body);
+    wire_put_string(&wire, listing.last);
+    listing.request = (struct request){.peer = peer, .take = take_names};
+    code = control_ask(&listing.request, CONTROL_LIST, body, sizeof body - wire_left(&wire), until);
+    if (code)
+      return code;
+  } while (listing.page > 0 && listing.count < listing.total && listing.count < listing.room);
+  *count = listing.count > listing.total ? listing.count : listing.total;
+  return 0;
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT */
+#include "node/node.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/fork.h"
+#include "core/sys.h"
+
+#define MS 1000000LL
+#define S  1000000000LL
+
+HAUL_API const char *haul_version(void) {
+#define TEXT_OF(x)            #x
+#define VERSION_TEXT(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
+  return VERSION_TEXT(HAUL_VERSION_MAJOR, HAUL_VERSION_MINOR, HAUL_VERSION_PATCH);
+}
+
+/* ---- Configuration ---- */
+
+static void set_default(size_t *value, size_t otherwise) {
+  if (*value == 0)
+    *value = otherwise;
+}
+
+static void complete(struct haul_node_config *config) {
+  if (config->liveness_ns == 0)
+    config->liveness_ns = 5 * S;
+  if (config->liveness_ns < 10 * MS)
+    config->liveness_ns = 10 * MS;
+  if (config->transfer_ns == 0)
+    config->transfer_ns = 60 * S;
+  if (config->copy_threads == 0)
+    config->copy_threads = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? 1 : UINT_MAX;
+  if (config->max_peers == 0)
+    config->max_peers = 1024;
+  if (config->max_regions == 0)
+    config->max_regions = 65536;
+  set_default(&config->pool_bytes, (size_t)256 << 20);
+  if (config->pool_bytes == SIZE_MAX)
+    config->pool_bytes = 0;
+  /* A message of the largest size must fit. */
+  if (config->message_window < HAUL_MESSAGE_MAX)
+    config->message_window = HAUL_MESSAGE_MAX;
+  if (config->message_window > ((size_t)1 << 30))
+    config->message_window = (size_t)1 << 30;
+  config->message_window += MESSAGE_COST;
+}
+
+static int read_config(struct haul_node *node, const struct haul_node_config *given) {
+  if (given) {
+    if (given->size < sizeof given->size || given->size > 4096)
+      return error_set(HAUL_EINVAL, 0, NULL,
+                       "a configuration of an impossible size|start from HAUL_NODE_CONFIG_INIT");
+    memcpy(&node->config, given,
+           given->size < sizeof node->config ? given->size : sizeof node->config);
+  }
+  struct haul_node_config *config = &node->config;
+  if (config->progress != HAUL_PROGRESS_THREAD && config->progress != HAUL_PROGRESS_CALLER)
+    return error_set(HAUL_EINVAL, 0, "progress", "not one of enum haul_progress|");
+  if (config->spin_ns < 0 || config->liveness_ns < 0 || config->transfer_ns < 0)
+    return error_set(HAUL_EINVAL, 0, NULL, "a negative time|times are nanoseconds from 0 on");
+  if (config->tcp_rails > 16)
+    return error_set(HAUL_EINVAL, 0, "tcp_rails", "more than 16 rails|");
+  char host[33] = "node";
+  if (config->name && strlen(config->name) >= sizeof node->name)
+    return error_set(HAUL_EINVAL, 0, NULL, "the name is longer than 63 bytes|");
+  if (config->name) {
+    snprintf(node->name, sizeof node->name, "%s", config->name);
+  } else {
+    gethostname(host, sizeof host - 1);
+    snprintf(node->name, sizeof node->name, "%s:%d", host, (int)getpid());
+  }
+  config->name = node->name;
+  complete(config);
+  return 0;
+}
+
+/* ---- Opening ---- */
+
+static void *progress_thread(void *argument) {
+  struct haul_node *node = argument;
+  while (!atomic_load(&node->closing))
+    loop_run(node->loop, HAUL_FOREVER);
+  return NULL;
+}
+
+/* Signals are the application's: the thread blocks them all. */
+static int start_thread(struct haul_node *node) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  int failed = pthread_create(&node->thread, NULL, progress_thread, node);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (failed)
+    return error_set(HAUL_ELIMIT, failed, NULL,
+                     "no thread could be started|raise the limit (ulimit -u), or use "
+                     "HAUL_PROGRESS_CALLER");
+  node->has_thread = true;
+  return 0;
+}
+
+/* Drops peers that failed, and those that nobody here uses any more. */
+static bool sweep(struct poller *poller) {
+  struct haul_node *node = list_entry(poller, struct haul_node, poller);
+  bool dropped = false;
+  list_each_safe(item, &node->peers) {
+    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+    bool left = peer->base.initiator && peer->ready && atomic_load(&peer->uses) == 0;
+    if (!atomic_load(&peer->doomed) && !left)
+      continue;
+    if (left)
+      control_send(peer, CONTROL_GOODBYE, 0, NULL, 0);
+    pthread_mutex_lock(&peer->doom_lock);
+    int code = left ? HAUL_ECLOSED : peer->doom;
+    char reason[192];
+    snprintf(reason, sizeof reason, "%s",
+             left ? "the connection was closed here" : peer->doom_reason);
+    pthread_mutex_unlock(&peer->doom_lock);
+    peer_drop(peer, code, reason);
+    dropped = true;
+  }
+  return dropped;
+}
+
+static int open_parts(struct haul_node *node) {
+  bool thread = node->config.progress == HAUL_PROGRESS_THREAD;
+  int code = loop_open(thread, node->config.spin_ns, &node->loop);
+  if (code == 0)
+    code = heap_open(node, node->config.pool_bytes, &node->heap);
+  if (code == 0)
+    code = exports_open(node->config.max_regions, &node->exports);
+  if (code)
+    return code;
+  node->fabric.loop = node->loop;
+  node->fabric.heap = node->heap;
+  node->fabric.exports = node->exports;
+  node->fabric.config = &node->config;
+  random_bytes(node->fabric.node_id, sizeof node->fabric.node_id);
+  boot_id(node->fabric.boot);
+  transfers_open(&node->fabric, node->config.transfer_ns, &node->transfers);
+  node->has_transfers = true;
+  fabric_open(&node->fabric);
+  loop_lock(node->loop);
+  loop_poller(node->loop, &node->poller, sweep);
+  loop_unlock(node->loop);
+  return thread ? start_thread(node) : 0;
+}
+
+HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **out) {
+  int code = error_enter("haul_node_open");
+  if (code)
+    return code;
+  if (!out)
+    return error_set(HAUL_EINVAL, 0, NULL, "no place for the node|");
+  int failed = fork_watch();
+  if (failed)
+    return error_system(failed, NULL, "madvise");
+  struct haul_node *node = alloc_zero(1, sizeof *node);
+  if (!node)
+    return error_memory("node");
+  atomic_store(&node->refs, 1);
+  list_init(&node->listeners);
+  list_init(&node->handshakes);
+  list_init(&node->peers);
+  list_init(&node->inbox);
+  list_init(&node->poller.link);
+  pthread_mutex_init(&node->inbox_lock, NULL);
+  code = read_config(node, config);
+  if (code == 0)
+    code = open_parts(node);
+  if (code) {
+    struct haul_error error;
+    error_save(&error);
+    haul_node_close(node);
+    return error_restore(&error);
+  }
+  *out = node;
+  return 0;
+}
+
+/* ---- Closing ---- */
+
+void node_retain(struct haul_node *node) {
+  atomic_fetch_add(&node->refs, 1);
+}
+
+void node_put(struct haul_node *node) {
+  if (atomic_fetch_sub(&node->refs, 1) != 1)
+    return;
+  message_clear(node);
+  if (node->has_transfers)
+    transfers_close(&node->transfers);
+  exports_close(node->exports);
+  if (node->heap)
+    heap_close(node->heap);
+  loop_close(node->loop);
+  pthread_mutex_destroy(&node->inbox_lock);
+  alloc_free(node);
+}
+
+bool node_is_closed(struct haul_node *node) {
+  return atomic_load(&node->closing);
+}
+
+/* In a child there are no threads but this one, locks may be held by nobody, and what the sockets
+ * and the event descriptors refer to is the parent's: descriptors are closed and nothing else. */
+static void close_in_child(struct haul_node *node) {
+  list_each(item, &node->listeners) close(list_entry(item, struct listener, link)->fd);
+  list_each(item, &node->peers) {
+    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+    close(peer->fd);
+    for (size_t i = 0; transport_at(i); i++)
+      if (transport_at(i)->forked && peer->base.endpoints[i])
+        transport_at(i)->forked(peer->base.endpoints[i]);
+  }
+  loop_forked(node->loop);
+}
+
+HAUL_API void haul_node_close(haul_node *node) {
+  if (!node)
+    return;
+  if (fork_is_child()) {
+    close_in_child(node);
+    return;
+  }
+  atomic_store(&node->closing, true);
+  if (node->loop)
+    loop_end(node->loop);
+  if (node->has_thread)
+    pthread_join(node->thread, NULL);
+  if (node->has_transfers) {
+    loop_lock(node->loop);
+    listen_stop(node);
+    list_each_safe(item, &node->peers) {
+      struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+      control_send(peer, CONTROL_GOODBYE, 0, NULL, 0);
+      peer_drop(peer, HAUL_ECLOSED, "the node was closed");
+    }
+    loop_poller_stop(node->loop, &node->poller);
+    loop_unlock(node->loop);
+    fabric_close(&node->fabric);
+    exports_clear(node->exports);
+  }
+  message_clear(node);
+  node_put(node);
+}
+
+/* ---- Progress ---- */
+
+HAUL_API int haul_node_fd(haul_node *node) {
+  int code = error_enter("haul_node_fd");
+  return code ? code : loop_descriptor(node->loop);
+}
+
+static bool has_news(void *user) {
+  struct haul_node *node = user;
+  return loop_quiet(node->loop);
+}
+
+HAUL_API int haul_node_progress(haul_node *node, haul_deadline until) {
+  int code = error_enter("haul_node_progress");
+  if (code)
+    return code;
+  if (node_is_closed(node))
+    return error_set(HAUL_ECLOSED, 0, NULL, "|");
+  if (!node->has_thread)
+    return loop_run(node->loop, until);
+  node_retain(node);
+  loop_descriptor(node->loop); /* from now on news is noted */
+  int events = loop_wait(node->loop, has_news, NULL, node, until) ? 1 : 0;
+  node_put(node);
+  return events;
+}

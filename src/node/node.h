@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT
+ * This process's end: what the files of this folder share.
+ *
+ *   node.c       open, close, progress
+ *   listen.c     listeners, and connections whose handshake is not over
+ *   handshake.c  the first bytes of a connection, packed and parsed
+ *   peer.c       connecting, dropping, liveness
+ *   control.c    frames on the control connection
+ *   names.c      publishing, looking up, listing
+ *   message.c    messages and events
+ *   regions.c    the public calls on regions
+ *   info.c       devices, checks, counters
+ *
+ * Locks, in the order in which they are taken: the loop's; a peer's `send_lock`; the node's
+ * `inbox_lock`. The loop's guards all that has no other lock named. */
+#ifndef HAUL_NODE_NODE_H
+#define HAUL_NODE_NODE_H
+
+#include <pthread.h>
+
+#include "core/sock.h"
+#include "fabric/exports.h"
+#include "node/handshake.h"
+#include "transfer/transfer.h"
+
+#define CONTROL_HEAD     16u
+#define CONTROL_BODY_MAX 8192u   /* of every frame but a message */
+#define CONTROL_QUEUE    262144u /* bytes of answers that a peer may leave unread */
+#define MESSAGE_COST     64u     /* what a message counts besides its bytes */
+
+struct control_frame {
+  uint16_t type;
+  uint32_t length, request;
+};
+
+enum control_type {
+  CONTROL_READY = 1, /* the initiator's channels are made */
+  CONTROL_PING = 2,
+  CONTROL_GOODBYE = 3,
+  CONTROL_LOOKUP = 4,  /* name */
+  CONTROL_FOUND = 5,   /* status i32; handle, length, place, rights */
+  CONTROL_LIST = 6,    /* name to go on behind */
+  CONTROL_NAMES = 7,   /* total u32, count u16; entries */
+  CONTROL_MESSAGE = 8, /* tag u64; bytes */
+  CONTROL_CREDIT = 9   /* u32 bytes that were taken out of the inbox */
+};
+
+/* A frame that waits to be sent. */
+struct outgoing {
+  struct list link;
+  size_t length, sent;
+  bool answer; /* counts against CONTROL_QUEUE */
+  uint8_t bytes[];
+};
+
+/* Somebody waits for the peer's answer. Lives on the asker's stack. */
+struct request {
+  struct list link; /* peer->requests */
+  struct haul_peer *peer;
+  uint32_t id;
+  bool done;
+  int code;
+  /* Reads the answer's body; with the loop's lock. */
+  int (*take)(struct request *request, const uint8_t *body, size_t length);
+  struct haul_error error;
+};
+
+struct incoming {
+  struct list link; /* node->inbox */
+  int kind;
+  struct haul_peer *peer; /* a use */
+  uint64_t tag;
+  size_t length;
+  uint8_t bytes[];
+};
+
+struct haul_peer {
+  struct link base;       /* what transports see; first */
+  struct haul_node *node; /* a reference */
+  struct list list;       /* node->peers, while it is connected */
+  _Atomic uint32_t refs;  /* of the memory */
+  _Atomic uint32_t uses;  /* the application's: handles, remotes, messages */
+  bool ready;             /* the JOINED event was queued, or it is the initiator's side */
+  uint8_t token[16];
+  char companion[64];
+  struct address address; /* initiator: to dial more */
+  char address_text[160];
+
+  pthread_mutex_t doom_lock; /* the two below */
+  int doom;                  /* link.fail was called: drop it */
+  char doom_reason[192];
+  _Atomic bool doomed;
+
+  /* Receiving. */
+  int fd;
+  struct watch watch;
+  struct timer timer;
+  uint8_t inbox[CONTROL_HEAD + CONTROL_BODY_MAX];
+  size_t inbox_length;
+  struct incoming *message; /* being received */
+  size_t message_got;
+  struct list requests;
+  uint32_t next_request;
+  size_t unread;     /* bytes and costs of its messages in the inbox; inbox_lock */
+  size_t credit_due; /* taken out and not told yet; inbox_lock */
+
+  /* Sending. */
+  pthread_mutex_t send_lock; /* the rest */
+  struct list outgoing;
+  size_t answers; /* bytes of answers in it */
+  size_t credit;  /* bytes of messages that the peer has room for */
+  int64_t sent_at;
+  bool closed; /* fd is closed */
+};
+
+struct listener {
+  struct list link;
+  struct haul_node *node;
+  struct watch watch;
+  struct address address;
+  int fd;
+  bool companion; /* takes channels only */
+};
+
+struct haul_node {
+  _Atomic uint32_t refs; /* the opener, peers, calls that wait */
+  _Atomic bool closing;
+  struct haul_node_config config;
+  char name[64];
+  struct loop *loop;
+  struct heap *heap;
+  struct exports *exports;
+  struct fabric fabric;
+  struct transfers transfers;
+  bool has_transfers;
+  pthread_t thread;
+  bool has_thread;
+  char companion[64]; /* the abstract socket's name; empty when there is none */
+  struct list listeners, handshakes, peers;
+  unsigned handshake_count, peer_count;
+  struct poller poller; /* drops what is to be dropped */
+  pthread_mutex_t inbox_lock;
+  struct list inbox;
+};
+
+#define MESSAGE_WINDOW(node) ((uint32_t)(node)->config.message_window)
+
+void node_retain(struct haul_node *node);
+void node_put(struct haul_node *node);
+bool node_is_closed(struct haul_node *node);
+
+/* listen.c; with the loop's lock. */
+int listen_on(struct haul_node *node, struct address *address, bool companion);
+void listen_stop(struct haul_node *node);
+
+/* peer.c; with the loop's lock unless it says otherwise. */
+int peer_new(struct haul_node *node, int fd, const uint8_t boot[16], const char *name, bool local,
+             bool loopback, uint32_t credit, struct haul_peer **peer); /* takes fd on success */
+int peer_start(struct haul_peer *peer);
+void peer_drop(struct haul_peer *peer, int code, const char *reason);
+void peer_ref(struct haul_peer *peer);                                /* any time */
+void peer_unref(struct haul_peer *peer);                              /* any time */
+void peer_doom(struct haul_peer *peer, int code, const char *reason); /* any time */
+struct haul_peer *peer_by_token(struct haul_node *node, const uint8_t token[16]);
+
+/* control.c */
+int control_parse(const uint8_t head[CONTROL_HEAD], struct control_frame *frame);
+void control_receive(struct haul_peer *peer); /* with the loop's lock */
+/* Queues and sends; any time. HAUL_EPEER, HAUL_ENOMEM. `tag` goes before the bytes of a message. */
+int control_send(struct haul_peer *peer, enum control_type type, uint32_t request, const void *body,
+                 size_t length);
+int control_send_message(struct haul_peer *peer, uint64_t tag, const void *bytes, size_t length);
+void control_pump(struct haul_peer *peer);  /* with send_lock */
+void control_clear(struct haul_peer *peer); /* with send_lock */
+/* Asks and waits for the answer; without locks. */
+int control_ask(struct request *request, enum control_type type, const void *body, size_t length,
+                haul_deadline until);
+
+/* names.c; with the loop's lock. 0 or HAUL_EPROTO. */
+int names_on_lookup(struct haul_peer *peer, uint32_t request, const uint8_t *body, size_t length);
+int names_on_list(struct haul_peer *peer, uint32_t request, const uint8_t *body, size_t length);
+/* Takes every name of the region back; without locks. */
+void names_withdraw(struct haul_node *node, struct haul_region *region);
+
+/* message.c */
+void message_event(struct haul_peer *peer, int kind);
+/* A message of `length` bytes begins: NULL for want of memory, with *code; or when the peer exceeds
+ * its window, with HAUL_EPROTO. */
+struct incoming *message_begin(struct haul_peer *peer, uint64_t tag, size_t length, int *code);
+void message_queue(struct haul_peer *peer, struct incoming *message);
+void message_clear(struct haul_node *node);
+
+#endif

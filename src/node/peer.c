@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: MIT
+ * A peer from its connection to its end. `refs` keep the memory, `uses` are the application's; the
+ * node holds one reference while the peer is in its list. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/sys.h"
+#include "node/node.h"
+
+/* ---- References ---- */
+
+void peer_ref(struct haul_peer *peer) {
+  atomic_fetch_add(&peer->refs, 1);
+}
+
+void peer_unref(struct haul_peer *peer) {
+  if (atomic_fetch_sub(&peer->refs, 1) != 1)
+    return;
+  struct haul_node *node = peer->node;
+  link_destroy_endpoints(&peer->base);
+  if (peer->message)
+    alloc_free(peer->message);
+  control_clear(peer);
+  pthread_mutex_destroy(&peer->send_lock);
+  pthread_mutex_destroy(&peer->doom_lock);
+  alloc_free(peer);
+  node_put(node);
+}
+
+static void use(struct haul_peer *peer) {
+  atomic_fetch_add(&peer->uses, 1);
+  peer_ref(peer);
+}
+
+/* The sweep of the node ends a connection that nobody here uses any more. */
+static void unuse(struct haul_peer *peer) {
+  if (atomic_fetch_sub(&peer->uses, 1) == 1 && peer->base.initiator &&
+      !atomic_load(&peer->base.ended))
+    loop_wake(peer->node->loop);
+  peer_unref(peer);
+}
+
+static void retain_link(struct link *link) {
+  use((struct haul_peer *)link);
+}
+
+static void put_link(struct link *link) {
+  unuse((struct haul_peer *)link);
+}
+
+void peer_doom(struct haul_peer *peer, int code, const char *reason) {
+  pthread_mutex_lock(&peer->doom_lock);
+  if (!peer->doom) {
+    peer->doom = code;
+    snprintf(peer->doom_reason, sizeof peer->doom_reason, "%s", reason);
+    atomic_store(&peer->doomed, true);
+  }
+  pthread_mutex_unlock(&peer->doom_lock);
+  loop_wake(peer->node->loop);
+}
+
+static void fail_link(struct link *link, int code, const char *reason) {
+  peer_doom((struct haul_peer *)link, code, reason);
+}
+
+/* ---- Life in the loop ---- */
+
+static void on_control(struct watch *watch, uint32_t events) {
+  struct haul_peer *peer = list_entry(watch, struct haul_peer, watch);
+  peer_ref(peer);
+  if (events & EPOLLOUT) {
+    pthread_mutex_lock(&peer->send_lock);
+    control_pump(peer);
+    pthread_mutex_unlock(&peer->send_lock);
+  }
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) && !atomic_load(&peer->base.ended))
+    control_receive(peer);
+  peer_unref(peer);
+}
+
+/* Four times a liveness bound: something is sent, so that the peer hears it, and a peer that was
+ * not heard for the bound is gone. */
+static void on_tick(struct timer *timer) {
+  struct haul_peer *peer = list_entry(timer, struct haul_peer, timer);
+  struct haul_node *node = peer->node;
+  int64_t bound = node->config.liveness_ns, now = clock_now();
+  if (now - atomic_load(&peer->base.heard) > bound) {
+    peer_drop(peer, HAUL_EPEER, "nothing was heard of it for the liveness bound");
+    return;
+  }
+  pthread_mutex_lock(&peer->send_lock);
+  bool silent = now - peer->sent_at > bound / 4;
+  pthread_mutex_unlock(&peer->send_lock);
+  if (silent)
+    control_send(peer, CONTROL_PING, 0, NULL, 0);
+  loop_timer(node->loop, timer, now + bound / 4);
+}
+
+int peer_new(struct haul_node *node, int fd, const uint8_t boot[16], const char *name, bool local,
+             bool loopback, uint32_t credit, struct haul_peer **out) {
+  static const uint8_t no_boot[16];
+  struct haul_peer *peer = alloc_zero(1, sizeof *peer);
+  if (!peer)
+    return error_memory("peer");
+  struct link *link = &peer->base;
+  link->fabric = &node->fabric;
+  snprintf(link->name, sizeof link->name, "%s", name);
+  link->same_host = memcmp(boot, no_boot, 16) != 0 && memcmp(boot, node->fabric.boot, 16) == 0;
+  link->local = local;
+  link->loopback = loopback;
+  link->fail = fail_link;
+  link->retain = retain_link;
+  link->put = put_link;
+  list_init(&link->writes);
+  atomic_store(&link->heard, clock_now());
+  peer->node = node;
+  node_retain(node);
+  atomic_store(&peer->refs, 1);
+  list_init(&peer->list);
+  list_init(&peer->requests);
+  list_init(&peer->outgoing);
+  pthread_mutex_init(&peer->send_lock, NULL);
+  pthread_mutex_init(&peer->doom_lock, NULL);
+  timer_init(&peer->timer, on_tick);
+  random_bytes(peer->token, sizeof peer->token);
+  peer->fd = fd;
+  peer->closed = true; /* until peer_start */
+  peer->credit = credit;
+  int code = link_create_endpoints(link);
+  if (code) {
+    peer_unref(peer);
+    return code;
+  }
+  *out = peer;
+  return 0;
+}
+
+int peer_start(struct haul_peer *peer) {
+  struct haul_node *node = peer->node;
+  peer_ref(peer);
+  list_append(&node->peers, &peer->list);
+  node->peer_count++;
+  pthread_mutex_lock(&peer->send_lock);
+  peer->closed = false;
+  peer->sent_at = clock_now();
+  pthread_mutex_unlock(&peer->send_lock);
+  loop_timer(node->loop, &peer->timer, clock_now() + node->config.liveness_ns / 4);
+  if (node_is_closed(node))
+    return error_set(HAUL_ECLOSED, 0, peer->base.name, "|");
+  return loop_watch(node->loop, &peer->watch, peer->fd, EPOLLIN, on_control);
+}
+
+/* Ends whoever waits for the peer's answers. */
+static void fail_requests(struct haul_peer *peer, int code, const char *reason) {
+  for (struct list *item; (item = list_take(&peer->requests));) {
+    struct request *request = list_entry(item, struct request, link);
+    request->code = error_set(code, 0, peer->base.name, "%s|connect again", reason);
+    error_save(&request->error);
+    request->done = true;
+  }
+}
+
+void peer_drop(struct haul_peer *peer, int code, const char *reason) {
+  struct haul_node *node = peer->node;
+  struct link *link = &peer->base;
+  if (atomic_load(&link->ended))
+    return;
+  bool listed = !list_empty(&peer->list);
+  snprintf(link->ended_reason, sizeof link->ended_reason, "%s", reason);
+  atomic_store(&link->ended, code);
+  list_remove(&peer->list);
+  loop_timer_stop(&peer->timer);
+  loop_unwatch(node->loop, &peer->watch);
+  transfers_abort(&node->transfers, NULL, link, code, reason);
+  link_stop(link, code);
+  pthread_mutex_lock(&peer->send_lock);
+  peer->closed = true;
+  control_clear(peer);
+  close(peer->fd);
+  peer->fd = -1;
+  pthread_mutex_unlock(&peer->send_lock);
+  fail_requests(peer, code, reason);
+  if (peer->ready)
+    message_event(peer, HAUL_PEER_LEFT);
+  loop_news(node->loop);
+  if (listed) {
+    node->peer_count--;
+    peer_unref(peer);
+  }
+}
+
+struct haul_peer *peer_by_token(struct haul_node *node, const uint8_t token[16]) {
+  list_each(item, &node->peers) {
+    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+    if (!peer->base.initiator && memcmp(peer->token, token, 16) == 0)
+      return peer;
+  }
+  return NULL;
+}
+
+/* ---- Connecting ---- */
+
+static int refused(const struct welcome *welcome, const char *address) {
+  if (welcome->code == HAUL_EVERSION || welcome->lowest > PROTOCOL_HIGHEST ||
+      welcome->highest < PROTOCOL_LOWEST)
+    return error_set(
+        HAUL_EVERSION, 0, address,
+        "the peer speaks versions %u to %u, this side %d to %d|install the same version "
+        "of haul on both sides",
+        welcome->lowest, welcome->highest, PROTOCOL_LOWEST, PROTOCOL_HIGHEST);
+  return error_set(welcome->code, 0, address, "the peer refused: %s|see its log", welcome->reason);
+}
+
+static int exchange(int fd, const struct hello *hello, const char *address, haul_deadline until,
+                    struct welcome *welcome) {
+  uint8_t bytes[HANDSHAKE_MAX];
+  size_t length = hello_pack(hello, bytes);
+  int code = sock_send_all(fd, bytes, length, until);
+  if (code == 0)
+    code = sock_receive_all(fd, bytes, HANDSHAKE_HEAD, until);
+  if (code)
+    return code;
+  int body = welcome_body(bytes);
+  if (body < 0)
+    return error_set(HAUL_EPROTO, 0, address,
+                     "what listens there is no haul node|check the address and the port");
+  code = sock_receive_all(fd, bytes + HANDSHAKE_HEAD, (size_t)body, until);
+  if (code)
+    return code;
+  code = welcome_parse(bytes, HANDSHAKE_HEAD + (size_t)body, welcome);
+  if (code == HAUL_EPROTO)
+    return error_set(code, 0, address, "its answer is damaged|check the address and the port");
+  return code || welcome->version == 0 ? refused(welcome, address) : 0;
+}
+
+static void start_hello(const struct haul_node *node, enum role role, struct hello *hello) {
+  *hello = (struct hello){.lowest = PROTOCOL_LOWEST,
+                          .highest = PROTOCOL_HIGHEST,
+                          .role = (uint8_t)role,
+                          .message_window = MESSAGE_WINDOW(node)};
+  memcpy(hello->node_id, node->fabric.node_id, 16);
+  memcpy(hello->boot, node->fabric.boot, 16);
+  snprintf(hello->name, sizeof hello->name, "%s", node->name);
+}
+
+static int dial(struct link *link, const struct transport *transport, bool local, unsigned index,
+                haul_deadline until, int *descriptor) {
+  struct haul_peer *peer = (struct haul_peer *)link;
+  struct address address = peer->address;
+  struct hello hello;
+  struct welcome welcome;
+  if (local && !link->local) {
+    if (!peer->companion[0])
+      return error_set(HAUL_ENOPATH, 0, link->name, "the peer has none|");
+    address_abstract(peer->companion, &address);
+  }
+  int code = sock_connect(&address, peer->address_text, until, descriptor);
+  if (code)
+    return code;
+  start_hello(peer->node, ROLE_CHANNEL, &hello);
+  memcpy(hello.token, peer->token, 16);
+  snprintf(hello.transport, sizeof hello.transport, "%s", transport->name);
+  hello.index = (uint16_t)index;
+  code = exchange(*descriptor, &hello, peer->address_text, until, &welcome);
+  if (code)
+    close(*descriptor);
+  return code;
+}
+
+/* The control connection: an unstarted peer. */
+static int connect_control(struct haul_node *node, const char *text, haul_deadline until,
+                           struct haul_peer **out) {
+  struct address address;
+  struct hello hello;
+  struct welcome welcome;
+  int fd;
+  int code = address_parse(text, &address);
+  if (code == 0)
+    code = sock_connect(&address, text, until, &fd);
+  if (code)
+    return code;
+  start_hello(node, ROLE_CONTROL, &hello);
+  code = exchange(fd, &hello, text, until, &welcome);
+  if (code == 0) {
+    loop_lock(node->loop);
+    code = peer_new(node, fd, welcome.boot, welcome.name, address.local, address.loopback,
+                    welcome.message_window, out);
+    loop_unlock(node->loop);
+  }
+  if (code) {
+    close(fd);
+    return code;
+  }
+  struct haul_peer *peer = *out;
+  peer->base.initiator = true;
+  peer->base.dial = dial;
+  peer->address = address;
+  snprintf(peer->address_text, sizeof peer->address_text, "%s", text);
+  memcpy(peer->token, welcome.token, sizeof peer->token);
+  snprintf(peer->companion, sizeof peer->companion, "%s", welcome.companion);
+  return 0;
+}
+
+HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadline until,
+                               haul_peer **out) {
+  struct haul_peer *peer = NULL;
+  int code = error_enter("haul_peer_connect");
+  if (code)
+    return code;
+  if (!out)
+    return error_set(HAUL_EINVAL, 0, address, "no place for the peer|");
+  code = connect_control(node, address, until, &peer);
+  if (code)
+    return code;
+  use(peer);
+  loop_lock(node->loop);
+  code = peer_start(peer);
+  if (code)
+    peer_drop(peer, code, haul_error_last()->text);
+  loop_unlock(node->loop);
+  peer_unref(peer);
+  if (code == 0) {
+    link_connect(&peer->base, until);
+    code = control_send(peer, CONTROL_READY, 0, NULL, 0);
+    loop_lock(node->loop);
+    peer->ready = true;
+    loop_unlock(node->loop);
+  }
+  if (code) {
+    unuse(peer);
+    return code;
+  }
+  *out = peer;
+  return 0;
+}
+
+/* ---- Handles ---- */
+
+HAUL_API haul_peer *haul_peer_retain(haul_peer *peer) {
+  if (peer)
+    use(peer);
+  return peer;
+}
+
+HAUL_API void haul_peer_close(haul_peer *peer) {
+  if (peer)
+    unuse(peer);
+}
+
+HAUL_API const char *haul_peer_name(const haul_peer *peer) {
+  return peer ? peer->base.name : "";
+}
+
+HAUL_API int haul_peer_status(haul_peer *peer) {
+  int code = error_enter("haul_peer_status");
+  if (code)
+    return code;
+  if (!peer)
+    return error_set(HAUL_EINVAL, 0, NULL, "no peer|");
+  int ended = atomic_load(&peer->base.ended);
+  return ended ? error_set(ended, 0, peer->base.name, "%s|connect again", peer->base.ended_reason)
+               : 0;
+}

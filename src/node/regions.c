@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT
+ * The public calls on regions. */
+#include <string.h>
+
+#include "core/error.h"
+#include "core/sys.h"
+#include "memory/copy.h"
+#include "memory/ticket.h"
+#include "node/node.h"
+
+static int enter(const char *call, const struct haul_node *node, struct haul_region **region) {
+  int code = error_enter(call);
+  if (code == 0 && (!node || !region))
+    code = error_set(HAUL_EINVAL, 0, NULL, "no node, or no place for the region|");
+  return code;
+}
+
+HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t length,
+                               unsigned flags, haul_region **region) {
+  int code = enter("haul_region_alloc", node, region);
+  return code ? code : heap_alloc(node->heap, place, length, flags, region);
+}
+
+HAUL_API int haul_region_wrap(haul_node *node, void *address, size_t length, haul_region **region) {
+  int code = enter("haul_region_wrap", node, region);
+  return code ? code : heap_wrap(node->heap, address, length, region);
+}
+
+HAUL_API int haul_region_import(haul_node *node, const struct haul_ticket *ticket, int descriptor,
+                                haul_region **region) {
+  int code = enter("haul_region_import", node, region);
+  if (code == 0 && !ticket)
+    code = error_set(HAUL_EINVAL, 0, NULL, "no ticket|");
+  return code ? code : heap_import(node->heap, ticket, descriptor, region);
+}
+
+HAUL_API int haul_region_export(haul_region *region, unsigned rights,
+                                const struct haul_tensor *layout, struct haul_ticket *ticket,
+                                int *descriptor) {
+  int code = error_enter("haul_region_export");
+  if (code)
+    return code;
+  if (!region || !ticket || !descriptor)
+    return error_set(HAUL_EINVAL, 0, NULL, "no region, or no place for the ticket|");
+  return region_export(region, rights, layout, ticket, descriptor);
+}
+
+HAUL_API int haul_ticket_layout(const struct haul_ticket *ticket, struct haul_tensor *layout) {
+  struct ticket unpacked;
+  int code = error_enter("haul_ticket_layout");
+  if (code)
+    return code;
+  if (!ticket || !layout)
+    return error_set(HAUL_EINVAL, 0, NULL, "no ticket, or no place for its layout|");
+  code = ticket_unpack(ticket, &unpacked);
+  if (code)
+    return code;
+  if (!unpacked.has_layout)
+    return error_set(HAUL_ENAME, 0, NULL,
+                     "the ticket carries no layout|give one to haul_region_export");
+  *layout = unpacked.layout;
+  return 0;
+}
+
+HAUL_API void *haul_region_address(const haul_region *region) {
+  return region ? region->memory.address : NULL;
+}
+
+HAUL_API size_t haul_region_length(const haul_region *region) {
+  return region ? region->memory.length : 0;
+}
+
+HAUL_API struct haul_place haul_region_place(const haul_region *region) {
+  return region ? region->memory.place : (struct haul_place){0, 0};
+}
+
+HAUL_API int haul_region_copy(haul_region *to, uint64_t to_offset, haul_region *from,
+                              uint64_t from_offset, size_t length, haul_deadline until) {
+  int code = error_enter("haul_region_copy");
+  if (code)
+    return code;
+  if (!to || !from)
+    return error_set(HAUL_EINVAL, 0, NULL, "no region|");
+  code = region_check(to, to_offset, length);
+  if (code == 0)
+    code = region_check(from, from_offset, length);
+  if (code || length == 0)
+    return code;
+  if (!memory_alive(&to->memory) || !memory_alive(&from->memory))
+    return error_set(HAUL_ESTALE, 0, NULL, "the owner released the memory|import it again");
+  code = copy_wait(&to->memory, to_offset, &from->memory, from_offset, length, until);
+  if (code == 0 && !(memory_alive(&to->memory) && memory_alive(&from->memory)))
+    code = error_set(HAUL_ESTALE, 0, NULL, "the owner released the memory|import it again");
+  return code;
+}
+
+struct leaving {
+  struct haul_node *node;
+  struct haul_region *region;
+};
+
+static bool is_unused(void *user) {
+  struct leaving *leaving = user;
+  return !transfers_use(&leaving->node->transfers, leaving->region);
+}
+
+/* A transfer that was being started by another thread may slip past one round: hence the rounds. */
+static void end_transfers(struct haul_node *node, struct haul_region *region) {
+  struct leaving leaving = {node, region};
+  int64_t bound = clock_after(clock_now(), node->config.liveness_ns);
+  while (!is_unused(&leaving) && clock_now() < bound) {
+    loop_lock(node->loop);
+    transfers_abort(&node->transfers, region, NULL, HAUL_ECANCELED, "its region was released");
+    loop_unlock(node->loop);
+    loop_wait(node->loop, is_unused, NULL, &leaving, clock_after(clock_now(), 1000000));
+  }
+}
+
+HAUL_API void haul_region_release(haul_region *region) {
+  if (!region)
+    return;
+  /* What was never published and is not in use needs nothing but its memory back. */
+  bool plain = atomic_load_explicit(&region->refs, memory_order_acquire) == 1 &&
+               atomic_load_explicit(&region->names, memory_order_relaxed) == 0;
+  if (!plain && error_enter("haul_region_release") == 0) {
+    atomic_store(&region->released, true);
+    names_withdraw(region->node, region);
+    end_transfers(region->node, region);
+  }
+  region_put(region);
+}

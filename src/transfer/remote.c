@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "transfer/transfer.h"
+
+/* ---- Life ---- */
+
+static void bind_one(struct haul_remote *remote, const struct transport *transport,
+                     haul_deadline until) {
+  struct endpoint *endpoint = remote->link->endpoints[transport->index];
+  if (!atomic_load(&endpoint->open))
+    return; /* its own reason stands */
+  if (!transport->bind) {
+    remote->bound[transport->index] = true;
+    return;
+  }
+  if (transport->bind(endpoint, &remote->key, until, &remote->bindings[transport->index]) == 0)
+    remote->bound[transport->index] = true;
+  else
+    snprintf(remote->reasons[transport->index], sizeof remote->reasons[0], "%s",
+             haul_error_last()->text);
+}
+
+int remote_open(struct transfers *transfers, struct link *link, const struct remote_key *key,
+                const char *name, haul_deadline until, struct haul_remote **out) {
+  struct haul_remote *remote = alloc_zero(1, sizeof *remote);
+  if (!remote)
+    return error_memory("remote region");
+  atomic_store(&remote->refs, 1);
+  link->retain(link);
+  remote->link = link;
+  remote->transfers = transfers;
+  remote->key = *key;
+  snprintf(remote->name, sizeof remote->name, "%s", name);
+  const struct transport *transport;
+  for (size_t i = 0; (transport = transport_at(i)); i++)
+    bind_one(remote, transport, until);
+  *out = remote;
+  return 0;
+}
+
+void remote_put(struct haul_remote *remote) {
+  if (atomic_fetch_sub(&remote->refs, 1) != 1)
+    return;
+  const struct transport *transport;
+  for (size_t i = 0; (transport = transport_at(i)); i++)
+    if (remote->bound[i] && transport->unbind)
+      transport->unbind(remote->link->endpoints[i], remote->bindings[i]);
+  for (size_t i = 0; i < ROUTES; i++)
+    alloc_free(atomic_load(&remote->routes[i]));
+  remote->link->put(remote->link);
+  alloc_free(remote);
+}
+
+/* ---- Routes ---- */
+
+static size_t provider_index(const struct provider *provider) {
+  size_t i = 0;
+  while (provider_at(i) && provider_at(i) != provider)
+    i++;
+  return i;
+}
+
+static void estimate_one(struct haul_remote *remote, size_t i, const struct memory *local,
+                         enum haul_operation operation, struct estimate *estimate) {
+  struct endpoint *endpoint = remote->link->endpoints[i];
+  memset(estimate, 0, sizeof *estimate);
+  if (remote->bound[i])
+    endpoint->transport->estimate(endpoint, &remote->key, remote->bindings[i], local, operation,
+                                  estimate);
+  else
+    snprintf(estimate->reason, sizeof estimate->reason, "%s",
+             remote->reasons[i][0] ? remote->reasons[i] : endpoint->reason);
+}
+
+static const struct route *route_of(struct haul_remote *remote, const struct memory *local,
+                                    enum haul_operation operation) {
+  size_t key = (provider_index(local->provider) * 2 + (local->view != NULL)) * 2 +
+               (operation == HAUL_OP_READ);
+  struct route *route = atomic_load_explicit(&remote->routes[key], memory_order_acquire);
+  if (__builtin_expect(route != NULL, 1))
+    return route;
+  route = alloc_zero(1, sizeof *route);
+  if (!route)
+    return NULL;
+  for (size_t i = 0; transport_at(i); i++)
+    estimate_one(remote, i, local, operation, &route->estimates[i]);
+  struct route *nobody = NULL;
+  if (atomic_compare_exchange_strong(&remote->routes[key], &nobody, route))
+    return route;
+  alloc_free(route);
+  return nobody;
+}
+
+static double cost(const struct estimate *estimate, uint64_t bytes) {
+  return estimate->latency_ns + estimate->ns_per_byte * (double)bytes;
+}
+
+/* Why the path cannot be taken; "" when it can. */
+static const char *refusal(struct haul_remote *remote, size_t i, const struct estimate *estimate,
+                           const struct haul_transfer_options *options) {
+  const struct endpoint *endpoint = remote->link->endpoints[i];
+  if (!estimate->open)
+    return estimate->reason[0] ? estimate->reason : "closed";
+  if (!atomic_load_explicit(&endpoint->open, memory_order_relaxed))
+    return endpoint->reason[0] ? endpoint->reason : "closed";
+  if (options && options->only && strcmp(options->only, endpoint->transport->name) != 0)
+    return "another path was asked for";
+  if (options && (options->flags & HAUL_REQUIRE_ZERO_COPY) && !estimate->zero_copy)
+    return "it buffers on the way, and zero copy was asked for";
+  return "";
+}
+
+static int no_path(struct haul_remote *remote, const struct route *route,
+                   const struct haul_transfer_options *options) {
+  char reasons[250] = "";
+  size_t at = 0;
+  int ended = atomic_load(&remote->link->ended);
+  if (ended)
+    return error_set(ended, 0, remote->name, "%s|connect again", remote->link->ended_reason);
+  for (size_t i = 0; transport_at(i) && at < sizeof reasons; i++)
+    at +=
+        (size_t)snprintf(reasons + at, sizeof reasons - at, "%snot %s: %s", i ? "; " : "",
+                         transport_at(i)->name, refusal(remote, i, &route->estimates[i], options));
+  return error_set(HAUL_ENOPATH, 0, remote->name, "|%s", reasons);
+}
+
+int remote_route(struct haul_remote *remote, const struct memory *local,
+                 enum haul_operation operation, uint64_t bytes,
+                 const struct haul_transfer_options *options, size_t *index) {
+  const struct route *route = route_of(remote, local, operation);
+  if (!route)
+    return error_memory("routes");
+  bool found = false;
+  double best = 0;
+  for (size_t i = 0; transport_at(i); i++) {
+    const struct estimate *estimate = &route->estimates[i];
+    if (refusal(remote, i, estimate, options)[0])
+      continue;
+    double here = cost(estimate, bytes);
+    if (found && here >= best)
+      continue;
+    found = true;
+    best = here;
+    *index = i;
+  }
+  return found ? 0 : no_path(remote, route, options);
+}
+
+/* ---- In words ---- */
+
+static void describe(struct haul_remote *remote, size_t i, const struct estimate *estimate,
+                     uint64_t bytes, const struct haul_transfer_options *options, int chosen,
+                     struct haul_path *path) {
+  const char *reason = refusal(remote, i, estimate, options);
+  memset(path, 0, sizeof *path);
+  snprintf(path->name, sizeof path->name, "%s", transport_at(i)->name);
+  path->chosen = (int)i == chosen;
+  path->open = reason[0] == '\0' || path->chosen;
+  path->copies_cpu = estimate->copies_cpu;
+  path->copies_kernel = estimate->copies_kernel;
+  path->copies_dma = estimate->copies_dma;
+  path->zero_copy = estimate->zero_copy;
+  snprintf(path->detail, sizeof path->detail, "%s", estimate->detail);
+  if (path->open)
+    path->cost_ns = cost(estimate, bytes);
+  else
+    snprintf(path->reason, sizeof path->reason, "%s", reason);
+}
+
+/* The chosen one first, then the open ones by cost, then the closed ones. */
+static bool goes_before(const struct haul_path *a, const struct haul_path *b) {
+  if (a->chosen != b->chosen)
+    return a->chosen;
+  if (a->open != b->open)
+    return a->open;
+  return a->open && a->cost_ns < b->cost_ns;
+}
+
+size_t remote_paths(struct haul_remote *remote, const struct memory *local,
+                    enum haul_operation operation, uint64_t bytes,
+                    const struct haul_transfer_options *options, int chosen,
+                    struct haul_path *paths) {
+  const struct route *route = route_of(remote, local, operation);
+  size_t count = 0;
+  for (size_t i = 0; route && transport_at(i); i++) {
+    struct haul_path path;
+    describe(remote, i, &route->estimates[i], bytes, options, chosen, &path);
+    size_t at = count++;
+    for (; at > 0 && goes_before(&path, &paths[at - 1]); at--)
+      paths[at] = paths[at - 1];
+    paths[at] = path;
+  }
+  for (size_t i = 1; i < count; i++)
+    if (paths[i].open && paths[0].chosen)
+      snprintf(paths[i].reason, sizeof paths[i].reason, "estimated %.1f times slower",
+               paths[i].cost_ns / (paths[0].cost_ns > 0 ? paths[0].cost_ns : 1));
+  return count;
+}
+
+/* ---- Public ---- */
+
+HAUL_API uint64_t haul_remote_length(const haul_remote *remote) {
+  return remote ? remote->key.length : 0;
+}
+
+HAUL_API struct haul_place haul_remote_place(const haul_remote *remote) {
+  return remote ? remote->key.place : (struct haul_place){0, 0};
+}
+
+HAUL_API unsigned haul_remote_rights(const haul_remote *remote) {
+  return remote ? remote->key.rights : 0;
+}
+
+HAUL_API void haul_remote_release(haul_remote *remote) {
+  if (remote)
+    remote_put(remote);
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/sys.h"
+#include "transfer/transfer.h"
+
+static void fill(struct haul_transfer *transfer, struct haul_report *report) {
+  struct haul_remote *remote = transfer->remote;
+  int status = atomic_load_explicit(&transfer->status, memory_order_acquire);
+  bool write = transfer->operation == HAUL_OP_WRITE;
+  report->status = status;
+  report->operation = transfer->operation;
+  report->bytes = transfer->bytes;
+  report->pieces = transfer->pieces;
+  report->slices = transfer->immediate ? 1 : transfer->plan.work_count;
+  report->retries = atomic_load(&transfer->retries);
+  report->checksum = status == 0 && (transfer->options.flags & HAUL_CHECKSUM);
+  report->queued_ns = transfer->posted - transfer->called;
+  report->wire_ns = (status == 1 ? clock_now() : transfer->ended) - transfer->posted;
+  report->from = write ? transfer->local.place : remote->key.place;
+  report->to = write ? remote->key.place : transfer->local.place;
+  report->path_count =
+      remote_paths(remote, &transfer->local, transfer->operation, transfer->bytes,
+                   &transfer->options, atomic_load(&transfer->path), report->paths);
+  snprintf(report->peer, sizeof report->peer, "%s", remote->link->name);
+  snprintf(report->name, sizeof report->name, "%s", remote->name);
+}
+
+HAUL_API int haul_transfer_report(haul_transfer *transfer, struct haul_report *report) {
+  int code = error_enter("haul_transfer_report");
+  if (code)
+    return code;
+  if (!transfer || !report || report->size < sizeof report->size)
+    return error_set(HAUL_EINVAL, 0, NULL, "no transfer or no report|start from HAUL_REPORT_INIT");
+  struct haul_report whole;
+  size_t size = report->size < sizeof whole ? report->size : sizeof whole;
+  memset(&whole, 0, sizeof whole);
+  whole.size = report->size;
+  fill(transfer, &whole);
+  memcpy(report, &whole, size);
+  return 0;
+}
+
+/* ---- Words ---- */
+
+struct text {
+  char *at;
+  size_t size;
+  int length; /* that it needs */
+};
+
+static void add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(struct text *text, const char *format, ...) {
+  va_list arguments;
+  size_t used = (size_t)text->length < text->size ? (size_t)text->length : text->size;
+  va_start(arguments, format);
+  int length = vsnprintf(text->size ? text->at + used : NULL, text->size - used, format, arguments);
+  va_end(arguments);
+  if (length > 0)
+    text->length += length;
+}
+
+static void add_bytes(struct text *text, uint64_t bytes) {
+  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = (double)bytes;
+  size_t unit = 0;
+  while (value >= 1024 && unit < 4) {
+    value /= 1024;
+    unit++;
+  }
+  add(text, unit ? "%.2f %s" : "%.0f %s", value, units[unit]);
+}
+
+static void add_time(struct text *text, int64_t ns) {
+  double value = (double)ns;
+  if (ns < 1000)
+    add(text, "%.0f ns", value);
+  else if (ns < 1000000)
+    add(text, "%.1f us", value / 1e3);
+  else if (ns < 1000000000)
+    add(text, "%.1f ms", value / 1e6);
+  else
+    add(text, "%.2f s", value / 1e9);
+}
+
+static void add_heading(struct text *text, const struct haul_report *report) {
+  char from[16], to[16];
+  bool write = report->operation == HAUL_OP_WRITE;
+  haul_place_format(report->from, from, sizeof from);
+  haul_place_format(report->to, to, sizeof to);
+  add(text, "%s ", write ? "write" : "read");
+  add_bytes(text, report->bytes);
+  if (write)
+    add(text, " %s -> %s/%s at %s\n", from, report->peer, report->name, to);
+  else
+    add(text, " %s/%s at %s -> %s\n", report->peer, report->name, from, to);
+}
+
+static void add_result(struct text *text, const struct haul_report *report) {
+  if (report->status < 0)
+    add(text, "  failed: %s\n", haul_error_text(report->status));
+  else if (report->status == 1)
+    add(text, "  still on its way\n");
+}
+
+static void add_chosen(struct text *text, const struct haul_report *report) {
+  const struct haul_path *path = &report->paths[0];
+  add(text, "  path %s", path->name);
+  if (path->detail[0])
+    add(text, ", %s", path->detail);
+  if (report->wire_ns > 0 && report->status == 0)
+    add(text, ", %.2f GB/s", (double)report->bytes / (double)report->wire_ns);
+  add(text, ", ");
+  add_time(text, report->wire_ns);
+  add(text, " (queued ");
+  add_time(text, report->queued_ns);
+  add(text, ")");
+  if (report->retries)
+    add(text, ", %u slices sent again", report->retries);
+  if (report->checksum)
+    add(text, ", checksum verified");
+  add(text, "\n  copies: kernel %u, device DMA %u, CPU %u\n", path->copies_kernel, path->copies_dma,
+      path->copies_cpu);
+}
+
+HAUL_API int haul_report_format(const struct haul_report *report, char *out, size_t size) {
+  struct text text = {out, size, 0};
+  if (size > 0)
+    out[0] = '\0';
+  if (!report || report->size < sizeof *report)
+    return 0;
+  add_heading(&text, report);
+  add_result(&text, report);
+  if (report->path_count > 0 && report->paths[0].chosen)
+    add_chosen(&text, report);
+  for (size_t i = 0; i < report->path_count && i < HAUL_PATHS_MAX; i++)
+    if (!report->paths[i].chosen)
+      add(&text, "  not %s: %s\n", report->paths[i].name, report->paths[i].reason);
+  return text.length;
+}
+
+HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_operation operation,
+                          uint64_t length, const struct haul_transfer_options *options,
+                          struct haul_path *paths, size_t *count) {
+  struct haul_path all[HAUL_PATHS_MAX];
+  size_t chosen = 0;
+  int code = error_enter("haul_explain");
+  if (code)
+    return code;
+  if (!local || !remote || !count || (*count > 0 && !paths) ||
+      (operation != HAUL_OP_WRITE && operation != HAUL_OP_READ))
+    return error_set(HAUL_EINVAL, 0, NULL, "no region, no remote, no room or no such operation|");
+  bool found = remote_route(remote, &local->memory, operation, length, options, &chosen) == 0;
+  size_t all_count = remote_paths(remote, &local->memory, operation, length, options,
+                                  found ? (int)chosen : -1, all);
+  memcpy(paths, all, (all_count < *count ? all_count : *count) * sizeof *paths);
+  *count = all_count;
+  return 0;
+}

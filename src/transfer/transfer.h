@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT
+ * What was asked: transfers, the remote regions that they go to, and the choice of their path.
+ *
+ *   remote.c    a peer's region, what each transport knows of it, and its routes
+ *   plan.c      pieces merged where they touch, sliced where they are large
+ *   transfer.c  one transfer from the call to its end
+ *   report.c    what it says about itself */
+#ifndef HAUL_TRANSFER_TRANSFER_H
+#define HAUL_TRANSFER_TRANSFER_H
+
+#include <pthread.h>
+
+#include "fabric/transport.h"
+
+/* ---- Remote regions ---- */
+
+/* What each transport would cost between one kind of local memory and the remote. */
+struct route {
+  struct estimate estimates[TRANSPORTS_MAX];
+};
+
+#define ROUTES (2 * 2 * PROVIDERS_MAX) /* operation, with or without a view, provider */
+
+struct haul_remote {
+  _Atomic uint32_t refs;
+  struct link *link; /* a reference */
+  struct transfers *transfers;
+  struct remote_key key;
+  bool bound[TRANSPORTS_MAX];
+  void *bindings[TRANSPORTS_MAX];
+  char reasons[TRANSPORTS_MAX][192];    /* why it is not bound */
+  struct route *_Atomic routes[ROUTES]; /* made when first asked for; never change */
+  char name[256];
+};
+
+/* Binds every open transport of the link. Takes over no reference: it makes its own of the link. */
+int remote_open(struct transfers *transfers, struct link *link, const struct remote_key *key,
+                const char *name, haul_deadline until, struct haul_remote **remote);
+void remote_put(struct haul_remote *remote);
+
+/* The best open path for the transfer: 0 and its index, or HAUL_ENOPATH, HAUL_EPEER, … with the
+ * reasons in the detail. */
+int remote_route(struct haul_remote *remote, const struct memory *local,
+                 enum haul_operation operation, uint64_t bytes,
+                 const struct haul_transfer_options *options, size_t *index);
+/* All of them, with costs and reasons; returns how many, at most HAUL_PATHS_MAX. `chosen`: the one
+ * taken, or -1. */
+size_t remote_paths(struct haul_remote *remote, const struct memory *local,
+                    enum haul_operation operation, uint64_t bytes,
+                    const struct haul_transfer_options *options, int chosen,
+                    struct haul_path *paths);
+
+/* ---- Plans ---- */
+
+struct plan {
+  struct haul_piece *pieces;
+  struct work *works; /* `pieces`, `count` and `bytes` are set */
+  uint32_t work_count;
+};
+
+/* What `count` pieces of `bytes` in all need at the most. */
+size_t plan_pieces(size_t count, uint64_t bytes);
+size_t plan_works(size_t count, uint64_t bytes);
+/* Fills arrays of those sizes. */
+void plan_make(struct plan *plan, const struct haul_piece *pieces, size_t count);
+
+/* ---- Transfers ---- */
+
+/* All transfers of a node. */
+struct transfers {
+  struct fabric *fabric;
+  int64_t default_ns;
+  pthread_mutex_t lock; /* the lists below and the links' lists of writes; taken last */
+  struct list running;  /* by deadline */
+  struct list retries;  /* works whose path broke */
+  struct poller poller;
+  struct timer timer;
+  _Atomic int64_t armed; /* what the timer is set to, HAUL_FOREVER when it is not */
+  _Atomic uint64_t started, failed, retried; /* of those that did not end within their call */
+};
+
+int transfers_open(struct fabric *fabric, int64_t default_ns, struct transfers *transfers);
+/* No transfer is running. */
+void transfers_close(struct transfers *transfers);
+/* Ends those that use the region, or all that go to the link (either may be NULL); with the loop's
+ * lock. */
+void transfers_abort(struct transfers *transfers, const struct haul_region *region,
+                     const struct link *link, int code, const char *reason);
+/* Whether one that uses the region is still running. */
+bool transfers_use(struct transfers *transfers, const struct haul_region *region);
+/* The number of the latest write to the link that was started, and whether one up to `number` is
+ * still under way. */
+uint64_t transfers_last_write(struct transfers *transfers, struct link *link);
+bool transfers_writing(struct transfers *transfers, struct link *link, uint64_t number);
+
+struct haul_transfer {
+  struct list link;  /* transfers->running */
+  struct list order; /* link->writes */
+  struct transfers *owner;
+  struct haul_remote *remote;
+  struct haul_region *region; /* a reference while it runs */
+  struct memory local;        /* what the region's was at the call, to describe it later */
+  _Atomic uint32_t refs;
+  _Atomic int status;       /* 1: running; written once, by the last work to end */
+  _Atomic int failure;      /* the first code */
+  _Atomic uint32_t pending; /* works under way, and one for the call that posts them */
+  _Atomic uint32_t retries;
+  _Atomic int path;         /* index of the transport */
+  struct haul_error *error; /* of the first failure; NULL when there was no memory for it */
+  struct haul_transfer_options options;
+  enum haul_operation operation;
+  bool immediate;  /* complete when the call returned: never was in a list */
+  uint64_t number; /* of a write */
+  uint64_t bytes, pieces;
+  int64_t called, posted, ended;
+  haul_deadline deadline;
+  struct plan plan;
+};
+
+#endif

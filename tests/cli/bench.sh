@@ -1,0 +1,73 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# haul bench: all operations, all forms of output.
+here=$(dirname "$0")
+# shellcheck source=tests/cli/lib.sh
+. "$here/lib.sh"
+
+serve --region a=host:4M --region s=sim:0:1M --region locked=host:16M:ro
+
+section "write and read"
+for path in map tcp; do
+  for operation in write read; do
+    expect 0 "$operation over $path" "$HAUL" bench "$unix" --op "$operation" --only "$path" \
+      --sizes 8,4K,1M..4M --region a --duration 0.1 --json
+    holds_json "every size has figures" 'it["region"] == "a" and
+      [r["bytes"] for r in it["results"]] == [8, 4096, 1 << 20, 2 << 20, 4 << 20] and
+      all(r["count"] > 0 and r["gb_per_second"] > 0 and r["path"] == "'$path'"
+          for r in it["results"])'
+    holds_json "percentiles rise" 'all(0 < r["latency_us"]["p50"] <= r["latency_us"]["p90"] <=
+      r["latency_us"]["p99"] <= r["latency_us"]["p99.9"] <= r["latency_us"]["max"]
+      for r in it["results"])'
+  done
+done
+expect 0 "from device to device" "$HAUL" bench "$unix" --region s --place sim:0 --sizes 64K \
+  --duration 0.1 --checksum --depth 3
+expect 0 "the default region for writing" "$HAUL" bench "$tcp" --sizes 64 --duration 0.05 --json
+holds_json "is the largest that may be written" 'it["region"] == "a"'
+expect 0 "the default region for reading" "$HAUL" bench "$tcp" --op read --sizes 64 --duration 0.05 --json
+holds_json "is the largest that may be read" 'it["region"] == "locked"'
+expect 0 "the default sweep" "$HAUL" bench "$unix" --region s --duration 0.02 --json
+holds_json "stops where the region ends" 'it["results"][-1]["bytes"] == 1 << 20'
+expect 1 "a region that may not be written" "$HAUL" bench "$tcp" --region locked --sizes 64
+
+section "messages"
+expect 0 "without an echo" "$HAUL" bench "$tcp" --op message --sizes 8,4K --duration 0.2 --json
+holds_json "there is a rate and no latency" \
+  'all(r["count"] > 0 and r["latency_us"] is None for r in it["results"])'
+complains "no latency: the node sends nothing back"
+serve --echo
+for name in tcp unix; do
+  expect 0 "with an echo over $name" "$HAUL" bench "${!name}" --op message --sizes 8..64,1M \
+    --duration 0.2 --json
+  holds_json "there are both" \
+    'all(r["count"] > 0 and r["latency_us"]["p50"] > 0 for r in it["results"])'
+done
+expect 1 "a node without regions" "$HAUL" bench "$tcp"
+complains "publishes no region that allows write"
+serve --echo --poll --region a=host:1M
+expect 0 "with both sides polling" "$HAUL" bench "$tcp" --op message --sizes 8 --duration 0.2 --poll
+stop "$server"
+holds "a node that polls ends when it is told to" test "$status" = 0
+
+section "forms"
+serve --region a=host:4M
+expect 0 "comma-separated values" "$HAUL" bench "$tcp" --sizes 8,1K --duration 0.05 --csv
+holds "there is a heading and a line a size, of nine fields" \
+  awk -F, 'NF != 9 { bad = 1 } END { exit bad || NR != 3 }' "$work/out"
+if command -v gnuplot >/dev/null; then
+  expect 0 "a picture" "$HAUL" bench "$tcp" --sizes 8..4K --duration 0.05 --plot "$work/it's.svg"
+  holds "it is an SVG picture" grep -q "<svg" "$work/it's.svg"
+  expect 1 "a picture where there is no folder" "$HAUL" bench "$tcp" --sizes 8 --plot "$work/no/a.svg"
+  complains "cannot create"
+else
+  skipped "a picture: there is no gnuplot"
+fi
+mkdir "$work/empty"
+expect 1 "a picture without gnuplot" env PATH="$work/empty" "$HAUL" bench "$tcp" --sizes 8 \
+  --plot "$work/none.svg"
+complains "cannot start gnuplot"
+holds "nothing is left behind" test -z "$(find "$work" -name '*none.svg*')"
+
+finish

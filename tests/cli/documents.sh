@@ -1,0 +1,67 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# Man pages and completion know every command and every option.
+here=$(dirname "$0")
+# shellcheck source=tests/cli/lib.sh
+. "$here/lib.sh"
+root=$here/../..
+
+commands=$("$HAUL" help | sed -n '/^commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' | grep -v '^help$')
+
+options_of() {
+  "$HAUL" help "$1" | sed -n 's/^  --\([a-z-]*\).*/\1/p'
+}
+
+section "man pages"
+holds "there are commands" test -n "$commands"
+holds "the overview names every command" test "$(echo "$commands" | wc -w)" = \
+  "$(grep -c '^\.It Xr haul-' "$root/man/haul.1")"
+for command in $commands; do
+  page=$root/man/haul-$command.1
+  holds "$command has a page, and it is in the overview" \
+    grep -q "^\.It Xr haul-$command 1" "$root/man/haul.1"
+  for option in $(options_of "$command"); do
+    holds "the page of $command explains --$option" grep -q "^\.It Fl -$option\b" "$page"
+  done
+  holds "the page of $command explains nothing else" \
+    cmp <(sed -n 's/^\.It Fl -\([a-z-]*\).*/\1/p' "$page" | sort) <(options_of "$command" | sort)
+  holds "the page has examples and exit statuses" \
+    test "$(grep -c -x -e '.Sh EXAMPLES' -e '.Sh EXIT STATUS' "$page")" = 2
+done
+if command -v groff >/dev/null; then
+  for page in "$root"/man/haul*.1; do
+    holds "$(basename "$page") is well-formed" \
+      test -z "$(groff -mdoc -Tutf8 -ww "$page" 2>&1 >/dev/null)"
+  done
+else
+  skipped "the form of the pages: there is no groff"
+fi
+
+section "completion"
+# completes WORDS… WANTED: what stands after the words is completed to WANTED among others.
+completes() {
+  local wanted=${*: -1}
+  set -- "${@:1:$#-1}"
+  COMP_WORDS=(haul "$@") COMP_CWORD=$# COMP_LINE="haul $*" COMP_POINT=100
+  _haul
+  holds "'haul $*' completes to '$wanted'" grep -qx -e "$wanted" \
+    <(printf '%s\n' "${COMPREPLY[@]}")
+}
+mkdir "$work/bin"
+ln -s "$(realpath "$HAUL")" "$work/bin/haul"
+PATH=$work/bin:$PATH
+# shellcheck source=tools/completion/haul.bash
+. "$root/tools/completion/haul.bash"
+for command in $commands; do
+  completes "${command:0:2}" "$command"
+  completes "$command" --h --help
+done
+completes put file localhost/name --only m map
+completes bench localhost --op mess message
+completes explain s sim:0
+completes help pi pingpong
+cd "$work" && : >weights.bin
+completes put wei weights.bin
+
+finish

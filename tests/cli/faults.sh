@@ -1,0 +1,187 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# What goes wrong: each fault has a clear error, status 1, and costs the other side nothing.
+here=$(dirname "$0")
+# shellcheck source=tests/cli/lib.sh
+. "$here/lib.sh"
+
+random_file "$work/file" 3000001
+serve --region big=host:256M --region small=host:1M --region locked=host:8M:ro \
+  --file file="$work/file":ro
+
+unharmed() {
+  holds "the node is unharmed" timeout 10 "$HAUL" ls "$tcp"
+}
+
+# The folder holds nothing but these files: no temporary ones either.
+holds_only() {
+  local folder=$1
+  shift
+  holds "nothing is left behind in the folder" \
+    test "$(find "$folder" -mindepth 1 -printf '%f\n' | sort | xargs)" = "$*"
+}
+
+section "what is not there"
+expect 1 "put of a missing file" "$HAUL" put "$work/missing" "$tcp/big"
+complains "cannot open .*missing: No such file"
+complains_briefly
+expect 1 "put of a folder" "$HAUL" put "$work" "$tcp/big"
+complains "Is a directory"
+expect 1 "put into an unknown name" "$HAUL" put "$work/file" "$tcp/unknown"
+complains "cannot find the region 'unknown'"
+complains_briefly
+expect 1 "get of an unknown name" "$HAUL" get "$tcp/unknown" "$work/copy"
+holds "no file appeared" test ! -e "$work/copy"
+expect 1 "explain of an unknown name" "$HAUL" explain host "$tcp/unknown"
+expect 1 "bench of an unknown name" "$HAUL" bench "$tcp" --region unknown
+expect 1 "ls where nobody listens" "$HAUL" ls tcp://127.0.0.1:1
+complains "cannot connect to tcp://127.0.0.1:1"
+complains_briefly
+expect 1 "ls of a socket that is not there" "$HAUL" ls "unix://$work/no.sock"
+expect 1 "an address of no known kind" "$HAUL" ls pigeon://loft
+expect 1 "serve of a file that is not there" "$HAUL" serve --listen tcp://127.0.0.1:0 \
+  --file a="$work/missing"
+complains "cannot open"
+expect 1 "serve of an empty file" "$HAUL" serve --listen tcp://127.0.0.1:0 --file a=/dev/null
+unharmed
+
+section "what is taken or not allowed"
+expect 1 "serve on a port in use" "$HAUL" serve --listen "$tcp"
+complains "cannot listen on $tcp"
+complains_briefly
+expect 1 "serve two regions of one name" "$HAUL" serve --listen tcp://127.0.0.1:0 \
+  --region a=host:1M --region a=host:2M
+complains "cannot publish 'a'"
+expect 1 "serve beyond this host without saying so" "$HAUL" serve --listen tcp://0.0.0.0:0
+complains "refused for lack of protection\|insecure"
+expect 1 "put into a read-only region" "$HAUL" put "$work/file" "$tcp/locked"
+complains_briefly
+expect 0 "the read-only region's bytes are as they were" "$HAUL" get "$tcp/file" "$work/copy"
+holds "and come back whole" cmp "$work/file" "$work/copy"
+expect 1 "a path that does not exist" "$HAUL" put "$work/file" "$tcp/big" --only pigeon
+complains_briefly
+unharmed
+
+section "what does not fit"
+expect 1 "a file larger than the region" "$HAUL" put "$work/file" "$tcp/small"
+complains "does not fit: the region has room for 1048576 bytes"
+expect 1 "a file that the offset pushes over the end" "$HAUL" put "$work/file" "$tcp/big" --offset 255M
+expect 1 "an offset beyond the end" "$HAUL" put "$work/file" "$tcp/big" --offset 1T
+expect 1 "a pipe that has more than the region" sh -c "head -c 9M /dev/zero | \"$HAUL\" put - $tcp/small"
+complains "does not fit"
+expect 1 "get of more than the region has" "$HAUL" get "$tcp/small" "$work/more" --length 2M
+expect 1 "get from beyond the end" "$HAUL" get "$tcp/small" "$work/more" --offset 1M
+expect 1 "get of a sum that overflows" "$HAUL" get "$tcp/small" "$work/more" --offset 16 \
+  --length 18446744073709551615
+holds "no file appeared" test ! -e "$work/more"
+expect 1 "explain of more than the region has" "$HAUL" explain host "$tcp/small" --size 2M
+expect 1 "bench of a size that the region has not" "$HAUL" bench "$tcp" --region small --sizes 2M
+expect 1 "bench of a message beyond the limit" "$HAUL" bench "$tcp" --op message --sizes 2M
+unharmed
+
+section "a full disk"
+expect 1 "get into a full device" "$HAUL" get "$tcp/file" /dev/full
+complains "cannot write /dev/full: No space left on device"
+complains_briefly
+mkdir "$work/disk"
+if mount -t tmpfs -o size=1m tmpfs "$work/disk" 2>"$work/err"; then
+  mounts+=("$work/disk")
+  echo before >"$work/disk/kept"
+  expect 1 "get onto a disk that is too small" "$HAUL" get "$tcp/file" "$work/disk/kept"
+  complains "No space left on device"
+  complains_briefly
+  holds_only "$work/disk" kept
+  holds "what was there is there still" grep -q before "$work/disk/kept"
+else
+  skipped "a disk that is too small: $(cat "$work/err")"
+fi
+expect 1 "get into a folder that is not there" "$HAUL" get "$tcp/file" "$work/no/file"
+expect 1 "get onto a folder" "$HAUL" get "$tcp/file" "$work/disk"
+unharmed
+
+section "a node that disappears"
+mkfifo "$work/pipe"
+# put_from_pipe ADDRESS: a put in the background that has sent something and waits for more.
+put_from_pipe() {
+  "$HAUL" put - "$1/big" <"$work/pipe" >"$work/out" 2>"$work/err" &
+  client=$!
+  processes+=("$client")
+  exec 9>"$work/pipe"
+  head -c 12M /dev/zero >&9
+}
+for name in tcp unix; do
+  serve --region big=host:256M
+  put_from_pipe "${!name}"
+  slay "$server"
+  started=$SECONDS
+  wait "$client"
+  status=$?
+  exec 9>&-
+  holds "put over $name ends with status 1 when the node is killed" test "$status" = 1
+  holds "and says so within ten seconds" test $((SECONDS - started)) -le 10
+  complains_briefly
+done
+
+# shellcheck disable=SC2317 # called through await
+is_not_empty() {
+  [[ -n $(ls -A "$1") ]]
+}
+
+# kill_during_get SIGNAL VARIABLE: starts a get of a large region, and sends the signal to the process
+# that the variable names as soon as the temporary file is there. A get that was faster than that is
+# tried again.
+kill_during_get() {
+  local signal=$1 victim=$2 round
+  for round in 1 2 3 4 5; do
+    rm -rf "$work/got"
+    mkdir "$work/got"
+    serve --region big=host:1G
+    "$HAUL" get "$tcp/big" "$work/got/file" >"$work/out" 2>"$work/err" &
+    client=$!
+    processes+=("$client")
+    await 10 is_not_empty "$work/got"
+    { kill "-$signal" "${!victim}" && wait "$client"; } 2>/dev/null
+    status=$?
+    slay "$server"
+    ((status != 0)) && return
+    echo "        the get was faster than the kill (round $round)"
+  done
+}
+kill_during_get KILL server
+holds "get ends with status 1 when the node is killed" test "$status" = 1
+complains_briefly
+holds_only "$work/got"
+kill_during_get TERM client
+holds "get ends with status 1 when it is interrupted" test "$status" = 1
+holds_only "$work/got"
+
+section "a client that disappears"
+serve --region big=host:256M
+put_from_pipe "$tcp"
+slay "$client"
+exec 9>&-
+unharmed
+expect 0 "the next put succeeds" "$HAUL" put "$work/file" "$tcp/big"
+
+section "a file that changes"
+cp "$work/file" "$work/changing"
+serve --region big=host:256M
+expect 0 "put of a file" "$HAUL" put "$work/changing" "$tcp/big" --quiet
+: >"$work/changing"
+expect 0 "put of an empty file moves nothing" "$HAUL" put "$work/changing" "$tcp/big"
+says "nothing to move"
+
+section "no time"
+kill -STOP "$server"
+expect 1 "ls of a node that does not answer" "$HAUL" ls "$tcp" --timeout 0.5
+complains_briefly
+kill -CONT "$server"
+unharmed
+
+section "the end of a node"
+stop "$server"
+holds "serve ends with status 0 when it is told to" test "$status" = 0
+expect 1 "and is gone" "$HAUL" ls "$tcp"
+
+finish

@@ -1,0 +1,160 @@
+# shellcheck shell=bash disable=SC2034
+# SPDX-License-Identifier: MIT
+#
+# What the tests of the command share. A test sources this file, calls `expect`, `holds` and `serve`,
+# and ends with `finish`. $HAUL is the command under test.
+
+set -u
+
+: "${HAUL:?HAUL is to be the path of the haul command}"
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/haul-cli.XXXXXX")
+failures=0
+checks=0
+skips=0
+processes=() # ours, and the only ones that are ever killed
+mounts=()
+
+clean_up() {
+  local one
+  for one in "${processes[@]}"; do
+    kill -KILL "$one" 2>/dev/null
+    wait "$one" 2>/dev/null
+  done
+  for one in "${mounts[@]}"; do
+    umount "$one"
+  done
+  rm -rf "$work"
+}
+trap clean_up EXIT
+trap 'exit 1' INT TERM
+
+passed() {
+  checks=$((checks + 1))
+  echo "ok      $*"
+}
+
+failed() {
+  checks=$((checks + 1))
+  failures=$((failures + 1))
+  echo "FAILED  $*"
+  sed 's/^/        | /' "$work/out" "$work/err" 2>/dev/null | head -n 20
+}
+
+skipped() {
+  skips=$((skips + 1))
+  echo "skipped $*"
+}
+
+section() {
+  echo "-- $*"
+}
+
+# expect STATUS WHAT COMMAND…: output goes to $work/out and $work/err.
+expect() {
+  local wanted=$1 what=$2 got
+  shift 2
+  timeout 60 "$@" >"$work/out" 2>"$work/err"
+  got=$?
+  if [[ $got == "$wanted" ]]; then
+    passed "$what"
+  else
+    failed "$what: exit status $got, expected $wanted"
+  fi
+}
+
+# holds WHAT COMMAND…: the command succeeds; its output is not shown.
+holds() {
+  local what=$1
+  shift
+  if "$@" >/dev/null 2>&1; then passed "$what"; else failed "$what"; fi
+}
+
+# The last command's output, or errors, have a line like this.
+says() {
+  holds "it says '$1'" grep -q -e "$1" "$work/out"
+}
+
+complains() {
+  holds "its error says '$1'" grep -q -e "$1" "$work/err"
+}
+
+# An error is one line, and a hint at most.
+complains_briefly() {
+  holds "the error is a line, and a hint at most" \
+    awk 'NR == 1 && !/^haul: / { bad = 1 } NR == 2 && !/^hint: / { bad = 1 }
+         END { exit bad || NR < 1 || NR > 2 }' "$work/err"
+}
+
+is_json() {
+  holds "the output is JSON" python3 -m json.tool "$work/out"
+}
+
+# json EXPRESSION: of the last output, as `it`.
+json() {
+  python3 -c 'import json, sys
+it = json.load(open(sys.argv[1]))
+print(eval("(" + sys.argv[2] + ")"))' "$work/out" "$1"
+}
+
+# holds_json WHAT EXPRESSION
+holds_json() {
+  local truth
+  truth=$(json "$2" 2>&1)
+  if [[ $truth == True ]]; then passed "$1"; else failed "$1: $truth"; fi
+}
+
+# await SECONDS COMMAND…: until the command succeeds.
+await() {
+  local rounds=$(($1 * 20))
+  shift
+  for ((; rounds > 0; rounds--)); do
+    "$@" >/dev/null 2>&1 && return 0
+    sleep 0.05
+  done
+  return 1
+}
+
+# has_lines COUNT PATTERN FILE
+has_lines() {
+  [[ $(grep -c -e "$2" "$3") == "$1" ]]
+}
+
+# serve OPTIONS…: starts a node on a free port and on a Unix socket. Sets $server, its process, $tcp
+# and $unix, its addresses.
+serve() {
+  local log
+  log=$(mktemp "$work/serve.XXXXXX")
+  unix="unix://$log.sock"
+  "$HAUL" serve --listen tcp://127.0.0.1:0 --listen "$unix" "$@" >"$log" 2>"$log.err" &
+  server=$!
+  processes+=("$server")
+  if ! await 10 has_lines 2 "^listening on " "$log"; then
+    echo "FAILED  haul serve $* does not start:"
+    cat "$log" "$log.err"
+    exit 1
+  fi
+  tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "$log")
+}
+
+# stop PROCESS: as a person would; sets $status.
+stop() {
+  kill -TERM "$1" 2>/dev/null
+  wait "$1"
+  status=$?
+}
+
+# slay PROCESS: at once, and without the shell's word about it.
+slay() {
+  { kill -KILL "$1" && wait "$1"; } 2>/dev/null
+}
+
+random_file() {
+  head -c "$2" /dev/urandom >"$1"
+}
+
+finish() {
+  echo "$((checks - failures)) of $checks checks held, $skips skipped"
+  ((failures == 0))
+  exit
+}

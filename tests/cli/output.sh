@@ -1,0 +1,99 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# Output: JSON that parses, pipes that stay clean, a progress bar on a terminal.
+here=$(dirname "$0")
+# shellcheck source=tests/cli/lib.sh
+. "$here/lib.sh"
+
+random_file "$work/file" 9000000
+exec 8>"$work/ready"
+serve --region a=host:64M --region b=sim:0:8M:ro --name "depot" --ready-fd 8
+exec 8>&-
+
+section "serve"
+holds "the addresses were written to the ready descriptor" \
+  test "$(xargs <"$work/ready")" = "$tcp $unix"
+
+section "ls"
+expect 0 "ls" "$HAUL" ls "$tcp"
+says "^NAME  *SIZE  *PLACE  *RIGHTS$"
+says "^a  *64.00 MiB  *host  *read-write$"
+says "^b  *8.00 MiB  *sim:0  *read$"
+expect 0 "ls --json" "$HAUL" ls "$unix" --json
+holds_json "it has node and regions" 'it["node"] == "depot" and it["regions"] == [
+  {"name": "a", "bytes": 67108864, "place": "host", "rights": "read-write"},
+  {"name": "b", "bytes": 8388608, "place": "sim:0", "rights": "read"}]'
+
+section "info and doctor"
+expect 0 "info" "$HAUL" info
+says "^host "
+says "^sim:0 .*emulated"
+says "^lo "
+says "^map "
+says "^tcp "
+expect 0 "info --json" "$HAUL" info --json
+holds_json "the emulated device is marked" \
+  '{p["place"]: p["emulated"] for p in it["places"]} == {"host": False, "sim:0": True}'
+holds_json "paths and interfaces are there" \
+  '{"map", "tcp"} <= {p["name"] for p in it["paths"]} and "lo" in {i["name"] for i in it["interfaces"]}'
+expect 0 "doctor" "$HAUL" doctor
+says "^STATE  *CHECK  *FOUND$"
+expect 0 "doctor --json" "$HAUL" doctor --json
+holds_json "every check that is not ok has a remedy or a reason" \
+  'all(c["remedy"] or c["text"] for c in it if c["state"] != "ok")'
+good=$(json 'next(c["name"] for c in it if c["state"] == "ok")')
+poor=$(json 'next((c["name"] for c in it if c["state"] != "ok"), "")')
+expect 0 "doctor map shows that backend alone" "$HAUL" doctor map --json
+holds_json "and nothing else" 'it and all(c["backend"] == "map" for c in it)'
+expect 0 "doctor requires a backend that is there" "$HAUL" doctor --require tcp
+expect 0 "doctor requires a check that is ok ($good)" "$HAUL" doctor --require "$good"
+if [[ -n $poor ]]; then
+  expect 1 "doctor requires a check that is not ok ($poor)" "$HAUL" doctor --require "$good" \
+    --require "$poor"
+  complains "^haul: doctor: $poor is "
+else
+  skipped "a check that is not ok: every check of this host is"
+fi
+
+section "explain"
+expect 0 "explain" "$HAUL" explain host "$unix/a"
+says "^PATH  *STATE "
+says "^[a-z]*  *chosen"
+expect 0 "explain a read into a device" "$HAUL" explain sim:0 "$tcp/b" --op read --size 4M --json
+holds_json "one path is chosen, and comes first" \
+  '[p["state"] for p in it["paths"]].count("chosen") == 1 and it["paths"][0]["state"] == "chosen"'
+holds_json "the places are named" 'it["local_place"] == "sim:0" and it["remote_place"] == "sim:0"'
+expect 0 "explain what only one path allows" "$HAUL" explain host "$unix/a" --only tcp --json
+holds_json "the other one is closed" \
+  '{p["name"]: p["state"] for p in it["paths"]} == {"tcp": "chosen", "map": "closed"}'
+
+section "pipes stay clean"
+clean() {
+  holds "no escape codes and no carriage returns" test -z "$(tr -d '\n\t -~' <"$work/out" | head -c 1)"
+  holds "nothing on standard error" test ! -s "$work/err"
+}
+slow_put="{ head -c 8M /dev/zero; sleep 0.7; head -c 8M /dev/zero; sleep 0.2; } | '$HAUL' put - $tcp/a"
+expect 0 "a put that takes a second" sh -c "$slow_put"
+clean
+expect 0 "a put without a report" "$HAUL" put "$work/file" "$tcp/a" --quiet
+holds "says nothing" test ! -s "$work/out"
+clean
+expect 0 "a bench" "$HAUL" bench "$tcp" --sizes 64 --duration 0.05
+clean
+
+section "a terminal"
+if command -v script >/dev/null; then
+  script -qec "$slow_put" /dev/null >"$work/terminal" 2>&1 </dev/null
+  holds "the put succeeded" grep -q "^put - " <(tr -d '\r' <"$work/terminal" | sed 's/.*\x1b\[K//')
+  holds "it showed a bar with a rate" grep -q "standard input .*B/s" "$work/terminal"
+  script -qec "$slow_put --quiet" /dev/null >"$work/terminal" 2>&1 </dev/null
+  holds "with --quiet it showed nothing" test ! -s "$work/terminal"
+  script -qec "'$HAUL' bench $tcp --sizes 64,128 --duration 0.05" /dev/null >"$work/terminal" 2>&1 \
+    </dev/null
+  holds "bench shows how far it is" grep -q "1 of 2, 128 B" "$work/terminal"
+else
+  skipped "a terminal: there is no script(1)"
+fi
+
+finish

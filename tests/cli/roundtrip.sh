@@ -1,0 +1,74 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# Bytes there and back, over every path and to every place, and where they go.
+here=$(dirname "$0")
+# shellcheck source=tests/cli/lib.sh
+. "$here/lib.sh"
+
+random_file "$work/odd" 20000003
+random_file "$work/small" 1
+serve --region host=host:64M --region sim=sim:0:64M --file file="$work/odd":ro --name depot
+
+for place in host sim; do
+  for path in tcp map; do
+    for file in odd small; do
+      section "$file file to $place over $path"
+      size=$(stat -c %s "$work/$file")
+      expect 0 "put" "$HAUL" put "$work/$file" "$unix/$place" --only "$path" --checksum
+      says "path $path"
+      says "checksum verified"
+      rm -f "$work/copy"
+      expect 0 "get" "$HAUL" get "$unix/$place" "$work/copy" --only "$path" --checksum --length "$size"
+      says "path $path"
+      holds "the bytes are the same" cmp "$work/$file" "$work/copy"
+    done
+  done
+done
+
+section "without being told a path"
+expect 0 "put" "$HAUL" put "$work/odd" "$tcp/host" --json
+is_json
+holds_json "the report has bytes, path and copies" \
+  'it["bytes"] == 20000003 and it["path"] in ("map", "tcp") and set(it["copies"]) == {"cpu", "kernel", "dma"}'
+holds_json "and a reason for each path not taken" \
+  'all(p["reason"] for p in it["paths"] if p["state"] != "chosen")'
+holds_json "the file was mapped, not read" 'it["source"] == "mapped"'
+expect 0 "get of a published file" "$HAUL" get "${tcp#tcp://}/file" "$work/copy"
+holds "the bytes are the same" cmp "$work/odd" "$work/copy"
+
+section "pipes"
+expect 0 "put from a pipe" sh -c "cat '$work/odd' | '$HAUL' put - $tcp/host --json"
+holds_json "it was read" 'it["source"] == "read" and it["bytes"] == 20000003'
+"$HAUL" get "$tcp/host" - --length 20000003 2>"$work/err" | cmp -s - "$work/odd"
+holds "get to a pipe gives the bytes alone" test "${PIPESTATUS[1]}" = 0
+complains "^get "
+expect 0 "put from an open file" sh -c "'$HAUL' put - $tcp/host <'$work/small'"
+
+section "parts"
+expect 0 "put at an offset" "$HAUL" put "$work/odd" "$tcp/host" --offset 12345
+expect 0 "get of a part" "$HAUL" get "$tcp/host" "$work/part" --offset 12346 --length 5M
+holds "it is that part" cmp "$work/part" <(tail -c +2 "$work/odd" | head -c 5M)
+expect 0 "put of the rest of a file that was begun" sh -c \
+  "{ head -c 7 >/dev/null; '$HAUL' put - $tcp/host; } <'$work/odd'"
+# head may have read ahead; what counts is that put began where the file stood.
+
+section "files"
+echo old >"$work/existing"
+chmod 640 "$work/existing"
+ln -s existing "$work/link"
+expect 0 "get through a link to a file that exists" "$HAUL" get "$tcp/file" "$work/link"
+holds "the file is replaced" cmp "$work/odd" "$work/existing"
+holds "the link is still a link" test -L "$work/link"
+holds "the mode is as it was" test "$(stat -c %a "$work/existing")" = 640
+(umask 027 && "$HAUL" get "$tcp/file" "$work/fresh" --quiet)
+holds "a new file's mode follows the umask" test "$(stat -c %a "$work/fresh")" = 640
+
+section "zero copy"
+expect 0 "put over map without a buffer between" "$HAUL" put "$work/odd" "$unix/host" --only map \
+  --require-zero-copy
+expect 1 "put over tcp to a device cannot do without one" "$HAUL" put "$work/odd" "$unix/sim" \
+  --only tcp --require-zero-copy
+complains_briefly
+
+finish

@@ -1,0 +1,84 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# Wrong usage, and help.
+here=$(dirname "$0")
+# shellcheck source=tests/cli/lib.sh
+. "$here/lib.sh"
+
+commands="info doctor serve ls put get explain bench pingpong"
+
+section "wrong usage ends with status 2 and says what is wrong"
+expect 2 "no command at all" "$HAUL"
+complains "^usage: haul"
+expect 2 "a command that does not exist" "$HAUL" carry
+complains "there is no command 'carry'"
+expect 2 "help for a command that does not exist" "$HAUL" help carry
+for command in $commands; do
+  expect 2 "$command with an unknown option" "$HAUL" "$command" --nonsense
+  complains "there is no option '--nonsense'"
+  complains "^usage: haul $command"
+done
+expect 2 "an unknown letter" "$HAUL" ls -x somewhere
+complains "there is no option '-x'"
+expect 2 "an option without its value" "$HAUL" put file localhost/name --only
+complains "option '--only' needs a value"
+expect 2 "a flag with a value" "$HAUL" info --json=yes
+complains "takes no value"
+expect 2 "put without a target" "$HAUL" put file
+complains "an operand is missing"
+expect 2 "put with an operand too many" "$HAUL" put file localhost/name more
+complains "an operand too many"
+for size in 12Q -5 1.5M "" 99999999999999999999 18446744073709551615K; do
+  expect 2 "the size '$size'" "$HAUL" put file localhost/name --offset "$size"
+done
+for seconds in 0 -1 soon inf 1e99; do
+  expect 2 "a timeout of '$seconds'" "$HAUL" ls localhost --timeout "$seconds"
+done
+for target in name localhost/ /name tcp://localhost unix://x; do
+  expect 2 "the target '$target'" "$HAUL" put file "$target"
+done
+expect 2 "an empty address" "$HAUL" ls ""
+expect 2 "explain at a place that does not exist" "$HAUL" explain moon:0 localhost/name
+complains "'moon:0' is no place"
+expect 2 "explain of an operation that does not exist" "$HAUL" explain host localhost/name --op erase
+expect 2 "serve a region without a size" "$HAUL" serve --region a=host
+expect 2 "serve a region of no bytes" "$HAUL" serve --region a=host:0
+expect 2 "serve a region at a place that does not exist" "$HAUL" serve --region a=moon:1M
+expect 2 "serve a region with a '/' in its name" "$HAUL" serve --region a/b=host:1M
+expect 2 "serve a region without a name" "$HAUL" serve --region =host:1M
+expect 2 "serve with a ready descriptor that is not open" "$HAUL" serve --ready-fd 77
+expect 2 "bench of an operation that does not exist" "$HAUL" bench localhost --op erase
+for sizes in "" 0 8..4 8..x 1,,2 8...16; do
+  expect 2 "bench with the sizes '$sizes'" "$HAUL" bench localhost --sizes "$sizes"
+done
+expect 2 "bench with too many in flight" "$HAUL" bench localhost --depth 257
+expect 2 "bench with two forms of output" "$HAUL" bench localhost --json --csv
+expect 2 "pingpong without an address" "$HAUL" pingpong
+expect 2 "a pingpong server with an operand" "$HAUL" pingpong --server localhost
+expect 2 "pingpong with a size that is no multiple of 4" "$HAUL" pingpong localhost --size 6
+expect 2 "get of data and report to one place" "$HAUL" get localhost/name - --json
+expect 2 "doctor of a backend that does not exist" "$HAUL" doctor carrier-pigeon
+expect 2 "doctor that requires what does not exist" "$HAUL" doctor --require carrier-pigeon
+
+section "help"
+expect 0 "--help" "$HAUL" --help
+for command in $commands; do
+  says "^  $command "
+done
+expect 0 "--version" "$HAUL" --version
+says "^haul [0-9]*\.[0-9]*\.[0-9]* (libhaul [0-9]*\.[0-9]*\.[0-9]*)$"
+for command in $commands; do
+  expect 0 "$command --help" "$HAUL" "$command" --help
+  cp "$work/out" "$work/help"
+  says "^usage: haul $command"
+  says "^options:"
+  says "^examples:"
+  says "^exit status: "
+  expect 0 "help $command" "$HAUL" help "$command"
+  holds "both are the same" cmp "$work/out" "$work/help"
+done
+expect 1 "help into a full device" sh -c "\"$HAUL\" --help >/dev/full"
+complains "cannot write to standard output"
+
+finish

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+#include "support/seams.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "core/alloc.h"
+#include "core/sys.h"
+
+static atomic_uint requests;
+static unsigned refused;
+static struct alloc_ops alloc_before;
+static struct sys_ops sys_before;
+
+static bool refuse(void) {
+  return atomic_fetch_add(&requests, 1) + 1 == refused;
+}
+
+static void *refusing_calloc(size_t count, size_t size) {
+  return refuse() ? NULL : alloc_before.calloc(count, size);
+}
+
+static void *refusing_realloc(void *old, size_t size) {
+  return refuse() ? NULL : alloc_before.realloc(old, size);
+}
+
+static int refusing_memfd_create(const char *name, unsigned flags) {
+  if (!refuse())
+    return sys_before.memfd_create(name, flags);
+  errno = EMFILE;
+  return -1;
+}
+
+static void *refusing_mmap(void *address, size_t length, int protection, int flags, int descriptor,
+                           off_t offset) {
+  if (!refuse())
+    return sys_before.mmap(address, length, protection, flags, descriptor, offset);
+  errno = ENOMEM;
+  return MAP_FAILED;
+}
+
+void seams_refuse(unsigned n) {
+  alloc_before = alloc_ops;
+  sys_before = sys_ops;
+  refused = n;
+  atomic_store(&requests, 0);
+  alloc_ops.calloc = refusing_calloc;
+  alloc_ops.realloc = refusing_realloc;
+  sys_ops.memfd_create = refusing_memfd_create;
+  sys_ops.mmap = refusing_mmap;
+}
+
+bool seams_restore(void) {
+  alloc_ops = alloc_before;
+  sys_ops = sys_before;
+  return atomic_load(&requests) >= refused;
+}
+
+unsigned open_descriptors(void) {
+  unsigned count = 0;
+  DIR *folder = opendir("/proc/self/fd");
+  if (!folder)
+    abort();
+  while (readdir(folder))
+    count++;
+  closedir(folder);
+  return count;
+}
+
+unsigned haul_mappings(void) {
+  unsigned count = 0;
+  char line[512];
+  FILE *maps = fopen("/proc/self/maps", "re");
+  if (!maps)
+    abort();
+  while (fgets(line, sizeof line, maps))
+    count += strstr(line, "/memfd:haul") != NULL;
+  fclose(maps);
+  return count;
+}
