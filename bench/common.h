@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT
+ * What the bench programs share. Each prints one number on standard output and nothing else. */
+#ifndef HAUL_BENCH_COMMON_H
+#define HAUL_BENCH_COMMON_H
+
+#include <haul/haul.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Ends the program with the library's last error when `code` is one. */
+void must(int code, const char *what);
+/* Ends the program with errno when `condition` does not hold. */
+void need(int condition, const char *what);
+
+int64_t now_ns(void);
+
+/* A node that polls for a while before it sleeps, as a latency-minded user would set it. `thread`:
+ * with its own progress thread. */
+haul_node *open_node(int thread, int64_t spin_ns);
+
+/* The second process of a bench: this program again, with its arguments and "--serve" behind them.
+ * Returns its process id; reads one line from it (its address) into `line`. end_child ends it and
+ * reaps it. */
+pid_t start_child(int argc, char **argv, char *line, size_t size);
+void end_child(pid_t child);
+/* In the child: says the line, then is killed with the parent. */
+void say_line(const char *line);
+int is_child(int argc, char **argv);
+
+/* Listens on "tcp" (loopback), or "map" (a Unix socket), says the address, and serves for ever. */
+const char *listen_address(const char *path);
+
+/* "64M" and the like. */
+uint64_t parse_size(const char *text);
+
+#endif
