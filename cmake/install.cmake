@@ -1,0 +1,26 @@
+# What is installed besides the command (cmd/haul): library, header, what finds them, man pages.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+install(TARGETS haul EXPORT haulTargets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES include/haul/haul.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/haul)
+
+file(RELATIVE_PATH HAUL_PC_TO_PREFIX
+  ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" HAUL_PC_TO_PREFIX "${HAUL_PC_TO_PREFIX}")
+configure_file(cmake/haul.pc.in haul.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haul.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+set(HAUL_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/haul)
+configure_package_config_file(cmake/haulConfig.cmake.in haulConfig.cmake
+  INSTALL_DESTINATION ${HAUL_PACKAGE_DIR})
+# Before 1.0 a minor version may change the interface.
+write_basic_package_version_file(haulConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(EXPORT haulTargets NAMESPACE haul:: DESTINATION ${HAUL_PACKAGE_DIR})
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haulConfig.cmake
+  ${CMAKE_CURRENT_BINARY_DIR}/haulConfigVersion.cmake DESTINATION ${HAUL_PACKAGE_DIR})
+
+file(GLOB HAUL_CALL_PAGES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/man/*.3)
+install(FILES ${HAUL_CALL_PAGES} DESTINATION ${CMAKE_INSTALL_MANDIR}/man3)

@@ -1,0 +1,103 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# What ships is proved: installed into a fresh prefix, consumed through pkg-config and through
+# find_package, as C and as C++; what the library needs and exports; that every header stands alone.
+#
+#   install.sh BUILD SOURCE VERSION COMPILER
+
+set -u # ctest bounds the time
+build=$1 source=$2 version=$3 cc=$4
+here=$source/tests/install
+work=$(mktemp -d "${TMPDIR:-/tmp}/haul-install.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+prefix=$work/prefix
+strict=(-Wall -Wextra -Wpedantic -Werror)
+failures=0
+unset DESTDIR LD_LIBRARY_PATH
+
+# holds WHAT COMMAND...: the command succeeds; its output is shown when it does not.
+holds() {
+  local what=$1
+  shift
+  if "$@" >"$work/out" 2>&1; then
+    echo "ok      $what"
+  else
+    failures=$((failures + 1))
+    echo "FAILED  $what"
+    sed 's/^/        | /' "$work/out" | head -n 30
+  fi
+}
+
+is_empty() { [[ -z $1 ]] || { echo "$1"; false; }; }
+is_same() { [[ $1 == "$2" ]] || { echo "$1, and not $2"; false; }; }
+compiles() { "$cc" -x "$1" "-std=$2" "${strict[@]}" "${@:4}" -fsyntax-only - <<<"#include \"$3\""; }
+
+echo "-- installing"
+holds "it installs" cmake --install "$build" --prefix "$prefix"
+library=$(find "$prefix" -name libhaul.so)
+libdir=$(dirname "$library")
+for file in bin/haul include/haul/haul.h share/man/man1/haul.1 \
+  share/bash-completion/completions/haul; do
+  holds "$file is there" test -s "$prefix/$file"
+done
+holds "every page of the source is there" is_same \
+  "$(find "$prefix/share/man" -name '*.[13]' | wc -l)" "$(find "$source/man" -name '*.[13]' | wc -l)"
+holds "the command runs where it was installed" "$prefix/bin/haul" info
+holds "the command's version is the project's" \
+  grep -q -w -F "$version" <("$prefix/bin/haul" --version)
+mv "$prefix" "$work/moved" && prefix=$work/moved && libdir=$work/moved${libdir#"$work/prefix"}
+library=$libdir/libhaul.so
+holds "the command runs where it was moved to" "$prefix/bin/haul" info
+
+echo "-- the library"
+dynamic=$(readelf -dW "$library")
+holds "its soname carries the major version" is_same \
+  "$(sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p' <<<"$dynamic")" "libhaul.so.${version%%.*}"
+needed=$(sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' <<<"$dynamic" | tr '\n' ' ')
+holds "it needs libc and libxxhash at most" is_empty \
+  "$(tr ' ' '\n' <<<"$needed" | grep -v -E '^(libc\.so|libxxhash\.so|ld-linux|$)')"
+echo "        NEEDED $needed"
+exported=$(nm -D --defined-only "$library" | awk '$2 != "A" {sub(/@.*/, "", $3); print $3}' | sort)
+declared=$("$cc" -E -P "$source/include/haul/haul.h" |
+  grep -o '\bhaul_[a-z_]*(' | tr -d '(' | sort -u)
+holds "it exports what the header declares, and nothing else" is_same "$exported" "$declared"
+holds "symbols carry the version node" is_empty \
+  "$(nm -D --defined-only "$library" | grep haul_ | grep -v '@@HAUL_0$')"
+strip -o "$work/stripped" "$library"
+size=$(stat -c %s "$work/stripped")
+echo "        stripped size $((size / 1024)) KiB"
+holds "stripped it is under 300 KiB" test "$size" -lt $((300 * 1024))
+
+echo "-- consumers"
+export PKG_CONFIG_PATH=$libdir/pkgconfig
+holds "pkg-config knows the version" is_same "$(pkg-config --modversion haul)" "$version"
+read -r -a flags < <(pkg-config --cflags --libs haul)
+for language in c:c11 c:c99 c++:c++11 c++:c++20; do
+  holds "compiles through pkg-config as ${language#*:}" "$cc" "-x${language%:*}" \
+    "-std=${language#*:}" "${strict[@]}" "-DHAUL_EXPECTED_VERSION=\"$version\"" \
+    "$here/consumer.c" -xnone "${flags[@]}" -o "$work/consumer"
+  holds "runs" env LD_LIBRARY_PATH="$libdir" "$work/consumer"
+done
+holds "find_package finds it" cmake -S "$here/project" -B "$work/project" \
+  -DCMAKE_PREFIX_PATH="$prefix" -DEXPECTED_VERSION="$version"
+holds "both build" cmake --build "$work/project"
+holds "the C one runs" "$work/project/consumer_c"
+holds "the C++ one runs" "$work/project/consumer_cc"
+holds "find_package refuses another minor version" is_same 1 \
+  "$(cmake -S "$here/project" -B "$work/other" -DCMAKE_PREFIX_PATH="$prefix" \
+    -DEXPECTED_VERSION=0.99 >/dev/null 2>&1; echo $?)"
+
+echo "-- headers"
+for language in c:c99 c:c11 c:c17 c++:c++11 c++:c++20; do
+  holds "haul.h alone as ${language#*:}" \
+    compiles "${language%:*}" "${language#*:}" "$source/include/haul/haul.h"
+done
+while read -r header; do
+  holds "${header#"$source/"} alone" compiles c gnu11 "$header" -D_GNU_SOURCE -I"$source/src" \
+    -I"$source/include"
+done < <(find "$source/src" -name '*.h' | sort)
+
+echo "$failures failed"
+((failures == 0))
