@@ -1,5 +1,6 @@
-# The two commands of the README, and install. CMake does the work.
+# The two commands of the README, and what goes with them. CMake does the work.
 PREFIX ?= /usr/local
+JOBS   ?= $(shell nproc)
 BUILD  := build/release
 
 all: build
@@ -9,15 +10,23 @@ deps:
 
 build: deps
 	@cmake --preset release $(if $(VERBOSE),,>/dev/null)
-	@cmake --build $(BUILD)
+	@cmake --build $(BUILD) --parallel $(JOBS)
 
 check: build
-	@ctest --test-dir $(BUILD) --output-on-failure
+	@ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS)
 
 demo: build
 	@tools/demo $(BUILD)
 
-install: build
-	@cmake --install $(BUILD) --prefix "$(PREFIX)"
+bench: build
+	@bench/run --build $(BUILD) all
 
-.PHONY: all deps build check demo install
+# DESTDIR is cmake's. Programs find a library in a system folder only after ldconfig.
+install: build
+	@cmake --install $(BUILD) --prefix "$(abspath $(PREFIX))"
+	@if [ "$$(id -u)" = 0 ] && [ -z "$(DESTDIR)" ]; then ldconfig; fi
+
+clean:
+	@cmake -E rm -rf build
+
+.PHONY: all deps build check demo bench install clean
