@@ -15,7 +15,7 @@ static void serve(void) {
   haul_node *node = open_node(0, 50000);
   must(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, SPREAD, 0, &region), "region");
   memset(haul_region_address(region), 1, SPREAD);
-  must(haul_region_publish(region, "target", HAUL_WRITE), "publish");
+  must(haul_region_publish(region, "target", HAUL_READ | HAUL_WRITE), "publish");
   must(haul_node_listen(node, listen_address("map")), "listen");
   must(haul_node_address(node, 0, address, sizeof address), "address");
   say_line(address);

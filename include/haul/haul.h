@@ -154,7 +154,7 @@ struct haul_node_config {
   unsigned copy_threads; /* helpers for large copies between host memories; default: one where
                             there is a second processor; UINT_MAX: none */
   int peer_events;       /* 1: queue HAUL_PEER_JOINED and HAUL_PEER_LEFT with the messages */
-  size_t message_window; /* bytes of unread messages kept a peer; default 1 MiB */
+  size_t message_window; /* bytes of unread messages kept a peer; default, and least, 1.34 MiB */
   size_t pool_bytes;     /* bytes kept in the pool of freed regions; default 256 MiB;
                             SIZE_MAX: none */
   unsigned max_peers;    /* default 1024 */

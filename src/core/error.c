@@ -9,7 +9,9 @@
 #include "core/fork.h"
 
 static _Thread_local struct haul_error last;
-static _Thread_local const char *current_call = "";
+/* Set by every call: initial-exec saves a call of the loader's. Eight bytes fit what it keeps for
+ * libraries that are opened later; `last` would not. */
+static _Thread_local __attribute__((tls_model("initial-exec"))) const char *current_call = "";
 
 int error_enter(const char *call) {
   current_call = call;

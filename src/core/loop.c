@@ -2,6 +2,7 @@
 #include "core/loop.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -253,6 +254,16 @@ static int run_pollers(struct loop *loop, bool *urgent) {
 
 /* ---- Rounds ---- */
 
+/* epoll_pwait2(2) came with Linux 5.11, and some sandboxes do not have it: then sleeps are rounded up
+ * to milliseconds. */
+static int wait_events(int epoll, struct epoll_event *events, const struct timespec *span) {
+  int count = epoll_pwait2(epoll, events, EVENTS_A_ROUND, span, NULL);
+  if (count >= 0 || errno != ENOSYS)
+    return count;
+  int64_t ms = span ? span->tv_sec * 1000 + (span->tv_nsec + 999999) / 1000000 : -1;
+  return epoll_wait(epoll, events, EVENTS_A_ROUND, ms < INT_MAX ? (int)ms : INT_MAX);
+}
+
 /* Waits for events until the time given and handles them; `until` in the past only looks. */
 static int look(struct loop *loop, int64_t now, int64_t until) {
   struct epoll_event events[EVENTS_A_ROUND];
@@ -266,9 +277,8 @@ static int look(struct loop *loop, int64_t now, int64_t until) {
     if (atomic_load(&loop->woken))
       span = (struct timespec){0, 0};
   }
-  int count = epoll_pwait2(
-      loop->epoll, events, EVENTS_A_ROUND,
-      until == HAUL_FOREVER && sleeps && !atomic_load(&loop->woken) ? NULL : &span, NULL);
+  bool for_ever = until == HAUL_FOREVER && sleeps && !atomic_load(&loop->woken);
+  int count = wait_events(loop->epoll, events, for_ever ? NULL : &span);
   if (sleeps)
     atomic_store(&loop->sleeping, 0);
   if (count <= 0)

@@ -46,7 +46,7 @@ static int parse_unix(const char *text, const char *name, struct address *addres
 void address_abstract(const char *name, struct address *address) {
   memset(address, 0, sizeof *address);
   struct sockaddr_un *un = (struct sockaddr_un *)&address->storage;
-  size_t length = strnlen(name, sizeof un->sun_path - 1);
+  size_t length = strnlen(name, 64);
   un->sun_family = AF_UNIX;
   memcpy(un->sun_path + 1, name, length);
   address->length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);

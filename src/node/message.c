@@ -72,7 +72,8 @@ void message_clear(struct haul_node *node) {
     discard(list_entry(item, struct incoming, link));
 }
 
-/* Tells the peer of room once it is worth a frame: a quarter of the window, or all of it. */
+/* Tells the peer of room once it is worth a frame, a quarter of the window: three quarters are more
+ * than the largest message (node.c). */
 static void give_credit(struct haul_peer *peer, size_t cost) {
   struct haul_node *node = peer->node;
   uint8_t body[4] = {0};

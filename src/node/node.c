@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/sys.h"
+#include "core/thread.h"
 
 #define MS 1000000LL
 #define S  1000000000LL
@@ -45,12 +45,12 @@ static void complete(struct haul_node_config *config) {
   set_default(&config->pool_bytes, (size_t)256 << 20);
   if (config->pool_bytes == SIZE_MAX)
     config->pool_bytes = 0;
-  /* A message of the largest size must fit. */
-  if (config->message_window < HAUL_MESSAGE_MAX)
-    config->message_window = HAUL_MESSAGE_MAX;
+  /* The largest message must fit although up to a quarter of the window is not told back yet. */
+  size_t least = (size_t)(HAUL_MESSAGE_MAX + MESSAGE_COST) * 4 / 3 + 1;
+  if (config->message_window < least)
+    config->message_window = least;
   if (config->message_window > ((size_t)1 << 30))
     config->message_window = (size_t)1 << 30;
-  config->message_window += MESSAGE_COST;
 }
 
 static int read_config(struct haul_node *node, const struct haul_node_config *given) {
@@ -91,13 +91,8 @@ static void *progress_thread(void *argument) {
   return NULL;
 }
 
-/* Signals are the application's: the thread blocks them all. */
 static int start_thread(struct haul_node *node) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
-  int failed = pthread_create(&node->thread, NULL, progress_thread, node);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int failed = thread_start(&node->thread, progress_thread, node);
   if (failed)
     return error_set(HAUL_ELIMIT, failed, NULL,
                      "no thread could be started|raise the limit (ulimit -u), or use "

@@ -33,6 +33,7 @@ int remote_open(struct transfers *transfers, struct link *link, const struct rem
   link->retain(link);
   remote->link = link;
   remote->transfers = transfers;
+  remote->heap = transfers->fabric->heap;
   remote->key = *key;
   snprintf(remote->name, sizeof remote->name, "%s", name);
   const struct transport *transport;
@@ -57,13 +58,6 @@ void remote_put(struct haul_remote *remote) {
 
 /* ---- Routes ---- */
 
-static size_t provider_index(const struct provider *provider) {
-  size_t i = 0;
-  while (provider_at(i) && provider_at(i) != provider)
-    i++;
-  return i;
-}
-
 static void estimate_one(struct haul_remote *remote, size_t i, const struct memory *local,
                          enum haul_operation operation, struct estimate *estimate) {
   struct endpoint *endpoint = remote->link->endpoints[i];
@@ -76,9 +70,54 @@ static void estimate_one(struct haul_remote *remote, size_t i, const struct memo
              remote->reasons[i][0] ? remote->reasons[i] : endpoint->reason);
 }
 
+static double cost(const struct estimate *estimate, uint64_t bytes) {
+  return estimate->latency_ns + estimate->ns_per_byte * (double)bytes;
+}
+
+/* The open path that is cheapest for `bytes`, or -1. */
+static int cheapest(const struct route *route, uint64_t bytes) {
+  int best = -1;
+  for (int i = 0; transport_at((size_t)i); i++)
+    if (route->estimates[i].open &&
+        (best < 0 || cost(&route->estimates[i], bytes) < cost(&route->estimates[best], bytes)))
+      best = i;
+  return best;
+}
+
+/* The largest size up to which `a`, the cheaper one for `from`, stays cheaper than `b`. */
+static uint64_t crossing(const struct estimate *a, const struct estimate *b, uint64_t from) {
+  if (a->ns_per_byte <= b->ns_per_byte)
+    return UINT64_MAX;
+  double at = (b->latency_ns - a->latency_ns) / (a->ns_per_byte - b->ns_per_byte);
+  if (at >= 0x1p63)
+    return UINT64_MAX;
+  return at > (double)from ? (uint64_t)at : from;
+}
+
+static void make_steps(struct route *route) {
+  uint64_t from = 0;
+  while (route->step_count < TRANSPORTS_MAX) {
+    int best = cheapest(route, from);
+    uint64_t up_to = UINT64_MAX;
+    if (best < 0)
+      return;
+    for (int i = 0; transport_at((size_t)i); i++) {
+      uint64_t here = i == best || !route->estimates[i].open
+                          ? UINT64_MAX
+                          : crossing(&route->estimates[best], &route->estimates[i], from);
+      if (here < up_to)
+        up_to = here;
+    }
+    route->steps[route->step_count++] = (struct step){up_to, (uint32_t)best};
+    if (up_to == UINT64_MAX)
+      return;
+    from = up_to + 1;
+  }
+}
+
 static const struct route *route_of(struct haul_remote *remote, const struct memory *local,
                                     enum haul_operation operation) {
-  size_t key = (provider_index(local->provider) * 2 + (local->view != NULL)) * 2 +
+  size_t key = ((size_t)(local->place.kind % ROUTE_KINDS) * 2 + (local->view != NULL)) * 2 +
                (operation == HAUL_OP_READ);
   struct route *route = atomic_load_explicit(&remote->routes[key], memory_order_acquire);
   if (__builtin_expect(route != NULL, 1))
@@ -88,15 +127,12 @@ static const struct route *route_of(struct haul_remote *remote, const struct mem
     return NULL;
   for (size_t i = 0; transport_at(i); i++)
     estimate_one(remote, i, local, operation, &route->estimates[i]);
+  make_steps(route);
   struct route *nobody = NULL;
   if (atomic_compare_exchange_strong(&remote->routes[key], &nobody, route))
     return route;
   alloc_free(route);
   return nobody;
-}
-
-static double cost(const struct estimate *estimate, uint64_t bytes) {
-  return estimate->latency_ns + estimate->ns_per_byte * (double)bytes;
 }
 
 /* Why the path cannot be taken; "" when it can. */
@@ -128,12 +164,9 @@ static int no_path(struct haul_remote *remote, const struct route *route,
   return error_set(HAUL_ENOPATH, 0, remote->name, "|%s", reasons);
 }
 
-int remote_route(struct haul_remote *remote, const struct memory *local,
-                 enum haul_operation operation, uint64_t bytes,
-                 const struct haul_transfer_options *options, size_t *index) {
-  const struct route *route = route_of(remote, local, operation);
-  if (!route)
-    return error_memory("routes");
+/* With options, or when the path of the steps is closed: all of them, one by one. */
+static int route_slowly(struct haul_remote *remote, const struct route *route, uint64_t bytes,
+                        const struct haul_transfer_options *options, size_t *index) {
   bool found = false;
   double best = 0;
   for (size_t i = 0; transport_at(i); i++) {
@@ -148,6 +181,18 @@ int remote_route(struct haul_remote *remote, const struct memory *local,
     *index = i;
   }
   return found ? 0 : no_path(remote, route, options);
+}
+
+int remote_route(struct haul_remote *remote, const struct memory *local,
+                 enum haul_operation operation, uint64_t bytes,
+                 const struct haul_transfer_options *options, size_t *index) {
+  const struct route *route = route_of(remote, local, operation);
+  if (!route)
+    return error_memory("routes");
+  bool any = !options || (!options->only && !(options->flags & HAUL_REQUIRE_ZERO_COPY));
+  if (any && remote_route_now(remote, local, operation, bytes, index))
+    return 0;
+  return route_slowly(remote, route, bytes, options, index);
 }
 
 /* ---- In words ---- */

@@ -237,38 +237,46 @@ static bool on_poll(struct poller *poller) {
 
 /* ---- The start ---- */
 
-static int check_pieces(const struct haul_remote *remote, const struct haul_region *region,
-                        const struct haul_piece *pieces, size_t count, uint64_t *bytes) {
+/* What is wrong with a piece that check_pieces does not like. */
+static __attribute__((cold)) int bad_piece(const struct haul_remote *remote,
+                                           const struct haul_region *region,
+                                           const struct haul_piece *piece, size_t i) {
+  uint64_t here = region->memory.length, length = piece->length;
+  bool local = length > here || piece->local > here - length;
+  if (length == 0)
+    return error_set(HAUL_EINVAL, 0, remote->name, "piece %zu has no bytes|leave it out", i);
+  return error_set(
+      HAUL_ERANGE, 0, remote->name,
+      "piece %zu, %s bytes %llu + %llu, does not lie in the %s's %llu|check the offset "
+      "and the length",
+      i, local ? "local" : "remote", (unsigned long long)(local ? piece->local : piece->remote),
+      (unsigned long long)length, local ? "region" : "remote",
+      (unsigned long long)(local ? here : remote->key.length));
+}
+
+static inline int check_pieces(const struct haul_remote *remote, const struct haul_region *region,
+                               const struct haul_piece *pieces, size_t count, uint64_t *bytes) {
   uint64_t total = 0;
   uint64_t here = region->memory.length, there = remote->key.length;
   for (size_t i = 0; i < count; i++) {
     const struct haul_piece *piece = &pieces[i];
     uint64_t length = piece->length;
-    if (length == 0)
-      return error_set(HAUL_EINVAL, 0, remote->name, "piece %zu has no bytes|leave it out", i);
-    if (length > here || piece->local > here - length)
-      return error_set(
-          HAUL_ERANGE, 0, remote->name,
-          "piece %zu, local bytes %llu + %llu, does not lie in the region's %llu|check "
-          "the offset and the length",
-          i, (unsigned long long)piece->local, (unsigned long long)length,
-          (unsigned long long)here);
-    if (length > there || piece->remote > there - length)
-      return error_set(
-          HAUL_ERANGE, 0, remote->name,
-          "piece %zu, remote bytes %llu + %llu, does not lie in the remote's %llu|check "
-          "the offset and the length",
-          i, (unsigned long long)piece->remote, (unsigned long long)length,
-          (unsigned long long)there);
+    /* In this order nothing can overflow. */
+    if (length == 0 || length > here || piece->local > here - length || length > there ||
+        piece->remote > there - length)
+      return bad_piece(remote, region, piece, i);
     total += length;
   }
   *bytes = total;
   return 0;
 }
 
-static int check_call(const struct haul_remote *remote, const struct haul_region *region,
-                      const struct haul_piece *pieces, size_t count,
-                      enum haul_operation operation) {
+/* What is wrong with a call that is_sound does not like. */
+static __attribute__((cold)) int bad_call(const struct haul_remote *remote,
+                                          const struct haul_region *region,
+                                          const struct haul_piece *pieces, size_t count,
+                                          enum haul_operation operation) {
+  bool write = operation == HAUL_OP_WRITE;
   if (!remote || !region || !pieces || count == 0)
     return error_set(HAUL_EINVAL, 0, remote ? remote->name : NULL,
                      "%s|a transfer needs a remote, a region and at least one piece",
@@ -278,25 +286,32 @@ static int check_call(const struct haul_remote *remote, const struct haul_region
   if (count > HAUL_PIECES_MAX)
     return error_set(HAUL_ELIMIT, 0, remote->name, "%zu pieces are more than %d|split the transfer",
                      count, HAUL_PIECES_MAX);
-  if (region->heap != remote->transfers->fabric->heap)
+  if (region->heap != remote->heap)
     return error_set(HAUL_EINVAL, 0, remote->name,
                      "the region belongs to another node|use regions and peers of one node");
-  unsigned needed = operation == HAUL_OP_WRITE ? HAUL_WRITE : HAUL_READ;
-  if (!(remote->key.rights & needed))
+  if (!(remote->key.rights & (write ? HAUL_WRITE : HAUL_READ)))
     return error_set(HAUL_EACCESS, 0, remote->name,
-                     "it is published without the right to %s|publish "
-                     "it with HAUL_%s there",
-                     needed == HAUL_WRITE ? "write" : "read",
-                     needed == HAUL_WRITE ? "WRITE" : "READ");
-  if (operation == HAUL_OP_READ && !region->memory.writable)
+                     "it is published without the right to %s|publish it with HAUL_%s there",
+                     write ? "write" : "read", write ? "WRITE" : "READ");
+  if (!write && !region->memory.writable)
     return error_set(HAUL_EACCESS, 0, remote->name,
                      "the local region is an import without the right to write|");
-  if (atomic_load_explicit(&region->released, memory_order_relaxed))
+  if (atomic_load(&region->released) || !memory_alive(&region->memory))
     return error_set(HAUL_ESTALE, 0, remote->name, "the local region was released|");
-  int ended = atomic_load_explicit(&remote->link->ended, memory_order_relaxed);
-  if (ended)
-    return error_set(ended, 0, remote->link->name, "%s|connect again", remote->link->ended_reason);
-  return 0;
+  return error_set(atomic_load(&remote->link->ended), 0, remote->link->name, "%s|connect again",
+                   remote->link->ended_reason);
+}
+
+static inline bool is_sound(const struct haul_remote *remote, const struct haul_region *region,
+                            const struct haul_piece *pieces, size_t count,
+                            enum haul_operation operation) {
+  return remote && region && pieces && count - 1 < HAUL_PIECES_MAX &&
+         region->heap == remote->heap &&
+         (remote->key.rights & (operation == HAUL_OP_WRITE ? HAUL_WRITE : HAUL_READ)) &&
+         (operation == HAUL_OP_WRITE || region->memory.writable) &&
+         !atomic_load_explicit(&region->released, memory_order_relaxed) &&
+         memory_alive(&region->memory) &&
+         !atomic_load_explicit(&remote->link->ended, memory_order_relaxed);
 }
 
 static int check_options(const struct haul_transfer_options *given,
@@ -432,38 +447,29 @@ static int immediate(struct haul_remote *remote, struct haul_region *region, uin
   return 0;
 }
 
-/* Small transfers without a handle are the hot path: no clock, no allocation, no lock. */
+/* The general way: with options, or with a handle, or not on the spot. */
 static int start(struct haul_remote *remote, struct haul_region *region,
-                 const struct haul_piece *pieces, size_t count,
+                 const struct haul_piece *pieces, size_t count, uint64_t bytes,
                  const struct haul_transfer_options *given, enum haul_operation operation,
                  struct haul_transfer **out) {
-  struct haul_transfer_options options = no_options;
-  uint64_t bytes = 0;
+  struct haul_transfer_options options;
+  struct haul_transfer *transfer;
   size_t path = 0;
-  int code = check_call(remote, region, pieces, count, operation);
-  if (code == 0)
-    code = check_pieces(remote, region, pieces, count, &bytes);
-  if (code == 0 && given)
-    code = check_options(given, &options);
+  int64_t called = clock_now();
+  int code = check_options(given, &options);
   if (code == 0)
     code = remote_route(remote, &region->memory, operation, bytes, &options, &path);
   if (code)
     return code;
-
-  const struct endpoint *endpoint = remote->link->endpoints[path];
-  int64_t called = out ? clock_now() : 0;
+  struct endpoint *endpoint = remote->link->endpoints[path];
   if (endpoint->transport->now && !(options.flags & HAUL_CHECKSUM)) {
-    code =
-        endpoint->transport->now(remote->link->endpoints[path], &remote->key,
-                                 remote->bindings[path], region, pieces, count, bytes, operation);
+    code = endpoint->transport->now(endpoint, &remote->key, remote->bindings[path], region, pieces,
+                                    count, bytes, operation);
     if (code == 0 && out)
       return immediate(remote, region, bytes, count, operation, path, called, &options, out);
     if (code <= 0)
       return code;
   }
-  if (!called)
-    called = clock_now();
-  struct haul_transfer *transfer;
   code = start_posted(remote, region, pieces, count, bytes, operation, &options, called, &transfer);
   if (code)
     return code;
@@ -476,18 +482,42 @@ static int start(struct haul_remote *remote, struct haul_region *region,
   return code;
 }
 
+/* The hot path is a small transfer without options and handle: no clock, no allocation, no lock. */
+static inline int run(struct haul_remote *remote, struct haul_region *region,
+                      const struct haul_piece *pieces, size_t count,
+                      const struct haul_transfer_options *options, enum haul_operation operation,
+                      struct haul_transfer **out) {
+  uint64_t bytes = 0;
+  size_t path;
+  if (!is_sound(remote, region, pieces, count, operation))
+    return bad_call(remote, region, pieces, count, operation);
+  int code = check_pieces(remote, region, pieces, count, &bytes);
+  if (code)
+    return code;
+  if (!options && !out && remote_route_now(remote, &region->memory, operation, bytes, &path)) {
+    struct endpoint *endpoint = remote->link->endpoints[path];
+    if (endpoint->transport->now) {
+      code = endpoint->transport->now(endpoint, &remote->key, remote->bindings[path], region,
+                                      pieces, count, bytes, operation);
+      if (code <= 0)
+        return code;
+    }
+  }
+  return start(remote, region, pieces, count, bytes, options, operation, out);
+}
+
 HAUL_API int haul_write(haul_remote *to, haul_region *from, const struct haul_piece *pieces,
                         size_t count, const struct haul_transfer_options *options,
                         haul_transfer **transfer) {
   int code = error_enter("haul_write");
-  return code ? code : start(to, from, pieces, count, options, HAUL_OP_WRITE, transfer);
+  return code ? code : run(to, from, pieces, count, options, HAUL_OP_WRITE, transfer);
 }
 
 HAUL_API int haul_read(haul_region *to, haul_remote *from, const struct haul_piece *pieces,
                        size_t count, const struct haul_transfer_options *options,
                        haul_transfer **transfer) {
   int code = error_enter("haul_read");
-  return code ? code : start(from, to, pieces, count, options, HAUL_OP_READ, transfer);
+  return code ? code : run(from, to, pieces, count, options, HAUL_OP_READ, transfer);
 }
 
 /* ---- Handles ---- */

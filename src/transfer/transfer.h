@@ -17,14 +17,22 @@
 /* What each transport would cost between one kind of local memory and the remote. */
 struct route {
   struct estimate estimates[TRANSPORTS_MAX];
+  /* The cheapest open path by size: of the first step whose `up_to` is not below the size. */
+  struct step {
+    uint64_t up_to;
+    uint32_t index;
+  } steps[TRANSPORTS_MAX];
+  uint32_t step_count;
 };
 
-#define ROUTES (2 * 2 * PROVIDERS_MAX) /* operation, with or without a view, provider */
+#define ROUTE_KINDS 16                    /* a power of two above the largest kind */
+#define ROUTES      (2 * 2 * ROUTE_KINDS) /* operation, with or without a view, kind */
 
 struct haul_remote {
   _Atomic uint32_t refs;
   struct link *link; /* a reference */
   struct transfers *transfers;
+  struct heap *heap; /* of the node: what local regions must come from */
   struct remote_key key;
   bool bound[TRANSPORTS_MAX];
   void *bindings[TRANSPORTS_MAX];
@@ -37,6 +45,23 @@ struct haul_remote {
 int remote_open(struct transfers *transfers, struct link *link, const struct remote_key *key,
                 const char *name, haul_deadline until, struct haul_remote **remote);
 void remote_put(struct haul_remote *remote);
+
+/* The steps' answer, in a few nanoseconds: false when there are none yet, or the path is closed. */
+static inline bool remote_route_now(const struct haul_remote *remote, const struct memory *local,
+                                    enum haul_operation operation, uint64_t bytes, size_t *index) {
+  size_t key = ((size_t)(local->place.kind % ROUTE_KINDS) * 2 + (local->view != NULL)) * 2 +
+               (operation == HAUL_OP_READ);
+  const struct route *route = atomic_load_explicit(&remote->routes[key], memory_order_acquire);
+  if (__builtin_expect(!route, 0))
+    return false;
+  uint32_t i = 0;
+  while (i < route->step_count && bytes > route->steps[i].up_to)
+    i++;
+  if (__builtin_expect(i == route->step_count, 0))
+    return false;
+  *index = route->steps[i].index;
+  return atomic_load_explicit(&remote->link->endpoints[*index]->open, memory_order_acquire);
+}
 
 /* The best open path for the transfer: 0 and its index, or HAUL_ENOPATH, HAUL_EPEER, … with the
  * reasons in the detail. */

@@ -73,6 +73,7 @@ int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding
   while (code == 0 && done < length) {
     struct iovec here = {(char *)local + done, length - done};
     struct iovec there = {(void *)(uintptr_t)(binding->address + remote + done), length - done};
+    atomic_thread_fence(memory_order_seq_cst); /* the cell before the board: see above */
     if (!map_alive(endpoint, binding->handle)) {
       code = error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
       break;

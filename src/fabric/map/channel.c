@@ -156,6 +156,12 @@ static void answer_found(struct map_endpoint *endpoint, const struct export_view
   struct memory *memory = &view->region->memory;
   int descriptor = -1;
   struct wire wire = start_record(record, ANSWER, request);
+  if (!(view->rights & HAUL_READ)) {
+    wire_put32(&wire, ANSWER_REFUSED);
+    wire_put_string(&wire, "it is published without HAUL_READ, and what is mapped can be read");
+    send_record(endpoint, record, NULL, 0);
+    return;
+  }
   /* Not pooled from here on: the peer keeps the mapping for as long as it likes. */
   if (memory->shareable &&
       region_export(view->region, view->rights, NULL, &ticket, &descriptor) == 0) {

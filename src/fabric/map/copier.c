@@ -5,10 +5,10 @@
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/thread.h"
 #include "fabric/map/map.h"
 
 #define THREADS_MAX 16
@@ -64,19 +64,15 @@ static void *copy_thread(void *argument) {
   return NULL;
 }
 
-/* With the lock. Signals are the application's: the thread blocks them all. */
+/* With the lock. */
 static void start_threads(struct copier *copier) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
   while (copier->started < copier->wanted) {
-    if (pthread_create(&copier->threads[copier->started], NULL, copy_thread, copier) != 0) {
+    if (thread_start(&copier->threads[copier->started], copy_thread, copier) != 0) {
       copier->wanted = copier->started;
-      break;
+      return;
     }
     copier->started++;
   }
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 bool copier_help(struct copier *copier) {

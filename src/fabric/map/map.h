@@ -62,8 +62,10 @@ struct map_binding {
   uint64_t handle;
 };
 
-/* True while the remote region is published. Acquire: what was copied before a true answer went to
- * memory that was published all the time (stamps change with each use of a slot). */
+/* True while the remote region is published. Acquire: what is read or copied after it is not read
+ * before it. A copy counts when this holds after it: stamps change with each use of a slot, so the
+ * region was published when the copy was made. The copy's own stores may still be on their way to
+ * the cache then; they are ordered before whatever tells anybody that the copy is complete. */
 static inline bool map_alive(const struct map_endpoint *endpoint, uint64_t handle);
 
 /* channel.c */
@@ -119,7 +121,6 @@ static inline struct map_node *map_node_of(const struct endpoint *endpoint) {
 #include "fabric/exports.h"
 
 static inline bool map_alive(const struct map_endpoint *endpoint, uint64_t handle) {
-  atomic_thread_fence(memory_order_seq_cst);
   return atomic_load_explicit(&endpoint->board[EXPORT_SLOT(handle)], memory_order_acquire) ==
          EXPORT_STAMP(handle);
 }

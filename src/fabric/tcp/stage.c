@@ -73,31 +73,6 @@ static int advance_source(struct tcp_job *job) {
   }
 }
 
-static void fail_source(struct tcp_job *job, int code) {
-  struct tcp_rail *rail = job->rail;
-  if (job->type == FRAME_WRITE && job->slot) {
-    struct slot *slot = job->slot;
-    struct work *work = slot->work;
-    slot->busy = false;
-    slot->work = NULL;
-    rail->endpoint->busy_slots--;
-    job_abandon(job, code);
-    if (work)
-      work->done(work, code);
-    return;
-  }
-  /* DATA: the answer becomes a refusal. */
-  struct frame frame;
-  const char *what;
-  frame_parse(job->bytes, &frame, &what);
-  job_abandon(job, code);
-  struct tcp_job *refusal = job_ack(frame.request, code);
-  if (!refusal)
-    return;
-  refusal->rail = rail;
-  job_submit(refusal);
-}
-
 bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent) {
   bool moved = false;
   *urgent = false;
@@ -119,7 +94,9 @@ bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent) {
     moved = true;
     job->region->memory.provider->copy_cancel(&job->copy); /* its last wake may be on its way */
     if (status < 0) {
-      fail_source(job, status);
+      struct tcp_rail *rail = job->rail;
+      job_fail(job, status);
+      rail_pump(rail);
       continue;
     }
     list_remove(&job->link);

@@ -83,6 +83,16 @@ static struct tcp_rail *idlest_rail(struct tcp_endpoint *endpoint) {
   return best;
 }
 
+struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int code) {
+  struct work *work = slot->work;
+  slot->work = NULL;
+  if (slot->job && job_abandon(slot->job, code)) {
+    slot_free(endpoint, slot);
+    tcp_settled(endpoint);
+  }
+  return work;
+}
+
 /* With the lock. */
 static void start_work(struct tcp_endpoint *endpoint, struct work *work) {
   uint64_t request;
@@ -167,12 +177,7 @@ static void cancel(struct endpoint *base, struct work *work, int code) {
       }
     }
   } else if (slot->busy && slot->work == work) {
-    slot->work = NULL;
-    ended = true;
-    if (slot->job && job_abandon(slot->job, code)) {
-      slot_free(endpoint, slot);
-      tcp_settled(endpoint);
-    }
+    ended = slot_abandon(endpoint, slot, code) != NULL;
   }
   pthread_mutex_unlock(&endpoint->lock);
   if (!ended)
@@ -183,24 +188,11 @@ static void cancel(struct endpoint *base, struct work *work, int code) {
 }
 
 /* With the lock: no byte of the region is sent any more. */
-static void withdraw_sources(struct tcp_endpoint *endpoint, struct list *jobs, uint64_t handle) {
+static void withdraw_sources(struct list *jobs, uint64_t handle) {
   list_each_safe(item, jobs) {
     struct tcp_job *job = list_entry(item, struct tcp_job, link);
-    struct tcp_rail *rail = job->rail;
-    struct frame frame;
-    const char *what;
-    if (job->type != FRAME_DATA || job->handle != handle || !job->region)
-      continue;
-    frame_parse(job->bytes, &frame, &what);
-    if (!job_abandon(job, HAUL_ESTALE))
-      continue;
-    struct tcp_job *refusal = job_ack(frame.request, HAUL_ESTALE);
-    if (!refusal) {
-      endpoint->base.link->fail(endpoint->base.link, HAUL_ENOMEM, "no memory for an answer");
-      return;
-    }
-    refusal->rail = rail;
-    job_submit(refusal);
+    if (job->type == FRAME_DATA && job->handle == handle && job->region)
+      job_refuse(job, HAUL_ESTALE);
   }
 }
 
@@ -228,8 +220,10 @@ static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region 
   }
   pthread_mutex_lock(&endpoint->lock);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
-    withdraw_sources(endpoint, &endpoint->rails[i]->queue, handle);
-  withdraw_sources(endpoint, &endpoint->staging, handle);
+    withdraw_sources(&endpoint->rails[i]->queue, handle);
+  withdraw_sources(&endpoint->staging, handle);
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    rail_pump(endpoint->rails[i]);
   pthread_mutex_unlock(&endpoint->lock);
 }
 

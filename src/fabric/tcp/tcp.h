@@ -152,6 +152,10 @@ void job_submit(struct tcp_job *job);
 /* The work or the region behind the job is gone: no byte of it is sent from now on. True when the
  * job was not begun, and is freed; else zeros follow, and the trailer says `status`. */
 bool job_abandon(struct tcp_job *job, int32_t status);
+/* The source of a DATA job cannot be sent: a refusal takes its place, or its trailer says so. */
+void job_refuse(struct tcp_job *job, int32_t status);
+/* Ends a WRITE or DATA job whose source cannot be read; the thread's error detail says why. */
+void job_fail(struct tcp_job *job, int code);
 void rail_pump(struct tcp_rail *rail);
 /* XXH3 over the pieces, where the bytes are. */
 int pieces_checksum(struct memory *memory, const struct haul_piece *pieces, uint32_t count,
@@ -178,7 +182,10 @@ bool stage_landings(struct tcp_endpoint *endpoint, bool *urgent); /* with the lo
 bool slot_take(struct tcp_endpoint *endpoint, uint64_t request, struct work **work);
 /* Looks without ending it. */
 bool slot_find(struct tcp_endpoint *endpoint, uint64_t request, struct work **work);
-void tcp_settled(struct tcp_endpoint *endpoint); /* starts pending works */
+void tcp_settled(struct tcp_endpoint *endpoint); /* starts pending works; with the lock */
+/* With the lock: forgets the request's work and what of it was not sent; returns the work, to be
+ * ended, or NULL when it ended before. */
+struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int code);
 /* With the loop's lock: the rail's works end with `code`, its answers are forgotten. */
 void rail_close(struct tcp_rail *rail, int code);
 

@@ -188,6 +188,33 @@ bool job_abandon(struct tcp_job *job, int32_t status) {
   return false;
 }
 
+void job_refuse(struct tcp_job *job, int32_t status) {
+  struct tcp_rail *rail = job->rail;
+  struct link *link = rail->endpoint->base.link;
+  struct frame frame;
+  const char *what;
+  frame_parse(job->bytes, &frame, &what);
+  if (!job_abandon(job, status))
+    return;
+  struct tcp_job *refusal = job_ack(frame.request, status);
+  if (!refusal) {
+    link->fail(link, HAUL_ENOMEM, "no memory for an answer");
+    return;
+  }
+  refusal->rail = rail;
+  enqueue(refusal); /* the pump runs, or comes with the rail's next event */
+}
+
+void job_fail(struct tcp_job *job, int code) {
+  if (job->type == FRAME_DATA) {
+    job_refuse(job, code);
+    return;
+  }
+  struct work *work = job->slot ? slot_abandon(job->rail->endpoint, job->slot, code) : NULL;
+  if (work)
+    work->done(work, code);
+}
+
 /* ---- The frame as spans ---- */
 
 static uint8_t *source(const struct tcp_job *job, uint32_t piece, uint64_t at, uint64_t flat) {
@@ -210,7 +237,8 @@ static bool payload_spans(const struct tcp_job *job, uint64_t left, struct iovec
     else if (job->stage)
       *span = (struct iovec){source(job, 0, 0, flat), left};
     else
-      *span = (struct iovec){source(job, piece++, at, flat), job->pieces[piece - 1].length - at};
+      *span = (struct iovec){source(job, piece, at, flat), job->pieces[piece].length - at};
+    piece++;
     at = 0;
     left -= span->iov_len;
     flat += span->iov_len;
@@ -377,6 +405,12 @@ void rail_pump(struct tcp_rail *rail) {
     ssize_t put = by_pages(rail, job) ? send_pages(rail, job) : send_spans(rail);
     if (put < 0 && errno == EINTR)
       continue;
+    if (put < 0 && errno == EFAULT && job->region) {
+      job_fail(job, error_set(HAUL_EINVAL, EFAULT, NULL,
+                              "the source cannot be read|its memory was unmapped or its file cut "
+                              "short; release the region first"));
+      continue;
+    }
     if (put <= 0) {
       if (put < 0 && errno != EAGAIN) {
         rail->broken = true;

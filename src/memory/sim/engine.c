@@ -3,7 +3,6 @@
  * them in chunks, at the set latency and bandwidth. */
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -12,6 +11,7 @@
 #include "core/fork.h"
 #include "core/list.h"
 #include "core/sys.h"
+#include "core/thread.h"
 #include "memory/copy.h"
 #include "memory/sim/sim.h"
 
@@ -127,12 +127,7 @@ static void *engine_main(void *argument) {
 
 /* With the lock. */
 static int start_thread(struct engine *engine) {
-  sigset_t all, before;
-  sigfillset(&all);
-  /* The program's signals are for the program's threads. */
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int system = pthread_create(&engine->thread, NULL, engine_main, engine);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int system = thread_start(&engine->thread, engine_main, engine);
   if (system != 0)
     return error_set(
         HAUL_ELIMIT, system, "sim",
