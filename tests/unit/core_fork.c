@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT
+ * A child knows that it is one, however it came to be. */
+#include "support/check.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/fork.h"
+#include "support/child.h"
+
+static void is_child(void *unused) {
+  (void)unused;
+  if (!fork_is_child())
+    _exit(1);
+  if (error_enter("haul_call") != HAUL_EFORK || haul_error_last()->hint[0] == '\0')
+    _exit(2);
+  _exit(10);
+}
+
+static void is_no_child(void *unused) {
+  (void)unused;
+  _exit(fork_is_child() ? 1 : 10);
+}
+
+static void grandchild(void *unused) {
+  _exit(child_run(is_child, unused));
+}
+
+/* A child of a process that has no node is a process like any other. */
+static void before_the_watch_nobody_is_a_child(void **state) {
+  (void)state;
+  assert_int_equal(child_run(is_no_child, NULL), 10);
+}
+
+static void a_forked_child_is_one(void **state) {
+  (void)state;
+  assert_int_equal(fork_watch(), 0);
+  assert_int_equal(fork_watch(), 0);
+  assert_false(fork_is_child());
+  assert_int_equal(child_run(is_child, NULL), 10);
+  assert_int_equal(child_run(grandchild, NULL), 10);
+  assert_false(fork_is_child());
+}
+
+/* No handler of pthread_atfork runs here. */
+static void a_cloned_child_is_one(void **state) {
+  (void)state;
+  int status;
+  assert_int_equal(fork_watch(), 0);
+  pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+  if (child == 0)
+    _exit(fork_is_child() ? 10 : 1);
+  assert_true(child > 0);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(WEXITSTATUS(status), 10);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(before_the_watch_nobody_is_a_child),
+      cmocka_unit_test(a_forked_child_is_one),
+      cmocka_unit_test(a_cloned_child_is_one),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
