@@ -1,0 +1,733 @@
+/* SPDX-License-Identifier: MIT
+ * The event loop: what fires, in which order, and who is woken. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "core/loop.h"
+#include "core/sys.h"
+#include "support/seams.h"
+
+#define MS         ((int64_t)1000000)
+#define LONG_AFTER (20000 * MS) /* a test that waits so long has failed */
+
+static struct loop *open_loop(bool own_thread) {
+  struct loop *loop;
+  assert_works(loop_open(own_thread, 0, &loop));
+  return loop;
+}
+
+static int run(struct loop *loop, int64_t nanoseconds) {
+  return loop_run(loop, clock_after(clock_now(), nanoseconds));
+}
+
+static bool readable(int fd) {
+  struct pollfd pollfd = {.fd = fd, .events = POLLIN};
+  return poll(&pollfd, 1, 0) == 1;
+}
+
+static int new_event(unsigned count) {
+  int fd = eventfd(count, EFD_CLOEXEC | EFD_NONBLOCK);
+  assert_true(fd >= 0);
+  return fd;
+}
+
+/* ---- Timers ---- */
+
+static int fired[8], fired_count;
+
+struct numbered {
+  struct timer timer;
+  int number;
+  struct loop *loop;
+  struct numbered *other;
+};
+
+static void note(struct timer *timer) {
+  fired[fired_count++] = ((struct numbered *)timer)->number;
+}
+
+static void set(struct loop *loop, struct numbered *timer, int64_t at) {
+  loop_lock(loop);
+  loop_timer(loop, &timer->timer, at);
+  loop_unlock(loop);
+}
+
+static void make_timers(struct loop *loop, struct numbered *timers, int count,
+                        void (*fire)(struct timer *)) {
+  fired_count = 0;
+  for (int i = 0; i < count; i++) {
+    timers[i] = (struct numbered){.number = i, .loop = loop};
+    timer_init(&timers[i].timer, fire);
+  }
+}
+
+static void run_all(struct loop *loop, int64_t nanoseconds) {
+  int64_t until = clock_after(clock_now(), nanoseconds);
+  while (clock_now() < until)
+    loop_run(loop, until);
+}
+
+static void timers_fire_in_order_and_not_before_their_time(void **state) {
+  (void)state;
+  static const int64_t spans[] = {30, 10, 20, 10, 0};
+  static const int order[] = {4, 1, 3, 2, 0};
+  struct loop *loop = open_loop(false);
+  struct numbered timers[5];
+  make_timers(loop, timers, 5, note);
+  int64_t began = clock_now();
+  for (int i = 0; i < 5; i++)
+    set(loop, &timers[i], began + spans[i] * MS);
+  while (fired_count < 5) {
+    assert_true(clock_now() < began + LONG_AFTER);
+    int before = fired_count;
+    run(loop, LONG_AFTER);
+    for (int i = before; i < fired_count; i++)
+      assert_true(clock_now() >= timers[fired[i]].timer.at);
+  }
+  assert_memory_equal(fired, order, sizeof order);
+  run_all(loop, 2 * MS); /* once each */
+  assert_int_equal(fired_count, 5);
+  loop_close(loop);
+}
+
+static void a_timer_can_be_moved_and_stopped(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  struct numbered timers[3];
+  make_timers(loop, timers, 3, note);
+  int64_t began = clock_now();
+  for (int i = 0; i < 3; i++)
+    set(loop, &timers[i], began + 5 * MS);
+  set(loop, &timers[0], began + 10 * MS);
+  loop_timer_stop(&timers[1].timer);
+  loop_timer_stop(&timers[1].timer);
+  run_all(loop, 20 * MS);
+  assert_int_equal(fired_count, 2);
+  assert_int_equal(fired[0], 2);
+  assert_int_equal(fired[1], 0);
+  loop_close(loop);
+}
+
+static void note_and_stop_other(struct timer *timer) {
+  note(timer);
+  loop_timer_stop(&((struct numbered *)timer)->other->timer);
+}
+
+static void a_timer_may_stop_one_that_is_due_with_it(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  struct numbered timers[2];
+  make_timers(loop, timers, 2, note_and_stop_other);
+  timers[0].other = &timers[1];
+  timers[1].other = &timers[0];
+  int64_t at = clock_now();
+  set(loop, &timers[0], at);
+  set(loop, &timers[1], at);
+  run_all(loop, 5 * MS);
+  assert_int_equal(fired_count, 1);
+  loop_close(loop);
+}
+
+static void note_and_go_on(struct timer *timer) {
+  struct numbered *own = (struct numbered *)timer;
+  note(timer);
+  if (fired_count < 4)
+    loop_timer(own->loop, timer, clock_now() + MS);
+}
+
+static void a_timer_may_set_itself_again(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  struct numbered timer;
+  make_timers(loop, &timer, 1, note_and_go_on);
+  int64_t began = clock_now();
+  set(loop, &timer, began);
+  while (fired_count < 4)
+    run(loop, LONG_AFTER);
+  assert_true(clock_now() >= began + 3 * MS && clock_now() < began + LONG_AFTER);
+  loop_close(loop);
+}
+
+/* ---- Descriptors ---- */
+
+struct seen {
+  struct watch watch;
+  struct loop *loop;
+  struct seen *other;
+  int count;
+};
+
+static void see(struct watch *watch, uint32_t events) {
+  struct seen *seen = (struct seen *)watch;
+  assert_true(events & EPOLLIN);
+  seen->count++;
+}
+
+static void see_and_unwatch_other(struct watch *watch, uint32_t events) {
+  see(watch, events);
+  struct seen *seen = (struct seen *)watch;
+  loop_unwatch(seen->loop, &seen->other->watch);
+}
+
+static void see_and_unwatch(struct watch *watch, uint32_t events) {
+  see(watch, events);
+  loop_unwatch(((struct seen *)watch)->loop, watch);
+}
+
+static void watch(struct loop *loop, struct seen *seen, int fd,
+                  void (*ready)(struct watch *, uint32_t)) {
+  *seen = (struct seen){.loop = loop};
+  loop_lock(loop);
+  assert_works(loop_watch(loop, &seen->watch, fd, EPOLLIN, ready));
+  loop_unlock(loop);
+}
+
+static void what_is_ready_is_called(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  int fd = new_event(0);
+  struct seen seen;
+  watch(loop, &seen, fd, see);
+  assert_int_equal(run(loop, MS), 0);
+  assert_int_equal(eventfd_write(fd, 1), 0);
+  assert_int_equal(run(loop, LONG_AFTER), 1);
+  assert_int_equal(run(loop, LONG_AFTER), 1); /* level: it was not read */
+  loop_lock(loop);
+  loop_change(loop, &seen.watch, 0);
+  loop_unlock(loop);
+  assert_int_equal(run(loop, MS), 0);
+  loop_lock(loop);
+  loop_change(loop, &seen.watch, EPOLLIN);
+  loop_unwatch(loop, &seen.watch);
+  loop_unwatch(loop, &seen.watch);
+  loop_unlock(loop);
+  assert_int_equal(run(loop, MS), 0);
+  assert_int_equal(seen.count, 2);
+  close(fd);
+  loop_close(loop);
+}
+
+static void an_event_fetched_before_unwatch_finds_nothing(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  int fds[2] = {new_event(1), new_event(1)};
+  struct seen seen[2];
+  for (int i = 0; i < 2; i++)
+    watch(loop, &seen[i], fds[i], see_and_unwatch_other);
+  seen[0].other = &seen[1];
+  seen[1].other = &seen[0];
+  run_all(loop, 3 * MS);
+  assert_true((seen[0].count > 0) != (seen[1].count > 0));
+  for (int i = 0; i < 2; i++)
+    close(fds[i]);
+  loop_close(loop);
+}
+
+/* Unwatches the other one and gives its slot to a third, whose descriptor is not ready. */
+static struct seen third;
+static int third_fd;
+
+static void see_and_give_slot(struct watch *watch_, uint32_t events) {
+  see(watch_, events);
+  struct seen *seen = (struct seen *)watch_;
+  if (third.loop)
+    return;
+  loop_unwatch(seen->loop, &seen->other->watch);
+  third = (struct seen){.loop = seen->loop};
+  assert_works(loop_watch(seen->loop, &third.watch, third_fd, EPOLLIN, see));
+}
+
+static void an_event_does_not_reach_the_next_user_of_a_slot(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  int fds[2] = {new_event(1), new_event(1)};
+  struct seen seen[2];
+  third = (struct seen){0};
+  third_fd = new_event(0);
+  for (int i = 0; i < 2; i++)
+    watch(loop, &seen[i], fds[i], see_and_give_slot);
+  seen[0].other = &seen[1];
+  seen[1].other = &seen[0];
+  run_all(loop, 3 * MS);
+  assert_true(third.loop != NULL);
+  assert_int_equal(third.count, 0);
+  close(third_fd);
+  for (int i = 0; i < 2; i++)
+    close(fds[i]);
+  loop_close(loop);
+}
+
+static void watches_as_many_as_are_asked_for(void **state) {
+  (void)state;
+  enum { MANY = 200 };
+  struct loop *loop = open_loop(false);
+  static struct seen seen[MANY];
+  int fds[MANY];
+  for (int i = 0; i < MANY; i++) {
+    fds[i] = new_event(1);
+    watch(loop, &seen[i], fds[i], see_and_unwatch);
+  }
+  run_all(loop, 20 * MS);
+  for (int i = 0; i < MANY; i++) {
+    assert_int_equal(seen[i].count, 1);
+    close(fds[i]);
+  }
+  loop_close(loop);
+}
+
+static void a_descriptor_that_cannot_be_watched_is_an_error(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  struct watch none = {0};
+  loop_lock(loop);
+  assert_fails(HAUL_ESYSTEM, loop_watch(loop, &none, -1, EPOLLIN, see));
+  assert_int_equal(none.slot, 0);
+  loop_unwatch(loop, &none);
+  loop_unlock(loop);
+  loop_close(loop);
+}
+
+/* ---- Pollers ---- */
+
+struct counted {
+  struct poller poller;
+  struct loop *loop;
+  struct counted *stop, *start;
+  int count;
+  bool found;
+};
+
+static bool count_poll(struct poller *poller) {
+  struct counted *counted = (struct counted *)poller;
+  counted->count++;
+  if (counted->stop)
+    loop_poller_stop(counted->loop, &counted->stop->poller);
+  if (counted->start)
+    loop_poller(counted->loop, &counted->start->poller, count_poll);
+  counted->start = NULL;
+  return counted->found;
+}
+
+static void make_pollers(struct loop *loop, struct counted *pollers, int count) {
+  for (int i = 0; i < count; i++) {
+    pollers[i] = (struct counted){.loop = loop};
+    list_init(&pollers[i].poller.link);
+  }
+}
+
+static void start(struct loop *loop, struct counted *pollers, int count) {
+  loop_lock(loop);
+  for (int i = 0; i < count; i++)
+    loop_poller(loop, &pollers[i].poller, count_poll);
+  loop_unlock(loop);
+}
+
+static void a_poller_may_stop_any_poller(void **state) {
+  (void)state;
+  /* Of four, `who` stops `whom`: every pair, the poller itself too. */
+  for (int who = 0; who < 4; who++) {
+    for (int whom = 0; whom < 4; whom++) {
+      struct loop *loop = open_loop(false);
+      struct counted pollers[4];
+      make_pollers(loop, pollers, 4);
+      pollers[who].stop = &pollers[whom];
+      start(loop, pollers, 4);
+      loop_run(loop, HAUL_NO_WAIT); /* one round */
+      for (int i = 0; i < 4; i++)
+        assert_int_equal(pollers[i].count, i == whom && whom > who ? 0 : 1);
+      loop_run(loop, HAUL_NO_WAIT);
+      for (int i = 0; i < 4; i++)
+        assert_int_equal(pollers[i].count, (i == whom && whom > who ? 0 : 1) + (i != whom));
+      loop_close(loop);
+    }
+  }
+}
+
+static void a_poller_may_start_another(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  struct counted pollers[2];
+  make_pollers(loop, pollers, 2);
+  pollers[0].start = &pollers[1];
+  start(loop, pollers, 1);
+  loop_run(loop, HAUL_NO_WAIT);
+  loop_run(loop, HAUL_NO_WAIT);
+  assert_true(pollers[1].count >= 1);
+  loop_close(loop);
+}
+
+static void an_urgent_poller_keeps_the_loop_awake(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  struct counted poller;
+  make_pollers(loop, &poller, 1);
+  start(loop, &poller, 1);
+  run(loop, 20 * MS);
+  assert_in_range(poller.count, 1, 3);
+  poller.count = 0;
+  poller.poller.urgent = true;
+  run(loop, 50 * MS);
+  assert_true(poller.count >= 20);
+  loop_close(loop);
+}
+
+static void what_a_poller_found_ends_the_run(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  struct counted poller;
+  make_pollers(loop, &poller, 1);
+  poller.found = true;
+  start(loop, &poller, 1);
+  assert_int_equal(run(loop, LONG_AFTER), 1);
+  loop_close(loop);
+}
+
+/* ---- Other threads ---- */
+
+struct sleeper {
+  pthread_t thread;
+  struct loop *loop;
+  int64_t until, took;
+  _Atomic bool ready, wanted;
+  bool result;
+};
+
+static void *sleep_in_run(void *argument) {
+  struct sleeper *sleeper = argument;
+  int64_t began = clock_now();
+  atomic_store(&sleeper->ready, true);
+  loop_run(sleeper->loop, sleeper->until);
+  sleeper->took = clock_now() - began;
+  return NULL;
+}
+
+static bool is_wanted(void *user) {
+  return atomic_load(&((struct sleeper *)user)->wanted);
+}
+
+static void *sleep_in_wait(void *argument) {
+  struct sleeper *sleeper = argument;
+  int64_t began = clock_now();
+  atomic_store(&sleeper->ready, true);
+  sleeper->result = loop_wait(sleeper->loop, is_wanted, NULL, sleeper, sleeper->until);
+  sleeper->took = clock_now() - began;
+  return NULL;
+}
+
+static void send_to_sleep(struct sleeper *sleeper, struct loop *loop, void *(*how)(void *),
+                          int64_t nanoseconds) {
+  *sleeper = (struct sleeper){.loop = loop, .until = clock_after(clock_now(), nanoseconds)};
+  assert_int_equal(pthread_create(&sleeper->thread, NULL, how, sleeper), 0);
+  while (!atomic_load(&sleeper->ready))
+    sched_yield();
+}
+
+static void awake(struct sleeper *sleeper) {
+  pthread_join(sleeper->thread, NULL);
+}
+
+static void pause_ms(int milliseconds) {
+  poll(NULL, 0, milliseconds);
+}
+
+/* Early and late in the sleeper's way to sleep. */
+static void a_wake_ends_a_sleep(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  for (int i = 0; i < 200; i++) {
+    struct sleeper sleeper;
+    send_to_sleep(&sleeper, loop, sleep_in_run, LONG_AFTER);
+    if (i % 20 == 0)
+      pause_ms(2);
+    loop_wake(loop);
+    awake(&sleeper);
+    assert_true(sleeper.took < LONG_AFTER / 2);
+  }
+  loop_close(loop);
+}
+
+static void a_wake_before_the_sleep_is_not_lost(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  loop_wake(loop);
+  int64_t began = clock_now();
+  run(loop, LONG_AFTER);
+  assert_true(clock_now() - began < LONG_AFTER / 2);
+  loop_close(loop);
+}
+
+static void a_timer_set_elsewhere_shortens_a_sleep(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  struct sleeper sleeper;
+  struct numbered timer;
+  make_timers(loop, &timer, 1, note);
+  send_to_sleep(&sleeper, loop, sleep_in_run, LONG_AFTER);
+  pause_ms(2);
+  set(loop, &timer, clock_now() + 5 * MS);
+  awake(&sleeper);
+  while (fired_count == 0) /* the wake ended the first run */
+    run(loop, LONG_AFTER);
+  assert_true(sleeper.took < LONG_AFTER / 2);
+  loop_close(loop);
+}
+
+static void news_reach_those_who_wait(void **state) {
+  (void)state;
+  for (int own = 0; own < 2; own++) {
+    struct loop *loop = open_loop(own);
+    for (int i = 0; i < 200; i++) {
+      struct sleeper sleepers[2];
+      for (int k = 0; k < 2; k++)
+        send_to_sleep(&sleepers[k], loop, sleep_in_wait, LONG_AFTER);
+      if (i % 20 == 0)
+        pause_ms(2);
+      for (int k = 0; k < 2; k++)
+        atomic_store(&sleepers[k].wanted, true);
+      loop_news(loop);
+      for (int k = 0; k < 2; k++) {
+        awake(&sleepers[k]);
+        assert_true(sleepers[k].result);
+        assert_true(sleepers[k].took < LONG_AFTER / 2);
+      }
+    }
+    loop_close(loop);
+  }
+}
+
+static void a_wait_ends_at_its_deadline(void **state) {
+  (void)state;
+  for (int own = 0; own < 2; own++) {
+    struct loop *loop = open_loop(own);
+    struct sleeper sleepers[3];
+    for (int k = 0; k < 3; k++)
+      send_to_sleep(&sleepers[k], loop, sleep_in_wait, 20 * MS);
+    for (int k = 0; k < 3; k++) {
+      awake(&sleepers[k]);
+      assert_false(sleepers[k].result);
+      assert_in_range(sleepers[k].took, 0, LONG_AFTER / 2);
+    }
+    loop_close(loop);
+  }
+}
+
+/* One thread runs; the deadline of the other counts all the same. */
+static void a_second_runner_keeps_its_deadline(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  struct sleeper first, second;
+  send_to_sleep(&first, loop, sleep_in_run, LONG_AFTER);
+  pause_ms(5);
+  send_to_sleep(&second, loop, sleep_in_run, 10 * MS);
+  awake(&second);
+  assert_in_range(second.took, 5 * MS, LONG_AFTER / 2);
+  loop_wake(loop);
+  awake(&first);
+  loop_close(loop);
+}
+
+/* The one who runs has its deadline first: another who waits must take over. */
+static void a_waiter_takes_over_from_a_runner_that_leaves(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  struct sleeper first, second;
+  int fd = new_event(0);
+  struct seen seen;
+  send_to_sleep(&first, loop, sleep_in_run, 20 * MS);
+  pause_ms(5);
+  send_to_sleep(&second, loop, sleep_in_wait, LONG_AFTER);
+  awake(&first);
+  pause_ms(5);
+  watch(loop, &seen, fd, see_and_unwatch);
+  assert_int_equal(eventfd_write(fd, 1), 0);
+  for (int i = 0; i < 1000 && !readable(fd); i++)
+    pause_ms(1);
+  pause_ms(20);
+  atomic_store(&second.wanted, true);
+  loop_news(loop);
+  awake(&second);
+  assert_true(second.result);
+  assert_int_equal(seen.count, 1);
+  close(fd);
+  loop_close(loop);
+}
+
+static int help_count;
+
+static bool help_thrice(void *user) {
+  if (++help_count == 3)
+    atomic_store(&((struct sleeper *)user)->wanted, true);
+  return help_count <= 3;
+}
+
+static void a_waiter_helps_instead_of_sleeping(void **state) {
+  (void)state;
+  for (int own = 0; own < 2; own++) {
+    struct loop *loop = open_loop(own);
+    struct sleeper self = {0};
+    help_count = 0;
+    assert_true(loop_wait(loop, is_wanted, help_thrice, &self, clock_now() + LONG_AFTER));
+    assert_int_equal(help_count, 3);
+    loop_close(loop);
+  }
+}
+
+static void the_end_ends_everything_for_good(void **state) {
+  (void)state;
+  for (int own = 0; own < 2; own++) {
+    struct loop *loop = open_loop(own);
+    struct sleeper runner, waiter;
+    send_to_sleep(&runner, loop, sleep_in_run, LONG_AFTER);
+    pause_ms(2);
+    send_to_sleep(&waiter, loop, sleep_in_wait, LONG_AFTER);
+    pause_ms(2);
+    loop_end(loop);
+    awake(&runner);
+    awake(&waiter);
+    assert_false(waiter.result);
+    int64_t began = clock_now();
+    loop_run(loop, began + LONG_AFTER);
+    loop_wait(loop, is_wanted, NULL, &waiter, began + LONG_AFTER);
+    assert_true(clock_now() - began < LONG_AFTER / 2);
+    loop_close(loop);
+  }
+}
+
+/* ---- The descriptor ---- */
+
+static void the_descriptor_tells_what_a_run_would_find(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  int fd = loop_descriptor(loop), event = new_event(0);
+  struct seen seen;
+  loop_run(loop, HAUL_NO_WAIT);
+  assert_false(readable(fd));
+
+  watch(loop, &seen, event, see_and_unwatch);
+  assert_false(readable(fd));
+  assert_int_equal(eventfd_write(event, 1), 0);
+  assert_true(readable(fd));
+  assert_int_equal(run(loop, LONG_AFTER), 1);
+  loop_run(loop, HAUL_NO_WAIT);
+  assert_false(readable(fd));
+
+  loop_wake(loop);
+  assert_true(readable(fd));
+  loop_run(loop, HAUL_NO_WAIT);
+  loop_run(loop, HAUL_NO_WAIT);
+  assert_false(readable(fd));
+  close(event);
+  loop_close(loop);
+}
+
+static void the_descriptor_tells_when_a_timer_is_due(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  int fd = loop_descriptor(loop);
+  struct numbered timer;
+  make_timers(loop, &timer, 1, note);
+  set(loop, &timer, clock_now() + 20 * MS);
+  loop_run(loop, HAUL_NO_WAIT);
+  loop_run(loop, HAUL_NO_WAIT); /* the first took the wake of the new timer */
+  assert_false(readable(fd));
+  struct pollfd pollfd = {.fd = fd, .events = POLLIN};
+  assert_int_equal(poll(&pollfd, 1, 20000), 1);
+  while (fired_count == 0) {
+    assert_true(clock_now() < timer.timer.at + LONG_AFTER);
+    loop_run(loop, HAUL_NO_WAIT);
+  }
+  loop_run(loop, HAUL_NO_WAIT);
+  assert_false(readable(fd));
+  loop_close(loop);
+}
+
+static void with_an_own_thread_the_descriptor_tells_news(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(true);
+  loop_news(loop); /* nobody had asked yet */
+  int fd = loop_descriptor(loop);
+  assert_false(loop_quiet(loop));
+  assert_false(readable(fd));
+  loop_news(loop);
+  loop_news(loop);
+  assert_true(readable(fd));
+  assert_true(loop_quiet(loop));
+  assert_false(readable(fd));
+  assert_false(loop_quiet(loop));
+  loop_close(loop);
+}
+
+/* ---- Failures ---- */
+
+static void opens_whole_or_not_at_all(void **state) {
+  (void)state;
+  struct rlimit limit, few;
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  unsigned before = open_descriptors();
+  for (rlim_t more = 0; more < 3; more++) {
+    struct loop *loop = NULL;
+    int lowest = dup(0);
+    close(lowest);
+    few = (struct rlimit){(rlim_t)lowest + more, limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    int code = loop_open(more % 2, 0, &loop);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_fails(HAUL_ELIMIT, code);
+    assert_int_equal(open_descriptors(), before);
+  }
+  struct loop *loop = NULL;
+  int status;
+  for (unsigned n = 1; seams_refuse(n), status = loop_open(false, 0, &loop), seams_restore(); n++) {
+    assert_fails(HAUL_ENOMEM, status);
+    assert_int_equal(open_descriptors(), before);
+  }
+  assert_works(status);
+  loop_close(loop);
+  assert_int_equal(open_descriptors(), before);
+}
+
+static void closing_nothing_does_nothing(void **state) {
+  (void)state;
+  loop_close(NULL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(timers_fire_in_order_and_not_before_their_time),
+      cmocka_unit_test(a_timer_can_be_moved_and_stopped),
+      cmocka_unit_test(a_timer_may_stop_one_that_is_due_with_it),
+      cmocka_unit_test(a_timer_may_set_itself_again),
+      cmocka_unit_test(what_is_ready_is_called),
+      cmocka_unit_test(an_event_fetched_before_unwatch_finds_nothing),
+      cmocka_unit_test(an_event_does_not_reach_the_next_user_of_a_slot),
+      cmocka_unit_test(watches_as_many_as_are_asked_for),
+      cmocka_unit_test(a_descriptor_that_cannot_be_watched_is_an_error),
+      cmocka_unit_test(a_poller_may_stop_any_poller),
+      cmocka_unit_test(a_poller_may_start_another),
+      cmocka_unit_test(an_urgent_poller_keeps_the_loop_awake),
+      cmocka_unit_test(what_a_poller_found_ends_the_run),
+      cmocka_unit_test(a_wake_ends_a_sleep),
+      cmocka_unit_test(a_wake_before_the_sleep_is_not_lost),
+      cmocka_unit_test(a_timer_set_elsewhere_shortens_a_sleep),
+      cmocka_unit_test(news_reach_those_who_wait),
+      cmocka_unit_test(a_wait_ends_at_its_deadline),
+      cmocka_unit_test(a_second_runner_keeps_its_deadline),
+      cmocka_unit_test(a_waiter_takes_over_from_a_runner_that_leaves),
+      cmocka_unit_test(a_waiter_helps_instead_of_sleeping),
+      cmocka_unit_test(the_end_ends_everything_for_good),
+      cmocka_unit_test(the_descriptor_tells_what_a_run_would_find),
+      cmocka_unit_test(the_descriptor_tells_when_a_timer_is_due),
+      cmocka_unit_test(with_an_own_thread_the_descriptor_tells_news),
+      cmocka_unit_test(opens_whole_or_not_at_all),
+      cmocka_unit_test(closing_nothing_does_nothing),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
