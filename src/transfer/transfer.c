@@ -483,10 +483,10 @@ static int start(struct haul_remote *remote, struct haul_region *region,
 }
 
 /* The hot path is a small transfer without options and handle: no clock, no allocation, no lock. */
-static inline int run(struct haul_remote *remote, struct haul_region *region,
-                      const struct haul_piece *pieces, size_t count,
-                      const struct haul_transfer_options *options, enum haul_operation operation,
-                      struct haul_transfer **out) {
+static inline __attribute__((always_inline)) int
+run(struct haul_remote *remote, struct haul_region *region, const struct haul_piece *pieces,
+    size_t count, const struct haul_transfer_options *options, enum haul_operation operation,
+    struct haul_transfer **out) {
   uint64_t bytes = 0;
   size_t path;
   if (!is_sound(remote, region, pieces, count, operation))

@@ -41,10 +41,19 @@ static void submit_answer(struct tcp_rail *rail, struct tcp_job *job) {
   job_submit(job);
 }
 
+/* ACKs are queued and sent by the pump that follows the reading, so that many share a call, and one
+ * may share it with what the application sends next (tcp.c, poll_rail). */
 void rail_answer(struct tcp_rail *rail, uint64_t request, int32_t status) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   pthread_mutex_lock(&endpoint->lock);
-  submit_answer(rail, job_ack(request, status));
+  struct tcp_job *job = job_ack(request, status);
+  if (job) {
+    job->rail = rail;
+    job_enqueue(job);
+    atomic_store_explicit(&rail->unsent, true, memory_order_relaxed);
+  } else {
+    nonsense(rail, "no memory for an answer");
+  }
   pthread_mutex_unlock(&endpoint->lock);
 }
 

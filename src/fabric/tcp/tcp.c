@@ -384,20 +384,30 @@ void rail_close(struct tcp_rail *rail, int code) {
   loop_news(endpoint->base.link->fabric->loop);
 }
 
-static bool poll_rail(struct tcp_rail *rail, bool spin) {
-  struct tcp_endpoint *endpoint = rail->endpoint;
+static bool is_unsent(const struct tcp_rail *rail) {
+  return atomic_load_explicit(&rail->unsent, memory_order_relaxed);
+}
+
+static void pump(struct tcp_rail *rail) {
+  pthread_mutex_lock(&rail->endpoint->lock);
+  rail_pump(rail);
+  pthread_mutex_unlock(&rail->endpoint->lock);
+}
+
+/* Who polls without end comes back at once, so its ACKs wait for the next round: what the
+ * application answers in between takes them along. */
+static bool poll_rail(struct tcp_rail *rail, int64_t spin_ns) {
   bool came = false;
   if (rail->fd < 0)
     return false;
-  if (rail->blocked || (spin && rail->idle_polls < POLL_PATIENCE)) {
+  if (is_unsent(rail))
+    pump(rail);
+  if (rail->blocked || (spin_ns > 0 && rail->idle_polls < POLL_PATIENCE)) {
     came = rail_receive(rail);
     rail->idle_polls = came ? 0 : rail->idle_polls + 1;
   }
-  if (came || (spin && !list_empty(&rail->queue))) {
-    pthread_mutex_lock(&endpoint->lock);
-    rail_pump(rail);
-    pthread_mutex_unlock(&endpoint->lock);
-  }
+  if (came && is_unsent(rail) && spin_ns != HAUL_SPIN_ALWAYS)
+    pump(rail);
   if (rail->broken)
     rail_close(rail, HAUL_EPATH);
   return came;
@@ -405,7 +415,7 @@ static bool poll_rail(struct tcp_rail *rail, bool spin) {
 
 static bool poll_endpoint(struct poller *poller) {
   struct tcp_endpoint *endpoint = list_entry(poller, struct tcp_endpoint, poller);
-  bool spin = endpoint->base.link->fabric->config->spin_ns > 0;
+  int64_t spin_ns = endpoint->base.link->fabric->config->spin_ns;
   bool moved = false, sources = false, landings = false;
   if (!list_empty(&endpoint->landings))
     moved |= stage_landings(endpoint, &landings);
@@ -414,7 +424,7 @@ static bool poll_endpoint(struct poller *poller) {
     moved |= stage_sources(endpoint, &sources);
   pthread_mutex_unlock(&endpoint->lock);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
-    moved |= poll_rail(endpoint->rails[i], spin);
+    moved |= poll_rail(endpoint->rails[i], spin_ns);
   poller->urgent = sources || landings;
   return moved;
 }

@@ -97,8 +97,9 @@ struct tcp_rail {
 
   /* Sending; endpoint's lock. */
   struct list queue;
-  uint64_t queued; /* payload bytes in it */
-  int pipe[2];     /* for splicing; -1: none */
+  uint64_t queued;     /* payload bytes in it */
+  _Atomic bool unsent; /* the pump has something to do; to look without the lock */
+  int pipe[2];         /* for splicing; -1: none */
   size_t in_pipe;
   bool may_splice;
   int64_t tx_moved; /* when the socket last took bytes */
@@ -149,6 +150,8 @@ struct tcp_job *job_data(const struct frame *frame, const struct frame_piece *pi
 void job_free(struct tcp_job *job);
 /* Queues on the job's rail, through a stage where it needs one. */
 void job_submit(struct tcp_job *job);
+/* Queues on the job's rail; rail_pump is to follow. */
+void job_enqueue(struct tcp_job *job);
 /* The work or the region behind the job is gone: no byte of it is sent from now on. True when the
  * job was not begun, and is freed; else zeros follow, and the trailer says `status`. */
 bool job_abandon(struct tcp_job *job, int32_t status);

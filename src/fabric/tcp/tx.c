@@ -136,7 +136,7 @@ void job_free(struct tcp_job *job) {
   alloc_free(job);
 }
 
-static void enqueue(struct tcp_job *job) {
+void job_enqueue(struct tcp_job *job) {
   struct tcp_rail *rail = job->rail;
   if (list_empty(&rail->queue))
     rail->tx_moved = clock_now();
@@ -154,7 +154,7 @@ void job_submit(struct tcp_job *job) {
     loop_wake(endpoint->base.link->fabric->loop);
     return;
   }
-  enqueue(job);
+  job_enqueue(job);
   rail_pump(job->rail);
 }
 
@@ -202,7 +202,7 @@ void job_refuse(struct tcp_job *job, int32_t status) {
     return;
   }
   refusal->rail = rail;
-  enqueue(refusal); /* the pump runs, or comes with the rail's next event */
+  job_enqueue(refusal); /* the pump runs, or comes with the rail's next event */
 }
 
 void job_fail(struct tcp_job *job, int code) {
@@ -423,6 +423,8 @@ void rail_pump(struct tcp_rail *rail) {
     if (moved >= PUMP_MAX)
       break;
   }
+  bool left = !list_empty(&rail->queue) && !rail->broken;
+  atomic_store_explicit(&rail->unsent, left, memory_order_relaxed);
   if (rail->fd >= 0)
-    want_room(rail, !list_empty(&rail->queue) && !rail->broken);
+    want_room(rail, left);
 }
