@@ -137,6 +137,8 @@ static int put(struct job *job) {
     status = settle_all(ring);
   tally_end(&ring->tally);
   ring_close(ring);
+  if (status)
+    source_note_change(&job->source);
   return status;
 }
 

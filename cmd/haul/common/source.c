@@ -78,8 +78,7 @@ static int populate(const struct source *source, uint64_t length) {
   char *address = (char *)source->mapping + start;
   int result = madvise(address, source->at + length - start, MADV_POPULATE_READ);
   if (result && errno != EINVAL) /* EINVAL: an older kernel; the pages come in as they are used */
-    return fail_because("the file was cut short, or its disk failed", "cannot read %s: %s",
-                        source->label, strerror(errno));
+    return fail_because(NULL, "cannot read %s: its bytes are not there any more", source->label);
   return EXIT_DONE;
 }
 
@@ -133,6 +132,13 @@ static int next_read(struct source *source, struct slot *slot, haul_peer *peer,
 
 int source_next(struct source *source, struct slot *slot, haul_peer *peer, haul_deadline until) {
   return source->mapping ? next_window(source, slot) : next_read(source, slot, peer, until);
+}
+
+void source_note_change(const struct source *source) {
+  struct stat status;
+  if (source->mapping && fstat(source->descriptor, &status) == 0 &&
+      (uint64_t)status.st_size < source->mapped)
+    fail_note("%s became shorter while it was being sent", source->label);
 }
 
 void source_close(struct source *source) {

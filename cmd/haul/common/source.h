@@ -41,6 +41,9 @@ int source_map(struct source *source, haul_node *node);
  * Returns an exit status. */
 int source_next(struct source *source, struct slot *slot, haul_peer *peer, haul_deadline until);
 
+/* After a failure: says so where the file became shorter than what was mapped of it. */
+void source_note_change(const struct source *source);
+
 void source_close(struct source *source);
 
 #endif
