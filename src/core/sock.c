@@ -22,6 +22,19 @@
 
 /* ---- Addresses ---- */
 
+static void set_abstract(const char *name, size_t length, struct address *address) {
+  memset(address, 0, sizeof *address);
+  struct sockaddr_un *un = (struct sockaddr_un *)&address->storage;
+  un->sun_family = AF_UNIX;
+  memcpy(un->sun_path + 1, name, length);
+  address->length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+  address->local = address->loopback = true;
+}
+
+void address_abstract(const char *name, struct address *address) {
+  set_abstract(name, strnlen(name, 64), address);
+}
+
 static int parse_unix(const char *text, const char *name, struct address *address) {
   struct sockaddr_un *un = (struct sockaddr_un *)&address->storage;
   size_t length = strlen(name);
@@ -31,26 +44,16 @@ static int parse_unix(const char *text, const char *name, struct address *addres
     return error_set(HAUL_EADDRESS, ENAMETOOLONG, text,
                      "the path is longer than %zu bytes|use a shorter path, or unix://@name",
                      sizeof un->sun_path - 1);
-  address->local = address->loopback = true;
   if (name[0] == '@') {
-    address_abstract(name + 1, address);
+    set_abstract(name + 1, length - 1, address);
     return 0;
   }
+  address->local = address->loopback = true;
   un->sun_family = AF_UNIX;
   memcpy(un->sun_path, name, length + 1);
   memcpy(address->path, name, length + 1);
   address->length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length + 1);
   return 0;
-}
-
-void address_abstract(const char *name, struct address *address) {
-  memset(address, 0, sizeof *address);
-  struct sockaddr_un *un = (struct sockaddr_un *)&address->storage;
-  size_t length = strnlen(name, 64);
-  un->sun_family = AF_UNIX;
-  memcpy(un->sun_path + 1, name, length);
-  address->length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
-  address->local = address->loopback = true;
 }
 
 static bool is_loopback(const struct sockaddr_storage *storage) {
@@ -93,7 +96,7 @@ static int parse_tcp(const char *text, const char *rest, struct address *address
                      "no host and port in it|" ADDRESS_FORMS "; IPv6 goes in brackets");
   errno = 0;
   long number = strtol(port, &end, 10);
-  if (*end || errno || port[0] == '-' || port[0] == '+' || number > 65535)
+  if (*end || errno || port[0] < '0' || port[0] > '9' || number > 65535)
     return error_set(HAUL_EADDRESS, 0, text, "\"%.32s\" is not a port|a port is 0 to 65535", port);
   struct addrinfo wanted = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
   struct addrinfo *found = NULL;

@@ -98,6 +98,7 @@ struct work {
   enum haul_operation operation;
   bool checksum;
   uint64_t bytes;
+  uint64_t whole;          /* bytes of the transfer that it is a slice of */
   /* Called once, with 0 or a code, from any thread, possibly under a transport's lock: it must not
    * block nor call a transport. Neither the work nor its memory is touched by the transport after
    * it. The thread's error detail describes a failure. */

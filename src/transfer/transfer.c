@@ -411,6 +411,7 @@ static int start_posted(struct haul_remote *remote, struct haul_region *region,
     work->owner = transfer;
     work->done = on_done;
     work->key = &remote->key;
+    work->whole = bytes;
     work->region = region;
     work->operation = operation;
     work->checksum = options->flags & HAUL_CHECKSUM;

@@ -22,7 +22,8 @@ static __attribute__((cold)) int stale(void) {
   return error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
 }
 
-static inline void copy_piece(char *view, char *local, const struct haul_piece *piece, bool write) {
+static inline void copy_piece(char *view, char *local, const struct haul_piece *piece, bool write,
+                              uint64_t whole) {
   char *to = write ? view + piece->remote : local + piece->local;
   const char *from = write ? local + piece->local : view + piece->remote;
   if (piece->length == 8) /* one store: who watches the word sees it whole */
@@ -30,18 +31,18 @@ static inline void copy_piece(char *view, char *local, const struct haul_piece *
   else if (piece->length <= 256)
     memcpy(to, from, piece->length);
   else
-    copy_bytes(to, from, piece->length);
+    copy_slice(to, from, piece->length, whole);
 }
 
 static inline int copy_mapped(struct map_endpoint *endpoint, struct map_binding *binding,
-                       struct haul_region *region, const struct haul_piece *pieces, size_t count,
-                       bool write) {
+                              struct haul_region *region, const struct haul_piece *pieces,
+                              size_t count, bool write, uint64_t whole) {
   if (!map_alive(endpoint, binding->handle))
     return stale();
   char *view = binding->memory.view;
   char *local = region->memory.view;
   for (size_t i = 0; i < count; i++)
-    copy_piece(view, local, &pieces[i], write);
+    copy_piece(view, local, &pieces[i], write, whole);
   /* What was copied counts only if the region was still published after it. */
   return map_alive(endpoint, binding->handle) ? 0 : stale();
 }
@@ -76,15 +77,15 @@ static int verify(struct map_endpoint *endpoint, struct map_binding *binding,
 }
 
 static inline int copy_pieces(struct map_endpoint *endpoint, struct map_binding *binding,
-                       struct haul_region *region, const struct haul_piece *pieces, size_t count,
-                       enum haul_operation operation) {
+                              struct haul_region *region, const struct haul_piece *pieces,
+                              size_t count, enum haul_operation operation, uint64_t whole) {
   if (__builtin_expect(!binding->attached, 1))
-    return copy_mapped(endpoint, binding, region, pieces, count, operation == HAUL_OP_WRITE);
+    return copy_mapped(endpoint, binding, region, pieces, count, operation == HAUL_OP_WRITE, whole);
   return copy_attached(endpoint, binding, region, pieces, count, operation);
 }
 
 static inline void count_bytes(struct map_endpoint *endpoint, enum haul_operation operation,
-                        uint64_t bytes, int code) {
+                               uint64_t bytes, int code) {
   struct endpoint_counters *counters = &endpoint->base.counters;
   bool write = operation == HAUL_OP_WRITE;
   if (code) {
@@ -99,8 +100,8 @@ static inline void count_bytes(struct map_endpoint *endpoint, enum haul_operatio
 int map_run(struct work *work) {
   struct map_endpoint *endpoint = (struct map_endpoint *)work->endpoint;
   struct map_binding *binding = work->binding;
-  int code =
-      copy_pieces(endpoint, binding, work->region, work->pieces, work->count, work->operation);
+  int code = copy_pieces(endpoint, binding, work->region, work->pieces, work->count,
+                         work->operation, work->whole);
   if (code == 0 && work->checksum)
     code = verify(endpoint, binding, work->region, work->pieces, work->count);
   count_bytes(endpoint, work->operation, work->bytes, code);
@@ -125,7 +126,7 @@ static int now(struct endpoint *base, const struct remote_key *key, void *bound,
   bool by_cpu = region->memory.view && (binding->attached || binding->memory.view);
   if (!by_cpu || bytes > (binding->attached ? NOW_ATTACHED : NOW_MAPPED))
     return 1;
-  int code = copy_pieces(endpoint, binding, region, pieces, count, operation);
+  int code = copy_pieces(endpoint, binding, region, pieces, count, operation, bytes);
   count_bytes(endpoint, operation, bytes, code);
   return code;
 }
