@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: MIT */
+#include "support/owner.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "support/check.h"
+#include "support/child.h"
+#include "support/seams.h"
+
+enum what {
+  OPEN,
+  END,
+  PUBLISH,
+  NAME,
+  UNPUBLISH,
+  RELEASE,
+  UNTOUCHED,
+  FILL,
+  SUM,
+  RECEIVE,
+  DESCRIPTORS,
+  RESIDENT,
+  COUNTER
+};
+
+struct order {
+  enum what what;
+  unsigned slot, rights, kind;
+  uint64_t a, b, c;
+  bool named;
+  char name[256];
+  struct haul_node_config config;
+};
+
+struct answer {
+  int code;
+  uint64_t a, b, c;
+  char text[160];
+};
+
+/* ---- Regions ---- */
+
+static void must(int code, const char *what) {
+  if (code == 0)
+    return;
+  const struct haul_error *error = haul_error_last();
+  fprintf(stderr, "%s: %s: %s (%s)\n", what, haul_error_name(code), error->text, error->hint);
+  abort();
+}
+
+static void *pages(size_t length) {
+  void *got = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (got == MAP_FAILED)
+    abort();
+  return got;
+}
+
+struct haul_region *region_make(struct haul_node *node, enum memory_kind kind, size_t length) {
+  struct haul_region *region;
+  struct haul_place place = {kind == KIND_SIM ? HAUL_SIM : HAUL_HOST, 0};
+  if (kind == KIND_WRAPPED)
+    must(haul_region_wrap(node, pages(length), length, &region), "haul_region_wrap");
+  else
+    must(haul_region_alloc(node, place, length, kind == KIND_PRIVATE ? HAUL_REGION_PRIVATE : 0,
+                           &region),
+         "haul_region_alloc");
+  return region;
+}
+
+void region_drop(struct haul_region *region, enum memory_kind kind) {
+  void *address = haul_region_address(region);
+  size_t length = haul_region_length(region);
+  haul_region_release(region);
+  if (kind == KIND_WRAPPED)
+    munmap(address, length);
+}
+
+static struct haul_region *staging(struct haul_node *node, uint64_t length) {
+  struct haul_region *bytes;
+  must(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, length, HAUL_REGION_PRIVATE,
+                         &bytes),
+       "staging");
+  return bytes;
+}
+
+void region_fill(struct haul_node *node, struct haul_region *region, uint64_t offset,
+                 uint64_t length, uint64_t seed) {
+  if (haul_region_place(region).kind == HAUL_HOST) {
+    pattern_fill((char *)haul_region_address(region) + offset, length, seed);
+    return;
+  }
+  struct haul_region *bytes = staging(node, length);
+  pattern_fill(haul_region_address(bytes), length, seed);
+  must(haul_region_copy(region, offset, bytes, 0, length, HAUL_FOREVER), "haul_region_copy");
+  haul_region_release(bytes);
+}
+
+uint64_t region_sum(struct haul_node *node, struct haul_region *region, uint64_t offset,
+                    uint64_t length) {
+  if (haul_region_place(region).kind == HAUL_HOST)
+    return XXH3_64bits((char *)haul_region_address(region) + offset, length);
+  struct haul_region *bytes = staging(node, length);
+  must(haul_region_copy(bytes, 0, region, offset, length, HAUL_FOREVER), "haul_region_copy");
+  uint64_t sum = XXH3_64bits(haul_region_address(bytes), length);
+  haul_region_release(bytes);
+  return sum;
+}
+
+/* ---- The owner's side ---- */
+
+static struct haul_node *node;
+static struct {
+  struct haul_region *region;
+  enum memory_kind kind;
+  void *address;
+  size_t length;
+} slots[OWNER_SLOTS];
+
+#define UNTOUCHED_SEED 77
+
+static int release(unsigned slot) {
+  haul_region_release(slots[slot].region);
+  slots[slot].region = NULL;
+  if (slots[slot].kind != KIND_WRAPPED)
+    return 0;
+  void *got = mmap(slots[slot].address, slots[slot].length, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  if (got == MAP_FAILED)
+    abort();
+  pattern_fill(got, slots[slot].length, UNTOUCHED_SEED);
+  return 0;
+}
+
+static bool is_untouched(unsigned slot) {
+  char *wanted = pages(slots[slot].length);
+  pattern_fill(wanted, slots[slot].length, UNTOUCHED_SEED);
+  bool same = memcmp(wanted, slots[slot].address, slots[slot].length) == 0;
+  munmap(wanted, slots[slot].length);
+  return same;
+}
+
+static int publish(const struct order *order) {
+  if (slots[order->slot].region)
+    haul_region_release(slots[order->slot].region);
+  struct haul_region *region = region_make(node, order->kind, order->a);
+  slots[order->slot].region = region;
+  slots[order->slot].kind = order->kind;
+  slots[order->slot].address = haul_region_address(region);
+  slots[order->slot].length = order->a;
+  return order->named ? haul_region_publish(region, order->name, order->rights) : 0;
+}
+
+static int receive(const struct order *order, struct answer *answer) {
+  struct haul_message message;
+  int code = haul_message_receive(node, &message, haul_deadline_in(20 * S));
+  if (code)
+    return code;
+  if (order->a)
+    answer->c = region_sum(node, slots[order->slot].region, 0, order->a);
+  answer->a = message.tag;
+  answer->b = message.length;
+  haul_message_release(&message);
+  return 0;
+}
+
+static uint64_t resident(void) {
+  unsigned long size = 0, pages_in = 0;
+  FILE *file = fopen("/proc/self/statm", "re");
+  if (!file || fscanf(file, "%lu %lu", &size, &pages_in) != 2)
+    abort();
+  fclose(file);
+  return pages_in * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static int open_node(struct order *order, struct answer *answer) {
+  order->config.name = "owner";
+  int code = haul_node_open(&order->config, &node);
+  if (code == 0)
+    code = haul_node_listen(node, order->name);
+  if (code == 0)
+    code = haul_node_address(node, 0, answer->text, sizeof answer->text);
+  return code;
+}
+
+static void obey(struct order *order, struct answer *answer) {
+  struct haul_region *region = slots[order->slot].region;
+  switch (order->what) {
+  case OPEN:
+    answer->code = open_node(order, answer);
+    break;
+  case END:
+    haul_node_close(node);
+    for (unsigned i = 0; i < OWNER_SLOTS; i++)
+      if (slots[i].region)
+        release(i);
+    break;
+  case PUBLISH:
+    answer->code = publish(order);
+    break;
+  case NAME:
+    answer->code = haul_region_publish(region, order->name, order->rights);
+    break;
+  case UNPUBLISH:
+    answer->code = haul_region_unpublish(region, order->name);
+    break;
+  case RELEASE:
+    answer->code = release(order->slot);
+    break;
+  case UNTOUCHED:
+    answer->a = is_untouched(order->slot);
+    break;
+  case FILL:
+    region_fill(node, region, order->a, order->b, order->c);
+    break;
+  case SUM:
+    answer->a = region_sum(node, region, order->a, order->b);
+    break;
+  case RECEIVE:
+    answer->code = receive(order, answer);
+    break;
+  case DESCRIPTORS:
+    answer->a = open_descriptors();
+    break;
+  case RESIDENT:
+    answer->a = resident();
+    break;
+  case COUNTER:
+    answer->code = haul_counter_read(node, order->name, &answer->a);
+    break;
+  }
+}
+
+int owner_main(void) {
+  struct order order;
+  do {
+    struct answer answer = {0};
+    if (read(3, &order, sizeof order) != (ssize_t)sizeof order)
+      return 0; /* the test is gone */
+    obey(&order, &answer);
+    child_send(3, &answer, sizeof answer, -1);
+  } while (order.what != END);
+  return 0;
+}
+
+/* ---- The test's side ---- */
+
+static struct answer ask(struct owner *owner, const struct order *order) {
+  struct answer answer;
+  child_send(owner->socket, order, sizeof *order, -1);
+  child_receive(owner->socket, &answer, sizeof answer);
+  return answer;
+}
+
+void owner_start(struct owner *owner, const char *address, const struct haul_node_config *config) {
+  struct order order = {.what = OPEN, .config = HAUL_NODE_CONFIG_INIT};
+  if (config)
+    order.config = *config;
+  snprintf(order.name, sizeof order.name, "%s", address);
+  owner->pid = child_start(OWNER_MODE, &owner->socket);
+  struct answer answer = ask(owner, &order);
+  must(answer.code, "the owner's node");
+  memcpy(owner->address, answer.text, sizeof owner->address);
+}
+
+int owner_end(struct owner *owner) {
+  ask(owner, &(struct order){.what = END});
+  return child_end(owner->pid, owner->socket);
+}
+
+void owner_kill(struct owner *owner) {
+  kill(owner->pid, SIGKILL);
+  child_end(owner->pid, owner->socket);
+}
+
+void owner_stop(struct owner *owner) {
+  int status;
+  kill(owner->pid, SIGSTOP);
+  if (waitpid(owner->pid, &status, WUNTRACED) != owner->pid)
+    abort();
+}
+
+void owner_go_on(struct owner *owner) {
+  kill(owner->pid, SIGCONT);
+}
+
+static struct order named(enum what what, unsigned slot, const char *name, unsigned rights) {
+  struct order order = {.what = what, .slot = slot, .rights = rights, .named = name != NULL};
+  snprintf(order.name, sizeof order.name, "%s", name ? name : "");
+  return order;
+}
+
+int owner_publish(struct owner *owner, unsigned slot, enum memory_kind kind, uint64_t length,
+                  const char *name, unsigned rights) {
+  struct order order = named(PUBLISH, slot, name, rights);
+  order.kind = kind;
+  order.a = length;
+  return ask(owner, &order).code;
+}
+
+int owner_name(struct owner *owner, unsigned slot, const char *name, unsigned rights) {
+  struct order order = named(NAME, slot, name, rights);
+  return ask(owner, &order).code;
+}
+
+int owner_unpublish(struct owner *owner, unsigned slot, const char *name) {
+  struct order order = named(UNPUBLISH, slot, name, 0);
+  return ask(owner, &order).code;
+}
+
+int owner_release(struct owner *owner, unsigned slot) {
+  return ask(owner, &(struct order){.what = RELEASE, .slot = slot}).code;
+}
+
+bool owner_pages_untouched(struct owner *owner, unsigned slot) {
+  return ask(owner, &(struct order){.what = UNTOUCHED, .slot = slot}).a;
+}
+
+int owner_fill(struct owner *owner, unsigned slot, uint64_t offset, uint64_t length,
+               uint64_t seed) {
+  return ask(owner,
+             &(struct order){.what = FILL, .slot = slot, .a = offset, .b = length, .c = seed})
+      .code;
+}
+
+uint64_t owner_sum(struct owner *owner, unsigned slot, uint64_t offset, uint64_t length) {
+  return ask(owner, &(struct order){.what = SUM, .slot = slot, .a = offset, .b = length}).a;
+}
+
+int owner_receive(struct owner *owner, unsigned slot, uint64_t length, uint64_t *tag,
+                  uint64_t *message_length, uint64_t *sum) {
+  struct answer answer = ask(owner, &(struct order){.what = RECEIVE, .slot = slot, .a = length});
+  *tag = answer.a;
+  *message_length = answer.b;
+  *sum = answer.c;
+  return answer.code;
+}
+
+unsigned owner_descriptors(struct owner *owner) {
+  return (unsigned)ask(owner, &(struct order){.what = DESCRIPTORS}).a;
+}
+
+uint64_t owner_resident(struct owner *owner) {
+  return ask(owner, &(struct order){.what = RESIDENT}).a;
+}
+
+uint64_t owner_counter(struct owner *owner, const char *name) {
+  struct order order = named(COUNTER, 0, name, 0);
+  return ask(owner, &order).a;
+}
+
+/* ---- Chance ---- */
+
+uint64_t test_seed(void) {
+  static uint64_t seed;
+  if (seed)
+    return seed;
+  const char *given = getenv("HAUL_TEST_SEED");
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  seed = given ? strtoull(given, NULL, 0) : (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 20;
+  seed |= 1;
+  print_message("HAUL_TEST_SEED=%llu repeats this run\n", (unsigned long long)seed);
+  return seed;
+}
+
+/* xorshift64 (Marsaglia 2003). */
+uint64_t next_random(uint64_t *state) {
+  *state ^= *state << 13;
+  *state ^= *state >> 7;
+  *state ^= *state << 17;
+  return *state;
+}
