@@ -22,6 +22,41 @@ int error_enter(const char *call) {
   return 0;
 }
 
+/* What a person can do when the place of the failure knows nothing better. */
+static const char *usual_hint(int code) {
+  switch (code) {
+  case HAUL_ETIMEDOUT:
+    return "allow more time, or see whether the other side still runs";
+  case HAUL_ECANCELED:
+    return "it was asked for on this side; start it again if it is still wanted";
+  case HAUL_EPEER:
+    return "see whether the other process still runs, and connect again";
+  case HAUL_ENAME:
+    return "see which names there are: haul ls NODE";
+  case HAUL_ERANGE:
+  case HAUL_EINVAL:
+    return "check the call's arguments; its comment in haul.h says what it takes";
+  case HAUL_EACCESS:
+    return "share or publish it with the right that is needed";
+  case HAUL_ESTALE:
+    return "look it up or import it again";
+  case HAUL_EPROTO:
+  case HAUL_EVERSION:
+    return "run the same version of haul on both sides";
+  case HAUL_ENOPATH:
+  case HAUL_EPATH:
+    return "haul explain and haul doctor say what each path needs";
+  case HAUL_ECLOSED:
+    return "open a new node";
+  case HAUL_ECHECKSUM:
+    return "was the source changed meanwhile? else suspect memory or the network";
+  case HAUL_ETICKET:
+    return "ask the owner for a new ticket and its descriptor";
+  default:
+    return "haul doctor says what is missing on this host";
+  }
+}
+
 int error_set(int code, int system, const char *object, const char *format, ...) {
   char words[sizeof last.text + sizeof last.hint];
   va_list arguments;
@@ -39,7 +74,7 @@ int error_set(int code, int system, const char *object, const char *format, ...)
     snprintf(last.text, sizeof last.text, "%s", haul_error_text(code));
   else
     snprintf(last.text, sizeof last.text, "%.*s", (int)length, words);
-  snprintf(last.hint, sizeof last.hint, "%s", bar ? bar + 1 : "");
+  snprintf(last.hint, sizeof last.hint, "%s", bar && bar[1] ? bar + 1 : usual_hint(code));
   return code;
 }
 

@@ -11,7 +11,7 @@ int error_enter(const char *call);
 
 /* Sets the thread's detail and returns `code`. `system` is an errno or 0. `object` may be NULL.
  * `format` makes "text\0hint"-like halves from one string: the part behind the first '|' is the
- * hint. Without a hint part the code's own text serves as text. */
+ * hint. Where one of them is empty the code's usual one stands in. */
 int error_set(int code, int system, const char *object, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
