@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT
+ * Frames of tcp: what is packed is parsed, and nothing else is. */
+#include "support/check.h"
+
+#include <string.h>
+
+#include "fabric/tcp/frame.h"
+
+static const struct frame good[] = {
+    {FRAME_WRITE, 0, 1, 0, 7, UINT64_MAX, 1},
+    {FRAME_WRITE, FRAME_CHECKSUM, FRAME_PIECES_MAX, 0, UINT64_MAX, 1, FRAME_PAYLOAD_MAX},
+    {FRAME_READ, FRAME_CHECKSUM, 2, 0, 0, 0, 2},
+    {FRAME_ACK, 0, 0, 0, 9, 0, 0},
+    {FRAME_ACK, 0, 0, HAUL_EPATH, 9, 0, 0},
+    {FRAME_ACK, 0, 0, HAUL_EINVAL, 9, 0, 0},
+    {FRAME_DATA, 0, 0, 0, 9, 3, FRAME_PAYLOAD_MAX},
+};
+
+static int parse(const uint8_t *bytes, struct frame *frame) {
+  const char *what = NULL;
+  int code = frame_parse(bytes, frame, &what);
+  assert_true(code == 0 || (code == HAUL_EPROTO && what && what[0]));
+  return code;
+}
+
+static void comes_back_as_it_was(void **state) {
+  (void)state;
+  for (size_t i = 0; i < COUNT(good); i++) {
+    uint8_t bytes[FRAME_HEADER], again[FRAME_HEADER];
+    struct frame frame;
+    frame_pack(&good[i], bytes);
+    assert_int_equal(parse(bytes, &frame), 0);
+    frame_pack(&frame, again);
+    assert_memory_equal(bytes, again, sizeof bytes);
+    assert_int_equal(frame.type, good[i].type);
+    assert_int_equal(frame.flags, good[i].flags);
+    assert_int_equal(frame.count, good[i].count);
+    assert_int_equal(frame.status, good[i].status);
+    assert_true(frame.request == good[i].request && frame.handle == good[i].handle);
+    assert_true(frame.payload == good[i].payload);
+  }
+}
+
+static void each_wrong_field_is_refused(void **state) {
+  (void)state;
+  const struct frame bad[] = {
+      {0, 0, 1, 0, 7, 7, 1},
+      {5, 0, 1, 0, 7, 7, 1},
+      {255, 0, 1, 0, 7, 7, 1},
+      {FRAME_WRITE, 2, 1, 0, 7, 7, 1},
+      {FRAME_WRITE, 0xff, 1, 0, 7, 7, 1},
+      {FRAME_WRITE, 0, 0, 0, 7, 7, 1},
+      {FRAME_WRITE, 0, FRAME_PIECES_MAX + 1, 0, 7, 7, FRAME_PAYLOAD_MAX},
+      {FRAME_WRITE, 0, UINT16_MAX, 0, 7, 7, FRAME_PAYLOAD_MAX},
+      {FRAME_WRITE, 0, 1, 0, 7, 7, 0},
+      {FRAME_WRITE, 0, 1, 0, 7, 7, FRAME_PAYLOAD_MAX + 1},
+      {FRAME_WRITE, 0, 1, 0, 7, 7, UINT64_MAX},
+      {FRAME_WRITE, 0, 1, HAUL_EPEER, 7, 7, 1},
+      {FRAME_READ, 0, 0, 0, 7, 7, 1},
+      {FRAME_READ, 0, 1, 0, 7, 7, 0},
+      {FRAME_READ, 0, 1, 1, 7, 7, 1},
+      {FRAME_ACK, 0, 1, 0, 7, 7, 0},
+      {FRAME_ACK, 0, 0, 0, 7, 7, 1},
+      {FRAME_ACK, 0, 0, 1, 7, 7, 0},
+      {FRAME_ACK, 0, 0, HAUL_EPATH - 1, 7, 7, 0},
+      {FRAME_ACK, 0, 0, INT32_MIN, 7, 7, 0},
+      {FRAME_DATA, 0, 1, 0, 7, 7, 1},
+      {FRAME_DATA, 0, 0, 0, 7, 7, 0},
+      {FRAME_DATA, 0, 0, HAUL_EPEER, 7, 7, 1},
+  };
+  for (size_t i = 0; i < COUNT(bad); i++) {
+    uint8_t bytes[FRAME_HEADER];
+    struct frame frame;
+    frame_pack(&bad[i], bytes);
+    assert_int_equal(parse(bytes, &frame), HAUL_EPROTO);
+  }
+}
+
+static void magic_and_reserved_bytes_are_looked_at(void **state) {
+  (void)state;
+  for (size_t at = 0; at < FRAME_HEADER; at++) {
+    uint8_t bytes[FRAME_HEADER];
+    struct frame frame;
+    frame_pack(&good[0], bytes);
+    bytes[at] ^= 0x80;
+    if (at < 4 || at >= 36)
+      assert_int_equal(parse(bytes, &frame), HAUL_EPROTO);
+  }
+}
+
+/* Whatever is accepted is what pack would have written: nothing is ignored. */
+static void nothing_is_accepted_in_two_ways(void **state) {
+  (void)state;
+  for (size_t i = 0; i < COUNT(good); i++) {
+    for (size_t bit = 0; bit < 8 * FRAME_HEADER; bit++) {
+      uint8_t bytes[FRAME_HEADER], again[FRAME_HEADER];
+      struct frame frame;
+      frame_pack(&good[i], bytes);
+      bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+      if (parse(bytes, &frame) != 0)
+        continue;
+      frame_pack(&frame, again);
+      assert_memory_equal(bytes, again, sizeof bytes);
+    }
+  }
+}
+
+/* ---- Pieces ---- */
+
+static int parse_pieces(const struct frame_piece *pieces, uint16_t count, uint64_t payload) {
+  uint8_t bytes[FRAME_PIECE * FRAME_PIECES_MAX];
+  struct frame_piece got[FRAME_PIECES_MAX];
+  const char *what = NULL;
+  struct frame frame = {.type = FRAME_WRITE, .count = count, .payload = payload};
+  for (uint16_t i = 0; i < count; i++)
+    frame_pack_piece(&pieces[i], bytes + i * FRAME_PIECE);
+  int code = frame_parse_pieces(bytes, &frame, got, &what);
+  assert_true(code == 0 || (code == HAUL_EPROTO && what && what[0]));
+  if (code == 0)
+    assert_memory_equal(got, pieces, count * sizeof *pieces);
+  return code;
+}
+
+static void pieces_are_the_payload(void **state) {
+  (void)state;
+  static const struct {
+    struct frame_piece pieces[3];
+    uint64_t payload;
+    int code;
+  } cases[] = {
+      {{{0, 1}, {1, 2}, {9, 3}}, 6, 0},
+      {{{UINT64_MAX - 1, 1}, {0, 1}, {0, 1}}, 3, 0},
+      {{{0, 1}, {1, 2}, {9, 3}}, 7, HAUL_EPROTO},
+      {{{0, 1}, {1, 2}, {9, 3}}, 5, HAUL_EPROTO},
+      {{{0, 3}, {1, 0}, {9, 3}}, 6, HAUL_EPROTO},
+      {{{0, 3}, {1, 3}, {9, 0}}, 6, HAUL_EPROTO},
+      {{{0, 0}, {1, 3}, {9, 3}}, 6, HAUL_EPROTO},
+      {{{UINT64_MAX, 1}, {0, 1}, {0, 1}}, 3, HAUL_EPROTO},
+      {{{0, UINT64_MAX}, {1, 7}, {9, 1}}, 7, HAUL_EPROTO}, /* the sum wraps to 7 */
+      {{{0, UINT64_MAX - 2}, {1, 2}, {9, 8}}, 7, HAUL_EPROTO},
+  };
+  for (size_t i = 0; i < COUNT(cases); i++)
+    assert_int_equal(parse_pieces(cases[i].pieces, 3, cases[i].payload), cases[i].code);
+}
+
+static void as_many_pieces_as_are_allowed(void **state) {
+  (void)state;
+  struct frame_piece pieces[FRAME_PIECES_MAX];
+  for (size_t i = 0; i < COUNT(pieces); i++)
+    pieces[i] = (struct frame_piece){i * 5000, 4096};
+  assert_int_equal(parse_pieces(pieces, FRAME_PIECES_MAX, 4096 * FRAME_PIECES_MAX), 0);
+}
+
+/* ---- Trailers ---- */
+
+static void trailers(void **state) {
+  (void)state;
+  static const int32_t statuses[] = {0, HAUL_EINVAL, HAUL_EPATH, 1, HAUL_EPATH - 1, INT32_MAX};
+  for (size_t i = 0; i < COUNT(statuses); i++) {
+    uint8_t bytes[FRAME_TRAILER];
+    const char *what = NULL;
+    struct frame_trailer trailer = {UINT64_C(0x0123456789abcdef), statuses[i]}, got;
+    frame_pack_trailer(&trailer, bytes);
+    assert_int_equal(frame_parse_trailer(bytes, &got, &what), i < 3 ? 0 : HAUL_EPROTO);
+    assert_true(got.checksum == trailer.checksum || i >= 3);
+    for (size_t at = 12; at < FRAME_TRAILER; at++) {
+      bytes[at] ^= 1;
+      assert_int_equal(frame_parse_trailer(bytes, &got, &what), HAUL_EPROTO);
+      assert_non_null(what);
+      bytes[at] ^= 1;
+    }
+  }
+}
+
+/* Two pieces in the other order are other bytes. */
+static void the_checksum_knows_the_order(void **state) {
+  (void)state;
+  uint64_t ab = frame_checksum(frame_checksum(0, 0xa), 0xb);
+  uint64_t ba = frame_checksum(frame_checksum(0, 0xb), 0xa);
+  assert_true(ab != ba);
+  assert_true(frame_checksum(0, 5) == 5); /* one piece: its own */
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(comes_back_as_it_was),
+      cmocka_unit_test(each_wrong_field_is_refused),
+      cmocka_unit_test(magic_and_reserved_bytes_are_looked_at),
+      cmocka_unit_test(nothing_is_accepted_in_two_ways),
+      cmocka_unit_test(pieces_are_the_payload),
+      cmocka_unit_test(as_many_pieces_as_are_allowed),
+      cmocka_unit_test(trailers),
+      cmocka_unit_test(the_checksum_knows_the_order),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
