@@ -254,8 +254,8 @@ static int run_pollers(struct loop *loop, bool *urgent) {
 
 /* ---- Rounds ---- */
 
-/* epoll_pwait2(2) came with Linux 5.11, and some sandboxes do not have it: then sleeps are rounded up
- * to milliseconds. */
+/* epoll_pwait2(2) came with Linux 5.11, and some sandboxes do not have it: then sleeps are rounded
+ * up to milliseconds. */
 static int wait_events(int epoll, struct epoll_event *events, const struct timespec *span) {
   int count = epoll_pwait2(epoll, events, EVENTS_A_ROUND, span, NULL);
   if (count >= 0 || errno != ENOSYS)

@@ -54,6 +54,7 @@ struct link {
   _Atomic int64_t heard; /* when something last came from the peer */
   _Atomic int ended; /* 0 while the peer is there, else why not: HAUL_EPEER, HAUL_ECLOSED, … */
   char ended_reason[192]; /* set before `ended` */
+  _Atomic int failing;    /* `fail` was called with this code: it will end */
   struct list writes; /* transfer.c: asynchronous writes under way, in the order of their start */
   uint64_t write_number; /* transfer.c: of the latest one */
   struct endpoint *endpoints[TRANSPORTS_MAX];
@@ -98,7 +99,7 @@ struct work {
   enum haul_operation operation;
   bool checksum;
   uint64_t bytes;
-  uint64_t whole;          /* bytes of the transfer that it is a slice of */
+  uint64_t whole; /* bytes of the transfer that it is a slice of */
   /* Called once, with 0 or a code, from any thread, possibly under a transport's lock: it must not
    * block nor call a transport. Neither the work nor its memory is touched by the transport after
    * it. The thread's error detail describes a failure. */

@@ -12,7 +12,7 @@ static void fill(struct haul_transfer *transfer, struct haul_report *report) {
   int status = atomic_load_explicit(&transfer->status, memory_order_acquire);
   bool write = transfer->operation == HAUL_OP_WRITE;
   report->status = status;
-  report->operation = transfer->operation;
+  report->operation = (int)transfer->operation;
   report->bytes = transfer->bytes;
   report->pieces = transfer->pieces;
   report->slices = transfer->immediate ? 1 : transfer->plan.work_count;

@@ -92,10 +92,8 @@ static void splices_to_the_end(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(keeps_the_order),
-      cmocka_unit_test(removing_twice_does_no_harm),
-      cmocka_unit_test(takes_from_the_front),
-      cmocka_unit_test(the_body_may_remove_its_item),
+      cmocka_unit_test(keeps_the_order),      cmocka_unit_test(removing_twice_does_no_harm),
+      cmocka_unit_test(takes_from_the_front), cmocka_unit_test(the_body_may_remove_its_item),
       cmocka_unit_test(splices_to_the_end),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

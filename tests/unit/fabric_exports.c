@@ -187,7 +187,8 @@ static void lists_are_sorted_and_come_in_pages(void **state) {
     after = last;
   }
   assert_int_equal(seen, COUNT(sorted));
-  assert_int_equal(exports_list(fixture->exports, "a0", views, 1), 1); /* a name that is not there */
+  assert_int_equal(exports_list(fixture->exports, "a0", views, 1),
+                   1); /* a name that is not there */
   assert_string_equal(views[0].name, "aa");
 }
 
@@ -286,8 +287,7 @@ static void look_at(struct fixture *fixture, struct board *board) {
   uint8_t capability[16];
   void *view;
   assert_works(exports_board(fixture->exports, &descriptor, &board->slots, capability));
-  assert_works(
-      shm_attach(descriptor, board->slots * sizeof(uint32_t), capability, &board->shm));
+  assert_works(shm_attach(descriptor, board->slots * sizeof(uint32_t), capability, &board->shm));
   assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0), MAP_FAILED);
   assert_works(shm_map(descriptor, &board->shm, PROT_READ, NULL, &view));
   board->words = view;

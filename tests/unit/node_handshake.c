@@ -163,10 +163,8 @@ static void versions_that_do_not_meet_are_told(void **state) {
     uint16_t lowest, highest;
     int code;
   } cases[] = {
-      {PROTOCOL_LOWEST, PROTOCOL_HIGHEST, 0},
-      {0, UINT16_MAX, 0},
-      {PROTOCOL_HIGHEST, UINT16_MAX, 0},
-      {PROTOCOL_HIGHEST + 1, UINT16_MAX, HAUL_EVERSION},
+      {PROTOCOL_LOWEST, PROTOCOL_HIGHEST, 0},  {0, UINT16_MAX, 0},
+      {PROTOCOL_HIGHEST, UINT16_MAX, 0},       {PROTOCOL_HIGHEST + 1, UINT16_MAX, HAUL_EVERSION},
       {0, PROTOCOL_LOWEST - 1, HAUL_EVERSION},
   };
   for (size_t i = 0; i < COUNT(cases); i++) {
