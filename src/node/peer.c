@@ -56,6 +56,7 @@ void peer_doom(struct haul_peer *peer, int code, const char *reason) {
   if (!peer->doom) {
     peer->doom = code;
     snprintf(peer->doom_reason, sizeof peer->doom_reason, "%s", reason);
+    atomic_store(&peer->base.failing, code);
     atomic_store(&peer->doomed, true);
   }
   pthread_mutex_unlock(&peer->doom_lock);

@@ -155,8 +155,11 @@ static int no_path(struct haul_remote *remote, const struct route *route,
   char reasons[250] = "";
   size_t at = 0;
   int ended = atomic_load(&remote->link->ended);
+  int failing = atomic_load(&remote->link->failing);
   if (ended)
     return error_set(ended, 0, remote->name, "%s|connect again", remote->link->ended_reason);
+  if (failing)
+    return error_set(failing, 0, remote->name, "the connection to the peer broke|connect again");
   for (size_t i = 0; transport_at(i) && at < sizeof reasons; i++)
     at +=
         (size_t)snprintf(reasons + at, sizeof reasons - at, "%snot %s: %s", i ? "; " : "",

@@ -20,7 +20,8 @@ struct copier {
   struct list queue;       /* works */
   _Atomic uint32_t queued; /* length of the queue, to look without the lock */
   bool ending;
-  unsigned wanted, started; /* threads; started under the lock */
+  unsigned wanted;          /* threads; they are started when first needed */
+  _Atomic unsigned started; /* under the lock */
   pthread_t threads[THREADS_MAX];
   struct poller poller; /* runs works when no thread could be started */
 };

@@ -42,7 +42,10 @@ static int start_piece(struct task *task) {
       .wake = on_wake,
       .user = task->engines->loop,
   };
-  return task->by->copy_start(&task->copy);
+  int code = task->by->copy_start(&task->copy);
+  if (code)
+    task->copy.to = NULL; /* there is nothing to cancel */
+  return code;
 }
 
 static int verify(const struct task *task) {

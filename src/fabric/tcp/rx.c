@@ -96,12 +96,24 @@ static void start_payload(struct tcp_rail *rail) {
   rail->piece_at = 0;
 }
 
-/* A stage for memory without a view; false when none is free now. */
+/* The bytes to come are read and forgotten; the verdict is what the peer, or the work, gets. */
+static void throw_away(struct tcp_rail *rail, int verdict) {
+  if (rail->frame.type == FRAME_WRITE)
+    region_put(rail->region);
+  rail->region = NULL;
+  rail->work = NULL;
+  rail->verdict = verdict;
+}
+
+/* A stage for memory without a view; true when one is needed and none is free now. */
 static bool needs_stage(struct tcp_rail *rail) {
-  if (!rail->region || rail->region->memory.view)
+  struct tcp_endpoint *endpoint = rail->endpoint;
+  if (!rail->region || rail->region->memory.view || rail->stage)
     return false;
-  rail->stage = stage_take(rail->endpoint, rail->endpoint->rx_stages);
-  return !rail->stage;
+  rail->stage = stage_take(endpoint, endpoint->rx_stages);
+  if (!rail->stage && !stages_busy(endpoint->rx_stages)) /* waiting would bring none */
+    throw_away(rail, HAUL_ENOMEM);
+  return rail->region && !rail->stage;
 }
 
 static void on_write(struct tcp_rail *rail) {
@@ -316,6 +328,8 @@ static void on_payload(struct tcp_rail *rail, const struct frame_trailer *traile
     return;
   }
   int code = rail->verdict;
+  if (code && rail->frame.type == FRAME_DATA)
+    error_memory("buffer for a device");
   if (rail->region)
     code = settle(rail->region, &rail->frame, trailer, rail->pieces, rail->frame.count);
   forget_payload(rail);
@@ -431,10 +445,8 @@ static bool consume(struct tcp_rail *rail) {
     return take_head(rail);
   if (rail->state == RX_TRAILER)
     return take_trailer(rail);
-  if (!rail->stage && needs_stage(rail)) {
-    rail->blocked = true;
+  if (needs_stage(rail))
     return false;
-  }
   if (!payload_from_inbox(rail)) {
     nonsense(rail, "no memory for a payload that is refused");
     return false;
@@ -472,17 +484,30 @@ static ssize_t read_more(struct tcp_rail *rail) {
   return got;
 }
 
+/* Without a stage nothing can be read, and the loop must not be told again and again that there is
+ * something. */
+static void set_blocked(struct tcp_rail *rail, bool blocked) {
+  struct tcp_endpoint *endpoint = rail->endpoint;
+  if (rail->blocked == blocked || rail->fd < 0)
+    return;
+  pthread_mutex_lock(&endpoint->lock);
+  rail->blocked = blocked;
+  rail_watch(rail);
+  pthread_mutex_unlock(&endpoint->lock);
+}
+
+static bool waits_for_stage(const struct tcp_rail *rail) {
+  return rail->state == RX_PAYLOAD && rail->region && !rail->region->memory.view && !rail->stage;
+}
+
 bool rail_receive(struct tcp_rail *rail) {
   struct link *link = rail->endpoint->base.link;
   size_t budget = BUDGET;
   bool came = false;
-  rail->blocked = false;
   for (;;) {
     while (consume(rail))
       came = true;
-    if (rail->broken || rail->blocked || rail->fd < 0)
-      break;
-    if (budget == 0)
+    if (rail->broken || rail->fd < 0 || waits_for_stage(rail) || budget == 0)
       break;
     ssize_t got = read_more(rail);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
@@ -496,5 +521,6 @@ bool rail_receive(struct tcp_rail *rail) {
     atomic_store_explicit(&link->heard, rail->rx_moved, memory_order_relaxed);
     budget -= (size_t)got < budget ? (size_t)got : budget;
   }
+  set_blocked(rail, waits_for_stage(rail));
   return came;
 }

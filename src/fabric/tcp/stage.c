@@ -22,6 +22,13 @@ struct stage *stage_take(struct tcp_endpoint *endpoint, struct stage *stages) {
   return NULL;
 }
 
+bool stages_busy(const struct stage *stages) {
+  for (unsigned i = 0; i < TCP_STAGES; i++)
+    if (stages[i].busy)
+      return true;
+  return false;
+}
+
 void stages_release(struct stage *stages) {
   for (unsigned i = 0; i < TCP_STAGES; i++) {
     if (stages[i].region)
@@ -45,7 +52,10 @@ static int start(struct tcp_endpoint *endpoint, const struct provider *engine, s
   copy->length = length;
   copy->wake = on_wake;
   copy->user = endpoint->base.link->fabric->loop;
-  return engine->copy_start(copy);
+  int code = engine->copy_start(copy);
+  if (code)
+    copy->to = NULL; /* there is nothing to cancel */
+  return code;
 }
 
 /* ---- Sources ---- */
@@ -81,9 +91,9 @@ bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent) {
     int status = 1;
     if (!job->stage) {
       job->stage = stage_take(endpoint, endpoint->tx_stages);
-      if (!job->stage)
+      if (!job->stage && stages_busy(endpoint->tx_stages))
         break; /* those behind wait too */
-      status = start_source(job);
+      status = job->stage ? start_source(job) : error_memory("buffer for a device");
       status = status ? status : 1;
     }
     if (status > 0)
@@ -92,7 +102,8 @@ bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent) {
     if (status > 0)
       continue;
     moved = true;
-    job->region->memory.provider->copy_cancel(&job->copy); /* its last wake may be on its way */
+    if (job->copy.to)
+      job->region->memory.provider->copy_cancel(&job->copy); /* its last wake may be on its way */
     if (status < 0) {
       struct tcp_rail *rail = job->rail;
       job_fail(job, status);

@@ -284,7 +284,7 @@ static int open_rail(struct tcp_endpoint *endpoint, unsigned index, int fd) {
     code = loop_watch(loop, &rail->watch, fd, EPOLLIN, on_rail);
   if (code == 0) {
     rail->fd = fd;
-    rail->broken = false;
+    rail->broken = rail->blocked = false;
     rail->may_splice = true;
     rail->rx_moved = rail->tx_moved = clock_now();
     atomic_fetch_add(&endpoint->open_rails, 1);
@@ -374,6 +374,10 @@ void rail_close(struct tcp_rail *rail, int code) {
   }
   pthread_mutex_unlock(&endpoint->lock);
   drop_landings(rail);
+  /* This path is the last resort: without it the peer is as good as gone, and it nearly always is.
+   */
+  if (last && code == HAUL_EPATH)
+    endpoint->base.link->fail(endpoint->base.link, HAUL_EPEER, "its data connections ended");
   error_set(code, 0, endpoint->base.link->name,
             "the connection to the peer ended|is the peer still "
             "there? its log says more");

@@ -92,7 +92,7 @@ struct tcp_rail {
   struct tcp_endpoint *endpoint;
   unsigned index;
   int fd;      /* -1: none */
-  bool broken; /* the socket failed; the loop will close the rail */
+  _Atomic bool broken; /* the socket failed; the loop will close the rail */
   struct watch watch;
 
   /* Sending; endpoint's lock. */
@@ -106,7 +106,7 @@ struct tcp_rail {
 
   /* Receiving; loop's lock. */
   enum rx_state state;
-  bool blocked; /* waits for a stage */
+  bool blocked; /* waits for a stage; both locks to change */
   uint8_t inbox[TCP_INBOX];
   size_t inbox_start, inbox_end;
   struct frame frame;
@@ -160,6 +160,8 @@ void job_refuse(struct tcp_job *job, int32_t status);
 /* Ends a WRITE or DATA job whose source cannot be read; the thread's error detail says why. */
 void job_fail(struct tcp_job *job, int code);
 void rail_pump(struct tcp_rail *rail);
+/* Tells the loop which events the rail waits for. */
+void rail_watch(struct tcp_rail *rail);
 /* XXH3 over the pieces, where the bytes are. */
 int pieces_checksum(struct memory *memory, const struct haul_piece *pieces, uint32_t count,
                     uint64_t *sum);
@@ -174,7 +176,9 @@ void landing_finish(struct landing *landing, int code);
 void rail_answer(struct tcp_rail *rail, uint64_t request, int32_t status);
 
 /* stage.c */
-struct stage *stage_take(struct tcp_endpoint *endpoint, struct stage *stages); /* NULL: all busy */
+/* NULL: all busy, or no memory; stages_busy tells. */
+struct stage *stage_take(struct tcp_endpoint *endpoint, struct stage *stages);
+bool stages_busy(const struct stage *stages);
 void stages_release(struct stage *stages);
 bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent);  /* with the lock */
 bool stage_landings(struct tcp_endpoint *endpoint, bool *urgent); /* with the loop's lock */

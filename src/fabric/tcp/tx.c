@@ -7,9 +7,11 @@
  * destination is undefined in that case, and its trailer says so where it was not sent yet. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
@@ -369,6 +371,24 @@ static void open_pipe(struct tcp_rail *rail) {
   fcntl(rail->pipe[1], F_SETPIPE_SZ, 524288); /* refused past a user's limit: then it stays small */
 }
 
+/* splice(2) to a socket that the peer closed raises SIGPIPE, and has no MSG_NOSIGNAL: the signal is
+ * held back in this thread, and taken away unless the application holds it back itself. */
+static ssize_t splice_quietly(struct tcp_rail *rail) {
+  sigset_t broken, before;
+  sigemptyset(&broken);
+  sigaddset(&broken, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &broken, &before);
+  ssize_t put =
+      splice(rail->pipe[0], NULL, rail->fd, NULL, rail->in_pipe, SPLICE_F_NONBLOCK | SPLICE_F_MORE);
+  int system = errno;
+  /* Also after bytes went out: the end may come in the middle of a splice. */
+  if (!sigismember(&before, SIGPIPE))
+    sigtimedwait(&broken, NULL, &(struct timespec){0, 0});
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  errno = system;
+  return put;
+}
+
 static ssize_t send_pages(struct tcp_rail *rail, struct tcp_job *job) {
   open_pipe(rail);
   if (rail->may_splice)
@@ -377,8 +397,7 @@ static ssize_t send_pages(struct tcp_rail *rail, struct tcp_job *job) {
     errno = rail->may_splice ? EAGAIN : EINTR; /* EINTR: try again, by copying */
     return -1;
   }
-  ssize_t put =
-      splice(rail->pipe[0], NULL, rail->fd, NULL, rail->in_pipe, SPLICE_F_NONBLOCK | SPLICE_F_MORE);
+  ssize_t put = splice_quietly(rail);
   if (put > 0) {
     rail->in_pipe -= (size_t)put;
     job->sent += (uint64_t)put;
@@ -393,8 +412,9 @@ static bool by_pages(const struct tcp_rail *rail, const struct tcp_job *job) {
          job->sent < job->head + job->payload;
 }
 
-static void want_room(struct tcp_rail *rail, bool want) {
-  uint32_t events = (rail->blocked ? 0u : EPOLLIN) | (want ? EPOLLOUT : 0u);
+void rail_watch(struct tcp_rail *rail) {
+  bool unsent = atomic_load_explicit(&rail->unsent, memory_order_relaxed);
+  uint32_t events = (rail->blocked ? 0u : EPOLLIN) | (unsent ? EPOLLOUT : 0u);
   loop_change(rail->endpoint->base.link->fabric->loop, &rail->watch, events);
 }
 
@@ -426,5 +446,5 @@ void rail_pump(struct tcp_rail *rail) {
   bool left = !list_empty(&rail->queue) && !rail->broken;
   atomic_store_explicit(&rail->unsent, left, memory_order_relaxed);
   if (rail->fd >= 0)
-    want_room(rail, left);
+    rail_watch(rail);
 }
