@@ -417,7 +417,8 @@ void loop_news(struct loop *loop) {
 }
 
 int loop_descriptor(struct loop *loop) {
-  atomic_store(&loop->noticed, true);
+  if (!atomic_exchange(&loop->noticed, true) && !loop->own_thread)
+    loop_wake(loop); /* the first run sets the alarm for the timers that there are */
   return loop->own_thread ? loop->notice : loop->epoll;
 }
 
@@ -431,4 +432,8 @@ void loop_end(struct loop *loop) {
   atomic_fetch_add(&loop->news, 1);
   futex_wake(&loop->news);
   loop_wake(loop);
+}
+
+bool loop_has_ended(struct loop *loop) {
+  return atomic_load(&loop->ended);
 }

@@ -84,5 +84,6 @@ bool loop_quiet(struct loop *loop);
 
 /* Ends loop_wait and loop_run everywhere, for good. */
 void loop_end(struct loop *loop);
+bool loop_has_ended(struct loop *loop);
 
 #endif

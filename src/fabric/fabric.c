@@ -43,6 +43,12 @@ void fabric_close(struct fabric *fabric) {
       transports[i]->close(fabric);
 }
 
+void fabric_release(struct fabric *fabric) {
+  for (size_t i = 0; i < TRANSPORTS; i++)
+    if (transports[i]->release)
+      transports[i]->release(fabric);
+}
+
 bool fabric_help(struct fabric *fabric) {
   bool helped = false;
   for (size_t i = 0; i < TRANSPORTS && !helped; i++)
@@ -56,6 +62,8 @@ int link_create_endpoints(struct link *link) {
   for (size_t i = 0; i < TRANSPORTS; i++) {
     int code = transports[i]->create(link, &link->endpoints[i]);
     if (code) {
+      while (i-- > 0)
+        transports[i]->stop(link->endpoints[i], code);
       link_destroy_endpoints(link);
       return code;
     }

@@ -127,7 +127,10 @@ struct transport {
   /* Once a node; no slot: nothing to open. On failure the transport is closed on this node and the
    * thread's error detail says why. */
   int (*open)(struct fabric *fabric);
+  /* Ends its threads; works that are posted after it end with HAUL_EPATH. */
   void (*close)(struct fabric *fabric);
+  /* After close, when nobody holds the node any more: its memory. */
+  void (*release)(struct fabric *fabric);
   /* What it needs on this host, as provider.checks. */
   size_t (*checks)(struct haul_check *checks, size_t room);
 
@@ -188,6 +191,7 @@ const struct transport *transport_named(const char *name);
 /* Opens and closes every transport on the node. */
 void fabric_open(struct fabric *fabric);
 void fabric_close(struct fabric *fabric);
+void fabric_release(struct fabric *fabric);
 bool fabric_help(struct fabric *fabric);
 
 /* Creates an endpoint of each transport; all or none. With the lock. */

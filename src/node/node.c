@@ -190,8 +190,10 @@ void node_put(struct haul_node *node) {
   if (atomic_fetch_sub(&node->refs, 1) != 1)
     return;
   message_clear(node);
-  if (node->has_transfers)
+  if (node->has_transfers) {
     transfers_close(&node->transfers);
+    fabric_release(&node->fabric);
+  }
   exports_close(node->exports);
   if (node->heap)
     heap_close(node->heap);
@@ -241,6 +243,7 @@ HAUL_API void haul_node_close(haul_node *node) {
     loop_poller_stop(node->loop, &node->poller);
     loop_unlock(node->loop);
     fabric_close(&node->fabric);
+    transfers_end(&node->transfers);
     exports_clear(node->exports);
   }
   message_clear(node);

@@ -2,6 +2,7 @@
 #include "transfer/transfer.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
@@ -15,7 +16,7 @@ static void transfer_put(struct haul_transfer *transfer) {
   if (atomic_fetch_sub(&transfer->refs, 1) != 1)
     return;
   remote_put(transfer->remote);
-  alloc_free(transfer->error);
+  alloc_free(atomic_load(&transfer->error));
   alloc_free(transfer);
 }
 
@@ -27,7 +28,7 @@ static void record_failure(struct haul_transfer *transfer, int code) {
   struct haul_error *error = alloc_zero(1, sizeof *error);
   if (error)
     error_save(error);
-  transfer->error = error;
+  atomic_store(&transfer->error, error);
   atomic_fetch_add_explicit(&transfer->owner->failed, 1, memory_order_relaxed);
 }
 
@@ -50,15 +51,27 @@ static void settle(struct haul_transfer *transfer) {
     finish(transfer);
 }
 
+static bool will_retry(struct transfers *owner, struct work *work) {
+  pthread_mutex_lock(&owner->lock);
+  bool will = !owner->ended;
+  if (will)
+    list_append(&owner->retries, &work->link);
+  pthread_mutex_unlock(&owner->lock);
+  if (will)
+    loop_wake(owner->fabric->loop);
+  return will;
+}
+
+static int node_closed(const struct haul_transfer *transfer) {
+  return error_set(HAUL_ECLOSED, 0, transfer->remote->name, "the node was closed|");
+}
+
 static void on_done(struct work *work, int code) {
   struct haul_transfer *transfer = work->owner;
-  struct transfers *owner = transfer->owner;
   if (code == HAUL_EPATH && atomic_load(&transfer->failure) == 0) {
-    pthread_mutex_lock(&owner->lock);
-    list_append(&owner->retries, &work->link);
-    pthread_mutex_unlock(&owner->lock);
-    loop_wake(owner->fabric->loop);
-    return;
+    if (will_retry(transfer->owner, work))
+      return;
+    code = node_closed(transfer);
   }
   if (code)
     record_failure(transfer, code);
@@ -86,6 +99,10 @@ static int post_work(struct haul_transfer *transfer, struct work *work) {
 static void retry(struct work *work) {
   struct haul_transfer *transfer = work->owner;
   struct link *link = transfer->remote->link;
+  if (atomic_load(&transfer->failure)) { /* it was aborted meanwhile */
+    settle(transfer);
+    return;
+  }
   atomic_fetch_add(&transfer->retries, 1);
   atomic_fetch_add_explicit(&transfer->owner->retried, 1, memory_order_relaxed);
   int code = post_work(transfer, work);
@@ -112,9 +129,8 @@ static bool take_from_retries(struct transfers *owner, struct work *work) {
   return found;
 }
 
-/* With the loop's lock and a reference; the thread's error detail says why. */
-static void abort_transfer(struct haul_transfer *transfer, int code) {
-  record_failure(transfer, code);
+/* With the loop's lock and a reference. */
+static void cancel_works(struct haul_transfer *transfer, int code) {
   for (uint32_t i = 0; i < transfer->plan.work_count; i++) {
     struct work *work = &transfer->plan.works[i];
     if (take_from_retries(transfer->owner, work))
@@ -122,6 +138,15 @@ static void abort_transfer(struct haul_transfer *transfer, int code) {
     else if (work->endpoint)
       work->endpoint->transport->cancel(work->endpoint, work, code);
   }
+}
+
+/* With the loop's lock and a reference; the thread's error detail says why. While works are being
+ * handed out, the call that does it cancels them: it looks at `failure` after it is done, and
+ * `posting` is looked at here after `failure` was set, so one of the two sees the other. */
+static void abort_transfer(struct haul_transfer *transfer, int code) {
+  record_failure(transfer, code);
+  if (!atomic_load(&transfer->posting))
+    cancel_works(transfer, code);
 }
 
 static void expire(struct haul_transfer *transfer) {
@@ -384,6 +409,13 @@ static void post_all(struct haul_transfer *transfer) {
       settle(transfer);
     }
   }
+  atomic_store(&transfer->posting, false);
+  int failure = atomic_load(&transfer->failure);
+  if (failure) {
+    loop_lock(transfer->owner->fabric->loop);
+    cancel_works(transfer, failure);
+    loop_unlock(transfer->owner->fabric->loop);
+  }
   settle(transfer); /* the call's own */
 }
 
@@ -418,6 +450,7 @@ static int start_posted(struct haul_remote *remote, struct haul_region *region,
   }
   region_retain(region);
   atomic_store(&transfer->status, 1);
+  atomic_store(&transfer->posting, true);
   atomic_store(&transfer->refs, 2); /* the caller's, and that of being under way */
   atomic_store(&transfer->pending, transfer->plan.work_count + 1);
   enlist(transfer);
@@ -527,8 +560,9 @@ static int result(struct haul_transfer *transfer) {
   int status = atomic_load_explicit(&transfer->status, memory_order_acquire);
   if (status >= 0)
     return status;
-  if (transfer->error)
-    return error_restore(transfer->error);
+  const struct haul_error *error = atomic_load(&transfer->error);
+  if (error)
+    return error_restore(error);
   return error_set(status, 0, transfer->remote->name, "%s", "");
 }
 
@@ -565,6 +599,9 @@ HAUL_API int haul_transfer_wait(haul_transfer *transfer, haul_deadline until) {
     expire(transfer);
     loop_wait(loop, is_done, help, transfer, until);
   }
+  /* Nobody waits in a loop that has ended; the close that ended it ends the transfer too. */
+  while (!is_done(transfer) && loop_has_ended(loop) && clock_now() < until)
+    nanosleep(&(struct timespec){0, 50000}, NULL);
   if (!is_done(transfer))
     return error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name,
                      "the transfer is still on its way|wait longer, or cancel it");
@@ -605,6 +642,19 @@ int transfers_open(struct fabric *fabric, int64_t default_ns, struct transfers *
   loop_poller(fabric->loop, &transfers->poller, on_poll);
   loop_unlock(fabric->loop);
   return 0;
+}
+
+void transfers_end(struct transfers *transfers) {
+  struct list works = LIST_INIT(works);
+  pthread_mutex_lock(&transfers->lock);
+  transfers->ended = true;
+  list_splice(&works, &transfers->retries);
+  pthread_mutex_unlock(&transfers->lock);
+  for (struct list *item; (item = list_take(&works));) {
+    struct haul_transfer *transfer = list_entry(item, struct work, link)->owner;
+    record_failure(transfer, node_closed(transfer));
+    settle(transfer);
+  }
 }
 
 void transfers_close(struct transfers *transfers) {

@@ -102,9 +102,12 @@ struct transfers {
   struct timer timer;
   _Atomic int64_t armed; /* what the timer is set to, HAUL_FOREVER when it is not */
   _Atomic uint64_t started, failed, retried; /* of those that did not end within their call */
+  bool ended;                                /* nobody sends again what broke; lock */
 };
 
 int transfers_open(struct fabric *fabric, int64_t default_ns, struct transfers *transfers);
+/* The loop does not run any more: what breaks from now on fails. */
+void transfers_end(struct transfers *transfers);
 /* No transfer is running. */
 void transfers_close(struct transfers *transfers);
 /* Ends those that use the region, or all that go to the link (either may be NULL); with the loop's
@@ -130,8 +133,9 @@ struct haul_transfer {
   _Atomic int failure;      /* the first code */
   _Atomic uint32_t pending; /* works under way, and one for the call that posts them */
   _Atomic uint32_t retries;
-  _Atomic int path;         /* index of the transport */
-  struct haul_error *error; /* of the first failure; NULL when there was no memory for it */
+  _Atomic int path;                 /* index of the transport */
+  _Atomic bool posting;             /* the call that started it still hands out works */
+  struct haul_error *_Atomic error; /* of the first failure; NULL: no memory for it */
   struct haul_transfer_options options;
   enum haul_operation operation;
   bool immediate;  /* complete when the call returned: never was in a list */

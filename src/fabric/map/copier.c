@@ -110,9 +110,7 @@ int copier_open(struct fabric *fabric, struct copier **out) {
   return 0;
 }
 
-void copier_close(struct copier *copier) {
-  if (!copier)
-    return;
+void copier_end(struct copier *copier) {
   pthread_mutex_lock(&copier->lock);
   copier->ending = true;
   pthread_cond_broadcast(&copier->more);
@@ -122,6 +120,11 @@ void copier_close(struct copier *copier) {
   loop_lock(copier->loop);
   loop_poller_stop(copier->loop, &copier->poller);
   loop_unlock(copier->loop);
+}
+
+void copier_free(struct copier *copier) {
+  if (!copier)
+    return;
   pthread_cond_destroy(&copier->more);
   pthread_mutex_destroy(&copier->lock);
   alloc_free(copier);
@@ -129,6 +132,11 @@ void copier_close(struct copier *copier) {
 
 void copier_post(struct copier *copier, struct work *work) {
   pthread_mutex_lock(&copier->lock);
+  if (copier->ending) {
+    pthread_mutex_unlock(&copier->lock);
+    work->done(work, error_set(HAUL_EPATH, 0, NULL, "the node is closed|"));
+    return;
+  }
   list_append(&copier->queue, &work->link);
   atomic_fetch_add_explicit(&copier->queued, 1, memory_order_relaxed);
   start_threads(copier);

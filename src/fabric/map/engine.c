@@ -21,6 +21,7 @@ struct engines {
   struct loop *loop;
   pthread_mutex_t lock; /* tasks and what they hold; taken after the loop's; `done` runs under it */
   struct list tasks;
+  bool ended; /* nobody looks at tasks any more; lock */
   struct poller poller;
 };
 
@@ -133,12 +134,16 @@ int map_engines_open(struct fabric *fabric, struct engines **out) {
   return 0;
 }
 
-void map_engines_close(struct engines *engines) {
-  if (!engines)
-    return;
+void map_engines_end(struct engines *engines) {
+  pthread_mutex_lock(&engines->lock);
+  engines->ended = true;
+  pthread_mutex_unlock(&engines->lock);
   loop_lock(engines->loop);
   loop_poller_stop(engines->loop, &engines->poller);
   loop_unlock(engines->loop);
+}
+
+void map_engines_free(struct engines *engines) {
   pthread_mutex_destroy(&engines->lock);
   alloc_free(engines);
 }
@@ -154,7 +159,9 @@ void engine_post(struct engines *engines, const struct provider *by, struct work
   task->work = work;
   pthread_mutex_lock(&engines->lock);
   list_append(&engines->tasks, &task->link);
-  int code = start_piece(task);
+  int code = engines->ended ? error_set(HAUL_EPATH, 0, NULL, "the node is closed|") : 0;
+  if (code == 0)
+    code = start_piece(task);
   if (code)
     finish(task, code);
   pthread_mutex_unlock(&engines->lock);

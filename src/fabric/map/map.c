@@ -316,7 +316,9 @@ static int open_node(struct fabric *fabric) {
   if (code == 0)
     code = map_engines_open(fabric, &node->engines);
   if (code) {
-    copier_close(node->copier);
+    if (node->copier)
+      copier_end(node->copier);
+    copier_free(node->copier);
     alloc_free(node);
     return code;
   }
@@ -328,10 +330,17 @@ static void close_node(struct fabric *fabric) {
   struct map_node *node = fabric->shared[map_transport.index];
   if (!node)
     return;
-  copier_close(node->copier);
-  map_engines_close(node->engines);
+  copier_end(node->copier);
+  map_engines_end(node->engines);
+}
+
+static void release_node(struct fabric *fabric) {
+  struct map_node *node = fabric->shared[map_transport.index];
+  if (!node)
+    return;
+  copier_free(node->copier);
+  map_engines_free(node->engines);
   alloc_free(node);
-  fabric->shared[map_transport.index] = NULL;
 }
 
 static size_t checks(struct haul_check *checks, size_t room) {
@@ -369,6 +378,7 @@ const struct transport map_transport = {
     .index = 0,
     .open = open_node,
     .close = close_node,
+    .release = release_node,
     .checks = checks,
     .create = create,
     .connect = connect_channel,

@@ -92,7 +92,8 @@ int map_run(struct work *work);
 /* copier.c */
 struct copier;
 int copier_open(struct fabric *fabric, struct copier **copier);
-void copier_close(struct copier *copier);
+void copier_end(struct copier *copier); /* joins its threads; what is posted after it fails */
+void copier_free(struct copier *copier);
 void copier_post(struct copier *copier, struct work *work);
 bool copier_help(struct copier *copier);
 bool copier_cancel(struct copier *copier, struct work *work); /* true: it was taken back */
@@ -101,7 +102,8 @@ void copier_drain(struct copier *copier, struct map_endpoint *endpoint, int code
 /* engine.c */
 struct engines;
 int map_engines_open(struct fabric *fabric, struct engines **engines);
-void map_engines_close(struct engines *engines);
+void map_engines_end(struct engines *engines);
+void map_engines_free(struct engines *engines);
 void engine_post(struct engines *engines, const struct provider *by, struct work *work);
 void engine_cancel(struct engines *engines, struct work *work, int code);
 void engine_drain(struct engines *engines, struct map_endpoint *endpoint, int code);
