@@ -22,7 +22,7 @@ struct way {
   enum memory_kind remote; /* wrapped memory is reached by cross-memory attach over `map` */
 };
 
-#define LIVENESS (300 * MS)
+#define LIVENESS (SANITIZED ? 2 * S : 300 * MS)
 /* Within this a peer that is gone must be known to be gone; generous for slow machines. */
 #define BOUND (10 * S)
 
