@@ -57,6 +57,7 @@ void control_pump(struct haul_peer *peer) {
       break;
     }
     frame->sent += (size_t)put;
+    peer->moved_at = clock_now();
     if (frame->sent < frame->length)
       continue;
     if (frame->answer)
@@ -66,6 +67,14 @@ void control_pump(struct haul_peer *peer) {
   }
   if (!peer->closed)
     want_room(peer, false);
+}
+
+bool control_lingers(struct haul_peer *peer) {
+  pthread_mutex_lock(&peer->send_lock);
+  bool lingers = !peer->closed && !list_empty(&peer->outgoing) &&
+                 clock_now() - peer->moved_at < peer->node->config.liveness_ns;
+  pthread_mutex_unlock(&peer->send_lock);
+  return lingers;
 }
 
 static struct outgoing *new_frame(enum control_type type, uint32_t request, size_t length) {
@@ -97,7 +106,7 @@ static int submit(struct haul_peer *peer, struct outgoing *frame) {
 }
 
 static bool is_answer(enum control_type type) {
-  return type == CONTROL_FOUND || type == CONTROL_NAMES;
+  return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_PING;
 }
 
 int control_send(struct haul_peer *peer, enum control_type type, uint32_t request, const void *body,
@@ -226,8 +235,10 @@ static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
     return on_answer(peer, frame->request, body, frame->length);
   case CONTROL_CREDIT:
     return on_credit(peer, body, frame->length);
-  default:
-    return 0; /* PING: that it came is all it says */
+  default: /* PING: that it came is all it says */
+    if (frame->request == PING_ASKS)
+      control_send(peer, CONTROL_PING, 0, NULL, 0);
+    return 0;
   }
 }
 

@@ -12,6 +12,7 @@
 #include "node/node.h"
 
 #define HANDSHAKES   256
+#define PAUSE_NS     100000000LL /* without descriptors left nobody is accepted for so long */
 #define HANDSHAKE_NS 5000000000LL
 
 struct handshake {
@@ -159,13 +160,31 @@ static void on_bytes(struct watch *watch, uint32_t events) {
 
 /* ---- Listeners ---- */
 
+static void on_connection(struct watch *watch, uint32_t events);
+
+static void on_pause_over(struct timer *timer) {
+  struct listener *listener = list_entry(timer, struct listener, timer);
+  struct loop *loop = listener->node->loop;
+  if (loop_watch(loop, &listener->watch, listener->fd, EPOLLIN, on_connection) != 0)
+    loop_timer(loop, timer, clock_now() + PAUSE_NS);
+}
+
+/* The connection stays in the queue, and the loop would be told of it again and again. */
+static void pause_listener(struct listener *listener) {
+  loop_unwatch(listener->node->loop, &listener->watch);
+  loop_timer(listener->node->loop, &listener->timer, clock_now() + PAUSE_NS);
+}
+
 static void on_connection(struct watch *watch, uint32_t events) {
   struct listener *listener = list_entry(watch, struct listener, watch);
   struct haul_node *node = listener->node;
   (void)events;
   int fd = sock_accept(listener->fd);
-  if (fd < 0)
+  if (fd < 0) {
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+      pause_listener(listener);
     return;
+  }
   struct handshake *handshake =
       node->handshake_count < HANDSHAKES ? alloc_zero(1, sizeof *handshake) : NULL;
   if (!handshake) {
@@ -192,6 +211,7 @@ int listen_on(struct haul_node *node, struct address *address, bool companion) {
   if (!listener)
     return error_memory("listener");
   listener->node = node;
+  timer_init(&listener->timer, on_pause_over);
   listener->companion = companion;
   listener->address = *address;
   int code = sock_listen(&listener->address, &listener->fd);
@@ -214,6 +234,7 @@ void listen_stop(struct haul_node *node) {
   for (struct list *item; (item = list_take(&node->listeners));) {
     struct listener *listener = list_entry(item, struct listener, link);
     loop_unwatch(node->loop, &listener->watch);
+    loop_timer_stop(&listener->timer);
     close(listener->fd);
     if (listener->address.path[0])
       unlink(listener->address.path);
@@ -221,6 +242,11 @@ void listen_stop(struct haul_node *node) {
   }
   while (!list_empty(&node->handshakes))
     end_handshake(list_entry(node->handshakes.next, struct handshake, link));
+}
+
+void listen_forked(struct haul_node *node) {
+  list_each(item, &node->listeners) close(list_entry(item, struct listener, link)->fd);
+  list_each(item, &node->handshakes) close(list_entry(item, struct handshake, link)->fd);
 }
 
 /* Peers of this host that connect over TCP find a Unix socket here, which can carry descriptors. It

@@ -108,6 +108,8 @@ static bool sweep(struct poller *poller) {
   list_each_safe(item, &node->peers) {
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
     bool left = peer->base.initiator && peer->ready && atomic_load(&peer->uses) == 0;
+    if (left && control_lingers(peer))
+      left = false; /* its last messages first; the liveness bound ends a peer that does not read */
     if (!atomic_load(&peer->doomed) && !left)
       continue;
     if (left)
@@ -209,7 +211,7 @@ bool node_is_closed(struct haul_node *node) {
 /* In a child there are no threads but this one, locks may be held by nobody, and what the sockets
  * and the event descriptors refer to is the parent's: descriptors are closed and nothing else. */
 static void close_in_child(struct haul_node *node) {
-  list_each(item, &node->listeners) close(list_entry(item, struct listener, link)->fd);
+  listen_forked(node);
   list_each(item, &node->peers) {
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
     close(peer->fd);

@@ -35,7 +35,7 @@ struct control_frame {
 
 enum control_type {
   CONTROL_READY = 1, /* the initiator's channels are made */
-  CONTROL_PING = 2,
+  CONTROL_PING = 2,  /* request: PING_ASKS for one in return, or 0 */
   CONTROL_GOODBYE = 3,
   CONTROL_LOOKUP = 4,  /* name */
   CONTROL_FOUND = 5,   /* status i32; handle, length, place, rights */
@@ -44,6 +44,8 @@ enum control_type {
   CONTROL_MESSAGE = 8, /* tag u64; bytes */
   CONTROL_CREDIT = 9   /* u32 bytes that were taken out of the inbox */
 };
+
+#define PING_ASKS 1u
 
 /* A frame that waits to be sent. */
 struct outgoing {
@@ -110,13 +112,15 @@ struct haul_peer {
   size_t answers; /* bytes of answers in it */
   size_t credit;  /* bytes of messages that the peer has room for */
   int64_t sent_at;
-  bool closed; /* fd is closed */
+  int64_t moved_at; /* when the socket last took bytes */
+  bool closed;      /* fd is closed */
 };
 
 struct listener {
   struct list link;
   struct haul_node *node;
   struct watch watch;
+  struct timer timer; /* while nobody is accepted */
   struct address address;
   int fd;
   bool companion; /* takes channels only */
@@ -152,6 +156,7 @@ bool node_is_closed(struct haul_node *node);
 /* listen.c; with the loop's lock. */
 int listen_on(struct haul_node *node, struct address *address, bool companion);
 void listen_stop(struct haul_node *node);
+void listen_forked(struct haul_node *node); /* in a forked child: closes descriptors, no more */
 
 /* peer.c; with the loop's lock unless it says otherwise. */
 int peer_new(struct haul_node *node, int fd, const uint8_t boot[16], const char *name, bool local,
@@ -172,6 +177,8 @@ int control_send(struct haul_peer *peer, enum control_type type, uint32_t reques
 int control_send_message(struct haul_peer *peer, uint64_t tag, const void *bytes, size_t length);
 void control_pump(struct haul_peer *peer);  /* with send_lock */
 void control_clear(struct haul_peer *peer); /* with send_lock */
+/* Whether frames wait to be sent, and the peer still takes some. */
+bool control_lingers(struct haul_peer *peer);
 /* Asks and waits for the answer; without locks. */
 int control_ask(struct request *request, enum control_type type, const void *body, size_t length,
                 haul_deadline until);

@@ -7,6 +7,7 @@
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/sys.h"
 #include "node/node.h"
 
@@ -37,6 +38,8 @@ static void use(struct haul_peer *peer) {
 
 /* The sweep of the node ends a connection that nobody here uses any more. */
 static void unuse(struct haul_peer *peer) {
+  if (fork_is_child())
+    return; /* the connection and the descriptors to wake with are the parent's */
   if (atomic_fetch_sub(&peer->uses, 1) == 1 && peer->base.initiator &&
       !atomic_load(&peer->base.ended))
     loop_wake(peer->node->loop);
@@ -83,11 +86,15 @@ static void on_control(struct watch *watch, uint32_t events) {
 }
 
 /* Four times a liveness bound: something is sent, so that the peer hears it, and a peer that was
- * not heard for the bound is gone. */
+ * not heard for the bound is gone. A ping asks for one in return: the peer's own bound may be
+ * longer than ours, and it speaks no oftener than that needs. */
 static void on_tick(struct timer *timer) {
   struct haul_peer *peer = list_entry(timer, struct haul_peer, timer);
   struct haul_node *node = peer->node;
   int64_t bound = node->config.liveness_ns, now = clock_now();
+  /* This side was not running: what the peer sent meanwhile is still to be read. */
+  if (now - timer->at > bound / 2)
+    atomic_store(&peer->base.heard, now);
   if (now - atomic_load(&peer->base.heard) > bound) {
     peer_drop(peer, HAUL_EPEER, "nothing was heard of it for the liveness bound");
     return;
@@ -95,8 +102,8 @@ static void on_tick(struct timer *timer) {
   pthread_mutex_lock(&peer->send_lock);
   bool silent = now - peer->sent_at > bound / 4;
   pthread_mutex_unlock(&peer->send_lock);
-  if (silent)
-    control_send(peer, CONTROL_PING, 0, NULL, 0);
+  if (silent || now - atomic_load(&peer->base.heard) > bound / 4)
+    control_send(peer, CONTROL_PING, PING_ASKS, NULL, 0);
   loop_timer(node->loop, timer, now + bound / 4);
 }
 
@@ -144,14 +151,15 @@ int peer_start(struct haul_peer *peer) {
   peer_ref(peer);
   list_append(&node->peers, &peer->list);
   node->peer_count++;
-  pthread_mutex_lock(&peer->send_lock);
-  peer->closed = false;
-  peer->sent_at = clock_now();
-  pthread_mutex_unlock(&peer->send_lock);
   loop_timer(node->loop, &peer->timer, clock_now() + node->config.liveness_ns / 4);
   if (node_is_closed(node))
     return error_set(HAUL_ECLOSED, 0, peer->base.name, "|");
-  return loop_watch(node->loop, &peer->watch, peer->fd, EPOLLIN, on_control);
+  pthread_mutex_lock(&peer->send_lock);
+  int code = loop_watch(node->loop, &peer->watch, peer->fd, EPOLLIN, on_control);
+  peer->closed = code != 0;
+  peer->sent_at = clock_now();
+  pthread_mutex_unlock(&peer->send_lock);
+  return code;
 }
 
 /* Ends whoever waits for the peer's answers. */
@@ -174,12 +182,12 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason) {
   atomic_store(&link->ended, code);
   list_remove(&peer->list);
   loop_timer_stop(&peer->timer);
-  loop_unwatch(node->loop, &peer->watch);
   transfers_abort(&node->transfers, NULL, link, code, reason);
   link_stop(link, code);
   pthread_mutex_lock(&peer->send_lock);
   peer->closed = true;
   control_clear(peer);
+  loop_unwatch(node->loop, &peer->watch);
   close(peer->fd);
   peer->fd = -1;
   pthread_mutex_unlock(&peer->send_lock);
@@ -311,9 +319,11 @@ HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadli
   int code = error_enter("haul_peer_connect");
   if (code)
     return code;
-  if (!out)
-    return error_set(HAUL_EINVAL, 0, address, "no place for the peer|");
+  if (!node || !out)
+    return error_set(HAUL_EINVAL, 0, address, "no node, or no place for the peer|");
+  node_retain(node); /* it may be closed meanwhile */
   code = connect_control(node, address, until, &peer);
+  node_put(node);
   if (code)
     return code;
   use(peer);

@@ -157,7 +157,8 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
   bool found = remote_route(remote, &local->memory, operation, length, options, &chosen) == 0;
   size_t all_count = remote_paths(remote, &local->memory, operation, length, options,
                                   found ? (int)chosen : -1, all);
-  memcpy(paths, all, (all_count < *count ? all_count : *count) * sizeof *paths);
+  for (size_t i = 0; i < all_count && i < *count; i++)
+    paths[i] = all[i];
   *count = all_count;
   return 0;
 }

@@ -367,7 +367,7 @@ int channel_start(struct map_endpoint *endpoint, int descriptor) {
   struct ucred peer;
   socklen_t size = sizeof peer;
   struct loop *loop = endpoint->base.link->fabric->loop;
-  if (endpoint->channel >= 0) {
+  if (endpoint->channel >= 0 || atomic_load(&endpoint->base.link->ended)) {
     close(descriptor);
     return HAUL_EPROTO;
   }

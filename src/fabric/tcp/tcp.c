@@ -276,7 +276,10 @@ static int open_rail(struct tcp_endpoint *endpoint, unsigned index, int fd) {
   struct loop *loop = endpoint->base.link->fabric->loop;
   tune(fd, endpoint->base.link);
   pthread_mutex_lock(&endpoint->lock);
-  int code = make_rail(endpoint, index);
+  int ended = atomic_load(&endpoint->base.link->ended); /* stopped while it was dialed */
+  int code = ended ? error_set(ended, 0, endpoint->base.link->name, "|") : 0;
+  if (code == 0)
+    code = make_rail(endpoint, index);
   struct tcp_rail *rail = endpoint->rails[index];
   if (code == 0 && rail->fd >= 0)
     code = error_set(HAUL_EPROTO, 0, NULL, "tcp rail %u is there already|", index);
@@ -489,8 +492,11 @@ static void connect_rails(struct endpoint *base, haul_deadline until) {
       code = open_rail(endpoint, i, fd);
       loop_unlock(link->fabric->loop);
     }
-    if (code && i == 0)
+    if (code && i == 0) {
+      loop_lock(link->fabric->loop);
       endpoint_shut(base, "no data connection: %.150s", haul_error_last()->text);
+      loop_unlock(link->fabric->loop);
+    }
     if (code)
       return;
   }
