@@ -146,7 +146,7 @@ void shm_describe(const struct shm *shm, struct ticket *ticket) {
 int shm_attach_ticket(int fd, const struct ticket *ticket, struct shm *shm) {
   struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
   uint64_t length = wire_get64(&wire);
-  if (ticket->offset != 0 || ticket->length > length)
+  if (ticket->offset != 0 || ticket->length == 0 || ticket->length > length)
     return bad_descriptor(0, "the ticket names an impossible range");
   return shm_attach(fd, length, ticket->capability, shm);
 }

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT
+ * The control connection after its handshake. The first byte says which side this is and what it
+ * asks; the rest is what the peer sends. */
+#include <string.h>
+#include <sys/socket.h>
+
+#include "rig.h"
+
+static void check_entries(const struct haul_published *entries, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    RIG_ASSERT(memchr(entries[i].name, 0, sizeof entries[i].name));
+    RIG_ASSERT(i == 0 || strcmp(entries[i - 1].name, entries[i].name) < 0);
+  }
+}
+
+static void ask(struct haul_peer *peer, unsigned what) {
+  haul_deadline soon = haul_deadline_in(1000000);
+  struct haul_published entries[8];
+  size_t count = 8;
+  haul_remote *remote;
+  if (what == 1 && haul_peer_lookup(peer, "name", soon, &remote) == 0)
+    haul_remote_release(remote);
+  if (what == 2 && haul_peer_list(peer, soon, entries, &count) == 0)
+    check_entries(entries, count < 8 ? count : 8);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
+  int end;
+  if (length < 1 || length > RIG_INPUT)
+    return 0;
+  unsigned what = bytes[0] % 3;
+  struct haul_peer *peer = rig_peer(what > 0, &end);
+  rig_send(end, bytes + 1, length - 1);
+  shutdown(end, SHUT_WR);
+  if (what > 0)
+    ask(peer, what);
+  rig_progress(16);
+  rig_drop(peer, end);
+  return 0;
+}

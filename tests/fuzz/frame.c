@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT
+ * A frame of tcp: head, pieces, trailer. What is accepted is what the packers write. */
+#include <string.h>
+
+#include "fabric/tcp/frame.h"
+#include "rig.h"
+
+static void try_trailer(const uint8_t *bytes) {
+  struct frame_trailer trailer;
+  uint8_t again[FRAME_TRAILER];
+  const char *what = NULL;
+  if (frame_parse_trailer(bytes, &trailer, &what) != 0) {
+    RIG_ASSERT(what);
+    return;
+  }
+  frame_pack_trailer(&trailer, again);
+  RIG_ASSERT(memcmp(bytes, again, sizeof again) == 0);
+}
+
+static void try_pieces(const uint8_t *bytes, size_t length, const struct frame *frame) {
+  struct frame_piece pieces[FRAME_PIECES_MAX];
+  const char *what = NULL;
+  uint64_t total = 0;
+  if (length < frame->count * FRAME_PIECE)
+    return;
+  if (frame_parse_pieces(bytes, frame, pieces, &what) != 0) {
+    RIG_ASSERT(what);
+    return;
+  }
+  for (uint16_t i = 0; i < frame->count; i++) {
+    RIG_ASSERT(pieces[i].length > 0 && pieces[i].offset + pieces[i].length > pieces[i].offset);
+    total += pieces[i].length;
+  }
+  RIG_ASSERT(total == frame->payload);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
+  struct frame frame;
+  uint8_t again[FRAME_HEADER];
+  const char *what = NULL;
+  if (length >= FRAME_TRAILER)
+    try_trailer(bytes + length - FRAME_TRAILER);
+  if (length < FRAME_HEADER)
+    return 0;
+  if (frame_parse(bytes, &frame, &what) != 0) {
+    RIG_ASSERT(what);
+    return 0;
+  }
+  frame_pack(&frame, again);
+  RIG_ASSERT(memcmp(bytes, again, sizeof again) == 0);
+  if (frame.count > 0)
+    try_pieces(bytes + FRAME_HEADER, length - FRAME_HEADER, &frame);
+  return 0;
+}
