@@ -13,9 +13,11 @@
 #include "support/owner.h"
 #include "support/seams.h"
 
-#define MIB    ((uint64_t)1 << 20)
-#define LENGTH (32 * MIB)
-#define BOTH   (HAUL_READ | HAUL_WRITE)
+#define MIB       ((uint64_t)1 << 20)
+#define LENGTH    (64 * MIB)
+#define UNDER_WAY 16
+#define PART      (LENGTH / UNDER_WAY) /* what is under way at once touches different bytes */
+#define BOTH      (HAUL_READ | HAUL_WRITE)
 
 struct way {
   const char *only, *address;
@@ -203,14 +205,12 @@ static void handles_and_options_are_checked(void **state) {
 
 /* ---- Taken away by the owner ---- */
 
-#define UNDER_WAY 24
-
 /* Transfers under way, then `take_away`; each ends, complete or stale, and none begins after. */
 static void take_away_under_way(void (*take_away)(void), bool reads) {
   struct haul_transfer *transfers[UNDER_WAY];
   struct haul_piece piece = {0, 0, MIB + 1}, small = {0, 0, 8};
   for (unsigned i = 0; i < UNDER_WAY; i++)
-    transfers[i] = start(reads && i % 2 ? HAUL_OP_READ : HAUL_OP_WRITE, 0, LENGTH);
+    transfers[i] = start(reads && i % 2 ? HAUL_OP_READ : HAUL_OP_WRITE, i * PART, PART);
   take_away();
   for (unsigned i = 0; i < UNDER_WAY; i++) {
     int code = finish(transfers[i]);
@@ -332,8 +332,8 @@ static void waiting_may_end_before_the_transfer(void **state) {
 static void handles_may_be_given_back_early(void **state) {
   (void)state;
   for (unsigned i = 0; i < 50; i++)
-    haul_transfer_release(start(i % 2 ? HAUL_OP_READ : HAUL_OP_WRITE, i * 4096, MIB));
-  struct haul_transfer *last = start(HAUL_OP_WRITE, 0, 4096);
+    haul_transfer_release(start(i % 2 ? HAUL_OP_READ : HAUL_OP_WRITE, i * MIB, MIB));
+  struct haul_transfer *last = start(HAUL_OP_WRITE, 60 * MIB, 4096);
   haul_remote_release(t.remote); /* its transfers go on */
   t.remote = NULL;
   assert_int_equal(finish(last), 0);
@@ -345,7 +345,7 @@ static void a_node_closed_with_transfers_ends_them_and_leaks_nothing(void **stat
   (void)state;
   struct haul_transfer *transfers[UNDER_WAY];
   for (unsigned i = 0; i < UNDER_WAY; i++)
-    transfers[i] = start(i % 2 ? HAUL_OP_READ : HAUL_OP_WRITE, 0, LENGTH);
+    transfers[i] = start(i % 2 ? HAUL_OP_READ : HAUL_OP_WRITE, i * PART, PART);
   haul_node_close(t.node);
   for (unsigned i = 0; i < UNDER_WAY; i++) {
     int code = haul_transfer_test(transfers[i]);
@@ -372,7 +372,7 @@ static void owner_dies(void) {
 static void lose_peer(void (*lose)(void), enum haul_operation operation) {
   struct haul_transfer *transfers[8];
   for (unsigned i = 0; i < COUNT(transfers); i++)
-    transfers[i] = start(operation, 0, LENGTH);
+    transfers[i] = start(operation, i * PART, PART);
   lose();
   for (unsigned i = 0; i < COUNT(transfers); i++) {
     int code = finish(transfers[i]);
