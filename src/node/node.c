@@ -270,11 +270,16 @@ HAUL_API int haul_node_progress(haul_node *node, haul_deadline until) {
     return code;
   if (node_is_closed(node))
     return error_set(HAUL_ECLOSED, 0, NULL, "|");
-  if (!node->has_thread)
-    return loop_run(node->loop, until);
   node_retain(node);
-  loop_descriptor(node->loop); /* from now on news is noted */
-  int events = loop_wait(node->loop, has_news, NULL, node, until) ? 1 : 0;
+  int events;
+  if (node->has_thread) {
+    loop_descriptor(node->loop); /* from now on news is noted */
+    events = loop_wait(node->loop, has_news, NULL, node, until) ? 1 : 0;
+  } else {
+    events = loop_run(node->loop, until);
+  }
+  if (events == 0 && node_is_closed(node))
+    events = error_set(HAUL_ECLOSED, 0, NULL, "|");
   node_put(node);
   return events;
 }

@@ -1,0 +1,543 @@
+/* SPDX-License-Identifier: MIT
+ * A node from its opening to its close: what is refused, every way to make it move, forks. */
+#include "support/check.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support/child.h"
+#include "support/owner.h"
+#include "support/seams.h"
+
+#define BOUND (20 * S)
+
+static unsigned descriptors;
+
+static int count_before(void **state) {
+  (void)state;
+  descriptors = open_descriptors();
+  return 0;
+}
+
+static int count_after(void **state) {
+  (void)state;
+  assert_int_equal(open_descriptors(), descriptors);
+  assert_int_equal(haul_mappings(), 0);
+  return 0;
+}
+
+static haul_deadline soon(void) {
+  return haul_deadline_in(BOUND);
+}
+
+static struct haul_node *open_node(void) {
+  struct haul_node *node;
+  assert_works(haul_node_open(NULL, &node));
+  return node;
+}
+
+/* ---- What is refused ---- */
+
+static void impossible_configurations_are_refused(void **state) {
+  (void)state;
+  struct haul_node *node;
+  char name[65];
+  memset(name, 'n', 64);
+  name[64] = '\0';
+#define REFUSES(field, value)                                                                      \
+  do {                                                                                             \
+    struct haul_node_config config = HAUL_NODE_CONFIG_INIT;                                        \
+    config.field = value;                                                                          \
+    assert_fails(HAUL_EINVAL, haul_node_open(&config, &node));                                     \
+  } while (0)
+  REFUSES(size, 0);
+  REFUSES(size, 100000);
+  REFUSES(name, name);
+  REFUSES(progress, 7);
+  REFUSES(spin_ns, -1);
+  REFUSES(liveness_ns, -1);
+  REFUSES(transfer_ns, -1);
+  REFUSES(tcp_rails, 17);
+  assert_fails(HAUL_EINVAL, haul_node_open(NULL, NULL));
+}
+
+static void addresses_that_cannot_be_listened_on_are_refused(void **state) {
+  (void)state;
+  struct haul_node *node = open_node();
+  char text[200];
+  static const char *const bad[] = {"",
+                                    "nowhere",
+                                    "tcp://",
+                                    "tcp://127.0.0.1",
+                                    "tcp://:1",
+                                    "unix://",
+                                    "unix:///",
+                                    "http://[::1]:80",
+                                    "tcp://127.0.0.1:x",
+                                    "tcp://127.0.0.1:65536",
+                                    "tcp://[::1:80",
+                                    "unix://relative",
+                                    "tcp://no-such-host.invalid:1",
+                                    "unix:///no/such/folder/socket"};
+  for (size_t i = 0; i < COUNT(bad); i++)
+    assert_fails(HAUL_EADDRESS, haul_node_listen(node, bad[i]));
+  memset(text, 'x', sizeof text);
+  memcpy(text, "unix:///", 8);
+  text[sizeof text - 1] = '\0';
+  assert_fails(HAUL_EADDRESS, haul_node_listen(node, text));
+  assert_fails(HAUL_EINVAL, haul_node_listen(node, NULL));
+  assert_fails(HAUL_EADDRESS, haul_node_listen(node, "tcp://127.0.0.1:-1"));
+  assert_fails(HAUL_ERANGE, haul_node_address(node, 0, text, sizeof text));
+  haul_node_close(node);
+}
+
+static void what_is_not_loopback_is_refused_unless_asked_for(void **state) {
+  (void)state;
+  struct haul_node *node = open_node();
+  assert_fails(HAUL_EINSECURE, haul_node_listen(node, "tcp://0.0.0.0:0"));
+  assert_fails(HAUL_EINSECURE, haul_node_listen(node, "tcp://[::]:0"));
+  assert_non_null(strstr(haul_error_last()->hint, "insecure"));
+  haul_node_close(node);
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.insecure = 1;
+  assert_works(haul_node_open(&config, &node));
+  assert_works(haul_node_listen(node, "tcp://0.0.0.0:0"));
+  haul_node_close(node);
+}
+
+static void an_address_in_use_is_refused(void **state) {
+  (void)state;
+  struct haul_node *one = open_node(), *two = open_node();
+  char address[160], file[64], name[64];
+  snprintf(file, sizeof file, "unix:///tmp/haul-test-%d", (int)getpid());
+  snprintf(name, sizeof name, "unix://@haul-test-%d", (int)getpid());
+  assert_works(haul_node_listen(one, "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(one, 0, address, sizeof address));
+  assert_fails(HAUL_EADDRINUSE, haul_node_listen(two, address));
+  assert_works(haul_node_listen(one, file));
+  assert_fails(HAUL_EADDRINUSE, haul_node_listen(two, file));
+  assert_works(haul_node_listen(one, name));
+  assert_fails(HAUL_EADDRINUSE, haul_node_listen(two, name));
+  assert_works(haul_node_address(one, 1, address, sizeof address));
+  assert_string_equal(address, file);
+  assert_works(haul_node_address(one, 2, address, sizeof address));
+  assert_string_equal(address, name);
+  haul_node_close(one);
+  assert_int_equal(access(file + 7, F_OK), -1);
+  assert_works(haul_node_listen(two, file));
+  haul_node_close(two);
+}
+
+static void a_socket_file_left_behind_is_replaced(void **state) {
+  (void)state;
+  char file[64];
+  snprintf(file, sizeof file, "/tmp/haul-test-%d", (int)getpid());
+  char address[80];
+  snprintf(address, sizeof address, "unix://%s", file);
+  struct sockaddr_un un = {.sun_family = AF_UNIX};
+  memcpy(un.sun_path, file, strlen(file) + 1);
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(bind(fd, (struct sockaddr *)&un, sizeof un), 0);
+  close(fd); /* as after a crash */
+  struct haul_node *node = open_node();
+  assert_works(haul_node_listen(node, address));
+  haul_node_close(node);
+
+  FILE *other = fopen(file, "we"); /* what is no socket is not replaced */
+  fclose(other);
+  node = open_node();
+  assert_fails(HAUL_EADDRINUSE, haul_node_listen(node, address));
+  haul_node_close(node);
+  assert_int_equal(unlink(file), 0);
+}
+
+/* ---- Every way to move ---- */
+
+struct mode {
+  const char *name;
+  int progress;
+  int64_t spin_ns;
+};
+
+static const struct mode modes[] = {
+    {"a thread that sleeps", HAUL_PROGRESS_THREAD, 0},
+    {"a thread that polls, then sleeps", HAUL_PROGRESS_THREAD, 20000},
+    {"a thread that polls", HAUL_PROGRESS_THREAD, HAUL_SPIN_ALWAYS},
+    {"the caller, sleeping", HAUL_PROGRESS_CALLER, 0},
+    {"the caller, polling then sleeping", HAUL_PROGRESS_CALLER, 20000},
+    {"the caller, polling", HAUL_PROGRESS_CALLER, HAUL_SPIN_ALWAYS},
+};
+
+/* A whole conversation; the owner is in another process. */
+static void converse(const struct mode *mode, const char *only) {
+  struct owner owner;
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.progress = mode->progress;
+  config.spin_ns = mode->spin_ns;
+  owner_start(&owner, "tcp://127.0.0.1:0", NULL);
+  assert_int_equal(owner_publish(&owner, 0, KIND_HOST, 4 << 20, "memory", 3), 0);
+  struct haul_node *node;
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  assert_works(haul_node_open(&config, &node));
+  assert_works(haul_peer_connect(node, owner.address, soon(), &peer));
+  assert_string_equal(haul_peer_name(peer), "owner");
+  assert_works(haul_peer_lookup(peer, "memory", soon(), &remote));
+  struct haul_region *region = region_make(node, KIND_HOST, 4 << 20);
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  options.only = only;
+  for (unsigned round = 0; round < 20; round++) {
+    uint64_t tag, length, sum, size = round % 2 ? 8 : 3 << 20;
+    struct haul_piece piece = {0, 0, size};
+    struct haul_transfer *transfer;
+    region_fill(node, region, 0, size, round);
+    assert_works(haul_write(remote, region, &piece, 1, &options, &transfer));
+    assert_works(haul_message_send(peer, round, "hello", 5, soon()));
+    assert_int_equal(owner_receive(&owner, 0, size, &tag, &length, &sum), 0);
+    assert_int_equal(tag, round);
+    assert_int_equal(length, 5);
+    assert_true(sum == region_sum(node, region, 0, size));
+    assert_works(haul_transfer_wait(transfer, soon()));
+    haul_transfer_release(transfer);
+  }
+  haul_region_release(region);
+  haul_remote_release(remote);
+  haul_peer_close(peer);
+  haul_node_close(node);
+  assert_int_equal(owner_end(&owner), 0);
+}
+
+static void a_node_moves_in_every_way(void **state) {
+  (void)state;
+  for (size_t i = 0; i < COUNT(modes); i++) {
+    print_message("%s\n", modes[i].name);
+    converse(&modes[i], "map");
+    converse(&modes[i], "tcp");
+  }
+}
+
+/* Without a thread the descriptor alone tells when there is something to do: a liveness timer, a
+ * wake by another thread, data, an end. */
+static bool wait_readable(struct haul_node *node, int64_t ns) {
+  struct pollfd pollfd = {.fd = haul_node_fd(node), .events = POLLIN};
+  return poll(&pollfd, 1, (int)(ns / MS)) == 1;
+}
+
+static void poll_until(struct haul_node *node, bool (*done)(void *user), void *user) {
+  haul_deadline until = soon();
+  while (!done(user)) {
+    assert_true(haul_deadline_in(0) < until);
+    assert_true(wait_readable(node, BOUND));
+    assert_true(haul_node_progress(node, HAUL_NO_WAIT) >= 0);
+  }
+}
+
+static bool transfer_ended(void *user) {
+  return haul_transfer_test(user) != 1;
+}
+
+static bool peer_ended(void *user) {
+  return haul_peer_status(user) != 0;
+}
+
+static void the_descriptor_alone_drives_a_caller(void **state) {
+  (void)state;
+  struct owner owner;
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.progress = HAUL_PROGRESS_CALLER;
+  config.liveness_ns = 400 * MS;
+  owner_start(&owner, "tcp://127.0.0.1:0", NULL);
+  assert_int_equal(owner_publish(&owner, 0, KIND_SIM, 8 << 20, "memory", 3), 0);
+  struct haul_node *node;
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  assert_works(haul_node_open(&config, &node));
+  assert_works(haul_peer_connect(node, owner.address, soon(), &peer));
+  assert_works(haul_peer_lookup(peer, "memory", soon(), &remote));
+  struct haul_region *region = region_make(node, KIND_SIM, 8 << 20);
+  static const char *const ways[] = {"tcp", "map"};
+  for (unsigned i = 0; i < 20; i++) {
+    struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+    struct haul_piece piece = {0, 0, 8 << 20};
+    struct haul_transfer *transfer;
+    options.only = ways[i % 2];
+    assert_works(i % 4 < 2 ? haul_write(remote, region, &piece, 1, &options, &transfer)
+                           : haul_read(region, remote, &piece, 1, &options, &transfer));
+    poll_until(node, transfer_ended, transfer);
+    assert_works(haul_transfer_wait(transfer, HAUL_NO_WAIT));
+    haul_transfer_release(transfer);
+  }
+  /* Nothing happens but timers, and both sides stay alive; the owner's bound is 5 s. */
+  haul_deadline quiet = haul_deadline_in(2 * config.liveness_ns);
+  unsigned wakes = 0;
+  while (haul_deadline_in(0) < quiet)
+    if (wait_readable(node, 10 * MS)) {
+      haul_node_progress(node, HAUL_NO_WAIT);
+      wakes++;
+    }
+  assert_works(haul_peer_status(peer));
+  assert_true(wakes >= 4 && wakes < 1000);
+  /* A deadline is a timer too. */
+  owner_stop(&owner);
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {0, 0, 8 << 20};
+  struct haul_transfer *transfer;
+  options.only = "tcp";
+  options.deadline = haul_deadline_in(30 * MS);
+  assert_works(haul_read(region, remote, &piece, 1, &options, &transfer));
+  poll_until(node, transfer_ended, transfer);
+  assert_fails(HAUL_ETIMEDOUT, haul_transfer_wait(transfer, HAUL_NO_WAIT));
+  haul_transfer_release(transfer);
+  poll_until(node, peer_ended, peer); /* the liveness bound */
+  owner_go_on(&owner);
+  haul_region_release(region);
+  haul_remote_release(remote);
+  haul_peer_close(peer);
+  haul_node_close(node);
+  assert_int_equal(owner_end(&owner), 0);
+}
+
+static void the_descriptor_of_a_threaded_node_tells_of_news(void **state) {
+  (void)state;
+  struct haul_node *node = open_node(), *other = open_node();
+  char address[160];
+  struct haul_peer *peer;
+  struct haul_message message;
+  assert_works(haul_node_listen(node, "unix://@haul-test-news"));
+  assert_works(haul_node_address(node, 0, address, sizeof address));
+  haul_node_fd(node);
+  assert_works(haul_peer_connect(other, address, soon(), &peer));
+  for (unsigned i = 0; i < 100; i++) {
+    assert_works(haul_message_send(peer, i, NULL, 0, soon()));
+    int code;
+    while ((code = haul_message_receive(node, &message, HAUL_NO_WAIT)) == HAUL_ETIMEDOUT) {
+      assert_true(wait_readable(node, BOUND));
+      haul_node_progress(node, HAUL_NO_WAIT);
+    }
+    assert_works(code);
+    assert_int_equal(message.tag, i);
+    haul_message_release(&message);
+  }
+  haul_peer_close(peer);
+  haul_node_close(other);
+  haul_node_close(node);
+}
+
+static void many_nodes_live_in_one_process(void **state) {
+  (void)state;
+  enum { NODES = 12 };
+  struct haul_node *nodes[NODES];
+  struct haul_peer *peers[NODES][NODES];
+  char addresses[NODES][160];
+  for (unsigned i = 0; i < NODES; i++) {
+    nodes[i] = open_node();
+    assert_works(haul_node_listen(nodes[i], i % 2 ? "tcp://127.0.0.1:0" : "tcp://[::1]:0"));
+    assert_works(haul_node_address(nodes[i], 0, addresses[i], sizeof addresses[i]));
+  }
+  for (unsigned i = 0; i < NODES; i++)
+    for (unsigned k = 0; k < NODES; k++)
+      assert_works(haul_peer_connect(nodes[i], addresses[k], soon(), &peers[i][k]));
+  for (unsigned i = 0; i < NODES; i++)
+    for (unsigned k = 0; k < NODES; k++)
+      assert_works(haul_message_send(peers[i][k], i, &k, sizeof k, soon()));
+  for (unsigned k = 0; k < NODES; k++) {
+    unsigned from = 0;
+    for (unsigned i = 0; i < NODES; i++) {
+      struct haul_message message;
+      assert_works(haul_message_receive(nodes[k], &message, soon()));
+      assert_memory_equal(message.bytes, &k, sizeof k);
+      from |= 1u << message.tag;
+      haul_message_release(&message);
+    }
+    assert_int_equal(from, (1u << NODES) - 1);
+  }
+  for (unsigned i = 0; i < NODES; i++) {
+    haul_node_close(nodes[i]);
+    for (unsigned k = 0; k < NODES; k++)
+      haul_peer_close(peers[i][k]);
+  }
+}
+
+/* ---- The end ---- */
+
+static void *receive_for_ever(void *node) {
+  struct haul_message message;
+  return (void *)(intptr_t)haul_message_receive(node, &message, HAUL_FOREVER);
+}
+
+static void *progress_for_ever(void *node) {
+  return (void *)(intptr_t)haul_node_progress(node, HAUL_FOREVER);
+}
+
+static void closing_ends_calls_that_wait(void **state) {
+  (void)state;
+  for (size_t i = 0; i < COUNT(modes); i++) {
+    struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+    config.progress = modes[i].progress;
+    struct haul_node *node;
+    pthread_t receiver, mover;
+    void *code;
+    assert_works(haul_node_open(&config, &node));
+    pthread_create(&receiver, NULL, receive_for_ever, node);
+    pthread_create(&mover, NULL, progress_for_ever, node);
+    nanosleep(&(struct timespec){0, 5 * MS}, NULL);
+    haul_node_close(node);
+    pthread_join(receiver, &code);
+    assert_int_equal((intptr_t)code, HAUL_ECLOSED);
+    pthread_join(mover, &code);
+    assert_true((intptr_t)code >= 0 || (intptr_t)code == HAUL_ECLOSED);
+  }
+}
+
+static void a_closed_node_takes_its_handles_back(void **state) {
+  (void)state;
+  struct haul_node *node = open_node();
+  char address[160];
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  struct haul_message message;
+  assert_works(haul_node_listen(node, "unix://@haul-test-itself"));
+  assert_works(haul_node_address(node, 0, address, sizeof address));
+  struct haul_region *region = region_make(node, KIND_HOST, 1 << 20);
+  assert_works(haul_region_publish(region, "mine", HAUL_READ | HAUL_WRITE));
+  assert_works(haul_peer_connect(node, address, soon(), &peer)); /* to itself */
+  assert_works(haul_peer_lookup(peer, "mine", soon(), &remote));
+  assert_works(haul_message_send(peer, 1, "x", 1, soon()));
+  assert_works(haul_message_receive(node, &message, soon()));
+  haul_node_close(node);
+  assert_fails(HAUL_ECLOSED, haul_peer_status(peer));
+  haul_message_release(&message);
+  haul_peer_close(peer);
+  haul_region_release(region);
+  haul_remote_release(remote);
+  haul_node_close(NULL);
+  haul_peer_close(NULL);
+  haul_remote_release(NULL);
+  haul_region_release(NULL);
+  haul_transfer_release(NULL);
+}
+
+/* ---- Forks ---- */
+
+struct inherited {
+  struct haul_node *node;
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  struct haul_region *region;
+};
+
+#define IN_CHILD(call)                                                                             \
+  if ((call) != HAUL_EFORK)                                                                        \
+  _exit(__LINE__ % 100 + 100)
+
+static void use_in_child(void *user) {
+  struct inherited *inherited = user;
+  struct haul_node *node;
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  struct haul_region *region;
+  struct haul_transfer *transfer;
+  struct haul_message message;
+  struct haul_piece piece = {0, 0, 1};
+  size_t count = 0;
+  uint64_t value;
+  alarm(20);
+  IN_CHILD(haul_node_open(NULL, &node));
+  IN_CHILD(haul_node_listen(inherited->node, "tcp://127.0.0.1:0"));
+  IN_CHILD(haul_node_progress(inherited->node, HAUL_NO_WAIT));
+  IN_CHILD(haul_node_fd(inherited->node));
+  IN_CHILD(haul_peer_connect(inherited->node, "tcp://127.0.0.1:1", soon(), &peer));
+  IN_CHILD(haul_peer_lookup(inherited->peer, "memory", soon(), &remote));
+  IN_CHILD(haul_peer_list(inherited->peer, soon(), NULL, &count));
+  IN_CHILD(haul_peer_status(inherited->peer));
+  IN_CHILD(haul_write(inherited->remote, inherited->region, &piece, 1, NULL, &transfer));
+  IN_CHILD(haul_read(inherited->region, inherited->remote, &piece, 1, NULL, NULL));
+  IN_CHILD(haul_message_send(inherited->peer, 0, NULL, 0, soon()));
+  IN_CHILD(haul_message_receive(inherited->node, &message, HAUL_FOREVER));
+  IN_CHILD(haul_region_publish(inherited->region, "child", HAUL_READ));
+  IN_CHILD(haul_region_alloc(inherited->node, (struct haul_place){HAUL_HOST, 0}, 1, 0, &region));
+  IN_CHILD(haul_counter_read(inherited->node, "pool.hits", &value));
+  haul_remote_release(inherited->remote);
+  haul_region_release(inherited->region);
+  haul_peer_close(inherited->peer);
+  haul_node_close(inherited->node);
+}
+
+static void close_first_in_child(void *user) {
+  struct inherited *inherited = user;
+  alarm(20);
+  haul_node_close(inherited->node);
+  int taken[64]; /* numbers that the node had: nothing may be written to them */
+  for (unsigned i = 0; i < COUNT(taken); i++)
+    taken[i] = memfd_create("mine", 0);
+  haul_remote_release(inherited->remote);
+  haul_region_release(inherited->region);
+  haul_peer_close(inherited->peer);
+  for (unsigned i = 0; i < COUNT(taken); i++)
+    if (lseek(taken[i], 0, SEEK_END) != 0)
+      _exit(99);
+}
+
+static void a_forked_child_may_only_close(void **state) {
+  (void)state;
+  void (*const bodies[])(void *) = {use_in_child, close_first_in_child};
+  static const char *const addresses[] = {"tcp://127.0.0.1:0", "unix://@haul-test-fork"};
+  for (size_t i = 0; i < 2 * COUNT(bodies); i++) {
+    struct owner owner;
+    struct inherited mine;
+    owner_start(&owner, addresses[i / 2], NULL);
+    assert_int_equal(owner_publish(&owner, 0, KIND_HOST, 1 << 20, "memory", 3), 0);
+    mine.node = open_node();
+    assert_works(haul_peer_connect(mine.node, owner.address, soon(), &mine.peer));
+    assert_works(haul_peer_lookup(mine.peer, "memory", soon(), &mine.remote));
+    mine.region = region_make(mine.node, KIND_HOST, 1 << 20);
+    assert_works(haul_region_publish(mine.region, "parents", HAUL_READ));
+    assert_int_equal(child_run(bodies[i % 2], &mine), 0);
+    /* The parent's connections work as before. */
+    static const char *const ways[] = {"map", "tcp"};
+    for (unsigned w = 0; w < 2; w++) {
+      struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+      struct haul_piece piece = {0, 0, 1 << 20};
+      options.only = ways[w];
+      options.flags = HAUL_CHECKSUM;
+      assert_works(haul_write(mine.remote, mine.region, &piece, 1, &options, NULL));
+      assert_works(haul_read(mine.region, mine.remote, &piece, 1, &options, NULL));
+    }
+    haul_remote_release(mine.remote);
+    haul_region_release(mine.region);
+    haul_peer_close(mine.peer);
+    haul_node_close(mine.node);
+    assert_int_equal(owner_end(&owner), 0);
+  }
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
+    return owner_main();
+#define TEST(test) cmocka_unit_test_setup_teardown(test, count_before, count_after)
+  const struct CMUnitTest tests[] = {
+      TEST(impossible_configurations_are_refused),
+      TEST(addresses_that_cannot_be_listened_on_are_refused),
+      TEST(what_is_not_loopback_is_refused_unless_asked_for),
+      TEST(an_address_in_use_is_refused),
+      TEST(a_socket_file_left_behind_is_replaced),
+      TEST(a_node_moves_in_every_way),
+      TEST(the_descriptor_alone_drives_a_caller),
+      TEST(the_descriptor_of_a_threaded_node_tells_of_news),
+      TEST(many_nodes_live_in_one_process),
+      TEST(closing_ends_calls_that_wait),
+      TEST(a_closed_node_takes_its_handles_back),
+      TEST(a_forked_child_may_only_close),
+  };
+  return cmocka_run_group_tests_name("life", tests, NULL, NULL);
+}
