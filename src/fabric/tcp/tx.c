@@ -87,7 +87,7 @@ struct tcp_job *job_request(const struct work *work, uint64_t request) {
   job->count = work->count;
   job->payload = work->bytes;
   job->splice = work->region->memory.view && work->bytes >= SPLICE_MIN &&
-                work->bytes / work->count >= SPLICE_PIECE;
+                work->bytes >= (uint64_t)work->count * SPLICE_PIECE;
   if (set_trailer(job, work->checksum) != 0) {
     alloc_free(job);
     return NULL;
