@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: MIT
+ * What a foreign peer can send on tcp rails: frames that are wrong, cut, forged, too many, or never
+ * end. The node drops it and lives on; what it must refuse it refuses. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/wire.h"
+#include "fabric/tcp/tcp.h"
+#include "support/raw.h"
+#include "support/serving.h"
+
+#define BOUND (20 * S)
+#define KIB   1024u
+
+/* A control connection, a rail, and a handle of each region. */
+struct rail {
+  int control, fd;
+  uint64_t host, sim, wrapped, readable;
+};
+
+static struct rail open_rail(void) {
+  struct welcome welcome;
+  struct rail rail;
+  rail.control = raw_peer(serving.owner.address, &welcome);
+  rail.fd = raw_channel(serving.owner.address, &welcome, "tcp", 0);
+  assert_true(rail.fd >= 0);
+  assert_int_equal(raw_lookup(rail.control, "host", &rail.host), 0);
+  assert_int_equal(raw_lookup(rail.control, "sim", &rail.sim), 0);
+  assert_int_equal(raw_lookup(rail.control, "wrapped", &rail.wrapped), 0);
+  assert_int_equal(raw_lookup(rail.control, "readable", &rail.readable), 0);
+  return rail;
+}
+
+static void close_rail(struct rail *rail) {
+  close(rail->fd);
+  close(rail->control);
+}
+
+/* The node ends both connections, and nothing of them is left. */
+static void assert_dropped(struct rail *rail) {
+  assert_true(raw_ended(rail->fd, BOUND));
+  assert_true(raw_ended(rail->control, BOUND));
+  close_rail(rail);
+  assert_unharmed();
+}
+
+struct asked {
+  uint8_t bytes[FRAME_HEAD_MAX + 4 * KIB + FRAME_TRAILER];
+  size_t length;
+};
+
+static struct asked make(uint8_t type, uint64_t handle, uint64_t offset, uint64_t length,
+                         uint64_t number) {
+  struct asked request = {.length = FRAME_HEADER + FRAME_PIECE};
+  struct frame frame = {
+      .type = type, .count = 1, .request = number, .handle = handle, .payload = length};
+  struct frame_piece piece = {offset, length};
+  struct frame_trailer trailer = {0, 0};
+  frame_pack(&frame, request.bytes);
+  frame_pack_piece(&piece, request.bytes + FRAME_HEADER);
+  if (type != FRAME_WRITE)
+    return request;
+  memset(request.bytes + request.length, 0x77, length);
+  request.length += length;
+  frame_pack_trailer(&trailer, request.bytes + request.length);
+  request.length += FRAME_TRAILER;
+  return request;
+}
+
+static struct frame answer(struct rail *rail) {
+  uint8_t bytes[FRAME_HEADER];
+  struct frame frame;
+  const char *what;
+  assert_true(raw_receive(rail->fd, bytes, sizeof bytes));
+  assert_int_equal(frame_parse(bytes, &frame, &what), 0);
+  return frame;
+}
+
+/* ---- Refused, and the peer may go on ---- */
+
+static void expect(struct rail *rail, uint8_t type, uint64_t handle, uint64_t offset,
+                   uint64_t length, int code) {
+  static uint64_t number;
+  struct asked request = make(type, handle, offset, length, ++number);
+  assert_true(raw_send(rail->fd, request.bytes, request.length));
+  struct frame frame = answer(rail);
+  assert_int_equal(frame.request, number);
+  assert_int_equal(frame.status, code);
+  if (frame.type != FRAME_DATA) {
+    assert_int_equal(frame.type, FRAME_ACK);
+    return;
+  }
+  uint8_t bytes[8 * KIB];
+  assert_true(raw_receive(rail->fd, bytes, frame.payload + FRAME_TRAILER));
+}
+
+static void ranges_rights_and_handles_are_checked_by_the_owner(void **state) {
+  (void)state;
+  struct rail rail = open_rail();
+  const uint64_t whole = 4 << 20;
+  owner_fill(&serving.owner, 3, 0, whole, 9);
+  uint64_t before = owner_sum(&serving.owner, 3, 0, whole);
+  const uint64_t handles[] = {rail.host, rail.sim, rail.wrapped};
+  for (size_t i = 0; i < COUNT(handles); i++) {
+    for (uint8_t type = FRAME_WRITE; type <= FRAME_READ; type++) {
+      expect(&rail, type, handles[i], whole, 1, HAUL_ERANGE);
+      expect(&rail, type, handles[i], whole - 1, 2, HAUL_ERANGE);
+      expect(&rail, type, handles[i], UINT64_MAX - 8, 4, HAUL_ERANGE);
+      expect(&rail, type, handles[i], UINT64_MAX / 2, 4, HAUL_ERANGE);
+      expect(&rail, type, handles[i] ^ (uint64_t)1 << 40, 0, 4, HAUL_ESTALE);
+      expect(&rail, type, handles[i] ^ (uint64_t)1 << 19, 0, 4, HAUL_ESTALE);
+      expect(&rail, type, handles[i], whole - 4 * KIB, 4 * KIB, 0);
+    }
+  }
+  uint64_t chance = test_seed();
+  for (unsigned i = 0; i < 100; i++)
+    expect(&rail, FRAME_WRITE, next_random(&chance), 0, 4, HAUL_ESTALE);
+  expect(&rail, FRAME_WRITE, 0, 0, 4, HAUL_ESTALE);
+  expect(&rail, FRAME_WRITE, rail.readable, 0, 4 * KIB, HAUL_EACCESS);
+  expect(&rail, FRAME_READ, rail.readable, 0, 4 * KIB, 0);
+  assert_true(owner_sum(&serving.owner, 3, 0, whole) == before);
+  close_rail(&rail);
+  assert_unharmed();
+}
+
+static void a_payload_that_was_given_up_does_not_count(void **state) {
+  (void)state;
+  struct rail rail = open_rail();
+  struct asked request = make(FRAME_WRITE, rail.host, 0, 64, 1);
+  struct frame_trailer trailer = {0, HAUL_ECANCELED};
+  frame_pack_trailer(&trailer, request.bytes + request.length - FRAME_TRAILER);
+  assert_true(raw_send(rail.fd, request.bytes, request.length));
+  assert_int_equal(answer(&rail).status, HAUL_ECANCELED);
+  /* A checksum that is not that of the bytes. */
+  request = make(FRAME_WRITE, rail.sim, 0, 64, 2);
+  request.bytes[5] = FRAME_CHECKSUM;
+  assert_true(raw_send(rail.fd, request.bytes, request.length));
+  assert_int_equal(answer(&rail).status, HAUL_ECHECKSUM);
+  close_rail(&rail);
+  assert_unharmed();
+}
+
+/* ---- Wrong ---- */
+
+static void set(uint8_t *bytes, size_t at, uint64_t value, size_t length) {
+  struct wire wire = wire_over(bytes + at, length);
+  wire_put(&wire, value, length);
+}
+
+static void a_wrong_frame_ends_the_connection(void **state) {
+  (void)state;
+  const struct {
+    size_t at;
+    uint64_t value;
+    size_t length;
+  } wrong[] = {
+      {0, 0, 4},           /* magic */
+      {0, UINT64_MAX, 4},  /* magic */
+      {4, 0, 1},           /* type */
+      {4, 5, 1},           /* type */
+      {4, 255, 1},         /* type */
+      {4, FRAME_ACK, 1},   /* a type without payload and pieces */
+      {4, FRAME_DATA, 1},  /* a type without pieces */
+      {5, 2, 1},           /* flags */
+      {5, 0x80, 1},        /* flags */
+      {6, 0, 2},           /* no pieces */
+      {6, 2, 2},           /* more pieces than the payload has */
+      {6, 257, 2},         /* too many pieces */
+      {6, 65535, 2},       /* too many pieces */
+      {24, 0, 8},          /* no payload */
+      {24, 63, 8},         /* less payload than the pieces */
+      {24, 65, 8},         /* more payload than the pieces */
+      {24, 1048577, 8},    /* too much payload */
+      {24, UINT64_MAX, 8}, /* too much payload */
+      {32, 1, 4},          /* a status that is none */
+      {32, 0xfffffff0, 4}, /* a status in a request */
+      {36, 1, 1},          /* reserved */
+      {47, 1, 1},          /* reserved */
+      {48, UINT64_MAX, 8}, /* a piece that wraps around */
+      {56, 0, 8},          /* an empty piece */
+      {56, 65, 8},         /* a piece longer than the payload */
+      {56, UINT64_MAX, 8}, /* the same, and wraps */
+      {64 + 64 + 8, 1, 4}, /* trailer: a status that is none */
+      {64 + 64 + 12, 0, 4} /* trailer: magic */
+  };
+  for (size_t i = 0; i < COUNT(wrong); i++) {
+    struct rail rail = open_rail();
+    struct asked request = make(FRAME_WRITE, rail.host, 0, 64, 1);
+    set(request.bytes, wrong[i].at, wrong[i].value, wrong[i].length);
+    raw_send(rail.fd, request.bytes, request.length);
+    if (!raw_ended(rail.fd, BOUND))
+      fail_msg("the node went on after wrong frame %zu", i);
+    assert_dropped(&rail);
+  }
+}
+
+static void answers_to_nothing_end_the_connection(void **state) {
+  (void)state;
+  const struct frame frames[] = {
+      {.type = FRAME_ACK, .request = 0},
+      {.type = FRAME_ACK, .request = UINT64_MAX, .status = HAUL_ESTALE},
+      {.type = FRAME_ACK, .request = (uint64_t)1 << 32},
+      {.type = FRAME_DATA, .request = 0, .payload = 64},
+      {.type = FRAME_DATA, .request = UINT64_MAX, .payload = 1 << 20},
+  };
+  for (size_t i = 0; i < COUNT(frames); i++) {
+    struct rail rail = open_rail();
+    uint8_t bytes[FRAME_HEADER];
+    frame_pack(&frames[i], bytes);
+    raw_send(rail.fd, bytes, sizeof bytes);
+    assert_dropped(&rail);
+  }
+}
+
+static void garbage_ends_the_connection(void **state) {
+  (void)state;
+  uint64_t chance = test_seed();
+  static uint8_t garbage[100000];
+  for (unsigned round = 0; round < 20; round++) {
+    struct rail rail = open_rail();
+    for (size_t i = 0; i < sizeof garbage; i++)
+      garbage[i] = (uint8_t)next_random(&chance);
+    raw_send(rail.fd, garbage, 48 + next_random(&chance) % (sizeof garbage - 48));
+    assert_dropped(&rail);
+  }
+}
+
+/* Good frames with one bit wrong somewhere: dropped or answered, never stuck, never harmful. */
+static void damaged_frames_do_no_harm(void **state) {
+  (void)state;
+  uint64_t chance = test_seed();
+  for (unsigned round = 0; round < (SANITIZED ? 60 : 300); round++) {
+    struct rail rail = open_rail();
+    struct asked request =
+        make(round % 3 ? FRAME_WRITE : FRAME_READ, round % 2 ? rail.host : rail.sim, 0, 512, 1);
+    size_t bit = next_random(&chance) % (request.length * 8);
+    request.bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    raw_send(rail.fd, request.bytes, request.length);
+    shutdown(rail.fd, SHUT_WR);
+    assert_true(raw_ended(rail.fd, BOUND));
+    close_rail(&rail);
+  }
+  assert_unharmed();
+}
+
+/* ---- Cut off ---- */
+
+static void a_frame_may_be_cut_off_at_every_byte(void **state) {
+  (void)state;
+  const size_t whole = make(FRAME_WRITE, 0, 0, 40, 1).length;
+  for (size_t cut = 0; cut < whole; cut++) {
+    struct rail rail = open_rail();
+    struct asked request = make(FRAME_WRITE, cut % 2 ? rail.host : rail.sim, 0, 40, 1);
+    assert_true(raw_send(rail.fd, request.bytes, cut));
+    close_rail(&rail);
+  }
+  assert_unharmed();
+}
+
+static void frames_arrive_byte_by_byte(void **state) {
+  (void)state;
+  struct rail rail = open_rail();
+  for (unsigned type = FRAME_WRITE; type <= FRAME_READ; type++) {
+    struct asked request = make((uint8_t)type, rail.sim, 100, 40, type);
+    for (size_t i = 0; i < request.length; i++)
+      assert_true(raw_send(rail.fd, request.bytes + i, 1));
+    struct frame frame = answer(&rail);
+    assert_int_equal(frame.status, 0);
+    uint8_t bytes[40 + FRAME_TRAILER];
+    if (frame.type == FRAME_DATA)
+      assert_true(raw_receive(rail.fd, bytes, sizeof bytes));
+  }
+  close_rail(&rail);
+  assert_unharmed();
+}
+
+/* The control connection goes on speaking, so that the peer is not silent as a whole. */
+static void stall(size_t after) {
+  struct rail rail = open_rail();
+  struct asked request = make(FRAME_WRITE, rail.host, 0, 4 * KIB, 1);
+  haul_deadline until = haul_deadline_in(BOUND);
+  assert_true(raw_send(rail.fd, request.bytes, after));
+  while (!raw_ended(rail.fd, 20 * MS)) {
+    raw_control(rail.control, CONTROL_PING, 0, NULL, 0);
+    assert_true(haul_deadline_in(0) < until);
+  }
+  assert_dropped(&rail);
+}
+
+static void a_peer_that_stalls_inside_a_frame_is_dropped(void **state) {
+  (void)state;
+  stall(1);
+  stall(FRAME_HEADER);
+  stall(FRAME_HEADER + FRAME_PIECE);
+  stall(FRAME_HEADER + FRAME_PIECE + 1000);
+  stall(FRAME_HEADER + FRAME_PIECE + 4 * KIB);
+  stall(FRAME_HEADER + FRAME_PIECE + 4 * KIB + 8);
+}
+
+/* ---- Too much ---- */
+
+static void set_blocking(int fd, long ms) {
+  struct timeval time = {ms / 1000, ms % 1000 * 1000};
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
+}
+
+/* Sends requests for 1 MiB each and never reads. */
+static void flood_with_reads(const char *region) {
+  struct rail rail = open_rail();
+  uint64_t handle;
+  uint8_t bytes[FRAME_HEADER + FRAME_PIECE];
+  assert_int_equal(raw_lookup(rail.control, region, &handle), 0);
+  set_blocking(rail.fd, 500);
+  for (uint64_t i = 0; i < 5000; i++) {
+    struct frame frame = {.type = FRAME_READ,
+                          .count = 1,
+                          .request = i,
+                          .handle = handle,
+                          .payload = FRAME_PAYLOAD_MAX};
+    struct frame_piece piece = {0, FRAME_PAYLOAD_MAX};
+    frame_pack(&frame, bytes);
+    frame_pack_piece(&piece, bytes + FRAME_HEADER);
+    if (!raw_send(rail.fd, bytes, sizeof bytes))
+      break;
+  }
+  assert_serves(); /* while the flood stands */
+  assert_dropped(&rail);
+}
+
+static void a_flood_of_reads_is_bounded(void **state) {
+  (void)state;
+  flood_with_reads("host");
+  flood_with_reads("sim");
+}
+
+/* A peer within its window that does not read keeps nobody but itself waiting. */
+static void a_peer_that_does_not_read_is_dropped(void **state) {
+  (void)state;
+  struct rail rail = open_rail();
+  uint8_t bytes[FRAME_HEADER + FRAME_PIECE];
+  haul_deadline until = haul_deadline_in(BOUND);
+  for (uint64_t i = 0; i < TCP_WINDOW; i++) {
+    struct frame frame = {.type = FRAME_READ,
+                          .count = 1,
+                          .request = i,
+                          .handle = i % 2 ? rail.sim : rail.host,
+                          .payload = FRAME_PAYLOAD_MAX};
+    struct frame_piece piece = {0, FRAME_PAYLOAD_MAX};
+    frame_pack(&frame, bytes);
+    frame_pack_piece(&piece, bytes + FRAME_HEADER);
+    assert_true(raw_send(rail.fd, bytes, sizeof bytes));
+  }
+  assert_serves();
+  while (!raw_ended(rail.control, 20 * MS)) {
+    raw_control(rail.control, CONTROL_PING, 0, NULL, 0);
+    assert_true(haul_deadline_in(0) < until);
+  }
+  assert_dropped(&rail);
+}
+
+static void many_small_answers_unread_are_bounded(void **state) {
+  (void)state;
+  struct rail rail = open_rail();
+  set_blocking(rail.fd, 500);
+  struct asked request = make(FRAME_WRITE, 12345, 0, 1, 0);
+  for (unsigned i = 0; i < 200000; i++)
+    if (!raw_send(rail.fd, request.bytes, request.length))
+      break;
+  assert_serves();
+  close_rail(&rail);
+  assert_unharmed();
+}
+
+/* ---- Channels ---- */
+
+static void channels_that_belong_to_nothing_are_refused(void **state) {
+  (void)state;
+  struct welcome welcome, other;
+  int control = raw_peer(serving.owner.address, &welcome);
+  other = welcome;
+  other.token[7] ^= 1;
+  assert_int_equal(raw_channel(serving.owner.address, &other, "tcp", 0), -1);
+  memset(other.token, 0, sizeof other.token);
+  assert_int_equal(raw_channel(serving.owner.address, &other, "tcp", 0), -1);
+  assert_int_equal(raw_channel(serving.owner.address, &welcome, "udp", 0), -1);
+  assert_int_equal(raw_channel(serving.owner.address, &welcome, "", 0), -1);
+  static const uint16_t indices[] = {1, 5, 15, 16, 17, 65535};
+  for (size_t i = 0; i < COUNT(indices); i++) { /* out of order, out of range */
+    int fd = raw_channel(serving.owner.address, &welcome, "tcp", indices[i]);
+    assert_true(fd < 0 || raw_ended(fd, BOUND));
+    if (fd >= 0)
+      close(fd);
+  }
+  int first = raw_channel(serving.owner.address, &welcome, "tcp", 0);
+  int again = raw_channel(serving.owner.address, &welcome, "tcp", 0);
+  assert_true(first >= 0 && !raw_ended(first, 20 * MS));
+  assert_true(again < 0 || raw_ended(again, BOUND));
+  int fds[16];
+  for (uint16_t i = 1; i < 16; i++)
+    fds[i] = raw_channel(serving.owner.address, &welcome, "tcp", i);
+  for (uint16_t i = 1; i < 16; i++)
+    close(fds[i]);
+  close(first);
+  if (again >= 0)
+    close(again);
+  close(control);
+  assert_unharmed();
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
+    return owner_main();
+#define OVER(test, address)                                                                        \
+  { #test, test, serving_start, serving_end, (void *)(uintptr_t)address }
+#define OVER_BOTH(test) OVER(test, "tcp://127.0.0.1:0"), OVER(test, "unix://@haul-test-raw-rails")
+  const struct CMUnitTest tests[] = {
+      OVER_BOTH(ranges_rights_and_handles_are_checked_by_the_owner),
+      OVER_BOTH(a_payload_that_was_given_up_does_not_count),
+      OVER_BOTH(a_wrong_frame_ends_the_connection),
+      OVER_BOTH(answers_to_nothing_end_the_connection),
+      OVER_BOTH(garbage_ends_the_connection),
+      OVER_BOTH(damaged_frames_do_no_harm),
+      OVER_BOTH(a_frame_may_be_cut_off_at_every_byte),
+      OVER_BOTH(frames_arrive_byte_by_byte),
+      OVER_BOTH(a_peer_that_stalls_inside_a_frame_is_dropped),
+      OVER_BOTH(a_flood_of_reads_is_bounded),
+      OVER_BOTH(a_peer_that_does_not_read_is_dropped),
+      OVER_BOTH(many_small_answers_unread_are_bounded),
+      OVER_BOTH(channels_that_belong_to_nothing_are_refused),
+  };
+  return cmocka_run_group_tests_name("raw rails", tests, NULL, NULL);
+}

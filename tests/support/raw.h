@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT
+ * A peer made by hand: it speaks the protocol's bytes over plain sockets, so that it can break
+ * every rule. Blocking calls; each aborts the test after some seconds rather than hang. */
+#ifndef HAUL_TESTS_RAW_H
+#define HAUL_TESTS_RAW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "node/node.h"
+
+/* A connection without a word said. */
+int raw_connect(const char *address);
+/* A listening socket for a node to connect to; sets its address. */
+int raw_listen(char *address, size_t size);
+int raw_accept(int listener);
+/* False when the other side ended the connection. */
+bool raw_send(int fd, const void *bytes, size_t length);
+bool raw_receive(int fd, void *bytes, size_t length);
+/* Throws away what still comes; true when the other side ended the connection within the time. */
+bool raw_ended(int fd, int64_t within_ns);
+
+struct hello raw_hello(enum role role);
+/* Sends the hello and reads the welcome; false when the connection ended instead. */
+bool raw_greet(int fd, const struct hello *hello, struct welcome *welcome);
+/* A control connection that was accepted, and ready. */
+int raw_peer(const char *address, struct welcome *welcome);
+/* A channel of it; -1 when it was refused. */
+int raw_channel(const char *address, const struct welcome *welcome, const char *transport,
+                uint16_t index);
+
+void raw_control_head(uint8_t head[CONTROL_HEAD], uint16_t type, uint32_t length, uint32_t request);
+/* A whole control frame. */
+bool raw_control(int fd, uint16_t type, uint32_t request, const void *body, size_t length);
+/* The next frame of the type; others are skipped. The body's length, or -1 at the end. */
+long raw_answer(int fd, uint16_t type, uint8_t body[CONTROL_BODY_MAX]);
+/* Looks a name up; 0 or the refusal. */
+int raw_lookup(int fd, const char *name, uint64_t *handle);
+
+#endif
