@@ -229,7 +229,7 @@ static void handles_cannot_be_guessed_from_others(void **state) {
     uint64_t handle = add(fixture, "name");
     stamps[i] = handle >> 20;
     for (int bit = 0; bit < 44; bit++)
-      ones[bit] += stamps[i] >> bit & 1;
+      ones[bit] += (unsigned)(stamps[i] >> bit & 1);
     drop(fixture, "name", handle);
   }
   qsort(stamps, MANY, sizeof stamps[0], by_value);
