@@ -132,8 +132,7 @@ int raw_channel(const char *address, const struct welcome *control, const char *
   return -1;
 }
 
-void raw_control_head(uint8_t head[CONTROL_HEAD], uint16_t type, uint32_t length,
-                      uint32_t request) {
+void raw_control_head(uint8_t *head, uint16_t type, uint32_t length, uint32_t request) {
   struct wire wire = wire_over(head, CONTROL_HEAD);
   wire_put32(&wire, CONTROL_MAGIC);
   wire_put16(&wire, type);

@@ -30,7 +30,7 @@ int raw_peer(const char *address, struct welcome *welcome);
 int raw_channel(const char *address, const struct welcome *welcome, const char *transport,
                 uint16_t index);
 
-void raw_control_head(uint8_t head[CONTROL_HEAD], uint16_t type, uint32_t length, uint32_t request);
+void raw_control_head(uint8_t *head, uint16_t type, uint32_t length, uint32_t request);
 /* A whole control frame. */
 bool raw_control(int fd, uint16_t type, uint32_t request, const void *body, size_t length);
 /* The next frame of the type; others are skipped. The body's length, or -1 at the end. */
