@@ -135,8 +135,7 @@ int raw_channel(const char *address, const struct welcome *control, const char *
 void raw_control_head(uint8_t *head, uint16_t type, uint32_t length, uint32_t request) {
   struct wire wire = wire_over(head, CONTROL_HEAD);
   wire_put32(&wire, CONTROL_MAGIC);
-  wire_put16(&wire, type);
-  wire_put16(&wire, 0);
+  wire_put32(&wire, type); /* and two zeros */
   wire_put32(&wire, length);
   wire_put32(&wire, request);
 }
