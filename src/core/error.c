@@ -17,8 +17,8 @@ int error_enter(const char *call) {
   current_call = call;
   if (__builtin_expect(fork_is_child(), 0))
     return error_set(HAUL_EFORK, 0, NULL,
-                     "the library was opened in the parent process|open a node of its own in the "
-                     "child after exec, or use haul before the fork in one process only");
+                     "this process is a fork of the one that opened the node|call exec first, or "
+                     "fork before the first node is opened");
   return 0;
 }
 

@@ -246,6 +246,8 @@ int export_check(const struct export_view *view, enum haul_operation operation, 
                  uint64_t length) {
   unsigned needed = operation == HAUL_OP_WRITE ? HAUL_WRITE : HAUL_READ;
   uint64_t end;
+  if (!memory_alive(&view->region->memory)) /* an import whose owner released it */
+    return HAUL_ESTALE;
   if (!(view->rights & needed))
     return HAUL_EACCESS;
   if (__builtin_add_overflow(offset, length, &end) || end > view->region->memory.length)

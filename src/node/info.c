@@ -120,17 +120,21 @@ static void tell_node(struct haul_node *node, each_fn *each, void *user) {
   each(user, "node.slices_retried", atomic_load(&node->transfers.retried));
 }
 
-HAUL_API int haul_counter_list(haul_node *node, each_fn *each, void *user) {
-  int code = error_enter("haul_counter_list");
-  if (code)
-    return code;
-  if (!node || !each)
-    return error_set(HAUL_EINVAL, 0, NULL, "no node or nobody to tell|");
+static void tell_all(struct haul_node *node, each_fn *each, void *user) {
   tell_node(node, each, user);
   loop_lock(node->loop);
   each(user, "node.peers", node->peer_count);
   tell_paths(node, each, user);
   loop_unlock(node->loop);
+}
+
+HAUL_API int haul_counter_list(haul_node *node, each_fn *each, void *user) {
+  int code = node_enter("haul_counter_list", node);
+  if (code)
+    return code;
+  if (!each)
+    return error_set(HAUL_EINVAL, 0, NULL, "nobody to tell|");
+  tell_all(node, each, user);
   return 0;
 }
 
@@ -150,11 +154,12 @@ static void match(void *user, const char *name, uint64_t value) {
 
 HAUL_API int haul_counter_read(haul_node *node, const char *name, uint64_t *value) {
   struct wanted wanted = {.name = name};
-  if (!name || !value)
-    return error_set(HAUL_EINVAL, 0, NULL, "no name, or no place for the value|");
-  int code = haul_counter_list(node, match, &wanted);
+  int code = node_enter("haul_counter_read", node);
   if (code)
     return code;
+  if (!name || !value)
+    return error_set(HAUL_EINVAL, 0, NULL, "no name, or no place for the value|");
+  tell_all(node, match, &wanted);
   if (!wanted.found)
     return error_set(HAUL_ENAME, 0, name, "there is no such counter|haul_counter_list tells all");
   *value = wanted.value;

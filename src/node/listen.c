@@ -266,7 +266,7 @@ static void listen_companion(struct haul_node *node) {
 
 HAUL_API int haul_node_listen(haul_node *node, const char *text) {
   struct address address;
-  int code = error_enter("haul_node_listen");
+  int code = node_enter("haul_node_listen", node);
   if (code == 0)
     code = address_parse(text, &address);
   if (code)
@@ -285,7 +285,7 @@ HAUL_API int haul_node_listen(haul_node *node, const char *text) {
 }
 
 HAUL_API int haul_node_address(haul_node *node, size_t index, char *text, size_t size) {
-  int code = error_enter("haul_node_address");
+  int code = node_enter("haul_node_address", node);
   if (code)
     return code;
   const struct listener *found = NULL;

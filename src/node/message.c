@@ -110,7 +110,7 @@ static struct incoming *take(struct haul_node *node) {
 
 HAUL_API int haul_message_receive(haul_node *node, struct haul_message *message,
                                   haul_deadline until) {
-  int code = error_enter("haul_message_receive");
+  int code = node_enter("haul_message_receive", node);
   if (code)
     return code;
   if (!message)
@@ -191,7 +191,7 @@ HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes,
                             .number = transfers_last_write(&peer->node->transfers, &peer->base),
                             .cost = length + MESSAGE_COST};
   loop_wait(peer->node->loop, may_send, help, &sending, until);
-  code = haul_peer_status(peer);
+  code = peer_check(peer);
   if (code)
     return code;
   if (!sending.reserved)

@@ -254,8 +254,13 @@ HAUL_API void haul_node_close(haul_node *node) {
 
 /* ---- Progress ---- */
 
+int node_enter(const char *call, const struct haul_node *node) {
+  int code = error_enter(call);
+  return code || node ? code : error_set(HAUL_EINVAL, 0, NULL, "no node|");
+}
+
 HAUL_API int haul_node_fd(haul_node *node) {
-  int code = error_enter("haul_node_fd");
+  int code = node_enter("haul_node_fd", node);
   return code ? code : loop_descriptor(node->loop);
 }
 
@@ -265,7 +270,7 @@ static bool has_news(void *user) {
 }
 
 HAUL_API int haul_node_progress(haul_node *node, haul_deadline until) {
-  int code = error_enter("haul_node_progress");
+  int code = node_enter("haul_node_progress", node);
   if (code)
     return code;
   if (node_is_closed(node))

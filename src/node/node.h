@@ -152,6 +152,8 @@ struct haul_node {
 void node_retain(struct haul_node *node);
 void node_put(struct haul_node *node);
 bool node_is_closed(struct haul_node *node);
+/* error_enter, and HAUL_EINVAL for no node. */
+int node_enter(const char *call, const struct haul_node *node);
 
 /* listen.c; with the loop's lock. */
 int listen_on(struct haul_node *node, struct address *address, bool companion);
@@ -163,8 +165,9 @@ int peer_new(struct haul_node *node, int fd, const uint8_t boot[16], const char 
              bool loopback, uint32_t credit, struct haul_peer **peer); /* takes fd on success */
 int peer_start(struct haul_peer *peer);
 void peer_drop(struct haul_peer *peer, int code, const char *reason);
-void peer_ref(struct haul_peer *peer);                                /* any time */
-void peer_unref(struct haul_peer *peer);                              /* any time */
+int peer_check(struct haul_peer *peer);  /* 0, or why it is gone; any time */
+void peer_ref(struct haul_peer *peer);   /* any time */
+void peer_unref(struct haul_peer *peer); /* any time */
 void peer_doom(struct haul_peer *peer, int code, const char *reason); /* any time */
 struct haul_peer *peer_by_token(struct haul_node *node, const uint8_t token[16]);
 

@@ -366,13 +366,17 @@ HAUL_API const char *haul_peer_name(const haul_peer *peer) {
   return peer ? peer->base.name : "";
 }
 
+int peer_check(struct haul_peer *peer) {
+  int ended = atomic_load(&peer->base.ended);
+  return ended ? error_set(ended, 0, peer->base.name, "%s|connect again", peer->base.ended_reason)
+               : 0;
+}
+
 HAUL_API int haul_peer_status(haul_peer *peer) {
   int code = error_enter("haul_peer_status");
   if (code)
     return code;
   if (!peer)
     return error_set(HAUL_EINVAL, 0, NULL, "no peer|");
-  int ended = atomic_load(&peer->base.ended);
-  return ended ? error_set(ended, 0, peer->base.name, "%s|connect again", peer->base.ended_reason)
-               : 0;
+  return peer_check(peer);
 }

@@ -112,7 +112,7 @@ static void add_chosen(struct text *text, const struct haul_report *report) {
   add(text, "  path %s", path->name);
   if (path->detail[0])
     add(text, ", %s", path->detail);
-  if (report->wire_ns > 0 && report->status == 0)
+  if (report->wire_ns > 0 && report->status == 0 && report->bytes >= 65536)
     add(text, ", %.2f GB/s", (double)report->bytes / (double)report->wire_ns);
   add(text, ", ");
   add_time(text, report->wire_ns);
@@ -127,12 +127,16 @@ static void add_chosen(struct text *text, const struct haul_report *report) {
       path->copies_cpu);
 }
 
-HAUL_API int haul_report_format(const struct haul_report *report, char *out, size_t size) {
+HAUL_API int haul_report_format(const struct haul_report *given, char *out, size_t size) {
   struct text text = {out, size, 0};
   if (size > 0)
     out[0] = '\0';
-  if (!report || report->size < sizeof *report)
+  if (!given || given->size < sizeof given->size)
     return 0;
+  struct haul_report whole;
+  memset(&whole, 0, sizeof whole);
+  memcpy(&whole, given, given->size < sizeof whole ? given->size : sizeof whole);
+  const struct haul_report *report = &whole;
   add_heading(&text, report);
   add_result(&text, report);
   if (report->path_count > 0 && report->paths[0].chosen)

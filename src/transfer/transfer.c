@@ -319,8 +319,7 @@ static __attribute__((cold)) int bad_call(const struct haul_remote *remote,
                      "it is published without the right to %s|publish it with HAUL_%s there",
                      write ? "write" : "read", write ? "WRITE" : "READ");
   if (!write && !region->memory.writable)
-    return error_set(HAUL_EACCESS, 0, remote->name,
-                     "the local region is an import without the right to write|");
+    return error_set(HAUL_EACCESS, 0, remote->name, "the local memory may not be written|");
   if (atomic_load(&region->released) || !memory_alive(&region->memory))
     return error_set(HAUL_ESTALE, 0, remote->name, "the local region was released|");
   return error_set(atomic_load(&remote->link->ended), 0, remote->link->name, "%s|connect again",
@@ -481,6 +480,42 @@ static int immediate(struct haul_remote *remote, struct haul_region *region, uin
   return 0;
 }
 
+static int result(struct haul_transfer *transfer) {
+  int status = atomic_load_explicit(&transfer->status, memory_order_acquire);
+  if (status >= 0)
+    return status;
+  const struct haul_error *error = atomic_load(&transfer->error);
+  if (error)
+    return error_restore(error);
+  return error_set(status, 0, transfer->remote->name, "%s", "");
+}
+
+static bool is_done(void *user) {
+  struct haul_transfer *transfer = user;
+  return atomic_load_explicit(&transfer->status, memory_order_acquire) != 1;
+}
+
+static bool help(void *user) {
+  struct haul_transfer *transfer = user;
+  return fabric_help(transfer->owner->fabric);
+}
+
+static int await(struct haul_transfer *transfer, haul_deadline until) {
+  struct loop *loop = transfer->owner->fabric->loop;
+  int64_t first = until < transfer->deadline ? until : transfer->deadline;
+  if (!loop_wait(loop, is_done, help, transfer, first) && clock_now() >= transfer->deadline) {
+    expire(transfer);
+    loop_wait(loop, is_done, help, transfer, until);
+  }
+  /* Nobody waits in a loop that has ended; the close that ended it ends the transfer too. */
+  while (!is_done(transfer) && loop_has_ended(loop) && clock_now() < until)
+    nanosleep(&(struct timespec){0, 50000}, NULL);
+  if (!is_done(transfer))
+    return error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name,
+                     "the transfer is still on its way|wait longer, or cancel it");
+  return result(transfer);
+}
+
 /* The general way: with options, or with a handle, or not on the spot. */
 static int start(struct haul_remote *remote, struct haul_region *region,
                  const struct haul_piece *pieces, size_t count, uint64_t bytes,
@@ -511,8 +546,8 @@ static int start(struct haul_remote *remote, struct haul_region *region,
     *out = transfer;
     return 0;
   }
-  code = haul_transfer_wait(transfer, HAUL_FOREVER);
-  haul_transfer_release(transfer);
+  code = await(transfer, HAUL_FOREVER); /* its own deadline bounds it */
+  transfer_put(transfer);
   return code;
 }
 
@@ -556,26 +591,6 @@ HAUL_API int haul_read(haul_region *to, haul_remote *from, const struct haul_pie
 
 /* ---- Handles ---- */
 
-static int result(struct haul_transfer *transfer) {
-  int status = atomic_load_explicit(&transfer->status, memory_order_acquire);
-  if (status >= 0)
-    return status;
-  const struct haul_error *error = atomic_load(&transfer->error);
-  if (error)
-    return error_restore(error);
-  return error_set(status, 0, transfer->remote->name, "%s", "");
-}
-
-static bool is_done(void *user) {
-  struct haul_transfer *transfer = user;
-  return atomic_load_explicit(&transfer->status, memory_order_acquire) != 1;
-}
-
-static bool help(void *user) {
-  struct haul_transfer *transfer = user;
-  return fabric_help(transfer->owner->fabric);
-}
-
 HAUL_API int haul_transfer_test(haul_transfer *transfer) {
   int code = error_enter("haul_transfer_test");
   if (code)
@@ -593,19 +608,7 @@ HAUL_API int haul_transfer_wait(haul_transfer *transfer, haul_deadline until) {
     return code;
   if (!transfer)
     return error_set(HAUL_EINVAL, 0, NULL, "no transfer|");
-  struct loop *loop = transfer->owner->fabric->loop;
-  int64_t first = until < transfer->deadline ? until : transfer->deadline;
-  if (!loop_wait(loop, is_done, help, transfer, first) && clock_now() >= transfer->deadline) {
-    expire(transfer);
-    loop_wait(loop, is_done, help, transfer, until);
-  }
-  /* Nobody waits in a loop that has ended; the close that ended it ends the transfer too. */
-  while (!is_done(transfer) && loop_has_ended(loop) && clock_now() < until)
-    nanosleep(&(struct timespec){0, 50000}, NULL);
-  if (!is_done(transfer))
-    return error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name,
-                     "the transfer is still on its way|wait longer, or cancel it");
-  return result(transfer);
+  return await(transfer, until);
 }
 
 HAUL_API int haul_transfer_cancel(haul_transfer *transfer) {

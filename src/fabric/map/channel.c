@@ -162,6 +162,12 @@ static void answer_found(struct map_endpoint *endpoint, const struct export_view
     send_record(endpoint, record, NULL, 0);
     return;
   }
+  if (memory->imported) {
+    wire_put32(&wire, ANSWER_REFUSED);
+    wire_put_string(&wire, "it is an import there; connect to the node that owns the memory");
+    send_record(endpoint, record, NULL, 0);
+    return;
+  }
   /* Not pooled from here on: the peer keeps the mapping for as long as it likes. */
   if (memory->shareable &&
       region_export(view->region, view->rights, NULL, &ticket, &descriptor) == 0) {

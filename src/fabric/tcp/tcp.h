@@ -91,7 +91,7 @@ enum rx_state { RX_HEAD, RX_PAYLOAD, RX_TRAILER };
 struct tcp_rail {
   struct tcp_endpoint *endpoint;
   unsigned index;
-  int fd;      /* -1: none */
+  int fd;              /* -1: none */
   _Atomic bool broken; /* the socket failed; the loop will close the rail */
   struct watch watch;
 
