@@ -141,7 +141,8 @@ static const char *refusal(struct haul_remote *remote, size_t i, const struct es
   const struct endpoint *endpoint = remote->link->endpoints[i];
   if (!estimate->open)
     return estimate->reason[0] ? estimate->reason : "closed";
-  if (!atomic_load_explicit(&endpoint->open, memory_order_relaxed))
+  /* Acquire: the reason was set before. */
+  if (!atomic_load_explicit(&endpoint->open, memory_order_acquire))
     return endpoint->reason[0] ? endpoint->reason : "closed";
   if (options && options->only && strcmp(options->only, endpoint->transport->name) != 0)
     return "another path was asked for";
