@@ -137,7 +137,7 @@ static bool take_messages(const struct server *server) {
 /* One turn of the loop; negative when the node failed, else whether there may be more to do. */
 static int turn(const struct server *server) {
   int rounds = server->values->poll ? ROUNDS_A_TURN : 1;
-  bool more = false;
+  bool more = true; /* the turn before may have left some */
   for (int i = 0; i < rounds; i++) {
     int events = haul_node_progress(server->node, HAUL_NO_WAIT);
     if (events < 0)
