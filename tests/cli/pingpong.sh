@@ -10,6 +10,7 @@ here=$(dirname "$0")
 start_server() {
   local address=$1
   shift
+  rm -f "$work/server" # else the last one's address is found in it
   "$HAUL" pingpong --server --listen "$address" "$@" >"$work/server" 2>"$work/server.err" &
   player=$!
   processes+=("$player")
