@@ -203,6 +203,8 @@ HAUL_API int haul_peer_list(haul_peer *peer, haul_deadline until, struct haul_pu
     if (code)
       return code;
   } while (listing.page > 0 && listing.count < listing.total && listing.count < listing.room);
-  *count = listing.count > listing.total ? listing.count : listing.total;
+  /* With room left the list is over, whatever total the peer told. */
+  bool whole = listing.count < listing.room || listing.count > listing.total;
+  *count = whole ? listing.count : listing.total;
   return 0;
 }
