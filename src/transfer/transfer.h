@@ -3,7 +3,8 @@
  *
  *   remote.c    a peer's region, what each transport knows of it, and its routes
  *   plan.c      pieces merged where they touch, sliced where they are large
- *   transfer.c  one transfer from the call to its end
+ *   start.c     the calls that begin a transfer: checks, the hot path, posting
+ *   transfer.c  from the first work to the end: retries, deadlines, cancels, handles
  *   report.c    what it says about itself */
 #ifndef HAUL_TRANSFER_TRANSFER_H
 #define HAUL_TRANSFER_TRANSFER_H
@@ -145,5 +146,19 @@ struct haul_transfer {
   haul_deadline deadline;
   struct plan plan;
 };
+
+/* transfer.c, for start.c. */
+/* Hands the work to the best path: 0, or why there is none. */
+int transfer_post(struct haul_transfer *transfer, struct work *work);
+void transfer_work_done(struct work *work, int code); /* what a work's `done` is */
+/* Keeps the thread's error detail, if it is the first failure. */
+void transfer_fail(struct haul_transfer *transfer, int code);
+/* One less is pending; the last one ends the transfer. */
+void transfer_settle(struct haul_transfer *transfer);
+/* With the loop's lock and a reference. */
+void transfer_cancel_works(struct haul_transfer *transfer, int code);
+/* Waits for the end, or until `until`: the transfer's result, or HAUL_ETIMEDOUT. */
+int transfer_await(struct haul_transfer *transfer, haul_deadline until);
+void transfer_put(struct haul_transfer *transfer);
 
 #endif

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: MIT
+ * The calls that begin a transfer: what they refuse, what is done on the spot, what is posted. */
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/sys.h"
+#include "transfer/transfer.h"
+
+static const struct haul_transfer_options no_options = HAUL_TRANSFER_OPTIONS_INIT;
+
+/* ---- What is refused ---- */
+
+/* What is wrong with a piece that check_pieces does not like. */
+static __attribute__((cold)) int bad_piece(const struct haul_remote *remote,
+                                           const struct haul_region *region,
+                                           const struct haul_piece *piece, size_t i) {
+  uint64_t here = region->memory.length, length = piece->length;
+  bool local = length > here || piece->local > here - length;
+  if (length == 0)
+    return error_set(HAUL_EINVAL, 0, remote->name, "piece %zu has no bytes|leave it out", i);
+  return error_set(
+      HAUL_ERANGE, 0, remote->name,
+      "piece %zu, %s bytes %llu + %llu, does not lie in the %s's %llu|check the offset "
+      "and the length",
+      i, local ? "local" : "remote", (unsigned long long)(local ? piece->local : piece->remote),
+      (unsigned long long)length, local ? "region" : "remote",
+      (unsigned long long)(local ? here : remote->key.length));
+}
+
+static inline int check_pieces(const struct haul_remote *remote, const struct haul_region *region,
+                               const struct haul_piece *pieces, size_t count, uint64_t *bytes) {
+  uint64_t total = 0;
+  uint64_t here = region->memory.length, there = remote->key.length;
+  for (size_t i = 0; i < count; i++) {
+    const struct haul_piece *piece = &pieces[i];
+    uint64_t length = piece->length;
+    /* In this order nothing can overflow. */
+    if (length == 0 || length > here || piece->local > here - length || length > there ||
+        piece->remote > there - length)
+      return bad_piece(remote, region, piece, i);
+    total += length;
+  }
+  *bytes = total;
+  return 0;
+}
+
+/* What is wrong with a call that is_sound does not like. */
+static __attribute__((cold)) int bad_call(const struct haul_remote *remote,
+                                          const struct haul_region *region,
+                                          const struct haul_piece *pieces, size_t count,
+                                          enum haul_operation operation) {
+  bool write = operation == HAUL_OP_WRITE;
+  if (!remote || !region || !pieces || count == 0)
+    return error_set(HAUL_EINVAL, 0, remote ? remote->name : NULL,
+                     "%s|a transfer needs a remote, a region and at least one piece",
+                     !remote   ? "no remote"
+                     : !region ? "no region"
+                               : "no pieces");
+  if (count > HAUL_PIECES_MAX)
+    return error_set(HAUL_ELIMIT, 0, remote->name, "%zu pieces are more than %d|split the transfer",
+                     count, HAUL_PIECES_MAX);
+  if (region->heap != remote->heap)
+    return error_set(HAUL_EINVAL, 0, remote->name,
+                     "the region belongs to another node|use regions and peers of one node");
+  if (!(remote->key.rights & (write ? HAUL_WRITE : HAUL_READ)))
+    return error_set(HAUL_EACCESS, 0, remote->name,
+                     "it is published without the right to %s|publish it with HAUL_%s there",
+                     write ? "write" : "read", write ? "WRITE" : "READ");
+  if (!write && !region->memory.writable)
+    return error_set(HAUL_EACCESS, 0, remote->name, "the local memory may not be written|");
+  if (atomic_load(&region->released) || !memory_alive(&region->memory))
+    return error_set(HAUL_ESTALE, 0, remote->name, "the local region was released|");
+  return error_set(atomic_load(&remote->link->ended), 0, remote->link->name, "%s|connect again",
+                   remote->link->ended_reason);
+}
+
+static inline bool is_sound(const struct haul_remote *remote, const struct haul_region *region,
+                            const struct haul_piece *pieces, size_t count,
+                            enum haul_operation operation) {
+  return remote && region && pieces && count - 1 < HAUL_PIECES_MAX &&
+         region->heap == remote->heap &&
+         (remote->key.rights & (operation == HAUL_OP_WRITE ? HAUL_WRITE : HAUL_READ)) &&
+         (operation == HAUL_OP_WRITE || region->memory.writable) &&
+         !atomic_load_explicit(&region->released, memory_order_relaxed) &&
+         memory_alive(&region->memory) &&
+         !atomic_load_explicit(&remote->link->ended, memory_order_relaxed);
+}
+
+static int check_options(const struct haul_transfer_options *given,
+                         struct haul_transfer_options *options) {
+  *options = no_options;
+  if (!given)
+    return 0;
+  if (given->size < offsetof(struct haul_transfer_options, deadline) || given->size > 4096)
+    return error_set(HAUL_EINVAL, 0, NULL,
+                     "options of an impossible size|start from HAUL_TRANSFER_OPTIONS_INIT");
+  memcpy(options, given, given->size < sizeof *options ? given->size : sizeof *options);
+  if (options->flags & ~(HAUL_REQUIRE_ZERO_COPY | HAUL_CHECKSUM))
+    return error_set(HAUL_EINVAL, 0, NULL, "unknown flags 0x%x|", options->flags);
+  if (options->only && !transport_named(options->only))
+    return error_set(HAUL_EINVAL, 0, options->only, "there is no such path|haul info lists them");
+  return 0;
+}
+
+/* ---- Posting ---- */
+
+/* One block: the transfer, its works, its pieces. */
+static struct haul_transfer *new_transfer(struct haul_remote *remote, struct haul_region *region,
+                                          enum haul_operation operation, size_t works,
+                                          size_t pieces) {
+  struct haul_transfer *transfer = alloc_zero(1, sizeof *transfer + works * sizeof(struct work) +
+                                                     pieces * sizeof(struct haul_piece));
+  if (!transfer) {
+    error_memory("transfer");
+    return NULL;
+  }
+  list_init(&transfer->link);
+  list_init(&transfer->order);
+  transfer->owner = remote->transfers;
+  transfer->remote = remote;
+  transfer->region = region;
+  transfer->local = region->memory;
+  transfer->operation = operation;
+  transfer->plan.works = (struct work *)(void *)(transfer + 1);
+  transfer->plan.pieces = (struct haul_piece *)(void *)(transfer->plan.works + works);
+  atomic_store(&transfer->refs, 1);
+  atomic_fetch_add(&remote->refs, 1);
+  return transfer;
+}
+
+/* In the lists: by deadline, nearly always at the end. */
+static void enlist(struct haul_transfer *transfer) {
+  struct transfers *owner = transfer->owner;
+  struct link *link = transfer->remote->link;
+  pthread_mutex_lock(&owner->lock);
+  struct list *before = owner->running.previous;
+  while (before != &owner->running &&
+         list_entry(before, struct haul_transfer, link)->deadline > transfer->deadline)
+    before = before->previous;
+  list_append(before->next, &transfer->link);
+  if (transfer->operation == HAUL_OP_WRITE) {
+    transfer->number = ++link->write_number;
+    list_append(&link->writes, &transfer->order);
+  }
+  pthread_mutex_unlock(&owner->lock);
+  if (transfer->deadline < atomic_load(&owner->armed))
+    loop_wake(owner->fabric->loop);
+}
+
+static void post_all(struct haul_transfer *transfer) {
+  for (uint32_t i = 0; i < transfer->plan.work_count; i++) {
+    struct work *work = &transfer->plan.works[i];
+    int code = atomic_load(&transfer->failure);
+    if (code == 0)
+      code = transfer_post(transfer, work);
+    if (code) {
+      transfer_fail(transfer, code);
+      transfer_settle(transfer);
+    }
+  }
+  atomic_store(&transfer->posting, false);
+  int failure = atomic_load(&transfer->failure);
+  if (failure) {
+    loop_lock(transfer->owner->fabric->loop);
+    transfer_cancel_works(transfer, failure);
+    loop_unlock(transfer->owner->fabric->loop);
+  }
+  transfer_settle(transfer); /* the call's own */
+}
+
+static int start_posted(struct haul_remote *remote, struct haul_region *region,
+                        const struct haul_piece *pieces, size_t count, uint64_t bytes,
+                        enum haul_operation operation, const struct haul_transfer_options *options,
+                        int64_t called, struct haul_transfer **out) {
+  struct transfers *owner = remote->transfers;
+  struct haul_transfer *transfer =
+      new_transfer(remote, region, operation, plan_works(count, bytes), plan_pieces(count, bytes));
+  if (!transfer)
+    return HAUL_ENOMEM;
+  transfer->options = *options;
+  if (options->only) /* the caller's string may not live as long */
+    transfer->options.only = transport_named(options->only)->name;
+  transfer->bytes = bytes;
+  transfer->pieces = count;
+  transfer->called = called;
+  transfer->deadline =
+      options->deadline ? options->deadline : clock_after(called, owner->default_ns);
+  plan_make(&transfer->plan, pieces, count);
+  for (uint32_t i = 0; i < transfer->plan.work_count; i++) {
+    struct work *work = &transfer->plan.works[i];
+    list_init(&work->link);
+    work->owner = transfer;
+    work->done = transfer_work_done;
+    work->key = &remote->key;
+    work->whole = bytes;
+    work->region = region;
+    work->operation = operation;
+    work->checksum = options->flags & HAUL_CHECKSUM;
+  }
+  region_retain(region);
+  atomic_store(&transfer->status, 1);
+  atomic_store(&transfer->posting, true);
+  atomic_store(&transfer->refs, 2); /* the caller's, and that of being under way */
+  atomic_store(&transfer->pending, transfer->plan.work_count + 1);
+  enlist(transfer);
+  atomic_fetch_add_explicit(&owner->started, 1, memory_order_relaxed);
+  transfer->posted = clock_now();
+  post_all(transfer);
+  *out = transfer;
+  return 0;
+}
+
+/* A handle for what is complete already. */
+static int immediate(struct haul_remote *remote, struct haul_region *region, uint64_t bytes,
+                     size_t count, enum haul_operation operation, size_t path, int64_t called,
+                     const struct haul_transfer_options *options, struct haul_transfer **out) {
+  struct haul_transfer *transfer = new_transfer(remote, region, operation, 0, 0);
+  if (!transfer)
+    return HAUL_ENOMEM;
+  transfer->options = *options;
+  transfer->options.only = NULL;
+  transfer->immediate = true;
+  transfer->region = NULL; /* it may be released before the report is asked for */
+  transfer->bytes = bytes;
+  transfer->pieces = count;
+  transfer->called = transfer->posted = called;
+  transfer->ended = clock_now();
+  atomic_store(&transfer->path, (int)path);
+  *out = transfer;
+  return 0;
+}
+
+/* ---- The calls ---- */
+
+/* The general way: with options, or with a handle, or not on the spot. */
+static int start(struct haul_remote *remote, struct haul_region *region,
+                 const struct haul_piece *pieces, size_t count, uint64_t bytes,
+                 const struct haul_transfer_options *given, enum haul_operation operation,
+                 struct haul_transfer **out) {
+  struct haul_transfer_options options;
+  struct haul_transfer *transfer;
+  size_t path = 0;
+  int64_t called = clock_now();
+  int code = check_options(given, &options);
+  if (code == 0)
+    code = remote_route(remote, &region->memory, operation, bytes, &options, &path);
+  if (code)
+    return code;
+  struct endpoint *endpoint = remote->link->endpoints[path];
+  if (endpoint->transport->now && !(options.flags & HAUL_CHECKSUM)) {
+    code = endpoint->transport->now(endpoint, &remote->key, remote->bindings[path], region, pieces,
+                                    count, bytes, operation);
+    if (code == 0 && out)
+      return immediate(remote, region, bytes, count, operation, path, called, &options, out);
+    if (code <= 0)
+      return code;
+  }
+  code = start_posted(remote, region, pieces, count, bytes, operation, &options, called, &transfer);
+  if (code)
+    return code;
+  if (out) {
+    *out = transfer;
+    return 0;
+  }
+  code = transfer_await(transfer, HAUL_FOREVER); /* its own deadline bounds it */
+  transfer_put(transfer);
+  return code;
+}
+
+/* The hot path is a small transfer without options and handle: no clock, no allocation, no lock. */
+static inline __attribute__((always_inline)) int
+run(struct haul_remote *remote, struct haul_region *region, const struct haul_piece *pieces,
+    size_t count, const struct haul_transfer_options *options, enum haul_operation operation,
+    struct haul_transfer **out) {
+  uint64_t bytes = 0;
+  size_t path;
+  if (!is_sound(remote, region, pieces, count, operation))
+    return bad_call(remote, region, pieces, count, operation);
+  int code = check_pieces(remote, region, pieces, count, &bytes);
+  if (code)
+    return code;
+  if (!options && !out && remote_route_now(remote, &region->memory, operation, bytes, &path)) {
+    struct endpoint *endpoint = remote->link->endpoints[path];
+    if (endpoint->transport->now) {
+      code = endpoint->transport->now(endpoint, &remote->key, remote->bindings[path], region,
+                                      pieces, count, bytes, operation);
+      if (code <= 0)
+        return code;
+    }
+  }
+  return start(remote, region, pieces, count, bytes, options, operation, out);
+}
+
+HAUL_API int haul_write(haul_remote *to, haul_region *from, const struct haul_piece *pieces,
+                        size_t count, const struct haul_transfer_options *options,
+                        haul_transfer **transfer) {
+  int code = error_enter("haul_write");
+  return code ? code : run(to, from, pieces, count, options, HAUL_OP_WRITE, transfer);
+}
+
+HAUL_API int haul_read(haul_region *to, haul_remote *from, const struct haul_piece *pieces,
+                       size_t count, const struct haul_transfer_options *options,
+                       haul_transfer **transfer) {
+  int code = error_enter("haul_read");
+  return code ? code : run(from, to, pieces, count, options, HAUL_OP_READ, transfer);
+}
