@@ -11,10 +11,22 @@
 struct end {
   haul_node *node;
   haul_region *inbox, *outbox;
+  const _Atomic uint64_t *seen; /* the inbox's first word, and the outbox's */
+  uint64_t *said;
   haul_remote *remote;
   int drive; /* the path needs this process to progress */
   struct haul_transfer_options options;
 };
+
+/* As every loop that spins on memory should: without it the processor has to throw away the loads
+ * it made ahead each time the word changes. */
+static void spin_pause(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
 
 static haul_region *alloc(haul_node *node, const char *name) {
   haul_region *region;
@@ -29,6 +41,8 @@ static void open_end(struct end *end, const char *path) {
   end->node = open_node(0, HAUL_SPIN_ALWAYS);
   end->inbox = alloc(end->node, "inbox");
   end->outbox = alloc(end->node, NULL);
+  end->seen = haul_region_address(end->inbox);
+  end->said = haul_region_address(end->outbox);
   end->drive = strcmp(path, "map") != 0;
   end->options = (struct haul_transfer_options)HAUL_TRANSFER_OPTIONS_INIT;
   end->options.only = path;
@@ -37,7 +51,7 @@ static void open_end(struct end *end, const char *path) {
 static void send_value(struct end *end, uint64_t value) {
   static const struct haul_piece piece = {0, 0, 8};
   haul_transfer *transfer = NULL;
-  *(uint64_t *)haul_region_address(end->outbox) = value;
+  *end->said = value;
   if (!end->drive) {
     must(haul_write(end->remote, end->outbox, &piece, 1, NULL, NULL), "write");
     return;
@@ -47,10 +61,11 @@ static void send_value(struct end *end, uint64_t value) {
 }
 
 static void await_value(struct end *end, uint64_t value) {
-  const _Atomic uint64_t *inbox = haul_region_address(end->inbox);
-  while (atomic_load_explicit(inbox, memory_order_acquire) != value)
+  while (atomic_load_explicit(end->seen, memory_order_acquire) != value)
     if (end->drive)
       haul_node_progress(end->node, HAUL_NO_WAIT);
+    else
+      spin_pause();
 }
 
 /* The listening side learns of its peer from a message. */

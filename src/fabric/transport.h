@@ -109,10 +109,22 @@ struct work {
   void *state;
 };
 
+/* A remote region that the CPU reaches: with it the layer above does small copies without a call.
+ * A copy counts when `*word` holds `stamp` before and after it (both acquire) and the endpoint was
+ * open; whatever else is the case goes through `now`. */
+struct direct {
+  char *view; /* NULL: there is none */
+  const _Atomic uint32_t *word;
+  uint32_t stamp;
+  uint32_t limit; /* bytes of a copy */
+  struct endpoint *endpoint;
+};
+
 /* Why a path is closed for a pair of memories, or what it would cost. */
 struct estimate {
   bool open;
   bool zero_copy;
+  struct direct direct; /* optional */
   double latency_ns, ns_per_byte;
   unsigned copies_cpu, copies_kernel, copies_dma;
   unsigned rails;
@@ -200,6 +212,16 @@ int link_create_endpoints(struct link *link);
 void link_connect(struct link *link, haul_deadline until);
 void link_stop(struct link *link, int code);
 void link_destroy_endpoints(struct link *link);
+
+/* Counts what was written or read at once. */
+static inline void endpoint_count(struct endpoint *endpoint, enum haul_operation operation,
+                                  uint64_t bytes) {
+  struct endpoint_counters *counters = &endpoint->counters;
+  bool write = operation == HAUL_OP_WRITE;
+  atomic_fetch_add_explicit(write ? &counters->writes : &counters->reads, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(write ? &counters->bytes_out : &counters->bytes_in, bytes,
+                            memory_order_relaxed);
+}
 
 /* Closes an endpoint with a reason, for the transports. */
 void endpoint_shut(struct endpoint *endpoint, const char *format, ...)

@@ -3,6 +3,8 @@
 #ifndef HAUL_MEMORY_COPY_H
 #define HAUL_MEMORY_COPY_H
 
+#include <string.h>
+
 #include "memory/provider.h"
 
 enum copy_by {
@@ -22,6 +24,15 @@ void copy_bytes(void *to, const void *from, size_t length);
 /* The same for a slice of a copy of `whole` bytes, which decides whether the caches are passed by.
  */
 void copy_slice(void *to, const void *from, size_t length, size_t whole);
+
+/* At most COPY_SMALL bytes. Eight are one store: who watches the word sees it whole. */
+#define COPY_SMALL 4096u
+static inline void copy_small(void *to, const void *from, size_t length) {
+  if (length == 8)
+    memcpy(to, from, 8);
+  else
+    memcpy(to, from, length);
+}
 
 /* Copies and waits, staged where nobody does it directly. The offsets have been checked.
  * HAUL_EINVAL (the ranges overlap), HAUL_EACCESS, HAUL_ETIMEDOUT (`to` is then undefined). */

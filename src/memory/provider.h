@@ -147,7 +147,7 @@ void memory_free(struct memory *memory);
 
 /* False once the owner of an import freed it. Acquire: what was copied before a true answer was
  * copied while the memory lived. */
-static inline bool memory_alive(const struct memory *memory) {
+static inline __attribute__((always_inline)) bool memory_alive(const struct memory *memory) {
   return !memory->alive || atomic_load_explicit(memory->alive, memory_order_acquire) == 1;
 }
 

@@ -6,56 +6,6 @@
 #include "core/error.h"
 #include "transfer/transfer.h"
 
-/* ---- Life ---- */
-
-static void bind_one(struct haul_remote *remote, const struct transport *transport,
-                     haul_deadline until) {
-  struct endpoint *endpoint = remote->link->endpoints[transport->index];
-  if (!atomic_load(&endpoint->open))
-    return; /* its own reason stands */
-  if (!transport->bind) {
-    remote->bound[transport->index] = true;
-    return;
-  }
-  if (transport->bind(endpoint, &remote->key, until, &remote->bindings[transport->index]) == 0)
-    remote->bound[transport->index] = true;
-  else
-    snprintf(remote->reasons[transport->index], sizeof remote->reasons[0], "%s",
-             haul_error_last()->text);
-}
-
-int remote_open(struct transfers *transfers, struct link *link, const struct remote_key *key,
-                const char *name, haul_deadline until, struct haul_remote **out) {
-  struct haul_remote *remote = alloc_zero(1, sizeof *remote);
-  if (!remote)
-    return error_memory("remote region");
-  atomic_store(&remote->refs, 1);
-  link->retain(link);
-  remote->link = link;
-  remote->transfers = transfers;
-  remote->heap = transfers->fabric->heap;
-  remote->key = *key;
-  snprintf(remote->name, sizeof remote->name, "%s", name);
-  const struct transport *transport;
-  for (size_t i = 0; (transport = transport_at(i)); i++)
-    bind_one(remote, transport, until);
-  *out = remote;
-  return 0;
-}
-
-void remote_put(struct haul_remote *remote) {
-  if (atomic_fetch_sub(&remote->refs, 1) != 1)
-    return;
-  const struct transport *transport;
-  for (size_t i = 0; (transport = transport_at(i)); i++)
-    if (remote->bound[i] && transport->unbind)
-      transport->unbind(remote->link->endpoints[i], remote->bindings[i]);
-  for (size_t i = 0; i < ROUTES; i++)
-    alloc_free(atomic_load(&remote->routes[i]));
-  remote->link->put(remote->link);
-  alloc_free(remote);
-}
-
 /* ---- Routes ---- */
 
 static void estimate_one(struct haul_remote *remote, size_t i, const struct memory *local,
@@ -115,6 +65,13 @@ static void make_steps(struct route *route) {
   }
 }
 
+static void make_route(struct haul_remote *remote, const struct memory *local,
+                       enum haul_operation operation, struct route *route) {
+  for (size_t i = 0; transport_at(i); i++)
+    estimate_one(remote, i, local, operation, &route->estimates[i]);
+  make_steps(route);
+}
+
 static const struct route *route_of(struct haul_remote *remote, const struct memory *local,
                                     enum haul_operation operation) {
   size_t key = ((size_t)(local->place.kind % ROUTE_KINDS) * 2 + (local->view != NULL)) * 2 +
@@ -125,14 +82,30 @@ static const struct route *route_of(struct haul_remote *remote, const struct mem
   route = alloc_zero(1, sizeof *route);
   if (!route)
     return NULL;
-  for (size_t i = 0; transport_at(i); i++)
-    estimate_one(remote, i, local, operation, &route->estimates[i]);
-  make_steps(route);
+  make_route(remote, local, operation, route);
   struct route *nobody = NULL;
   if (atomic_compare_exchange_strong(&remote->routes[key], &nobody, route))
     return route;
   alloc_free(route);
   return nobody;
+}
+
+/* Where both sides have a view the costs of small copies do not depend on the local kind. */
+static void take_direct(struct haul_remote *remote, enum haul_operation operation) {
+  char here;
+  struct memory local = {.provider = provider_of(HAUL_HOST),
+                         .place = {HAUL_HOST, 0},
+                         .view = &here,
+                         .address = &here,
+                         .writable = true};
+  struct route route = {.step_count = 0};
+  make_route(remote, &local, operation, &route);
+  if (route.step_count == 0)
+    return;
+  struct direct direct = route.estimates[route.steps[0].index].direct;
+  if (direct.limit > route.steps[0].up_to)
+    direct.limit = (uint32_t)route.steps[0].up_to;
+  remote->direct[operation - 1] = direct;
 }
 
 /* Why the path cannot be taken; "" when it can. */
@@ -168,6 +141,18 @@ static int no_path(struct haul_remote *remote, const struct route *route,
   return error_set(HAUL_ENOPATH, 0, remote->name, "|%s", reasons);
 }
 
+/* By the steps, in a few nanoseconds: false when the path is closed, or there is none. */
+static bool route_by_steps(const struct haul_remote *remote, const struct route *route,
+                           uint64_t bytes, size_t *index) {
+  uint32_t i = 0;
+  while (i < route->step_count && bytes > route->steps[i].up_to)
+    i++;
+  if (i == route->step_count)
+    return false;
+  *index = route->steps[i].index;
+  return atomic_load_explicit(&remote->link->endpoints[*index]->open, memory_order_acquire);
+}
+
 /* With options, or when the path of the steps is closed: all of them, one by one. */
 static int route_slowly(struct haul_remote *remote, const struct route *route, uint64_t bytes,
                         const struct haul_transfer_options *options, size_t *index) {
@@ -194,9 +179,63 @@ int remote_route(struct haul_remote *remote, const struct memory *local,
   if (!route)
     return error_memory("routes");
   bool any = !options || (!options->only && !(options->flags & HAUL_REQUIRE_ZERO_COPY));
-  if (any && remote_route_now(remote, local, operation, bytes, index))
+  if (any && route_by_steps(remote, route, bytes, index))
     return 0;
   return route_slowly(remote, route, bytes, options, index);
+}
+
+/* ---- Life ---- */
+
+static void bind_one(struct haul_remote *remote, const struct transport *transport,
+                     haul_deadline until) {
+  struct endpoint *endpoint = remote->link->endpoints[transport->index];
+  if (!atomic_load(&endpoint->open))
+    return; /* its own reason stands */
+  if (!transport->bind) {
+    remote->bound[transport->index] = true;
+    return;
+  }
+  if (transport->bind(endpoint, &remote->key, until, &remote->bindings[transport->index]) == 0)
+    remote->bound[transport->index] = true;
+  else
+    snprintf(remote->reasons[transport->index], sizeof remote->reasons[0], "%s",
+             haul_error_last()->text);
+}
+
+int remote_open(struct transfers *transfers, struct link *link, const struct remote_key *key,
+                const char *name, haul_deadline until, struct haul_remote **out) {
+  struct haul_remote *remote = alloc_zero(1, sizeof *remote);
+  if (!remote)
+    return error_memory("remote region");
+  atomic_store(&remote->refs, 1);
+  link->retain(link);
+  remote->link = link;
+  remote->transfers = transfers;
+  remote->heap = transfers->fabric->heap;
+  remote->key = *key;
+  snprintf(remote->name, sizeof remote->name, "%s", name);
+  const struct transport *transport;
+  for (size_t i = 0; (transport = transport_at(i)); i++)
+    bind_one(remote, transport, until);
+  if (key->rights & HAUL_WRITE)
+    take_direct(remote, HAUL_OP_WRITE);
+  if (key->rights & HAUL_READ)
+    take_direct(remote, HAUL_OP_READ);
+  *out = remote;
+  return 0;
+}
+
+void remote_put(struct haul_remote *remote) {
+  if (atomic_fetch_sub(&remote->refs, 1) != 1)
+    return;
+  const struct transport *transport;
+  for (size_t i = 0; (transport = transport_at(i)); i++)
+    if (remote->bound[i] && transport->unbind)
+      transport->unbind(remote->link->endpoints[i], remote->bindings[i]);
+  for (size_t i = 0; i < ROUTES; i++)
+    alloc_free(atomic_load(&remote->routes[i]));
+  remote->link->put(remote->link);
+  alloc_free(remote);
 }
 
 /* ---- In words ---- */

@@ -30,11 +30,14 @@ struct route {
 #define ROUTES      (2 * 2 * ROUTE_KINDS) /* operation, with or without a view, kind */
 
 struct haul_remote {
+  /* By operation, less one: the view that the best path for small copies lends, for local memory
+   * that has a view too. Without limit where the operation is not allowed. */
+  struct direct direct[2];
+  struct heap *heap; /* of the node: what local regions must come from */
+  struct remote_key key;
   _Atomic uint32_t refs;
   struct link *link; /* a reference */
   struct transfers *transfers;
-  struct heap *heap; /* of the node: what local regions must come from */
-  struct remote_key key;
   bool bound[TRANSPORTS_MAX];
   void *bindings[TRANSPORTS_MAX];
   char reasons[TRANSPORTS_MAX][192];    /* why it is not bound */
@@ -46,23 +49,6 @@ struct haul_remote {
 int remote_open(struct transfers *transfers, struct link *link, const struct remote_key *key,
                 const char *name, haul_deadline until, struct haul_remote **remote);
 void remote_put(struct haul_remote *remote);
-
-/* The steps' answer, in a few nanoseconds: false when there are none yet, or the path is closed. */
-static inline bool remote_route_now(const struct haul_remote *remote, const struct memory *local,
-                                    enum haul_operation operation, uint64_t bytes, size_t *index) {
-  size_t key = ((size_t)(local->place.kind % ROUTE_KINDS) * 2 + (local->view != NULL)) * 2 +
-               (operation == HAUL_OP_READ);
-  const struct route *route = atomic_load_explicit(&remote->routes[key], memory_order_acquire);
-  if (__builtin_expect(!route, 0))
-    return false;
-  uint32_t i = 0;
-  while (i < route->step_count && bytes > route->steps[i].up_to)
-    i++;
-  if (__builtin_expect(i == route->step_count, 0))
-    return false;
-  *index = route->steps[i].index;
-  return atomic_load_explicit(&remote->link->endpoints[*index]->open, memory_order_acquire);
-}
 
 /* The best open path for the transfer: 0 and its index, or HAUL_ENOPATH, HAUL_EPEER, … with the
  * reasons in the detail. */

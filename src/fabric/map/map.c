@@ -26,10 +26,8 @@ static inline void copy_piece(char *view, char *local, const struct haul_piece *
                               uint64_t whole) {
   char *to = write ? view + piece->remote : local + piece->local;
   const char *from = write ? local + piece->local : view + piece->remote;
-  if (piece->length == 8) /* one store: who watches the word sees it whole */
-    memcpy(to, from, 8);
-  else if (piece->length <= 256)
-    memcpy(to, from, piece->length);
+  if (piece->length <= COPY_SMALL)
+    copy_small(to, from, piece->length);
   else
     copy_slice(to, from, piece->length, whole);
 }
@@ -44,6 +42,7 @@ static inline int copy_mapped(struct map_endpoint *endpoint, struct map_binding 
   for (size_t i = 0; i < count; i++)
     copy_piece(view, local, &pieces[i], write, whole);
   /* What was copied counts only if the region was still published after it. */
+  atomic_thread_fence(memory_order_acquire);
   return map_alive(endpoint, binding->handle) ? 0 : stale();
 }
 
@@ -86,15 +85,10 @@ static inline int copy_pieces(struct map_endpoint *endpoint, struct map_binding 
 
 static inline void count_bytes(struct map_endpoint *endpoint, enum haul_operation operation,
                                uint64_t bytes, int code) {
-  struct endpoint_counters *counters = &endpoint->base.counters;
-  bool write = operation == HAUL_OP_WRITE;
-  if (code) {
-    atomic_fetch_add_explicit(&counters->errors, 1, memory_order_relaxed);
-    return;
-  }
-  atomic_fetch_add_explicit(write ? &counters->writes : &counters->reads, 1, memory_order_relaxed);
-  atomic_fetch_add_explicit(write ? &counters->bytes_out : &counters->bytes_in, bytes,
-                            memory_order_relaxed);
+  if (code)
+    atomic_fetch_add_explicit(&endpoint->base.counters.errors, 1, memory_order_relaxed);
+  else
+    endpoint_count(&endpoint->base, operation, bytes);
 }
 
 int map_run(struct work *work) {
@@ -166,7 +160,7 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
                      struct estimate *estimate) {
   struct map_binding *binding = bound;
   const struct provider *engine = NULL;
-  (void)base;
+  struct map_endpoint *endpoint = (struct map_endpoint *)base;
   (void)key;
   *estimate = (struct estimate){.open = true, .zero_copy = true, .rails = 1};
   enum copy_by by = who(binding, local, operation == HAUL_OP_WRITE, &engine);
@@ -183,6 +177,12 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
     estimate->ns_per_byte = 1 / 10.0;
     snprintf(estimate->detail, sizeof estimate->detail, "%s",
              binding->attached ? "cross-memory attach" : "mapped");
+    if (!binding->attached)
+      estimate->direct = (struct direct){.view = binding->memory.view,
+                                         .word = &endpoint->board[EXPORT_SLOT(binding->handle)],
+                                         .stamp = EXPORT_STAMP(binding->handle),
+                                         .limit = COPY_SMALL,
+                                         .endpoint = base};
   } else {
     estimate->open = false;
     snprintf(estimate->reason, sizeof estimate->reason, "%s",
