@@ -282,16 +282,17 @@ void sock_tune(int descriptor) {
 
 /* ---- Whole buffers, for handshakes ---- */
 
-static int transfer_error(int system, const char *what) {
+static int transfer_error(int system, const char *object) {
   if (system == ETIMEDOUT)
     return error_set(
-        HAUL_ETIMEDOUT, system, what,
+        HAUL_ETIMEDOUT, system, object,
         "the peer does not answer|is it a haul node? a stopped process answers nothing");
-  return error_set(HAUL_EPEER, system, what, "the connection ended|%s",
+  return error_set(HAUL_EPEER, system, object, "the connection ended|%s",
                    system ? strerror(system) : "the peer closed it; its log says why");
 }
 
-int sock_send_all(int descriptor, const void *bytes, size_t length, int64_t until) {
+int sock_send_all(int descriptor, const char *object, const void *bytes, size_t length,
+                  int64_t until) {
   const char *at = bytes;
   while (length > 0) {
     ssize_t put = send(descriptor, at, length, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -303,18 +304,19 @@ int sock_send_all(int descriptor, const void *bytes, size_t length, int64_t unti
       length -= (size_t)put;
     }
     if (system && system != EINTR)
-      return transfer_error(system, "handshake");
+      return transfer_error(system, object);
   }
   return 0;
 }
 
-int sock_receive_all(int descriptor, void *bytes, size_t length, int64_t until) {
+int sock_receive_all(int descriptor, const char *object, void *bytes, size_t length,
+                     int64_t until) {
   char *at = bytes;
   while (length > 0) {
     ssize_t got = recv(descriptor, at, length, MSG_DONTWAIT);
     int system = got < 0 ? errno : 0;
     if (got == 0)
-      return transfer_error(0, "handshake");
+      return transfer_error(0, object);
     if (system == EAGAIN)
       system = wait_ready(descriptor, POLLIN, until);
     else if (got > 0) {
@@ -322,7 +324,7 @@ int sock_receive_all(int descriptor, void *bytes, size_t length, int64_t until) 
       length -= (size_t)got;
     }
     if (system && system != EINTR)
-      return transfer_error(system, "handshake");
+      return transfer_error(system, object);
   }
   return 0;
 }

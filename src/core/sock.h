@@ -36,9 +36,10 @@ int sock_accept(int listener);
 /* What every data socket gets: no delay of small segments. Does nothing to a Unix socket. */
 void sock_tune(int descriptor);
 
-/* All of `length` bytes by `until`; HAUL_ETIMEDOUT, HAUL_EPEER. For handshakes. */
-int sock_send_all(int descriptor, const void *bytes, size_t length, int64_t until);
-int sock_receive_all(int descriptor, void *bytes, size_t length, int64_t until);
+/* All of `length` bytes by `until`; HAUL_ETIMEDOUT, HAUL_EPEER with `object`. For handshakes. */
+int sock_send_all(int descriptor, const char *object, const void *bytes, size_t length,
+                  int64_t until);
+int sock_receive_all(int descriptor, const char *object, void *bytes, size_t length, int64_t until);
 
 #define SOCK_DESCRIPTORS_MAX 4
 

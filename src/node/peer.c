@@ -223,20 +223,58 @@ static int refused(const struct welcome *welcome, const char *address) {
   return error_set(welcome->code, 0, address, "the peer refused: %s|see its log", welcome->reason);
 }
 
-static int exchange(int fd, const struct hello *hello, const char *address, haul_deadline until,
-                    struct welcome *welcome) {
+struct answer {
+  struct watch watch;
+  struct haul_node *node;
+  _Atomic bool came;
+};
+
+static void on_answer(struct watch *watch, uint32_t events) {
+  struct answer *answer = list_entry(watch, struct answer, watch);
+  (void)events;
+  loop_unwatch(answer->node->loop, watch);
+  atomic_store(&answer->came, true);
+  loop_news(answer->node->loop);
+}
+
+static bool has_come(void *user) {
+  struct answer *answer = user;
+  return atomic_load(&answer->came);
+}
+
+/* A node that its caller drives goes on meanwhile: the one that answers may be itself. */
+static int drive_until_answer(struct haul_node *node, int fd, haul_deadline until) {
+  struct answer answer = {.node = node};
+  if (node->has_thread)
+    return 0;
+  loop_lock(node->loop);
+  int code = loop_watch(node->loop, &answer.watch, fd, EPOLLIN, on_answer);
+  loop_unlock(node->loop);
+  if (code)
+    return code;
+  loop_wait(node->loop, has_come, NULL, &answer, until);
+  loop_lock(node->loop);
+  loop_unwatch(node->loop, &answer.watch);
+  loop_unlock(node->loop);
+  return 0;
+}
+
+static int exchange(struct haul_node *node, int fd, const struct hello *hello, const char *address,
+                    haul_deadline until, struct welcome *welcome) {
   uint8_t bytes[HANDSHAKE_MAX];
   size_t length = hello_pack(hello, bytes);
-  int code = sock_send_all(fd, bytes, length, until);
+  int code = sock_send_all(fd, address, bytes, length, until);
   if (code == 0)
-    code = sock_receive_all(fd, bytes, HANDSHAKE_HEAD, until);
+    code = drive_until_answer(node, fd, until);
+  if (code == 0)
+    code = sock_receive_all(fd, address, bytes, HANDSHAKE_HEAD, until);
   if (code)
     return code;
   int body = welcome_body(bytes);
   if (body < 0)
     return error_set(HAUL_EPROTO, 0, address,
                      "what listens there is no haul node|check the address and the port");
-  code = sock_receive_all(fd, bytes + HANDSHAKE_HEAD, (size_t)body, until);
+  code = sock_receive_all(fd, address, bytes + HANDSHAKE_HEAD, (size_t)body, until);
   if (code)
     return code;
   code = welcome_parse(bytes, HANDSHAKE_HEAD + (size_t)body, welcome);
@@ -273,7 +311,7 @@ static int dial(struct link *link, const struct transport *transport, bool local
   memcpy(hello.token, peer->token, 16);
   snprintf(hello.transport, sizeof hello.transport, "%s", transport->name);
   hello.index = (uint16_t)index;
-  code = exchange(*descriptor, &hello, peer->address_text, until, &welcome);
+  code = exchange(peer->node, *descriptor, &hello, peer->address_text, until, &welcome);
   if (code)
     close(*descriptor);
   return code;
@@ -292,7 +330,7 @@ static int connect_control(struct haul_node *node, const char *text, haul_deadli
   if (code)
     return code;
   start_hello(node, ROLE_CONTROL, &hello);
-  code = exchange(fd, &hello, text, until, &welcome);
+  code = exchange(node, fd, &hello, text, until, &welcome);
   if (code == 0) {
     loop_lock(node->loop);
     /* NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): what error_set returns is never 0 */

@@ -427,6 +427,53 @@ static void a_closed_node_takes_its_handles_back(void **state) {
   haul_transfer_release(NULL);
 }
 
+static void a_node_that_its_caller_drives_connects_to_itself(void **state) {
+  (void)state;
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  struct haul_node *node;
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  char address[160];
+  config.progress = HAUL_PROGRESS_CALLER;
+  assert_works(haul_node_open(&config, &node));
+  assert_works(haul_node_listen(node, "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(node, 0, address, sizeof address));
+  struct haul_region *region = region_make(node, KIND_HOST, 4096);
+  assert_works(haul_region_publish(region, "mine", HAUL_READ | HAUL_WRITE));
+  assert_works(haul_peer_connect(node, address, soon(), &peer));
+  assert_works(haul_peer_lookup(peer, "mine", soon(), &remote));
+  const struct haul_piece piece = {0, 2048, 1024};
+  static const char *const paths[] = {"map", "tcp"};
+  for (size_t i = 0; i < COUNT(paths); i++) {
+    struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+    options.only = paths[i];
+    assert_works(haul_write(remote, region, &piece, 1, &options, NULL));
+  }
+  haul_remote_release(remote);
+  haul_peer_close(peer);
+  haul_region_release(region);
+  haul_node_close(node);
+}
+
+/* Nobody drives the other one: the error says who did not answer. */
+static void of_two_nodes_of_one_thread_the_silent_one_is_named(void **state) {
+  (void)state;
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  struct haul_node *nodes[2];
+  struct haul_peer *peer;
+  char address[160];
+  config.progress = HAUL_PROGRESS_CALLER;
+  for (size_t i = 0; i < 2; i++)
+    assert_works(haul_node_open(&config, &nodes[i]));
+  assert_works(haul_node_listen(nodes[0], "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(nodes[0], 0, address, sizeof address));
+  assert_fails(HAUL_ETIMEDOUT,
+               haul_peer_connect(nodes[1], address, haul_deadline_in(50 * MS), &peer));
+  assert_string_equal(haul_error_last()->object, address);
+  for (size_t i = 0; i < 2; i++)
+    haul_node_close(nodes[i]);
+}
+
 /* ---- Forks ---- */
 
 struct inherited {
@@ -537,6 +584,8 @@ int main(int argc, char **argv) {
       TEST(many_nodes_live_in_one_process),
       TEST(closing_ends_calls_that_wait),
       TEST(a_closed_node_takes_its_handles_back),
+      TEST(a_node_that_its_caller_drives_connects_to_itself),
+      TEST(of_two_nodes_of_one_thread_the_silent_one_is_named),
       TEST(a_forked_child_may_only_close),
   };
   return cmocka_run_group_tests_name("life", tests, NULL, NULL);

@@ -148,8 +148,8 @@ static void meets(struct address *address, const char *object) {
   assert_true(server >= 0);
   assert_true(fcntl(client, F_GETFL) & O_NONBLOCK && fcntl(server, F_GETFL) & O_NONBLOCK);
   assert_true(fcntl(client, F_GETFD) & FD_CLOEXEC && fcntl(server, F_GETFD) & FD_CLOEXEC);
-  assert_works(sock_send_all(client, "x", 1, SOON));
-  assert_works(sock_receive_all(server, &byte, 1, SOON));
+  assert_works(sock_send_all(client, "there", "x", 1, SOON));
+  assert_works(sock_receive_all(server, "there", &byte, 1, SOON));
   assert_int_equal(byte, 'x');
   close(client);
   close(server);
@@ -282,13 +282,13 @@ static void silence_ends_at_the_deadline(void **state) {
   int ends[2];
   char bytes[4096] = {0};
   pair(ends);
-  assert_fails(HAUL_ETIMEDOUT, sock_receive_all(ends[0], bytes, 1, LATER));
-  assert_fails(HAUL_ETIMEDOUT, sock_receive_all(ends[0], bytes, 1, HAUL_NO_WAIT));
-  assert_works(sock_send_all(ends[1], "abc", 3, HAUL_NO_WAIT));
-  assert_fails(HAUL_ETIMEDOUT, sock_receive_all(ends[0], bytes, 4, LATER));
+  assert_fails(HAUL_ETIMEDOUT, sock_receive_all(ends[0], "there", bytes, 1, LATER));
+  assert_fails(HAUL_ETIMEDOUT, sock_receive_all(ends[0], "there", bytes, 1, HAUL_NO_WAIT));
+  assert_works(sock_send_all(ends[1], "there", "abc", 3, HAUL_NO_WAIT));
+  assert_fails(HAUL_ETIMEDOUT, sock_receive_all(ends[0], "there", bytes, 4, LATER));
   int code = 0;
   for (int i = 0; i < 10000 && code == 0; i++) /* until the socket is full */
-    code = sock_send_all(ends[1], bytes, sizeof bytes, LATER);
+    code = sock_send_all(ends[1], "there", bytes, sizeof bytes, LATER);
   assert_fails(HAUL_ETIMEDOUT, code);
   close(ends[0]);
   close(ends[1]);
@@ -299,10 +299,10 @@ static void an_end_is_the_peer_gone(void **state) {
   int ends[2];
   char bytes[8];
   pair(ends);
-  assert_works(sock_send_all(ends[1], "abc", 3, SOON));
+  assert_works(sock_send_all(ends[1], "there", "abc", 3, SOON));
   close(ends[1]);
-  assert_fails(HAUL_EPEER, sock_receive_all(ends[0], bytes, 4, SOON));
-  assert_fails(HAUL_EPEER, sock_send_all(ends[0], bytes, 4, SOON)); /* and no SIGPIPE */
+  assert_fails(HAUL_EPEER, sock_receive_all(ends[0], "there", bytes, 4, SOON));
+  assert_fails(HAUL_EPEER, sock_send_all(ends[0], "there", bytes, 4, SOON)); /* and no SIGPIPE */
   close(ends[0]);
 }
 
@@ -311,7 +311,7 @@ static void an_end_is_the_peer_gone(void **state) {
 static void *send_large(void *end) {
   uint8_t *bytes = malloc(LARGE);
   pattern_fill(bytes, LARGE, 5);
-  int code = sock_send_all(*(int *)end, bytes, LARGE, SOON);
+  int code = sock_send_all(*(int *)end, "there", bytes, LARGE, SOON);
   free(bytes);
   return (void *)(intptr_t)code;
 }
@@ -324,7 +324,7 @@ static void what_does_not_fit_goes_in_parts(void **state) {
   uint8_t *bytes = malloc(LARGE);
   pair(ends);
   assert_int_equal(pthread_create(&thread, NULL, send_large, &ends[1]), 0);
-  assert_works(sock_receive_all(ends[0], bytes, LARGE, SOON));
+  assert_works(sock_receive_all(ends[0], "there", bytes, LARGE, SOON));
   pthread_join(thread, &code);
   assert_null(code);
   pattern_check(bytes, LARGE, 5);
