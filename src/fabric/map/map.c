@@ -202,7 +202,9 @@ static int create(struct link *link, struct endpoint **out) {
   endpoint->channel = -1;
   list_init(&endpoint->waiting);
   endpoint->base.reason[0] = '\0';
-  if (!link->same_host)
+  if (!link->boot_known)
+    endpoint_shut(&endpoint->base, "a boot id could not be read, here or there: is /proc mounted?");
+  else if (!link->same_host)
     endpoint_shut(&endpoint->base, "the peer is on another host (boot id differs)");
   else if (!link->fabric->shared[map_transport.index])
     endpoint_shut(&endpoint->base, "this node could not start it: no memory or threads");
