@@ -47,6 +47,7 @@ struct endpoint;
 struct link {
   struct fabric *fabric;
   char name[64];         /* the peer's */
+  bool boot_known;       /* both sides could read their boot id */
   bool same_host;        /* boot ids agree */
   bool local;            /* the control connection is a Unix socket */
   bool loopback;         /* or a loopback address */

@@ -116,7 +116,8 @@ int peer_new(struct haul_node *node, int fd, const uint8_t boot[16], const char 
   struct link *link = &peer->base;
   link->fabric = &node->fabric;
   snprintf(link->name, sizeof link->name, "%s", name);
-  link->same_host = memcmp(boot, no_boot, 16) != 0 && memcmp(boot, node->fabric.boot, 16) == 0;
+  link->boot_known = memcmp(boot, no_boot, 16) != 0 && memcmp(node->fabric.boot, no_boot, 16) != 0;
+  link->same_host = link->boot_known && memcmp(boot, node->fabric.boot, 16) == 0;
   link->local = local;
   link->loopback = loopback;
   link->fail = fail_link;
@@ -305,6 +306,10 @@ static int dial(struct link *link, const struct transport *transport, bool local
     address_abstract(peer->companion, &address);
   }
   int code = sock_connect(&address, peer->address_text, until, descriptor);
+  if (code == HAUL_ECONNECT && local && !link->local)
+    return error_set(code, haul_error_last()->system, peer->address_text, /* abstract: not seen */
+                     "it is in another network namespace; it could listen on unix:///path in a "
+                     "folder that both see|");
   if (code)
     return code;
   start_hello(peer->node, ROLE_CHANNEL, &hello);

@@ -12,6 +12,7 @@
 #include <xxhash.h>
 
 #include "memory/pages.h"
+#include "support/names.h"
 #include "support/owner.h"
 #include "support/seams.h"
 
@@ -405,9 +406,9 @@ static int run_over(const struct way *way) {
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
-  char socket[64], other[64];
+  const char *other = own_socket();
+  char socket[64];
   snprintf(socket, sizeof socket, "unix:///tmp/haul-test-%d", (int)getpid());
-  snprintf(other, sizeof other, "unix://@haul-test-%d", (int)getpid());
   const struct way ways[] = {
       {"map", socket, false, false},
       {"map", "tcp://127.0.0.1:0", false, true}, /* through the companion */

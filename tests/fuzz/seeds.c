@@ -354,7 +354,7 @@ static void put_record(struct wire *wire, uint8_t descriptors, unsigned type,
 }
 
 static void put_greeting(struct wire *wire) {
-  uint8_t bytes[MAP_RECORD], capability[16];
+  uint8_t bytes[MAP_RECORD] = {0}, capability[16];
   struct wire body = wire_over(bytes, sizeof bytes);
   memset(capability, RIG_RANDOM, sizeof capability);
   wire_put64(&body, 0x1000);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "support/child.h"
+#include "support/names.h"
 #include "support/owner.h"
 #include "support/seams.h"
 
@@ -118,9 +119,9 @@ static void what_is_not_loopback_is_refused_unless_asked_for(void **state) {
 static void an_address_in_use_is_refused(void **state) {
   (void)state;
   struct haul_node *one = open_node(), *two = open_node();
-  char address[160], file[64], name[64];
+  const char *name = own_socket();
+  char address[160], file[64];
   snprintf(file, sizeof file, "unix:///tmp/haul-test-%d", (int)getpid());
-  snprintf(name, sizeof name, "unix://@haul-test-%d", (int)getpid());
   assert_works(haul_node_listen(one, "tcp://127.0.0.1:0"));
   assert_works(haul_node_address(one, 0, address, sizeof address));
   assert_fails(HAUL_EADDRINUSE, haul_node_listen(two, address));
@@ -313,7 +314,7 @@ static void the_descriptor_of_a_threaded_node_tells_of_news(void **state) {
   char address[160];
   struct haul_peer *peer;
   struct haul_message message;
-  assert_works(haul_node_listen(node, "unix://@haul-test-news"));
+  assert_works(haul_node_listen(node, own_socket()));
   assert_works(haul_node_address(node, 0, address, sizeof address));
   haul_node_fd(node);
   assert_works(haul_peer_connect(other, address, soon(), &peer));
@@ -406,7 +407,7 @@ static void a_closed_node_takes_its_handles_back(void **state) {
   struct haul_peer *peer;
   struct haul_remote *remote;
   struct haul_message message;
-  assert_works(haul_node_listen(node, "unix://@haul-test-itself"));
+  assert_works(haul_node_listen(node, own_socket()));
   assert_works(haul_node_address(node, 0, address, sizeof address));
   struct haul_region *region = region_make(node, KIND_HOST, 1 << 20);
   assert_works(haul_region_publish(region, "mine", HAUL_READ | HAUL_WRITE));
@@ -538,7 +539,7 @@ static void close_first_in_child(void *user) {
 static void a_forked_child_may_only_close(void **state) {
   (void)state;
   void (*const bodies[])(void *) = {use_in_child, close_first_in_child};
-  static const char *const addresses[] = {"tcp://127.0.0.1:0", "unix://@haul-test-fork"};
+  const char *const addresses[] = {"tcp://127.0.0.1:0", own_socket()};
   for (size_t i = 0; i < 2 * COUNT(bodies); i++) {
     struct owner owner;
     struct inherited mine;

@@ -10,13 +10,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "support/names.h"
 #include "support/owner.h"
 #include "support/seams.h"
 
 #define BOUND (20 * S)
 #define MIB   ((size_t)1 << 20)
 
-static const char *const addresses[] = {"tcp://127.0.0.1:0", "unix://@haul-test-messages"};
+static const char *addresses[] = {"tcp://127.0.0.1:0", NULL}; /* main: and its own socket */
 
 /* Two nodes of this process. */
 static struct {
@@ -340,6 +341,7 @@ static void a_stopped_peer_is_gone_after_the_liveness_bound(void **state) {
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
+  addresses[1] = own_socket();
 #define BETWEEN_TWO(test, i)                                                                       \
   { #test, test, set_up, tear_down, (void *)(uintptr_t)addresses[i] }
 #define OVER_BOTH(test) BETWEEN_TWO(test, 0), BETWEEN_TWO(test, 1)

@@ -13,6 +13,7 @@
 
 #include "core/wire.h"
 #include "fabric/map/map.h"
+#include "support/names.h"
 #include "support/raw.h"
 #include "support/serving.h"
 
@@ -595,7 +596,7 @@ int main(int argc, char **argv) {
     return owner_main();
 #define OVER(test, where)                                                                          \
   { #test, test, serving_start, serving_end, (void *)(uintptr_t)where }
-#define OVER_BOTH(test) OVER(test, "tcp://127.0.0.1:0"), OVER(test, "unix://@haul-test-raw-control")
+#define OVER_BOTH(test) OVER(test, "tcp://127.0.0.1:0"), OVER(test, own_socket())
   const struct CMUnitTest tests[] = {
       OVER_BOTH(hellos_of_other_versions_are_refused_with_both),
       OVER_BOTH(hellos_that_are_wrong_are_refused),

@@ -13,6 +13,7 @@
 
 #include "core/wire.h"
 #include "fabric/tcp/tcp.h"
+#include "support/names.h"
 #include "support/raw.h"
 #include "support/serving.h"
 
@@ -419,7 +420,7 @@ int main(int argc, char **argv) {
     return owner_main();
 #define OVER(test, address)                                                                        \
   { #test, test, serving_start, serving_end, (void *)(uintptr_t)address }
-#define OVER_BOTH(test) OVER(test, "tcp://127.0.0.1:0"), OVER(test, "unix://@haul-test-raw-rails")
+#define OVER_BOTH(test) OVER(test, "tcp://127.0.0.1:0"), OVER(test, own_socket())
   const struct CMUnitTest tests[] = {
       OVER_BOTH(ranges_rights_and_handles_are_checked_by_the_owner),
       OVER_BOTH(a_payload_that_was_given_up_does_not_count),

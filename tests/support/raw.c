@@ -158,7 +158,7 @@ long raw_answer(int fd, uint16_t type, uint8_t body[CONTROL_BODY_MAX]) {
 }
 
 int raw_lookup(int fd, const char *name, uint64_t *handle) {
-  uint8_t body[CONTROL_BODY_MAX];
+  uint8_t body[CONTROL_BODY_MAX] = {0};
   struct wire wire = wire_over(body, sizeof body);
   wire_put_string(&wire, name);
   assert_true(raw_control(fd, CONTROL_LOOKUP, 1, body, sizeof body - wire_left(&wire)));

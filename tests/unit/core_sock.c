@@ -15,6 +15,7 @@
 
 #include "core/sock.h"
 #include "core/sys.h"
+#include "support/names.h"
 #include "support/seams.h"
 
 #define MS    ((int64_t)1000000)
@@ -158,7 +159,7 @@ static void meets(struct address *address, const char *object) {
 
 static void listener_and_client_meet(void **state) {
   (void)state;
-  static const char *const texts[] = {"tcp://127.0.0.1:0", "tcp://[::1]:0", "unix://@haul-meets"};
+  const char *const texts[] = {"tcp://127.0.0.1:0", "tcp://[::1]:0", own_socket()};
   struct address address;
   for (size_t i = 0; i < COUNT(texts); i++) {
     assert_works(address_parse(texts[i], &address));
@@ -246,7 +247,7 @@ static void nobody_there_is_told_at_once(void **state) {
   unsigned before = open_descriptors();
   in_folder("nobody", &address);
   assert_fails(HAUL_ECONNECT, sock_connect(&address, "nobody", SOON, &fd));
-  assert_works(address_parse("unix://@haul-nobody", &address));
+  assert_works(address_parse(own_socket(), &address));
   assert_fails(HAUL_ECONNECT, sock_connect(&address, "nobody", SOON, &fd));
   assert_int_equal(open_descriptors(), before);
 }
@@ -256,7 +257,7 @@ static void a_full_listener_costs_no_more_than_the_deadline(void **state) {
   (void)state;
   struct address address;
   int clients[8], count = 0, code = 0;
-  address_abstract("haul-full", &address);
+  assert_works(address_parse(own_socket(), &address));
   int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   assert_int_equal(bind(listener, (struct sockaddr *)&address.storage, address.length), 0);
   assert_int_equal(listen(listener, 1), 0);

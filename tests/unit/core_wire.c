@@ -5,7 +5,7 @@
 
 static void fields_are_little_endian(void **state) {
   (void)state;
-  uint8_t bytes[15];
+  uint8_t bytes[15] = {0};
   static const uint8_t wanted[15] = {1, 3, 2, 7, 6, 5, 4, 15, 14, 13, 12, 11, 10, 9, 8};
   struct wire out = wire_over(bytes, sizeof bytes);
   wire_put8(&out, 1);
@@ -54,7 +54,7 @@ static void nothing_fits_into_nothing(void **state) {
 
 static void strings_come_back(void **state) {
   (void)state;
-  uint8_t bytes[16];
+  uint8_t bytes[16] = {0};
   char text[6];
   struct wire out = wire_over(bytes, sizeof bytes);
   wire_put_string(&out, "");
@@ -71,7 +71,7 @@ static void strings_come_back(void **state) {
 
 /* `length` bytes that stand behind a length field of `claimed`. */
 static bool string_fails(unsigned claimed, const char *body, size_t length, size_t room) {
-  uint8_t bytes[64];
+  uint8_t bytes[64] = {0};
   char text[64] = "untouched";
   struct wire out = wire_over(bytes, sizeof bytes);
   wire_put16(&out, (uint16_t)claimed);

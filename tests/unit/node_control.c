@@ -9,7 +9,7 @@
 
 static int parse(uint32_t magic, unsigned type, unsigned zero, uint32_t length,
                  struct control_frame *frame) {
-  uint8_t head[CONTROL_HEAD];
+  uint8_t head[CONTROL_HEAD] = {0};
   struct wire wire = wire_over(head, sizeof head);
   wire_put32(&wire, magic);
   wire_put16(&wire, (uint16_t)type);

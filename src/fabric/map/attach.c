@@ -5,12 +5,18 @@
  *   copier: cell = handle (seq_cst), then reads the board; copies; cell = 0
  *   owner:  board = 0 (seq_cst), then waits until no cell holds the handle
  * One of the two sees the other. A copier that is stopped (SIGSTOP) between its look at the board
- * and its copy, for longer than the liveness bound, is not covered: no user-space rule can. */
+ * and its copy, for longer than the liveness bound, is not covered: no user-space rule can.
+ *
+ * The kernel knows the peer by its process id, and gives it to somebody else once the peer has
+ * died, which this side may not have seen yet. So each copy first asks the peer's pidfd: a process
+ * that nobody has waited for has its number still. */
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <xxhash.h>
 
@@ -27,12 +33,29 @@ static void explain(struct map_endpoint *endpoint, int system) {
                                        : strerror(system);
   snprintf(endpoint->attach_reason, sizeof endpoint->attach_reason, "cross-memory attach: %s", why);
   endpoint->may_attach = false;
+  attach_release(endpoint);
+}
+
+void attach_release(struct map_endpoint *endpoint) {
+  if (endpoint->process >= 0)
+    close(endpoint->process);
+  endpoint->process = -1;
+}
+
+/* Signal 0 asks without sending; half of what poll() costs. */
+static bool is_gone(const struct map_endpoint *endpoint) {
+  return syscall(SYS_pidfd_send_signal, endpoint->process, 0, NULL, 0) != 0 && errno == ESRCH;
 }
 
 void attach_try(struct map_endpoint *endpoint, uint64_t nonce_address, uint64_t nonce) {
   uint64_t seen = 0;
   if (endpoint->pid <= 0) {
     explain(endpoint, ESRCH);
+    return;
+  }
+  endpoint->process = (int)syscall(SYS_pidfd_open, endpoint->pid, 0);
+  if (endpoint->process < 0) {
+    explain(endpoint, errno);
     return;
   }
   struct iovec here = {&seen, sizeof seen};
@@ -76,6 +99,10 @@ int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding
     atomic_thread_fence(memory_order_seq_cst); /* the cell before the board: see above */
     if (!map_alive(endpoint, binding->handle)) {
       code = error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+      break;
+    }
+    if (is_gone(endpoint)) {
+      code = copy_error(ESRCH, endpoint);
       break;
     }
     ssize_t moved = operation == HAUL_OP_WRITE

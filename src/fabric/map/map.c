@@ -199,10 +199,12 @@ static int create(struct link *link, struct endpoint **out) {
     return error_memory("map endpoint");
   endpoint->base.transport = &map_transport;
   endpoint->base.link = link;
-  endpoint->channel = -1;
+  endpoint->channel = endpoint->process = -1;
   list_init(&endpoint->waiting);
   endpoint->base.reason[0] = '\0';
-  if (!link->same_host)
+  if (!link->boot_known)
+    endpoint_shut(&endpoint->base, "a boot id could not be read, here or there: is /proc mounted?");
+  else if (!link->same_host)
     endpoint_shut(&endpoint->base, "the peer is on another host (boot id differs)");
   else if (!link->fabric->shared[map_transport.index])
     endpoint_shut(&endpoint->base, "this node could not start it: no memory or threads");
@@ -270,11 +272,14 @@ static void forked(struct endpoint *base) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   if (endpoint->channel >= 0)
     close(endpoint->channel);
+  if (endpoint->process >= 0)
+    close(endpoint->process);
 }
 
 static void destroy(struct endpoint *base) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   channel_release(endpoint);
+  attach_release(endpoint);
   alloc_free(endpoint);
 }
 

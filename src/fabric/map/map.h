@@ -42,6 +42,7 @@ struct map_endpoint {
   struct shm peer_hazards_shm;
   const struct hazards *peer_hazards; /* of its copies on our private memory */
   pid_t pid;               /* of the peer as this PID namespace sees it; 0: it does not */
+  int process;             /* refers to that process, whoever gets its number later; -1: none */
   bool may_attach;         /* cross-memory attach was tried and works */
   char attach_reason[128]; /* why not */
 
@@ -83,6 +84,7 @@ int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding
                 void *local, uint64_t length, enum haul_operation operation);
 int attach_checksum(struct map_endpoint *endpoint, const struct map_binding *binding,
                     uint64_t remote, uint64_t length, uint64_t *sum);
+void attach_release(struct map_endpoint *endpoint);
 /* Waits until no copy of the peer's touches the region behind `handle`, or until `until`. */
 bool attach_quiesce(const struct map_endpoint *endpoint, uint64_t handle, int64_t until);
 
