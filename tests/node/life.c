@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "node/node.h"
 #include "support/child.h"
 #include "support/names.h"
 #include "support/owner.h"
@@ -389,6 +390,7 @@ static void closing_ends_calls_that_wait(void **state) {
     pthread_t receiver, mover;
     void *code;
     assert_works(haul_node_open(&config, &node));
+    node_retain(node); /* a thread may get to its call late */
     pthread_create(&receiver, NULL, receive_for_ever, node);
     pthread_create(&mover, NULL, progress_for_ever, node);
     nanosleep(&(struct timespec){0, 5 * MS}, NULL);
@@ -397,6 +399,7 @@ static void closing_ends_calls_that_wait(void **state) {
     assert_int_equal((intptr_t)code, HAUL_ECLOSED);
     pthread_join(mover, &code);
     assert_true((intptr_t)code >= 0 || (intptr_t)code == HAUL_ECLOSED);
+    node_put(node);
   }
 }
 
