@@ -27,7 +27,7 @@ static const struct option_spec options[] = {
     {"size", OPTION_SIZE, offsetof(struct values, size), "SIZE",
      "bytes to be moved (default: 1M, or the region where it is smaller)"},
     {"op", OPTION_TEXT, offsetof(struct values, operation), "write|read",
-     "towards the node or from it (default: write)"},
+     "towards the node or from it (default: write, where that is allowed)"},
     OPTION_ENTRY_ONLY(values),
     OPTION_ENTRY_ZERO_COPY(values),
     OPTION_ENTRY_TIMEOUT(values),
@@ -99,6 +99,8 @@ static int fail_size(const struct answer *answer, uint64_t length) {
 
 static int ask(const struct session *session, const struct values *values, struct answer *answer) {
   struct haul_transfer_options choices = transfer_options(&values->transfer);
+  if (!answer->operation)
+    answer->operation = haul_remote_rights(session->remote) & HAUL_WRITE ? "write" : "read";
   enum haul_operation operation =
       strcmp(answer->operation, "read") == 0 ? HAUL_OP_READ : HAUL_OP_WRITE;
   uint64_t length = haul_remote_length(session->remote);
@@ -138,14 +140,15 @@ static int explain(const struct target *target, const struct values *values,
 }
 
 static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {.operation = "write"};
+  struct values values = {.operation = NULL};
   struct answer answer = {0};
   struct target target;
   char **operands;
   int status;
   if (!options_parse(self, argc, argv, &values, (struct operand_range){2, 2}, &operands, &status))
     return status;
-  if (strcmp(values.operation, "write") != 0 && strcmp(values.operation, "read") != 0)
+  if (values.operation && strcmp(values.operation, "write") != 0 &&
+      strcmp(values.operation, "read") != 0)
     return options_wrong(self, "'%s' is neither write nor read", values.operation);
   if (haul_place_parse(operands[0], &answer.here))
     return options_wrong(self, "'%s' is no place; `haul info` lists the places", operands[0]);

@@ -128,7 +128,8 @@ struct haul_place {
 /* "host", "sim:0". HAUL_EPLACE for anything that names no known kind. */
 HAUL_API int haul_place_parse(const char *text, struct haul_place *place);
 
-/* Writes at most `size` bytes, terminated; returns `text`. */
+/* Writes at most `size` bytes, terminated, cut where it does not fit; 16 bytes always do. Returns
+ * `text`. */
 HAUL_API const char *haul_place_format(struct haul_place place, char *text, size_t size);
 
 /* ---- Node --------------------------------------------------------------------------------- */
@@ -143,7 +144,8 @@ enum haul_progress {
 /* Start from HAUL_NODE_CONFIG_INIT; a field left 0 takes the default in its comment. */
 struct haul_node_config {
   size_t size;         /* sizeof(struct haul_node_config), set by the initialiser */
-  const char *name;    /* what peers see, at most 63 bytes; default: host name and process id */
+  const char *name;    /* what peers see, 1 to 63 printable ASCII bytes without blanks; default:
+                          host name and process id */
   int progress;        /* enum haul_progress */
   int insecure;        /* 1: listen beyond loopback although nothing is encrypted */
   int64_t spin_ns;     /* poll this long before sleeping; 0: sleep at once;
@@ -151,14 +153,16 @@ struct haul_node_config {
   int64_t liveness_ns; /* a silent peer is gone after this; default 5 s, at least 10 ms */
   int64_t transfer_ns; /* deadline of a transfer that names none; default 60 s */
   unsigned tcp_rails;  /* data connections a tcp peer; default 1 within a host, 2 beyond; max 16 */
-  unsigned copy_threads; /* helpers for large copies between host memories; default: one where
-                            there is a second processor; UINT_MAX: none */
-  int peer_events;       /* 1: queue HAUL_PEER_JOINED and HAUL_PEER_LEFT with the messages */
-  size_t message_window; /* bytes of unread messages kept a peer; default, and least, 1.34 MiB */
+  unsigned copy_threads; /* helpers for large copies between host memories, at most 16; default:
+                            one where there is a second processor; UINT_MAX: none */
+  int peer_events;       /* 1: queue HAUL_PEER_JOINED (on the side that was connected to) and
+                            HAUL_PEER_LEFT with the messages */
+  size_t message_window; /* bytes of unread messages kept a peer; default, and least, 1.34 MiB,
+                            at most 1 GiB */
   size_t pool_bytes;     /* bytes kept in the pool of freed regions; default 256 MiB;
                             SIZE_MAX: none */
   unsigned max_peers;    /* default 1024 */
-  unsigned max_regions;  /* published at a time; default 65536 */
+  unsigned max_regions;  /* published at a time; default 65536, at most 1,048,576 */
 };
 
 #define HAUL_NODE_CONFIG_INIT                                                                      \
@@ -179,7 +183,8 @@ HAUL_API void haul_node_close(haul_node *node);
  * HAUL_EADDRESS, HAUL_EADDRINUSE, HAUL_EINSECURE (not loopback and config.insecure is 0). */
 HAUL_API int haul_node_listen(haul_node *node, const char *address);
 
-/* The address of listener `index`, with the port that was chosen. HAUL_ERANGE past the last. */
+/* The address of listener `index`, with the port that was chosen. HAUL_ERANGE past the last,
+ * HAUL_EINVAL when it does not fit; 160 bytes always do. */
 HAUL_API int haul_node_address(haul_node *node, size_t index, char *text, size_t size);
 
 /* One descriptor that is readable when there is something to do: call haul_node_progress with
@@ -233,15 +238,17 @@ HAUL_API int haul_counter_list(haul_node *node,
 
 /* ---- Regions ------------------------------------------------------------------------------ */
 
-#define HAUL_REGION_PRIVATE 1u /* never shared with another process: costs no descriptor */
+#define HAUL_REGION_PRIVATE                                                                        \
+  1u /* no descriptor: cannot be exported, and peers of this host reach it by cross-memory attach  \
+      */
 
 #define HAUL_READ  1u /* peers may read */
 #define HAUL_WRITE 2u /* peers may write */
 
 /* Allocates `length` bytes at `place`; the address is a multiple of the page size. The content is
- * undefined. Regions up to 256 MiB come from a pool of freed ones. Release with
- * haul_region_release. HAUL_EPLACE, HAUL_ENOMEM, HAUL_ELIMIT (descriptors: see
- * HAUL_REGION_PRIVATE). */
+ * undefined, and host pages are taken from the system when they are first touched. Regions up to
+ * 256 MiB come from a pool of freed ones. Release with haul_region_release. HAUL_EPLACE,
+ * HAUL_ENOMEM, HAUL_ELIMIT (descriptors: see HAUL_REGION_PRIVATE). */
 HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t length,
                                unsigned flags, haul_region **region);
 
@@ -280,8 +287,8 @@ struct haul_ticket {
 };
 
 /* Makes a ticket and a descriptor, which the caller closes once it is sent. `rights` is what the
- * importer may do. `layout` may be NULL. HAUL_ENOTSUP for memory that cannot be shared (private or
- * wrapped). */
+ * importer may do: HAUL_READ, alone or with HAUL_WRITE. `layout` may be NULL. HAUL_ENOTSUP for
+ * memory that cannot be shared: private, wrapped or imported. */
 HAUL_API int haul_region_export(haul_region *region, unsigned rights,
                                 const struct haul_tensor *layout, struct haul_ticket *ticket,
                                 int *descriptor);
@@ -295,8 +302,9 @@ HAUL_API int haul_region_import(haul_node *node, const struct haul_ticket *ticke
 /* The layout in a ticket. HAUL_ENAME when it carries none, HAUL_ETICKET when it is damaged. */
 HAUL_API int haul_ticket_layout(const struct haul_ticket *ticket, struct haul_tensor *layout);
 
-/* Lets peers look the region up under `name` (1 to 255 printable bytes without blanks) and use it
- * within `rights`. One region may have several names. HAUL_EEXIST, HAUL_ELIMIT. */
+/* Lets peers look the region up under `name` (1 to 255 printable ASCII bytes without blanks) and
+ * use it within `rights`. With HAUL_WRITE alone it is not mapped, since what is mapped can be read:
+ * it goes over tcp. One region may have several names. HAUL_EEXIST, HAUL_ELIMIT. */
 HAUL_API int haul_region_publish(haul_region *region, const char *name, unsigned rights);
 
 /* Takes the name back: remotes that were looked up through it fail with HAUL_ESTALE from now on. */
@@ -448,8 +456,9 @@ HAUL_API int haul_transfer_report(haul_transfer *transfer, struct haul_report *r
 /* The report in words, several lines, as snprintf would write it; returns the length it needs. */
 HAUL_API int haul_report_format(const struct haul_report *report, char *text, size_t size);
 
-/* The paths that a transfer of `length` bytes would have, without moving a byte: the chosen one
- * first, then by cost, then the closed ones. Fills up to *count and sets *count. */
+/* The paths that a transfer of `length` bytes in one piece would have, without moving a byte: the
+ * chosen one first, then by cost, then the closed ones. Costs are for memory that was touched
+ * before. Fills up to *count and sets *count. HAUL_EACCESS where the rights do not allow it. */
 HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_operation operation,
                           uint64_t length, const struct haul_transfer_options *options,
                           struct haul_path *paths, size_t *count);
@@ -474,9 +483,11 @@ struct haul_message {
   void *internal;
 };
 
-/* Sends a message. It arrives after every write to this peer that was started before this call, and
- * after earlier messages. Returns when the bytes have been taken over; waits for those writes, and
- * for room at the receiver. HAUL_ETIMEDOUT (nothing was sent), HAUL_ELIMIT (too long), HAUL_EPEER.
+/* Sends a message. It arrives after every write to this peer that was started before this call has
+ * ended, and after earlier messages. It is sent also when such a write failed: who needs to know
+ * waits for the write first. Returns when the bytes have been taken over; waits for those writes,
+ * and for room at the receiver. HAUL_ETIMEDOUT (nothing was sent), HAUL_ELIMIT (too long),
+ * HAUL_EPEER.
  */
 HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes, size_t length,
                                haul_deadline until);

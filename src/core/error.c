@@ -100,6 +100,11 @@ int error_memory(const char *what) {
       "raise the memory limit of this process");
 }
 
+void error_about(const char *object) {
+  if (!last.object[0])
+    snprintf(last.object, sizeof last.object, "%s", object);
+}
+
 void error_save(struct haul_error *into) {
   *into = last;
 }

@@ -22,6 +22,9 @@ int error_system(int system, const char *object, const char *call);
 /* Out of memory while allocating `what`. */
 int error_memory(const char *what);
 
+/* Names the object of the thread's failure where its place knew none. */
+void error_about(const char *object);
+
 /* Carries a failure from the thread where it happened to the one that asks. */
 void error_save(struct haul_error *into);
 int error_restore(const struct haul_error *from);

@@ -161,7 +161,15 @@ static bool is_stale(const struct address *address) {
   return stale;
 }
 
+static bool is_no_socket(const struct address *address) {
+  struct stat status;
+  return address->path[0] && stat(address->path, &status) == 0 && !S_ISSOCK(status.st_mode);
+}
+
 static int bind_error(int system, const char *object) {
+  if (system == ENOTSOCK)
+    return error_set(HAUL_EADDRINUSE, system, object,
+                     "a file that is no socket is there|choose another path, or remove the file");
   if (system == EADDRINUSE)
     return error_set(
         HAUL_EADDRINUSE, system, object,
@@ -193,7 +201,7 @@ int sock_listen(struct address *address, int *descriptor) {
     failed = bind(fd, name, address->length);
   }
   if (failed || listen(fd, 128) != 0) {
-    int code = bind_error(errno, text);
+    int code = bind_error(errno == EADDRINUSE && is_no_socket(address) ? ENOTSOCK : errno, text);
     close(fd);
     return code;
   }

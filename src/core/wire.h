@@ -87,14 +87,21 @@ static inline void wire_get_bytes(struct wire *wire, void *bytes, size_t length)
     memset(bytes, 0, length);
 }
 
-/* A 16-bit length and the bytes, without the terminator. */
+/* Strings end up on somebody's terminal: they are printable ASCII. */
+static inline bool wire_is_printable(char byte) {
+  return byte >= ' ' && byte < 0x7f;
+}
+
+/* A 16-bit length and the bytes, without the terminator; '?' for what may not be in them. */
 static inline void wire_put_string(struct wire *wire, const char *text) {
   size_t length = strlen(text);
   wire_put16(wire, (uint16_t)length);
-  wire_put_bytes(wire, text, length);
+  uint8_t *at = wire_take(wire, length);
+  for (size_t i = 0; at && i < length; i++)
+    at[i] = wire_is_printable(text[i]) ? (uint8_t)text[i] : '?';
 }
 
-/* Fails when the string does not fit `size` with its terminator or holds a zero byte. */
+/* Fails when the string does not fit `size` with its terminator or is not printable. */
 static inline void wire_get_string(struct wire *wire, char *text, size_t size) {
   size_t length = wire_get16(wire);
   text[0] = '\0';
@@ -103,7 +110,10 @@ static inline void wire_get_string(struct wire *wire, char *text, size_t size) {
     return;
   }
   const uint8_t *at = wire_take(wire, length);
-  if (!at || memchr(at, 0, length)) {
+  for (size_t i = 0; at && i < length; i++)
+    if (!wire_is_printable((char)at[i]))
+      at = NULL;
+  if (!at) {
     wire->failed = true;
     return;
   }

@@ -13,6 +13,7 @@
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/sys.h"
+#include "core/wire.h"
 #include "memory/shm.h"
 
 struct export {
@@ -85,12 +86,12 @@ static uint32_t position(const struct exports *exports, const char *name, bool *
   return low;
 }
 
-static bool name_is_valid(const char *name) {
-  size_t length = name ? strnlen(name, NAME_MAX_BYTES + 1) : 0;
-  if (length == 0 || length > NAME_MAX_BYTES)
+bool name_is_valid(const char *name, size_t most) {
+  size_t length = name ? strnlen(name, most + 1) : 0;
+  if (length == 0 || length > most)
     return false;
   for (size_t i = 0; i < length; i++)
-    if ((unsigned char)name[i] <= ' ' || name[i] == 0x7f)
+    if (!wire_is_printable(name[i]) || name[i] == ' ')
       return false;
   return true;
 }
@@ -132,9 +133,9 @@ static uint64_t new_handle(uint32_t slot) {
 
 int exports_add(struct exports *exports, struct haul_region *region, const char *name,
                 unsigned rights, uint64_t *handle) {
-  if (!name_is_valid(name))
+  if (!name_is_valid(name, NAME_MAX_BYTES))
     return error_set(HAUL_EINVAL, 0, name && strlen(name) <= NAME_MAX_BYTES ? name : NULL,
-                     "not a name|a name is 1 to 255 printable bytes without blanks");
+                     "not a name|a name is 1 to 255 printable ASCII bytes without blanks");
   if (rights == 0 || (rights & ~(HAUL_READ | HAUL_WRITE)))
     return error_set(HAUL_EINVAL, 0, name, "not a set of rights|HAUL_READ, HAUL_WRITE or both");
   struct export *entry = alloc_zero(1, sizeof *entry + strlen(name) + 1);

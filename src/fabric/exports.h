@@ -29,8 +29,11 @@ void exports_close(struct exports *exports);
 /* Forgets everything, for good: nothing is found any more. */
 void exports_clear(struct exports *exports);
 
-/* HAUL_EINVAL for a name that is not 1 to 255 printable bytes without blanks, HAUL_EEXIST,
- * HAUL_ELIMIT. Takes a reference to the region. */
+/* Whether it is 1 to `most` printable ASCII bytes without blanks. */
+bool name_is_valid(const char *name, size_t most);
+
+/* HAUL_EINVAL for a name that is not valid, HAUL_EEXIST, HAUL_ELIMIT. Takes a reference to the
+ * region. */
 int exports_add(struct exports *exports, struct haul_region *region, const char *name,
                 unsigned rights, uint64_t *handle);
 /* Forgets the name and gives its handle; drops the reference. HAUL_ENAME when the region is not

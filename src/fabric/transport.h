@@ -128,6 +128,10 @@ struct estimate {
   struct direct direct; /* optional */
   double latency_ns, ns_per_byte;
   unsigned copies_cpu, copies_kernel, copies_dma;
+  /* Transfers of fewer bytes than `small`, or of less a piece than `small_piece`, are copied by the
+   * kernel `copies_kernel_small` times more. */
+  unsigned copies_kernel_small;
+  uint64_t small, small_piece;
   unsigned rails;
   char detail[64];
   char reason[192];

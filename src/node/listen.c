@@ -288,6 +288,9 @@ HAUL_API int haul_node_address(haul_node *node, size_t index, char *text, size_t
   int code = node_enter("haul_node_address", node);
   if (code)
     return code;
+  if (!text)
+    return error_set(HAUL_EINVAL, 0, NULL, "no place for the address|");
+  char address[160];
   const struct listener *found = NULL;
   loop_lock(node->loop);
   list_each(item, &node->listeners) {
@@ -298,7 +301,13 @@ HAUL_API int haul_node_address(haul_node *node, size_t index, char *text, size_t
     }
   }
   if (found)
-    address_format(&found->address, text, size);
+    address_format(&found->address, address, sizeof address);
   loop_unlock(node->loop);
-  return found ? 0 : error_set(HAUL_ERANGE, 0, NULL, "the node has fewer listeners|");
+  if (!found)
+    return error_set(HAUL_ERANGE, 0, NULL, "the node has fewer listeners|");
+  size_t length = strlen(address);
+  if (length >= size)
+    return error_set(HAUL_EINVAL, 0, address, "%zu bytes are too few for it|160 always do", size);
+  memcpy(text, address, length + 1);
+  return 0;
 }

@@ -144,8 +144,10 @@ HAUL_API int haul_peer_lookup(haul_peer *peer, const char *name, haul_deadline u
   int code = error_enter("haul_peer_lookup");
   if (code)
     return code;
-  if (!peer || !remote || !name || strlen(name) > NAME_MAX_BYTES)
-    return error_set(HAUL_EINVAL, 0, NULL, "no peer, no name or one that is too long|");
+  if (!peer || !remote || !name_is_valid(name, NAME_MAX_BYTES))
+    return error_set(
+        HAUL_EINVAL, 0, NULL,
+        "no peer, or not a name|a name is 1 to 255 printable ASCII bytes without blanks");
   struct wire wire = wire_over(body, sizeof body);
   wire_put_string(&wire, name);
   struct lookup lookup = {.request = {.peer = peer, .take = take_found}, .name = name};
@@ -176,7 +178,8 @@ static int take_names(struct request *request, const uint8_t *body, size_t lengt
     entry.rights = wire_get32(&wire);
     wire_get_string(&wire, entry.name, sizeof entry.name);
     /* Sorted, so that a peer cannot keep us asking. */
-    if (wire.failed || strcmp(entry.name, listing->last) <= 0)
+    if (wire.failed || !name_is_valid(entry.name, NAME_MAX_BYTES) ||
+        strcmp(entry.name, listing->last) <= 0)
       return HAUL_EPROTO;
     memcpy(listing->last, entry.name, sizeof listing->last);
     if (listing->count < listing->room)

@@ -69,8 +69,9 @@ static int read_config(struct haul_node *node, const struct haul_node_config *gi
   if (config->tcp_rails > 16)
     return error_set(HAUL_EINVAL, 0, "tcp_rails", "more than 16 rails|");
   char host[33] = "node";
-  if (config->name && strlen(config->name) >= sizeof node->name)
-    return error_set(HAUL_EINVAL, 0, NULL, "the name is longer than 63 bytes|");
+  if (config->name && !name_is_valid(config->name, sizeof node->name - 1))
+    return error_set(HAUL_EINVAL, 0, "name",
+                     "not a name|a node's name is 1 to 63 printable ASCII bytes without blanks");
   if (config->name) {
     snprintf(node->name, sizeof node->name, "%s", config->name);
   } else {

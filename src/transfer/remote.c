@@ -241,15 +241,16 @@ void remote_put(struct haul_remote *remote) {
 /* ---- In words ---- */
 
 static void describe(struct haul_remote *remote, size_t i, const struct estimate *estimate,
-                     uint64_t bytes, const struct haul_transfer_options *options, int chosen,
-                     struct haul_path *path) {
+                     uint64_t bytes, uint64_t pieces, const struct haul_transfer_options *options,
+                     int chosen, struct haul_path *path) {
+  bool small = bytes < estimate->small || bytes < pieces * estimate->small_piece;
   const char *reason = refusal(remote, i, estimate, options);
   memset(path, 0, sizeof *path);
   snprintf(path->name, sizeof path->name, "%s", transport_at(i)->name);
   path->chosen = (int)i == chosen;
   path->open = reason[0] == '\0' || path->chosen;
   path->copies_cpu = estimate->copies_cpu;
-  path->copies_kernel = estimate->copies_kernel;
+  path->copies_kernel = estimate->copies_kernel + (small ? estimate->copies_kernel_small : 0);
   path->copies_dma = estimate->copies_dma;
   path->zero_copy = estimate->zero_copy;
   snprintf(path->detail, sizeof path->detail, "%s", estimate->detail);
@@ -269,14 +270,14 @@ static bool goes_before(const struct haul_path *a, const struct haul_path *b) {
 }
 
 size_t remote_paths(struct haul_remote *remote, const struct memory *local,
-                    enum haul_operation operation, uint64_t bytes,
+                    enum haul_operation operation, uint64_t bytes, uint64_t pieces,
                     const struct haul_transfer_options *options, int chosen,
                     struct haul_path *paths) {
   const struct route *route = route_of(remote, local, operation);
   size_t count = 0;
   for (size_t i = 0; route && transport_at(i); i++) {
     struct haul_path path;
-    describe(remote, i, &route->estimates[i], bytes, options, chosen, &path);
+    describe(remote, i, &route->estimates[i], bytes, pieces, options, chosen, &path);
     size_t at = count++;
     for (; at > 0 && goes_before(&path, &paths[at - 1]); at--)
       paths[at] = paths[at - 1];

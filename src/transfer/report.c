@@ -23,7 +23,7 @@ static void fill(struct haul_transfer *transfer, struct haul_report *report) {
   report->from = write ? transfer->local.place : remote->key.place;
   report->to = write ? remote->key.place : transfer->local.place;
   report->path_count =
-      remote_paths(remote, &transfer->local, transfer->operation, transfer->bytes,
+      remote_paths(remote, &transfer->local, transfer->operation, transfer->bytes, transfer->pieces,
                    &transfer->options, atomic_load(&transfer->path), report->paths);
   snprintf(report->peer, sizeof report->peer, "%s", remote->link->name);
   snprintf(report->name, sizeof report->name, "%s", remote->name);
@@ -158,8 +158,14 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
   if (!local || !remote || !count || (*count > 0 && !paths) ||
       (operation != HAUL_OP_WRITE && operation != HAUL_OP_READ))
     return error_set(HAUL_EINVAL, 0, NULL, "no region, no remote, no room or no such operation|");
-  bool found = remote_route(remote, &local->memory, operation, length, options, &chosen) == 0;
-  size_t all_count = remote_paths(remote, &local->memory, operation, length, options,
+  struct haul_transfer_options completed;
+  code = transfer_check_rights(remote, local, operation);
+  if (code == 0)
+    code = transfer_check_options(options, &completed);
+  if (code)
+    return code;
+  bool found = remote_route(remote, &local->memory, operation, length, &completed, &chosen) == 0;
+  size_t all_count = remote_paths(remote, &local->memory, operation, length, 1, &completed,
                                   found ? (int)chosen : -1, all);
   for (size_t i = 0; i < all_count && i < *count; i++)
     paths[i] = all[i];

@@ -47,21 +47,9 @@ static inline int check_pieces(const struct haul_remote *remote, const struct ha
   return 0;
 }
 
-/* What is wrong with a call that is_sound does not like. */
-static __attribute__((cold)) int bad_call(const struct haul_remote *remote,
-                                          const struct haul_region *region,
-                                          const struct haul_piece *pieces, size_t count,
-                                          enum haul_operation operation) {
+int transfer_check_rights(const struct haul_remote *remote, const struct haul_region *region,
+                          enum haul_operation operation) {
   bool write = operation == HAUL_OP_WRITE;
-  if (!remote || !region || !pieces || count == 0)
-    return error_set(HAUL_EINVAL, 0, remote ? remote->name : NULL,
-                     "%s|a transfer needs a remote, a region and at least one piece",
-                     !remote   ? "no remote"
-                     : !region ? "no region"
-                               : "no pieces");
-  if (count > HAUL_PIECES_MAX)
-    return error_set(HAUL_ELIMIT, 0, remote->name, "%zu pieces are more than %d|split the transfer",
-                     count, HAUL_PIECES_MAX);
   if (region->heap != remote->heap)
     return error_set(HAUL_EINVAL, 0, remote->name,
                      "the region belongs to another node|use regions and peers of one node");
@@ -71,6 +59,26 @@ static __attribute__((cold)) int bad_call(const struct haul_remote *remote,
                      write ? "write" : "read", write ? "WRITE" : "READ");
   if (!write && !region->memory.writable)
     return error_set(HAUL_EACCESS, 0, remote->name, "the local memory may not be written|");
+  return 0;
+}
+
+/* What is wrong with a call that is_sound does not like. */
+static __attribute__((cold)) int bad_call(const struct haul_remote *remote,
+                                          const struct haul_region *region,
+                                          const struct haul_piece *pieces, size_t count,
+                                          enum haul_operation operation) {
+  if (!remote || !region || !pieces || count == 0)
+    return error_set(HAUL_EINVAL, 0, remote ? remote->name : NULL,
+                     "%s|a transfer needs a remote, a region and at least one piece",
+                     !remote   ? "no remote"
+                     : !region ? "no region"
+                               : "no pieces");
+  if (count > HAUL_PIECES_MAX)
+    return error_set(HAUL_ELIMIT, 0, remote->name, "%zu pieces are more than %d|split the transfer",
+                     count, HAUL_PIECES_MAX);
+  int code = transfer_check_rights(remote, region, operation);
+  if (code)
+    return code;
   if (atomic_load(&region->released) || !memory_alive(&region->memory))
     return error_set(HAUL_ESTALE, 0, remote->name, "the local region was released|");
   return error_set(atomic_load(&remote->link->ended), 0, remote->link->name, "%s|connect again",
@@ -89,8 +97,8 @@ static inline bool is_sound(const struct haul_remote *remote, const struct haul_
          !atomic_load_explicit(&remote->link->ended, memory_order_relaxed);
 }
 
-static int check_options(const struct haul_transfer_options *given,
-                         struct haul_transfer_options *options) {
+int transfer_check_options(const struct haul_transfer_options *given,
+                           struct haul_transfer_options *options) {
   *options = no_options;
   if (!given)
     return 0;
@@ -249,7 +257,7 @@ static int start(struct haul_remote *remote, struct haul_region *region,
     return bad_call(remote, region, pieces, count, operation);
   int code = check_pieces(remote, region, pieces, count, &bytes);
   if (code == 0)
-    code = check_options(given, &options);
+    code = transfer_check_options(given, &options);
   if (code == 0)
     code = remote_route(remote, &region->memory, operation, bytes, &options, &path);
   if (code)
@@ -260,6 +268,8 @@ static int start(struct haul_remote *remote, struct haul_region *region,
                                     count, bytes, operation);
     if (code == 0 && out)
       return immediate(remote, region, bytes, count, operation, path, called, &options, out);
+    if (code < 0)
+      error_about(remote->name);
     if (code <= 0)
       return code;
   }

@@ -24,6 +24,7 @@ void transfer_fail(struct haul_transfer *transfer, int code) {
   if (!atomic_compare_exchange_strong(&transfer->failure, &none, code))
     return;
   struct haul_error *error = alloc_zero(1, sizeof *error);
+  error_about(transfer->remote->name);
   if (error)
     error_save(error);
   atomic_store(&transfer->error, error);

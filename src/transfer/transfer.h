@@ -58,7 +58,7 @@ int remote_route(struct haul_remote *remote, const struct memory *local,
 /* All of them, with costs and reasons; returns how many, at most HAUL_PATHS_MAX. `chosen`: the one
  * taken, or -1. */
 size_t remote_paths(struct haul_remote *remote, const struct memory *local,
-                    enum haul_operation operation, uint64_t bytes,
+                    enum haul_operation operation, uint64_t bytes, uint64_t pieces,
                     const struct haul_transfer_options *options, int chosen,
                     struct haul_path *paths);
 
@@ -133,7 +133,15 @@ struct haul_transfer {
   struct plan plan;
 };
 
-/* transfer.c, for start.c. */
+/* start.c */
+/* Completes and checks what a caller gave, which may be NULL. HAUL_EINVAL. */
+int transfer_check_options(const struct haul_transfer_options *given,
+                           struct haul_transfer_options *options);
+/* HAUL_EINVAL for another node's region, HAUL_EACCESS. */
+int transfer_check_rights(const struct haul_remote *remote, const struct haul_region *region,
+                          enum haul_operation operation);
+
+/* transfer.c, for start.c */
 /* Hands the work to the best path: 0, or why there is none. */
 int transfer_post(struct haul_transfer *transfer, struct work *work);
 void transfer_work_done(struct work *work, int code); /* what a work's `done` is */

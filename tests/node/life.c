@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -125,6 +126,7 @@ static void an_address_in_use_is_refused(void **state) {
   snprintf(file, sizeof file, "unix:///tmp/haul-test-%d", (int)getpid());
   assert_works(haul_node_listen(one, "tcp://127.0.0.1:0"));
   assert_works(haul_node_address(one, 0, address, sizeof address));
+  assert_fails(HAUL_EINVAL, haul_node_address(one, 0, address, strlen(address)));
   assert_fails(HAUL_EADDRINUSE, haul_node_listen(two, address));
   assert_works(haul_node_listen(one, file));
   assert_fails(HAUL_EADDRINUSE, haul_node_listen(two, file));
@@ -138,6 +140,20 @@ static void an_address_in_use_is_refused(void **state) {
   assert_int_equal(access(file + 7, F_OK), -1);
   assert_works(haul_node_listen(two, file));
   haul_node_close(two);
+}
+
+static void a_file_that_is_no_socket_is_left_alone(void **state) {
+  (void)state;
+  struct haul_node *node = open_node();
+  struct stat status;
+  char path[] = "/tmp/haul-test-XXXXXX", address[64];
+  close(mkstemp(path));
+  snprintf(address, sizeof address, "unix://%s", path);
+  assert_fails(HAUL_EADDRINUSE, haul_node_listen(node, address));
+  assert_non_null(strstr(haul_error_last()->text, "no socket"));
+  assert_true(stat(path, &status) == 0 && S_ISREG(status.st_mode));
+  unlink(path);
+  haul_node_close(node);
 }
 
 static void a_socket_file_left_behind_is_replaced(void **state) {
@@ -581,6 +597,7 @@ int main(int argc, char **argv) {
       TEST(addresses_that_cannot_be_listened_on_are_refused),
       TEST(what_is_not_loopback_is_refused_unless_asked_for),
       TEST(an_address_in_use_is_refused),
+      TEST(a_file_that_is_no_socket_is_left_alone),
       TEST(a_socket_file_left_behind_is_replaced),
       TEST(a_node_moves_in_every_way),
       TEST(the_descriptor_alone_drives_a_caller),

@@ -61,9 +61,12 @@ static void impossible_names_are_refused(void **state) {
   char text[300];
   memset(text, 'n', sizeof text);
   text[256] = '\0';
-  static const char *const bad[] = {"", " ", "a b", "tab\t", "line\n", "\x7f", "\x01"};
-  for (size_t i = 0; i < COUNT(bad); i++)
+  static const char *const bad[] = {"",       " ",    "a b",  "tab\t",
+                                    "line\n", "\x7f", "\x01", "w\xc3\xa4rme"};
+  for (size_t i = 0; i < COUNT(bad); i++) {
     assert_fails(HAUL_EINVAL, haul_region_publish(t.region, bad[i], BOTH));
+    assert_fails(HAUL_EINVAL, haul_peer_lookup(t.peer, bad[i], soon(), &(struct haul_remote *){0}));
+  }
   assert_fails(HAUL_EINVAL, haul_region_publish(t.region, NULL, BOTH));
   assert_fails(HAUL_EINVAL, haul_region_publish(t.region, text, BOTH));
   assert_fails(HAUL_EINVAL, haul_region_publish(NULL, "name", BOTH));
@@ -123,6 +126,7 @@ static void a_name_can_be_taken_back_and_given_again(void **state) {
     struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
     options.only = ways[i];
     assert_fails(HAUL_ESTALE, haul_write(before, local, &piece, 1, &options, NULL));
+    assert_string_equal(haul_error_last()->object, "name");
     assert_works(haul_write(after, local, &piece, 1, &options, NULL));
   }
   pattern_check(haul_region_address(t.region), 4096, 1);
@@ -287,6 +291,38 @@ static void explain_orders_the_paths(void **state) {
   assert_int_equal(count, 2);
   assert_fails(HAUL_EINVAL, haul_explain(local, remote, 3, 1, NULL, paths, &count));
   assert_fails(HAUL_EINVAL, haul_explain(NULL, remote, HAUL_OP_READ, 1, NULL, paths, &count));
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  options.only = "pigeon";
+  assert_fails(HAUL_EINVAL, haul_explain(local, remote, HAUL_OP_READ, 1, &options, paths, &count));
+  haul_remote_release(remote);
+  assert_works(haul_region_publish(t.region, "to-read", HAUL_READ));
+  assert_works(haul_peer_lookup(t.peer, "to-read", soon(), &remote));
+  assert_fails(HAUL_EACCESS, haul_explain(local, remote, HAUL_OP_WRITE, 1, NULL, paths, &count));
+  haul_remote_release(remote);
+  haul_region_release(local);
+}
+
+static unsigned kernel_copies(struct haul_region *local, struct haul_remote *remote,
+                              enum haul_operation operation, uint64_t length) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_path path;
+  options.only = "tcp";
+  assert_works(haul_explain(local, remote, operation, length, &options, &path, &(size_t){1}));
+  assert_string_equal(path.name, "tcp");
+  return path.copies_kernel;
+}
+
+/* Large writes pass pages to the socket; what is smaller is copied there too. */
+static void explain_counts_what_small_writes_cost(void **state) {
+  (void)state;
+  struct haul_remote *remote;
+  struct haul_region *local = region_make(t.user, KIND_HOST, 1 << 20);
+  assert_works(haul_region_publish(t.region, "name", BOTH));
+  assert_works(haul_peer_lookup(t.peer, "name", soon(), &remote));
+  assert_int_equal(kernel_copies(local, remote, HAUL_OP_WRITE, 1 << 20), 1);
+  assert_int_equal(kernel_copies(local, remote, HAUL_OP_WRITE, 4096), 2);
+  assert_int_equal(kernel_copies(local, remote, HAUL_OP_READ, 1 << 20), 2);
+  assert_int_equal(kernel_copies(local, remote, HAUL_OP_READ, 4096), 2);
   haul_remote_release(remote);
   haul_region_release(local);
 }
@@ -394,6 +430,7 @@ int main(int argc, char **argv) {
       TEST(a_path_that_cannot_be_taken_says_why),
       TEST(a_report_tells_the_whole_story),
       TEST(explain_orders_the_paths),
+      TEST(explain_counts_what_small_writes_cost),
       TEST(counters_count),
       TEST(released_memory_is_not_touched_again),
   };

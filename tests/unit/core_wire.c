@@ -69,6 +69,17 @@ static void strings_come_back(void **state) {
   assert_false(in.failed);
 }
 
+static void what_a_terminal_would_obey_is_not_sent(void **state) {
+  (void)state;
+  uint8_t bytes[16] = {0};
+  char text[16];
+  struct wire out = wire_over(bytes, sizeof bytes);
+  wire_put_string(&out, "a\n\033[m\377z");
+  struct wire in = wire_over(bytes, sizeof bytes);
+  wire_get_string(&in, text, sizeof text);
+  assert_string_equal(text, "a??[m?z");
+}
+
 /* `length` bytes that stand behind a length field of `claimed`. */
 static bool string_fails(unsigned claimed, const char *body, size_t length, size_t room) {
   uint8_t bytes[64] = {0};
@@ -90,6 +101,9 @@ static void bad_strings_fail_and_leave_an_empty_one(void **state) {
   assert_true(string_fails(65535, "good", 4, 64));
   assert_true(string_fails(4, "go\0d", 4, 64));
   assert_true(string_fails(1, "\0", 1, 64));
+  assert_true(string_fails(3, "\033[m", 3, 64)); /* nothing that a terminal would obey */
+  assert_true(string_fails(1, "\177", 1, 64));
+  assert_true(string_fails(2, "\302\233", 2, 64));
   assert_true(string_fails(1, "", 0, 64));
 }
 
@@ -99,6 +113,7 @@ int main(void) {
       cmocka_unit_test(an_end_that_was_passed_stays_passed),
       cmocka_unit_test(nothing_fits_into_nothing),
       cmocka_unit_test(strings_come_back),
+      cmocka_unit_test(what_a_terminal_would_obey_is_not_sent),
       cmocka_unit_test(bad_strings_fail_and_leave_an_empty_one),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -76,13 +76,14 @@ static void names_are_checked(void **state) {
   char longest[258];
   memset(longest, 'n', 257);
   longest[255] = '\0';
-  const char *const good[] = {"a", "kv/0:7", "w\xc3\xa4rme", "\"<>&", longest};
+  const char *const good[] = {"a", "kv/0:7", "\"<>&", longest};
   for (size_t i = 0; i < COUNT(good); i++)
     assert_works(exports_add(fixture->exports, fixture->region, good[i], HAUL_READ, &handle));
   char longer[258];
   memset(longer, 'n', 257);
   longer[256] = '\0';
-  const char *const bad[] = {"", " ", "a b", "a\n", "\t", "a\x7f", "\x01", longer, NULL};
+  const char *const bad[] = {"",      " ",    "a b",          "a\n",  "\t",
+                             "a\x7f", "\x01", "w\xc3\xa4rme", longer, NULL};
   for (size_t i = 0; i < COUNT(bad); i++)
     assert_fails(HAUL_EINVAL,
                  exports_add(fixture->exports, fixture->region, bad[i], HAUL_READ, &handle));
@@ -167,8 +168,8 @@ static void ranges_and_rights_are_checked(void **state) {
 
 static void lists_are_sorted_and_come_in_pages(void **state) {
   struct fixture *fixture = *state;
-  static const char *const names[] = {"m", "a", "z", "aa", "M", "b", "\xc3\xa4"};
-  static const char *const sorted[] = {"M", "a", "aa", "b", "m", "z", "\xc3\xa4"};
+  static const char *const names[] = {"m", "a", "z", "aa", "M", "b", "~"};
+  static const char *const sorted[] = {"M", "a", "aa", "b", "m", "z", "~"};
   for (size_t i = 0; i < COUNT(names); i++)
     add(fixture, names[i]);
   struct export_view views[8];

@@ -560,6 +560,9 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   /* By reference out of the source, one copy into the destination; else one at each end. */
   bool by_pages = operation == HAUL_OP_WRITE && local->view;
   estimate->copies_kernel = by_pages ? 1 : 2;
+  estimate->copies_kernel_small = by_pages ? 1 : 0;
+  estimate->small = SPLICE_MIN;
+  estimate->small_piece = SPLICE_PIECE;
   /* Starting values: loopback as bench/run tcp-write and tcp-latency show, else 25 Gb/s Ethernet.
    */
   estimate->latency_ns = (link->loopback ? 10000.0 : 30000.0) + 5000.0 * staged;

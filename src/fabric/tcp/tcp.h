@@ -123,6 +123,9 @@ struct tcp_rail {
   unsigned idle_polls;
 };
 
+#define SPLICE_MIN   65536u /* below, copying is cheaper than passing pages: bench/run tcp-write */
+#define SPLICE_PIECE 4096u  /* likewise for the pieces' average: a pipe holds pages */
+
 struct tcp_endpoint {
   struct endpoint base;
   pthread_mutex_t lock;

@@ -20,10 +20,8 @@
 #include "fabric/tcp/tcp.h"
 #include "memory/copy.h"
 
-#define SPANS_MAX    64
-#define SPLICE_MIN   65536u /* below, copying is cheaper than passing pages: bench/run tcp-write */
-#define SPLICE_PIECE 4096u  /* likewise for the pieces' average: a pipe holds pages */
-#define PUMP_MAX     (8u << 20) /* bytes before the pump lets others have the lock */
+#define SPANS_MAX 64
+#define PUMP_MAX  (8u << 20) /* bytes before the pump lets others have the lock */
 
 static uint8_t zeros[65536];
 
