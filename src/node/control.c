@@ -109,11 +109,19 @@ static bool is_answer(enum control_type type) {
   return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_PING;
 }
 
+/* Without them the peer waits to the end of its patience, or for ever. */
+static bool is_awaited(enum control_type type) {
+  return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_CREDIT;
+}
+
 int control_send(struct haul_peer *peer, enum control_type type, uint32_t request, const void *body,
                  size_t length) {
   struct outgoing *frame = new_frame(type, request, length);
-  if (!frame)
+  if (!frame) {
+    if (is_awaited(type))
+      peer_doom(peer, HAUL_ENOMEM, "no memory for what it waits for");
     return HAUL_ENOMEM;
+  }
   if (length > 0)
     memcpy(frame->bytes + CONTROL_HEAD, body, length);
   pthread_mutex_lock(&peer->send_lock);

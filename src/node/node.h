@@ -174,7 +174,8 @@ struct haul_peer *peer_by_token(struct haul_node *node, const uint8_t token[16])
 /* control.c */
 int control_parse(const uint8_t head[CONTROL_HEAD], struct control_frame *frame);
 void control_receive(struct haul_peer *peer); /* with the loop's lock */
-/* Queues and sends; any time. HAUL_EPEER, HAUL_ENOMEM. `tag` goes before the bytes of a message. */
+/* Queues and sends; any time. HAUL_EPEER, HAUL_ENOMEM: then the peer is dropped if it waits for the
+ * frame. `tag` goes before the bytes of a message. */
 int control_send(struct haul_peer *peer, enum control_type type, uint32_t request, const void *body,
                  size_t length);
 int control_send_message(struct haul_peer *peer, uint64_t tag, const void *bytes, size_t length);
