@@ -229,7 +229,7 @@ static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
     if (peer->base.initiator || peer->ready)
       return HAUL_EPROTO;
     peer->ready = true;
-    message_event(peer, HAUL_PEER_JOINED);
+    message_event(peer, &peer->joined);
     return 0;
   case CONTROL_GOODBYE:
     peer_doom(peer, HAUL_EPEER, "the peer closed the connection");
