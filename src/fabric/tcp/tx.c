@@ -31,8 +31,10 @@ static uint8_t zeros[65536];
 
 static struct tcp_job *new_job(uint8_t type, uint32_t head, size_t extra) {
   struct tcp_job *job = alloc_zero(1, sizeof *job + head + extra);
-  if (!job)
+  if (!job) {
+    error_memory("frame");
     return NULL;
+  }
   list_init(&job->link);
   job->type = type;
   job->head = head;
@@ -65,10 +67,8 @@ struct tcp_job *job_request(const struct work *work, uint64_t request) {
   bool write = work->operation == HAUL_OP_WRITE;
   uint32_t head = FRAME_HEADER + work->count * FRAME_PIECE;
   struct tcp_job *job = new_job(write ? FRAME_WRITE : FRAME_READ, head, 0);
-  if (!job) {
-    error_memory("frame");
+  if (!job)
     return NULL;
-  }
   struct frame frame = {.type = job->type,
                         .flags = work->checksum ? FRAME_CHECKSUM : 0,
                         .count = (uint16_t)work->count,
