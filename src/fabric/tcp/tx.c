@@ -172,8 +172,7 @@ bool job_abandon(struct tcp_job *job, int32_t status) {
     job->slot->job = NULL;
   job->slot = NULL;
   if (job->sent == 0) {
-    if (job->copy.to && atomic_load(&job->copy.status) > 0)
-      job->region->memory.provider->copy_cancel(&job->copy);
+    job_end_copy(job);
     unqueue(job);
     job_free(job);
     return true;
