@@ -109,11 +109,19 @@ static bool is_answer(enum control_type type) {
   return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_PING;
 }
 
+/* Without them the peer waits to the end of its patience, or for ever. */
+static bool is_awaited(enum control_type type) {
+  return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_CREDIT;
+}
+
 int control_send(struct haul_peer *peer, enum control_type type, uint32_t request, const void *body,
                  size_t length) {
   struct outgoing *frame = new_frame(type, request, length);
-  if (!frame)
+  if (!frame) {
+    if (is_awaited(type))
+      peer_doom(peer, HAUL_ENOMEM, "no memory for what it waits for");
     return HAUL_ENOMEM;
+  }
   if (length > 0)
     memcpy(frame->bytes + CONTROL_HEAD, body, length);
   pthread_mutex_lock(&peer->send_lock);
@@ -221,7 +229,7 @@ static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
     if (peer->base.initiator || peer->ready)
       return HAUL_EPROTO;
     peer->ready = true;
-    message_event(peer, HAUL_PEER_JOINED);
+    message_event(peer, &peer->joined);
     return 0;
   case CONTROL_GOODBYE:
     peer_doom(peer, HAUL_EPEER, "the peer closed the connection");

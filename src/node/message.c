@@ -18,16 +18,33 @@ static void enqueue(struct haul_node *node, struct incoming *message) {
   loop_news(node->loop);
 }
 
-void message_event(struct haul_peer *peer, int kind) {
-  struct haul_node *node = peer->node;
-  if (!node->config.peer_events || node_is_closed(node))
+static struct incoming *new_event(int kind) {
+  struct incoming *event = alloc_zero(1, sizeof *event);
+  if (event)
+    event->kind = kind;
+  return event;
+}
+
+int message_make_events(struct haul_peer *peer) {
+  if (!peer->node->config.peer_events)
+    return 0;
+  peer->joined = new_event(HAUL_PEER_JOINED);
+  peer->left = new_event(HAUL_PEER_LEFT);
+  return peer->joined && peer->left ? 0 : error_memory("peer events");
+}
+
+void message_free_events(struct haul_peer *peer) {
+  alloc_free(peer->joined);
+  alloc_free(peer->left);
+}
+
+void message_event(struct haul_peer *peer, struct incoming **event) {
+  struct incoming *message = *event;
+  if (!message || node_is_closed(peer->node))
     return;
-  struct incoming *message = alloc_zero(1, sizeof *message);
-  if (!message)
-    return;
-  message->kind = kind;
+  *event = NULL;
   message->peer = haul_peer_retain(peer);
-  enqueue(node, message);
+  enqueue(peer->node, message);
 }
 
 struct incoming *message_begin(struct haul_peer *peer, uint64_t tag, size_t length, int *code) {

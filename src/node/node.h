@@ -87,6 +87,8 @@ struct haul_peer {
   char companion[64];
   struct address address; /* initiator: to dial more */
   char address_text[160];
+  /* Its events until they are queued; NULL: not wanted. */
+  struct incoming *joined, *left;
 
   pthread_mutex_t doom_lock; /* the two below */
   int doom;                  /* link.fail was called: drop it */
@@ -174,7 +176,8 @@ struct haul_peer *peer_by_token(struct haul_node *node, const uint8_t token[16])
 /* control.c */
 int control_parse(const uint8_t head[CONTROL_HEAD], struct control_frame *frame);
 void control_receive(struct haul_peer *peer); /* with the loop's lock */
-/* Queues and sends; any time. HAUL_EPEER, HAUL_ENOMEM. `tag` goes before the bytes of a message. */
+/* Queues and sends; any time. HAUL_EPEER, HAUL_ENOMEM: then the peer is dropped if it waits for the
+ * frame. `tag` goes before the bytes of a message. */
 int control_send(struct haul_peer *peer, enum control_type type, uint32_t request, const void *body,
                  size_t length);
 int control_send_message(struct haul_peer *peer, uint64_t tag, const void *bytes, size_t length);
@@ -193,7 +196,11 @@ int names_on_list(struct haul_peer *peer, uint32_t request, const uint8_t *body,
 void names_withdraw(struct haul_node *node, struct haul_region *region);
 
 /* message.c */
-void message_event(struct haul_peer *peer, int kind);
+/* A peer's events are made with the peer, so that none is lost for want of memory. */
+int message_make_events(struct haul_peer *peer);
+void message_free_events(struct haul_peer *peer);
+/* Queues one of the two, where the application wants events. */
+void message_event(struct haul_peer *peer, struct incoming **event);
 /* A message of `length` bytes begins: NULL for want of memory, with *code; or when the peer exceeds
  * its window, with HAUL_EPROTO. */
 struct incoming *message_begin(struct haul_peer *peer, uint64_t tag, size_t length, int *code);

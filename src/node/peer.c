@@ -24,6 +24,7 @@ void peer_unref(struct haul_peer *peer) {
   link_destroy_endpoints(&peer->base);
   if (peer->message)
     alloc_free(peer->message);
+  message_free_events(peer);
   control_clear(peer);
   pthread_mutex_destroy(&peer->send_lock);
   pthread_mutex_destroy(&peer->doom_lock);
@@ -138,7 +139,9 @@ int peer_new(struct haul_node *node, int fd, const uint8_t boot[16], const char 
   peer->fd = fd;
   peer->closed = true; /* until peer_start */
   peer->credit = credit;
-  int code = link_create_endpoints(link);
+  int code = message_make_events(peer);
+  if (code == 0)
+    code = link_create_endpoints(link);
   if (code) {
     peer_unref(peer);
     return code;
@@ -194,7 +197,7 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason) {
   pthread_mutex_unlock(&peer->send_lock);
   fail_requests(peer, code, reason);
   if (peer->ready)
-    message_event(peer, HAUL_PEER_LEFT);
+    message_event(peer, &peer->left);
   loop_news(node->loop);
   if (listed) {
     node->peer_count--;

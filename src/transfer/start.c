@@ -115,12 +115,13 @@ int transfer_check_options(const struct haul_transfer_options *given,
 
 /* ---- Posting ---- */
 
-/* One block: the transfer, its works, its pieces. */
+/* One block: the transfer, its works, its pieces, and room to say why it failed. */
 static struct haul_transfer *new_transfer(struct haul_remote *remote, struct haul_region *region,
                                           enum haul_operation operation, size_t works,
                                           size_t pieces) {
+  size_t room = works > 0 ? sizeof(struct haul_error) : 0;
   struct haul_transfer *transfer = alloc_zero(1, sizeof *transfer + works * sizeof(struct work) +
-                                                     pieces * sizeof(struct haul_piece));
+                                                     pieces * sizeof(struct haul_piece) + room);
   if (!transfer) {
     error_memory("transfer");
     return NULL;
@@ -134,6 +135,8 @@ static struct haul_transfer *new_transfer(struct haul_remote *remote, struct hau
   transfer->operation = operation;
   transfer->plan.works = (struct work *)(void *)(transfer + 1);
   transfer->plan.pieces = (struct haul_piece *)(void *)(transfer->plan.works + works);
+  if (room > 0)
+    transfer->room = (struct haul_error *)(void *)(transfer->plan.pieces + pieces);
   atomic_store(&transfer->refs, 1);
   atomic_fetch_add(&remote->refs, 1);
   return transfer;

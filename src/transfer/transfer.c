@@ -14,7 +14,6 @@ void transfer_put(struct haul_transfer *transfer) {
   if (atomic_fetch_sub(&transfer->refs, 1) != 1)
     return;
   remote_put(transfer->remote);
-  alloc_free(atomic_load(&transfer->error));
   alloc_free(transfer);
 }
 
@@ -23,11 +22,9 @@ void transfer_fail(struct haul_transfer *transfer, int code) {
   int none = 0;
   if (!atomic_compare_exchange_strong(&transfer->failure, &none, code))
     return;
-  struct haul_error *error = alloc_zero(1, sizeof *error);
   error_about(transfer->remote->name);
-  if (error)
-    error_save(error);
-  atomic_store(&transfer->error, error);
+  error_save(transfer->room);
+  atomic_store(&transfer->error, transfer->room);
   atomic_fetch_add_explicit(&transfer->owner->failed, 1, memory_order_relaxed);
 }
 

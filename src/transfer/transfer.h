@@ -122,7 +122,8 @@ struct haul_transfer {
   _Atomic uint32_t retries;
   _Atomic int path;                 /* index of the transport */
   _Atomic bool posting;             /* the call that started it still hands out works */
-  struct haul_error *_Atomic error; /* of the first failure; NULL: no memory for it */
+  struct haul_error *room;          /* for `error`; none where it was complete at once */
+  struct haul_error *_Atomic error; /* of the first failure, once it is told */
   struct haul_transfer_options options;
   enum haul_operation operation;
   bool immediate;  /* complete when the call returned: never was in a list */

@@ -13,12 +13,17 @@
 #include "core/sys.h"
 
 static atomic_uint requests;
-static unsigned refused;
+static atomic_uint refused;    /* 0: none */
+static atomic_bool refuses_on; /* and every one after it */
 static struct alloc_ops alloc_before;
 static struct sys_ops sys_before;
 
 static bool refuse(void) {
-  return atomic_fetch_add(&requests, 1) + 1 == refused;
+  unsigned first = atomic_load(&refused);
+  if (first == 0)
+    return false;
+  unsigned number = atomic_fetch_add(&requests, 1) + 1;
+  return number == first || (number > first && atomic_load(&refuses_on));
 }
 
 static void *refusing_calloc(size_t count, size_t size) {
@@ -44,21 +49,33 @@ static void *refusing_mmap(void *address, size_t length, int protection, int fla
   return MAP_FAILED;
 }
 
-void seams_refuse(unsigned n) {
+/* Before any thread starts, and for good: threads of nodes call these while a test goes on. */
+static __attribute__((constructor)) void install(void) {
   alloc_before = alloc_ops;
   sys_before = sys_ops;
-  refused = n;
-  atomic_store(&requests, 0);
   alloc_ops.calloc = refusing_calloc;
   alloc_ops.realloc = refusing_realloc;
   sys_ops.memfd_create = refusing_memfd_create;
   sys_ops.mmap = refusing_mmap;
 }
 
+static void start(unsigned n, bool on) {
+  atomic_store(&requests, 0);
+  atomic_store(&refuses_on, on);
+  atomic_store(&refused, n);
+}
+
+void seams_refuse(unsigned n) {
+  start(n, false);
+}
+
+void seams_refuse_from(unsigned n) {
+  start(n, true);
+}
+
 bool seams_restore(void) {
-  alloc_ops = alloc_before;
-  sys_ops = sys_before;
-  return atomic_load(&requests) >= refused;
+  unsigned first = atomic_exchange(&refused, 0);
+  return atomic_load(&requests) >= first;
 }
 
 unsigned open_descriptors(void) {

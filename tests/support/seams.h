@@ -4,7 +4,8 @@
  *
  *   for (unsigned n = 1; seams_refuse(n), status = attempt(), seams_restore(); n++)
  *     assert that status is an error and nothing leaked;
- */
+ *
+ * Threads may run meanwhile: their requests are counted too. */
 #ifndef HAUL_TESTS_SEAMS_H
 #define HAUL_TESTS_SEAMS_H
 
@@ -13,6 +14,8 @@
 /* From now on the n-th request fails: memory with NULL, a memfd with EMFILE, a mapping with ENOMEM.
  */
 void seams_refuse(unsigned n);
+/* The same for the n-th and all after it. */
+void seams_refuse_from(unsigned n);
 /* Ends that; true if a request was refused. */
 bool seams_restore(void);
 

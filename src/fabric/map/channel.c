@@ -329,6 +329,24 @@ static int on_record(struct map_endpoint *endpoint) {
   return HAUL_EPROTO;
 }
 
+/* What a read brought, as a code: HAUL_EPATH where the channel ended. */
+static int check_read(ssize_t got, bool many) {
+  if (got == -EPROTO)
+    return error_set(HAUL_ELIMIT, EMFILE, NULL, "no descriptor left for what the peer shares|");
+  if (got <= 0)
+    return HAUL_EPATH;
+  return many ? HAUL_EPROTO : 0;
+}
+
+/* What this process lacks closes this path alone; all else is the peer's fault. */
+static void break_channel(struct map_endpoint *endpoint, int code) {
+  if (code == HAUL_ENOMEM || code == HAUL_ELIMIT || code == HAUL_ESYSTEM)
+    endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
+  else if (code != HAUL_EPATH)
+    endpoint->base.link->fail(endpoint->base.link, HAUL_EPROTO, "nonsense on the map channel");
+  channel_stop(endpoint, HAUL_EPATH);
+}
+
 /* One read; false when there is nothing more now or the channel ended. */
 static bool read_some(struct map_endpoint *endpoint) {
   int descriptors[SOCK_DESCRIPTORS_MAX];
@@ -344,7 +362,7 @@ static bool read_some(struct map_endpoint *endpoint) {
     else
       endpoint->inbox_descriptors[endpoint->inbox_count++] = descriptors[i];
   }
-  int code = got > 0 && !many ? 0 : HAUL_EPROTO;
+  int code = check_read(got, many);
   if (code == 0) {
     endpoint->inbox_length += (size_t)got;
     atomic_store_explicit(&endpoint->base.link->heard, clock_now(), memory_order_relaxed);
@@ -356,9 +374,7 @@ static bool read_some(struct map_endpoint *endpoint) {
   }
   if (code == 0)
     return true;
-  if (got > 0)
-    endpoint->base.link->fail(endpoint->base.link, HAUL_EPROTO, "nonsense on the map channel");
-  channel_stop(endpoint, HAUL_EPATH);
+  break_channel(endpoint, code);
   return false;
 }
 

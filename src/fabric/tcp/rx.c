@@ -20,26 +20,24 @@
 #define BUDGET     (8u << 20) /* bytes before others get their turn */
 #define READ_AHEAD (FRAME_TRAILER + FRAME_HEADER + FRAME_PIECE)
 
-static void nonsense(struct tcp_rail *rail, const char *what) {
+static void break_rail(struct tcp_rail *rail, int code, const char *what) {
   char reason[160];
   struct link *link = rail->endpoint->base.link;
   snprintf(reason, sizeof reason, "%s on tcp rail %u", what, rail->index);
   rail->broken = true;
-  link->fail(link, HAUL_EPROTO, reason);
+  link->fail(link, code, reason);
+}
+
+static void nonsense(struct tcp_rail *rail, const char *what) {
+  break_rail(rail, HAUL_EPROTO, what);
+}
+
+/* The rail cannot go on: the peer would wait for ever. */
+static void no_memory(struct tcp_rail *rail, const char *what) {
+  break_rail(rail, HAUL_ENOMEM, what);
 }
 
 /* ---- Answers ---- */
-
-/* Queues an answer to a request of the peer's; `job` may be NULL for want of memory, and then the
- * rail cannot go on: the peer would wait for ever. */
-static void submit_answer(struct tcp_rail *rail, struct tcp_job *job) {
-  if (!job) {
-    nonsense(rail, "no memory for an answer");
-    return;
-  }
-  job->rail = rail;
-  job_submit(job);
-}
 
 /* ACKs are queued and sent by the pump that follows the reading, so that many share a call, and one
  * may share it with what the application sends next (tcp.c, poll_rail). */
@@ -52,7 +50,7 @@ void rail_answer(struct tcp_rail *rail, uint64_t request, int32_t status) {
     job_enqueue(job);
     atomic_store_explicit(&rail->unsent, true, memory_order_relaxed);
   } else {
-    nonsense(rail, "no memory for an answer");
+    no_memory(rail, "no memory for an answer");
   }
   pthread_mutex_unlock(&endpoint->lock);
 }
@@ -124,23 +122,33 @@ static void on_write(struct tcp_rail *rail) {
   start_payload(rail);
 }
 
-static void on_read(struct tcp_rail *rail) {
+/* Takes over the region, unless it fails. */
+static int send_data(struct tcp_rail *rail, struct haul_region *region) {
   struct tcp_endpoint *endpoint = rail->endpoint;
+  pthread_mutex_lock(&endpoint->lock);
+  struct tcp_job *job = job_data(&rail->frame, rail->pieces, region);
+  if (job) {
+    job->rail = rail;
+    job_submit(job);
+  }
+  pthread_mutex_unlock(&endpoint->lock);
+  return job ? 0 : haul_error_last()->code;
+}
+
+static void on_read(struct tcp_rail *rail) {
   struct haul_region *region = NULL;
   if (!owe(rail))
     return;
   int code = find_region(rail, HAUL_OP_READ, &region);
-  if (code) {
-    rail_answer(rail, rail->frame.request, code);
-    return;
+  if (code == 0) {
+    code = send_data(rail, region);
+    if (code)
+      region_put(region);
   }
-  pthread_mutex_lock(&endpoint->lock);
-  struct tcp_job *job = job_data(&rail->frame, rail->pieces, region);
-  if (!job)
-    region_put(region);
-  submit_answer(rail, job);
-  pthread_mutex_unlock(&endpoint->lock);
-  atomic_fetch_add_explicit(&endpoint->base.counters.served, 1, memory_order_relaxed);
+  if (code)
+    rail_answer(rail, rail->frame.request, code);
+  else
+    atomic_fetch_add_explicit(&rail->endpoint->base.counters.served, 1, memory_order_relaxed);
 }
 
 static void end_work(struct tcp_endpoint *endpoint, struct work *work, int code) {
@@ -448,7 +456,7 @@ static bool consume(struct tcp_rail *rail) {
   if (needs_stage(rail))
     return false;
   if (!payload_from_inbox(rail)) {
-    nonsense(rail, "no memory for a payload that is refused");
+    no_memory(rail, "no memory for a payload that is refused");
     return false;
   }
   return rail->state != RX_PAYLOAD;

@@ -83,6 +83,12 @@ static int advance_source(struct tcp_job *job) {
   }
 }
 
+void job_end_copy(struct tcp_job *job) {
+  if (job->copy.to)
+    job->region->memory.provider->copy_cancel(&job->copy);
+  job->copy.to = NULL;
+}
+
 bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent) {
   bool moved = false;
   *urgent = false;
@@ -102,8 +108,7 @@ bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent) {
     if (status > 0)
       continue;
     moved = true;
-    if (job->copy.to)
-      job->region->memory.provider->copy_cancel(&job->copy); /* its last wake may be on its way */
+    job_end_copy(job);
     if (status < 0) {
       struct tcp_rail *rail = job->rail;
       job_fail(job, status);

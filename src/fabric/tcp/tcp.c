@@ -323,8 +323,7 @@ static void clear_rail(struct tcp_rail *rail, struct list *works) {
     struct tcp_job *job = list_entry(item, struct tcp_job, link);
     endpoint->owed -= job->type == FRAME_ACK || job->type == FRAME_DATA;
     job->queued = false;
-    if (job->copy.to && atomic_load(&job->copy.status) > 0)
-      job->region->memory.provider->copy_cancel(&job->copy);
+    job_end_copy(job);
     job_free(job);
   }
   rail->queued = 0;

@@ -183,6 +183,9 @@ void rail_answer(struct tcp_rail *rail, uint64_t request, int32_t status);
 struct stage *stage_take(struct tcp_endpoint *endpoint, struct stage *stages);
 bool stages_busy(const struct stage *stages);
 void stages_release(struct stage *stages);
+/* Ends the copy of the job's source, if there is one; also after its end, as its wake may still be
+ * on its way to the loop. */
+void job_end_copy(struct tcp_job *job);
 bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent);  /* with the lock */
 bool stage_landings(struct tcp_endpoint *endpoint, bool *urgent); /* with the loop's lock */
 

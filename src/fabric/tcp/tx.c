@@ -29,8 +29,10 @@ static uint8_t zeros[65536];
 
 static struct tcp_job *new_job(uint8_t type, uint32_t head, size_t extra) {
   struct tcp_job *job = alloc_zero(1, sizeof *job + head + extra);
-  if (!job)
+  if (!job) {
+    error_memory("frame");
     return NULL;
+  }
   list_init(&job->link);
   job->type = type;
   job->head = head;
@@ -63,10 +65,8 @@ struct tcp_job *job_request(const struct work *work, uint64_t request) {
   bool write = work->operation == HAUL_OP_WRITE;
   uint32_t head = FRAME_HEADER + work->count * FRAME_PIECE;
   struct tcp_job *job = new_job(write ? FRAME_WRITE : FRAME_READ, head, 0);
-  if (!job) {
-    error_memory("frame");
+  if (!job)
     return NULL;
-  }
   struct frame frame = {.type = job->type,
                         .flags = work->checksum ? FRAME_CHECKSUM : 0,
                         .count = (uint16_t)work->count,
@@ -170,8 +170,7 @@ bool job_abandon(struct tcp_job *job, int32_t status) {
     job->slot->job = NULL;
   job->slot = NULL;
   if (job->sent == 0) {
-    if (job->copy.to && atomic_load(&job->copy.status) > 0)
-      job->region->memory.provider->copy_cancel(&job->copy);
+    job_end_copy(job);
     unqueue(job);
     job_free(job);
     return true;
