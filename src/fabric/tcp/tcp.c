@@ -38,6 +38,7 @@ static struct slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *request) {
   endpoint->next_slot = (endpoint->next_slot + 1) % TCP_WINDOW;
   endpoint->busy_slots++;
   slot->busy = true;
+  slot->answering = false;
   slot->job = NULL;
   slot->work = NULL;
   return slot;
@@ -50,18 +51,27 @@ static void slot_free(struct tcp_endpoint *endpoint, struct slot *slot) {
   endpoint->busy_slots--;
 }
 
-bool slot_find(struct tcp_endpoint *endpoint, uint64_t request, struct work **work) {
-  pthread_mutex_lock(&endpoint->lock);
-  struct slot *slot = slot_of(endpoint, request);
+/* What may be answered on this rail: not before it was sent whole. With the lock. */
+static struct slot *slot_waiting(struct tcp_rail *rail, uint64_t request, bool answering) {
+  struct slot *slot = slot_of(rail->endpoint, request);
+  return slot && !slot->job && slot->rail == rail && slot->answering == answering ? slot : NULL;
+}
+
+bool slot_answer(struct tcp_rail *rail, uint64_t request, struct work **work) {
+  pthread_mutex_lock(&rail->endpoint->lock);
+  struct slot *slot = slot_waiting(rail, request, false);
   *work = slot ? slot->work : NULL;
-  pthread_mutex_unlock(&endpoint->lock);
+  if (slot)
+    slot->answering = true;
+  pthread_mutex_unlock(&rail->endpoint->lock);
   return slot != NULL;
 }
 
-bool slot_take(struct tcp_endpoint *endpoint, uint64_t request, struct work **work) {
+bool slot_take(struct tcp_rail *rail, uint64_t request, bool data, struct work **work) {
+  struct tcp_endpoint *endpoint = rail->endpoint;
   pthread_mutex_lock(&endpoint->lock);
-  struct slot *slot = slot_of(endpoint, request);
-  bool found = slot && !slot->job; /* answered before it was sent whole: nonsense */
+  struct slot *slot = slot_waiting(rail, request, data);
+  bool found = slot != NULL;
   *work = found ? slot->work : NULL;
   if (found) {
     slot_free(endpoint, slot);
