@@ -3,14 +3,20 @@
  * is touched only while a transfer is on its way, and nobody waits for ever. */
 #include "support/check.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "core/sys.h"
 #include "core/wire.h"
+#include "fabric/map/map.h"
 #include "fabric/tcp/frame.h"
 #include "support/owner.h"
 #include "support/raw.h"
@@ -26,6 +32,9 @@ static struct {
   struct haul_peer *peer;
   struct haul_remote *remote;
   int listener, control, rails[2];
+  int channel; /* of `map`, where there is one */
+  struct shm board, hazards;
+  int hazards_of_node;
 } at;
 
 static haul_deadline soon(void) {
@@ -39,13 +48,15 @@ static void *connect_node(void *argument) {
   return NULL;
 }
 
-static int take_connection(void) {
+static int take_connection(bool same_host) {
   struct hello hello;
   struct welcome welcome = {.version = PROTOCOL_HIGHEST,
                             .lowest = PROTOCOL_LOWEST,
                             .highest = PROTOCOL_HIGHEST,
                             .name = "raw",
                             .message_window = 1 << 20};
+  if (same_host)
+    boot_id(welcome.boot);
   int fd = raw_accept(at.listener);
   assert_true(fd >= 0 && raw_welcome(fd, &hello, &welcome));
   return fd;
@@ -65,8 +76,67 @@ static void answer_lookup(void) {
   assert_true(raw_control(at.control, CONTROL_FOUND, 1, body, sizeof body - wire_left(&wire)));
 }
 
-static int start(void **state) {
-  (void)state;
+/* ---- A map channel; the owner is in the node's own process, so that it can be attached to ---- */
+
+static const uint64_t nonce = 77;
+static uint8_t private_memory[LENGTH];
+
+static void start_record(uint8_t record[MAP_RECORD], struct wire *wire, uint32_t type,
+                         uint32_t request) {
+  memset(record, 0, MAP_RECORD);
+  *wire = wire_over(record, MAP_RECORD);
+  wire_put32(wire, 0x50414d48u); /* "HMAP" */
+  wire_put32(wire, type);
+  wire_put32(wire, request);
+}
+
+/* The next record; the descriptors in it are kept for the test. */
+static void take_record(uint8_t record[MAP_RECORD]) {
+  int descriptors[SOCK_DESCRIPTORS_MAX];
+  size_t count;
+  ssize_t got;
+  while ((got = sock_receive_record(at.channel, record, MAP_RECORD, descriptors, &count)) ==
+         -EAGAIN)
+    nanosleep(&(struct timespec){0, MS}, NULL);
+  assert_int_equal(got, MAP_RECORD);
+  if (count > 0) {
+    close(descriptors[0]);
+    at.hazards_of_node = descriptors[1];
+  }
+}
+
+static void greet(void) {
+  uint8_t record[MAP_RECORD];
+  struct wire wire;
+  void *board;
+  take_record(record);
+  assert_works(shm_create("raw-board", 4096, &at.board));
+  assert_works(shm_create("raw-hazards", sizeof(struct hazards), &at.hazards));
+  assert_works(shm_map(at.board.fd, &at.board, PROT_READ | PROT_WRITE, NULL, &board));
+  ((uint32_t *)board)[EXPORT_SLOT(HANDLE)] = EXPORT_STAMP(HANDLE);
+  munmap(board, at.board.length);
+  start_record(record, &wire, 1, 0);
+  wire_put64(&wire, (uint64_t)(uintptr_t)&nonce);
+  wire_put64(&wire, nonce);
+  wire_put32(&wire, 1024);
+  wire_put_bytes(&wire, at.board.footer->capability, 16);
+  wire_put64(&wire, sizeof(struct hazards));
+  wire_put_bytes(&wire, at.hazards.footer->capability, 16);
+  const int ours[] = {at.board.fd, at.hazards.fd};
+  assert_int_equal(sock_send_record(at.channel, record, sizeof record, ours, 2), 0);
+}
+
+static void answer_request(void) {
+  uint8_t record[MAP_RECORD];
+  struct wire wire;
+  take_record(record);
+  start_record(record, &wire, 3, 1);
+  wire_put32(&wire, 2); /* to be attached */
+  wire_put64(&wire, (uint64_t)(uintptr_t)private_memory);
+  assert_int_equal(sock_send_record(at.channel, record, sizeof record, NULL, 0), 0);
+}
+
+static void start_over(bool same_host) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   pthread_t thread;
   config.tcp_rails = 2;
@@ -75,11 +145,28 @@ static int start(void **state) {
   at.listener = raw_listen(ADDRESS);
   assert_works(haul_node_open(&config, &at.node));
   pthread_create(&thread, NULL, connect_node, NULL);
-  at.control = take_connection();
-  at.rails[0] = take_connection();
-  at.rails[1] = take_connection();
+  at.control = take_connection(same_host);
+  if (same_host) {
+    at.channel = take_connection(same_host);
+    greet();
+  }
+  at.rails[0] = take_connection(same_host);
+  at.rails[1] = take_connection(same_host);
   answer_lookup();
+  if (same_host)
+    answer_request();
   pthread_join(thread, NULL);
+}
+
+static int start(void **state) {
+  (void)state;
+  start_over(false);
+  return 0;
+}
+
+static int start_with_map(void **state) {
+  (void)state;
+  start_over(true);
   return 0;
 }
 
@@ -94,6 +181,14 @@ static int end(void **state) {
   close(at.listener);
   unsetenv("HAUL_SIM_LATENCY_NS");
   return 0;
+}
+
+static int end_with_map(void **state) {
+  close(at.channel);
+  close(at.hazards_of_node);
+  shm_close(&at.board);
+  shm_close(&at.hazards);
+  return end(state);
 }
 
 /* ---- Answers to a READ ---- */
@@ -199,16 +294,58 @@ static void an_answer_on_another_rail_ends_the_peer(void **state) {
   region_drop(region, KIND_HOST);
 }
 
+/* ---- Hazards ---- */
+
+static _Atomic int written = 1;
+
+static void *write_a_little(void *argument) {
+  struct haul_piece piece = {0, 0, 4096};
+  atomic_store(&written, haul_write(at.remote, argument, &piece, 1, NULL, NULL));
+  return NULL;
+}
+
+/* The cells are the node's: to be read by the owner, and no reason to wait whatever is in them. An
+ * owner of the same user can open them for writing all the same. */
+static void cells_that_the_owner_takes_keep_nobody_waiting(void **state) {
+  (void)state;
+  char path[64];
+  void *cells;
+  pthread_t thread;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  assert_true(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, at.hazards_of_node, 0) ==
+              MAP_FAILED);
+  snprintf(path, sizeof path, "/proc/self/fd/%d", at.hazards_of_node);
+  int writable = open(path, O_RDWR | O_CLOEXEC);
+  assert_true(writable >= 0);
+  cells = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, writable, 0);
+  memset(cells, 0x11, sizeof(struct hazards));
+  region_fill(at.node, region, 0, LENGTH, 8);
+  pthread_create(&thread, NULL, write_a_little, region);
+  haul_deadline until = soon();
+  while (atomic_load(&written) == 1)
+    if (haul_deadline_in(0) > until)
+      fail_msg("a write of 4 KiB waits for a cell");
+  pthread_join(thread, NULL);
+  assert_int_equal(atomic_load(&written), 0);
+  assert_memory_equal(private_memory, haul_region_address(region), 4096);
+  munmap(cells, 4096);
+  close(writable);
+  region_drop(region, KIND_HOST);
+}
+
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
 #define WITH_OWNER(test)                                                                           \
   { #test, test, start, end, NULL }
+#define WITH_MAP(test)                                                                             \
+  { #test, test, start_with_map, end_with_map, NULL }
   const struct CMUnitTest tests[] = {
       WITH_OWNER(a_refusal_in_the_middle_of_the_data_ends_the_peer),
       WITH_OWNER(data_on_two_rails_ends_the_peer),
       WITH_OWNER(a_refusal_behind_data_that_lands_ends_the_peer),
       WITH_OWNER(an_answer_on_another_rail_ends_the_peer),
+      WITH_MAP(cells_that_the_owner_takes_keep_nobody_waiting),
   };
   return cmocka_run_group_tests_name("raw owner", tests, NULL, NULL);
 }

@@ -45,14 +45,27 @@ void attach_try(struct map_endpoint *endpoint, uint64_t nonce_address, uint64_t 
     endpoint->may_attach = true;
 }
 
-static _Atomic uint64_t *take_cell(struct map_endpoint *endpoint, uint64_t handle) {
-  for (unsigned i = 0;; i = (i + 1) % HAZARDS) {
-    uint64_t nobody = 0;
-    if (atomic_compare_exchange_strong(&endpoint->hazards->cell[i], &nobody, handle))
-      return &endpoint->hazards->cell[i];
-    if (i == HAZARDS - 1)
+_Static_assert(HAZARDS == 64, "a bit of `taken` for each");
+
+static unsigned take_cell(struct map_endpoint *endpoint, uint64_t handle) {
+  uint64_t taken = atomic_load(&endpoint->taken);
+  for (;;) {
+    if (taken == UINT64_MAX) {
       sched_yield(); /* each cell is held for one copy of at most WORK_BYTES_MAX */
+      taken = atomic_load(&endpoint->taken);
+      continue;
+    }
+    unsigned cell = (unsigned)__builtin_ctzll(~taken);
+    if (atomic_compare_exchange_weak(&endpoint->taken, &taken, taken | (uint64_t)1 << cell)) {
+      atomic_store(&endpoint->hazards->cell[cell], handle);
+      return cell;
+    }
   }
+}
+
+static void give_cell(struct map_endpoint *endpoint, unsigned cell) {
+  atomic_store(&endpoint->hazards->cell[cell], 0);
+  atomic_fetch_and(&endpoint->taken, ~((uint64_t)1 << cell));
 }
 
 static int copy_error(int system, const struct map_endpoint *endpoint) {
@@ -67,7 +80,7 @@ static int copy_error(int system, const struct map_endpoint *endpoint) {
 
 int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding, uint64_t remote,
                 void *local, uint64_t length, enum haul_operation operation) {
-  _Atomic uint64_t *cell = take_cell(endpoint, binding->handle);
+  unsigned cell = take_cell(endpoint, binding->handle);
   int code = 0;
   uint64_t done = 0;
   while (code == 0 && done < length) {
@@ -86,7 +99,7 @@ int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding
     else
       done += (uint64_t)moved;
   }
-  atomic_store(cell, 0);
+  give_cell(endpoint, cell);
   return code;
 }
 

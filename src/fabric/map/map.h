@@ -18,8 +18,8 @@
 #define MAP_RECORD 384 /* bytes of every record on the channel */
 #define HAZARDS    64  /* cross-memory copies that one process has under way towards one peer */
 
-/* Shared read-write, made by the side that copies, read by the side whose private memory it is: a
- * cell holds the handle of the region that a copy is touching, or 0. */
+/* Made and written by the side that copies, read by the side whose private memory it is: a cell
+ * holds the handle of the region that a copy is touching, or 0. */
 struct hazards {
   _Atomic uint64_t cell[HAZARDS];
 };
@@ -48,7 +48,8 @@ struct map_endpoint {
   /* Ours. */
   struct shm hazards_shm;
   struct hazards *hazards;
-  uint64_t nonce; /* what the peer reads to try cross-memory attach */
+  _Atomic uint64_t taken; /* a bit for each cell in use; what stands in the cells is not asked */
+  uint64_t nonce;         /* what the peer reads to try cross-memory attach */
 
   _Atomic uint32_t active;  /* copies under way in copier threads */
   struct list engine_tasks; /* engine.c; lock of the node's map_node */
