@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -136,10 +137,12 @@ static void answer_request(void) {
   assert_int_equal(sock_send_record(at.channel, record, sizeof record, NULL, 0), 0);
 }
 
+static unsigned rails;
+
 static void start_over(bool same_host) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   pthread_t thread;
-  config.tcp_rails = 2;
+  config.tcp_rails = rails;
   config.liveness_ns = BOUND;
   setenv("HAUL_SIM_LATENCY_NS", "300000000", 1);
   at.listener = raw_listen(ADDRESS);
@@ -150,16 +153,24 @@ static void start_over(bool same_host) {
     at.channel = take_connection(same_host);
     greet();
   }
-  at.rails[0] = take_connection(same_host);
-  at.rails[1] = take_connection(same_host);
+  for (unsigned i = 0; i < rails; i++)
+    at.rails[i] = take_connection(same_host);
   answer_lookup();
   if (same_host)
     answer_request();
   pthread_join(thread, NULL);
 }
 
+static int start_one_rail(void **state) {
+  (void)state;
+  rails = 1;
+  start_over(false);
+  return 0;
+}
+
 static int start(void **state) {
   (void)state;
+  rails = 2;
   start_over(false);
   return 0;
 }
@@ -175,8 +186,8 @@ static int end(void **state) {
   haul_remote_release(at.remote);
   haul_peer_close(at.peer);
   haul_node_close(at.node);
-  close(at.rails[0]);
-  close(at.rails[1]);
+  for (unsigned i = 0; i < rails; i++)
+    close(at.rails[i]);
   close(at.control);
   close(at.listener);
   unsetenv("HAUL_SIM_LATENCY_NS");
@@ -294,6 +305,64 @@ static void an_answer_on_another_rail_ends_the_peer(void **state) {
   region_drop(region, KIND_HOST);
 }
 
+/* ---- Sources that cannot be read ---- */
+
+/* Reads what comes on the rail, and says yes to each WRITE that was sent whole. */
+static void *take_writes(void *argument) {
+  static uint8_t payload[FRAME_PAYLOAD_MAX];
+  uint8_t head[FRAME_HEADER], rest[FRAME_PIECES_MAX * FRAME_PIECE];
+  struct frame frame;
+  struct frame_trailer trailer;
+  const char *what;
+  (void)argument;
+  while (raw_receive(at.rails[0], head, sizeof head) && frame_parse(head, &frame, &what) == 0 &&
+         raw_receive(at.rails[0], rest, (size_t)frame.count * FRAME_PIECE) &&
+         raw_receive(at.rails[0], payload, frame.payload) &&
+         raw_receive(at.rails[0], rest, FRAME_TRAILER) &&
+         frame_parse_trailer(rest, &trailer, &what) == 0) {
+    frame_pack(
+        &(struct frame){.type = FRAME_ACK, .request = frame.request, .status = trailer.status},
+        head);
+    raw_send(at.rails[0], head, sizeof head);
+  }
+  return NULL;
+}
+
+static void an_unreadable_source_is_the_fault_of_its_transfer_alone(void **state) {
+  (void)state;
+  const size_t half = LENGTH / 2;
+  struct haul_region *good = region_make(at.node, KIND_HOST, LENGTH), *bad;
+  struct haul_piece whole = {0, 0, LENGTH}, small = {0, 0, 512}, hole = {half, 0, 512};
+  struct haul_transfer *before[64], *broken[3], *after;
+  pthread_t thread;
+  uint8_t *memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_works(haul_region_wrap(at.node, memory, LENGTH, &bad));
+  mprotect(memory + half, half, PROT_NONE);
+  for (size_t i = 0; i < COUNT(before); i++) /* more than the socket takes */
+    assert_works(haul_write(at.remote, good, i % 2 ? &small : &whole, 1, NULL, &before[i]));
+  assert_works(haul_write(at.remote, bad, &whole, 1, NULL, &broken[0]));
+  assert_works(haul_write(at.remote, bad, &hole, 1, NULL, &broken[1]));
+  assert_works(haul_write(at.remote, good, &small, 1, NULL, &after));
+  assert_works(haul_write(at.remote, bad, &hole, 1, NULL, &broken[2]));
+  pthread_create(&thread, NULL, take_writes, NULL);
+  for (size_t i = 0; i < COUNT(before); i++) {
+    assert_works(haul_transfer_wait(before[i], soon()));
+    haul_transfer_release(before[i]);
+  }
+  assert_works(haul_transfer_wait(after, soon()));
+  haul_transfer_release(after);
+  for (size_t i = 0; i < COUNT(broken); i++) {
+    assert_fails(HAUL_EINVAL, haul_transfer_wait(broken[i], soon()));
+    haul_transfer_release(broken[i]);
+  }
+  assert_works(haul_peer_status(at.peer));
+  shutdown(at.rails[0], SHUT_RDWR);
+  pthread_join(thread, NULL);
+  haul_region_release(bad);
+  munmap(memory, LENGTH);
+  region_drop(good, KIND_HOST);
+}
+
 /* ---- Hazards ---- */
 
 static _Atomic int written = 1;
@@ -338,6 +407,8 @@ int main(int argc, char **argv) {
     return owner_main();
 #define WITH_OWNER(test)                                                                           \
   { #test, test, start, end, NULL }
+#define WITH_ONE_RAIL(test)                                                                        \
+  { #test, test, start_one_rail, end, NULL }
 #define WITH_MAP(test)                                                                             \
   { #test, test, start_with_map, end_with_map, NULL }
   const struct CMUnitTest tests[] = {
@@ -345,6 +416,7 @@ int main(int argc, char **argv) {
       WITH_OWNER(data_on_two_rails_ends_the_peer),
       WITH_OWNER(a_refusal_behind_data_that_lands_ends_the_peer),
       WITH_OWNER(an_answer_on_another_rail_ends_the_peer),
+      WITH_ONE_RAIL(an_unreadable_source_is_the_fault_of_its_transfer_alone),
       WITH_MAP(cells_that_the_owner_takes_keep_nobody_waiting),
   };
   return cmocka_run_group_tests_name("raw owner", tests, NULL, NULL);
