@@ -201,7 +201,8 @@ void link_connect(struct link *link, haul_deadline until);
 void link_stop(struct link *link, int code);
 void link_destroy_endpoints(struct link *link);
 
-/* Closes an endpoint with a reason, for the transports. */
+/* Closes an endpoint with a reason, for the transports; from any thread. The first reason stands.
+ */
 void endpoint_shut(struct endpoint *endpoint, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

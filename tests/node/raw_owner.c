@@ -177,6 +177,7 @@ static int start(void **state) {
 
 static int start_with_map(void **state) {
   (void)state;
+  rails = 1;
   start_over(true);
   return 0;
 }
@@ -402,6 +403,69 @@ static void cells_that_the_owner_takes_keep_nobody_waiting(void **state) {
   region_drop(region, KIND_HOST);
 }
 
+/* ---- Attaching that stops working ---- */
+
+static int refuse_with;
+
+static ssize_t refuse_to_attach(pid_t pid, const struct iovec *local, unsigned long locals,
+                                const struct iovec *remote, unsigned long remotes,
+                                unsigned long flags) {
+  (void)pid, (void)local, (void)locals, (void)remote, (void)remotes, (void)flags;
+  errno = refuse_with;
+  return -1;
+}
+
+/* One on the spot, one that is posted. */
+static void write_twice(struct haul_region *region, struct haul_transfer *transfers[2]) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece small = {0, 0, 512}, whole = {0, 0, LENGTH};
+  options.deadline = soon();
+  options.flags = HAUL_CHECKSUM;
+  assert_works(haul_write(at.remote, region, &whole, 1, &options, &transfers[0]));
+  assert_works(haul_write(at.remote, region, &small, 1, NULL, &transfers[1]));
+}
+
+static void where_attaching_is_forbidden_meanwhile_another_path_is_taken(void **state) {
+  (void)state;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  struct haul_transfer *transfers[2];
+  struct haul_report report = HAUL_REPORT_INIT;
+  struct sys_ops before = sys_ops;
+  pthread_t thread;
+  refuse_with = EPERM;
+  sys_ops.vm_write = refuse_to_attach;
+  pthread_create(&thread, NULL, take_writes, NULL);
+  write_twice(region, transfers);
+  for (unsigned i = 0; i < 2; i++) {
+    assert_works(haul_transfer_wait(transfers[i], soon()));
+    assert_works(haul_transfer_report(transfers[i], &report));
+    assert_string_equal(report.paths[0].name, "tcp");
+    assert_non_null(strstr(report.paths[1].reason, "cross-memory attach broke"));
+    assert_true(report.retries <= 1);
+    haul_transfer_release(transfers[i]);
+  }
+  sys_ops = before;
+  shutdown(at.rails[0], SHUT_RDWR);
+  pthread_join(thread, NULL);
+  region_drop(region, KIND_HOST);
+}
+
+static void memory_that_cannot_be_reached_fails_the_transfer(void **state) {
+  (void)state;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  struct haul_piece small = {0, 0, 512}, whole = {0, 0, LENGTH};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct sys_ops before = sys_ops;
+  refuse_with = EFAULT;
+  sys_ops.vm_write = refuse_to_attach;
+  options.flags = HAUL_CHECKSUM;
+  assert_fails(HAUL_EINVAL, haul_write(at.remote, region, &small, 1, NULL, NULL));
+  assert_fails(HAUL_EINVAL, haul_write(at.remote, region, &whole, 1, &options, NULL));
+  sys_ops = before;
+  assert_works(haul_write(at.remote, region, &small, 1, NULL, NULL));
+  region_drop(region, KIND_HOST);
+}
+
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
@@ -418,6 +482,8 @@ int main(int argc, char **argv) {
       WITH_OWNER(an_answer_on_another_rail_ends_the_peer),
       WITH_ONE_RAIL(an_unreadable_source_is_the_fault_of_its_transfer_alone),
       WITH_MAP(cells_that_the_owner_takes_keep_nobody_waiting),
+      WITH_MAP(where_attaching_is_forbidden_meanwhile_another_path_is_taken),
+      WITH_MAP(memory_that_cannot_be_reached_fails_the_transfer),
   };
   return cmocka_run_group_tests_name("raw owner", tests, NULL, NULL);
 }

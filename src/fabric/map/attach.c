@@ -68,14 +68,17 @@ static void give_cell(struct map_endpoint *endpoint, unsigned cell) {
   atomic_fetch_and(&endpoint->taken, ~((uint64_t)1 << cell));
 }
 
-static int copy_error(int system, const struct map_endpoint *endpoint) {
+/* What broke stays broken: a path that is not closed would be taken again and again. */
+static int copy_error(int system, struct map_endpoint *endpoint) {
+  const char *peer = endpoint->base.link->name;
   if (system == ESRCH)
-    return error_set(HAUL_EPEER, system, endpoint->base.link->name, "the peer's process is gone|");
-  return error_set(
-      HAUL_EPATH, system, endpoint->base.link->name,
-      "cross-memory attach broke: %s|the peer's memory may have been unmapped under its "
-      "region; release the region first",
-      strerror(system ? system : EFAULT));
+    return error_set(HAUL_EPEER, system, peer, "the peer's process is gone|");
+  if (system == 0 || system == EFAULT)
+    return error_set(HAUL_EINVAL, EFAULT, peer,
+                     "memory of one of the two sides cannot be reached|it may have been unmapped "
+                     "under its region; release the region first");
+  endpoint_shut(&endpoint->base, "cross-memory attach broke: %s", strerror(system));
+  return error_set(HAUL_EPATH, system, peer, "%s|", endpoint->base.reason);
 }
 
 int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding, uint64_t remote,
