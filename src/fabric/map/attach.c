@@ -10,7 +10,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include <xxhash.h>
 
@@ -125,16 +124,12 @@ int attach_checksum(struct map_endpoint *endpoint, const struct map_binding *bin
   return code;
 }
 
-bool attach_quiesce(const struct map_endpoint *endpoint, uint64_t handle, int64_t until) {
+bool attach_touches(const struct map_endpoint *endpoint, uint64_t handle) {
   if (!endpoint->peer_hazards)
-    return true;
+    return false;
   atomic_thread_fence(memory_order_seq_cst); /* after the board's word was cleared */
-  for (unsigned i = 0; i < HAZARDS; i++) {
-    while (atomic_load(&endpoint->peer_hazards->cell[i]) == handle) {
-      if (clock_now() >= until)
-        return false;
-      nanosleep(&(struct timespec){0, 20000}, NULL);
-    }
-  }
-  return true;
+  for (unsigned i = 0; i < HAZARDS; i++)
+    if (atomic_load(&endpoint->peer_hazards->cell[i]) == handle)
+      return true;
+  return false;
 }

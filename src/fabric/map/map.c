@@ -304,13 +304,9 @@ static void unbind(struct endpoint *base, void *bound) {
   alloc_free(binding);
 }
 
-static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region *region) {
-  struct map_endpoint *endpoint = (struct map_endpoint *)base;
-  if (region->memory.shareable)
-    return; /* mapped by the peer: it keeps the pages, we never use them again */
-  if (!attach_quiesce(endpoint, handle,
-                      clock_after(clock_now(), base->link->fabric->config->liveness_ns)))
-    base->link->fail(base->link, HAUL_EPEER, "it did not end a copy within the liveness bound");
+/* What the peer mapped it keeps, and we never use those pages again. */
+static bool touches(struct endpoint *base, uint64_t handle, const struct haul_region *region) {
+  return !region->memory.shareable && attach_touches((struct map_endpoint *)base, handle);
 }
 
 /* ---- The node's share ---- */
@@ -400,5 +396,5 @@ const struct transport map_transport = {
     .post = post,
     .cancel = cancel,
     .help = help,
-    .revoke = withdraw,
+    .touches = touches,
 };

@@ -84,8 +84,8 @@ int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding
                 void *local, uint64_t length, enum haul_operation operation);
 int attach_checksum(struct map_endpoint *endpoint, const struct map_binding *binding,
                     uint64_t remote, uint64_t length, uint64_t *sum);
-/* Waits until no copy of the peer's touches the region behind `handle`, or until `until`. */
-bool attach_quiesce(const struct map_endpoint *endpoint, uint64_t handle, int64_t until);
+/* Whether a copy of the peer's touches the region behind `handle`. */
+bool attach_touches(const struct map_endpoint *endpoint, uint64_t handle);
 
 /* map.c: the whole work, by the CPU; 0 or a code with the detail. */
 int map_run(struct work *work);
