@@ -134,6 +134,7 @@ static int now(struct endpoint *base, const struct remote_key *key, void *bound,
 static void post(struct endpoint *base, struct work *work) {
   struct map_node *node = map_node_of(base);
   const struct provider *engine = NULL;
+  work->state = NULL;
   enum copy_by by =
       who(work->binding, &work->region->memory, work->operation == HAUL_OP_WRITE, &engine);
   if (!atomic_load(&base->open))

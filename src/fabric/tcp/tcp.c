@@ -107,6 +107,7 @@ struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int 
 static void start_work(struct tcp_endpoint *endpoint, struct work *work) {
   uint64_t request;
   struct tcp_rail *rail = idlest_rail(endpoint);
+  work->state = NULL;
   if (!rail) {
     work->done(work, error_set(HAUL_EPATH, 0, endpoint->base.link->name, "no rail is left|"));
     return;
@@ -137,12 +138,14 @@ static void post(struct endpoint *base, struct work *work) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   work->state = NULL;
   pthread_mutex_lock(&endpoint->lock);
-  if (!atomic_load(&base->open))
+  if (!atomic_load(&base->open)) {
     work->done(work, error_set(HAUL_EPATH, 0, base->link->name, "%s|", base->reason));
-  else if (endpoint->busy_slots < TCP_WINDOW && list_empty(&endpoint->pending))
+  } else if (endpoint->busy_slots < TCP_WINDOW && list_empty(&endpoint->pending)) {
     start_work(endpoint, work);
-  else
+  } else {
+    work->state = &endpoint->pending; /* until it has a slot or has ended */
     list_append(&endpoint->pending, &work->link);
+  }
   pthread_mutex_unlock(&endpoint->lock);
 }
 
@@ -178,16 +181,13 @@ static void cancel(struct endpoint *base, struct work *work, int code) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   bool ended = false;
   pthread_mutex_lock(&endpoint->lock);
-  struct slot *slot = work->state;
-  if (!slot) {
-    list_each_safe(item, &endpoint->pending) {
-      if (item == &work->link) {
-        list_remove(item);
-        ended = true;
-      }
-    }
-  } else if (slot->busy && slot->work == work) {
-    ended = slot_abandon(endpoint, slot, code) != NULL;
+  if (work->state == &endpoint->pending) {
+    list_remove(&work->link);
+    work->state = NULL;
+    ended = true;
+  } else if (work->state) {
+    struct slot *slot = work->state;
+    ended = slot->busy && slot->work == work && slot_abandon(endpoint, slot, code);
   }
   pthread_mutex_unlock(&endpoint->lock);
   if (!ended)
@@ -396,6 +396,7 @@ void rail_close(struct tcp_rail *rail, int code) {
             "there? its log says more");
   for (struct list *item; (item = list_take(&works));) {
     struct work *work = list_entry(item, struct work, link);
+    work->state = NULL;
     work->done(work, code);
   }
   loop_news(endpoint->base.link->fabric->loop);
