@@ -406,6 +406,8 @@ static void cells_that_the_owner_takes_keep_nobody_waiting(void **state) {
 /* ---- Attaching that stops working ---- */
 
 static int refuse_with;
+static ssize_t (*vm_write)(pid_t, const struct iovec *, unsigned long, const struct iovec *,
+                           unsigned long, unsigned long);
 
 static ssize_t refuse_to_attach(pid_t pid, const struct iovec *local, unsigned long locals,
                                 const struct iovec *remote, unsigned long remotes,
@@ -430,8 +432,8 @@ static void where_attaching_is_forbidden_meanwhile_another_path_is_taken(void **
   struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
   struct haul_transfer *transfers[2];
   struct haul_report report = HAUL_REPORT_INIT;
-  struct sys_ops before = sys_ops;
   pthread_t thread;
+  vm_write = sys_ops.vm_write;
   refuse_with = EPERM;
   sys_ops.vm_write = refuse_to_attach;
   pthread_create(&thread, NULL, take_writes, NULL);
@@ -444,7 +446,7 @@ static void where_attaching_is_forbidden_meanwhile_another_path_is_taken(void **
     assert_true(report.retries <= 1);
     haul_transfer_release(transfers[i]);
   }
-  sys_ops = before;
+  sys_ops.vm_write = vm_write;
   shutdown(at.rails[0], SHUT_RDWR);
   pthread_join(thread, NULL);
   region_drop(region, KIND_HOST);
@@ -455,13 +457,13 @@ static void memory_that_cannot_be_reached_fails_the_transfer(void **state) {
   struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
   struct haul_piece small = {0, 0, 512}, whole = {0, 0, LENGTH};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  struct sys_ops before = sys_ops;
+  vm_write = sys_ops.vm_write;
   refuse_with = EFAULT;
   sys_ops.vm_write = refuse_to_attach;
   options.flags = HAUL_CHECKSUM;
   assert_fails(HAUL_EINVAL, haul_write(at.remote, region, &small, 1, NULL, NULL));
   assert_fails(HAUL_EINVAL, haul_write(at.remote, region, &whole, 1, &options, NULL));
-  sys_ops = before;
+  sys_ops.vm_write = vm_write;
   assert_works(haul_write(at.remote, region, &small, 1, NULL, NULL));
   region_drop(region, KIND_HOST);
 }
