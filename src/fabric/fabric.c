@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -104,9 +105,13 @@ void link_destroy_endpoints(struct link *link) {
 }
 
 void endpoint_shut(struct endpoint *endpoint, const char *format, ...) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   va_list arguments;
+  pthread_mutex_lock(&lock);
   va_start(arguments, format);
-  vsnprintf(endpoint->reason, sizeof endpoint->reason, format, arguments);
+  if (!endpoint->reason[0])
+    vsnprintf(endpoint->reason, sizeof endpoint->reason, format, arguments);
   va_end(arguments);
   atomic_store(&endpoint->open, false);
+  pthread_mutex_unlock(&lock);
 }

@@ -192,10 +192,14 @@ struct transport {
   /* Works that a waiting thread can do a part of; returns whether it did. No slot: none. */
   bool (*help)(struct fabric *fabric);
 
-  /* The region behind `handle` was withdrawn from peers (the table of exports has forgotten it).
-   * Returns when the peer's works touch it no more; with the lock; bounded as the contract of
-   * haul_region_release says. */
+  /* The region behind `handle` was withdrawn from peers (the table of exports has forgotten it):
+   * ends what works of the peer do with it here; with the lock, does not block. No slot: nothing to
+   * end. */
   void (*revoke)(struct endpoint *endpoint, uint64_t handle, struct haul_region *region);
+  /* Whether a work of the peer's may still touch it; with the lock, does not block. Who withdraws
+   * asks until none does, as long as the contract of haul_region_release says. No slot: revoke
+   * ended all. */
+  bool (*touches)(struct endpoint *endpoint, uint64_t handle, const struct haul_region *region);
 };
 
 /* ---- fabric.c: the list ---- */
@@ -228,7 +232,8 @@ static inline void endpoint_count(struct endpoint *endpoint, enum haul_operation
                             memory_order_relaxed);
 }
 
-/* Closes an endpoint with a reason, for the transports. */
+/* Closes an endpoint with a reason, for the transports; from any thread. The first reason stands.
+ */
 void endpoint_shut(struct endpoint *endpoint, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -73,8 +73,9 @@ static void on_control(struct handshake *handshake, const struct hello *hello) {
   struct haul_node *node = handshake->node;
   struct haul_peer *peer;
   struct welcome welcome;
-  if (node->peer_count >= node->config.max_peers) {
-    refuse(handshake, HAUL_ELIMIT, "it has as many peers as its max_peers allows");
+  if (node->peer_count + message_departed_count(node) >= node->config.max_peers) {
+    refuse(handshake, HAUL_ELIMIT,
+           "it has as many peers as its max_peers allows, with those that left unread messages");
     return;
   }
   if (peer_new(node, handshake->fd, hello->boot, hello->name, handshake->local, handshake->loopback,

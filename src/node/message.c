@@ -14,6 +14,7 @@
 static void enqueue(struct haul_node *node, struct incoming *message) {
   pthread_mutex_lock(&node->inbox_lock);
   list_append(&node->inbox, &message->link);
+  message->peer->queued++;
   pthread_mutex_unlock(&node->inbox_lock);
   loop_news(node->loop);
 }
@@ -45,6 +46,21 @@ void message_event(struct haul_peer *peer, struct incoming **event) {
   *event = NULL;
   message->peer = haul_peer_retain(peer);
   enqueue(peer->node, message);
+}
+
+void message_departed(struct haul_peer *peer) {
+  struct haul_node *node = peer->node;
+  pthread_mutex_lock(&node->inbox_lock);
+  peer->departed = peer->queued > 0;
+  node->departed += peer->departed;
+  pthread_mutex_unlock(&node->inbox_lock);
+}
+
+unsigned message_departed_count(struct haul_node *node) {
+  pthread_mutex_lock(&node->inbox_lock);
+  unsigned count = node->departed;
+  pthread_mutex_unlock(&node->inbox_lock);
+  return count;
 }
 
 struct incoming *message_begin(struct haul_peer *peer, uint64_t tag, size_t length, int *code) {
@@ -121,8 +137,13 @@ static bool has_message(void *user) {
 static struct incoming *take(struct haul_node *node) {
   pthread_mutex_lock(&node->inbox_lock);
   struct list *item = list_take(&node->inbox);
+  struct incoming *message = item ? list_entry(item, struct incoming, link) : NULL;
+  if (message && --message->peer->queued == 0 && message->peer->departed) {
+    message->peer->departed = false;
+    node->departed--;
+  }
   pthread_mutex_unlock(&node->inbox_lock);
-  return item ? list_entry(item, struct incoming, link) : NULL;
+  return message;
 }
 
 HAUL_API int haul_message_receive(haul_node *node, struct haul_message *message,

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
@@ -37,16 +38,44 @@ static void revoke_everywhere(struct haul_node *node, uint64_t handle, struct ha
   list_each(item, &node->peers) {
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
     for (size_t i = 0; transport_at(i); i++)
-      transport_at(i)->revoke(peer->base.endpoints[i], handle, region);
+      if (transport_at(i)->revoke)
+        transport_at(i)->revoke(peer->base.endpoints[i], handle, region);
   }
 }
 
+/* Whether a peer still touches the region; those that do are dropped when it is `late`. With the
+ * loop's lock. */
+static bool is_touched(struct haul_node *node, uint64_t handle, const struct haul_region *region,
+                       bool late) {
+  bool touched = false;
+  list_each(item, &node->peers) {
+    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+    for (size_t i = 0; transport_at(i); i++) {
+      const struct transport *transport = transport_at(i);
+      if (!transport->touches || !transport->touches(peer->base.endpoints[i], handle, region))
+        continue;
+      touched = true;
+      if (late)
+        peer_doom(peer, HAUL_EPEER, "it did not end a copy within the liveness bound");
+    }
+  }
+  return touched;
+}
+
+/* Between two looks the others are served. */
 static int withdraw(struct haul_node *node, struct haul_region *region, const char *name) {
   uint64_t handle;
+  int64_t until = clock_after(clock_now(), node->config.liveness_ns);
   loop_lock(node->loop);
   int code = exports_remove(node->exports, region, name, &handle);
   if (code == 0)
     revoke_everywhere(node, handle, region);
+  for (bool late = false; code == 0 && is_touched(node, handle, region, late) && !late;) {
+    loop_unlock(node->loop);
+    nanosleep(&(struct timespec){0, 20000}, NULL);
+    late = clock_now() >= until;
+    loop_lock(node->loop);
+  }
   loop_unlock(node->loop);
   return code;
 }

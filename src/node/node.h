@@ -107,6 +107,8 @@ struct haul_peer {
   uint32_t next_request;
   size_t unread;     /* bytes and costs of its messages in the inbox; inbox_lock */
   size_t credit_due; /* taken out and not told yet; inbox_lock */
+  unsigned queued;   /* its messages and events in the inbox; inbox_lock */
+  bool departed;     /* it left with some of them there; inbox_lock */
 
   /* Sending. */
   pthread_mutex_t send_lock; /* the rest */
@@ -147,6 +149,7 @@ struct haul_node {
   struct poller poller; /* drops what is to be dropped */
   pthread_mutex_t inbox_lock;
   struct list inbox;
+  unsigned departed; /* peers that left and have something in the inbox; inbox_lock */
 };
 
 #define MESSAGE_WINDOW(node) ((uint32_t)(node)->config.message_window)
@@ -201,6 +204,10 @@ int message_make_events(struct haul_peer *peer);
 void message_free_events(struct haul_peer *peer);
 /* Queues one of the two, where the application wants events. */
 void message_event(struct haul_peer *peer, struct incoming **event);
+/* The peer left. Until what it sent is taken out it counts as a peer: the memory of those that
+ * come, send and go is bounded as that of those that stay. */
+void message_departed(struct haul_peer *peer);
+unsigned message_departed_count(struct haul_node *node);
 /* A message of `length` bytes begins: NULL for want of memory, with *code; or when the peer exceeds
  * its window, with HAUL_EPROTO. */
 struct incoming *message_begin(struct haul_peer *peer, uint64_t tag, size_t length, int *code);

@@ -198,6 +198,7 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason) {
   fail_requests(peer, code, reason);
   if (peer->ready)
     message_event(peer, &peer->left);
+  message_departed(peer);
   loop_news(node->loop);
   if (listed) {
     node->peer_count--;

@@ -285,6 +285,26 @@ static void canceled_transfers_leave_local_memory_alone(void **state) {
   assert_all_is_well(t.remote);
 }
 
+/* As long as one of 64 GiB: nobody is served while it is being ended. */
+static void a_long_transfer_is_canceled_at_once(void **state) {
+  (void)state;
+  bool by_engine = strcmp(t.way->only, "map") == 0 && t.way->remote == KIND_SIM;
+  const size_t count = by_engine ? 2048 : 65536;
+  struct haul_transfer *transfer;
+  struct haul_transfer_options options = by_way();
+  struct haul_piece *pieces = calloc(count, sizeof *pieces);
+  for (size_t i = 0; i < count; i++)
+    pieces[i] = (struct haul_piece){0, 0, MIB};
+  options.deadline = HAUL_FOREVER;
+  assert_works(haul_write(t.remote, t.region, pieces, count, &options, &transfer));
+  int64_t began = haul_deadline_in(0);
+  assert_works(haul_transfer_cancel(transfer));
+  assert_in_range(haul_deadline_in(0) - began, 0, 2 * S);
+  assert_int_equal(finish(transfer), HAUL_ECANCELED);
+  assert_all_is_well(t.remote);
+  free(pieces);
+}
+
 static void a_local_region_released_under_way_is_left_alone(void **state) {
   (void)state;
   struct haul_transfer_options options = by_way();
@@ -455,6 +475,7 @@ static int run_over(const struct way *way) {
       OVER_WAY(one_of_two_names_can_go),
       OVER_WAY(what_is_released_under_way_is_stale_and_untouched),
       OVER_WAY(canceled_transfers_leave_local_memory_alone),
+      OVER_WAY(a_long_transfer_is_canceled_at_once),
       OVER_WAY(a_local_region_released_under_way_is_left_alone),
       OVER_WAY(a_deadline_ends_a_transfer),
       OVER_WAY(waiting_may_end_before_the_transfer),

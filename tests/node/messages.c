@@ -338,6 +338,38 @@ static void a_stopped_peer_is_gone_after_the_liveness_bound(void **state) {
   }
 }
 
+/* What peers leave behind is bounded too: they count until their messages are taken out. */
+static void peers_that_leave_messages_unread_count_as_peers(void **state) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  struct haul_node *small;
+  struct haul_peer *peer;
+  struct haul_message message;
+  char address[160];
+  const char *own = strncmp(*state, "unix", 4) == 0 ? "unix://@haul-test-small" : *state;
+  int code = 0;
+  config.max_peers = 4;
+  assert_works(haul_node_open(&config, &small));
+  assert_works(haul_node_listen(small, own));
+  assert_works(haul_node_address(small, 0, address, sizeof address));
+  for (unsigned i = 0; i < 20 && code == 0; i++) {
+    code = haul_peer_connect(t.sender, address, soon(), &peer);
+    if (code)
+      break;
+    assert_works(haul_message_send(peer, i, "left", 4, soon()));
+    haul_peer_close(peer);
+    nanosleep(&(struct timespec){0, 50 * MS}, NULL);
+  }
+  assert_fails(HAUL_ELIMIT, code);
+  for (unsigned i = 0; i < 4; i++) {
+    assert_works(haul_message_receive(small, &message, soon()));
+    assert_int_equal(message.tag, i);
+    haul_message_release(&message);
+  }
+  assert_works(haul_peer_connect(t.sender, address, soon(), &peer));
+  haul_peer_close(peer);
+  haul_node_close(small);
+}
+
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
@@ -354,6 +386,7 @@ int main(int argc, char **argv) {
       OVER_BOTH(a_message_is_not_lost_when_its_sender_closes),
       OVER_BOTH(peers_come_and_go_in_order),
       OVER_BOTH(a_reference_keeps_the_connection),
+      OVER_BOTH(peers_that_leave_messages_unread_count_as_peers),
       cmocka_unit_test(a_message_arrives_after_the_writes_before_it),
       cmocka_unit_test(a_killed_peer_is_known_to_be_gone_before_the_liveness_bound),
       cmocka_unit_test(a_stopped_peer_is_gone_after_the_liveness_bound),

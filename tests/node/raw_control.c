@@ -3,6 +3,7 @@
 #include "support/check.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -569,6 +570,62 @@ static void a_greeting_may_be_cut_off_at_every_byte(void **state) {
   assert_unharmed();
 }
 
+#define RUDE 4
+
+static int64_t withdrawn_after;
+
+static void *withdraw(void *argument) {
+  int64_t began = haul_deadline_in(0);
+  (void)argument;
+  owner_unpublish(&serving.owner, 2, "wrapped");
+  withdrawn_after = haul_deadline_in(0) - began;
+  return NULL;
+}
+
+/* They say that they copy to private memory, and never end: what is withdrawn waits for them one
+ * liveness bound in all, and nobody else waits. */
+static void peers_that_end_no_copy_keep_nobody_else_waiting(void **state) {
+  (void)state;
+  int controls[RUDE], channels[RUDE];
+  uint64_t handle, slowest = 0;
+  struct greeting greetings[RUDE];
+  pthread_t thread;
+  for (unsigned i = 0; i < RUDE; i++) {
+    void *cells;
+    channels[i] = open_channel(&controls[i], &handle);
+    assert_int_equal(raw_lookup(controls[i], "wrapped", &handle), 0);
+    greetings[i] = good_greeting();
+    assert_works(shm_map(greetings[i].hazards.fd, &greetings[i].hazards, PROT_READ | PROT_WRITE,
+                         NULL, &cells));
+    memcpy(cells, &handle, sizeof handle);
+    munmap(cells, greetings[i].hazards.length);
+    send_greeting(channels[i], &greetings[i]);
+    ask_for(channels[i], handle);
+    assert_int_equal(next_answer(channels[i]), 2);
+  }
+  pthread_create(&thread, NULL, withdraw, NULL);
+  int64_t until = haul_deadline_in(SERVING_LIVENESS * 3 / 4);
+  while (haul_deadline_in(0) < until) {
+    int64_t began = haul_deadline_in(0);
+    for (unsigned i = 0; i < RUDE; i++)
+      raw_control(controls[i], CONTROL_PING, 0, NULL, 0);
+    struct haul_remote *remote;
+    assert_works(haul_peer_lookup(serving.peer, "host", haul_deadline_in(BOUND), &remote));
+    haul_remote_release(remote);
+    uint64_t took = (uint64_t)(haul_deadline_in(0) - began);
+    slowest = took > slowest ? took : slowest;
+  }
+  pthread_join(thread, NULL);
+  assert_in_range(slowest, 0, SERVING_LIVENESS / 2);
+  assert_in_range(withdrawn_after, 0, SERVING_LIVENESS * 2);
+  for (unsigned i = 0; i < RUDE; i++) {
+    assert_dropped(controls[i]);
+    close(channels[i]);
+    end_greeting(&greetings[i]);
+  }
+  assert_unharmed();
+}
+
 static void a_flood_of_requests_on_the_map_channel_is_bounded(void **state) {
   (void)state;
   int control;
@@ -617,6 +674,7 @@ int main(int argc, char **argv) {
       OVER_BOTH(a_second_greeting_and_gifts_end_the_channel),
       OVER_BOTH(a_greeting_may_be_cut_off_at_every_byte),
       OVER_BOTH(a_flood_of_requests_on_the_map_channel_is_bounded),
+      OVER_BOTH(peers_that_end_no_copy_keep_nobody_else_waiting),
   };
   return cmocka_run_group_tests_name("raw control", tests, NULL, NULL);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "support/raw.h"
 
-#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,16 +31,13 @@ int raw_connect(const char *text) {
   return fd;
 }
 
-int raw_listen(char *text, size_t size) {
+int raw_listen(const char *text) {
   struct address address;
-  assert_works(address_parse("tcp://127.0.0.1:0", &address));
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_works(address_parse(text, &address));
+  int fd = socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   limit(fd);
   if (bind(fd, (struct sockaddr *)&address.storage, address.length) != 0 || listen(fd, 16) != 0)
-    fail_msg("cannot listen");
-  address.length = sizeof address.storage;
-  getsockname(fd, (struct sockaddr *)&address.storage, &address.length);
-  address_format(&address, text, size);
+    fail_msg("cannot listen on %s", text);
   return fd;
 }
 
@@ -130,6 +126,17 @@ int raw_channel(const char *address, const struct welcome *control, const char *
     return fd;
   close(fd);
   return -1;
+}
+
+bool raw_welcome(int fd, struct hello *hello, const struct welcome *welcome) {
+  uint8_t bytes[HANDSHAKE_MAX];
+  if (!raw_receive(fd, bytes, HANDSHAKE_HEAD))
+    return false;
+  int body = hello_body(bytes);
+  if (body < 0 || !raw_receive(fd, bytes + HANDSHAKE_HEAD, (size_t)body) ||
+      hello_parse(bytes, HANDSHAKE_HEAD + (size_t)body, hello) != 0)
+    return false;
+  return raw_send(fd, bytes, welcome_pack(welcome, bytes));
 }
 
 void raw_control_head(uint8_t *head, uint16_t type, uint32_t length, uint32_t request) {

@@ -12,9 +12,11 @@
 
 /* A connection without a word said. */
 int raw_connect(const char *address);
-/* A listening socket for a node to connect to; sets its address. */
-int raw_listen(char *address, size_t size);
+/* A listening socket for a node to connect to. */
+int raw_listen(const char *address);
 int raw_accept(int listener);
+/* Takes the hello of a connection that was accepted, and answers it; false when it ended. */
+bool raw_welcome(int fd, struct hello *hello, const struct welcome *welcome);
 /* False when the other side ended the connection. */
 bool raw_send(int fd, const void *bytes, size_t length);
 bool raw_receive(int fd, void *bytes, size_t length);

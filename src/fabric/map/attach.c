@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <xxhash.h>
@@ -68,29 +67,45 @@ void attach_try(struct map_endpoint *endpoint, uint64_t nonce_address, uint64_t 
     endpoint->may_attach = true;
 }
 
-static _Atomic uint64_t *take_cell(struct map_endpoint *endpoint, uint64_t handle) {
-  for (unsigned i = 0;; i = (i + 1) % HAZARDS) {
-    uint64_t nobody = 0;
-    if (atomic_compare_exchange_strong(&endpoint->hazards->cell[i], &nobody, handle))
-      return &endpoint->hazards->cell[i];
-    if (i == HAZARDS - 1)
+_Static_assert(HAZARDS == 64, "a bit of `taken` for each");
+
+static unsigned take_cell(struct map_endpoint *endpoint, uint64_t handle) {
+  uint64_t taken = atomic_load(&endpoint->taken);
+  for (;;) {
+    if (taken == UINT64_MAX) {
       sched_yield(); /* each cell is held for one copy of at most WORK_BYTES_MAX */
+      taken = atomic_load(&endpoint->taken);
+      continue;
+    }
+    unsigned cell = (unsigned)__builtin_ctzll(~taken);
+    if (atomic_compare_exchange_weak(&endpoint->taken, &taken, taken | (uint64_t)1 << cell)) {
+      atomic_store(&endpoint->hazards->cell[cell], handle);
+      return cell;
+    }
   }
 }
 
-static int copy_error(int system, const struct map_endpoint *endpoint) {
+static void give_cell(struct map_endpoint *endpoint, unsigned cell) {
+  atomic_store(&endpoint->hazards->cell[cell], 0);
+  atomic_fetch_and(&endpoint->taken, ~((uint64_t)1 << cell));
+}
+
+/* What broke stays broken: a path that is not closed would be taken again and again. */
+static int copy_error(int system, struct map_endpoint *endpoint) {
+  const char *peer = endpoint->base.link->name;
   if (system == ESRCH)
-    return error_set(HAUL_EPEER, system, endpoint->base.link->name, "the peer's process is gone|");
-  return error_set(
-      HAUL_EPATH, system, endpoint->base.link->name,
-      "cross-memory attach broke: %s|the peer's memory may have been unmapped under its "
-      "region; release the region first",
-      strerror(system ? system : EFAULT));
+    return error_set(HAUL_EPEER, system, peer, "the peer's process is gone|");
+  if (system == 0 || system == EFAULT)
+    return error_set(HAUL_EINVAL, EFAULT, peer,
+                     "memory of one of the two sides cannot be reached|it may have been unmapped "
+                     "under its region; release the region first");
+  endpoint_shut(&endpoint->base, "cross-memory attach broke: %s", strerror(system));
+  return error_set(HAUL_EPATH, system, peer, "%s|", endpoint->base.reason);
 }
 
 int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding, uint64_t remote,
                 void *local, uint64_t length, enum haul_operation operation) {
-  _Atomic uint64_t *cell = take_cell(endpoint, binding->handle);
+  unsigned cell = take_cell(endpoint, binding->handle);
   int code = 0;
   uint64_t done = 0;
   while (code == 0 && done < length) {
@@ -113,7 +128,7 @@ int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding
     else
       done += (uint64_t)moved;
   }
-  atomic_store(cell, 0);
+  give_cell(endpoint, cell);
   return code;
 }
 
@@ -136,16 +151,12 @@ int attach_checksum(struct map_endpoint *endpoint, const struct map_binding *bin
   return code;
 }
 
-bool attach_quiesce(const struct map_endpoint *endpoint, uint64_t handle, int64_t until) {
+bool attach_touches(const struct map_endpoint *endpoint, uint64_t handle) {
   if (!endpoint->peer_hazards)
-    return true;
+    return false;
   atomic_thread_fence(memory_order_seq_cst); /* after the board's word was cleared */
-  for (unsigned i = 0; i < HAZARDS; i++) {
-    while (atomic_load(&endpoint->peer_hazards->cell[i]) == handle) {
-      if (clock_now() >= until)
-        return false;
-      nanosleep(&(struct timespec){0, 20000}, NULL);
-    }
-  }
-  return true;
+  for (unsigned i = 0; i < HAZARDS; i++)
+    if (atomic_load(&endpoint->peer_hazards->cell[i]) == handle)
+      return true;
+  return false;
 }

@@ -91,7 +91,7 @@ static int greet(struct map_endpoint *endpoint) {
   int code = exports_board(exports, &descriptors[0], &slots, capability);
   if (code)
     return code;
-  code = shm_descriptor(&endpoint->hazards_shm, true, &descriptors[1]);
+  code = shm_descriptor(&endpoint->hazards_shm, false, &descriptors[1]);
   if (code == 0) {
     struct wire wire = start_record(record, GREETING, 0);
     wire_put64(&wire, (uint64_t)(uintptr_t)&endpoint->nonce);

@@ -30,13 +30,25 @@ static struct map_endpoint *endpoint_of(const struct work *work) {
   return (struct map_endpoint *)work->endpoint;
 }
 
+/* With the lock. A work's `state` is the copier while it is in the queue, and NULL after. */
+static void enqueue(struct copier *copier, struct work *work) {
+  work->state = copier;
+  list_append(&copier->queue, &work->link);
+  atomic_fetch_add_explicit(&copier->queued, 1, memory_order_relaxed);
+}
+
+static void dequeue(struct copier *copier, struct work *work) {
+  work->state = NULL;
+  list_remove(&work->link);
+  atomic_fetch_sub_explicit(&copier->queued, 1, memory_order_relaxed);
+}
+
 /* With the lock. `active` counts it from here until `done` has returned. */
 static struct work *take(struct copier *copier) {
-  struct list *item = list_take(&copier->queue);
-  if (!item)
+  if (list_empty(&copier->queue))
     return NULL;
-  struct work *work = list_entry(item, struct work, link);
-  atomic_fetch_sub_explicit(&copier->queued, 1, memory_order_relaxed);
+  struct work *work = list_entry(copier->queue.next, struct work, link);
+  dequeue(copier, work);
   atomic_fetch_add(&endpoint_of(work)->active, 1);
   return work;
 }
@@ -134,11 +146,11 @@ void copier_post(struct copier *copier, struct work *work) {
   pthread_mutex_lock(&copier->lock);
   if (copier->ending) {
     pthread_mutex_unlock(&copier->lock);
+    work->state = NULL;
     work->done(work, error_set(HAUL_EPATH, 0, NULL, "the node is closed|"));
     return;
   }
-  list_append(&copier->queue, &work->link);
-  atomic_fetch_add_explicit(&copier->queued, 1, memory_order_relaxed);
+  enqueue(copier, work);
   start_threads(copier);
   pthread_cond_signal(&copier->more);
   bool alone = copier->started == 0;
@@ -148,13 +160,10 @@ void copier_post(struct copier *copier, struct work *work) {
 }
 
 bool copier_cancel(struct copier *copier, struct work *work) {
-  bool found = false;
   pthread_mutex_lock(&copier->lock);
-  list_each(item, &copier->queue) found |= item == &work->link;
-  if (found) {
-    list_remove(&work->link);
-    atomic_fetch_sub_explicit(&copier->queued, 1, memory_order_relaxed);
-  }
+  bool found = work->state == copier;
+  if (found)
+    dequeue(copier, work);
   pthread_mutex_unlock(&copier->lock);
   return found;
 }
@@ -163,10 +172,10 @@ void copier_drain(struct copier *copier, struct map_endpoint *endpoint, int code
   struct list mine = LIST_INIT(mine);
   pthread_mutex_lock(&copier->lock);
   list_each_safe(item, &copier->queue) {
-    if (endpoint_of(list_entry(item, struct work, link)) != endpoint)
+    struct work *work = list_entry(item, struct work, link);
+    if (endpoint_of(work) != endpoint)
       continue;
-    list_remove(item);
-    atomic_fetch_sub_explicit(&copier->queued, 1, memory_order_relaxed);
+    dequeue(copier, work);
     list_append(&mine, item);
   }
   pthread_mutex_unlock(&copier->lock);

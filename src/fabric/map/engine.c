@@ -70,6 +70,7 @@ static int verify(const struct task *task) {
 static void finish(struct task *task, int code) {
   struct work *work = task->work;
   list_remove(&task->link);
+  work->state = NULL;
   if (task->copy.to)
     task->by->copy_cancel(&task->copy); /* it has ended, but its wake may be on its way */
   alloc_free(task);
@@ -150,6 +151,7 @@ void map_engines_free(struct engines *engines) {
 
 void engine_post(struct engines *engines, const struct provider *by, struct work *work) {
   struct task *task = alloc_zero(1, sizeof *task);
+  work->state = task;
   if (!task) {
     work->done(work, error_memory("device copy"));
     return;
@@ -174,13 +176,8 @@ static void stop_task(struct task *task, int code) {
 
 void engine_cancel(struct engines *engines, struct work *work, int code) {
   pthread_mutex_lock(&engines->lock);
-  list_each_safe(item, &engines->tasks) {
-    struct task *task = list_entry(item, struct task, link);
-    if (task->work == work) {
-      stop_task(task, code);
-      break;
-    }
-  }
+  if (work->state)
+    stop_task(work->state, code);
   pthread_mutex_unlock(&engines->lock);
 }
 

@@ -122,12 +122,13 @@ static int now(struct endpoint *base, const struct remote_key *key, void *bound,
     return 1;
   int code = copy_pieces(endpoint, binding, region, pieces, count, operation, bytes);
   count_bytes(endpoint, operation, bytes, code);
-  return code;
+  return code == HAUL_EPATH ? 1 : code; /* posted, it takes another path */
 }
 
 static void post(struct endpoint *base, struct work *work) {
   struct map_node *node = map_node_of(base);
   const struct provider *engine = NULL;
+  work->state = NULL;
   enum copy_by by =
       who(work->binding, &work->region->memory, work->operation == HAUL_OP_WRITE, &engine);
   if (!atomic_load(&base->open))
@@ -309,13 +310,9 @@ static void unbind(struct endpoint *base, void *bound) {
   alloc_free(binding);
 }
 
-static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region *region) {
-  struct map_endpoint *endpoint = (struct map_endpoint *)base;
-  if (region->memory.shareable)
-    return; /* mapped by the peer: it keeps the pages, we never use them again */
-  if (!attach_quiesce(endpoint, handle,
-                      clock_after(clock_now(), base->link->fabric->config->liveness_ns)))
-    base->link->fail(base->link, HAUL_EPEER, "it did not end a copy within the liveness bound");
+/* What the peer mapped it keeps, and we never use those pages again. */
+static bool touches(struct endpoint *base, uint64_t handle, const struct haul_region *region) {
+  return !region->memory.shareable && attach_touches((struct map_endpoint *)base, handle);
 }
 
 /* ---- The node's share ---- */
@@ -405,5 +402,5 @@ const struct transport map_transport = {
     .post = post,
     .cancel = cancel,
     .help = help,
-    .revoke = withdraw,
+    .touches = touches,
 };

@@ -18,8 +18,8 @@
 #define MAP_RECORD 384 /* bytes of every record on the channel */
 #define HAZARDS    64  /* cross-memory copies that one process has under way towards one peer */
 
-/* Shared read-write, made by the side that copies, read by the side whose private memory it is: a
- * cell holds the handle of the region that a copy is touching, or 0. */
+/* Made and written by the side that copies, read by the side whose private memory it is: a cell
+ * holds the handle of the region that a copy is touching, or 0. */
 struct hazards {
   _Atomic uint64_t cell[HAZARDS];
 };
@@ -49,7 +49,8 @@ struct map_endpoint {
   /* Ours. */
   struct shm hazards_shm;
   struct hazards *hazards;
-  uint64_t nonce; /* what the peer reads to try cross-memory attach */
+  _Atomic uint64_t taken; /* a bit for each cell in use; what stands in the cells is not asked */
+  uint64_t nonce;         /* what the peer reads to try cross-memory attach */
 
   _Atomic uint32_t active;  /* copies under way in copier threads */
   struct list engine_tasks; /* engine.c; lock of the node's map_node */
@@ -85,8 +86,8 @@ int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding
 int attach_checksum(struct map_endpoint *endpoint, const struct map_binding *binding,
                     uint64_t remote, uint64_t length, uint64_t *sum);
 void attach_release(struct map_endpoint *endpoint);
-/* Waits until no copy of the peer's touches the region behind `handle`, or until `until`. */
-bool attach_quiesce(const struct map_endpoint *endpoint, uint64_t handle, int64_t until);
+/* Whether a copy of the peer's touches the region behind `handle`. */
+bool attach_touches(const struct map_endpoint *endpoint, uint64_t handle);
 
 /* map.c: the whole work, by the CPU; 0 or a code with the detail. */
 int map_run(struct work *work);

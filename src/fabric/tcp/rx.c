@@ -178,7 +178,7 @@ static int refused(int code) {
 static void on_ack(struct tcp_rail *rail) {
   struct work *work;
   int status = rail->frame.status;
-  if (!slot_take(rail->endpoint, rail->frame.request, &work)) {
+  if (!slot_take(rail, rail->frame.request, false, &work)) {
     nonsense(rail, "an answer to no request");
     return;
   }
@@ -193,7 +193,7 @@ static void on_ack(struct tcp_rail *rail) {
 
 static void on_data(struct tcp_rail *rail) {
   struct work *work;
-  if (!slot_find(rail->endpoint, rail->frame.request, &work) ||
+  if (!slot_answer(rail, rail->frame.request, &work) ||
       (work && (work->operation != HAUL_OP_READ || work->bytes != rail->frame.payload))) {
     nonsense(rail, "data that nobody asked for");
     return;
@@ -281,7 +281,7 @@ static void conclude(struct tcp_rail *rail, const struct frame *frame, int code)
     return;
   }
   struct work *work;
-  if (slot_take(endpoint, frame->request, &work))
+  if (slot_take(rail, frame->request, true, &work))
     end_work(endpoint, work, code);
 }
 

@@ -38,6 +38,7 @@ static struct slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *request) {
   endpoint->next_slot = (endpoint->next_slot + 1) % TCP_WINDOW;
   endpoint->busy_slots++;
   slot->busy = true;
+  slot->answering = false;
   slot->job = NULL;
   slot->work = NULL;
   return slot;
@@ -50,18 +51,27 @@ static void slot_free(struct tcp_endpoint *endpoint, struct slot *slot) {
   endpoint->busy_slots--;
 }
 
-bool slot_find(struct tcp_endpoint *endpoint, uint64_t request, struct work **work) {
-  pthread_mutex_lock(&endpoint->lock);
-  struct slot *slot = slot_of(endpoint, request);
+/* What may be answered on this rail: not before it was sent whole. With the lock. */
+static struct slot *slot_waiting(struct tcp_rail *rail, uint64_t request, bool answering) {
+  struct slot *slot = slot_of(rail->endpoint, request);
+  return slot && !slot->job && slot->rail == rail && slot->answering == answering ? slot : NULL;
+}
+
+bool slot_answer(struct tcp_rail *rail, uint64_t request, struct work **work) {
+  pthread_mutex_lock(&rail->endpoint->lock);
+  struct slot *slot = slot_waiting(rail, request, false);
   *work = slot ? slot->work : NULL;
-  pthread_mutex_unlock(&endpoint->lock);
+  if (slot)
+    slot->answering = true;
+  pthread_mutex_unlock(&rail->endpoint->lock);
   return slot != NULL;
 }
 
-bool slot_take(struct tcp_endpoint *endpoint, uint64_t request, struct work **work) {
+bool slot_take(struct tcp_rail *rail, uint64_t request, bool data, struct work **work) {
+  struct tcp_endpoint *endpoint = rail->endpoint;
   pthread_mutex_lock(&endpoint->lock);
-  struct slot *slot = slot_of(endpoint, request);
-  bool found = slot && !slot->job; /* answered before it was sent whole: nonsense */
+  struct slot *slot = slot_waiting(rail, request, data);
+  bool found = slot != NULL;
   *work = found ? slot->work : NULL;
   if (found) {
     slot_free(endpoint, slot);
@@ -97,6 +107,7 @@ struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int 
 static void start_work(struct tcp_endpoint *endpoint, struct work *work) {
   uint64_t request;
   struct tcp_rail *rail = idlest_rail(endpoint);
+  work->state = NULL;
   if (!rail) {
     work->done(work, error_set(HAUL_EPATH, 0, endpoint->base.link->name, "no rail is left|"));
     return;
@@ -127,12 +138,14 @@ static void post(struct endpoint *base, struct work *work) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   work->state = NULL;
   pthread_mutex_lock(&endpoint->lock);
-  if (!atomic_load(&base->open))
+  if (!atomic_load(&base->open)) {
     work->done(work, error_set(HAUL_EPATH, 0, base->link->name, "%s|", base->reason));
-  else if (endpoint->busy_slots < TCP_WINDOW && list_empty(&endpoint->pending))
+  } else if (endpoint->busy_slots < TCP_WINDOW && list_empty(&endpoint->pending)) {
     start_work(endpoint, work);
-  else
+  } else {
+    work->state = &endpoint->pending; /* until it has a slot or has ended */
     list_append(&endpoint->pending, &work->link);
+  }
   pthread_mutex_unlock(&endpoint->lock);
 }
 
@@ -168,16 +181,13 @@ static void cancel(struct endpoint *base, struct work *work, int code) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   bool ended = false;
   pthread_mutex_lock(&endpoint->lock);
-  struct slot *slot = work->state;
-  if (!slot) {
-    list_each_safe(item, &endpoint->pending) {
-      if (item == &work->link) {
-        list_remove(item);
-        ended = true;
-      }
-    }
-  } else if (slot->busy && slot->work == work) {
-    ended = slot_abandon(endpoint, slot, code) != NULL;
+  if (work->state == &endpoint->pending) {
+    list_remove(&work->link);
+    work->state = NULL;
+    ended = true;
+  } else if (work->state) {
+    struct slot *slot = work->state;
+    ended = slot->busy && slot->work == work && slot_abandon(endpoint, slot, code);
   }
   pthread_mutex_unlock(&endpoint->lock);
   if (!ended)
@@ -385,6 +395,7 @@ void rail_close(struct tcp_rail *rail, int code) {
             "there? its log says more");
   for (struct list *item; (item = list_take(&works));) {
     struct work *work = list_entry(item, struct work, link);
+    work->state = NULL;
     work->done(work, code);
   }
   loop_news(endpoint->base.link->fabric->loop);

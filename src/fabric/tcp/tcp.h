@@ -68,6 +68,7 @@ struct slot {
   struct tcp_job *job; /* not sent whole yet */
   uint32_t stamp;
   bool busy;
+  bool answering; /* its DATA has begun: nothing else may answer it */
 };
 
 /* A payload that goes through a stage into memory without a view. */
@@ -190,11 +191,12 @@ bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent);  /* with the lo
 bool stage_landings(struct tcp_endpoint *endpoint, bool *urgent); /* with the loop's lock */
 
 /* tcp.c */
-/* Ends the request's work; with the loop's lock, without the endpoint's. False when there is no
- * such request. *work is what is to be ended (NULL: it ended early). */
-bool slot_take(struct tcp_endpoint *endpoint, uint64_t request, struct work **work);
-/* Looks without ending it. */
-bool slot_find(struct tcp_endpoint *endpoint, uint64_t request, struct work **work);
+/* Ends the work of a request that was sent on this rail; with the loop's lock, without the
+ * endpoint's. False when there is no such request, or when `data` does not tell whether its DATA
+ * has begun. *work is what is to be ended (NULL: it ended early). */
+bool slot_take(struct tcp_rail *rail, uint64_t request, bool data, struct work **work);
+/* The request's DATA begins: once, and on its rail. */
+bool slot_answer(struct tcp_rail *rail, uint64_t request, struct work **work);
 void tcp_settled(struct tcp_endpoint *endpoint); /* starts pending works; with the lock */
 /* With the lock: forgets the request's work and what of it was not sent; returns the work, to be
  * ended, or NULL when it ended before. */

@@ -321,13 +321,14 @@ static void retire_sent(struct tcp_rail *rail, uint64_t bytes) {
   }
 }
 
-static ssize_t send_spans(struct tcp_rail *rail) {
+/* `alone`: of the first frame alone, so that a source that cannot be read is known. */
+static ssize_t send_spans(struct tcp_rail *rail, bool alone) {
   struct iovec spans[SPANS_MAX];
   int count = 0;
   bool all = true;
   list_each(item, &rail->queue) {
     all = job_spans(list_entry(item, struct tcp_job, link), spans, &count);
-    if (!all)
+    if (!all || alone)
       break;
   }
   struct msghdr message = {.msg_iov = spans, .msg_iovlen = (size_t)count};
@@ -417,11 +418,17 @@ void rail_watch(struct tcp_rail *rail) {
 
 void rail_pump(struct tcp_rail *rail) {
   size_t moved = 0;
+  bool alone = false;
   while (rail->fd >= 0 && !rail->broken && !list_empty(&rail->queue)) {
     struct tcp_job *job = list_entry(rail->queue.next, struct tcp_job, link);
-    ssize_t put = by_pages(rail, job) ? send_pages(rail, job) : send_spans(rail);
+    ssize_t put = by_pages(rail, job) ? send_pages(rail, job) : send_spans(rail, alone);
     if (put < 0 && errno == EINTR)
       continue;
+    if (put < 0 && errno == EFAULT && !alone) {
+      alone = true;
+      continue;
+    }
+    alone = false;
     if (put < 0 && errno == EFAULT && job->region) {
       job_fail(job, error_set(HAUL_EINVAL, EFAULT, NULL,
                               "the source cannot be read|its memory was unmapped or its file cut "

@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: MIT
+ * What a foreign owner can answer to a node that connected to it and uses a region of its: memory
+ * is touched only while a transfer is on its way, and nobody waits for ever. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/sys.h"
+#include "core/wire.h"
+#include "fabric/map/map.h"
+#include "fabric/tcp/frame.h"
+#include "support/owner.h"
+#include "support/raw.h"
+
+#define ADDRESS "unix://@haul-test-raw-owner"
+#define BOUND   (20 * S)
+#define LENGTH  65536u
+#define HANDLE  0x1234500003u
+
+/* The node, and the raw owner's end of each of its connections. */
+static struct {
+  struct haul_node *node;
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  int listener, control, rails[2];
+  int channel; /* of `map`, where there is one */
+  struct shm board, hazards;
+  int hazards_of_node;
+} at;
+
+static haul_deadline soon(void) {
+  return haul_deadline_in(BOUND);
+}
+
+static void *connect_node(void *argument) {
+  (void)argument;
+  assert_works(haul_peer_connect(at.node, ADDRESS, soon(), &at.peer));
+  assert_works(haul_peer_lookup(at.peer, "region", soon(), &at.remote));
+  return NULL;
+}
+
+static int take_connection(bool same_host) {
+  struct hello hello;
+  struct welcome welcome = {.version = PROTOCOL_HIGHEST,
+                            .lowest = PROTOCOL_LOWEST,
+                            .highest = PROTOCOL_HIGHEST,
+                            .name = "raw",
+                            .message_window = 1 << 20};
+  if (same_host)
+    boot_id(welcome.boot);
+  int fd = raw_accept(at.listener);
+  assert_true(fd >= 0 && raw_welcome(fd, &hello, &welcome));
+  return fd;
+}
+
+/* Tells the node of a region behind HANDLE, whatever it asks for. */
+static void answer_lookup(void) {
+  uint8_t body[CONTROL_BODY_MAX];
+  assert_true(raw_answer(at.control, CONTROL_LOOKUP, body) > 0);
+  struct wire wire = wire_over(body, sizeof body);
+  wire_put32(&wire, 0);
+  wire_put64(&wire, HANDLE);
+  wire_put64(&wire, LENGTH);
+  wire_put16(&wire, HAUL_HOST);
+  wire_put16(&wire, 0);
+  wire_put32(&wire, HAUL_READ | HAUL_WRITE);
+  assert_true(raw_control(at.control, CONTROL_FOUND, 1, body, sizeof body - wire_left(&wire)));
+}
+
+/* ---- A map channel; the owner is in the node's own process, so that it can be attached to ---- */
+
+static const uint64_t nonce = 77;
+static uint8_t private_memory[LENGTH];
+
+static void start_record(uint8_t record[MAP_RECORD], struct wire *wire, uint32_t type,
+                         uint32_t request) {
+  memset(record, 0, MAP_RECORD);
+  *wire = wire_over(record, MAP_RECORD);
+  wire_put32(wire, 0x50414d48u); /* "HMAP" */
+  wire_put32(wire, type);
+  wire_put32(wire, request);
+}
+
+/* The next record; the descriptors in it are kept for the test. */
+static void take_record(uint8_t record[MAP_RECORD]) {
+  int descriptors[SOCK_DESCRIPTORS_MAX];
+  size_t count;
+  ssize_t got;
+  while ((got = sock_receive_record(at.channel, record, MAP_RECORD, descriptors, &count)) ==
+         -EAGAIN)
+    nanosleep(&(struct timespec){0, MS}, NULL);
+  assert_int_equal(got, MAP_RECORD);
+  if (count > 0) {
+    close(descriptors[0]);
+    at.hazards_of_node = descriptors[1];
+  }
+}
+
+static void greet(void) {
+  uint8_t record[MAP_RECORD];
+  struct wire wire;
+  void *board;
+  take_record(record);
+  assert_works(shm_create("raw-board", 4096, &at.board));
+  assert_works(shm_create("raw-hazards", sizeof(struct hazards), &at.hazards));
+  assert_works(shm_map(at.board.fd, &at.board, PROT_READ | PROT_WRITE, NULL, &board));
+  ((uint32_t *)board)[EXPORT_SLOT(HANDLE)] = EXPORT_STAMP(HANDLE);
+  munmap(board, at.board.length);
+  start_record(record, &wire, 1, 0);
+  wire_put64(&wire, (uint64_t)(uintptr_t)&nonce);
+  wire_put64(&wire, nonce);
+  wire_put32(&wire, 1024);
+  wire_put_bytes(&wire, at.board.footer->capability, 16);
+  wire_put64(&wire, sizeof(struct hazards));
+  wire_put_bytes(&wire, at.hazards.footer->capability, 16);
+  const int ours[] = {at.board.fd, at.hazards.fd};
+  assert_int_equal(sock_send_record(at.channel, record, sizeof record, ours, 2), 0);
+}
+
+static void answer_request(void) {
+  uint8_t record[MAP_RECORD];
+  struct wire wire;
+  take_record(record);
+  start_record(record, &wire, 3, 1);
+  wire_put32(&wire, 2); /* to be attached */
+  wire_put64(&wire, (uint64_t)(uintptr_t)private_memory);
+  assert_int_equal(sock_send_record(at.channel, record, sizeof record, NULL, 0), 0);
+}
+
+static unsigned rails;
+
+static void start_over(bool same_host) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  pthread_t thread;
+  config.tcp_rails = rails;
+  config.liveness_ns = BOUND;
+  setenv("HAUL_SIM_LATENCY_NS", "300000000", 1);
+  at.listener = raw_listen(ADDRESS);
+  assert_works(haul_node_open(&config, &at.node));
+  pthread_create(&thread, NULL, connect_node, NULL);
+  at.control = take_connection(same_host);
+  if (same_host) {
+    at.channel = take_connection(same_host);
+    greet();
+  }
+  for (unsigned i = 0; i < rails; i++)
+    at.rails[i] = take_connection(same_host);
+  answer_lookup();
+  if (same_host)
+    answer_request();
+  pthread_join(thread, NULL);
+}
+
+static int start_one_rail(void **state) {
+  (void)state;
+  rails = 1;
+  start_over(false);
+  return 0;
+}
+
+static int start(void **state) {
+  (void)state;
+  rails = 2;
+  start_over(false);
+  return 0;
+}
+
+static int start_with_map(void **state) {
+  (void)state;
+  rails = 1;
+  start_over(true);
+  return 0;
+}
+
+static int end(void **state) {
+  (void)state;
+  haul_remote_release(at.remote);
+  haul_peer_close(at.peer);
+  haul_node_close(at.node);
+  for (unsigned i = 0; i < rails; i++)
+    close(at.rails[i]);
+  close(at.control);
+  close(at.listener);
+  unsetenv("HAUL_SIM_LATENCY_NS");
+  return 0;
+}
+
+static int end_with_map(void **state) {
+  close(at.channel);
+  close(at.hazards_of_node);
+  shm_close(&at.board);
+  shm_close(&at.hazards);
+  return end(state);
+}
+
+/* ---- Answers to a READ ---- */
+
+static uint64_t start_read(struct haul_region *region, struct haul_transfer **transfer) {
+  struct haul_piece piece = {0, 0, LENGTH};
+  uint8_t bytes[FRAME_HEADER + FRAME_PIECE];
+  struct frame frame;
+  const char *what;
+  assert_works(haul_read(region, at.remote, &piece, 1, NULL, transfer));
+  assert_true(raw_receive(at.rails[0], bytes, sizeof bytes));
+  assert_int_equal(frame_parse(bytes, &frame, &what), 0);
+  assert_int_equal(frame.type, FRAME_READ);
+  return frame.request;
+}
+
+/* DATA, its payload up to `bytes`, and the trailer if that is all of it. */
+static void send_data(int rail, uint64_t request, size_t bytes) {
+  static uint8_t payload[LENGTH];
+  uint8_t head[FRAME_HEADER], trailer[FRAME_TRAILER];
+  struct frame frame = {.type = FRAME_DATA, .request = request, .payload = LENGTH};
+  memset(payload, 0x66, sizeof payload);
+  frame_pack(&frame, head);
+  frame_pack_trailer(&(struct frame_trailer){0, 0}, trailer);
+  raw_send(rail, head, sizeof head);
+  raw_send(rail, payload, bytes);
+  if (bytes == LENGTH)
+    raw_send(rail, trailer, sizeof trailer);
+}
+
+static void send_refusal(int rail, uint64_t request) {
+  uint8_t head[FRAME_HEADER];
+  frame_pack(&(struct frame){.type = FRAME_ACK, .request = request, .status = HAUL_ESTALE}, head);
+  raw_send(rail, head, sizeof head);
+}
+
+static void sleep_ms(long ms) {
+  nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+}
+
+/* Once the transfer has ended its memory is the caller's again: what still comes does not show. */
+static void assert_left_alone(struct haul_transfer *transfer, struct haul_region *region,
+                              int unfinished) {
+  static const uint8_t rest[LENGTH / 2] = {0x55};
+  assert_true(haul_transfer_wait(transfer, soon()) < 0);
+  region_fill(at.node, region, 0, LENGTH, 5);
+  uint64_t before = region_sum(at.node, region, 0, LENGTH);
+  raw_send(unfinished, rest, sizeof rest);
+  sleep_ms(500);
+  assert_true(region_sum(at.node, region, 0, LENGTH) == before);
+  haul_transfer_release(transfer);
+}
+
+static void a_refusal_in_the_middle_of_the_data_ends_the_peer(void **state) {
+  (void)state;
+  struct haul_transfer *transfer;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  uint64_t request = start_read(region, &transfer);
+  send_data(at.rails[0], request, LENGTH / 2);
+  sleep_ms(50);
+  send_refusal(at.rails[1], request);
+  assert_left_alone(transfer, region, at.rails[0]);
+  assert_true(raw_ended(at.control, BOUND));
+  region_drop(region, KIND_HOST);
+}
+
+static void data_on_two_rails_ends_the_peer(void **state) {
+  (void)state;
+  struct haul_transfer *transfer;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  uint64_t request = start_read(region, &transfer);
+  send_data(at.rails[0], request, LENGTH / 2);
+  sleep_ms(50);
+  send_data(at.rails[1], request, LENGTH);
+  assert_left_alone(transfer, region, at.rails[0]);
+  assert_true(raw_ended(at.control, BOUND));
+  region_drop(region, KIND_HOST);
+}
+
+static void a_refusal_behind_data_that_lands_ends_the_peer(void **state) {
+  (void)state;
+  struct haul_transfer *transfer;
+  struct haul_region *region = region_make(at.node, KIND_SIM, LENGTH);
+  uint64_t request = start_read(region, &transfer);
+  send_data(at.rails[0], request, LENGTH);
+  send_refusal(at.rails[0], request);
+  assert_int_equal(haul_transfer_wait(transfer, soon()), HAUL_EPROTO);
+  haul_transfer_release(transfer);
+  region_drop(region, KIND_SIM);
+  assert_true(raw_ended(at.control, BOUND));
+  sleep_ms(500);
+}
+
+static void an_answer_on_another_rail_ends_the_peer(void **state) {
+  (void)state;
+  struct haul_transfer *transfer;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  uint64_t request = start_read(region, &transfer);
+  send_refusal(at.rails[1], request);
+  assert_int_equal(haul_transfer_wait(transfer, soon()), HAUL_EPROTO);
+  assert_true(raw_ended(at.control, BOUND));
+  haul_transfer_release(transfer);
+  region_drop(region, KIND_HOST);
+}
+
+/* ---- Sources that cannot be read ---- */
+
+/* Reads what comes on the rail, and says yes to each WRITE that was sent whole. */
+static void *take_writes(void *argument) {
+  static uint8_t payload[FRAME_PAYLOAD_MAX];
+  uint8_t head[FRAME_HEADER], rest[FRAME_PIECES_MAX * FRAME_PIECE];
+  struct frame frame;
+  struct frame_trailer trailer;
+  const char *what;
+  (void)argument;
+  while (raw_receive(at.rails[0], head, sizeof head) && frame_parse(head, &frame, &what) == 0 &&
+         raw_receive(at.rails[0], rest, (size_t)frame.count * FRAME_PIECE) &&
+         raw_receive(at.rails[0], payload, frame.payload) &&
+         raw_receive(at.rails[0], rest, FRAME_TRAILER) &&
+         frame_parse_trailer(rest, &trailer, &what) == 0) {
+    frame_pack(
+        &(struct frame){.type = FRAME_ACK, .request = frame.request, .status = trailer.status},
+        head);
+    raw_send(at.rails[0], head, sizeof head);
+  }
+  return NULL;
+}
+
+static void an_unreadable_source_is_the_fault_of_its_transfer_alone(void **state) {
+  (void)state;
+  const size_t half = LENGTH / 2;
+  struct haul_region *good = region_make(at.node, KIND_HOST, LENGTH), *bad;
+  struct haul_piece whole = {0, 0, LENGTH}, small = {0, 0, 512}, hole = {half, 0, 512};
+  struct haul_transfer *before[64], *broken[3], *after;
+  pthread_t thread;
+  uint8_t *memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_works(haul_region_wrap(at.node, memory, LENGTH, &bad));
+  mprotect(memory + half, half, PROT_NONE);
+  for (size_t i = 0; i < COUNT(before); i++) /* more than the socket takes */
+    assert_works(haul_write(at.remote, good, i % 2 ? &small : &whole, 1, NULL, &before[i]));
+  assert_works(haul_write(at.remote, bad, &whole, 1, NULL, &broken[0]));
+  assert_works(haul_write(at.remote, bad, &hole, 1, NULL, &broken[1]));
+  assert_works(haul_write(at.remote, good, &small, 1, NULL, &after));
+  assert_works(haul_write(at.remote, bad, &hole, 1, NULL, &broken[2]));
+  pthread_create(&thread, NULL, take_writes, NULL);
+  for (size_t i = 0; i < COUNT(before); i++) {
+    assert_works(haul_transfer_wait(before[i], soon()));
+    haul_transfer_release(before[i]);
+  }
+  assert_works(haul_transfer_wait(after, soon()));
+  haul_transfer_release(after);
+  for (size_t i = 0; i < COUNT(broken); i++) {
+    assert_fails(HAUL_EINVAL, haul_transfer_wait(broken[i], soon()));
+    haul_transfer_release(broken[i]);
+  }
+  assert_works(haul_peer_status(at.peer));
+  shutdown(at.rails[0], SHUT_RDWR);
+  pthread_join(thread, NULL);
+  haul_region_release(bad);
+  munmap(memory, LENGTH);
+  region_drop(good, KIND_HOST);
+}
+
+/* ---- Hazards ---- */
+
+static _Atomic int written = 1;
+
+static void *write_a_little(void *argument) {
+  struct haul_piece piece = {0, 0, 4096};
+  atomic_store(&written, haul_write(at.remote, argument, &piece, 1, NULL, NULL));
+  return NULL;
+}
+
+/* The cells are the node's: to be read by the owner, and no reason to wait whatever is in them. An
+ * owner of the same user can open them for writing all the same. */
+static void cells_that_the_owner_takes_keep_nobody_waiting(void **state) {
+  (void)state;
+  char path[64];
+  void *cells;
+  pthread_t thread;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  assert_true(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, at.hazards_of_node, 0) ==
+              MAP_FAILED);
+  snprintf(path, sizeof path, "/proc/self/fd/%d", at.hazards_of_node);
+  int writable = open(path, O_RDWR | O_CLOEXEC);
+  assert_true(writable >= 0);
+  cells = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, writable, 0);
+  memset(cells, 0x11, sizeof(struct hazards));
+  region_fill(at.node, region, 0, LENGTH, 8);
+  pthread_create(&thread, NULL, write_a_little, region);
+  haul_deadline until = soon();
+  while (atomic_load(&written) == 1)
+    if (haul_deadline_in(0) > until)
+      fail_msg("a write of 4 KiB waits for a cell");
+  pthread_join(thread, NULL);
+  assert_int_equal(atomic_load(&written), 0);
+  assert_memory_equal(private_memory, haul_region_address(region), 4096);
+  munmap(cells, 4096);
+  close(writable);
+  region_drop(region, KIND_HOST);
+}
+
+/* ---- Attaching that stops working ---- */
+
+static int refuse_with;
+static ssize_t (*vm_write)(pid_t, const struct iovec *, unsigned long, const struct iovec *,
+                           unsigned long, unsigned long);
+
+static ssize_t refuse_to_attach(pid_t pid, const struct iovec *local, unsigned long locals,
+                                const struct iovec *remote, unsigned long remotes,
+                                unsigned long flags) {
+  (void)pid, (void)local, (void)locals, (void)remote, (void)remotes, (void)flags;
+  errno = refuse_with;
+  return -1;
+}
+
+/* One on the spot, one that is posted. */
+static void write_twice(struct haul_region *region, struct haul_transfer *transfers[2]) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece small = {0, 0, 512}, whole = {0, 0, LENGTH};
+  options.deadline = soon();
+  options.flags = HAUL_CHECKSUM;
+  assert_works(haul_write(at.remote, region, &whole, 1, &options, &transfers[0]));
+  assert_works(haul_write(at.remote, region, &small, 1, NULL, &transfers[1]));
+}
+
+static void where_attaching_is_forbidden_meanwhile_another_path_is_taken(void **state) {
+  (void)state;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  struct haul_transfer *transfers[2];
+  struct haul_report report = HAUL_REPORT_INIT;
+  pthread_t thread;
+  vm_write = sys_ops.vm_write;
+  refuse_with = EPERM;
+  sys_ops.vm_write = refuse_to_attach;
+  pthread_create(&thread, NULL, take_writes, NULL);
+  write_twice(region, transfers);
+  for (unsigned i = 0; i < 2; i++) {
+    assert_works(haul_transfer_wait(transfers[i], soon()));
+    assert_works(haul_transfer_report(transfers[i], &report));
+    assert_string_equal(report.paths[0].name, "tcp");
+    assert_non_null(strstr(report.paths[1].reason, "cross-memory attach broke"));
+    assert_true(report.retries <= 1);
+    haul_transfer_release(transfers[i]);
+  }
+  sys_ops.vm_write = vm_write;
+  shutdown(at.rails[0], SHUT_RDWR);
+  pthread_join(thread, NULL);
+  region_drop(region, KIND_HOST);
+}
+
+static void memory_that_cannot_be_reached_fails_the_transfer(void **state) {
+  (void)state;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  struct haul_piece small = {0, 0, 512}, whole = {0, 0, LENGTH};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  vm_write = sys_ops.vm_write;
+  refuse_with = EFAULT;
+  sys_ops.vm_write = refuse_to_attach;
+  options.flags = HAUL_CHECKSUM;
+  assert_fails(HAUL_EINVAL, haul_write(at.remote, region, &small, 1, NULL, NULL));
+  assert_fails(HAUL_EINVAL, haul_write(at.remote, region, &whole, 1, &options, NULL));
+  sys_ops.vm_write = vm_write;
+  assert_works(haul_write(at.remote, region, &small, 1, NULL, NULL));
+  region_drop(region, KIND_HOST);
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
+    return owner_main();
+#define WITH_OWNER(test)                                                                           \
+  { #test, test, start, end, NULL }
+#define WITH_ONE_RAIL(test)                                                                        \
+  { #test, test, start_one_rail, end, NULL }
+#define WITH_MAP(test)                                                                             \
+  { #test, test, start_with_map, end_with_map, NULL }
+  const struct CMUnitTest tests[] = {
+      WITH_OWNER(a_refusal_in_the_middle_of_the_data_ends_the_peer),
+      WITH_OWNER(data_on_two_rails_ends_the_peer),
+      WITH_OWNER(a_refusal_behind_data_that_lands_ends_the_peer),
+      WITH_OWNER(an_answer_on_another_rail_ends_the_peer),
+      WITH_ONE_RAIL(an_unreadable_source_is_the_fault_of_its_transfer_alone),
+      WITH_MAP(cells_that_the_owner_takes_keep_nobody_waiting),
+      WITH_MAP(where_attaching_is_forbidden_meanwhile_another_path_is_taken),
+      WITH_MAP(memory_that_cannot_be_reached_fails_the_transfer),
+  };
+  return cmocka_run_group_tests_name("raw owner", tests, NULL, NULL);
+}
