@@ -388,7 +388,8 @@ struct haul_transfer_options {
  * bytes must stay untouched (write) or are undefined (read) until the transfer has ended. A write
  * is complete when its bytes are visible at the destination; a failed or canceled one leaves its
  * destination undefined. Nothing is moved unless every piece is valid.
- * HAUL_EINVAL (no pieces, a piece of no bytes), HAUL_ELIMIT (over HAUL_PIECES_MAX), HAUL_ERANGE,
+ * HAUL_EINVAL (no pieces, a piece of no bytes), HAUL_ELIMIT (over HAUL_PIECES_MAX pieces, or
+ * 2^64 bytes), HAUL_ERANGE,
  * HAUL_EACCESS, HAUL_ENOPATH (no path satisfies the options: the hint says why), HAUL_EPEER,
  * HAUL_ESTALE. */
 HAUL_API int haul_write(haul_remote *to, haul_region *from, const struct haul_piece *pieces,

@@ -41,7 +41,9 @@ static inline int check_pieces(const struct haul_remote *remote, const struct ha
     if (length == 0 || length > here || piece->local > here - length || length > there ||
         piece->remote > there - length)
       return bad_piece(remote, region, piece, i);
-    total += length;
+    if (__builtin_add_overflow(total, length, &total))
+      return error_set(HAUL_ELIMIT, 0, remote->name,
+                       "the pieces are more bytes in all than can be counted|split the transfer");
   }
   *bytes = total;
   return 0;

@@ -271,6 +271,32 @@ static void a_report_tells_the_whole_story(void **state) {
   haul_region_release(large);
 }
 
+/* 262,144 times 64 TiB are 2^64. */
+static void more_bytes_than_can_be_counted_are_refused(void **state) {
+  (void)state;
+  static struct haul_piece pieces[HAUL_PIECES_MAX];
+  size_t length = (size_t)1 << 46;
+  void *bytes = mmap(NULL, length, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  struct haul_region *here, *there;
+  struct haul_remote *remote;
+  if (bytes == MAP_FAILED) {
+    print_message("skipped: 64 TiB cannot be mapped here\n");
+    skip();
+  }
+  for (size_t i = 0; i < HAUL_PIECES_MAX; i++)
+    pieces[i] = (struct haul_piece){0, 0, length};
+  assert_works(haul_region_wrap(t.user, bytes, length, &here));
+  assert_works(haul_region_wrap(t.owner, bytes, length, &there));
+  assert_works(haul_region_publish(there, "vast", BOTH));
+  assert_works(haul_peer_lookup(t.peer, "vast", soon(), &remote));
+  assert_fails(HAUL_ELIMIT, haul_write(remote, here, pieces, HAUL_PIECES_MAX, NULL, NULL));
+  haul_remote_release(remote);
+  haul_region_release(here);
+  haul_region_release(there);
+  munmap(bytes, length);
+}
+
 static void explain_orders_the_paths(void **state) {
   (void)state;
   struct haul_remote *remote;
@@ -428,6 +454,7 @@ int main(int argc, char **argv) {
       TEST(lists_have_every_name_in_order),
       TEST(a_path_that_cannot_be_taken_says_why),
       TEST(a_report_tells_the_whole_story),
+      TEST(more_bytes_than_can_be_counted_are_refused),
       TEST(explain_orders_the_paths),
       TEST(explain_counts_what_small_writes_cost),
       TEST(counters_count),
