@@ -288,8 +288,7 @@ static void canceled_transfers_leave_local_memory_alone(void **state) {
 /* As long as one of 64 GiB: nobody is served while it is being ended. */
 static void a_long_transfer_is_canceled_at_once(void **state) {
   (void)state;
-  bool by_engine = strcmp(t.way->only, "map") == 0 && t.way->remote == KIND_SIM;
-  const size_t count = by_engine ? 2048 : 65536;
+  const size_t count = 65536;
   struct haul_transfer *transfer;
   struct haul_transfer_options options = by_way();
   struct haul_piece *pieces = calloc(count, sizeof *pieces);

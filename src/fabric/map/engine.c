@@ -8,8 +8,13 @@
 #include "fabric/map/map.h"
 #include "memory/copy.h"
 
+/* Tasks that the devices have at a time: enough to keep them busy, and few enough that looking at
+ * all of them, or canceling them, takes no time to speak of. */
+#define WINDOW 64
+
 struct task {
-  struct list link; /* engines->tasks */
+  struct list link; /* engines->tasks or waiting */
+  bool running;
   struct engines *engines;
   const struct provider *by;
   struct work *work;
@@ -21,7 +26,9 @@ struct engines {
   struct loop *loop;
   pthread_mutex_t lock; /* tasks and what they hold; taken after the loop's; `done` runs under it */
   struct list tasks;
-  bool ended; /* nobody looks at tasks any more; lock */
+  struct list waiting; /* for room in the window, in the order of their posts */
+  unsigned running;    /* tasks */
+  bool ended;          /* nobody looks at tasks any more; lock */
   struct poller poller;
 };
 
@@ -70,6 +77,7 @@ static int verify(const struct task *task) {
 static void finish(struct task *task, int code) {
   struct work *work = task->work;
   list_remove(&task->link);
+  task->engines->running -= task->running;
   work->state = NULL;
   if (task->copy.to)
     task->by->copy_cancel(&task->copy); /* it has ended, but its wake may be on its way */
@@ -103,6 +111,23 @@ static bool advance(struct task *task) {
   return true;
 }
 
+/* With the lock. Only from posts and polls: a cancel that made room does not start what it is about
+ * to cancel next. */
+static bool fill_window(struct engines *engines) {
+  bool started = false;
+  while (engines->running < WINDOW && !list_empty(&engines->waiting)) {
+    struct task *task = list_entry(list_take(&engines->waiting), struct task, link);
+    list_append(&engines->tasks, &task->link);
+    task->running = true;
+    engines->running++;
+    int code = start_piece(task);
+    if (code)
+      finish(task, code);
+    started = true;
+  }
+  return started;
+}
+
 static bool poll_tasks(struct poller *poller) {
   struct engines *engines = list_entry(poller, struct engines, poller);
   bool moved = false;
@@ -115,6 +140,7 @@ static bool poll_tasks(struct poller *poller) {
     poller->urgent |= !here && !wakes;
     moved |= here;
   }
+  moved |= fill_window(engines);
   pthread_mutex_unlock(&engines->lock);
   if (moved)
     loop_news(engines->loop);
@@ -128,6 +154,7 @@ int map_engines_open(struct fabric *fabric, struct engines **out) {
   engines->loop = fabric->loop;
   pthread_mutex_init(&engines->lock, NULL);
   list_init(&engines->tasks);
+  list_init(&engines->waiting);
   loop_lock(engines->loop);
   loop_poller(engines->loop, &engines->poller, poll_tasks);
   loop_unlock(engines->loop);
@@ -160,33 +187,34 @@ void engine_post(struct engines *engines, const struct provider *by, struct work
   task->by = by;
   task->work = work;
   pthread_mutex_lock(&engines->lock);
-  list_append(&engines->tasks, &task->link);
-  int code = engines->ended ? error_set(HAUL_EPATH, 0, NULL, "the node is closed|") : 0;
-  if (code == 0)
-    code = start_piece(task);
-  if (code)
-    finish(task, code);
+  list_append(&engines->waiting, &task->link);
+  if (engines->ended)
+    finish(task, error_set(HAUL_EPATH, 0, NULL, "the node is closed|"));
+  else
+    fill_window(engines);
   pthread_mutex_unlock(&engines->lock);
-}
-
-/* With the lock. */
-static void stop_task(struct task *task, int code) {
-  finish(task, code);
 }
 
 void engine_cancel(struct engines *engines, struct work *work, int code) {
   pthread_mutex_lock(&engines->lock);
   if (work->state)
-    stop_task(work->state, code);
+    finish(work->state, code);
+  loop_wake(engines->loop); /* there may be room for those that wait */
   pthread_mutex_unlock(&engines->lock);
+}
+
+static void drain_list(struct list *tasks, const struct map_endpoint *endpoint, int code) {
+  list_each_safe(item, tasks) {
+    struct task *task = list_entry(item, struct task, link);
+    if (task->work->endpoint == &endpoint->base)
+      finish(task, code);
+  }
 }
 
 void engine_drain(struct engines *engines, struct map_endpoint *endpoint, int code) {
   pthread_mutex_lock(&engines->lock);
-  list_each_safe(item, &engines->tasks) {
-    struct task *task = list_entry(item, struct task, link);
-    if (task->work->endpoint == &endpoint->base)
-      stop_task(task, code);
-  }
+  drain_list(&engines->waiting, endpoint, code);
+  drain_list(&engines->tasks, endpoint, code);
+  loop_wake(engines->loop);
   pthread_mutex_unlock(&engines->lock);
 }
