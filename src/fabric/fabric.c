@@ -57,6 +57,12 @@ bool fabric_help(struct fabric *fabric) {
   return helped;
 }
 
+void fabric_forget(struct fabric *fabric, const struct memory *memory) {
+  for (size_t i = 0; i < TRANSPORTS; i++)
+    if (transports[i]->forget && fabric->shared[i])
+      transports[i]->forget(fabric, memory);
+}
+
 /* ---- A link's ---- */
 
 int link_create_endpoints(struct link *link) {

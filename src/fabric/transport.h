@@ -166,6 +166,10 @@ struct transport {
   /* After stop, when nobody holds the link. Without the lock. */
   void (*destroy)(struct endpoint *endpoint);
 
+  /* Memory of this node is about to be freed or unmapped: what was made of it (a registration) ends
+   * now. No work uses it. From any thread; may block for the kernel. No slot: nothing was made. */
+  void (*forget)(struct fabric *fabric, const struct memory *memory);
+
   /* Learns of a remote region; blocks until `until`, without the lock. On failure the path is
    * closed for this region with the reason in the thread's error detail. No slot: nothing to learn.
    */
@@ -214,6 +218,7 @@ void fabric_open(struct fabric *fabric);
 void fabric_close(struct fabric *fabric);
 void fabric_release(struct fabric *fabric);
 bool fabric_help(struct fabric *fabric);
+void fabric_forget(struct fabric *fabric, const struct memory *memory);
 
 /* Creates an endpoint of each transport; all or none. With the lock. */
 int link_create_endpoints(struct link *link);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "memory/region.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 #include "core/alloc.h"
@@ -13,6 +14,8 @@ struct heap {
   void *node;
   _Atomic uint32_t refs; /* the opener, and every region that there is, in use or pooled */
   struct pool pool;
+  pthread_mutex_t watch_lock; /* held while it is called; nothing of this layer is taken after it */
+  void (*dies)(void *node, const struct memory *memory);
 };
 
 /* ---- the heap ---- */
@@ -27,6 +30,7 @@ int heap_open(void *node, size_t pool_bytes, struct heap **heap) {
     return status;
   }
   made->node = node;
+  pthread_mutex_init(&made->watch_lock, NULL);
   atomic_store(&made->refs, 1);
   pool_open(&made->pool, pool_bytes);
   *heap = made;
@@ -37,11 +41,24 @@ static void heap_drop(struct heap *heap) {
   if (atomic_fetch_sub_explicit(&heap->refs, 1, memory_order_acq_rel) != 1)
     return;
   providers_stop();
+  pthread_mutex_destroy(&heap->watch_lock);
   alloc_free(heap);
+}
+
+void heap_watch(struct heap *heap, void (*dies)(void *node, const struct memory *memory)) {
+  pthread_mutex_lock(&heap->watch_lock);
+  heap->dies = dies;
+  pthread_mutex_unlock(&heap->watch_lock);
 }
 
 static void destroy(struct haul_region *region) {
   struct heap *heap = region->heap;
+  if (!fork_is_child()) { /* there the lock may be held by a thread that is not here */
+    pthread_mutex_lock(&heap->watch_lock);
+    if (heap->dies)
+      heap->dies(heap->node, &region->memory);
+    pthread_mutex_unlock(&heap->watch_lock);
+  }
   memory_free(&region->memory);
   alloc_free(region);
   heap_drop(heap);

@@ -36,6 +36,10 @@ struct heap_counters {
  * region holds it, and heap_close drops the opener's hold and frees what is pooled. */
 int heap_open(void *node, size_t pool_bytes, struct heap **heap);
 void heap_close(struct heap *heap);
+/* From now on `dies` is told of all memory right before it is freed or unmapped, in the thread that
+ * does it, without locks of the layers above; NULL: nobody any more, and no call is under way when
+ * this returns. Memory that goes to the pool lives on. */
+void heap_watch(struct heap *heap, void (*dies)(void *node, const struct memory *memory));
 /* A snapshot: the figures are kept per shard of the pool and summed here. */
 void heap_counters(struct heap *heap, struct heap_counters *counters);
 

@@ -127,6 +127,11 @@ static bool sweep(struct poller *poller) {
   return dropped;
 }
 
+static void memory_dies(void *user, const struct memory *memory) {
+  struct haul_node *node = user;
+  fabric_forget(&node->fabric, memory);
+}
+
 static int open_parts(struct haul_node *node) {
   bool thread = node->config.progress == HAUL_PROGRESS_THREAD;
   int code = loop_open(thread, node->config.spin_ns, &node->loop);
@@ -145,6 +150,7 @@ static int open_parts(struct haul_node *node) {
   transfers_open(&node->fabric, node->config.transfer_ns, &node->transfers);
   node->has_transfers = true;
   fabric_open(&node->fabric);
+  heap_watch(node->heap, memory_dies);
   loop_lock(node->loop);
   loop_poller(node->loop, &node->poller, sweep);
   loop_unlock(node->loop);
@@ -194,6 +200,7 @@ void node_put(struct haul_node *node) {
     return;
   message_clear(node);
   if (node->has_transfers) {
+    heap_watch(node->heap, NULL); /* regions may outlive the node */
     transfers_close(&node->transfers);
     fabric_release(&node->fabric);
   }

@@ -349,6 +349,53 @@ static void checks_say_what_is_missing_and_how_to_mend_it(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_heap, close_heap)
 
+static struct {
+  unsigned count;
+  const void *address;
+} deaths;
+
+static void count_death(void *node, const struct memory *memory) {
+  (void)node;
+  deaths.count++;
+  deaths.address = memory->address;
+}
+
+static void a_watcher_hears_of_memory_that_dies(void **state) {
+  (void)state;
+  struct heap *watched;
+  struct haul_region *region;
+  char bytes[100];
+  deaths.count = 0;
+  assert_works(heap_open(NULL, 4 << 20, &watched));
+  heap_watch(watched, count_death);
+  assert_works(heap_wrap(watched, bytes, sizeof bytes, &region));
+  region_put(region);
+  assert_int_equal(deaths.count, 1);
+  assert_ptr_equal(deaths.address, bytes);
+  assert_works(heap_alloc(watched, host, 65536, HAUL_REGION_PRIVATE, &region));
+  region_put(region); /* to the pool: it lives on */
+  assert_int_equal(deaths.count, 1);
+  assert_works(heap_alloc(watched, host, 65536, HAUL_REGION_PRIVATE, &region));
+  heap_close(watched);
+  region_put(region);
+  assert_int_equal(deaths.count, 2);
+}
+
+static void nobody_is_told_once_the_watch_is_over(void **state) {
+  (void)state;
+  struct heap *watched;
+  struct haul_region *region;
+  char bytes[100];
+  deaths.count = 0;
+  assert_works(heap_open(NULL, 0, &watched));
+  heap_watch(watched, count_death);
+  assert_works(heap_wrap(watched, bytes, sizeof bytes, &region));
+  heap_watch(watched, NULL);
+  region_put(region);
+  assert_int_equal(deaths.count, 0);
+  heap_close(watched);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(refuses_places_that_are_not_there),
@@ -361,6 +408,8 @@ int main(void) {
       TEST(refuses_exports_that_cannot_be),
       TEST(refuses_imports_that_do_not_fit),
       TEST(layouts_travel_with_tickets),
+      TEST(a_watcher_hears_of_memory_that_dies),
+      TEST(nobody_is_told_once_the_watch_is_over),
       TEST(devices_run_out_of_memory),
       TEST(every_failure_is_clean),
       TEST(a_forked_child_can_release_and_harms_nobody),
