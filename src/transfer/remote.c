@@ -74,8 +74,9 @@ static void make_route(struct haul_remote *remote, const struct memory *local,
 
 static const struct route *route_of(struct haul_remote *remote, const struct memory *local,
                                     enum haul_operation operation) {
-  size_t key = ((size_t)(local->place.kind % ROUTE_KINDS) * 2 + (local->view != NULL)) * 2 +
-               (operation == HAUL_OP_READ);
+  bool foreign = local->wrapped || local->imported;
+  size_t key = (size_t)(local->place.kind % ROUTE_KINDS) * 8 + (local->view != NULL) * 4u +
+               foreign * 2u + (operation == HAUL_OP_READ);
   struct route *route = atomic_load_explicit(&remote->routes[key], memory_order_acquire);
   if (__builtin_expect(route != NULL, 1))
     return route;
