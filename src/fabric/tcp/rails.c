@@ -91,11 +91,9 @@ static void clear_rail(struct tcp_rail *rail, struct list *works) {
     struct slot *slot = &endpoint->slots[i];
     if (!slot->busy || slot->rail != rail)
       continue;
-    if (slot->work)
-      list_append(works, &slot->work->link);
-    if (slot->job)
-      slot->job->slot = NULL;
-    slot_free(endpoint, slot);
+    struct work *work = slot_drop(endpoint, slot);
+    if (work)
+      list_append(works, &work->link);
   }
   list_each_safe(item, &endpoint->staging) {
     struct tcp_job *job = list_entry(item, struct tcp_job, link);

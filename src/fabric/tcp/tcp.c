@@ -32,13 +32,13 @@ static struct slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *request) {
   endpoint->next_slot = (endpoint->next_slot + 1) % TCP_WINDOW;
   endpoint->busy_slots++;
   slot->busy = true;
-  slot->answering = false;
+  slot->answering = slot->lent = false;
   slot->job = NULL;
   slot->work = NULL;
   return slot;
 }
 
-void slot_free(struct tcp_endpoint *endpoint, struct slot *slot) {
+static void slot_free(struct tcp_endpoint *endpoint, struct slot *slot) {
   slot->busy = false;
   slot->work = NULL;
   slot->job = NULL;
@@ -87,9 +87,25 @@ static struct tcp_rail *idlest_rail(struct tcp_endpoint *endpoint) {
   return best;
 }
 
-struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int code) {
+/* The work ends before its answer; pages that it left behind get no other content (tx.c). */
+static struct work *take_work(struct slot *slot) {
   struct work *work = slot->work;
   slot->work = NULL;
+  if (work && slot->lent)
+    atomic_store(&work->region->handed_out, true);
+  return work;
+}
+
+struct work *slot_drop(struct tcp_endpoint *endpoint, struct slot *slot) {
+  struct work *work = take_work(slot);
+  if (slot->job)
+    slot->job->slot = NULL;
+  slot_free(endpoint, slot);
+  return work;
+}
+
+struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int code) {
+  struct work *work = take_work(slot);
   if (slot->job && job_abandon(slot->job, code)) {
     slot_free(endpoint, slot);
     tcp_settled(endpoint);
@@ -364,7 +380,7 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   (void)binding;
   *estimate = (struct estimate){.open = true, .rails = rails, .copies_dma = staged};
   /* By reference out of the source, one copy into the destination; else one at each end. */
-  bool by_pages = operation == HAUL_OP_WRITE && local->view;
+  bool by_pages = operation == HAUL_OP_WRITE && tcp_lends(local);
   estimate->copies_kernel = by_pages ? 1 : 2;
   estimate->copies_kernel_small = by_pages ? 1 : 0;
   estimate->small = SPLICE_MIN;

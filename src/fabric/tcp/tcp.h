@@ -71,6 +71,7 @@ struct slot {
   uint32_t stamp;
   bool busy;
   bool answering; /* its DATA has begun: nothing else may answer it */
+  bool lent;      /* pages of its source were passed by reference */
 };
 
 /* A payload that goes through a stage into memory without a view. */
@@ -128,6 +129,11 @@ struct tcp_rail {
 
 #define SPLICE_MIN   65536u /* below, copying is cheaper than passing pages: bench/run tcp-write */
 #define SPLICE_PIECE 4096u  /* likewise for the pieces' average: a pipe holds pages */
+
+/* Whether pages of it may be passed by reference (tx.c). */
+static inline bool tcp_lends(const struct memory *memory) {
+  return memory->view && !memory->wrapped && !memory->imported;
+}
 
 struct tcp_endpoint {
   struct endpoint base;
@@ -219,8 +225,8 @@ void tcp_settled(struct tcp_endpoint *endpoint); /* starts pending works; with t
 /* With the lock: forgets the request's work and what of it was not sent; returns the work, to be
  * ended, or NULL when it ended before. */
 struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int code);
-/* With the lock. */
-void slot_free(struct tcp_endpoint *endpoint, struct slot *slot);
+/* With the lock: frees it as well, before its answer. */
+struct work *slot_drop(struct tcp_endpoint *endpoint, struct slot *slot);
 
 extern const struct transport tcp_transport;
 

@@ -3,8 +3,14 @@
  * payload of a WRITE goes by reference: its pages are put into a pipe (vmsplice(2)) and from there
  * to the socket (splice(2)), so the sender copies nothing. That needs the pages to stay as they are
  * until the peer has them: a WRITE ends with the peer's ACK, so they do; DATA has no such answer
- * and is copied. A WRITE that is canceled may still deliver what its pages hold then; its
- * destination is undefined in that case, and its trailer says so where it was not sent yet. */
+ * and is copied.
+ *
+ * A WRITE that ends before its ACK leaves its pages behind: within a host they lie in the peer's
+ * own socket until the peer reads them, and no close, not even a reset, takes them back. What they
+ * hold then is what it gets. So pages go by reference only where haul can make sure that they hold
+ * nothing else once the region is released: memory that it allocated. It is not pooled again after
+ * such an end but given back to the system, which keeps pages as they are while a socket refers to
+ * them. What was wrapped or imported gets another content without being asked, and is copied. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -84,7 +90,7 @@ struct tcp_job *job_request(const struct work *work, uint64_t request) {
   job->pieces = work->pieces;
   job->count = work->count;
   job->payload = work->bytes;
-  job->splice = work->region->memory.view && work->bytes >= SPLICE_MIN &&
+  job->splice = tcp_lends(&work->region->memory) && work->bytes >= SPLICE_MIN &&
                 work->bytes >= (uint64_t)work->count * SPLICE_PIECE;
   if (set_trailer(job, work->checksum) != 0) {
     alloc_free(job);
@@ -351,6 +357,7 @@ static void fill_pipe(struct tcp_rail *rail, struct tcp_job *job) {
   ssize_t put = vmsplice(rail->pipe[1], spans, (size_t)count, SPLICE_F_NONBLOCK);
   if (put > 0) {
     rail->in_pipe += (size_t)put;
+    job->slot->lent = true;
     move_cursor(job, (uint64_t)put);
   } else if (put < 0 && errno != EAGAIN && errno != EINTR) {
     rail->may_splice = false;
