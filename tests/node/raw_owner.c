@@ -307,64 +307,6 @@ static void an_answer_on_another_rail_ends_the_peer(void **state) {
   region_drop(region, KIND_HOST);
 }
 
-/* ---- Sources that cannot be read ---- */
-
-/* Reads what comes on the rail, and says yes to each WRITE that was sent whole. */
-static void *take_writes(void *argument) {
-  static uint8_t payload[FRAME_PAYLOAD_MAX];
-  uint8_t head[FRAME_HEADER], rest[FRAME_PIECES_MAX * FRAME_PIECE];
-  struct frame frame;
-  struct frame_trailer trailer;
-  const char *what;
-  (void)argument;
-  while (raw_receive(at.rails[0], head, sizeof head) && frame_parse(head, &frame, &what) == 0 &&
-         raw_receive(at.rails[0], rest, (size_t)frame.count * FRAME_PIECE) &&
-         raw_receive(at.rails[0], payload, frame.payload) &&
-         raw_receive(at.rails[0], rest, FRAME_TRAILER) &&
-         frame_parse_trailer(rest, &trailer, &what) == 0) {
-    frame_pack(
-        &(struct frame){.type = FRAME_ACK, .request = frame.request, .status = trailer.status},
-        head);
-    raw_send(at.rails[0], head, sizeof head);
-  }
-  return NULL;
-}
-
-static void an_unreadable_source_is_the_fault_of_its_transfer_alone(void **state) {
-  (void)state;
-  const size_t half = LENGTH / 2;
-  struct haul_region *good = region_make(at.node, KIND_HOST, LENGTH), *bad;
-  struct haul_piece whole = {0, 0, LENGTH}, small = {0, 0, 512}, hole = {half, 0, 512};
-  struct haul_transfer *before[64], *broken[3], *after;
-  pthread_t thread;
-  uint8_t *memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  assert_works(haul_region_wrap(at.node, memory, LENGTH, &bad));
-  mprotect(memory + half, half, PROT_NONE);
-  for (size_t i = 0; i < COUNT(before); i++) /* more than the socket takes */
-    assert_works(haul_write(at.remote, good, i % 2 ? &small : &whole, 1, NULL, &before[i]));
-  assert_works(haul_write(at.remote, bad, &whole, 1, NULL, &broken[0]));
-  assert_works(haul_write(at.remote, bad, &hole, 1, NULL, &broken[1]));
-  assert_works(haul_write(at.remote, good, &small, 1, NULL, &after));
-  assert_works(haul_write(at.remote, bad, &hole, 1, NULL, &broken[2]));
-  pthread_create(&thread, NULL, take_writes, NULL);
-  for (size_t i = 0; i < COUNT(before); i++) {
-    assert_works(haul_transfer_wait(before[i], soon()));
-    haul_transfer_release(before[i]);
-  }
-  assert_works(haul_transfer_wait(after, soon()));
-  haul_transfer_release(after);
-  for (size_t i = 0; i < COUNT(broken); i++) {
-    assert_fails(HAUL_EINVAL, haul_transfer_wait(broken[i], soon()));
-    haul_transfer_release(broken[i]);
-  }
-  assert_works(haul_peer_status(at.peer));
-  shutdown(at.rails[0], SHUT_RDWR);
-  pthread_join(thread, NULL);
-  haul_region_release(bad);
-  munmap(memory, LENGTH);
-  region_drop(good, KIND_HOST);
-}
-
 /* ---- What was handed to the socket ---- */
 
 #define WRITE_FRAME (FRAME_HEADER + FRAME_PIECE + LENGTH + FRAME_TRAILER)
@@ -450,6 +392,113 @@ static void imported_memory_is_its_owners_once_a_write_has_ended(void **state) {
   memset(haul_region_address(owned), 0x22, LENGTH);
   assert_unchanged();
   region_drop(owned, KIND_HOST);
+}
+
+/* ---- A rail that ends ---- */
+
+static void a_read_is_asked_again_on_the_rail_that_is_left(void **state) {
+  (void)state;
+  struct haul_transfer *transfer;
+  struct haul_report report = HAUL_REPORT_INIT;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  uint8_t bytes[FRAME_HEADER + FRAME_PIECE];
+  struct frame frame;
+  const char *what;
+  uint64_t request = start_read(region, &transfer);
+  send_data(at.rails[0], request, LENGTH / 2);
+  shutdown(at.rails[0], SHUT_RDWR);
+  assert_true(raw_receive(at.rails[1], bytes, sizeof bytes));
+  assert_int_equal(frame_parse(bytes, &frame, &what), 0);
+  assert_int_equal(frame.type, FRAME_READ);
+  send_data(at.rails[1], frame.request, LENGTH);
+  assert_works(haul_transfer_wait(transfer, soon()));
+  assert_works(haul_transfer_report(transfer, &report));
+  assert_int_equal(report.retries, 1);
+  assert_works(haul_peer_status(at.peer));
+  haul_transfer_release(transfer);
+  region_drop(region, KIND_HOST);
+}
+
+/* What the owner has not read yet would land on what it was sent after that. */
+static void a_write_that_was_begun_is_not_sent_again(void **state) {
+  (void)state;
+  uint8_t byte;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  struct haul_transfer *transfer = write_unread(region);
+  shutdown(at.rails[0], SHUT_WR);
+  assert_fails(HAUL_EPEER, haul_transfer_wait(transfer, soon()));
+  assert_false(raw_receive(at.rails[1], &byte, 1));
+  assert_true(raw_ended(at.control, BOUND));
+  haul_transfer_release(transfer);
+  region_drop(region, KIND_HOST);
+}
+
+/* Also when nobody waits for it any more. */
+static void a_rail_with_a_write_that_was_canceled_ends_the_peer(void **state) {
+  (void)state;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  cancel(write_unread(region));
+  shutdown(at.rails[0], SHUT_WR);
+  assert_true(raw_ended(at.control, BOUND));
+  region_drop(region, KIND_HOST);
+}
+
+/* ---- Sources that cannot be read ---- */
+
+/* Reads what comes on the rail, and says yes to each WRITE that was sent whole. */
+static void *take_writes(void *argument) {
+  static uint8_t payload[FRAME_PAYLOAD_MAX];
+  uint8_t head[FRAME_HEADER], rest[FRAME_PIECES_MAX * FRAME_PIECE];
+  struct frame frame;
+  struct frame_trailer trailer;
+  const char *what;
+  (void)argument;
+  while (raw_receive(at.rails[0], head, sizeof head) && frame_parse(head, &frame, &what) == 0 &&
+         raw_receive(at.rails[0], rest, (size_t)frame.count * FRAME_PIECE) &&
+         raw_receive(at.rails[0], payload, frame.payload) &&
+         raw_receive(at.rails[0], rest, FRAME_TRAILER) &&
+         frame_parse_trailer(rest, &trailer, &what) == 0) {
+    frame_pack(
+        &(struct frame){.type = FRAME_ACK, .request = frame.request, .status = trailer.status},
+        head);
+    raw_send(at.rails[0], head, sizeof head);
+  }
+  return NULL;
+}
+
+static void an_unreadable_source_is_the_fault_of_its_transfer_alone(void **state) {
+  (void)state;
+  const size_t half = LENGTH / 2;
+  struct haul_region *good = region_make(at.node, KIND_HOST, LENGTH), *bad;
+  struct haul_piece whole = {0, 0, LENGTH}, small = {0, 0, 512}, hole = {half, 0, 512};
+  struct haul_transfer *before[64], *broken[3], *after;
+  pthread_t thread;
+  uint8_t *memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_works(haul_region_wrap(at.node, memory, LENGTH, &bad));
+  mprotect(memory + half, half, PROT_NONE);
+  for (size_t i = 0; i < COUNT(before); i++) /* more than the socket takes */
+    assert_works(haul_write(at.remote, good, i % 2 ? &small : &whole, 1, NULL, &before[i]));
+  assert_works(haul_write(at.remote, bad, &whole, 1, NULL, &broken[0]));
+  assert_works(haul_write(at.remote, bad, &hole, 1, NULL, &broken[1]));
+  assert_works(haul_write(at.remote, good, &small, 1, NULL, &after));
+  assert_works(haul_write(at.remote, bad, &hole, 1, NULL, &broken[2]));
+  pthread_create(&thread, NULL, take_writes, NULL);
+  for (size_t i = 0; i < COUNT(before); i++) {
+    assert_works(haul_transfer_wait(before[i], soon()));
+    haul_transfer_release(before[i]);
+  }
+  assert_works(haul_transfer_wait(after, soon()));
+  haul_transfer_release(after);
+  for (size_t i = 0; i < COUNT(broken); i++) {
+    assert_fails(HAUL_EINVAL, haul_transfer_wait(broken[i], soon()));
+    haul_transfer_release(broken[i]);
+  }
+  assert_works(haul_peer_status(at.peer));
+  shutdown(at.rails[0], SHUT_RDWR);
+  pthread_join(thread, NULL);
+  haul_region_release(bad);
+  munmap(memory, LENGTH);
+  region_drop(good, KIND_HOST);
 }
 
 /* ---- Hazards ---- */
@@ -575,6 +624,9 @@ int main(int argc, char **argv) {
       WITH_ONE_RAIL(memory_of_a_write_to_a_lost_peer_gets_no_second_life),
       WITH_ONE_RAIL(wrapped_memory_is_the_callers_once_a_write_has_ended),
       WITH_ONE_RAIL(imported_memory_is_its_owners_once_a_write_has_ended),
+      WITH_OWNER(a_read_is_asked_again_on_the_rail_that_is_left),
+      WITH_OWNER(a_write_that_was_begun_is_not_sent_again),
+      WITH_OWNER(a_rail_with_a_write_that_was_canceled_ends_the_peer),
       WITH_MAP(cells_that_the_owner_takes_keep_nobody_waiting),
       WITH_MAP(where_attaching_is_forbidden_meanwhile_another_path_is_taken),
       WITH_MAP(memory_that_cannot_be_reached_fails_the_transfer),

@@ -84,13 +84,21 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, int fd) {
   return code;
 }
 
-/* With the lock. Unlinks what the rail still had to send or was answered for. */
-static void clear_rail(struct tcp_rail *rail, struct list *works) {
+/* Bytes of a WRITE went out and no answer came. */
+static bool is_open_write(const struct slot *slot) {
+  return slot->write && (!slot->job || slot->job->sent > 0);
+}
+
+/* With the lock. Unlinks what the rail still had to send or was answered for; returns whether the
+ * peer may still read a WRITE. */
+static bool clear_rail(struct tcp_rail *rail, struct list *works) {
   struct tcp_endpoint *endpoint = rail->endpoint;
+  bool open_write = false;
   for (unsigned i = 0; i < TCP_WINDOW; i++) {
     struct slot *slot = &endpoint->slots[i];
     if (!slot->busy || slot->rail != rail)
       continue;
+    open_write |= is_open_write(slot);
     struct work *work = slot_drop(endpoint, slot);
     if (work)
       list_append(works, &work->link);
@@ -110,6 +118,7 @@ static void clear_rail(struct tcp_rail *rail, struct list *works) {
     job_free(job);
   }
   rail->queued = 0;
+  return open_write;
 }
 
 static void close_descriptors(struct tcp_rail *rail) {
@@ -149,7 +158,7 @@ void rail_close(struct tcp_rail *rail, int code) {
     return;
   pthread_mutex_lock(&endpoint->lock);
   close_descriptors(rail);
-  clear_rail(rail, &works);
+  bool open_write = clear_rail(rail, &works);
   bool last = atomic_fetch_sub(&endpoint->open_rails, 1) == 1;
   if (last) {
     list_splice(&works, &endpoint->pending);
@@ -161,8 +170,12 @@ void rail_close(struct tcp_rail *rail, int code) {
   drop_landings(rail);
   /* This path is the last resort: without it the peer is as good as gone, and it nearly always is.
    */
-  if (last && code == HAUL_EPATH)
-    endpoint->base.link->fail(endpoint->base.link, HAUL_EPEER, "its data connections ended");
+  if ((last || open_write) && code == HAUL_EPATH)
+    endpoint->base.link->fail(endpoint->base.link, HAUL_EPEER,
+                              last ? "its data connections ended"
+                                   : "a data connection ended in the middle of writes");
+  if (open_write && code == HAUL_EPATH)
+    code = HAUL_EPEER;
   error_set(code, 0, endpoint->base.link->name,
             "the connection to the peer ended|is the peer still "
             "there? its log says more");

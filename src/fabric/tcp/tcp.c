@@ -130,6 +130,7 @@ static void start_work(struct tcp_endpoint *endpoint, struct work *work) {
     return;
   }
   slot->work = work;
+  slot->write = work->operation == HAUL_OP_WRITE;
   slot->rail = rail;
   slot->job = job;
   job->slot = slot;

@@ -70,6 +70,7 @@ struct slot {
   struct tcp_job *job; /* not sent whole yet */
   uint32_t stamp;
   bool busy;
+  bool write;
   bool answering; /* its DATA has begun: nothing else may answer it */
   bool lent;      /* pages of its source were passed by reference */
 };
@@ -211,7 +212,9 @@ bool stage_landings(struct tcp_endpoint *endpoint, bool *urgent); /* with the lo
 int rail_open(struct tcp_endpoint *endpoint, unsigned index, int descriptor);
 /* A poller's round; true when something came. */
 bool rail_poll(struct tcp_rail *rail, int64_t spin_ns);
-/* The rail's works end with `code`, its answers are forgotten. */
+/* The rail's works end with `code`, its answers are forgotten. When a WRITE was begun on it and not
+ * answered, the peer fails: it may still read those bytes, and they must not land behind what
+ * another path brought meanwhile. */
 void rail_close(struct tcp_rail *rail, int code);
 
 /* tcp.c */
