@@ -244,7 +244,8 @@ void remote_put(struct haul_remote *remote) {
 static void describe(struct haul_remote *remote, size_t i, const struct estimate *estimate,
                      uint64_t bytes, uint64_t pieces, const struct haul_transfer_options *options,
                      int chosen, struct haul_path *path) {
-  bool small = bytes < estimate->small || bytes < pieces * estimate->small_piece;
+  bool small = bytes < estimate->small || bytes < pieces * estimate->small_piece ||
+               atomic_load(&remote->link->endpoints[i]->as_small);
   const char *reason = refusal(remote, i, estimate, options);
   memset(path, 0, sizeof *path);
   snprintf(path->name, sizeof path->name, "%s", transport_at(i)->name);
