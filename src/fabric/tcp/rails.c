@@ -73,7 +73,7 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, int fd) {
   if (code == 0) {
     rail->fd = fd;
     rail->broken = rail->blocked = false;
-    rail->may_splice = true;
+    rail->may_splice = !atomic_load(&endpoint->base.as_small);
     rail->rx_moved = rail->tx_moved = clock_now();
     atomic_fetch_add(&endpoint->open_rails, 1);
     atomic_store(&endpoint->base.open, true);

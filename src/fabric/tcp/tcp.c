@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "fabric/tcp/tcp.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -289,6 +290,7 @@ static int create(struct link *link, struct endpoint **out) {
     return error_memory("tcp endpoint");
   endpoint->base.transport = &tcp_transport;
   endpoint->base.link = link;
+  atomic_store(&endpoint->base.as_small, tcp_try_lending() != 0);
   pthread_mutex_init(&endpoint->lock, NULL);
   list_init(&endpoint->pending);
   list_init(&endpoint->staging);
@@ -405,28 +407,51 @@ static long read_number(const char *path) {
   return got > 0 ? strtol(text, NULL, 10) : -1;
 }
 
-static size_t checks(struct haul_check *checks, size_t room) {
-  static const char *const names[] = {"wmem_max", "rmem_max"};
-  static const long wanted[] = {1 << 20, 512 << 10};
-  for (size_t i = 0; i < 2 && i < room; i++) {
-    char path[64];
-    struct haul_check *check = &checks[i];
-    memset(check, 0, sizeof *check);
-    snprintf(path, sizeof path, "/proc/sys/net/core/%s", names[i]);
-    long value = read_number(path);
-    snprintf(check->backend, sizeof check->backend, "tcp");
-    snprintf(check->name, sizeof check->name, "tcp.%s", i ? "receive-buffer" : "send-buffer");
-    check->state = value < 0 || value >= wanted[i] ? HAUL_CHECK_OK : HAUL_CHECK_LIMITED;
-    if (value < 0)
-      snprintf(check->text, sizeof check->text, "the limit of socket buffers is not readable here");
-    else
-      snprintf(check->text, sizeof check->text, "net.core.%s is %ld bytes%s", names[i], value,
-               check->state ? ": large writes within this host run below their speed" : "");
-    if (check->state)
-      snprintf(check->remedy, sizeof check->remedy, "sysctl -w net.core.%s=%ld", names[i],
-               wanted[i]);
+static void begin_check(struct haul_check *check, const char *name) {
+  *check = (struct haul_check){.state = HAUL_CHECK_OK, .backend = "tcp"};
+  snprintf(check->name, sizeof check->name, "tcp.%s", name);
+}
+
+static void check_buffer(struct haul_check *check, const char *name, const char *limit,
+                         long wanted) {
+  char path[64];
+  begin_check(check, name);
+  snprintf(path, sizeof path, "/proc/sys/net/core/%s", limit);
+  long value = read_number(path);
+  if (value < 0) {
+    snprintf(check->text, sizeof check->text, "the limit of socket buffers is not readable here");
+    return;
   }
-  return 2;
+  check->state = value >= wanted ? HAUL_CHECK_OK : HAUL_CHECK_LIMITED;
+  snprintf(check->text, sizeof check->text, "net.core.%s is %ld bytes%s", limit, value,
+           check->state ? ": large writes within this host run below their speed" : "");
+  if (check->state)
+    snprintf(check->remedy, sizeof check->remedy, "sysctl -w net.core.%s=%ld", limit, wanted);
+}
+
+static void check_splice(struct haul_check *check) {
+  begin_check(check, "splice");
+  int system = tcp_try_lending();
+  if (system == 0) {
+    snprintf(check->text, sizeof check->text, "large writes leave allocated memory by reference");
+    return;
+  }
+  check->state = HAUL_CHECK_LIMITED;
+  snprintf(check->text, sizeof check->text, "vmsplice and splice: %s; large writes are copied",
+           strerror(system));
+  snprintf(check->remedy, sizeof check->remedy,
+           system == EMFILE ? "ulimit -n 65536"
+                            : "allow pipe2, vmsplice and splice in this sandbox's filter");
+}
+
+static size_t checks(struct haul_check *checks, size_t room) {
+  if (room > 0)
+    check_buffer(&checks[0], "send-buffer", "wmem_max", 1 << 20);
+  if (room > 1)
+    check_buffer(&checks[1], "receive-buffer", "rmem_max", 512 << 10);
+  if (room > 2)
+    check_splice(&checks[2]);
+  return 3;
 }
 
 const struct transport tcp_transport = {

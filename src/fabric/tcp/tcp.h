@@ -173,6 +173,8 @@ void job_refuse(struct tcp_job *job, int32_t status);
 /* Ends a WRITE or DATA job whose source cannot be read; the thread's error detail says why. */
 void job_fail(struct tcp_job *job, int code);
 void rail_pump(struct tcp_rail *rail);
+/* Whether the system passes pages by reference here: 0, or the errno; without the lock. */
+int tcp_try_lending(void);
 /* Tells the loop which events the rail waits for. */
 void rail_watch(struct tcp_rail *rail);
 /* XXH3 over the pieces, where the bytes are. */
