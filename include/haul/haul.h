@@ -407,7 +407,9 @@ HAUL_API int haul_transfer_test(haul_transfer *transfer);
 HAUL_API int haul_transfer_wait(haul_transfer *transfer, haul_deadline until);
 
 /* Asks for an early end and returns at once; 0 even if it had ended. Once it has ended, local
- * memory is not touched any more. */
+ * memory is not touched any more. Over `tcp` the peer of a write that ended early may still find
+ * in what it had not read yet what the allocated memory holds then, until the region is released.
+ */
 HAUL_API int haul_transfer_cancel(haul_transfer *transfer);
 
 /* Gives the handle back. A transfer still on its way goes on by itself. */

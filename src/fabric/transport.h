@@ -78,7 +78,10 @@ struct endpoint {
   const struct transport *transport;
   struct link *link;
   _Atomic bool open; /* works may be posted */
-  char reason[192];  /* why it is not; set before `open` becomes false */
+  /* From now on large transfers are copied like small ones (struct estimate): the system refuses
+   * what would save it. */
+  _Atomic bool as_small;
+  char reason[192]; /* why it is not; set before `open` becomes false */
   struct endpoint_counters counters;
 };
 

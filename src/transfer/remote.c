@@ -74,8 +74,9 @@ static void make_route(struct haul_remote *remote, const struct memory *local,
 
 static const struct route *route_of(struct haul_remote *remote, const struct memory *local,
                                     enum haul_operation operation) {
-  size_t key = ((size_t)(local->place.kind % ROUTE_KINDS) * 2 + (local->view != NULL)) * 2 +
-               (operation == HAUL_OP_READ);
+  bool foreign = local->wrapped || local->imported;
+  size_t key = (size_t)(local->place.kind % ROUTE_KINDS) * 8 + (local->view != NULL) * 4u +
+               foreign * 2u + (operation == HAUL_OP_READ);
   struct route *route = atomic_load_explicit(&remote->routes[key], memory_order_acquire);
   if (__builtin_expect(route != NULL, 1))
     return route;
@@ -243,7 +244,8 @@ void remote_put(struct haul_remote *remote) {
 static void describe(struct haul_remote *remote, size_t i, const struct estimate *estimate,
                      uint64_t bytes, uint64_t pieces, const struct haul_transfer_options *options,
                      int chosen, struct haul_path *path) {
-  bool small = bytes < estimate->small || bytes < pieces * estimate->small_piece;
+  bool small = bytes < estimate->small || bytes < pieces * estimate->small_piece ||
+               atomic_load(&remote->link->endpoints[i]->as_small);
   const char *reason = refusal(remote, i, estimate, options);
   memset(path, 0, sizeof *path);
   snprintf(path->name, sizeof path->name, "%s", transport_at(i)->name);

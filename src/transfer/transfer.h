@@ -26,8 +26,8 @@ struct route {
   uint32_t step_count;
 };
 
-#define ROUTE_KINDS 16                    /* a power of two above the largest kind */
-#define ROUTES      (2 * 2 * ROUTE_KINDS) /* operation, with or without a view, kind */
+#define ROUTE_KINDS 16                        /* a power of two above the largest kind */
+#define ROUTES      (2 * 2 * 2 * ROUTE_KINDS) /* operation, whose, with or without a view, kind */
 
 struct haul_remote {
   /* By operation, less one: the view that the best path for small copies lends, for local memory

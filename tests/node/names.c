@@ -337,18 +337,21 @@ static unsigned kernel_copies(struct haul_region *local, struct haul_remote *rem
   return path.copies_kernel;
 }
 
-/* Large writes pass pages to the socket; what is smaller is copied there too. */
-static void explain_counts_what_small_writes_cost(void **state) {
+/* Large writes pass pages of haul's own memory to the socket; all else is copied there too. */
+static void explain_counts_what_writes_cost(void **state) {
   (void)state;
   struct haul_remote *remote;
   struct haul_region *local = region_make(t.user, KIND_HOST, 1 << 20);
+  struct haul_region *wrapped = region_make(t.user, KIND_WRAPPED, 1 << 20);
   assert_works(haul_region_publish(t.region, "name", BOTH));
   assert_works(haul_peer_lookup(t.peer, "name", soon(), &remote));
   assert_int_equal(kernel_copies(local, remote, HAUL_OP_WRITE, 1 << 20), 1);
   assert_int_equal(kernel_copies(local, remote, HAUL_OP_WRITE, 4096), 2);
+  assert_int_equal(kernel_copies(wrapped, remote, HAUL_OP_WRITE, 1 << 20), 2);
   assert_int_equal(kernel_copies(local, remote, HAUL_OP_READ, 1 << 20), 2);
   assert_int_equal(kernel_copies(local, remote, HAUL_OP_READ, 4096), 2);
   haul_remote_release(remote);
+  region_drop(wrapped, KIND_WRAPPED);
   haul_region_release(local);
 }
 
@@ -456,7 +459,7 @@ int main(int argc, char **argv) {
       TEST(a_report_tells_the_whole_story),
       TEST(more_bytes_than_can_be_counted_are_refused),
       TEST(explain_orders_the_paths),
-      TEST(explain_counts_what_small_writes_cost),
+      TEST(explain_counts_what_writes_cost),
       TEST(counters_count),
       TEST(released_memory_is_not_touched_again),
   };

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -306,6 +307,142 @@ static void an_answer_on_another_rail_ends_the_peer(void **state) {
   region_drop(region, KIND_HOST);
 }
 
+/* ---- What was handed to the socket ---- */
+
+#define WRITE_FRAME (FRAME_HEADER + FRAME_PIECE + LENGTH + FRAME_TRAILER)
+
+/* A write that the owner does not read yet, all of it in the socket. */
+static struct haul_transfer *write_unread(struct haul_region *region) {
+  struct haul_piece piece = {0, 0, LENGTH};
+  struct haul_transfer *transfer;
+  haul_deadline until = soon();
+  int there = 0;
+  memset(haul_region_address(region), 0x11, LENGTH);
+  assert_works(haul_write(at.remote, region, &piece, 1, NULL, &transfer));
+  while (there < (int)WRITE_FRAME) {
+    assert_int_equal(ioctl(at.rails[0], FIONREAD, &there), 0);
+    assert_true(haul_deadline_in(0) < until);
+  }
+  return transfer;
+}
+
+/* The owner reads at last: what was written then, whatever became of the memory. */
+static void assert_unchanged(void) {
+  static uint8_t frame[WRITE_FRAME], wanted[LENGTH];
+  memset(wanted, 0x11, sizeof wanted);
+  assert_true(raw_receive(at.rails[0], frame, sizeof frame));
+  assert_memory_equal(frame + FRAME_HEADER + FRAME_PIECE, wanted, LENGTH);
+}
+
+static void cancel(struct haul_transfer *transfer) {
+  assert_works(haul_transfer_cancel(transfer));
+  assert_fails(HAUL_ECANCELED, haul_transfer_wait(transfer, soon()));
+  haul_transfer_release(transfer);
+}
+
+static void lose_peer(struct haul_transfer *transfer) {
+  shutdown(at.control, SHUT_RDWR);
+  assert_fails(HAUL_EPEER, haul_transfer_wait(transfer, soon()));
+  haul_transfer_release(transfer);
+}
+
+/* The region's next life, if there is one, shows nothing of itself to the old peer. */
+static void check_released(enum memory_kind kind, void (*end_early)(struct haul_transfer *)) {
+  struct haul_region *region = region_make(at.node, kind, LENGTH);
+  end_early(write_unread(region));
+  haul_region_release(region);
+  region = region_make(at.node, kind, LENGTH);
+  memset(haul_region_address(region), 0x22, LENGTH);
+  assert_unchanged();
+  haul_region_release(region);
+}
+
+static void memory_of_a_canceled_write_gets_no_second_life(void **state) {
+  (void)state;
+  check_released(KIND_HOST, cancel);
+  check_released(KIND_PRIVATE, cancel);
+}
+
+static void memory_of_a_write_to_a_lost_peer_gets_no_second_life(void **state) {
+  (void)state;
+  check_released(KIND_PRIVATE, lose_peer);
+}
+
+static void wrapped_memory_is_the_callers_once_a_write_has_ended(void **state) {
+  (void)state;
+  static uint8_t memory[LENGTH] __attribute__((aligned(4096)));
+  struct haul_region *region;
+  assert_works(haul_region_wrap(at.node, memory, sizeof memory, &region));
+  cancel(write_unread(region));
+  haul_region_release(region);
+  memset(memory, 0x22, sizeof memory);
+  assert_unchanged();
+}
+
+static void imported_memory_is_its_owners_once_a_write_has_ended(void **state) {
+  (void)state;
+  struct haul_ticket ticket;
+  int descriptor;
+  struct haul_region *owned = region_make(at.node, KIND_HOST, LENGTH), *imported;
+  assert_works(haul_region_export(owned, HAUL_READ | HAUL_WRITE, NULL, &ticket, &descriptor));
+  assert_works(haul_region_import(at.node, &ticket, descriptor, &imported));
+  close(descriptor);
+  cancel(write_unread(imported));
+  haul_region_release(imported);
+  memset(haul_region_address(owned), 0x22, LENGTH);
+  assert_unchanged();
+  region_drop(owned, KIND_HOST);
+}
+
+/* ---- A rail that ends ---- */
+
+static void a_read_is_asked_again_on_the_rail_that_is_left(void **state) {
+  (void)state;
+  struct haul_transfer *transfer;
+  struct haul_report report = HAUL_REPORT_INIT;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  uint8_t bytes[FRAME_HEADER + FRAME_PIECE];
+  struct frame frame;
+  const char *what;
+  uint64_t request = start_read(region, &transfer);
+  send_data(at.rails[0], request, LENGTH / 2);
+  shutdown(at.rails[0], SHUT_RDWR);
+  assert_true(raw_receive(at.rails[1], bytes, sizeof bytes));
+  assert_int_equal(frame_parse(bytes, &frame, &what), 0);
+  assert_int_equal(frame.type, FRAME_READ);
+  send_data(at.rails[1], frame.request, LENGTH);
+  assert_works(haul_transfer_wait(transfer, soon()));
+  assert_works(haul_transfer_report(transfer, &report));
+  assert_int_equal(report.retries, 1);
+  assert_works(haul_peer_status(at.peer));
+  haul_transfer_release(transfer);
+  region_drop(region, KIND_HOST);
+}
+
+/* What the owner has not read yet would land on what it was sent after that. */
+static void a_write_that_was_begun_is_not_sent_again(void **state) {
+  (void)state;
+  uint8_t byte;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  struct haul_transfer *transfer = write_unread(region);
+  shutdown(at.rails[0], SHUT_WR);
+  assert_fails(HAUL_EPEER, haul_transfer_wait(transfer, soon()));
+  assert_false(raw_receive(at.rails[1], &byte, 1));
+  assert_true(raw_ended(at.control, BOUND));
+  haul_transfer_release(transfer);
+  region_drop(region, KIND_HOST);
+}
+
+/* Also when nobody waits for it any more. */
+static void a_rail_with_a_write_that_was_canceled_ends_the_peer(void **state) {
+  (void)state;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  cancel(write_unread(region));
+  shutdown(at.rails[0], SHUT_WR);
+  assert_true(raw_ended(at.control, BOUND));
+  region_drop(region, KIND_HOST);
+}
+
 /* ---- Sources that cannot be read ---- */
 
 /* Reads what comes on the rail, and says yes to each WRITE that was sent whole. */
@@ -483,6 +620,13 @@ int main(int argc, char **argv) {
       WITH_OWNER(a_refusal_behind_data_that_lands_ends_the_peer),
       WITH_OWNER(an_answer_on_another_rail_ends_the_peer),
       WITH_ONE_RAIL(an_unreadable_source_is_the_fault_of_its_transfer_alone),
+      WITH_ONE_RAIL(memory_of_a_canceled_write_gets_no_second_life),
+      WITH_ONE_RAIL(memory_of_a_write_to_a_lost_peer_gets_no_second_life),
+      WITH_ONE_RAIL(wrapped_memory_is_the_callers_once_a_write_has_ended),
+      WITH_ONE_RAIL(imported_memory_is_its_owners_once_a_write_has_ended),
+      WITH_OWNER(a_read_is_asked_again_on_the_rail_that_is_left),
+      WITH_OWNER(a_write_that_was_begun_is_not_sent_again),
+      WITH_OWNER(a_rail_with_a_write_that_was_canceled_ends_the_peer),
       WITH_MAP(cells_that_the_owner_takes_keep_nobody_waiting),
       WITH_MAP(where_attaching_is_forbidden_meanwhile_another_path_is_taken),
       WITH_MAP(memory_that_cannot_be_reached_fails_the_transfer),

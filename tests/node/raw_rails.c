@@ -260,6 +260,8 @@ static void a_frame_may_be_cut_off_at_every_byte(void **state) {
     struct rail rail = open_rail();
     struct asked request = make(FRAME_WRITE, cut % 2 ? rail.host : rail.sim, 0, 40, 1);
     assert_true(raw_send(rail.fd, request.bytes, cut));
+    shutdown(rail.fd, SHUT_WR);
+    assert_true(raw_ended(rail.fd, BOUND)); /* all is read: it lands on nobody else's bytes */
     close_rail(&rail);
   }
   assert_unharmed();

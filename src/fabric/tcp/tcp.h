@@ -2,11 +2,13 @@
  * The `tcp` transport: data rails, payload from the source buffer to the socket and from the socket
  * to its final address. On a Unix control connection the rails are Unix sockets too.
  *
- *   frame.c  what goes over a rail, packed and parsed
- *   tx.c     jobs (frames to send) and the pump that sends them
- *   rx.c     the state machine that reads a rail
- *   stage.c  host buffers for memory that has no view
- *   tcp.c    the table: works, windows, rails, estimates
+ *   frame.c    what goes over a rail, packed and parsed
+ *   tx.c       jobs (frames to send) and the pump that sends them
+ *   rx.c       the state machine that reads a rail
+ *   landing.c  the end of a payload that arrived
+ *   stage.c    host buffers for memory that has no view
+ *   rails.c    a rail's life: adopted, watched, polled, closed
+ *   tcp.c      the table: works, windows, estimates
  *
  * Locks: `lock` of the endpoint guards everything that sending touches (slots, pending works,
  * rails' queues, staged sources); it is taken after the loop's lock and nothing is taken after it.
@@ -68,7 +70,9 @@ struct slot {
   struct tcp_job *job; /* not sent whole yet */
   uint32_t stamp;
   bool busy;
+  bool write;
   bool answering; /* its DATA has begun: nothing else may answer it */
+  bool lent;      /* pages of its source were passed by reference */
 };
 
 /* A payload that goes through a stage into memory without a view. */
@@ -127,6 +131,11 @@ struct tcp_rail {
 #define SPLICE_MIN   65536u /* below, copying is cheaper than passing pages: bench/run tcp-write */
 #define SPLICE_PIECE 4096u  /* likewise for the pieces' average: a pipe holds pages */
 
+/* Whether pages of it may be passed by reference (tx.c). */
+static inline bool tcp_lends(const struct memory *memory) {
+  return memory->view && !memory->wrapped && !memory->imported;
+}
+
 struct tcp_endpoint {
   struct endpoint base;
   pthread_mutex_t lock;
@@ -164,6 +173,8 @@ void job_refuse(struct tcp_job *job, int32_t status);
 /* Ends a WRITE or DATA job whose source cannot be read; the thread's error detail says why. */
 void job_fail(struct tcp_job *job, int code);
 void rail_pump(struct tcp_rail *rail);
+/* Whether the system passes pages by reference here: 0, or the errno; without the lock. */
+int tcp_try_lending(void);
 /* Tells the loop which events the rail waits for. */
 void rail_watch(struct tcp_rail *rail);
 /* XXH3 over the pieces, where the bytes are. */
@@ -173,11 +184,19 @@ int pieces_checksum(struct memory *memory, const struct haul_piece *pieces, uint
 /* rx.c; with the loop's lock. Reads until the socket is empty or a budget is used up; true when
  * something came. */
 bool rail_receive(struct tcp_rail *rail);
-void rail_drop_landing(struct tcp_rail *rail);
-/* Ends a staged landing: answers or ends the work. */
-void landing_finish(struct landing *landing, int code);
 /* Answers a request of the peer's. */
 void rail_answer(struct tcp_rail *rail, uint64_t request, int32_t status);
+
+/* landing.c; with the loop's lock. */
+/* The payload and its trailer are there: answers a WRITE, ends the work of a DATA, or lands. */
+void payload_end(struct tcp_rail *rail, const struct frame_trailer *trailer);
+void rail_drop_landing(struct tcp_rail *rail);
+/* Ends the copy of a staged landing early; landing_finish is to follow. */
+void landing_stop(struct landing *landing);
+/* Ends a staged landing: answers or ends the work. */
+void landing_finish(struct landing *landing, int code);
+/* Counts the work, if there is one, and ends it. */
+void work_end(struct tcp_endpoint *endpoint, struct work *work, int code);
 
 /* stage.c */
 /* NULL: all busy, or no memory; stages_busy tells. */
@@ -190,6 +209,16 @@ void job_end_copy(struct tcp_job *job);
 bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent);  /* with the lock */
 bool stage_landings(struct tcp_endpoint *endpoint, bool *urgent); /* with the loop's lock */
 
+/* rails.c; with the loop's lock. */
+/* The descriptor is the endpoint's from now on, also on failure. */
+int rail_open(struct tcp_endpoint *endpoint, unsigned index, int descriptor);
+/* A poller's round; true when something came. */
+bool rail_poll(struct tcp_rail *rail, int64_t spin_ns);
+/* The rail's works end with `code`, its answers are forgotten. When a WRITE was begun on it and not
+ * answered, the peer fails: it may still read those bytes, and they must not land behind what
+ * another path brought meanwhile. */
+void rail_close(struct tcp_rail *rail, int code);
+
 /* tcp.c */
 /* Ends the work of a request that was sent on this rail; with the loop's lock, without the
  * endpoint's. False when there is no such request, or when `data` does not tell whether its DATA
@@ -201,8 +230,8 @@ void tcp_settled(struct tcp_endpoint *endpoint); /* starts pending works; with t
 /* With the lock: forgets the request's work and what of it was not sent; returns the work, to be
  * ended, or NULL when it ended before. */
 struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int code);
-/* With the loop's lock: the rail's works end with `code`, its answers are forgotten. */
-void rail_close(struct tcp_rail *rail, int code);
+/* With the lock: frees it as well, before its answer. */
+struct work *slot_drop(struct tcp_endpoint *endpoint, struct slot *slot);
 
 extern const struct transport tcp_transport;
 

@@ -3,8 +3,14 @@
  * payload of a WRITE goes by reference: its pages are put into a pipe (vmsplice(2)) and from there
  * to the socket (splice(2)), so the sender copies nothing. That needs the pages to stay as they are
  * until the peer has them: a WRITE ends with the peer's ACK, so they do; DATA has no such answer
- * and is copied. A WRITE that is canceled may still deliver what its pages hold then; its
- * destination is undefined in that case, and its trailer says so where it was not sent yet. */
+ * and is copied.
+ *
+ * A WRITE that ends before its ACK leaves its pages behind: within a host they lie in the peer's
+ * own socket until the peer reads them, and no close, not even a reset, takes them back. What they
+ * hold then is what it gets. So pages go by reference only where haul can make sure that they hold
+ * nothing else once the region is released: memory that it allocated. It is not pooled again after
+ * such an end but given back to the system, which keeps pages as they are while a socket refers to
+ * them. What was wrapped or imported gets another content without being asked, and is copied. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -84,7 +90,7 @@ struct tcp_job *job_request(const struct work *work, uint64_t request) {
   job->pieces = work->pieces;
   job->count = work->count;
   job->payload = work->bytes;
-  job->splice = work->region->memory.view && work->bytes >= SPLICE_MIN &&
+  job->splice = tcp_lends(&work->region->memory) && work->bytes >= SPLICE_MIN &&
                 work->bytes >= (uint64_t)work->count * SPLICE_PIECE;
   if (set_trailer(job, work->checksum) != 0) {
     alloc_free(job);
@@ -339,8 +345,13 @@ static ssize_t send_spans(struct tcp_rail *rail, bool alone) {
   return put;
 }
 
-/* Puts more of the job's pages into the pipe. A kernel or a mapping that cannot (EFAULT for device
- * memory) makes this rail copy from now on. */
+/* This rail copies from now on, and reports say so. */
+static void stop_lending(struct tcp_rail *rail) {
+  rail->may_splice = false;
+  atomic_store(&rail->endpoint->base.as_small, true);
+}
+
+/* Puts more of the job's pages into the pipe. A mapping that cannot makes this job be copied. */
 static void fill_pipe(struct tcp_rail *rail, struct tcp_job *job) {
   struct iovec spans[SPANS_MAX];
   int count = 0;
@@ -351,9 +362,12 @@ static void fill_pipe(struct tcp_rail *rail, struct tcp_job *job) {
   ssize_t put = vmsplice(rail->pipe[1], spans, (size_t)count, SPLICE_F_NONBLOCK);
   if (put > 0) {
     rail->in_pipe += (size_t)put;
+    job->slot->lent = true;
     move_cursor(job, (uint64_t)put);
+  } else if (put < 0 && errno == EFAULT) {
+    job->splice = false;
   } else if (put < 0 && errno != EAGAIN && errno != EINTR) {
-    rail->may_splice = false;
+    stop_lending(rail);
   }
 }
 
@@ -363,10 +377,33 @@ static void open_pipe(struct tcp_rail *rail) {
     return;
   if (pipe2(rail->pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
     rail->pipe[0] = rail->pipe[1] = -1;
-    rail->may_splice = false;
+    stop_lending(rail);
     return;
   }
   fcntl(rail->pipe[1], F_SETPIPE_SZ, 524288); /* refused past a user's limit: then it stays small */
+}
+
+static int try_lending(const int pipe[2], int socket) {
+  struct iovec span = {zeros, 1};
+  if (vmsplice(pipe[1], &span, 1, SPLICE_F_NONBLOCK) == 1 &&
+      splice(pipe[0], NULL, socket, NULL, 1, SPLICE_F_NONBLOCK) == 1)
+    return 0;
+  return errno;
+}
+
+int tcp_try_lending(void) {
+  int pipe[2], sockets[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0)
+    return errno;
+  int system = pipe2(pipe, O_CLOEXEC) != 0 ? errno : 0;
+  if (system == 0) {
+    system = try_lending(pipe, sockets[0]);
+    close(pipe[0]);
+    close(pipe[1]);
+  }
+  close(sockets[0]);
+  close(sockets[1]);
+  return system;
 }
 
 /* splice(2) to a socket that the peer closed raises SIGPIPE, and has no MSG_NOSIGNAL: the signal is
@@ -389,10 +426,10 @@ static ssize_t splice_quietly(struct tcp_rail *rail) {
 
 static ssize_t send_pages(struct tcp_rail *rail, struct tcp_job *job) {
   open_pipe(rail);
-  if (rail->may_splice)
+  if (job->splice && rail->may_splice)
     fill_pipe(rail, job);
   if (rail->in_pipe == 0) {
-    errno = rail->may_splice ? EAGAIN : EINTR; /* EINTR: try again, by copying */
+    errno = job->splice && rail->may_splice ? EAGAIN : EINTR; /* EINTR: try again, by copying */
     return -1;
   }
   ssize_t put = splice_quietly(rail);

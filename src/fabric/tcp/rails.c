@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: MIT
+ * A rail from the socket that it is given to its close, and what makes it move meanwhile. */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/sys.h"
+#include "fabric/tcp/tcp.h"
+
+#define POLL_PATIENCE 4096 /* fruitless polls before a rail waits for its event again */
+
+static void on_rail(struct watch *watch, uint32_t events) {
+  struct tcp_rail *rail = list_entry(watch, struct tcp_rail, watch);
+  struct tcp_endpoint *endpoint = rail->endpoint;
+  rail->idle_polls = 0;
+  if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
+    rail_receive(rail);
+  pthread_mutex_lock(&endpoint->lock);
+  rail_pump(rail);
+  bool broken = rail->broken;
+  pthread_mutex_unlock(&endpoint->lock);
+  if (broken)
+    rail_close(rail, HAUL_EPATH);
+}
+
+/* Loopback has no congestion: a window that paces (BBR) costs it a third, and buffers that stay in
+ * the cache gain a fifth (bench/run tcp-write). Elsewhere the system's settings stand. */
+static void tune(int fd, const struct link *link) {
+  int send_bytes = 1 << 20, receive_bytes = 512 << 10;
+  if (!link->loopback)
+    return;
+  if (link->local || setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4) == 0) {
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
+  }
+}
+
+/* With both locks. Rails come in order, so that there are no gaps. */
+static int make_rail(struct tcp_endpoint *endpoint, unsigned index) {
+  if (index < endpoint->rail_count)
+    return 0;
+  struct tcp_rail *rail = index == endpoint->rail_count ? alloc_zero(1, sizeof *rail) : NULL;
+  if (!rail)
+    return index == endpoint->rail_count ? error_memory("tcp rail")
+                                         : error_set(HAUL_EPROTO, 0, NULL, "rails out of order|");
+  rail->endpoint = endpoint;
+  rail->index = index;
+  rail->fd = rail->pipe[0] = rail->pipe[1] = -1;
+  list_init(&rail->queue);
+  endpoint->rails[index] = rail;
+  endpoint->rail_count++;
+  return 0;
+}
+
+int rail_open(struct tcp_endpoint *endpoint, unsigned index, int fd) {
+  struct loop *loop = endpoint->base.link->fabric->loop;
+  tune(fd, endpoint->base.link);
+  pthread_mutex_lock(&endpoint->lock);
+  int ended = atomic_load(&endpoint->base.link->ended); /* stopped while it was dialed */
+  int code = ended ? error_set(ended, 0, endpoint->base.link->name, "|") : 0;
+  if (code == 0)
+    code = make_rail(endpoint, index);
+  struct tcp_rail *rail = endpoint->rails[index];
+  if (code == 0 && rail->fd >= 0)
+    code = error_set(HAUL_EPROTO, 0, NULL, "tcp rail %u is there already|", index);
+  if (code == 0)
+    code = loop_watch(loop, &rail->watch, fd, EPOLLIN, on_rail);
+  if (code == 0) {
+    rail->fd = fd;
+    rail->broken = rail->blocked = false;
+    rail->may_splice = !atomic_load(&endpoint->base.as_small);
+    rail->rx_moved = rail->tx_moved = clock_now();
+    atomic_fetch_add(&endpoint->open_rails, 1);
+    atomic_store(&endpoint->base.open, true);
+  }
+  pthread_mutex_unlock(&endpoint->lock);
+  if (code)
+    close(fd);
+  return code;
+}
+
+/* Bytes of a WRITE went out and no answer came. */
+static bool is_open_write(const struct slot *slot) {
+  return slot->write && (!slot->job || slot->job->sent > 0);
+}
+
+/* With the lock. Unlinks what the rail still had to send or was answered for; returns whether the
+ * peer may still read a WRITE. */
+static bool clear_rail(struct tcp_rail *rail, struct list *works) {
+  struct tcp_endpoint *endpoint = rail->endpoint;
+  bool open_write = false;
+  for (unsigned i = 0; i < TCP_WINDOW; i++) {
+    struct slot *slot = &endpoint->slots[i];
+    if (!slot->busy || slot->rail != rail)
+      continue;
+    open_write |= is_open_write(slot);
+    struct work *work = slot_drop(endpoint, slot);
+    if (work)
+      list_append(works, &work->link);
+  }
+  list_each_safe(item, &endpoint->staging) {
+    struct tcp_job *job = list_entry(item, struct tcp_job, link);
+    if (job->rail == rail) {
+      list_remove(item);
+      list_append(&rail->queue, item);
+    }
+  }
+  for (struct list *item; (item = list_take(&rail->queue));) {
+    struct tcp_job *job = list_entry(item, struct tcp_job, link);
+    endpoint->owed -= job->type == FRAME_ACK || job->type == FRAME_DATA;
+    job->queued = false;
+    job_end_copy(job);
+    job_free(job);
+  }
+  rail->queued = 0;
+  return open_write;
+}
+
+static void close_descriptors(struct tcp_rail *rail) {
+  loop_unwatch(rail->endpoint->base.link->fabric->loop, &rail->watch);
+  close(rail->fd);
+  if (rail->pipe[0] >= 0) {
+    close(rail->pipe[0]);
+    close(rail->pipe[1]);
+  }
+  rail->fd = rail->pipe[0] = rail->pipe[1] = -1;
+  rail->in_pipe = 0;
+  rail->inbox_start = rail->inbox_end = 0;
+}
+
+static void drop_landings(struct tcp_rail *rail) {
+  struct tcp_endpoint *endpoint = rail->endpoint;
+  uint32_t owed = rail->state != RX_HEAD && rail->frame.type == FRAME_WRITE;
+  rail_drop_landing(rail);
+  list_each_safe(item, &endpoint->landings) {
+    struct landing *landing = list_entry(item, struct landing, link);
+    if (landing->rail != rail)
+      continue;
+    landing_stop(landing);
+    landing->work = NULL;
+    owed += landing->frame.type == FRAME_WRITE; /* nobody answers any more */
+    landing_finish(landing, HAUL_EPATH);
+  }
+  pthread_mutex_lock(&endpoint->lock);
+  endpoint->owed -= owed;
+  pthread_mutex_unlock(&endpoint->lock);
+}
+
+void rail_close(struct tcp_rail *rail, int code) {
+  struct tcp_endpoint *endpoint = rail->endpoint;
+  struct list works = LIST_INIT(works);
+  if (rail->fd < 0)
+    return;
+  pthread_mutex_lock(&endpoint->lock);
+  close_descriptors(rail);
+  bool open_write = clear_rail(rail, &works);
+  bool last = atomic_fetch_sub(&endpoint->open_rails, 1) == 1;
+  if (last) {
+    list_splice(&works, &endpoint->pending);
+    if (!endpoint->base.reason[0])
+      endpoint_shut(&endpoint->base, "the connection to the peer ended");
+    atomic_store(&endpoint->base.open, false);
+  }
+  pthread_mutex_unlock(&endpoint->lock);
+  drop_landings(rail);
+  /* This path is the last resort: without it the peer is as good as gone, and it nearly always is.
+   */
+  if ((last || open_write) && code == HAUL_EPATH)
+    endpoint->base.link->fail(endpoint->base.link, HAUL_EPEER,
+                              last ? "its data connections ended"
+                                   : "a data connection ended in the middle of writes");
+  if (open_write && code == HAUL_EPATH)
+    code = HAUL_EPEER;
+  error_set(code, 0, endpoint->base.link->name,
+            "the connection to the peer ended|is the peer still "
+            "there? its log says more");
+  for (struct list *item; (item = list_take(&works));) {
+    struct work *work = list_entry(item, struct work, link);
+    work->state = NULL;
+    work->done(work, code);
+  }
+  loop_news(endpoint->base.link->fabric->loop);
+}
+
+static bool is_unsent(const struct tcp_rail *rail) {
+  return atomic_load_explicit(&rail->unsent, memory_order_relaxed);
+}
+
+static void pump(struct tcp_rail *rail) {
+  pthread_mutex_lock(&rail->endpoint->lock);
+  rail_pump(rail);
+  pthread_mutex_unlock(&rail->endpoint->lock);
+}
+
+/* Who polls without end comes back at once, so its ACKs wait for the next round: what the
+ * application answers in between takes them along. */
+bool rail_poll(struct tcp_rail *rail, int64_t spin_ns) {
+  bool came = false;
+  if (rail->fd < 0)
+    return false;
+  if (is_unsent(rail))
+    pump(rail);
+  if (rail->blocked || (spin_ns > 0 && rail->idle_polls < POLL_PATIENCE)) {
+    came = rail_receive(rail);
+    rail->idle_polls = came ? 0 : rail->idle_polls + 1;
+  }
+  if (came && is_unsent(rail) && spin_ns != HAUL_SPIN_ALWAYS)
+    pump(rail);
+  if (rail->broken)
+    rail_close(rail, HAUL_EPATH);
+  return came;
+}
