@@ -299,6 +299,14 @@ static int consume(struct haul_peer *peer) {
   return 0;
 }
 
+/* A read brought nothing: the end, or an errno. */
+static void drop_unread(struct haul_peer *peer, int system) {
+  if (system == EPROTO)
+    peer_drop(peer, HAUL_EPROTO, "it sent descriptors on the control connection");
+  else
+    peer_drop(peer, HAUL_EPEER, system ? strerror(system) : "the peer's process ended or left");
+}
+
 void control_receive(struct haul_peer *peer) {
   for (int i = 0; i < 64; i++) {
     struct iovec span = {peer->inbox + peer->inbox_length, sizeof peer->inbox - peer->inbox_length};
@@ -306,11 +314,11 @@ void control_receive(struct haul_peer *peer) {
       span = (struct iovec){peer->message->bytes + peer->message_got,
                             peer->message->length - peer->message_got};
     struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
-    ssize_t got = sys_ops.recvmsg(peer->fd, &message, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+    ssize_t got = sock_receive(peer->fd, &message);
+    if (got == -EAGAIN || got == -EINTR)
       return;
     if (got <= 0) {
-      peer_drop(peer, HAUL_EPEER, got < 0 ? strerror(errno) : "the peer's process ended or left");
+      drop_unread(peer, (int)-got);
       return;
     }
     atomic_store_explicit(&peer->base.heard, clock_now(), memory_order_relaxed);

@@ -192,7 +192,7 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason) {
   peer->closed = true;
   control_clear(peer);
   loop_unwatch(node->loop, &peer->watch);
-  close(peer->fd);
+  sock_close(peer->fd);
   peer->fd = -1;
   pthread_mutex_unlock(&peer->send_lock);
   fail_requests(peer, code, reason);
@@ -316,13 +316,15 @@ static int dial(struct link *link, const struct transport *transport, bool local
                      "folder that both see|");
   if (code)
     return code;
+  if (transport->descriptors)
+    sock_take_descriptors(*descriptor);
   start_hello(peer->node, ROLE_CHANNEL, &hello);
   memcpy(hello.token, peer->token, 16);
   snprintf(hello.transport, sizeof hello.transport, "%s", transport->name);
   hello.index = (uint16_t)index;
   code = exchange(peer->node, *descriptor, &hello, peer->address_text, until, &welcome);
   if (code)
-    close(*descriptor);
+    sock_close(*descriptor);
   return code;
 }
 
@@ -348,7 +350,7 @@ static int connect_control(struct haul_node *node, const char *text, haul_deadli
     loop_unlock(node->loop);
   }
   if (code) {
-    close(fd);
+    sock_close(fd);
     return code;
   }
   struct haul_peer *peer = *out;

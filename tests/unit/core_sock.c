@@ -396,14 +396,16 @@ static void too_many_descriptors_are_refused_and_closed(void **state) {
   int ends[2], got[SOCK_DESCRIPTORS_MAX];
   char byte;
   size_t count;
+  int memory = memfd_create("haul-record", MFD_CLOEXEC);
   pair(ends);
   for (size_t many = SOCK_DESCRIPTORS_MAX + 1; many <= 64; many++) {
     unsigned before = open_descriptors();
-    send_by_hand(ends[0], 0, many);
+    send_by_hand(ends[0], memory, many);
     assert_int_equal(sock_receive_record(ends[1], &byte, 1, got, &count), -EPROTO);
     assert_int_equal(count, 0);
     assert_int_equal(open_descriptors(), before);
   }
+  close(memory);
   close(ends[0]);
   close(ends[1]);
 }
