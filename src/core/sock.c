@@ -3,7 +3,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -17,6 +16,7 @@
 
 #include "core/aside.h"
 #include "core/error.h"
+#include "core/resolve.h"
 #include "core/sys.h"
 
 #ifndef SO_PASSRIGHTS
@@ -92,7 +92,7 @@ static bool split_host(const char *text, char *host, size_t host_size, const cha
   return true;
 }
 
-static int parse_tcp(const char *text, const char *rest, struct address *address) {
+static int parse_tcp(const char *text, const char *rest, int64_t until, struct address *address) {
   char host[256];
   const char *port;
   char *end;
@@ -103,29 +103,23 @@ static int parse_tcp(const char *text, const char *rest, struct address *address
   long number = strtol(port, &end, 10);
   if (*end || errno || port[0] < '0' || port[0] > '9' || number > 65535)
     return error_set(HAUL_EADDRESS, 0, text, "\"%.32s\" is not a port|a port is 0 to 65535", port);
-  struct addrinfo wanted = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-  struct addrinfo *found = NULL;
-  int code = getaddrinfo(host, port, &wanted, &found);
-  if (code != 0)
-    return error_set(HAUL_EADDRESS, code == EAI_SYSTEM ? errno : 0, text,
-                     "the host is not found: %s|try the number, or look at /etc/hosts and the "
-                     "resolver",
-                     gai_strerror(code));
-  memcpy(&address->storage, found->ai_addr, found->ai_addrlen);
-  address->length = found->ai_addrlen;
-  freeaddrinfo(found);
+  char digits[24]; /* without zeros before it */
+  snprintf(digits, sizeof digits, "%ld", number);
+  int code = resolve(host, digits, text, until, &address->storage, &address->length);
+  if (code)
+    return code;
   address->loopback = is_loopback(&address->storage);
   return 0;
 }
 
-int address_parse(const char *text, struct address *address) {
+int address_parse(const char *text, int64_t until, struct address *address) {
   memset(address, 0, sizeof *address);
   if (!text)
     return error_set(HAUL_EINVAL, 0, NULL, "no address|" ADDRESS_FORMS);
   if (strncmp(text, "unix://", 7) == 0)
     return parse_unix(text, text + 7, address);
   if (strncmp(text, "tcp://", 6) == 0)
-    return parse_tcp(text, text + 6, address);
+    return parse_tcp(text, text + 6, until, address);
   return error_set(HAUL_EADDRESS, 0, text, "unknown kind of address|" ADDRESS_FORMS);
 }
 

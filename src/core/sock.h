@@ -17,8 +17,9 @@ struct address {
   char path[108]; /* a Unix socket's file, empty for an abstract one */
 };
 
-/* Host names are resolved; that may block in the resolver. HAUL_EADDRESS with the detail. */
-int address_parse(const char *text, struct address *address);
+/* Host names are resolved, by `until`. HAUL_EADDRESS, HAUL_ETIMEDOUT, HAUL_ELIMIT with the detail.
+ */
+int address_parse(const char *text, int64_t until, struct address *address);
 /* The text of an address as address_parse takes it. */
 void address_format(const struct address *address, char *text, size_t size);
 /* The abstract Unix address of a name of at most 64 bytes. */

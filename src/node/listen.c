@@ -14,6 +14,7 @@
 #define HANDSHAKES   256
 #define PAUSE_NS     100000000LL /* without descriptors left nobody is accepted for so long */
 #define HANDSHAKE_NS 5000000000LL
+#define NAME_NS      10000000000LL /* for the resolver: see haul_node_listen */
 
 struct handshake {
   struct list link; /* node->handshakes */
@@ -272,7 +273,7 @@ HAUL_API int haul_node_listen(haul_node *node, const char *text) {
   struct address address;
   int code = node_enter("haul_node_listen", node);
   if (code == 0)
-    code = address_parse(text, &address);
+    code = address_parse(text, clock_after(clock_now(), NAME_NS), &address);
   if (code)
     return code;
   if (!address.loopback && !node->config.insecure)

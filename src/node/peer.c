@@ -335,7 +335,7 @@ static int connect_control(struct haul_node *node, const char *text, haul_deadli
   struct hello hello;
   struct welcome welcome;
   int fd;
-  int code = address_parse(text, &address);
+  int code = address_parse(text, until, &address);
   if (code == 0)
     code = sock_connect(&address, text, until, &fd);
   if (code)
