@@ -69,12 +69,21 @@ void control_pump(struct haul_peer *peer) {
     want_room(peer, false);
 }
 
-bool control_lingers(struct haul_peer *peer) {
+/* Frames wait, and the peer took some within the bound, or took none. */
+static bool waits(struct haul_peer *peer, bool moving) {
   pthread_mutex_lock(&peer->send_lock);
-  bool lingers = !peer->closed && !list_empty(&peer->outgoing) &&
-                 clock_now() - peer->moved_at < peer->node->config.liveness_ns;
+  bool moved = clock_now() - peer->moved_at < peer->node->config.liveness_ns;
+  bool is = !peer->closed && !list_empty(&peer->outgoing) && moved == moving;
   pthread_mutex_unlock(&peer->send_lock);
-  return lingers;
+  return is;
+}
+
+bool control_lingers(struct haul_peer *peer) {
+  return waits(peer, true);
+}
+
+bool control_stalls(struct haul_peer *peer) {
+  return waits(peer, false);
 }
 
 static struct outgoing *new_frame(enum control_type type, uint32_t request, size_t length) {
@@ -99,8 +108,10 @@ static int submit(struct haul_peer *peer, struct outgoing *frame) {
     alloc_free(frame);
     return error_set(HAUL_EPEER, 0, peer->base.name, "%s|connect again", peer->base.ended_reason);
   }
-  list_append(&peer->outgoing, &frame->link);
   peer->sent_at = clock_now();
+  if (list_empty(&peer->outgoing))
+    peer->moved_at = peer->sent_at;
+  list_append(&peer->outgoing, &frame->link);
   control_pump(peer);
   return 0;
 }

@@ -86,6 +86,14 @@ static void on_control(struct watch *watch, uint32_t events) {
   peer_unref(peer);
 }
 
+/* What the peer sent meanwhile is still to be read, and it may have made room. */
+static void was_stopped(struct haul_peer *peer, int64_t now) {
+  atomic_store(&peer->base.heard, now);
+  pthread_mutex_lock(&peer->send_lock);
+  peer->moved_at = now;
+  pthread_mutex_unlock(&peer->send_lock);
+}
+
 /* Four times a liveness bound: something is sent, so that the peer hears it, and a peer that was
  * not heard for the bound is gone. A ping asks for one in return: the peer's own bound may be
  * longer than ours, and it speaks no oftener than that needs. */
@@ -93,11 +101,15 @@ static void on_tick(struct timer *timer) {
   struct haul_peer *peer = list_entry(timer, struct haul_peer, timer);
   struct haul_node *node = peer->node;
   int64_t bound = node->config.liveness_ns, now = clock_now();
-  /* This side was not running: what the peer sent meanwhile is still to be read. */
+  /* This side was not running. */
   if (now - timer->at > bound / 2)
-    atomic_store(&peer->base.heard, now);
+    was_stopped(peer, now);
   if (now - atomic_load(&peer->base.heard) > bound) {
     peer_drop(peer, HAUL_EPEER, "nothing was heard of it for the liveness bound");
+    return;
+  }
+  if (control_stalls(peer)) {
+    peer_drop(peer, HAUL_EPEER, "it does not read what it was sent");
     return;
   }
   pthread_mutex_lock(&peer->send_lock);
@@ -138,7 +150,7 @@ int peer_new(struct haul_node *node, int fd, const uint8_t boot[16], const char 
   random_bytes(peer->token, sizeof peer->token);
   peer->fd = fd;
   peer->closed = true; /* until peer_start */
-  peer->credit = credit;
+  peer->credit = credit < WINDOW_MAX ? credit : WINDOW_MAX;
   int code = message_make_events(peer);
   if (code == 0)
     code = link_create_endpoints(link);

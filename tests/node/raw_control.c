@@ -267,6 +267,21 @@ static void a_flood_of_questions_is_bounded(void **state) {
   }
 }
 
+/* Speaks, so that it is heard, and never reads: some answers wait, fewer than a flood. */
+static void a_peer_that_never_reads_is_dropped(void **state) {
+  (void)state;
+  int fd = new_peer();
+  haul_deadline until = haul_deadline_in(BOUND);
+  impatient(fd);
+  for (unsigned i = 0; i < 4000; i++)
+    assert_true(raw_control(fd, CONTROL_PING, PING_ASKS, NULL, 0));
+  while (raw_control(fd, CONTROL_PING, 0, NULL, 0) && haul_deadline_in(0) < until)
+    nanosleep(&(struct timespec){0, SERVING_LIVENESS / 8}, NULL);
+  assert_true(haul_deadline_in(0) < until);
+  assert_dropped(fd);
+  assert_unharmed();
+}
+
 static void messages_beyond_the_window_end_the_connection(void **state) {
   (void)state;
   int fd = new_peer();
@@ -298,6 +313,22 @@ static void credit_without_end_ends_the_connection(void **state) {
   raw_control(fd, CONTROL_CREDIT, 0, body, sizeof body);
   raw_control(fd, CONTROL_CREDIT, 0, body, sizeof body);
   assert_dropped(fd);
+  assert_unharmed();
+}
+
+static void a_window_without_end_counts_as_the_largest(void **state) {
+  (void)state;
+  struct hello hello = raw_hello(ROLE_CONTROL);
+  struct welcome welcome;
+  uint64_t handle;
+  static const uint8_t one_byte[4] = {1, 0, 0, 0};
+  hello.message_window = UINT32_MAX;
+  int fd = raw_connect(address());
+  assert_true(raw_greet(fd, &hello, &welcome));
+  assert_true(raw_control(fd, CONTROL_READY, 0, NULL, 0));
+  assert_true(raw_control(fd, CONTROL_CREDIT, 0, one_byte, sizeof one_byte)); /* not over 2 GiB */
+  assert_int_equal(raw_lookup(fd, "host", &handle), 0);
+  close(fd);
   assert_unharmed();
 }
 
@@ -705,8 +736,10 @@ int main(int argc, char **argv) {
       OVER_BOTH(a_control_frame_may_be_cut_off_at_every_byte),
       OVER_BOTH(garbage_on_the_control_connection_ends_it),
       OVER_BOTH(a_flood_of_questions_is_bounded),
+      OVER(a_peer_that_never_reads_is_dropped, own_socket()),
       OVER_BOTH(messages_beyond_the_window_end_the_connection),
       OVER_BOTH(credit_without_end_ends_the_connection),
+      OVER_BOTH(a_window_without_end_counts_as_the_largest),
       OVER_BOTH(a_peer_that_says_nothing_is_dropped),
       OVER_BOTH(handles_are_checked_on_the_map_channel),
       OVER_BOTH(a_spoiled_greeting_ends_the_channel),
