@@ -220,6 +220,7 @@ static void close_in_child(struct haul_node *node) {
       if (transport_at(i)->forked && peer->base.endpoints[i])
         transport_at(i)->forked(peer->base.endpoints[i]);
   }
+  exports_forked(node->exports);
   loop_forked(node->loop);
 }
 

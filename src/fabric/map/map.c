@@ -276,6 +276,10 @@ static void forked(struct endpoint *base) {
     close(endpoint->channel);
   if (endpoint->process >= 0)
     close(endpoint->process);
+  if (endpoint->hazards)
+    close(endpoint->hazards_shm.fd);
+  for (size_t i = 0; i < endpoint->inbox_count; i++)
+    close(endpoint->inbox_descriptors[i]);
 }
 
 static void destroy(struct endpoint *base) {
