@@ -3,7 +3,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -15,8 +14,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/aside.h"
 #include "core/error.h"
+#include "core/resolve.h"
 #include "core/sys.h"
+
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* asm-generic/socket.h, since 6.16 */
+#endif
 
 #define ADDRESS_FORMS "an address is tcp://host:port, unix:///path or unix://@name"
 
@@ -87,7 +92,7 @@ static bool split_host(const char *text, char *host, size_t host_size, const cha
   return true;
 }
 
-static int parse_tcp(const char *text, const char *rest, struct address *address) {
+static int parse_tcp(const char *text, const char *rest, int64_t until, struct address *address) {
   char host[256];
   const char *port;
   char *end;
@@ -98,29 +103,23 @@ static int parse_tcp(const char *text, const char *rest, struct address *address
   long number = strtol(port, &end, 10);
   if (*end || errno || port[0] < '0' || port[0] > '9' || number > 65535)
     return error_set(HAUL_EADDRESS, 0, text, "\"%.32s\" is not a port|a port is 0 to 65535", port);
-  struct addrinfo wanted = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-  struct addrinfo *found = NULL;
-  int code = getaddrinfo(host, port, &wanted, &found);
-  if (code != 0)
-    return error_set(HAUL_EADDRESS, code == EAI_SYSTEM ? errno : 0, text,
-                     "the host is not found: %s|try the number, or look at /etc/hosts and the "
-                     "resolver",
-                     gai_strerror(code));
-  memcpy(&address->storage, found->ai_addr, found->ai_addrlen);
-  address->length = found->ai_addrlen;
-  freeaddrinfo(found);
+  char digits[24]; /* without zeros before it */
+  snprintf(digits, sizeof digits, "%ld", number);
+  int code = resolve(host, digits, text, until, &address->storage, &address->length);
+  if (code)
+    return code;
   address->loopback = is_loopback(&address->storage);
   return 0;
 }
 
-int address_parse(const char *text, struct address *address) {
+int address_parse(const char *text, int64_t until, struct address *address) {
   memset(address, 0, sizeof *address);
   if (!text)
     return error_set(HAUL_EINVAL, 0, NULL, "no address|" ADDRESS_FORMS);
   if (strncmp(text, "unix://", 7) == 0)
     return parse_unix(text, text + 7, address);
   if (strncmp(text, "tcp://", 6) == 0)
-    return parse_tcp(text, text + 6, address);
+    return parse_tcp(text, text + 6, until, address);
   return error_set(HAUL_EADDRESS, 0, text, "unknown kind of address|" ADDRESS_FORMS);
 }
 
@@ -146,6 +145,10 @@ void address_format(const struct address *address, char *text, size_t size) {
 }
 
 /* ---- Listening and connecting ---- */
+
+static void pass_descriptors(int fd, int pass) {
+  setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &pass, sizeof pass); /* ENOPROTOOPT before 6.16 */
+}
 
 /* A socket file is stale when nobody accepts behind it. */
 static bool is_stale(const struct address *address) {
@@ -192,7 +195,9 @@ int sock_listen(struct address *address, int *descriptor) {
   if (fd < 0)
     return error_system(errno, text, "socket");
   int one = 1;
-  if (!address->local)
+  if (address->local)
+    pass_descriptors(fd, 0); /* what is accepted takes after it */
+  else
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
   const struct sockaddr *name = (const struct sockaddr *)&address->storage;
   int failed = bind(fd, name, address->length);
@@ -247,6 +252,8 @@ int sock_connect(const struct address *address, const char *object, int64_t unti
       sys_ops.socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
     return error_system(errno, object, "socket");
+  if (address->local)
+    pass_descriptors(fd, 0);
   int system = 0;
   while (connect(fd, (const struct sockaddr *)&address->storage, address->length) != 0) {
     if (errno == EAGAIN && address->local) { /* a Unix listener whose queue is full */
@@ -286,6 +293,7 @@ int sock_accept(int listener) {
 void sock_tune(int descriptor) {
   int one = 1;
   setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* ENOTSUP on Unix sockets */
+  setsockopt(descriptor, SOL_SOCKET, SO_OOBINLINE, &one, sizeof one); /* hides no descriptor */
 }
 
 /* ---- Whole buffers, for handshakes ---- */
@@ -321,8 +329,10 @@ int sock_receive_all(int descriptor, const char *object, void *bytes, size_t len
                      int64_t until) {
   char *at = bytes;
   while (length > 0) {
-    ssize_t got = recv(descriptor, at, length, MSG_DONTWAIT);
-    int system = got < 0 ? errno : 0;
+    struct iovec span = {at, length};
+    struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+    ssize_t got = sock_receive(descriptor, &message);
+    int system = got < 0 ? (int)-got : 0;
     if (got == 0)
       return transfer_error(0, object);
     if (system == EAGAIN)
@@ -339,10 +349,55 @@ int sock_receive_all(int descriptor, const char *object, void *bytes, size_t len
 
 /* ---- Descriptors ---- */
 
+#define DESCRIPTORS_AT_ONCE 253 /* SCM_MAX_FD: what one message can bring */
+
 union control {
   struct cmsghdr align;
-  char bytes[CMSG_SPACE(sizeof(int) * SOCK_DESCRIPTORS_MAX)];
+  char bytes[CMSG_SPACE(sizeof(int) * DESCRIPTORS_AT_ONCE)];
 };
+
+void sock_take_descriptors(int descriptor) {
+  pass_descriptors(descriptor, 1);
+}
+
+/* recvmsg with room for every descriptor that a message can bring: the kernel closes none here, but
+ * where this process has no room (MSG_CTRUNC). */
+static ssize_t receive_all_of_it(int fd, struct msghdr *message, union control *control,
+                                 int flags) {
+  message->msg_control = control->bytes;
+  message->msg_controllen = sizeof control->bytes;
+  ssize_t got = sys_ops.recvmsg(fd, message, flags | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  return got < 0 ? -errno : got;
+}
+
+/* The descriptors in a message: the first `room` into `into`, the others put aside. Returns how
+ * many there were. */
+static size_t take_descriptors(struct msghdr *message, int *into, size_t room) {
+  size_t count = 0;
+  for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header;
+       header = CMSG_NXTHDR(message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+      continue;
+    size_t here = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < here; i++, count++) {
+      int fd;
+      memcpy(&fd, CMSG_DATA(header) + i * sizeof fd, sizeof fd);
+      if (count < room)
+        into[count] = fd;
+      else
+        close_foreign(fd);
+    }
+  }
+  return count;
+}
+
+ssize_t sock_receive(int descriptor, struct msghdr *message) {
+  union control control;
+  ssize_t got = receive_all_of_it(descriptor, message, &control, 0);
+  if (got >= 0 && message->msg_controllen > 0 && take_descriptors(message, NULL, 0) > 0)
+    return -EPROTO;
+  return got;
+}
 
 int sock_send_record(int descriptor, const void *bytes, size_t length, const int *descriptors,
                      size_t count) {
@@ -350,9 +405,10 @@ int sock_send_record(int descriptor, const void *bytes, size_t length, const int
   union control control;
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
   if (count > 0) {
-    memset(&control, 0, sizeof control);
+    size_t room = CMSG_SPACE(sizeof(int) * count);
+    memset(&control, 0, room);
     message.msg_control = control.bytes;
-    message.msg_controllen = CMSG_SPACE(sizeof(int) * count);
+    message.msg_controllen = room;
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
@@ -365,36 +421,67 @@ int sock_send_record(int descriptor, const void *bytes, size_t length, const int
   return (size_t)put == length ? 0 : -EPROTO;
 }
 
+/* Whether none had to be put aside. */
+static bool close_all(const int *descriptors, size_t count) {
+  bool closed = true;
+  for (size_t i = 0; i < count; i++)
+    closed &= close_foreign(descriptors[i]);
+  return closed;
+}
+
+/* Looks first, which gives descriptors of our own while the message still holds its: whatever the
+ * kernel closes here for want of room, or when the bytes are taken, is not the last one. */
 ssize_t sock_receive_record(int descriptor, void *bytes, size_t length, int *descriptors,
                             size_t *count) {
   struct iovec span = {bytes, length};
+  struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
   union control control;
-  struct msghdr message = {.msg_iov = &span,
-                           .msg_iovlen = 1,
-                           .msg_control = control.bytes,
-                           .msg_controllen = sizeof control.bytes};
   *count = 0;
-  ssize_t got = sys_ops.recvmsg(descriptor, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (got < 0)
-    return -errno;
-  for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
-      continue;
-    size_t here = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < here; i++) {
-      int fd;
-      memcpy(&fd, CMSG_DATA(header) + i * sizeof fd, sizeof fd);
-      if (*count < SOCK_DESCRIPTORS_MAX)
-        descriptors[(*count)++] = fd;
-      else
-        close(fd);
-    }
-  }
-  if (message.msg_flags & MSG_CTRUNC) {
-    while (*count > 0)
-      close(descriptors[--*count]);
-    return -EPROTO;
-  }
+  ssize_t seen = receive_all_of_it(descriptor, &message, &control, MSG_PEEK);
+  if (seen <= 0)
+    return seen;
+  size_t came = take_descriptors(&message, descriptors, SOCK_DESCRIPTORS_MAX);
+  bool cut = message.msg_flags & MSG_CTRUNC;
+  ssize_t got = cut ? -EMFILE : recv(descriptor, bytes, (size_t)seen, MSG_DONTWAIT);
+  if (got > 0 && came > SOCK_DESCRIPTORS_MAX)
+    got = -EPROTO;
+  if (got > 0)
+    *count = came;
+  else
+    close_all(descriptors, came < SOCK_DESCRIPTORS_MAX ? came : SOCK_DESCRIPTORS_MAX);
   return got;
+}
+
+static bool is_local(int fd) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
+}
+
+/* Takes what has come and was not read; false where what is left is not to be closed here. */
+static bool drain(int fd) {
+  char bytes[4096];
+  int descriptors[SOCK_DESCRIPTORS_MAX];
+  size_t count;
+  for (unsigned reads = 0; reads < 256; reads++) {
+    ssize_t got = sock_receive_record(fd, bytes, sizeof bytes, descriptors, &count);
+    if (got == -EPROTO || got == -EMFILE || !close_all(descriptors, count))
+      return false;
+    if (got <= 0)
+      return true;
+  }
+  return false;
+}
+
+/* Descriptors that nobody has read would be closed with the socket. */
+void sock_close(int descriptor) {
+  if (!is_local(descriptor)) {
+    close(descriptor);
+    return;
+  }
+  shutdown(descriptor, SHUT_RDWR); /* nothing comes any more */
+  if (drain(descriptor))
+    close(descriptor);
+  else
+    close_aside(descriptor);
 }

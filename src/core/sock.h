@@ -17,8 +17,9 @@ struct address {
   char path[108]; /* a Unix socket's file, empty for an abstract one */
 };
 
-/* Host names are resolved; that may block in the resolver. HAUL_EADDRESS with the detail. */
-int address_parse(const char *text, struct address *address);
+/* Host names are resolved, by `until`. HAUL_EADDRESS, HAUL_ETIMEDOUT, HAUL_ELIMIT with the detail.
+ */
+int address_parse(const char *text, int64_t until, struct address *address);
 /* The text of an address as address_parse takes it. */
 void address_format(const struct address *address, char *text, size_t size);
 /* The abstract Unix address of a name of at most 64 bytes. */
@@ -33,8 +34,19 @@ int sock_connect(const struct address *address, const char *object, int64_t unti
 /* The next connection, non-blocking; -1 when there is none now, with errno. */
 int sock_accept(int listener);
 
-/* What every data socket gets: no delay of small segments. Does nothing to a Unix socket. */
+/* What every data socket gets: no delay of small segments, and urgent bytes among the others. */
 void sock_tune(int descriptor);
+
+/* Nobody may send descriptors to a Unix socket of ours, where the kernel can forbid it
+ * (Linux 6.16): what is not taken is closed by whoever reads, and that may take long. For those
+ * that carry them:
+ */
+void sock_take_descriptors(int descriptor);
+/* What has come, as recvmsg with `message` would read it, without blocking: bytes, 0 at the end, a
+ * negative errno. A descriptor among it is an error (-EPROTO), and put aside. */
+ssize_t sock_receive(int descriptor, struct msghdr *message);
+/* Ends a connection and closes it; the other side sees the end now. */
+void sock_close(int descriptor);
 
 /* All of `length` bytes by `until`; HAUL_ETIMEDOUT, HAUL_EPEER with `object`. For handshakes. */
 int sock_send_all(int descriptor, const char *object, const void *bytes, size_t length,
@@ -46,9 +58,9 @@ int sock_receive_all(int descriptor, const char *object, void *bytes, size_t len
 /* A record with descriptors over a Unix stream socket, in one sendmsg. 0 or a negative errno. */
 int sock_send_record(int descriptor, const void *bytes, size_t length, const int *descriptors,
                      size_t count);
-/* Up to `length` bytes and the descriptors that came with them, which are the caller's. Returns the
- * bytes, 0 at the end, a negative errno (-EAGAIN: none now). More than SOCK_DESCRIPTORS_MAX
- * descriptors are an error (-EPROTO), and closed. */
+/* Up to `length` bytes and the descriptors that came with them, which are the caller's, for
+ * close_foreign. Returns the bytes, 0 at the end, a negative errno (-EAGAIN: none now; -EMFILE: no
+ * room for the descriptors). More than SOCK_DESCRIPTORS_MAX descriptors are an error (-EPROTO). */
 ssize_t sock_receive_record(int descriptor, void *bytes, size_t length, int *descriptors,
                             size_t *count);
 

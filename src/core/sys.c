@@ -26,6 +26,7 @@ struct sys_ops sys_ops = {
     .recvmsg = recvmsg,
     .vm_read = process_vm_readv,
     .vm_write = process_vm_writev,
+    .getaddrinfo = getaddrinfo,
 };
 
 int64_t clock_after(int64_t from, int64_t nanoseconds) {

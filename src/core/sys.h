@@ -4,6 +4,7 @@
 #ifndef HAUL_CORE_SYS_H
 #define HAUL_CORE_SYS_H
 
+#include <netdb.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -22,6 +23,8 @@ struct sys_ops {
                      const struct iovec *remote, unsigned long remotes, unsigned long flags);
   ssize_t (*vm_write)(pid_t pid, const struct iovec *local, unsigned long locals,
                       const struct iovec *remote, unsigned long remotes, unsigned long flags);
+  int (*getaddrinfo)(const char *host, const char *port, const struct addrinfo *wanted,
+                     struct addrinfo **found);
 };
 extern struct sys_ops sys_ops;
 

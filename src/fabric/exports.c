@@ -67,6 +67,11 @@ void exports_close(struct exports *exports) {
   alloc_free(exports);
 }
 
+void exports_forked(struct exports *exports) {
+  if (exports->board.fd >= 0)
+    close(exports->board.fd);
+}
+
 /* ---- By name ---- */
 
 /* Where `name` is, or where it would go. With the lock. */

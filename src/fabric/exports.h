@@ -26,6 +26,8 @@ struct export_view {
 
 int exports_open(unsigned limit, struct exports **exports);
 void exports_close(struct exports *exports);
+/* In a forked child: closes the board's descriptor and touches nothing else. */
+void exports_forked(struct exports *exports);
 /* Forgets everything, for good: nothing is found any more. */
 void exports_clear(struct exports *exports);
 

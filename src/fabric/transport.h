@@ -142,7 +142,8 @@ struct estimate {
 
 struct transport {
   const char *name;
-  unsigned index; /* its place in the list; also its number on the wire */
+  unsigned index;   /* its place in the list; also its number on the wire */
+  bool descriptors; /* its channels are Unix sockets that carry some */
 
   /* Once a node; no slot: nothing to open. On failure the transport is closed on this node and the
    * thread's error detail says why. */

@@ -92,12 +92,14 @@ static int bad_descriptor(int system, const char *why) {
 static int check_descriptor(int fd, size_t size) {
   struct statfs system;
   struct stat file;
-  if (fstatfs(fd, &system) != 0 || fstat(fd, &file) != 0)
-    return bad_descriptor(errno, "the descriptor is not open");
-  if (!S_ISREG(file.st_mode) || (uint64_t)system.f_type != TMPFS_MAGIC)
-    return bad_descriptor(0, "the descriptor is not shared memory");
   int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || !(seals & F_SEAL_SHRINK))
+  if (seals < 0 && errno == EBADF)
+    return bad_descriptor(errno, "the descriptor is not open");
+  /* Another file system may answer when it likes: it is asked nothing. */
+  if (seals < 0 || fstatfs(fd, &system) != 0 || fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) ||
+      (uint64_t)system.f_type != TMPFS_MAGIC)
+    return bad_descriptor(0, "the descriptor is not shared memory");
+  if (!(seals & F_SEAL_SHRINK))
     return bad_descriptor(0, "the memory behind the descriptor is not sealed against shrinking");
   if (file.st_size < 0 || (uint64_t)file.st_size < size)
     return bad_descriptor(0, "the memory behind the descriptor is smaller than the ticket says");

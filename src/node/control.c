@@ -69,12 +69,21 @@ void control_pump(struct haul_peer *peer) {
     want_room(peer, false);
 }
 
-bool control_lingers(struct haul_peer *peer) {
+/* Frames wait, and the peer took some within the bound, or took none. */
+static bool waits(struct haul_peer *peer, bool moving) {
   pthread_mutex_lock(&peer->send_lock);
-  bool lingers = !peer->closed && !list_empty(&peer->outgoing) &&
-                 clock_now() - peer->moved_at < peer->node->config.liveness_ns;
+  bool moved = clock_now() - peer->moved_at < peer->node->config.liveness_ns;
+  bool is = !peer->closed && !list_empty(&peer->outgoing) && moved == moving;
   pthread_mutex_unlock(&peer->send_lock);
-  return lingers;
+  return is;
+}
+
+bool control_lingers(struct haul_peer *peer) {
+  return waits(peer, true);
+}
+
+bool control_stalls(struct haul_peer *peer) {
+  return waits(peer, false);
 }
 
 static struct outgoing *new_frame(enum control_type type, uint32_t request, size_t length) {
@@ -99,8 +108,10 @@ static int submit(struct haul_peer *peer, struct outgoing *frame) {
     alloc_free(frame);
     return error_set(HAUL_EPEER, 0, peer->base.name, "%s|connect again", peer->base.ended_reason);
   }
-  list_append(&peer->outgoing, &frame->link);
   peer->sent_at = clock_now();
+  if (list_empty(&peer->outgoing))
+    peer->moved_at = peer->sent_at;
+  list_append(&peer->outgoing, &frame->link);
   control_pump(peer);
   return 0;
 }
@@ -299,6 +310,14 @@ static int consume(struct haul_peer *peer) {
   return 0;
 }
 
+/* A read brought nothing: the end, or an errno. */
+static void drop_unread(struct haul_peer *peer, int system) {
+  if (system == EPROTO)
+    peer_drop(peer, HAUL_EPROTO, "it sent descriptors on the control connection");
+  else
+    peer_drop(peer, HAUL_EPEER, system ? strerror(system) : "the peer's process ended or left");
+}
+
 void control_receive(struct haul_peer *peer) {
   for (int i = 0; i < 64; i++) {
     struct iovec span = {peer->inbox + peer->inbox_length, sizeof peer->inbox - peer->inbox_length};
@@ -306,11 +325,11 @@ void control_receive(struct haul_peer *peer) {
       span = (struct iovec){peer->message->bytes + peer->message_got,
                             peer->message->length - peer->message_got};
     struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
-    ssize_t got = sys_ops.recvmsg(peer->fd, &message, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+    ssize_t got = sock_receive(peer->fd, &message);
+    if (got == -EAGAIN || got == -EINTR)
       return;
     if (got <= 0) {
-      peer_drop(peer, HAUL_EPEER, got < 0 ? strerror(errno) : "the peer's process ended or left");
+      drop_unread(peer, (int)-got);
       return;
     }
     atomic_store_explicit(&peer->base.heard, clock_now(), memory_order_relaxed);

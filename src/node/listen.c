@@ -14,6 +14,7 @@
 #define HANDSHAKES   256
 #define PAUSE_NS     100000000LL /* without descriptors left nobody is accepted for so long */
 #define HANDSHAKE_NS 5000000000LL
+#define NAME_NS      10000000000LL /* for the resolver: see haul_node_listen */
 
 struct handshake {
   struct list link; /* node->handshakes */
@@ -33,7 +34,7 @@ static void end_handshake(struct handshake *handshake) {
   list_remove(&handshake->link);
   node->handshake_count--;
   if (handshake->fd >= 0)
-    close(handshake->fd);
+    sock_close(handshake->fd);
   alloc_free(handshake);
 }
 
@@ -104,6 +105,8 @@ static void on_channel(struct handshake *handshake, const struct hello *hello) {
     return;
   }
   start_welcome(node, &welcome);
+  if (transport->descriptors)
+    sock_take_descriptors(handshake->fd); /* the peer may send some once it is welcome */
   if (!answer(handshake, &welcome))
     return;
   loop_unwatch(node->loop, &handshake->watch);
@@ -148,9 +151,10 @@ static void on_bytes(struct watch *watch, uint32_t events) {
         break;
       }
     }
-    ssize_t got = recv(handshake->fd, handshake->bytes + handshake->length,
-                       wanted - handshake->length, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+    struct iovec span = {handshake->bytes + handshake->length, wanted - handshake->length};
+    struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+    ssize_t got = sock_receive(handshake->fd, &message);
+    if (got == -EAGAIN || got == -EINTR)
       return;
     if (got <= 0)
       break;
@@ -189,7 +193,7 @@ static void on_connection(struct watch *watch, uint32_t events) {
   struct handshake *handshake =
       node->handshake_count < HANDSHAKES ? alloc_zero(1, sizeof *handshake) : NULL;
   if (!handshake) {
-    close(fd);
+    sock_close(fd);
     return;
   }
   handshake->node = node;
@@ -269,7 +273,7 @@ HAUL_API int haul_node_listen(haul_node *node, const char *text) {
   struct address address;
   int code = node_enter("haul_node_listen", node);
   if (code == 0)
-    code = address_parse(text, &address);
+    code = address_parse(text, clock_after(clock_now(), NAME_NS), &address);
   if (code)
     return code;
   if (!address.loopback && !node->config.insecure)

@@ -49,8 +49,8 @@ static void complete(struct haul_node_config *config) {
   size_t least = (size_t)(HAUL_MESSAGE_MAX + MESSAGE_COST) * 4 / 3 + 1;
   if (config->message_window < least)
     config->message_window = least;
-  if (config->message_window > ((size_t)1 << 30))
-    config->message_window = (size_t)1 << 30;
+  if (config->message_window > WINDOW_MAX)
+    config->message_window = WINDOW_MAX;
 }
 
 static int read_config(struct haul_node *node, const struct haul_node_config *given) {
@@ -227,6 +227,7 @@ static void close_in_child(struct haul_node *node) {
       if (transport_at(i)->forked && peer->base.endpoints[i])
         transport_at(i)->forked(peer->base.endpoints[i]);
   }
+  exports_forked(node->exports);
   loop_forked(node->loop);
 }
 

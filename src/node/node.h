@@ -24,9 +24,10 @@
 #include "transfer/transfer.h"
 
 #define CONTROL_HEAD     16u
-#define CONTROL_BODY_MAX 8192u   /* of every frame but a message */
-#define CONTROL_QUEUE    262144u /* bytes of answers that a peer may leave unread */
-#define MESSAGE_COST     64u     /* what a message counts besides its bytes */
+#define CONTROL_BODY_MAX 8192u      /* of every frame but a message */
+#define CONTROL_QUEUE    262144u    /* bytes of answers that a peer may leave unread */
+#define MESSAGE_COST     64u        /* what a message counts besides its bytes */
+#define WINDOW_MAX       (1u << 30) /* of a peer's messages, whatever it says */
 
 struct control_frame {
   uint16_t type;
@@ -116,7 +117,7 @@ struct haul_peer {
   size_t answers; /* bytes of answers in it */
   size_t credit;  /* bytes of messages that the peer has room for */
   int64_t sent_at;
-  int64_t moved_at; /* when the socket last took bytes */
+  int64_t moved_at; /* when the socket last took bytes, or there was nothing to take */
   bool closed;      /* fd is closed */
 };
 
@@ -188,6 +189,8 @@ void control_pump(struct haul_peer *peer);  /* with send_lock */
 void control_clear(struct haul_peer *peer); /* with send_lock */
 /* Whether frames wait to be sent, and the peer still takes some. */
 bool control_lingers(struct haul_peer *peer);
+/* Whether frames wait, and the peer took nothing of them for the liveness bound. */
+bool control_stalls(struct haul_peer *peer);
 /* Asks and waits for the answer; without locks. */
 int control_ask(struct request *request, enum control_type type, const void *body, size_t length,
                 haul_deadline until);

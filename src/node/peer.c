@@ -86,6 +86,14 @@ static void on_control(struct watch *watch, uint32_t events) {
   peer_unref(peer);
 }
 
+/* What the peer sent meanwhile is still to be read, and it may have made room. */
+static void was_stopped(struct haul_peer *peer, int64_t now) {
+  atomic_store(&peer->base.heard, now);
+  pthread_mutex_lock(&peer->send_lock);
+  peer->moved_at = now;
+  pthread_mutex_unlock(&peer->send_lock);
+}
+
 /* Four times a liveness bound: something is sent, so that the peer hears it, and a peer that was
  * not heard for the bound is gone. A ping asks for one in return: the peer's own bound may be
  * longer than ours, and it speaks no oftener than that needs. */
@@ -93,11 +101,15 @@ static void on_tick(struct timer *timer) {
   struct haul_peer *peer = list_entry(timer, struct haul_peer, timer);
   struct haul_node *node = peer->node;
   int64_t bound = node->config.liveness_ns, now = clock_now();
-  /* This side was not running: what the peer sent meanwhile is still to be read. */
+  /* This side was not running. */
   if (now - timer->at > bound / 2)
-    atomic_store(&peer->base.heard, now);
+    was_stopped(peer, now);
   if (now - atomic_load(&peer->base.heard) > bound) {
     peer_drop(peer, HAUL_EPEER, "nothing was heard of it for the liveness bound");
+    return;
+  }
+  if (control_stalls(peer)) {
+    peer_drop(peer, HAUL_EPEER, "it does not read what it was sent");
     return;
   }
   pthread_mutex_lock(&peer->send_lock);
@@ -138,7 +150,7 @@ int peer_new(struct haul_node *node, int fd, const uint8_t boot[16], const char 
   random_bytes(peer->token, sizeof peer->token);
   peer->fd = fd;
   peer->closed = true; /* until peer_start */
-  peer->credit = credit;
+  peer->credit = credit < WINDOW_MAX ? credit : WINDOW_MAX;
   int code = message_make_events(peer);
   if (code == 0)
     code = link_create_endpoints(link);
@@ -192,7 +204,7 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason) {
   peer->closed = true;
   control_clear(peer);
   loop_unwatch(node->loop, &peer->watch);
-  close(peer->fd);
+  sock_close(peer->fd);
   peer->fd = -1;
   pthread_mutex_unlock(&peer->send_lock);
   fail_requests(peer, code, reason);
@@ -316,13 +328,15 @@ static int dial(struct link *link, const struct transport *transport, bool local
                      "folder that both see|");
   if (code)
     return code;
+  if (transport->descriptors)
+    sock_take_descriptors(*descriptor);
   start_hello(peer->node, ROLE_CHANNEL, &hello);
   memcpy(hello.token, peer->token, 16);
   snprintf(hello.transport, sizeof hello.transport, "%s", transport->name);
   hello.index = (uint16_t)index;
   code = exchange(peer->node, *descriptor, &hello, peer->address_text, until, &welcome);
   if (code)
-    close(*descriptor);
+    sock_close(*descriptor);
   return code;
 }
 
@@ -333,7 +347,7 @@ static int connect_control(struct haul_node *node, const char *text, haul_deadli
   struct hello hello;
   struct welcome welcome;
   int fd;
-  int code = address_parse(text, &address);
+  int code = address_parse(text, until, &address);
   if (code == 0)
     code = sock_connect(&address, text, until, &fd);
   if (code)
@@ -348,7 +362,7 @@ static int connect_control(struct haul_node *node, const char *text, haul_deadli
     loop_unlock(node->loop);
   }
   if (code) {
-    close(fd);
+    sock_close(fd);
     return code;
   }
   struct haul_peer *peer = *out;

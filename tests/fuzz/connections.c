@@ -19,7 +19,8 @@ static void listen_once(void) {
   if (address.length > 0)
     return;
   snprintf(text, sizeof text, "unix://@haul-fuzz-%d", (int)getpid());
-  RIG_ASSERT(haul_node_listen(rig_node(), text) == 0 && address_parse(text, &address) == 0);
+  RIG_ASSERT(haul_node_listen(rig_node(), text) == 0 &&
+             address_parse(text, haul_deadline_in(20000000000), &address) == 0);
 }
 
 static void drop_peers(void) {

@@ -501,6 +501,7 @@ struct inherited {
   struct haul_peer *peer;
   struct haul_remote *remote;
   struct haul_region *region;
+  unsigned descriptors; /* before there was a node */
 };
 
 #define IN_CHILD(call)                                                                             \
@@ -538,6 +539,8 @@ static void use_in_child(void *user) {
   haul_region_release(inherited->region);
   haul_peer_close(inherited->peer);
   haul_node_close(inherited->node);
+  if (open_descriptors() != inherited->descriptors + 1) /* the memory that is published */
+    _exit(98);
 }
 
 static void close_first_in_child(void *user) {
@@ -564,6 +567,7 @@ static void a_forked_child_may_only_close(void **state) {
     struct inherited mine;
     owner_start(&owner, addresses[i / 2], NULL);
     assert_int_equal(owner_publish(&owner, 0, KIND_HOST, 1 << 20, "memory", 3), 0);
+    mine.descriptors = open_descriptors();
     mine.node = open_node();
     assert_works(haul_peer_connect(mine.node, owner.address, soon(), &mine.peer));
     assert_works(haul_peer_lookup(mine.peer, "memory", soon(), &mine.remote));

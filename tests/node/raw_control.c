@@ -14,6 +14,7 @@
 
 #include "core/wire.h"
 #include "fabric/map/map.h"
+#include "support/lingering.h"
 #include "support/names.h"
 #include "support/raw.h"
 #include "support/serving.h"
@@ -266,6 +267,21 @@ static void a_flood_of_questions_is_bounded(void **state) {
   }
 }
 
+/* Speaks, so that it is heard, and never reads: some answers wait, fewer than a flood. */
+static void a_peer_that_never_reads_is_dropped(void **state) {
+  (void)state;
+  int fd = new_peer();
+  haul_deadline until = haul_deadline_in(BOUND);
+  impatient(fd);
+  for (unsigned i = 0; i < 4000; i++)
+    assert_true(raw_control(fd, CONTROL_PING, PING_ASKS, NULL, 0));
+  while (raw_control(fd, CONTROL_PING, 0, NULL, 0) && haul_deadline_in(0) < until)
+    nanosleep(&(struct timespec){0, SERVING_LIVENESS / 8}, NULL);
+  assert_true(haul_deadline_in(0) < until);
+  assert_dropped(fd);
+  assert_unharmed();
+}
+
 static void messages_beyond_the_window_end_the_connection(void **state) {
   (void)state;
   int fd = new_peer();
@@ -297,6 +313,22 @@ static void credit_without_end_ends_the_connection(void **state) {
   raw_control(fd, CONTROL_CREDIT, 0, body, sizeof body);
   raw_control(fd, CONTROL_CREDIT, 0, body, sizeof body);
   assert_dropped(fd);
+  assert_unharmed();
+}
+
+static void a_window_without_end_counts_as_the_largest(void **state) {
+  (void)state;
+  struct hello hello = raw_hello(ROLE_CONTROL);
+  struct welcome welcome;
+  uint64_t handle;
+  static const uint8_t one_byte[4] = {1, 0, 0, 0};
+  hello.message_window = UINT32_MAX;
+  int fd = raw_connect(address());
+  assert_true(raw_greet(fd, &hello, &welcome));
+  assert_true(raw_control(fd, CONTROL_READY, 0, NULL, 0));
+  assert_true(raw_control(fd, CONTROL_CREDIT, 0, one_byte, sizeof one_byte)); /* not over 2 GiB */
+  assert_int_equal(raw_lookup(fd, "host", &handle), 0);
+  close(fd);
   assert_unharmed();
 }
 
@@ -570,6 +602,44 @@ static void a_greeting_may_be_cut_off_at_every_byte(void **state) {
   assert_unharmed();
 }
 
+static void assert_good_peer_waits_for_nobody(void) {
+  struct haul_remote *remote;
+  int64_t began = haul_deadline_in(0);
+  nanosleep(&(struct timespec){0, 50 * MS}, NULL);
+  assert_works(haul_peer_lookup(serving.peer, "host", haul_deadline_in(BOUND), &remote));
+  haul_remote_release(remote);
+  assert_in_range(haul_deadline_in(0) - began, 0, LINGERS * S / 4);
+}
+
+/* Sockets that linger, on every kind of connection: whoever closes them last would wait. */
+static void descriptors_of_a_peer_keep_nobody_else_waiting(void **state) {
+  (void)state;
+  uint8_t record[MAP_RECORD] = {0};
+  uint64_t handle;
+  struct welcome welcome;
+  int hello = raw_connect(address());
+  bool forbidden = !lingering_send(hello, "h", 1, 1, 0);
+  assert_good_peer_waits_for_nobody();
+  close(hello);
+  int control = raw_peer(address(), &welcome);
+  int rail = raw_channel(address(), &welcome, "tcp", 0);
+  if (forbidden) /* where the kernel cannot, rails have a limit: see docs/design.md */
+    assert_false(lingering_send(rail, "HTCP", 1, 1, 0));
+  lingering_send(control, "HCTL", 1, 1, 0);
+  assert_good_peer_waits_for_nobody();
+  close(rail);
+  close(control);
+  for (size_t count = 1; count <= 8; count++) { /* on the map channel: a record; and unread ones */
+    int fd = open_channel(&control, &handle);
+    assert_true(lingering_send(fd, record, sizeof record, count, 0));
+    lingering_send(fd, record, sizeof record, count, 0);
+    assert_good_peer_waits_for_nobody();
+    close(fd);
+    close(control);
+  }
+  assert_unharmed();
+}
+
 #define RUDE 4
 
 static int64_t withdrawn_after;
@@ -666,12 +736,15 @@ int main(int argc, char **argv) {
       OVER_BOTH(a_control_frame_may_be_cut_off_at_every_byte),
       OVER_BOTH(garbage_on_the_control_connection_ends_it),
       OVER_BOTH(a_flood_of_questions_is_bounded),
+      OVER(a_peer_that_never_reads_is_dropped, own_socket()),
       OVER_BOTH(messages_beyond_the_window_end_the_connection),
       OVER_BOTH(credit_without_end_ends_the_connection),
+      OVER_BOTH(a_window_without_end_counts_as_the_largest),
       OVER_BOTH(a_peer_that_says_nothing_is_dropped),
       OVER_BOTH(handles_are_checked_on_the_map_channel),
       OVER_BOTH(a_spoiled_greeting_ends_the_channel),
       OVER_BOTH(a_second_greeting_and_gifts_end_the_channel),
+      OVER(descriptors_of_a_peer_keep_nobody_else_waiting, own_socket()),
       OVER_BOTH(a_greeting_may_be_cut_off_at_every_byte),
       OVER_BOTH(a_flood_of_requests_on_the_map_channel_is_bounded),
       OVER_BOTH(peers_that_end_no_copy_keep_nobody_else_waiting),

@@ -22,7 +22,7 @@ static void limit(int fd) {
 
 int raw_connect(const char *text) {
   struct address address;
-  assert_works(address_parse(text, &address));
+  assert_works(address_parse(text, haul_deadline_in(20000000000), &address));
   int fd = socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   limit(fd);
   if (connect(fd, (struct sockaddr *)&address.storage, address.length) != 0)
@@ -33,7 +33,7 @@ int raw_connect(const char *text) {
 
 int raw_listen(const char *text) {
   struct address address;
-  assert_works(address_parse(text, &address));
+  assert_works(address_parse(text, haul_deadline_in(20000000000), &address));
   int fd = socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   limit(fd);
   if (bind(fd, (struct sockaddr *)&address.storage, address.length) != 0 || listen(fd, 16) != 0)

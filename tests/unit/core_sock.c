@@ -47,7 +47,7 @@ static void understands(void **state) {
   for (size_t i = 0; i < COUNT(cases); i++) {
     struct address address;
     char text[160];
-    assert_works(address_parse(cases[i].text, &address));
+    assert_works(address_parse(cases[i].text, SOON, &address));
     address_format(&address, text, sizeof text);
     assert_string_equal(text, cases[i].again ? cases[i].again : cases[i].text);
     assert_int_equal(address.local, cases[i].local);
@@ -97,12 +97,12 @@ static void refuses(void **state) {
   };
   struct address address;
   for (size_t i = 0; i < COUNT(cases); i++) {
-    int code = address_parse(cases[i], &address);
+    int code = address_parse(cases[i], SOON, &address);
     if (code != HAUL_EADDRESS)
       print_error("'%s'\n", cases[i]);
     assert_fails(HAUL_EADDRESS, code);
   }
-  assert_fails(HAUL_EINVAL, address_parse(NULL, &address));
+  assert_fails(HAUL_EINVAL, address_parse(NULL, SOON, &address));
 }
 
 static void knows_how_long_a_path_may_be(void **state) {
@@ -114,18 +114,18 @@ static void knows_how_long_a_path_may_be(void **state) {
   for (int i = 0; i < 2; i++) {
     text[7] = i == 0 ? '/' : '@';
     text[7 + most] = '\0';
-    assert_works(address_parse(text, &address));
+    assert_works(address_parse(text, SOON, &address));
     char again[160];
     address_format(&address, again, sizeof again);
     assert_string_equal(again, text);
     text[7 + most] = 'a';
     text[8 + most] = '\0';
-    assert_fails(HAUL_EADDRESS, address_parse(text, &address));
+    assert_fails(HAUL_EADDRESS, address_parse(text, SOON, &address));
   }
   char host[1024] = "tcp://";
   memset(host + 6, 'a', 600);
   memcpy(host + 606, ":1", 3);
-  assert_fails(HAUL_EADDRESS, address_parse(host, &address));
+  assert_fails(HAUL_EADDRESS, address_parse(host, SOON, &address));
 }
 
 /* ---- Listening and connecting ---- */
@@ -135,7 +135,7 @@ static char folder[] = "/tmp/haul-sock-XXXXXX";
 static void in_folder(const char *name, struct address *address) {
   char text[100];
   snprintf(text, sizeof text, "unix://%s/%s", folder, name);
-  assert_works(address_parse(text, address));
+  assert_works(address_parse(text, SOON, address));
 }
 
 static void meets(struct address *address, const char *object) {
@@ -162,7 +162,7 @@ static void listener_and_client_meet(void **state) {
   const char *const texts[] = {"tcp://127.0.0.1:0", "tcp://[::1]:0", own_socket()};
   struct address address;
   for (size_t i = 0; i < COUNT(texts); i++) {
-    assert_works(address_parse(texts[i], &address));
+    assert_works(address_parse(texts[i], SOON, &address));
     if (i == 1 && access("/proc/net/if_inet6", F_OK) != 0)
       continue; /* a kernel without IPv6 */
     meets(&address, texts[i]);
@@ -176,7 +176,7 @@ static void a_bound_port_is_told(void **state) {
   struct address address;
   int listener;
   char text[160];
-  assert_works(address_parse("tcp://127.0.0.1:0", &address));
+  assert_works(address_parse("tcp://127.0.0.1:0", SOON, &address));
   assert_works(sock_listen(&address, &listener));
   address_format(&address, text, sizeof text);
   assert_string_not_equal(text, "tcp://127.0.0.1:0");
@@ -234,7 +234,7 @@ static void what_cannot_be_bound_says_so(void **state) {
     struct address address;
     int listener;
     unsigned before = open_descriptors();
-    assert_works(address_parse(texts[i], &address));
+    assert_works(address_parse(texts[i], SOON, &address));
     assert_fails(HAUL_EADDRESS, sock_listen(&address, &listener));
     assert_int_equal(open_descriptors(), before);
   }
@@ -247,7 +247,7 @@ static void nobody_there_is_told_at_once(void **state) {
   unsigned before = open_descriptors();
   in_folder("nobody", &address);
   assert_fails(HAUL_ECONNECT, sock_connect(&address, "nobody", SOON, &fd));
-  assert_works(address_parse(own_socket(), &address));
+  assert_works(address_parse(own_socket(), SOON, &address));
   assert_fails(HAUL_ECONNECT, sock_connect(&address, "nobody", SOON, &fd));
   assert_int_equal(open_descriptors(), before);
 }
@@ -257,7 +257,7 @@ static void a_full_listener_costs_no_more_than_the_deadline(void **state) {
   (void)state;
   struct address address;
   int clients[8], count = 0, code = 0;
-  assert_works(address_parse(own_socket(), &address));
+  assert_works(address_parse(own_socket(), SOON, &address));
   int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   assert_int_equal(bind(listener, (struct sockaddr *)&address.storage, address.length), 0);
   assert_int_equal(listen(listener, 1), 0);
@@ -396,14 +396,16 @@ static void too_many_descriptors_are_refused_and_closed(void **state) {
   int ends[2], got[SOCK_DESCRIPTORS_MAX];
   char byte;
   size_t count;
+  int memory = memfd_create("haul-record", MFD_CLOEXEC);
   pair(ends);
   for (size_t many = SOCK_DESCRIPTORS_MAX + 1; many <= 64; many++) {
     unsigned before = open_descriptors();
-    send_by_hand(ends[0], 0, many);
+    send_by_hand(ends[0], memory, many);
     assert_int_equal(sock_receive_record(ends[1], &byte, 1, got, &count), -EPROTO);
     assert_int_equal(count, 0);
     assert_int_equal(open_descriptors(), before);
   }
+  close(memory);
   close(ends[0]);
   close(ends[1]);
 }

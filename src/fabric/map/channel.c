@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/aside.h"
 #include "core/error.h"
 #include "core/sock.h"
 #include "core/sys.h"
@@ -308,7 +309,7 @@ int channel_attach(struct map_endpoint *endpoint, const struct remote_key *key, 
 
 static void close_inbox_descriptors(struct map_endpoint *endpoint) {
   while (endpoint->inbox_count > 0)
-    close(endpoint->inbox_descriptors[--endpoint->inbox_count]);
+    close_foreign(endpoint->inbox_descriptors[--endpoint->inbox_count]);
 }
 
 static int on_record(struct map_endpoint *endpoint) {
@@ -331,8 +332,10 @@ static int on_record(struct map_endpoint *endpoint) {
 
 /* What a read brought, as a code: HAUL_EPATH where the channel ended. */
 static int check_read(ssize_t got, bool many) {
-  if (got == -EPROTO)
+  if (got == -EMFILE)
     return error_set(HAUL_ELIMIT, EMFILE, NULL, "no descriptor left for what the peer shares|");
+  if (got == -EPROTO)
+    return HAUL_EPROTO;
   if (got <= 0)
     return HAUL_EPATH;
   return many ? HAUL_EPROTO : 0;
@@ -351,6 +354,11 @@ static void break_channel(struct map_endpoint *endpoint, int code) {
 static bool read_some(struct map_endpoint *endpoint) {
   int descriptors[SOCK_DESCRIPTORS_MAX];
   size_t count;
+  if (aside_is_full()) {
+    break_channel(endpoint, error_set(HAUL_ELIMIT, 0, NULL,
+                                      "too many descriptors of peers wait to be closed|"));
+    return false;
+  }
   ssize_t got = sock_receive_record(endpoint->channel, endpoint->inbox + endpoint->inbox_length,
                                     MAP_RECORD - endpoint->inbox_length, descriptors, &count);
   if (got == -EAGAIN || got == -EINTR)
@@ -358,7 +366,7 @@ static bool read_some(struct map_endpoint *endpoint) {
   bool many = endpoint->inbox_count + count > 4;
   for (size_t i = 0; i < count; i++) {
     if (many)
-      close(descriptors[i]);
+      close_foreign(descriptors[i]);
     else
       endpoint->inbox_descriptors[endpoint->inbox_count++] = descriptors[i];
   }
@@ -390,7 +398,7 @@ int channel_start(struct map_endpoint *endpoint, int descriptor) {
   socklen_t size = sizeof peer;
   struct loop *loop = endpoint->base.link->fabric->loop;
   if (endpoint->channel >= 0 || atomic_load(&endpoint->base.link->ended)) {
-    close(descriptor);
+    sock_close(descriptor);
     return HAUL_EPROTO;
   }
   if (getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0)
@@ -413,7 +421,7 @@ void channel_stop(struct map_endpoint *endpoint, int code) {
   if (atomic_load(&endpoint->base.open) || !endpoint->base.reason[0])
     endpoint_shut(&endpoint->base, "the map channel to the peer ended");
   loop_unwatch(loop, &endpoint->watch);
-  close(endpoint->channel);
+  sock_close(endpoint->channel);
   endpoint->channel = -1;
   close_inbox_descriptors(endpoint);
   for (struct list *item; (item = list_take(&endpoint->waiting));) {

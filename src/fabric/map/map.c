@@ -10,6 +10,7 @@
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/sock.h"
 #include "core/sys.h"
 #include "memory/copy.h"
 
@@ -252,7 +253,7 @@ static void connect_channel(struct endpoint *base, haul_deadline until) {
 static void adopt(struct endpoint *base, unsigned index, int descriptor) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   if (index != 0 || base->reason[0] || endpoint->hazards == NULL) {
-    close(descriptor);
+    sock_close(descriptor);
     return;
   }
   channel_start(endpoint, descriptor);
@@ -275,6 +276,10 @@ static void forked(struct endpoint *base) {
     close(endpoint->channel);
   if (endpoint->process >= 0)
     close(endpoint->process);
+  if (endpoint->hazards)
+    close(endpoint->hazards_shm.fd);
+  for (size_t i = 0; i < endpoint->inbox_count; i++)
+    close(endpoint->inbox_descriptors[i]);
 }
 
 static void destroy(struct endpoint *base) {
@@ -385,6 +390,7 @@ static size_t checks(struct haul_check *checks, size_t room) {
 const struct transport map_transport = {
     .name = "map",
     .index = 0,
+    .descriptors = true,
     .open = open_node,
     .close = close_node,
     .release = release_node,
