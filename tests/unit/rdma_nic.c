@@ -512,6 +512,16 @@ static void among_equals_speed_and_then_name_decide(void **state) {
   nics_put(nics);
 }
 
+static void what_only_this_host_reaches_comes_last(void **state) {
+  (void)state;
+  rdma_gid(&rdma_add_roce("rxe0")->port[0], 3, IBV_GID_TYPE_ROCE_V2, "::ffff:127.0.0.1", 1);
+  rdma_gid(&rdma_add_roce("rxe1")->port[0], 3, IBV_GID_TYPE_ROCE_V2, "::1", 1);
+  rdma_add_roce("rxe2")->port[0].speed = 1;
+  struct nics *nics = open_nics();
+  check_order(nics, NULL, (const char *const[]){"rxe2", "rxe0", "rxe1"}, 3);
+  nics_put(nics);
+}
+
 static void there_may_be_less_room_than_ports(void **state) {
   (void)state;
   make_machine();
@@ -577,6 +587,7 @@ int main(void) {
       TEST(the_nearest_comes_first),
       TEST(without_a_table_of_nodes_another_one_is_far),
       TEST(among_equals_speed_and_then_name_decide),
+      TEST(what_only_this_host_reaches_comes_last),
       TEST(there_may_be_less_room_than_ports),
       TEST(ports_that_cannot_be_used_are_not_ranked),
   };

@@ -370,11 +370,23 @@ struct nic_distance nic_distance(const struct nic *nic, const struct haul_device
 
 /* ---- Choice ---- */
 
+/* No other host reaches it: Soft-RoCE over the loopback interface. */
+static bool is_loopback(const struct nic_port *port) {
+  static const uint8_t ipv6[16] = {[15] = 1};
+  return !port->infiniband &&
+         (port->gid_kind == NIC_GID_IPV4 ? port->gid[12] == 127
+                                         : memcmp(port->gid, ipv6, sizeof ipv6) == 0);
+}
+
+static int class_of(const struct nic_rail *rail) {
+  return *rail->nic->pci ? 0 : is_loopback(&rail->port) ? 2 : 1;
+}
+
 /* Below 0: a is the better one. */
 static int compare(const struct nic_rail *a, const struct nic_rail *b) {
-  bool software_a = !*a->nic->pci, software_b = !*b->nic->pci;
-  if (software_a != software_b)
-    return software_a ? 1 : -1;
+  int classes = class_of(a) - class_of(b);
+  if (classes)
+    return classes;
   if (a->distance.shared != b->distance.shared)
     return a->distance.shared > b->distance.shared ? -1 : 1;
   if (a->distance.numa != b->distance.numa)

@@ -117,8 +117,9 @@ struct nic_rail {
 };
 
 /* The usable ports, best first for a device (NULL: for none), up to *count, which becomes how many
- * there are. Hardware goes before software, then near before far, fast before slow, and what is
- * equal in all of that by name and port. HAUL_ENOTSUP with the detail of the first when none is. */
+ * there are. Hardware goes before software, and that before what only this host reaches; then near
+ * before far, fast before slow, and what is equal in all of that by name and port. HAUL_ENOTSUP
+ * with the detail of the first when none is. */
 int nics_rank(const struct nics *nics, const struct haul_device *device, struct nic_rail *rails,
               size_t *count);
 
