@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: MIT */
+#include "fabric/rdma/checks.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "core/error.h"
+#include "fabric/rdma/nic.h"
+#include "fabric/rdma/sysfs.h"
+
+/* What was found before the checks are written. */
+struct host {
+  bool library;
+  struct nics *nics;     /* NULL: none */
+  struct haul_error why; /* no library or no NICs: the detail */
+};
+
+typedef void check_fn(struct haul_check *check, const struct host *host);
+
+static __attribute__((format(printf, 3, 4))) void found(struct haul_check *check, int state,
+                                                        const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(check->text, sizeof check->text, format, arguments);
+  va_end(arguments);
+  check->state = state;
+}
+
+static __attribute__((format(printf, 2, 3))) void mend(struct haul_check *check, const char *format,
+                                                       ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(check->remedy, sizeof check->remedy, format, arguments);
+  va_end(arguments);
+}
+
+/* ---- Library ---- */
+
+static void check_library(struct haul_check *check, const struct host *host) {
+  if (host->library) {
+    found(check, HAUL_CHECK_OK, "libibverbs is here");
+    return;
+  }
+  const char *command = strstr(host->why.hint, "sudo");
+  found(check, HAUL_CHECK_MISSING, "%s", host->why.text);
+  mend(check, "%.180s", command ? command : "");
+}
+
+/* ---- Devices ---- */
+
+/* Drivers of network cards, and the module that adds RDMA to them. */
+static const struct {
+  const char *driver, *module;
+} rdma_modules[] = {
+    {"mlx5_core", "mlx5_ib"}, {"mlx4_core", "mlx4_ib"},   {"bnxt_en", "bnxt_re"}, {"ice", "irdma"},
+    {"qede", "qedr"},         {"hns3", "hns_roce_hw_v2"}, {"mana", "mana_ib"},
+};
+
+/* A driver's folder names the devices that it drives: "0000:17:00.0". */
+static bool is_device(const char *name) {
+  return strchr(name, ':') != NULL;
+}
+
+static bool find_idle_card(struct haul_check *check) {
+  char card[32];
+  for (size_t i = 0; i < sizeof rdma_modules / sizeof rdma_modules[0]; i++) {
+    const char *driver = rdma_modules[i].driver;
+    if (!sysfs_first(sysfs_path("bus/pci/drivers/%s", driver), is_device, card, sizeof card))
+      continue;
+    found(check, HAUL_CHECK_MISSING,
+          "no RDMA device; the card %s (%s) may be one, and the module %s "
+          "is not loaded or finds nothing on it",
+          card, driver, rdma_modules[i].module);
+    mend(check, "sudo modprobe %s", rdma_modules[i].module);
+    return true;
+  }
+  return false;
+}
+
+static bool is_up(const char *interface) {
+  char state[16];
+  return sysfs_text(sysfs_path("class/net/%s/operstate", interface), state, sizeof state) &&
+         strcmp(state, "up") == 0;
+}
+
+/* RDMA in software works on any Ethernet interface, and on the loopback one. */
+static void offer_software(struct haul_check *check) {
+  char interface[16];
+  if (!sysfs_first(sysfs_path("class/net"), is_up, interface, sizeof interface))
+    snprintf(interface, sizeof interface, "lo");
+  found(check, HAUL_CHECK_MISSING,
+        "no RDMA device; for a trial the kernel has one in software (Soft-RoCE)");
+  mend(check, "%ssudo rdma link add rxe0 type rxe netdev %s",
+       sysfs_has(sysfs_path("module/rdma_rxe")) ? "" : "sudo modprobe rdma_rxe && ", interface);
+}
+
+/* The folder has a file "abi_version" besides. */
+static bool is_door(const char *name) {
+  return strncmp(name, "uverbs", 6) == 0;
+}
+
+static void explain_kernel_device(struct haul_check *check, const struct host *host,
+                                  const char *name) {
+  char door[32];
+  if (!host->library) {
+    found(check, HAUL_CHECK_MISSING, "the kernel has %s, and libibverbs is missing to use it",
+          name);
+  } else if (!sysfs_first(sysfs_path("class/infiniband_verbs"), is_door, door, sizeof door)) {
+    found(check, HAUL_CHECK_MISSING, "the kernel has %s, but no door to it for programs", name);
+    mend(check, "sudo modprobe ib_uverbs");
+  } else {
+    found(check, HAUL_CHECK_MISSING, "the kernel has %s, and libibverbs has no driver for it",
+          name);
+    mend(check, "sudo apt-get install ibverbs-providers");
+  }
+}
+
+static void explain_absence(struct haul_check *check, const struct host *host) {
+  char name[64];
+  if (host->why.code == HAUL_ENOMEM)
+    found(check, HAUL_CHECK_MISSING, "cannot be looked for: %s", host->why.text);
+  else if (sysfs_first(sysfs_path("class/infiniband"), NULL, name, sizeof name))
+    explain_kernel_device(check, host, name);
+  else if (!find_idle_card(check))
+    offer_software(check);
+}
+
+static const struct nic *first_unusable(const struct nics *nics) {
+  for (size_t i = 0; i < nics->count; i++)
+    if (!nics->list[i].context)
+      return &nics->list[i];
+  return NULL;
+}
+
+static void list_names(const struct nics *nics, char *text, size_t size) {
+  size_t used = 0;
+  text[0] = '\0';
+  for (size_t i = 0; i < nics->count && used < size; i++)
+    if (nics->list[i].context)
+      used +=
+          (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", nics->list[i].name);
+}
+
+/* Whoever made /dev/infiniband did not mean this process to use it, or a container has none. */
+static void mend_opening(struct haul_check *check, int system) {
+  if (system == EACCES || system == EPERM)
+    mend(check, "sudo chmod a+rw /dev/infiniband/uverbs* (the package rdma-core does so for good)");
+  else if (system == ENOENT || system == ENODEV || system == ENXIO)
+    mend(check, "start the container with --device=/dev/infiniband");
+}
+
+static void check_device(struct haul_check *check, const struct host *host) {
+  char names[128];
+  if (!host->nics) {
+    explain_absence(check, host);
+    return;
+  }
+  const struct nic *bad = first_unusable(host->nics);
+  list_names(host->nics, names, sizeof names);
+  if (!bad) {
+    found(check, HAUL_CHECK_OK, "%s", names);
+    return;
+  }
+  found(check, *names ? HAUL_CHECK_LIMITED : HAUL_CHECK_MISSING, "%s: %s%s%s", bad->name,
+        bad->reason, *names ? "; there is " : "", names);
+  mend_opening(check, bad->system);
+}
+
+static bool has_device(const struct host *host) {
+  for (size_t i = 0; host->nics && i < host->nics->count; i++)
+    if (host->nics->list[i].context)
+      return true;
+  return false;
+}
+
+static bool needs_device(struct haul_check *check, const struct host *host) {
+  if (has_device(host))
+    return false;
+  found(check, HAUL_CHECK_MISSING, "cannot be looked at without an RDMA device (rdma.device)");
+  return true;
+}
+
+/* ---- Ports ---- */
+
+struct tally {
+  unsigned good, bad;
+  struct nic_rail good_one, bad_one; /* the first of each */
+};
+
+static void tally_port(struct tally *tally, const struct nic_rail *rail, bool good) {
+  unsigned *count = good ? &tally->good : &tally->bad;
+  if ((*count)++ == 0)
+    *(good ? &tally->good_one : &tally->bad_one) = *rail;
+}
+
+/* Calls judge for every port; it says 1 for a good one, 0 for a bad one, -1 for neither. */
+static struct tally tally_ports(const struct nics *nics,
+                                int (*judge)(const struct nic_port *port)) {
+  struct tally tally = {0};
+  for (size_t i = 0; i < nics->count; i++) {
+    struct nic_rail rail = {.nic = &nics->list[i]};
+    for (unsigned number = 1; rail.nic->context && number <= rail.nic->ports; number++) {
+      nic_port(rail.nic, number, 0, &rail.port);
+      int verdict = judge(&rail.port);
+      if (verdict >= 0)
+        tally_port(&tally, &rail, verdict == 1);
+    }
+  }
+  return tally;
+}
+
+static void tell_bad_port(struct haul_check *check, const struct tally *tally) {
+  found(check, tally->good > 0 ? HAUL_CHECK_LIMITED : HAUL_CHECK_MISSING,
+        "port %.32s/%u: %s; %u of %u ports are good", tally->bad_one.nic->name,
+        tally->bad_one.port.number, tally->bad_one.port.reason, tally->good,
+        tally->good + tally->bad);
+}
+
+static const char *interface_of(const struct nic_port *port) {
+  return *port->interface_name ? port->interface_name : "INTERFACE";
+}
+
+static int judge_link(const struct nic_port *port) {
+  return port->status != NIC_PORT_DOWN && port->status != NIC_PORT_WAITING &&
+         port->status != NIC_PORT_FAILED;
+}
+
+static void check_link(struct haul_check *check, const struct host *host) {
+  if (needs_device(check, host))
+    return;
+  struct tally tally = tally_ports(host->nics, judge_link);
+  const struct nic_port *bad = &tally.bad_one.port;
+  if (tally.bad == 0) {
+    found(check, HAUL_CHECK_OK, "%u port%s up; %.32s/%u makes %.0f Gb/s", tally.good,
+          tally.good == 1 ? "" : "s", tally.good_one.nic->name, tally.good_one.port.number,
+          tally.good_one.port.bytes_per_ns * 8);
+    return;
+  }
+  tell_bad_port(check, &tally);
+  if (bad->status == NIC_PORT_WAITING)
+    mend(check, "sudo apt-get install opensm && sudo systemctl start opensm (on one host of the "
+                "network)");
+  else if (bad->status == NIC_PORT_DOWN && !bad->infiniband)
+    mend(check, "sudo ip link set dev %s up", interface_of(bad));
+}
+
+static int judge_gid(const struct nic_port *port) {
+  if (port->status == NIC_PORT_USABLE)
+    return 1;
+  return port->status == NIC_PORT_NO_GID || port->status == NIC_PORT_OLD_GID ? 0 : -1;
+}
+
+static const char *gid_words(const struct nic_port *port) {
+  static const char *const words[] = {"by IPv4", "by IPv6", "by IPv6, link-local", ""};
+  return port->infiniband ? "by LID (InfiniBand)" : words[port->gid_kind];
+}
+
+static void check_gid(struct haul_check *check, const struct host *host) {
+  if (needs_device(check, host))
+    return;
+  struct tally tally = tally_ports(host->nics, judge_gid);
+  if (tally.good + tally.bad == 0) {
+    found(check, HAUL_CHECK_MISSING, "cannot be looked at while no port is up (rdma.port)");
+  } else if (tally.bad == 0) {
+    found(check, HAUL_CHECK_OK, "%.32s/%u is addressed %s", tally.good_one.nic->name,
+          tally.good_one.port.number, gid_words(&tally.good_one.port));
+  } else {
+    tell_bad_port(check, &tally);
+    if (tally.bad_one.port.status == NIC_PORT_NO_GID)
+      mend(check, "sudo ip address add ADDRESS/24 dev %s", interface_of(&tally.bad_one.port));
+  }
+}
+
+/* ---- Registered memory ---- */
+
+#define CAP_IPC_LOCK_BIT 14         /* linux/capability.h */
+#define INITIAL_USERS    0xEFFFFFFD /* linux/proc_ns.h, PROC_USER_INIT_INO */
+#define LITTLE           ((rlim_t)1 << 20)
+
+/* The kernel asks for the capability of the host, not of a container's own users. */
+static bool may_lock_any(void) {
+  struct stat users;
+  char line[128];
+  unsigned long long effective = 0;
+  if (stat("/proc/self/ns/user", &users) != 0 || users.st_ino != INITIAL_USERS)
+    return false;
+  FILE *status = fopen("/proc/self/status", "re");
+  while (status && fgets(line, sizeof line, status))
+    if (strncmp(line, "CapEff:", 7) == 0)
+      effective = strtoull(line + 7, NULL, 16);
+  if (status)
+    fclose(status);
+  return effective >> CAP_IPC_LOCK_BIT & 1;
+}
+
+static void check_memlock(struct haul_check *check, const struct host *host) {
+  struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
+  (void)host;
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (limit.rlim_cur == RLIM_INFINITY) {
+    found(check, HAUL_CHECK_OK, "any amount of memory may be registered");
+  } else if (may_lock_any()) {
+    found(check, HAUL_CHECK_OK, "any amount of memory may be registered (CAP_IPC_LOCK)");
+  } else {
+    found(check, limit.rlim_cur < LITTLE ? HAUL_CHECK_MISSING : HAUL_CHECK_LIMITED,
+          "%llu KiB of memory may be registered in all (ulimit -l)%s",
+          (unsigned long long)limit.rlim_cur / 1024,
+          limit.rlim_cur < LITTLE ? ", too little for a connection" : "");
+    if (limit.rlim_max == RLIM_INFINITY)
+      mend(check, "ulimit -l unlimited");
+    else
+      mend(check, "echo \"$USER - memlock unlimited\" | sudo tee /etc/security/limits.d/haul.conf, "
+                  "then log in again (for a service: LimitMEMLOCK=infinity)");
+  }
+}
+
+/* ---- Device memory ---- */
+
+static const struct nic *find_nic(const struct nics *nics, bool dmabuf) {
+  for (size_t i = 0; i < nics->count; i++)
+    if (nics->list[i].context && (nics->list[i].dmabuf == 0) == dmabuf)
+      return &nics->list[i];
+  return NULL;
+}
+
+static void check_dmabuf(struct haul_check *check, const struct host *host) {
+  if (needs_device(check, host))
+    return;
+  const struct nic *without = find_nic(host->nics, false);
+  if (!without) {
+    found(check, HAUL_CHECK_OK, "device memory can be registered through its dma-buf");
+  } else if (without->dmabuf == ENOSYS) {
+    found(check, HAUL_CHECK_LIMITED,
+          "libibverbs is older than rdma-core 34 and knows no dma-buf: device memory goes through "
+          "host buffers");
+    mend(check, "sudo apt-get install libibverbs1 ibverbs-providers");
+  } else {
+    found(check, HAUL_CHECK_LIMITED,
+          "%.32s or its driver takes no dma-buf (%s; Linux 5.12 and a hardware NIC do): device "
+          "memory goes through host buffers",
+          without->name, strerror(without->dmabuf));
+  }
+}
+
+/* Modules and, with NVIDIA's own RDMA stack, clients of peer memory (the folder is that stack's).
+ */
+static const char *peer_memory(void) {
+  static const char *const places[] = {"module/nvidia_peermem", "module/nv_peer_mem",
+                                       "kernel/mm/memory_peers/nv_mem",
+                                       "kernel/mm/memory_peers/nv_mem_nc"};
+  for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+    if (sysfs_has(sysfs_path("%s", places[i])))
+      return strrchr(places[i], '/') + 1;
+  return NULL;
+}
+
+static void check_peer_memory(struct haul_check *check, const struct host *host) {
+  const char *name = peer_memory();
+  if (name) {
+    found(check, HAUL_CHECK_OK, "%s is loaded: NVIDIA memory can be registered by address", name);
+  } else if (!sysfs_has(sysfs_path("module/nvidia"))) {
+    found(check, HAUL_CHECK_OK, "not needed: no NVIDIA driver is loaded");
+  } else {
+    found(check, HAUL_CHECK_LIMITED, "NVIDIA memory cannot be registered by its address%s",
+          has_device(host) && find_nic(host->nics, true) ? ", only through its dma-buf" : "");
+    mend(check, "sudo modprobe nvidia_peermem");
+  }
+}
+
+/* ---- All ---- */
+
+static const struct {
+  const char *name;
+  check_fn *run;
+} all[] = {
+    {"library", check_library},
+    {"device", check_device},
+    {"port", check_link},
+    {"gid", check_gid},
+    {"memlock", check_memlock},
+    {"dma-buf", check_dmabuf},
+    {"peer-memory", check_peer_memory},
+};
+
+static void look(struct host *host) {
+  const struct verbs *verbs;
+  *host = (struct host){.library = verbs_open(&verbs) == 0};
+  if (!host->library || nics_open(&host->nics) != 0)
+    error_save(&host->why);
+}
+
+size_t rdma_checks(struct haul_check *checks, size_t room) {
+  struct host host;
+  size_t count = sizeof all / sizeof all[0];
+  if (room == 0)
+    return count;
+  look(&host);
+  for (size_t i = 0; i < count && i < room; i++) {
+    checks[i] = (struct haul_check){.backend = "rdma"};
+    snprintf(checks[i].name, sizeof checks[i].name, "rdma.%s", all[i].name);
+    all[i].run(&checks[i], &host);
+  }
+  nics_put(host.nics);
+  return count;
+}

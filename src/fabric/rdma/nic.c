@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: MIT */
+#include "fabric/rdma/nic.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "fabric/rdma/sysfs.h"
+#include "memory/pages.h"
+
+/* ---- One NIC ---- */
+
+static bool is_pci(const char *name) {
+  unsigned domain, bus, device, function;
+  int end = 0;
+  return sscanf(name, "%4x:%2x:%2x.%1x%n", &domain, &bus, &device, &function, &end) == 4 &&
+         name[end] == '\0';
+}
+
+static void place_nic(struct nic *nic) {
+  char real[PATH_MAX];
+  nic->numa = sysfs_number(sysfs_path("class/infiniband/%s/device/numa_node", nic->name), -1);
+  if (!sysfs_real(sysfs_path("class/infiniband/%s/device", nic->name), real))
+    return;
+  const char *last = strrchr(real, '/');
+  if (last && is_pci(last + 1))
+    snprintf(nic->pci, sizeof nic->pci, "%s", last + 1);
+}
+
+static __attribute__((format(printf, 3, 4))) bool unusable(struct nic *nic, int system,
+                                                           const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(nic->reason, sizeof nic->reason, format, arguments);
+  va_end(arguments);
+  nic->system = system;
+  return false;
+}
+
+/* Libraries before rdma-core 44 do not set errno in every case. */
+static int system_error(void) {
+  return errno ? errno : EIO;
+}
+
+static bool read_limits(struct nic *nic) {
+  struct ibv_device_attr attributes = {0};
+  int system = nic->verbs->query_device(nic->context, &attributes);
+  if (system != 0)
+    return unusable(nic, system, "it cannot be asked for its limits: %s", strerror(system));
+  nic->ports = attributes.phys_port_cnt;
+  nic->limits = (struct nic_limits){
+      .mr_size = attributes.max_mr_size,
+      .registrations = attributes.max_mr,
+      .qp_wr = attributes.max_qp_wr,
+      .sge = attributes.max_sge,
+      .sge_read = attributes.max_sge_rd ? attributes.max_sge_rd : attributes.max_sge,
+      .cqe = attributes.max_cqe,
+      .reads_served = attributes.max_qp_rd_atom,
+      .reads_started = attributes.max_qp_init_rd_atom,
+      .atomics = attributes.atomic_cap != IBV_ATOMIC_NONE,
+  };
+  return true;
+}
+
+/* A descriptor that is none is refused as such only where dma-bufs are looked at. */
+static int probe_dmabuf(const struct nic *nic) {
+  if (!nic->verbs->reg_dmabuf_mr)
+    return ENOSYS;
+  errno = 0;
+  struct ibv_mr *mr =
+      nic->verbs->reg_dmabuf_mr(nic->pd, 0, page_size(), 0, -1, IBV_ACCESS_LOCAL_WRITE);
+  if (mr) {
+    nic->verbs->dereg_mr(mr);
+    return EPROTO;
+  }
+  return errno == EBADF ? 0 : system_error();
+}
+
+/* A reliable connection without a connection manager is InfiniBand's, on whatever it runs. */
+static bool begin_nic(struct nic *nic, struct ibv_device *device) {
+  if (device->transport_type != IBV_TRANSPORT_IB)
+    return unusable(nic, 0, "it speaks neither InfiniBand nor RoCE%s",
+                    device->transport_type == IBV_TRANSPORT_IWARP ? " but iWARP" : "");
+  errno = 0;
+  nic->context = nic->verbs->open_device(device);
+  if (!nic->context)
+    return unusable(nic, system_error(), "it cannot be opened: %s", strerror(system_error()));
+  return true;
+}
+
+static void open_nic(struct nic *nic, struct ibv_device *device) {
+  const struct verbs *verbs = nic->verbs;
+  snprintf(nic->name, sizeof nic->name, "%s", verbs->get_device_name(device));
+  nic->guid = be64toh(verbs->get_device_guid(device));
+  place_nic(nic);
+  if (!begin_nic(nic, device))
+    return;
+  if (!read_limits(nic))
+    goto no_limits;
+  errno = 0;
+  nic->pd = verbs->alloc_pd(nic->context);
+  if (!nic->pd) {
+    unusable(nic, system_error(), "it has no protection domain left: %s", strerror(system_error()));
+    goto no_limits;
+  }
+  nic->dmabuf = probe_dmabuf(nic);
+  return;
+
+no_limits:
+  verbs->close_device(nic->context);
+  nic->context = NULL;
+}
+
+static void close_nic(struct nic *nic) {
+  if (!nic->context)
+    return;
+  nic->verbs->dealloc_pd(nic->pd);
+  nic->verbs->close_device(nic->context);
+}
+
+/* ---- The set ---- */
+
+static int fill(const struct verbs *verbs, struct ibv_device **devices, size_t count,
+                struct nics **out) {
+  if (count == 0)
+    return error_set(HAUL_ENOTSUP, 0, NULL,
+                     "no RDMA device on this host|haul doctor rdma says what is missing");
+  struct nics *nics = alloc_zero(1, sizeof *nics + count * sizeof nics->list[0]);
+  if (!nics)
+    return error_memory("RDMA devices");
+  atomic_store(&nics->refs, 1);
+  nics->count = count;
+  for (size_t i = 0; i < count; i++) {
+    nics->list[i].verbs = verbs;
+    open_nic(&nics->list[i], devices[i]);
+  }
+  *out = nics;
+  return 0;
+}
+
+/* A kernel without RDMA gives ENOSYS here, and that is no device. */
+int nics_open(struct nics **nics) {
+  const struct verbs *verbs;
+  int count = 0, code = verbs_open(&verbs);
+  if (code)
+    return code;
+  struct ibv_device **devices = verbs->get_device_list(&count);
+  code = fill(verbs, devices, devices && count > 0 ? (size_t)count : 0, nics);
+  if (devices)
+    verbs->free_device_list(devices);
+  return code;
+}
+
+struct nics *nics_retain(struct nics *nics) {
+  atomic_fetch_add_explicit(&nics->refs, 1, memory_order_relaxed);
+  return nics;
+}
+
+void nics_put(struct nics *nics) {
+  if (!nics || atomic_fetch_sub(&nics->refs, 1) > 1)
+    return;
+  for (size_t i = 0; i < nics->count; i++)
+    close_nic(&nics->list[i]);
+  alloc_free(nics);
+}
+
+void nics_forked(struct nics *nics) {
+  for (size_t i = 0; nics && i < nics->count; i++) {
+    if (!nics->list[i].context)
+      continue;
+    close(nics->list[i].context->cmd_fd);
+    close(nics->list[i].context->async_fd);
+  }
+}
+
+/* ---- Ports ---- */
+
+static __attribute__((format(printf, 3, 4))) void
+port_is(struct nic_port *port, enum nic_port_status status, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  port->status = status;
+  vsnprintf(port->reason, sizeof port->reason, format, arguments);
+  va_end(arguments);
+}
+
+/* Payload a lane in Gb/s, behind the line's coding (InfiniBand Architecture Specification, volume
+ * 1, PortInfo.LinkSpeedActive and LinkSpeedExtActive), times the lanes. Ethernet is reported in the
+ * nearest of these. */
+static double link_speed(unsigned speed, unsigned width) {
+  static const double lanes[] = {2, 4, 8, 10, 13.64, 25, 50, 100};
+  static const double widths[] = {1, 4, 8, 12, 2};
+  double gigabits = 0;
+  for (unsigned bit = 0; bit < sizeof lanes / sizeof lanes[0]; bit++)
+    if (speed & 1u << bit)
+      gigabits = lanes[bit];
+  for (unsigned bit = 0; bit < sizeof widths / sizeof widths[0]; bit++)
+    if (width & 1u << bit)
+      return gigabits * widths[bit] / 8;
+  return gigabits / 8;
+}
+
+/* The interface of the port's first GID; without any GID, the only one of the NIC's PCI function,
+ * or what a software NIC was laid over. */
+static void name_interface(const struct nic *nic, struct nic_port *port) {
+  char *name = port->interface_name;
+  size_t size = sizeof port->interface_name;
+  if (sysfs_text(sysfs_path("class/infiniband/%s/ports/%u/gid_attrs/ndevs/%u", nic->name,
+                            port->number, port->gid_index),
+                 name, size) &&
+      *name)
+    return;
+  if (!sysfs_first(sysfs_path("class/infiniband/%s/device/net", nic->name), NULL, name, size))
+    sysfs_text(sysfs_path("class/infiniband/%s/parent", nic->name), name, size);
+}
+
+static enum nic_gid_kind gid_kind(const uint8_t gid[16]) {
+  static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+  static const uint8_t nothing[16];
+  if (memcmp(gid, nothing, sizeof nothing) == 0)
+    return NIC_GID_NONE;
+  if (memcmp(gid, mapped, sizeof mapped) == 0)
+    return NIC_GID_IPV4;
+  return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80 ? NIC_GID_LINK_LOCAL : NIC_GID_IPV6;
+}
+
+static void consider_gid(struct nic_port *port, const struct ibv_gid_entry *entry) {
+  enum nic_gid_kind kind = gid_kind(entry->gid.raw);
+  if (kind >= port->gid_kind)
+    return;
+  port->gid_kind = kind;
+  port->gid_index = entry->gid_index;
+  port->interface = entry->ndev_ifindex;
+  memcpy(port->gid, entry->gid.raw, sizeof port->gid);
+}
+
+static void choose_gid(const struct nic *nic, int entries, unsigned interface,
+                       struct nic_port *port) {
+  unsigned other_types = 0, other_interfaces = 0;
+  for (int i = 0; i < entries; i++) {
+    struct ibv_gid_entry entry = {0};
+    if (nic->verbs->query_gid_ex(nic->context, port->number, (uint32_t)i, &entry, 0,
+                                 sizeof entry) != 0)
+      continue; /* most of the table is empty */
+    if (entry.gid_type != IBV_GID_TYPE_ROCE_V2)
+      other_types++;
+    else if (interface != 0 && entry.ndev_ifindex != interface)
+      other_interfaces++;
+    else
+      consider_gid(port, &entry);
+  }
+  if (port->gid_kind != NIC_GID_NONE)
+    return;
+  if (other_interfaces > 0)
+    port_is(port, NIC_PORT_NO_GID, "it has no address on network interface %u", interface);
+  else if (other_types > 0)
+    port_is(port, NIC_PORT_OLD_GID, "its addresses are of RoCE v1 alone, which no router passes");
+  else
+    port_is(port, NIC_PORT_NO_GID, "its network interface has no IP address, so it has no GID");
+}
+
+/* A port with a LID works without the GID: it is for routed fabrics. */
+static void address_infiniband(const struct nic *nic, const struct ibv_port_attr *attributes,
+                               struct nic_port *port) {
+  union ibv_gid gid;
+  if (port->status != NIC_PORT_USABLE)
+    return;
+  if (attributes->lid == 0) {
+    port_is(port, NIC_PORT_WAITING, "no subnet manager has given it a LID");
+    return;
+  }
+  port->lid = attributes->lid;
+  if (nic->verbs->query_gid(nic->context, (uint8_t)port->number, 0, &gid) == 0)
+    memcpy(port->gid, gid.raw, sizeof port->gid);
+}
+
+static void judge_link(enum ibv_port_state state, struct nic_port *port) {
+  if (state == IBV_PORT_ACTIVE)
+    port->status = NIC_PORT_USABLE;
+  else if (port->infiniband && (state == IBV_PORT_INIT || state == IBV_PORT_ARMED))
+    port_is(port, NIC_PORT_WAITING, "no subnet manager has made it active");
+  else
+    port_is(port, NIC_PORT_DOWN, "its link is down");
+}
+
+static void read_port(const struct nic *nic, const struct ibv_port_attr *attributes,
+                      unsigned interface, struct nic_port *port) {
+  port->infiniband = attributes->link_layer != IBV_LINK_LAYER_ETHERNET;
+  port->mtu = attributes->active_mtu;
+  port->bytes_per_ns = link_speed(attributes->active_speed, attributes->active_width);
+  judge_link(attributes->state, port);
+  if (port->infiniband) {
+    address_infiniband(nic, attributes, port);
+    return;
+  }
+  if (port->status == NIC_PORT_USABLE)
+    choose_gid(nic, attributes->gid_tbl_len, interface, port);
+  name_interface(nic, port);
+}
+
+void nic_port(const struct nic *nic, unsigned number, unsigned interface, struct nic_port *port) {
+  struct ibv_port_attr attributes;
+  *port = (struct nic_port){.number = number, .gid_kind = NIC_GID_NONE};
+  if (!nic->context) {
+    port_is(port, NIC_PORT_FAILED, "%s", nic->reason);
+    return;
+  }
+  int system = verbs_query_port(nic->verbs, nic->context, number, &attributes);
+  if (system != 0)
+    port_is(port, NIC_PORT_FAILED, "it cannot be asked: %s", strerror(system));
+  else
+    read_port(nic, &attributes, interface, port);
+}
+
+/* ---- Distance ---- */
+
+/* "devices/pci0000:00/0000:00:01.0/…": what both begin with, without the first component. */
+static unsigned count_shared(const char *a, const char *b) {
+  unsigned shared = 0;
+  while (*a && *b) {
+    size_t length = strcspn(a, "/");
+    if (length != strcspn(b, "/") || strncmp(a, b, length) != 0)
+      break;
+    shared++;
+    a += length + (a[length] == '/');
+    b += length + (b[length] == '/');
+  }
+  return shared > 0 ? shared - 1 : 0;
+}
+
+static unsigned shared_bridges(const char *nic, const char *device) {
+  char from[PATH_MAX], to[PATH_MAX];
+  if (!*nic || !*device || !sysfs_real(sysfs_path("bus/pci/devices/%s", nic), from) ||
+      !sysfs_real(sysfs_path("bus/pci/devices/%s", device), to))
+    return 0;
+  return count_shared(from, to);
+}
+
+#define NUMA_NEAR    10 /* ACPI, System Locality Information Table: a node and itself */
+#define NUMA_UNKNOWN 20 /* and what the kernel takes for another one without that table */
+
+static int numa_distance(int from, int to) {
+  char row[512], *at = row, *end;
+  if (from < 0 || to < 0)
+    return NUMA_UNKNOWN;
+  if (from == to)
+    return NUMA_NEAR;
+  sysfs_text(sysfs_path("devices/system/node/node%d/distance", from), row, sizeof row);
+  for (int node = 0;; node++, at = end) {
+    long distance = strtol(at, &end, 10);
+    if (end == at)
+      return NUMA_UNKNOWN;
+    if (node == to)
+      return (int)distance;
+  }
+}
+
+struct nic_distance nic_distance(const struct nic *nic, const struct haul_device *device) {
+  return (struct nic_distance){
+      .shared = device ? shared_bridges(nic->pci, device->pci) : 0,
+      .numa = device ? numa_distance(device->numa, nic->numa) : NUMA_UNKNOWN,
+  };
+}
+
+/* ---- Choice ---- */
+
+/* No other host reaches it: Soft-RoCE over the loopback interface. */
+static bool is_loopback(const struct nic_port *port) {
+  static const uint8_t ipv6[16] = {[15] = 1};
+  return !port->infiniband &&
+         (port->gid_kind == NIC_GID_IPV4 ? port->gid[12] == 127
+                                         : memcmp(port->gid, ipv6, sizeof ipv6) == 0);
+}
+
+static int class_of(const struct nic_rail *rail) {
+  return *rail->nic->pci ? 0 : is_loopback(&rail->port) ? 2 : 1;
+}
+
+/* Below 0: a is the better one. */
+static int compare(const struct nic_rail *a, const struct nic_rail *b) {
+  int classes = class_of(a) - class_of(b);
+  if (classes)
+    return classes;
+  if (a->distance.shared != b->distance.shared)
+    return a->distance.shared > b->distance.shared ? -1 : 1;
+  if (a->distance.numa != b->distance.numa)
+    return a->distance.numa < b->distance.numa ? -1 : 1;
+  if (a->port.bytes_per_ns != b->port.bytes_per_ns)
+    return a->port.bytes_per_ns > b->port.bytes_per_ns ? -1 : 1;
+  int names = strverscmp(a->nic->name, b->nic->name);
+  return names ? names : (int)a->port.number - (int)b->port.number;
+}
+
+/* Keeps the best `room` in order. */
+static void insert(struct nic_rail *rails, size_t room, size_t found, const struct nic_rail *rail) {
+  size_t at = found < room ? found : room;
+  while (at > 0 && compare(rail, &rails[at - 1]) < 0)
+    at--;
+  if (at == room)
+    return;
+  size_t last = found < room ? found : room - 1;
+  memmove(&rails[at + 1], &rails[at], (last - at) * sizeof *rails);
+  rails[at] = *rail;
+}
+
+static int none_usable(const struct nics *nics) {
+  const struct nic *nic = &nics->list[0];
+  struct nic_port port;
+  char object[80];
+  if (!nic->context)
+    return error_set(HAUL_ENOTSUP, nic->system, nic->name,
+                     "%s cannot be used: %s|haul doctor rdma says what mends it", nic->name,
+                     nic->reason);
+  nic_port(nic, 1, 0, &port);
+  snprintf(object, sizeof object, "%s/1", nic->name);
+  return error_set(HAUL_ENOTSUP, 0, object,
+                   "port %s cannot be used: %s|haul doctor rdma says what mends it", object,
+                   port.reason);
+}
+
+int nics_rank(const struct nics *nics, const struct haul_device *device, struct nic_rail *rails,
+              size_t *count) {
+  size_t found = 0, room = *count;
+  for (size_t i = 0; i < nics->count; i++) {
+    struct nic_rail rail = {.nic = &nics->list[i]};
+    rail.distance = nic_distance(rail.nic, device);
+    for (unsigned number = 1; rail.nic->context && number <= rail.nic->ports; number++) {
+      nic_port(rail.nic, number, 0, &rail.port);
+      if (rail.port.status == NIC_PORT_USABLE)
+        insert(rails, room, found++, &rail);
+    }
+  }
+  *count = found;
+  return found > 0 ? 0 : none_usable(nics);
+}

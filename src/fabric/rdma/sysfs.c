@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT */
+#include "fabric/rdma/sysfs.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *sysfs_root = "/sys";
+
+struct sysfs_path sysfs_path(const char *format, ...) {
+  struct sysfs_path path;
+  size_t size = sizeof path.text;
+  size_t root = (size_t)snprintf(path.text, size, "%s/", sysfs_root);
+  va_list arguments;
+  va_start(arguments, format);
+  if (root >= size ||
+      vsnprintf(path.text + root, size - root, format, arguments) >= (int)(size - root))
+    path.text[0] = '\0';
+  va_end(arguments);
+  return path;
+}
+
+bool sysfs_has(struct sysfs_path path) {
+  return access(path.text, F_OK) == 0;
+}
+
+bool sysfs_text(struct sysfs_path path, char *text, size_t size) {
+  text[0] = '\0';
+  int fd = open(path.text, O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return false;
+  ssize_t got = read(fd, text, size - 1);
+  close(fd);
+  text[got > 0 ? got : 0] = '\0';
+  text[strcspn(text, "\n")] = '\0';
+  return got >= 0; /* some attributes are there and refuse to be read */
+}
+
+int sysfs_number(struct sysfs_path path, int missing) {
+  char text[32], *end;
+  if (!sysfs_text(path, text, sizeof text))
+    return missing;
+  long number = strtol(text, &end, 10);
+  return end == text || number < INT_MIN || number > INT_MAX ? missing : (int)number;
+}
+
+bool sysfs_real(struct sysfs_path path, char real[PATH_MAX]) {
+  char root[PATH_MAX];
+  if (!realpath(sysfs_root, root) || !realpath(path.text, real))
+    return false;
+  size_t length = strlen(root);
+  if (strncmp(real, root, length) != 0 || real[length] != '/')
+    return false;
+  memmove(real, real + length + 1, strlen(real + length + 1) + 1);
+  return true;
+}
+
+bool sysfs_first(struct sysfs_path folder, bool (*wanted)(const char *name), char *name,
+                 size_t size) {
+  name[0] = '\0';
+  DIR *opened = opendir(folder.text);
+  if (!opened)
+    return false;
+  for (struct dirent *entry; (entry = readdir(opened));) {
+    bool fits = entry->d_name[0] != '.' && strlen(entry->d_name) < size;
+    if (fits && (!wanted || wanted(entry->d_name)) && (!*name || strcmp(entry->d_name, name) < 0))
+      snprintf(name, size, "%s", entry->d_name);
+  }
+  closedir(opened);
+  return *name != '\0';
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT
+ * libibverbs, opened at run time: nothing links it, and a host without it has no RDMA path.
+ *
+ * Names that <infiniband/verbs.h> makes inline functions over a context's own table (ibv_poll_cq,
+ * ibv_post_send, ibv_req_notify_cq, …) are used as they stand there. What would be a symbol of the
+ * library is a slot here; ibv_query_port, ibv_reg_mr and ibv_query_gid_ex look like calls in that
+ * header and are macros or inline functions around symbols, so they must not be used at all. */
+#ifndef HAUL_FABRIC_RDMA_VERBS_H
+#define HAUL_FABRIC_RDMA_VERBS_H
+
+#include <infiniband/verbs.h>
+
+/* X(slot, symbol). All are in rdma-core since 32; the dates are those of libibverbs.map. */
+#define VERBS_REQUIRED(X)                                                                          \
+  X(fork_init, ibv_fork_init)                                                                      \
+  X(get_device_list, ibv_get_device_list)                                                          \
+  X(free_device_list, ibv_free_device_list)                                                        \
+  X(get_device_name, ibv_get_device_name)                                                          \
+  X(get_device_guid, ibv_get_device_guid)                                                          \
+  X(open_device, ibv_open_device)                                                                  \
+  X(close_device, ibv_close_device)                                                                \
+  X(query_device, ibv_query_device)                                                                \
+  X(query_port_short, ibv_query_port)                                                              \
+  X(query_gid, ibv_query_gid)                                                                      \
+  X(query_gid_ex, _ibv_query_gid_ex)                                                               \
+  X(get_async_event, ibv_get_async_event)                                                          \
+  X(ack_async_event, ibv_ack_async_event)                                                          \
+  X(event_type_str, ibv_event_type_str)                                                            \
+  X(alloc_pd, ibv_alloc_pd)                                                                        \
+  X(dealloc_pd, ibv_dealloc_pd)                                                                    \
+  X(reg_mr, ibv_reg_mr)                                                                            \
+  X(reg_mr_iova2, ibv_reg_mr_iova2)                                                                \
+  X(dereg_mr, ibv_dereg_mr)                                                                        \
+  X(create_comp_channel, ibv_create_comp_channel)                                                  \
+  X(destroy_comp_channel, ibv_destroy_comp_channel)                                                \
+  X(create_cq, ibv_create_cq)                                                                      \
+  X(destroy_cq, ibv_destroy_cq)                                                                    \
+  X(get_cq_event, ibv_get_cq_event)                                                                \
+  X(ack_cq_events, ibv_ack_cq_events)                                                              \
+  X(create_qp, ibv_create_qp)                                                                      \
+  X(modify_qp, ibv_modify_qp)                                                                      \
+  X(query_qp, ibv_query_qp)                                                                        \
+  X(destroy_qp, ibv_destroy_qp)                                                                    \
+  X(wc_status_str, ibv_wc_status_str)
+
+/* NULL where the library is older: reg_dmabuf_mr came with rdma-core 34. */
+#define VERBS_OPTIONAL(X) X(reg_dmabuf_mr, ibv_reg_dmabuf_mr)
+
+/* Each slot is the symbol of its name, with the contract of its man page. */
+struct verbs {
+#define VERBS_SLOT(slot, symbol) __typeof__(symbol) *slot;
+  VERBS_REQUIRED(VERBS_SLOT)
+  VERBS_OPTIONAL(VERBS_SLOT)
+#undef VERBS_SLOT
+};
+
+/* The library's calls. Opened by the first call that succeeds, and kept open: drivers in it hold
+ * handlers that outlive any use. A failure is not kept, so a package that was installed meanwhile
+ * is found. From any thread; the first call may block for the loader. HAUL_ENOTSUP with the
+ * detail: no library, or one too old. */
+int verbs_open(const struct verbs **verbs);
+
+/* What ibv_query_port does in the header, over the table. 0 or an errno. */
+int verbs_query_port(const struct verbs *verbs, struct ibv_context *context, unsigned port,
+                     struct ibv_port_attr *attributes);
+
+/* ---- For tests ---- */
+
+/* What is opened: a name for the loader, or a path. */
+extern const char *verbs_library;
+/* Closes the library; nobody uses the table any more. */
+void verbs_forget(void);
+
+#endif

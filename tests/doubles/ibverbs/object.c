@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: MIT
+ * What lives on a device: protection domains, registrations, completion queues, queue pairs. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "inside.h"
+
+struct pd {
+  struct ibv_pd seen;
+  unsigned users;
+  uint32_t mark;
+};
+
+struct registration {
+  struct ibv_mr seen;
+  uint32_t mark;
+};
+
+struct channel {
+  struct ibv_comp_channel seen;
+  unsigned cqs;
+  uint32_t mark;
+};
+
+struct cq {
+  struct ibv_cq seen;
+  unsigned qps;
+  uint32_t mark;
+};
+
+struct qp {
+  struct ibv_qp seen;
+  struct ibv_qp_attr attributes;
+  struct ibv_qp_init_attr first;
+  uint32_t mark;
+};
+
+static struct double_device *device_of(struct ibv_context *context) {
+  return double_context_of(context)->device;
+}
+
+static void *fail(int system) {
+  errno = system;
+  return NULL;
+}
+
+/* ---- Protection domains ---- */
+
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
+  struct double_context *whole = double_context_of(context);
+  if (whole->device->errors.pd)
+    return fail(whole->device->errors.pd);
+  struct pd *pd = calloc(1, sizeof *pd);
+  pd->mark = LIVING;
+  pd->seen.context = context;
+  whole->pds++;
+  ibverbs_double.living.pds++;
+  return &pd->seen;
+}
+
+static struct pd *pd_of(struct ibv_pd *seen) {
+  struct pd *pd = (struct pd *)seen;
+  DEMAND(pd && pd->mark == LIVING);
+  return pd;
+}
+
+int ibv_dealloc_pd(struct ibv_pd *seen) {
+  struct pd *pd = pd_of(seen);
+  if (pd->users > 0)
+    return EBUSY;
+  double_context_of(seen->context)->pds--;
+  ibverbs_double.living.pds--;
+  pd->mark = ENDED;
+  free(pd);
+  return 0;
+}
+
+/* ---- Registrations ---- */
+
+#define KNOWN                                                                                      \
+  (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |                     \
+   IBV_ACCESS_REMOTE_ATOMIC)
+#define NEED_LOCAL (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
+
+static bool is_access(unsigned access) {
+  return (access & ~(unsigned)KNOWN) == 0 &&
+         ((access & NEED_LOCAL) == 0 || (access & IBV_ACCESS_LOCAL_WRITE));
+}
+
+static struct ibv_mr *registered(struct pd *pd, void *address, size_t length, unsigned access) {
+  static uint32_t next = 0x1000;
+  struct double_device *device = device_of(pd->seen.context);
+  uintptr_t end;
+  if (device->errors.registration)
+    return fail(device->errors.registration);
+  if (length == 0 || length > device->limits.max_mr_size || !is_access(access) ||
+      __builtin_add_overflow((uintptr_t)address, length, &end))
+    return fail(EINVAL);
+  struct registration *registration = calloc(1, sizeof *registration);
+  registration->mark = LIVING;
+  registration->seen.context = pd->seen.context;
+  registration->seen.pd = &pd->seen;
+  registration->seen.addr = address;
+  registration->seen.length = length;
+  registration->seen.lkey = next++;
+  registration->seen.rkey = next++;
+  pd->users++;
+  ibverbs_double.living.registrations++;
+  return &registration->seen;
+}
+
+/* As on a kernel that does not know them: optional flags fail here, and are left out below. */
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access) {
+  return registered(pd_of(pd), address, length, (unsigned)access);
+}
+
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
+                                unsigned access) {
+  if ((iova ^ (uintptr_t)address) % 4096 != 0)
+    return fail(EINVAL);
+  return registered(pd_of(pd), address, length, access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE);
+}
+
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
+                                 int fd, int access) {
+  struct pd *whole = pd_of(pd);
+  if (!device_of(pd->context)->dmabuf)
+    return fail(EOPNOTSUPP);
+  if ((iova ^ offset) % 4096 != 0)
+    return fail(EINVAL);
+  if (fd < 0)
+    return fail(EBADF);
+  return registered(whole, (void *)(uintptr_t)iova, length,
+                    (unsigned)access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE);
+}
+
+int ibv_dereg_mr(struct ibv_mr *seen) {
+  struct registration *registration = (struct registration *)seen;
+  DEMAND(registration && registration->mark == LIVING);
+  pd_of(seen->pd)->users--;
+  ibverbs_double.living.registrations--;
+  registration->mark = ENDED;
+  free(registration);
+  return 0;
+}
+
+/* ---- Completions ---- */
+
+struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context) {
+  struct double_context *whole = double_context_of(context);
+  if (whole->device->errors.channel)
+    return fail(whole->device->errors.channel);
+  struct channel *channel = calloc(1, sizeof *channel);
+  channel->mark = LIVING;
+  channel->seen.context = context;
+  channel->seen.fd = eventfd(0, EFD_CLOEXEC);
+  whole->channels++;
+  ibverbs_double.living.channels++;
+  return &channel->seen;
+}
+
+static struct channel *channel_of(struct ibv_comp_channel *seen) {
+  struct channel *channel = (struct channel *)seen;
+  DEMAND(channel && channel->mark == LIVING);
+  return channel;
+}
+
+int ibv_destroy_comp_channel(struct ibv_comp_channel *seen) {
+  struct channel *channel = channel_of(seen);
+  if (channel->cqs > 0)
+    return EBUSY;
+  close(seen->fd);
+  double_context_of(seen->context)->channels--;
+  ibverbs_double.living.channels--;
+  channel->mark = ENDED;
+  free(channel);
+  return 0;
+}
+
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *user,
+                             struct ibv_comp_channel *channel, int vector) {
+  struct double_context *whole = double_context_of(context);
+  if (whole->device->errors.cq)
+    return fail(whole->device->errors.cq);
+  if (cqe < 1 || cqe > whole->device->limits.max_cqe || vector < 0 ||
+      vector >= context->num_comp_vectors)
+    return fail(EINVAL);
+  if (channel)
+    channel_of(channel)->cqs++;
+  struct cq *cq = calloc(1, sizeof *cq);
+  cq->mark = LIVING;
+  cq->seen.context = context;
+  cq->seen.channel = channel;
+  cq->seen.cq_context = user;
+  cq->seen.cqe = cqe;
+  whole->cqs++;
+  ibverbs_double.living.cqs++;
+  return &cq->seen;
+}
+
+static struct cq *cq_of(struct ibv_cq *seen) {
+  struct cq *cq = (struct cq *)seen;
+  DEMAND(cq && cq->mark == LIVING);
+  return cq;
+}
+
+int ibv_destroy_cq(struct ibv_cq *seen) {
+  struct cq *cq = cq_of(seen);
+  if (cq->qps > 0)
+    return EBUSY;
+  if (seen->channel)
+    channel_of(seen->channel)->cqs--;
+  double_context_of(seen->context)->cqs--;
+  ibverbs_double.living.cqs--;
+  cq->mark = ENDED;
+  free(cq);
+  return 0;
+}
+
+int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **user) {
+  (void)cq;
+  (void)user;
+  channel_of(channel);
+  errno = EAGAIN;
+  return -1;
+}
+
+void ibv_ack_cq_events(struct ibv_cq *cq, unsigned count) {
+  cq_of(cq);
+  DEMAND(count == 0); /* none was given out */
+}
+
+/* ---- Queue pairs ---- */
+
+static bool fits(const struct double_device *device, const struct ibv_qp_cap *cap) {
+  const struct ibv_device_attr *limits = &device->limits;
+  return cap->max_send_wr <= (unsigned)limits->max_qp_wr &&
+         cap->max_recv_wr <= (unsigned)limits->max_qp_wr &&
+         cap->max_send_sge <= (unsigned)limits->max_sge &&
+         cap->max_recv_sge <= (unsigned)limits->max_sge &&
+         cap->max_inline_data <= device->inline_bytes;
+}
+
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wanted) {
+  static uint32_t next = 0x100;
+  struct pd *whole = pd_of(pd);
+  struct double_device *device = device_of(pd->context);
+  if (device->errors.qp)
+    return fail(device->errors.qp);
+  if (wanted->qp_type != IBV_QPT_RC || !wanted->send_cq || !wanted->recv_cq || wanted->srq ||
+      !fits(device, &wanted->cap))
+    return fail(EINVAL);
+  struct qp *qp = calloc(1, sizeof *qp);
+  qp->mark = LIVING;
+  qp->first = *wanted;
+  qp->seen.context = pd->context;
+  qp->seen.qp_context = wanted->qp_context;
+  qp->seen.pd = pd;
+  qp->seen.send_cq = wanted->send_cq;
+  qp->seen.recv_cq = wanted->recv_cq;
+  qp->seen.qp_num = next++;
+  qp->seen.qp_type = wanted->qp_type;
+  cq_of(wanted->send_cq)->qps++;
+  cq_of(wanted->recv_cq)->qps++;
+  whole->users++;
+  ibverbs_double.living.qps++;
+  return &qp->seen;
+}
+
+static struct qp *qp_of(struct ibv_qp *seen) {
+  struct qp *qp = (struct qp *)seen;
+  DEMAND(qp && qp->mark == LIVING);
+  return qp;
+}
+
+int ibv_destroy_qp(struct ibv_qp *seen) {
+  struct qp *qp = qp_of(seen);
+  cq_of(seen->send_cq)->qps--;
+  cq_of(seen->recv_cq)->qps--;
+  pd_of(seen->pd)->users--;
+  ibverbs_double.living.qps--;
+  qp->mark = ENDED;
+  free(qp);
+  return 0;
+}
+
+/* What a reliable connection needs for each step (ibv_modify_qp(3)). */
+static int needed(enum ibv_qp_state from, enum ibv_qp_state to) {
+  if (to == IBV_QPS_RESET || to == IBV_QPS_ERR)
+    return IBV_QP_STATE;
+  if (from == IBV_QPS_RESET && to == IBV_QPS_INIT)
+    return IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+  if (from == IBV_QPS_INIT && to == IBV_QPS_RTR)
+    return IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  if (from == IBV_QPS_RTR && to == IBV_QPS_RTS)
+    return IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+           IBV_QP_MAX_QP_RD_ATOMIC;
+  return -1;
+}
+
+/* Does the address lead to another port by what this one is addressed with? */
+static bool is_route(const struct qp *qp, const struct ibv_ah_attr *to) {
+  struct double_device *device = device_of(qp->seen.context);
+  const struct double_port *port = &device->port[qp->attributes.port_num - 1];
+  if (to->port_num != qp->attributes.port_num)
+    return false;
+  if (port->link_layer != IBV_LINK_LAYER_ETHERNET && !to->is_global)
+    return to->dlid != 0;
+  return to->is_global && to->grh.sgid_index < DOUBLE_GIDS && to->grh.hop_limit > 0;
+}
+
+static bool are_values(const struct qp *qp, const struct ibv_qp_attr *wanted, int mask) {
+  struct double_device *device = device_of(qp->seen.context);
+  const struct ibv_device_attr *limits = &device->limits;
+  if ((mask & IBV_QP_PORT) && (wanted->port_num < 1 || wanted->port_num > device->ports))
+    return false;
+  if ((mask & IBV_QP_AV) && !is_route(qp, &wanted->ah_attr))
+    return false;
+  if ((mask & IBV_QP_PATH_MTU) &&
+      (wanted->path_mtu < IBV_MTU_256 ||
+       wanted->path_mtu > device->port[qp->attributes.port_num - 1].mtu))
+    return false;
+  if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) && wanted->max_rd_atomic > limits->max_qp_init_rd_atom)
+    return false;
+  return !(mask & IBV_QP_MAX_DEST_RD_ATOMIC) ||
+         wanted->max_dest_rd_atomic <= limits->max_qp_rd_atom;
+}
+
+static void take(struct ibv_qp_attr *into, const struct ibv_qp_attr *from, int mask) {
+  if (mask & IBV_QP_PORT)
+    into->port_num = from->port_num;
+  if (mask & IBV_QP_ACCESS_FLAGS)
+    into->qp_access_flags = from->qp_access_flags;
+  if (mask & IBV_QP_AV)
+    into->ah_attr = from->ah_attr;
+  if (mask & IBV_QP_PATH_MTU)
+    into->path_mtu = from->path_mtu;
+  if (mask & IBV_QP_DEST_QPN)
+    into->dest_qp_num = from->dest_qp_num;
+  if (mask & IBV_QP_RQ_PSN)
+    into->rq_psn = from->rq_psn;
+  if (mask & IBV_QP_SQ_PSN)
+    into->sq_psn = from->sq_psn;
+}
+
+int ibv_modify_qp(struct ibv_qp *seen, struct ibv_qp_attr *wanted, int mask) {
+  struct qp *qp = qp_of(seen);
+  if (!(mask & IBV_QP_STATE))
+    return EINVAL;
+  int least = needed(seen->state, wanted->qp_state);
+  if (least < 0 || (mask & least) != least || !are_values(qp, wanted, mask))
+    return EINVAL;
+  take(&qp->attributes, wanted, mask);
+  seen->state = wanted->qp_state;
+  return 0;
+}
+
+int ibv_query_qp(struct ibv_qp *seen, struct ibv_qp_attr *attributes, int mask,
+                 struct ibv_qp_init_attr *first) {
+  struct qp *qp = qp_of(seen);
+  (void)mask;
+  *attributes = qp->attributes;
+  attributes->qp_state = attributes->cur_qp_state = seen->state;
+  attributes->cap = qp->first.cap;
+  *first = qp->first;
+  return 0;
+}

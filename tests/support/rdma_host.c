@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT */
+#include "support/rdma_host.h"
+
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fabric/rdma/sysfs.h"
+#include "fabric/rdma/verbs.h"
+#include "support/check.h"
+
+static char folder[64];
+static char library[512];
+static void *opened; /* the test's own hold of the double */
+static struct ibverbs_double *door;
+
+/* ---- The double ---- */
+
+void rdma_host_library(const char *variant) {
+  const char *doubles = getenv("HAUL_DOUBLES");
+  verbs_forget();
+  if (opened)
+    dlclose(opened);
+  opened = NULL;
+  door = NULL;
+  snprintf(library, sizeof library, "%s/ibverbs/%s/libibverbs.so.1", doubles ? doubles : "",
+           variant ? variant : "none");
+  verbs_library = library;
+  if (!variant)
+    return;
+  opened = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  if (!opened)
+    fail_msg("%s; run it by ctest, or set HAUL_DOUBLES to tests/doubles in the build folder",
+             dlerror());
+  door = dlsym(opened, "ibverbs_double");
+  assert_non_null(door);
+}
+
+struct ibverbs_double *rdma_double(void) {
+  assert_non_null(door);
+  return door;
+}
+
+/* ConnectX-7, as ibv_devinfo -v shows it. */
+static const struct ibv_device_attr usual_limits = {
+    .max_mr_size = UINT64_MAX,
+    .max_mr = 16777216,
+    .max_qp_wr = 32768,
+    .max_sge = 30,
+    .max_sge_rd = 30,
+    .max_cqe = 4194303,
+    .max_qp_rd_atom = 16,
+    .max_qp_init_rd_atom = 16,
+    .atomic_cap = IBV_ATOMIC_HCA,
+};
+
+static struct double_device *add(const char *name) {
+  assert_true(rdma_double()->count < DOUBLE_DEVICES);
+  size_t number = ++rdma_double()->count;
+  struct double_device *device = &rdma_double()->devices[number - 1];
+  snprintf(device->name, sizeof device->name, "%s", name);
+  device->guid = UINT64_C(0x0002c90300000000) + number;
+  device->transport = IBV_TRANSPORT_IB;
+  device->ports = 1;
+  device->limits = usual_limits;
+  device->inline_bytes = 220;
+  device->dmabuf = true;
+  device->port[0] = (struct double_port){
+      .state = IBV_PORT_ACTIVE, .mtu = IBV_MTU_4096, .speed = 32, .width = 2}; /* 4x EDR */
+  return device;
+}
+
+struct double_device *rdma_add_roce(const char *name) {
+  struct double_device *device = add(name);
+  char address[32];
+  snprintf(address, sizeof address, "::ffff:10.0.0.%zu", rdma_double()->count);
+  device->port[0].link_layer = IBV_LINK_LAYER_ETHERNET;
+  device->port[0].mtu = IBV_MTU_1024;
+  rdma_gid(&device->port[0], 3, IBV_GID_TYPE_ROCE_V2, address, 2);
+  return device;
+}
+
+struct double_device *rdma_add_infiniband(const char *name) {
+  struct double_device *device = add(name);
+  device->port[0].link_layer = IBV_LINK_LAYER_INFINIBAND;
+  device->port[0].lid = (uint16_t)rdma_double()->count;
+  rdma_gid(&device->port[0], 0, IBV_GID_TYPE_IB, "fe80::2:c903:0:1", 0);
+  return device;
+}
+
+void rdma_gid(struct double_port *port, unsigned index, enum ibv_gid_type type, const char *address,
+              unsigned interface) {
+  struct double_gid *gid = &port->gids[index];
+  *gid = (struct double_gid){.type = type, .interface = interface};
+  assert_int_equal(inet_pton(AF_INET6, address, gid->raw), 1);
+}
+
+/* ---- The tree ---- */
+
+static void path_of(char *text, size_t size, const char *path) {
+  assert_true((size_t)snprintf(text, size, "%s/%s", folder, path) < size);
+}
+
+/* Makes what lies above the last component. */
+static void make_folders(char *path) {
+  for (char *at = path + strlen(folder) + 1; (at = strchr(at, '/')); at++) {
+    *at = '\0';
+    mkdir(path, 0700);
+    *at = '/';
+  }
+}
+
+void sys_folder(const char *path) {
+  char text[512];
+  path_of(text, sizeof text - 1, path);
+  strcat(text, "/");
+  make_folders(text);
+}
+
+void sys_file(const char *path, const char *text) {
+  char whole[512];
+  path_of(whole, sizeof whole, path);
+  make_folders(whole);
+  FILE *file = fopen(whole, "we");
+  assert_non_null(file);
+  fputs(text, file);
+  fclose(file);
+}
+
+void sys_link(const char *path, const char *to) {
+  char whole[512], target[512];
+  path_of(whole, sizeof whole, path);
+  path_of(target, sizeof target, to);
+  make_folders(whole);
+  assert_int_equal(symlink(target, whole), 0);
+}
+
+void sys_pci(const char *path, int numa) {
+  char text[256], number[16];
+  const char *name = strrchr(path, '/') + 1;
+  snprintf(text, sizeof text, "%s/numa_node", path);
+  snprintf(number, sizeof number, "%d\n", numa);
+  sys_file(text, number);
+  snprintf(text, sizeof text, "bus/pci/devices/%s", name);
+  sys_link(text, path);
+}
+
+void sys_nic(const char *name, const char *path) {
+  char text[256];
+  snprintf(text, sizeof text, "class/infiniband/%s/device", name);
+  sys_link(text, path);
+}
+
+/* ---- Life ---- */
+
+static int remove_one(const char *path, const struct stat *status, int type, struct FTW *walk) {
+  (void)status;
+  (void)type;
+  (void)walk;
+  return remove(path);
+}
+
+static void remove_tree(void) {
+  nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int rdma_host_open(void **state) {
+  (void)state;
+  snprintf(folder, sizeof folder, "/tmp/haul-sys-XXXXXX");
+  sysfs_root = folder;
+  return mkdtemp(folder) ? 0 : -1;
+}
+
+int rdma_host_close(void **state) {
+  (void)state;
+  verbs_forget();
+  if (opened)
+    dlclose(opened);
+  opened = NULL;
+  remove_tree();
+  return 0;
+}
+
+int rdma_host_reset(void **state) {
+  (void)state;
+  remove_tree();
+  mkdir(folder, 0700);
+  rdma_host_library("current");
+  memset(door, 0, sizeof *door);
+  return 0;
+}
+
+int rdma_host_check(void **state) {
+  (void)state;
+  static const struct double_living nobody;
+  if (!door || memcmp(&door->living, &nobody, sizeof nobody) == 0)
+    return 0;
+  print_error("left behind: %u lists, %u contexts, %u protection domains, %u registrations\n",
+              door->living.lists, door->living.contexts, door->living.pds,
+              door->living.registrations);
+  return -1;
+}

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: MIT
+ * What `haul doctor` says of RDMA: everything that can be missing, and the command that mends it.
+ */
+#include "support/check.h"
+
+#include <errno.h>
+#include <linux/capability.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "fabric/rdma/checks.h"
+#include "support/rdma_host.h"
+#include "support/seams.h"
+
+#define ALL 7
+
+static struct haul_check check_of(const char *name) {
+  struct haul_check checks[ALL];
+  assert_int_equal(rdma_checks(checks, ALL), ALL);
+  for (size_t i = 0; i < ALL; i++)
+    if (strcmp(checks[i].name, name) == 0)
+      return checks[i];
+  fail_msg("there is no check %s", name);
+  return checks[0];
+}
+
+/* The check has this state, its text these words, and its remedy is this. */
+static void expect(const char *name, int state, const char *words, const char *remedy) {
+  struct haul_check check = check_of(name);
+  if (check.state != state || !strstr(check.text, words) || strcmp(check.remedy, remedy) != 0)
+    fail_msg("%s: state %d, '%s', '%s'", name, check.state, check.text, check.remedy);
+}
+
+#define PACKAGES "sudo apt-get install libibverbs1 ibverbs-providers"
+
+/* ---- The list ---- */
+
+static void the_list_is_the_same_whatever_is_missing(void **state) {
+  (void)state;
+  static const char *const names[ALL] = {"rdma.library",    "rdma.device",  "rdma.port",
+                                         "rdma.gid",        "rdma.memlock", "rdma.dma-buf",
+                                         "rdma.peer-memory"};
+  for (int round = 0; round < 3; round++) {
+    struct haul_check checks[ALL];
+    if (round == 1)
+      rdma_add_roce("mlx5_0");
+    if (round == 2)
+      rdma_host_library(NULL);
+    assert_int_equal(rdma_checks(checks, ALL), ALL);
+    for (size_t i = 0; i < ALL; i++) {
+      assert_string_equal(checks[i].backend, "rdma");
+      assert_string_equal(checks[i].name, names[i]);
+      assert_true(checks[i].text[0] != '\0');
+      assert_true(checks[i].state != HAUL_CHECK_OK || checks[i].remedy[0] == '\0');
+    }
+  }
+}
+
+static void no_more_is_written_than_there_is_room_for(void **state) {
+  (void)state;
+  struct haul_check checks[ALL];
+  assert_int_equal(rdma_checks(NULL, 0), ALL);
+  for (size_t room = 1; room < ALL; room++) {
+    memset(checks, 0, sizeof checks);
+    assert_int_equal(rdma_checks(checks, room), ALL);
+    assert_true(checks[room - 1].name[0] != '\0');
+    assert_true(checks[room].name[0] == '\0');
+  }
+}
+
+static void a_look_leaves_nothing_open(void **state) {
+  (void)state;
+  unsigned before = open_descriptors();
+  rdma_add_roce("mlx5_0");
+  check_of("rdma.library");
+  assert_int_equal(open_descriptors(), before);
+}
+
+static void lack_of_memory_is_no_lack_of_devices(void **state) {
+  (void)state;
+  rdma_add_roce("mlx5_0");
+  struct haul_check checks[ALL];
+  seams_refuse_from(1);
+  size_t count = rdma_checks(checks, ALL);
+  assert_true(seams_restore());
+  assert_int_equal(count, ALL);
+  assert_int_equal(checks[1].state, HAUL_CHECK_MISSING);
+  assert_non_null(strstr(checks[1].text, "no memory left"));
+  assert_string_equal(checks[1].remedy, "");
+}
+
+/* ---- Library ---- */
+
+static void the_library_may_be_missing(void **state) {
+  (void)state;
+  rdma_host_library(NULL);
+  expect("rdma.library", HAUL_CHECK_MISSING, "libibverbs", PACKAGES);
+  sys_folder("class/infiniband/mlx5_0");
+  expect("rdma.device", HAUL_CHECK_MISSING, "the kernel has mlx5_0", "");
+}
+
+static void the_library_may_be_too_old(void **state) {
+  (void)state;
+  rdma_host_library("31");
+  expect("rdma.library", HAUL_CHECK_MISSING, "older than rdma-core 32", PACKAGES);
+}
+
+static void the_library_may_be_right(void **state) {
+  (void)state;
+  expect("rdma.library", HAUL_CHECK_OK, "libibverbs", "");
+}
+
+/* ---- Devices ---- */
+
+static void without_any_card_software_is_offered(void **state) {
+  (void)state;
+  expect("rdma.device", HAUL_CHECK_MISSING, "Soft-RoCE",
+         "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev lo");
+  sys_file("class/net/lo/operstate", "unknown\n");
+  sys_file("class/net/eth0/operstate", "down\n");
+  sys_file("class/net/eth1/operstate", "up\n");
+  sys_folder("module/rdma_rxe");
+  expect("rdma.device", HAUL_CHECK_MISSING, "Soft-RoCE",
+         "sudo rdma link add rxe0 type rxe netdev eth1");
+}
+
+static void a_card_without_its_module_names_it(void **state) {
+  (void)state;
+  sys_file("bus/pci/drivers/mlx5_core/bind", "");
+  expect("rdma.device", HAUL_CHECK_MISSING, "Soft-RoCE",
+         "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev lo");
+  sys_folder("bus/pci/drivers/mlx5_core/0000:17:00.0");
+  expect("rdma.device", HAUL_CHECK_MISSING, "0000:17:00.0 (mlx5_core)", "sudo modprobe mlx5_ib");
+}
+
+static void a_device_without_a_door_for_programs_names_the_module(void **state) {
+  (void)state;
+  sys_folder("class/infiniband/mlx5_0");
+  sys_file("class/infiniband_verbs/abi_version", "6\n");
+  expect("rdma.device", HAUL_CHECK_MISSING, "no door", "sudo modprobe ib_uverbs");
+}
+
+static void a_device_without_a_driver_of_the_library_names_the_package(void **state) {
+  (void)state;
+  sys_folder("class/infiniband/mlx5_0");
+  sys_folder("class/infiniband_verbs/uverbs1");
+  expect("rdma.device", HAUL_CHECK_MISSING, "no driver", "sudo apt-get install ibverbs-providers");
+}
+
+static void a_device_that_cannot_be_opened_says_why(void **state) {
+  (void)state;
+  struct double_device *device = rdma_add_roce("mlx5_0");
+  device->errors.open = EACCES;
+  expect("rdma.device", HAUL_CHECK_MISSING, "mlx5_0: it cannot be opened: Permission denied",
+         "sudo chmod a+rw /dev/infiniband/uverbs* (the package rdma-core does so for good)");
+  device->errors.open = ENOENT;
+  expect("rdma.device", HAUL_CHECK_MISSING, "mlx5_0: it cannot be opened",
+         "start the container with --device=/dev/infiniband");
+  rdma_add_roce("mlx5_1");
+  expect("rdma.device", HAUL_CHECK_LIMITED, "there is mlx5_1",
+         "start the container with --device=/dev/infiniband");
+}
+
+static void devices_are_named(void **state) {
+  (void)state;
+  rdma_add_roce("mlx5_0");
+  rdma_add_infiniband("mlx5_1");
+  expect("rdma.device", HAUL_CHECK_OK, "mlx5_0, mlx5_1", "");
+}
+
+static void what_needs_a_device_says_so(void **state) {
+  (void)state;
+  static const char *const names[] = {"rdma.port", "rdma.gid", "rdma.dma-buf"};
+  for (size_t i = 0; i < COUNT(names); i++)
+    expect(names[i], HAUL_CHECK_MISSING, "rdma.device", "");
+  rdma_add_roce("mlx5_0")->errors.open = EIO;
+  for (size_t i = 0; i < COUNT(names); i++)
+    expect(names[i], HAUL_CHECK_MISSING, "rdma.device", "");
+}
+
+/* ---- Ports ---- */
+
+static void a_link_that_is_down_is_brought_up(void **state) {
+  (void)state;
+  struct double_device *device = rdma_add_roce("mlx5_0");
+  device->port[0].state = IBV_PORT_DOWN;
+  expect("rdma.port", HAUL_CHECK_MISSING, "mlx5_0/1: its link is down",
+         "sudo ip link set dev INTERFACE up");
+  sys_folder("class/infiniband/mlx5_0/device/net/eth0");
+  expect("rdma.port", HAUL_CHECK_MISSING, "0 of 1 ports", "sudo ip link set dev eth0 up");
+  rdma_add_roce("mlx5_1");
+  expect("rdma.port", HAUL_CHECK_LIMITED, "1 of 2 ports", "sudo ip link set dev eth0 up");
+  device->port[0].link_layer = IBV_LINK_LAYER_INFINIBAND; /* a matter of cables */
+  expect("rdma.port", HAUL_CHECK_LIMITED, "1 of 2 ports", "");
+}
+
+static void infiniband_without_a_subnet_manager_gets_one(void **state) {
+  (void)state;
+  rdma_add_infiniband("mlx5_0")->port[0].state = IBV_PORT_INIT;
+  expect("rdma.port", HAUL_CHECK_MISSING, "subnet manager",
+         "sudo apt-get install opensm && sudo systemctl start opensm (on one host of the network)");
+}
+
+static void a_port_that_is_up_says_how_fast_it_is(void **state) {
+  (void)state;
+  rdma_add_infiniband("mlx5_0");
+  expect("rdma.port", HAUL_CHECK_OK, "1 port up; mlx5_0/1 makes 100 Gb/s", "");
+  rdma_add_roce("mlx5_1");
+  expect("rdma.port", HAUL_CHECK_OK, "2 ports up", "");
+}
+
+/* ---- GIDs ---- */
+
+static void without_a_gid_an_address_is_missing(void **state) {
+  (void)state;
+  struct double_port *port = &rdma_add_roce("mlx5_0")->port[0];
+  memset(port->gids, 0, sizeof port->gids);
+  sys_folder("class/infiniband/mlx5_0/device/net/eth0");
+  expect("rdma.port", HAUL_CHECK_OK, "1 port up", "");
+  expect("rdma.gid", HAUL_CHECK_MISSING, "no IP address",
+         "sudo ip address add ADDRESS/24 dev eth0");
+  rdma_gid(port, 0, IBV_GID_TYPE_ROCE_V1, "::ffff:10.0.0.1", 2);
+  expect("rdma.gid", HAUL_CHECK_MISSING, "RoCE v1 alone", "");
+  port->state = IBV_PORT_DOWN;
+  expect("rdma.gid", HAUL_CHECK_MISSING, "rdma.port", "");
+}
+
+static void the_way_of_addressing_is_told(void **state) {
+  (void)state;
+  struct double_port *port = &rdma_add_roce("mlx5_0")->port[0];
+  expect("rdma.gid", HAUL_CHECK_OK, "mlx5_0/1 is addressed by IPv4", "");
+  memset(port->gids, 0, sizeof port->gids);
+  rdma_gid(port, 0, IBV_GID_TYPE_ROCE_V2, "2001:db8::1", 2);
+  expect("rdma.gid", HAUL_CHECK_OK, "by IPv6", "");
+  port->link_layer = IBV_LINK_LAYER_INFINIBAND;
+  port->lid = 1;
+  expect("rdma.gid", HAUL_CHECK_OK, "by LID", "");
+}
+
+/* ---- Registered memory ---- */
+
+/* Root may do this, and take it back; for others it is as they are. False: the capability stays. */
+static bool set_lock_capability(bool wanted) {
+  struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+  struct __user_cap_data_struct data[2];
+  assert_int_equal(syscall(SYS_capget, &header, data), 0);
+  data[0].effective &= ~(1u << CAP_IPC_LOCK);
+  if (wanted)
+    data[0].effective |= data[0].permitted & 1u << CAP_IPC_LOCK;
+  assert_int_equal(syscall(SYS_capset, &header, data), 0);
+  return data[0].effective >> CAP_IPC_LOCK & 1;
+}
+
+static void set_limit(rlim_t bytes) {
+  struct rlimit limit;
+  assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  assert_true(bytes <= limit.rlim_max);
+  limit.rlim_cur = bytes;
+  assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+}
+
+#define ULIMIT_OR_LIMITS(hard)                                                                     \
+  ((hard) == RLIM_INFINITY                                                                         \
+       ? "ulimit -l unlimited"                                                                     \
+       : "echo \"$USER - memlock unlimited\" | sudo tee "                                          \
+         "/etc/security/limits.d/haul.conf, then log in again (for a service: "                    \
+         "LimitMEMLOCK=infinity)")
+
+static void a_limit_on_registered_memory_is_told(void **state) {
+  (void)state;
+  struct rlimit before;
+  assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  const char *remedy = ULIMIT_OR_LIMITS(before.rlim_max);
+  set_lock_capability(false);
+  set_limit(65536);
+  expect("rdma.memlock", HAUL_CHECK_MISSING, "64 KiB", remedy);
+  if (before.rlim_max >= 8 << 20) {
+    set_limit(8 << 20);
+    expect("rdma.memlock", HAUL_CHECK_LIMITED, "8192 KiB", remedy);
+  }
+  if (before.rlim_max == RLIM_INFINITY) {
+    set_limit(RLIM_INFINITY);
+    expect("rdma.memlock", HAUL_CHECK_OK, "any amount", "");
+  }
+  set_lock_capability(true);
+  assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &before), 0);
+}
+
+/* In a user namespace the capability does not count: the kernel asks for the host's. */
+static void a_capability_lifts_the_limit(void **state) {
+  (void)state;
+  struct stat users;
+  struct rlimit before;
+  assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  assert_int_equal(stat("/proc/self/ns/user", &users), 0);
+  bool has = set_lock_capability(true) && users.st_ino == 0xEFFFFFFD;
+  set_limit(65536);
+  if (has)
+    expect("rdma.memlock", HAUL_CHECK_OK, "CAP_IPC_LOCK", "");
+  else
+    expect("rdma.memlock", HAUL_CHECK_MISSING, "64 KiB", ULIMIT_OR_LIMITS(before.rlim_max));
+  assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &before), 0);
+}
+
+/* ---- Device memory ---- */
+
+static void dmabufs_need_the_nic_the_kernel_and_the_library(void **state) {
+  (void)state;
+  rdma_add_roce("mlx5_0");
+  expect("rdma.dma-buf", HAUL_CHECK_OK, "dma-buf", "");
+  rdma_add_roce("rxe0")->dmabuf = false;
+  expect("rdma.dma-buf", HAUL_CHECK_LIMITED, "rxe0 or its driver takes no dma-buf", "");
+  rdma_host_library("33");
+  memset(rdma_double(), 0, sizeof *rdma_double());
+  rdma_add_roce("mlx5_0");
+  expect("rdma.dma-buf", HAUL_CHECK_LIMITED, "older than rdma-core 34", PACKAGES);
+}
+
+static void peer_memory_is_missed_beside_nvidia_alone(void **state) {
+  (void)state;
+  expect("rdma.peer-memory", HAUL_CHECK_OK, "not needed", "");
+  sys_folder("module/nvidia");
+  expect("rdma.peer-memory", HAUL_CHECK_LIMITED, "cannot be registered by its address",
+         "sudo modprobe nvidia_peermem");
+  rdma_add_roce("mlx5_0");
+  expect("rdma.peer-memory", HAUL_CHECK_LIMITED, "only through its dma-buf",
+         "sudo modprobe nvidia_peermem");
+}
+
+static void peer_memory_has_many_names(void **state) {
+  (void)state;
+  static const char *const places[] = {"kernel/mm/memory_peers/nv_mem_nc",
+                                       "kernel/mm/memory_peers/nv_mem", "module/nv_peer_mem",
+                                       "module/nvidia_peermem"};
+  sys_folder("module/nvidia");
+  for (size_t i = 0; i < COUNT(places); i++) {
+    sys_folder(places[i]);
+    expect("rdma.peer-memory", HAUL_CHECK_OK, strrchr(places[i], '/') + 1, "");
+  }
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rdma_host_reset, rdma_host_check)
+  const struct CMUnitTest tests[] = {
+      TEST(the_list_is_the_same_whatever_is_missing),
+      TEST(no_more_is_written_than_there_is_room_for),
+      TEST(a_look_leaves_nothing_open),
+      TEST(lack_of_memory_is_no_lack_of_devices),
+      TEST(the_library_may_be_missing),
+      TEST(the_library_may_be_too_old),
+      TEST(the_library_may_be_right),
+      TEST(without_any_card_software_is_offered),
+      TEST(a_card_without_its_module_names_it),
+      TEST(a_device_without_a_door_for_programs_names_the_module),
+      TEST(a_device_without_a_driver_of_the_library_names_the_package),
+      TEST(a_device_that_cannot_be_opened_says_why),
+      TEST(devices_are_named),
+      TEST(what_needs_a_device_says_so),
+      TEST(a_link_that_is_down_is_brought_up),
+      TEST(infiniband_without_a_subnet_manager_gets_one),
+      TEST(a_port_that_is_up_says_how_fast_it_is),
+      TEST(without_a_gid_an_address_is_missing),
+      TEST(the_way_of_addressing_is_told),
+      TEST(a_limit_on_registered_memory_is_told),
+      TEST(a_capability_lifts_the_limit),
+      TEST(dmabufs_need_the_nic_the_kernel_and_the_library),
+      TEST(peer_memory_is_missed_beside_nvidia_alone),
+      TEST(peer_memory_has_many_names),
+  };
+  return cmocka_run_group_tests_name("rdma/checks", tests, rdma_host_open, rdma_host_close);
+}

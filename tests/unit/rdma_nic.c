@@ -1,0 +1,595 @@
+/* SPDX-License-Identifier: MIT
+ * The NICs of a host: first those that cannot be used. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fabric/rdma/nic.h"
+#include "support/rdma_host.h"
+#include "support/seams.h"
+
+static struct nics *open_nics(void) {
+  struct nics *nics = NULL;
+  assert_works(nics_open(&nics));
+  assert_non_null(nics);
+  return nics;
+}
+
+static struct nic_port port_of(const struct nics *nics, size_t index) {
+  struct nic_port port;
+  nic_port(&nics->list[index], 1, 0, &port);
+  assert_int_equal(port.number, 1);
+  assert_int_equal(port.status == NIC_PORT_USABLE, port.reason[0] == '\0');
+  return port;
+}
+
+/* ---- Without ---- */
+
+static void without_a_library_there_is_none(void **state) {
+  (void)state;
+  struct nics *nics;
+  rdma_host_library(NULL);
+  assert_fails(HAUL_ENOTSUP, nics_open(&nics));
+  assert_non_null(strstr(haul_error_last()->hint, "libibverbs1"));
+}
+
+static void a_host_may_have_none(void **state) {
+  (void)state;
+  struct nics *nics;
+  assert_fails(HAUL_ENOTSUP, nics_open(&nics));
+  rdma_double()->list_error = ENOSYS; /* a kernel without RDMA */
+  assert_fails(HAUL_ENOTSUP, nics_open(&nics));
+  assert_non_null(strstr(haul_error_last()->hint, "haul doctor rdma"));
+}
+
+/* ---- One that cannot be used ---- */
+
+static void check_unusable(int system, const char *words) {
+  unsigned before = open_descriptors();
+  struct nic_rail rail;
+  size_t count = 1;
+  struct nics *nics = open_nics();
+  const struct nic *nic = &nics->list[0];
+  assert_null(nic->context);
+  assert_null(nic->pd);
+  assert_int_equal(nic->system, system);
+  assert_non_null(strstr(nic->reason, words));
+  assert_string_equal(nic->name, "mlx5_0");
+  assert_int_equal(port_of(nics, 0).status, NIC_PORT_FAILED);
+  assert_fails(HAUL_ENOTSUP, nics_rank(nics, NULL, &rail, &count));
+  assert_non_null(strstr(haul_error_last()->text, words));
+  assert_int_equal(count, 0);
+  nics_put(nics);
+  assert_int_equal(open_descriptors(), before);
+}
+
+static void one_that_cannot_be_opened_says_why(void **state) {
+  (void)state;
+  rdma_add_roce("mlx5_0")->errors.open = EACCES;
+  check_unusable(EACCES, "Permission denied");
+}
+
+static void one_that_cannot_be_asked_is_closed(void **state) {
+  (void)state;
+  rdma_add_roce("mlx5_0")->errors.query = EIO;
+  check_unusable(EIO, "limits");
+}
+
+static void one_without_a_protection_domain_is_closed(void **state) {
+  (void)state;
+  rdma_add_roce("mlx5_0")->errors.pd = ENOMEM;
+  check_unusable(ENOMEM, "protection domain");
+}
+
+static void one_of_another_protocol_is_not_opened(void **state) {
+  (void)state;
+  struct double_device *device = rdma_add_roce("mlx5_0");
+  device->errors.open = EIO;
+  device->transport = IBV_TRANSPORT_IWARP;
+  check_unusable(0, "iWARP");
+  device->transport = IBV_TRANSPORT_UNSPECIFIED; /* EFA */
+  check_unusable(0, "neither InfiniBand nor RoCE");
+}
+
+static void one_does_not_spoil_the_others(void **state) {
+  (void)state;
+  struct nic_rail rail;
+  size_t count = 1;
+  rdma_add_roce("mlx5_0")->errors.open = EIO;
+  rdma_add_roce("mlx5_1");
+  struct nics *nics = open_nics();
+  assert_int_equal(nics->count, 2);
+  assert_works(nics_rank(nics, NULL, &rail, &count));
+  assert_int_equal(count, 1);
+  assert_ptr_equal(rail.nic, &nics->list[1]);
+  nics_put(nics);
+}
+
+static void every_failure_is_clean(void **state) {
+  (void)state;
+  unsigned refusals = 0, before = open_descriptors();
+  rdma_add_roce("mlx5_0");
+  rdma_add_infiniband("mlx5_1");
+  for (unsigned n = 1;; n++) {
+    struct nics *nics = NULL;
+    seams_refuse(n);
+    int code = nics_open(&nics);
+    bool refused = seams_restore();
+    if (code == 0)
+      nics_put(nics);
+    if (!refused)
+      break;
+    refusals++;
+    assert_int_equal(code, HAUL_ENOMEM);
+    assert_int_equal(open_descriptors(), before);
+    assert_int_equal(rdma_host_check(NULL), 0);
+  }
+  assert_int_equal(refusals, 1);
+}
+
+/* ---- What is known of one ---- */
+
+static void limits_are_the_devices(void **state) {
+  (void)state;
+  struct double_device *device = rdma_add_roce("mlx5_0");
+  device->ports = 2;
+  device->limits.atomic_cap = IBV_ATOMIC_NONE;
+  device->limits.max_sge_rd = 0; /* some drivers leave it out */
+  struct nics *nics = open_nics();
+  const struct nic *nic = &nics->list[0];
+  assert_true(nic->guid == device->guid);
+  assert_int_equal(nic->ports, 2);
+  assert_int_equal(nic->limits.qp_wr, 32768);
+  assert_int_equal(nic->limits.sge, 30);
+  assert_int_equal(nic->limits.sge_read, 30);
+  assert_int_equal(nic->limits.cqe, 4194303);
+  assert_int_equal(nic->limits.registrations, 16777216);
+  assert_int_equal(nic->limits.reads_served, 16);
+  assert_int_equal(nic->limits.reads_started, 16);
+  assert_true(nic->limits.mr_size == UINT64_MAX);
+  assert_false(nic->limits.atomics);
+  nics_put(nics);
+}
+
+static int dmabuf_of_first(void) {
+  struct nics *nics = open_nics();
+  int answer = nics->list[0].dmabuf;
+  assert_int_equal(rdma_double()->living.registrations, 0);
+  nics_put(nics);
+  return answer;
+}
+
+static void dmabufs_are_asked_for_once(void **state) {
+  (void)state;
+  struct double_device *device = rdma_add_roce("mlx5_0");
+  assert_int_equal(dmabuf_of_first(), 0);
+  device->dmabuf = false;
+  assert_int_equal(dmabuf_of_first(), EOPNOTSUPP);
+  rdma_host_library("33");
+  memset(rdma_double(), 0, sizeof *rdma_double());
+  rdma_add_roce("mlx5_0");
+  assert_int_equal(dmabuf_of_first(), ENOSYS);
+}
+
+static void registrations_may_be_relaxed(void **state) {
+  (void)state;
+  static char bytes[4096];
+  rdma_add_roce("mlx5_0");
+  struct nics *nics = open_nics();
+  const struct nic *nic = &nics->list[0];
+  const unsigned access[] = {NIC_ACCESS_READ, NIC_ACCESS_WRITE};
+  for (size_t i = 0; i < COUNT(access); i++) {
+    assert_null(nic->verbs->reg_mr(nic->pd, bytes, sizeof bytes, (int)access[i]));
+    struct ibv_mr *mr =
+        nic->verbs->reg_mr_iova2(nic->pd, bytes, sizeof bytes, (uintptr_t)bytes, access[i]);
+    assert_non_null(mr);
+    nic->verbs->dereg_mr(mr);
+  }
+  nics_put(nics);
+}
+
+static void the_last_reference_closes(void **state) {
+  (void)state;
+  unsigned before = open_descriptors();
+  rdma_add_roce("mlx5_0");
+  struct nics *nics = open_nics();
+  assert_int_equal(rdma_double()->living.lists, 0);
+  assert_ptr_equal(nics_retain(nics), nics);
+  nics_put(nics);
+  assert_int_equal(rdma_double()->living.contexts, 1);
+  nics_put(nics);
+  nics_put(NULL);
+  assert_int_equal(rdma_double()->living.contexts, 0);
+  assert_int_equal(open_descriptors(), before);
+}
+
+static void two_sets_share_nothing(void **state) {
+  (void)state;
+  rdma_add_roce("mlx5_0");
+  struct nics *one = open_nics(), *other = open_nics();
+  assert_ptr_not_equal(one->list[0].context, other->list[0].context);
+  assert_ptr_not_equal(one->list[0].pd, other->list[0].pd);
+  nics_put(one);
+  assert_int_equal(port_of(other, 0).status, NIC_PORT_USABLE);
+  nics_put(other);
+}
+
+static void a_forked_child_closes_descriptors_alone(void **state) {
+  (void)state;
+  rdma_add_roce("mlx5_0");
+  rdma_add_roce("mlx5_1")->errors.open = EIO;
+  unsigned before = open_descriptors();
+  struct nics *nics = open_nics();
+  pid_t child = fork();
+  if (child == 0) {
+    nics_forked(nics);
+    nics_forked(NULL);
+    _exit(open_descriptors() == before && rdma_double()->living.contexts == 1 ? 0 : 1);
+  }
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+  nics_put(nics);
+}
+
+/* ---- Ports ---- */
+
+static void the_link_decides(void **state) {
+  (void)state;
+  static const struct {
+    enum ibv_port_state state;
+    uint8_t layer;
+    uint16_t lid;
+    enum nic_port_status status;
+  } cases[] = {
+      {IBV_PORT_DOWN, IBV_LINK_LAYER_ETHERNET, 0, NIC_PORT_DOWN},
+      {IBV_PORT_NOP, IBV_LINK_LAYER_ETHERNET, 0, NIC_PORT_DOWN},
+      {IBV_PORT_INIT, IBV_LINK_LAYER_ETHERNET, 0, NIC_PORT_DOWN},
+      {IBV_PORT_ACTIVE_DEFER, IBV_LINK_LAYER_ETHERNET, 0, NIC_PORT_DOWN},
+      {IBV_PORT_ACTIVE, IBV_LINK_LAYER_ETHERNET, 0, NIC_PORT_USABLE},
+      {IBV_PORT_DOWN, IBV_LINK_LAYER_INFINIBAND, 7, NIC_PORT_DOWN},
+      {IBV_PORT_INIT, IBV_LINK_LAYER_INFINIBAND, 7, NIC_PORT_WAITING},
+      {IBV_PORT_ARMED, IBV_LINK_LAYER_INFINIBAND, 7, NIC_PORT_WAITING},
+      {IBV_PORT_ACTIVE, IBV_LINK_LAYER_INFINIBAND, 0, NIC_PORT_WAITING},
+      {IBV_PORT_ACTIVE, IBV_LINK_LAYER_INFINIBAND, 7, NIC_PORT_USABLE},
+  };
+  struct double_port *port = &rdma_add_roce("mlx5_0")->port[0];
+  struct nics *nics = open_nics();
+  for (size_t i = 0; i < COUNT(cases); i++) {
+    port->state = cases[i].state;
+    port->link_layer = cases[i].layer;
+    port->lid = cases[i].lid;
+    assert_int_equal(port_of(nics, 0).status, cases[i].status);
+  }
+  port->error = EIO;
+  assert_int_equal(port_of(nics, 0).status, NIC_PORT_FAILED);
+  nics_put(nics);
+}
+
+static void a_port_that_is_not_there_is_told(void **state) {
+  (void)state;
+  struct nic_port port;
+  rdma_add_roce("mlx5_0");
+  struct nics *nics = open_nics();
+  nic_port(&nics->list[0], 2, 0, &port);
+  assert_int_equal(port.status, NIC_PORT_FAILED);
+  nics_put(nics);
+}
+
+static void speed_is_that_of_the_payload(void **state) {
+  (void)state;
+  static const struct {
+    uint8_t speed, width;
+    double gigabits;
+  } cases[] = {
+      {1, 1, 2},     {1, 2, 8},    {4, 2, 32},   {8, 2, 40},    {16, 2, 54.56},
+      {32, 1, 25},   {32, 2, 100}, {32, 16, 50}, {64, 2, 200},  {128, 2, 400},
+      {128, 4, 800}, {2, 8, 48},   {0, 2, 0},    {32, 0, 25.0},
+  };
+  struct double_port *port = &rdma_add_infiniband("mlx5_0")->port[0];
+  struct nics *nics = open_nics();
+  for (size_t i = 0; i < COUNT(cases); i++) {
+    port->speed = cases[i].speed;
+    port->width = cases[i].width;
+    assert_true(fabs(port_of(nics, 0).bytes_per_ns - cases[i].gigabits / 8) < 0.001);
+  }
+  nics_put(nics);
+}
+
+static void infiniband_is_addressed_by_lid(void **state) {
+  (void)state;
+  struct double_device *device = rdma_add_infiniband("mlx5_0");
+  struct nics *nics = open_nics();
+  struct nic_port port = port_of(nics, 0);
+  assert_true(port.infiniband);
+  assert_int_equal(port.lid, 1);
+  assert_int_equal(port.gid_index, 0);
+  assert_memory_equal(port.gid, device->port[0].gids[0].raw, 16);
+  assert_int_equal(nic_mtu_bytes(port.mtu), 4096);
+  nics_put(nics);
+}
+
+/* ---- GIDs ---- */
+
+/* A port of Ethernet without any GID, and its NIC. */
+static struct double_port *add_bare(struct nics **nics) {
+  struct double_port *port = &rdma_add_roce("mlx5_0")->port[0];
+  memset(port->gids, 0, sizeof port->gids);
+  *nics = open_nics();
+  return port;
+}
+
+static void without_a_gid_ethernet_is_of_no_use(void **state) {
+  (void)state;
+  struct nics *nics;
+  struct double_port *port = add_bare(&nics);
+  assert_int_equal(port_of(nics, 0).status, NIC_PORT_NO_GID);
+  assert_non_null(strstr(port_of(nics, 0).reason, "no IP address"));
+  port->gids[2] = (struct double_gid){.zero = true, .type = IBV_GID_TYPE_ROCE_V2};
+  assert_int_equal(port_of(nics, 0).status, NIC_PORT_NO_GID);
+  nics_put(nics);
+}
+
+static void roce_v1_is_not_enough(void **state) {
+  (void)state;
+  struct nics *nics;
+  struct double_port *port = add_bare(&nics);
+  rdma_gid(port, 0, IBV_GID_TYPE_ROCE_V1, "::ffff:10.0.0.1", 2);
+  assert_int_equal(port_of(nics, 0).status, NIC_PORT_OLD_GID);
+  nics_put(nics);
+}
+
+static void check_choice(const struct nics *nics, unsigned index, enum nic_gid_kind kind) {
+  struct nic_port port = port_of(nics, 0);
+  assert_int_equal(port.status, NIC_PORT_USABLE);
+  assert_int_equal(port.gid_index, index);
+  assert_int_equal(port.gid_kind, kind);
+  assert_memory_equal(port.gid, rdma_double()->devices[0].port[0].gids[index].raw, 16);
+}
+
+/* Each entry is better than those before it. */
+static void the_best_gid_is_chosen(void **state) {
+  (void)state;
+  struct nics *nics;
+  struct double_port *port = add_bare(&nics);
+  rdma_gid(port, 0, IBV_GID_TYPE_ROCE_V1, "::ffff:10.0.0.1", 2);
+  rdma_gid(port, 7, IBV_GID_TYPE_ROCE_V2, "fe80::1", 2);
+  check_choice(nics, 7, NIC_GID_LINK_LOCAL);
+  rdma_gid(port, 5, IBV_GID_TYPE_ROCE_V2, "fd00::1", 2);
+  check_choice(nics, 5, NIC_GID_IPV6);
+  rdma_gid(port, 6, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1", 2);
+  check_choice(nics, 6, NIC_GID_IPV4);
+  rdma_gid(port, 4, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.2", 2); /* the lowest of equals */
+  check_choice(nics, 4, NIC_GID_IPV4);
+  nics_put(nics);
+}
+
+static void an_interface_may_be_asked_for(void **state) {
+  (void)state;
+  struct nics *nics;
+  struct nic_port chosen;
+  struct double_port *port = add_bare(&nics);
+  rdma_gid(port, 1, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1", 2);
+  rdma_gid(port, 3, IBV_GID_TYPE_ROCE_V2, "fe80::1", 9); /* a VLAN of it */
+  nic_port(&nics->list[0], 1, 9, &chosen);
+  assert_int_equal(chosen.status, NIC_PORT_USABLE);
+  assert_int_equal(chosen.gid_index, 3);
+  assert_int_equal(chosen.interface, 9);
+  nic_port(&nics->list[0], 1, 8, &chosen);
+  assert_int_equal(chosen.status, NIC_PORT_NO_GID);
+  assert_non_null(strstr(chosen.reason, "interface 8"));
+  check_choice(nics, 1, NIC_GID_IPV4);
+  nics_put(nics);
+}
+
+static void the_interface_is_named(void **state) {
+  (void)state;
+  struct nics *nics;
+  struct double_port *port = add_bare(&nics);
+  assert_string_equal(port_of(nics, 0).interface_name, "");
+  sys_file("class/infiniband/mlx5_0/parent", "dummy0\n"); /* Soft-RoCE */
+  assert_string_equal(port_of(nics, 0).interface_name, "dummy0");
+  sys_folder("class/infiniband/mlx5_0/device/net/eth4");
+  assert_string_equal(port_of(nics, 0).interface_name, "eth4");
+  rdma_gid(port, 3, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1", 2);
+  sys_file("class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3", "eth4.7\n");
+  assert_string_equal(port_of(nics, 0).interface_name, "eth4.7");
+  nics_put(nics);
+}
+
+/* ---- Where they are ---- */
+
+#define ROOT_0   "devices/pci0000:00/0000:00:01.0"
+#define SWITCH_0 ROOT_0 "/0000:01:00.0"
+#define ROOT_8   "devices/pci0000:80/0000:80:01.0"
+
+/* Two sockets. On the first a PCIe switch with a GPU and a NIC, and another NIC beside the switch;
+ * on the second a NIC and a GPU with a root complex each. */
+static void make_machine(void) {
+  sys_pci(SWITCH_0 "/0000:02:00.0", 0); /* GPU */
+  sys_pci(SWITCH_0 "/0000:03:00.0", 0);
+  sys_pci(ROOT_0 "/0000:04:00.0", 0);
+  sys_pci(ROOT_8 "/0000:81:00.0", 1);
+  sys_pci("devices/pci0000:c0/0000:c0:01.0/0000:c1:00.0", 1); /* GPU */
+  sys_nic("far", ROOT_8 "/0000:81:00.0");
+  sys_nic("near", SWITCH_0 "/0000:03:00.0");
+  sys_nic("beside", ROOT_0 "/0000:04:00.0");
+  sys_file("devices/system/node/node0/distance", "10 21\n");
+  sys_file("devices/system/node/node1/distance", "21 10\n");
+  rdma_add_roce("far");
+  rdma_add_roce("near");
+  rdma_add_roce("beside");
+}
+
+static struct haul_device device_at(const char *pci, int numa) {
+  struct haul_device device = {.numa = numa};
+  snprintf(device.pci, sizeof device.pci, "%s", pci);
+  return device;
+}
+
+static void check_order(const struct nics *nics, const struct haul_device *device,
+                        const char *const names[], size_t count) {
+  struct nic_rail rails[8];
+  size_t found = COUNT(rails);
+  assert_works(nics_rank(nics, device, rails, &found));
+  assert_int_equal(found, count);
+  for (size_t i = 0; i < count; i++)
+    assert_string_equal(rails[i].nic->name, names[i]);
+}
+
+static void a_nic_knows_its_place(void **state) {
+  (void)state;
+  make_machine();
+  rdma_add_roce("rxe0");
+  struct nics *nics = open_nics();
+  assert_string_equal(nics->list[0].pci, "0000:81:00.0");
+  assert_int_equal(nics->list[0].numa, 1);
+  assert_string_equal(nics->list[3].pci, "");
+  assert_int_equal(nics->list[3].numa, -1);
+  nics_put(nics);
+}
+
+static void bridges_in_common_are_counted(void **state) {
+  (void)state;
+  make_machine();
+  struct nics *nics = open_nics();
+  struct haul_device gpu = device_at("0000:02:00.0", 0), nowhere = device_at("0000:99:00.0", -1);
+  static const unsigned shared[] = {0, 3, 2};
+  static const int numa[] = {21, 10, 10};
+  for (size_t i = 0; i < COUNT(shared); i++) {
+    struct nic_distance distance = nic_distance(&nics->list[i], &gpu);
+    assert_int_equal(distance.shared, shared[i]);
+    assert_int_equal(distance.numa, numa[i]);
+    assert_int_equal(nic_distance(&nics->list[i], &nowhere).shared, 0);
+    assert_int_equal(nic_distance(&nics->list[i], &nowhere).numa, 20);
+    assert_int_equal(nic_distance(&nics->list[i], NULL).shared, 0);
+  }
+  nics_put(nics);
+}
+
+static void the_nearest_comes_first(void **state) {
+  (void)state;
+  make_machine();
+  struct nics *nics = open_nics();
+  struct haul_device gpu = device_at("0000:02:00.0", 0), other = device_at("0000:c1:00.0", 1);
+  struct haul_device host = device_at("", 0);
+  check_order(nics, &gpu, (const char *const[]){"near", "beside", "far"}, 3);
+  check_order(nics, &other, (const char *const[]){"far", "beside", "near"}, 3);
+  check_order(nics, &host, (const char *const[]){"beside", "near", "far"}, 3);
+  nics_put(nics);
+}
+
+static void without_a_table_of_nodes_another_one_is_far(void **state) {
+  (void)state;
+  make_machine();
+  sys_file("devices/system/node/node0/distance", "10\n");
+  struct nics *nics = open_nics();
+  struct haul_device host = device_at("", 0);
+  assert_int_equal(nic_distance(&nics->list[0], &host).numa, 20);
+  assert_int_equal(nic_distance(&nics->list[1], &host).numa, 10);
+  nics_put(nics);
+}
+
+static void among_equals_speed_and_then_name_decide(void **state) {
+  (void)state;
+  make_machine();
+  rdma_double()->count = 0;
+  rdma_add_roce("mlx5_10");
+  rdma_add_roce("mlx5_9")->ports = 2;
+  rdma_double()->devices[1].port[1] = rdma_double()->devices[1].port[0];
+  rdma_add_roce("rxe0")->port[0].speed = 128; /* software, and boasting */
+  rdma_add_roce("slow")->port[0].speed = 4;
+  sys_nic("mlx5_10", ROOT_0 "/0000:04:00.0");
+  sys_nic("mlx5_9", ROOT_0 "/0000:04:00.0");
+  sys_nic("slow", ROOT_0 "/0000:04:00.0");
+  struct nics *nics = open_nics();
+  check_order(nics, NULL, (const char *const[]){"mlx5_9", "mlx5_9", "mlx5_10", "slow", "rxe0"}, 5);
+  nics_put(nics);
+}
+
+static void what_only_this_host_reaches_comes_last(void **state) {
+  (void)state;
+  rdma_gid(&rdma_add_roce("rxe0")->port[0], 3, IBV_GID_TYPE_ROCE_V2, "::ffff:127.0.0.1", 1);
+  rdma_gid(&rdma_add_roce("rxe1")->port[0], 3, IBV_GID_TYPE_ROCE_V2, "::1", 1);
+  rdma_add_roce("rxe2")->port[0].speed = 1;
+  struct nics *nics = open_nics();
+  check_order(nics, NULL, (const char *const[]){"rxe2", "rxe0", "rxe1"}, 3);
+  nics_put(nics);
+}
+
+static void there_may_be_less_room_than_ports(void **state) {
+  (void)state;
+  make_machine();
+  struct nics *nics = open_nics();
+  struct haul_device gpu = device_at("0000:02:00.0", 0);
+  struct nic_rail rails[3];
+  for (size_t room = 0; room < COUNT(rails); room++) {
+    size_t count = room;
+    memset(rails, 0, sizeof rails);
+    assert_works(nics_rank(nics, &gpu, rails, &count));
+    assert_int_equal(count, 3);
+    assert_true(room < 1 || strcmp(rails[0].nic->name, "near") == 0);
+    assert_true(room < 2 || strcmp(rails[1].nic->name, "beside") == 0);
+    assert_null(rails[room].nic);
+  }
+  nics_put(nics);
+}
+
+static void ports_that_cannot_be_used_are_not_ranked(void **state) {
+  (void)state;
+  make_machine();
+  struct nics *nics = open_nics();
+  struct nic_rail rail;
+  size_t count = 1;
+  rdma_double()->devices[1].port[0].state = IBV_PORT_DOWN;
+  check_order(nics, NULL, (const char *const[]){"beside", "far"}, 2);
+  rdma_double()->devices[0].port[0].state = IBV_PORT_DOWN;
+  rdma_double()->devices[2].port[0].error = EIO;
+  assert_fails(HAUL_ENOTSUP, nics_rank(nics, NULL, &rail, &count));
+  assert_string_equal(haul_error_last()->object, "far/1");
+  assert_non_null(strstr(haul_error_last()->text, "link is down"));
+  nics_put(nics);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rdma_host_reset, rdma_host_check)
+  const struct CMUnitTest tests[] = {
+      TEST(without_a_library_there_is_none),
+      TEST(a_host_may_have_none),
+      TEST(one_that_cannot_be_opened_says_why),
+      TEST(one_that_cannot_be_asked_is_closed),
+      TEST(one_without_a_protection_domain_is_closed),
+      TEST(one_of_another_protocol_is_not_opened),
+      TEST(one_does_not_spoil_the_others),
+      TEST(every_failure_is_clean),
+      TEST(limits_are_the_devices),
+      TEST(dmabufs_are_asked_for_once),
+      TEST(registrations_may_be_relaxed),
+      TEST(the_last_reference_closes),
+      TEST(two_sets_share_nothing),
+      TEST(a_forked_child_closes_descriptors_alone),
+      TEST(the_link_decides),
+      TEST(a_port_that_is_not_there_is_told),
+      TEST(speed_is_that_of_the_payload),
+      TEST(infiniband_is_addressed_by_lid),
+      TEST(without_a_gid_ethernet_is_of_no_use),
+      TEST(roce_v1_is_not_enough),
+      TEST(the_best_gid_is_chosen),
+      TEST(an_interface_may_be_asked_for),
+      TEST(the_interface_is_named),
+      TEST(a_nic_knows_its_place),
+      TEST(bridges_in_common_are_counted),
+      TEST(the_nearest_comes_first),
+      TEST(without_a_table_of_nodes_another_one_is_far),
+      TEST(among_equals_speed_and_then_name_decide),
+      TEST(what_only_this_host_reaches_comes_last),
+      TEST(there_may_be_less_room_than_ports),
+      TEST(ports_that_cannot_be_used_are_not_ranked),
+  };
+  return cmocka_run_group_tests_name("rdma/nic", tests, rdma_host_open, rdma_host_close);
+}
