@@ -124,6 +124,16 @@ struct direct {
   struct endpoint *endpoint;
 };
 
+/* Between a copy and the look at the word: what was copied was read before it. The thread sanitizer
+ * knows no fences, and nothing of another process's memory. */
+static inline void order_copy(void) {
+#ifdef __SANITIZE_THREAD__
+  atomic_signal_fence(memory_order_acquire);
+#else
+  atomic_thread_fence(memory_order_acquire);
+#endif
+}
+
 /* Why a path is closed for a pair of memories, or what it would cost. */
 struct estimate {
   bool open;

@@ -315,7 +315,7 @@ directly(const struct haul_remote *remote, const struct haul_region *region,
     copy_small(view, local, length);
   else
     copy_small(local, view, length);
-  atomic_thread_fence(memory_order_acquire); /* what was read was read before the word */
+  order_copy();
   if (atomic_load_explicit(direct->word, memory_order_acquire) != direct->stamp)
     return false;
   endpoint_count(direct->endpoint, operation, length);

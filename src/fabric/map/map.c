@@ -43,7 +43,7 @@ static inline int copy_mapped(struct map_endpoint *endpoint, struct map_binding 
   for (size_t i = 0; i < count; i++)
     copy_piece(view, local, &pieces[i], write, whole);
   /* What was copied counts only if the region was still published after it. */
-  atomic_thread_fence(memory_order_acquire);
+  order_copy();
   return map_alive(endpoint, binding->handle) ? 0 : stale();
 }
 
