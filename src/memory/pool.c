@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "memory/pool.h"
 
-#include <sched.h>
-
 #include "core/fork.h"
 
 static const size_t class_bytes[POOL_CLASSES] = {64u << 10, 1u << 20, 16u << 20, 256u << 20};
@@ -35,25 +33,6 @@ static size_t slot_of(struct haul_place place, bool private, uint8_t size_class)
 
 /* ---- shards ---- */
 
-static bool shard_try(struct pool_shard *shard) {
-  return atomic_exchange_explicit(&shard->lock, 1, memory_order_acquire) == 0;
-}
-
-static void shard_wait(struct pool_shard *shard) {
-  for (unsigned spins = 0; !shard_try(shard); spins++)
-    if (spins >= 64) /* the holder has lost its processor */
-      sched_yield();
-}
-
-static inline void shard_lock(struct pool_shard *shard) {
-  if (!shard_try(shard))
-    shard_wait(shard);
-}
-
-static inline void shard_unlock(struct pool_shard *shard) {
-  atomic_store_explicit(&shard->lock, 0, memory_order_release);
-}
-
 /* With the lock there is one writer, and a locked instruction is not needed. */
 static inline void count(_Atomic uint64_t *counter, uint64_t by) {
   uint64_t value = atomic_load_explicit(counter, memory_order_relaxed);
@@ -83,7 +62,7 @@ static inline struct haul_region *shard_take(struct pool *pool, struct pool_shar
   /* Without the lock this is a guess; a wrong one costs a miss. */
   if (!atomic_load_explicit(&shard->stacks[slot], memory_order_relaxed))
     return NULL;
-  shard_lock(shard);
+  spin_lock(&shard->lock);
   struct haul_region *region = atomic_load_explicit(&shard->stacks[slot], memory_order_relaxed);
   if (region) {
     atomic_store_explicit(&shard->stacks[slot], region->next, memory_order_relaxed);
@@ -93,7 +72,7 @@ static inline struct haul_region *shard_take(struct pool *pool, struct pool_shar
     count(&shard->hits, 1);
     count(&shard->allocated, 1);
   }
-  shard_unlock(shard);
+  spin_unlock(&shard->lock);
   return region;
 }
 
@@ -108,9 +87,9 @@ struct haul_region *pool_take(struct pool *pool, struct haul_place place, bool p
       return region;
   }
   struct pool_shard *shard = &pool->shards[mine];
-  shard_lock(shard);
+  spin_lock(&shard->lock);
   count(&shard->misses, 1);
-  shard_unlock(shard);
+  spin_unlock(&shard->lock);
   return NULL;
 }
 
@@ -136,10 +115,10 @@ static bool borrow(struct pool *pool, struct pool_shard *shard, uint64_t bytes) 
 static void call_in_loans(struct pool *pool) {
   for (unsigned i = 0; i < POOL_SHARDS; i++) {
     struct pool_shard *shard = &pool->shards[i];
-    shard_lock(shard);
+    spin_lock(&shard->lock);
     atomic_fetch_add_explicit(&pool->spare, shard->room, memory_order_relaxed);
     shard->room = 0;
-    shard_unlock(shard);
+    spin_unlock(&shard->lock);
   }
 }
 
@@ -147,7 +126,7 @@ static inline bool shard_give(struct pool *pool, struct pool_shard *shard,
                               struct haul_region *region, bool last_try) {
   size_t bytes = class_bytes[region->size_class];
   size_t slot = slot_of(region->memory.place, !region->memory.shareable, region->size_class);
-  shard_lock(shard);
+  spin_lock(&shard->lock);
   bool kept = !shard->closed && borrow(pool, shard, bytes);
   if (kept) {
     region->next = atomic_load_explicit(&shard->stacks[slot], memory_order_relaxed);
@@ -158,7 +137,7 @@ static inline bool shard_give(struct pool *pool, struct pool_shard *shard,
   } else if (last_try) {
     count(&shard->trimmed, 1);
   }
-  shard_unlock(shard);
+  spin_unlock(&shard->lock);
   return kept;
 }
 
@@ -194,30 +173,30 @@ struct haul_region *pool_empty(struct pool *pool, bool close) {
   for (unsigned i = 0; i < POOL_SHARDS; i++) {
     struct pool_shard *shard = &pool->shards[i];
     if (!fork_is_child())
-      shard_lock(shard);
-    else if (!shard_try(shard))
+      spin_lock(&shard->lock);
+    else if (!spin_try(&shard->lock))
       continue;
     shard->closed |= close;
     list = shard_empty(shard, list);
-    shard_unlock(shard);
+    spin_unlock(&shard->lock);
   }
   return list;
 }
 
 uint64_t pool_born(struct pool *pool) {
   struct pool_shard *shard = &pool->shards[my_shard()];
-  shard_lock(shard);
+  spin_lock(&shard->lock);
   count(&shard->allocated, 1);
   uint64_t life = next_life(pool, shard);
-  shard_unlock(shard);
+  spin_unlock(&shard->lock);
   return life;
 }
 
 void pool_died(struct pool *pool) {
   struct pool_shard *shard = &pool->shards[my_shard()];
-  shard_lock(shard);
+  spin_lock(&shard->lock);
   count(&shard->freed, 1);
-  shard_unlock(shard);
+  spin_unlock(&shard->lock);
 }
 
 void pool_counters(struct pool *pool, struct heap_counters *counters) {

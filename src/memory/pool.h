@@ -4,6 +4,7 @@
 #ifndef HAUL_MEMORY_POOL_H
 #define HAUL_MEMORY_POOL_H
 
+#include "core/spin.h"
 #include "memory/region.h"
 
 #define POOL_SHARDS  8
@@ -13,8 +14,8 @@
 #define POOL_SLOTS   (POOL_KINDS * POOL_DEVICES * 2 * POOL_CLASSES)
 
 struct pool_shard {
-  char before[64];       /* keeps neighbours' cache lines apart wherever the heap begins */
-  _Atomic uint32_t lock; /* guards the rest; what is atomic may be read without it */
+  char before[64];  /* keeps neighbours' cache lines apart wherever the heap begins */
+  struct spin lock; /* guards the rest; what is atomic may be read without it */
   bool closed;
   uint64_t room; /* of the pool's bytes: lent to this shard and not in use */
   uint64_t lives;

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: MIT */
+#include "core/spin.h"
+
+#include <sched.h>
+
+void spin_wait(struct spin *lock) {
+  for (unsigned spins = 0; !spin_try(lock); spins++)
+    if (spins >= 64) /* the holder has lost its processor */
+      sched_yield();
+}
