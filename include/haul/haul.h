@@ -180,8 +180,8 @@ HAUL_API void haul_node_close(haul_node *node);
 
 /* Listens on "tcp://address:port" (port 0: any free one; IPv6 in brackets) or "unix:///path"
  * ("unix://@name" for an abstract name). May be called several times. A host's name must be found
- * within 10 s, else HAUL_ETIMEDOUT. HAUL_EADDRESS, HAUL_EADDRINUSE, HAUL_ELIMIT, HAUL_EINSECURE (not
- * loopback and config.insecure is 0). */
+ * within 10 s, else HAUL_ETIMEDOUT. HAUL_EADDRESS, HAUL_EADDRINUSE, HAUL_ELIMIT, HAUL_EINSECURE
+ * (not loopback and config.insecure is 0). */
 HAUL_API int haul_node_listen(haul_node *node, const char *address);
 
 /* The address of listener `index`, with the port that was chosen. HAUL_ERANGE past the last,
