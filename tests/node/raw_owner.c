@@ -360,6 +360,10 @@ static void check_released(enum memory_kind kind, void (*end_early)(struct haul_
 static void memory_of_a_canceled_write_gets_no_second_life(void **state) {
   (void)state;
   check_released(KIND_HOST, cancel);
+}
+
+static void private_memory_of_a_canceled_write_gets_no_second_life(void **state) {
+  (void)state;
   check_released(KIND_PRIVATE, cancel);
 }
 
@@ -429,6 +433,41 @@ static void a_write_that_was_begun_is_not_sent_again(void **state) {
   assert_fails(HAUL_EPEER, haul_transfer_wait(transfer, soon()));
   assert_false(raw_receive(at.rails[1], &byte, 1));
   assert_true(raw_ended(at.control, BOUND));
+  haul_transfer_release(transfer);
+  region_drop(region, KIND_HOST);
+}
+
+/* Says yes to the WRITE that is next on the rail. */
+static void accept_write(uint64_t payload) {
+  static uint8_t bytes[WRITE_FRAME];
+  uint8_t head[FRAME_HEADER];
+  struct frame frame;
+  const char *what;
+  assert_true(raw_receive(at.rails[0], bytes, WRITE_FRAME - LENGTH + payload));
+  assert_int_equal(frame_parse(bytes, &frame, &what), 0);
+  assert_int_equal(frame.type, FRAME_WRITE);
+  assert_int_equal(frame.payload, payload);
+  frame_pack(&(struct frame){.type = FRAME_ACK, .request = frame.request}, head);
+  raw_send(at.rails[0], head, sizeof head);
+}
+
+/* What is left of the canceled one might land on what another rail brought. */
+static void a_write_waits_for_what_is_left_of_a_canceled_one(void **state) {
+  (void)state;
+  int unread[2];
+  struct haul_piece piece = {0, 0, 512};
+  struct haul_transfer *transfer;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  cancel(write_unread(region));
+  assert_works(haul_write(at.remote, region, &piece, 1, NULL, &transfer));
+  sleep_ms(100);
+  for (unsigned i = 0; i < 2; i++)
+    assert_int_equal(ioctl(at.rails[i], FIONREAD, &unread[i]), 0);
+  assert_int_equal(unread[0], WRITE_FRAME);
+  assert_int_equal(unread[1], 0);
+  accept_write(LENGTH);
+  accept_write(512);
+  assert_works(haul_transfer_wait(transfer, soon()));
   haul_transfer_release(transfer);
   region_drop(region, KIND_HOST);
 }
@@ -621,11 +660,13 @@ int main(int argc, char **argv) {
       WITH_OWNER(an_answer_on_another_rail_ends_the_peer),
       WITH_ONE_RAIL(an_unreadable_source_is_the_fault_of_its_transfer_alone),
       WITH_ONE_RAIL(memory_of_a_canceled_write_gets_no_second_life),
+      WITH_ONE_RAIL(private_memory_of_a_canceled_write_gets_no_second_life),
       WITH_ONE_RAIL(memory_of_a_write_to_a_lost_peer_gets_no_second_life),
       WITH_ONE_RAIL(wrapped_memory_is_the_callers_once_a_write_has_ended),
       WITH_ONE_RAIL(imported_memory_is_its_owners_once_a_write_has_ended),
       WITH_OWNER(a_read_is_asked_again_on_the_rail_that_is_left),
       WITH_OWNER(a_write_that_was_begun_is_not_sent_again),
+      WITH_OWNER(a_write_waits_for_what_is_left_of_a_canceled_one),
       WITH_OWNER(a_rail_with_a_write_that_was_canceled_ends_the_peer),
       WITH_MAP(cells_that_the_owner_takes_keep_nobody_waiting),
       WITH_MAP(where_attaching_is_forbidden_meanwhile_another_path_is_taken),

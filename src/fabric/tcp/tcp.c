@@ -40,7 +40,8 @@ static struct slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *request) {
 }
 
 static void slot_free(struct tcp_endpoint *endpoint, struct slot *slot) {
-  slot->busy = false;
+  endpoint->left -= slot->left;
+  slot->busy = slot->left = false;
   slot->work = NULL;
   slot->job = NULL;
   endpoint->busy_slots--;
@@ -110,6 +111,9 @@ struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int 
   if (slot->job && job_abandon(slot->job, code)) {
     slot_free(endpoint, slot);
     tcp_settled(endpoint);
+  } else if (slot->write && !slot->left) {
+    slot->left = true;
+    endpoint->left++;
   }
   return work;
 }
@@ -140,9 +144,14 @@ static void start_work(struct tcp_endpoint *endpoint, struct work *work) {
   job_submit(job);
 }
 
+/* What is left of a write that was given up may land late, and not on the bytes of a later one. */
+static bool may_start(const struct tcp_endpoint *endpoint) {
+  return endpoint->busy_slots < TCP_WINDOW && endpoint->left == 0;
+}
+
 /* With the lock. */
 void tcp_settled(struct tcp_endpoint *endpoint) {
-  while (endpoint->busy_slots < TCP_WINDOW && !list_empty(&endpoint->pending))
+  while (may_start(endpoint) && !list_empty(&endpoint->pending))
     start_work(endpoint, list_entry(list_take(&endpoint->pending), struct work, link));
 }
 
@@ -152,7 +161,7 @@ static void post(struct endpoint *base, struct work *work) {
   pthread_mutex_lock(&endpoint->lock);
   if (!atomic_load(&base->open)) {
     work->done(work, error_set(HAUL_EPATH, 0, base->link->name, "%s|", base->reason));
-  } else if (endpoint->busy_slots < TCP_WINDOW && list_empty(&endpoint->pending)) {
+  } else if (may_start(endpoint) && list_empty(&endpoint->pending)) {
     start_work(endpoint, work);
   } else {
     work->state = &endpoint->pending; /* until it has a slot or has ended */

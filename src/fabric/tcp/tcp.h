@@ -71,6 +71,7 @@ struct slot {
   uint32_t stamp;
   bool busy;
   bool write;
+  bool left;      /* a WRITE that was begun and given up: its bytes may still land */
   bool answering; /* its DATA has begun: nothing else may answer it */
   bool lent;      /* pages of its source were passed by reference */
 };
@@ -142,9 +143,10 @@ struct tcp_endpoint {
   struct tcp_rail *rails[TCP_RAILS_MAX]; /* made when first opened; both locks to change */
   unsigned rail_count;                   /* all below it were made */
   _Atomic unsigned open_rails;
-  struct list pending; /* works that wait for a slot */
+  struct list pending; /* works that wait for a slot, or for what is left of others */
   struct slot slots[TCP_WINDOW];
   uint32_t busy_slots, next_slot;
+  uint32_t left;       /* slots that say so: until they are answered no work begins */
   uint32_t owed;       /* the peer's requests that are not answered */
   struct list staging; /* jobs whose source is being copied to a stage, or waits for one */
   struct stage tx_stages[TCP_STAGES];
