@@ -13,6 +13,7 @@
 #include "node/node.h"
 
 #define MAGIC 0x4c544348u /* "HCTL" */
+#define READS 4           /* at a time: questions that fill them take a millisecond to answer */
 
 int control_parse(const uint8_t head[CONTROL_HEAD], struct control_frame *frame) {
   struct wire wire = wire_over(head, CONTROL_HEAD);
@@ -83,6 +84,9 @@ bool control_lingers(struct haul_peer *peer) {
 }
 
 bool control_stalls(struct haul_peer *peer) {
+  pthread_mutex_lock(&peer->send_lock);
+  control_pump(peer);
+  pthread_mutex_unlock(&peer->send_lock);
   return waits(peer, false);
 }
 
@@ -319,7 +323,7 @@ static void drop_unread(struct haul_peer *peer, int system) {
 }
 
 void control_receive(struct haul_peer *peer) {
-  for (int i = 0; i < 64; i++) {
+  for (int i = 0; i < READS && !atomic_load(&peer->doomed); i++) {
     struct iovec span = {peer->inbox + peer->inbox_length, sizeof peer->inbox - peer->inbox_length};
     if (peer->message)
       span = (struct iovec){peer->message->bytes + peer->message_got,

@@ -94,6 +94,23 @@ static void was_stopped(struct haul_peer *peer, int64_t now) {
   pthread_mutex_unlock(&peer->send_lock);
 }
 
+/* What has come is read before anything is said about the peer: a loop that had much to do may be
+ * the one that was silent. May drop it. */
+static bool is_silent(struct haul_peer *peer, int64_t bound) {
+  if (clock_now() - atomic_load(&peer->base.heard) <= bound)
+    return false;
+  control_receive(peer);
+  return !atomic_load(&peer->base.ended) && clock_now() - atomic_load(&peer->base.heard) > bound;
+}
+
+/* Drops a peer that is silent, or does not read. */
+static void judge(struct haul_peer *peer, int64_t bound) {
+  if (is_silent(peer, bound))
+    peer_drop(peer, HAUL_EPEER, "nothing was heard of it for the liveness bound");
+  else if (control_stalls(peer))
+    peer_drop(peer, HAUL_EPEER, "it does not read what it was sent");
+}
+
 /* Four times a liveness bound: something is sent, so that the peer hears it, and a peer that was
  * not heard for the bound is gone. A ping asks for one in return: the peer's own bound may be
  * longer than ours, and it speaks no oftener than that needs. */
@@ -104,20 +121,17 @@ static void on_tick(struct timer *timer) {
   /* This side was not running. */
   if (now - timer->at > bound / 2)
     was_stopped(peer, now);
-  if (now - atomic_load(&peer->base.heard) > bound) {
-    peer_drop(peer, HAUL_EPEER, "nothing was heard of it for the liveness bound");
-    return;
+  peer_ref(peer);
+  judge(peer, bound);
+  if (!atomic_load(&peer->base.ended)) {
+    pthread_mutex_lock(&peer->send_lock);
+    bool silent = now - peer->sent_at > bound / 4;
+    pthread_mutex_unlock(&peer->send_lock);
+    if (silent || now - atomic_load(&peer->base.heard) > bound / 4)
+      control_send(peer, CONTROL_PING, PING_ASKS, NULL, 0);
+    loop_timer(node->loop, timer, now + bound / 4);
   }
-  if (control_stalls(peer)) {
-    peer_drop(peer, HAUL_EPEER, "it does not read what it was sent");
-    return;
-  }
-  pthread_mutex_lock(&peer->send_lock);
-  bool silent = now - peer->sent_at > bound / 4;
-  pthread_mutex_unlock(&peer->send_lock);
-  if (silent || now - atomic_load(&peer->base.heard) > bound / 4)
-    control_send(peer, CONTROL_PING, PING_ASKS, NULL, 0);
-  loop_timer(node->loop, timer, now + bound / 4);
+  peer_unref(peer);
 }
 
 int peer_new(struct haul_node *node, int fd, const uint8_t boot[16], const char *name, bool local,

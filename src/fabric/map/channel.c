@@ -25,6 +25,8 @@
 
 #define MAGIC 0x50414d48u /* "HMAP" */
 
+#define REASON_MAX 127
+
 enum record { GREETING = 1, REQUEST = 2, ANSWER = 3 };
 enum answer { ANSWER_MAPPED = 1, ANSWER_ATTACH = 2, ANSWER_REFUSED = 3 };
 
@@ -49,13 +51,21 @@ static struct wire start_record(uint8_t *record, enum record type, uint32_t requ
 }
 
 /* Records are small and answered one by one; a socket without room for one has a peer that does not
- * read. */
-static void send_record(struct map_endpoint *endpoint, const uint8_t *record,
-                        const int *descriptors, size_t count) {
-  int failed = sock_send_record(endpoint->channel, record, MAP_RECORD, descriptors, count);
-  if (failed && failed != -EPIPE && failed != -ECONNRESET)
+ * read. What this process or its user lacks, such as the right to have more descriptors on their
+ * way (ETOOMANYREFS), is no fault of the peer's: then it is a code with the detail. */
+static int send_record(struct map_endpoint *endpoint, const uint8_t *record, const int *descriptors,
+                       size_t count) {
+  int system = -sock_send_record(endpoint->channel, record, MAP_RECORD, descriptors, count);
+  if (system == ETOOMANYREFS)
+    return error_set(HAUL_ELIMIT, system, NULL,
+                     "too many descriptors are on their way|raise the limit of the owner's "
+                     "process (ulimit -n), or let its other peers read");
+  if (system == EMFILE || system == ENFILE || system == ENOMEM || system == ENOBUFS)
+    return error_system(system, NULL, "sendmsg");
+  if (system && system != EPIPE && system != ECONNRESET)
     endpoint->base.link->fail(endpoint->base.link, HAUL_EPROTO,
                               "the map channel is full: the peer does not read its answers");
+  return 0;
 }
 
 /* ---- Greeting ---- */
@@ -100,7 +110,7 @@ static int greet(struct map_endpoint *endpoint) {
     wire_put32(&wire, slots);
     wire_put_bytes(&wire, capability, 16);
     put_shm(&wire, &endpoint->hazards_shm, sizeof *endpoint->hazards);
-    send_record(endpoint, record, descriptors, 2);
+    code = send_record(endpoint, record, descriptors, 2);
     close(descriptors[1]);
   }
   close(descriptors[0]);
@@ -149,43 +159,53 @@ static int on_greeting(struct map_endpoint *endpoint, struct wire *wire) {
 
 /* ---- The owner's side ---- */
 
-/* An answer for a region that was found: mapped when it can be shared, else attached. */
-static void answer_found(struct map_endpoint *endpoint, const struct export_view *view,
+/* A refusal that cannot be sent leaves the peer waiting: this path is closed with why. */
+static int refuse(struct map_endpoint *endpoint, uint32_t request, const char *reason) {
+  uint8_t record[MAP_RECORD];
+  char words[REASON_MAX + 1];
+  struct wire wire = start_record(record, ANSWER, request);
+  snprintf(words, sizeof words, "%s", reason);
+  wire_put32(&wire, ANSWER_REFUSED);
+  wire_put_string(&wire, words);
+  return send_record(endpoint, record, NULL, 0);
+}
+
+/* Not pooled from here on: the peer keeps the mapping for as long as it likes. */
+static int answer_mapped(struct map_endpoint *endpoint, const struct export_view *view,
                          uint32_t request) {
   uint8_t record[MAP_RECORD];
   struct haul_ticket ticket;
-  struct memory *memory = &view->region->memory;
-  int descriptor = -1;
+  int descriptor;
+  int code = region_export(view->region, view->rights, NULL, &ticket, &descriptor);
+  if (code)
+    return refuse(endpoint, request, haul_error_last()->text);
   struct wire wire = start_record(record, ANSWER, request);
-  if (!(view->rights & HAUL_READ)) {
-    wire_put32(&wire, ANSWER_REFUSED);
-    wire_put_string(&wire, "it is published without HAUL_READ, and what is mapped can be read");
-    send_record(endpoint, record, NULL, 0);
-    return;
-  }
-  if (memory->imported) {
-    wire_put32(&wire, ANSWER_REFUSED);
-    wire_put_string(&wire, "it is an import there; connect to the node that owns the memory");
-    send_record(endpoint, record, NULL, 0);
-    return;
-  }
-  /* Not pooled from here on: the peer keeps the mapping for as long as it likes. */
-  if (memory->shareable &&
-      region_export(view->region, view->rights, NULL, &ticket, &descriptor) == 0) {
-    wire_put32(&wire, ANSWER_MAPPED);
-    wire_put_bytes(&wire, ticket.bytes, sizeof ticket.bytes);
-    send_record(endpoint, record, &descriptor, 1);
-    close(descriptor);
-  } else if (memory->view && !memory->shareable) {
-    wire_put32(&wire, ANSWER_ATTACH);
-    wire_put64(&wire, (uint64_t)(uintptr_t)memory->view);
-    send_record(endpoint, record, NULL, 0);
-  } else {
-    wire_put32(&wire, ANSWER_REFUSED);
-    wire_put_string(&wire, memory->shareable ? haul_error_last()->text
-                                             : "the memory can be neither shared nor attached");
-    send_record(endpoint, record, NULL, 0);
-  }
+  wire_put32(&wire, ANSWER_MAPPED);
+  wire_put_bytes(&wire, ticket.bytes, sizeof ticket.bytes);
+  code = send_record(endpoint, record, &descriptor, 1);
+  close(descriptor);
+  return code ? refuse(endpoint, request, haul_error_last()->text) : 0;
+}
+
+/* An answer for a region that was found: mapped when it can be shared, else attached. */
+static int answer_found(struct map_endpoint *endpoint, const struct export_view *view,
+                        uint32_t request) {
+  uint8_t record[MAP_RECORD];
+  struct memory *memory = &view->region->memory;
+  if (!(view->rights & HAUL_READ))
+    return refuse(endpoint, request,
+                  "it is published without HAUL_READ, and what is mapped can be read");
+  if (memory->imported)
+    return refuse(endpoint, request,
+                  "it is an import there; connect to the node that owns the memory");
+  if (memory->shareable)
+    return answer_mapped(endpoint, view, request);
+  if (!memory->view)
+    return refuse(endpoint, request, "the memory can be neither shared nor attached");
+  struct wire wire = start_record(record, ANSWER, request);
+  wire_put32(&wire, ANSWER_ATTACH);
+  wire_put64(&wire, (uint64_t)(uintptr_t)memory->view);
+  return send_record(endpoint, record, NULL, 0);
 }
 
 static int on_request(struct map_endpoint *endpoint, struct wire *wire, uint32_t request) {
@@ -193,17 +213,11 @@ static int on_request(struct map_endpoint *endpoint, struct wire *wire, uint32_t
   uint64_t handle = wire_get64(wire);
   if (wire->failed || endpoint->inbox_count != 0)
     return HAUL_EPROTO;
-  if (exports_find(endpoint->base.link->fabric->exports, handle, &view) == 0) {
-    answer_found(endpoint, &view, request);
-    region_put(view.region);
-    return 0;
-  }
-  uint8_t record[MAP_RECORD];
-  struct wire answer = start_record(record, ANSWER, request);
-  wire_put32(&answer, ANSWER_REFUSED);
-  wire_put_string(&answer, "the region is not published any more");
-  send_record(endpoint, record, NULL, 0);
-  return 0;
+  if (exports_find(endpoint->base.link->fabric->exports, handle, &view) != 0)
+    return refuse(endpoint, request, "the region is not published any more");
+  int code = answer_found(endpoint, &view, request);
+  region_put(view.region);
+  return code;
 }
 
 /* ---- The asking side ---- */
@@ -293,8 +307,12 @@ int channel_attach(struct map_endpoint *endpoint, const struct remote_key *key, 
   list_append(&endpoint->waiting, &request.link);
   struct wire wire = start_record(record, REQUEST, request.id);
   wire_put64(&wire, key->handle);
-  send_record(endpoint, record, NULL, 0);
+  int code = send_record(endpoint, record, NULL, 0);
+  if (code)
+    list_remove(&request.link);
   loop_unlock(loop);
+  if (code)
+    return code;
 
   loop_wait(loop, is_done, NULL, &request, until);
   loop_lock(loop);
