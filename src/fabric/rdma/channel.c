@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: MIT
+ * The connection on which the two ends agree: first their queue pairs, then what their NICs may
+ * reach. Only the node's loop reads and writes it, with the lock. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/sock.h"
+#include "core/sys.h"
+#include "fabric/rdma/rdma.h"
+
+struct attach_request {
+  struct list link; /* endpoint->requests */
+  struct rdma_endpoint *endpoint;
+  struct rdma_binding *binding;
+  const struct remote_key *key;
+  uint32_t id;
+  bool done;
+  int code;
+  struct haul_error error; /* why, when code is not 0 */
+};
+
+/* Records are small and few; a socket without room for one has a peer that does not read. */
+void rdma_say(struct rdma_endpoint *endpoint, const struct rdma_record *record) {
+  uint8_t bytes[RDMA_RECORD];
+  struct link *link = endpoint->base.link;
+  if (endpoint->channel < 0)
+    return;
+  rdma_pack(record, bytes);
+  ssize_t put = send(endpoint->channel, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (put != (ssize_t)sizeof bytes && (put >= 0 || (errno != EPIPE && errno != ECONNRESET)))
+    link->fail(link, HAUL_EPROTO, "the rdma channel is full: the peer does not read it");
+}
+
+/* ---- Set-up ---- */
+
+static int say_hello(struct rdma_endpoint *endpoint) {
+  struct rdma_record hello = {.type = RDMA_HELLO, .rails = (uint8_t)endpoint->rail_count};
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    hello.ends[i] = endpoint->rails[i].end;
+  rdma_say(endpoint, &hello);
+  return 0;
+}
+
+static void open_when_ready(struct rdma_endpoint *endpoint) {
+  if (endpoint->ready_sent && endpoint->ready_heard && !endpoint->base.reason[0]) {
+    atomic_store(&endpoint->base.open, true);
+    loop_news(endpoint->base.link->fabric->loop);
+  }
+}
+
+static int on_hello(struct rdma_endpoint *endpoint, const struct rdma_record *hello) {
+  if (endpoint->heard || hello->rails == 0)
+    return HAUL_EPROTO;
+  endpoint->heard = true;
+  for (unsigned i = hello->rails; i < endpoint->rail_count; i++)
+    queue_close(&endpoint->rails[i]);
+  if (hello->rails < endpoint->rail_count)
+    endpoint->rail_count = hello->rails;
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    int code = queue_connect(&endpoint->rails[i], &hello->ends[i]);
+    if (code)
+      return code;
+  }
+  endpoint->ready_sent = true;
+  rdma_say(endpoint, &(struct rdma_record){.type = RDMA_READY});
+  open_when_ready(endpoint);
+  return 0;
+}
+
+static int on_ready(struct rdma_endpoint *endpoint) {
+  if (!endpoint->heard || endpoint->ready_heard)
+    return HAUL_EPROTO;
+  endpoint->ready_heard = true;
+  open_when_ready(endpoint);
+  return 0;
+}
+
+/* ---- The owner's side ---- */
+
+struct rdma_attachment *rdma_find_attachment(struct rdma_endpoint *endpoint, uint64_t handle) {
+  list_each(item, &endpoint->attachments) {
+    struct rdma_attachment *attachment = list_entry(item, struct rdma_attachment, link);
+    if (attachment->handle == handle)
+      return attachment;
+  }
+  return NULL;
+}
+
+static void end_attachment(struct rdma_endpoint *endpoint, struct rdma_attachment *attachment) {
+  list_remove(&attachment->link);
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    card_unexport(endpoint->rails[i].card, attachment->registrations[i]);
+  region_put(attachment->region);
+  alloc_free(attachment);
+}
+
+static int new_attachment(struct rdma_endpoint *endpoint, const struct export_view *view,
+                          struct rdma_attachment **out) {
+  struct rdma_attachment *attachment = alloc_zero(1, sizeof *attachment);
+  if (!attachment)
+    return error_memory("rdma attachment");
+  attachment->handle = view->handle;
+  attachment->region = view->region;
+  region_retain(view->region);
+  list_append(&endpoint->attachments, &attachment->link);
+  int code = 0;
+  for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
+    code = card_export(endpoint->rails[i].card, &view->region->memory, view->rights,
+                       &attachment->registrations[i]);
+  if (code)
+    end_attachment(endpoint, attachment);
+  *out = attachment;
+  return code;
+}
+
+static void refuse(struct rdma_record *answer, int code, const char *reason) {
+  answer->status = code;
+  snprintf(answer->reason, sizeof answer->reason, "%.127s", reason);
+}
+
+static void attach_found(struct rdma_endpoint *endpoint, const struct export_view *view,
+                         struct rdma_record *answer) {
+  const struct memory *memory = &view->region->memory;
+  struct rdma_attachment *attachment = rdma_find_attachment(endpoint, view->handle);
+  if (memory->imported) {
+    refuse(answer, HAUL_ENOTSUP, "it is an import there; connect to the node that owns the memory");
+    return;
+  }
+  if (!attachment && new_attachment(endpoint, view, &attachment) != 0) {
+    refuse(answer, haul_error_last()->code, haul_error_last()->text);
+    return;
+  }
+  attachment->uses++;
+  answer->address = (uintptr_t)memory->address;
+  answer->length = memory->length;
+  answer->rails = (uint8_t)endpoint->rail_count;
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    answer->keys[i] = attachment->registrations[i]->rkey;
+}
+
+static int on_attach(struct rdma_endpoint *endpoint, const struct rdma_record *question) {
+  struct rdma_record answer = {
+      .type = RDMA_ATTACHED, .request = question->request, .handle = question->handle};
+  struct export_view view;
+  if (!endpoint->ready_sent)
+    return HAUL_EPROTO;
+  if (exports_find(endpoint->base.link->fabric->exports, question->handle, &view) == 0) {
+    attach_found(endpoint, &view, &answer);
+    region_put(view.region);
+  } else {
+    refuse(&answer, HAUL_ESTALE, "the region is not published any more");
+  }
+  rdma_say(endpoint, &answer);
+  return 0;
+}
+
+/* DETACH or QUIET, one for each ATTACH: the peer's requests on it have ended. */
+static int on_let_go(struct rdma_endpoint *endpoint, uint64_t handle) {
+  struct rdma_attachment *attachment = rdma_find_attachment(endpoint, handle);
+  if (!attachment)
+    return HAUL_EPROTO;
+  if (--attachment->uses == 0)
+    end_attachment(endpoint, attachment);
+  return 0;
+}
+
+void rdma_revoke(struct rdma_endpoint *endpoint, uint64_t handle) {
+  struct rdma_attachment *attachment = rdma_find_attachment(endpoint, handle);
+  if (!attachment || attachment->revoked)
+    return;
+  attachment->revoked = true;
+  rdma_say(endpoint, &(struct rdma_record){.type = RDMA_REVOKED, .handle = handle});
+}
+
+bool rdma_touches(struct rdma_endpoint *endpoint, uint64_t handle) {
+  return rdma_find_attachment(endpoint, handle) != NULL;
+}
+
+/* ---- The asking side ---- */
+
+static int take_answer(struct attach_request *request, const struct rdma_record *answer) {
+  struct rdma_endpoint *endpoint = request->endpoint;
+  struct rdma_binding *binding = request->binding;
+  if (answer->status)
+    return error_set(HAUL_ENOPATH, 0, NULL, "%s|", answer->reason);
+  if (answer->length != request->key->length || answer->rails != endpoint->rail_count ||
+      answer->handle != request->key->handle)
+    return HAUL_EPROTO;
+  binding->address = answer->address;
+  memcpy(binding->keys, answer->keys, sizeof binding->keys);
+  list_append(&endpoint->bindings, &binding->link);
+  return 0;
+}
+
+static int on_attached(struct rdma_endpoint *endpoint, const struct rdma_record *answer) {
+  struct attach_request *request = NULL;
+  list_each(item, &endpoint->requests) {
+    struct attach_request *candidate = list_entry(item, struct attach_request, link);
+    if (candidate->id == answer->request)
+      request = candidate;
+  }
+  if (!request) { /* it was given up at its deadline */
+    if (answer->status == 0)
+      rdma_say(endpoint, &(struct rdma_record){.type = RDMA_DETACH, .handle = answer->handle});
+    return 0;
+  }
+  int code = take_answer(request, answer);
+  if (code == HAUL_EPROTO)
+    return code;
+  list_remove(&request->link);
+  request->code = code;
+  if (code)
+    error_save(&request->error);
+  request->done = true;
+  loop_news(endpoint->base.link->fabric->loop);
+  return 0;
+}
+
+static int on_revoked(struct rdma_endpoint *endpoint, uint64_t handle) {
+  pthread_mutex_lock(&endpoint->lock);
+  list_each(item, &endpoint->bindings) {
+    struct rdma_binding *binding = list_entry(item, struct rdma_binding, link);
+    binding->revoked |= binding->handle == handle;
+  }
+  pthread_mutex_unlock(&endpoint->lock);
+  rdma_tell_quiet(endpoint);
+  return 0;
+}
+
+void rdma_tell_quiet(struct rdma_endpoint *endpoint) {
+  list_each(item, &endpoint->bindings) {
+    struct rdma_binding *binding = list_entry(item, struct rdma_binding, link);
+    pthread_mutex_lock(&endpoint->lock);
+    bool tell = binding->revoked && binding->jobs == 0 && !binding->quiet;
+    pthread_mutex_unlock(&endpoint->lock);
+    if (!tell)
+      continue;
+    binding->quiet = true;
+    rdma_say(endpoint, &(struct rdma_record){.type = RDMA_QUIET, .handle = binding->handle});
+  }
+}
+
+static bool is_done(void *user) {
+  struct attach_request *request = user;
+  struct loop *loop = request->endpoint->base.link->fabric->loop;
+  loop_lock(loop);
+  bool done = request->done;
+  loop_unlock(loop);
+  return done;
+}
+
+int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
+                struct rdma_binding *binding) {
+  struct loop *loop = endpoint->base.link->fabric->loop;
+  struct attach_request request = {.endpoint = endpoint, .key = key, .binding = binding};
+  loop_lock(loop);
+  if (endpoint->channel < 0) {
+    loop_unlock(loop);
+    return error_set(HAUL_EPATH, 0, NULL, "%s|", endpoint->base.reason);
+  }
+  request.id = ++endpoint->next_request;
+  list_append(&endpoint->requests, &request.link);
+  rdma_say(endpoint, &(struct rdma_record){
+                         .type = RDMA_ATTACH, .request = request.id, .handle = key->handle});
+  loop_unlock(loop);
+
+  loop_wait(loop, is_done, NULL, &request, until);
+  loop_lock(loop);
+  list_remove(&request.link);
+  loop_unlock(loop);
+  if (!request.done)
+    return error_set(HAUL_ETIMEDOUT, 0, NULL, "the peer did not answer a request for its memory|");
+  return request.code ? error_restore(&request.error) : 0;
+}
+
+void rdma_detach(struct rdma_endpoint *endpoint, struct rdma_binding *binding) {
+  struct loop *loop = endpoint->base.link->fabric->loop;
+  loop_lock(loop);
+  list_remove(&binding->link);
+  if (!binding->quiet)
+    rdma_say(endpoint, &(struct rdma_record){.type = RDMA_DETACH, .handle = binding->handle});
+  loop_unlock(loop);
+}
+
+/* ---- Reading ---- */
+
+static int on_broken(struct rdma_endpoint *endpoint) {
+  rdma_break(endpoint, "the peer's rails broke");
+  rdma_say(endpoint, &(struct rdma_record){.type = RDMA_SILENT});
+  rdma_end_stranded(endpoint, HAUL_EPATH); /* nothing of ours is received there any more */
+  return 0;
+}
+
+static int on_record(struct rdma_endpoint *endpoint) {
+  struct rdma_record record;
+  int code = rdma_parse(endpoint->inbox, &record);
+  if (code)
+    return code;
+  switch (record.type) {
+  case RDMA_HELLO:
+    return on_hello(endpoint, &record);
+  case RDMA_READY:
+    return on_ready(endpoint);
+  case RDMA_ATTACH:
+    return on_attach(endpoint, &record);
+  case RDMA_ATTACHED:
+    return on_attached(endpoint, &record);
+  case RDMA_DETACH:
+  case RDMA_QUIET:
+    return on_let_go(endpoint, record.handle);
+  case RDMA_REVOKED:
+    return on_revoked(endpoint, record.handle);
+  case RDMA_SUM:
+    rdma_on_sum(endpoint, &record);
+    return 0;
+  case RDMA_SUMMED:
+    rdma_summed(endpoint, record.request, record.status);
+    return 0;
+  case RDMA_BROKEN:
+    return on_broken(endpoint);
+  default: /* RDMA_SILENT */
+    rdma_end_stranded(endpoint, HAUL_EPATH);
+    return 0;
+  }
+}
+
+/* What this side lacks closes this path alone; nonsense is the peer's fault. */
+static void break_channel(struct rdma_endpoint *endpoint, int code) {
+  struct link *link = endpoint->base.link;
+  if (code == HAUL_EPROTO)
+    link->fail(link, HAUL_EPROTO, "nonsense on the rdma channel");
+  else if (code != HAUL_EPATH)
+    endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
+  rdma_channel_stop(endpoint, HAUL_EPATH);
+}
+
+/* One read; false when there is nothing more now or the channel ended. */
+static bool read_some(struct rdma_endpoint *endpoint) {
+  ssize_t got = recv(endpoint->channel, endpoint->inbox + endpoint->inbox_length,
+                     RDMA_RECORD - endpoint->inbox_length, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR))
+    return false;
+  int code = got > 0 ? 0 : HAUL_EPATH;
+  if (code == 0) {
+    endpoint->inbox_length += (size_t)got;
+    atomic_store_explicit(&endpoint->base.link->heard, clock_now(), memory_order_relaxed);
+    if (endpoint->inbox_length < RDMA_RECORD)
+      return true;
+    code = on_record(endpoint);
+    endpoint->inbox_length = 0;
+  }
+  if (code == 0)
+    return true;
+  break_channel(endpoint, code);
+  return false;
+}
+
+static void on_channel(struct watch *watch, uint32_t events) {
+  struct rdma_endpoint *endpoint = list_entry(watch, struct rdma_endpoint, watch);
+  (void)events;
+  for (int i = 0; i < 64 && endpoint->channel >= 0 && read_some(endpoint); i++)
+    ;
+}
+
+int rdma_channel_start(struct rdma_endpoint *endpoint, int descriptor) {
+  struct loop *loop = endpoint->base.link->fabric->loop;
+  if (endpoint->channel >= 0 || atomic_load(&endpoint->base.link->ended)) {
+    close(descriptor);
+    return HAUL_EPROTO;
+  }
+  endpoint->channel = descriptor;
+  int code = loop_watch(loop, &endpoint->watch, descriptor, EPOLLIN, on_channel);
+  if (code == 0)
+    code = say_hello(endpoint);
+  if (code) {
+    endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
+    rdma_channel_stop(endpoint, HAUL_EPATH);
+  }
+  return code;
+}
+
+void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
+  struct loop *loop = endpoint->base.link->fabric->loop;
+  if (endpoint->channel < 0)
+    return;
+  if (atomic_load(&endpoint->base.open) || !endpoint->base.reason[0])
+    endpoint_shut(&endpoint->base, "the rdma channel to the peer ended");
+  rdma_drain(endpoint, code);
+  loop_unwatch(loop, &endpoint->watch);
+  close(endpoint->channel);
+  endpoint->channel = -1;
+  for (struct list *item; (item = list_take(&endpoint->requests));) {
+    struct attach_request *request = list_entry(item, struct attach_request, link);
+    request->code = error_set(code, 0, NULL, "%s|", endpoint->base.reason);
+    error_save(&request->error);
+    request->done = true;
+  }
+  while (!list_empty(&endpoint->attachments))
+    end_attachment(endpoint, list_entry(endpoint->attachments.next, struct rdma_attachment, link));
+  loop_news(loop);
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+#include "fabric/rdma/frame.h"
+
+#include "core/wire.h"
+#include "haul/haul.h"
+
+#define MAGIC  0x414d4452u /* "RDMA" */
+#define BITS24 0xffffffu
+
+static void put_end(struct wire *wire, const struct rdma_end *end) {
+  wire_put_string(wire, end->nic);
+  wire_put8(wire, end->ethernet);
+  wire_put8(wire, end->mtu);
+  wire_put8(wire, end->reads);
+  wire_put16(wire, end->lid);
+  wire_put_bytes(wire, end->gid, 16);
+  wire_put32(wire, end->queue_pair);
+  wire_put32(wire, end->packet);
+}
+
+static void get_end(struct wire *wire, struct rdma_end *end) {
+  wire_get_string(wire, end->nic, sizeof end->nic);
+  end->ethernet = wire_get8(wire);
+  end->mtu = wire_get8(wire);
+  end->reads = wire_get8(wire);
+  end->lid = wire_get16(wire);
+  wire_get_bytes(wire, end->gid, 16);
+  end->queue_pair = wire_get32(wire);
+  end->packet = wire_get32(wire);
+  if (end->ethernet > 1 || end->mtu < 1 || end->mtu > 5 || end->queue_pair > BITS24 ||
+      end->packet > BITS24)
+    wire->failed = true;
+}
+
+static void put_sum(struct wire *wire, const struct rdma_record *record) {
+  wire_put64(wire, record->sum);
+  wire_put8(wire, record->span_count);
+  for (size_t i = 0; i < record->span_count; i++) {
+    wire_put64(wire, record->spans[i].offset);
+    wire_put32(wire, record->spans[i].length);
+  }
+}
+
+static void get_sum(struct wire *wire, struct rdma_record *record) {
+  record->sum = wire_get64(wire);
+  record->span_count = wire_get8(wire);
+  if (record->span_count == 0 || record->span_count > RDMA_SPANS) {
+    record->span_count = 0;
+    wire->failed = true;
+  }
+  for (size_t i = 0; i < record->span_count; i++) {
+    record->spans[i].offset = wire_get64(wire);
+    record->spans[i].length = wire_get32(wire);
+  }
+}
+
+static int32_t get_status(struct wire *wire) {
+  int32_t status = (int32_t)wire_get32(wire);
+  if (status > 0 || status < HAUL_EPATH)
+    wire->failed = true;
+  return status;
+}
+
+void rdma_pack(const struct rdma_record *record, uint8_t bytes[RDMA_RECORD]) {
+  memset(bytes, 0, RDMA_RECORD);
+  struct wire wire = wire_over(bytes, RDMA_RECORD);
+  wire_put32(&wire, MAGIC);
+  wire_put16(&wire, record->type);
+  wire_put32(&wire, record->request);
+  wire_put64(&wire, record->handle);
+  if (record->type == RDMA_HELLO) {
+    wire_put8(&wire, record->rails);
+    for (size_t i = 0; i < record->rails; i++)
+      put_end(&wire, &record->ends[i]);
+  } else if (record->type == RDMA_ATTACHED) {
+    wire_put32(&wire, (uint32_t)record->status);
+    wire_put64(&wire, record->address);
+    wire_put64(&wire, record->length);
+    wire_put8(&wire, record->rails);
+    for (size_t i = 0; i < record->rails; i++)
+      wire_put32(&wire, record->keys[i]);
+    wire_put_string(&wire, record->reason);
+  } else if (record->type == RDMA_SUM) {
+    put_sum(&wire, record);
+  } else if (record->type == RDMA_SUMMED) {
+    wire_put32(&wire, (uint32_t)record->status);
+  }
+}
+
+static void get_attached(struct wire *wire, struct rdma_record *record) {
+  uint64_t end;
+  record->status = get_status(wire);
+  record->address = wire_get64(wire);
+  record->length = wire_get64(wire);
+  record->rails = wire_get8(wire);
+  for (size_t i = 0; i < record->rails && i < RDMA_RAILS_MAX; i++)
+    record->keys[i] = wire_get32(wire);
+  wire_get_string(wire, record->reason, sizeof record->reason);
+  if (__builtin_add_overflow(record->address, record->length, &end))
+    wire->failed = true;
+}
+
+int rdma_parse(const uint8_t bytes[RDMA_RECORD], struct rdma_record *record) {
+  struct wire wire = wire_over((uint8_t *)(uintptr_t)bytes, RDMA_RECORD);
+  memset(record, 0, sizeof *record);
+  uint32_t magic = wire_get32(&wire);
+  record->type = wire_get16(&wire);
+  record->request = wire_get32(&wire);
+  record->handle = wire_get64(&wire);
+  if (magic != MAGIC || record->type < RDMA_HELLO || record->type > RDMA_SUMMED)
+    return HAUL_EPROTO;
+  if (record->type == RDMA_HELLO) {
+    record->rails = wire_get8(&wire);
+    for (size_t i = 0; i < record->rails && i < RDMA_RAILS_MAX; i++)
+      get_end(&wire, &record->ends[i]);
+  } else if (record->type == RDMA_ATTACHED) {
+    get_attached(&wire, record);
+  } else if (record->type == RDMA_SUM) {
+    get_sum(&wire, record);
+  } else if (record->type == RDMA_SUMMED) {
+    record->status = get_status(&wire);
+  }
+  return wire.failed || record->rails > RDMA_RAILS_MAX ? HAUL_EPROTO : 0;
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT
+ * The ports that this node uses, and what is registered at them. */
+#include <errno.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "fabric/rdma/rdma.h"
+
+/* What stays registered after its last use. Pinned memory is bounded by RLIMIT_MEMLOCK as well. */
+#define KEPT_BYTES   ((uint64_t)64 << 30)
+#define KEPT_ENTRIES 65536
+#define MERGE        ((uint64_t)1 << 30)
+
+/* A range's kind: whether the NIC may write there. Nothing in the cache is open to peers: its
+ * registrations cover whole pages and neighbours, which were published to nobody. */
+enum kind { KIND_SOURCE = 0, KIND_TARGET = 1 };
+
+/* ---- The registrar ---- */
+
+static int refused(const struct rdma_card *card, int system) {
+  if (system == ENOMEM)
+    return error_set(HAUL_ELIMIT, system, card->nic->name,
+                     "the memory cannot be pinned: a limit of locked memory or of registrations is "
+                     "reached|raise the limit: ulimit -l unlimited; haul doctor looks at it");
+  if (system == EFAULT)
+    return error_set(HAUL_EINVAL, system, card->nic->name,
+                     "the memory cannot be pinned: it is not mapped as it is to be used|was it "
+                     "unmapped or protected?");
+  return error_set(HAUL_ENOTSUP, system, card->nic->name, "the memory cannot be registered: %s|",
+                   strerror(system));
+}
+
+static int pin(const struct rdma_card *card, uint64_t address, uint64_t length, unsigned access,
+               struct ibv_mr **mr) {
+  *mr = card->nic->verbs->reg_mr_iova2(card->nic->pd, (void *)(uintptr_t)address, length, address,
+                                       access | IBV_ACCESS_RELAXED_ORDERING);
+  return *mr ? 0 : refused(card, errno);
+}
+
+static int add(void *user, const struct regcache_range *pages, void **handle) {
+  struct rdma_card *card = user;
+  struct ibv_mr *mr;
+  unsigned access = pages->kind == KIND_TARGET ? IBV_ACCESS_LOCAL_WRITE : 0;
+  int code = pin(card, pages->address, pages->length, access, &mr);
+  *handle = mr;
+  return code;
+}
+
+static void drop(void *user, void *handle) {
+  struct rdma_card *card = user;
+  card->nic->verbs->dereg_mr(handle);
+}
+
+static const struct regcache_ops registrar = {add, drop};
+
+/* ---- Cards ---- */
+
+static int open_cards(struct rdma_node *node) {
+  struct nic_rail rails[RDMA_RAILS_MAX];
+  size_t count = RDMA_RAILS_MAX;
+  const struct regcache_limits limits = {KEPT_BYTES, KEPT_ENTRIES, MERGE};
+  struct nics *nics;
+  int code = nics_open(&nics);
+  if (code)
+    return code;
+  code = nics_rank(nics, NULL, rails, &count);
+  for (size_t i = 0; i < count && i < RDMA_RAILS_MAX && code == 0; i++) {
+    struct rdma_card *card = &node->cards[i];
+    card->nic = rails[i].nic;
+    card->port = rails[i].port;
+    code = regcache_open(&registrar, card, &limits, &card->cache);
+    node->count += code == 0;
+  }
+  node->nics = nics;
+  if (code)
+    cards_close(node);
+  return code;
+}
+
+int cards_open(struct rdma_node *node) {
+  pthread_mutex_lock(&node->lock);
+  int code = node->nics ? 0 : open_cards(node);
+  pthread_mutex_unlock(&node->lock);
+  return code;
+}
+
+void cards_close(struct rdma_node *node) {
+  for (unsigned i = 0; i < node->count; i++)
+    regcache_close(node->cards[i].cache);
+  node->count = 0;
+  nics_put(node->nics);
+  node->nics = NULL;
+}
+
+/* ---- Memory ---- */
+
+static struct regcache_range range_of(const struct memory *memory, enum kind kind) {
+  return (struct regcache_range){
+      .address = (uintptr_t)memory->address, .length = memory->length, .kind = kind};
+}
+
+static int only_views(const struct rdma_card *card, const struct memory *memory) {
+  if (memory->view)
+    return 0;
+  return error_set(HAUL_ENOTSUP, 0, card->nic->name,
+                   "device memory is not registered with a NIC yet|");
+}
+
+int card_register(struct rdma_card *card, const struct memory *memory,
+                  struct registration **registration, struct ibv_mr **mr) {
+  struct regcache_range range = range_of(memory, memory->writable ? KIND_TARGET : KIND_SOURCE);
+  int code = only_views(card, memory);
+  if (code == 0)
+    code = regcache_get(card->cache, &range, registration);
+  if (code == 0)
+    *mr = (*registration)->handle;
+  return code;
+}
+
+int card_export(struct rdma_card *card, const struct memory *memory, unsigned rights,
+                struct ibv_mr **mr) {
+  unsigned access = (rights & HAUL_READ ? (unsigned)IBV_ACCESS_REMOTE_READ : 0) |
+                    (rights & HAUL_WRITE ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE : 0);
+  int code = only_views(card, memory);
+  return code ? code : pin(card, (uintptr_t)memory->address, memory->length, access, mr);
+}
+
+void card_unexport(struct rdma_card *card, struct ibv_mr *mr) {
+  if (mr)
+    card->nic->verbs->dereg_mr(mr);
+}
+
+void cards_forget(struct rdma_node *node, const struct memory *memory) {
+  pthread_mutex_lock(&node->lock);
+  for (enum kind kind = KIND_SOURCE; memory->view && kind <= KIND_TARGET; kind++) {
+    struct regcache_range range = range_of(memory, kind);
+    for (unsigned i = 0; i < node->count; i++)
+      regcache_invalidate(node->cards[i].cache, &range);
+  }
+  pthread_mutex_unlock(&node->lock);
+}

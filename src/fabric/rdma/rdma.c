@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/sys.h"
+#include "fabric/rdma/checks.h"
+#include "fabric/rdma/rdma.h"
+
+/* ---- Ends of a link ---- */
+
+static bool poll_endpoint(struct poller *poller) {
+  struct rdma_endpoint *endpoint = list_entry(poller, struct rdma_endpoint, poller);
+  bool any = rdma_poll(endpoint);
+  if (any)
+    rdma_tell_quiet(endpoint);
+  return any;
+}
+
+static void on_event(struct watch *watch, uint32_t events) {
+  struct rdma_rail *rail = list_entry(watch, struct rdma_rail, watch);
+  struct ibv_cq *queue;
+  void *context;
+  (void)events;
+  if (rail->card->nic->verbs->get_cq_event(rail->events, &queue, &context) != 0)
+    return;
+  rail->card->nic->verbs->ack_cq_events(queue, 1);
+  pthread_mutex_lock(&rail->endpoint->lock);
+  rail->armed = false;
+  pthread_mutex_unlock(&rail->endpoint->lock);
+  poll_endpoint(&rail->endpoint->poller);
+}
+
+static int open_rails(struct rdma_endpoint *endpoint) {
+  struct rdma_node *node = endpoint->node;
+  for (unsigned i = 0; i < node->count; i++) {
+    struct rdma_rail *rail = &endpoint->rails[i];
+    rail->endpoint = endpoint;
+    rail->card = &node->cards[i];
+    endpoint->rail_count++;
+    int code = queue_open(rail);
+    if (code == 0)
+      code = loop_watch(node->fabric->loop, &rail->watch, rail->events->fd, EPOLLIN, on_event);
+    if (code)
+      return code;
+  }
+  return 0;
+}
+
+static void close_rails(struct rdma_endpoint *endpoint) {
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    loop_unwatch(endpoint->node->fabric->loop, &endpoint->rails[i].watch);
+    queue_close(&endpoint->rails[i]);
+  }
+}
+
+static int create(struct link *link, struct endpoint **out) {
+  struct rdma_endpoint *endpoint = alloc_zero(1, sizeof *endpoint);
+  if (!endpoint)
+    return error_memory("rdma endpoint");
+  endpoint->base.transport = &rdma_transport;
+  endpoint->base.link = link;
+  endpoint->node = rdma_node_of(link);
+  endpoint->channel = -1;
+  list_init(&endpoint->requests);
+  list_init(&endpoint->bindings);
+  list_init(&endpoint->attachments);
+  list_init(&endpoint->stranded);
+  list_init(&endpoint->summing);
+  pthread_mutex_init(&endpoint->lock, NULL);
+  *out = &endpoint->base;
+  if (!endpoint->node)
+    endpoint_shut(&endpoint->base, "this node could not start it: no memory");
+  else if (cards_open(endpoint->node) != 0)
+    endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
+  return 0;
+}
+
+static bool is_settled(void *user) {
+  struct rdma_endpoint *endpoint = user;
+  struct loop *loop = endpoint->base.link->fabric->loop;
+  loop_lock(loop);
+  bool settled = atomic_load(&endpoint->base.open) || endpoint->base.reason[0] ||
+                 atomic_load(&endpoint->base.link->ended);
+  loop_unlock(loop);
+  return settled;
+}
+
+static void shut_locked(struct endpoint *base, const char *before, const char *detail) {
+  loop_lock(base->link->fabric->loop);
+  if (!atomic_load(&base->open) && !base->reason[0])
+    endpoint_shut(base, "%s%.120s", before, detail);
+  loop_unlock(base->link->fabric->loop);
+}
+
+/* With the loop's lock. */
+static void start(struct rdma_endpoint *endpoint, int descriptor) {
+  struct loop *loop = endpoint->base.link->fabric->loop;
+  if (open_rails(endpoint) != 0) {
+    endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
+    close_rails(endpoint);
+    endpoint->rail_count = 0;
+    close(descriptor);
+    return;
+  }
+  loop_poller(loop, &endpoint->poller, poll_endpoint);
+  rdma_channel_start(endpoint, descriptor);
+}
+
+static void connect_channel(struct endpoint *base, haul_deadline until) {
+  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
+  struct link *link = base->link;
+  int descriptor;
+  if (base->reason[0])
+    return;
+  if (link->dial(link, &rdma_transport, false, 0, until, &descriptor) != 0) {
+    shut_locked(base, "no channel for it: ", haul_error_last()->text);
+    return;
+  }
+  loop_lock(link->fabric->loop);
+  start(endpoint, descriptor);
+  loop_unlock(link->fabric->loop);
+  if (!loop_wait(link->fabric->loop, is_settled, NULL, endpoint, until))
+    shut_locked(base, "the peer did not answer on the rdma channel in time", "");
+}
+
+static void adopt(struct endpoint *base, unsigned index, int descriptor) {
+  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
+  if (index != 0 || base->reason[0] || endpoint->channel >= 0) {
+    close(descriptor);
+    return;
+  }
+  start(endpoint, descriptor);
+}
+
+static void stop(struct endpoint *base, int code) {
+  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
+  atomic_store(&base->open, false);
+  rdma_channel_stop(endpoint, code);
+  if (endpoint->rail_count > 0) {
+    loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
+    close_rails(endpoint);
+  }
+}
+
+static void forked(struct endpoint *base) {
+  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
+  if (endpoint->channel >= 0)
+    close(endpoint->channel);
+}
+
+static void destroy(struct endpoint *base) {
+  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
+  pthread_mutex_destroy(&endpoint->lock);
+  alloc_free(endpoint);
+}
+
+/* ---- Remote regions ---- */
+
+static int bind_remote(struct endpoint *base, const struct remote_key *key, haul_deadline until,
+                       void **out) {
+  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
+  struct rdma_binding *binding = alloc_zero(1, sizeof *binding);
+  if (!binding)
+    return error_memory("remote region");
+  binding->endpoint = endpoint;
+  binding->handle = key->handle;
+  list_init(&binding->link);
+  int code = rdma_attach(endpoint, key, until, binding);
+  if (code) {
+    alloc_free(binding);
+    return code;
+  }
+  *out = binding;
+  return 0;
+}
+
+static void unbind(struct endpoint *base, void *bound) {
+  struct rdma_binding *binding = bound;
+  if (binding)
+    rdma_detach((struct rdma_endpoint *)base, binding);
+  alloc_free(binding);
+}
+
+/* ---- Estimates and works ---- */
+
+static void estimate(struct endpoint *base, const struct remote_key *key, void *binding,
+                     const struct memory *local, enum haul_operation operation,
+                     struct estimate *estimate) {
+  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
+  unsigned rails = endpoint->rail_count;
+  double bytes_per_ns = 0;
+  (void)key;
+  (void)binding;
+  (void)operation;
+  *estimate = (struct estimate){.open = local->view != NULL, .zero_copy = true, .rails = rails};
+  if (!estimate->open) {
+    snprintf(estimate->reason, sizeof estimate->reason, "device memory is not registered yet");
+    return;
+  }
+  for (unsigned i = 0; i < rails; i++)
+    bytes_per_ns += endpoint->rails[i].card->port.bytes_per_ns;
+  estimate->copies_dma = 1;
+  /* A starting value: what NICs of 2020 on show (perftest's ib_write_lat), twice. */
+  estimate->latency_ns = 3000;
+  estimate->ns_per_byte = bytes_per_ns > 0 ? 1 / bytes_per_ns : 1;
+  snprintf(estimate->detail, sizeof estimate->detail, "%s, %u rail%s", endpoint->rails[0].end.nic,
+           rails, rails == 1 ? "" : "s");
+}
+
+static void forget(struct fabric *fabric, const struct memory *memory) {
+  cards_forget(fabric->shared[rdma_transport.index], memory);
+}
+
+static void post(struct endpoint *base, struct work *work) {
+  rdma_post((struct rdma_endpoint *)base, work);
+}
+
+static void cancel(struct endpoint *base, struct work *work, int code) {
+  rdma_cancel((struct rdma_endpoint *)base, work, code);
+}
+
+static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region *region) {
+  (void)region;
+  rdma_revoke((struct rdma_endpoint *)base, handle);
+}
+
+static bool touches(struct endpoint *base, uint64_t handle, const struct haul_region *region) {
+  (void)region;
+  return rdma_touches((struct rdma_endpoint *)base, handle);
+}
+
+/* ---- The node's share ---- */
+
+static int open_node(struct fabric *fabric) {
+  struct rdma_node *node = alloc_zero(1, sizeof *node);
+  if (!node)
+    return error_memory("rdma transport");
+  node->fabric = fabric;
+  pthread_mutex_init(&node->lock, NULL);
+  fabric->shared[rdma_transport.index] = node;
+  return 0;
+}
+
+static void release_node(struct fabric *fabric) {
+  struct rdma_node *node = fabric->shared[rdma_transport.index];
+  if (!node)
+    return;
+  cards_close(node);
+  pthread_mutex_destroy(&node->lock);
+  alloc_free(node);
+}
+
+const struct transport rdma_transport = {
+    .name = "rdma",
+    .index = 1, /* once it is listed: tcp moves on */
+    .open = open_node,
+    .release = release_node,
+    .checks = rdma_checks,
+    .create = create,
+    .connect = connect_channel,
+    .adopt = adopt,
+    .stop = stop,
+    .forked = forked,
+    .destroy = destroy,
+    .forget = forget,
+    .bind = bind_remote,
+    .unbind = unbind,
+    .estimate = estimate,
+    .post = post,
+    .cancel = cancel,
+    .revoke = withdraw,
+    .touches = touches,
+};
