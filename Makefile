@@ -15,6 +15,11 @@ build: deps
 check: build
 	@ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS)
 
+# The same in a virtual machine that has RDMA devices of software.
+check-vm: build
+	@tools/deps --vm
+	@tests/vm/run --build $(BUILD)
+
 demo: build
 	@tools/demo $(BUILD)
 
@@ -29,4 +34,4 @@ install: build
 clean:
 	@cmake -E rm -rf build
 
-.PHONY: all deps build check demo bench install clean
+.PHONY: all deps build check check-vm demo bench install clean

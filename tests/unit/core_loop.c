@@ -395,17 +395,17 @@ static void what_a_poller_found_ends_the_run(void **state) {
 struct sleeper {
   pthread_t thread;
   struct loop *loop;
-  int64_t until, took;
+  int64_t until, began, took;
   _Atomic bool ready, wanted;
   bool result;
 };
 
 static void *sleep_in_run(void *argument) {
   struct sleeper *sleeper = argument;
-  int64_t began = clock_now();
+  sleeper->began = clock_now();
   atomic_store(&sleeper->ready, true);
   loop_run(sleeper->loop, sleeper->until);
-  sleeper->took = clock_now() - began;
+  sleeper->took = clock_now() - sleeper->began;
   return NULL;
 }
 
@@ -528,7 +528,8 @@ static void a_second_runner_keeps_its_deadline(void **state) {
   pause_ms(5);
   send_to_sleep(&second, loop, sleep_in_run, 10 * MS);
   awake(&second);
-  assert_in_range(second.took, 5 * MS, LONG_AFTER / 2);
+  assert_true(second.began + second.took >= second.until); /* it may begin late on a slow machine */
+  assert_true(second.took < LONG_AFTER / 2);
   loop_wake(loop);
   awake(&first);
   loop_close(loop);

@@ -1,0 +1,39 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# The test programs of the library on this kernel: all of them where the processor runs the machine,
+# else those that bear to be many times slower.
+# shellcheck source=tests/vm/lib.sh
+. /haul/lib.sh
+
+# What takes minutes without the processor's help, or measures times that are not kept then.
+declare -A slow=(
+  [node_kill]="more than 120 s" [node_messages]="40 s" [node_names]="50 s" [node_oom]="more than 120 s"
+  [node_raw_control]="70 s" [node_raw_rails]="90 s" [conformance_provider]="70 s"
+  [conformance_transport]="more than 120 s for each path"
+  [conformance_transport_faults]="its bounds are in seconds"
+  [node_sigpipe]="now and then a write to a node that was killed ends with no-path, not with peer-gone"
+)
+
+# run_program NAME
+run_program() {
+  local began=$SECONDS status
+  timeout 240 "$1" >"$work/out" 2>"$work/err" </dev/null
+  status=$?
+  case $status in
+  0) passed "$1, $((SECONDS - began)) s" ;;
+  77) skipped "$1: $(sed -n 's/^skipped //p' "$work/out" | head -n 1)" ;;
+  *) failed "$1: exit status $status after $((SECONDS - began)) s" ;;
+  esac
+}
+
+for program in /haul/tests/*; do
+  name=${program##*/}
+  if [[ -n ${slow[$name]-} ]] && ! is_fast; then
+    skipped "$name in emulation: ${slow[$name]}"
+  else
+    run_program "$name"
+  fi
+done
+
+finish

@@ -1,0 +1,54 @@
+# shellcheck shell=bash disable=SC2034
+# SPDX-License-Identifier: MIT
+#
+# What scripts in the virtual machine share: all that the tests of the command do, and two hosts.
+# A script sources this file, and ends with `finish` as those do.
+
+# shellcheck source=tests/cli/lib.sh
+. /haul/cli.sh
+# shellcheck source=tests/vm/wire.sh
+. /haul/wire.sh
+
+v4_a=10.77.0.1 v4_b=10.77.0.2
+v6_a=fd77::1 v6_b=fd77::2
+
+# on_wire: bytes that went over Soft-RoCE's wire so far, in both directions.
+on_wire() {
+  echo $(($(cat /sys/class/net/eth0/statistics/tx_bytes) + $(cat /sys/class/net/eth0/statistics/rx_bytes)))
+}
+
+# The processor itself runs the machine, and not a program in its place.
+is_fast() {
+  grep -q 'haul.accel=kvm' /proc/cmdline
+}
+
+# serve_on HOST OPTIONS…: starts a node there, on both of its addresses. Sets $server, its process.
+serve_on() {
+  local host=$1 v4 v6
+  shift
+  eval "v4=\$v4_$host v6=\$v6_$host"
+  on "$host" "$HAUL" serve --insecure --listen "tcp://$v4:7420" --listen "tcp://[$v6]:7420" "$@" \
+    >"$work/serve" 2>"$work/serve.err" &
+  server=$!
+  processes+=("$server")
+  await 20 has_lines 2 "^listening on " "$work/serve" && return
+  failed "haul serve $*"
+  cat "$work/serve.err"
+  exit 1
+}
+
+# gid_index DEVICE GID: at which index the device's port has it as one of RoCE v2. The GID is as sysfs
+# writes it.
+gid_index() {
+  local port=/sys/class/infiniband/$1/ports/1 file
+  for file in "$port"/gids/*; do
+    [[ $(cat "$file") == "$2" ]] && grep -q '^RoCE v2$' "$port/gid_attrs/types/${file##*/}" || continue
+    echo "${file##*/}"
+    return
+  done
+  return 1
+}
+
+# Those of the two devices, without the number at the end: rxe0's are of 1, rxe1's of 2.
+gid_v4=0000:0000:0000:0000:0000:ffff:0a4d:000
+gid_v6=fd77:0000:0000:0000:0000:0000:0000:000
