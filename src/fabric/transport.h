@@ -55,7 +55,7 @@ struct link {
   _Atomic int64_t heard; /* when something last came from the peer */
   _Atomic int ended; /* 0 while the peer is there, else why not: HAUL_EPEER, HAUL_ECLOSED, … */
   char ended_reason[192]; /* set before `ended` */
-  _Atomic int failing;    /* `fail` was called with this code: it will end */
+  _Atomic int failing;    /* `fail` was called with this code, or is about to be: it will end */
   struct list writes; /* transfer.c: asynchronous writes under way, in the order of their start */
   uint64_t write_number; /* transfer.c: of the latest one */
   struct endpoint *endpoints[TRANSPORTS_MAX];

@@ -162,6 +162,8 @@ void rail_close(struct tcp_rail *rail, int code) {
   bool last = atomic_fetch_sub(&endpoint->open_rails, 1) == 1;
   if (last) {
     list_splice(&works, &endpoint->pending);
+    if (code == HAUL_EPATH) /* first: who finds no path open is told that the peer is gone */
+      atomic_store(&endpoint->base.link->failing, HAUL_EPEER);
     if (!endpoint->base.reason[0])
       endpoint_shut(&endpoint->base, "the connection to the peer ended");
     atomic_store(&endpoint->base.open, false);
