@@ -50,6 +50,7 @@ serve_far() {
 
 [[ $(id -u) == 0 ]] || skip_all "two hosts: only root may make network namespaces"
 command -v ip >/dev/null || skip_all "two hosts: there is no ip(8)"
+mountpoint -q / || skip_all "two hosts: ip-netns(8) wants / to be a mount, and in this chroot it is none"
 make_host "$near"
 make_host "$far"
 ip link add wire netns "$near" type veth peer name wire netns "$far" 2>"$work/err" ||
