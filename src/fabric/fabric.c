@@ -121,3 +121,25 @@ void endpoint_shut(struct endpoint *endpoint, const char *format, ...) {
   atomic_store(&endpoint->open, false);
   pthread_mutex_unlock(&lock);
 }
+
+static bool is_settled(void *user) {
+  struct endpoint *endpoint = user;
+  struct loop *loop = endpoint->link->fabric->loop;
+  loop_lock(loop);
+  bool settled =
+      atomic_load(&endpoint->open) || endpoint->reason[0] || atomic_load(&endpoint->link->ended);
+  loop_unlock(loop);
+  return settled;
+}
+
+bool endpoint_settles(struct endpoint *endpoint, haul_deadline until) {
+  return loop_wait(endpoint->link->fabric->loop, is_settled, NULL, endpoint, until);
+}
+
+void endpoint_give_up(struct endpoint *endpoint, const char *before, const char *detail) {
+  struct loop *loop = endpoint->link->fabric->loop;
+  loop_lock(loop);
+  if (!atomic_load(&endpoint->open) && !endpoint->reason[0])
+    endpoint_shut(endpoint, "%s%.120s", before, detail);
+  loop_unlock(loop);
+}

@@ -256,4 +256,9 @@ static inline void endpoint_count(struct endpoint *endpoint, enum haul_operation
 void endpoint_shut(struct endpoint *endpoint, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* For `connect`, without the lock: whether the endpoint opened or was shut by `until`. */
+bool endpoint_settles(struct endpoint *endpoint, haul_deadline until);
+/* Shuts one that did neither, with both halves of a reason. */
+void endpoint_give_up(struct endpoint *endpoint, const char *before, const char *detail);
+
 #endif

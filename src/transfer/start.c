@@ -322,6 +322,13 @@ directly(const struct haul_remote *remote, const struct haul_region *region,
   return true;
 }
 
+static inline __attribute__((always_inline)) bool
+is_plain(const struct haul_remote *remote, const struct haul_region *region,
+         const struct haul_piece *pieces, size_t count, const struct haul_transfer_options *options,
+         struct haul_transfer **out) {
+  return count == 1 && !options && !out && remote && region && pieces && !fork_is_child();
+}
+
 /* Apart, as is all that is not for eight bytes: the hottest path saves no registers for it. */
 static __attribute__((noinline)) bool directly_sized(const struct haul_remote *remote,
                                                      const struct haul_region *region,
@@ -337,11 +344,10 @@ static __attribute__((noinline)) int generally(const char *call, struct haul_rem
                                                const struct haul_transfer_options *options,
                                                enum haul_operation operation,
                                                struct haul_transfer **out) {
-  int code;
-  if (count == 1 && !options && !out && remote && region && pieces && !fork_is_child() &&
+  if (is_plain(remote, region, pieces, count, options, out) &&
       directly_sized(remote, region, pieces, operation))
     return 0;
-  code = error_enter(call);
+  int code = error_enter(call);
   return code ? code : start(remote, region, pieces, count, options, operation, out);
 }
 
@@ -349,8 +355,8 @@ static inline __attribute__((always_inline)) int
 run(const char *call, struct haul_remote *remote, struct haul_region *region,
     const struct haul_piece *pieces, size_t count, const struct haul_transfer_options *options,
     enum haul_operation operation, struct haul_transfer **out) {
-  if (count == 1 && !options && !out && remote && region && pieces && !fork_is_child() &&
-      pieces->length == 8 && directly(remote, region, pieces, 8, operation))
+  if (is_plain(remote, region, pieces, count, options, out) && pieces->length == 8 &&
+      directly(remote, region, pieces, 8, operation))
     return 0;
   return generally(call, remote, region, pieces, count, options, operation, out);
 }

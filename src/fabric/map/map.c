@@ -216,23 +216,6 @@ static int create(struct link *link, struct endpoint **out) {
   return 0;
 }
 
-static bool is_settled(void *user) {
-  struct map_endpoint *endpoint = user;
-  struct loop *loop = endpoint->base.link->fabric->loop;
-  loop_lock(loop);
-  bool settled = atomic_load(&endpoint->base.open) || endpoint->base.reason[0] ||
-                 atomic_load(&endpoint->base.link->ended);
-  loop_unlock(loop);
-  return settled;
-}
-
-static void shut_locked(struct endpoint *base, const char *before, const char *detail) {
-  loop_lock(base->link->fabric->loop);
-  if (!atomic_load(&base->open) && !base->reason[0])
-    endpoint_shut(base, "%s%.120s", before, detail);
-  loop_unlock(base->link->fabric->loop);
-}
-
 static void connect_channel(struct endpoint *base, haul_deadline until) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   struct link *link = base->link;
@@ -240,14 +223,15 @@ static void connect_channel(struct endpoint *base, haul_deadline until) {
   if (base->reason[0])
     return;
   if (link->dial(link, &map_transport, true, 0, until, &descriptor) != 0) {
-    shut_locked(base, "same host, but no Unix socket reaches the peer: ", haul_error_last()->text);
+    endpoint_give_up(base,
+                     "same host, but no Unix socket reaches the peer: ", haul_error_last()->text);
     return;
   }
   loop_lock(link->fabric->loop);
   channel_start(endpoint, descriptor);
   loop_unlock(link->fabric->loop);
-  if (!loop_wait(link->fabric->loop, is_settled, NULL, endpoint, until))
-    shut_locked(base, "the peer did not answer on the map channel in time", "");
+  if (!endpoint_settles(base, until))
+    endpoint_give_up(base, "the peer did not answer on the map channel in time", "");
 }
 
 static void adopt(struct endpoint *base, unsigned index, int descriptor) {
