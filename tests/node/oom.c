@@ -55,11 +55,16 @@ static int transfers(struct life *life) {
   return 0;
 }
 
-/* The owner's next message, past its events. From a peer that left none comes. */
+/* Messages come from peers that joined and have not left. */
+static bool all_left(const struct life *life) {
+  return life->left > 0 && life->left >= life->joined;
+}
+
+/* The owner's next message, past its events. */
 static int receive(struct life *life, haul_deadline until) {
   for (int kind = 0; kind != HAUL_MESSAGE;) {
     struct haul_message message;
-    int code = haul_message_receive(life->owner, &message, life->left ? HAUL_NO_WAIT : until);
+    int code = haul_message_receive(life->owner, &message, all_left(life) ? HAUL_NO_WAIT : until);
     if (code)
       return code;
     kind = message.kind;
