@@ -220,7 +220,7 @@ enum haul_check_state {
 /* One thing that a path or a place needs. */
 struct haul_check {
   int state;        /* enum haul_check_state */
-  char backend[16]; /* "host", "sim", "map", "tcp" */
+  char backend[16]; /* "host", "sim", "map", "rdma", "tcp" */
   char name[32];    /* unique: "map.cross-memory-attach" */
   char text[192];   /* what was found */
   char remedy[192]; /* a command that mends it; empty when there is nothing to mend */
@@ -376,7 +376,7 @@ struct haul_piece {
 struct haul_transfer_options {
   size_t size; /* sizeof(struct haul_transfer_options), set by the initialiser */
   unsigned flags;
-  const char *only;       /* this path alone: "map", "tcp"; NULL: the best one */
+  const char *only;       /* this path alone: "map", "rdma", "tcp"; NULL: the best one */
   haul_deadline deadline; /* the transfer fails with HAUL_ETIMEDOUT after it; 0: node's default */
 };
 
@@ -420,7 +420,7 @@ HAUL_API void haul_transfer_release(haul_transfer *transfer);
 
 /* One way to go, open or closed. */
 struct haul_path {
-  char name[16]; /* "map", "tcp" */
+  char name[16]; /* "map", "rdma", "tcp" */
   int open;
   int chosen;
   double cost_ns; /* estimated time for the length asked for, when open */

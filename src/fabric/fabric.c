@@ -8,11 +8,13 @@
 #include "fabric/transport.h"
 
 extern const struct transport map_transport;
+extern const struct transport rdma_transport;
 extern const struct transport tcp_transport;
 
 /* Best first. A new transport is one line here. */
 static const struct transport *const transports[] = {
     &map_transport,
+    &rdma_transport,
     &tcp_transport,
 };
 

@@ -31,12 +31,13 @@ says "^host "
 says "^sim:0 .*emulated"
 says "^lo "
 says "^map "
+says "^rdma "
 says "^tcp "
 expect 0 "info --json" "$HAUL" info --json
 holds_json "the emulated device is marked" \
   '{p["place"]: p["emulated"] for p in it["places"]} == {"host": False, "sim:0": True}'
 holds_json "paths and interfaces are there" \
-  '{"map", "tcp"} <= {p["name"] for p in it["paths"]} and "lo" in {i["name"] for i in it["interfaces"]}'
+  '{"map", "rdma", "tcp"} <= {p["name"] for p in it["paths"]} and "lo" in {i["name"] for i in it["interfaces"]}'
 expect 0 "doctor" "$HAUL" doctor
 says "^STATE  *CHECK  *FOUND$"
 expect 0 "doctor --json" "$HAUL" doctor --json
@@ -65,8 +66,8 @@ holds_json "one path is chosen, and comes first" \
   '[p["state"] for p in it["paths"]].count("chosen") == 1 and it["paths"][0]["state"] == "chosen"'
 holds_json "the places are named" 'it["local_place"] == "sim:0" and it["remote_place"] == "sim:0"'
 expect 0 "explain what only one path allows" "$HAUL" explain host "$unix/a" --only tcp --json
-holds_json "the other one is closed" \
-  '{p["name"]: p["state"] for p in it["paths"]} == {"tcp": "chosen", "map": "closed"}'
+holds_json "the others are closed" \
+  '{p["name"]: p["state"] for p in it["paths"]} == {"tcp": "chosen", "map": "closed", "rdma": "closed"}'
 
 section "pipes stay clean"
 clean() {

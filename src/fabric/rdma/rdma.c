@@ -238,7 +238,7 @@ static void release_node(struct fabric *fabric) {
 
 const struct transport rdma_transport = {
     .name = "rdma",
-    .index = 1, /* once it is listed: tcp moves on */
+    .index = 1,
     .open = open_node,
     .release = release_node,
     .checks = rdma_checks,

@@ -465,7 +465,7 @@ static size_t checks(struct haul_check *checks, size_t room) {
 
 const struct transport tcp_transport = {
     .name = "tcp",
-    .index = 1,
+    .index = 2,
     .checks = checks,
     .create = create,
     .connect = connect_rails,
