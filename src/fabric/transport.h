@@ -202,7 +202,8 @@ struct transport {
              struct haul_region *region, const struct haul_piece *pieces, size_t count,
              uint64_t bytes, enum haul_operation operation);
   /* Takes a work; from any thread. Always ends in exactly one `done`, possibly before it returns.
-   */
+   * HAUL_EPATH: what it was on broke, and it is to be posted again. HAUL_ENOPATH: this path cannot
+   * take it, for the reason in the detail, nor any other of the transfer's. */
   void (*post)(struct endpoint *endpoint, struct work *work);
   /* Ends a posted work early with `code`, if it has not ended; with the lock. When it returns,
    * `done` was called or will be within one engine operation. */

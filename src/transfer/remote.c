@@ -111,13 +111,16 @@ static void take_direct(struct haul_remote *remote, enum haul_operation operatio
 
 /* Why the path cannot be taken; "" when it can. */
 static const char *refusal(struct haul_remote *remote, size_t i, const struct estimate *estimate,
-                           const struct haul_transfer_options *options) {
+                           const struct wish *wish) {
   const struct endpoint *endpoint = remote->link->endpoints[i];
+  const struct haul_transfer_options *options = wish->options;
   if (!estimate->open)
     return estimate->reason[0] ? estimate->reason : "closed";
   /* Acquire: the reason was set before. */
   if (!atomic_load_explicit(&endpoint->open, memory_order_acquire))
     return endpoint->reason[0] ? endpoint->reason : "closed";
+  if (wish->avoided & 1u << i)
+    return wish->reason;
   if (options && options->only && strcmp(options->only, endpoint->transport->name) != 0)
     return "another path was asked for";
   if (options && (options->flags & HAUL_REQUIRE_ZERO_COPY) && !estimate->zero_copy)
@@ -125,8 +128,7 @@ static const char *refusal(struct haul_remote *remote, size_t i, const struct es
   return "";
 }
 
-static int no_path(struct haul_remote *remote, const struct route *route,
-                   const struct haul_transfer_options *options) {
+static int no_path(struct haul_remote *remote, const struct route *route, const struct wish *wish) {
   char reasons[250] = "";
   size_t at = 0;
   int ended = atomic_load(&remote->link->ended);
@@ -136,9 +138,8 @@ static int no_path(struct haul_remote *remote, const struct route *route,
   if (failing)
     return error_set(failing, 0, remote->name, "the connection to the peer broke|connect again");
   for (size_t i = 0; transport_at(i) && at < sizeof reasons; i++)
-    at +=
-        (size_t)snprintf(reasons + at, sizeof reasons - at, "%snot %s: %s", i ? "; " : "",
-                         transport_at(i)->name, refusal(remote, i, &route->estimates[i], options));
+    at += (size_t)snprintf(reasons + at, sizeof reasons - at, "%snot %s: %s", i ? "; " : "",
+                           transport_at(i)->name, refusal(remote, i, &route->estimates[i], wish));
   return error_set(HAUL_ENOPATH, 0, remote->name, "|%s", reasons);
 }
 
@@ -156,12 +157,12 @@ static bool route_by_steps(const struct haul_remote *remote, const struct route 
 
 /* With options, or when the path of the steps is closed: all of them, one by one. */
 static int route_slowly(struct haul_remote *remote, const struct route *route, uint64_t bytes,
-                        const struct haul_transfer_options *options, size_t *index) {
+                        const struct wish *wish, size_t *index) {
   bool found = false;
   double best = 0;
   for (size_t i = 0; transport_at(i); i++) {
     const struct estimate *estimate = &route->estimates[i];
-    if (refusal(remote, i, estimate, options)[0])
+    if (refusal(remote, i, estimate, wish)[0])
       continue;
     double here = cost(estimate, bytes);
     if (found && here >= best)
@@ -170,19 +171,21 @@ static int route_slowly(struct haul_remote *remote, const struct route *route, u
     best = here;
     *index = i;
   }
-  return found ? 0 : no_path(remote, route, options);
+  return found ? 0 : no_path(remote, route, wish);
 }
 
 int remote_route(struct haul_remote *remote, const struct memory *local,
-                 enum haul_operation operation, uint64_t bytes,
-                 const struct haul_transfer_options *options, size_t *index) {
+                 enum haul_operation operation, uint64_t bytes, const struct wish *wish,
+                 size_t *index) {
   const struct route *route = route_of(remote, local, operation);
+  const struct haul_transfer_options *options = wish->options;
   if (!route)
     return error_memory("routes");
-  bool any = !options || (!options->only && !(options->flags & HAUL_REQUIRE_ZERO_COPY));
+  bool any = !wish->avoided &&
+             (!options || (!options->only && !(options->flags & HAUL_REQUIRE_ZERO_COPY)));
   if (any && route_by_steps(remote, route, bytes, index))
     return 0;
-  return route_slowly(remote, route, bytes, options, index);
+  return route_slowly(remote, route, bytes, wish, index);
 }
 
 /* ---- Life ---- */
@@ -242,11 +245,11 @@ void remote_put(struct haul_remote *remote) {
 /* ---- In words ---- */
 
 static void describe(struct haul_remote *remote, size_t i, const struct estimate *estimate,
-                     uint64_t bytes, uint64_t pieces, const struct haul_transfer_options *options,
-                     int chosen, struct haul_path *path) {
+                     uint64_t bytes, uint64_t pieces, const struct wish *wish, int chosen,
+                     struct haul_path *path) {
   bool small = bytes < estimate->small || bytes < pieces * estimate->small_piece ||
                atomic_load(&remote->link->endpoints[i]->as_small);
-  const char *reason = refusal(remote, i, estimate, options);
+  const char *reason = refusal(remote, i, estimate, wish);
   memset(path, 0, sizeof *path);
   snprintf(path->name, sizeof path->name, "%s", transport_at(i)->name);
   path->chosen = (int)i == chosen;
@@ -273,13 +276,12 @@ static bool goes_before(const struct haul_path *a, const struct haul_path *b) {
 
 size_t remote_paths(struct haul_remote *remote, const struct memory *local,
                     enum haul_operation operation, uint64_t bytes, uint64_t pieces,
-                    const struct haul_transfer_options *options, int chosen,
-                    struct haul_path *paths) {
+                    const struct wish *wish, int chosen, struct haul_path *paths) {
   const struct route *route = route_of(remote, local, operation);
   size_t count = 0;
   for (size_t i = 0; route && transport_at(i); i++) {
     struct haul_path path;
-    describe(remote, i, &route->estimates[i], bytes, pieces, options, chosen, &path);
+    describe(remote, i, &route->estimates[i], bytes, pieces, wish, chosen, &path);
     size_t at = count++;
     for (; at > 0 && goes_before(&path, &paths[at - 1]); at--)
       paths[at] = paths[at - 1];

@@ -22,9 +22,10 @@ static void fill(struct haul_transfer *transfer, struct haul_report *report) {
   report->wire_ns = (status == 1 ? clock_now() : transfer->ended) - transfer->posted;
   report->from = write ? transfer->local.place : remote->key.place;
   report->to = write ? remote->key.place : transfer->local.place;
+  struct wish wish = transfer_wish(transfer);
   report->path_count =
       remote_paths(remote, &transfer->local, transfer->operation, transfer->bytes, transfer->pieces,
-                   &transfer->options, atomic_load(&transfer->path), report->paths);
+                   &wish, atomic_load(&transfer->path), report->paths);
   snprintf(report->peer, sizeof report->peer, "%s", remote->link->name);
   snprintf(report->name, sizeof report->name, "%s", remote->name);
 }
@@ -164,8 +165,9 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
     code = transfer_check_options(options, &completed);
   if (code)
     return code;
-  bool found = remote_route(remote, &local->memory, operation, length, &completed, &chosen) == 0;
-  size_t all_count = remote_paths(remote, &local->memory, operation, length, 1, &completed,
+  struct wish wish = {.options = &completed};
+  bool found = remote_route(remote, &local->memory, operation, length, &wish, &chosen) == 0;
+  size_t all_count = remote_paths(remote, &local->memory, operation, length, 1, &wish,
                                   found ? (int)chosen : -1, all);
   for (size_t i = 0; i < all_count && i < *count; i++)
     paths[i] = all[i];

@@ -264,7 +264,8 @@ static int start(struct haul_remote *remote, struct haul_region *region,
   if (code == 0)
     code = transfer_check_options(given, &options);
   if (code == 0)
-    code = remote_route(remote, &region->memory, operation, bytes, &options, &path);
+    code = remote_route(remote, &region->memory, operation, bytes,
+                        &(struct wish){.options = &options}, &path);
   if (code)
     return code;
   struct endpoint *endpoint = remote->link->endpoints[path];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "transfer/transfer.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -47,11 +48,28 @@ void transfer_settle(struct haul_transfer *transfer) {
     finish(transfer);
 }
 
-static bool will_retry(struct transfers *owner, struct work *work) {
+struct wish transfer_wish(const struct haul_transfer *transfer) {
+  return (struct wish){.options = &transfer->options,
+                       .avoided = atomic_load(&transfer->avoided),
+                       .reason = transfer->avoided_reason};
+}
+
+/* With the lock of `transfers`. The thread's error detail says why the path cannot take it. */
+static void avoid_path(struct haul_transfer *transfer, const struct endpoint *endpoint) {
+  if (atomic_load(&transfer->avoided) == 0)
+    snprintf(transfer->avoided_reason, sizeof transfer->avoided_reason, "%s",
+             haul_error_last()->text);
+  atomic_fetch_or(&transfer->avoided, 1u << endpoint->transport->index);
+}
+
+static bool will_retry(struct transfers *owner, struct work *work, int code) {
   pthread_mutex_lock(&owner->lock);
   bool will = !owner->ended;
-  if (will)
+  if (will) {
+    if (code == HAUL_ENOPATH)
+      avoid_path(work->owner, work->endpoint);
     list_append(&owner->retries, &work->link);
+  }
   pthread_mutex_unlock(&owner->lock);
   if (will)
     loop_wake(owner->fabric->loop);
@@ -64,8 +82,8 @@ static int node_closed(const struct haul_transfer *transfer) {
 
 void transfer_work_done(struct work *work, int code) {
   struct haul_transfer *transfer = work->owner;
-  if (code == HAUL_EPATH && atomic_load(&transfer->failure) == 0) {
-    if (will_retry(transfer->owner, work))
+  if ((code == HAUL_EPATH || code == HAUL_ENOPATH) && atomic_load(&transfer->failure) == 0) {
+    if (will_retry(transfer->owner, work, code))
       return;
     code = node_closed(transfer);
   }
@@ -79,8 +97,9 @@ void transfer_work_done(struct work *work, int code) {
 int transfer_post(struct haul_transfer *transfer, struct work *work) {
   struct haul_remote *remote = transfer->remote;
   size_t index;
+  struct wish wish = transfer_wish(transfer);
   int code = remote_route(remote, &transfer->region->memory, transfer->operation, transfer->bytes,
-                          &transfer->options, &index);
+                          &wish, &index);
   if (code)
     return code;
   atomic_store(&transfer->path, (int)index);
@@ -104,7 +123,7 @@ static void retry(struct work *work) {
   int code = transfer_post(transfer, work);
   if (code == 0)
     return;
-  if (code == HAUL_ENOPATH && !transfer->options.only) {
+  if (code == HAUL_ENOPATH && !transfer->options.only && !atomic_load(&transfer->avoided)) {
     link->fail(link, HAUL_EPEER, "no path to it is left");
     code = error_set(HAUL_EPEER, 0, transfer->remote->name,
                      "every path to the peer broke|is it still running? connect again");

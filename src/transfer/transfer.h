@@ -50,17 +50,23 @@ int remote_open(struct transfers *transfers, struct link *link, const struct rem
                 const char *name, haul_deadline until, struct haul_remote **remote);
 void remote_put(struct haul_remote *remote);
 
+/* What a transfer asks of its path. */
+struct wish {
+  const struct haul_transfer_options *options; /* NULL: nothing */
+  uint32_t avoided;   /* bits of the transports that could not take it, though they are open */
+  const char *reason; /* why the first of them could not */
+};
+
 /* The best open path for the transfer: 0 and its index, or HAUL_ENOPATH, HAUL_EPEER, … with the
  * reasons in the detail. */
 int remote_route(struct haul_remote *remote, const struct memory *local,
-                 enum haul_operation operation, uint64_t bytes,
-                 const struct haul_transfer_options *options, size_t *index);
+                 enum haul_operation operation, uint64_t bytes, const struct wish *wish,
+                 size_t *index);
 /* All of them, with costs and reasons; returns how many, at most HAUL_PATHS_MAX. `chosen`: the one
  * taken, or -1. */
 size_t remote_paths(struct haul_remote *remote, const struct memory *local,
                     enum haul_operation operation, uint64_t bytes, uint64_t pieces,
-                    const struct haul_transfer_options *options, int chosen,
-                    struct haul_path *paths);
+                    const struct wish *wish, int chosen, struct haul_path *paths);
 
 /* ---- Plans ---- */
 
@@ -121,6 +127,8 @@ struct haul_transfer {
   _Atomic uint32_t pending; /* works under way, and one for the call that posts them */
   _Atomic uint32_t retries;
   _Atomic int path;                 /* index of the transport */
+  _Atomic uint32_t avoided;         /* as in struct wish */
+  char avoided_reason[192];         /* set before the first bit is */
   _Atomic bool posting;             /* the call that started it still hands out works */
   struct haul_error *room;          /* for `error`; none where it was complete at once */
   struct haul_error *_Atomic error; /* of the first failure, once it is told */
@@ -142,7 +150,9 @@ int transfer_check_options(const struct haul_transfer_options *given,
 int transfer_check_rights(const struct haul_remote *remote, const struct haul_region *region,
                           enum haul_operation operation);
 
-/* transfer.c, for start.c */
+/* transfer.c */
+/* What it still asks of its path. */
+struct wish transfer_wish(const struct haul_transfer *transfer);
 /* Hands the work to the best path: 0, or why there is none. */
 int transfer_post(struct haul_transfer *transfer, struct work *work);
 void transfer_work_done(struct work *work, int code); /* what a work's `done` is */
