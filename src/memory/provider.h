@@ -95,10 +95,12 @@ struct provider {
    * HAUL_ESTALE. */
   int (*import)(const struct ticket *ticket, int descriptor, struct memory *memory);
 
-  /* A dma-buf over the whole block, for a device that reads and writes it (a NIC); the caller
-   * closes it. It may pin the pages for as long as it is open. Not what `export` gives: a dma-buf
-   * cannot be opened for reading alone and has a system limit on its size. */
-  int (*dmabuf)(struct memory *memory, int *descriptor);
+  /* A dma-buf for a device that reads and writes the block (a NIC); the caller closes it. The block
+   * begins at *offset in it, and it ends no sooner than the block's last page. It may pin the pages
+   * for as long as it is open. Wrapped blocks have one too. Not what `export` gives: a dma-buf
+   * cannot be opened for reading alone and has a system limit on its size. HAUL_ENOTSUP: this
+   * memory has none. */
+  int (*dmabuf)(struct memory *memory, int *descriptor, uint64_t *offset);
 
   /* Can the engine copy between its own memory and `other`? */
   bool (*reaches)(const struct memory *other);
@@ -142,7 +144,7 @@ int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct 
 int memory_wrap(void *address, size_t length, struct memory *memory);
 int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
 int memory_import(const struct ticket *ticket, int descriptor, struct memory *memory);
-int memory_dmabuf(struct memory *memory, int *descriptor);
+int memory_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset);
 void memory_free(struct memory *memory);
 
 /* False once the owner of an import freed it. Acquire: what was copied before a true answer was

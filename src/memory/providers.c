@@ -250,10 +250,10 @@ int memory_import(const struct ticket *ticket, int descriptor, struct memory *me
   return provider->import(ticket, descriptor, memory);
 }
 
-int memory_dmabuf(struct memory *memory, int *descriptor) {
-  if (!memory->shareable || !memory->provider->dmabuf)
-    return not_supported(memory->provider, "become a dma-buf: it is private, wrapped or imported");
-  return memory->provider->dmabuf(memory, descriptor);
+int memory_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
+  if (!memory->provider->dmabuf)
+    return not_supported(memory->provider, "become a dma-buf");
+  return memory->provider->dmabuf(memory, descriptor, offset);
 }
 
 void memory_free(struct memory *memory) {

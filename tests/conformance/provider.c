@@ -89,10 +89,11 @@ static void private_memory_takes_no_descriptor(void **state) {
   unsigned before = open_descriptors();
   struct memory memory = get_with(*(struct haul_place *)*state, MIB, HAUL_REGION_PRIVATE);
   struct ticket ticket;
+  uint64_t offset;
   int fd;
   assert_int_equal(open_descriptors(), before);
   assert_fails(HAUL_ENOTSUP, memory_export(&memory, HAUL_READ, &ticket, &fd));
-  assert_fails(HAUL_ENOTSUP, memory_dmabuf(&memory, &fd));
+  assert_fails(HAUL_ENOTSUP, memory_dmabuf(&memory, &fd, &offset));
   memory_free(&memory);
 }
 

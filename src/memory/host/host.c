@@ -202,7 +202,12 @@ not_attached:
   return status;
 }
 
-static int host_dmabuf(struct memory *memory, int *descriptor) {
+static int host_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
+  if (!memory->shareable)
+    return error_set(HAUL_ENOTSUP, 0, "host",
+                     "host memory that is private, wrapped or imported has no dma-buf|allocate it "
+                     "with haul_region_alloc, without HAUL_REGION_PRIVATE");
+  *offset = 0;
   struct block *block = memory->state;
   return shm_dmabuf(&block->shm, descriptor);
 }

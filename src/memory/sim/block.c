@@ -269,7 +269,14 @@ int sim_export(struct memory *memory, unsigned rights, struct ticket *ticket, in
   return shm_descriptor(&block->shm, rights & HAUL_WRITE, descriptor);
 }
 
-int sim_dmabuf(struct memory *memory, int *descriptor) {
+int sim_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
   struct sim_block *block = memory->state;
+  if (block->shm.fd < 0)
+    return error_set(HAUL_ENOTSUP, 0, "sim",
+                     "%s memory of an emulated accelerator has no dma-buf|%s",
+                     block->imported ? "imported" : "private",
+                     block->imported ? "connect to the node that owns it"
+                                     : "allocate it without HAUL_REGION_PRIVATE");
+  *offset = (uint64_t)((char *)memory->address - block->base);
   return shm_dmabuf(&block->shm, descriptor);
 }

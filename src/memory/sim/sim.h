@@ -40,7 +40,7 @@ int sim_owns(const void *address, size_t length, struct haul_place *place);
 int sim_wrap(void *address, size_t length, struct memory *memory);
 int sim_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
 int sim_import(const struct ticket *ticket, int descriptor, struct memory *memory);
-int sim_dmabuf(struct memory *memory, int *descriptor);
+int sim_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset);
 
 /* Where the engine sees a byte of sim memory. */
 static inline char *sim_view(const struct memory *memory, uint64_t offset) {
