@@ -191,7 +191,8 @@ struct transport {
               void **binding);
   void (*unbind)(struct endpoint *endpoint, void *binding);
 
-  /* Fills everything; does not block. The endpoint is open. */
+  /* Fills everything. The endpoint is open. It may register `local` to see whether a device's
+   * memory can be, which takes as long as the kernel does; nothing else blocks. */
   void (*estimate)(struct endpoint *endpoint, const struct remote_key *key, void *binding,
                    const struct memory *local, enum haul_operation operation,
                    struct estimate *estimate);

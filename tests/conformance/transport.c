@@ -110,11 +110,8 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* Cross-memory attach copies between two CPUs' memories; a device's engine cannot take part. No NIC
- * reaches device memory yet. */
+/* Cross-memory attach copies between two CPUs' memories; a device's engine cannot take part. */
 static bool is_closed(unsigned local, unsigned remote) {
-  if (strcmp(t.way->only, "rdma") == 0)
-    return remotes[remote] == KIND_SIM || locals[local] == KIND_SIM;
   return strcmp(t.way->only, "map") == 0 && remotes[remote] == KIND_WRAPPED &&
          locals[local] == KIND_SIM;
 }
@@ -219,8 +216,7 @@ static void a_closed_pair_is_refused_with_the_reason(void **state) {
       if (!is_closed(local, remote))
         continue;
       assert_fails(HAUL_ENOPATH, move(&job, &piece, 1));
-      assert_non_null(strstr(haul_error_last()->hint,
-                             strcmp(t.way->only, "rdma") ? "private" : "device memory"));
+      assert_non_null(strstr(haul_error_last()->hint, "private"));
     }
 }
 

@@ -99,19 +99,43 @@ static void end_attachment(struct rdma_endpoint *endpoint, struct rdma_attachmen
   alloc_free(attachment);
 }
 
+static int register_region(struct rdma_endpoint *endpoint, struct rdma_attachment *attachment) {
+  int code = 0;
+  for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
+    code = card_export(endpoint->rails[i].card, &attachment->region->memory, attachment->rights,
+                       &attachment->registrations[i]);
+  return code;
+}
+
+/* What no NIC takes goes through the loan, where the device copies to and from this host's memory.
+ */
+static int lend_instead(struct rdma_endpoint *endpoint, struct rdma_attachment *attachment,
+                        int code) {
+  const struct memory *memory = &attachment->region->memory;
+  if (memory->view || !memory_stages(memory))
+    return code;
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    card_unexport(endpoint->rails[i].card, attachment->registrations[i]);
+    attachment->registrations[i] = NULL;
+  }
+  attachment->staged = true;
+  return loan_open(endpoint);
+}
+
 static int new_attachment(struct rdma_endpoint *endpoint, const struct export_view *view,
                           struct rdma_attachment **out) {
   struct rdma_attachment *attachment = alloc_zero(1, sizeof *attachment);
   if (!attachment)
     return error_memory("rdma attachment");
   attachment->handle = view->handle;
+  attachment->rights = view->rights;
+  attachment->number = ++endpoint->next_number;
   attachment->region = view->region;
   region_retain(view->region);
   list_append(&endpoint->attachments, &attachment->link);
-  int code = 0;
-  for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
-    code = card_export(endpoint->rails[i].card, &view->region->memory, view->rights,
-                       &attachment->registrations[i]);
+  int code = register_region(endpoint, attachment);
+  if (code)
+    code = lend_instead(endpoint, attachment, code);
   if (code)
     end_attachment(endpoint, attachment);
   *out = attachment;
@@ -123,11 +147,27 @@ static void refuse(struct rdma_record *answer, int code, const char *reason) {
   snprintf(answer->reason, sizeof answer->reason, "%.127s", reason);
 }
 
+/* Where the peer's NIC finds the region's bytes. */
+static void describe(const struct rdma_endpoint *endpoint, const struct rdma_attachment *attachment,
+                     struct rdma_record *answer) {
+  const struct memory *memory = &attachment->region->memory;
+  const struct memory *reached = attachment->staged ? &endpoint->loan.region->memory : memory;
+  answer->address = (uintptr_t)reached->address;
+  answer->length = memory->length;
+  answer->rails = (uint8_t)endpoint->rail_count;
+  answer->number = attachment->number;
+  answer->flags = (uint8_t)((attachment->staged ? RDMA_STAGED : 0) |
+                            (memory->provider->fence ? RDMA_FENCED_WRITES : 0));
+  answer->slots = attachment->staged ? RDMA_STAGES : 0;
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    answer->keys[i] = attachment->staged ? endpoint->loan.registrations[i]->rkey
+                                         : attachment->registrations[i]->rkey;
+}
+
 static void attach_found(struct rdma_endpoint *endpoint, const struct export_view *view,
                          struct rdma_record *answer) {
-  const struct memory *memory = &view->region->memory;
   struct rdma_attachment *attachment = rdma_find_attachment(endpoint, view->handle);
-  if (memory->imported) {
+  if (view->region->memory.imported) {
     refuse(answer, HAUL_ENOTSUP, "it is an import there; connect to the node that owns the memory");
     return;
   }
@@ -136,11 +176,7 @@ static void attach_found(struct rdma_endpoint *endpoint, const struct export_vie
     return;
   }
   attachment->uses++;
-  answer->address = (uintptr_t)memory->address;
-  answer->length = memory->length;
-  answer->rails = (uint8_t)endpoint->rail_count;
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    answer->keys[i] = attachment->registrations[i]->rkey;
+  describe(endpoint, attachment, answer);
 }
 
 static int on_attach(struct rdma_endpoint *endpoint, const struct rdma_record *question) {
@@ -178,7 +214,7 @@ void rdma_revoke(struct rdma_endpoint *endpoint, uint64_t handle) {
 }
 
 bool rdma_touches(struct rdma_endpoint *endpoint, uint64_t handle) {
-  return rdma_find_attachment(endpoint, handle) != NULL;
+  return rdma_find_attachment(endpoint, handle) || landings_touch(endpoint, handle);
 }
 
 /* ---- The asking side ---- */
@@ -192,8 +228,18 @@ static int take_answer(struct attach_request *request, const struct rdma_record 
       answer->handle != request->key->handle)
     return HAUL_EPROTO;
   binding->address = answer->address;
+  binding->staged = answer->flags & RDMA_STAGED;
+  binding->fenced = answer->flags & RDMA_FENCED_WRITES;
+  binding->number = answer->number;
   memcpy(binding->keys, answer->keys, sizeof binding->keys);
   list_append(&endpoint->bindings, &binding->link);
+  if (!binding->staged)
+    return 0;
+  if (answer->slots == 0)
+    return HAUL_EPROTO;
+  pthread_mutex_lock(&endpoint->lock);
+  endpoint->slot_count = answer->slots < RDMA_STAGES ? answer->slots : RDMA_STAGES;
+  pthread_mutex_unlock(&endpoint->lock);
   return 0;
 }
 
@@ -316,11 +362,15 @@ static int on_record(struct rdma_endpoint *endpoint) {
   case RDMA_REVOKED:
     return on_revoked(endpoint, record.handle);
   case RDMA_SUM:
-    rdma_on_sum(endpoint, &record);
+  case RDMA_LAND:
+  case RDMA_LIFT:
+  case RDMA_FENCE:
+    return rdma_on_question(endpoint, &record);
+  case RDMA_DONE:
+    rdma_on_done(endpoint, &record);
     return 0;
-  case RDMA_SUMMED:
-    rdma_summed(endpoint, record.request, record.status);
-    return 0;
+  case RDMA_FENCED:
+    return rdma_on_fenced(endpoint, &record);
   case RDMA_BROKEN:
     return on_broken(endpoint);
   default: /* RDMA_SILENT */
@@ -402,5 +452,6 @@ void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
   }
   while (!list_empty(&endpoint->attachments))
     end_attachment(endpoint, list_entry(endpoint->attachments.next, struct rdma_attachment, link));
+  loan_close(endpoint);
   loop_news(loop);
 }

@@ -349,7 +349,7 @@ static void check_dmabuf(struct haul_check *check, const struct host *host) {
 
 /* Modules and, with NVIDIA's own RDMA stack, clients of peer memory (the folder is that stack's).
  */
-static const char *peer_memory(void) {
+const char *checks_peer_memory(void) {
   static const char *const places[] = {"module/nvidia_peermem", "module/nv_peer_mem",
                                        "kernel/mm/memory_peers/nv_mem",
                                        "kernel/mm/memory_peers/nv_mem_nc"};
@@ -360,7 +360,7 @@ static const char *peer_memory(void) {
 }
 
 static void check_peer_memory(struct haul_check *check, const struct host *host) {
-  const char *name = peer_memory();
+  const char *name = checks_peer_memory();
   if (name) {
     found(check, HAUL_CHECK_OK, "%s is loaded: NVIDIA memory can be registered by address", name);
   } else if (!sysfs_has(sysfs_path("module/nvidia"))) {

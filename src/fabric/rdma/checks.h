@@ -11,4 +11,7 @@
  * NICs for as long as it looks at them. */
 size_t rdma_checks(struct haul_check *checks, size_t room);
 
+/* What registers device memory by its address, by the kernel's name; NULL: nothing. */
+const char *checks_peer_memory(void);
+
 #endif

@@ -12,6 +12,7 @@ static void put_end(struct wire *wire, const struct rdma_end *end) {
   wire_put8(wire, end->ethernet);
   wire_put8(wire, end->mtu);
   wire_put8(wire, end->reads);
+  wire_put8(wire, end->receives);
   wire_put16(wire, end->lid);
   wire_put_bytes(wire, end->gid, 16);
   wire_put32(wire, end->queue_pair);
@@ -23,6 +24,7 @@ static void get_end(struct wire *wire, struct rdma_end *end) {
   end->ethernet = wire_get8(wire);
   end->mtu = wire_get8(wire);
   end->reads = wire_get8(wire);
+  end->receives = wire_get8(wire);
   end->lid = wire_get16(wire);
   wire_get_bytes(wire, end->gid, 16);
   end->queue_pair = wire_get32(wire);
@@ -32,8 +34,13 @@ static void get_end(struct wire *wire, struct rdma_end *end) {
     wire->failed = true;
 }
 
-static void put_sum(struct wire *wire, const struct rdma_record *record) {
+static bool has_spans(unsigned type) {
+  return type == RDMA_SUM || type == RDMA_LAND || type == RDMA_LIFT;
+}
+
+static void put_spans(struct wire *wire, const struct rdma_record *record) {
   wire_put64(wire, record->sum);
+  wire_put64(wire, record->at);
   wire_put8(wire, record->span_count);
   for (size_t i = 0; i < record->span_count; i++) {
     wire_put64(wire, record->spans[i].offset);
@@ -41,8 +48,9 @@ static void put_sum(struct wire *wire, const struct rdma_record *record) {
   }
 }
 
-static void get_sum(struct wire *wire, struct rdma_record *record) {
+static void get_spans(struct wire *wire, struct rdma_record *record) {
   record->sum = wire_get64(wire);
+  record->at = wire_get64(wire);
   record->span_count = wire_get8(wire);
   if (record->span_count == 0 || record->span_count > RDMA_SPANS) {
     record->span_count = 0;
@@ -79,11 +87,15 @@ void rdma_pack(const struct rdma_record *record, uint8_t bytes[RDMA_RECORD]) {
     wire_put8(&wire, record->rails);
     for (size_t i = 0; i < record->rails; i++)
       wire_put32(&wire, record->keys[i]);
+    wire_put8(&wire, record->flags);
+    wire_put8(&wire, record->slots);
+    wire_put32(&wire, record->number);
     wire_put_string(&wire, record->reason);
-  } else if (record->type == RDMA_SUM) {
-    put_sum(&wire, record);
-  } else if (record->type == RDMA_SUMMED) {
+  } else if (has_spans(record->type)) {
+    put_spans(&wire, record);
+  } else if (record->type == RDMA_DONE || record->type == RDMA_FENCED) {
     wire_put32(&wire, (uint32_t)record->status);
+    wire_put8(&wire, record->rails);
   }
 }
 
@@ -95,6 +107,9 @@ static void get_attached(struct wire *wire, struct rdma_record *record) {
   record->rails = wire_get8(wire);
   for (size_t i = 0; i < record->rails && i < RDMA_RAILS_MAX; i++)
     record->keys[i] = wire_get32(wire);
+  record->flags = wire_get8(wire);
+  record->slots = wire_get8(wire);
+  record->number = wire_get32(wire);
   wire_get_string(wire, record->reason, sizeof record->reason);
   if (__builtin_add_overflow(record->address, record->length, &end))
     wire->failed = true;
@@ -107,7 +122,7 @@ int rdma_parse(const uint8_t bytes[RDMA_RECORD], struct rdma_record *record) {
   record->type = wire_get16(&wire);
   record->request = wire_get32(&wire);
   record->handle = wire_get64(&wire);
-  if (magic != MAGIC || record->type < RDMA_HELLO || record->type > RDMA_SUMMED)
+  if (magic != MAGIC || record->type < RDMA_HELLO || record->type > RDMA_FENCED)
     return HAUL_EPROTO;
   if (record->type == RDMA_HELLO) {
     record->rails = wire_get8(&wire);
@@ -115,10 +130,11 @@ int rdma_parse(const uint8_t bytes[RDMA_RECORD], struct rdma_record *record) {
       get_end(&wire, &record->ends[i]);
   } else if (record->type == RDMA_ATTACHED) {
     get_attached(&wire, record);
-  } else if (record->type == RDMA_SUM) {
-    get_sum(&wire, record);
-  } else if (record->type == RDMA_SUMMED) {
+  } else if (has_spans(record->type)) {
+    get_spans(&wire, record);
+  } else if (record->type == RDMA_DONE || record->type == RDMA_FENCED) {
     record->status = get_status(&wire);
+    record->rails = wire_get8(&wire);
   }
   return wire.failed || record->rails > RDMA_RAILS_MAX ? HAUL_EPROTO : 0;
 }

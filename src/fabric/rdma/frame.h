@@ -20,7 +20,11 @@ enum rdma_record_type {
   RDMA_BROKEN = 8,   /* the sender's queue pairs are in error: bring yours there, and tell */
   RDMA_SILENT = 9,   /* the sender's queue pairs are in error too: nothing arrives any more */
   RDMA_SUM = 10,     /* are these bytes of the region the ones with this sum? */
-  RDMA_SUMMED = 11   /* status: 0, HAUL_ECHECKSUM, or why it is not known */
+  RDMA_LAND = 11,    /* copy from the loan to the region */
+  RDMA_LIFT = 12,    /* copy from the region to the loan */
+  RDMA_FENCE = 13,   /* what the device wrote to the region is about to be read */
+  RDMA_DONE = 14,    /* status of one of these four: 0, HAUL_ECHECKSUM, or why not */
+  RDMA_FENCED = 15   /* the device sees what the next write with immediate brought, or why not */
 };
 
 /* One end of a queue pair. */
@@ -29,6 +33,7 @@ struct rdma_end {
   uint8_t ethernet; /* RoCE; else InfiniBand, by LID */
   uint8_t mtu;      /* enum ibv_mtu */
   uint8_t reads;    /* that it serves at a time */
+  uint8_t receives; /* writes with immediate that it takes before it has answered one */
   uint16_t lid;
   uint8_t gid[16];
   uint32_t queue_pair, packet; /* 24 bits each */
@@ -41,17 +46,25 @@ struct rdma_span {
   uint32_t length;
 };
 
+/* Of ATTACHED. */
+#define RDMA_STAGED        1u /* address and keys are the loan's: slots of WORK_BYTES_MAX each */
+#define RDMA_FENCED_WRITES 2u /* writes end with an immediate, and are complete with FENCED */
+
 struct rdma_record {
   uint16_t type;
-  uint32_t request; /* ATTACH, ATTACHED, SUM, SUMMED */
-  uint64_t handle;  /* all but HELLO, READY, BROKEN, SILENT */
-  int32_t status;   /* ATTACHED, SUMMED: 0 or a code; ATTACHED's with a reason */
+  uint32_t
+      request;     /* ATTACH, ATTACHED, the four questions, DONE; FENCED: the attachment's number */
+  uint64_t handle; /* all but HELLO, READY, BROKEN, SILENT */
+  int32_t status;  /* ATTACHED, DONE, FENCED: 0 or a code; ATTACHED's with a reason */
   uint64_t address, length;
-  uint8_t rails; /* HELLO, ATTACHED */
+  uint8_t rails; /* HELLO, ATTACHED; FENCED: which one */
+  uint8_t flags, slots;
+  uint32_t number; /* ATTACHED: what immediates name it by */
   struct rdma_end ends[RDMA_RAILS_MAX];
   uint32_t keys[RDMA_RAILS_MAX];
   char reason[128];
   uint64_t sum; /* SUM: XXH3-64 of the spans' sums, each XXH3-64 */
+  uint64_t at;  /* LAND, LIFT: where in the loan the spans' bytes lie, one after the other */
   uint8_t span_count;
   struct rdma_span spans[RDMA_SPANS];
 };

@@ -2,9 +2,11 @@
  * The ports that this node uses, and what is registered at them. */
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "fabric/rdma/checks.h"
 #include "fabric/rdma/rdma.h"
 
 /* What stays registered after its last use. Pinned memory is bounded by RLIMIT_MEMLOCK as well. */
@@ -12,9 +14,12 @@
 #define KEPT_ENTRIES 65536
 #define MERGE        ((uint64_t)1 << 30)
 
-/* A range's kind: whether the NIC may write there. Nothing in the cache is open to peers: its
- * registrations cover whole pages and neighbours, which were published to nobody. */
-enum kind { KIND_SOURCE = 0, KIND_TARGET = 1 };
+/* A range's kind: whether the NIC may write there, and for device memory the place: addresses mean
+ * something else on each. Nothing in the cache is open to peers: its registrations cover whole
+ * pages and neighbours, which were published to nobody. */
+#define KIND_TARGET 1u
+#define KIND_DEVICE 2u
+#define KIND_PLACES 2 /* bits before the place */
 
 /* ---- The registrar ---- */
 
@@ -38,11 +43,53 @@ static int pin(const struct rdma_card *card, uint64_t address, uint64_t length, 
   return *mr ? 0 : refused(card, errno);
 }
 
+/* The descriptor is not needed any more once the memory is registered: the kernel holds the buffer.
+ */
+static int pin_dmabuf(const struct rdma_card *card, struct memory *memory, uint64_t length,
+                      unsigned access, struct ibv_mr **mr) {
+  uint64_t offset;
+  int descriptor;
+  int code = memory_dmabuf(memory, &descriptor, &offset);
+  if (code)
+    return code;
+  *mr = card->nic->verbs->reg_dmabuf_mr(card->nic->pd, offset, length, (uintptr_t)memory->address,
+                                        descriptor, (int)(access | IBV_ACCESS_RELAXED_ORDERING));
+  int system = errno;
+  close(descriptor);
+  return *mr ? 0 : refused(card, system);
+}
+
+/* Device memory through its dma-buf, else by its address, which works where the kernel has peer
+ * memory for the device. Whoever gets a no goes through a stage. */
+static int pin_device(const struct rdma_card *card, struct memory *memory, uint64_t length,
+                      unsigned access, struct ibv_mr **mr) {
+  if (card->nic->dmabuf == 0)
+    return pin_dmabuf(card, memory, length, access, mr);
+  if (checks_peer_memory())
+    return pin(card, (uintptr_t)memory->address, length, access, mr);
+  return error_set(HAUL_ENOTSUP, card->nic->dmabuf, card->nic->name,
+                   "%s takes no dma-buf and the kernel has no peer memory|haul doctor rdma",
+                   card->nic->name);
+}
+
+static int add_device(const struct rdma_card *card, const struct regcache_range *pages,
+                      unsigned access, struct ibv_mr **mr) {
+  struct memory memory;
+  int code = memory_wrap((void *)(uintptr_t)pages->address, pages->length, &memory);
+  if (code)
+    return code;
+  code = memory.view ? error_set(HAUL_ESTALE, 0, card->nic->name, "the device memory was freed|")
+                     : pin_device(card, &memory, pages->length, access, mr);
+  memory_free(&memory);
+  return code;
+}
+
 static int add(void *user, const struct regcache_range *pages, void **handle) {
   struct rdma_card *card = user;
-  struct ibv_mr *mr;
-  unsigned access = pages->kind == KIND_TARGET ? IBV_ACCESS_LOCAL_WRITE : 0;
-  int code = pin(card, pages->address, pages->length, access, &mr);
+  struct ibv_mr *mr = NULL;
+  unsigned access = pages->kind & KIND_TARGET ? IBV_ACCESS_LOCAL_WRITE : 0;
+  int code = pages->kind & KIND_DEVICE ? add_device(card, pages, access, &mr)
+                                       : pin(card, pages->address, pages->length, access, &mr);
   *handle = mr;
   return code;
 }
@@ -95,24 +142,18 @@ void cards_close(struct rdma_node *node) {
 
 /* ---- Memory ---- */
 
-static struct regcache_range range_of(const struct memory *memory, enum kind kind) {
-  return (struct regcache_range){
-      .address = (uintptr_t)memory->address, .length = memory->length, .kind = kind};
-}
-
-static int only_views(const struct rdma_card *card, const struct memory *memory) {
-  if (memory->view)
-    return 0;
-  return error_set(HAUL_ENOTSUP, 0, card->nic->name,
-                   "device memory is not registered with a NIC yet|");
+static struct regcache_range range_of(const struct memory *memory, uint32_t target) {
+  uint32_t place = (uint32_t)memory->place.kind << 16 | memory->place.device;
+  return (struct regcache_range){.address = (uintptr_t)memory->address,
+                                 .length = memory->length,
+                                 .kind = target |
+                                         (memory->view ? 0 : KIND_DEVICE | place << KIND_PLACES)};
 }
 
 int card_register(struct rdma_card *card, const struct memory *memory,
                   struct registration **registration, struct ibv_mr **mr) {
-  struct regcache_range range = range_of(memory, memory->writable ? KIND_TARGET : KIND_SOURCE);
-  int code = only_views(card, memory);
-  if (code == 0)
-    code = regcache_get(card->cache, &range, registration);
+  struct regcache_range range = range_of(memory, memory->writable ? KIND_TARGET : 0);
+  int code = regcache_get(card->cache, &range, registration);
   if (code == 0)
     *mr = (*registration)->handle;
   return code;
@@ -122,8 +163,9 @@ int card_export(struct rdma_card *card, const struct memory *memory, unsigned ri
                 struct ibv_mr **mr) {
   unsigned access = (rights & HAUL_READ ? (unsigned)IBV_ACCESS_REMOTE_READ : 0) |
                     (rights & HAUL_WRITE ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE : 0);
-  int code = only_views(card, memory);
-  return code ? code : pin(card, (uintptr_t)memory->address, memory->length, access, mr);
+  struct memory device = *memory;
+  return memory->view ? pin(card, (uintptr_t)memory->address, memory->length, access, mr)
+                      : pin_device(card, &device, memory->length, access, mr);
 }
 
 void card_unexport(struct rdma_card *card, struct ibv_mr *mr) {
@@ -131,10 +173,21 @@ void card_unexport(struct rdma_card *card, struct ibv_mr *mr) {
     card->nic->verbs->dereg_mr(mr);
 }
 
+bool memory_stages(const struct memory *memory) {
+  char here;
+  const struct memory host = {.provider = provider_of(HAUL_HOST),
+                              .place = {HAUL_HOST, 0},
+                              .address = &here,
+                              .view = &here,
+                              .length = 1,
+                              .writable = true};
+  return memory->provider->reaches && memory->provider->reaches(&host);
+}
+
 void cards_forget(struct rdma_node *node, const struct memory *memory) {
   pthread_mutex_lock(&node->lock);
-  for (enum kind kind = KIND_SOURCE; memory->view && kind <= KIND_TARGET; kind++) {
-    struct regcache_range range = range_of(memory, kind);
+  for (uint32_t target = 0; target <= KIND_TARGET; target++) {
+    struct regcache_range range = range_of(memory, target);
     for (unsigned i = 0; i < node->count; i++)
       regcache_invalidate(node->cards[i].cache, &range);
   }

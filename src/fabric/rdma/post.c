@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Works to work requests, and completions to works. A rail's completions come in the order of its
  * posts, and only the last request of a job asks for one. */
+#include <arpa/inet.h>
 #include <errno.h>
 
 #include "core/alloc.h"
@@ -14,30 +15,39 @@
 static void leave_rail(struct rdma_job *job) {
   struct rdma_rail *rail = job->rail;
   list_remove(&job->link);
-  rail->bytes -= job->work->bytes;
+  if (job->on_rail)
+    rail->bytes -= job->work->bytes;
   if (job->requests > 0) {
     rail->room += job->requests;
+    rail->posted_bytes -= job->work->bytes;
     rail->posted_count--;
-    job->requests = 0;
   }
+  job->on_rail = false;
+  job->requests = 0;
 }
 
-/* With the lock: it is over, and its work's `done` is called once the lock is free. */
-static void retire(struct rdma_job *job, int code, struct list *ended) {
+void job_retire(struct rdma_job *job, int code, struct list *ended) {
+  struct rdma_endpoint *endpoint = job->rail->endpoint;
   struct rdma_binding *binding = job->work->binding;
+  leave_rail(job);
+  if (job->stage)
+    job->stage->busy = false;
+  if (job->slot >= 0)
+    endpoint->slots[job->slot].busy = false;
   binding->jobs--;
   job->work->state = NULL;
   job->code = code;
   list_append(ended, &job->link);
 }
 
-static void end_jobs(struct list *jobs) {
+void jobs_end(struct list *jobs) {
   for (struct list *item; (item = list_take(jobs));) {
     struct rdma_job *job = list_entry(item, struct rdma_job, link);
     struct work *work = job->work;
     struct endpoint *endpoint = work->endpoint;
     int code = job->code;
-    regcache_put(job->rail->card->cache, job->entry);
+    if (job->entry)
+      regcache_put(job->rail->card->cache, job->entry);
     alloc_free(job);
     if (code == 0)
       endpoint_count(endpoint, work->operation, work->bytes);
@@ -54,63 +64,103 @@ struct batch {
   struct ibv_sge places[WORK_PIECES_MAX];
 };
 
-static void fill_request(const struct rdma_job *job, const struct haul_piece *piece, unsigned rail,
-                         struct ibv_send_wr *request, struct ibv_sge *place) {
+/* Bytes that the NIC moves: where they lie here and there. */
+struct move {
+  uint64_t local, remote, length;
+};
+
+/* The i-th of the job's: its i-th piece, of which each side may lie packed in a buffer; all at once
+ * where both do. `at`: bytes of the pieces before. */
+static struct move move_of(const struct rdma_job *job, uint32_t i, uint64_t at) {
   const struct work *work = job->work;
   const struct rdma_binding *binding = work->binding;
-  bool write = work->operation == HAUL_OP_WRITE;
-  *place = (struct ibv_sge){.addr = (uintptr_t)work->region->memory.address + piece->local,
-                            .length = (uint32_t)piece->length,
-                            .lkey = job->key};
+  const struct haul_piece *piece = &work->pieces[i];
+  uint64_t stage = job->stage ? (uintptr_t)job->stage->region->memory.address : 0;
+  uint64_t slot = binding->address + (uint64_t)(job->slot < 0 ? 0 : job->slot) * WORK_BYTES_MAX;
+  return (struct move){.local = job->stage ? stage + at
+                                           : (uintptr_t)work->region->memory.address + piece->local,
+                       .remote = job->slot >= 0 ? slot + at : binding->address + piece->remote,
+                       .length = job->stage && job->slot >= 0 ? work->bytes : piece->length};
+}
+
+static uint32_t count_requests(const struct rdma_job *job) {
+  return job->stage && job->slot >= 0 ? 1 : job->work->count;
+}
+
+static void fill_request(const struct rdma_job *job, const struct move *move, unsigned rail,
+                         struct ibv_send_wr *request, struct ibv_sge *place) {
+  const struct rdma_binding *binding = job->work->binding;
+  bool write = job->work->operation == HAUL_OP_WRITE;
+  *place =
+      (struct ibv_sge){.addr = move->local, .length = (uint32_t)move->length, .lkey = job->key};
   *request = (struct ibv_send_wr){
       .wr_id = (uintptr_t)job,
       .sg_list = place,
       .num_sge = 1,
       .opcode = write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ,
-      .send_flags = write && piece->length <= job->rail->inlined ? IBV_SEND_INLINE : 0,
-      .wr.rdma = {.remote_addr = binding->address + piece->remote, .rkey = binding->keys[rail]},
+      .send_flags = write && move->length <= job->rail->inlined ? IBV_SEND_INLINE : 0,
+      .wr.rdma = {.remote_addr = move->remote, .rkey = binding->keys[rail]},
   };
+}
+
+static void finish_last(const struct rdma_job *job, struct ibv_send_wr *last) {
+  last->send_flags |= IBV_SEND_SIGNALED;
+  if (!job->fencing)
+    return;
+  last->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  last->imm_data = htonl(((const struct rdma_binding *)job->work->binding)->number);
 }
 
 /* One doorbell for the work; with the lock, and room for it. 0 or a code. */
 static int ring(struct rdma_job *job) {
   struct rdma_rail *rail = job->rail;
-  const struct work *work = job->work;
   unsigned number = (unsigned)(rail - rail->endpoint->rails);
+  uint32_t count = count_requests(job);
+  uint64_t at = 0;
   struct batch batch;
   struct ibv_send_wr *bad;
-  for (uint32_t i = 0; i < work->count; i++) {
-    fill_request(job, &work->pieces[i], number, &batch.requests[i], &batch.places[i]);
+  for (uint32_t i = 0; i < count; i++) {
+    struct move move = move_of(job, i, at);
+    fill_request(job, &move, number, &batch.requests[i], &batch.places[i]);
+    at += move.length;
     if (i > 0)
       batch.requests[i - 1].next = &batch.requests[i];
-    if (i + 1 == work->count)
-      batch.requests[i].send_flags |= IBV_SEND_SIGNALED;
   }
+  finish_last(job, &batch.requests[count - 1]);
   int system = ibv_post_send(rail->queue, batch.requests, &bad);
   if (system)
     return error_set(HAUL_EPATH, system, rail->card->nic->name,
                      "its send queue refused a request|");
-  job->requests = work->count;
-  rail->room -= work->count;
+  job->requests = count;
+  rail->room -= count;
+  rail->posted_bytes += job->work->bytes;
   rail->posted_count++;
+  rail->unfenced += job->fencing;
   return 0;
 }
 
-/* With the lock: posts what waits and has room now; what fails goes to `ended`. */
-static void pump(struct rdma_rail *rail, struct list *ended) {
+static bool has_room(const struct rdma_rail *rail, const struct rdma_job *job) {
+  if (rail->posted_count == 0)
+    return !job->fencing || rail->unfenced < rail->receives;
+  return rail->posted_count < RDMA_JOBS && rail->room >= count_requests(job) &&
+         rail->posted_bytes + job->work->bytes <= RDMA_WINDOW &&
+         (!job->fencing || rail->unfenced < rail->receives);
+}
+
+/* With the lock: posts what waits and has room now. A rail that refuses a request is of no use. */
+static void pump(struct rdma_rail *rail) {
   while (!list_empty(&rail->waiting) && !rail->broken) {
     struct rdma_job *job = list_entry(rail->waiting.next, struct rdma_job, link);
-    if (rail->posted_count == RDMA_JOBS || rail->room < job->work->count)
+    if (!has_room(rail, job))
       return;
+    if (ring(job) != 0) {
+      rail->broken = true;
+      return;
+    }
     list_remove(&job->link);
     list_append(&rail->posted, &job->link);
-    int code = ring(job);
-    if (code) {
-      leave_rail(job);
-      retire(job, code, ended);
-    } else if (rail->posted_count == 1) {
+    if (rail->posted_count == 1)
       rail->moved_at = clock_now();
-    }
   }
 }
 
@@ -123,10 +173,22 @@ static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint) {
   return best;
 }
 
+/* What the NIC cannot take is this path's to refuse: another one copies. */
+static int prepare_local(struct rdma_job *job) {
+  struct memory *memory = &job->work->region->memory;
+  struct ibv_mr *mr;
+  if (job->staged)
+    return 0;
+  if (card_register(job->rail->card, memory, &job->entry, &mr) != 0)
+    return error_set(HAUL_ENOPATH, 0, NULL, "%s|", haul_error_last()->text);
+  job->key = mr->lkey;
+  return job->work->operation == HAUL_OP_WRITE ? memory_fence(memory, FENCE_BEFORE_READ) : 0;
+}
+
 /* NULL with the detail where it has none. */
 static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *work) {
+  const struct rdma_binding *binding = work->binding;
   struct rdma_job *job = alloc_zero(1, sizeof *job);
-  struct ibv_mr *mr;
   if (!job) {
     error_memory("rdma job");
     return NULL;
@@ -135,13 +197,21 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
   job->rail = choose_rail(endpoint);
   pthread_mutex_unlock(&endpoint->lock);
   job->work = work;
+  job->slot = -1;
+  job->staged = rdma_goes_staged(endpoint, &work->region->memory);
+  job->fencing = work->operation == HAUL_OP_WRITE && binding->fenced && !binding->staged;
   list_init(&job->link);
-  if (card_register(job->rail->card, &work->region->memory, &job->entry, &mr) != 0) {
-    alloc_free(job);
-    return NULL;
-  }
-  job->key = mr->lkey;
-  return job;
+  if (prepare_local(job) == 0)
+    return job;
+  alloc_free(job);
+  return NULL;
+}
+
+static void append_waiting(struct rdma_job *job) {
+  job->on_rail = true;
+  job->rail->bytes += job->work->bytes;
+  list_append(&job->rail->waiting, &job->link);
+  pump(job->rail);
 }
 
 /* With the lock: 0, or why the work cannot be posted. */
@@ -153,13 +223,15 @@ static int enqueue(struct rdma_endpoint *endpoint, struct rdma_job *job) {
     return error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
   binding->jobs++;
   job->work->state = job;
-  job->rail->bytes += job->work->bytes;
-  list_append(&job->rail->waiting, &job->link);
+  step_first(job);
+  if (job->step == STEP_MOVE)
+    append_waiting(job);
+  else
+    list_append(job->step == STEP_TAKE ? &endpoint->entering : &endpoint->stepping, &job->link);
   return 0;
 }
 
 void rdma_post(struct rdma_endpoint *endpoint, struct work *work) {
-  struct list ended = LIST_INIT(ended);
   struct rdma_job *job = make_job(endpoint, work);
   work->state = NULL;
   if (!job) {
@@ -167,14 +239,22 @@ void rdma_post(struct rdma_endpoint *endpoint, struct work *work) {
     return;
   }
   pthread_mutex_lock(&endpoint->lock);
-  job->code = enqueue(endpoint, job);
-  if (job->code)
-    list_append(&ended, &job->link);
-  else
-    pump(job->rail, &ended);
+  int code = enqueue(endpoint, job);
   pthread_mutex_unlock(&endpoint->lock);
-  end_jobs(&ended);
+  if (code) {
+    struct list ended = LIST_INIT(ended);
+    job->code = code;
+    list_append(&ended, &job->link);
+    jobs_end(&ended);
+  }
   loop_wake(endpoint->base.link->fabric->loop);
+}
+
+void job_move(struct rdma_job *job) {
+  struct rdma_endpoint *endpoint = job->rail->endpoint;
+  pthread_mutex_lock(&endpoint->lock);
+  append_waiting(job);
+  pthread_mutex_unlock(&endpoint->lock);
 }
 
 /* ---- Completions ---- */
@@ -186,12 +266,11 @@ static void take_up_to(struct rdma_rail *rail, struct rdma_job *last, int code,
   while (more && !list_empty(&rail->posted)) {
     struct rdma_job *job = list_entry(rail->posted.next, struct rdma_job, link);
     more = job != last;
-    leave_rail(job);
-    if (job->work->checksum && (more || code == 0)) {
-      job->off_rail = true;
-      list_append(&rail->endpoint->summing, &job->link);
+    if ((more || code == 0) && step_after_move(job)) {
+      leave_rail(job);
+      list_append(&rail->endpoint->stepping, &job->link);
     } else {
-      retire(job, more ? 0 : code, ended);
+      job_retire(job, more ? 0 : code, ended);
     }
   }
 }
@@ -200,17 +279,19 @@ static void take_up_to(struct rdma_rail *rail, struct rdma_job *last, int code,
  * and all after it are flushed. */
 static void take(struct rdma_rail *rail, const struct ibv_wc *completion, struct list *ended) {
   struct rdma_job *job = (struct rdma_job *)(uintptr_t)completion->wr_id;
-  rail->moved_at = clock_now();
-  if (completion->status == IBV_WC_SUCCESS) {
-    take_up_to(rail, job, 0, ended);
-    return;
-  }
   if (completion->status == IBV_WC_WR_FLUSH_ERR)
     return; /* its job ends with the rail */
-  int code = queue_error(rail, completion->status, completion->vendor_err);
-  if (code != HAUL_EPATH)
-    take_up_to(rail, job, code, ended);
-  rail->broken = true;
+  if (completion->status == IBV_WC_SUCCESS && job) {
+    rail->moved_at = clock_now();
+    take_up_to(rail, job, 0, ended);
+  } else if (completion->status == IBV_WC_SUCCESS && rail->fence_count < RDMA_JOBS) {
+    rail->fences[rail->fence_count++] = ntohl(completion->imm_data);
+  } else {
+    int code = queue_error(rail, completion->status, completion->vendor_err);
+    if (code != HAUL_EPATH && job)
+      take_up_to(rail, job, code, ended);
+    rail->broken = true;
+  }
 }
 
 static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
@@ -225,73 +306,21 @@ static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
   } while (count == 16);
   if (count < 0)
     rail->broken = true;
-  if (any)
-    pump(rail, ended);
+  pump(rail);
   return any;
 }
 
-/* With the lock. Nothing under way needs no event; what takes long is waited for asleep. */
+/* With the lock. What takes long is waited for asleep, and so is what only the peer begins. */
 static bool is_urgent(struct rdma_rail *rail) {
-  if (rail->posted_count == 0 || rail->broken)
+  if (rail->broken)
     return false;
-  if (clock_now() - rail->moved_at < RDMA_BUSY)
+  if (rail->posted_count > 0 && clock_now() - rail->moved_at < RDMA_BUSY)
     return true;
   if (!rail->armed) {
     rail->armed = ibv_req_notify_cq(rail->completions, 0) == 0;
     return true; /* once more: it may have come before */
   }
   return false;
-}
-
-/* ---- Checksums ---- */
-
-/* The next job that nobody was asked about yet. */
-static struct rdma_job *next_to_sum(struct rdma_endpoint *endpoint) {
-  struct rdma_job *found = NULL;
-  pthread_mutex_lock(&endpoint->lock);
-  list_each(item, &endpoint->summing) {
-    struct rdma_job *job = list_entry(item, struct rdma_job, link);
-    if (job->serial == 0 && !found)
-      found = job;
-  }
-  pthread_mutex_unlock(&endpoint->lock);
-  return found;
-}
-
-static void finish_sum(struct rdma_endpoint *endpoint, struct rdma_job *job, int code) {
-  struct list ended = LIST_INIT(ended);
-  pthread_mutex_lock(&endpoint->lock);
-  list_remove(&job->link);
-  retire(job, code, &ended);
-  pthread_mutex_unlock(&endpoint->lock);
-  end_jobs(&ended);
-}
-
-static void sum_all(struct rdma_endpoint *endpoint) {
-  for (struct rdma_job *job; (job = next_to_sum(endpoint));) {
-    int code = rdma_sum_ask(endpoint, job);
-    if (code)
-      finish_sum(endpoint, job, code);
-  }
-}
-
-void rdma_summed(struct rdma_endpoint *endpoint, uint32_t serial, int status) {
-  struct rdma_job *found = NULL;
-  pthread_mutex_lock(&endpoint->lock);
-  list_each(item, &endpoint->summing) {
-    struct rdma_job *job = list_entry(item, struct rdma_job, link);
-    if (job->serial == serial)
-      found = job;
-  }
-  pthread_mutex_unlock(&endpoint->lock);
-  if (!found)
-    return; /* it was canceled meanwhile */
-  if (status)
-    error_set(status, 0, NULL,
-              "the copy could not be shown to equal its source|was the source "
-              "changed meanwhile?");
-  if (status || --found->questions == 0)
-    finish_sum(endpoint, found, status);
 }
 
 bool rdma_poll(struct rdma_endpoint *endpoint) {
@@ -309,9 +338,11 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
     }
   }
   pthread_mutex_unlock(&endpoint->lock);
+  jobs_end(&ended);
+  rdma_fence_written(endpoint);
+  any |= steps_poll(endpoint, &urgent);
+  any |= landings_poll(endpoint, &urgent);
   endpoint->poller.urgent = urgent;
-  end_jobs(&ended);
-  sum_all(endpoint);
   if (breaks)
     rdma_break(endpoint, error.text);
   return any;
@@ -325,14 +356,14 @@ void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code) {
   struct list ended = LIST_INIT(ended);
   pthread_mutex_lock(&endpoint->lock);
   struct rdma_job *job = work->state;
-  if (job && job->requests == 0) { /* waiting, being summed, or stranded */
-    if (!job->off_rail)
-      leave_rail(job);
-    list_remove(&job->link);
-    retire(job, code, &ended);
-  }
+  bool mine = job && job->requests == 0;
   pthread_mutex_unlock(&endpoint->lock);
-  end_jobs(&ended);
+  if (!mine || step_cancel(job) != 0)
+    return;
+  pthread_mutex_lock(&endpoint->lock);
+  job_retire(job, code, &ended);
+  pthread_mutex_unlock(&endpoint->lock);
+  jobs_end(&ended);
 }
 
 /* With the lock. */
@@ -340,26 +371,33 @@ static void strand(struct list *jobs, struct list *stranded) {
   while (!list_empty(jobs)) {
     struct rdma_job *job = list_entry(jobs->next, struct rdma_job, link);
     leave_rail(job);
-    job->off_rail = true;
+    job->fencing = false;
     list_append(stranded, &job->link);
   }
+}
+
+static void strand_all(struct rdma_endpoint *endpoint) {
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    struct rdma_rail *rail = &endpoint->rails[i];
+    queue_break(rail);
+    strand(&rail->posted, &endpoint->stranded);
+    strand(&rail->waiting, &endpoint->stranded);
+  }
+  strand(&endpoint->stepping, &endpoint->stranded);
+  strand(&endpoint->entering, &endpoint->stranded);
 }
 
 void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
   pthread_mutex_lock(&endpoint->lock);
   bool first = !endpoint->broken;
   endpoint->broken = true;
-  for (unsigned i = 0; first && i < endpoint->rail_count; i++) {
-    struct rdma_rail *rail = &endpoint->rails[i];
-    queue_break(rail);
-    strand(&rail->posted, &endpoint->stranded);
-    strand(&rail->waiting, &endpoint->stranded);
-  }
   if (first)
-    list_splice(&endpoint->stranded, &endpoint->summing);
+    strand_all(endpoint);
   pthread_mutex_unlock(&endpoint->lock);
   if (!first)
     return;
+  list_each(item, &endpoint->stranded) step_cancel(list_entry(item, struct rdma_job, link));
+  landings_cancel(endpoint);
   endpoint_shut(&endpoint->base, "%s", reason);
   rdma_say(endpoint, &(struct rdma_record){.type = RDMA_BROKEN});
 }
@@ -368,11 +406,11 @@ void rdma_end_stranded(struct rdma_endpoint *endpoint, int code) {
   struct list ended = LIST_INIT(ended);
   pthread_mutex_lock(&endpoint->lock);
   while (!list_empty(&endpoint->stranded))
-    retire(list_entry(list_take(&endpoint->stranded), struct rdma_job, link), code, &ended);
+    job_retire(list_entry(endpoint->stranded.next, struct rdma_job, link), code, &ended);
   pthread_mutex_unlock(&endpoint->lock);
   if (code == HAUL_EPATH)
     error_set(code, 0, NULL, "%s|", endpoint->base.reason);
-  end_jobs(&ended);
+  jobs_end(&ended);
 }
 
 /* The peer is gone, or the node closes. The NIC lets go of everything first. */

@@ -38,7 +38,9 @@ static int open_completions(struct rdma_rail *rail) {
     return failed(rail, "completion channel", errno);
   int flags = fcntl(rail->events->fd, F_GETFL);
   fcntl(rail->events->fd, F_SETFL, flags | O_NONBLOCK);
-  rail->completions = verbs->create_cq(context, (int)rail->room + 1, NULL, rail->events, 0);
+  /* Every request ends in it when the queue pair fails, asked for or not. */
+  rail->completions =
+      verbs->create_cq(context, (int)(rail->room + rail->end.receives), NULL, rail->events, 0);
   return rail->completions ? 0 : failed(rail, "completion queue", errno);
 }
 
@@ -48,7 +50,7 @@ static int open_queue(struct rdma_rail *rail, uint32_t inlined) {
       .recv_cq = rail->completions,
       .qp_type = IBV_QPT_RC,
       .cap = {.max_send_wr = rail->room,
-              .max_recv_wr = 1,
+              .max_recv_wr = rail->end.receives,
               .max_send_sge = 1,
               .max_recv_sge = 1,
               .max_inline_data = inlined},
@@ -90,9 +92,10 @@ static void describe(struct rdma_rail *rail) {
 int queue_open(struct rdma_rail *rail) {
   list_init(&rail->posted);
   list_init(&rail->waiting);
-  int most = rail->card->nic->limits.qp_wr < rail->card->nic->limits.cqe
-                 ? rail->card->nic->limits.qp_wr
-                 : rail->card->nic->limits.cqe - 1;
+  const struct nic_limits *limits = &rail->card->nic->limits;
+  rail->end.receives = (uint8_t)(limits->qp_wr < (int)RDMA_JOBS ? limits->qp_wr : (int)RDMA_JOBS);
+  int most = limits->cqe - rail->end.receives < limits->qp_wr ? limits->cqe - rail->end.receives
+                                                              : limits->qp_wr;
   if (most < (int)WORK_PIECES_MAX)
     return error_set(HAUL_ENOTSUP, 0, rail->card->nic->name,
                      "its queues hold %d requests, fewer than a slice's %u|", most,
@@ -108,8 +111,19 @@ int queue_open(struct rdma_rail *rail) {
     return failed(rail, "queue pair", system);
   code = to_init(rail);
   if (code == 0)
+    code = queue_receive(rail, rail->end.receives);
+  if (code == 0)
     describe(rail);
   return code;
+}
+
+/* They bring no bytes, only their number: writes with immediate. */
+int queue_receive(struct rdma_rail *rail, unsigned count) {
+  struct ibv_recv_wr request = {.wr_id = 0}, *bad;
+  int system = 0;
+  for (unsigned i = 0; i < count && system == 0; i++)
+    system = ibv_post_recv(rail->queue, &request, &bad);
+  return system ? failed(rail, "receive queue", system) : 0;
 }
 
 /* ---- Connecting ---- */
@@ -158,6 +172,7 @@ static int to_send(struct rdma_rail *rail, const struct rdma_end *peer) {
 }
 
 int queue_connect(struct rdma_rail *rail, const struct rdma_end *peer) {
+  rail->receives = peer->receives;
   if (peer->ethernet != rail->end.ethernet)
     return error_set(HAUL_ENOPATH, 0, rail->card->nic->name,
                      "one side has InfiniBand and the other Ethernet|");

@@ -68,7 +68,9 @@ static int create(struct link *link, struct endpoint **out) {
   list_init(&endpoint->bindings);
   list_init(&endpoint->attachments);
   list_init(&endpoint->stranded);
-  list_init(&endpoint->summing);
+  list_init(&endpoint->entering);
+  list_init(&endpoint->stepping);
+  list_init(&endpoint->landings);
   pthread_mutex_init(&endpoint->lock, NULL);
   *out = &endpoint->base;
   if (!endpoint->node)
@@ -136,6 +138,7 @@ static void forked(struct endpoint *base) {
 
 static void destroy(struct endpoint *base) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
+  rdma_stages_release(endpoint);
   pthread_mutex_destroy(&endpoint->lock);
   alloc_free(endpoint);
 }
@@ -169,28 +172,62 @@ static void unbind(struct endpoint *base, void *bound) {
 
 /* ---- Estimates and works ---- */
 
-static void estimate(struct endpoint *base, const struct remote_key *key, void *binding,
+/* A bit of endpoint->cannot. */
+static uint64_t kind_bit(const struct memory *memory) {
+  bool foreign = memory->wrapped || memory->imported || !memory->shareable;
+  return (uint64_t)1 << (memory->place.kind % 32 * 2 + foreign);
+}
+
+bool rdma_goes_staged(const struct rdma_endpoint *endpoint, const struct memory *memory) {
+  return !memory->view && atomic_load(&endpoint->cannot) & kind_bit(memory);
+}
+
+/* Tries it, and keeps what it learns: a route is made once for a kind of memory. The registrations
+ * stay in the caches, where the first work finds them. */
+static bool takes(struct rdma_endpoint *endpoint, const struct memory *memory) {
+  struct registration *entry;
+  struct ibv_mr *mr;
+  if (memory->view)
+    return true;
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    struct rdma_card *card = endpoint->rails[i].card;
+    if (card_register(card, memory, &entry, &mr) != 0) {
+      atomic_fetch_or(&endpoint->cannot, kind_bit(memory));
+      return false;
+    }
+    regcache_put(card->cache, entry);
+  }
+  return true;
+}
+
+static void estimate(struct endpoint *base, const struct remote_key *key, void *bound,
                      const struct memory *local, enum haul_operation operation,
                      struct estimate *estimate) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
+  const struct rdma_binding *binding = bound;
   unsigned rails = endpoint->rail_count;
   double bytes_per_ns = 0;
   (void)key;
-  (void)binding;
   (void)operation;
-  *estimate = (struct estimate){.open = local->view != NULL, .zero_copy = true, .rails = rails};
+  bool here = !takes(endpoint, local), there = binding->staged;
+  *estimate = (struct estimate){.open = !here || memory_stages(local),
+                                .zero_copy = !here && !there,
+                                .rails = rails,
+                                .copies_dma = 1u + here + there};
   if (!estimate->open) {
-    snprintf(estimate->reason, sizeof estimate->reason, "device memory is not registered yet");
+    snprintf(estimate->reason, sizeof estimate->reason, "%s", haul_error_last()->text);
     return;
   }
   for (unsigned i = 0; i < rails; i++)
     bytes_per_ns += endpoint->rails[i].card->port.bytes_per_ns;
-  estimate->copies_dma = 1;
-  /* A starting value: what NICs of 2020 on show (perftest's ib_write_lat), twice. */
-  estimate->latency_ns = 3000;
+  /* A starting value: what NICs of 2020 on show (perftest's ib_write_lat), twice; and for each side
+   * that is staged a copy by a device's engine, with two messages for the peer's. */
+  estimate->latency_ns = 3000 + (here ? 20000 : 0) + (there ? 60000 : 0);
   estimate->ns_per_byte = bytes_per_ns > 0 ? 1 / bytes_per_ns : 1;
-  snprintf(estimate->detail, sizeof estimate->detail, "%s, %u rail%s", endpoint->rails[0].end.nic,
-           rails, rails == 1 ? "" : "s");
+  snprintf(estimate->detail, sizeof estimate->detail, "%.24s, %u rail%s%s%s%s",
+           endpoint->rails[0].end.nic, rails, rails == 1 ? "" : "s",
+           here || there ? ", staged" : "", here ? " here" : "",
+           there ? here ? " and there" : " there" : "");
 }
 
 static void forget(struct fabric *fabric, const struct memory *memory) {

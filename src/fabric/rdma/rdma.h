@@ -7,14 +7,15 @@
  *   frame.c    what the two ends say on their channel
  *   channel.c  saying it: set-up, attaching, withdrawing
  *   queue.c    one rail: a queue pair and its completion queue
- *   memory.c   what is registered, at which NIC
- *   sum.c      end-to-end checksums
+ *   memory.c   what is registered, at which NIC, through what
  *   post.c     works to work requests, windows, completions
+ *   step.c     what a work needs before and after the NIC's part
+ *   land.c     the owner's part of that
  *   rdma.c     the table
  *
- * Locks: the channel, the bindings and the attachments are the loop's. `lock` of the endpoint
- * guards rails, jobs and what is posted; it is taken after the loop's, and nothing but the
- * regcache's after it. */
+ * Locks: the channel, the bindings and the attachments are the loop's, and so is a job while it is
+ * in `stepping`. `lock` of the endpoint guards the lists of jobs, rails, stages and slots; it is
+ * taken after the loop's, and nothing but the regcache's after it. */
 #ifndef HAUL_FABRIC_RDMA_H
 #define HAUL_FABRIC_RDMA_H
 
@@ -29,9 +30,13 @@
 #include "fabric/transport.h"
 
 #define RDMA_DEPTH  512u  /* work requests a send queue; at least one work's */
-#define RDMA_JOBS   128u  /* works posted a rail */
+#define RDMA_JOBS   128u  /* works posted a rail, and writes with immediate a receive queue takes */
 #define RDMA_INLINE 220u  /* bytes that go with the request itself, where the NIC takes as many */
 #define RDMA_BUSY   50000 /* ns without a completion after which it is waited for asleep */
+/* Bytes posted a rail. What is posted cannot be taken back, so this bounds how long a cancel takes;
+ * a line of 400 Gb/s and 100 us has 5 MB under way. */
+#define RDMA_WINDOW ((uint64_t)8 << 20)
+#define RDMA_STAGES 8u /* works at a time through buffers of this host, and as many at the peer */
 
 _Static_assert(RDMA_DEPTH >= WORK_PIECES_MAX, "a work must fit an empty send queue");
 
@@ -65,25 +70,63 @@ struct rdma_rail {
   /* With the endpoint's lock. */
   uint32_t room; /* work requests that the send queue has room for */
   uint32_t posted_count;
-  uint64_t bytes;      /* under way */
-  struct list posted;  /* jobs, in the order of their posts: completions come in it */
-  struct list waiting; /* jobs without room */
-  int64_t moved_at;    /* the latest completion */
-  bool armed;          /* an event will come */
+  uint32_t unfenced;     /* writes with immediate, posted and not answered */
+  uint64_t bytes;        /* of jobs that are to go over it or are on it */
+  uint64_t posted_bytes; /* of those that the NIC has */
+  struct list posted;    /* jobs, in the order of their posts: completions come in it */
+  struct list waiting;   /* jobs without room */
+  int64_t moved_at;      /* the latest completion */
+  bool armed;            /* an event will come */
   bool broken;
+  uint32_t receives;          /* that the peer's queue has */
+  uint32_t fences[RDMA_JOBS]; /* numbers of attachments that were written to: to be fenced */
+  uint32_t fence_count;
+};
+
+/* What a work goes through, in this order; most skip all but one. */
+enum rdma_step {
+  STEP_TAKE,  /* a stage here and a slot of the peer's loan */
+  STEP_FILL,  /* write: the device copies into the stage */
+  STEP_LIFT,  /* read: the owner copies into the slot, or fences its device */
+  STEP_MOVE,  /* the NIC's */
+  STEP_LAND,  /* write: the owner copies out of the slot, or fences its device */
+  STEP_DRAIN, /* read: the device copies out of the stage, or is fenced */
+  STEP_SUM,   /* both ends compare */
+  STEP_OVER
+};
+
+struct rdma_stage {
+  struct haul_region *region;
+  bool busy;
+};
+
+/* Of the peer's loan. */
+struct rdma_slot {
+  bool busy;
+  uint32_t serial, questions; /* what has to be answered before it is free: its job was canceled */
 };
 
 /* A work on its way. */
 struct rdma_job {
-  struct list link; /* the rail's posted or waiting, or a list of those that have ended */
+  struct list link; /* one of the endpoint's lists or its rail's, or a list of those that ended */
   struct work *work;
   struct rdma_rail *rail;
-  struct registration *entry; /* of the local memory */
+  struct registration *entry; /* of what the NIC reaches here: the local memory, or the stage */
   uint32_t key;
-  uint32_t requests;          /* posted; 0 while it waits */
-  bool off_rail;              /* in endpoint->stranded or summing */
-  uint32_t serial, questions; /* while it is summed; the loop's lock */
-  int code;                   /* as it ended */
+  enum rdma_step step;
+  bool begun;           /* the step has */
+  bool staged;          /* it needs a stage */
+  uint32_t requests;    /* posted; 0 while it waits */
+  bool on_rail;         /* counted in rail->bytes */
+  bool fencing, fenced; /* a write with immediate; the owner's answer came */
+  struct rdma_stage *stage;
+  int slot;                   /* -1: none */
+  uint32_t serial, questions; /* what was asked, and how many answers are missing */
+  int answer;                 /* the first that was no 0 */
+  struct copy copy;           /* into or out of the stage */
+  uint32_t piece;             /* that is copied */
+  uint64_t copied;
+  int code; /* as it ended */
 };
 
 /* What the endpoint knows of one remote region. */
@@ -92,9 +135,12 @@ struct rdma_binding {
   struct rdma_endpoint *endpoint;
   uint64_t handle, address;
   uint32_t keys[RDMA_RAILS_MAX];
-  uint32_t jobs; /* under way; the endpoint's lock */
-  bool revoked;  /* the endpoint's lock */
-  bool quiet;    /* the peer was told; the loop's lock */
+  bool staged;     /* address and keys are the loan's */
+  bool fenced;     /* the owner has to fence its device */
+  uint32_t number; /* for immediates */
+  uint32_t jobs;   /* under way; the endpoint's lock */
+  bool revoked;    /* the endpoint's lock */
+  bool quiet;      /* the peer was told; the loop's lock */
 };
 
 /* A region of ours that the peer's NIC may reach. */
@@ -103,7 +149,16 @@ struct rdma_attachment {
   uint64_t handle;
   unsigned uses; /* ATTACHs without a DETACH or QUIET */
   bool revoked;
+  unsigned rights;
+  uint32_t number;            /* for immediates */
+  bool staged;                /* reached through the loan */
   struct haul_region *region; /* a reference: its memory stays registered */
+  struct ibv_mr *registrations[RDMA_RAILS_MAX];
+};
+
+/* Host memory of ours that the peer's NIC may reach, for regions that it may not. */
+struct rdma_loan {
+  struct haul_region *region; /* NULL: it was not needed yet */
   struct ibv_mr *registrations[RDMA_RAILS_MAX];
 };
 
@@ -122,9 +177,17 @@ struct rdma_endpoint {
   struct rdma_rail rails[RDMA_RAILS_MAX];
   struct poller poller;
   pthread_mutex_t lock;
-  struct list summing;  /* jobs whose bytes are being compared; lock */
+  struct list entering; /* jobs at STEP_TAKE, in turn; lock */
+  struct list stepping; /* jobs at other steps than the NIC's; lock */
   struct list stranded; /* jobs of broken rails that end once the peer is silent; lock */
   bool broken;          /* lock */
+  struct rdma_stage stages[RDMA_STAGES]; /* lock */
+  struct rdma_slot slots[RDMA_STAGES];   /* of the peer's loan; lock */
+  unsigned slot_count;                   /* lock */
+  struct rdma_loan loan;
+  struct list landings;    /* struct rdma_landing: what the peer asked for */
+  uint32_t next_number;    /* of an attachment */
+  _Atomic uint64_t cannot; /* kinds of local memory that no NIC takes: staged */
 };
 
 extern const struct transport rdma_transport;
@@ -135,6 +198,8 @@ static inline struct rdma_node *rdma_node_of(const struct link *link) {
 
 /* queue.c: 0 or a code with the detail. */
 int queue_open(struct rdma_rail *rail);
+/* So many more writes with immediate may come. */
+int queue_receive(struct rdma_rail *rail, unsigned count);
 int queue_connect(struct rdma_rail *rail, const struct rdma_end *peer);
 /* Destroys the queue pair: it reaches nothing any more, and nothing reaches it. */
 void queue_break(struct rdma_rail *rail);
@@ -154,6 +219,8 @@ void cards_forget(struct rdma_node *node, const struct memory *memory);
 /* For this node's own use. */
 int card_register(struct rdma_card *card, const struct memory *memory, struct registration **entry,
                   struct ibv_mr **mr);
+/* Whether the device copies to and from memory of this host. */
+bool memory_stages(const struct memory *memory);
 
 /* channel.c; with the loop's lock */
 int rdma_channel_start(struct rdma_endpoint *endpoint, int descriptor);
@@ -167,16 +234,13 @@ int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, ha
 void rdma_detach(struct rdma_endpoint *endpoint, struct rdma_binding *binding);
 void rdma_revoke(struct rdma_endpoint *endpoint, uint64_t handle);
 bool rdma_touches(struct rdma_endpoint *endpoint, uint64_t handle);
-
 struct rdma_attachment *rdma_find_attachment(struct rdma_endpoint *endpoint, uint64_t handle);
 
-/* sum.c; with the loop's lock. 0 or a code: then there is no answer to come. */
-int rdma_sum_ask(struct rdma_endpoint *endpoint, struct rdma_job *job);
-void rdma_on_sum(struct rdma_endpoint *endpoint, const struct rdma_record *question);
+/* rdma.c */
+/* Whether this local memory goes through stages: no NIC takes its kind. */
+bool rdma_goes_staged(const struct rdma_endpoint *endpoint, const struct memory *memory);
 
 /* post.c */
-/* An answer to a question of rdma_sum_ask. */
-void rdma_summed(struct rdma_endpoint *endpoint, uint32_t serial, int status);
 void rdma_post(struct rdma_endpoint *endpoint, struct work *work);
 void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code);
 bool rdma_poll(struct rdma_endpoint *endpoint); /* completions; true when there were any */
@@ -184,5 +248,34 @@ bool rdma_poll(struct rdma_endpoint *endpoint); /* completions; true when there 
 void rdma_break(struct rdma_endpoint *endpoint, const char *reason);
 void rdma_end_stranded(struct rdma_endpoint *endpoint, int code);
 void rdma_drain(struct rdma_endpoint *endpoint, int code);
+/* With the endpoint's lock: the job has ended, and its work's `done` is called by jobs_end, which
+ * takes no lock. */
+void job_retire(struct rdma_job *job, int code, struct list *ended);
+void jobs_end(struct list *jobs);
+/* Hands the job, which is in no list, to its rail. */
+void job_move(struct rdma_job *job);
+
+/* step.c; with the loop's lock */
+/* The first step that the job needs. */
+void step_first(struct rdma_job *job);
+/* Its NIC's part is done: whether more is to come. With the endpoint's lock. */
+bool step_after_move(struct rdma_job *job);
+bool steps_poll(struct rdma_endpoint *endpoint, bool *urgent);
+/* Ends what the job does in this step: 0, or HAUL_EBUSY where the peer's answer has to come. */
+int step_cancel(struct rdma_job *job);
+void rdma_on_done(struct rdma_endpoint *endpoint, const struct rdma_record *answer);
+int rdma_on_fenced(struct rdma_endpoint *endpoint, const struct rdma_record *answer);
+void rdma_stages_release(struct rdma_endpoint *endpoint);
+
+/* land.c; with the loop's lock */
+int rdma_on_question(struct rdma_endpoint *endpoint, const struct rdma_record *question);
+bool landings_poll(struct rdma_endpoint *endpoint, bool *urgent);
+void landings_cancel(struct rdma_endpoint *endpoint);
+bool landings_touch(const struct rdma_endpoint *endpoint, uint64_t handle);
+/* Fences what writes with immediate brought, and says so. */
+void rdma_fence_written(struct rdma_endpoint *endpoint);
+/* 0, or why there is no memory to lend. */
+int loan_open(struct rdma_endpoint *endpoint);
+void loan_close(struct rdma_endpoint *endpoint);
 
 #endif

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT
+ * The owner's part of a work: copying between a region that no NIC reaches and the loan, fencing a
+ * device, comparing sums. A NIC computes no sum that a program could see, so the asker sums its own
+ * bytes and the owner says whether its own are the same, yes or no: whoever may only write learns
+ * nothing else of what is there. */
+#include <arpa/inet.h>
+#include <xxhash.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "fabric/rdma/rdma.h"
+#include "memory/copy.h"
+
+/* An honest peer asks for no more at a time: a slot's work has at most WORK_PIECES_MAX pieces. */
+#define LANDINGS_MAX (RDMA_STAGES * (WORK_PIECES_MAX / RDMA_SPANS))
+
+struct rdma_landing {
+  struct list link; /* endpoint->landings */
+  struct rdma_record question;
+  struct haul_region *region; /* a reference */
+  struct copy copy;           /* of the span; .to is NULL when there is none */
+  unsigned span;
+  uint64_t at; /* in the loan */
+};
+
+static void answer(struct rdma_endpoint *endpoint, const struct rdma_record *question, int status) {
+  rdma_say(endpoint, &(struct rdma_record){.type = RDMA_DONE,
+                                           .request = question->request,
+                                           .handle = question->handle,
+                                           .status = status});
+}
+
+/* ---- The loan ---- */
+
+int loan_open(struct rdma_endpoint *endpoint) {
+  struct rdma_loan *loan = &endpoint->loan;
+  if (loan->region)
+    return 0;
+  int code = heap_alloc(endpoint->base.link->fabric->heap, (struct haul_place){HAUL_HOST, 0},
+                        RDMA_STAGES * WORK_BYTES_MAX, HAUL_REGION_PRIVATE, &loan->region);
+  for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
+    code = card_export(endpoint->rails[i].card, &loan->region->memory, HAUL_READ | HAUL_WRITE,
+                       &loan->registrations[i]);
+  if (code)
+    loan_close(endpoint);
+  return code;
+}
+
+void loan_close(struct rdma_endpoint *endpoint) {
+  struct rdma_loan *loan = &endpoint->loan;
+  for (unsigned i = 0; i < RDMA_RAILS_MAX; i++)
+    if (loan->registrations[i])
+      card_unexport(endpoint->rails[i].card, loan->registrations[i]);
+  if (loan->region)
+    region_put(loan->region);
+  *loan = (struct rdma_loan){.region = NULL};
+}
+
+/* ---- What is asked ---- */
+
+/* 0, or why the peer may not: everything is foreign. `loan`: the bytes lie there too. */
+static int check_spans(struct rdma_endpoint *endpoint, const struct rdma_record *question,
+                       const struct memory *memory, bool loan) {
+  uint64_t bytes = 0, room = RDMA_STAGES * (uint64_t)WORK_BYTES_MAX;
+  for (size_t i = 0; i < question->span_count; i++) {
+    const struct rdma_span *span = &question->spans[i];
+    if (span->length > memory->length || span->offset > memory->length - span->length)
+      return HAUL_ERANGE;
+    bytes += span->length;
+  }
+  if (bytes > WORK_BYTES_MAX) /* the loop does nothing else while it sums */
+    return HAUL_ELIMIT;
+  if (loan && (!endpoint->loan.region || question->at > room || bytes > room - question->at))
+    return HAUL_ERANGE;
+  return 0;
+}
+
+static int compare(struct rdma_endpoint *endpoint, const struct rdma_record *question,
+                   struct memory *memory) {
+  uint64_t sums[RDMA_SPANS];
+  int code = check_spans(endpoint, question, memory, false);
+  for (size_t i = 0; i < question->span_count && code == 0; i++)
+    code = memory_checksum(memory, question->spans[i].offset, question->spans[i].length, &sums[i]);
+  if (code)
+    return code;
+  return XXH3_64bits(sums, question->span_count * sizeof sums[0]) == question->sum ? 0
+                                                                                   : HAUL_ECHECKSUM;
+}
+
+/* ---- Copies between the loan and a region ---- */
+
+static void on_wake(void *user) {
+  loop_wake(user);
+}
+
+static int copy_span(struct rdma_endpoint *endpoint, struct rdma_landing *landing) {
+  const struct rdma_span *span = &landing->question.spans[landing->span];
+  struct memory *device = &landing->region->memory, *loan = &endpoint->loan.region->memory;
+  bool lands = landing->question.type == RDMA_LAND;
+  landing->copy = (struct copy){.to = lands ? device : loan,
+                                .from = lands ? loan : device,
+                                .to_offset = lands ? span->offset : landing->at,
+                                .from_offset = lands ? landing->at : span->offset,
+                                .length = span->length,
+                                .wake = on_wake,
+                                .user = endpoint->base.link->fabric->loop};
+  int code = device->provider->copy_start(&landing->copy);
+  if (code)
+    landing->copy.to = NULL;
+  return code;
+}
+
+/* 1: under way, 0: done, else a code. */
+static int advance(struct rdma_endpoint *endpoint, struct rdma_landing *landing) {
+  const struct provider *engine = landing->region->memory.provider;
+  for (;;) {
+    int status = landing->copy.to ? engine->copy_poll(&landing->copy) : 0;
+    if (status)
+      return status;
+    if (landing->copy.to)
+      landing->at += landing->question.spans[landing->span++].length;
+    landing->copy.to = NULL;
+    if (landing->span == landing->question.span_count)
+      return 0;
+    status = copy_span(endpoint, landing);
+    if (status)
+      return status;
+  }
+}
+
+static void finish(struct rdma_landing *landing) {
+  list_remove(&landing->link);
+  if (landing->copy.to)
+    landing->region->memory.provider->copy_cancel(&landing->copy);
+  region_put(landing->region);
+  alloc_free(landing);
+}
+
+bool landings_poll(struct rdma_endpoint *endpoint, bool *urgent) {
+  bool any = false;
+  list_each_safe(item, &endpoint->landings) {
+    struct rdma_landing *landing = list_entry(item, struct rdma_landing, link);
+    int status = advance(endpoint, landing);
+    if (status > 0) {
+      *urgent |= !landing->region->memory.provider->wakes;
+      continue;
+    }
+    any = true;
+    answer(endpoint, &landing->question, status);
+    finish(landing);
+  }
+  return any;
+}
+
+void landings_cancel(struct rdma_endpoint *endpoint) {
+  while (!list_empty(&endpoint->landings))
+    finish(list_entry(endpoint->landings.next, struct rdma_landing, link));
+}
+
+bool landings_touch(const struct rdma_endpoint *endpoint, uint64_t handle) {
+  list_each(item,
+            &endpoint->landings) if (list_entry(item, struct rdma_landing, link)->question.handle ==
+                                     handle) return true;
+  return false;
+}
+
+static int land(struct rdma_endpoint *endpoint, const struct rdma_record *question,
+                const struct rdma_attachment *attachment) {
+  unsigned right = question->type == RDMA_LAND ? HAUL_WRITE : HAUL_READ;
+  unsigned count = 0;
+  list_each(item, &endpoint->landings) count++;
+  if (count >= LANDINGS_MAX)
+    return HAUL_EPROTO;
+  int code = !attachment->staged || !(attachment->rights & right)
+                 ? HAUL_EACCESS
+                 : check_spans(endpoint, question, &attachment->region->memory, true);
+  struct rdma_landing *landing = code ? NULL : alloc_zero(1, sizeof *landing);
+  if (!landing) {
+    answer(endpoint, question, code ? code : HAUL_ENOMEM);
+    return 0;
+  }
+  landing->question = *question;
+  landing->at = question->at;
+  landing->region = attachment->region;
+  region_retain(landing->region);
+  list_append(&endpoint->landings, &landing->link);
+  loop_wake(endpoint->base.link->fabric->loop);
+  return 0;
+}
+
+int rdma_on_question(struct rdma_endpoint *endpoint, const struct rdma_record *question) {
+  struct rdma_attachment *attachment = rdma_find_attachment(endpoint, question->handle);
+  int status = HAUL_ESTALE;
+  if (!attachment || attachment->revoked)
+    attachment = NULL;
+  else if (question->type == RDMA_SUM)
+    status = compare(endpoint, question, &attachment->region->memory);
+  else if (question->type == RDMA_FENCE)
+    status = memory_fence(&attachment->region->memory, FENCE_BEFORE_READ);
+  else
+    return land(endpoint, question, attachment);
+  answer(endpoint, question, status);
+  return 0;
+}
+
+/* ---- Writes with immediate ---- */
+
+/* An immediate is ordered behind the bytes of its write on their way to the device: seeing it in
+ * the completion queue is what makes a fence of the device worth something. A record on the channel
+ * would not do: it comes another way and may be here first. Nor would a read after the write: it
+ * shows that the bytes have left the NIC, not that the device's own caches know of them. */
+static int fence(struct rdma_endpoint *endpoint, uint32_t number) {
+  list_each(item, &endpoint->attachments) {
+    struct rdma_attachment *attachment = list_entry(item, struct rdma_attachment, link);
+    if (attachment->number == number)
+      return memory_fence(&attachment->region->memory, FENCE_AFTER_WRITE);
+  }
+  return HAUL_ESTALE;
+}
+
+static bool take_fence(struct rdma_endpoint *endpoint, struct rdma_rail *rail, uint32_t *number) {
+  pthread_mutex_lock(&endpoint->lock);
+  bool any = rail->fence_count > 0 && rail->queue;
+  if (any) {
+    *number = rail->fences[0];
+    rail->fence_count--;
+    for (uint32_t i = 0; i < rail->fence_count; i++)
+      rail->fences[i] = rail->fences[i + 1];
+    queue_receive(rail, 1); /* before the answer, which allows another write */
+  }
+  pthread_mutex_unlock(&endpoint->lock);
+  return any;
+}
+
+void rdma_fence_written(struct rdma_endpoint *endpoint) {
+  uint32_t number;
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    while (take_fence(endpoint, &endpoint->rails[i], &number))
+      rdma_say(endpoint, &(struct rdma_record){.type = RDMA_FENCED,
+                                               .request = number,
+                                               .rails = (uint8_t)i,
+                                               .status = fence(endpoint, number)});
+}

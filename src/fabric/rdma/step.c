@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: MIT
+ * What a work needs before and after the NIC's part: its way through a stage of this host, a slot
+ * of the peer's loan, the owner's fence, a checksum. Each step is three functions; a job goes
+ * through those that it needs, in the order of enum rdma_step, in the loop alone. */
+#include <errno.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "core/error.h"
+#include "fabric/rdma/rdma.h"
+#include "memory/copy.h"
+
+static bool is_write(const struct rdma_job *job) {
+  return job->work->operation == HAUL_OP_WRITE;
+}
+
+static const struct rdma_binding *binding_of(const struct rdma_job *job) {
+  return job->work->binding;
+}
+
+/* ---- Stages and slots ---- */
+
+static int prepare_stage(struct rdma_endpoint *endpoint, struct rdma_stage *stage) {
+  const struct haul_place host = {HAUL_HOST, 0};
+  return stage->region ? 0
+                       : heap_alloc(endpoint->base.link->fabric->heap, host, WORK_BYTES_MAX,
+                                    HAUL_REGION_PRIVATE, &stage->region);
+}
+
+/* With the endpoint's lock: all that the job needs, or nothing. */
+static bool take_both(struct rdma_endpoint *endpoint, struct rdma_job *job) {
+  struct rdma_stage *stage = NULL;
+  int slot = -1;
+  for (unsigned i = 0; i < RDMA_STAGES; i++) {
+    if (job->staged && !stage && !endpoint->stages[i].busy)
+      stage = &endpoint->stages[i];
+    if (binding_of(job)->staged && slot < 0 && i < endpoint->slot_count && !endpoint->slots[i].busy)
+      slot = (int)i;
+  }
+  if ((job->staged && !stage) || (binding_of(job)->staged && slot < 0))
+    return false;
+  job->stage = stage;
+  job->slot = slot;
+  if (stage)
+    stage->busy = true;
+  if (slot >= 0)
+    endpoint->slots[slot] = (struct rdma_slot){.busy = true};
+  return true;
+}
+
+static int take(struct rdma_job *job) {
+  struct rdma_endpoint *endpoint = job->rail->endpoint;
+  struct ibv_mr *mr;
+  pthread_mutex_lock(&endpoint->lock);
+  bool took = take_both(endpoint, job);
+  pthread_mutex_unlock(&endpoint->lock);
+  if (!took)
+    return 1;
+  if (!job->stage)
+    return 0;
+  int code = prepare_stage(endpoint, job->stage);
+  if (code == 0)
+    code = card_register(job->rail->card, &job->stage->region->memory, &job->entry, &mr);
+  if (code == 0)
+    job->key = mr->lkey;
+  return code;
+}
+
+void rdma_stages_release(struct rdma_endpoint *endpoint) {
+  for (unsigned i = 0; i < RDMA_STAGES; i++) {
+    if (endpoint->stages[i].region)
+      region_put(endpoint->stages[i].region);
+    endpoint->stages[i].region = NULL;
+  }
+}
+
+static bool needs_take(const struct rdma_job *job) {
+  return job->staged || binding_of(job)->staged;
+}
+
+/* ---- The device's copies ---- */
+
+static bool needs_fill(const struct rdma_job *job) {
+  return job->staged && is_write(job);
+}
+
+static bool needs_drain(const struct rdma_job *job) {
+  return !is_write(job) && !job->work->region->memory.view;
+}
+
+static void on_wake(void *user) {
+  loop_wake(user);
+}
+
+static int copy_piece(struct rdma_job *job) {
+  struct memory *device = &job->work->region->memory, *stage = &job->stage->region->memory;
+  const struct haul_piece *piece = &job->work->pieces[job->piece];
+  bool out = is_write(job);
+  job->copy = (struct copy){.to = out ? stage : device,
+                            .from = out ? device : stage,
+                            .to_offset = out ? job->copied : piece->local,
+                            .from_offset = out ? piece->local : job->copied,
+                            .length = piece->length,
+                            .wake = on_wake,
+                            .user = job->rail->endpoint->base.link->fabric->loop};
+  int code = device->provider->copy_start(&job->copy);
+  if (code)
+    job->copy.to = NULL; /* there is nothing to cancel */
+  return code;
+}
+
+/* 1: under way, 0: all pieces are copied, else a code. */
+static int look_at_copy(struct rdma_job *job) {
+  const struct provider *engine = job->work->region->memory.provider;
+  for (;;) {
+    int status = engine->copy_poll(&job->copy);
+    if (status > 0)
+      return 1;
+    if (status < 0)
+      return error_set(status, 0, engine->name, "the device's copy failed|");
+    job->copied += job->work->pieces[job->piece++].length;
+    job->copy.to = NULL;
+    if (job->piece == job->work->count)
+      return 0;
+    status = copy_piece(job);
+    if (status)
+      return status;
+  }
+}
+
+static int begin_copy(struct rdma_job *job) {
+  job->piece = 0;
+  job->copied = 0;
+  int code = copy_piece(job);
+  return code ? code : look_at_copy(job);
+}
+
+/* What the NIC itself wrote into the device's memory. */
+static int begin_drain(struct rdma_job *job) {
+  return job->stage ? begin_copy(job) : memory_fence(&job->work->region->memory, FENCE_AFTER_WRITE);
+}
+
+/* ---- Questions to the owner ---- */
+
+/* One sum for all pieces of a record, made of theirs. */
+static int sum_pieces(struct rdma_job *job, uint32_t from, uint32_t count, uint64_t *sum) {
+  uint64_t sums[RDMA_SPANS];
+  for (uint32_t i = 0; i < count; i++) {
+    const struct haul_piece *piece = &job->work->pieces[from + i];
+    int code = memory_checksum(&job->work->region->memory, piece->local, piece->length, &sums[i]);
+    if (code)
+      return code;
+  }
+  *sum = XXH3_64bits(sums, count * sizeof sums[0]);
+  return 0;
+}
+
+/* As many pieces as a record holds. */
+static int ask_for(struct rdma_job *job, unsigned type, uint32_t from, uint64_t *at) {
+  struct rdma_record question = {
+      .type = (uint16_t)type, .request = job->serial, .handle = binding_of(job)->handle, .at = *at};
+  uint32_t left = job->work->count - from;
+  uint32_t count = left < RDMA_SPANS ? left : RDMA_SPANS;
+  for (uint32_t i = 0; i < count; i++) {
+    const struct haul_piece *piece = &job->work->pieces[from + i];
+    question.spans[i] = (struct rdma_span){piece->remote, (uint32_t)piece->length};
+    *at += piece->length;
+  }
+  question.span_count = (uint8_t)count;
+  int code = type == RDMA_SUM ? sum_pieces(job, from, count, &question.sum) : 0;
+  if (code == 0)
+    rdma_say(job->rail->endpoint, &question);
+  return code;
+}
+
+static int ask(struct rdma_job *job, unsigned type) {
+  uint64_t at = job->slot < 0 ? 0 : (uint64_t)job->slot * WORK_BYTES_MAX;
+  uint32_t count = job->work->count;
+  job->serial = ++job->rail->endpoint->next_request;
+  job->answer = 0;
+  job->questions = type == RDMA_FENCE ? 1 : (count + RDMA_SPANS - 1) / RDMA_SPANS;
+  if (type == RDMA_FENCE)
+    rdma_say(job->rail->endpoint, &(struct rdma_record){.type = RDMA_FENCE,
+                                                        .request = job->serial,
+                                                        .handle = binding_of(job)->handle});
+  for (uint32_t from = 0; type != RDMA_FENCE && from < count; from += RDMA_SPANS) {
+    int code = ask_for(job, type, from, &at);
+    if (code)
+      return code;
+  }
+  return 1;
+}
+
+static int look_for_answers(struct rdma_job *job) {
+  if (job->questions > 0)
+    return 1;
+  if (job->answer == HAUL_ECHECKSUM)
+    return error_set(HAUL_ECHECKSUM, 0, NULL,
+                     "the copy could not be shown to equal its source|was the source changed "
+                     "meanwhile?");
+  if (job->answer == HAUL_ESTALE)
+    return error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+  return job->answer
+             ? error_set(job->answer, 0, NULL, "the peer could not do its part of the copy|")
+             : 0;
+}
+
+static bool needs_lift(const struct rdma_job *job) {
+  return !is_write(job) && (job->slot >= 0 || binding_of(job)->fenced);
+}
+
+static int begin_lift(struct rdma_job *job) {
+  return ask(job, job->slot >= 0 ? RDMA_LIFT : RDMA_FENCE);
+}
+
+static bool needs_land(const struct rdma_job *job) {
+  return is_write(job) && (job->slot >= 0 || job->fencing);
+}
+
+static int look_for_fence(struct rdma_job *job) {
+  if (!job->fenced)
+    return 1;
+  return job->answer
+             ? error_set(job->answer, 0, NULL, "the peer could not fence its device's memory|")
+             : 0;
+}
+
+static int begin_land(struct rdma_job *job) {
+  return job->slot >= 0 ? ask(job, RDMA_LAND) : look_for_fence(job);
+}
+
+static int look_at_land(struct rdma_job *job) {
+  return job->slot >= 0 ? look_for_answers(job) : look_for_fence(job);
+}
+
+static bool needs_sum(const struct rdma_job *job) {
+  return job->work->checksum;
+}
+
+static int begin_sum(struct rdma_job *job) {
+  return ask(job, RDMA_SUM);
+}
+
+/* ---- From step to step ---- */
+
+static const struct {
+  bool (*needed)(const struct rdma_job *job);
+  /* 0: done, 1: under way (of `begin` of the first one: not begun), or a code. */
+  int (*begin)(struct rdma_job *job);
+  int (*look)(struct rdma_job *job);
+} steps[STEP_OVER] = {
+    [STEP_TAKE] = {needs_take, take, take},
+    [STEP_FILL] = {needs_fill, begin_copy, look_at_copy},
+    [STEP_LIFT] = {needs_lift, begin_lift, look_for_answers},
+    [STEP_LAND] = {needs_land, begin_land, look_at_land},
+    [STEP_DRAIN] = {needs_drain, begin_drain, look_at_copy},
+    [STEP_SUM] = {needs_sum, begin_sum, look_for_answers},
+};
+
+static void skip(struct rdma_job *job) {
+  while (job->step != STEP_MOVE && job->step != STEP_OVER && !steps[job->step].needed(job))
+    job->step++;
+}
+
+void step_first(struct rdma_job *job) {
+  job->step = STEP_TAKE;
+  skip(job);
+}
+
+bool step_after_move(struct rdma_job *job) {
+  job->step = STEP_MOVE + 1;
+  skip(job);
+  return job->step != STEP_OVER;
+}
+
+/* 1: it waits; 0: it is over, or the NIC's turn; else a code. */
+static int advance(struct rdma_job *job) {
+  while (job->step != STEP_MOVE && job->step != STEP_OVER) {
+    int status = job->begun ? steps[job->step].look(job) : steps[job->step].begin(job);
+    job->begun = true;
+    if (status)
+      return status;
+    job->begun = false;
+    job->step++;
+    skip(job);
+  }
+  return 0;
+}
+
+/* Takes the job, which is in no list, to where it goes next. */
+static void place(struct rdma_job *job, int status, struct list *waiting, struct list *ended) {
+  struct rdma_endpoint *endpoint = job->rail->endpoint;
+  if (status > 0) {
+    list_append(waiting, &job->link);
+  } else if (status == 0 && job->step == STEP_MOVE) {
+    job_move(job);
+  } else {
+    pthread_mutex_lock(&endpoint->lock);
+    job_retire(job, status, ended);
+    pthread_mutex_unlock(&endpoint->lock);
+    jobs_end(ended); /* now: the thread's error detail is this job's */
+  }
+}
+
+static struct rdma_job *next_of(struct rdma_endpoint *endpoint, struct list *jobs) {
+  pthread_mutex_lock(&endpoint->lock);
+  struct list *item = list_take(jobs);
+  pthread_mutex_unlock(&endpoint->lock);
+  return item ? list_entry(item, struct rdma_job, link) : NULL;
+}
+
+/* Puts the list back in front of what came meanwhile. */
+static void put_back(struct rdma_endpoint *endpoint, struct list *waiting, struct list *jobs) {
+  pthread_mutex_lock(&endpoint->lock);
+  list_splice(waiting, jobs);
+  list_splice(jobs, waiting);
+  pthread_mutex_unlock(&endpoint->lock);
+}
+
+/* In turn: who finds no stage or slot holds up those behind. */
+static bool enter_some(struct rdma_endpoint *endpoint) {
+  struct list first = LIST_INIT(first), next = LIST_INIT(next), ended = LIST_INIT(ended);
+  struct rdma_job *job;
+  bool any = false;
+  while (list_empty(&first) && (job = next_of(endpoint, &endpoint->entering))) {
+    int status = advance(job);
+    any |= status <= 0 || job->step != STEP_TAKE;
+    place(job, status, job->step == STEP_TAKE ? &first : &next, &ended);
+  }
+  put_back(endpoint, &first, &endpoint->entering);
+  pthread_mutex_lock(&endpoint->lock);
+  list_splice(&endpoint->stepping, &next);
+  pthread_mutex_unlock(&endpoint->lock);
+  return any;
+}
+
+static bool step_some(struct rdma_endpoint *endpoint, bool *urgent) {
+  struct list waiting = LIST_INIT(waiting), ended = LIST_INIT(ended);
+  struct rdma_job *job;
+  bool any = false;
+  while ((job = next_of(endpoint, &endpoint->stepping))) {
+    enum rdma_step before = job->step;
+    int status = advance(job);
+    any |= status <= 0 || job->step != before;
+    *urgent |= status > 0 && job->copy.to && !job->work->region->memory.provider->wakes;
+    place(job, status, &waiting, &ended);
+  }
+  put_back(endpoint, &waiting, &endpoint->stepping);
+  return any;
+}
+
+bool steps_poll(struct rdma_endpoint *endpoint, bool *urgent) {
+  bool any = step_some(endpoint, urgent);
+  return enter_some(endpoint) || any;
+}
+
+/* ---- Answers ---- */
+
+static struct rdma_job *find_asker(struct rdma_endpoint *endpoint, uint32_t serial) {
+  struct rdma_job *found = NULL;
+  list_each(item, &endpoint->stepping) {
+    struct rdma_job *job = list_entry(item, struct rdma_job, link);
+    if (job->serial == serial && job->questions > 0)
+      found = job;
+  }
+  return found;
+}
+
+static void free_slot(struct rdma_endpoint *endpoint, uint32_t serial) {
+  for (unsigned i = 0; i < RDMA_STAGES; i++) {
+    struct rdma_slot *slot = &endpoint->slots[i];
+    if (slot->serial == serial && slot->questions > 0 && --slot->questions == 0)
+      slot->busy = false;
+  }
+}
+
+void rdma_on_done(struct rdma_endpoint *endpoint, const struct rdma_record *answer) {
+  pthread_mutex_lock(&endpoint->lock);
+  struct rdma_job *job = find_asker(endpoint, answer->request);
+  if (job) {
+    job->questions--;
+    if (job->answer == 0)
+      job->answer = answer->status;
+  } else {
+    free_slot(endpoint, answer->request); /* its job was canceled meanwhile */
+  }
+  pthread_mutex_unlock(&endpoint->lock);
+}
+
+/* The first write with immediate of that rail that is not answered yet: the peer answers in their
+ * order, and may do so before this side's completion is seen. */
+static struct rdma_job *first_unfenced(struct list *jobs, const struct rdma_rail *rail) {
+  list_each(item, jobs) {
+    struct rdma_job *job = list_entry(item, struct rdma_job, link);
+    if (job->rail == rail && job->fencing && !job->fenced)
+      return job;
+  }
+  return NULL;
+}
+
+int rdma_on_fenced(struct rdma_endpoint *endpoint, const struct rdma_record *answer) {
+  if (answer->rails >= endpoint->rail_count)
+    return HAUL_EPROTO;
+  struct rdma_rail *rail = &endpoint->rails[answer->rails];
+  pthread_mutex_lock(&endpoint->lock);
+  struct rdma_job *job = first_unfenced(&endpoint->stepping, rail);
+  if (!job)
+    job = first_unfenced(&rail->posted, rail);
+  if (job) {
+    job->fenced = true;
+    job->answer = answer->status;
+    rail->unfenced--;
+  }
+  int code = job || endpoint->broken ? 0 : HAUL_EPROTO;
+  pthread_mutex_unlock(&endpoint->lock);
+  return code;
+}
+
+/* ---- Early ends ---- */
+
+int step_cancel(struct rdma_job *job) {
+  struct rdma_endpoint *endpoint = job->rail->endpoint;
+  if (job->fencing && !job->fenced)
+    return HAUL_EBUSY;
+  if (job->copy.to)
+    job->work->region->memory.provider->copy_cancel(&job->copy);
+  job->copy.to = NULL;
+  if (job->slot >= 0 && job->questions > 0) {
+    struct rdma_slot *slot = &endpoint->slots[job->slot];
+    slot->serial = job->serial;
+    slot->questions = job->questions;
+    job->slot = -1;
+  }
+  return 0;
+}
