@@ -189,6 +189,7 @@ struct transport {
    */
   int (*bind)(struct endpoint *endpoint, const struct remote_key *key, haul_deadline until,
               void **binding);
+  /* No work uses it any more. From any thread, with or without the lock. */
   void (*unbind)(struct endpoint *endpoint, void *binding);
 
   /* Fills everything. The endpoint is open. It may register `local` to see whether a device's

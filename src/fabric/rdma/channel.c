@@ -232,13 +232,12 @@ static int take_answer(struct attach_request *request, const struct rdma_record 
   binding->fenced = answer->flags & RDMA_FENCED_WRITES;
   binding->number = answer->number;
   memcpy(binding->keys, answer->keys, sizeof binding->keys);
-  list_append(&endpoint->bindings, &binding->link);
-  if (!binding->staged)
-    return 0;
-  if (answer->slots == 0)
+  if (binding->staged && answer->slots == 0)
     return HAUL_EPROTO;
   pthread_mutex_lock(&endpoint->lock);
-  endpoint->slot_count = answer->slots < RDMA_STAGES ? answer->slots : RDMA_STAGES;
+  if (binding->staged)
+    endpoint->slot_count = answer->slots < RDMA_STAGES ? answer->slots : RDMA_STAGES;
+  list_append(&endpoint->bindings, &binding->link);
   pthread_mutex_unlock(&endpoint->lock);
   return 0;
 }
@@ -274,21 +273,34 @@ static int on_revoked(struct rdma_endpoint *endpoint, uint64_t handle) {
     binding->revoked |= binding->handle == handle;
   }
   pthread_mutex_unlock(&endpoint->lock);
-  rdma_tell_quiet(endpoint);
+  atomic_store(&endpoint->tend, true);
+  rdma_tend_bindings(endpoint);
   return 0;
 }
 
-void rdma_tell_quiet(struct rdma_endpoint *endpoint) {
-  list_each(item, &endpoint->bindings) {
+/* With the endpoint's lock: what the peer is to be told of the binding now, or 0. */
+static unsigned news_of(const struct rdma_binding *binding) {
+  if (binding->quiet || binding->jobs > 0)
+    return 0;
+  return binding->revoked ? RDMA_QUIET : binding->released ? RDMA_DETACH : 0;
+}
+
+void rdma_tend_bindings(struct rdma_endpoint *endpoint) {
+  if (!atomic_exchange(&endpoint->tend, false))
+    return;
+  pthread_mutex_lock(&endpoint->lock);
+  list_each_safe(item, &endpoint->bindings) {
     struct rdma_binding *binding = list_entry(item, struct rdma_binding, link);
-    pthread_mutex_lock(&endpoint->lock);
-    bool tell = binding->revoked && binding->jobs == 0 && !binding->quiet;
-    pthread_mutex_unlock(&endpoint->lock);
-    if (!tell)
-      continue;
-    binding->quiet = true;
-    rdma_say(endpoint, &(struct rdma_record){.type = RDMA_QUIET, .handle = binding->handle});
+    unsigned news = news_of(binding);
+    if (news)
+      rdma_say(endpoint, &(struct rdma_record){.type = (uint16_t)news, .handle = binding->handle});
+    binding->quiet |= news != 0;
+    if (binding->released) {
+      list_remove(&binding->link);
+      alloc_free(binding);
+    }
   }
+  pthread_mutex_unlock(&endpoint->lock);
 }
 
 static bool is_done(void *user) {
@@ -322,15 +334,6 @@ int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, ha
   if (!request.done)
     return error_set(HAUL_ETIMEDOUT, 0, NULL, "the peer did not answer a request for its memory|");
   return request.code ? error_restore(&request.error) : 0;
-}
-
-void rdma_detach(struct rdma_endpoint *endpoint, struct rdma_binding *binding) {
-  struct loop *loop = endpoint->base.link->fabric->loop;
-  loop_lock(loop);
-  list_remove(&binding->link);
-  if (!binding->quiet)
-    rdma_say(endpoint, &(struct rdma_record){.type = RDMA_DETACH, .handle = binding->handle});
-  loop_unlock(loop);
 }
 
 /* ---- Reading ---- */

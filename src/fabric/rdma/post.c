@@ -34,7 +34,8 @@ void job_retire(struct rdma_job *job, int code, struct list *ended) {
     job->stage->busy = false;
   if (job->slot >= 0)
     endpoint->slots[job->slot].busy = false;
-  binding->jobs--;
+  if (--binding->jobs == 0 && binding->revoked)
+    atomic_store(&endpoint->tend, true);
   job->work->state = NULL;
   job->code = code;
   list_append(ended, &job->link);

@@ -14,8 +14,7 @@
 static bool poll_endpoint(struct poller *poller) {
   struct rdma_endpoint *endpoint = list_entry(poller, struct rdma_endpoint, poller);
   bool any = rdma_poll(endpoint);
-  if (any)
-    rdma_tell_quiet(endpoint);
+  rdma_tend_bindings(endpoint);
   return any;
 }
 
@@ -139,6 +138,8 @@ static void forked(struct endpoint *base) {
 static void destroy(struct endpoint *base) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   rdma_stages_release(endpoint);
+  for (struct list *item; (item = list_take(&endpoint->bindings));)
+    alloc_free(list_entry(item, struct rdma_binding, link));
   pthread_mutex_destroy(&endpoint->lock);
   alloc_free(endpoint);
 }
@@ -163,11 +164,18 @@ static int bind_remote(struct endpoint *base, const struct remote_key *key, haul
   return 0;
 }
 
+/* Possibly with the loop's lock, or in a thread that has nothing to do with it: the loop does it.
+ */
 static void unbind(struct endpoint *base, void *bound) {
+  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   struct rdma_binding *binding = bound;
-  if (binding)
-    rdma_detach((struct rdma_endpoint *)base, binding);
-  alloc_free(binding);
+  if (!binding)
+    return;
+  pthread_mutex_lock(&endpoint->lock);
+  binding->released = true;
+  pthread_mutex_unlock(&endpoint->lock);
+  atomic_store(&endpoint->tend, true);
+  loop_wake(base->link->fabric->loop);
 }
 
 /* ---- Estimates and works ---- */

@@ -13,9 +13,9 @@
  *   land.c     the owner's part of that
  *   rdma.c     the table
  *
- * Locks: the channel, the bindings and the attachments are the loop's, and so is a job while it is
- * in `stepping`. `lock` of the endpoint guards the lists of jobs, rails, stages and slots; it is
- * taken after the loop's, and nothing but the regcache's after it. */
+ * Locks: the channel, the landings and the attachments are the loop's, and so is a job while it is
+ * in `stepping`. `lock` of the endpoint guards the lists of jobs and bindings, rails, stages and
+ * slots; it is taken after the loop's, and nothing but the regcache's after it. */
 #ifndef HAUL_FABRIC_RDMA_H
 #define HAUL_FABRIC_RDMA_H
 
@@ -129,7 +129,7 @@ struct rdma_job {
   int code; /* as it ended */
 };
 
-/* What the endpoint knows of one remote region. */
+/* What the endpoint knows of one remote region. What changes is the endpoint's lock's. */
 struct rdma_binding {
   struct list link; /* endpoint->bindings */
   struct rdma_endpoint *endpoint;
@@ -138,9 +138,10 @@ struct rdma_binding {
   bool staged;     /* address and keys are the loan's */
   bool fenced;     /* the owner has to fence its device */
   uint32_t number; /* for immediates */
-  uint32_t jobs;   /* under way; the endpoint's lock */
-  bool revoked;    /* the endpoint's lock */
-  bool quiet;      /* the peer was told; the loop's lock */
+  uint32_t jobs;   /* under way */
+  bool revoked;    /* by the owner */
+  bool quiet;      /* the owner was told that nothing here touches it */
+  bool released;   /* nobody uses it any more */
 };
 
 /* A region of ours that the peer's NIC may reach. */
@@ -171,7 +172,9 @@ struct rdma_endpoint {
   size_t inbox_length;
   uint32_t next_request;
   struct list requests; /* struct attach_request */
-  struct list bindings, attachments;
+  struct list attachments;
+  struct list bindings; /* lock */
+  _Atomic bool tend;    /* one of them has news */
   bool heard, ready_sent, ready_heard;
   unsigned rail_count;
   struct rdma_rail rails[RDMA_RAILS_MAX];
@@ -226,12 +229,12 @@ bool memory_stages(const struct memory *memory);
 int rdma_channel_start(struct rdma_endpoint *endpoint, int descriptor);
 void rdma_channel_stop(struct rdma_endpoint *endpoint, int code);
 void rdma_say(struct rdma_endpoint *endpoint, const struct rdma_record *record);
-/* Tells the peer of withdrawn regions that nothing here touches any more. */
-void rdma_tell_quiet(struct rdma_endpoint *endpoint);
+/* Tells the peer of withdrawn regions that nothing here touches any more, and of those that nobody
+ * here uses any more. */
+void rdma_tend_bindings(struct rdma_endpoint *endpoint);
 /* Without the lock; blocks until `until`. */
 int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
                 struct rdma_binding *binding);
-void rdma_detach(struct rdma_endpoint *endpoint, struct rdma_binding *binding);
 void rdma_revoke(struct rdma_endpoint *endpoint, uint64_t handle);
 bool rdma_touches(struct rdma_endpoint *endpoint, uint64_t handle);
 struct rdma_attachment *rdma_find_attachment(struct rdma_endpoint *endpoint, uint64_t handle);
