@@ -80,143 +80,6 @@ static int on_ready(struct rdma_endpoint *endpoint) {
   return 0;
 }
 
-/* ---- The owner's side ---- */
-
-struct rdma_attachment *rdma_find_attachment(struct rdma_endpoint *endpoint, uint64_t handle) {
-  list_each(item, &endpoint->attachments) {
-    struct rdma_attachment *attachment = list_entry(item, struct rdma_attachment, link);
-    if (attachment->handle == handle)
-      return attachment;
-  }
-  return NULL;
-}
-
-static void end_attachment(struct rdma_endpoint *endpoint, struct rdma_attachment *attachment) {
-  list_remove(&attachment->link);
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    card_unexport(endpoint->rails[i].card, attachment->registrations[i]);
-  region_put(attachment->region);
-  alloc_free(attachment);
-}
-
-static int register_region(struct rdma_endpoint *endpoint, struct rdma_attachment *attachment) {
-  int code = 0;
-  for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
-    code = card_export(endpoint->rails[i].card, &attachment->region->memory, attachment->rights,
-                       &attachment->registrations[i]);
-  return code;
-}
-
-/* What no NIC takes goes through the loan, where the device copies to and from this host's memory.
- */
-static int lend_instead(struct rdma_endpoint *endpoint, struct rdma_attachment *attachment,
-                        int code) {
-  const struct memory *memory = &attachment->region->memory;
-  if (memory->view || !memory_stages(memory))
-    return code;
-  for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    card_unexport(endpoint->rails[i].card, attachment->registrations[i]);
-    attachment->registrations[i] = NULL;
-  }
-  attachment->staged = true;
-  return loan_open(endpoint);
-}
-
-static int new_attachment(struct rdma_endpoint *endpoint, const struct export_view *view,
-                          struct rdma_attachment **out) {
-  struct rdma_attachment *attachment = alloc_zero(1, sizeof *attachment);
-  if (!attachment)
-    return error_memory("rdma attachment");
-  attachment->handle = view->handle;
-  attachment->rights = view->rights;
-  attachment->number = ++endpoint->next_number;
-  attachment->region = view->region;
-  region_retain(view->region);
-  list_append(&endpoint->attachments, &attachment->link);
-  int code = register_region(endpoint, attachment);
-  if (code)
-    code = lend_instead(endpoint, attachment, code);
-  if (code)
-    end_attachment(endpoint, attachment);
-  *out = attachment;
-  return code;
-}
-
-static void refuse(struct rdma_record *answer, int code, const char *reason) {
-  answer->status = code;
-  snprintf(answer->reason, sizeof answer->reason, "%.127s", reason);
-}
-
-/* Where the peer's NIC finds the region's bytes. */
-static void describe(const struct rdma_endpoint *endpoint, const struct rdma_attachment *attachment,
-                     struct rdma_record *answer) {
-  const struct memory *memory = &attachment->region->memory;
-  const struct memory *reached = attachment->staged ? &endpoint->loan.region->memory : memory;
-  answer->address = (uintptr_t)reached->address;
-  answer->length = memory->length;
-  answer->rails = (uint8_t)endpoint->rail_count;
-  answer->number = attachment->number;
-  answer->flags = (uint8_t)((attachment->staged ? RDMA_STAGED : 0) |
-                            (memory->provider->fence ? RDMA_FENCED_WRITES : 0));
-  answer->slots = attachment->staged ? RDMA_STAGES : 0;
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    answer->keys[i] = attachment->staged ? endpoint->loan.registrations[i]->rkey
-                                         : attachment->registrations[i]->rkey;
-}
-
-static void attach_found(struct rdma_endpoint *endpoint, const struct export_view *view,
-                         struct rdma_record *answer) {
-  struct rdma_attachment *attachment = rdma_find_attachment(endpoint, view->handle);
-  if (view->region->memory.imported) {
-    refuse(answer, HAUL_ENOTSUP, "it is an import there; connect to the node that owns the memory");
-    return;
-  }
-  if (!attachment && new_attachment(endpoint, view, &attachment) != 0) {
-    refuse(answer, haul_error_last()->code, haul_error_last()->text);
-    return;
-  }
-  attachment->uses++;
-  describe(endpoint, attachment, answer);
-}
-
-static int on_attach(struct rdma_endpoint *endpoint, const struct rdma_record *question) {
-  struct rdma_record answer = {
-      .type = RDMA_ATTACHED, .request = question->request, .handle = question->handle};
-  struct export_view view;
-  if (!endpoint->ready_sent)
-    return HAUL_EPROTO;
-  if (exports_find(endpoint->base.link->fabric->exports, question->handle, &view) == 0) {
-    attach_found(endpoint, &view, &answer);
-    region_put(view.region);
-  } else {
-    refuse(&answer, HAUL_ESTALE, "the region is not published any more");
-  }
-  rdma_say(endpoint, &answer);
-  return 0;
-}
-
-/* DETACH or QUIET, one for each ATTACH: the peer's requests on it have ended. */
-static int on_let_go(struct rdma_endpoint *endpoint, uint64_t handle) {
-  struct rdma_attachment *attachment = rdma_find_attachment(endpoint, handle);
-  if (!attachment)
-    return HAUL_EPROTO;
-  if (--attachment->uses == 0)
-    end_attachment(endpoint, attachment);
-  return 0;
-}
-
-void rdma_revoke(struct rdma_endpoint *endpoint, uint64_t handle) {
-  struct rdma_attachment *attachment = rdma_find_attachment(endpoint, handle);
-  if (!attachment || attachment->revoked)
-    return;
-  attachment->revoked = true;
-  rdma_say(endpoint, &(struct rdma_record){.type = RDMA_REVOKED, .handle = handle});
-}
-
-bool rdma_touches(struct rdma_endpoint *endpoint, uint64_t handle) {
-  return rdma_find_attachment(endpoint, handle) || landings_touch(endpoint, handle);
-}
-
 /* ---- The asking side ---- */
 
 static int take_answer(struct attach_request *request, const struct rdma_record *answer) {
@@ -356,12 +219,12 @@ static int on_record(struct rdma_endpoint *endpoint) {
   case RDMA_READY:
     return on_ready(endpoint);
   case RDMA_ATTACH:
-    return on_attach(endpoint, &record);
+    return rdma_on_attach(endpoint, &record);
   case RDMA_ATTACHED:
     return on_attached(endpoint, &record);
   case RDMA_DETACH:
   case RDMA_QUIET:
-    return on_let_go(endpoint, record.handle);
+    return rdma_on_let_go(endpoint, record.handle);
   case RDMA_REVOKED:
     return on_revoked(endpoint, record.handle);
   case RDMA_SUM:
@@ -382,11 +245,15 @@ static int on_record(struct rdma_endpoint *endpoint) {
   }
 }
 
-/* What this side lacks closes this path alone; nonsense is the peer's fault. */
+/* What this side lacks closes this path alone; nonsense is the peer's fault. Without the channel
+ * nobody says when the peer's NIC has seen the last of what was on its way, and a write that is
+ * sent again elsewhere might be overtaken by itself: then the peer has to go. */
 static void break_channel(struct rdma_endpoint *endpoint, int code) {
   struct link *link = endpoint->base.link;
   if (code == HAUL_EPROTO)
     link->fail(link, HAUL_EPROTO, "nonsense on the rdma channel");
+  else if (rdma_is_writing(endpoint))
+    link->fail(link, HAUL_EPEER, "the rdma channel to it ended while writes were under way");
   else if (code != HAUL_EPATH)
     endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
   rdma_channel_stop(endpoint, HAUL_EPATH);
@@ -453,8 +320,6 @@ void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
     error_save(&request->error);
     request->done = true;
   }
-  while (!list_empty(&endpoint->attachments))
-    end_attachment(endpoint, list_entry(endpoint->attachments.next, struct rdma_attachment, link));
-  loan_close(endpoint);
+  rdma_end_attachments(endpoint);
   loop_news(loop);
 }

@@ -32,22 +32,18 @@ static void answer(struct rdma_endpoint *endpoint, const struct rdma_record *que
 
 /* ---- The loan ---- */
 
-int loan_open(struct rdma_endpoint *endpoint) {
-  struct rdma_loan *loan = &endpoint->loan;
-  if (loan->region)
-    return 0;
+int loan_open(struct rdma_endpoint *endpoint, struct rdma_loan *loan) {
   int code = heap_alloc(endpoint->base.link->fabric->heap, (struct haul_place){HAUL_HOST, 0},
                         RDMA_STAGES * WORK_BYTES_MAX, HAUL_REGION_PRIVATE, &loan->region);
   for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
     code = card_export(endpoint->rails[i].card, &loan->region->memory, HAUL_READ | HAUL_WRITE,
                        &loan->registrations[i]);
   if (code)
-    loan_close(endpoint);
+    loan_close(endpoint, loan);
   return code;
 }
 
-void loan_close(struct rdma_endpoint *endpoint) {
-  struct rdma_loan *loan = &endpoint->loan;
+void loan_close(struct rdma_endpoint *endpoint, struct rdma_loan *loan) {
   for (unsigned i = 0; i < RDMA_RAILS_MAX; i++)
     if (loan->registrations[i])
       card_unexport(endpoint->rails[i].card, loan->registrations[i]);

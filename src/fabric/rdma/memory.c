@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "fabric/rdma/checks.h"
 #include "fabric/rdma/rdma.h"
+#include "memory/pages.h"
 
 /* What stays registered after its last use. Pinned memory is bounded by RLIMIT_MEMLOCK as well. */
 #define KEPT_BYTES   ((uint64_t)64 << 30)
@@ -36,8 +37,16 @@ static int refused(const struct rdma_card *card, int system) {
                    strerror(system));
 }
 
+/* Address space that was reserved without memory behind it would be filled while it is pinned. */
+static bool is_vast(uint64_t length) {
+  return length / page_size() > (uint64_t)sysconf(_SC_PHYS_PAGES);
+}
+
 static int pin(const struct rdma_card *card, uint64_t address, uint64_t length, unsigned access,
                struct ibv_mr **mr) {
+  if (is_vast(length))
+    return error_set(HAUL_ELIMIT, 0, card->nic->name,
+                     "the memory cannot be pinned: it is larger than this host's|publish a part");
   *mr = card->nic->verbs->reg_mr_iova2(card->nic->pd, (void *)(uintptr_t)address, length, address,
                                        access | IBV_ACCESS_RELAXED_ORDERING);
   return *mr ? 0 : refused(card, errno);
@@ -103,23 +112,26 @@ static const struct regcache_ops registrar = {add, drop};
 
 /* ---- Cards ---- */
 
+static int open_card(struct rdma_node *node, const struct nic_rail *rail) {
+  const struct regcache_limits limits = {KEPT_BYTES, KEPT_ENTRIES, MERGE};
+  struct rdma_card *card = &node->cards[node->count];
+  *card = (struct rdma_card){.node = node, .nic = rail->nic, .port = rail->port};
+  int code = regcache_open(&registrar, card, &limits, &card->cache);
+  node->count += code == 0;
+  return code;
+}
+
 static int open_cards(struct rdma_node *node) {
   struct nic_rail rails[RDMA_RAILS_MAX];
   size_t count = RDMA_RAILS_MAX;
-  const struct regcache_limits limits = {KEPT_BYTES, KEPT_ENTRIES, MERGE};
   struct nics *nics;
   int code = nics_open(&nics);
   if (code)
     return code;
-  code = nics_rank(nics, NULL, rails, &count);
-  for (size_t i = 0; i < count && i < RDMA_RAILS_MAX && code == 0; i++) {
-    struct rdma_card *card = &node->cards[i];
-    card->nic = rails[i].nic;
-    card->port = rails[i].port;
-    code = regcache_open(&registrar, card, &limits, &card->cache);
-    node->count += code == 0;
-  }
   node->nics = nics;
+  code = nics_rank(nics, NULL, rails, &count);
+  for (size_t i = 0; i < count && i < RDMA_RAILS_MAX && code == 0; i++)
+    code = open_card(node, &rails[i]);
   if (code)
     cards_close(node);
   return code;
@@ -138,6 +150,40 @@ void cards_close(struct rdma_node *node) {
   node->count = 0;
   nics_put(node->nics);
   node->nics = NULL;
+}
+
+static bool is_nearer(struct nic_distance a, struct nic_distance b) {
+  return a.shared != b.shared ? a.shared > b.shared : a.numa < b.numa;
+}
+
+static unsigned find_near(struct rdma_node *node, struct haul_place place) {
+  const struct provider *provider = provider_of(place.kind);
+  struct haul_device device = {.place = place, .numa = -1};
+  struct nic_distance best = {0};
+  unsigned near = 0;
+  if (provider && provider->describe)
+    provider->describe(place.device, &device);
+  for (unsigned i = 0; i < node->count; i++) {
+    struct nic_distance distance = nic_distance(node->cards[i].nic, &device);
+    if (near == 0 || is_nearer(distance, best)) {
+      best = distance;
+      near = 0;
+    }
+    if (!is_nearer(best, distance))
+      near |= 1u << i;
+  }
+  return near;
+}
+
+unsigned cards_near(struct rdma_node *node, struct haul_place place) {
+  _Atomic uint8_t *kept = &node->near[place.kind % 32][place.device % 16];
+  bool keeps = place.kind < 32 && place.device < 16;
+  unsigned near = keeps ? atomic_load_explicit(kept, memory_order_relaxed) : 0;
+  if (near == 0)
+    near = find_near(node, place);
+  if (keeps)
+    atomic_store_explicit(kept, (uint8_t)near, memory_order_relaxed);
+  return near;
 }
 
 /* ---- Memory ---- */

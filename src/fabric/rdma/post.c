@@ -165,11 +165,14 @@ static void pump(struct rdma_rail *rail) {
   }
 }
 
-/* The rail with the least under way. */
-static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint) {
-  struct rdma_rail *best = &endpoint->rails[0];
-  for (unsigned i = 1; i < endpoint->rail_count; i++)
-    if (endpoint->rails[i].bytes < best->bytes)
+/* Of the rails nearest to the local memory the one with the least under way. */
+static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint, unsigned near) {
+  struct rdma_rail *best = NULL;
+  unsigned all = (1u << endpoint->rail_count) - 1;
+  if ((near & all) == 0)
+    near = all;
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    if (near & 1u << i && (!best || endpoint->rails[i].bytes < best->bytes))
       best = &endpoint->rails[i];
   return best;
 }
@@ -194,8 +197,9 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
     error_memory("rdma job");
     return NULL;
   }
+  unsigned near = cards_near(endpoint->node, work->region->memory.place);
   pthread_mutex_lock(&endpoint->lock);
-  job->rail = choose_rail(endpoint);
+  job->rail = choose_rail(endpoint, near);
   pthread_mutex_unlock(&endpoint->lock);
   job->work = work;
   job->slot = -1;
@@ -350,6 +354,21 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
 }
 
 /* ---- Early ends ---- */
+
+static bool has_write(const struct list *jobs) {
+  list_each(item, jobs) if (list_entry(item, struct rdma_job, link)->work->operation ==
+                            HAUL_OP_WRITE) return true;
+  return false;
+}
+
+bool rdma_is_writing(struct rdma_endpoint *endpoint) {
+  pthread_mutex_lock(&endpoint->lock);
+  bool writing = has_write(&endpoint->stepping) || has_write(&endpoint->stranded);
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    writing |= has_write(&endpoint->rails[i].posted);
+  pthread_mutex_unlock(&endpoint->lock);
+  return writing;
+}
 
 /* What the NIC has cannot be taken back: it ends by itself, within the retries' time, or when the
  * peer is dropped. */

@@ -66,6 +66,7 @@ static int create(struct link *link, struct endpoint **out) {
   list_init(&endpoint->requests);
   list_init(&endpoint->bindings);
   list_init(&endpoint->attachments);
+  list_init(&endpoint->questions);
   list_init(&endpoint->stranded);
   list_init(&endpoint->entering);
   list_init(&endpoint->stepping);
@@ -133,6 +134,13 @@ static void forked(struct endpoint *base) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   if (endpoint->channel >= 0)
     close(endpoint->channel);
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    if (endpoint->rails[i].events)
+      close(endpoint->rails[i].events->fd);
+  if (endpoint->node)
+    nics_forked(endpoint->node->nics);
+  if (endpoint->node)
+    endpoint->node->nics = NULL; /* once: other endpoints share them */
 }
 
 static void destroy(struct endpoint *base) {

@@ -5,7 +5,8 @@
  *   nic.c      the NICs of this host
  *   checks.c   what is missing
  *   frame.c    what the two ends say on their channel
- *   channel.c  saying it: set-up, attaching, withdrawing
+ *   channel.c  saying it: set-up, the asking side of attaching
+ *   attach.c   the owner's side of it
  *   queue.c    one rail: a queue pair and its completion queue
  *   memory.c   what is registered, at which NIC, through what
  *   post.c     works to work requests, windows, completions
@@ -44,6 +45,7 @@ struct rdma_endpoint;
 
 /* A port in use by this node: what all its queue pairs share. */
 struct rdma_card {
+  struct rdma_node *node;
   const struct nic *nic;
   struct nic_port port;
   struct regcache *cache;
@@ -56,6 +58,8 @@ struct rdma_node {
   struct nics *nics;    /* NULL: not opened yet, or there are none */
   unsigned count;
   struct rdma_card cards[RDMA_RAILS_MAX]; /* constant once there are some */
+  /* By place: bits of the cards that are nearest to it, made when first asked for; 0: not yet. */
+  _Atomic uint8_t near[32][16];
 };
 
 struct rdma_rail {
@@ -173,8 +177,10 @@ struct rdma_endpoint {
   uint32_t next_request;
   struct list requests; /* struct attach_request */
   struct list attachments;
-  struct list bindings; /* lock */
-  _Atomic bool tend;    /* one of them has news */
+  struct list questions; /* ATTACHs to be served */
+  bool serving;          /* a thread does that */
+  struct list bindings;  /* lock */
+  _Atomic bool tend;     /* one of them has news */
   bool heard, ready_sent, ready_heard;
   unsigned rail_count;
   struct rdma_rail rails[RDMA_RAILS_MAX];
@@ -211,8 +217,11 @@ void queue_close(struct rdma_rail *rail);
 int queue_error(const struct rdma_rail *rail, enum ibv_wc_status status, uint32_t vendor);
 
 /* memory.c */
-int cards_open(struct rdma_node *node); /* HAUL_ENOPATH with the detail when there are none */
+/* HAUL_ENOPATH with the detail when there are none. */
+int cards_open(struct rdma_node *node);
 void cards_close(struct rdma_node *node);
+/* Bits of the cards that are nearest to a place. */
+unsigned cards_near(struct rdma_node *node, struct haul_place place);
 /* For the peer's NIC: these bytes and no others, with these rights. */
 int card_export(struct rdma_card *card, const struct memory *memory, unsigned rights,
                 struct ibv_mr **mr);
@@ -235,9 +244,14 @@ void rdma_tend_bindings(struct rdma_endpoint *endpoint);
 /* Without the lock; blocks until `until`. */
 int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
                 struct rdma_binding *binding);
+
+/* attach.c; with the loop's lock */
+int rdma_on_attach(struct rdma_endpoint *endpoint, const struct rdma_record *record);
+int rdma_on_let_go(struct rdma_endpoint *endpoint, uint64_t handle);
 void rdma_revoke(struct rdma_endpoint *endpoint, uint64_t handle);
 bool rdma_touches(struct rdma_endpoint *endpoint, uint64_t handle);
 struct rdma_attachment *rdma_find_attachment(struct rdma_endpoint *endpoint, uint64_t handle);
+void rdma_end_attachments(struct rdma_endpoint *endpoint);
 
 /* rdma.c */
 /* Whether this local memory goes through stages: no NIC takes its kind. */
@@ -249,6 +263,8 @@ void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code);
 bool rdma_poll(struct rdma_endpoint *endpoint); /* completions; true when there were any */
 /* The rails are of no use any more; works end once the peer is silent. With the loop's lock. */
 void rdma_break(struct rdma_endpoint *endpoint, const char *reason);
+/* Whether a write is on its way that might still arrive. */
+bool rdma_is_writing(struct rdma_endpoint *endpoint);
 void rdma_end_stranded(struct rdma_endpoint *endpoint, int code);
 void rdma_drain(struct rdma_endpoint *endpoint, int code);
 /* With the endpoint's lock: the job has ended, and its work's `done` is called by jobs_end, which
@@ -277,8 +293,9 @@ void landings_cancel(struct rdma_endpoint *endpoint);
 bool landings_touch(const struct rdma_endpoint *endpoint, uint64_t handle);
 /* Fences what writes with immediate brought, and says so. */
 void rdma_fence_written(struct rdma_endpoint *endpoint);
-/* 0, or why there is no memory to lend. */
-int loan_open(struct rdma_endpoint *endpoint);
-void loan_close(struct rdma_endpoint *endpoint);
+/* From any thread: 0, or why there is no memory to lend. */
+int loan_open(struct rdma_endpoint *endpoint, struct rdma_loan *loan);
+/* From any thread; does nothing for none. */
+void loan_close(struct rdma_endpoint *endpoint, struct rdma_loan *loan);
 
 #endif
