@@ -23,7 +23,7 @@ void double_broken(const char *call, const char *what) {
 struct listed {
   struct ibv_device device;
   struct double_device *script;
-  unsigned users;
+  _Atomic unsigned users;
 };
 
 static void put_device(struct ibv_device *device) {
@@ -132,6 +132,11 @@ int ibv_query_port(struct ibv_context *context, uint8_t number,
   return system;
 }
 
+static void close_files(struct ibv_context *seen) {
+  close(seen->cmd_fd);
+  close(seen->async_fd);
+}
+
 struct ibv_context *ibv_open_device(struct ibv_device *device) {
   struct listed *listed = (struct listed *)device;
   DEMAND(listed->users > 0);
@@ -147,9 +152,16 @@ struct ibv_context *ibv_open_device(struct ibv_device *device) {
   struct ibv_context *seen = &context->verbs.context;
   seen->device = device;
   seen->cmd_fd = eventfd(0, EFD_CLOEXEC);
-  seen->async_fd = eventfd(0, EFD_CLOEXEC);
+  seen->async_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
   seen->num_comp_vectors = 1;
   seen->abi_compat = listed->script->short_context ? NULL : __VERBS_ABI_IS_EXTENDED;
+  int system = motion_begin_context(context);
+  if (system) {
+    close_files(seen);
+    free(context);
+    errno = system;
+    return NULL;
+  }
   listed->users++;
   ibverbs_double.living.contexts++;
   return seen;
@@ -158,8 +170,8 @@ struct ibv_context *ibv_open_device(struct ibv_device *device) {
 int ibv_close_device(struct ibv_context *seen) {
   struct double_context *context = double_context_of(seen);
   DEMAND(context->pds == 0 && context->channels == 0 && context->cqs == 0);
-  close(seen->cmd_fd);
-  close(seen->async_fd);
+  motion_end_context(context);
+  close_files(seen);
   put_device(seen->device);
   context->mark = ENDED;
   ibverbs_double.living.contexts--;
@@ -210,18 +222,7 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t number, uint32_t ind
   return 0;
 }
 
-/* ---- Events and words ---- */
-
-int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
-  (void)event;
-  double_context_of(context);
-  errno = EAGAIN;
-  return -1;
-}
-
-void ibv_ack_async_event(struct ibv_async_event *event) {
-  DEMAND(!event); /* none was given out */
-}
+/* ---- Words ---- */
 
 const char *ibv_event_type_str(enum ibv_event_type type) {
   (void)type;

@@ -25,11 +25,70 @@ _Noreturn void double_broken(const char *call, const char *what);
 struct double_context {
   struct verbs_context verbs; /* its last field is the ibv_context that callers see */
   struct double_device *device;
-  unsigned pds, channels, cqs; /* that live on it */
+  void *motion;                        /* of the double that moves bytes, as in all of these */
+  _Atomic unsigned pds, channels, cqs; /* that live on it */
   uint32_t mark;
 };
 
-/* Checks that it is open. */
+struct pd {
+  struct ibv_pd seen;
+  _Atomic unsigned users;
+  uint32_t mark;
+};
+
+struct registration {
+  struct ibv_mr seen;
+  uint64_t iova;
+  unsigned access;
+  void *motion;
+  uint32_t mark;
+};
+
+struct channel {
+  struct ibv_comp_channel seen;
+  _Atomic unsigned cqs;
+  void *motion;
+  uint32_t mark;
+};
+
+struct cq {
+  struct ibv_cq seen;
+  _Atomic unsigned qps;
+  void *motion;
+  uint32_t mark;
+};
+
+struct qp {
+  struct ibv_qp seen;
+  struct ibv_qp_attr attributes;
+  struct ibv_qp_init_attr first;
+  void *motion;
+  uint32_t mark;
+};
+
+/* Check that it lives. */
 struct double_context *double_context_of(struct ibv_context *context);
+struct channel *double_channel_of(struct ibv_comp_channel *seen);
+struct cq *double_cq_of(struct ibv_cq *seen);
+struct qp *double_qp_of(struct ibv_qp *seen);
+
+/* ---- What moving bytes adds to an object's life ----
+ * still.c has what a double does that moves none. All but the ends return 0 or an errno; what did
+ * not begin does not end. */
+
+int motion_begin_context(struct double_context *context);
+void motion_end_context(struct double_context *context);
+int motion_begin_registration(struct registration *registration); /* sets its keys */
+void motion_end_registration(struct registration *registration);
+int motion_begin_channel(struct channel *channel);
+void motion_end_channel(struct channel *channel);
+int motion_begin_cq(struct cq *cq);
+void motion_end_cq(struct cq *cq);
+int motion_begin_qp(struct qp *qp); /* sets its number */
+void motion_end_qp(struct qp *qp);
+/* The state it is in, which may be an error since it was brought to another. */
+enum ibv_qp_state motion_state(const struct qp *qp);
+/* It goes to `state`, with the attributes that it has now. */
+int motion_to_state(struct qp *qp, enum ibv_qp_state state);
 
 #endif

@@ -8,36 +8,6 @@
 
 #include "inside.h"
 
-struct pd {
-  struct ibv_pd seen;
-  unsigned users;
-  uint32_t mark;
-};
-
-struct registration {
-  struct ibv_mr seen;
-  uint32_t mark;
-};
-
-struct channel {
-  struct ibv_comp_channel seen;
-  unsigned cqs;
-  uint32_t mark;
-};
-
-struct cq {
-  struct ibv_cq seen;
-  unsigned qps;
-  uint32_t mark;
-};
-
-struct qp {
-  struct ibv_qp seen;
-  struct ibv_qp_attr attributes;
-  struct ibv_qp_init_attr first;
-  uint32_t mark;
-};
-
 static struct double_device *device_of(struct ibv_context *context) {
   return double_context_of(context)->device;
 }
@@ -90,8 +60,8 @@ static bool is_access(unsigned access) {
          ((access & NEED_LOCAL) == 0 || (access & IBV_ACCESS_LOCAL_WRITE));
 }
 
-static struct ibv_mr *registered(struct pd *pd, void *address, size_t length, unsigned access) {
-  static uint32_t next = 0x1000;
+static struct ibv_mr *registered(struct pd *pd, void *address, size_t length, uint64_t iova,
+                                 unsigned access) {
   struct double_device *device = device_of(pd->seen.context);
   uintptr_t end;
   if (device->errors.registration)
@@ -105,8 +75,13 @@ static struct ibv_mr *registered(struct pd *pd, void *address, size_t length, un
   registration->seen.pd = &pd->seen;
   registration->seen.addr = address;
   registration->seen.length = length;
-  registration->seen.lkey = next++;
-  registration->seen.rkey = next++;
+  registration->iova = iova;
+  registration->access = access;
+  int system = motion_begin_registration(registration);
+  if (system) {
+    free(registration);
+    return fail(system);
+  }
   pd->users++;
   ibverbs_double.living.registrations++;
   return &registration->seen;
@@ -114,14 +89,15 @@ static struct ibv_mr *registered(struct pd *pd, void *address, size_t length, un
 
 /* As on a kernel that does not know them: optional flags fail here, and are left out below. */
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access) {
-  return registered(pd_of(pd), address, length, (unsigned)access);
+  return registered(pd_of(pd), address, length, (uintptr_t)address, (unsigned)access);
 }
 
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
                                 unsigned access) {
   if ((iova ^ (uintptr_t)address) % 4096 != 0)
     return fail(EINVAL);
-  return registered(pd_of(pd), address, length, access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE);
+  return registered(pd_of(pd), address, length, iova,
+                    access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE);
 }
 
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
@@ -133,13 +109,14 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
     return fail(EINVAL);
   if (fd < 0)
     return fail(EBADF);
-  return registered(whole, (void *)(uintptr_t)iova, length,
+  return registered(whole, (void *)(uintptr_t)iova, length, iova,
                     (unsigned)access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE);
 }
 
 int ibv_dereg_mr(struct ibv_mr *seen) {
   struct registration *registration = (struct registration *)seen;
   DEMAND(registration && registration->mark == LIVING);
+  motion_end_registration(registration);
   pd_of(seen->pd)->users--;
   ibverbs_double.living.registrations--;
   registration->mark = ENDED;
@@ -156,22 +133,29 @@ struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context) {
   struct channel *channel = calloc(1, sizeof *channel);
   channel->mark = LIVING;
   channel->seen.context = context;
-  channel->seen.fd = eventfd(0, EFD_CLOEXEC);
+  channel->seen.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+  int system = motion_begin_channel(channel);
+  if (system) {
+    close(channel->seen.fd);
+    free(channel);
+    return fail(system);
+  }
   whole->channels++;
   ibverbs_double.living.channels++;
   return &channel->seen;
 }
 
-static struct channel *channel_of(struct ibv_comp_channel *seen) {
+struct channel *double_channel_of(struct ibv_comp_channel *seen) {
   struct channel *channel = (struct channel *)seen;
   DEMAND(channel && channel->mark == LIVING);
   return channel;
 }
 
 int ibv_destroy_comp_channel(struct ibv_comp_channel *seen) {
-  struct channel *channel = channel_of(seen);
+  struct channel *channel = double_channel_of(seen);
   if (channel->cqs > 0)
     return EBUSY;
+  motion_end_channel(channel);
   close(seen->fd);
   double_context_of(seen->context)->channels--;
   ibverbs_double.living.channels--;
@@ -188,49 +172,42 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *user,
   if (cqe < 1 || cqe > whole->device->limits.max_cqe || vector < 0 ||
       vector >= context->num_comp_vectors)
     return fail(EINVAL);
-  if (channel)
-    channel_of(channel)->cqs++;
   struct cq *cq = calloc(1, sizeof *cq);
   cq->mark = LIVING;
   cq->seen.context = context;
   cq->seen.channel = channel;
   cq->seen.cq_context = user;
   cq->seen.cqe = cqe;
+  int system = motion_begin_cq(cq);
+  if (system) {
+    free(cq);
+    return fail(system);
+  }
+  if (channel)
+    double_channel_of(channel)->cqs++;
   whole->cqs++;
   ibverbs_double.living.cqs++;
   return &cq->seen;
 }
 
-static struct cq *cq_of(struct ibv_cq *seen) {
+struct cq *double_cq_of(struct ibv_cq *seen) {
   struct cq *cq = (struct cq *)seen;
   DEMAND(cq && cq->mark == LIVING);
   return cq;
 }
 
 int ibv_destroy_cq(struct ibv_cq *seen) {
-  struct cq *cq = cq_of(seen);
+  struct cq *cq = double_cq_of(seen);
   if (cq->qps > 0)
     return EBUSY;
+  motion_end_cq(cq);
   if (seen->channel)
-    channel_of(seen->channel)->cqs--;
+    double_channel_of(seen->channel)->cqs--;
   double_context_of(seen->context)->cqs--;
   ibverbs_double.living.cqs--;
   cq->mark = ENDED;
   free(cq);
   return 0;
-}
-
-int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **user) {
-  (void)cq;
-  (void)user;
-  channel_of(channel);
-  errno = EAGAIN;
-  return -1;
-}
-
-void ibv_ack_cq_events(struct ibv_cq *cq, unsigned count) {
-  cq_of(cq);
-  DEMAND(count == 0); /* none was given out */
 }
 
 /* ---- Queue pairs ---- */
@@ -245,7 +222,6 @@ static bool fits(const struct double_device *device, const struct ibv_qp_cap *ca
 }
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wanted) {
-  static uint32_t next = 0x100;
   struct pd *whole = pd_of(pd);
   struct double_device *device = device_of(pd->context);
   if (device->errors.qp)
@@ -261,25 +237,30 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wanted)
   qp->seen.pd = pd;
   qp->seen.send_cq = wanted->send_cq;
   qp->seen.recv_cq = wanted->recv_cq;
-  qp->seen.qp_num = next++;
   qp->seen.qp_type = wanted->qp_type;
-  cq_of(wanted->send_cq)->qps++;
-  cq_of(wanted->recv_cq)->qps++;
+  int system = motion_begin_qp(qp);
+  if (system) {
+    free(qp);
+    return fail(system);
+  }
+  double_cq_of(wanted->send_cq)->qps++;
+  double_cq_of(wanted->recv_cq)->qps++;
   whole->users++;
   ibverbs_double.living.qps++;
   return &qp->seen;
 }
 
-static struct qp *qp_of(struct ibv_qp *seen) {
+struct qp *double_qp_of(struct ibv_qp *seen) {
   struct qp *qp = (struct qp *)seen;
   DEMAND(qp && qp->mark == LIVING);
   return qp;
 }
 
 int ibv_destroy_qp(struct ibv_qp *seen) {
-  struct qp *qp = qp_of(seen);
-  cq_of(seen->send_cq)->qps--;
-  cq_of(seen->recv_cq)->qps--;
+  struct qp *qp = double_qp_of(seen);
+  motion_end_qp(qp);
+  double_cq_of(seen->send_cq)->qps--;
+  double_cq_of(seen->recv_cq)->qps--;
   pd_of(seen->pd)->users--;
   ibverbs_double.living.qps--;
   qp->mark = ENDED;
@@ -345,26 +326,40 @@ static void take(struct ibv_qp_attr *into, const struct ibv_qp_attr *from, int m
     into->rq_psn = from->rq_psn;
   if (mask & IBV_QP_SQ_PSN)
     into->sq_psn = from->sq_psn;
+  if (mask & IBV_QP_MIN_RNR_TIMER)
+    into->min_rnr_timer = from->min_rnr_timer;
+  if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
+    into->max_dest_rd_atomic = from->max_dest_rd_atomic;
+  if (mask & IBV_QP_TIMEOUT)
+    into->timeout = from->timeout;
+  if (mask & IBV_QP_RETRY_CNT)
+    into->retry_cnt = from->retry_cnt;
+  if (mask & IBV_QP_RNR_RETRY)
+    into->rnr_retry = from->rnr_retry;
+  if (mask & IBV_QP_MAX_QP_RD_ATOMIC)
+    into->max_rd_atomic = from->max_rd_atomic;
 }
 
 int ibv_modify_qp(struct ibv_qp *seen, struct ibv_qp_attr *wanted, int mask) {
-  struct qp *qp = qp_of(seen);
+  struct qp *qp = double_qp_of(seen);
   if (!(mask & IBV_QP_STATE))
     return EINVAL;
-  int least = needed(seen->state, wanted->qp_state);
+  int least = needed(motion_state(qp), wanted->qp_state);
   if (least < 0 || (mask & least) != least || !are_values(qp, wanted, mask))
     return EINVAL;
   take(&qp->attributes, wanted, mask);
-  seen->state = wanted->qp_state;
-  return 0;
+  int system = motion_to_state(qp, wanted->qp_state);
+  if (system == 0)
+    seen->state = wanted->qp_state;
+  return system;
 }
 
 int ibv_query_qp(struct ibv_qp *seen, struct ibv_qp_attr *attributes, int mask,
                  struct ibv_qp_init_attr *first) {
-  struct qp *qp = qp_of(seen);
+  struct qp *qp = double_qp_of(seen);
   (void)mask;
   *attributes = qp->attributes;
-  attributes->qp_state = attributes->cur_qp_state = seen->state;
+  attributes->qp_state = attributes->cur_qp_state = motion_state(qp);
   attributes->cap = qp->first.cap;
   *first = qp->first;
   return 0;

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT
+ * A double that moves no bytes: numbers for its objects, and no completion nor event, ever. */
+#include <errno.h>
+
+#include "inside.h"
+
+int motion_begin_context(struct double_context *context) {
+  (void)context;
+  return 0;
+}
+
+void motion_end_context(struct double_context *context) {
+  (void)context;
+}
+
+int motion_begin_registration(struct registration *registration) {
+  static _Atomic uint32_t next = 0x1000;
+  registration->seen.lkey = next++;
+  registration->seen.rkey = next++;
+  return 0;
+}
+
+void motion_end_registration(struct registration *registration) {
+  (void)registration;
+}
+
+int motion_begin_channel(struct channel *channel) {
+  (void)channel;
+  return 0;
+}
+
+void motion_end_channel(struct channel *channel) {
+  (void)channel;
+}
+
+int motion_begin_cq(struct cq *cq) {
+  (void)cq;
+  return 0;
+}
+
+void motion_end_cq(struct cq *cq) {
+  (void)cq;
+}
+
+int motion_begin_qp(struct qp *qp) {
+  static _Atomic uint32_t next = 0x100;
+  qp->seen.qp_num = next++;
+  return 0;
+}
+
+void motion_end_qp(struct qp *qp) {
+  (void)qp;
+}
+
+enum ibv_qp_state motion_state(const struct qp *qp) {
+  return qp->seen.state;
+}
+
+int motion_to_state(struct qp *qp, enum ibv_qp_state state) {
+  (void)qp;
+  (void)state;
+  return 0;
+}
+
+/* ---- Events ---- */
+
+int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **user) {
+  (void)cq;
+  (void)user;
+  double_channel_of(channel);
+  errno = EAGAIN;
+  return -1;
+}
+
+void ibv_ack_cq_events(struct ibv_cq *cq, unsigned count) {
+  double_cq_of(cq);
+  DEMAND(count == 0); /* none was given out */
+}
+
+int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
+  (void)event;
+  double_context_of(context);
+  errno = EAGAIN;
+  return -1;
+}
+
+void ibv_ack_async_event(struct ibv_async_event *event) {
+  DEMAND(!event); /* none was given out */
+}
