@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT
+ * The file that the processes share. What a killed process left in it is used again by others. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "moving.h"
+
+/* Nobody holds a lock for longer than a copy of 256 KiB, unless he is stopped meanwhile. */
+#define PATIENCE 60
+
+struct fabric {
+  struct fabric_qp qps[FABRIC_QPS];
+  struct fabric_mr mrs[FABRIC_MRS];
+};
+
+static struct fabric *fabric;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* ---- The file ---- */
+
+static void begin_locks(struct fabric *made) {
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  for (unsigned i = 0; i < FABRIC_QPS; i++)
+    pthread_mutex_init(&made->qps[i].lock, &attributes);
+  for (unsigned i = 0; i < FABRIC_MRS; i++)
+    pthread_mutex_init(&made->mrs[i].lock, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+}
+
+/* The first one makes it; the file's lock says who that is. */
+static struct fabric *map_file(int fd) {
+  struct stat status;
+  if (flock(fd, LOCK_EX) != 0 || fstat(fd, &status) != 0)
+    return NULL;
+  bool first = status.st_size == 0;
+  if (first && ftruncate(fd, sizeof(struct fabric)) != 0)
+    return NULL;
+  void *got = mmap(NULL, sizeof(struct fabric), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (got == MAP_FAILED)
+    return NULL;
+  if (first)
+    begin_locks(got);
+  return got;
+}
+
+static void open_file(void) {
+  const char *path = getenv("HAUL_DOUBLE_FABRIC");
+  int fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+  if (fd < 0)
+    return;
+  fabric = map_file(fd);
+  flock(fd, LOCK_UN); /* the mapping keeps the file open */
+  close(fd);
+}
+
+bool fabric_open(void) {
+  pthread_once(&once, open_file);
+  return fabric != NULL;
+}
+
+/* ---- Locks and bells ---- */
+
+void fabric_lock(pthread_mutex_t *lock) {
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += PATIENCE;
+  int system = pthread_mutex_timedlock(lock, &until);
+  if (system == EOWNERDEAD) /* what it guards is checked at each use */
+    system = pthread_mutex_consistent(lock);
+  if (system)
+    double_broken(__func__, "a process that is stopped for so long holds no lock of the fabric");
+}
+
+void fabric_unlock(pthread_mutex_t *lock) {
+  pthread_mutex_unlock(lock);
+}
+
+void fabric_ring(struct fabric_qp *qp) {
+  atomic_fetch_add(&qp->bell, 1);
+  syscall(SYS_futex, &qp->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void fabric_await(struct fabric_qp *qp, uint32_t seen, int64_t ns) {
+  struct timespec most = {ns / 1000000000, ns % 1000000000};
+  syscall(SYS_futex, &qp->bell, FUTEX_WAIT, seen, &most, NULL, 0);
+}
+
+void fabric_ring_all(void) {
+  for (unsigned i = 0; i < FABRIC_QPS; i++)
+    if (atomic_load(&fabric->qps[i].pid) == getpid())
+      fabric_ring(&fabric->qps[i]);
+}
+
+/* ---- Who has what ---- */
+
+static bool is_free(pid_t pid) {
+  return pid == 0 || (pid != getpid() && kill(pid, 0) != 0 && errno == ESRCH);
+}
+
+/* Locked where it is to be had. */
+static bool take(pthread_mutex_t *lock, _Atomic pid_t *pid) {
+  if (!is_free(atomic_load(pid)))
+    return false;
+  fabric_lock(lock);
+  if (is_free(atomic_load(pid)))
+    return true;
+  fabric_unlock(lock);
+  return false;
+}
+
+/* A number has 24 bits; those behind the index change, and it is never below 256. */
+struct fabric_qp *fabric_take_qp(void) {
+  for (uint32_t i = 0; i < FABRIC_QPS; i++) {
+    struct fabric_qp *qp = &fabric->qps[i];
+    if (!take(&qp->lock, &qp->pid))
+      continue;
+    uint32_t uses = atomic_load(&qp->number) / FABRIC_QPS + 1;
+    atomic_store(&qp->number, (uses < 2 || uses >> 17 ? 2 : uses) * FABRIC_QPS + i);
+    return qp;
+  }
+  return NULL;
+}
+
+struct fabric_mr *fabric_take_mr(void) {
+  for (uint32_t i = 0; i < FABRIC_MRS; i++) {
+    struct fabric_mr *mr = &fabric->mrs[i];
+    if (!take(&mr->lock, &mr->pid))
+      continue;
+    mr->key = (i + 1) << 8 | ((mr->key + 1) & 0xff);
+    return mr;
+  }
+  return NULL;
+}
+
+struct fabric_qp *fabric_qp_of(uint32_t number) {
+  return &fabric->qps[number % FABRIC_QPS];
+}
+
+struct fabric_mr *fabric_mr_of(uint32_t key) {
+  uint32_t index = (key >> 8) - 1;
+  return index < FABRIC_MRS ? &fabric->mrs[index] : NULL;
+}
+
+/* ---- Registrations ---- */
+
+/* As the kernel, which pins the pages and fails where there are none. */
+static bool is_mapped(uint64_t address, uint64_t length) {
+  enum { PAGES = 16384 };
+  static const uint64_t page = 4096;
+  unsigned char *in_core = malloc(PAGES);
+  uint64_t end = address + length;
+  bool mapped = in_core != NULL;
+  for (uint64_t at = address & ~(page - 1); at < end && mapped; at += PAGES * page) {
+    uint64_t most = end - at < PAGES * page ? end - at : PAGES * page;
+    mapped = mincore((void *)(uintptr_t)at, most, in_core) == 0;
+  }
+  free(in_core);
+  return mapped;
+}
+
+int motion_begin_registration(struct registration *registration) {
+  struct ibv_mr *seen = &registration->seen;
+  if (removal() != PRESENT)
+    return EIO;
+  if (fault_of_registration())
+    return ENOMEM;
+  if (!is_mapped((uintptr_t)seen->addr, seen->length))
+    return EFAULT;
+  struct fabric_mr *mr = fabric_take_mr();
+  if (!mr)
+    return ENOMEM;
+  mr->access = registration->access;
+  mr->pd = (uintptr_t)seen->pd;
+  mr->iova = registration->iova;
+  mr->length = seen->length;
+  mr->address = (uintptr_t)seen->addr;
+  atomic_store(&mr->pid, getpid());
+  seen->lkey = seen->rkey = mr->key;
+  registration->motion = mr;
+  fabric_unlock(&mr->lock);
+  return 0;
+}
+
+/* Who copies holds the lock: after this nobody does. */
+void motion_end_registration(struct registration *registration) {
+  struct fabric_mr *mr = registration->motion;
+  fabric_lock(&mr->lock);
+  atomic_store(&mr->pid, 0);
+  fabric_unlock(&mr->lock);
+}

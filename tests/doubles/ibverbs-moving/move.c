@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: MIT
+ * One request: who is there, what it may reach, and the copy. It goes in pieces, and each is
+ * checked anew, as each packet is. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "moving.h"
+
+#define PIECE (256u << 10)
+
+/* Where the bytes of one side lie. */
+struct side {
+  pid_t pid;
+  uint64_t pd;
+  unsigned need; /* rights at its registrations */
+  uint8_t *raw;  /* bytes that came with the request itself; then there are no places */
+  const struct ibv_sge *places;
+  unsigned count;
+  uint32_t offset; /* in the first place */
+};
+
+/* ---- Copying ---- */
+
+/* Not a failure of the transfer: this host has rules against reading each other's memory. */
+static _Noreturn void refused_by_host(int system) {
+  printf("skipped all: this host does not let processes of one user copy to each other's memory: "
+         "%s\n",
+         strerror(system));
+  fflush(stdout);
+  _exit(77);
+}
+
+static bool is_mapped(uint64_t address, uint64_t length) {
+  unsigned char in_core[PIECE / 4096 + 2];
+  uint64_t from = address & ~UINT64_C(4095);
+  return mincore((void *)(uintptr_t)from, address + length - from, in_core) == 0;
+}
+
+/* Real pages stay where they are until the registration ends, wherever they are unmapped. Here that
+ * is a failure, so that a test sees who does it. */
+static enum ibv_wc_status cross(pid_t pid, bool out, uint64_t here, uint64_t there,
+                                uint32_t length) {
+  struct iovec own = {(void *)(uintptr_t)here, length};
+  struct iovec other = {(void *)(uintptr_t)there, length};
+  ssize_t moved = out ? process_vm_writev(pid, &own, 1, &other, 1, 0)
+                      : process_vm_readv(pid, &own, 1, &other, 1, 0);
+  if (moved == (ssize_t)length)
+    return IBV_WC_SUCCESS;
+  if (moved < 0 && (errno == EPERM || errno == ENOSYS))
+    refused_by_host(errno);
+  if (moved < 0 && errno == ESRCH)
+    return IBV_WC_RETRY_EXC_ERR;
+  return is_mapped(here, length) ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_PROT_ERR;
+}
+
+/* In the order of their places, so that two who want the same two do not wait for each other. */
+static void lock_both(struct fabric_mr *one, struct fabric_mr *other) {
+  struct fabric_mr *first = one < other ? one : other, *second = one < other ? other : one;
+  if (first)
+    fabric_lock(&first->lock);
+  if (second && second != first)
+    fabric_lock(&second->lock);
+}
+
+static void unlock_both(struct fabric_mr *one, struct fabric_mr *other) {
+  if (one)
+    fabric_unlock(&one->lock);
+  if (other && other != one)
+    fabric_unlock(&other->lock);
+}
+
+/* With the registration's lock: where the side's next bytes are, or 0: it may not reach them. */
+static uint64_t locate(const struct side *side, const struct fabric_mr *mr, uint32_t length) {
+  if (side->raw)
+    return (uintptr_t)side->raw;
+  uint64_t at = side->places->addr + side->offset;
+  if (!mr || atomic_load(&mr->pid) != side->pid || mr->key != side->places->lkey ||
+      mr->pd != side->pd || (mr->access & side->need) != side->need)
+    return 0;
+  if (at < mr->iova || length > mr->length || at - mr->iova > mr->length - length)
+    return 0;
+  return mr->address + (at - mr->iova);
+}
+
+static struct fabric_mr *mr_of(const struct side *side) {
+  return side->raw ? NULL : fabric_mr_of(side->places->lkey);
+}
+
+static enum ibv_wc_status copy_piece(const struct side *here, const struct side *there,
+                                     uint32_t length, bool out) {
+  struct fabric_mr *own = mr_of(here), *other = mr_of(there);
+  enum ibv_wc_status status;
+  lock_both(own, other);
+  uint64_t from = locate(here, own, length), to = locate(there, other, length);
+  if (!from)
+    status = IBV_WC_LOC_PROT_ERR;
+  else if (!to)
+    status = IBV_WC_REM_ACCESS_ERR;
+  else
+    status = cross(there->pid, out, from, to, length);
+  unlock_both(own, other);
+  return status;
+}
+
+/* ---- Both ends ---- */
+
+static bool is_here(const struct sender *sender) {
+  const struct ibv_global_route *route = &sender->qp->attributes.ah_attr.grh;
+  const struct double_port *port = &ibverbs_double.devices[0].port[0];
+  return memcmp(route->dgid.raw, port->gids[route->sgid_index].raw, sizeof route->dgid.raw) == 0;
+}
+
+/* The queue pair at the other end, locked; NULL: nobody answers. */
+static struct fabric_qp *meet(const struct sender *sender) {
+  uint32_t number = sender->qp->attributes.dest_qp_num;
+  struct fabric_qp *to = fabric_qp_of(number);
+  fabric_lock(&to->lock);
+  int state = atomic_load(&to->state);
+  if (is_here(sender) && atomic_load(&to->pid) != 0 && atomic_load(&to->number) == number &&
+      (state == IBV_QPS_RTR || state == IBV_QPS_RTS) && to->peer == sender->qp->seen.qp_num &&
+      to->packet_in == sender->qp->attributes.sq_psn)
+    return to;
+  fabric_unlock(&to->lock);
+  return NULL;
+}
+
+static bool goes_on(const struct sender *sender) {
+  return !atomic_load(&sender->stopping) && removal() == PRESENT &&
+         atomic_load(&sender->slot->state) == IBV_QPS_RTS;
+}
+
+/* With the peer's lock. A request that it refuses brings it to error too. */
+static enum ibv_wc_status judge(struct fabric_qp *to, enum ibv_wc_status status) {
+  if (status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR ||
+      status == IBV_WC_REM_OP_ERR)
+    qp_fail(to, true);
+  return status;
+}
+
+static void skip_empty(struct side *side) {
+  while (!side->raw && side->count > 0 && side->offset == side->places->length) {
+    side->places++;
+    side->count--;
+    side->offset = 0;
+  }
+}
+
+static uint32_t rest(const struct side *side, uint32_t length) {
+  uint32_t left = side->raw ? length : side->places->length - side->offset;
+  return left < length ? left : length;
+}
+
+static void advance(struct side *side, uint32_t length) {
+  if (side->raw)
+    side->raw += length;
+  else
+    side->offset += length;
+}
+
+/* Bytes between the two sides; `rights` is what the peer's queue pair must grant. */
+static enum ibv_wc_status carry(struct sender *sender, struct side *here, struct side *there,
+                                uint32_t length, bool out, unsigned rights) {
+  enum ibv_wc_status status = IBV_WC_SUCCESS;
+  while (length > 0 && status == IBV_WC_SUCCESS) {
+    skip_empty(here);
+    skip_empty(there);
+    uint32_t piece = rest(here, rest(there, length < PIECE ? length : PIECE));
+    if (!goes_on(sender))
+      return IBV_WC_WR_FLUSH_ERR;
+    struct fabric_qp *to = meet(sender);
+    if (!to)
+      return IBV_WC_RETRY_EXC_ERR;
+    status = (to->access & rights) != rights ? IBV_WC_REM_INV_REQ_ERR
+                                             : copy_piece(here, there, piece, out);
+    judge(to, status);
+    fabric_unlock(&to->lock);
+    advance(here, piece);
+    advance(there, piece);
+    length -= piece;
+    fault_slow();
+  }
+  return status;
+}
+
+static struct side own_side(const struct sender *sender, struct request *request, unsigned need) {
+  return (struct side){.pid = getpid(),
+                       .pd = (uintptr_t)sender->qp->seen.pd,
+                       .need = need,
+                       .raw = request->is_inline ? request->inlined : NULL,
+                       .places = request->places,
+                       .count = request->count};
+}
+
+/* ---- Writes and reads ---- */
+
+static enum ibv_wc_status reach(struct sender *sender, struct request *request, bool out) {
+  unsigned rights = out ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ;
+  struct fabric_qp *to = meet(sender);
+  if (!to)
+    return IBV_WC_RETRY_EXC_ERR;
+  struct ibv_sge place = {request->remote, request->length, request->key};
+  struct side here = own_side(sender, request, out ? 0 : IBV_ACCESS_LOCAL_WRITE);
+  struct side there = {
+      .pid = atomic_load(&to->pid), .pd = to->pd, .need = rights, .places = &place, .count = 1};
+  fabric_unlock(&to->lock);
+  if (!out && sender->qp->attributes.max_rd_atomic == 0)
+    return IBV_WC_LOC_QP_OP_ERR;
+  return carry(sender, &here, &there, request->length, out, rights);
+}
+
+/* ---- Receives ---- */
+
+/* The receive that the peer posted first is complete with this status. */
+static void take_receive(const struct sender *sender, const struct request *request,
+                         struct fabric_qp *to, enum ibv_wc_status status) {
+  bool write = request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  bool immediate = write || request->opcode == IBV_WR_SEND_WITH_IMM;
+  struct fabric_arrival *arrival = &to->arrival[to->arrivals++ % FABRIC_DEPTH];
+  arrival->solicited = request->solicited;
+  arrival->completion = (struct ibv_wc){
+      .wr_id = to->receive[to->received++ % FABRIC_DEPTH].id,
+      .status = status,
+      .opcode = write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
+      .byte_len = request->length,
+      .imm_data = request->immediate,
+      .qp_num = atomic_load(&to->number),
+      .src_qp = sender->qp->seen.qp_num,
+      .wc_flags = immediate ? IBV_WC_WITH_IMM : 0,
+  };
+  fabric_ring(to);
+}
+
+/* Locked, with a receive; else NULL and why. */
+static struct fabric_qp *meet_ready(const struct sender *sender, enum ibv_wc_status *status,
+                                    unsigned *timer) {
+  struct fabric_qp *to = meet(sender);
+  *status = IBV_WC_RETRY_EXC_ERR;
+  if (!to || to->received != to->receives)
+    return to;
+  *status = IBV_WC_RNR_RETRY_EXC_ERR;
+  *timer = to->not_ready_timer;
+  fabric_unlock(&to->lock);
+  return NULL;
+}
+
+static enum ibv_wc_status announce(struct sender *sender, struct request *request,
+                                   unsigned *timer) {
+  enum ibv_wc_status status;
+  struct fabric_qp *to = meet_ready(sender, &status, timer);
+  if (!to)
+    return status;
+  take_receive(sender, request, to, IBV_WC_SUCCESS);
+  fabric_unlock(&to->lock);
+  return IBV_WC_SUCCESS;
+}
+
+static uint64_t length_of(const struct fabric_receive *receive) {
+  uint64_t length = 0;
+  for (unsigned i = 0; i < receive->count; i++)
+    length += receive->places[i].length;
+  return length;
+}
+
+/* The receive does not fit: an error for both. */
+static enum ibv_wc_status spoil(struct sender *sender, struct request *request,
+                                enum ibv_wc_status theirs, enum ibv_wc_status ours) {
+  struct fabric_qp *to = meet(sender);
+  if (!to)
+    return IBV_WC_RETRY_EXC_ERR;
+  take_receive(sender, request, to, theirs);
+  judge(to, ours);
+  fabric_unlock(&to->lock);
+  return ours;
+}
+
+static enum ibv_wc_status send_message(struct sender *sender, struct request *request,
+                                       unsigned *timer) {
+  enum ibv_wc_status status;
+  struct fabric_qp *to = meet_ready(sender, &status, timer);
+  if (!to)
+    return status;
+  struct fabric_receive receive = to->receive[to->received % FABRIC_DEPTH];
+  struct side here = own_side(sender, request, 0);
+  struct side there = {.pid = atomic_load(&to->pid),
+                       .pd = to->pd,
+                       .need = IBV_ACCESS_LOCAL_WRITE,
+                       .places = receive.places,
+                       .count = receive.count};
+  fabric_unlock(&to->lock);
+  if (length_of(&receive) < request->length)
+    return spoil(sender, request, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR);
+  status = carry(sender, &here, &there, request->length, true, 0);
+  if (status == IBV_WC_REM_ACCESS_ERR)
+    return IBV_WC_REM_OP_ERR;
+  return status ? status : announce(sender, request, timer);
+}
+
+/* ---- Atomics ---- */
+
+static enum ibv_wc_status exchange(const struct request *request, const struct side *there,
+                                   const struct fabric_mr *mr, void *result) {
+  uint64_t place = locate(there, mr, 8), old, changed;
+  if (!place)
+    return IBV_WC_REM_ACCESS_ERR;
+  enum ibv_wc_status status = cross(there->pid, false, (uintptr_t)&old, place, 8);
+  bool swap = request->opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
+  if (status || (swap && old != request->compare_add)) {
+    memcpy(result, &old, status ? 0 : 8);
+    return status;
+  }
+  changed = swap ? request->swap : old + request->compare_add;
+  memcpy(result, &old, 8);
+  return cross(there->pid, true, (uintptr_t)&changed, place, 8);
+}
+
+/* Atomic towards all others that go through the same registration: its lock is held. */
+static enum ibv_wc_status change(struct sender *sender, struct request *request) {
+  struct fabric_qp *to = meet(sender);
+  if (!to)
+    return IBV_WC_RETRY_EXC_ERR;
+  struct ibv_sge place = {request->remote, 8, request->key};
+  struct side here = own_side(sender, request, IBV_ACCESS_LOCAL_WRITE);
+  struct side there = {.pid = atomic_load(&to->pid),
+                       .pd = to->pd,
+                       .need = IBV_ACCESS_REMOTE_ATOMIC,
+                       .places = &place,
+                       .count = 1};
+  struct fabric_mr *own = request->count ? mr_of(&here) : NULL, *other = mr_of(&there);
+  enum ibv_wc_status status = IBV_WC_LOC_PROT_ERR;
+  lock_both(own, other);
+  uint64_t result = own ? locate(&here, own, 8) : 0;
+  if (result && (request->remote % 8 || !(to->access & IBV_ACCESS_REMOTE_ATOMIC)))
+    status = IBV_WC_REM_INV_REQ_ERR;
+  else if (result)
+    status = exchange(request, &there, other, (void *)(uintptr_t)result);
+  unlock_both(own, other);
+  judge(to, status);
+  fabric_unlock(&to->lock);
+  return status;
+}
+
+/* ---- A request, with its retries ---- */
+
+static enum ibv_wc_status try_once(struct sender *sender, struct request *request,
+                                   unsigned *timer) {
+  enum ibv_wc_status status;
+  if (!goes_on(sender))
+    return IBV_WC_WR_FLUSH_ERR;
+  switch (request->opcode) {
+  case IBV_WR_RDMA_WRITE:
+    return reach(sender, request, true);
+  case IBV_WR_RDMA_WRITE_WITH_IMM:
+    status = reach(sender, request, true);
+    return status ? status : announce(sender, request, timer);
+  case IBV_WR_RDMA_READ:
+    return reach(sender, request, false);
+  case IBV_WR_SEND:
+  case IBV_WR_SEND_WITH_IMM:
+    return send_message(sender, request, timer);
+  default:
+    return change(sender, request);
+  }
+}
+
+/* The InfiniBand specification's codes for times: 4.096 us times a power of two; and a table, near
+ * enough. */
+static int64_t answer_ns(unsigned timeout) {
+  return INT64_C(4096) << timeout;
+}
+
+static int64_t not_ready_ns(unsigned timer) {
+  if (timer == 0)
+    return 655360000;
+  return timer % 2 ? INT64_C(15000) << timer / 2 : INT64_C(10000) << timer / 2;
+}
+
+enum ibv_wc_status move_request(struct sender *sender, struct request *request) {
+  const struct ibv_qp_attr *attributes = &sender->qp->attributes;
+  unsigned unanswered = 0, not_ready = 0, timer = 0;
+  if (request->fault)
+    return qp_pause(sender, answer_ns(attributes->timeout)) ? (enum ibv_wc_status)request->fault
+                                                            : IBV_WC_WR_FLUSH_ERR;
+  for (;;) {
+    enum ibv_wc_status status = try_once(sender, request, &timer);
+    int64_t wait;
+    if (status == IBV_WC_RETRY_EXC_ERR)
+      wait = answer_ns(attributes->timeout);
+    else if (status == IBV_WC_RNR_RETRY_EXC_ERR)
+      wait = not_ready_ns(timer);
+    else
+      return status;
+    if (!qp_pause(sender, wait))
+      return IBV_WC_WR_FLUSH_ERR;
+    if (status == IBV_WC_RETRY_EXC_ERR && unanswered++ == attributes->retry_cnt)
+      return status;
+    if (status == IBV_WC_RNR_RETRY_EXC_ERR && attributes->rnr_retry != 7 &&
+        not_ready++ == attributes->rnr_retry)
+      return status;
+  }
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT
+ * The NIC itself, and what goes wrong with it on request. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "moving.h"
+
+_Atomic int64_t ibverbs_double_doorbell;
+
+static bool null;
+static _Atomic int gone; /* enum removal */
+
+/* ---- Faults ---- */
+
+enum fault { RETRY, RNR, ACCESS, REMOVE, VANISH, OVERRUN, MEMLOCK, SLOW, LATE, NOGID, FAULTS };
+
+static const char *const names[FAULTS] = {"retry",   "rnr",     "access", "remove", "vanish",
+                                          "overrun", "memlock", "slow",   "late",   "nogid"};
+static _Atomic int64_t left[FAULTS]; /* counts down to the one that is meant; 0: none is */
+
+static bool comes_due(enum fault fault) {
+  return atomic_load(&left[fault]) > 0 && atomic_fetch_sub(&left[fault], 1) == 1;
+}
+
+static void take_away(enum removal how) {
+  atomic_store(&gone, (int)how);
+  fabric_ring_all();
+  raise_everywhere(IBV_EVENT_DEVICE_FATAL);
+}
+
+int fault_of_request(void) {
+  if (comes_due(REMOVE))
+    take_away(REMOVED);
+  if (comes_due(VANISH))
+    take_away(VANISHED);
+  if (comes_due(RETRY))
+    return IBV_WC_RETRY_EXC_ERR;
+  if (comes_due(RNR))
+    return IBV_WC_RNR_RETRY_EXC_ERR;
+  return comes_due(ACCESS) ? IBV_WC_REM_ACCESS_ERR : 0;
+}
+
+/* Once it is reached it stays at 1. */
+bool fault_of_registration(void) {
+  if (comes_due(MEMLOCK))
+    atomic_store(&left[MEMLOCK], 1);
+  return atomic_load(&left[MEMLOCK]) == 1;
+}
+
+bool fault_of_completion(void) {
+  return comes_due(OVERRUN);
+}
+
+static void sleep_us(int64_t us) {
+  if (us > 0)
+    nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
+}
+
+void fault_slow(void) {
+  sleep_us(atomic_load(&left[SLOW]));
+}
+
+void fault_late(void) {
+  sleep_us(atomic_load(&left[LATE]));
+}
+
+enum removal removal(void) {
+  return (enum removal)atomic_load(&gone);
+}
+
+/* One word; false: there is no such fault. */
+static bool read_word(const char *word, int64_t wanted[FAULTS]) {
+  size_t length = strcspn(word, ":");
+  for (unsigned i = 0; i < FAULTS; i++) {
+    if (strlen(names[i]) != length || strncmp(names[i], word, length) != 0)
+      continue;
+    wanted[i] = word[length] ? strtoll(word + length + 1, NULL, 10) : 1;
+    return wanted[i] > 0;
+  }
+  return false;
+}
+
+int ibverbs_double_fault(const char *words) {
+  int64_t wanted[FAULTS] = {0};
+  char copy[256], *rest = copy;
+  if (snprintf(copy, sizeof copy, "%s", words) >= (int)sizeof copy)
+    return EINVAL;
+  for (char *word; (word = strsep(&rest, ","));)
+    if (*word && !read_word(word, wanted))
+      return EINVAL;
+  for (unsigned i = 0; i < FAULTS; i++)
+    atomic_store(&left[i], wanted[i]);
+  if (!*words)
+    atomic_store(&gone, PRESENT);
+  if (wanted[NOGID])
+    memset(ibverbs_double.devices[0].port[0].gids, 0,
+           sizeof ibverbs_double.devices[0].port[0].gids);
+  return 0;
+}
+
+/* ---- Time ---- */
+
+int64_t now_in_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void note_doorbell(void) {
+  atomic_store_explicit(&ibverbs_double_doorbell, now_in_ns(), memory_order_relaxed);
+}
+
+bool is_null(void) {
+  return null;
+}
+
+/* ---- The device ---- */
+
+/* RoCE v2 at 10.0.0.1, 100 Gb/s. The limits are those of the file where it has some, else a
+ * ConnectX-7's. */
+static const struct double_device device = {
+    .name = "double0",
+    .guid = UINT64_C(0x0002c9030000d0b1),
+    .transport = IBV_TRANSPORT_IB,
+    .ports = 1,
+    .port = {{.state = IBV_PORT_ACTIVE,
+              .link_layer = IBV_LINK_LAYER_ETHERNET,
+              .speed = 32,
+              .width = 2,
+              .mtu = IBV_MTU_4096,
+              .gids = {[1] = {.raw = {[10] = 0xff, 0xff, 10, 0, 0, 1},
+                              .type = IBV_GID_TYPE_ROCE_V2,
+                              .interface = 1}}}},
+    .limits = {.max_mr_size = UINT64_MAX,
+               .max_mr = FABRIC_MRS,
+               .max_qp_wr = FABRIC_DEPTH,
+               .max_sge = FABRIC_PLACES,
+               .max_sge_rd = FABRIC_PLACES,
+               .max_cqe = 4194303,
+               .max_qp_rd_atom = 16,
+               .max_qp_init_rd_atom = 16,
+               .atomic_cap = IBV_ATOMIC_HCA},
+    .inline_bytes = FABRIC_INLINED,
+};
+
+/* Where processes may not copy to each other unless told (Yama), these tell so. */
+static __attribute__((constructor)) void begin(void) {
+  const char *motion = getenv("HAUL_DOUBLE_MOTION"), *faults = getenv("HAUL_DOUBLE_FAULT");
+  null = motion && strcmp(motion, "none") == 0;
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+  if (!fabric_open())
+    return;
+  ibverbs_double.devices[0] = device;
+  ibverbs_double.count = 1;
+  if (faults && ibverbs_double_fault(faults) != 0)
+    double_broken("HAUL_DOUBLE_FAULT", faults);
+}

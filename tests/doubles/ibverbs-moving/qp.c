@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: MIT
+ * A queue pair: what is posted, and the thread that works it off, one request after the other. */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "moving.h"
+
+#define FOREVER INT64_C(3600000000000)
+
+static struct cq *send_cq(const struct sender *sender) {
+  return double_cq_of(sender->qp->seen.send_cq);
+}
+
+static struct cq *receive_cq(const struct sender *sender) {
+  return double_cq_of(sender->qp->seen.recv_cq);
+}
+
+static enum ibv_qp_state state_of(const struct sender *sender) {
+  return (enum ibv_qp_state)atomic_load(&sender->slot->state);
+}
+
+void qp_fail(struct fabric_qp *slot, bool faulted) {
+  slot->faulted |= faulted;
+  atomic_store(&slot->state, IBV_QPS_ERR);
+  fabric_ring(slot);
+}
+
+static void fail_own(struct sender *sender) {
+  fabric_lock(&sender->slot->lock);
+  qp_fail(sender->slot, false);
+  fabric_unlock(&sender->slot->lock);
+}
+
+/* ---- Completing ---- */
+
+static enum ibv_wc_opcode completed_as(enum ibv_wr_opcode opcode) {
+  switch (opcode) {
+  case IBV_WR_RDMA_WRITE:
+  case IBV_WR_RDMA_WRITE_WITH_IMM:
+    return IBV_WC_RDMA_WRITE;
+  case IBV_WR_RDMA_READ:
+    return IBV_WC_RDMA_READ;
+  case IBV_WR_ATOMIC_CMP_AND_SWP:
+    return IBV_WC_COMP_SWAP;
+  case IBV_WR_ATOMIC_FETCH_AND_ADD:
+    return IBV_WC_FETCH_ADD;
+  default:
+    return IBV_WC_SEND;
+  }
+}
+
+/* The next request is done. A failure completes also where no completion was asked for. */
+static void complete(struct sender *sender, enum ibv_wc_status status) {
+  const struct request *request = &sender->requests[sender->done % sender->size];
+  struct ibv_wc completion = {.wr_id = request->id,
+                              .status = status,
+                              .opcode = completed_as(request->opcode),
+                              .byte_len = request->length,
+                              .qp_num = sender->qp->seen.qp_num};
+  sender->done++;
+  if (status == IBV_WC_SUCCESS && !request->signaled)
+    return;
+  if (!cq_push(send_cq(sender), &completion, sender, sender->done, false))
+    fail_own(sender);
+}
+
+static void complete_receive(struct sender *sender, const struct fabric_arrival *arrival) {
+  if (!cq_push(receive_cq(sender), &arrival->completion, NULL, 0, arrival->solicited))
+    fail_own(sender);
+}
+
+/* What peers brought, in the order in which they did. */
+static void complete_arrivals(struct sender *sender) {
+  struct fabric_qp *slot = sender->slot;
+  struct fabric_arrival arrival;
+  bool more = true;
+  while (more) {
+    fabric_lock(&slot->lock);
+    more = slot->arrived != slot->arrivals;
+    if (more)
+      arrival = slot->arrival[slot->arrived++ % FABRIC_DEPTH];
+    fabric_unlock(&slot->lock);
+    if (more)
+      complete_receive(sender, &arrival);
+  }
+}
+
+static bool take_receive(struct fabric_qp *slot, uint64_t *id) {
+  fabric_lock(&slot->lock);
+  bool any = slot->received != slot->receives;
+  if (any) {
+    *id = slot->receive[slot->received++ % FABRIC_DEPTH].id;
+    slot->arrived++; /* both counts stand for what a receive has taken */
+    slot->arrivals++;
+  }
+  fabric_unlock(&slot->lock);
+  return any;
+}
+
+static void flush(struct sender *sender) {
+  struct fabric_qp *slot = sender->slot;
+  struct fabric_arrival arrival = {
+      .completion = {.status = IBV_WC_WR_FLUSH_ERR, .qp_num = sender->qp->seen.qp_num}};
+  while (sender->done != atomic_load(&sender->posted))
+    complete(sender, IBV_WC_WR_FLUSH_ERR);
+  while (take_receive(slot, &arrival.completion.wr_id))
+    complete_receive(sender, &arrival);
+  fabric_lock(&slot->lock);
+  bool faulted = slot->faulted;
+  slot->faulted = false;
+  fabric_unlock(&slot->lock);
+  if (faulted)
+    raise_event(sender->qp->seen.context, IBV_EVENT_QP_ACCESS_ERR, sender->qp);
+}
+
+/* ---- The thread ---- */
+
+bool qp_pause(struct sender *sender, int64_t ns) {
+  struct fabric_qp *slot = sender->slot;
+  for (int64_t now = now_in_ns(), end = now + ns; now < end; now = now_in_ns()) {
+    uint32_t bell = atomic_load(&slot->bell);
+    if (atomic_load(&sender->stopping) || state_of(sender) == IBV_QPS_ERR || removal() != PRESENT)
+      return false;
+    complete_arrivals(sender);
+    fabric_await(slot, bell, end - now);
+  }
+  return true;
+}
+
+static void work_once(struct sender *sender) {
+  complete_arrivals(sender);
+  if (removal() != PRESENT && state_of(sender) != IBV_QPS_ERR)
+    fail_own(sender);
+  if (state_of(sender) == IBV_QPS_ERR) {
+    flush(sender);
+  } else if (sender->done != atomic_load(&sender->posted)) {
+    struct request *request = &sender->requests[sender->done % sender->size];
+    enum ibv_wc_status status = move_request(sender, request);
+    if (atomic_load(&sender->stopping) || removal() == VANISHED)
+      return;
+    if (status != IBV_WC_SUCCESS)
+      fail_own(sender);
+    complete(sender, status);
+  }
+}
+
+static bool has_work(const struct sender *sender) {
+  return removal() != VANISHED && !is_null() && sender->done != atomic_load(&sender->posted);
+}
+
+static void *work(void *user) {
+  struct sender *sender = user;
+  while (!atomic_load(&sender->stopping)) {
+    uint32_t bell = atomic_load(&sender->slot->bell);
+    if (removal() == VANISHED)
+      fail_own(sender);
+    else if (!is_null())
+      work_once(sender);
+    if (!has_work(sender) && atomic_load(&sender->slot->bell) == bell)
+      fabric_await(sender->slot, bell, FOREVER);
+  }
+  return NULL;
+}
+
+/* It takes none of the application's signals. */
+static int start_thread(struct sender *sender) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int system = pthread_create(&sender->thread, NULL, work, sender);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return system;
+}
+
+static void stop_thread(struct sender *sender) {
+  atomic_store(&sender->stopping, true);
+  fabric_ring(sender->slot);
+  pthread_join(sender->thread, NULL);
+  atomic_store(&sender->stopping, false);
+}
+
+/* ---- Posting ---- */
+
+static bool is_inline_allowed(enum ibv_wr_opcode opcode) {
+  return opcode != IBV_WR_RDMA_READ && opcode != IBV_WR_ATOMIC_CMP_AND_SWP &&
+         opcode != IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+static bool is_wr(const struct qp *qp, const struct ibv_send_wr *wr, uint64_t length) {
+  const struct ibv_qp_cap *cap = &qp->first.cap;
+  if (wr->opcode > IBV_WR_ATOMIC_FETCH_AND_ADD || wr->num_sge < 0 ||
+      wr->num_sge > (int)cap->max_send_sge || length > 1u << 31)
+    return false;
+  return !(wr->send_flags & IBV_SEND_INLINE) ||
+         (length <= cap->max_inline_data && is_inline_allowed(wr->opcode));
+}
+
+static void fill_bytes(struct request *request, const struct ibv_send_wr *wr) {
+  uint8_t *at = request->inlined;
+  for (int i = 0; i < wr->num_sge; i++) {
+    request->places[i] = wr->sg_list[i];
+    if (!request->is_inline)
+      continue;
+    memcpy(at, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
+    at += wr->sg_list[i].length;
+  }
+  request->count = (unsigned)wr->num_sge;
+}
+
+static void fill(struct request *request, const struct qp *qp, const struct ibv_send_wr *wr,
+                 uint32_t length) {
+  bool atomic = wr->opcode >= IBV_WR_ATOMIC_CMP_AND_SWP;
+  request->id = wr->wr_id;
+  request->opcode = wr->opcode;
+  request->signaled = qp->first.sq_sig_all || (wr->send_flags & IBV_SEND_SIGNALED);
+  request->solicited = wr->send_flags & IBV_SEND_SOLICITED;
+  request->is_inline = wr->send_flags & IBV_SEND_INLINE;
+  request->immediate = wr->imm_data;
+  request->remote = atomic ? wr->wr.atomic.remote_addr : wr->wr.rdma.remote_addr;
+  request->key = atomic ? wr->wr.atomic.rkey : wr->wr.rdma.rkey;
+  request->compare_add = wr->wr.atomic.compare_add;
+  request->swap = wr->wr.atomic.swap;
+  request->length = length;
+  request->fault = fault_of_request();
+  fill_bytes(request, wr);
+}
+
+/* 0 or an errno. */
+static int post(struct sender *sender, const struct ibv_send_wr *wr) {
+  uint32_t posted = atomic_load(&sender->posted);
+  uint64_t length = 0;
+  for (int i = 0; i < wr->num_sge; i++)
+    length += wr->sg_list[i].length;
+  if (!is_wr(sender->qp, wr, length))
+    return EINVAL;
+  if (posted - atomic_load(&sender->polled) == sender->size)
+    return ENOMEM;
+  fill(&sender->requests[posted % sender->size], sender->qp, wr, (uint32_t)length);
+  atomic_store(&sender->posted, posted + 1);
+  if (is_null())
+    complete(sender, IBV_WC_SUCCESS);
+  return 0;
+}
+
+int qp_post_send(struct ibv_qp *seen, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
+  note_doorbell();
+  struct sender *sender = double_qp_of(seen)->motion;
+  enum ibv_qp_state state = state_of(sender);
+  int system = state == IBV_QPS_RTS || state == IBV_QPS_ERR ? 0 : EINVAL;
+  pthread_mutex_lock(&sender->posting);
+  for (; wr && system == 0; wr = system ? wr : wr->next)
+    system = post(sender, wr);
+  pthread_mutex_unlock(&sender->posting);
+  if (system)
+    *bad = wr;
+  if (!is_null())
+    fabric_ring(sender->slot);
+  return system;
+}
+
+void qp_polled(struct sender *sender, uint32_t number) {
+  atomic_store(&sender->polled, number);
+}
+
+static int post_receive(const struct qp *qp, struct fabric_qp *slot, const struct ibv_recv_wr *wr) {
+  if (wr->num_sge < 0 || wr->num_sge > (int)qp->first.cap.max_recv_sge)
+    return EINVAL;
+  if (slot->receives - slot->arrived >= qp->first.cap.max_recv_wr)
+    return ENOMEM;
+  struct fabric_receive *receive = &slot->receive[slot->receives++ % FABRIC_DEPTH];
+  receive->id = wr->wr_id;
+  receive->count = (unsigned)wr->num_sge;
+  for (unsigned i = 0; i < receive->count; i++)
+    receive->places[i] = wr->sg_list[i];
+  return 0;
+}
+
+int qp_post_receive(struct ibv_qp *seen, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
+  struct qp *qp = double_qp_of(seen);
+  struct sender *sender = qp->motion;
+  int system = state_of(sender) == IBV_QPS_RESET ? EINVAL : 0;
+  fabric_lock(&sender->slot->lock);
+  for (; wr && system == 0; wr = system ? wr : wr->next)
+    system = post_receive(qp, sender->slot, wr);
+  fabric_unlock(&sender->slot->lock);
+  if (system)
+    *bad = wr;
+  if (state_of(sender) == IBV_QPS_ERR)
+    fabric_ring(sender->slot);
+  return system;
+}
+
+/* ---- Life ---- */
+
+static void begin_slot(const struct qp *qp, struct fabric_qp *slot) {
+  atomic_store(&slot->state, IBV_QPS_RESET);
+  slot->pd = (uintptr_t)qp->seen.pd;
+  slot->peer = 0;
+  slot->faulted = false;
+  slot->received = slot->receives = slot->arrived = slot->arrivals = 0;
+  atomic_store(&slot->pid, getpid());
+}
+
+int motion_begin_qp(struct qp *qp) {
+  struct sender *sender = calloc(1, sizeof *sender);
+  int system = ENOMEM;
+  if (removal() != PRESENT || !sender) {
+    free(sender);
+    return sender ? EIO : ENOMEM;
+  }
+  sender->qp = qp;
+  sender->size = qp->first.cap.max_send_wr ? qp->first.cap.max_send_wr : 1;
+  sender->requests = calloc(sender->size, sizeof *sender->requests);
+  sender->slot = sender->requests ? fabric_take_qp() : NULL;
+  if (!sender->slot)
+    goto no_slot;
+  begin_slot(qp, sender->slot);
+  qp->seen.qp_num = atomic_load(&sender->slot->number);
+  fabric_unlock(&sender->slot->lock);
+  pthread_mutex_init(&sender->posting, NULL);
+  qp->motion = sender;
+  system = start_thread(sender);
+  if (system == 0)
+    return 0;
+  atomic_store(&sender->slot->pid, 0);
+no_slot:
+  free(sender->requests);
+  free(sender);
+  return system;
+}
+
+static void purge(const struct sender *sender) {
+  cq_purge(send_cq(sender), sender->qp->seen.qp_num);
+  cq_purge(receive_cq(sender), sender->qp->seen.qp_num);
+}
+
+/* Its own copies end with the thread; a peer's hold the lock. */
+void motion_end_qp(struct qp *qp) {
+  struct sender *sender = qp->motion;
+  stop_thread(sender);
+  fabric_lock(&sender->slot->lock);
+  atomic_store(&sender->slot->state, IBV_QPS_RESET);
+  atomic_store(&sender->slot->pid, 0);
+  fabric_unlock(&sender->slot->lock);
+  purge(sender);
+  forget_events(qp->seen.context, qp);
+  pthread_mutex_destroy(&sender->posting);
+  free(sender->requests);
+  free(sender);
+}
+
+/* ---- States ---- */
+
+enum ibv_qp_state motion_state(const struct qp *qp) {
+  return state_of(qp->motion);
+}
+
+static int start_anew(struct sender *sender) {
+  stop_thread(sender);
+  fabric_lock(&sender->slot->lock);
+  begin_slot(sender->qp, sender->slot);
+  fabric_unlock(&sender->slot->lock);
+  purge(sender);
+  sender->done = 0;
+  atomic_store(&sender->posted, 0);
+  atomic_store(&sender->polled, 0);
+  return start_thread(sender);
+}
+
+int motion_to_state(struct qp *qp, enum ibv_qp_state state) {
+  struct sender *sender = qp->motion;
+  struct fabric_qp *slot = sender->slot;
+  int system = 0;
+  if (removal() != PRESENT)
+    return EIO;
+  if (state == IBV_QPS_RESET)
+    return start_anew(sender);
+  fabric_lock(&slot->lock);
+  if (atomic_load(&slot->state) == IBV_QPS_ERR && state != IBV_QPS_ERR) {
+    system = EINVAL; /* it failed meanwhile */
+  } else {
+    slot->access = (unsigned)qp->attributes.qp_access_flags;
+    slot->peer = qp->attributes.dest_qp_num;
+    slot->packet_in = qp->attributes.rq_psn;
+    slot->packet_out = qp->attributes.sq_psn;
+    slot->reads_served = qp->attributes.max_dest_rd_atomic;
+    slot->not_ready_timer = qp->attributes.min_rnr_timer;
+    atomic_store(&slot->state, (int)state);
+  }
+  fabric_unlock(&slot->lock);
+  fabric_ring(slot);
+  return system;
+}
