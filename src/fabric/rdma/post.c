@@ -281,10 +281,11 @@ static void take_up_to(struct rdma_rail *rail, struct rdma_job *last, int code,
 }
 
 /* One completion; with the lock. An error's is for the first request that failed, asked for or not,
- * and all after it are flushed. */
+ * and all after it are flushed. Where nothing failed before, somebody else brought the queue pair
+ * to error: the peer's request, or the device's end. */
 static void take(struct rdma_rail *rail, const struct ibv_wc *completion, struct list *ended) {
   struct rdma_job *job = (struct rdma_job *)(uintptr_t)completion->wr_id;
-  if (completion->status == IBV_WC_WR_FLUSH_ERR)
+  if (completion->status == IBV_WC_WR_FLUSH_ERR && rail->broken)
     return; /* its job ends with the rail */
   if (completion->status == IBV_WC_SUCCESS && job) {
     rail->moved_at = clock_now();
@@ -309,8 +310,10 @@ static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
       take(rail, &completions[i], ended);
     any |= count > 0;
   } while (count == 16);
-  if (count < 0)
+  if (count < 0 && !rail->broken) {
+    error_set(HAUL_EPATH, 0, rail->card->nic->name, "its completion queue cannot be read|");
     rail->broken = true;
+  }
   pump(rail);
   return any;
 }
