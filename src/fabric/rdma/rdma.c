@@ -63,6 +63,7 @@ static int create(struct link *link, struct endpoint **out) {
   endpoint->base.link = link;
   endpoint->node = rdma_node_of(link);
   endpoint->channel = -1;
+  list_init(&endpoint->peer);
   list_init(&endpoint->requests);
   list_init(&endpoint->bindings);
   list_init(&endpoint->attachments);
@@ -75,7 +76,7 @@ static int create(struct link *link, struct endpoint **out) {
   *out = &endpoint->base;
   if (!endpoint->node)
     endpoint_shut(&endpoint->base, "this node could not start it: no memory");
-  else if (cards_open(endpoint->node) != 0)
+  else if (cards_open(endpoint->node) != 0 || events_watch(endpoint->node) != 0)
     endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
   return 0;
 }
@@ -90,6 +91,7 @@ static void start(struct rdma_endpoint *endpoint, int descriptor) {
     close(descriptor);
     return;
   }
+  list_append(&endpoint->node->endpoints, &endpoint->peer);
   loop_poller(loop, &endpoint->poller, poll_endpoint);
   rdma_channel_start(endpoint, descriptor);
 }
@@ -123,6 +125,7 @@ static void adopt(struct endpoint *base, unsigned index, int descriptor) {
 static void stop(struct endpoint *base, int code) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   atomic_store(&base->open, false);
+  list_remove(&endpoint->peer);
   rdma_channel_stop(endpoint, code);
   if (endpoint->rail_count > 0) {
     loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
@@ -275,6 +278,7 @@ static int open_node(struct fabric *fabric) {
   if (!node)
     return error_memory("rdma transport");
   node->fabric = fabric;
+  list_init(&node->endpoints);
   pthread_mutex_init(&node->lock, NULL);
   fabric->shared[rdma_transport.index] = node;
   return 0;
@@ -284,6 +288,9 @@ static void release_node(struct fabric *fabric) {
   struct rdma_node *node = fabric->shared[rdma_transport.index];
   if (!node)
     return;
+  loop_lock(fabric->loop);
+  events_unwatch(node);
+  loop_unlock(fabric->loop);
   cards_close(node);
   pthread_mutex_destroy(&node->lock);
   alloc_free(node);

@@ -12,6 +12,7 @@
  *   post.c     works to work requests, windows, completions
  *   step.c     what a work needs before and after the NIC's part
  *   land.c     the owner's part of that
+ *   event.c    what a NIC says by itself: that it is gone, that a queue is in error
  *   rdma.c     the table
  *
  * Locks: the channel, the landings and the attachments are the loop's, and so is a job while it is
@@ -49,6 +50,7 @@ struct rdma_card {
   const struct nic *nic;
   struct nic_port port;
   struct regcache *cache;
+  struct watch watch; /* of the NIC's events, one card a NIC; the loop's lock */
 };
 
 /* A node's share: fabric->shared[rdma]. */
@@ -60,6 +62,7 @@ struct rdma_node {
   struct rdma_card cards[RDMA_RAILS_MAX]; /* constant once there are some */
   /* By place: bits of the cards that are nearest to it, made when first asked for; 0: not yet. */
   _Atomic uint8_t near[32][16];
+  struct list endpoints; /* those with rails; the loop's lock */
 };
 
 struct rdma_rail {
@@ -170,6 +173,7 @@ struct rdma_loan {
 struct rdma_endpoint {
   struct endpoint base;
   struct rdma_node *node;
+  struct list peer; /* node->endpoints */
   int channel;
   struct watch watch;
   uint8_t inbox[RDMA_RECORD];
@@ -233,6 +237,10 @@ int card_register(struct rdma_card *card, const struct memory *memory, struct re
                   struct ibv_mr **mr);
 /* Whether the device copies to and from memory of this host. */
 bool memory_stages(const struct memory *memory);
+
+/* event.c; with the loop's lock */
+int events_watch(struct rdma_node *node);
+void events_unwatch(struct rdma_node *node);
 
 /* channel.c; with the loop's lock */
 int rdma_channel_start(struct rdma_endpoint *endpoint, int descriptor);
