@@ -15,6 +15,35 @@ _Atomic int64_t ibverbs_double_doorbell;
 static bool null;
 static _Atomic int gone; /* enum removal */
 
+/* ---- The device ---- */
+
+/* RoCE v2 at 10.0.0.1, 100 Gb/s. The limits are those of the file where it has some, else a
+ * ConnectX-7's. */
+static const struct double_device device = {
+    .name = "double0",
+    .guid = UINT64_C(0x0002c9030000d0b1),
+    .transport = IBV_TRANSPORT_IB,
+    .ports = 1,
+    .port = {{.state = IBV_PORT_ACTIVE,
+              .link_layer = IBV_LINK_LAYER_ETHERNET,
+              .speed = 32,
+              .width = 2,
+              .mtu = IBV_MTU_4096,
+              .gids = {[1] = {.raw = {[10] = 0xff, 0xff, 10, 0, 0, 1},
+                              .type = IBV_GID_TYPE_ROCE_V2,
+                              .interface = 1}}}},
+    .limits = {.max_mr_size = UINT64_MAX,
+               .max_mr = FABRIC_MRS,
+               .max_qp_wr = FABRIC_DEPTH,
+               .max_sge = FABRIC_PLACES,
+               .max_sge_rd = FABRIC_PLACES,
+               .max_cqe = 4194303,
+               .max_qp_rd_atom = 16,
+               .max_qp_init_rd_atom = 16,
+               .atomic_cap = IBV_ATOMIC_HCA},
+    .inline_bytes = FABRIC_INLINED,
+};
+
 /* ---- Faults ---- */
 
 enum fault { RETRY, RNR, ACCESS, REMOVE, VANISH, OVERRUN, MEMLOCK, SLOW, LATE, NOGID, FAULTS };
@@ -95,11 +124,13 @@ int ibverbs_double_fault(const char *words) {
       return EINVAL;
   for (unsigned i = 0; i < FAULTS; i++)
     atomic_store(&left[i], wanted[i]);
-  if (!*words)
+  struct double_port *port = &ibverbs_double.devices[0].port[0];
+  if (!*words) {
     atomic_store(&gone, PRESENT);
+    *port = device.port[0];
+  }
   if (wanted[NOGID])
-    memset(ibverbs_double.devices[0].port[0].gids, 0,
-           sizeof ibverbs_double.devices[0].port[0].gids);
+    memset(port->gids, 0, sizeof port->gids);
   return 0;
 }
 
@@ -119,34 +150,7 @@ bool is_null(void) {
   return null;
 }
 
-/* ---- The device ---- */
-
-/* RoCE v2 at 10.0.0.1, 100 Gb/s. The limits are those of the file where it has some, else a
- * ConnectX-7's. */
-static const struct double_device device = {
-    .name = "double0",
-    .guid = UINT64_C(0x0002c9030000d0b1),
-    .transport = IBV_TRANSPORT_IB,
-    .ports = 1,
-    .port = {{.state = IBV_PORT_ACTIVE,
-              .link_layer = IBV_LINK_LAYER_ETHERNET,
-              .speed = 32,
-              .width = 2,
-              .mtu = IBV_MTU_4096,
-              .gids = {[1] = {.raw = {[10] = 0xff, 0xff, 10, 0, 0, 1},
-                              .type = IBV_GID_TYPE_ROCE_V2,
-                              .interface = 1}}}},
-    .limits = {.max_mr_size = UINT64_MAX,
-               .max_mr = FABRIC_MRS,
-               .max_qp_wr = FABRIC_DEPTH,
-               .max_sge = FABRIC_PLACES,
-               .max_sge_rd = FABRIC_PLACES,
-               .max_cqe = 4194303,
-               .max_qp_rd_atom = 16,
-               .max_qp_init_rd_atom = 16,
-               .atomic_cap = IBV_ATOMIC_HCA},
-    .inline_bytes = FABRIC_INLINED,
-};
+/* ---- Its start ---- */
 
 /* Where processes may not copy to each other unless told (Yama), these tell so. */
 static __attribute__((constructor)) void begin(void) {

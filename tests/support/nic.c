@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+#include "support/nic.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "doubles/ibverbs-moving/door.h"
+#include "support/check.h"
+
+/* The library stays open for the life of the process. */
+static void *symbol(const char *name) {
+  void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+  return library ? dlsym(library, name) : NULL;
+}
+
+bool nic_is_there(void) {
+  if (getenv("HAUL_DOUBLE_FABRIC") && symbol("ibverbs_double_fault"))
+    return true;
+  printf("skipped all: no NIC; tests/doubles/ibverbs-moving/with runs this program with one\n");
+  return false;
+}
+
+void nic_fault(const char *words) {
+  int (*fault)(const char *words);
+  void *found = symbol("ibverbs_double_fault");
+  memcpy(&fault, &found, sizeof fault);
+  assert_int_equal(fault(words), 0);
+}
+
+void nic_fault_of_children(const char *words) {
+  setenv("HAUL_DOUBLE_FAULT", words, 1);
+}
+
+void nic_check_empty(void) {
+  static const struct double_living nobody;
+  const struct ibverbs_double *door = symbol("ibverbs_double");
+  assert_memory_equal(&door->living, &nobody, sizeof nobody);
+}
