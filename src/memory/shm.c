@@ -225,6 +225,14 @@ bool shm_has_dmabuf(void) {
   return access("/dev/udmabuf", R_OK | W_OK) == 0;
 }
 
+/* Everything else that is EINVAL is right: the seals, and that all is whole pages. */
+static int too_large(size_t length) {
+  return error_set(HAUL_ELIMIT, EINVAL, "/dev/udmabuf",
+                   "the kernel makes no dma-buf of %zu bytes|echo %zu | sudo tee "
+                   "/sys/module/udmabuf/parameters/size_limit_mb",
+                   length, (length + ((1u << 20) - 1)) >> 20);
+}
+
 int shm_dmabuf(const struct shm *shm, int *descriptor) {
   int device = open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
   if (device < 0)
@@ -240,10 +248,7 @@ int shm_dmabuf(const struct shm *shm, int *descriptor) {
   if (*descriptor >= 0)
     return 0;
   if (system == EINVAL)
-    return error_set(HAUL_ENOTSUP, system, "/dev/udmabuf",
-                     "the kernel makes no dma-buf of %zu bytes|raise "
-                     "/sys/module/udmabuf/parameters/size_limit_mb",
-                     shm->length);
+    return too_large(shm->length);
   return error_system(system, "/dev/udmabuf", "UDMABUF_CREATE");
 }
 

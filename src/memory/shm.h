@@ -44,7 +44,8 @@ int shm_map(int fd, const struct shm *shm, int protection, void *at, void **view
 int shm_descriptor(const struct shm *shm, bool writable, int *descriptor);
 /* Zeroes the data from `length` on, so that what is shared shows nothing of an earlier use. */
 int shm_clear_behind(const struct shm *shm, size_t length);
-/* A dma-buf over the data of an own one; HAUL_ENOTSUP where the kernel has no udmabuf. */
+/* A dma-buf over the data of an own one. HAUL_ENOTSUP where the kernel has no udmabuf; HAUL_ELIMIT
+ * where it makes none as large. */
 int shm_dmabuf(const struct shm *shm, int *descriptor);
 /* Can shm_dmabuf work here? */
 bool shm_has_dmabuf(void);
