@@ -99,9 +99,9 @@ static void knows_memory_that_cannot_be_written(void **state) {
   munmap(bytes, 2 * page);
 }
 
-static ssize_t vm_read_forbidden(pid_t pid, const struct iovec *local, unsigned long locals,
-                                 const struct iovec *remote, unsigned long remotes,
-                                 unsigned long flags) {
+static ssize_t vm_forbidden(pid_t pid, const struct iovec *local, unsigned long locals,
+                            const struct iovec *remote, unsigned long remotes,
+                            unsigned long flags) {
   (void)pid, (void)local, (void)locals, (void)remote, (void)remotes, (void)flags;
   errno = EPERM;
   return -1;
@@ -112,7 +112,7 @@ static void wraps_also_where_a_sandbox_forbids_to_look(void **state) {
   struct haul_region *region;
   char byte = 0;
   struct sys_ops before = sys_ops;
-  sys_ops.vm_read = vm_read_forbidden;
+  sys_ops.vm_read = sys_ops.vm_write = vm_forbidden;
   int status = heap_wrap(heap, &byte, 1, &region);
   sys_ops = before;
   assert_works(status);

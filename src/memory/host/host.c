@@ -117,13 +117,15 @@ static int unusable(const void *address, size_t length, const char *why) {
   return error_set(HAUL_EINVAL, 0, object, "%s|check address and length", why);
 }
 
-/* Can the CPU read the first and the last byte? Asked of the kernel, as looking would be fatal. */
+/* Can the CPU read the first and the last byte? Asked of the kernel, as looking would be fatal. The
+ * range is this call's local side: the kernel pins pages of the remote one, and those of a device's
+ * mapping (a dma-buf's) cannot be pinned although the CPU reads them. */
 static bool is_readable(const void *address, size_t length) {
   char probe[2];
   char *first = (char *)(uintptr_t)address;
-  struct iovec local = {probe, sizeof probe};
-  struct iovec remote[2] = {{first, 1}, {first + length - 1, 1}};
-  ssize_t got = sys_ops.vm_read(getpid(), &local, 1, remote, 2, 0);
+  struct iovec local[2] = {{first, 1}, {first + length - 1, 1}};
+  struct iovec remote = {probe, sizeof probe};
+  ssize_t got = sys_ops.vm_write(getpid(), local, 2, &remote, 1, 0);
   /* A sandbox may forbid the call; then the caller is believed. */
   return got == 2 || (got < 0 && errno != EFAULT);
 }
