@@ -103,6 +103,19 @@ static int copy_error(int system, struct map_endpoint *endpoint) {
   return error_set(HAUL_EPATH, system, peer, "%s|", endpoint->base.reason);
 }
 
+/* The kernel pins pages of the remote side of a call alone, and those of a device's mapping cannot
+ * be pinned although the CPU reaches them. What is out of the CPU's reach as well was unmapped
+ * under its region, and the copies will say so. */
+bool attach_allows(const struct memory *memory) {
+  char probe[2], *first = memory->view;
+  struct iovec mine = {probe, sizeof probe};
+  struct iovec ends[2] = {{first, 1}, {first + memory->length - 1, 1}};
+  ssize_t pinned = sys_ops.vm_read(getpid(), &mine, 1, ends, 2, 0);
+  if (pinned == 2 || (pinned < 0 && errno != EFAULT))
+    return true;
+  return sys_ops.vm_write(getpid(), ends, 2, &mine, 1, 0) != 2;
+}
+
 int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding, uint64_t remote,
                 void *local, uint64_t length, enum haul_operation operation) {
   unsigned cell = take_cell(endpoint, binding->handle);

@@ -202,6 +202,9 @@ static int answer_found(struct map_endpoint *endpoint, const struct export_view 
     return answer_mapped(endpoint, view, request);
   if (!memory->view)
     return refuse(endpoint, request, "the memory can be neither shared nor attached");
+  if (!attach_allows(memory))
+    return refuse(endpoint, request,
+                  "the memory is a mapping of a device there, which other processes cannot attach");
   struct wire wire = start_record(record, ANSWER, request);
   wire_put32(&wire, ANSWER_ATTACH);
   wire_put64(&wire, (uint64_t)(uintptr_t)memory->view);

@@ -80,6 +80,8 @@ int channel_attach(struct map_endpoint *endpoint, const struct remote_key *key, 
 
 /* attach.c */
 void attach_try(struct map_endpoint *endpoint, uint64_t nonce_address, uint64_t nonce);
+/* False for memory of this process that no other process can attach. */
+bool attach_allows(const struct memory *memory);
 /* One piece; 0 or a code with the detail. */
 int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding, uint64_t remote,
                 void *local, uint64_t length, enum haul_operation operation);
