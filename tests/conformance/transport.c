@@ -378,6 +378,24 @@ static void ways_are_told_by_explain(void **state) {
     }
 }
 
+/* Whoever asked lets go of everything at once: what is under way ends all the same. */
+static void nobody_has_to_wait_for_the_end(void **state) {
+  (void)state;
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {0, 0, 4 * MIB};
+  options.only = t.way->only;
+  for (unsigned i = 0; i < COUNT(remotes); i++) {
+    struct haul_remote *remote;
+    struct haul_transfer *transfer;
+    assert_works(
+        haul_peer_lookup(t.peer, kind_names[remotes[i]], haul_deadline_in(10 * S), &remote));
+    assert_works(haul_write(remote, t.regions[0], &piece, 1, &options, &transfer));
+    haul_transfer_release(transfer);
+    haul_remote_release(remote);
+    assert_works(haul_write(t.remotes[i], t.regions[0], &piece, 1, &options, NULL));
+  }
+}
+
 /* ---- Running it ---- */
 
 static int run_over(const struct way *way) {
@@ -391,6 +409,7 @@ static int run_over(const struct way *way) {
       OVER_WAY(as_many_pieces_as_allowed_arrive),
       OVER_WAY(many_at_once_arrive),
       OVER_WAY(large_transfers_arrive_whole),
+      OVER_WAY(nobody_has_to_wait_for_the_end),
   };
   char name[80];
   void *state = (void *)(uintptr_t)way;
