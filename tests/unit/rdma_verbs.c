@@ -87,6 +87,8 @@ static void what_came_later_may_be_missing(void **state) {
   (void)state;
   rdma_host_library("33");
   assert_null(open_verbs()->reg_dmabuf_mr);
+  assert_null(open_verbs()->is_fork_initialized);
+  assert_int_equal(rdma_double()->forks, 1);
 }
 
 static void it_is_opened_once(void **state) {
@@ -101,6 +103,13 @@ static void children_are_kept_from_registered_memory(void **state) {
   open_verbs();
   open_verbs();
   assert_int_equal(rdma_double()->forks, 1);
+}
+
+static void unless_the_kernel_copies_it_for_them(void **state) {
+  (void)state;
+  rdma_double()->fork_safe = true;
+  open_verbs();
+  assert_int_equal(rdma_double()->forks, 0);
 }
 
 static void *open_in_thread(void *barrier) {
@@ -180,6 +189,7 @@ int main(void) {
       TEST(what_came_later_may_be_missing),
       TEST(it_is_opened_once),
       TEST(children_are_kept_from_registered_memory),
+      TEST(unless_the_kernel_copies_it_for_them),
       TEST(many_threads_open_it_once),
       TEST(a_port_is_asked_through_old_and_new_contexts),
       TEST(the_real_library_fits),

@@ -55,9 +55,17 @@ static const char *loader_words(void) {
   return words ? words : "the loader does not say why";
 }
 
-/* With the lock. Before Linux 5.12 a fork takes registered pages away from the parent, unless the
- * library keeps them from its children; later it does nothing. It fails where the application
- * registered memory before us, and then what the application chose stands. */
+/* Before Linux 5.12 a fork takes registered pages away from the parent, unless the library keeps
+ * them from its children. Later it is not needed, and does harm: children lack all that is
+ * registered, each registration costs an madvise, and one that fails leaves that call's errno. It
+ * fails where the application registered memory before us, and then what the application chose
+ * stands. */
+static void guard_against_forks(void) {
+  if (!table.is_fork_initialized || table.is_fork_initialized() != IBV_FORK_UNNEEDED)
+    table.fork_init();
+}
+
+/* With the lock. */
 static int open_library(void) {
   void *opened = dlopen(verbs_library, RTLD_NOW | RTLD_LOCAL);
   if (!opened)
@@ -69,7 +77,7 @@ static int open_library(void) {
     return code;
   }
   library = opened;
-  table.fork_init();
+  guard_against_forks();
   atomic_store_explicit(&published, &table, memory_order_release);
   return 0;
 }

@@ -43,8 +43,10 @@
   X(destroy_qp, ibv_destroy_qp)                                                                    \
   X(wc_status_str, ibv_wc_status_str)
 
-/* NULL where the library is older: reg_dmabuf_mr came with rdma-core 34. */
-#define VERBS_OPTIONAL(X) X(reg_dmabuf_mr, ibv_reg_dmabuf_mr)
+/* NULL where the library is older: they came with rdma-core 34 and 35. */
+#define VERBS_OPTIONAL(X)                                                                          \
+  X(reg_dmabuf_mr, ibv_reg_dmabuf_mr)                                                              \
+  X(is_fork_initialized, ibv_is_fork_initialized)
 
 /* Each slot is the symbol of its name, with the contract of its man page. */
 struct verbs {

@@ -76,6 +76,12 @@ __be64 ibv_get_device_guid(struct ibv_device *device) {
   return htobe64(((struct listed *)device)->script->guid);
 }
 
+enum ibv_fork_status ibv_is_fork_initialized(void) {
+  if (ibverbs_double.fork_safe)
+    return IBV_FORK_UNNEEDED;
+  return ibverbs_double.forks > 0 ? IBV_FORK_ENABLED : IBV_FORK_DISABLED;
+}
+
 int ibv_fork_init(void) {
   ibverbs_double.forks++;
   return ibverbs_double.living.registrations > 0 ? EINVAL : 0;

@@ -56,6 +56,7 @@ struct double_living {
 
 struct ibverbs_double {
   int list_error; /* errno: there is no list of devices */
+  bool fork_safe; /* as Linux from 5.12 on: the kernel copies registered pages for a child */
   size_t count;
   struct double_device devices[DOUBLE_DEVICES];
   struct double_living living;
