@@ -88,6 +88,12 @@ static uint32_t count_requests(const struct rdma_job *job) {
   return job->stage && job->slot >= 0 ? 1 : job->work->count;
 }
 
+/* What goes with the request is read by the CPU, here and now. */
+static bool goes_inline(const struct rdma_job *job, const struct move *move) {
+  return job->work->operation == HAUL_OP_WRITE && move->length <= job->rail->inlined &&
+         (job->stage || job->work->region->memory.view);
+}
+
 static void fill_request(const struct rdma_job *job, const struct move *move, unsigned rail,
                          struct ibv_send_wr *request, struct ibv_sge *place) {
   const struct rdma_binding *binding = job->work->binding;
@@ -99,7 +105,7 @@ static void fill_request(const struct rdma_job *job, const struct move *move, un
       .sg_list = place,
       .num_sge = 1,
       .opcode = write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ,
-      .send_flags = write && move->length <= job->rail->inlined ? IBV_SEND_INLINE : 0,
+      .send_flags = goes_inline(job, move) ? IBV_SEND_INLINE : 0,
       .wr.rdma = {.remote_addr = move->remote, .rkey = binding->keys[rail]},
   };
 }
