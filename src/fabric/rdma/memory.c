@@ -31,8 +31,8 @@ static int refused(const struct rdma_card *card, int system) {
                      "reached|raise the limit: ulimit -l unlimited; haul doctor looks at it");
   if (system == EFAULT)
     return error_set(HAUL_EINVAL, system, card->nic->name,
-                     "the memory cannot be pinned: it is not mapped as it is to be used|was it "
-                     "unmapped or protected?");
+                     "the memory cannot be pinned: it is a mapping of a device, as a dma-buf's, or "
+                     "was unmapped or protected|register what is behind the mapping");
   return error_set(HAUL_ENOTSUP, system, card->nic->name, "the memory cannot be registered: %s|",
                    strerror(system));
 }
