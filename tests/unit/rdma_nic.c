@@ -2,13 +2,17 @@
  * The NICs of a host: first those that cannot be used. */
 #include "support/check.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <math.h>
+#include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fabric/rdma/address.h"
 #include "fabric/rdma/nic.h"
 #include "support/rdma_host.h"
 #include "support/seams.h"
@@ -522,6 +526,37 @@ static void what_only_this_host_reaches_comes_last(void **state) {
   nics_put(nics);
 }
 
+/* As getifaddrs gives it: all of it in one block. */
+static int one_address(struct ifaddrs **addresses) {
+  struct {
+    struct ifaddrs entries[2];
+    struct sockaddr_in address;
+  } *block = calloc(1, sizeof *block);
+  assert_non_null(block);
+  block->entries[0].ifa_next = &block->entries[1]; /* without an address, as a tunnel's may be */
+  block->address.sin_family = AF_INET;
+  block->address.sin_addr.s_addr = htonl(0x0a4d0002);
+  block->entries[1].ifa_addr = (struct sockaddr *)(void *)&block->address;
+  *addresses = block->entries;
+  return 0;
+}
+
+static void ports_of_other_network_namespaces_are_left_out(void **state) {
+  (void)state;
+  rdma_gid(&rdma_add_roce("rxe0")->port[0], 3, IBV_GID_TYPE_ROCE_V2, "::ffff:10.77.0.1", 1);
+  struct double_port *own = &rdma_add_roce("rxe1")->port[0];
+  rdma_gid(own, 4, IBV_GID_TYPE_ROCE_V2, "::ffff:10.77.0.2", 1);
+  struct nics *nics = open_nics();
+  check_order(nics, NULL, (const char *const[]){"rxe0", "rxe1"}, 2);
+  assert_int_equal(port_of(nics, 1).gid_index, 3);
+  addresses_get = one_address;
+  check_order(nics, NULL, (const char *const[]){"rxe1"}, 1);
+  assert_int_equal(port_of(nics, 1).gid_index, 4);
+  assert_false(port_of(nics, 1).foreign);
+  addresses_get = getifaddrs;
+  nics_put(nics);
+}
+
 static void there_may_be_less_room_than_ports(void **state) {
   (void)state;
   make_machine();
@@ -588,6 +623,7 @@ int main(void) {
       TEST(without_a_table_of_nodes_another_one_is_far),
       TEST(among_equals_speed_and_then_name_decide),
       TEST(what_only_this_host_reaches_comes_last),
+      TEST(ports_of_other_network_namespaces_are_left_out),
       TEST(there_may_be_less_room_than_ports),
       TEST(ports_that_cannot_be_used_are_not_ranked),
   };

@@ -11,6 +11,7 @@
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "fabric/rdma/address.h"
 #include "fabric/rdma/sysfs.h"
 #include "memory/pages.h"
 
@@ -230,11 +231,27 @@ static enum nic_gid_kind gid_kind(const uint8_t gid[16]) {
   return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80 ? NIC_GID_LINK_LOCAL : NIC_GID_IPV6;
 }
 
-static void consider_gid(struct nic_port *port, const struct ibv_gid_entry *entry) {
+/* Where the devices are shared between network namespaces a port has the addresses of them all. The
+ * own ones go first; a link-local one, which comes from the MAC, belongs to nobody in particular.
+ */
+static int gid_order(enum nic_gid_kind kind, bool foreign) {
+  static const int order[][2] = {
+      [NIC_GID_IPV4] = {0, 2},
+      [NIC_GID_IPV6] = {1, 3},
+      [NIC_GID_LINK_LOCAL] = {4, 4},
+      [NIC_GID_NONE] = {5, 5},
+  };
+  return order[kind][foreign];
+}
+
+static void consider_gid(struct nic_port *port, const struct ibv_gid_entry *entry,
+                         const struct ifaddrs *addresses) {
   enum nic_gid_kind kind = gid_kind(entry->gid.raw);
-  if (kind >= port->gid_kind)
+  bool foreign = kind < NIC_GID_LINK_LOCAL && !addresses_have(addresses, entry->gid.raw);
+  if (gid_order(kind, foreign) >= gid_order(port->gid_kind, port->foreign))
     return;
   port->gid_kind = kind;
+  port->foreign = foreign;
   port->gid_index = entry->gid_index;
   port->interface = entry->ndev_ifindex;
   memcpy(port->gid, entry->gid.raw, sizeof port->gid);
@@ -243,6 +260,7 @@ static void consider_gid(struct nic_port *port, const struct ibv_gid_entry *entr
 static void choose_gid(const struct nic *nic, int entries, unsigned interface,
                        struct nic_port *port) {
   unsigned other_types = 0, other_interfaces = 0;
+  struct ifaddrs *addresses = addresses_read();
   for (int i = 0; i < entries; i++) {
     struct ibv_gid_entry entry = {0};
     if (nic->verbs->query_gid_ex(nic->context, port->number, (uint32_t)i, &entry, 0,
@@ -253,8 +271,9 @@ static void choose_gid(const struct nic *nic, int entries, unsigned interface,
     else if (interface != 0 && entry.ndev_ifindex != interface)
       other_interfaces++;
     else
-      consider_gid(port, &entry);
+      consider_gid(port, &entry, addresses);
   }
+  freeifaddrs(addresses);
   if (port->gid_kind != NIC_GID_NONE)
     return;
   if (other_interfaces > 0)
@@ -384,6 +403,8 @@ static int class_of(const struct nic_rail *rail) {
 
 /* Below 0: a is the better one. */
 static int compare(const struct nic_rail *a, const struct nic_rail *b) {
+  if (a->port.foreign != b->port.foreign)
+    return a->port.foreign ? 1 : -1;
   int classes = class_of(a) - class_of(b);
   if (classes)
     return classes;
@@ -426,16 +447,18 @@ static int none_usable(const struct nics *nics) {
 
 int nics_rank(const struct nics *nics, const struct haul_device *device, struct nic_rail *rails,
               size_t *count) {
-  size_t found = 0, room = *count;
+  size_t found = 0, own = 0, room = *count;
   for (size_t i = 0; i < nics->count; i++) {
     struct nic_rail rail = {.nic = &nics->list[i]};
     rail.distance = nic_distance(rail.nic, device);
     for (unsigned number = 1; rail.nic->context && number <= rail.nic->ports; number++) {
       nic_port(rail.nic, number, 0, &rail.port);
-      if (rail.port.status == NIC_PORT_USABLE)
-        insert(rails, room, found++, &rail);
+      if (rail.port.status != NIC_PORT_USABLE)
+        continue;
+      insert(rails, room, found++, &rail);
+      own += !rail.port.foreign;
     }
   }
-  *count = found;
+  *count = own > 0 ? own : found;
   return found > 0 ? 0 : none_usable(nics);
 }

@@ -84,6 +84,7 @@ struct nic_port {
   uint8_t gid[16];
   unsigned gid_index;
   enum nic_gid_kind gid_kind; /* Ethernet */
+  bool foreign;               /* Ethernet: the GID is an address, and none of this namespace's */
   unsigned interface;         /* Ethernet: index of the GID's network interface, 0 unknown */
   char interface_name[16];    /* the port's own, empty where unknown */
   enum ibv_mtu mtu;           /* the link's */
@@ -92,8 +93,8 @@ struct nic_port {
 };
 
 /* Asks a port, which may have changed since the last time. On Ethernet it chooses the GID: of RoCE
- * v2, of `interface` (0: any), the kind as nic_gid_kind orders them, the lowest index. Fills
- * everything. */
+ * v2, of `interface` (0: any), an address of this network namespace before those of others, the
+ * kind as nic_gid_kind orders them, the lowest index. Fills everything. */
 void nic_port(const struct nic *nic, unsigned number, unsigned interface, struct nic_port *port);
 
 /* Bytes of a packet's payload. */
@@ -118,8 +119,9 @@ struct nic_rail {
 
 /* The usable ports, best first for a device (NULL: for none), up to *count, which becomes how many
  * there are. Hardware goes before software, and that before what only this host reaches; then near
- * before far, fast before slow, and what is equal in all of that by name and port. HAUL_ENOTSUP
- * with the detail of the first when none is. */
+ * before far, fast before slow, and what is equal in all of that by name and port. Ports whose GID
+ * is another network namespace's are left out, unless there are no others. HAUL_ENOTSUP with the
+ * detail of the first when none is usable. */
 int nics_rank(const struct nics *nics, const struct haul_device *device, struct nic_rail *rails,
               size_t *count);
 
