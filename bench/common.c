@@ -38,27 +38,51 @@ haul_node *open_node(int thread, int64_t spin_ns) {
   haul_node *node;
   config.progress = thread ? HAUL_PROGRESS_THREAD : HAUL_PROGRESS_CALLER;
   config.spin_ns = spin_ns;
+  config.insecure = getenv("HAUL_BENCH_LISTEN") != NULL;
   must(haul_node_open(&config, &node), "node");
   return node;
 }
 
-#define ARGUMENTS_MAX 16
+#define ARGUMENTS_MAX 32
+
+/* The words of HAUL_BENCH_ON, if any; they stay in memory. */
+static size_t add_prefix(char **arguments) {
+  const char *prefix = getenv("HAUL_BENCH_ON");
+  size_t count = 0;
+  if (!prefix)
+    return 0;
+  char *words = strdup(prefix);
+  need(words != NULL, "memory");
+  for (char *word = strtok(words, " "); word && count < ARGUMENTS_MAX; word = strtok(NULL, " "))
+    arguments[count++] = word;
+  return count;
+}
+
+/* Does not return. */
+static void become_second(int argc, char **argv) {
+  static char self[4096];
+  char *arguments[2 * ARGUMENTS_MAX + 2] = {NULL};
+  size_t count = add_prefix(arguments);
+  need(readlink("/proc/self/exe", self, sizeof self - 1) > 0, "/proc/self/exe");
+  arguments[count++] = self;
+  for (int i = 1; i < argc; i++)
+    arguments[count++] = argv[i];
+  arguments[count] = (char *)(uintptr_t) "--serve";
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  execvp(arguments[0], arguments);
+  _exit(127);
+}
 
 pid_t start_child(int argc, char **argv, char *line, size_t size) {
   int out[2];
-  need(argc < ARGUMENTS_MAX - 1 && pipe(out) == 0, "pipe");
+  need(argc < ARGUMENTS_MAX && pipe(out) == 0, "pipe");
   pid_t child = fork();
   need(child >= 0, "fork");
   if (child == 0) {
-    char *arguments[ARGUMENTS_MAX + 1] = {NULL};
-    memcpy(arguments, argv, (size_t)argc * sizeof *argv);
-    arguments[argc] = (char *)(uintptr_t) "--serve";
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(out[1], STDOUT_FILENO);
     close(out[0]);
     close(out[1]);
-    execv("/proc/self/exe", arguments);
-    _exit(127);
+    become_second(argc, argv);
   }
   close(out[1]);
   FILE *from = fdopen(out[0], "r");
@@ -84,10 +108,30 @@ int is_child(int argc, char **argv) {
 
 const char *listen_address(const char *path) {
   static char address[64];
-  if (strcmp(path, "tcp") == 0)
+  const char *given = getenv("HAUL_BENCH_LISTEN");
+  if (given)
+    return given;
+  if (strcmp(path, "map") != 0)
     return "tcp://127.0.0.1:0";
   snprintf(address, sizeof address, "unix://@haul-bench-%d", (int)getpid());
   return address;
+}
+
+haul_region *make_region(haul_node *node, const char *place, uint64_t length, int value,
+                         unsigned flags) {
+  struct haul_place where;
+  haul_region *region, *host;
+  must(haul_place_parse(place, &where), place);
+  must(haul_region_alloc(node, where, length, flags, &region), "region");
+  if (where.kind == HAUL_HOST) {
+    memset(haul_region_address(region), value, length);
+    return region;
+  }
+  must(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, length, 0, &host), "region");
+  memset(haul_region_address(host), value, length);
+  must(haul_region_copy(region, 0, host, 0, length, HAUL_FOREVER), "copy");
+  haul_region_release(host);
+  return region;
 }
 
 uint64_t parse_size(const char *text) {

@@ -18,17 +18,22 @@ int64_t now_ns(void);
  * with its own progress thread. */
 haul_node *open_node(int thread, int64_t spin_ns);
 
-/* The second process of a bench: this program again, with its arguments and "--serve" behind them.
- * Returns its process id; reads one line from it (its address) into `line`. end_child ends it and
- * reaps it. */
+/* The second process of a bench: this program again, with its arguments and "--serve" behind them,
+ * and before them what HAUL_BENCH_ON says, a command that runs another in its own place somewhere
+ * else ("on b"). Returns its process id; reads one line from it (its address) into `line`.
+ * end_child ends it and reaps it. */
 pid_t start_child(int argc, char **argv, char *line, size_t size);
 void end_child(pid_t child);
 /* In the child: says the line, then is killed with the parent. */
 void say_line(const char *line);
 int is_child(int argc, char **argv);
 
-/* Listens on "tcp" (loopback), or "map" (a Unix socket), says the address, and serves for ever. */
+/* Where to listen for it: what HAUL_BENCH_LISTEN says, else loopback, for "map" a Unix socket. */
 const char *listen_address(const char *path);
+
+/* A region of `length` bytes at the place, each of them `value`. */
+haul_region *make_region(haul_node *node, const char *place, uint64_t length, int value,
+                         unsigned flags);
 
 /* "64M" and the like. */
 uint64_t parse_size(const char *text);

@@ -1,53 +1,68 @@
 /* SPDX-License-Identifier: MIT
- * transfer PATH SIZE DEPTH SECONDS: writes of SIZE bytes into one region of SIZE bytes of another
- * process, DEPTH in flight, over PATH alone; GB/s. */
+ * transfer PATH SIZE DEPTH SECONDS [write|read [PLACE]]: SIZE bytes from one region of SIZE bytes
+ * to one of another process, or back, DEPTH in flight, over PATH alone; both regions at PLACE
+ * (host); GB/s. */
 #include "common.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define SPIN_NS 50000
+#define SPIN_NS   50000
+#define DEPTH_MAX 128
 
-static void serve(const char *path, uint64_t size) {
+struct job {
+  const char *path, *place;
+  uint64_t size;
+  unsigned depth;
+  double seconds;
+  enum haul_operation operation;
+};
+
+static void serve(const struct job *job) {
   char address[128];
-  haul_region *region;
   haul_node *node = open_node(0, SPIN_NS);
-  must(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, size, 0, &region), "region");
-  memset(haul_region_address(region), 1, size);
+  haul_region *region = make_region(node, job->place, job->size, 1, 0);
   must(haul_region_publish(region, "target", HAUL_READ | HAUL_WRITE), "publish");
-  must(haul_node_listen(node, listen_address(path)), "listen");
+  must(haul_node_listen(node, listen_address(job->path)), "listen");
   must(haul_node_address(node, 0, address, sizeof address), "address");
   say_line(address);
   for (;;)
     must(haul_node_progress(node, HAUL_FOREVER), "progress");
 }
 
-static void run(haul_remote *remote, haul_region *source, const char *path, uint64_t size,
-                unsigned depth, double seconds) {
+static haul_transfer *start(const struct job *job, haul_remote *remote, haul_region *region) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  struct haul_piece piece = {0, 0, size};
-  haul_transfer *ring[64] = {NULL};
+  struct haul_piece piece = {0, 0, job->size};
+  haul_transfer *transfer;
+  options.only = job->path;
+  if (job->operation == HAUL_OP_WRITE)
+    must(haul_write(remote, region, &piece, 1, &options, &transfer), "write");
+  else
+    must(haul_read(region, remote, &piece, 1, &options, &transfer), "read");
+  return transfer;
+}
+
+static void run(const struct job *job, haul_remote *remote, haul_region *region) {
+  haul_transfer *ring[DEPTH_MAX] = {NULL};
   uint64_t moved = 0;
-  options.only = path;
   int64_t warm = now_ns() + 200000000, began = 0, end = 0, now = 0;
-  for (unsigned i = 0; !end || now < end; i = (i + 1) % depth) {
+  for (unsigned i = 0; !end || now < end; i = (i + 1) % job->depth) {
     if (ring[i]) {
       must(haul_transfer_wait(ring[i], HAUL_FOREVER), "wait");
       haul_transfer_release(ring[i]);
-      moved += size;
+      moved += job->size;
     }
-    must(haul_write(remote, source, &piece, 1, &options, &ring[i]), "write");
+    ring[i] = start(job, remote, region);
     now = now_ns();
-    if (!began && now > warm) {
+    if (!began && now > warm && moved > 0) {
       began = now;
       moved = 0;
-      end = now + (int64_t)(seconds * 1e9);
+      end = now + (int64_t)(job->seconds * 1e9);
     }
   }
   double took = (double)(now - began);
-  for (unsigned i = 0; i < depth; i++) {
+  for (unsigned i = 0; i < job->depth; i++) {
     if (ring[i])
       must(haul_transfer_wait(ring[i], HAUL_FOREVER), "wait");
     haul_transfer_release(ring[i]);
@@ -55,28 +70,39 @@ static void run(haul_remote *remote, haul_region *source, const char *path, uint
   printf("%.4f\n", (double)moved / took);
 }
 
+static struct job parse(int argc, char **argv) {
+  struct job job = {.path = argv[1],
+                    .size = parse_size(argv[2]),
+                    .depth = (unsigned)atoi(argv[3]),
+                    .seconds = atof(argv[4]),
+                    .operation = HAUL_OP_WRITE,
+                    .place = "host"};
+  argc -= is_child(argc, argv);
+  if (argc > 5 && strcmp(argv[5], "read") == 0)
+    job.operation = HAUL_OP_READ;
+  if (argc > 6)
+    job.place = argv[6];
+  return job;
+}
+
 int main(int argc, char **argv) {
   char address[128];
-  if (argc < 5) {
-    fprintf(stderr, "usage: transfer PATH SIZE DEPTH SECONDS\n");
+  if (argc < 5 || atoi(argv[3]) < 1 || atoi(argv[3]) > DEPTH_MAX) {
+    fprintf(stderr, "usage: transfer PATH SIZE DEPTH SECONDS [write|read [PLACE]]\n");
     return 2;
   }
-  uint64_t size = parse_size(argv[2]);
+  struct job job = parse(argc, argv);
   if (is_child(argc, argv))
-    serve(argv[1], size);
+    serve(&job);
   pid_t child = start_child(argc, argv, address, sizeof address);
   haul_node *node = open_node(0, SPIN_NS);
   haul_peer *peer;
   haul_remote *remote;
-  haul_region *source;
   must(haul_peer_connect(node, address, haul_deadline_in(5000000000), &peer), "connect");
   must(haul_peer_lookup(peer, "target", haul_deadline_in(5000000000), &remote), "lookup");
-  must(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, size, HAUL_REGION_PRIVATE,
-                         &source),
-       "source");
-  memset(haul_region_address(source), 2, size);
-  run(remote, source, argv[1], size, (unsigned)atoi(argv[3]), atof(argv[4]));
-  haul_region_release(source);
+  haul_region *region = make_region(node, job.place, job.size, 2, HAUL_REGION_PRIVATE);
+  run(&job, remote, region);
+  haul_region_release(region);
   haul_remote_release(remote);
   haul_peer_close(peer);
   haul_node_close(node);

@@ -1,0 +1,89 @@
+# shellcheck shell=bash disable=SC2154 # build, runs, top and port are bench/run's
+# SPDX-License-Identifier: MIT
+#
+# The benches of the rdma family, for bench/run. They run in the virtual machine of tests/vm, all that
+# were asked for in one, between its hosts `a` and `b`, whose devices are Soft-RoCE: software, mostly
+# emulated instruction by instruction. Their ratios mean something, their figures do not.
+
+# How device memory comes to the device, which takes no dma-buf itself: the environment in which it is
+# registered, and the one in which that is refused. Empty: it is not there yet, and the bench fails.
+direct_by=${HAUL_BENCH_DIRECT-}
+staged_by=${HAUL_BENCH_STAGED-}
+
+# Both programs use this GID: RoCE v2, of the IPv4 address. $1: the device's number, 0 or 1.
+gid_of() {
+  local port=/sys/class/infiniband/rxe$1/ports/1 file
+  for file in "$port"/gids/*; do
+    [[ $(cat "$file") == "0000:0000:0000:0000:0000:ffff:0a4d:000$(($1 + 1))" ]] || continue
+    grep -q '^RoCE v2$' "$port/gid_attrs/types/${file##*/}" && echo "${file##*/}" && return
+  done
+}
+
+# One process on each host.
+between() {
+  HAUL_BENCH_ON="on b" HAUL_BENCH_LISTEN=tcp://10.77.0.2:0 on a timeout 120 "$build/bench/$1" "${@:2}"
+}
+
+direct() { with_device "$direct_by" "$@"; }
+staged() { with_device "$staged_by" "$@"; }
+with_device() {
+  [[ -n $1 ]] || { echo "run: device memory over rdma is not there yet" >&2; return 1; }
+  local word
+  local -a words
+  read -ra words <<<"$1"
+  (
+    for word in "${words[@]}"; do export "${word?}"; done
+    between "${@:2}"
+  )
+}
+
+# perftest's line of results: the size first. $1: the program, $2: the field, $3: its scale.
+perftest() {
+  local program=$1 field=$2 scale=$3 out server
+  shift 3
+  port=$((port + 1))
+  out=$(mktemp)
+  on b timeout 120 "$program" -d rxe1 -x "$(gid_of 1)" -F -p $port "$@" >/dev/null 2>&1 &
+  server=$!
+  for _ in $(seq 100); do
+    on b netstat -ltn | grep -q ":$port " && break
+    sleep 0.05
+  done
+  on a timeout 120 "$program" -d rxe0 -x "$(gid_of 0)" -F -p $port "$@" 10.77.0.2 >"$out" 2>&1 ||
+    { cat "$out" >&2; kill "$server" 2>/dev/null; }
+  wait "$server" || true
+  awk -v f="$field" -v s="$scale" '$1 ~ /^[0-9]+$/ && NF >= 5 {printf "%.5f\n", $f * s}' "$out"
+  rm -f "$out"
+}
+
+# MiB/s on average, to GB/s; and the average of half the round trip.
+perftest_bw() { perftest "$1" 4 0.001048576 "${@:2}"; }
+perftest_lat() { perftest "$1" 6 1 "${@:2}"; }
+
+# name | unit | higher or lower is better | ours | peer | what it is: as in bench/run. perftest asks the
+# device for as many requests as -t, ours has as many transfers.
+rdma_table() {
+  cat <<'TABLE'
+rdma-write-64k|GB/s|higher|between transfer rdma 64K 128 3|perftest_bw ib_write_bw -s 65536 -t 128 -n 4000|64 KiB writes over Soft-RoCE, 128 in flight; ib_write_bw
+rdma-write-1m|GB/s|higher|between transfer rdma 1M 128 3|perftest_bw ib_write_bw -s 1048576 -t 128 -n 256|1 MiB writes, 128 in flight; ib_write_bw
+rdma-write-16m|GB/s|higher|between transfer rdma 16M 8 3|perftest_bw ib_write_bw -s 16777216 -t 8 -n 16|16 MiB writes, 8 in flight; ib_write_bw
+rdma-read-1m|GB/s|higher|between transfer rdma 1M 128 3 read|perftest_bw ib_read_bw -s 1048576 -t 128 -n 256|1 MiB reads, 128 in flight; ib_read_bw
+rdma-latency|us|lower|between latency rdma 10000|perftest_lat ib_write_lat -s 8 -n 10000|8 B ping-pong in memory, half the round trip; ib_write_lat
+rdma-device|GB/s|higher|direct transfer rdma 1M 128 3 write sim:0|direct transfer rdma 1M 128 3 write host|1 MiB between emulated accelerators, registered with the device; between host memories
+rdma-staged|GB/s|higher|staged transfer rdma 1M 128 3 write sim:0|direct transfer rdma 1M 128 3 write sim:0|the same with registration refused; registered
+TABLE
+}
+
+# in_machine NAME...: boots it and runs them there. Results to standard output, all else to standard
+# error. 77 where there is no machine.
+in_machine() {
+  local limit=$((60 + $# * runs * 24)) status
+  local -a pass=(env)
+  [[ -z $direct_by ]] || pass+=("HAUL_BENCH_DIRECT=$direct_by")
+  [[ -z $staged_by ]] || pass+=("HAUL_BENCH_STAGED=$staged_by")
+  "$top/tests/vm/run" --build "$build" --timeout "$limit" \
+    "${pass[@]}" /haul/bench/run --here --build /haul --runs "$runs" "$@" |
+    awk '/^(rdma-|vm: emulated)/ {print; fflush(); next} {print > "/dev/stderr"}'
+  status=${PIPESTATUS[0]}
+  return "$status"
+}
