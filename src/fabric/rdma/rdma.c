@@ -5,6 +5,7 @@
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/sys.h"
 #include "fabric/rdma/checks.h"
 #include "fabric/rdma/rdma.h"
@@ -180,7 +181,8 @@ static int bind_remote(struct endpoint *base, const struct remote_key *key, haul
 static void unbind(struct endpoint *base, void *bound) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   struct rdma_binding *binding = bound;
-  if (!binding)
+  if (!binding ||
+      fork_is_child()) /* there a lock may be held by nobody, and the loop is the parent's */
     return;
   pthread_mutex_lock(&endpoint->lock);
   binding->released = true;

@@ -124,6 +124,18 @@ static int sim_checksum(struct memory *memory, uint64_t offset, uint64_t length,
   return 0;
 }
 
+static _Atomic uint64_t fences[SIM_DEVICES_MAX];
+
+static int sim_fence(struct memory *memory, enum fence direction) {
+  if (direction == FENCE_AFTER_WRITE)
+    atomic_fetch_add(&fences[memory->place.device % SIM_DEVICES_MAX], 1);
+  return 0;
+}
+
+uint64_t sim_fences(unsigned device) {
+  return atomic_load(&fences[device % SIM_DEVICES_MAX]);
+}
+
 const struct provider provider_sim = {
     .name = "sim",
     .kind = HAUL_SIM,
@@ -148,5 +160,6 @@ const struct provider provider_sim = {
     .copy_poll = sim_copy_poll,
     .copy_cancel = sim_copy_cancel,
     .wakes = true,
+    .fence = sim_fence,
     .checksum = sim_checksum,
 };

@@ -48,6 +48,10 @@ static inline char *sim_view(const struct memory *memory, uint64_t offset) {
   return block->view + ((char *)memory->address - block->base) + offset;
 }
 
+/* Fences of a device after writes, since the process began. Its memory is the host's, so there is
+ * nothing to wait for: that a fence came in time is what can be looked at. */
+uint64_t sim_fences(unsigned device);
+
 /* ---- engine.c: a DMA engine a device ---- */
 
 void engines_open(unsigned count);

@@ -22,4 +22,14 @@ expect 0 "its own test" env LD_PRELOAD=$double HAUL_DMABUF_NIC_REPORT="$work/rep
 holds "it reports what it saw" grep -q '^unit_dmabuf_nic probes=[1-9].* violations=12$' "$work/report"
 expect 77 "without the double there is nothing to test" unit_dmabuf_nic
 
+section "device memory over Soft-RoCE"
+expect 0 "through stages" on a rdma_device
+says "device memory goes through stages"
+echo 256 >/sys/module/udmabuf/parameters/size_limit_mb
+rm -f "$work/report"
+expect 0 "straight, with the double of a NIC that takes dma-bufs" \
+  on a env LD_PRELOAD=$double HAUL_DMABUF_NIC_REPORT="$work/report" rdma_device
+says "device memory goes straight"
+holds "every registration was as the kernel wants it" grep -q ' violations=0$' "$work/report"
+
 finish

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT
+ * Device memory over rdma: straight where the NIC takes its dma-buf, else through stages; and what
+ * the device sees when a transfer is complete. Both nodes are in this process, so that what the
+ * owner's device was asked for can be looked at. */
+#include "support/check.h"
+
+#include <string.h>
+
+#include "memory/sim/sim.h"
+#include "support/owner.h"
+#include "support/seams.h"
+
+#define MIB    ((uint64_t)1 << 20)
+#define LENGTH (12 * MIB)
+#define BOUND  (20 * S)
+
+static struct {
+  struct haul_node *owner, *user;
+  struct haul_peer *peer;
+  struct haul_region *there, *host, *device;
+  struct haul_remote *remote;
+  bool direct; /* the NIC takes dma-bufs */
+} t;
+
+static int set_up(void **state) {
+  char address[160];
+  (void)state;
+  assert_works(haul_node_open(NULL, &t.owner));
+  assert_works(haul_node_open(NULL, &t.user));
+  assert_works(haul_node_listen(t.owner, "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(t.owner, 0, address, sizeof address));
+  assert_works(haul_peer_connect(t.user, address, haul_deadline_in(BOUND), &t.peer));
+  t.there = region_make(t.owner, KIND_SIM, LENGTH);
+  assert_works(haul_region_publish(t.there, "device", HAUL_READ | HAUL_WRITE));
+  assert_works(haul_peer_lookup(t.peer, "device", haul_deadline_in(BOUND), &t.remote));
+  t.host = region_make(t.user, KIND_HOST, LENGTH);
+  t.device = region_make(t.user, KIND_SIM, LENGTH);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  haul_remote_release(t.remote);
+  haul_region_release(t.host);
+  haul_region_release(t.device);
+  haul_region_release(t.there);
+  haul_peer_close(t.peer);
+  haul_node_close(t.user);
+  haul_node_close(t.owner);
+  memset(&t, 0, sizeof t);
+  return 0;
+}
+
+static struct haul_path way_between(struct haul_region *local) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_path path;
+  options.only = "rdma";
+  assert_works(haul_explain(local, t.remote, HAUL_OP_WRITE, MIB, &options, &path, &(size_t){1}));
+  assert_string_equal(path.name, "rdma");
+  assert_true(path.open);
+  return path;
+}
+
+static bool is_direct(void) {
+  return !strstr(way_between(t.host).detail, "staged");
+}
+
+static void move(struct haul_region *local, enum haul_operation operation, uint64_t length,
+                 unsigned flags) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {3, 5, length};
+  options.only = "rdma";
+  options.flags = flags;
+  assert_works(operation == HAUL_OP_WRITE ? haul_write(t.remote, local, &piece, 1, &options, NULL)
+                                          : haul_read(local, t.remote, &piece, 1, &options, NULL));
+}
+
+static void the_path_says_what_is_staged(void **state) {
+  (void)state;
+  struct haul_path from_host = way_between(t.host), from_device = way_between(t.device);
+  bool direct = is_direct();
+  print_message("device memory goes %s\n", direct ? "straight" : "through stages");
+  assert_int_equal(from_host.zero_copy, direct);
+  assert_int_equal(from_device.zero_copy, direct);
+  assert_int_equal(from_host.copies_dma, direct ? 1 : 2);
+  assert_int_equal(from_device.copies_dma, direct ? 1 : 3);
+  if (direct)
+    return;
+  assert_non_null(strstr(from_host.detail, "staged there"));
+  assert_non_null(strstr(from_device.detail, "staged here and there"));
+}
+
+/* Two works of a transfer of a MiB and a byte. */
+static void a_complete_write_was_fenced_by_its_owner(void **state) {
+  (void)state;
+  if (!is_direct()) {
+    print_message("skipped: the NIC takes no dma-buf, so the device's own engine writes\n");
+    skip();
+  }
+  static const uint64_t lengths[] = {1, 100, 4096, MIB, MIB + 1};
+  for (unsigned i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    uint64_t before = sim_fences(0);
+    move(t.host, HAUL_OP_WRITE, lengths[i], 0);
+    assert_int_equal(sim_fences(0) - before, lengths[i] > MIB ? 2 : 1);
+  }
+}
+
+static void a_complete_read_was_fenced_by_its_user(void **state) {
+  (void)state;
+  if (!is_direct()) {
+    print_message("skipped: the NIC takes no dma-buf, so the device's own engine writes\n");
+    skip();
+  }
+  uint64_t before = sim_fences(0);
+  move(t.device, HAUL_OP_READ, 3 * MIB, 0);
+  assert_int_equal(sim_fences(0) - before, 3);
+}
+
+/* More works than a rail's receive queue has room for, and than there are stages. */
+static void many_writes_at_once_are_all_complete(void **state) {
+  (void)state;
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_transfer *transfers[600];
+  uint64_t before = sim_fences(0);
+  options.only = "rdma";
+  region_fill(t.user, t.host, 0, LENGTH, 7);
+  for (unsigned i = 0; i < 600; i++) {
+    struct haul_piece piece = {i * 1000, i * 1000, 1000};
+    assert_works(haul_write(t.remote, t.host, &piece, 1, &options, &transfers[i]));
+  }
+  for (unsigned i = 0; i < 600; i++) {
+    assert_works(haul_transfer_wait(transfers[i], HAUL_FOREVER));
+    haul_transfer_release(transfers[i]);
+  }
+  if (is_direct())
+    assert_int_equal(sim_fences(0) - before, 600);
+  assert_true(region_sum(t.owner, t.there, 0, 600000) == region_sum(t.user, t.host, 0, 600000));
+}
+
+static void checksums_are_compared_on_the_devices(void **state) {
+  (void)state;
+  region_fill(t.user, t.device, 0, LENGTH, 9);
+  move(t.device, HAUL_OP_WRITE, LENGTH - 8, HAUL_CHECKSUM);
+  move(t.host, HAUL_OP_READ, LENGTH - 8, HAUL_CHECKSUM);
+  assert_true(region_sum(t.user, t.host, 3, LENGTH - 8) ==
+              region_sum(t.owner, t.there, 5, LENGTH - 8));
+}
+
+static void canceled_ones_leave_stages_and_slots_to_others(void **state) {
+  (void)state;
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {0, 0, LENGTH};
+  options.only = "rdma";
+  for (unsigned round = 0; round < 30; round++) {
+    struct haul_transfer *transfer;
+    assert_works(round % 2 ? haul_write(t.remote, t.device, &piece, 1, &options, &transfer)
+                           : haul_read(t.device, t.remote, &piece, 1, &options, &transfer));
+    haul_node_progress(t.user, haul_deadline_in(round * 100000));
+    assert_works(haul_transfer_cancel(transfer));
+    int code = haul_transfer_wait(transfer, haul_deadline_in(BOUND));
+    assert_true(code == 0 || code == HAUL_ECANCELED);
+    haul_transfer_release(transfer);
+  }
+  checksums_are_compared_on_the_devices(NULL);
+}
+
+int main(void) {
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(the_path_says_what_is_staged),
+      TEST(a_complete_write_was_fenced_by_its_owner),
+      TEST(a_complete_read_was_fenced_by_its_user),
+      TEST(many_writes_at_once_are_all_complete),
+      TEST(checksums_are_compared_on_the_devices),
+      TEST(canceled_ones_leave_stages_and_slots_to_others),
+  };
+  return cmocka_run_group_tests_name("device memory over rdma", tests, NULL, NULL);
+}
