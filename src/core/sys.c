@@ -27,6 +27,7 @@ struct sys_ops sys_ops = {
     .vm_read = process_vm_readv,
     .vm_write = process_vm_writev,
     .getaddrinfo = getaddrinfo,
+    .uname = uname,
 };
 
 int64_t clock_after(int64_t from, int64_t nanoseconds) {

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <sys/utsname.h>
 
 struct sys_ops {
   int64_t (*monotonic)(void);
@@ -25,6 +26,7 @@ struct sys_ops {
                       const struct iovec *remote, unsigned long remotes, unsigned long flags);
   int (*getaddrinfo)(const char *host, const char *port, const struct addrinfo *wanted,
                      struct addrinfo **found);
+  int (*uname)(struct utsname *kernel);
 };
 extern struct sys_ops sys_ops;
 

@@ -172,8 +172,13 @@ static void remove_tree(void) {
 int rdma_host_open(void **state) {
   (void)state;
   snprintf(folder, sizeof folder, "/tmp/haul-sys-XXXXXX");
+  static char doors[512];
+  if (!mkdtemp(folder))
+    return -1;
   sysfs_root = folder;
-  return mkdtemp(folder) ? 0 : -1;
+  snprintf(doors, sizeof doors, "%s/dev", folder);
+  doors_root = doors;
+  return 0;
 }
 
 int rdma_host_close(void **state) {

@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/sys.h"
 #include "fabric/rdma/checks.h"
 #include "support/rdma_host.h"
 #include "support/seams.h"
@@ -148,7 +149,16 @@ static void a_device_without_a_driver_of_the_library_names_the_package(void **st
   (void)state;
   sys_folder("class/infiniband/mlx5_0");
   sys_folder("class/infiniband_verbs/uverbs1");
+  sys_file("dev/uverbs1", "");
   expect("rdma.device", HAUL_CHECK_MISSING, "no driver", "sudo apt-get install ibverbs-providers");
+}
+
+static void a_container_without_the_device_is_given_it(void **state) {
+  (void)state;
+  sys_folder("class/infiniband/mlx5_0");
+  sys_folder("class/infiniband_verbs/uverbs1");
+  expect("rdma.device", HAUL_CHECK_MISSING, "/dev/infiniband/uverbs1 is not here",
+         "start the container with --device=/dev/infiniband");
 }
 
 static void a_device_that_cannot_be_opened_says_why(void **state) {
@@ -236,6 +246,11 @@ static void the_way_of_addressing_is_told(void **state) {
   memset(port->gids, 0, sizeof port->gids);
   rdma_gid(port, 0, IBV_GID_TYPE_ROCE_V2, "2001:db8::1", 2);
   expect("rdma.gid", HAUL_CHECK_OK, "by IPv6", "");
+  memset(port->gids, 0, sizeof port->gids);
+  rdma_gid(port, 0, IBV_GID_TYPE_ROCE_V2, "fe80::1", 2);
+  sys_folder("class/infiniband/mlx5_0/device/net/eth0");
+  expect("rdma.gid", HAUL_CHECK_LIMITED, "mlx5_0/1 is addressed by IPv6, link-local",
+         "sudo ip address add ADDRESS/24 dev eth0");
   port->link_layer = IBV_LINK_LAYER_INFINIBAND;
   port->lid = 1;
   expect("rdma.gid", HAUL_CHECK_OK, "by LID", "");
@@ -313,11 +328,43 @@ static void dmabufs_need_the_nic_the_kernel_and_the_library(void **state) {
   rdma_add_roce("mlx5_0");
   expect("rdma.dma-buf", HAUL_CHECK_OK, "dma-buf", "");
   rdma_add_roce("rxe0")->dmabuf = false;
-  expect("rdma.dma-buf", HAUL_CHECK_LIMITED, "rxe0 or its driver takes no dma-buf", "");
+  expect("rdma.dma-buf", HAUL_CHECK_LIMITED, "the software NIC rxe0 takes no dma-buf", "");
+  sys_pci("devices/pci0000:00/0000:17:00.0", 0);
+  sys_nic("rxe0", "devices/pci0000:00/0000:17:00.0");
+  expect("rdma.dma-buf", HAUL_CHECK_LIMITED, "the driver of rxe0 takes no dma-buf", "");
   rdma_host_library("33");
   memset(rdma_double(), 0, sizeof *rdma_double());
   rdma_add_roce("mlx5_0");
   expect("rdma.dma-buf", HAUL_CHECK_LIMITED, "older than rdma-core 34", PACKAGES);
+}
+
+static const char *release;
+static int made_up_uname(struct utsname *kernel) {
+  *kernel = (struct utsname){0};
+  snprintf(kernel->release, sizeof kernel->release, "%s", release);
+  return 0;
+}
+
+static void an_old_kernel_is_replaced(void **state) {
+  (void)state;
+  static const struct {
+    const char *release;
+    bool old;
+  } kernels[] = {{"5.11.22-generic", true},    {"4.18.0-513.el8", true}, {"5.12", false},
+                 {"5.15.0-91-generic", false}, {"6.1.0", false},         {"", false}};
+  struct sys_ops before = sys_ops;
+  rdma_add_roce("mlx5_0")->dmabuf = false;
+  for (size_t i = 0; i < COUNT(kernels); i++) {
+    release = kernels[i].release;
+    sys_ops.uname = made_up_uname;
+    struct haul_check check = check_of("rdma.dma-buf");
+    sys_ops.uname = before.uname;
+    assert_int_equal(check.state, HAUL_CHECK_LIMITED);
+    assert_int_equal(strstr(check.text, "registers no dma-buf, 5.12 does") != NULL, kernels[i].old);
+    assert_string_equal(
+        check.remedy,
+        kernels[i].old ? "sudo apt-get update && sudo apt-get full-upgrade && sudo reboot" : "");
+  }
 }
 
 static void peer_memory_is_missed_beside_nvidia_alone(void **state) {
@@ -357,6 +404,7 @@ int main(void) {
       TEST(a_card_without_its_module_names_it),
       TEST(a_device_without_a_door_for_programs_names_the_module),
       TEST(a_device_without_a_driver_of_the_library_names_the_package),
+      TEST(a_container_without_the_device_is_given_it),
       TEST(a_device_that_cannot_be_opened_says_why),
       TEST(devices_are_named),
       TEST(what_needs_a_device_says_so),
@@ -368,6 +416,7 @@ int main(void) {
       TEST(a_limit_on_registered_memory_is_told),
       TEST(a_capability_lifts_the_limit),
       TEST(dmabufs_need_the_nic_the_kernel_and_the_library),
+      TEST(an_old_kernel_is_replaced),
       TEST(peer_memory_is_missed_beside_nvidia_alone),
       TEST(peer_memory_has_many_names),
   };

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "core/error.h"
+#include "core/sys.h"
 #include "fabric/rdma/nic.h"
 #include "fabric/rdma/sysfs.h"
 
@@ -104,6 +105,14 @@ static bool is_door(const char *name) {
   return strncmp(name, "uverbs", 6) == 0;
 }
 
+/* Whoever made /dev/infiniband did not mean this process to use it, or a container has none. */
+static void mend_opening(struct haul_check *check, int system) {
+  if (system == EACCES || system == EPERM)
+    mend(check, "sudo chmod a+rw /dev/infiniband/uverbs* (the package rdma-core does so for good)");
+  else if (system == ENOENT || system == ENODEV || system == ENXIO)
+    mend(check, "start the container with --device=/dev/infiniband");
+}
+
 static void explain_kernel_device(struct haul_check *check, const struct host *host,
                                   const char *name) {
   char door[32];
@@ -113,6 +122,10 @@ static void explain_kernel_device(struct haul_check *check, const struct host *h
   } else if (!sysfs_first(sysfs_path("class/infiniband_verbs"), is_door, door, sizeof door)) {
     found(check, HAUL_CHECK_MISSING, "the kernel has %s, but no door to it for programs", name);
     mend(check, "sudo modprobe ib_uverbs");
+  } else if (sysfs_door(door) == ENOENT) {
+    found(check, HAUL_CHECK_MISSING, "the kernel has %s, but /dev/infiniband/%s is not here", name,
+          door);
+    mend_opening(check, ENOENT);
   } else {
     found(check, HAUL_CHECK_MISSING, "the kernel has %s, and libibverbs has no driver for it",
           name);
@@ -144,14 +157,6 @@ static void list_names(const struct nics *nics, char *text, size_t size) {
     if (nics->list[i].context)
       used +=
           (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", nics->list[i].name);
-}
-
-/* Whoever made /dev/infiniband did not mean this process to use it, or a container has none. */
-static void mend_opening(struct haul_check *check, int system) {
-  if (system == EACCES || system == EPERM)
-    mend(check, "sudo chmod a+rw /dev/infiniband/uverbs* (the package rdma-core does so for good)");
-  else if (system == ENOENT || system == ENODEV || system == ENXIO)
-    mend(check, "start the container with --device=/dev/infiniband");
 }
 
 static void check_device(struct haul_check *check, const struct host *host) {
@@ -260,6 +265,32 @@ static const char *gid_words(const struct nic_port *port) {
   return port->infiniband ? "by LID (InfiniBand)" : words[port->gid_kind];
 }
 
+/* The kernel makes such a GID of the hardware address alone, also where the interface has none. */
+static int judge_reach(const struct nic_port *port) {
+  if (port->status != NIC_PORT_USABLE)
+    return -1;
+  return port->infiniband || port->gid_kind != NIC_GID_LINK_LOCAL;
+}
+
+static void offer_address(struct haul_check *check, const struct nic_port *port) {
+  mend(check, "sudo ip address add ADDRESS/24 dev %s", interface_of(port));
+}
+
+/* All ports have a GID. */
+static void tell_reach(struct haul_check *check, const struct host *host) {
+  struct tally tally = tally_ports(host->nics, judge_reach);
+  const struct nic_rail *good = &tally.good_one, *bad = &tally.bad_one;
+  if (tally.bad == 0) {
+    found(check, HAUL_CHECK_OK, "%.32s/%u is addressed %s", good->nic->name, good->port.number,
+          gid_words(&good->port));
+    return;
+  }
+  found(check, HAUL_CHECK_LIMITED,
+        "%.32s/%u is addressed %s: no router passes it, and some drivers want an IP address",
+        bad->nic->name, bad->port.number, gid_words(&bad->port));
+  offer_address(check, &bad->port);
+}
+
 static void check_gid(struct haul_check *check, const struct host *host) {
   if (needs_device(check, host))
     return;
@@ -267,12 +298,11 @@ static void check_gid(struct haul_check *check, const struct host *host) {
   if (tally.good + tally.bad == 0) {
     found(check, HAUL_CHECK_MISSING, "cannot be looked at while no port is up (rdma.port)");
   } else if (tally.bad == 0) {
-    found(check, HAUL_CHECK_OK, "%.32s/%u is addressed %s", tally.good_one.nic->name,
-          tally.good_one.port.number, gid_words(&tally.good_one.port));
+    tell_reach(check, host);
   } else {
     tell_bad_port(check, &tally);
     if (tally.bad_one.port.status == NIC_PORT_NO_GID)
-      mend(check, "sudo ip address add ADDRESS/24 dev %s", interface_of(&tally.bad_one.port));
+      offer_address(check, &tally.bad_one.port);
   }
 }
 
@@ -328,6 +358,27 @@ static const struct nic *find_nic(const struct nics *nics, bool dmabuf) {
   return NULL;
 }
 
+/* Since Linux 5.12 there is the call; an older kernel says the same as a driver without it. */
+static bool kernel_is_old(struct utsname *kernel) {
+  unsigned major, minor;
+  return sys_ops.uname(kernel) == 0 && sscanf(kernel->release, "%u.%u", &major, &minor) == 2 &&
+         (major < 5 || (major == 5 && minor < 12));
+}
+
+static void tell_no_dmabuf(struct haul_check *check, const struct nic *nic) {
+  struct utsname kernel;
+  if (kernel_is_old(&kernel)) {
+    found(check, HAUL_CHECK_LIMITED,
+          "Linux %.32s registers no dma-buf, 5.12 does: device memory goes through host buffers",
+          kernel.release);
+    mend(check, "sudo apt-get update && sudo apt-get full-upgrade && sudo reboot");
+    return;
+  }
+  found(check, HAUL_CHECK_LIMITED,
+        "%s %.32s takes no dma-buf (%s): device memory goes through host buffers",
+        *nic->pci ? "the driver of" : "the software NIC", nic->name, strerror(nic->dmabuf));
+}
+
 static void check_dmabuf(struct haul_check *check, const struct host *host) {
   if (needs_device(check, host))
     return;
@@ -340,10 +391,7 @@ static void check_dmabuf(struct haul_check *check, const struct host *host) {
           "host buffers");
     mend(check, "sudo apt-get install libibverbs1 ibverbs-providers");
   } else {
-    found(check, HAUL_CHECK_LIMITED,
-          "%.32s or its driver takes no dma-buf (%s; Linux 5.12 and a hardware NIC do): device "
-          "memory goes through host buffers",
-          without->name, strerror(without->dmabuf));
+    tell_no_dmabuf(check, without);
   }
 }
 

@@ -83,6 +83,13 @@ static int probe_dmabuf(const struct nic *nic) {
   return errno == EBADF ? 0 : system_error();
 }
 
+/* A library that is refused at the usual place looks for the device elsewhere, and leaves the errno
+ * of that. */
+static int opening_error(const struct ibv_device *device) {
+  int system = system_error();
+  return system == ENOENT && sysfs_door(device->dev_name) == EACCES ? EACCES : system;
+}
+
 /* A reliable connection without a connection manager is InfiniBand's, on whatever it runs. */
 static bool begin_nic(struct nic *nic, struct ibv_device *device) {
   if (device->transport_type != IBV_TRANSPORT_IB)
@@ -90,9 +97,10 @@ static bool begin_nic(struct nic *nic, struct ibv_device *device) {
                     device->transport_type == IBV_TRANSPORT_IWARP ? " but iWARP" : "");
   errno = 0;
   nic->context = nic->verbs->open_device(device);
-  if (!nic->context)
-    return unusable(nic, system_error(), "it cannot be opened: %s", strerror(system_error()));
-  return true;
+  if (nic->context)
+    return true;
+  int system = opening_error(device);
+  return unusable(nic, system, "it cannot be opened: %s", strerror(system));
 }
 
 static void open_nic(struct nic *nic, struct ibv_device *device) {

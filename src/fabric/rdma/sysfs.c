@@ -2,6 +2,7 @@
 #include "fabric/rdma/sysfs.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-const char *sysfs_root = "/sys";
+const char *sysfs_root = "/sys", *doors_root = "/dev/infiniband";
 
 struct sysfs_path sysfs_path(const char *format, ...) {
   struct sysfs_path path;
@@ -26,6 +27,12 @@ struct sysfs_path sysfs_path(const char *format, ...) {
 
 bool sysfs_has(struct sysfs_path path) {
   return access(path.text, F_OK) == 0;
+}
+
+int sysfs_door(const char *name) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/%s", doors_root, name);
+  return access(path, R_OK | W_OK) == 0 ? 0 : errno;
 }
 
 bool sysfs_text(struct sysfs_path path, char *text, size_t size) {

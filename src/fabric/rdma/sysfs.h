@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The seam: tests put a made-up tree here. */
-extern const char *sysfs_root;
+/* The seams: tests put made-up trees here. */
+extern const char *sysfs_root, *doors_root;
 
 /* A path that begins with the root. */
 struct sysfs_path {
@@ -17,6 +17,8 @@ struct sysfs_path {
 struct sysfs_path sysfs_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 bool sysfs_has(struct sysfs_path path);
+/* Whether programs may use the device behind a name in /dev/infiniband: 0 or an errno. */
+int sysfs_door(const char *name);
 /* The first line of a file, without its end; false and "" where it cannot be read. */
 bool sysfs_text(struct sysfs_path path, char *text, size_t size);
 /* The decimal number at the start of a file, or `missing`. */
