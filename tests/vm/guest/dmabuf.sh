@@ -32,4 +32,29 @@ expect 0 "straight, with the double of a NIC that takes dma-bufs" \
 says "device memory goes straight"
 holds "every registration was as the kernel wants it" grep -q ' violations=0$' "$work/report"
 
+# straight MODE: a file into a device's memory and back, with the double in that mode on both hosts.
+straight() {
+  rm -f "$work/report" "$work/copy"
+  export LD_PRELOAD=$double HAUL_DMABUF_NIC=$1 HAUL_DMABUF_NIC_REPORT=$work/report
+  serve_on b --region kv=sim:0:8M
+  expect 0 "put" on a "$HAUL" put "$work/file" "$v4_b/kv" --only rdma --checksum
+  expect 0 "get" on a "$HAUL" get "$v4_b/kv" "$work/copy" --length $length --only rdma
+  unset LD_PRELOAD HAUL_DMABUF_NIC HAUL_DMABUF_NIC_REPORT
+  holds "the bytes are the same" cmp "$work/file" "$work/copy"
+  stop $server
+}
+
+length=3000001
+random_file "$work/file" $length
+section "device memory, registered through its dma-buf"
+straight on
+holds "it was, and nothing was wrong or is left" awk '
+  { for (i = 2; i <= NF; i++) { split($i, pair, "="); sum[pair[1]] += pair[2] } }
+  END { exit !(sum["registered"] && sum["registered"] == sum["ended"] && !sum["violations"]) }' "$work/report"
+
+section "device memory that the NIC has no room for"
+straight full
+holds "it was tried" grep -q "refused=[1-9]" "$work/report"
+holds "and nothing was registered" test -z "$(grep -v "registered=0 .*violations=0" "$work/report")"
+
 finish
