@@ -60,6 +60,8 @@ static int make_rail(struct tcp_endpoint *endpoint, unsigned index) {
 int rail_open(struct tcp_endpoint *endpoint, unsigned index, int fd) {
   struct loop *loop = endpoint->base.link->fabric->loop;
   tune(fd, endpoint->base.link);
+  if (index == 0 && endpoint->rail_count == 0 && !endpoint->base.link->loopback)
+    endpoint->line = tcp_line_speed(fd);
   pthread_mutex_lock(&endpoint->lock);
   int ended = atomic_load(&endpoint->base.link->ended); /* stopped while it was dialed */
   int code = ended ? error_set(ended, 0, endpoint->base.link->name, "|") : 0;

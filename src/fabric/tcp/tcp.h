@@ -7,6 +7,7 @@
  *   rx.c       the state machine that reads a rail
  *   landing.c  the end of a payload that arrived
  *   stage.c    host buffers for memory that has no view
+ *   line.c     how fast the line below is
  *   rails.c    a rail's life: adopted, watched, polled, closed
  *   tcp.c      the table: works, windows, estimates
  *
@@ -143,6 +144,7 @@ struct tcp_endpoint {
   struct tcp_rail *rails[TCP_RAILS_MAX]; /* made when first opened; both locks to change */
   unsigned rail_count;                   /* all below it were made */
   _Atomic unsigned open_rails;
+  double line; /* bytes a ns below the first rail, 0 unknown; constant once there is a rail */
   struct list pending; /* works that wait for a slot, or for what is left of others */
   struct slot slots[TCP_WINDOW];
   uint32_t busy_slots, next_slot;
@@ -155,6 +157,11 @@ struct tcp_endpoint {
   struct poller poller;
   struct timer stall;
 };
+
+/* line.c: bytes a ns of the interface that the connection goes over; 0 where its driver does not
+ * say.
+ */
+double tcp_line_speed(int fd);
 
 /* tx.c; with the lock unless it says otherwise. */
 struct tcp_job *job_request(const struct work *work, uint64_t request);
