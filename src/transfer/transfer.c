@@ -123,7 +123,8 @@ static void retry(struct work *work) {
   int code = transfer_post(transfer, work);
   if (code == 0)
     return;
-  if (code == HAUL_ENOPATH && !transfer->options.only && !atomic_load(&transfer->avoided)) {
+  bool choosy = transfer->options.only || transfer->options.flags & HAUL_REQUIRE_ZERO_COPY;
+  if (code == HAUL_ENOPATH && !choosy && !atomic_load(&transfer->avoided)) {
     link->fail(link, HAUL_EPEER, "no path to it is left");
     code = error_set(HAUL_EPEER, 0, transfer->remote->name,
                      "every path to the peer broke|is it still running? connect again");
