@@ -22,7 +22,7 @@
 #define PATIENCE_DEFAULT INT64_C(30000000000)
 
 struct values {
-  const char *listen, *place;
+  const char *listen, *place, *only;
   uint64_t size;
   unsigned iterations;
   int64_t timeout;
@@ -40,6 +40,8 @@ static const struct option_spec options[] = {
      "client: bytes of memory on either side, a multiple of 4 (default: 4M)"},
     {"iterations", OPTION_COUNT, offsetof(struct values, iterations), "N",
      "client: two-sided exchanges (default: 3)"},
+    {"only", OPTION_TEXT, offsetof(struct values, only), "PATH",
+     "move one-sided by this path alone (map, rdma, tcp) and fail where it is closed"},
     {"timeout", OPTION_SECONDS, offsetof(struct values, timeout), "SECONDS",
      "how long the other side may be silent (default: 30)"},
     {"insecure", OPTION_FLAG, offsetof(struct values, insecure), NULL,
@@ -212,7 +214,8 @@ static int run(const struct command *self, int argc, char **argv) {
                        .quiet = values.json != 0,
                        .size = values.size,
                        .iterations = values.iterations,
-                       .patience = values.timeout};
+                       .patience = values.timeout,
+                       .only = values.only};
   status = open_node(&side, values.insecure);
   if (status == EXIT_DONE)
     status = play(&side, address, place);
@@ -233,6 +236,7 @@ const struct command pingpong_command = {
     .examples = "  haul pingpong --server &\n"
                 "  haul pingpong 127.0.0.1:20000\n"
                 "  haul pingpong --server --listen unix:///tmp/pp.sock --place host\n"
-                "  haul pingpong unix:///tmp/pp.sock --size 64M --iterations 10 --json\n",
+                "  haul pingpong unix:///tmp/pp.sock --size 64M --iterations 10 --json\n"
+                "  haul pingpong 10.0.0.2 --place host --only rdma\n",
     .run = run,
 };

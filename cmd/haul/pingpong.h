@@ -45,6 +45,7 @@ struct side {
   uint64_t size; /* bytes, a multiple of 4 */
   unsigned iterations;
   int64_t patience; /* nanoseconds that the other side may be silent */
+  const char *only; /* the path that this side's one-sided operations take; NULL: the best one */
   haul_node *node;
   haul_peer *peer;
   haul_region *memory;  /* what the steps move, at the place */

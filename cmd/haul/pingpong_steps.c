@@ -48,15 +48,18 @@ static int exchange_server(struct side *side, unsigned i, struct pingpong_result
 
 /* ---- One-sided ---- */
 
-/* A write or a read of the whole memory, and the path that it took. */
+/* A write or a read of the whole memory, and the path that it took. Without a result it only looks
+ * at what another one did, by whatever path. */
 static int move(struct side *side, enum haul_operation operation, haul_region *local,
                 struct pingpong_result *result) {
   struct haul_piece piece = whole(side);
   struct haul_report report = {.size = sizeof(report)};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   haul_transfer *transfer = NULL;
+  options.only = result ? side->only : NULL;
   int code = operation == HAUL_OP_WRITE
-                 ? haul_write(side->remote, local, &piece, 1, NULL, &transfer)
-                 : haul_read(local, side->remote, &piece, 1, NULL, &transfer);
+                 ? haul_write(side->remote, local, &piece, 1, &options, &transfer)
+                 : haul_read(local, side->remote, &piece, 1, &options, &transfer);
   if (!code)
     code = haul_transfer_wait(transfer, haul_deadline_in(side->patience));
   if (!code)

@@ -49,6 +49,20 @@ holds_json "the summary says so" 'it["verified"] and it["bytes"] == 4 and len(it
 wait "$player"
 holds "the server is content" test $? = 0
 
+section "one path alone"
+start_server tcp://127.0.0.1:0 --only tcp
+expect 0 "the client is content" "$HAUL" pingpong "$listening" --only tcp --size 64K
+says "^one-sided read  *tcp  *right  *right$"
+wait "$player"
+holds "the server is content" test $? = 0
+cp "$work/server" "$work/out"
+says "^one-sided write  *tcp  *right  *right$"
+start_server tcp://127.0.0.1:0
+expect 1 "a path that there is none of" "$HAUL" pingpong "$listening" --only nope --size 64K
+complains "no such path"
+wait "$player"
+holds "the server is told" test $? = 1
+
 section "a place that is not there"
 start_server tcp://127.0.0.1:0 --place sim:77
 expect 0 "the client is content" "$HAUL" pingpong "$listening" --place sim:77
