@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2034
+# shellcheck shell=bash disable=SC2034,SC2154 # scripts use what is set here, and set $before
 # SPDX-License-Identifier: MIT
 #
 # What scripts in the virtual machine share: all that the tests of the command do, and two hosts.
@@ -16,6 +16,9 @@ v6_a=fd77::1 v6_b=fd77::2
 on_wire() {
   echo $(($(cat /sys/class/net/eth0/statistics/tx_bytes) + $(cat /sys/class/net/eth0/statistics/rx_bytes)))
 }
+
+# moved BYTES: at least so many went over Soft-RoCE's wire since $before, which on_wire gave.
+moved() { (($(on_wire) - before >= $1)); }
 
 # The processor itself runs the machine, and not a program in its place.
 is_fast() {

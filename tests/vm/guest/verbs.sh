@@ -28,9 +28,6 @@ pair() {
   fi
 }
 
-# moved BYTES: at least so many went over the wire since $before.
-moved() { (($(on_wire) - before >= $1)); }
-
 figures() { sed -n 's/^ *\([0-9][0-9]* .*\)/        \1/p' "$work/out"; }
 
 section "ib_write_bw, 64 KiB"

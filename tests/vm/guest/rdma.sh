@@ -1,0 +1,103 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# The command between the two hosts over Soft-RoCE, and what becomes of a transfer whose wire breaks.
+# shellcheck source=tests/vm/lib.sh
+. /haul/lib.sh
+
+# Device memory goes over rdma: with HAUL_VM_DEVICE=rdma this is asked for.
+device_path=${HAUL_VM_DEVICE-}
+
+length=4000003
+long=$((96 << 20))
+random_file "$work/file" $length
+random_file "$work/long" $long
+serve_on b --region a=host:8M --region kv=sim:0:8M --region large=host:96M
+
+wire_carries() { holds "its bytes went over Soft-RoCE's wire" moved "$1"; }
+
+section "what is chosen"
+for size in 4K 1M; do
+  expect 0 "explain $size" on a "$HAUL" explain host $v4_b/a --size $size
+  says "^rdma  *chosen .*  yes  *rxe0, 1 rail"
+  says "^tcp  *open "
+done
+if [[ $device_path == rdma ]]; then
+  expect 0 "explain, device memory" on a "$HAUL" explain sim:0 $v4_b/kv --size 1M
+  says "^rdma  *chosen "
+fi
+
+for host in $v4_b "[$v6_b]"; do
+  section "over $host"
+  for region in a ${device_path:+kv}; do
+    before=$(on_wire)
+    expect 0 "put into $region" on a "$HAUL" put "$work/file" "$host/$region" --checksum
+    says "path rdma"
+    says "checksum verified"
+    says "not tcp: "
+    wire_carries $length
+    before=$(on_wire)
+    expect 0 "get from $region" on a "$HAUL" get "$host/$region" "$work/copy" --length $length --checksum
+    says "path rdma"
+    says "checksum verified"
+    wire_carries $length
+    holds "the bytes are the same" cmp "$work/file" "$work/copy"
+    rm -f "$work/copy"
+  done
+done
+
+section "zero copy"
+expect 0 "put" on a "$HAUL" put "$work/file" $v4_b/a --require-zero-copy
+says "path rdma"
+
+# begin OPTION…: a long put, of which a part is over when this returns. Sets $putter, its process.
+begin() {
+  before=$(on_wire)
+  on a timeout 100 "$HAUL" put "$work/long" $v4_b/large --timeout 60 "$@" >"$work/out" 2>"$work/err" &
+  putter=$!
+  processes+=("$putter")
+  await 30 moved $((long / 16)) || failed "it does not begin"
+}
+
+end() {
+  wait "$putter"
+  status=$?
+}
+
+section "the wire breaks"
+begin
+spoil loss 100%
+end
+holds "the put goes on, and ends" test $status = 0
+says "slices sent again"
+says "the path changed under way: .* rdma, .* tcp"
+heal
+expect 0 "it is compared over tcp" on a "$HAUL" get $v4_b/large "$work/copy" --length $long --only tcp
+holds "the bytes are the same" cmp "$work/long" "$work/copy"
+rm -f "$work/copy"
+
+section "it breaks, and only zero copy will do"
+begin --require-zero-copy
+spoil loss 100%
+end
+holds "the put fails" test $status = 1
+complains "no path satisfies what was asked for"
+complains "not tcp: it buffers on the way"
+heal
+
+section "it breaks, and only rdma will do"
+begin --only rdma
+spoil loss 100%
+end
+holds "the put fails" test $status = 1
+complains "no path satisfies what was asked for"
+complains "rdma: "
+heal
+
+section "and afterwards"
+expect 0 "a new connection takes rdma again" on a "$HAUL" put "$work/file" $v4_b/a --checksum
+says "path rdma"
+stop $server
+holds "serve ends with 0" test $status = 0
+
+finish
