@@ -12,6 +12,7 @@
 #include "common/interfaces.h"
 #include "common/json.h"
 #include "common/options.h"
+#include "common/ports.h"
 #include "common/session.h"
 #include "common/table.h"
 #include "common/text.h"
@@ -39,6 +40,7 @@ struct picture {
   struct interface interfaces[INTERFACES_MAX];
   struct path_line paths[HAUL_PATHS_MAX];
   struct checks checks;
+  struct ports ports;
 };
 
 static int load_devices(struct picture *picture, haul_node *node) {
@@ -91,6 +93,8 @@ static int load(struct picture *picture) {
   int status = load_devices(picture, node);
   if (status == EXIT_DONE)
     status = checks_load(&picture->checks, node);
+  if (status == EXIT_DONE)
+    status = ports_load(&picture->ports, node, picture->devices, picture->device_count);
   haul_node_close(node);
   if (status == EXIT_DONE)
     find_paths(picture);
@@ -163,6 +167,7 @@ static void print_text(const struct picture *picture) {
   printf("\n");
   print_interfaces(picture);
   printf("\n");
+  ports_print(&picture->ports);
   print_paths(picture);
 }
 
@@ -218,6 +223,7 @@ static void print_json(const struct picture *picture) {
   json_text(&json, "version", haul_version());
   devices_to_json(picture, &json);
   interfaces_to_json(picture, &json);
+  ports_to_json(&picture->ports, &json, "ports");
   paths_and_states_to_json(picture, &json);
   json_end_object(&json);
 }
@@ -234,6 +240,7 @@ static int run(const struct command *self, int argc, char **argv) {
     print_json(&picture);
   else if (status == EXIT_DONE)
     print_text(&picture);
+  ports_free(&picture.ports);
   free(picture.devices);
   checks_free(&picture.checks);
   return status;
@@ -244,7 +251,8 @@ const struct command info_command = {
     .summary = "Show this host's places, network interfaces and paths",
     .usage = "[OPTIONS]",
     .about = "Emulated devices are marked as such. A path's state is that of its worst check;\n"
-             "`haul doctor` shows all of them.",
+             "`haul doctor` shows all of them. Where a path goes through ports of NICs, each is\n"
+             "shown with what it has in common with each place.",
     .options = options,
     .examples = "  haul info\n"
                 "  haul info --json\n",

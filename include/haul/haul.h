@@ -211,6 +211,28 @@ struct haul_device {
 /* Fills up to *count entries and sets *count to how many there are. */
 HAUL_API int haul_device_list(haul_node *node, struct haul_device *devices, size_t *count);
 
+/* A port of a NIC that a path of this host goes through, as seen from a place. */
+struct haul_port {
+  char path[16];            /* "rdma" */
+  char name[48];            /* the NIC's, and the port's number: "mlx5_0/1" */
+  int usable;               /* 0: `reason` says why not */
+  int emulated;             /* 1: software stands in for hardware */
+  int numa;                 /* NUMA node, -1 where unknown */
+  int bridges;              /* PCI bridges that the place's device and it have in common */
+  int numa_distance;        /* as the kernel has it: 10 within a node; -1 where unknown */
+  uint64_t bits_per_second; /* of the line, 0 where unknown */
+  char pci[16];             /* "0000:17:00.0", empty where there is none */
+  char interface[16];       /* the network interface: "eth2", empty where there is none */
+  char address[48];         /* how peers reach it: "::ffff:10.0.0.2" (a GID), "lid 12" */
+  char reason[128];
+};
+
+/* Fills up to *count entries and sets *count to how many there are: for each path those that it can
+ * use, best first for memory at `from`, and then the others. May block for drivers, which are asked
+ * anew each time. HAUL_EPLACE. */
+HAUL_API int haul_port_list(haul_node *node, struct haul_place from, struct haul_port *ports,
+                            size_t *count);
+
 enum haul_check_state {
   HAUL_CHECK_OK = 0,
   HAUL_CHECK_LIMITED = 1, /* works, and could work better */

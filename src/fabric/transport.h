@@ -165,6 +165,10 @@ struct transport {
   /* What it needs on this host, as provider.checks. */
   size_t (*checks)(struct haul_check *checks, size_t room);
 
+  /* The ports that it goes through, as haul_port_list has them, seen from `device`: writes at most
+   * `room` entries; returns how many there are. No slot: none. */
+  size_t (*ports)(const struct haul_device *device, struct haul_port *ports, size_t room);
+
   /* One end of a link, on both sides, before any channel; it is not open yet. With the lock. */
   int (*create)(struct link *link, struct endpoint **endpoint);
   /* Initiator: dials the channels it wants. Blocks until `until`, without the lock. Not getting

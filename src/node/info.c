@@ -7,6 +7,15 @@
 #include "memory/region.h"
 #include "node/node.h"
 
+static void describe(const struct provider *provider, unsigned device, struct haul_device *info) {
+  memset(info, 0, sizeof *info);
+  info->place = (struct haul_place){provider->kind, (uint16_t)device};
+  info->emulated = provider->emulated;
+  info->numa = -1;
+  if (provider->describe)
+    provider->describe(device, info);
+}
+
 HAUL_API int haul_device_list(haul_node *node, struct haul_device *devices, size_t *count) {
   int code = error_enter("haul_device_list");
   if (code)
@@ -17,17 +26,31 @@ HAUL_API int haul_device_list(haul_node *node, struct haul_device *devices, size
   const struct provider *provider;
   for (size_t i = 0; (provider = provider_at(i)); i++) {
     for (unsigned device = 0; device < provider_devices(provider); device++, all++) {
-      if (all >= *count)
-        continue;
-      struct haul_device *info = &devices[all];
-      memset(info, 0, sizeof *info);
-      info->place = (struct haul_place){provider->kind, (uint16_t)device};
-      info->emulated = provider->emulated;
-      info->numa = -1;
-      if (provider->describe)
-        provider->describe(device, info);
+      if (all < *count)
+        describe(provider, device, &devices[all]);
     }
   }
+  *count = all;
+  return 0;
+}
+
+HAUL_API int haul_port_list(haul_node *node, struct haul_place from, struct haul_port *ports,
+                            size_t *count) {
+  int code = error_enter("haul_port_list");
+  if (code)
+    return code;
+  if (!node || !count || (*count > 0 && !ports))
+    return error_set(HAUL_EINVAL, 0, NULL, "no node or no room|");
+  const struct provider *provider = provider_of(from.kind);
+  if (!provider || from.device >= provider_devices(provider))
+    return error_set(HAUL_EPLACE, 0, NULL, "there is no such device|haul_device_list has them all");
+  struct haul_device device;
+  size_t all = 0;
+  describe(provider, from.device, &device);
+  for (size_t i = 0; transport_at(i); i++)
+    if (transport_at(i)->ports)
+      all += transport_at(i)->ports(&device, all < *count ? ports + all : NULL,
+                                    all < *count ? *count - all : 0);
   *count = all;
   return 0;
 }

@@ -8,6 +8,7 @@
 #include "core/fork.h"
 #include "core/sys.h"
 #include "fabric/rdma/checks.h"
+#include "fabric/rdma/ports.h"
 #include "fabric/rdma/rdma.h"
 
 /* ---- Ends of a link ---- */
@@ -304,6 +305,7 @@ const struct transport rdma_transport = {
     .open = open_node,
     .release = release_node,
     .checks = rdma_checks,
+    .ports = rdma_ports,
     .create = create,
     .connect = connect_channel,
     .adopt = adopt,

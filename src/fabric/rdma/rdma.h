@@ -4,6 +4,7 @@
  *   verbs.c    libibverbs, opened at run time
  *   nic.c      the NICs of this host
  *   checks.c   what is missing
+ *   ports.c    what there is
  *   frame.c    what the two ends say on their channel
  *   channel.c  saying it: set-up, the asking side of attaching
  *   attach.c   the owner's side of it
