@@ -155,6 +155,11 @@ struct fabric_mr *fabric_mr_of(uint32_t key) {
 
 /* ---- Registrations ---- */
 
+/* Pages that are pinned lie in memory. */
+static bool is_too_much(uint64_t length) {
+  return length / (uint64_t)sysconf(_SC_PAGESIZE) > (uint64_t)sysconf(_SC_PHYS_PAGES);
+}
+
 /* As the kernel, which pins the pages and fails where there are none. */
 static bool is_mapped(uint64_t address, uint64_t length) {
   enum { PAGES = 16384 };
@@ -174,7 +179,7 @@ int motion_begin_registration(struct registration *registration) {
   struct ibv_mr *seen = &registration->seen;
   if (removal() != PRESENT)
     return EIO;
-  if (fault_of_registration())
+  if (fault_of_registration() || is_too_much(seen->length))
     return ENOMEM;
   if (!is_mapped((uintptr_t)seen->addr, seen->length))
     return EFAULT;
