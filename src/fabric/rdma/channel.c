@@ -136,6 +136,7 @@ static int on_revoked(struct rdma_endpoint *endpoint, uint64_t handle) {
     binding->revoked |= binding->handle == handle;
   }
   pthread_mutex_unlock(&endpoint->lock);
+  rdma_end_revoked(endpoint);
   atomic_store(&endpoint->tend, true);
   rdma_tend_bindings(endpoint);
   return 0;

@@ -395,6 +395,26 @@ void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code) {
   jobs_end(&ended);
 }
 
+/* With the lock: those on withdrawn regions. */
+static void retire_revoked(struct list *jobs, struct list *ended) {
+  list_each_safe(item, jobs) {
+    struct rdma_job *job = list_entry(item, struct rdma_job, link);
+    if (((const struct rdma_binding *)job->work->binding)->revoked)
+      job_retire(job, HAUL_ESTALE, ended);
+  }
+}
+
+void rdma_end_revoked(struct rdma_endpoint *endpoint) {
+  struct list ended = LIST_INIT(ended);
+  pthread_mutex_lock(&endpoint->lock);
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    retire_revoked(&endpoint->rails[i].waiting, &ended);
+  retire_revoked(&endpoint->entering, &ended);
+  pthread_mutex_unlock(&endpoint->lock);
+  error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+  jobs_end(&ended);
+}
+
 /* With the lock. */
 static void strand(struct list *jobs, struct list *stranded) {
   while (!list_empty(jobs)) {

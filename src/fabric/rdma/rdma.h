@@ -270,6 +270,8 @@ bool rdma_goes_staged(const struct rdma_endpoint *endpoint, const struct memory 
 void rdma_post(struct rdma_endpoint *endpoint, struct work *work);
 void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code);
 bool rdma_poll(struct rdma_endpoint *endpoint); /* completions; true when there were any */
+/* Works on withdrawn regions that the NIC has not begun end now. With the loop's lock. */
+void rdma_end_revoked(struct rdma_endpoint *endpoint);
 /* The rails are of no use any more; works end once the peer is silent. With the loop's lock. */
 void rdma_break(struct rdma_endpoint *endpoint, const char *reason);
 /* Whether a write is on its way that might still arrive. */
