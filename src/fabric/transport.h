@@ -162,6 +162,9 @@ struct transport {
   void (*close)(struct fabric *fabric);
   /* After close, when nobody holds the node any more: its memory. */
   void (*release)(struct fabric *fabric);
+  /* In a forked child, after `forked` of its endpoints: closes the node's descriptors and touches
+   * nothing else, without locks. */
+  void (*abandon)(struct fabric *fabric);
   /* What it needs on this host, as provider.checks. */
   size_t (*checks)(struct haul_check *checks, size_t room);
 

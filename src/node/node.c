@@ -227,6 +227,9 @@ static void close_in_child(struct haul_node *node) {
       if (transport_at(i)->forked && peer->base.endpoints[i])
         transport_at(i)->forked(peer->base.endpoints[i]);
   }
+  for (size_t i = 0; transport_at(i); i++)
+    if (transport_at(i)->abandon && node->fabric.shared[i])
+      transport_at(i)->abandon(&node->fabric);
   exports_forked(node->exports);
   loop_forked(node->loop);
 }

@@ -142,10 +142,6 @@ static void forked(struct endpoint *base) {
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     if (endpoint->rails[i].events)
       close(endpoint->rails[i].events->fd);
-  if (endpoint->node)
-    nics_forked(endpoint->node->nics);
-  if (endpoint->node)
-    endpoint->node->nics = NULL; /* once: other endpoints share them */
 }
 
 static void destroy(struct endpoint *base) {
@@ -299,11 +295,17 @@ static void release_node(struct fabric *fabric) {
   alloc_free(node);
 }
 
+static void abandon(struct fabric *fabric) {
+  struct rdma_node *node = fabric->shared[rdma_transport.index];
+  nics_forked(node->nics);
+}
+
 const struct transport rdma_transport = {
     .name = "rdma",
     .index = 1,
     .open = open_node,
     .release = release_node,
+    .abandon = abandon,
     .checks = rdma_checks,
     .ports = rdma_ports,
     .create = create,
