@@ -251,7 +251,8 @@ struct haul_check {
 /* Fills up to *count entries and sets *count to how many there are. */
 HAUL_API int haul_check_list(haul_node *node, struct haul_check *checks, size_t *count);
 
-/* Reads the counter of this name: "pool.hits", "path.tcp.bytes_out", "peer.NAME.map.writes".
+/* Reads the counter of this name: "pool.hits", "path.tcp.bytes_out", "peer.NAME.map.writes",
+ * "rdma.cache.hits".
  * HAUL_ENAME when there is none. haul_counter_list calls `each` for every counter that there is;
  * `each` must not call the library. docs: haul_counter(3) lists them. */
 HAUL_API int haul_counter_read(haul_node *node, const char *name, uint64_t *value);

@@ -59,6 +59,12 @@ bool fabric_help(struct fabric *fabric) {
   return helped;
 }
 
+void fabric_learn(struct fabric *fabric, const struct memory *memory) {
+  for (size_t i = 0; i < TRANSPORTS; i++)
+    if (transports[i]->learn && fabric->shared[i])
+      transports[i]->learn(fabric, memory);
+}
+
 void fabric_forget(struct fabric *fabric, const struct memory *memory) {
   for (size_t i = 0; i < TRANSPORTS; i++)
     if (transports[i]->forget && fabric->shared[i])

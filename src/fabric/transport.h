@@ -165,6 +165,9 @@ struct transport {
   /* In a forked child, after `forked` of its endpoints: closes the node's descriptors and touches
    * nothing else, without locks. */
   void (*abandon)(struct fabric *fabric);
+  /* Tells counters of its own, "NAME.…", always the same. No slot: it has none. */
+  void (*counters)(struct fabric *fabric,
+                   void (*each)(void *user, const char *name, uint64_t value), void *user);
   /* What it needs on this host, as provider.checks. */
   size_t (*checks)(struct haul_check *checks, size_t room);
 
@@ -187,6 +190,9 @@ struct transport {
   /* After stop, when nobody holds the link. Without the lock. */
   void (*destroy)(struct endpoint *endpoint);
 
+  /* The caller gave this memory, and may give its neighbours: what is made of them can be made of
+   * all at once. From any thread; does not block. No slot: nothing is made. */
+  void (*learn)(struct fabric *fabric, const struct memory *memory);
   /* Memory of this node is about to be freed or unmapped: what was made of it (a registration) ends
    * now. No work uses it. From any thread; may block for the kernel. No slot: nothing was made. */
   void (*forget)(struct fabric *fabric, const struct memory *memory);
@@ -242,6 +248,7 @@ void fabric_open(struct fabric *fabric);
 void fabric_close(struct fabric *fabric);
 void fabric_release(struct fabric *fabric);
 bool fabric_help(struct fabric *fabric);
+void fabric_learn(struct fabric *fabric, const struct memory *memory);
 void fabric_forget(struct fabric *fabric, const struct memory *memory);
 
 /* Creates an endpoint of each transport; all or none. With the lock. */

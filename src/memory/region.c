@@ -15,10 +15,13 @@ struct heap {
   _Atomic uint32_t refs; /* the opener, and every region that there is, in use or pooled */
   struct pool pool;
   pthread_mutex_t watch_lock; /* held while it is called; nothing of this layer is taken after it */
-  void (*dies)(void *node, const struct memory *memory);
+  const struct heap_watcher *watcher; /* never NULL */
+  struct list wrapped;                /* regions; watch_lock */
 };
 
 /* ---- the heap ---- */
+
+static const struct heap_watcher nobody = {NULL, NULL};
 
 int heap_open(void *node, size_t pool_bytes, struct heap **heap) {
   struct heap *made = alloc_zero(1, sizeof *made);
@@ -31,6 +34,8 @@ int heap_open(void *node, size_t pool_bytes, struct heap **heap) {
   }
   made->node = node;
   pthread_mutex_init(&made->watch_lock, NULL);
+  made->watcher = &nobody;
+  list_init(&made->wrapped);
   atomic_store(&made->refs, 1);
   pool_open(&made->pool, pool_bytes);
   *heap = made;
@@ -45,9 +50,28 @@ static void heap_drop(struct heap *heap) {
   alloc_free(heap);
 }
 
-void heap_watch(struct heap *heap, void (*dies)(void *node, const struct memory *memory)) {
+void heap_watch(struct heap *heap, const struct heap_watcher *watcher) {
   pthread_mutex_lock(&heap->watch_lock);
-  heap->dies = dies;
+  heap->watcher = watcher ? watcher : &nobody;
+  pthread_mutex_unlock(&heap->watch_lock);
+}
+
+void heap_tell_wrapped(struct heap *heap) {
+  pthread_mutex_lock(&heap->watch_lock);
+  list_each(item, &heap->wrapped) {
+    const struct haul_region *region = list_entry(item, struct haul_region, wrapped);
+    if (heap->watcher->wrapped)
+      heap->watcher->wrapped(heap->node, &region->memory);
+  }
+  pthread_mutex_unlock(&heap->watch_lock);
+}
+
+static void note_wrapped(struct haul_region *region) {
+  struct heap *heap = region->heap;
+  pthread_mutex_lock(&heap->watch_lock);
+  list_append(&heap->wrapped, &region->wrapped);
+  if (heap->watcher->wrapped)
+    heap->watcher->wrapped(heap->node, &region->memory);
   pthread_mutex_unlock(&heap->watch_lock);
 }
 
@@ -55,8 +79,9 @@ static void destroy(struct haul_region *region) {
   struct heap *heap = region->heap;
   if (!fork_is_child()) { /* there the lock may be held by a thread that is not here */
     pthread_mutex_lock(&heap->watch_lock);
-    if (heap->dies)
-      heap->dies(heap->node, &region->memory);
+    list_remove(&region->wrapped);
+    if (heap->watcher->dies)
+      heap->watcher->dies(heap->node, &region->memory);
     pthread_mutex_unlock(&heap->watch_lock);
   }
   memory_free(&region->memory);
@@ -95,6 +120,7 @@ static struct haul_region *new_region(struct heap *heap) {
   region->heap = heap;
   region->node = heap->node;
   region->size_class = REGION_EXACT;
+  list_init(&region->wrapped);
   atomic_store_explicit(&region->refs, 1, memory_order_relaxed);
   return region;
 }
@@ -149,7 +175,10 @@ int heap_wrap(struct heap *heap, void *address, size_t length, struct haul_regio
   struct haul_region *made = new_region(heap);
   if (!made)
     return HAUL_ENOMEM;
-  return finish(made, memory_wrap(address, length, &made->memory), region);
+  int status = finish(made, memory_wrap(address, length, &made->memory), region);
+  if (status == 0)
+    note_wrapped(made);
+  return status;
 }
 
 int heap_import(struct heap *heap, const struct haul_ticket *packed, int descriptor,

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "core/list.h"
 #include "memory/provider.h"
 
 struct heap;
@@ -20,6 +21,7 @@ struct haul_region {
   uint8_t size_class;       /* of the pool, or REGION_EXACT */
   uint64_t generation;      /* of this life of the object, unique in the heap */
   struct haul_region *next; /* the pool's */
+  struct list wrapped;      /* the heap's, of memory that the caller gave */
 };
 
 #define REGION_EXACT 0xff
@@ -36,10 +38,18 @@ struct heap_counters {
  * region holds it, and heap_close drops the opener's hold and frees what is pooled. */
 int heap_open(void *node, size_t pool_bytes, struct heap **heap);
 void heap_close(struct heap *heap);
-/* From now on `dies` is told of all memory right before it is freed or unmapped, in the thread that
- * does it, without locks of the layers above; NULL: nobody any more, and no call is under way when
- * this returns. Memory that goes to the pool lives on. */
-void heap_watch(struct heap *heap, void (*dies)(void *node, const struct memory *memory));
+/* Who wants to know of memory; in the thread that makes or ends it, without locks of the layers
+ * above, one call at a time. */
+struct heap_watcher {
+  /* The caller gave it: its neighbours may follow. NULL: it is not told. */
+  void (*wrapped)(void *node, const struct memory *memory);
+  /* Right before it is freed or unmapped. Memory that goes to the pool lives on. */
+  void (*dies)(void *node, const struct memory *memory);
+};
+/* From now on. NULL: nobody any more, and no call is under way when this returns. */
+void heap_watch(struct heap *heap, const struct heap_watcher *watcher);
+/* Tells the watcher of all wrapped memory that there is. */
+void heap_tell_wrapped(struct heap *heap);
 /* A snapshot: the figures are kept per shard of the pool and summed here. */
 void heap_counters(struct heap *heap, struct heap_counters *counters);
 

@@ -127,10 +127,17 @@ static bool sweep(struct poller *poller) {
   return dropped;
 }
 
+static void memory_is_wrapped(void *user, const struct memory *memory) {
+  struct haul_node *node = user;
+  fabric_learn(&node->fabric, memory);
+}
+
 static void memory_dies(void *user, const struct memory *memory) {
   struct haul_node *node = user;
   fabric_forget(&node->fabric, memory);
 }
+
+static const struct heap_watcher watcher = {memory_is_wrapped, memory_dies};
 
 static int open_parts(struct haul_node *node) {
   bool thread = node->config.progress == HAUL_PROGRESS_THREAD;
@@ -150,7 +157,7 @@ static int open_parts(struct haul_node *node) {
   transfers_open(&node->fabric, node->config.transfer_ns, &node->transfers);
   node->has_transfers = true;
   fabric_open(&node->fabric);
-  heap_watch(node->heap, memory_dies);
+  heap_watch(node->heap, &watcher);
   loop_lock(node->loop);
   loop_poller(node->loop, &node->poller, sweep);
   loop_unlock(node->loop);

@@ -360,6 +360,38 @@ static void count_death(void *node, const struct memory *memory) {
   deaths.address = memory->address;
 }
 
+static unsigned wraps;
+
+static void count_wrap(void *node, const struct memory *memory) {
+  (void)node;
+  wraps += memory->wrapped;
+}
+
+static const struct heap_watcher counting = {count_wrap, count_death};
+
+static void a_watcher_hears_of_memory_that_the_caller_gave(void **state) {
+  (void)state;
+  struct heap *watched;
+  struct haul_region *before, *after, *own;
+  char bytes[200];
+  wraps = 0;
+  assert_works(heap_open(NULL, 4 << 20, &watched));
+  assert_works(heap_wrap(watched, bytes, 100, &before));
+  heap_watch(watched, &counting);
+  assert_int_equal(wraps, 0);
+  heap_tell_wrapped(watched);
+  assert_int_equal(wraps, 1);
+  assert_works(heap_wrap(watched, bytes + 100, 100, &after));
+  assert_works(heap_alloc(watched, host, 65536, 0, &own));
+  assert_int_equal(wraps, 2);
+  region_put(before);
+  heap_tell_wrapped(watched);
+  assert_int_equal(wraps, 3);
+  region_put(after);
+  region_put(own);
+  heap_close(watched);
+}
+
 static void a_watcher_hears_of_memory_that_dies(void **state) {
   (void)state;
   struct heap *watched;
@@ -367,7 +399,7 @@ static void a_watcher_hears_of_memory_that_dies(void **state) {
   char bytes[100];
   deaths.count = 0;
   assert_works(heap_open(NULL, 4 << 20, &watched));
-  heap_watch(watched, count_death);
+  heap_watch(watched, &counting);
   assert_works(heap_wrap(watched, bytes, sizeof bytes, &region));
   region_put(region);
   assert_int_equal(deaths.count, 1);
@@ -388,7 +420,7 @@ static void nobody_is_told_once_the_watch_is_over(void **state) {
   char bytes[100];
   deaths.count = 0;
   assert_works(heap_open(NULL, 0, &watched));
-  heap_watch(watched, count_death);
+  heap_watch(watched, &counting);
   assert_works(heap_wrap(watched, bytes, sizeof bytes, &region));
   heap_watch(watched, NULL);
   region_put(region);
@@ -408,6 +440,7 @@ int main(void) {
       TEST(refuses_exports_that_cannot_be),
       TEST(refuses_imports_that_do_not_fit),
       TEST(layouts_travel_with_tickets),
+      TEST(a_watcher_hears_of_memory_that_the_caller_gave),
       TEST(a_watcher_hears_of_memory_that_dies),
       TEST(nobody_is_told_once_the_watch_is_over),
       TEST(devices_run_out_of_memory),

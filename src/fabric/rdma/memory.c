@@ -137,10 +137,14 @@ static int open_cards(struct rdma_node *node) {
   return code;
 }
 
+/* What was wrapped before there were cards is told last: it comes back through cards_learn. */
 int cards_open(struct rdma_node *node) {
   pthread_mutex_lock(&node->lock);
-  int code = node->nics ? 0 : open_cards(node);
+  bool first = !node->nics;
+  int code = first ? open_cards(node) : 0;
   pthread_mutex_unlock(&node->lock);
+  if (first && code == 0)
+    heap_tell_wrapped(node->fabric->heap);
   return code;
 }
 
@@ -230,12 +234,38 @@ bool memory_stages(const struct memory *memory) {
   return memory->provider->reaches && memory->provider->reaches(&host);
 }
 
+/* Device memory is registered block by block. Announcing is an offer, so its failure is none. */
+void cards_learn(struct rdma_node *node, const struct memory *memory) {
+  struct regcache_range range = range_of(memory, memory->writable ? KIND_TARGET : 0);
+  pthread_mutex_lock(&node->lock);
+  for (unsigned i = 0; memory->view && i < node->count; i++)
+    regcache_announce(node->cards[i].cache, &range);
+  pthread_mutex_unlock(&node->lock);
+}
+
 void cards_forget(struct rdma_node *node, const struct memory *memory) {
   pthread_mutex_lock(&node->lock);
   for (uint32_t target = 0; target <= KIND_TARGET; target++) {
     struct regcache_range range = range_of(memory, target);
     for (unsigned i = 0; i < node->count; i++)
       regcache_invalidate(node->cards[i].cache, &range);
+  }
+  pthread_mutex_unlock(&node->lock);
+}
+
+void cards_count(struct rdma_node *node, struct regcache_counters *sum) {
+  *sum = (struct regcache_counters){0};
+  pthread_mutex_lock(&node->lock);
+  for (unsigned i = 0; i < node->count; i++) {
+    struct regcache_counters own;
+    regcache_counters(node->cards[i].cache, &own);
+    sum->hits += own.hits;
+    sum->misses += own.misses;
+    sum->registrations += own.registrations;
+    sum->evictions += own.evictions;
+    sum->invalidations += own.invalidations;
+    sum->bytes += own.bytes;
+    sum->entries += own.entries;
   }
   pthread_mutex_unlock(&node->lock);
 }

@@ -248,6 +248,10 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
            there ? here ? " and there" : " there" : "");
 }
 
+static void learn(struct fabric *fabric, const struct memory *memory) {
+  cards_learn(fabric->shared[rdma_transport.index], memory);
+}
+
 static void forget(struct fabric *fabric, const struct memory *memory) {
   cards_forget(fabric->shared[rdma_transport.index], memory);
 }
@@ -295,6 +299,20 @@ static void release_node(struct fabric *fabric) {
   alloc_free(node);
 }
 
+/* Of the registration caches of this node's own use; what peers reach is registered apart. */
+static void counters(struct fabric *fabric,
+                     void (*each)(void *user, const char *name, uint64_t value), void *user) {
+  struct regcache_counters sum;
+  cards_count(fabric->shared[rdma_transport.index], &sum);
+  each(user, "rdma.cache.hits", sum.hits);
+  each(user, "rdma.cache.misses", sum.misses);
+  each(user, "rdma.cache.registrations", sum.registrations);
+  each(user, "rdma.cache.evictions", sum.evictions);
+  each(user, "rdma.cache.invalidations", sum.invalidations);
+  each(user, "rdma.cache.bytes", sum.bytes);
+  each(user, "rdma.cache.entries", sum.entries);
+}
+
 static void abandon(struct fabric *fabric) {
   struct rdma_node *node = fabric->shared[rdma_transport.index];
   nics_forked(node->nics);
@@ -306,6 +324,7 @@ const struct transport rdma_transport = {
     .open = open_node,
     .release = release_node,
     .abandon = abandon,
+    .counters = counters,
     .checks = rdma_checks,
     .ports = rdma_ports,
     .create = create,
@@ -314,6 +333,7 @@ const struct transport rdma_transport = {
     .stop = stop,
     .forked = forked,
     .destroy = destroy,
+    .learn = learn,
     .forget = forget,
     .bind = bind_remote,
     .unbind = unbind,

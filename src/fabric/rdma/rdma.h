@@ -231,8 +231,12 @@ unsigned cards_near(struct rdma_node *node, struct haul_place place);
 int card_export(struct rdma_card *card, const struct memory *memory, unsigned rights,
                 struct ibv_mr **mr);
 void card_unexport(struct rdma_card *card, struct ibv_mr *mr);
+/* The caller's memory, to be registered together with its neighbours. */
+void cards_learn(struct rdma_node *node, const struct memory *memory);
 /* The memory dies. */
 void cards_forget(struct rdma_node *node, const struct memory *memory);
+/* Of all the caches. */
+void cards_count(struct rdma_node *node, struct regcache_counters *sum);
 /* For this node's own use. */
 int card_register(struct rdma_card *card, const struct memory *memory, struct registration **entry,
                   struct ibv_mr **mr);
