@@ -5,10 +5,8 @@
 # were asked for in one, between its hosts `a` and `b`, whose devices are Soft-RoCE: software, mostly
 # emulated instruction by instruction. Their ratios mean something, their figures do not.
 
-# How device memory comes to the device, which takes no dma-buf itself: the environment in which it is
-# registered, and the one in which that is refused. Empty: it is not there yet, and the bench fails.
-direct_by=${HAUL_BENCH_DIRECT-}
-staged_by=${HAUL_BENCH_STAGED-}
+# Soft-RoCE takes no dma-bufs. With this in front of libibverbs it does, or refuses them.
+double=/haul/doubles/libdmabuf-nic.so
 
 # Both programs use this GID: RoCE v2, of the IPv4 address. $1: the device's number, 0 or 1.
 gid_of() {
@@ -24,18 +22,9 @@ between() {
   HAUL_BENCH_ON="on b" HAUL_BENCH_LISTEN=tcp://10.77.0.2:0 on a timeout 120 "$build/bench/$1" "${@:2}"
 }
 
-direct() { with_device "$direct_by" "$@"; }
-staged() { with_device "$staged_by" "$@"; }
-with_device() {
-  [[ -n $1 ]] || { echo "run: device memory over rdma is not there yet" >&2; return 1; }
-  local word
-  local -a words
-  read -ra words <<<"$1"
-  (
-    for word in "${words[@]}"; do export "${word?}"; done
-    between "${@:2}"
-  )
-}
+# With memory of emulated accelerators: known to the NIC, and not.
+direct() { LD_PRELOAD=$double between "$@"; }
+staged() { HAUL_DMABUF_NIC=off LD_PRELOAD=$double between "$@"; }
 
 # perftest's line of results: the size first. $1: the program, $2: the field, $3: its scale.
 perftest() {
@@ -77,13 +66,15 @@ TABLE
 # in_machine NAME...: boots it and runs them there. Results to standard output, all else to standard
 # error. 77 where there is no machine.
 in_machine() {
-  local limit=$((60 + $# * runs * 24)) status
-  local -a pass=(env)
-  [[ -z $direct_by ]] || pass+=("HAUL_BENCH_DIRECT=$direct_by")
-  [[ -z $staged_by ]] || pass+=("HAUL_BENCH_STAGED=$staged_by")
+  local limit=$((60 + $# * runs * 24)) status line
   "$top/tests/vm/run" --build "$build" --timeout "$limit" \
-    "${pass[@]}" /haul/bench/run --here --build /haul --runs "$runs" "$@" |
-    awk '/^(rdma-|vm: emulated)/ {print; fflush(); next} {print > "/dev/stderr"}'
+    /haul/bench/run --here --build /haul --runs "$runs" "$@" |
+    while IFS= read -r line; do
+      case $line in
+      rdma-* | "vm: emulated "*) echo "$line" ;;
+      *) echo "$line" >&2 ;;
+      esac
+    done
   status=${PIPESTATUS[0]}
   return "$status"
 }
