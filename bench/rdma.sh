@@ -57,7 +57,7 @@ rdma-write-64k|GB/s|higher|between transfer rdma 64K 128 3|perftest_bw ib_write_
 rdma-write-1m|GB/s|higher|between transfer rdma 1M 128 3|perftest_bw ib_write_bw -s 1048576 -t 128 -n 256|1 MiB writes, 128 in flight; ib_write_bw
 rdma-write-16m|GB/s|higher|between transfer rdma 16M 8 3|perftest_bw ib_write_bw -s 16777216 -t 8 -n 16|16 MiB writes, 8 in flight; ib_write_bw
 rdma-read-1m|GB/s|higher|between transfer rdma 1M 128 3 read|perftest_bw ib_read_bw -s 1048576 -t 128 -n 256|1 MiB reads, 128 in flight; ib_read_bw
-rdma-latency|us|lower|between latency rdma 10000|perftest_lat ib_write_lat -s 8 -n 10000|8 B ping-pong in memory, half the round trip; ib_write_lat
+rdma-latency|us|lower|between latency rdma 4000|perftest_lat ib_write_lat -s 8 -n 4000|8 B ping-pong in memory, half the round trip; ib_write_lat
 rdma-device|GB/s|higher|direct transfer rdma 1M 128 3 write sim:0|direct transfer rdma 1M 128 3 write host|1 MiB between emulated accelerators, registered with the device; between host memories
 rdma-staged|GB/s|higher|staged transfer rdma 1M 128 3 write sim:0|direct transfer rdma 1M 128 3 write sim:0|the same with registration refused; registered
 TABLE
@@ -66,7 +66,7 @@ TABLE
 # in_machine NAME...: boots it and runs them there. Results to standard output, all else to standard
 # error. 77 where there is no machine.
 in_machine() {
-  local limit=$((60 + $# * runs * 24)) status line
+  local limit=$((60 + $# * runs * 40)) status line
   "$top/tests/vm/run" --build "$build" --timeout "$limit" \
     /haul/bench/run --here --build /haul --runs "$runs" "$@" |
     while IFS= read -r line; do

@@ -342,6 +342,11 @@ static void ring(int descriptor) {
   (void)put; /* EAGAIN: it is readable already */
 }
 
+/* Whether anybody but those inside loop_run learns of something from the descriptors. */
+static bool is_watched(struct loop *loop) {
+  return loop->own_thread || atomic_load(&loop->noticed);
+}
+
 static void tell_waiters(struct loop *loop) {
   atomic_fetch_add(&loop->news, 1);
   if (atomic_load(&loop->waiters))
@@ -362,7 +367,7 @@ int loop_run(struct loop *loop, int64_t until) {
   if (!loop->own_thread && atomic_load_explicit(&loop->noticed, memory_order_relaxed))
     set_alarm(loop);
   atomic_store(&loop->running, 0);
-  if (atomic_load(&loop->woken) && !loop->own_thread) /* pairs with loop_wake */
+  if (atomic_load(&loop->woken) && !loop->own_thread && is_watched(loop)) /* see loop_wake */
     ring(loop->wake);
   /* A waiter may be the next to run, or may have got what it waits for. */
   if (loop->own_thread && handled)
@@ -402,9 +407,10 @@ bool loop_wait(struct loop *loop, bool (*done)(void *user), bool (*help)(void *u
 }
 
 void loop_wake(struct loop *loop) {
-  /* Dekker: a runner sets sleeping or clears running, then reads woken. */
+  /* Dekker: a runner sets sleeping or clears running, then reads woken; who asks for the descriptor
+   * sets noticed, then wakes. Without either the next to run reads woken before it sleeps. */
   atomic_store(&loop->woken, 1);
-  if (atomic_load(&loop->sleeping) || !atomic_load(&loop->running))
+  if (atomic_load(&loop->sleeping) || (!atomic_load(&loop->running) && is_watched(loop)))
     ring(loop->wake);
 }
 
