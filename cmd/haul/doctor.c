@@ -138,7 +138,8 @@ const struct command doctor_command = {
     .usage = "[BACKEND] [OPTIONS]",
     .about =
         "Each check is ok, limited (it works, and could work better) or missing. BACKEND (host,\n"
-        "sim, map, rdma, tcp) shows the checks of one. With --require the exit status is that of a\n"
+        "sim, map, rdma, tcp) shows the checks of one. With --require the exit status is that of "
+        "a\n"
         "check: a check must be ok, and of a backend no check may be missing.",
     .options = options,
     .examples = "  haul doctor\n"

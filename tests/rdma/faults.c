@@ -291,6 +291,26 @@ static void an_overrun_of_completions_closes_the_path(void **state) {
   goes_on_over_tcp("overrun:3", HAUL_OP_WRITE, "overran");
 }
 
+/* The deadline is the transfer's; the NIC has its bytes until the queue pair is gone. */
+static void a_nic_that_ends_nothing_does_not_keep_a_transfer(void **state) {
+  (void)state;
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {0, 0, MIB};
+  begin();
+  nic_fault("slow:60000000"); /* a minute */
+  options.only = "rdma";
+  options.deadline = haul_deadline_in(200 * MS);
+  haul_deadline from = haul_deadline_in(0);
+  assert_fails(HAUL_ETIMEDOUT, haul_write(t.remote, t.region, &piece, 1, &options, NULL));
+  assert_in_range(haul_deadline_in(0) - from, 200 * MS, 5 * S);
+  nic_fault("");
+  assert_works(haul_peer_status(t.peer));
+  options.deadline = 0;
+  assert_fails(HAUL_ENOPATH, haul_write(t.remote, t.region, &piece, 1, &options, NULL));
+  assert_non_null(strstr(haul_error_last()->hint, "ends none"));
+  assert_works(finish(start(HAUL_OP_WRITE, NULL)));
+}
+
 /* ---- Registrations and addresses ---- */
 
 #define PIN_REASON "the memory cannot be pinned"
@@ -373,6 +393,7 @@ int main(int argc, char **argv) {
       TEST(a_device_that_vanished_without_a_completion_closes_the_path),
       TEST(a_removed_device_fails_what_asks_for_rdma_alone),
       TEST(an_overrun_of_completions_closes_the_path),
+      TEST(a_nic_that_ends_nothing_does_not_keep_a_transfer),
       TEST(local_memory_that_may_not_be_locked_goes_over_tcp),
       TEST(remote_memory_that_may_not_be_locked_goes_over_tcp),
       TEST(a_port_without_a_gid_is_no_path),

@@ -57,6 +57,10 @@ static void close_rails(struct rdma_endpoint *endpoint) {
   }
 }
 
+static void on_timer(struct timer *timer) {
+  rdma_look_for_stuck(list_entry(timer, struct rdma_endpoint, timer));
+}
+
 static int create(struct link *link, struct endpoint **out) {
   struct rdma_endpoint *endpoint = alloc_zero(1, sizeof *endpoint);
   if (!endpoint)
@@ -66,6 +70,7 @@ static int create(struct link *link, struct endpoint **out) {
   endpoint->node = rdma_node_of(link);
   endpoint->channel = -1;
   list_init(&endpoint->peer);
+  timer_init(&endpoint->timer, on_timer);
   list_init(&endpoint->requests);
   list_init(&endpoint->bindings);
   list_init(&endpoint->attachments);
@@ -129,6 +134,7 @@ static void stop(struct endpoint *base, int code) {
   atomic_store(&base->open, false);
   list_remove(&endpoint->peer);
   rdma_channel_stop(endpoint, code);
+  loop_timer_stop(&endpoint->timer);
   if (endpoint->rail_count > 0) {
     loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
     close_rails(endpoint);

@@ -39,6 +39,9 @@
 /* Bytes posted a rail. What is posted cannot be taken back, so this bounds how long a cancel takes;
  * a line of 400 Gb/s and 100 us has 5 MB under way. */
 #define RDMA_WINDOW ((uint64_t)8 << 20)
+/* ns without a completion after which a NIC that holds a canceled work is taken for dead: twice
+ * what it may take for all its retries (queue.c). */
+#define RDMA_STUCK  1000000000
 #define RDMA_STAGES 8u /* works at a time through buffers of this host, and as many at the peer */
 
 _Static_assert(RDMA_DEPTH >= WORK_PIECES_MAX, "a work must fit an empty send queue");
@@ -84,6 +87,7 @@ struct rdma_rail {
   struct list posted;    /* jobs, in the order of their posts: completions come in it */
   struct list waiting;   /* jobs without room */
   int64_t moved_at;      /* the latest completion */
+  bool canceled;         /* a work that the NIC has is wanted back */
   bool armed;            /* an event will come */
   bool broken;
   uint32_t receives;          /* that the peer's queue has */
@@ -190,6 +194,7 @@ struct rdma_endpoint {
   unsigned rail_count;
   struct rdma_rail rails[RDMA_RAILS_MAX];
   struct poller poller;
+  struct timer timer; /* while something that a NIC has is wanted back */
   pthread_mutex_t lock;
   struct list entering; /* jobs at STEP_TAKE, in turn; lock */
   struct list stepping; /* jobs at other steps than the NIC's; lock */
@@ -274,6 +279,7 @@ bool rdma_goes_staged(const struct rdma_endpoint *endpoint, const struct memory 
 void rdma_post(struct rdma_endpoint *endpoint, struct work *work);
 void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code);
 bool rdma_poll(struct rdma_endpoint *endpoint); /* completions; true when there were any */
+void rdma_look_for_stuck(struct rdma_endpoint *endpoint);
 /* Works on withdrawn regions that the NIC has not begun end now. With the loop's lock. */
 void rdma_end_revoked(struct rdma_endpoint *endpoint);
 /* The rails are of no use any more; works end once the peer is silent. With the loop's lock. */

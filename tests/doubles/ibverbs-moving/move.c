@@ -181,7 +181,8 @@ static enum ibv_wc_status carry(struct sender *sender, struct side *here, struct
     advance(here, piece);
     advance(there, piece);
     length -= piece;
-    fault_slow();
+    if (!qp_pause(sender, fault_slow()))
+      return IBV_WC_WR_FLUSH_ERR; /* it is in error meanwhile, or about to end */
   }
   return status;
 }
