@@ -23,6 +23,8 @@ static enum ibv_qp_state state_of(const struct sender *sender) {
 }
 
 void qp_fail(struct fabric_qp *slot, bool faulted) {
+  if (atomic_load(&slot->state) == IBV_QPS_ERR)
+    return;
   slot->faulted |= faulted;
   atomic_store(&slot->state, IBV_QPS_ERR);
   fabric_ring(slot);
@@ -151,10 +153,13 @@ static bool has_work(const struct sender *sender) {
   return removal() != VANISHED && !is_null() && sender->done != atomic_load(&sender->posted);
 }
 
+/* The bell is read before what it stands for: who rings later ends the sleep. */
 static void *work(void *user) {
   struct sender *sender = user;
-  while (!atomic_load(&sender->stopping)) {
+  for (;;) {
     uint32_t bell = atomic_load(&sender->slot->bell);
+    if (atomic_load(&sender->stopping))
+      return NULL;
     if (removal() == VANISHED)
       fail_own(sender);
     else if (!is_null())
@@ -162,7 +167,6 @@ static void *work(void *user) {
     if (!has_work(sender) && atomic_load(&sender->slot->bell) == bell)
       fabric_await(sender->slot, bell, FOREVER);
   }
-  return NULL;
 }
 
 /* It takes none of the application's signals. */
