@@ -470,7 +470,9 @@ static void strand_all(struct rdma_endpoint *endpoint) {
   strand(&endpoint->entering, &endpoint->stranded);
 }
 
+/* Shut first: who finds it broken reads why. */
 void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
+  endpoint_shut(&endpoint->base, "%s", reason);
   pthread_mutex_lock(&endpoint->lock);
   bool first = !endpoint->broken;
   endpoint->broken = true;
@@ -481,7 +483,6 @@ void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
     return;
   list_each(item, &endpoint->stranded) step_cancel(list_entry(item, struct rdma_job, link));
   landings_cancel(endpoint);
-  endpoint_shut(&endpoint->base, "%s", reason);
   rdma_say(endpoint, &(struct rdma_record){.type = RDMA_BROKEN});
 }
 
