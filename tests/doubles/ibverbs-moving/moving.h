@@ -153,8 +153,8 @@ enum ibv_wc_status move_request(struct sender *sender, struct request *request);
 int fault_of_request(void);
 bool fault_of_registration(void);
 bool fault_of_completion(void); /* it finds its queue full */
-int64_t fault_slow(void); /* ns that each piece of a request takes longer */
-void fault_late(void);    /* sleeps as long as asked for, before a completion */
+int64_t fault_slow(void);       /* ns that each piece of a request takes longer */
+void fault_late(void);          /* sleeps as long as asked for, before a completion */
 /* The device: with REMOVED everything is flushed, with VANISHED nothing completes any more. */
 enum removal { PRESENT, REMOVED, VANISHED };
 enum removal removal(void);
