@@ -6,6 +6,7 @@
  * thread does it, at most one an endpoint at a time, which takes the loop's lock for all else. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
@@ -214,6 +215,7 @@ static void serve(struct rdma_endpoint *endpoint, const struct rdma_record *ques
 
 static void *serve_all(void *user) {
   struct rdma_endpoint *endpoint = user;
+  struct rdma_node *node = endpoint->node;
   struct link *link = endpoint->base.link;
   struct loop *loop = link->fabric->loop;
   loop_lock(loop);
@@ -225,15 +227,24 @@ static void *serve_all(void *user) {
   endpoint->serving = false;
   loop_unlock(loop);
   link->put(link);
+  atomic_fetch_sub(&node->registering, 1); /* the node may end from here on */
   return NULL;
+}
+
+/* A thread's hold of the peer would keep the NICs open after the node's close. */
+void rdma_await_registering(struct rdma_node *node) {
+  while (atomic_load(&node->registering) > 0)
+    nanosleep(&(struct timespec){0, 50000}, NULL);
 }
 
 static int start_thread(struct rdma_endpoint *endpoint) {
   struct link *link = endpoint->base.link;
   pthread_t thread;
   link->retain(link);
+  atomic_fetch_add(&endpoint->node->registering, 1);
   int system = thread_start(&thread, serve_all, endpoint);
   if (system) {
+    atomic_fetch_sub(&endpoint->node->registering, 1);
     link->put(link);
     return error_system(system, NULL, "pthread_create");
   }

@@ -293,6 +293,12 @@ static int open_node(struct fabric *fabric) {
   return 0;
 }
 
+static void close_node(struct fabric *fabric) {
+  struct rdma_node *node = fabric->shared[rdma_transport.index];
+  if (node)
+    rdma_await_registering(node);
+}
+
 static void release_node(struct fabric *fabric) {
   struct rdma_node *node = fabric->shared[rdma_transport.index];
   if (!node)
@@ -328,6 +334,7 @@ const struct transport rdma_transport = {
     .name = "rdma",
     .index = 1,
     .open = open_node,
+    .close = close_node,
     .release = release_node,
     .abandon = abandon,
     .counters = counters,

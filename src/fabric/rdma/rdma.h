@@ -66,7 +66,8 @@ struct rdma_node {
   struct rdma_card cards[RDMA_RAILS_MAX]; /* constant once there are some */
   /* By place: bits of the cards that are nearest to it, made when first asked for; 0: not yet. */
   _Atomic uint8_t near[32][16];
-  struct list endpoints; /* those with rails; the loop's lock */
+  struct list endpoints;   /* those with rails; the loop's lock */
+  atomic_uint registering; /* threads of attach.c */
 };
 
 struct rdma_rail {
@@ -270,6 +271,8 @@ void rdma_revoke(struct rdma_endpoint *endpoint, uint64_t handle);
 bool rdma_touches(struct rdma_endpoint *endpoint, uint64_t handle);
 struct rdma_attachment *rdma_find_attachment(struct rdma_endpoint *endpoint, uint64_t handle);
 void rdma_end_attachments(struct rdma_endpoint *endpoint);
+/* Without the lock, once the loop has ended: until no thread registers any more. */
+void rdma_await_registering(struct rdma_node *node);
 
 /* rdma.c */
 /* Whether this local memory goes through stages: no NIC takes its kind. */
