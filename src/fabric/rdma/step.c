@@ -420,7 +420,7 @@ int rdma_on_fenced(struct rdma_endpoint *endpoint, const struct rdma_record *ans
 
 int step_cancel(struct rdma_job *job) {
   struct rdma_endpoint *endpoint = job->rail->endpoint;
-  if (job->fencing && !job->fenced)
+  if (job->fencing && !job->fenced && job->step > STEP_MOVE) /* answers come in their order */
     return HAUL_EBUSY;
   if (job->copy.to)
     job->work->region->memory.provider->copy_cancel(&job->copy);

@@ -1,0 +1,13 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# The suites that every transport passes, over Soft-RoCE.
+# shellcheck source=tests/vm/lib.sh
+. /haul/lib.sh
+
+export HAUL_TEST_SLOW=1
+section "rdma over Soft-RoCE"
+expect 0 "what every transport does" on a conformance_transport rdma tcp://127.0.0.1:0
+expect 0 "what goes wrong with every transport" on a conformance_transport_faults rdma tcp://127.0.0.1:0
+
+finish
