@@ -275,8 +275,10 @@ int rdma_on_attach(struct rdma_endpoint *endpoint, const struct rdma_record *rec
     return 0;
   }
   struct question *question = alloc_zero(1, sizeof *question);
-  int code = question ? 0 : error_memory("rdma question");
-  if (code == 0) {
+  int code = HAUL_ENOMEM;
+  if (!question) {
+    error_memory("rdma question");
+  } else {
     question->record = *record;
     list_append(&endpoint->questions, &question->link);
     code = endpoint->serving ? 0 : start_thread(endpoint);

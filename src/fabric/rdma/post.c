@@ -110,6 +110,7 @@ static void fill_request(const struct rdma_job *job, const struct move *move, un
   };
 }
 
+/* Only the last asks for a completion, and only it tells the owner. */
 static void finish_last(const struct rdma_job *job, struct ibv_send_wr *last) {
   last->send_flags |= IBV_SEND_SIGNALED;
   if (!job->fencing)
@@ -126,13 +127,14 @@ static int ring(struct rdma_job *job) {
   uint64_t at = 0;
   struct batch batch;
   struct ibv_send_wr *bad;
-  for (uint32_t i = 0; i < count; i++) {
+  uint32_t i = 0;
+  do { /* there is at least one */
     struct move move = move_of(job, i, at);
     fill_request(job, &move, number, &batch.requests[i], &batch.places[i]);
     at += move.length;
     if (i > 0)
       batch.requests[i - 1].next = &batch.requests[i];
-  }
+  } while (++i < count);
   finish_last(job, &batch.requests[count - 1]);
   int system = ibv_post_send(rail->queue, batch.requests, &bad);
   if (system)
