@@ -57,8 +57,12 @@ static int on_hello(struct rdma_endpoint *endpoint, const struct rdma_record *he
   if (endpoint->heard || hello->rails == 0)
     return HAUL_EPROTO;
   endpoint->heard = true;
-  for (unsigned i = hello->rails; i < endpoint->rail_count; i++)
+  if (endpoint->broken) /* meanwhile: there is nothing to connect */
+    return 0;
+  for (unsigned i = hello->rails; i < endpoint->rail_count; i++) {
+    loop_unwatch(endpoint->base.link->fabric->loop, &endpoint->rails[i].watch);
     queue_close(&endpoint->rails[i]);
+  }
   if (hello->rails < endpoint->rail_count)
     endpoint->rail_count = hello->rails;
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
