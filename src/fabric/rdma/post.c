@@ -145,6 +145,7 @@ static int ring(struct rdma_job *job) {
   rail->posted_bytes += job->work->bytes;
   rail->posted_count++;
   rail->unfenced += job->fencing;
+  job->fence = rail->fenced + rail->unfenced;
   return 0;
 }
 
@@ -422,9 +423,12 @@ void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code) {
   bool mine = job && job->requests == 0;
   if (job && !mine)
     want_back(job);
+  if (mine)
+    leave_rail(job); /* or another thread would post it now */
   pthread_mutex_unlock(&endpoint->lock);
-  if (!mine || step_cancel(job) != 0)
+  if (!mine)
     return;
+  step_cancel(job);
   pthread_mutex_lock(&endpoint->lock);
   job_retire(job, code, &ended);
   pthread_mutex_unlock(&endpoint->lock);

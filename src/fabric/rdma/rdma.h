@@ -83,6 +83,7 @@ struct rdma_rail {
   uint32_t room; /* work requests that the send queue has room for */
   uint32_t posted_count;
   uint32_t unfenced;     /* writes with immediate, posted and not answered */
+  uint32_t fenced;       /* answered, ever: answers come in the order of the writes */
   uint64_t bytes;        /* of jobs that are to go over it or are on it */
   uint64_t posted_bytes; /* of those that the NIC has */
   struct list posted;    /* jobs, in the order of their posts: completions come in it */
@@ -132,6 +133,7 @@ struct rdma_job {
   uint32_t requests;    /* posted; 0 while it waits */
   bool on_rail;         /* counted in rail->bytes */
   bool fencing, fenced; /* a write with immediate; the owner's answer came */
+  uint32_t fence;       /* how many of them the rail had then, with it */
   struct rdma_stage *stage;
   int slot;                   /* -1: none */
   uint32_t serial, questions; /* what was asked, and how many answers are missing */
@@ -304,8 +306,8 @@ void step_first(struct rdma_job *job);
 /* Its NIC's part is done: whether more is to come. With the endpoint's lock. */
 bool step_after_move(struct rdma_job *job);
 bool steps_poll(struct rdma_endpoint *endpoint, bool *urgent);
-/* Ends what the job does in this step: 0, or HAUL_EBUSY where the peer's answer has to come. */
-int step_cancel(struct rdma_job *job);
+/* Ends what the job does in this step; what the peer still has to answer is kept in mind. */
+void step_cancel(struct rdma_job *job);
 void rdma_on_done(struct rdma_endpoint *endpoint, const struct rdma_record *answer);
 int rdma_on_fenced(struct rdma_endpoint *endpoint, const struct rdma_record *answer);
 void rdma_stages_release(struct rdma_endpoint *endpoint);

@@ -387,15 +387,27 @@ void rdma_on_done(struct rdma_endpoint *endpoint, const struct rdma_record *answ
   pthread_mutex_unlock(&endpoint->lock);
 }
 
-/* The first write with immediate of that rail that is not answered yet: the peer answers in their
- * order, and may do so before this side's completion is seen. */
-static struct rdma_job *first_unfenced(struct list *jobs, const struct rdma_rail *rail) {
+/* The write with immediate of that rail that was just answered, unless its job was canceled. */
+static struct rdma_job *find_fencing(struct list *jobs, const struct rdma_rail *rail) {
   list_each(item, jobs) {
     struct rdma_job *job = list_entry(item, struct rdma_job, link);
-    if (job->rail == rail && job->fencing && !job->fenced)
+    if (job->rail == rail && job->fencing && job->fence == rail->fenced)
       return job;
   }
   return NULL;
+}
+
+/* With the endpoint's lock. The answer may come before this side's completion is seen. */
+static void take_fenced(struct rdma_rail *rail, int status) {
+  rail->unfenced--;
+  rail->fenced++;
+  struct rdma_job *job = find_fencing(&rail->endpoint->stepping, rail);
+  if (!job)
+    job = find_fencing(&rail->posted, rail);
+  if (!job)
+    return;
+  job->fenced = true;
+  job->answer = status;
 }
 
 int rdma_on_fenced(struct rdma_endpoint *endpoint, const struct rdma_record *answer) {
@@ -403,25 +415,17 @@ int rdma_on_fenced(struct rdma_endpoint *endpoint, const struct rdma_record *ans
     return HAUL_EPROTO;
   struct rdma_rail *rail = &endpoint->rails[answer->rails];
   pthread_mutex_lock(&endpoint->lock);
-  struct rdma_job *job = first_unfenced(&endpoint->stepping, rail);
-  if (!job)
-    job = first_unfenced(&rail->posted, rail);
-  if (job) {
-    job->fenced = true;
-    job->answer = answer->status;
-    rail->unfenced--;
-  }
-  int code = job || endpoint->broken ? 0 : HAUL_EPROTO;
+  int code = rail->unfenced > 0 || endpoint->broken ? 0 : HAUL_EPROTO;
+  if (rail->unfenced > 0)
+    take_fenced(rail, answer->status);
   pthread_mutex_unlock(&endpoint->lock);
   return code;
 }
 
 /* ---- Early ends ---- */
 
-int step_cancel(struct rdma_job *job) {
+void step_cancel(struct rdma_job *job) {
   struct rdma_endpoint *endpoint = job->rail->endpoint;
-  if (job->fencing && !job->fenced && job->step > STEP_MOVE) /* answers come in their order */
-    return HAUL_EBUSY;
   if (job->copy.to)
     job->work->region->memory.provider->copy_cancel(&job->copy);
   job->copy.to = NULL;
@@ -431,5 +435,4 @@ int step_cancel(struct rdma_job *job) {
     slot->questions = job->questions;
     job->slot = -1;
   }
-  return 0;
 }
