@@ -13,6 +13,10 @@
 #include "core/sys.h"
 #include "fabric/rdma/rdma.h"
 
+/* What a peer gets of the loop at a time: a millisecond at most, where hashing takes long. */
+#define RECORDS_A_TURN 64
+#define SUMMED_A_TURN  ((uint64_t)4 << 20)
+
 struct attach_request {
   struct list link; /* endpoint->requests */
   struct rdma_endpoint *endpoint;
@@ -285,10 +289,14 @@ static bool read_some(struct rdma_endpoint *endpoint) {
   return false;
 }
 
+/* The loop has other peers, and what is left is there in its next turn. */
 static void on_channel(struct watch *watch, uint32_t events) {
   struct rdma_endpoint *endpoint = list_entry(watch, struct rdma_endpoint, watch);
   (void)events;
-  for (int i = 0; i < 64 && endpoint->channel >= 0 && read_some(endpoint); i++)
+  endpoint->summed = 0;
+  for (int i = 0; i < RECORDS_A_TURN && endpoint->channel >= 0 && read_some(endpoint) &&
+                  endpoint->summed < SUMMED_A_TURN;
+       i++)
     ;
 }
 

@@ -75,8 +75,11 @@ static int compare(struct rdma_endpoint *endpoint, const struct rdma_record *que
                    struct memory *memory) {
   uint64_t sums[RDMA_SPANS];
   int code = check_spans(endpoint, question, memory, false);
-  for (size_t i = 0; i < question->span_count && code == 0; i++)
-    code = memory_checksum(memory, question->spans[i].offset, question->spans[i].length, &sums[i]);
+  for (size_t i = 0; i < question->span_count && code == 0; i++) {
+    const struct rdma_span *span = &question->spans[i];
+    code = memory_checksum(memory, span->offset, span->length, &sums[i]);
+    endpoint->summed += span->length;
+  }
   if (code)
     return code;
   return XXH3_64bits(sums, question->span_count * sizeof sums[0]) == question->sum ? 0

@@ -208,6 +208,7 @@ struct rdma_endpoint {
   unsigned slot_count;                   /* lock */
   struct rdma_loan loan;
   struct list landings;    /* struct rdma_landing: what the peer asked for */
+  uint64_t summed;         /* bytes, for the peer, in this turn */
   uint32_t next_number;    /* of an attachment */
   _Atomic uint64_t cannot; /* kinds of local memory that no NIC takes: staged */
 };
