@@ -59,12 +59,23 @@ static void get_spans(struct wire *wire, struct rdma_record *record) {
   for (size_t i = 0; i < record->span_count; i++) {
     record->spans[i].offset = wire_get64(wire);
     record->spans[i].length = wire_get32(wire);
+    if (record->spans[i].length == 0) /* no piece is empty */
+      wire->failed = true;
   }
 }
 
 static int32_t get_status(struct wire *wire) {
   int32_t status = (int32_t)wire_get32(wire);
   if (status > 0 || status < HAUL_EPATH)
+    wire->failed = true;
+  return status;
+}
+
+/* These two are this side's to find out: a work that ends with one of them is posted again, for as
+ * long as the peer answers so. */
+static int32_t get_outcome(struct wire *wire) {
+  int32_t status = get_status(wire);
+  if (status == HAUL_EPATH || status == HAUL_ENOPATH)
     wire->failed = true;
   return status;
 }
@@ -133,7 +144,7 @@ int rdma_parse(const uint8_t bytes[RDMA_RECORD], struct rdma_record *record) {
   } else if (has_spans(record->type)) {
     get_spans(&wire, record);
   } else if (record->type == RDMA_DONE || record->type == RDMA_FENCED) {
-    record->status = get_status(&wire);
+    record->status = get_outcome(&wire);
     record->rails = wire_get8(&wire);
   }
   return wire.failed || record->rails > RDMA_RAILS_MAX ? HAUL_EPROTO : 0;
