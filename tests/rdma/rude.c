@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: MIT
+ * What a foreign peer can say on the rdma channel: out of order, twice, too much, or never. As the
+ * one who asks it meets an owner in another process, which drops it or refuses, and serves others
+ * meanwhile; as the owner it answers a node of this process, whose transfers end by their
+ * deadlines. */
+#include "support/check.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/wire.h"
+#include "fabric/rdma/rdma.h"
+#include "support/names.h"
+#include "support/nic.h"
+#include "support/raw.h"
+#include "support/serving.h"
+
+#define BOUND  (20 * S)
+#define SOON   (3 * S) /* before the owner would be dropped for its silence */
+#define LENGTH 65536u
+#define HANDLE 0x1234500003u
+
+/* ---- Records ---- */
+
+static void say(int channel, const struct rdma_record *record) {
+  uint8_t bytes[RDMA_RECORD];
+  rdma_pack(record, bytes);
+  raw_send(channel, bytes, sizeof bytes);
+}
+
+static void say_plain(int channel, enum rdma_record_type type, uint32_t request, uint64_t handle) {
+  say(channel, &(struct rdma_record){.type = (uint16_t)type, .request = request, .handle = handle});
+}
+
+/* The next one of the type; others are skipped. */
+static struct rdma_record hear(int channel, enum rdma_record_type type) {
+  uint8_t bytes[RDMA_RECORD];
+  struct rdma_record record = {.type = 0};
+  while (record.type != type) {
+    assert_true(raw_receive(channel, bytes, sizeof bytes));
+    assert_int_equal(rdma_parse(bytes, &record), 0);
+  }
+  return record;
+}
+
+static struct rdma_record greeting(void) {
+  return (struct rdma_record){.type = RDMA_HELLO,
+                              .rails = 1,
+                              .ends = {{.nic = "raw",
+                                        .ethernet = 1,
+                                        .mtu = 3,
+                                        .reads = 1,
+                                        .receives = 1,
+                                        .gid = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1},
+                                        .queue_pair = 77}}};
+}
+
+/* ---- Asking ---- */
+
+struct asker {
+  int control, channel;
+  uint64_t host, sim;
+};
+
+static struct asker open_asker(void) {
+  struct welcome welcome;
+  struct asker asker;
+  asker.control = raw_peer(serving.owner.address, &welcome);
+  asker.channel = raw_channel(serving.owner.address, &welcome, "rdma", 0);
+  assert_true(asker.channel >= 0);
+  assert_int_equal(raw_lookup(asker.control, "host", &asker.host), 0);
+  assert_int_equal(raw_lookup(asker.control, "sim", &asker.sim), 0);
+  hear(asker.channel, RDMA_HELLO);
+  return asker;
+}
+
+static struct asker open_ready_asker(void) {
+  struct asker asker = open_asker();
+  struct rdma_record hello = greeting();
+  say(asker.channel, &hello);
+  say_plain(asker.channel, RDMA_READY, 0, 0);
+  hear(asker.channel, RDMA_READY);
+  return asker;
+}
+
+static void close_asker(struct asker *asker) {
+  close(asker->channel);
+  close(asker->control);
+  assert_unharmed();
+}
+
+/* Before it would be for its silence. */
+static void assert_dropped(struct asker *asker) {
+  assert_true(raw_ended(asker->control, SERVING_LIVENESS * 3 / 4));
+  close_asker(asker);
+}
+
+static struct rdma_record attach(const struct asker *asker, uint64_t handle) {
+  say_plain(asker->channel, RDMA_ATTACH, 1, handle);
+  return hear(asker->channel, RDMA_ATTACHED);
+}
+
+static void what_is_not_allowed_now_ends_the_peer(void **state) {
+  (void)state;
+  static const struct rdma_record wrong[] = {
+      {.type = RDMA_READY},
+      {.type = RDMA_DETACH, .handle = HANDLE},
+      {.type = RDMA_QUIET, .handle = HANDLE},
+      {.type = RDMA_FENCED},
+      {.type = RDMA_FENCED, .rails = 3},
+      {.type = RDMA_DONE, .status = HAUL_EPATH},
+      {.type = RDMA_SUM, .span_count = 1},
+      {.type = RDMA_SUM, .span_count = 0},
+      {.type = RDMA_FENCED + 1},
+  };
+  for (size_t i = 0; i < COUNT(wrong); i++) {
+    struct asker asker = open_ready_asker();
+    say(asker.channel, &wrong[i]);
+    assert_dropped(&asker);
+  }
+  struct asker early = open_asker();
+  say_plain(early.channel, RDMA_ATTACH, 1, early.host);
+  assert_dropped(&early);
+}
+
+static void a_second_greeting_ends_the_peer(void **state) {
+  (void)state;
+  struct asker asker = open_ready_asker();
+  struct rdma_record hello = greeting();
+  say(asker.channel, &hello);
+  assert_dropped(&asker);
+}
+
+static void a_second_detach_ends_the_peer(void **state) {
+  (void)state;
+  struct asker asker = open_ready_asker();
+  assert_int_equal(attach(&asker, asker.host).status, 0);
+  say_plain(asker.channel, RDMA_DETACH, 0, asker.host);
+  say_plain(asker.channel, RDMA_DETACH, 0, asker.host);
+  assert_dropped(&asker);
+}
+
+/* Its queue pairs are gone by then. */
+static void a_greeting_behind_the_end_of_the_rails_connects_nothing(void **state) {
+  (void)state;
+  struct asker asker = open_asker();
+  struct rdma_record hello = greeting();
+  say_plain(asker.channel, RDMA_BROKEN, 0, 0);
+  say(asker.channel, &hello);
+  hear(asker.channel, RDMA_SILENT);
+  assert_unharmed();
+  close_asker(&asker);
+}
+
+/* What they are copied through ends with the channel, and the peer stays. */
+static void copies_asked_for_behind_the_end_of_the_rails_are_not_begun(void **state) {
+  (void)state;
+  struct asker asker = open_ready_asker();
+  struct rdma_record question = {.type = RDMA_LIFT,
+                                 .request = 2,
+                                 .handle = asker.sim,
+                                 .span_count = 1,
+                                 .spans = {{0, WORK_BYTES_MAX}}};
+  assert_int_equal(attach(&asker, asker.sim).status, 0);
+  say_plain(asker.channel, RDMA_BROKEN, 0, 0);
+  for (unsigned i = 0; i < 64; i++)
+    say(asker.channel, &question);
+  close(asker.channel);
+  asker.channel = -1;
+  nanosleep(&(struct timespec){0, 20 * MS}, NULL);
+  assert_serves();
+  close(asker.control);
+  assert_unharmed();
+}
+
+/* Thousands of sums: all are answered, and others are served meanwhile. */
+static void sums_leave_time_for_others(void **state) {
+  (void)state;
+  struct asker asker = open_ready_asker();
+  struct rdma_record question = {.type = RDMA_SUM,
+                                 .request = 2,
+                                 .handle = asker.host,
+                                 .span_count = 1,
+                                 .spans = {{0, WORK_BYTES_MAX}}};
+  assert_int_equal(attach(&asker, asker.host).status, 0);
+  for (unsigned i = 0; i < (SANITIZED ? 4 : 32); i++) {
+    for (unsigned j = 0; j < 64; j++)
+      say(asker.channel, &question);
+    assert_serves();
+    for (unsigned j = 0; j < 64; j++)
+      assert_int_equal(hear(asker.channel, RDMA_DONE).status, HAUL_ECHECKSUM);
+  }
+  close_asker(&asker);
+}
+
+/* ---- Answering ---- */
+
+static struct {
+  struct haul_node *node;
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  struct haul_region *region, *target;
+  struct ibv_mr *registration;
+  int listener, control, channel, rail;
+} at;
+
+static void *connect_node(void *argument) {
+  (void)argument;
+  assert_works(haul_peer_connect(at.node, own_socket(), haul_deadline_in(BOUND), &at.peer));
+  assert_works(haul_peer_lookup(at.peer, "region", haul_deadline_in(BOUND), &at.remote));
+  return NULL;
+}
+
+static int take_connection(const char *transport) {
+  struct hello hello;
+  struct welcome welcome = {.version = PROTOCOL_HIGHEST,
+                            .lowest = PROTOCOL_LOWEST,
+                            .highest = PROTOCOL_HIGHEST,
+                            .name = "raw",
+                            .message_window = 1 << 20};
+  int fd = raw_accept(at.listener);
+  assert_true(fd >= 0 && raw_welcome(fd, &hello, &welcome));
+  assert_string_equal(hello.transport, transport);
+  return fd;
+}
+
+static void answer_lookup(void) {
+  uint8_t body[CONTROL_BODY_MAX];
+  assert_true(raw_answer(at.control, CONTROL_LOOKUP, body) > 0);
+  struct wire wire = wire_over(body, sizeof body);
+  wire_put32(&wire, 0);
+  wire_put64(&wire, HANDLE);
+  wire_put64(&wire, LENGTH);
+  wire_put16(&wire, HAUL_HOST);
+  wire_put16(&wire, 0);
+  wire_put32(&wire, HAUL_READ | HAUL_WRITE);
+  assert_true(raw_control(at.control, CONTROL_FOUND, 1, body, sizeof body - wire_left(&wire)));
+}
+
+/* Memory of the node's own process, registered as if for this peer. */
+static struct rdma_record attached(unsigned flags, uint32_t request) {
+  struct rdma_endpoint *endpoint =
+      (struct rdma_endpoint *)at.peer->base.endpoints[rdma_transport.index];
+  assert_works(card_export(endpoint->rails[0].card, &at.target->memory, HAUL_READ | HAUL_WRITE,
+                           &at.registration));
+  return (struct rdma_record){.type = RDMA_ATTACHED,
+                              .request = request,
+                              .handle = HANDLE,
+                              .address = (uintptr_t)at.registration->addr,
+                              .length = LENGTH,
+                              .rails = 1,
+                              .flags = (uint8_t)flags,
+                              .slots = flags & RDMA_STAGED ? RDMA_STAGES : 0,
+                              .number = 1,
+                              .keys = {at.registration->rkey}};
+}
+
+/* A node that is connected to this owner: its queue pair to itself, so that what it writes
+ * arrives. */
+static void serve_node(unsigned flags, uint8_t receives) {
+  pthread_t thread;
+  at.listener = raw_listen(own_socket());
+  assert_works(haul_node_open(NULL, &at.node));
+  at.region = region_make(at.node, KIND_HOST, LENGTH);
+  at.target = region_make(at.node, KIND_HOST, LENGTH);
+  pthread_create(&thread, NULL, connect_node, NULL);
+  at.control = take_connection("");
+  at.channel = take_connection("rdma");
+  struct rdma_record hello = hear(at.channel, RDMA_HELLO);
+  hello.ends[0].receives = receives;
+  say(at.channel, &hello);
+  say_plain(at.channel, RDMA_READY, 0, 0);
+  at.rail = take_connection("tcp");
+  answer_lookup();
+  struct rdma_record answer = attached(flags, hear(at.channel, RDMA_ATTACH).request);
+  say(at.channel, &answer);
+  pthread_join(thread, NULL);
+}
+
+static int end_node(void **state) {
+  (void)state;
+  haul_remote_release(at.remote);
+  card_unexport(
+      ((struct rdma_endpoint *)at.peer->base.endpoints[rdma_transport.index])->rails[0].card,
+      at.registration);
+  haul_region_release(at.region);
+  haul_region_release(at.target);
+  haul_peer_close(at.peer);
+  haul_node_close(at.node);
+  close(at.rail);
+  close(at.channel);
+  close(at.control);
+  close(at.listener);
+  nic_check_empty();
+  return 0;
+}
+
+static struct haul_transfer *start(enum haul_operation operation, int64_t within_ns) {
+  struct haul_transfer *transfer;
+  struct haul_piece piece = {0, 0, LENGTH};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  options.only = "rdma";
+  options.deadline = haul_deadline_in(within_ns);
+  assert_works(operation == HAUL_OP_WRITE
+                   ? haul_write(at.remote, at.region, &piece, 1, &options, &transfer)
+                   : haul_read(at.region, at.remote, &piece, 1, &options, &transfer));
+  return transfer;
+}
+
+static int finish(struct haul_transfer *transfer) {
+  int code = haul_transfer_wait(transfer, haul_deadline_in(SOON));
+  assert_int_not_equal(haul_transfer_test(transfer), 1);
+  haul_transfer_release(transfer);
+  return code;
+}
+
+/* A work that ends so is posted again, and would be for ever. */
+static void an_owner_that_says_that_the_path_broke_is_dropped(void **state) {
+  (void)state;
+  serve_node(RDMA_STAGED, RDMA_JOBS);
+  struct haul_transfer *transfer = start(HAUL_OP_READ, BOUND);
+  say(at.channel, &(struct rdma_record){.type = RDMA_DONE,
+                                        .request = hear(at.channel, RDMA_LIFT).request,
+                                        .status = HAUL_EPATH});
+  assert_fails(HAUL_EPROTO, finish(transfer));
+}
+
+static void a_write_that_is_not_fenced_ends_at_its_deadline(void **state) {
+  (void)state;
+  serve_node(RDMA_FENCED_WRITES, RDMA_JOBS);
+  assert_fails(HAUL_ETIMEDOUT, finish(start(HAUL_OP_WRITE, 100 * MS)));
+  /* The late answer is the first one's. */
+  struct haul_transfer *second = start(HAUL_OP_WRITE, 300 * MS);
+  say_plain(at.channel, RDMA_FENCED, 1, 0);
+  assert_fails(HAUL_ETIMEDOUT, finish(second));
+  struct haul_transfer *third = start(HAUL_OP_WRITE, BOUND);
+  nanosleep(&(struct timespec){0, 50 * MS}, NULL);
+  say_plain(at.channel, RDMA_FENCED, 1, 0);
+  say_plain(at.channel, RDMA_FENCED, 1, 0);
+  assert_works(finish(third));
+}
+
+static void a_write_that_the_owner_has_no_receive_for_ends_at_its_deadline(void **state) {
+  (void)state;
+  serve_node(RDMA_FENCED_WRITES, 0);
+  assert_fails(HAUL_ETIMEDOUT, finish(start(HAUL_OP_WRITE, 100 * MS)));
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
+    return owner_main();
+  if (!nic_is_there())
+    return 77;
+#define ASKS(test)                                                                                 \
+  cmocka_unit_test_prestate_setup_teardown(test, serving_start, serving_end,                       \
+                                           (void *)(uintptr_t) "tcp://127.0.0.1:0")
+#define ANSWERS(test) cmocka_unit_test_teardown(test, end_node)
+  const struct CMUnitTest tests[] = {
+      ASKS(what_is_not_allowed_now_ends_the_peer),
+      ASKS(a_second_greeting_ends_the_peer),
+      ASKS(a_second_detach_ends_the_peer),
+      ASKS(a_greeting_behind_the_end_of_the_rails_connects_nothing),
+      ASKS(copies_asked_for_behind_the_end_of_the_rails_are_not_begun),
+      ASKS(sums_leave_time_for_others),
+      ANSWERS(an_owner_that_says_that_the_path_broke_is_dropped),
+      ANSWERS(a_write_that_is_not_fenced_ends_at_its_deadline),
+      ANSWERS(a_write_that_the_owner_has_no_receive_for_ends_at_its_deadline),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
