@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * A frame of tcp: head, pieces, trailer. What is accepted is what the packers write. */
+ * A frame of tcp: head, pieces, trailer; or a record of the rdma channel. What is accepted is what
+ * the packers write. */
 #include <string.h>
 
+#include "fabric/rdma/frame.h"
 #include "fabric/tcp/frame.h"
 #include "rig.h"
 
@@ -34,10 +36,24 @@ static void try_pieces(const uint8_t *bytes, size_t length, const struct frame *
   RIG_ASSERT(total == frame->payload);
 }
 
+/* Records may have anything behind their last field. */
+static void try_record(const uint8_t *bytes) {
+  struct rdma_record record, same;
+  uint8_t packed[RDMA_RECORD], again[RDMA_RECORD];
+  if (rdma_parse(bytes, &record) != 0)
+    return;
+  rdma_pack(&record, packed);
+  RIG_ASSERT(rdma_parse(packed, &same) == 0);
+  rdma_pack(&same, again);
+  RIG_ASSERT(memcmp(packed, again, sizeof packed) == 0);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   struct frame frame;
   uint8_t again[FRAME_HEADER];
   const char *what = NULL;
+  if (length >= RDMA_RECORD)
+    try_record(bytes);
   if (length >= FRAME_TRAILER)
     try_trailer(bytes + length - FRAME_TRAILER);
   if (length < FRAME_HEADER)

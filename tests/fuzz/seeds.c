@@ -15,16 +15,17 @@
 #include "fabric/tcp/frame.h"
 #include "memory/ticket.h"
 #include "rig.h"
+#include "seeds.h"
 
 static const char *folder;
 static uint8_t room[RIG_INPUT];
 
-static struct wire begin(void) {
+struct wire seed_begin(void) {
   memset(room, 0, sizeof room);
   return wire_over(room, sizeof room);
 }
 
-static void save(const char *target, const char *name, const struct wire *wire) {
+void seed_save(const char *target, const char *name, const struct wire *wire) {
   char path[4096];
   RIG_ASSERT(!wire->failed);
   snprintf(path, sizeof path, "%s/%s", folder, target);
@@ -50,10 +51,10 @@ static void addresses(void) {
   };
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
     char name[16];
-    struct wire wire = begin();
+    struct wire wire = seed_begin();
     wire_put_bytes(&wire, texts[i], strlen(texts[i]));
     snprintf(name, sizeof name, "%zu", i);
-    save("address", name, &wire);
+    seed_save("address", name, &wire);
   }
 }
 
@@ -100,15 +101,15 @@ static const struct {
 
 static void rails(void) {
   for (size_t i = 0; i < FRAMES; i++) {
-    struct wire wire = begin();
+    struct wire wire = seed_begin();
     put_frame(&wire, &frames[i].frame, frames[i].pieces);
-    save("frame", frames[i].name, &wire);
-    wire = begin();
+    seed_save("frame", frames[i].name, &wire);
+    wire = seed_begin();
     wire_put8(&wire, i % 2 ? 61 : 0); /* in parts, or whole */
     put_frame(&wire, &frames[i].frame, frames[i].pieces);
     put_frame(&wire, &frames[FRAMES - 1 - i].frame, frames[FRAMES - 1 - i].pieces);
     put_frame(&wire, &frames[(i + 5) % FRAMES].frame, frames[(i + 5) % FRAMES].pieces);
-    save("rail", frames[i].name, &wire);
+    seed_save("rail", frames[i].name, &wire);
   }
 }
 
@@ -142,18 +143,18 @@ static void handshakes(void) {
                             .companion = "haul-1",
                             .message_window = 4096};
   struct welcome refusal = {.lowest = 7, .highest = 9, .code = HAUL_EVERSION, .reason = "no"};
-  struct wire wire = begin();
+  struct wire wire = seed_begin();
   put_hello(&wire, ROLE_CONTROL, "");
-  save("handshake", "control", &wire);
-  wire = begin();
+  seed_save("handshake", "control", &wire);
+  wire = seed_begin();
   put_hello(&wire, ROLE_CHANNEL, "tcp");
-  save("handshake", "channel", &wire);
-  wire = begin();
+  seed_save("handshake", "channel", &wire);
+  wire = seed_begin();
   wire_put_bytes(&wire, bytes, welcome_pack(&welcome, bytes));
-  save("handshake", "welcome", &wire);
-  wire = begin();
+  seed_save("handshake", "welcome", &wire);
+  wire = seed_begin();
   wire_put_bytes(&wire, bytes, welcome_pack(&refusal, bytes));
-  save("handshake", "refusal", &wire);
+  seed_save("handshake", "refusal", &wire);
 }
 
 /* ---- The control connection ---- */
@@ -215,25 +216,25 @@ static void put_asking(struct wire *wire) {
 
 static void controls(void) {
   uint8_t body[300];
-  struct wire wire = begin();
+  struct wire wire = seed_begin();
   wire_put8(&wire, 0);
   put_asking(&wire);
   put_control(&wire, CONTROL_GOODBYE, 0, NULL, 0);
-  save("control", "asking", &wire);
-  wire = begin();
+  seed_save("control", "asking", &wire);
+  wire = seed_begin();
   wire_put8(&wire, 1);
   put_control(&wire, CONTROL_FOUND, 1, body, found_body(body));
-  save("control", "found", &wire);
-  wire = begin();
+  seed_save("control", "found", &wire);
+  wire = seed_begin();
   wire_put8(&wire, 1);
   wire_put_bytes(&wire, "", 0);
   put_control(&wire, CONTROL_FOUND, 1, "\371\377\377\377", 4); /* HAUL_ENAME */
-  save("control", "not-found", &wire);
-  wire = begin();
+  seed_save("control", "not-found", &wire);
+  wire = seed_begin();
   wire_put8(&wire, 2);
   put_control(&wire, CONTROL_NAMES, 1, body, names_body(body));
   put_control(&wire, CONTROL_NAMES, 2, "\3\0\0\0\0\0", 6);
-  save("control", "names", &wire);
+  seed_save("control", "names", &wire);
 }
 
 /* ---- Whole connections ---- */
@@ -253,7 +254,7 @@ static void end_step(const struct wire *wire, uint8_t *length_at, const uint8_t 
 static void connections(void) {
   uint8_t *length_at;
   const uint8_t *from;
-  struct wire wire = begin();
+  struct wire wire = seed_begin();
   put_step(&wire, 0, &length_at, &from);
   put_hello(&wire, ROLE_CONTROL, "");
   put_asking(&wire);
@@ -265,9 +266,9 @@ static void connections(void) {
   end_step(&wire, length_at, from);
   put_step(&wire, 0x80, &length_at, &from);
   end_step(&wire, length_at, from);
-  save("connections", "tcp", &wire);
+  seed_save("connections", "tcp", &wire);
 
-  wire = begin();
+  wire = seed_begin();
   put_step(&wire, 0, &length_at, &from);
   put_hello(&wire, ROLE_CONTROL, "");
   end_step(&wire, length_at, from);
@@ -280,7 +281,7 @@ static void connections(void) {
   put_step(&wire, 0x83, &length_at, &from);
   put_hello(&wire, ROLE_CHANNEL, "tcp");
   end_step(&wire, length_at, from);
-  save("connections", "map", &wire);
+  seed_save("connections", "map", &wire);
 }
 
 /* ---- Memory ---- */
@@ -305,10 +306,10 @@ static struct ticket make_ticket(void) {
 static void tickets(void) {
   struct ticket ticket = make_ticket();
   for (uint8_t sign = 0; sign < 2; sign++) {
-    struct wire wire = begin();
+    struct wire wire = seed_begin();
     wire_put8(&wire, sign);
     put_ticket(&wire, &ticket);
-    save("ticket", sign ? "layout" : "plain", &wire);
+    seed_save("ticket", sign ? "layout" : "plain", &wire);
     ticket.has_layout = true;
     ticket.layout = (struct haul_tensor){
         .type = 2, .bits = 16, .lanes = 1, .dimensions = 2, .shape = {4, 8}, .strides = {8, 1}};
@@ -319,7 +320,7 @@ static void memories(void) {
   static const uint8_t makings[] = {3, 19, 11, 2, 1, 7};
   for (size_t i = 0; i < sizeof makings; i++) {
     char name[16];
-    struct wire wire = begin();
+    struct wire wire = seed_begin();
     struct shm_footer footer = {.magic = UINT64_C(0x31304d454d4c5548), /* HULMEM01 */
                                 .alive = 1,
                                 .version = 1,
@@ -335,7 +336,7 @@ static void memories(void) {
     wire_put_bytes(&wire, extra, sizeof extra);
     wire_put_bytes(&wire, &footer, sizeof footer);
     snprintf(name, sizeof name, "making-%u", makings[i]);
-    save("shm", name, &wire);
+    seed_save("shm", name, &wire);
   }
 }
 
@@ -371,7 +372,7 @@ static void channels(void) {
   struct ticket ticket = make_ticket();
   for (unsigned kind = 0; kind < 4; kind++) {
     static const char *const names[] = {"requests", "mapped", "attach", "refused"};
-    struct wire wire = begin(), body = wire_over(bytes, sizeof bytes);
+    struct wire wire = seed_begin(), body = wire_over(bytes, sizeof bytes);
     put_greeting(&wire);
     for (unsigned slot = RIG_HOST; kind == 0 && slot <= RIG_WRAPPED + 1; slot++) {
       body = wire_over(bytes, sizeof bytes);
@@ -387,7 +388,7 @@ static void channels(void) {
       wire_put_string(&body, "it is private");
     if (kind > 0)
       put_record(&wire, kind == 1 ? 1 << 6 : 0, ANSWER, &body, bytes);
-    save("channel", names[kind], &wire);
+    seed_save("channel", names[kind], &wire);
   }
 }
 
@@ -406,5 +407,6 @@ int main(int argc, char **argv) {
   tickets();
   memories();
   channels();
+  seeds_of_rdma();
   return 0;
 }
