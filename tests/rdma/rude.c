@@ -196,6 +196,29 @@ static void sums_leave_time_for_others(void **state) {
   close_asker(&asker);
 }
 
+/* More peers than threads that register for them, and each asks again and again. */
+static void all_who_ask_have_their_turn(void **state) {
+  (void)state;
+  enum { ASKERS = 24, QUESTIONS = 32 };
+  struct asker askers[ASKERS];
+  for (unsigned i = 0; i < ASKERS; i++)
+    askers[i] = open_ready_asker();
+  for (unsigned j = 0; j < QUESTIONS; j++)
+    for (unsigned i = 0; i < ASKERS; i++)
+      say_plain(askers[i].channel, RDMA_ATTACH, j, j % 2 ? askers[i].host : askers[i].sim);
+  for (unsigned i = 0; i < ASKERS; i++)
+    for (unsigned j = 0; j < QUESTIONS; j++) {
+      struct rdma_record answer = hear(askers[i].channel, RDMA_ATTACHED);
+      assert_int_equal(answer.status, 0);
+      assert_int_equal(answer.request, j);
+    }
+  for (unsigned i = 0; i < ASKERS; i++) {
+    close(askers[i].channel);
+    close(askers[i].control);
+  }
+  assert_unharmed();
+}
+
 /* ---- Answering ---- */
 
 static struct {
@@ -365,6 +388,7 @@ int main(int argc, char **argv) {
       ASKS(a_greeting_behind_the_end_of_the_rails_connects_nothing),
       ASKS(copies_asked_for_behind_the_end_of_the_rails_are_not_begun),
       ASKS(sums_leave_time_for_others),
+      ASKS(all_who_ask_have_their_turn),
       ANSWERS(an_owner_that_says_that_the_path_broke_is_dropped),
       ANSWERS(a_write_that_is_not_fenced_ends_at_its_deadline),
       ANSWERS(a_write_that_the_owner_has_no_receive_for_ends_at_its_deadline),

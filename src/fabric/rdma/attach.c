@@ -2,8 +2,10 @@
  * The owner's side of a remote region: what the peer's NIC may reach, from ATTACH to DETACH or
  * QUIET.
  *
- * Registering pins every page, at some gigabytes a second, and the loop has other peers to serve: a
- * thread does it, at most one an endpoint at a time, which takes the loop's lock for all else. */
+ * Registering pins every page, at some gigabytes a second, and the loop has other peers to serve:
+ * threads do it, which take the loop's lock for all else. Peers have their turns, one question at a
+ * time, and so that one that comes, asks and goes leaves nothing behind but its turn, the threads
+ * are as many as the node allows and not as its peers are. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -15,6 +17,7 @@
 
 /* An honest peer asks once a lookup, and waits for the answer. */
 #define QUESTIONS_MAX 256u
+#define SERVERS_MAX   8u
 
 struct question {
   struct list link; /* endpoint->questions */
@@ -92,7 +95,7 @@ static int register_region(struct rdma_endpoint *endpoint, struct rdma_attachmen
 }
 
 /* What no NIC takes goes through the loan, where the device copies to and from this host's memory.
- */
+ * `loan`: to be filled, NULL where the endpoint has one. */
 static int lend_instead(struct rdma_endpoint *endpoint, struct rdma_attachment *attachment,
                         struct rdma_loan *loan, int code) {
   const struct memory *memory = &attachment->region->memory;
@@ -100,7 +103,7 @@ static int lend_instead(struct rdma_endpoint *endpoint, struct rdma_attachment *
   if (memory->view || !memory_stages(memory))
     return code;
   attachment->staged = true;
-  return loan_open(endpoint, loan);
+  return loan ? loan_open(endpoint, loan) : 0;
 }
 
 /* The attachment takes over the view's reference; NULL with the detail. */
@@ -197,10 +200,11 @@ static void serve(struct rdma_endpoint *endpoint, const struct rdma_record *ques
   struct export_view view;
   int code = 0;
   char reason[128] = "";
+  bool lends = !endpoint->loan.region;
   if (!rdma_find_attachment(endpoint, question->handle) &&
       exports_find(fabric->exports, question->handle, &view) == 0) {
     loop_unlock(fabric->loop);
-    attachment = attach(endpoint, &view, &loan);
+    attachment = attach(endpoint, &view, lends ? &loan : NULL);
     if (!attachment) {
       code = haul_error_last()->code;
       snprintf(reason, sizeof reason, "%.127s", haul_error_last()->text);
@@ -208,48 +212,76 @@ static void serve(struct rdma_endpoint *endpoint, const struct rdma_record *ques
     loop_lock(fabric->loop);
     if (attachment)
       install(endpoint, attachment, &loan);
-    loan_close(endpoint, &loan); /* another one came first */
+    loan_close(endpoint, &loan); /* nobody needs it any more */
   }
   answer(endpoint, question, code, reason);
 }
 
-static void *serve_all(void *user) {
-  struct rdma_endpoint *endpoint = user;
-  struct rdma_node *node = endpoint->node;
-  struct link *link = endpoint->base.link;
-  struct loop *loop = link->fabric->loop;
-  loop_lock(loop);
-  for (struct list *item; (item = list_take(&endpoint->questions));) {
-    struct question *question = list_entry(item, struct question, link);
-    serve(endpoint, &question->record);
-    alloc_free(question);
+/* With the lock: whose turn it is, with a reference; it goes behind the others. NULL: nobody asks.
+ */
+static struct rdma_endpoint *take_turn(struct rdma_node *node) {
+  list_each(item, &node->endpoints) {
+    struct rdma_endpoint *endpoint = list_entry(item, struct rdma_endpoint, peer);
+    struct link *link = endpoint->base.link;
+    if (endpoint->serving || list_empty(&endpoint->questions))
+      continue;
+    endpoint->serving = true;
+    link->retain(link);
+    list_remove(item);
+    list_append(&node->endpoints, item);
+    return endpoint;
   }
+  return NULL;
+}
+
+/* There is none when the channel ended meanwhile. */
+static void serve_first(struct rdma_endpoint *endpoint) {
+  struct list *item = list_take(&endpoint->questions);
+  struct question *question = item ? list_entry(item, struct question, link) : NULL;
+  if (question)
+    serve(endpoint, &question->record);
+  alloc_free(question);
   endpoint->serving = false;
-  loop_unlock(loop);
-  link->put(link);
+}
+
+static void *serve_all(void *user) {
+  struct rdma_node *node = ((struct rdma_endpoint *)user)->node;
+  for (struct rdma_endpoint *endpoint = user, *next; endpoint; endpoint = next) {
+    struct link *link = endpoint->base.link;
+    struct loop *loop = link->fabric->loop;
+    loop_lock(loop);
+    serve_first(endpoint);
+    next = take_turn(node);
+    node->servers -= !next;
+    loop_unlock(loop);
+    link->put(link);
+  }
   atomic_fetch_sub(&node->registering, 1); /* the node may end from here on */
   return NULL;
 }
 
-/* A thread's hold of the peer would keep the NICs open after the node's close. */
+/* A thread's hold of a peer would keep the NICs open after the node's close. */
 void rdma_await_registering(struct rdma_node *node) {
   while (atomic_load(&node->registering) > 0)
     nanosleep(&(struct timespec){0, 50000}, NULL);
 }
 
-static int start_thread(struct rdma_endpoint *endpoint) {
-  struct link *link = endpoint->base.link;
+/* One more thread, where there may be and somebody has to wait. */
+static int start_server(struct rdma_node *node) {
+  struct rdma_endpoint *endpoint = node->servers < SERVERS_MAX ? take_turn(node) : NULL;
   pthread_t thread;
-  link->retain(link);
-  atomic_fetch_add(&endpoint->node->registering, 1);
+  if (!endpoint)
+    return 0;
+  atomic_fetch_add(&node->registering, 1);
   int system = thread_start(&thread, serve_all, endpoint);
   if (system) {
-    atomic_fetch_sub(&endpoint->node->registering, 1);
-    link->put(link);
+    atomic_fetch_sub(&node->registering, 1);
+    endpoint->serving = false;
+    endpoint->base.link->put(endpoint->base.link);
     return error_system(system, NULL, "pthread_create");
   }
   pthread_detach(thread);
-  endpoint->serving = true;
+  node->servers++;
   return 0;
 }
 
@@ -281,7 +313,7 @@ int rdma_on_attach(struct rdma_endpoint *endpoint, const struct rdma_record *rec
   } else {
     question->record = *record;
     list_append(&endpoint->questions, &question->link);
-    code = endpoint->serving ? 0 : start_thread(endpoint);
+    code = start_server(endpoint->node);
     if (code)
       list_remove(&question->link);
   }

@@ -67,7 +67,8 @@ struct rdma_node {
   /* By place: bits of the cards that are nearest to it, made when first asked for; 0: not yet. */
   _Atomic uint8_t near[32][16];
   struct list endpoints;   /* those with rails; the loop's lock */
-  atomic_uint registering; /* threads of attach.c */
+  unsigned servers;        /* threads of attach.c that take turns; the loop's lock */
+  atomic_uint registering; /* threads of attach.c that have not ended */
 };
 
 struct rdma_rail {
@@ -190,7 +191,7 @@ struct rdma_endpoint {
   struct list requests; /* struct attach_request */
   struct list attachments;
   struct list questions; /* ATTACHs to be served */
-  bool serving;          /* a thread does that */
+  bool serving;          /* a thread is at one of them */
   struct list bindings;  /* lock */
   _Atomic bool tend;     /* one of them has news */
   bool heard, ready_sent, ready_heard;
