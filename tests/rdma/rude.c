@@ -372,6 +372,25 @@ static void a_write_that_the_owner_has_no_receive_for_ends_at_its_deadline(void 
   assert_fails(HAUL_ETIMEDOUT, finish(start(HAUL_OP_WRITE, 100 * MS)));
 }
 
+/* Each of them with eight questions: more than a socket has room for, unless they wait. */
+static void an_owner_that_takes_its_time_is_not_flooded(void **state) {
+  (void)state;
+  enum { PIECES = LENGTH / 2 };
+  static struct haul_piece pieces[PIECES];
+  struct haul_transfer *transfer;
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  options.only = "rdma";
+  options.flags = HAUL_CHECKSUM;
+  for (uint64_t i = 0; i < PIECES; i++)
+    pieces[i] = (struct haul_piece){2 * i, 2 * i, 1};
+  serve_node(0, RDMA_JOBS);
+  assert_works(haul_read(at.region, at.remote, pieces, PIECES, &options, &transfer));
+  nanosleep(&(struct timespec){0, 200 * MS}, NULL);
+  for (unsigned i = 0; i < PIECES / RDMA_SPANS; i++)
+    say_plain(at.channel, RDMA_DONE, hear(at.channel, RDMA_SUM).request, HANDLE);
+  assert_works(finish(transfer));
+}
+
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
@@ -390,6 +409,7 @@ int main(int argc, char **argv) {
       ASKS(sums_leave_time_for_others),
       ASKS(all_who_ask_have_their_turn),
       ANSWERS(an_owner_that_says_that_the_path_broke_is_dropped),
+      ANSWERS(an_owner_that_takes_its_time_is_not_flooded),
       ANSWERS(a_write_that_is_not_fenced_ends_at_its_deadline),
       ANSWERS(a_write_that_the_owner_has_no_receive_for_ends_at_its_deadline),
   };

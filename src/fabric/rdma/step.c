@@ -142,6 +142,16 @@ static int begin_drain(struct rdma_job *job) {
 
 /* ---- Questions to the owner ---- */
 
+/* Records without an answer: they fit every socket's buffer, however long the owner takes. A work
+ * has at most WORK_PIECES_MAX / RDMA_SPANS. */
+#define ASKED_MAX 64u
+#define LATER     2 /* what `begin` says when there are too many */
+
+static void say_question(struct rdma_endpoint *endpoint, const struct rdma_record *question) {
+  endpoint->asked++;
+  rdma_say(endpoint, question);
+}
+
 /* One sum for all pieces of a record, made of theirs. */
 static int sum_pieces(struct rdma_job *job, uint32_t from, uint32_t count, uint64_t *sum) {
   uint64_t sums[RDMA_SPANS];
@@ -169,20 +179,24 @@ static int ask_for(struct rdma_job *job, unsigned type, uint32_t from, uint64_t 
   question.span_count = (uint8_t)count;
   int code = type == RDMA_SUM ? sum_pieces(job, from, count, &question.sum) : 0;
   if (code == 0)
-    rdma_say(job->rail->endpoint, &question);
+    say_question(job->rail->endpoint, &question);
   return code;
 }
 
 static int ask(struct rdma_job *job, unsigned type) {
+  struct rdma_endpoint *endpoint = job->rail->endpoint;
   uint64_t at = job->slot < 0 ? 0 : (uint64_t)job->slot * WORK_BYTES_MAX;
   uint32_t count = job->work->count;
-  job->serial = ++job->rail->endpoint->next_request;
+  uint32_t questions = type == RDMA_FENCE ? 1 : (count + RDMA_SPANS - 1) / RDMA_SPANS;
+  if (endpoint->asked + questions > ASKED_MAX)
+    return LATER;
+  job->serial = ++endpoint->next_request;
   job->answer = 0;
-  job->questions = type == RDMA_FENCE ? 1 : (count + RDMA_SPANS - 1) / RDMA_SPANS;
+  job->questions = questions;
   if (type == RDMA_FENCE)
-    rdma_say(job->rail->endpoint, &(struct rdma_record){.type = RDMA_FENCE,
-                                                        .request = job->serial,
-                                                        .handle = binding_of(job)->handle});
+    say_question(endpoint, &(struct rdma_record){.type = RDMA_FENCE,
+                                                 .request = job->serial,
+                                                 .handle = binding_of(job)->handle});
   for (uint32_t from = 0; type != RDMA_FENCE && from < count; from += RDMA_SPANS) {
     int code = ask_for(job, type, from, &at);
     if (code)
@@ -245,7 +259,7 @@ static int begin_sum(struct rdma_job *job) {
 
 static const struct {
   bool (*needed)(const struct rdma_job *job);
-  /* 0: done, 1: under way (of `begin` of the first one: not begun), or a code. */
+  /* 0: done, 1: under way (of `begin` of the first one: not begun), LATER: not begun, or a code. */
   int (*begin)(struct rdma_job *job);
   int (*look)(struct rdma_job *job);
 } steps[STEP_OVER] = {
@@ -277,10 +291,9 @@ bool step_after_move(struct rdma_job *job) {
 static int advance(struct rdma_job *job) {
   while (job->step != STEP_MOVE && job->step != STEP_OVER) {
     int status = job->begun ? steps[job->step].look(job) : steps[job->step].begin(job);
-    job->begun = true;
+    job->begun = status == 1;
     if (status)
       return status;
-    job->begun = false;
     job->step++;
     skip(job);
   }
@@ -375,6 +388,8 @@ static void free_slot(struct rdma_endpoint *endpoint, uint32_t serial) {
 }
 
 void rdma_on_done(struct rdma_endpoint *endpoint, const struct rdma_record *answer) {
+  if (endpoint->asked > 0)
+    endpoint->asked--;
   pthread_mutex_lock(&endpoint->lock);
   struct rdma_job *job = find_asker(endpoint, answer->request);
   if (job) {
