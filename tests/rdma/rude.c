@@ -196,6 +196,40 @@ static void sums_leave_time_for_others(void **state) {
   close_asker(&asker);
 }
 
+/* Or it could ask for all values of a byte. */
+static void sums_are_for_those_who_may_read(void **state) {
+  (void)state;
+  uint64_t handle;
+  struct asker asker = open_ready_asker();
+  assert_int_equal(owner_publish(&serving.owner, 8, KIND_WRAPPED, LENGTH, "writable", HAUL_WRITE),
+                   0);
+  assert_int_equal(raw_lookup(asker.control, "writable", &handle), 0);
+  assert_int_equal(attach(&asker, handle).status, 0);
+  say(asker.channel,
+      &(struct rdma_record){
+          .type = RDMA_SUM, .request = 2, .handle = handle, .span_count = 1, .spans = {{0, 1}}});
+  assert_int_equal(hear(asker.channel, RDMA_DONE).status, HAUL_EACCESS);
+  assert_int_equal(owner_release(&serving.owner, 8), 0); /* it does not wait for QUIET for ever */
+  close_asker(&asker);
+}
+
+/* An honest one takes another path. */
+static void a_write_that_cannot_be_compared_is_not_made(void **state) {
+  (void)state;
+  struct haul_remote *remote;
+  struct haul_piece piece = {0, 0, LENGTH};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  options.only = "rdma";
+  assert_int_equal(owner_publish(&serving.owner, 8, KIND_HOST, LENGTH, "writable", HAUL_WRITE), 0);
+  assert_works(haul_peer_lookup(serving.peer, "writable", haul_deadline_in(BOUND), &remote));
+  assert_works(haul_write(remote, serving.region, &piece, 1, &options, NULL));
+  options.flags = HAUL_CHECKSUM;
+  assert_fails(HAUL_ENOPATH, haul_write(remote, serving.region, &piece, 1, &options, NULL));
+  options.only = "tcp";
+  assert_works(haul_write(remote, serving.region, &piece, 1, &options, NULL));
+  haul_remote_release(remote);
+}
+
 /* More peers than threads that register for them, and each asks again and again. */
 static void all_who_ask_have_their_turn(void **state) {
   (void)state;
@@ -407,6 +441,8 @@ int main(int argc, char **argv) {
       ASKS(a_greeting_behind_the_end_of_the_rails_connects_nothing),
       ASKS(copies_asked_for_behind_the_end_of_the_rails_are_not_begun),
       ASKS(sums_leave_time_for_others),
+      ASKS(sums_are_for_those_who_may_read),
+      ASKS(a_write_that_cannot_be_compared_is_not_made),
       ASKS(all_who_ask_have_their_turn),
       ANSWERS(an_owner_that_says_that_the_path_broke_is_dropped),
       ANSWERS(an_owner_that_takes_its_time_is_not_flooded),

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * The owner's part of a work: copying between a region that no NIC reaches and the loan, fencing a
  * device, comparing sums. A NIC computes no sum that a program could see, so the asker sums its own
- * bytes and the owner says whether its own are the same, yes or no: whoever may only write learns
- * nothing else of what is there. */
+ * bytes and the owner says whether its own are the same. That is for those who may read: a span of
+ * one byte is found out by asking for all 256, and nothing says that it was written before. */
 #include <arpa/inet.h>
 #include <xxhash.h>
 
@@ -72,9 +72,11 @@ static int check_spans(struct rdma_endpoint *endpoint, const struct rdma_record 
 }
 
 static int compare(struct rdma_endpoint *endpoint, const struct rdma_record *question,
-                   struct memory *memory) {
+                   const struct rdma_attachment *attachment) {
+  struct memory *memory = &attachment->region->memory;
   uint64_t sums[RDMA_SPANS];
-  int code = check_spans(endpoint, question, memory, false);
+  int code = attachment->rights & HAUL_READ ? check_spans(endpoint, question, memory, false)
+                                            : HAUL_EACCESS;
   for (size_t i = 0; i < question->span_count && code == 0; i++) {
     const struct rdma_span *span = &question->spans[i];
     code = memory_checksum(memory, span->offset, span->length, &sums[i]);
@@ -197,7 +199,7 @@ int rdma_on_question(struct rdma_endpoint *endpoint, const struct rdma_record *q
   if (!attachment || attachment->revoked)
     attachment = NULL;
   else if (question->type == RDMA_SUM)
-    status = compare(endpoint, question, &attachment->region->memory);
+    status = compare(endpoint, question, attachment);
   else if (question->type == RDMA_FENCE)
     status = memory_fence(&attachment->region->memory, FENCE_BEFORE_READ);
   else

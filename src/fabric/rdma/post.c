@@ -186,6 +186,14 @@ static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint, unsigned ne
   return best;
 }
 
+/* An owner compares for those who may read; over tcp it sums what it was sent. */
+static int prepare_sum(const struct work *work) {
+  if (!work->checksum || work->key->rights & HAUL_READ)
+    return 0;
+  return error_set(HAUL_ENOPATH, 0, NULL,
+                   "a copy into memory that may not be read cannot be compared|");
+}
+
 /* What the NIC cannot take is this path's to refuse: another one copies. */
 static int prepare_local(struct rdma_job *job) {
   struct memory *memory = &job->work->region->memory;
@@ -215,7 +223,7 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
   job->staged = rdma_goes_staged(endpoint, &work->region->memory);
   job->fencing = work->operation == HAUL_OP_WRITE && binding->fenced && !binding->staged;
   list_init(&job->link);
-  if (prepare_local(job) == 0)
+  if (prepare_sum(work) == 0 && prepare_local(job) == 0)
     return job;
   alloc_free(job);
   return NULL;
