@@ -50,7 +50,7 @@ struct transfer_choices {
 #define OPTION_ENTRY_ONLY(type)                                                                    \
   {                                                                                                \
     "only", OPTION_TEXT, offsetof(struct type, transfer.only), "PATH",                             \
-        "take this path alone (map, rdma, tcp) and fail where it is closed"                              \
+        "take this path alone (map, rdma, tcp) and fail where it is closed"                        \
   }
 #define OPTION_ENTRY_CHECKSUM(type)                                                                \
   {                                                                                                \

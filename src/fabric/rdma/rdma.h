@@ -188,7 +188,7 @@ struct rdma_endpoint {
   uint8_t inbox[RDMA_RECORD];
   size_t inbox_length;
   uint32_t next_request;
-  uint32_t asked; /* questions that the peer has not answered; the loop's lock */
+  uint32_t asked;       /* questions that the peer has not answered; the loop's lock */
   struct list requests; /* struct attach_request */
   struct list attachments;
   struct list questions; /* ATTACHs to be served */
