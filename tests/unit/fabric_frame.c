@@ -11,7 +11,7 @@ static const struct frame good[] = {
     {FRAME_WRITE, FRAME_CHECKSUM, FRAME_PIECES_MAX, 0, UINT64_MAX, 1, FRAME_PAYLOAD_MAX},
     {FRAME_READ, FRAME_CHECKSUM, 2, 0, 0, 0, 2},
     {FRAME_ACK, 0, 0, 0, 9, 0, 0},
-    {FRAME_ACK, 0, 0, HAUL_EPATH, 9, 0, 0},
+    {FRAME_ACK, 0, 0, HAUL_ESTALE, 9, 0, 0},
     {FRAME_ACK, 0, 0, HAUL_EINVAL, 9, 0, 0},
     {FRAME_DATA, 0, 0, 0, 9, 3, FRAME_PAYLOAD_MAX},
 };
@@ -62,6 +62,7 @@ static void each_wrong_field_is_refused(void **state) {
       {FRAME_ACK, 0, 1, 0, 7, 7, 0},
       {FRAME_ACK, 0, 0, 0, 7, 7, 1},
       {FRAME_ACK, 0, 0, 1, 7, 7, 0},
+      {FRAME_ACK, 0, 0, HAUL_EPATH, 7, 7, 0},
       {FRAME_ACK, 0, 0, HAUL_EPATH - 1, 7, 7, 0},
       {FRAME_ACK, 0, 0, INT32_MIN, 7, 7, 0},
       {FRAME_DATA, 0, 1, 0, 7, 7, 1},
@@ -155,7 +156,7 @@ static void as_many_pieces_as_are_allowed(void **state) {
 
 static void trailers(void **state) {
   (void)state;
-  static const int32_t statuses[] = {0, HAUL_EINVAL, HAUL_EPATH, 1, HAUL_EPATH - 1, INT32_MAX};
+  static const int32_t statuses[] = {0, HAUL_EINVAL, HAUL_ESTALE, 1, HAUL_EPATH, INT32_MAX};
   for (size_t i = 0; i < COUNT(statuses); i++) {
     uint8_t bytes[FRAME_TRAILER];
     const char *what = NULL;

@@ -38,9 +38,10 @@ static int wrong(const char **what, const char *text) {
   return HAUL_EPROTO;
 }
 
-/* A peer's code is one of ours, or 0. */
+/* A peer's code is one of ours, or 0. That a path broke, the last of them, is this side's to find
+ * out: what ends with it is sent again, for as long as the peer would answer so. */
 static int is_code(int32_t status) {
-  return status <= 0 && status >= HAUL_EPATH;
+  return status <= 0 && status > HAUL_EPATH;
 }
 
 static int check_shape(const struct frame *frame, const char **what) {
