@@ -11,6 +11,7 @@
  *   queue.c    one rail: a queue pair and its completion queue
  *   memory.c   what is registered, at which NIC, through what
  *   post.c     works to work requests, windows, completions
+ *   end.c      works that end before they are done
  *   step.c     what a work needs before and after the NIC's part
  *   land.c     the owner's part of that
  *   event.c    what a NIC says by itself: that it is gone, that a queue is in error
@@ -285,23 +286,28 @@ bool rdma_goes_staged(const struct rdma_endpoint *endpoint, const struct memory 
 
 /* post.c */
 void rdma_post(struct rdma_endpoint *endpoint, struct work *work);
-void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code);
 bool rdma_poll(struct rdma_endpoint *endpoint); /* completions; true when there were any */
-void rdma_look_for_stuck(struct rdma_endpoint *endpoint);
-/* Works on withdrawn regions that the NIC has not begun end now. With the loop's lock. */
-void rdma_end_revoked(struct rdma_endpoint *endpoint);
-/* The rails are of no use any more; works end once the peer is silent. With the loop's lock. */
-void rdma_break(struct rdma_endpoint *endpoint, const char *reason);
-/* Whether a write is on its way that might still arrive. */
-bool rdma_is_writing(struct rdma_endpoint *endpoint);
-void rdma_end_stranded(struct rdma_endpoint *endpoint, int code);
-void rdma_drain(struct rdma_endpoint *endpoint, int code);
+/* With the endpoint's lock: takes the job out of its list, and out of its rail's accounts. */
+void job_leave_rail(struct rdma_job *job);
 /* With the endpoint's lock: the job has ended, and its work's `done` is called by jobs_end, which
  * takes no lock. */
 void job_retire(struct rdma_job *job, int code, struct list *ended);
 void jobs_end(struct list *jobs);
 /* Hands the job, which is in no list, to its rail. */
 void job_move(struct rdma_job *job);
+
+/* end.c; with the loop's lock */
+void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code);
+/* Whether a NIC ends nothing of what is wanted back: then the path breaks. */
+void rdma_look_for_stuck(struct rdma_endpoint *endpoint);
+/* Works on withdrawn regions that the NIC has not begun end now. */
+void rdma_end_revoked(struct rdma_endpoint *endpoint);
+/* The rails are of no use any more; works end once the peer is silent. */
+void rdma_break(struct rdma_endpoint *endpoint, const char *reason);
+/* Whether a write is on its way that might still arrive. */
+bool rdma_is_writing(struct rdma_endpoint *endpoint);
+void rdma_end_stranded(struct rdma_endpoint *endpoint, int code);
+void rdma_drain(struct rdma_endpoint *endpoint, int code);
 
 /* step.c; with the loop's lock */
 /* The first step that the job needs. */

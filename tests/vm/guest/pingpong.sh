@@ -5,39 +5,35 @@
 # shellcheck source=tests/vm/lib.sh
 . /haul/lib.sh
 
-# Device memory goes over rdma: with HAUL_VM_DEVICE=rdma it has to, else by whatever path is open.
-device_path=${HAUL_VM_DEVICE-}
-
 size=1048576
 
-# play ADDRESS SERVER'S-PLACE CLIENT'S-PLACE PATH: PATH empty: any.
+# play ADDRESS SERVER'S-PLACE CLIENT'S-PLACE
 play() {
-  local address=$1 there=$2 here=$3 path=$4 only=() player
-  [[ -z $path ]] || only=(--only "$path")
+  local address=$1 there=$2 here=$3 player
   : >"$work/server"
   on b "$HAUL" pingpong --server --insecure --listen "tcp://$address:20000" --place "$there" \
-    "${only[@]}" >"$work/server" 2>"$work/server.err" &
+    --only rdma >"$work/server" 2>"$work/server.err" &
   player=$!
   processes+=("$player")
   await 20 grep -q "^listening on " "$work/server"
   before=$(on_wire)
   expect 0 "the client is content" on a "$HAUL" pingpong "$address" --place "$here" --size $size \
-    "${only[@]}"
+    --only rdma
   says "^pingpong: verified$"
   says "^client: 1.00 MiB at $here,"
-  says "^one-sided read  *${path:-[a-z]*}  *right  *right$"
+  says "^one-sided read  *rdma  *right  *right$"
   wait "$player"
   holds "the server is content" test $? = 0
   cp "$work/server" "$work/out"
   cp "$work/server.err" "$work/err"
   says "^pingpong: verified$"
   says "^server: 1.00 MiB at $there,"
-  says "^one-sided write  *${path:-[a-z]*}  *right  *right$"
+  says "^one-sided write  *rdma  *right  *right$"
 }
 
 for address in $v4_b "[$v6_b]"; do
   section "host and host, over $address"
-  play "$address" host host rdma
+  play "$address" host host
   holds "both bodies went over Soft-RoCE's wire" moved $((2 * size))
 done
 
@@ -45,7 +41,7 @@ for there in host sim:0; do
   for here in host sim:0; do
     [[ $there$here != hosthost ]] || continue
     section "server at $there, client at $here"
-    play $v4_b $there $here "$device_path"
+    play $v4_b $there $here
   done
 done
 

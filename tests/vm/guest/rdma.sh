@@ -5,9 +5,6 @@
 # shellcheck source=tests/vm/lib.sh
 . /haul/lib.sh
 
-# Device memory goes over rdma: with HAUL_VM_DEVICE=rdma this is asked for.
-device_path=${HAUL_VM_DEVICE-}
-
 length=4000003
 long=$((96 << 20))
 random_file "$work/file" $length
@@ -22,14 +19,12 @@ for size in 4K 1M; do
   says "^rdma  *chosen .*  yes  *rxe0, 1 rail"
   says "^tcp  *open "
 done
-if [[ $device_path == rdma ]]; then
-  expect 0 "explain, device memory" on a "$HAUL" explain sim:0 $v4_b/kv --size 1M
-  says "^rdma  *chosen "
-fi
+expect 0 "explain, device memory" on a "$HAUL" explain sim:0 $v4_b/kv --size 1M
+says "^rdma  *chosen .*staged here and there"
 
 for host in $v4_b "[$v6_b]"; do
   section "over $host"
-  for region in a ${device_path:+kv}; do
+  for region in a kv; do
     before=$(on_wire)
     expect 0 "put into $region" on a "$HAUL" put "$work/file" "$host/$region" --checksum
     says "path rdma"

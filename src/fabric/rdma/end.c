@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT
+ * Works that end before they are done: one is canceled, a region is withdrawn, a rail breaks, the
+ * peer leaves. */
+#include "core/error.h"
+#include "core/sys.h"
+#include "fabric/rdma/rdma.h"
+
+static bool has_write(const struct list *jobs) {
+  list_each(item, jobs) if (list_entry(item, struct rdma_job, link)->work->operation ==
+                            HAUL_OP_WRITE) return true;
+  return false;
+}
+
+bool rdma_is_writing(struct rdma_endpoint *endpoint) {
+  pthread_mutex_lock(&endpoint->lock);
+  bool writing = has_write(&endpoint->stepping) || has_write(&endpoint->stranded);
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    writing |= has_write(&endpoint->rails[i].posted);
+  pthread_mutex_unlock(&endpoint->lock);
+  return writing;
+}
+
+/* What the NIC has cannot be taken back: it ends by itself, within the retries' time. A NIC that
+ * ends nothing for longer loses its queue pair, and with it all that it could still touch. */
+static void want_back(struct rdma_job *job) {
+  struct loop *loop = job->rail->endpoint->base.link->fabric->loop;
+  job->rail->canceled = true;
+  loop_timer(loop, &job->rail->endpoint->timer, clock_after(clock_now(), RDMA_STUCK));
+  loop_wake(loop); /* it may be about to sleep longer */
+}
+
+void rdma_look_for_stuck(struct rdma_endpoint *endpoint) {
+  struct rdma_rail *stuck = NULL;
+  bool again = false;
+  pthread_mutex_lock(&endpoint->lock);
+  for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
+    struct rdma_rail *rail = &endpoint->rails[i];
+    if (!rail->canceled)
+      continue;
+    if (rail->posted_count == 0)
+      rail->canceled = false;
+    else if (clock_now() - rail->moved_at >= RDMA_STUCK)
+      stuck = rail;
+    again |= rail->canceled;
+  }
+  pthread_mutex_unlock(&endpoint->lock);
+  if (stuck) {
+    error_set(HAUL_EPATH, 0, stuck->card->nic->name, "%s holds requests and ends none|",
+              stuck->card->nic->name);
+    rdma_break(endpoint, haul_error_last()->text);
+  } else if (again) {
+    loop_timer(endpoint->base.link->fabric->loop, &endpoint->timer,
+               clock_after(clock_now(), RDMA_STUCK));
+  }
+}
+
+void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code) {
+  struct list ended = LIST_INIT(ended);
+  pthread_mutex_lock(&endpoint->lock);
+  struct rdma_job *job = work->state;
+  bool mine = job && job->requests == 0;
+  if (job && !mine)
+    want_back(job);
+  if (mine)
+    job_leave_rail(job); /* or another thread would post it now */
+  pthread_mutex_unlock(&endpoint->lock);
+  if (!mine)
+    return;
+  step_cancel(job);
+  pthread_mutex_lock(&endpoint->lock);
+  job_retire(job, code, &ended);
+  pthread_mutex_unlock(&endpoint->lock);
+  jobs_end(&ended);
+}
+
+/* With the lock: those on withdrawn regions. */
+static void retire_revoked(struct list *jobs, struct list *ended) {
+  list_each_safe(item, jobs) {
+    struct rdma_job *job = list_entry(item, struct rdma_job, link);
+    if (((const struct rdma_binding *)job->work->binding)->revoked)
+      job_retire(job, HAUL_ESTALE, ended);
+  }
+}
+
+void rdma_end_revoked(struct rdma_endpoint *endpoint) {
+  struct list ended = LIST_INIT(ended);
+  pthread_mutex_lock(&endpoint->lock);
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    retire_revoked(&endpoint->rails[i].waiting, &ended);
+  retire_revoked(&endpoint->entering, &ended);
+  pthread_mutex_unlock(&endpoint->lock);
+  error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+  jobs_end(&ended);
+}
+
+/* With the lock. */
+static void strand(struct list *jobs, struct list *stranded) {
+  while (!list_empty(jobs)) {
+    struct rdma_job *job = list_entry(jobs->next, struct rdma_job, link);
+    job_leave_rail(job);
+    job->fencing = false;
+    list_append(stranded, &job->link);
+  }
+}
+
+static void strand_all(struct rdma_endpoint *endpoint) {
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    struct rdma_rail *rail = &endpoint->rails[i];
+    queue_break(rail);
+    strand(&rail->posted, &endpoint->stranded);
+    strand(&rail->waiting, &endpoint->stranded);
+  }
+  strand(&endpoint->stepping, &endpoint->stranded);
+  strand(&endpoint->entering, &endpoint->stranded);
+}
+
+/* Shut first: who finds it broken reads why. */
+void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
+  endpoint_shut(&endpoint->base, "%s", reason);
+  pthread_mutex_lock(&endpoint->lock);
+  bool first = !endpoint->broken;
+  endpoint->broken = true;
+  if (first)
+    strand_all(endpoint);
+  pthread_mutex_unlock(&endpoint->lock);
+  if (!first)
+    return;
+  list_each(item, &endpoint->stranded) step_cancel(list_entry(item, struct rdma_job, link));
+  landings_cancel(endpoint);
+  rdma_say(endpoint, &(struct rdma_record){.type = RDMA_BROKEN});
+}
+
+void rdma_end_stranded(struct rdma_endpoint *endpoint, int code) {
+  struct list ended = LIST_INIT(ended);
+  pthread_mutex_lock(&endpoint->lock);
+  while (!list_empty(&endpoint->stranded))
+    job_retire(list_entry(endpoint->stranded.next, struct rdma_job, link), code, &ended);
+  pthread_mutex_unlock(&endpoint->lock);
+  if (code == HAUL_EPATH)
+    error_set(code, 0, NULL, "%s|", endpoint->base.reason);
+  jobs_end(&ended);
+}
+
+/* The peer is gone, or the node closes. The NIC lets go of everything first. */
+void rdma_drain(struct rdma_endpoint *endpoint, int code) {
+  rdma_break(endpoint, "the peer left");
+  rdma_end_stranded(endpoint, code);
+}
