@@ -219,7 +219,7 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
   pthread_mutex_unlock(&endpoint->lock);
   job->work = work;
   job->slot = -1;
-  job->staged = rdma_goes_staged(endpoint, &work->region->memory);
+  job->staged = rdma_goes_staged(binding, &work->region->memory);
   job->fencing = work->operation == HAUL_OP_WRITE && binding->fenced && !binding->staged;
   list_init(&job->link);
   if (prepare_sum(work) == 0 && prepare_local(job) == 0)

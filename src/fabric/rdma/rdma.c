@@ -196,19 +196,20 @@ static void unbind(struct endpoint *base, void *bound) {
 
 /* ---- Estimates and works ---- */
 
-/* A bit of endpoint->cannot. */
+/* A bit of binding->staged_kinds: what one route is made for. */
 static uint64_t kind_bit(const struct memory *memory) {
-  bool foreign = memory->wrapped || memory->imported || !memory->shareable;
+  bool foreign = memory->wrapped || memory->imported;
   return (uint64_t)1 << (memory->place.kind % 32 * 2 + foreign);
 }
 
-bool rdma_goes_staged(const struct rdma_endpoint *endpoint, const struct memory *memory) {
-  return !memory->view && atomic_load(&endpoint->cannot) & kind_bit(memory);
+bool rdma_goes_staged(const struct rdma_binding *binding, const struct memory *memory) {
+  return !memory->view && atomic_load(&binding->staged_kinds) & kind_bit(memory);
 }
 
 /* Tries it, and keeps what it learns: a route is made once for a kind of memory. The registrations
  * stay in the caches, where the first work finds them. */
-static bool takes(struct rdma_endpoint *endpoint, const struct memory *memory) {
+static bool takes(struct rdma_endpoint *endpoint, struct rdma_binding *binding,
+                  const struct memory *memory) {
   struct registration *entry;
   struct ibv_mr *mr;
   if (memory->view)
@@ -216,7 +217,7 @@ static bool takes(struct rdma_endpoint *endpoint, const struct memory *memory) {
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     struct rdma_card *card = endpoint->rails[i].card;
     if (card_register(card, memory, &entry, &mr) != 0) {
-      atomic_fetch_or(&endpoint->cannot, kind_bit(memory));
+      atomic_fetch_or(&binding->staged_kinds, kind_bit(memory));
       return false;
     }
     regcache_put(card->cache, entry);
@@ -228,12 +229,12 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
                      const struct memory *local, enum haul_operation operation,
                      struct estimate *estimate) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
-  const struct rdma_binding *binding = bound;
+  struct rdma_binding *binding = bound;
   unsigned rails = endpoint->rail_count;
   double bytes_per_ns = 0;
   (void)key;
   (void)operation;
-  bool here = !takes(endpoint, local), there = binding->staged;
+  bool here = !takes(endpoint, binding, local), there = binding->staged;
   *estimate = (struct estimate){.open = !here || memory_stages(local),
                                 .zero_copy = !here && !there,
                                 .rails = rails,

@@ -159,6 +159,8 @@ struct rdma_binding {
   bool revoked;    /* by the owner */
   bool quiet;      /* the owner was told that nothing here touches it */
   bool released;   /* nobody uses it any more */
+  /* Kinds of local memory that go through stages, as the routes to it were told. */
+  _Atomic uint64_t staged_kinds;
 };
 
 /* A region of ours that the peer's NIC may reach. */
@@ -210,10 +212,9 @@ struct rdma_endpoint {
   struct rdma_slot slots[RDMA_STAGES];   /* of the peer's loan; lock */
   unsigned slot_count;                   /* lock */
   struct rdma_loan loan;
-  struct list landings;    /* struct rdma_landing: what the peer asked for */
-  uint64_t summed;         /* bytes, for the peer, in this turn */
-  uint32_t next_number;    /* of an attachment */
-  _Atomic uint64_t cannot; /* kinds of local memory that no NIC takes: staged */
+  struct list landings; /* struct rdma_landing: what the peer asked for */
+  uint64_t summed;      /* bytes, for the peer, in this turn */
+  uint32_t next_number; /* of an attachment */
 };
 
 extern const struct transport rdma_transport;
@@ -282,7 +283,7 @@ void rdma_await_registering(struct rdma_node *node);
 
 /* rdma.c */
 /* Whether this local memory goes through stages: no NIC takes its kind. */
-bool rdma_goes_staged(const struct rdma_endpoint *endpoint, const struct memory *memory);
+bool rdma_goes_staged(const struct rdma_binding *binding, const struct memory *memory);
 
 /* post.c */
 void rdma_post(struct rdma_endpoint *endpoint, struct work *work);
