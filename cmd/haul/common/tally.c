@@ -24,6 +24,7 @@ static void count_path(struct tally *tally, const struct haul_report *report) {
     tally->path_count++;
   }
   tally->paths[at].bytes += report->bytes;
+  tally->paths[at].latest = *report;
 }
 
 void tally_add(struct tally *tally, const struct haul_report *report) {
@@ -40,11 +41,24 @@ void tally_add(struct tally *tally, const struct haul_report *report) {
   count_path(tally, report);
 }
 
+/* What carried the most speaks for all: it knows why the others did not. */
+static void choose_paths(struct tally *tally) {
+  const struct tally_path *most = &tally->paths[0];
+  for (size_t i = 1; i < tally->path_count; i++)
+    if (tally->paths[i].bytes > most->bytes)
+      most = &tally->paths[i];
+  if (tally->path_count < 2)
+    return;
+  tally->sum.path_count = most->latest.path_count;
+  memcpy(tally->sum.paths, most->latest.paths, sizeof(tally->sum.paths));
+}
+
 void tally_end(struct tally *tally) {
   int64_t elapsed = now_ns() - tally->started;
   if (tally->sum.queued_ns > elapsed)
     tally->sum.queued_ns = elapsed;
   tally->sum.wire_ns = elapsed - tally->sum.queued_ns;
+  choose_paths(tally);
 }
 
 void tally_print(const struct tally *tally, FILE *out) {

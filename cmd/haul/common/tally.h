@@ -18,10 +18,13 @@
 struct tally_path {
   char name[16];
   uint64_t bytes;
+  struct haul_report latest; /* of a transfer that took it */
 };
 
 struct tally {
-  struct haul_report sum; /* paths and places as of the first transfer */
+  /* Places as of the first transfer; paths, once it has ended, as of the latest one that took the
+   * path of the most bytes. */
+  struct haul_report sum;
   uint64_t transfers;
   size_t path_count;
   struct tally_path paths[TALLY_PATHS_MAX];
