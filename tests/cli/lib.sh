@@ -60,11 +60,12 @@ section() {
   echo "-- $*"
 }
 
-# expect STATUS WHAT COMMAND…: output goes to $work/out and $work/err.
+# expect STATUS WHAT COMMAND…: output goes to $work/out and $work/err. It has $limit seconds, 60 where that is
+# not set.
 expect() {
   local wanted=$1 what=$2 got
   shift 2
-  timeout 60 "$@" >"$work/out" 2>"$work/err"
+  timeout "${limit:-60}" "$@" >"$work/out" 2>"$work/err"
   got=$?
   if [[ $got == "$wanted" ]]; then
     passed "$what"

@@ -422,12 +422,13 @@ static int run_over(const struct way *way) {
   return failed + tear_down(&state);
 }
 
-/* transport [NUMBER | PATH ADDRESS]: all ways, one of them, or one that only some hosts have. */
+/* transport [NUMBER | PATH ADDRESS [brief]]: all ways, one of them, or one that only some hosts
+ * have. */
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
   if (argc > 2)
-    return run_over(&(struct way){argv[1], argv[2], false, false});
+    return run_over(&(struct way){argv[1], argv[2], false, argc > 3});
   const char *other = own_socket();
   char socket[64];
   snprintf(socket, sizeof socket, "unix:///tmp/haul-test-%d", (int)getpid());
