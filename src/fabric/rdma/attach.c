@@ -8,10 +8,10 @@
  * are as many as the node allows and not as its peers are. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/futex.h"
 #include "core/thread.h"
 #include "fabric/rdma/rdma.h"
 
@@ -256,14 +256,16 @@ static void *serve_all(void *user) {
     loop_unlock(loop);
     link->put(link);
   }
-  atomic_fetch_sub(&node->registering, 1); /* the node may end from here on */
+  _Atomic uint32_t *registering = &node->registering;
+  atomic_fetch_sub(registering, 1); /* the node may end from here on: the address is but a key */
+  futex_wake(registering);
   return NULL;
 }
 
 /* A thread's hold of a peer would keep the NICs open after the node's close. */
 void rdma_await_registering(struct rdma_node *node) {
-  while (atomic_load(&node->registering) > 0)
-    nanosleep(&(struct timespec){0, 50000}, NULL);
+  for (uint32_t count; (count = atomic_load(&node->registering)) > 0;)
+    futex_wait(&node->registering, count, HAUL_FOREVER);
 }
 
 /* One more thread, where there may be and somebody has to wait. */

@@ -231,7 +231,8 @@ static bool take_fence(struct rdma_endpoint *endpoint, struct rdma_rail *rail, u
     rail->fence_count--;
     for (uint32_t i = 0; i < rail->fence_count; i++)
       rail->fences[i] = rail->fences[i + 1];
-    queue_receive(rail, 1); /* before the answer, which allows another write */
+    if (queue_receive(rail, 1) != 0) /* before the answer, which allows another write */
+      rail_breaks(rail);
   }
   pthread_mutex_unlock(&endpoint->lock);
   return any;

@@ -3,6 +3,8 @@
  * posts, and only the last request of a job asks for one. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
@@ -55,6 +57,12 @@ void jobs_end(struct list *jobs) {
       atomic_fetch_add_explicit(&endpoint->counters.errors, 1, memory_order_relaxed);
     work->done(work, code);
   }
+}
+
+void rail_breaks(struct rdma_rail *rail) {
+  if (!rail->broken)
+    snprintf(rail->why, sizeof rail->why, "%s", haul_error_last()->text);
+  rail->broken = true;
 }
 
 /* ---- Posting ---- */
@@ -163,7 +171,8 @@ static void pump(struct rdma_rail *rail) {
     if (!has_room(rail, job))
       return;
     if (ring(job) != 0) {
-      rail->broken = true;
+      rail_breaks(rail);
+      queue_break(rail); /* it may have taken the first of them, and the job counts as not posted */
       return;
     }
     list_remove(&job->link);
@@ -301,8 +310,8 @@ static void take_up_to(struct rdma_rail *rail, struct rdma_job *last, int code,
  * to error: the peer's request, or the device's end. */
 static void take(struct rdma_rail *rail, const struct ibv_wc *completion, struct list *ended) {
   struct rdma_job *job = (struct rdma_job *)(uintptr_t)completion->wr_id;
-  if (completion->status == IBV_WC_WR_FLUSH_ERR && rail->broken)
-    return; /* its job ends with the rail */
+  if (rail->broken && completion->status != IBV_WC_SUCCESS)
+    return; /* what is left ends with the rail, and its job may have ended */
   if (completion->status == IBV_WC_SUCCESS && job) {
     rail->moved_at = clock_now();
     take_up_to(rail, job, 0, ended);
@@ -312,7 +321,7 @@ static void take(struct rdma_rail *rail, const struct ibv_wc *completion, struct
     int code = queue_error(rail, completion->status, completion->vendor_err);
     if (code != HAUL_EPATH && job)
       take_up_to(rail, job, code, ended);
-    rail->broken = true;
+    rail_breaks(rail);
   }
 }
 
@@ -326,9 +335,9 @@ static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
       take(rail, &completions[i], ended);
     any |= count > 0;
   } while (count == 16);
-  if (count < 0 && !rail->broken) {
+  if (count < 0) {
     error_set(HAUL_EPATH, 0, rail->card->nic->name, "its completion queue cannot be read|");
-    rail->broken = true;
+    rail_breaks(rail);
   }
   pump(rail);
   return any;
@@ -349,17 +358,15 @@ static bool is_urgent(struct rdma_rail *rail) {
 
 bool rdma_poll(struct rdma_endpoint *endpoint) {
   struct list ended = LIST_INIT(ended);
-  bool any = false, urgent = false, breaks = false;
-  struct haul_error error;
+  bool any = false, urgent = false;
+  char why[sizeof endpoint->rails[0].why] = "";
   pthread_mutex_lock(&endpoint->lock);
   for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
     struct rdma_rail *rail = &endpoint->rails[i];
     any |= poll_rail(rail, &ended);
     urgent |= is_urgent(rail);
-    if (rail->broken && !breaks) {
-      breaks = true;
-      error_save(&error);
-    }
+    if (rail->broken && !why[0])
+      memcpy(why, rail->why, sizeof why);
   }
   pthread_mutex_unlock(&endpoint->lock);
   jobs_end(&ended);
@@ -367,7 +374,7 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
   any |= steps_poll(endpoint, &urgent);
   any |= landings_poll(endpoint, &urgent);
   endpoint->poller.urgent = urgent;
-  if (breaks)
-    rdma_break(endpoint, error.text);
+  if (why[0])
+    rdma_break(endpoint, why);
   return any;
 }

@@ -67,9 +67,9 @@ struct rdma_node {
   struct rdma_card cards[RDMA_RAILS_MAX]; /* constant once there are some */
   /* By place: bits of the cards that are nearest to it, made when first asked for; 0: not yet. */
   _Atomic uint8_t near[32][16];
-  struct list endpoints;   /* those with rails; the loop's lock */
-  unsigned servers;        /* threads of attach.c that take turns; the loop's lock */
-  atomic_uint registering; /* threads of attach.c that have not ended */
+  struct list endpoints;        /* those with rails; the loop's lock */
+  unsigned servers;             /* threads of attach.c that take turns; the loop's lock */
+  _Atomic uint32_t registering; /* threads of attach.c that have not ended; a futex */
 };
 
 struct rdma_rail {
@@ -94,6 +94,7 @@ struct rdma_rail {
   bool canceled;         /* a work that the NIC has is wanted back */
   bool armed;            /* an event will come */
   bool broken;
+  char why[192];              /* it broke; set with `broken`, in whatever thread found it out */
   uint32_t receives;          /* that the peer's queue has */
   uint32_t fences[RDMA_JOBS]; /* numbers of attachments that were written to: to be fenced */
   uint32_t fence_count;
@@ -294,6 +295,9 @@ void job_leave_rail(struct rdma_job *job);
  * takes no lock. */
 void job_retire(struct rdma_job *job, int code, struct list *ended);
 void jobs_end(struct list *jobs);
+/* With the endpoint's lock: the rail is of no use any more, for the reason in the thread's detail;
+ * the loop's next turn breaks the path. */
+void rail_breaks(struct rdma_rail *rail);
 /* Hands the job, which is in no list, to its rail. */
 void job_move(struct rdma_job *job);
 
