@@ -76,6 +76,10 @@ bool loop_wait(struct loop *loop, bool (*done)(void *user), bool (*help)(void *u
 void loop_news(struct loop *loop);
 /* Ends a sleep of the thread that runs the loop. */
 void loop_wake(struct loop *loop);
+/* The same, for who keeps a function and its argument. */
+static inline void loop_wake_as(void *loop) {
+  loop_wake(loop);
+}
 
 /* Readable when loop_run would find something, or, with an own thread, after news; loop_quiet then
  * makes it unreadable again and returns whether there was news. */

@@ -32,10 +32,6 @@ struct engines {
   struct poller poller;
 };
 
-static void on_wake(void *user) {
-  loop_wake(user);
-}
-
 static int start_piece(struct task *task) {
   struct work *work = task->work;
   const struct haul_piece *piece = &work->pieces[task->piece];
@@ -47,7 +43,7 @@ static int start_piece(struct task *task) {
       .to_offset = write ? piece->remote : piece->local,
       .from_offset = write ? piece->local : piece->remote,
       .length = piece->length,
-      .wake = on_wake,
+      .wake = loop_wake_as,
       .user = task->engines->loop,
   };
   int code = task->by->copy_start(&task->copy);

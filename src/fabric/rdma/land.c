@@ -90,10 +90,6 @@ static int compare(struct rdma_endpoint *endpoint, const struct rdma_record *que
 
 /* ---- Copies between the loan and a region ---- */
 
-static void on_wake(void *user) {
-  loop_wake(user);
-}
-
 static int copy_span(struct rdma_endpoint *endpoint, struct rdma_landing *landing) {
   const struct rdma_span *span = &landing->question.spans[landing->span];
   struct memory *device = &landing->region->memory, *loan = &endpoint->loan.region->memory;
@@ -103,7 +99,7 @@ static int copy_span(struct rdma_endpoint *endpoint, struct rdma_landing *landin
                                 .to_offset = lands ? span->offset : landing->at,
                                 .from_offset = lands ? landing->at : span->offset,
                                 .length = span->length,
-                                .wake = on_wake,
+                                .wake = loop_wake_as,
                                 .user = endpoint->base.link->fabric->loop};
   int code = device->provider->copy_start(&landing->copy);
   if (code)

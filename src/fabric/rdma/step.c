@@ -88,10 +88,6 @@ static bool needs_drain(const struct rdma_job *job) {
   return !is_write(job) && !job->work->region->memory.view;
 }
 
-static void on_wake(void *user) {
-  loop_wake(user);
-}
-
 static int copy_piece(struct rdma_job *job) {
   struct memory *device = &job->work->region->memory, *stage = &job->stage->region->memory;
   const struct haul_piece *piece = &job->work->pieces[job->piece];
@@ -101,7 +97,7 @@ static int copy_piece(struct rdma_job *job) {
                             .to_offset = out ? job->copied : piece->local,
                             .from_offset = out ? piece->local : job->copied,
                             .length = piece->length,
-                            .wake = on_wake,
+                            .wake = loop_wake_as,
                             .user = job->rail->endpoint->base.link->fabric->loop};
   int code = device->provider->copy_start(&job->copy);
   if (code)

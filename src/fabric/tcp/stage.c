@@ -37,10 +37,6 @@ void stages_release(struct stage *stages) {
   }
 }
 
-static void on_wake(void *user) {
-  loop_wake(user);
-}
-
 static int start(struct tcp_endpoint *endpoint, const struct provider *engine, struct copy *copy,
                  struct memory *to, uint64_t to_offset, struct memory *from, uint64_t from_offset,
                  uint64_t length) {
@@ -50,7 +46,7 @@ static int start(struct tcp_endpoint *endpoint, const struct provider *engine, s
   copy->from = from;
   copy->from_offset = from_offset;
   copy->length = length;
-  copy->wake = on_wake;
+  copy->wake = loop_wake_as;
   copy->user = endpoint->base.link->fabric->loop;
   int code = engine->copy_start(copy);
   if (code)
