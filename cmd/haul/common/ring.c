@@ -34,12 +34,15 @@ int ring_start(struct ring *ring, struct slot *slot) {
   return result ? fail_transfer(ring) : EXIT_DONE;
 }
 
-/* Waits in slices, so that an interruption is seen. */
+/* Waits in slices, so that an interruption is seen. A slice and the transfer's deadline end with
+ * the same code: which of them it was is asked apart. */
 static int wait_for(haul_transfer *transfer) {
   int result;
-  do
+  do {
     result = haul_transfer_wait(transfer, haul_deadline_in(INTERRUPT_SLICE_NS));
-  while (result == HAUL_ETIMEDOUT && haul_transfer_test(transfer) == 1 && !interrupted());
+    if (result == HAUL_ETIMEDOUT)
+      result = haul_transfer_test(transfer);
+  } while (result == 1 && !interrupted());
   return result;
 }
 
