@@ -289,11 +289,29 @@ static int look(struct loop *loop, int64_t now, int64_t until) {
   return handled;
 }
 
-/* Timers and pollers; *due becomes earlier when something is due before it. */
-static int turn(struct loop *loop, int64_t now, int64_t *due) {
+/* Whether one of them is to be polled again first. A poller's `arm` stops none. */
+static bool arm_pollers(struct loop *loop) {
+  bool again = false;
+  list_each(item, &loop->pollers) {
+    struct poller *poller = list_entry(item, struct poller, link);
+    again |= poller->arm && poller->arm(poller);
+  }
+  return again;
+}
+
+/* Somebody looks at the descriptor between two runs. */
+static bool is_polled(struct loop *loop) {
+  return !loop->own_thread && atomic_load_explicit(&loop->noticed, memory_order_relaxed);
+}
+
+/* Timers and pollers, which ask for events where a sleep may follow; *due becomes earlier when
+ * something is due before it. */
+static int turn(struct loop *loop, int64_t now, bool may_sleep, int64_t *due) {
   bool urgent = false;
   loop_lock(loop);
   int handled = fire_timers(loop, now) + run_pollers(loop, &urgent);
+  if (((may_sleep && !handled) || is_polled(loop)) && arm_pollers(loop))
+    *due = now;
   if (!list_empty(&loop->timers)) {
     int64_t at = list_entry(loop->timers.next, struct timer, link)->at;
     if (at < *due)
@@ -310,9 +328,10 @@ static int rounds(struct loop *loop, int64_t until) {
   int64_t now = began;
   for (;;) {
     loop->next_at = HAUL_FOREVER;
-    int handled = turn(loop, now, &loop->next_at);
+    bool spin = now - began < loop->spin_ns;
+    int handled = turn(loop, now, !spin && now < until, &loop->next_at);
     int64_t sleep_until = loop->next_at < until ? loop->next_at : until;
-    bool spin = handled || now - began < loop->spin_ns;
+    spin |= handled > 0;
     if (!spin || ++loop->round % POLLS_A_LOOK == 0)
       handled += look(loop, now, spin ? 0 : sleep_until);
     if (handled || atomic_load_explicit(&loop->ended, memory_order_relaxed))
@@ -320,7 +339,8 @@ static int rounds(struct loop *loop, int64_t until) {
     if (atomic_load_explicit(&loop->woken, memory_order_relaxed) &&
         atomic_exchange(&loop->woken, 0))
       return handled;
-    now = clock_now();
+    if (until > now) /* else it is over anyway: the clock need not say so */
+      now = clock_now();
     if (now >= until)
       return 0;
   }
@@ -364,7 +384,7 @@ int loop_run(struct loop *loop, int64_t until) {
     return 0;
   }
   int handled = rounds(loop, until);
-  if (!loop->own_thread && atomic_load_explicit(&loop->noticed, memory_order_relaxed))
+  if (is_polled(loop))
     set_alarm(loop);
   atomic_store(&loop->running, 0);
   if (atomic_load(&loop->woken) && !loop->own_thread && is_watched(loop)) /* see loop_wake */

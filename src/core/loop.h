@@ -37,6 +37,9 @@ struct timer {
 struct poller {
   struct list link;
   bool (*poll)(struct poller *poller);
+  /* Called before a sleep, not before a round of polling: asks for an event when there is something
+   * to poll for, and returns whether it may be there already. NULL: it has nothing to ask. */
+  bool (*arm)(struct poller *poller);
   bool urgent;
 };
 

@@ -303,6 +303,8 @@ struct counted {
   struct counted *stop, *start;
   int count;
   bool found;
+  int armed;  /* calls of arm */
+  bool early; /* what arm asks for is there already, the first time */
 };
 
 static bool count_poll(struct poller *poller) {
@@ -387,6 +389,78 @@ static void what_a_poller_found_ends_the_run(void **state) {
   poller.found = true;
   start(loop, &poller, 1);
   assert_int_equal(run(loop, LONG_AFTER), 1);
+  loop_close(loop);
+}
+
+static bool count_arm(struct poller *poller) {
+  struct counted *counted = (struct counted *)poller;
+  counted->armed++;
+  return counted->early && counted->armed == 1;
+}
+
+static void start_armed(struct loop *loop, struct counted *poller) {
+  make_pollers(loop, poller, 1);
+  start(loop, poller, 1);
+  poller->poller.arm = count_arm;
+}
+
+static void a_poller_asks_for_events_before_a_sleep(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  struct counted poller;
+  start_armed(loop, &poller);
+  run(loop, 20 * MS);
+  assert_in_range(poller.armed, 1, 3);
+  loop_close(loop);
+}
+
+static void what_may_be_there_already_is_polled_for_before_the_sleep(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  struct counted poller;
+  start_armed(loop, &poller);
+  poller.early = true;
+  run(loop, 20 * MS);
+  assert_in_range(poller.armed, 2, 4);
+  assert_true(poller.count >= 2);
+  loop_close(loop);
+}
+
+static void nothing_is_asked_for_while_the_loop_spins_or_only_looks(void **state) {
+  (void)state;
+  struct loop *loop;
+  struct counted poller;
+  assert_works(loop_open(false, HAUL_SPIN_ALWAYS, &loop));
+  start_armed(loop, &poller);
+  run(loop, 5 * MS);
+  assert_true(poller.count > 1);
+  assert_int_equal(poller.armed, 0);
+  loop_close(loop);
+  loop = open_loop(false);
+  start_armed(loop, &poller);
+  loop_run(loop, HAUL_NO_WAIT);
+  assert_int_equal(poller.count, 1);
+  assert_int_equal(poller.armed, 0);
+  loop_close(loop);
+}
+
+/* Between two runs that only look somebody sleeps on the descriptor. */
+static void who_polls_the_descriptor_gets_the_events(void **state) {
+  (void)state;
+  struct loop *loop;
+  struct counted poller;
+  assert_works(loop_open(false, HAUL_SPIN_ALWAYS, &loop));
+  int fd = loop_descriptor(loop);
+  loop_run(loop, HAUL_NO_WAIT); /* takes the wake-up that asking for it was */
+  start_armed(loop, &poller);
+  poller.early = true;
+  poller.found = true;
+  loop_run(loop, HAUL_NO_WAIT);
+  assert_int_equal(poller.armed, 1);
+  assert_true(readable(fd)); /* it may be there already */
+  poller.found = false;
+  loop_run(loop, HAUL_NO_WAIT);
+  assert_int_equal(poller.armed, 2);
   loop_close(loop);
 }
 
@@ -715,6 +789,10 @@ int main(void) {
       cmocka_unit_test(a_poller_may_start_another),
       cmocka_unit_test(an_urgent_poller_keeps_the_loop_awake),
       cmocka_unit_test(what_a_poller_found_ends_the_run),
+      cmocka_unit_test(a_poller_asks_for_events_before_a_sleep),
+      cmocka_unit_test(what_may_be_there_already_is_polled_for_before_the_sleep),
+      cmocka_unit_test(nothing_is_asked_for_while_the_loop_spins_or_only_looks),
+      cmocka_unit_test(who_polls_the_descriptor_gets_the_events),
       cmocka_unit_test(a_wake_ends_a_sleep),
       cmocka_unit_test(a_wake_before_the_sleep_is_not_lost),
       cmocka_unit_test(a_timer_set_elsewhere_shortens_a_sleep),

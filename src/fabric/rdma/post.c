@@ -313,7 +313,6 @@ static void take(struct rdma_rail *rail, const struct ibv_wc *completion, struct
   if (rail->broken && completion->status != IBV_WC_SUCCESS)
     return; /* what is left ends with the rail, and its job may have ended */
   if (completion->status == IBV_WC_SUCCESS && job) {
-    rail->moved_at = clock_now();
     take_up_to(rail, job, 0, ended);
   } else if (completion->status == IBV_WC_SUCCESS && rail->fence_count < RDMA_JOBS) {
     rail->fences[rail->fence_count++] = ntohl(completion->imm_data);
@@ -335,6 +334,8 @@ static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
       take(rail, &completions[i], ended);
     any |= count > 0;
   } while (count == 16);
+  if (any)
+    rail->moved_at = clock_now();
   if (count < 0) {
     error_set(HAUL_EPATH, 0, rail->card->nic->name, "its completion queue cannot be read|");
     rail_breaks(rail);
@@ -343,38 +344,59 @@ static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
   return any;
 }
 
-/* With the lock. What takes long is waited for asleep, and so is what only the peer begins. */
-static bool is_urgent(struct rdma_rail *rail) {
-  if (rail->broken)
-    return false;
-  if (rail->posted_count > 0 && clock_now() - rail->moved_at < RDMA_BUSY)
-    return true;
-  if (!rail->armed) {
-    rail->armed = ibv_req_notify_cq(rail->completions, 0) == 0;
-    return true; /* once more: it may have come before */
-  }
-  return false;
-}
-
-bool rdma_poll(struct rdma_endpoint *endpoint) {
-  struct list ended = LIST_INIT(ended);
-  bool any = false, urgent = false;
-  char why[sizeof endpoint->rails[0].why] = "";
+/* Once more after it was asked for: what came before brings no event. */
+bool rdma_arm(struct rdma_endpoint *endpoint) {
+  bool again = false;
   pthread_mutex_lock(&endpoint->lock);
   for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
     struct rdma_rail *rail = &endpoint->rails[i];
-    any |= poll_rail(rail, &ended);
-    urgent |= is_urgent(rail);
-    if (rail->broken && !why[0])
-      memcpy(why, rail->why, sizeof why);
+    if (rail->armed || rail->broken)
+      continue;
+    int system = ibv_req_notify_cq(rail->completions, 0);
+    if (system) {
+      error_set(HAUL_EPATH, system, rail->card->nic->name, "its completion queue gives no events|");
+      rail_breaks(rail);
+    }
+    rail->armed = true;
+    again = true;
   }
   pthread_mutex_unlock(&endpoint->lock);
-  jobs_end(&ended);
-  rdma_fence_written(endpoint);
-  any |= steps_poll(endpoint, &urgent);
-  any |= landings_poll(endpoint, &urgent);
+  return again;
+}
+
+/* With the lock: what is there to do without it. */
+struct findings {
+  struct list ended;
+  bool any, fences, steps;
+  char why[sizeof((struct rdma_rail *)NULL)->why]; /* a rail broke */
+};
+
+static void poll_rails(struct rdma_endpoint *endpoint, struct findings *found) {
+  for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
+    struct rdma_rail *rail = &endpoint->rails[i];
+    found->any |= poll_rail(rail, &found->ended);
+    found->fences |= rail->fence_count > 0;
+    if (rail->broken && !found->why[0])
+      memcpy(found->why, rail->why, sizeof found->why);
+  }
+  found->steps = !list_empty(&endpoint->stepping) || !list_empty(&endpoint->entering);
+}
+
+bool rdma_poll(struct rdma_endpoint *endpoint) {
+  struct findings found = {.any = false};
+  bool urgent = false;
+  list_init(&found.ended);
+  pthread_mutex_lock(&endpoint->lock);
+  poll_rails(endpoint, &found);
+  pthread_mutex_unlock(&endpoint->lock);
+  jobs_end(&found.ended);
+  if (found.fences)
+    rdma_fence_written(endpoint);
+  if (found.steps)
+    found.any |= steps_poll(endpoint, &urgent);
+  found.any |= landings_poll(endpoint, &urgent);
   endpoint->poller.urgent = urgent;
-  if (why[0])
-    rdma_break(endpoint, why);
-  return any;
+  if (found.why[0])
+    rdma_break(endpoint, found.why);
+  return found.any;
 }

@@ -20,6 +20,10 @@ static bool poll_endpoint(struct poller *poller) {
   return any;
 }
 
+static bool arm_endpoint(struct poller *poller) {
+  return rdma_arm(list_entry(poller, struct rdma_endpoint, poller));
+}
+
 static void on_event(struct watch *watch, uint32_t events) {
   struct rdma_rail *rail = list_entry(watch, struct rdma_rail, watch);
   struct ibv_cq *queue;
@@ -100,6 +104,7 @@ static void start(struct rdma_endpoint *endpoint, int descriptor) {
   }
   list_append(&endpoint->node->endpoints, &endpoint->peer);
   loop_poller(loop, &endpoint->poller, poll_endpoint);
+  endpoint->poller.arm = arm_endpoint;
   rdma_channel_start(endpoint, descriptor);
 }
 

@@ -33,10 +33,9 @@
 #include "fabric/regcache.h"
 #include "fabric/transport.h"
 
-#define RDMA_DEPTH  512u  /* work requests a send queue; at least one work's */
-#define RDMA_JOBS   128u  /* works posted a rail, and writes with immediate a receive queue takes */
-#define RDMA_INLINE 220u  /* bytes that go with the request itself, where the NIC takes as many */
-#define RDMA_BUSY   50000 /* ns without a completion after which it is waited for asleep */
+#define RDMA_DEPTH  512u /* work requests a send queue; at least one work's */
+#define RDMA_JOBS   128u /* works posted a rail, and writes with immediate a receive queue takes */
+#define RDMA_INLINE 220u /* bytes that go with the request itself, where the NIC takes as many */
 /* Bytes posted a rail. What is posted cannot be taken back, so this bounds how long a cancel takes;
  * a line of 400 Gb/s and 100 us has 5 MB under way. */
 #define RDMA_WINDOW ((uint64_t)8 << 20)
@@ -289,6 +288,7 @@ bool rdma_goes_staged(const struct rdma_binding *binding, const struct memory *m
 /* post.c */
 void rdma_post(struct rdma_endpoint *endpoint, struct work *work);
 bool rdma_poll(struct rdma_endpoint *endpoint); /* completions; true when there were any */
+bool rdma_arm(struct rdma_endpoint *endpoint); /* events for the next ones; whether to poll again */
 /* With the endpoint's lock: takes the job out of its list, and out of its rail's accounts. */
 void job_leave_rail(struct rdma_job *job);
 /* With the endpoint's lock: the job has ended, and its work's `done` is called by jobs_end, which
