@@ -121,7 +121,7 @@ static const char *refusal(struct haul_remote *remote, size_t i, const struct es
     return endpoint->reason[0] ? endpoint->reason : "closed";
   if (wish->avoided & 1u << i)
     return wish->reason;
-  if (options && options->only && strcmp(options->only, endpoint->transport->name) != 0)
+  if (options && options->only && options->only != endpoint->transport->name)
     return "another path was asked for";
   if (options && (options->flags & HAUL_REQUIRE_ZERO_COPY) && !estimate->zero_copy)
     return "it buffers on the way, and zero copy was asked for";

@@ -110,20 +110,23 @@ int transfer_check_options(const struct haul_transfer_options *given,
   memcpy(options, given, given->size < sizeof *options ? given->size : sizeof *options);
   if (options->flags & ~(HAUL_REQUIRE_ZERO_COPY | HAUL_CHECKSUM))
     return error_set(HAUL_EINVAL, 0, NULL, "unknown flags 0x%x|", options->flags);
-  if (options->only && !transport_named(options->only))
+  if (!options->only)
+    return 0;
+  const struct transport *only = transport_named(options->only);
+  if (!only)
     return error_set(HAUL_EINVAL, 0, options->only, "there is no such path|haul info lists them");
+  options->only = only->name;
   return 0;
 }
 
 /* ---- Posting ---- */
 
-/* One block: the transfer, its works, its pieces, and room to say why it failed. */
+/* One block: the transfer, its works, its pieces. */
 static struct haul_transfer *new_transfer(struct haul_remote *remote, struct haul_region *region,
                                           enum haul_operation operation, size_t works,
                                           size_t pieces) {
-  size_t room = works > 0 ? sizeof(struct haul_error) : 0;
   struct haul_transfer *transfer = alloc_zero(1, sizeof *transfer + works * sizeof(struct work) +
-                                                     pieces * sizeof(struct haul_piece) + room);
+                                                     pieces * sizeof(struct haul_piece));
   if (!transfer) {
     error_memory("transfer");
     return NULL;
@@ -137,8 +140,6 @@ static struct haul_transfer *new_transfer(struct haul_remote *remote, struct hau
   transfer->operation = operation;
   transfer->plan.works = (struct work *)(void *)(transfer + 1);
   transfer->plan.pieces = (struct haul_piece *)(void *)(transfer->plan.works + works);
-  if (room > 0)
-    transfer->room = (struct haul_error *)(void *)(transfer->plan.pieces + pieces);
   atomic_store(&transfer->refs, 1);
   atomic_fetch_add(&remote->refs, 1);
   return transfer;
@@ -194,8 +195,6 @@ static int start_posted(struct haul_remote *remote, struct haul_region *region,
   if (!transfer)
     return HAUL_ENOMEM;
   transfer->options = *options;
-  if (options->only) /* the caller's string may not live as long */
-    transfer->options.only = transport_named(options->only)->name;
   transfer->bytes = bytes;
   transfer->pieces = count;
   transfer->called = called;

@@ -15,6 +15,7 @@ void transfer_put(struct haul_transfer *transfer) {
   if (atomic_fetch_sub(&transfer->refs, 1) != 1)
     return;
   remote_put(transfer->remote);
+  alloc_free(atomic_load_explicit(&transfer->error, memory_order_relaxed));
   alloc_free(transfer);
 }
 
@@ -24,8 +25,10 @@ void transfer_fail(struct haul_transfer *transfer, int code) {
   if (!atomic_compare_exchange_strong(&transfer->failure, &none, code))
     return;
   error_about(transfer->remote->name);
-  error_save(transfer->room);
-  atomic_store(&transfer->error, transfer->room);
+  struct haul_error *error = alloc_zero(1, sizeof *error);
+  if (error) /* else its code is all that will be told */
+    error_save(error);
+  atomic_store(&transfer->error, error);
   atomic_fetch_add_explicit(&transfer->owner->failed, 1, memory_order_relaxed);
 }
 
@@ -246,30 +249,27 @@ static void on_timer(struct timer *timer) {
   }
 }
 
-static void arm(struct transfers *transfers) {
-  int64_t first = HAUL_FOREVER;
-  pthread_mutex_lock(&transfers->lock);
+/* With the lock of the transfers: when the first of them is due that has not failed. */
+static int64_t first_deadline(const struct transfers *transfers) {
   list_each(item, &transfers->running) {
     const struct haul_transfer *transfer = list_entry(item, struct haul_transfer, link);
-    if (atomic_load(&transfer->failure) == 0) {
-      first = transfer->deadline;
-      break;
-    }
+    if (atomic_load(&transfer->failure) == 0)
+      return transfer->deadline;
   }
-  pthread_mutex_unlock(&transfers->lock);
-  if (first >= atomic_load(&transfers->armed))
-    return;
-  atomic_store(&transfers->armed, first);
-  loop_timer(transfers->fabric->loop, &transfers->timer, first);
+  return HAUL_FOREVER;
 }
 
 static bool on_poll(struct poller *poller) {
   struct transfers *transfers = list_entry(poller, struct transfers, poller);
   struct list works = LIST_INIT(works);
-  arm(transfers);
   pthread_mutex_lock(&transfers->lock);
+  int64_t first = first_deadline(transfers);
   list_splice(&works, &transfers->retries);
   pthread_mutex_unlock(&transfers->lock);
+  if (first < atomic_load(&transfers->armed)) {
+    atomic_store(&transfers->armed, first);
+    loop_timer(transfers->fabric->loop, &transfers->timer, first);
+  }
   bool any = !list_empty(&works);
   for (struct list *item; (item = list_take(&works));)
     retry(list_entry(item, struct work, link));

@@ -52,7 +52,7 @@ void remote_put(struct haul_remote *remote);
 
 /* What a transfer asks of its path. */
 struct wish {
-  const struct haul_transfer_options *options; /* NULL: nothing */
+  const struct haul_transfer_options *options; /* NULL: nothing; else `only` is its table's name */
   uint32_t avoided;   /* bits of the transports that could not take it, though they are open */
   const char *reason; /* why the first of them could not */
 };
@@ -130,7 +130,6 @@ struct haul_transfer {
   _Atomic uint32_t avoided;         /* as in struct wish */
   char avoided_reason[192];         /* set before the first bit is */
   _Atomic bool posting;             /* the call that started it still hands out works */
-  struct haul_error *room;          /* for `error`; none where it was complete at once */
   struct haul_error *_Atomic error; /* of the first failure, once it is told */
   struct haul_transfer_options options;
   enum haul_operation operation;
@@ -143,7 +142,8 @@ struct haul_transfer {
 };
 
 /* start.c */
-/* Completes and checks what a caller gave, which may be NULL. HAUL_EINVAL. */
+/* Completes and checks what a caller gave, which may be NULL; `only` becomes the table's own name,
+ * which lives for ever and is compared by address. HAUL_EINVAL. */
 int transfer_check_options(const struct haul_transfer_options *given,
                            struct haul_transfer_options *options);
 /* HAUL_EINVAL for another node's region, HAUL_EACCESS. */
