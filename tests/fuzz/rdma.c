@@ -18,6 +18,7 @@
 #define LOOPED  8u  /* the queue pair is connected to itself: works of ours arrive in our memory */
 #define REVOKES 16u /* our regions are withdrawn under way */
 #define CANCELS 32u /* the works are */
+#define STRAYS  64u /* what belongs on a rail comes on the channel */
 
 #define RECORDS_MAX 64u
 #define WORKS       2u
@@ -134,6 +135,20 @@ static void complete(const struct session *session, uint8_t bytes[RDMA_RECORD]) 
   rdma_pack(&record, bytes);
 }
 
+/* As if a receive of the rail had brought it. */
+static void hear(const struct session *session, const uint8_t bytes[RDMA_RECORD]) {
+  struct rdma_endpoint *endpoint = session->endpoint;
+  loop_lock(rig_node()->loop);
+  int code = endpoint->channel < 0 ? 0 : rdma_on_record(endpoint, bytes, true);
+  if (code)
+    rdma_channel_fail(endpoint, code);
+  loop_unlock(rig_node()->loop);
+}
+
+static bool is_for_rail(const struct session *session, const uint8_t bytes[RDMA_RECORD]) {
+  return !(session->kind & STRAYS) && (bytes[4] | bytes[5] << 8) >= RDMA_SUM;
+}
+
 /* Sends up to one record; false when there is no more. */
 static bool send_next(const struct session *session, const uint8_t **bytes, size_t *left) {
   uint8_t record[RDMA_RECORD];
@@ -143,7 +158,10 @@ static bool send_next(const struct session *session, const uint8_t **bytes, size
   memcpy(record, *bytes, length);
   if (length == sizeof record)
     complete(session, record);
-  rig_send(session->channel, record, length);
+  if (length == sizeof record && is_for_rail(session, record))
+    hear(session, record);
+  else
+    rig_send(session->channel, record, length);
   *bytes += length;
   *left -= length;
   return true;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * What a foreign peer can say on the rdma channel: out of order, twice, too much, or never. As the
- * one who asks it meets an owner in another process, which drops it or refuses, and serves others
- * meanwhile; as the owner it answers a node of this process, whose transfers end by their
- * deadlines. */
+ * What a foreign peer can say on the rdma channel and over a rail: out of order, twice, too much,
+ * or never. As the one who asks it meets an owner in another process, which drops it or refuses,
+ * and serves others meanwhile; as the owner it answers a node of this process, whose transfers end
+ * by their deadlines. */
 #include "support/check.h"
 
 #include <pthread.h>
@@ -16,12 +16,15 @@
 #include "support/names.h"
 #include "support/nic.h"
 #include "support/raw.h"
+#include "support/raw_rail.h"
 #include "support/serving.h"
 
 #define BOUND  (20 * S)
 #define SOON   (3 * S) /* before the owner would be dropped for its silence */
 #define LENGTH 65536u
 #define HANDLE 0x1234500003u
+
+static struct raw_rail rail; /* of the one peer that has one */
 
 /* ---- Records ---- */
 
@@ -86,9 +89,31 @@ static struct asker open_ready_asker(void) {
   return asker;
 }
 
+/* With a rail that works, and so many receives of its own. */
+static struct asker open_railed_asker(unsigned receives) {
+  struct welcome welcome;
+  struct asker asker;
+  struct rdma_record hello = greeting();
+  asker.control = raw_peer(serving.owner.address, &welcome);
+  asker.channel = raw_channel(serving.owner.address, &welcome, "rdma", 0);
+  assert_true(asker.channel >= 0);
+  assert_int_equal(raw_lookup(asker.control, "host", &asker.host), 0);
+  assert_int_equal(raw_lookup(asker.control, "sim", &asker.sim), 0);
+  struct rdma_record theirs = hear(asker.channel, RDMA_HELLO);
+  raw_rail_open(&rail, receives);
+  raw_rail_connect(&rail, &theirs.ends[0]);
+  hello.ends[0] = raw_rail_end(&rail);
+  say(asker.channel, &hello);
+  say_plain(asker.channel, RDMA_READY, 0, 0);
+  hear(asker.channel, RDMA_READY);
+  return asker;
+}
+
 static void close_asker(struct asker *asker) {
   close(asker->channel);
   close(asker->control);
+  if (rail.verbs)
+    raw_rail_close(&rail);
   assert_unharmed();
 }
 
@@ -109,12 +134,11 @@ static void what_is_not_allowed_now_ends_the_peer(void **state) {
       {.type = RDMA_READY},
       {.type = RDMA_DETACH, .handle = HANDLE},
       {.type = RDMA_QUIET, .handle = HANDLE},
-      {.type = RDMA_FENCED},
-      {.type = RDMA_FENCED, .rails = 3},
-      {.type = RDMA_DONE, .status = HAUL_EPATH},
-      {.type = RDMA_SUM, .span_count = 1},
-      {.type = RDMA_SUM, .span_count = 0},
       {.type = RDMA_FENCED + 1},
+      /* These go over a rail. */
+      {.type = RDMA_FENCED},
+      {.type = RDMA_DONE},
+      {.type = RDMA_SUM, .span_count = 1, .spans = {{0, 1}}},
   };
   for (size_t i = 0; i < COUNT(wrong); i++) {
     struct asker asker = open_ready_asker();
@@ -124,6 +148,74 @@ static void what_is_not_allowed_now_ends_the_peer(void **state) {
   struct asker early = open_asker();
   say_plain(early.channel, RDMA_ATTACH, 1, early.host);
   assert_dropped(&early);
+}
+
+static void what_is_not_allowed_over_a_rail_ends_the_peer(void **state) {
+  (void)state;
+  static const struct rdma_record wrong[] = {
+      {.type = RDMA_FENCED},
+      {.type = RDMA_FENCED, .rails = 3},
+      {.type = RDMA_DONE, .status = HAUL_EPATH},
+      {.type = RDMA_SUM, .span_count = 1},
+      {.type = RDMA_SUM, .span_count = 0},
+      {.type = RDMA_FENCED + 1},
+      /* These go on the channel. */
+      {.type = RDMA_HELLO},
+      {.type = RDMA_ATTACH, .handle = HANDLE},
+      {.type = RDMA_BROKEN},
+  };
+  for (size_t i = 0; i < COUNT(wrong); i++) {
+    struct asker asker = open_railed_asker(4);
+    assert_true(raw_rail_say(&rail, &wrong[i]));
+    assert_dropped(&asker);
+  }
+  for (size_t length = 0; length <= RDMA_RECORD; length += RDMA_RECORD / 2) {
+    static const char nonsense[RDMA_RECORD] = "nonsense";
+    struct asker asker = open_railed_asker(4);
+    assert_true(raw_rail_send(&rail, nonsense, length));
+    assert_dropped(&asker);
+  }
+}
+
+/* What is longer than a record has no room there: both rails are in error, and the peer stays. */
+static void a_send_that_is_too_long_ends_the_path_alone(void **state) {
+  (void)state;
+  static const char much[RDMA_RECORD + 1] = "much";
+  struct asker asker = open_railed_asker(4);
+  assert_false(raw_rail_send(&rail, much, sizeof much));
+  hear(asker.channel, RDMA_BROKEN);
+  assert_serves();
+  close_asker(&asker);
+}
+
+/* The owner does not wait for it. */
+static void who_has_no_receive_for_answers_loses_the_path_alone(void **state) {
+  (void)state;
+  struct asker asker = open_railed_asker(0);
+  struct rdma_record question = {.type = RDMA_FENCE, .request = 2, .handle = HANDLE};
+  assert_true(raw_rail_say(&rail, &question));
+  hear(asker.channel, RDMA_BROKEN);
+  assert_serves();
+  close_asker(&asker);
+}
+
+/* More than an honest one has without an answer, and of the slowest kind. */
+static void who_asks_without_end_is_served_in_turn(void **state) {
+  (void)state;
+  struct asker asker = open_railed_asker(RAIL_DEPTH);
+  struct rdma_record question = {.type = RDMA_SUM,
+                                 .request = 2,
+                                 .handle = asker.host,
+                                 .span_count = 1,
+                                 .spans = {{0, WORK_BYTES_MAX}}};
+  assert_int_equal(attach(&asker, asker.host).status, 0);
+  for (unsigned i = 0; i < (SANITIZED ? 64 : 640); i++) {
+    assert_true(raw_rail_say(&rail, &question));
+    rail.count = 0; /* nobody listens */
+    if (i % 64 == 63)
+      assert_serves();
+  }
+  close_asker(&asker);
 }
 
 static void a_second_greeting_ends_the_peer(void **state) {
@@ -156,30 +248,31 @@ static void a_greeting_behind_the_end_of_the_rails_connects_nothing(void **state
 }
 
 /* What they are copied through ends with the channel, and the peer stays. */
-static void copies_asked_for_behind_the_end_of_the_rails_are_not_begun(void **state) {
+static void copies_that_were_asked_for_end_with_the_rails(void **state) {
   (void)state;
-  struct asker asker = open_ready_asker();
+  struct asker asker = open_railed_asker(64);
   struct rdma_record question = {.type = RDMA_LIFT,
                                  .request = 2,
                                  .handle = asker.sim,
                                  .span_count = 1,
                                  .spans = {{0, WORK_BYTES_MAX}}};
   assert_int_equal(attach(&asker, asker.sim).status, 0);
-  say_plain(asker.channel, RDMA_BROKEN, 0, 0);
   for (unsigned i = 0; i < 64; i++)
-    say(asker.channel, &question);
+    assert_true(raw_rail_say(&rail, &question));
+  say_plain(asker.channel, RDMA_BROKEN, 0, 0);
   close(asker.channel);
   asker.channel = -1;
   nanosleep(&(struct timespec){0, 20 * MS}, NULL);
   assert_serves();
   close(asker.control);
+  raw_rail_close(&rail);
   assert_unharmed();
 }
 
 /* Thousands of sums: all are answered, and others are served meanwhile. */
 static void sums_leave_time_for_others(void **state) {
   (void)state;
-  struct asker asker = open_ready_asker();
+  struct asker asker = open_railed_asker(RDMA_ASKED);
   struct rdma_record question = {.type = RDMA_SUM,
                                  .request = 2,
                                  .handle = asker.host,
@@ -187,11 +280,11 @@ static void sums_leave_time_for_others(void **state) {
                                  .spans = {{0, WORK_BYTES_MAX}}};
   assert_int_equal(attach(&asker, asker.host).status, 0);
   for (unsigned i = 0; i < (SANITIZED ? 4 : 32); i++) {
-    for (unsigned j = 0; j < 64; j++)
-      say(asker.channel, &question);
+    for (unsigned j = 0; j < RDMA_ASKED; j++)
+      assert_true(raw_rail_say(&rail, &question));
     assert_serves();
-    for (unsigned j = 0; j < 64; j++)
-      assert_int_equal(hear(asker.channel, RDMA_DONE).status, HAUL_ECHECKSUM);
+    for (unsigned j = 0; j < RDMA_ASKED; j++)
+      assert_int_equal(raw_rail_hear(&rail, RDMA_DONE).status, HAUL_ECHECKSUM);
   }
   close_asker(&asker);
 }
@@ -200,15 +293,16 @@ static void sums_leave_time_for_others(void **state) {
 static void sums_are_for_those_who_may_read(void **state) {
   (void)state;
   uint64_t handle;
-  struct asker asker = open_ready_asker();
+  struct asker asker = open_railed_asker(1);
   assert_int_equal(owner_publish(&serving.owner, 8, KIND_WRAPPED, LENGTH, "writable", HAUL_WRITE),
                    0);
   assert_int_equal(raw_lookup(asker.control, "writable", &handle), 0);
   assert_int_equal(attach(&asker, handle).status, 0);
-  say(asker.channel,
+  assert_true(raw_rail_say(
+      &rail,
       &(struct rdma_record){
-          .type = RDMA_SUM, .request = 2, .handle = handle, .span_count = 1, .spans = {{0, 1}}});
-  assert_int_equal(hear(asker.channel, RDMA_DONE).status, HAUL_EACCESS);
+          .type = RDMA_SUM, .request = 2, .handle = handle, .span_count = 1, .spans = {{0, 1}}}));
+  assert_int_equal(raw_rail_hear(&rail, RDMA_DONE).status, HAUL_EACCESS);
   assert_int_equal(owner_release(&serving.owner, 8), 0); /* it does not wait for QUIET for ever */
   close_asker(&asker);
 }
@@ -261,7 +355,7 @@ static struct {
   struct haul_remote *remote;
   struct haul_region *region, *target;
   struct ibv_mr *registration;
-  int listener, control, channel, rail;
+  int listener, control, channel, tcp;
 } at;
 
 static void *connect_node(void *argument) {
@@ -297,12 +391,8 @@ static void answer_lookup(void) {
   assert_true(raw_control(at.control, CONTROL_FOUND, 1, body, sizeof body - wire_left(&wire)));
 }
 
-/* Memory of the node's own process, registered as if for this peer. */
 static struct rdma_record attached(unsigned flags, uint32_t request) {
-  struct rdma_endpoint *endpoint =
-      (struct rdma_endpoint *)at.peer->base.endpoints[rdma_transport.index];
-  assert_works(card_export(endpoint->rails[0].card, &at.target->memory, HAUL_READ | HAUL_WRITE,
-                           &at.registration));
+  at.registration = raw_rail_register(&rail, haul_region_address(at.target), LENGTH);
   return (struct rdma_record){.type = RDMA_ATTACHED,
                               .request = request,
                               .handle = HANDLE,
@@ -315,8 +405,7 @@ static struct rdma_record attached(unsigned flags, uint32_t request) {
                               .keys = {at.registration->rkey}};
 }
 
-/* A node that is connected to this owner: its queue pair to itself, so that what it writes
- * arrives. */
+/* A node that is connected to this owner. */
 static void serve_node(unsigned flags, uint8_t receives) {
   pthread_t thread;
   at.listener = raw_listen(own_socket());
@@ -327,10 +416,14 @@ static void serve_node(unsigned flags, uint8_t receives) {
   at.control = take_connection("");
   at.channel = take_connection("rdma");
   struct rdma_record hello = hear(at.channel, RDMA_HELLO);
+  raw_rail_open(&rail, RAIL_DEPTH);
+  raw_rail_connect(&rail, &hello.ends[0]);
+  hello.rails = 1;
+  hello.ends[0] = raw_rail_end(&rail);
   hello.ends[0].receives = receives;
   say(at.channel, &hello);
   say_plain(at.channel, RDMA_READY, 0, 0);
-  at.rail = take_connection("tcp");
+  at.tcp = take_connection("tcp");
   answer_lookup();
   struct rdma_record answer = attached(flags, hear(at.channel, RDMA_ATTACH).request);
   say(at.channel, &answer);
@@ -340,14 +433,13 @@ static void serve_node(unsigned flags, uint8_t receives) {
 static int end_node(void **state) {
   (void)state;
   haul_remote_release(at.remote);
-  card_unexport(
-      ((struct rdma_endpoint *)at.peer->base.endpoints[rdma_transport.index])->rails[0].card,
-      at.registration);
+  assert_int_equal(rail.verbs->dereg_mr(at.registration), 0);
   haul_region_release(at.region);
   haul_region_release(at.target);
   haul_peer_close(at.peer);
   haul_node_close(at.node);
-  close(at.rail);
+  close(at.tcp);
+  raw_rail_close(&rail);
   close(at.channel);
   close(at.control);
   close(at.listener);
@@ -377,26 +469,28 @@ static int finish(struct haul_transfer *transfer) {
 /* A work that ends so is posted again, and would be for ever. */
 static void an_owner_that_says_that_the_path_broke_is_dropped(void **state) {
   (void)state;
-  serve_node(RDMA_STAGED, RDMA_JOBS);
+  serve_node(RDMA_STAGED, RDMA_FENCES);
   struct haul_transfer *transfer = start(HAUL_OP_READ, BOUND);
-  say(at.channel, &(struct rdma_record){.type = RDMA_DONE,
-                                        .request = hear(at.channel, RDMA_LIFT).request,
-                                        .status = HAUL_EPATH});
+  assert_true(
+      raw_rail_say(&rail, &(struct rdma_record){.type = RDMA_DONE,
+                                                .request = raw_rail_hear(&rail, RDMA_LIFT).request,
+                                                .status = HAUL_EPATH}));
   assert_fails(HAUL_EPROTO, finish(transfer));
 }
 
 static void a_write_that_is_not_fenced_ends_at_its_deadline(void **state) {
+  static const struct rdma_record fenced = {.type = RDMA_FENCED, .request = 1};
   (void)state;
-  serve_node(RDMA_FENCED_WRITES, RDMA_JOBS);
+  serve_node(RDMA_FENCED_WRITES, RDMA_FENCES);
   assert_fails(HAUL_ETIMEDOUT, finish(start(HAUL_OP_WRITE, 100 * MS)));
   /* The late answer is the first one's. */
   struct haul_transfer *second = start(HAUL_OP_WRITE, 300 * MS);
-  say_plain(at.channel, RDMA_FENCED, 1, 0);
+  assert_true(raw_rail_say(&rail, &fenced));
   assert_fails(HAUL_ETIMEDOUT, finish(second));
   struct haul_transfer *third = start(HAUL_OP_WRITE, BOUND);
   nanosleep(&(struct timespec){0, 50 * MS}, NULL);
-  say_plain(at.channel, RDMA_FENCED, 1, 0);
-  say_plain(at.channel, RDMA_FENCED, 1, 0);
+  assert_true(raw_rail_say(&rail, &fenced));
+  assert_true(raw_rail_say(&rail, &fenced));
   assert_works(finish(third));
 }
 
@@ -406,7 +500,7 @@ static void a_write_that_the_owner_has_no_receive_for_ends_at_its_deadline(void 
   assert_fails(HAUL_ETIMEDOUT, finish(start(HAUL_OP_WRITE, 100 * MS)));
 }
 
-/* Each of them with eight questions: more than a socket has room for, unless they wait. */
+/* Each of them with eight questions: more than there are receives, unless they wait. */
 static void an_owner_that_takes_its_time_is_not_flooded(void **state) {
   (void)state;
   enum { PIECES = LENGTH / 2 };
@@ -417,11 +511,14 @@ static void an_owner_that_takes_its_time_is_not_flooded(void **state) {
   options.flags = HAUL_CHECKSUM;
   for (uint64_t i = 0; i < PIECES; i++)
     pieces[i] = (struct haul_piece){2 * i, 2 * i, 1};
-  serve_node(0, RDMA_JOBS);
+  serve_node(0, RDMA_FENCES);
   assert_works(haul_read(at.region, at.remote, pieces, PIECES, &options, &transfer));
   nanosleep(&(struct timespec){0, 200 * MS}, NULL);
   for (unsigned i = 0; i < PIECES / RDMA_SPANS; i++)
-    say_plain(at.channel, RDMA_DONE, hear(at.channel, RDMA_SUM).request, HANDLE);
+    assert_true(
+        raw_rail_say(&rail, &(struct rdma_record){.type = RDMA_DONE,
+                                                  .request = raw_rail_hear(&rail, RDMA_SUM).request,
+                                                  .handle = HANDLE}));
   assert_works(finish(transfer));
 }
 
@@ -436,10 +533,14 @@ int main(int argc, char **argv) {
 #define ANSWERS(test) cmocka_unit_test_teardown(test, end_node)
   const struct CMUnitTest tests[] = {
       ASKS(what_is_not_allowed_now_ends_the_peer),
+      ASKS(what_is_not_allowed_over_a_rail_ends_the_peer),
+      ASKS(a_send_that_is_too_long_ends_the_path_alone),
+      ASKS(who_has_no_receive_for_answers_loses_the_path_alone),
+      ASKS(who_asks_without_end_is_served_in_turn),
       ASKS(a_second_greeting_ends_the_peer),
       ASKS(a_second_detach_ends_the_peer),
       ASKS(a_greeting_behind_the_end_of_the_rails_connects_nothing),
-      ASKS(copies_asked_for_behind_the_end_of_the_rails_are_not_begun),
+      ASKS(copies_that_were_asked_for_end_with_the_rails),
       ASKS(sums_leave_time_for_others),
       ASKS(sums_are_for_those_who_may_read),
       ASKS(a_write_that_cannot_be_compared_is_not_made),

@@ -13,9 +13,7 @@
 #include "core/sys.h"
 #include "fabric/rdma/rdma.h"
 
-/* What a peer gets of the loop at a time: a millisecond at most, where hashing takes long. */
-#define RECORDS_A_TURN 64
-#define SUMMED_A_TURN  ((uint64_t)4 << 20)
+#define RECORDS_A_TURN 64 /* what a peer gets of the loop at a time */
 
 struct attach_request {
   struct list link; /* endpoint->requests */
@@ -28,12 +26,25 @@ struct attach_request {
   struct haul_error error; /* why, when code is not 0 */
 };
 
-/* Records are small and few; a socket without room for one has a peer that does not read. */
+/* Questions, and answers to them: over which rail, or NULL. */
+static struct rdma_rail *rail_of(struct rdma_endpoint *endpoint, const struct rdma_record *record) {
+  if (record->type < RDMA_SUM)
+    return NULL;
+  return &endpoint->rails[record->type == RDMA_FENCED ? record->rails : 0];
+}
+
+/* On the channel records are small and few; a socket without room for one has a peer that does not
+ * read. */
 void rdma_say(struct rdma_endpoint *endpoint, const struct rdma_record *record) {
   uint8_t bytes[RDMA_RECORD];
   struct link *link = endpoint->base.link;
+  struct rdma_rail *rail = rail_of(endpoint, record);
   if (endpoint->channel < 0)
     return;
+  if (rail) {
+    mail_send(rail, record);
+    return;
+  }
   rdma_pack(record, bytes);
   ssize_t put = send(endpoint->channel, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (put != (ssize_t)sizeof bytes && (put >= 0 || (errno != EPIPE && errno != ECONNRESET)))
@@ -50,6 +61,17 @@ static int say_hello(struct rdma_endpoint *endpoint) {
   return 0;
 }
 
+/* Nothing else will be said on it. */
+void rdma_refuse(struct rdma_endpoint *endpoint, int descriptor) {
+  struct rdma_record hello = {.type = RDMA_HELLO};
+  uint8_t bytes[RDMA_RECORD];
+  snprintf(hello.reason, sizeof hello.reason, "%.127s", endpoint->base.reason);
+  rdma_pack(&hello, bytes);
+  ssize_t put = send(descriptor, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)put; /* then the peer learns only that the channel ended */
+  close(descriptor);
+}
+
 static void open_when_ready(struct rdma_endpoint *endpoint) {
   if (endpoint->ready_sent && endpoint->ready_heard && !endpoint->base.reason[0]) {
     atomic_store(&endpoint->base.open, true);
@@ -58,9 +80,11 @@ static void open_when_ready(struct rdma_endpoint *endpoint) {
 }
 
 static int on_hello(struct rdma_endpoint *endpoint, const struct rdma_record *hello) {
-  if (endpoint->heard || hello->rails == 0)
+  if (endpoint->heard)
     return HAUL_EPROTO;
   endpoint->heard = true;
+  if (hello->rails == 0)
+    return error_set(HAUL_ENOPATH, 0, NULL, "the peer: %s|", hello->reason);
   if (endpoint->broken) /* meanwhile: there is nothing to connect */
     return 0;
   for (unsigned i = hello->rails; i < endpoint->rail_count; i++) {
@@ -217,9 +241,12 @@ static int on_broken(struct rdma_endpoint *endpoint) {
   return 0;
 }
 
-static int on_record(struct rdma_endpoint *endpoint) {
+int rdma_on_record(struct rdma_endpoint *endpoint, const uint8_t bytes[RDMA_RECORD],
+                   bool over_rail) {
   struct rdma_record record;
-  int code = rdma_parse(endpoint->inbox, &record);
+  int code = rdma_parse(bytes, &record);
+  if (code == 0 && (record.type >= RDMA_SUM) != over_rail)
+    code = HAUL_EPROTO;
   if (code)
     return code;
   switch (record.type) {
@@ -257,10 +284,10 @@ static int on_record(struct rdma_endpoint *endpoint) {
 /* What this side lacks closes this path alone; nonsense is the peer's fault. Without the channel
  * nobody says when the peer's NIC has seen the last of what was on its way, and a write that is
  * sent again elsewhere might be overtaken by itself: then the peer has to go. */
-static void break_channel(struct rdma_endpoint *endpoint, int code) {
+void rdma_channel_fail(struct rdma_endpoint *endpoint, int code) {
   struct link *link = endpoint->base.link;
   if (code == HAUL_EPROTO)
-    link->fail(link, HAUL_EPROTO, "nonsense on the rdma channel");
+    link->fail(link, HAUL_EPROTO, "nonsense on the rdma channel or a rail");
   else if (rdma_is_writing(endpoint))
     link->fail(link, HAUL_EPEER, "the rdma channel to it ended while writes were under way");
   else if (code != HAUL_EPATH)
@@ -280,12 +307,12 @@ static bool read_some(struct rdma_endpoint *endpoint) {
     atomic_store_explicit(&endpoint->base.link->heard, clock_now(), memory_order_relaxed);
     if (endpoint->inbox_length < RDMA_RECORD)
       return true;
-    code = on_record(endpoint);
+    code = rdma_on_record(endpoint, endpoint->inbox, false);
     endpoint->inbox_length = 0;
   }
   if (code == 0)
     return true;
-  break_channel(endpoint, code);
+  rdma_channel_fail(endpoint, code);
   return false;
 }
 
@@ -293,10 +320,7 @@ static bool read_some(struct rdma_endpoint *endpoint) {
 static void on_channel(struct watch *watch, uint32_t events) {
   struct rdma_endpoint *endpoint = list_entry(watch, struct rdma_endpoint, watch);
   (void)events;
-  endpoint->summed = 0;
-  for (int i = 0; i < RECORDS_A_TURN && endpoint->channel >= 0 && read_some(endpoint) &&
-                  endpoint->summed < SUMMED_A_TURN;
-       i++)
+  for (int i = 0; i < RECORDS_A_TURN && endpoint->channel >= 0 && read_some(endpoint); i++)
     ;
 }
 

@@ -80,7 +80,7 @@ static int32_t get_outcome(struct wire *wire) {
   return status;
 }
 
-void rdma_pack(const struct rdma_record *record, uint8_t bytes[RDMA_RECORD]) {
+size_t rdma_pack(const struct rdma_record *record, uint8_t bytes[RDMA_RECORD]) {
   memset(bytes, 0, RDMA_RECORD);
   struct wire wire = wire_over(bytes, RDMA_RECORD);
   wire_put32(&wire, MAGIC);
@@ -91,6 +91,8 @@ void rdma_pack(const struct rdma_record *record, uint8_t bytes[RDMA_RECORD]) {
     wire_put8(&wire, record->rails);
     for (size_t i = 0; i < record->rails; i++)
       put_end(&wire, &record->ends[i]);
+    if (record->rails == 0)
+      wire_put_string(&wire, record->reason);
   } else if (record->type == RDMA_ATTACHED) {
     wire_put32(&wire, (uint32_t)record->status);
     wire_put64(&wire, record->address);
@@ -108,6 +110,7 @@ void rdma_pack(const struct rdma_record *record, uint8_t bytes[RDMA_RECORD]) {
     wire_put32(&wire, (uint32_t)record->status);
     wire_put8(&wire, record->rails);
   }
+  return RDMA_RECORD - wire_left(&wire);
 }
 
 static void get_attached(struct wire *wire, struct rdma_record *record) {
@@ -139,6 +142,8 @@ int rdma_parse(const uint8_t bytes[RDMA_RECORD], struct rdma_record *record) {
     record->rails = wire_get8(&wire);
     for (size_t i = 0; i < record->rails && i < RDMA_RAILS_MAX; i++)
       get_end(&wire, &record->ends[i]);
+    if (record->rails == 0)
+      wire_get_string(&wire, record->reason, sizeof record->reason);
   } else if (record->type == RDMA_ATTACHED) {
     get_attached(&wire, record);
   } else if (has_spans(record->type)) {

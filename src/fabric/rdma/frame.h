@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
- * What the two ends of an rdma link say on their channel: records of one size. */
+ * What the two ends of an rdma link say, on their channel and over their rails. */
 #ifndef HAUL_FABRIC_RDMA_FRAME_H
 #define HAUL_FABRIC_RDMA_FRAME_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define RDMA_RECORD    512u /* bytes of every record */
+#define RDMA_RECORD    512u /* bytes of a record on the channel; over a rail it ends sooner */
 #define RDMA_RAILS_MAX 4u
 
 enum rdma_record_type {
-  RDMA_HELLO = 1,    /* both ways, first: the sender's rails */
+  RDMA_HELLO = 1,    /* both ways, first: the sender's rails, or why it has none */
   RDMA_READY = 2,    /* the sender's queue pairs receive */
   RDMA_ATTACH = 3,   /* what is behind this handle? */
   RDMA_ATTACHED = 4, /* its address and a key a rail, or why not */
@@ -19,12 +19,13 @@ enum rdma_record_type {
   RDMA_QUIET = 7,    /* nothing of the sender's touches the handle any more */
   RDMA_BROKEN = 8,   /* the sender's queue pairs are in error: bring yours there, and tell */
   RDMA_SILENT = 9,   /* the sender's queue pairs are in error too: nothing arrives any more */
-  RDMA_SUM = 10,     /* are these bytes of the region the ones with this sum? */
-  RDMA_LAND = 11,    /* copy from the loan to the region */
-  RDMA_LIFT = 12,    /* copy from the region to the loan */
-  RDMA_FENCE = 13,   /* what the device wrote to the region is about to be read */
-  RDMA_DONE = 14,    /* status of one of these four: 0, HAUL_ECHECKSUM, or why not */
-  RDMA_FENCED = 15   /* the device sees what the next write with immediate brought, or why not */
+  /* From here on over a rail. */
+  RDMA_SUM = 10,   /* are these bytes of the region the ones with this sum? */
+  RDMA_LAND = 11,  /* copy from the loan to the region */
+  RDMA_LIFT = 12,  /* copy from the region to the loan */
+  RDMA_FENCE = 13, /* what the device wrote to the region is about to be read */
+  RDMA_DONE = 14,  /* status of one of these four: 0, HAUL_ECHECKSUM, or why not */
+  RDMA_FENCED = 15 /* the device sees what the next write with immediate brought, or why not */
 };
 
 /* One end of a queue pair. */
@@ -69,7 +70,8 @@ struct rdma_record {
   struct rdma_span spans[RDMA_SPANS];
 };
 
-void rdma_pack(const struct rdma_record *record, uint8_t bytes[RDMA_RECORD]);
+/* Returns how many of the bytes are used; the others are 0. */
+size_t rdma_pack(const struct rdma_record *record, uint8_t bytes[RDMA_RECORD]);
 /* 0 or HAUL_EPROTO: everything is foreign. */
 int rdma_parse(const uint8_t bytes[RDMA_RECORD], struct rdma_record *record);
 

@@ -3,7 +3,6 @@
  * device, comparing sums. A NIC computes no sum that a program could see, so the asker sums its own
  * bytes and the owner says whether its own are the same. That is for those who may read: a span of
  * one byte is found out by asking for all 256, and nothing says that it was written before. */
-#include <arpa/inet.h>
 #include <xxhash.h>
 
 #include "core/alloc.h"
@@ -223,12 +222,12 @@ static bool take_fence(struct rdma_endpoint *endpoint, struct rdma_rail *rail, u
   pthread_mutex_lock(&endpoint->lock);
   bool any = rail->fence_count > 0 && rail->queue;
   if (any) {
-    *number = rail->fences[0];
+    struct rdma_fence first = rail->fences[0];
+    *number = first.number;
     rail->fence_count--;
     for (uint32_t i = 0; i < rail->fence_count; i++)
       rail->fences[i] = rail->fences[i + 1];
-    if (queue_receive(rail, 1) != 0) /* before the answer, which allows another write */
-      rail_breaks(rail);
+    mail_receive(rail, first.buffer); /* before the answer, which allows another write */
   }
   pthread_mutex_unlock(&endpoint->lock);
   return any;

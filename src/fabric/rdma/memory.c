@@ -218,6 +218,10 @@ int card_export(struct rdma_card *card, const struct memory *memory, unsigned ri
                       : pin_device(card, &device, memory->length, access, mr);
 }
 
+int card_pin(struct rdma_card *card, const struct memory *memory, struct ibv_mr **mr) {
+  return pin(card, (uintptr_t)memory->address, memory->length, IBV_ACCESS_LOCAL_WRITE, mr);
+}
+
 void card_unexport(struct rdma_card *card, struct ibv_mr *mr) {
   if (mr)
     card->nic->verbs->dereg_mr(mr);

@@ -309,13 +309,14 @@ static void take_up_to(struct rdma_rail *rail, struct rdma_job *last, int code,
  * and all after it are flushed. Where nothing failed before, somebody else brought the queue pair
  * to error: the peer's request, or the device's end. */
 static void take(struct rdma_rail *rail, const struct ibv_wc *completion, struct list *ended) {
-  struct rdma_job *job = (struct rdma_job *)(uintptr_t)completion->wr_id;
+  bool mail = completion->wr_id & (MAIL_RECEIVED | MAIL_SENT);
+  struct rdma_job *job = mail ? NULL : (struct rdma_job *)(uintptr_t)completion->wr_id;
   if (rail->broken && completion->status != IBV_WC_SUCCESS)
     return; /* what is left ends with the rail, and its job may have ended */
-  if (completion->status == IBV_WC_SUCCESS && job) {
+  if (completion->status == IBV_WC_SUCCESS && mail) {
+    mail_take(rail, completion);
+  } else if (completion->status == IBV_WC_SUCCESS) {
     take_up_to(rail, job, 0, ended);
-  } else if (completion->status == IBV_WC_SUCCESS && rail->fence_count < RDMA_JOBS) {
-    rail->fences[rail->fence_count++] = ntohl(completion->imm_data);
   } else {
     int code = queue_error(rail, completion->status, completion->vendor_err);
     if (code != HAUL_EPATH && job)
@@ -367,7 +368,7 @@ bool rdma_arm(struct rdma_endpoint *endpoint) {
 /* With the lock: what is there to do without it. */
 struct findings {
   struct list ended;
-  bool any, fences, steps;
+  bool any, fences, heard, steps;
   char why[sizeof((struct rdma_rail *)NULL)->why]; /* a rail broke */
 };
 
@@ -376,6 +377,7 @@ static void poll_rails(struct rdma_endpoint *endpoint, struct findings *found) {
     struct rdma_rail *rail = &endpoint->rails[i];
     found->any |= poll_rail(rail, &found->ended);
     found->fences |= rail->fence_count > 0;
+    found->heard |= rail->mail.came != rail->mail.taken;
     if (rail->broken && !found->why[0])
       memcpy(found->why, rail->why, sizeof found->why);
   }
@@ -392,6 +394,8 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
   jobs_end(&found.ended);
   if (found.fences)
     rdma_fence_written(endpoint);
+  if (found.heard)
+    found.any |= mail_hear(endpoint);
   if (found.steps)
     found.any |= steps_poll(endpoint, &urgent);
   found.any |= landings_poll(endpoint, &urgent);

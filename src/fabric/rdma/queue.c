@@ -39,8 +39,8 @@ static int open_completions(struct rdma_rail *rail) {
   int flags = fcntl(rail->events->fd, F_GETFL);
   fcntl(rail->events->fd, F_SETFL, flags | O_NONBLOCK);
   /* Every request ends in it when the queue pair fails, asked for or not. */
-  rail->completions =
-      verbs->create_cq(context, (int)(rail->room + rail->end.receives), NULL, rail->events, 0);
+  rail->completions = verbs->create_cq(
+      context, (int)(rail->room + rail->mail.sends + rail->mail.receives), NULL, rail->events, 0);
   return rail->completions ? 0 : failed(rail, "completion queue", errno);
 }
 
@@ -49,8 +49,8 @@ static int open_queue(struct rdma_rail *rail, uint32_t inlined) {
       .send_cq = rail->completions,
       .recv_cq = rail->completions,
       .qp_type = IBV_QPT_RC,
-      .cap = {.max_send_wr = rail->room,
-              .max_recv_wr = rail->end.receives,
+      .cap = {.max_send_wr = rail->room + rail->mail.sends,
+              .max_recv_wr = rail->mail.receives,
               .max_send_sge = 1,
               .max_recv_sge = 1,
               .max_inline_data = inlined},
@@ -83,25 +83,35 @@ static void describe(struct rdma_rail *rail) {
   end->ethernet = !port->infiniband;
   end->mtu = (uint8_t)port->mtu;
   end->lid = port->lid;
+  end->receives = RDMA_FENCES;
   end->reads = nic->limits.reads_served < READS ? (uint8_t)nic->limits.reads_served : READS;
   memcpy(end->gid, port->gid, 16);
   end->queue_pair = rail->queue->qp_num;
   end->packet = random & 0xffffff;
 }
 
+/* How deep its queues are, within what the device has. */
+static int measure(struct rdma_rail *rail) {
+  const struct nic_limits *limits = &rail->card->nic->limits;
+  struct rdma_mail *mail = &rail->mail;
+  mail_measure(mail, rail == rail->endpoint->rails);
+  int receives = (int)mail->receives, sends = (int)mail->sends;
+  int most = limits->cqe - receives < limits->qp_wr ? limits->cqe - receives : limits->qp_wr;
+  if (receives > limits->qp_wr || most < sends + (int)WORK_PIECES_MAX)
+    return error_set(HAUL_ENOTSUP, 0, rail->card->nic->name,
+                     "its queues hold %d requests, fewer than the %u that are needed|", most,
+                     mail->sends + WORK_PIECES_MAX);
+  most -= sends;
+  rail->room = most < (int)RDMA_DEPTH ? (uint32_t)most : RDMA_DEPTH;
+  return 0;
+}
+
 int queue_open(struct rdma_rail *rail) {
   list_init(&rail->posted);
   list_init(&rail->waiting);
-  const struct nic_limits *limits = &rail->card->nic->limits;
-  rail->end.receives = (uint8_t)(limits->qp_wr < (int)RDMA_JOBS ? limits->qp_wr : (int)RDMA_JOBS);
-  int most = limits->cqe - rail->end.receives < limits->qp_wr ? limits->cqe - rail->end.receives
-                                                              : limits->qp_wr;
-  if (most < (int)WORK_PIECES_MAX)
-    return error_set(HAUL_ENOTSUP, 0, rail->card->nic->name,
-                     "its queues hold %d requests, fewer than a slice's %u|", most,
-                     WORK_PIECES_MAX);
-  rail->room = most < (int)RDMA_DEPTH ? (uint32_t)most : RDMA_DEPTH;
-  int code = open_completions(rail);
+  int code = measure(rail);
+  if (code == 0)
+    code = open_completions(rail);
   if (code)
     return code;
   int system = open_queue(rail, RDMA_INLINE);
@@ -111,19 +121,10 @@ int queue_open(struct rdma_rail *rail) {
     return failed(rail, "queue pair", system);
   code = to_init(rail);
   if (code == 0)
-    code = queue_receive(rail, rail->end.receives);
+    code = mail_open(rail);
   if (code == 0)
     describe(rail);
   return code;
-}
-
-/* They bring no bytes, only their number: writes with immediate. */
-int queue_receive(struct rdma_rail *rail, unsigned count) {
-  struct ibv_recv_wr request = {.wr_id = 0}, *bad;
-  int system = 0;
-  for (unsigned i = 0; i < count && system == 0; i++)
-    system = ibv_post_recv(rail->queue, &request, &bad);
-  return system ? failed(rail, "receive queue", system) : 0;
 }
 
 /* ---- Connecting ---- */
@@ -172,7 +173,7 @@ static int to_send(struct rdma_rail *rail, const struct rdma_end *peer) {
 }
 
 int queue_connect(struct rdma_rail *rail, const struct rdma_end *peer) {
-  rail->receives = peer->receives;
+  rail->receives = peer->receives < RDMA_FENCES ? peer->receives : RDMA_FENCES;
   if (peer->ethernet != rail->end.ethernet)
     return error_set(HAUL_ENOPATH, 0, rail->card->nic->name,
                      "one side has InfiniBand and the other Ethernet|");
@@ -197,6 +198,7 @@ void queue_close(struct rdma_rail *rail) {
     verbs->destroy_comp_channel(rail->events);
   rail->completions = NULL;
   rail->events = NULL;
+  mail_close(rail);
 }
 
 /* ---- Errors in words ---- */

@@ -99,7 +99,7 @@ static void start(struct rdma_endpoint *endpoint, int descriptor) {
     endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
     close_rails(endpoint);
     endpoint->rail_count = 0;
-    close(descriptor);
+    rdma_refuse(endpoint, descriptor);
     return;
   }
   list_append(&endpoint->node->endpoints, &endpoint->peer);
@@ -127,11 +127,12 @@ static void connect_channel(struct endpoint *base, haul_deadline until) {
 
 static void adopt(struct endpoint *base, unsigned index, int descriptor) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
-  if (index != 0 || base->reason[0] || endpoint->channel >= 0) {
+  if (index != 0 || endpoint->channel >= 0)
     close(descriptor);
-    return;
-  }
-  start(endpoint, descriptor);
+  else if (base->reason[0])
+    rdma_refuse(endpoint, descriptor);
+  else
+    start(endpoint, descriptor);
 }
 
 static void stop(struct endpoint *base, int code) {

@@ -11,6 +11,7 @@
  *   queue.c    one rail: a queue pair and its completion queue
  *   memory.c   what is registered, at which NIC, through what
  *   post.c     works to work requests, windows, completions
+ *   mail.c     sends and receives: questions and answers
  *   end.c      works that end before they are done
  *   step.c     what a work needs before and after the NIC's part
  *   land.c     the owner's part of that
@@ -34,7 +35,9 @@
 #include "fabric/transport.h"
 
 #define RDMA_DEPTH  512u /* work requests a send queue; at least one work's */
-#define RDMA_JOBS   128u /* works posted a rail, and writes with immediate a receive queue takes */
+#define RDMA_JOBS   128u /* works posted a rail */
+#define RDMA_FENCES 64u  /* writes with immediate without an answer, a rail and direction */
+#define RDMA_ASKED  64u  /* questions without an answer, a direction */
 #define RDMA_INLINE 220u /* bytes that go with the request itself, where the NIC takes as many */
 /* Bytes posted a rail. What is posted cannot be taken back, so this bounds how long a cancel takes;
  * a line of 400 Gb/s and 100 us has 5 MB under way. */
@@ -47,6 +50,9 @@
 _Static_assert(RDMA_DEPTH >= WORK_PIECES_MAX, "a work must fit an empty send queue");
 
 struct rdma_endpoint;
+
+/* Buffers for receives of a rail at the most, see mail.c. */
+#define RDMA_RECEIVES_MAX (2 * RDMA_FENCES + 2 * RDMA_ASKED)
 
 /* A port in use by this node: what all its queue pairs share. */
 struct rdma_card {
@@ -71,6 +77,32 @@ struct rdma_node {
   _Atomic uint32_t registering; /* threads of attach.c that have not ended; a futex */
 };
 
+struct rdma_heard {
+  uint32_t buffer, length;
+};
+
+/* What a work request is for, by the lowest bits of its number: a job's, which is its address, or
+ * one of these. */
+#define MAIL_BITS     2
+#define MAIL_RECEIVED 1u
+#define MAIL_SENT     2u
+
+struct rdma_mail {
+  struct haul_region *region; /* RDMA_RECORD bytes each: buffers of receives, then of sends */
+  struct ibv_mr *registration;
+  uint32_t receives, sends; /* of each */
+  /* With the endpoint's lock: counters of all that ever were. */
+  uint32_t sent, done;
+  uint32_t came, taken;
+  struct rdma_heard heard[RDMA_RECEIVES_MAX]; /* [taken, came), modulo */
+};
+
+/* A write with immediate that came: to be fenced. */
+struct rdma_fence {
+  uint32_t number; /* of the attachment */
+  uint32_t buffer; /* of the receive that it took */
+};
+
 struct rdma_rail {
   struct rdma_endpoint *endpoint;
   struct rdma_card *card;
@@ -93,10 +125,11 @@ struct rdma_rail {
   bool canceled;         /* a work that the NIC has is wanted back */
   bool armed;            /* an event will come */
   bool broken;
-  char why[192];              /* it broke; set with `broken`, in whatever thread found it out */
-  uint32_t receives;          /* that the peer's queue has */
-  uint32_t fences[RDMA_JOBS]; /* numbers of attachments that were written to: to be fenced */
+  char why[192];     /* it broke; set with `broken`, in whatever thread found it out */
+  uint32_t receives; /* writes with immediate that may be without an answer */
+  struct rdma_fence fences[RDMA_RECEIVES_MAX];
   uint32_t fence_count;
+  struct rdma_mail mail;
 };
 
 /* What a work goes through, in this order; most skip all but one. */
@@ -225,8 +258,6 @@ static inline struct rdma_node *rdma_node_of(const struct link *link) {
 
 /* queue.c: 0 or a code with the detail. */
 int queue_open(struct rdma_rail *rail);
-/* So many more writes with immediate may come. */
-int queue_receive(struct rdma_rail *rail, unsigned count);
 int queue_connect(struct rdma_rail *rail, const struct rdma_end *peer);
 /* Destroys the queue pair: it reaches nothing any more, and nothing reaches it. */
 void queue_break(struct rdma_rail *rail);
@@ -246,6 +277,8 @@ int card_export(struct rdma_card *card, const struct memory *memory, unsigned ri
 void card_unexport(struct rdma_card *card, struct ibv_mr *mr);
 /* The caller's memory, to be registered together with its neighbours. */
 void cards_learn(struct rdma_node *node, const struct memory *memory);
+/* For this node's NIC alone, until card_unexport. */
+int card_pin(struct rdma_card *card, const struct memory *memory, struct ibv_mr **mr);
 /* The memory dies. */
 void cards_forget(struct rdma_node *node, const struct memory *memory);
 /* Of all the caches. */
@@ -263,13 +296,36 @@ void events_unwatch(struct rdma_node *node);
 /* channel.c; with the loop's lock */
 int rdma_channel_start(struct rdma_endpoint *endpoint, int descriptor);
 void rdma_channel_stop(struct rdma_endpoint *endpoint, int code);
+/* Tells the peer why there are no rails here, and closes the descriptor. */
+void rdma_refuse(struct rdma_endpoint *endpoint, int descriptor);
 void rdma_say(struct rdma_endpoint *endpoint, const struct rdma_record *record);
+/* What came, over a rail or on the channel: 0, HAUL_EPROTO, or what this side lacks. */
+int rdma_on_record(struct rdma_endpoint *endpoint, const uint8_t bytes[RDMA_RECORD],
+                   bool over_rail);
+/* That was not 0. */
+void rdma_channel_fail(struct rdma_endpoint *endpoint, int code);
 /* Tells the peer of withdrawn regions that nothing here touches any more, and of those that nobody
  * here uses any more. */
 void rdma_tend_bindings(struct rdma_endpoint *endpoint);
 /* Without the lock; blocks until `until`. */
 int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
                 struct rdma_binding *binding);
+
+/* mail.c */
+/* How many buffers the endpoint's first rail has, or another. */
+void mail_measure(struct rdma_mail *mail, bool first);
+/* Posts the receives: 0 or a code with the detail. */
+int mail_open(struct rdma_rail *rail);
+/* Once the queue pair has ended. */
+void mail_close(struct rdma_rail *rail);
+/* With the loop's lock, and not the endpoint's. */
+void mail_send(struct rdma_rail *rail, const struct rdma_record *record);
+/* With the endpoint's lock: a send or a receive was completed. */
+void mail_take(struct rdma_rail *rail, const struct ibv_wc *completion);
+/* With the endpoint's lock: the buffer may be filled again. */
+void mail_receive(struct rdma_rail *rail, uint32_t buffer);
+/* With the loop's lock: handles what was received; true when there was anything. */
+bool mail_hear(struct rdma_endpoint *endpoint);
 
 /* attach.c; with the loop's lock */
 int rdma_on_attach(struct rdma_endpoint *endpoint, const struct rdma_record *record);

@@ -138,10 +138,9 @@ static int begin_drain(struct rdma_job *job) {
 
 /* ---- Questions to the owner ---- */
 
-/* Records without an answer: they fit every socket's buffer, however long the owner takes. A work
- * has at most WORK_PIECES_MAX / RDMA_SPANS. */
-#define ASKED_MAX 64u
-#define LATER     2 /* what `begin` says when there are too many */
+#define LATER 2 /* what `begin` says when too many have no answer */
+
+_Static_assert(WORK_PIECES_MAX / RDMA_SPANS <= RDMA_ASKED, "a work's questions must fit");
 
 static void say_question(struct rdma_endpoint *endpoint, const struct rdma_record *question) {
   endpoint->asked++;
@@ -184,7 +183,7 @@ static int ask(struct rdma_job *job, unsigned type) {
   uint64_t at = job->slot < 0 ? 0 : (uint64_t)job->slot * WORK_BYTES_MAX;
   uint32_t count = job->work->count;
   uint32_t questions = type == RDMA_FENCE ? 1 : (count + RDMA_SPANS - 1) / RDMA_SPANS;
-  if (endpoint->asked + questions > ASKED_MAX)
+  if (endpoint->asked + questions > RDMA_ASKED)
     return LATER;
   job->serial = ++endpoint->next_request;
   job->answer = 0;
