@@ -24,10 +24,21 @@ lay() {
   ip neigh replace "fd77::$2" lladdr "$address" dev $device
 }
 
+# own_addresses DEVICE…: takes packets from addresses of this namespace.
+own_addresses() {
+  local device
+  for device in "$@"; do
+    echo 1 >"/proc/sys/net/ipv4/conf/$device/accept_local"
+    echo 0 >"/proc/sys/net/ipv4/conf/$device/rp_filter"
+    echo 1 >"/proc/sys/net/ipv4/conf/$device/arp_ignore"
+    echo 1 >"/proc/sys/net/ipv6/conf/$device/keep_addr_on_down"
+  done
+}
+
 # Both ends of the wire of Soft-RoCE are in one namespace, where packets to one's own addresses take
 # no wire, unless rules before the usual first one send them there.
 use_wire() {
-  local version device
+  local version
   for version in -4 -6; do
     ip $version rule add pref 100 lookup local
     ip $version rule del pref 0
@@ -36,12 +47,7 @@ use_wire() {
   ip rule add pref 12 iif lo to 10.77.0.1 lookup 12
   ip -6 rule add pref 11 iif lo to fd77::2 lookup 11
   ip -6 rule add pref 12 iif lo to fd77::1 lookup 12
-  for device in all eth0 eth1; do
-    echo 1 >/proc/sys/net/ipv4/conf/$device/accept_local
-    echo 0 >/proc/sys/net/ipv4/conf/$device/rp_filter
-    echo 1 >/proc/sys/net/ipv4/conf/$device/arp_ignore
-    echo 1 >/proc/sys/net/ipv6/conf/$device/keep_addr_on_down
-  done
+  own_addresses all eth0 eth1
   lay 1 2
   lay 2 1
 }

@@ -93,8 +93,7 @@ static void describe(struct rdma_rail *rail) {
 /* How deep its queues are, within what the device has. */
 static int measure(struct rdma_rail *rail) {
   const struct nic_limits *limits = &rail->card->nic->limits;
-  struct rdma_mail *mail = &rail->mail;
-  mail_measure(mail, rail == rail->endpoint->rails);
+  const struct rdma_mail *mail = &rail->mail;
   int receives = (int)mail->receives, sends = (int)mail->sends;
   int most = limits->cqe - receives < limits->qp_wr ? limits->cqe - receives : limits->qp_wr;
   if (receives > limits->qp_wr || most < sends + (int)WORK_PIECES_MAX)
@@ -120,8 +119,6 @@ int queue_open(struct rdma_rail *rail) {
   if (system)
     return failed(rail, "queue pair", system);
   code = to_init(rail);
-  if (code == 0)
-    code = mail_open(rail);
   if (code == 0)
     describe(rail);
   return code;

@@ -257,6 +257,7 @@ static inline struct rdma_node *rdma_node_of(const struct link *link) {
 }
 
 /* queue.c: 0 or a code with the detail. */
+/* Once it is known what the rail's mail needs. */
 int queue_open(struct rdma_rail *rail);
 int queue_connect(struct rdma_rail *rail, const struct rdma_end *peer);
 /* Destroys the queue pair: it reaches nothing any more, and nothing reaches it. */
@@ -314,7 +315,7 @@ int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, ha
 /* mail.c */
 /* How many buffers the endpoint's first rail has, or another. */
 void mail_measure(struct rdma_mail *mail, bool first);
-/* Posts the receives: 0 or a code with the detail. */
+/* Posts the receives, to the open queue: 0 or a code with the detail. */
 int mail_open(struct rdma_rail *rail);
 /* Once the queue pair has ended. */
 void mail_close(struct rdma_rail *rail);
