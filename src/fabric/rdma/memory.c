@@ -121,6 +121,18 @@ static int open_card(struct rdma_node *node, const struct nic_rail *rail) {
   return code;
 }
 
+/* A kernel whose driver cannot take a NIC from who has it open waits for them all when it is to be
+ * removed: this node keeps open what it uses. */
+static void close_others(struct rdma_node *node) {
+  for (size_t i = 0; i < node->nics->count; i++) {
+    bool used = false;
+    for (unsigned j = 0; j < node->count; j++)
+      used |= node->cards[j].nic == &node->nics->list[i];
+    if (!used)
+      nic_close(&node->nics->list[i]);
+  }
+}
+
 static int open_cards(struct rdma_node *node) {
   struct nic_rail rails[RDMA_RAILS_MAX];
   size_t count = RDMA_RAILS_MAX;
@@ -134,6 +146,8 @@ static int open_cards(struct rdma_node *node) {
     code = open_card(node, &rails[i]);
   if (code)
     cards_close(node);
+  else
+    close_others(node);
   return code;
 }
 

@@ -126,11 +126,12 @@ no_limits:
   nic->context = NULL;
 }
 
-static void close_nic(struct nic *nic) {
+void nic_close(struct nic *nic) {
   if (!nic->context)
     return;
   nic->verbs->dealloc_pd(nic->pd);
   nic->verbs->close_device(nic->context);
+  nic->context = NULL;
 }
 
 /* ---- The set ---- */
@@ -175,7 +176,7 @@ void nics_put(struct nics *nics) {
   if (!nics || atomic_fetch_sub(&nics->refs, 1) > 1)
     return;
   for (size_t i = 0; i < nics->count; i++)
-    close_nic(&nics->list[i]);
+    nic_close(&nics->list[i]);
   alloc_free(nics);
 }
 

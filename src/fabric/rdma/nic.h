@@ -61,6 +61,8 @@ int nics_open(struct nics **nics);
 struct nics *nics_retain(struct nics *nics);
 /* The last one closes; nothing of the NICs is in use any more. */
 void nics_put(struct nics *nics);
+/* Of no use to this node any more; what is known of it stays. */
+void nic_close(struct nic *nic);
 /* In a forked child: closes the descriptors and touches nothing else. */
 void nics_forked(struct nics *nics);
 

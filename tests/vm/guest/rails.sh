@@ -1,0 +1,92 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# Two NICs a host: transfers are spread over both, and the end of one is the end of the path.
+# shellcheck source=tests/vm/lib.sh
+. /haul/lib.sh
+
+length=$((32 << 20))
+random_file "$work/file" $length
+
+# Each host's second device has an address of its own there, as the first one has.
+second_wire() {
+  ip link add eth2 type veth peer name eth3
+  plug eth2 3
+  plug eth3 4
+  ip rule add pref 13 iif lo to 10.77.0.4 lookup 13
+  ip rule add pref 14 iif lo to 10.77.0.3 lookup 14
+  ip -6 rule add pref 13 iif lo to fd77::4 lookup 13
+  ip -6 rule add pref 14 iif lo to fd77::3 lookup 14
+  lay 3 4
+  lay 4 3
+  own_addresses eth2 eth3
+  on a ip address add 10.77.0.3/24 dev eth0
+  on b ip address add 10.77.0.4/24 dev eth1
+  rdma link add rxe2 type rxe netdev eth2
+  rdma link add rxe3 type rxe netdev eth3
+}
+
+no_second_wire() {
+  rdma link delete rxe2
+  rdma link delete rxe3
+  ip link delete eth2
+  on a ip address delete 10.77.0.3/24 dev eth0
+  on b ip address delete 10.77.0.4/24 dev eth1
+  ip rule delete pref 13
+  ip rule delete pref 14
+  ip -6 rule delete pref 13
+  ip -6 rule delete pref 14
+}
+
+sent() { cat "/sys/class/net/$1/statistics/tx_bytes"; }
+# carried DEVICE BEFORE: at least a quarter of the file went out there since.
+carried() { (($(sent "$1") - $2 >= length / 4)); }
+
+section "one NIC and one"
+serve_on b --region memory=host:32M
+expect 0 "explain" on a "$HAUL" explain host $v4_b/memory --size 1M
+says "^rdma  *chosen .*rxe0, 1 rail"
+stop $server
+
+section "two and two"
+second_wire
+serve_on b --region memory=host:32M
+expect 0 "explain" on a "$HAUL" explain host $v4_b/memory --size 1M
+says "^rdma  *chosen .*, 2 rails"
+first=$(sent eth0) other=$(sent eth2)
+expect 0 "put" on a "$HAUL" put "$work/file" $v4_b/memory --checksum
+says "path rdma, .*, 2 rails"
+holds "over the one" carried eth0 "$first"
+holds "and the other" carried eth2 "$other"
+first=$(sent eth1) other=$(sent eth3)
+expect 0 "get" on a "$HAUL" get $v4_b/memory "$work/copy" --length $length
+says "path rdma, .*, 2 rails"
+holds "over the one" carried eth1 "$first"
+holds "and the other" carried eth3 "$other"
+holds "the bytes are the same" cmp "$work/file" "$work/copy"
+
+section "one of them loses its wire"
+before=$(on_wire)
+on a timeout 100 "$HAUL" put "$work/file" $v4_b/memory --timeout 60 >"$work/out" 2>"$work/err" &
+putter=$!
+await 30 moved $((length / 16)) || failed "it does not begin"
+tc qdisc replace dev eth2 root netem loss 100%
+wait $putter
+status=$?
+holds "the put goes on, and ends" test $status = 0
+says "the path changed under way: .* rdma, .* tcp"
+tc qdisc delete dev eth2 root
+expect 0 "it is compared over tcp" on a "$HAUL" get $v4_b/memory "$work/copy" --length $length --only tcp
+holds "the bytes are the same" cmp "$work/file" "$work/copy"
+stop $server
+
+section "two and one"
+rdma link delete rxe3
+serve_on b --region memory=host:32M
+expect 0 "put" on a "$HAUL" put "$work/file" $v4_b/memory --checksum
+says "path rdma, .*, 1 rail,"
+stop $server
+rdma link add rxe3 type rxe netdev eth3
+no_second_wire
+
+finish
