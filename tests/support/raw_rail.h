@@ -22,7 +22,7 @@ struct raw_rail {
   enum ibv_wc_status failure;   /* the first that was no success */
   unsigned count;               /* records that came and were not asked for yet, below */
   struct rdma_record heard[64]; /* in their order */
-  uint8_t bytes[(RAIL_DEPTH + 1) * RDMA_RECORD]; /* of receives, and of one send */
+  uint8_t bytes[(RAIL_DEPTH + 2) * RDMA_RECORD]; /* of receives, and of one send, too long or not */
 };
 
 /* With so many receives, which are posted again as they are taken. */
