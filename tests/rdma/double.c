@@ -264,6 +264,18 @@ static void atomics_change_and_tell_what_was_there(void **state) {
   assert_int_equal(word, 14);
 }
 
+/* A driver refuses these in the call. */
+static void atomics_are_of_8_bytes(void **state) {
+  (void)state;
+  open_ends(ALL, 2 * DEPTH);
+  assert_int_equal(POST(.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .length = 4), EINVAL);
+  assert_int_equal(POST(.opcode = IBV_WR_ATOMIC_CMP_AND_SWP, .length = 16), EINVAL);
+  assert_int_equal(
+      POST(.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .length = 8, .flags = IBV_SEND_INLINE), EINVAL);
+  nic_fault("noatomics");
+  assert_int_equal(POST(.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .length = 8), EINVAL);
+}
+
 /* ---- Queues ---- */
 
 static void a_full_queue_refuses_until_a_completion_is_fetched(void **state) {
@@ -361,6 +373,22 @@ static void rights_that_were_not_given_are_missing(void **state) {
   assert_refused(IBV_WC_REM_ACCESS_ERR);
 }
 
+#define ADD .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .flags = IBV_SEND_SIGNALED, .length = 8
+
+static void an_atomic_askew_is_refused(void **state) {
+  (void)state;
+  open_ends(ALL, 2 * DEPTH);
+  assert_int_equal(POST(ADD, .id = 1, .remote = 4), 0);
+  assert_refused(IBV_WC_REM_INV_REQ_ERR);
+}
+
+static void an_atomic_needs_its_own_right(void **state) {
+  (void)state;
+  open_ends(ALL & ~(unsigned)IBV_ACCESS_REMOTE_ATOMIC, 2 * DEPTH);
+  assert_int_equal(POST(ADD, .id = 1), 0);
+  assert_refused(IBV_WC_REM_ACCESS_ERR);
+}
+
 static void what_was_deregistered_is_out_of_reach(void **state) {
   (void)state;
   open_ends(ALL, 2 * DEPTH);
@@ -414,12 +442,15 @@ int main(void) {
       TEST(inline_bytes_are_taken_in_the_call),
       TEST(messages_take_receives_in_turn),
       TEST(atomics_change_and_tell_what_was_there),
+      TEST(atomics_are_of_8_bytes),
       TEST(a_full_queue_refuses_until_a_completion_is_fetched),
       TEST(an_armed_queue_gives_one_event),
       TEST(an_overrun_is_an_event_and_no_completion),
       TEST(a_wrong_key_is_refused),
       TEST(bytes_outside_are_refused),
       TEST(rights_that_were_not_given_are_missing),
+      TEST(an_atomic_askew_is_refused),
+      TEST(an_atomic_needs_its_own_right),
       TEST(what_was_deregistered_is_out_of_reach),
       TEST(local_bytes_outside_are_refused),
       TEST(a_message_without_a_receive_is_not_ready),

@@ -18,6 +18,9 @@
  *   slow:US    each 256 KiB of a request take that many microseconds more
  *   late:US    a completion comes that much later than its bytes
  *   nogid      the port has no GID
+ *   noatomics  the device has no atomics (IBV_ATOMIC_NONE)
+ *   global     it says that its atomics are so towards processors too (IBV_ATOMIC_GLOB); else they
+ *              are among themselves (IBV_ATOMIC_HCA), which is the truth
  *
  * 0, or EINVAL: nothing was changed. */
 int ibverbs_double_fault(const char *words);

@@ -20,6 +20,7 @@
 struct fabric {
   struct fabric_qp qps[FABRIC_QPS];
   struct fabric_mr mrs[FABRIC_MRS];
+  pthread_mutex_t atomics;
 };
 
 static struct fabric *fabric;
@@ -36,6 +37,7 @@ static void begin_locks(struct fabric *made) {
     pthread_mutex_init(&made->qps[i].lock, &attributes);
   for (unsigned i = 0; i < FABRIC_MRS; i++)
     pthread_mutex_init(&made->mrs[i].lock, &attributes);
+  pthread_mutex_init(&made->atomics, &attributes);
   pthread_mutexattr_destroy(&attributes);
 }
 
@@ -81,6 +83,10 @@ void fabric_lock(pthread_mutex_t *lock) {
     system = pthread_mutex_consistent(lock);
   if (system)
     double_broken(__func__, "a process that is stopped for so long holds no lock of the fabric");
+}
+
+pthread_mutex_t *fabric_atomics(void) {
+  return &fabric->atomics;
 }
 
 void fabric_unlock(pthread_mutex_t *lock) {

@@ -318,7 +318,14 @@ static enum ibv_wc_status exchange(const struct request *request, const struct s
   return cross(there->pid, true, (uintptr_t)&changed, place, 8);
 }
 
-/* Atomic towards all others that go through the same registration: its lock is held. */
+static enum ibv_wc_status exchange_alone(const struct request *request, const struct side *there,
+                                         const struct fabric_mr *mr, void *result) {
+  fabric_lock(fabric_atomics());
+  enum ibv_wc_status status = exchange(request, there, mr, result);
+  fabric_unlock(fabric_atomics());
+  return status;
+}
+
 static enum ibv_wc_status change(struct sender *sender, struct request *request) {
   struct fabric_qp *to = meet(sender);
   if (!to)
@@ -332,12 +339,17 @@ static enum ibv_wc_status change(struct sender *sender, struct request *request)
                        .count = 1};
   struct fabric_mr *own = request->count ? mr_of(&here) : NULL, *other = mr_of(&there);
   enum ibv_wc_status status = IBV_WC_LOC_PROT_ERR;
+  if (sender->qp->attributes.max_rd_atomic == 0) {
+    fabric_unlock(&to->lock);
+    return IBV_WC_LOC_QP_OP_ERR;
+  }
   lock_both(own, other);
   uint64_t result = own ? locate(&here, own, 8) : 0;
-  if (result && (request->remote % 8 || !(to->access & IBV_ACCESS_REMOTE_ATOMIC)))
+  bool allowed = to->access & IBV_ACCESS_REMOTE_ATOMIC && to->reads_served > 0;
+  if (result && (request->remote % 8 || !allowed))
     status = IBV_WC_REM_INV_REQ_ERR;
   else if (result)
-    status = exchange(request, &there, other, (void *)(uintptr_t)result);
+    status = exchange_alone(request, &there, other, (void *)(uintptr_t)result);
   unlock_both(own, other);
   judge(to, status);
   fabric_unlock(&to->lock);

@@ -13,8 +13,9 @@
  * A real NIC goes on while its process is stopped: so does this one as the target of writes, reads
  * and atomics; receives of a stopped process complete when it goes on.
  *
- * Locks, in this order: a queue pair's in the file, registrations' in the file by their index, a
- * completion queue's or channel's. Those in the file are robust: a process may be killed with them.
+ * Locks, in this order: a queue pair's in the file, registrations' in the file by their index, the
+ * atomics', a completion queue's or channel's. Those in the file are robust: a process may be
+ * killed with them.
  */
 #ifndef HAUL_TESTS_IBVERBS_MOVING_H
 #define HAUL_TESTS_IBVERBS_MOVING_H
@@ -78,6 +79,9 @@ struct fabric_qp *fabric_take_qp(void); /* locked; NULL: all are taken */
 struct fabric_mr *fabric_take_mr(void); /* the same */
 struct fabric_qp *fabric_qp_of(uint32_t number);
 struct fabric_mr *fabric_mr_of(uint32_t key);
+/* Of whoever does an atomic on this host: they are atomic among themselves, and towards nobody
+ * else, whatever atomic_cap says: no processor's atomics reach another process's memory. */
+pthread_mutex_t *fabric_atomics(void);
 /* Ends the process when somebody who lives holds it for longer than anything takes. */
 void fabric_lock(pthread_mutex_t *lock);
 void fabric_unlock(pthread_mutex_t *lock);

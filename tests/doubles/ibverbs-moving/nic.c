@@ -46,10 +46,25 @@ static const struct double_device device = {
 
 /* ---- Faults ---- */
 
-enum fault { RETRY, RNR, ACCESS, REMOVE, VANISH, OVERRUN, MEMLOCK, SLOW, LATE, NOGID, FAULTS };
+enum fault {
+  RETRY,
+  RNR,
+  ACCESS,
+  REMOVE,
+  VANISH,
+  OVERRUN,
+  MEMLOCK,
+  SLOW,
+  LATE,
+  NOGID,
+  NOATOMICS,
+  GLOBAL,
+  FAULTS
+};
 
-static const char *const names[FAULTS] = {"retry",   "rnr",     "access", "remove", "vanish",
-                                          "overrun", "memlock", "slow",   "late",   "nogid"};
+static const char *const names[FAULTS] = {"retry",  "rnr",     "access",    "remove",
+                                          "vanish", "overrun", "memlock",   "slow",
+                                          "late",   "nogid",   "noatomics", "global"};
 static _Atomic int64_t left[FAULTS]; /* counts down to the one that is meant; 0: none is */
 
 static bool comes_due(enum fault fault) {
@@ -125,6 +140,9 @@ int ibverbs_double_fault(const char *words) {
   for (unsigned i = 0; i < FAULTS; i++)
     atomic_store(&left[i], wanted[i]);
   struct double_port *port = &ibverbs_double.devices[0].port[0];
+  ibverbs_double.devices[0].limits.atomic_cap = wanted[NOATOMICS] ? IBV_ATOMIC_NONE
+                                                : wanted[GLOBAL]  ? IBV_ATOMIC_GLOB
+                                                                  : IBV_ATOMIC_HCA;
   if (!*words) {
     atomic_store(&gone, PRESENT);
     *port = device.port[0];

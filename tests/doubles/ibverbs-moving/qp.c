@@ -188,9 +188,14 @@ static void stop_thread(struct sender *sender) {
 
 /* ---- Posting ---- */
 
-static bool is_inline_allowed(enum ibv_wr_opcode opcode) {
-  return opcode != IBV_WR_RDMA_READ && opcode != IBV_WR_ATOMIC_CMP_AND_SWP &&
-         opcode != IBV_WR_ATOMIC_FETCH_AND_ADD;
+static bool is_atomic(enum ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+static bool has_atomics(const struct qp *qp) {
+  struct ibv_device_attr attributes;
+  return ibv_query_device(qp->seen.context, &attributes) == 0 &&
+         attributes.atomic_cap != IBV_ATOMIC_NONE;
 }
 
 static bool is_wr(const struct qp *qp, const struct ibv_send_wr *wr, uint64_t length) {
@@ -198,8 +203,11 @@ static bool is_wr(const struct qp *qp, const struct ibv_send_wr *wr, uint64_t le
   if (wr->opcode > IBV_WR_ATOMIC_FETCH_AND_ADD || wr->num_sge < 0 ||
       wr->num_sge > (int)cap->max_send_sge || length > 1u << 31)
     return false;
+  bool atomic = is_atomic(wr->opcode);
+  if (atomic && (length != 8 || !has_atomics(qp)))
+    return false;
   return !(wr->send_flags & IBV_SEND_INLINE) ||
-         (length <= cap->max_inline_data && is_inline_allowed(wr->opcode));
+         (length <= cap->max_inline_data && wr->opcode != IBV_WR_RDMA_READ && !atomic);
 }
 
 static void fill_bytes(struct request *request, const struct ibv_send_wr *wr) {
@@ -216,7 +224,7 @@ static void fill_bytes(struct request *request, const struct ibv_send_wr *wr) {
 
 static void fill(struct request *request, const struct qp *qp, const struct ibv_send_wr *wr,
                  uint32_t length) {
-  bool atomic = wr->opcode >= IBV_WR_ATOMIC_CMP_AND_SWP;
+  bool atomic = is_atomic(wr->opcode);
   request->id = wr->wr_id;
   request->opcode = wr->opcode;
   request->signaled = qp->first.sq_sig_all || (wr->send_flags & IBV_SEND_SIGNALED);
