@@ -383,7 +383,12 @@ HAUL_API void haul_remote_release(haul_remote *remote);
 
 /* ---- Transfers ---------------------------------------------------------------------------- */
 
-enum haul_operation { HAUL_OP_WRITE = 1, HAUL_OP_READ = 2 };
+enum haul_operation {
+  HAUL_OP_WRITE = 1,
+  HAUL_OP_READ = 2,
+  HAUL_OP_FETCH_ADD = 3,
+  HAUL_OP_COMPARE_SWAP = 4
+};
 
 /* `length` bytes between offset `local` of the region and offset `remote` of the remote. Pieces of
  * one transfer must not overlap at the destination. */
@@ -422,6 +427,37 @@ HAUL_API int haul_write(haul_remote *to, haul_region *from, const struct haul_pi
 HAUL_API int haul_read(haul_region *to, haul_remote *from, const struct haul_piece *pieces,
                        size_t count, const struct haul_transfer_options *options,
                        haul_transfer **transfer);
+
+/* Starts one atomic operation on the 8 bytes at `offset` of the remote, a number in the processors'
+ * byte order: haul_fetch_add adds `value` to it, modulo 2^64; haul_compare_swap puts `desired` in
+ * its place if it is `expected`. What it was before lands in the 8 bytes at `result_offset` of
+ * `result`, which tells whether a swap took place. Both offsets are multiples of 8, and so is the
+ * address at which the remote's owner has the number.
+ *
+ * It is atomic with respect to every other one on these bytes, from whatever peer and over whatever
+ * path, and to C11 atomics of 8 bytes on the processors of the owner's host. The one exception is
+ * asked for: many NICs are atomic among their own operations alone, and such a one is used only
+ * with `only` = "rdma". Then all who change these bytes must go over it. A haul_write or haul_read
+ * is not atomic with anything.
+ *
+ * `options`, `transfer`, deadline, cancel and report are as for haul_read, with one piece of 8
+ * bytes. HAUL_CHECKSUM is refused, as there is nothing to compare; HAUL_REQUIRE_ZERO_COPY leaves
+ * `map` and `rdma`. It needs a remote with HAUL_READ and HAUL_WRITE, and memory there that the
+ * owner's processors reach.
+ *
+ * It takes place at most once: what was handed to a path is not sent again on another one. When it
+ * ends with HAUL_EPATH (the path broke), HAUL_EPEER, HAUL_ETIMEDOUT, HAUL_ECANCELED, HAUL_ECLOSED
+ * or HAUL_ESTALE it may or may not have taken place, and `result` is undefined.
+ * HAUL_EINVAL (an offset or an address that is no multiple of 8, HAUL_CHECKSUM), HAUL_ERANGE,
+ * HAUL_EACCESS, HAUL_ENOPATH (no path can do it, or none satisfies the options: the hint says
+ * why). */
+HAUL_API int haul_fetch_add(haul_region *result, uint64_t result_offset, haul_remote *remote,
+                            uint64_t offset, uint64_t value,
+                            const struct haul_transfer_options *options, haul_transfer **transfer);
+HAUL_API int haul_compare_swap(haul_region *result, uint64_t result_offset, haul_remote *remote,
+                               uint64_t offset, uint64_t expected, uint64_t desired,
+                               const struct haul_transfer_options *options,
+                               haul_transfer **transfer);
 
 /* 1 while it is on its way, 0 when it is complete, else the error it ended with. */
 HAUL_API int haul_transfer_test(haul_transfer *transfer);
@@ -485,7 +521,8 @@ HAUL_API int haul_report_format(const struct haul_report *report, char *text, si
 
 /* The paths that a transfer of `length` bytes in one piece would have, without moving a byte: the
  * chosen one first, then by cost, then the closed ones. Costs are for memory that was touched
- * before. Fills up to *count and sets *count. HAUL_EACCESS where the rights do not allow it. */
+ * before. Fills up to *count and sets *count. HAUL_EACCESS where the rights do not allow it,
+ * HAUL_EINVAL for an atomic operation of another length than 8. */
 HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_operation operation,
                           uint64_t length, const struct haul_transfer_options *options,
                           struct haul_path *paths, size_t *count);
@@ -510,11 +547,11 @@ struct haul_message {
   void *internal;
 };
 
-/* Sends a message. It arrives after every write to this peer that was started before this call has
- * ended, and after earlier messages. It is sent also when such a write failed: who needs to know
- * waits for the write first. Returns when the bytes have been taken over; waits for those writes,
- * and for room at the receiver. HAUL_ETIMEDOUT (nothing was sent), HAUL_ELIMIT (too long),
- * HAUL_EPEER.
+/* Sends a message. It arrives after every write to this peer, and every atomic operation, that was
+ * started before this call has ended, and after earlier messages. It is sent also when such a write
+ * failed: who needs to know waits for the write first. Returns when the bytes have been taken over;
+ * waits for those writes, and for room at the receiver. HAUL_ETIMEDOUT (nothing was sent),
+ * HAUL_ELIMIT (too long), HAUL_EPEER.
  */
 HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes, size_t length,
                                haul_deadline until);

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/sys.h"
 #include "core/wire.h"
+#include "fabric/operation.h"
 #include "memory/shm.h"
 
 struct export {
@@ -250,11 +251,11 @@ int exports_find(struct exports *exports, uint64_t handle, struct export_view *v
 
 int export_check(const struct export_view *view, enum haul_operation operation, uint64_t offset,
                  uint64_t length) {
-  unsigned needed = operation == HAUL_OP_WRITE ? HAUL_WRITE : HAUL_READ;
+  unsigned needed = operation_rights(operation);
   uint64_t end;
   if (!memory_alive(&view->region->memory)) /* an import whose owner released it */
     return HAUL_ESTALE;
-  if (!(view->rights & needed))
+  if ((view->rights & needed) != needed)
     return HAUL_EACCESS;
   if (__builtin_add_overflow(offset, length, &end) || end > view->region->memory.length)
     return HAUL_ERANGE;

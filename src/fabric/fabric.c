@@ -97,6 +97,7 @@ void link_connect(struct link *link, haul_deadline until) {
 static void keep_counters(struct endpoint_counters *left, struct endpoint_counters *counters) {
   MOVE(left, counters, writes);
   MOVE(left, counters, reads);
+  MOVE(left, counters, atomics);
   MOVE(left, counters, bytes_out);
   MOVE(left, counters, bytes_in);
   MOVE(left, counters, errors);

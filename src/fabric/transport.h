@@ -15,6 +15,7 @@
 
 #include "core/list.h"
 #include "core/loop.h"
+#include "fabric/operation.h"
 #include "memory/region.h"
 
 #define TRANSPORTS_MAX 4
@@ -27,7 +28,7 @@ struct transport;
 
 /* Bytes and counts of one endpoint. */
 struct endpoint_counters {
-  _Atomic uint64_t writes, reads, bytes_out, bytes_in, errors,
+  _Atomic uint64_t writes, reads, atomics, bytes_out, bytes_in, errors,
       served; /* served: the peer's works */
 };
 
@@ -56,7 +57,7 @@ struct link {
   _Atomic int ended; /* 0 while the peer is there, else why not: HAUL_EPEER, HAUL_ECLOSED, … */
   char ended_reason[192]; /* set before `ended` */
   _Atomic int failing;    /* `fail` was called with this code, or is about to be: it will end */
-  struct list writes; /* transfer.c: asynchronous writes under way, in the order of their start */
+  struct list writes;    /* transfer.c: asynchronous writes and atomics under way, by their start */
   uint64_t write_number; /* transfer.c: of the latest one */
   struct endpoint *endpoints[TRANSPORTS_MAX];
 
@@ -101,6 +102,8 @@ struct work {
   const struct haul_piece *pieces; /* checked against both lengths, and kept until done */
   uint32_t count;
   enum haul_operation operation;
+  struct operands operands; /* of an atomic: one piece of 8 bytes, at multiples of 8 */
+  bool begun; /* an atomic: the path was handed it, and it may take place whatever breaks now */
   bool checksum;
   uint64_t bytes;
   uint64_t whole; /* bytes of the transfer that it is a slice of */
@@ -137,6 +140,7 @@ static inline void order_copy(void) {
 /* Why a path is closed for a pair of memories, or what it would cost. */
 struct estimate {
   bool open;
+  bool only_asked; /* open, to those who ask for this path alone; closed for `reason` to others */
   bool zero_copy;
   struct direct direct; /* optional */
   double latency_ns, ns_per_byte;
@@ -216,8 +220,12 @@ struct transport {
   int (*now)(struct endpoint *endpoint, const struct remote_key *key, void *binding,
              struct haul_region *region, const struct haul_piece *pieces, size_t count,
              uint64_t bytes, enum haul_operation operation);
+  /* Does an atomic work on the spot, which is not the transport's after it: 0 or a code when done,
+   * 1 when it would rather be posted. No slot: always 1. */
+  int (*atomic)(struct endpoint *endpoint, const struct work *work);
   /* Takes a work; from any thread. Always ends in exactly one `done`, possibly before it returns.
-   * HAUL_EPATH: what it was on broke, and it is to be posted again. HAUL_ENOPATH: this path cannot
+   * HAUL_EPATH: what it was on broke, and it is to be posted again, unless it is an atomic and has
+   * begun. HAUL_ENOPATH: this path cannot
    * take it, for the reason in the detail, nor any other of the transfer's. */
   void (*post)(struct endpoint *endpoint, struct work *work);
   /* Ends a posted work early with `code`, if it has not ended; with the lock. When it returns,
@@ -263,7 +271,10 @@ static inline void endpoint_count(struct endpoint *endpoint, enum haul_operation
                                   uint64_t bytes) {
   struct endpoint_counters *counters = &endpoint->counters;
   bool write = operation == HAUL_OP_WRITE;
-  atomic_fetch_add_explicit(write ? &counters->writes : &counters->reads, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(write                            ? &counters->writes
+                            : operation_is_atomic(operation) ? &counters->atomics
+                                                             : &counters->reads,
+                            1, memory_order_relaxed);
   atomic_fetch_add_explicit(write ? &counters->bytes_out : &counters->bytes_in, bytes,
                             memory_order_relaxed);
 }

@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PROTOCOL_LOWEST  1
-#define PROTOCOL_HIGHEST 1
+#define PROTOCOL_LOWEST  2
+#define PROTOCOL_HIGHEST 2
 #define HANDSHAKE_HEAD   16u
 #define HANDSHAKE_MAX    512u
 

@@ -83,12 +83,13 @@ HAUL_API int haul_check_list(haul_node *node, struct haul_check *checks, size_t 
 typedef void each_fn(void *user, const char *name, uint64_t value);
 
 struct totals {
-  uint64_t writes, reads, bytes_out, bytes_in, errors, served;
+  uint64_t writes, reads, atomics, bytes_out, bytes_in, errors, served;
 };
 
 static void add(struct totals *totals, const struct endpoint_counters *counters) {
   totals->writes += atomic_load_explicit(&counters->writes, memory_order_relaxed);
   totals->reads += atomic_load_explicit(&counters->reads, memory_order_relaxed);
+  totals->atomics += atomic_load_explicit(&counters->atomics, memory_order_relaxed);
   totals->bytes_out += atomic_load_explicit(&counters->bytes_out, memory_order_relaxed);
   totals->bytes_in += atomic_load_explicit(&counters->bytes_in, memory_order_relaxed);
   totals->errors += atomic_load_explicit(&counters->errors, memory_order_relaxed);
@@ -100,9 +101,10 @@ static void tell(each_fn *each, void *user, const char *prefix, const char *path
   const struct {
     const char *name;
     uint64_t value;
-  } all[] = {{"writes", totals->writes},       {"reads", totals->reads},
-             {"bytes_out", totals->bytes_out}, {"bytes_in", totals->bytes_in},
-             {"errors", totals->errors},       {"served", totals->served}};
+  } all[] = {{"writes", totals->writes},     {"reads", totals->reads},
+             {"atomics", totals->atomics},   {"bytes_out", totals->bytes_out},
+             {"bytes_in", totals->bytes_in}, {"errors", totals->errors},
+             {"served", totals->served}};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
     char name[128];
     snprintf(name, sizeof name, "%s.%s.%s", prefix, path, all[i].name);

@@ -24,11 +24,15 @@ static double cost(const struct estimate *estimate, uint64_t bytes) {
   return estimate->latency_ns + estimate->ns_per_byte * (double)bytes;
 }
 
+static bool is_open(const struct estimate *estimate) {
+  return estimate->open && !estimate->only_asked;
+}
+
 /* The open path that is cheapest for `bytes`, or -1. */
 static int cheapest(const struct route *route, uint64_t bytes) {
   int best = -1;
   for (int i = 0; transport_at((size_t)i); i++)
-    if (route->estimates[i].open &&
+    if (is_open(&route->estimates[i]) &&
         (best < 0 || cost(&route->estimates[i], bytes) < cost(&route->estimates[best], bytes)))
       best = i;
   return best;
@@ -52,7 +56,7 @@ static void make_steps(struct route *route) {
     if (best < 0)
       return;
     for (int i = 0; transport_at((size_t)i); i++) {
-      uint64_t here = i == best || !route->estimates[i].open
+      uint64_t here = i == best || !is_open(&route->estimates[i])
                           ? UINT64_MAX
                           : crossing(&route->estimates[best], &route->estimates[i], from);
       if (here < up_to)
@@ -72,11 +76,17 @@ static void make_route(struct haul_remote *remote, const struct memory *local,
   make_steps(route);
 }
 
+/* Both atomics have the same. */
+static size_t route_key(const struct memory *local, enum haul_operation operation) {
+  bool foreign = local->wrapped || local->imported;
+  size_t kinds = operation == HAUL_OP_WRITE ? 0 : operation == HAUL_OP_READ ? 1 : 2;
+  return (kinds * ROUTE_KINDS + local->place.kind % ROUTE_KINDS) * 4 + (local->view != NULL) * 2u +
+         foreign;
+}
+
 static const struct route *route_of(struct haul_remote *remote, const struct memory *local,
                                     enum haul_operation operation) {
-  bool foreign = local->wrapped || local->imported;
-  size_t key = (size_t)(local->place.kind % ROUTE_KINDS) * 8 + (local->view != NULL) * 4u +
-               foreign * 2u + (operation == HAUL_OP_READ);
+  size_t key = route_key(local, operation);
   struct route *route = atomic_load_explicit(&remote->routes[key], memory_order_acquire);
   if (__builtin_expect(route != NULL, 1))
     return route;
@@ -123,6 +133,8 @@ static const char *refusal(struct haul_remote *remote, size_t i, const struct es
     return wish->reason;
   if (options && options->only && options->only != endpoint->transport->name)
     return "another path was asked for";
+  if (estimate->only_asked && !(options && options->only))
+    return estimate->reason;
   if (options && (options->flags & HAUL_REQUIRE_ZERO_COPY) && !estimate->zero_copy)
     return "it buffers on the way, and zero copy was asked for";
   return "";

@@ -88,12 +88,21 @@ static void add_time(struct text *text, int64_t ns) {
     add(text, "%.2f s", value / 1e9);
 }
 
+static const char *verb(const struct haul_report *report) {
+  static const char *const verbs[] = {[HAUL_OP_WRITE] = "write",
+                                      [HAUL_OP_READ] = "read",
+                                      [HAUL_OP_FETCH_ADD] = "fetch-add",
+                                      [HAUL_OP_COMPARE_SWAP] = "compare-swap"};
+  bool known = report->operation >= HAUL_OP_WRITE && report->operation <= HAUL_OP_COMPARE_SWAP;
+  return verbs[known ? report->operation : HAUL_OP_READ];
+}
+
 static void add_heading(struct text *text, const struct haul_report *report) {
   char from[16], to[16];
   bool write = report->operation == HAUL_OP_WRITE;
   haul_place_format(report->from, from, sizeof from);
   haul_place_format(report->to, to, sizeof to);
-  add(text, "%s ", write ? "write" : "read");
+  add(text, "%s ", verb(report));
   add_bytes(text, report->bytes);
   if (write)
     add(text, " %s -> %s/%s at %s\n", from, report->peer, report->name, to);
@@ -156,9 +165,11 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
   int code = error_enter("haul_explain");
   if (code)
     return code;
-  if (!local || !remote || !count || (*count > 0 && !paths) ||
-      (operation != HAUL_OP_WRITE && operation != HAUL_OP_READ))
+  if (!local || !remote || !count || (*count > 0 && !paths) || operation < HAUL_OP_WRITE ||
+      operation > HAUL_OP_COMPARE_SWAP)
     return error_set(HAUL_EINVAL, 0, NULL, "no region, no remote, no room or no such operation|");
+  if (operation_is_atomic(operation) && length != 8)
+    return error_set(HAUL_EINVAL, 0, remote->name, "an atomic operation is one of 8 bytes|");
   struct haul_transfer_options completed;
   code = transfer_check_rights(remote, local, operation);
   if (code == 0)

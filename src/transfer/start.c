@@ -51,15 +51,20 @@ static inline int check_pieces(const struct haul_remote *remote, const struct ha
 
 int transfer_check_rights(const struct haul_remote *remote, const struct haul_region *region,
                           enum haul_operation operation) {
-  bool write = operation == HAUL_OP_WRITE;
+  unsigned rights = operation_rights(operation);
   if (region->heap != remote->heap)
     return error_set(HAUL_EINVAL, 0, remote->name,
                      "the region belongs to another node|use regions and peers of one node");
-  if (!(remote->key.rights & (write ? HAUL_WRITE : HAUL_READ)))
+  if ((remote->key.rights & rights) != rights)
     return error_set(HAUL_EACCESS, 0, remote->name,
                      "it is published without the right to %s|publish it with HAUL_%s there",
-                     write ? "write" : "read", write ? "WRITE" : "READ");
-  if (!write && !region->memory.writable)
+                     rights == HAUL_WRITE  ? "write"
+                     : rights == HAUL_READ ? "read"
+                                           : "read and write",
+                     rights == HAUL_WRITE  ? "WRITE"
+                     : rights == HAUL_READ ? "READ"
+                                           : "READ | HAUL_WRITE");
+  if (operation != HAUL_OP_WRITE && !region->memory.writable)
     return error_set(HAUL_EACCESS, 0, remote->name, "the local memory may not be written|");
   return 0;
 }
@@ -90,9 +95,9 @@ static __attribute__((cold)) int bad_call(const struct haul_remote *remote,
 static inline bool is_sound(const struct haul_remote *remote, const struct haul_region *region,
                             const struct haul_piece *pieces, size_t count,
                             enum haul_operation operation) {
+  unsigned rights = operation_rights(operation);
   return remote && region && pieces && count - 1 < HAUL_PIECES_MAX &&
-         region->heap == remote->heap &&
-         (remote->key.rights & (operation == HAUL_OP_WRITE ? HAUL_WRITE : HAUL_READ)) &&
+         region->heap == remote->heap && (remote->key.rights & rights) == rights &&
          (operation == HAUL_OP_WRITE || region->memory.writable) &&
          !atomic_load_explicit(&region->released, memory_order_relaxed) &&
          memory_alive(&region->memory) &&
@@ -155,7 +160,7 @@ static void enlist(struct haul_transfer *transfer) {
          list_entry(before, struct haul_transfer, link)->deadline > transfer->deadline)
     before = before->previous;
   list_append(before->next, &transfer->link);
-  if (transfer->operation == HAUL_OP_WRITE) {
+  if (transfer->operation != HAUL_OP_READ) {
     transfer->number = ++link->write_number;
     list_append(&link->writes, &transfer->order);
   }
@@ -185,10 +190,12 @@ static void post_all(struct haul_transfer *transfer) {
   transfer_settle(transfer); /* the call's own */
 }
 
+/* `operands`: of an atomic, else NULL. */
 static int start_posted(struct haul_remote *remote, struct haul_region *region,
                         const struct haul_piece *pieces, size_t count, uint64_t bytes,
-                        enum haul_operation operation, const struct haul_transfer_options *options,
-                        int64_t called, struct haul_transfer **out) {
+                        enum haul_operation operation, const struct operands *operands,
+                        const struct haul_transfer_options *options, int64_t called,
+                        struct haul_transfer **out) {
   struct transfers *owner = remote->transfers;
   struct haul_transfer *transfer =
       new_transfer(remote, region, operation, plan_works(count, bytes), plan_pieces(count, bytes));
@@ -210,6 +217,8 @@ static int start_posted(struct haul_remote *remote, struct haul_region *region,
     work->whole = bytes;
     work->region = region;
     work->operation = operation;
+    if (operands)
+      work->operands = *operands;
     work->checksum = options->flags & HAUL_CHECKSUM;
   }
   region_retain(region);
@@ -247,13 +256,32 @@ static int immediate(struct haul_remote *remote, struct haul_region *region, uin
 
 /* ---- The calls ---- */
 
+/* What was not done on the spot. */
+static int post_and_wait(struct haul_remote *remote, struct haul_region *region,
+                         const struct haul_piece *pieces, size_t count, uint64_t bytes,
+                         enum haul_operation operation, const struct operands *operands,
+                         const struct haul_transfer_options *options, int64_t called,
+                         struct haul_transfer **out) {
+  struct haul_transfer *transfer;
+  int code = start_posted(remote, region, pieces, count, bytes, operation, operands, options,
+                          called, &transfer);
+  if (code)
+    return code;
+  if (out) {
+    *out = transfer;
+    return 0;
+  }
+  code = transfer_await(transfer, HAUL_FOREVER); /* its own deadline bounds it */
+  transfer_put(transfer);
+  return code;
+}
+
 /* The general way. */
 static int start(struct haul_remote *remote, struct haul_region *region,
                  const struct haul_piece *pieces, size_t count,
                  const struct haul_transfer_options *given, enum haul_operation operation,
                  struct haul_transfer **out) {
   struct haul_transfer_options options;
-  struct haul_transfer *transfer;
   size_t path = 0;
   uint64_t bytes = 0;
   int64_t called = clock_now();
@@ -278,16 +306,8 @@ static int start(struct haul_remote *remote, struct haul_region *region,
     if (code <= 0)
       return code;
   }
-  code = start_posted(remote, region, pieces, count, bytes, operation, &options, called, &transfer);
-  if (code)
-    return code;
-  if (out) {
-    *out = transfer;
-    return 0;
-  }
-  code = transfer_await(transfer, HAUL_FOREVER); /* its own deadline bounds it */
-  transfer_put(transfer);
-  return code;
+  return post_and_wait(remote, region, pieces, count, bytes, operation, NULL, &options, called,
+                       out);
 }
 
 /* The hot path, a few instructions up to the store: one small piece, without options and handle,
@@ -371,4 +391,100 @@ HAUL_API int haul_read(haul_region *to, haul_remote *from, const struct haul_pie
                        size_t count, const struct haul_transfer_options *options,
                        haul_transfer **transfer) {
   return run("haul_read", from, to, pieces, count, options, HAUL_OP_READ, transfer);
+}
+
+/* ---- Atomics ---- */
+
+static int check_atomic(const struct haul_remote *remote, const struct haul_region *region,
+                        const struct haul_piece *piece, const struct haul_transfer_options *given,
+                        struct haul_transfer_options *options) {
+  uint64_t bytes;
+  int code = check_pieces(remote, region, piece, 1, &bytes);
+  if (code)
+    return code;
+  if (piece->local % 8 || piece->remote % 8)
+    return error_set(HAUL_EINVAL, 0, remote->name,
+                     "the %s offset %llu of an atomic operation is no multiple of 8|",
+                     piece->local % 8 ? "local" : "remote",
+                     (unsigned long long)(piece->local % 8 ? piece->local : piece->remote));
+  code = transfer_check_options(given, options);
+  if (code == 0 && options->flags & HAUL_CHECKSUM)
+    code = error_set(HAUL_EINVAL, 0, remote->name,
+                     "an atomic operation has no checksum|leave HAUL_CHECKSUM out");
+  return code;
+}
+
+/* On the spot: 0, a code, or 1 when it is to be posted. The handle is made first: what took place
+ * cannot fail any more. */
+static int operate_now(const struct work *work, struct haul_remote *remote, int64_t called,
+                       const struct haul_transfer_options *options, struct haul_transfer **out) {
+  struct endpoint *endpoint = work->endpoint;
+  struct haul_transfer *transfer = NULL;
+  if (!endpoint->transport->atomic)
+    return 1;
+  int code = out ? immediate(remote, work->region, 8, 1, work->operation,
+                             endpoint->transport->index, called, options, &transfer)
+                 : 0;
+  if (code == 0)
+    code = endpoint->transport->atomic(endpoint, work);
+  if (code < 0)
+    error_about(remote->name);
+  if (code && transfer)
+    transfer_put(transfer);
+  else if (transfer)
+    transfer->ended = clock_now();
+  if (code == 0 && out)
+    *out = transfer;
+  return code;
+}
+
+static int run_atomic(const char *call, struct haul_remote *remote, struct haul_region *region,
+                      const struct haul_piece *piece, enum haul_operation operation,
+                      const struct operands *operands, const struct haul_transfer_options *given,
+                      struct haul_transfer **out) {
+  struct haul_transfer_options options;
+  size_t path = 0;
+  int64_t called = clock_now();
+  int code = error_enter(call);
+  if (code)
+    return code;
+  if (!is_sound(remote, region, piece, 1, operation))
+    return bad_call(remote, region, piece, 1, operation);
+  code = check_atomic(remote, region, piece, given, &options);
+  if (code == 0)
+    code = remote_route(remote, &region->memory, operation, 8, &(struct wish){.options = &options},
+                        &path);
+  if (code)
+    return code;
+  const struct work work = {.endpoint = remote->link->endpoints[path],
+                            .key = &remote->key,
+                            .binding = remote->bindings[path],
+                            .region = region,
+                            .pieces = piece,
+                            .count = 1,
+                            .operation = operation,
+                            .operands = *operands,
+                            .bytes = 8,
+                            .whole = 8};
+  code = operate_now(&work, remote, called, &options, out);
+  if (code <= 0)
+    return code;
+  return post_and_wait(remote, region, piece, 1, 8, operation, operands, &options, called, out);
+}
+
+HAUL_API int haul_fetch_add(haul_region *result, uint64_t result_offset, haul_remote *remote,
+                            uint64_t offset, uint64_t value,
+                            const struct haul_transfer_options *options, haul_transfer **transfer) {
+  return run_atomic("haul_fetch_add", remote, result,
+                    &(struct haul_piece){result_offset, offset, 8}, HAUL_OP_FETCH_ADD,
+                    &(struct operands){.value = value}, options, transfer);
+}
+
+HAUL_API int haul_compare_swap(haul_region *result, uint64_t result_offset, haul_remote *remote,
+                               uint64_t offset, uint64_t expected, uint64_t desired,
+                               const struct haul_transfer_options *options,
+                               haul_transfer **transfer) {
+  return run_atomic("haul_compare_swap", remote, result,
+                    &(struct haul_piece){result_offset, offset, 8}, HAUL_OP_COMPARE_SWAP,
+                    &(struct operands){expected, desired}, options, transfer);
 }

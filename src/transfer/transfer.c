@@ -83,9 +83,19 @@ static int node_closed(const struct haul_transfer *transfer) {
   return error_set(HAUL_ECLOSED, 0, transfer->remote->name, "the node was closed|");
 }
 
+/* The thread's error detail says why the path broke. */
+static int in_doubt(const struct haul_transfer *transfer) {
+  return error_set(HAUL_EPATH, 0, transfer->remote->name,
+                   "it may or may not have taken place, as its path broke: %.110s|read the bytes "
+                   "to see which, if nobody else changes them",
+                   haul_error_last()->text);
+}
+
 void transfer_work_done(struct work *work, int code) {
   struct haul_transfer *transfer = work->owner;
-  if ((code == HAUL_EPATH || code == HAUL_ENOPATH) && atomic_load(&transfer->failure) == 0) {
+  if (code == HAUL_EPATH && work->begun)
+    code = in_doubt(transfer);
+  else if ((code == HAUL_EPATH || code == HAUL_ENOPATH) && atomic_load(&transfer->failure) == 0) {
     if (will_retry(transfer->owner, work, code))
       return;
     code = node_closed(transfer);

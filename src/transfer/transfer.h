@@ -27,11 +27,12 @@ struct route {
 };
 
 #define ROUTE_KINDS 16                        /* a power of two above the largest kind */
-#define ROUTES      (2 * 2 * 2 * ROUTE_KINDS) /* operation, whose, with or without a view, kind */
+#define ROUTES      (3 * 2 * 2 * ROUTE_KINDS) /* operation, kind, with or without a view, whose */
 
 struct haul_remote {
-  /* By operation, less one: the view that the best path for small copies lends, for local memory
-   * that has a view too. Without limit where the operation is not allowed. */
+  /* By operation, less one, of writes and reads: the view that the best path for small copies
+   * lends, for local memory that has a view too. Without limit where the operation is not allowed.
+   */
   struct direct direct[2];
   struct heap *heap; /* of the node: what local regions must come from */
   struct remote_key key;
@@ -116,7 +117,7 @@ bool transfers_writing(struct transfers *transfers, struct link *link, uint64_t 
 
 struct haul_transfer {
   struct list link;  /* transfers->running */
-  struct list order; /* link->writes */
+  struct list order; /* link->writes, unless it is a read */
   struct transfers *owner;
   struct haul_remote *remote;
   struct haul_region *region; /* a reference while it runs */
@@ -134,7 +135,7 @@ struct haul_transfer {
   struct haul_transfer_options options;
   enum haul_operation operation;
   bool immediate;  /* complete when the call returned: never was in a list */
-  uint64_t number; /* of a write */
+  uint64_t number; /* among link->writes */
   uint64_t bytes, pieces;
   int64_t called, posted, ended;
   haul_deadline deadline;

@@ -29,7 +29,8 @@ static void try_pieces(const uint8_t *bytes, size_t length, const struct frame *
     RIG_ASSERT(what);
     return;
   }
-  for (uint16_t i = 0; i < frame->count; i++) {
+  uint16_t count = frame_is_atomic(frame) ? 1 : frame->count; /* operands may be anything */
+  for (uint16_t i = 0; i < count; i++) {
     RIG_ASSERT(pieces[i].length > 0 && pieces[i].offset + pieces[i].length > pieces[i].offset);
     total += pieces[i].length;
   }

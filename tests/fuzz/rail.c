@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A rail of tcp: everything that a peer may send over it, cut as the first byte says, while a write
- * and a read of ours wait for their answers. */
+ * A rail of tcp: everything that a peer may send over it, cut as the first byte says, while a
+ * write, a read and an addition of ours wait for their answers. */
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -40,7 +40,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   rig_channel(peer, "tcp", &rail);
   RIG_ASSERT(
       remote_open(&rig_node()->transfers, &peer->base, &key, "remote", HAUL_NO_WAIT, &remote) == 0);
-  haul_transfer *write = start(remote, HAUL_OP_WRITE), *read = start(remote, HAUL_OP_READ);
+  haul_transfer *write = start(remote, HAUL_OP_WRITE), *read = start(remote, HAUL_OP_READ), *add;
+  RIG_ASSERT(haul_fetch_add(rig_local(), 512, remote, 64, 1, NULL, &add) == 0);
   rig_progress(4);
   size_t step = bytes[0] > length / 64 ? bytes[0] : length / 64 + 1;
   feed(rail, bytes + 1, length - 1, bytes[0] == 0 ? length : step);
@@ -50,6 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   rig_progress(16);
   haul_transfer_release(write);
   haul_transfer_release(read);
+  haul_transfer_release(add);
   haul_remote_release(remote);
   close(rail);
   rig_drop(peer, end);

@@ -96,6 +96,16 @@ static const struct {
     {"ack-write", {FRAME_ACK, 0, 0, 0, RIG_REQUEST, 0, 0}, {{0}}},
     {"ack-refusal", {FRAME_ACK, 0, 0, HAUL_ESTALE, RIG_REQUEST + 1, 0, 0}, {{0}}},
     {"data", {FRAME_DATA, 0, 0, 0, RIG_REQUEST + 1, 0, 128}, {{0}}},
+    {"add", {FRAME_FETCH_ADD, 0, 2, 0, 9, RIG_HANDLE(RIG_HOST), 8}, {{64, 8}, {77, 0}}},
+    {"add-askew", {FRAME_FETCH_ADD, 0, 2, 0, 9, RIG_HANDLE(RIG_HOST), 8}, {{4, 8}, {77, 0}}},
+    {"add-sim", {FRAME_FETCH_ADD, 0, 2, 0, 9, RIG_HANDLE(RIG_SIM), 8}, {{0, 8}, {1, 0}}},
+    {"add-refused", {FRAME_FETCH_ADD, 0, 2, 0, 9, RIG_HANDLE(RIG_READ_ONLY), 8}, {{0, 8}, {1, 0}}},
+    {"swap", {FRAME_COMPARE_SWAP, 0, 2, 0, 9, RIG_HANDLE(RIG_WRAPPED), 8}, {{8, 8}, {0, 5}}},
+    {"swap-beyond",
+     {FRAME_COMPARE_SWAP, 0, 2, 0, 9, RIG_HANDLE(RIG_HOST), 8},
+     {{RIG_BYTES - 4, 8}, {0, 5}}},
+    {"data-of-add", {FRAME_DATA, 0, 0, 0, RIG_REQUEST + 2, 0, 8}, {{0}}},
+    {"ack-of-add", {FRAME_ACK, 0, 0, HAUL_ENOTSUP, RIG_REQUEST + 2, 0, 0}, {{0}}},
 };
 #define FRAMES (sizeof frames / sizeof frames[0])
 

@@ -34,7 +34,11 @@ static void assert_dropped(int fd) {
 
 static void hellos_of_other_versions_are_refused_with_both(void **state) {
   (void)state;
-  const uint16_t versions[][2] = {{0, 0}, {2, 2}, {2, 65535}, {65535, 65535}};
+  const uint16_t versions[][2] = {{0, 0},
+                                  {PROTOCOL_LOWEST - 1, PROTOCOL_LOWEST - 1},
+                                  {PROTOCOL_HIGHEST + 1, PROTOCOL_HIGHEST + 1},
+                                  {PROTOCOL_HIGHEST + 1, 65535},
+                                  {65535, 65535}};
   for (size_t i = 0; i < COUNT(versions); i++) {
     struct hello hello = raw_hello(ROLE_CONTROL);
     struct welcome welcome;

@@ -402,6 +402,97 @@ static void imported_memory_is_its_owners_once_a_write_has_ended(void **state) {
   region_drop(owned, KIND_HOST);
 }
 
+/* ---- Answers to an atomic ---- */
+
+static uint64_t start_add(struct haul_region *region, struct haul_transfer **transfer) {
+  uint8_t bytes[FRAME_HEADER + 2 * FRAME_PIECE];
+  struct frame frame;
+  const char *what;
+  assert_works(haul_fetch_add(region, 0, at.remote, 8, 7, NULL, transfer));
+  assert_true(raw_receive(at.rails[0], bytes, sizeof bytes));
+  assert_int_equal(frame_parse(bytes, &frame, &what), 0);
+  assert_int_equal(frame.type, FRAME_FETCH_ADD);
+  return frame.request;
+}
+
+static void answer_add(uint8_t type, uint64_t request, uint64_t payload) {
+  static const uint8_t rest[16 + FRAME_TRAILER] = {0x55};
+  uint8_t head[FRAME_HEADER];
+  frame_pack(&(struct frame){.type = type, .request = request, .payload = payload}, head);
+  raw_send(at.rails[0], head, sizeof head);
+  raw_send(at.rails[0], rest, payload);
+}
+
+/* It is told no number. */
+static void an_atomic_that_is_answered_without_data_ends_the_peer(void **state) {
+  (void)state;
+  struct haul_transfer *transfer;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  answer_add(FRAME_ACK, start_add(region, &transfer), 0);
+  assert_fails(HAUL_EPROTO, haul_transfer_wait(transfer, soon()));
+  assert_true(raw_ended(at.control, BOUND));
+  haul_transfer_release(transfer);
+  region_drop(region, KIND_HOST);
+}
+
+static void an_atomic_that_is_answered_with_more_ends_the_peer(void **state) {
+  (void)state;
+  struct haul_transfer *transfer;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  region_fill(at.node, region, 0, LENGTH, 5);
+  uint64_t before = region_sum(at.node, region, 0, LENGTH);
+  answer_add(FRAME_DATA, start_add(region, &transfer), 16);
+  assert_true(haul_transfer_wait(transfer, soon()) < 0);
+  assert_true(raw_ended(at.control, BOUND));
+  assert_true(region_sum(at.node, region, 0, LENGTH) == before);
+  haul_transfer_release(transfer);
+  region_drop(region, KIND_HOST);
+}
+
+/* Unlike a read. */
+static void an_atomic_is_not_asked_again_on_the_rail_that_is_left(void **state) {
+  (void)state;
+  uint8_t byte;
+  struct haul_transfer *transfer;
+  struct haul_report report = HAUL_REPORT_INIT;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  start_add(region, &transfer);
+  shutdown(at.rails[0], SHUT_RDWR);
+  assert_fails(HAUL_EPEER, haul_transfer_wait(transfer, soon()));
+  assert_false(raw_receive(at.rails[1], &byte, 1));
+  assert_true(raw_ended(at.control, BOUND));
+  assert_works(haul_transfer_report(transfer, &report));
+  assert_int_equal(report.retries, 0);
+  haul_transfer_release(transfer);
+  region_drop(region, KIND_HOST);
+}
+
+/* What the owner has not read yet would change what comes after it. */
+static void a_write_waits_for_what_is_left_of_a_canceled_atomic(void **state) {
+  (void)state;
+  int unread[2];
+  struct haul_piece piece = {0, 0, 512};
+  struct haul_transfer *transfer;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  uint64_t request = start_add(region, &transfer);
+  cancel(transfer);
+  assert_works(haul_write(at.remote, region, &piece, 1, NULL, &transfer));
+  sleep_ms(100);
+  for (unsigned i = 0; i < 2; i++) {
+    assert_int_equal(ioctl(at.rails[i], FIONREAD, &unread[i]), 0);
+    assert_int_equal(unread[i], 0);
+  }
+  uint8_t trailer[8 + FRAME_TRAILER] = {0};
+  frame_pack_trailer(&(struct frame_trailer){0, 0}, trailer + 8);
+  answer_add(FRAME_DATA, request, 8);
+  raw_send(at.rails[0], trailer + 8, FRAME_TRAILER);
+  while (unread[0] + unread[1] == 0)
+    for (unsigned i = 0; i < 2; i++)
+      assert_int_equal(ioctl(at.rails[i], FIONREAD, &unread[i]), 0);
+  cancel(transfer);
+  region_drop(region, KIND_HOST);
+}
+
 /* ---- A rail that ends ---- */
 
 static void a_read_is_asked_again_on_the_rail_that_is_left(void **state) {
@@ -668,6 +759,10 @@ int main(int argc, char **argv) {
       WITH_ONE_RAIL(memory_of_a_write_to_a_lost_peer_gets_no_second_life),
       WITH_ONE_RAIL(wrapped_memory_is_the_callers_once_a_write_has_ended),
       WITH_ONE_RAIL(imported_memory_is_its_owners_once_a_write_has_ended),
+      WITH_OWNER(an_atomic_that_is_answered_without_data_ends_the_peer),
+      WITH_OWNER(an_atomic_that_is_answered_with_more_ends_the_peer),
+      WITH_OWNER(an_atomic_is_not_asked_again_on_the_rail_that_is_left),
+      WITH_OWNER(a_write_waits_for_what_is_left_of_a_canceled_atomic),
       WITH_OWNER(a_read_is_asked_again_on_the_rail_that_is_left),
       WITH_OWNER(a_write_that_was_begun_is_not_sent_again),
       WITH_OWNER(a_write_waits_for_what_is_left_of_a_canceled_one),

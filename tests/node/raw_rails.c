@@ -131,6 +131,54 @@ static void ranges_rights_and_handles_are_checked_by_the_owner(void **state) {
   assert_unharmed();
 }
 
+static struct asked make_add(uint64_t handle, uint64_t offset, uint64_t number) {
+  struct asked request = make(FRAME_FETCH_ADD, handle, offset, 8, number);
+  struct frame_piece operands = {1, 0};
+  request.bytes[6] = 2;
+  frame_pack_piece(&operands, request.bytes + request.length);
+  request.length += FRAME_PIECE;
+  return request;
+}
+
+/* What was there, where it is not refused. */
+static uint64_t expect_add(struct rail *rail, uint64_t handle, uint64_t offset, int code) {
+  static uint64_t number;
+  uint8_t bytes[8 + FRAME_TRAILER];
+  struct asked request = make_add(handle, offset, ++number);
+  assert_true(raw_send(rail->fd, request.bytes, request.length));
+  struct frame frame = answer(rail);
+  assert_int_equal(frame.request, number);
+  assert_int_equal(frame.status, code);
+  assert_int_equal(frame.type, code ? FRAME_ACK : FRAME_DATA);
+  if (code)
+    return 0;
+  uint64_t old;
+  assert_true(frame.payload == 8 && raw_receive(rail->fd, bytes, sizeof bytes));
+  memcpy(&old, bytes, sizeof old);
+  return old;
+}
+
+static void atomics_are_checked_by_the_owner(void **state) {
+  (void)state;
+  struct rail rail = open_rail();
+  const uint64_t whole = 4 << 20, handles[] = {rail.host, rail.wrapped};
+  for (size_t i = 0; i < COUNT(handles); i++) {
+    expect_add(&rail, handles[i], whole, HAUL_ERANGE);
+    expect_add(&rail, handles[i], whole - 4, HAUL_ERANGE);
+    expect_add(&rail, handles[i], UINT64_MAX - 15, HAUL_ERANGE);
+    expect_add(&rail, handles[i], 4, HAUL_EINVAL);
+    expect_add(&rail, handles[i], whole - 9, HAUL_EINVAL);
+    expect_add(&rail, handles[i] ^ (uint64_t)1 << 40, 0, HAUL_ESTALE);
+    uint64_t first = expect_add(&rail, handles[i], whole - 8, 0);
+    assert_true(expect_add(&rail, handles[i], whole - 8, 0) == first + 1);
+  }
+  expect_add(&rail, rail.sim, 0, HAUL_ENOTSUP);
+  expect_add(&rail, rail.readable, 0, HAUL_EACCESS);
+  expect_add(&rail, 0, 0, HAUL_ESTALE);
+  close_rail(&rail);
+  assert_unharmed();
+}
+
 static void a_payload_that_was_given_up_does_not_count(void **state) {
   (void)state;
   struct rail rail = open_rail();
@@ -162,34 +210,35 @@ static void a_wrong_frame_ends_the_connection(void **state) {
     uint64_t value;
     size_t length;
   } wrong[] = {
-      {0, 0, 4},           /* magic */
-      {0, UINT64_MAX, 4},  /* magic */
-      {4, 0, 1},           /* type */
-      {4, 5, 1},           /* type */
-      {4, 255, 1},         /* type */
-      {4, FRAME_ACK, 1},   /* a type without payload and pieces */
-      {4, FRAME_DATA, 1},  /* a type without pieces */
-      {5, 2, 1},           /* flags */
-      {5, 0x80, 1},        /* flags */
-      {6, 0, 2},           /* no pieces */
-      {6, 2, 2},           /* more pieces than the payload has */
-      {6, 257, 2},         /* too many pieces */
-      {6, 65535, 2},       /* too many pieces */
-      {24, 0, 8},          /* no payload */
-      {24, 63, 8},         /* less payload than the pieces */
-      {24, 65, 8},         /* more payload than the pieces */
-      {24, 1048577, 8},    /* too much payload */
-      {24, UINT64_MAX, 8}, /* too much payload */
-      {32, 1, 4},          /* a status that is none */
-      {32, 0xfffffff0, 4}, /* a status in a request */
-      {36, 1, 1},          /* reserved */
-      {47, 1, 1},          /* reserved */
-      {48, UINT64_MAX, 8}, /* a piece that wraps around */
-      {56, 0, 8},          /* an empty piece */
-      {56, 65, 8},         /* a piece longer than the payload */
-      {56, UINT64_MAX, 8}, /* the same, and wraps */
-      {64 + 64 + 8, 1, 4}, /* trailer: a status that is none */
-      {64 + 64 + 12, 0, 4} /* trailer: magic */
+      {0, 0, 4},               /* magic */
+      {0, UINT64_MAX, 4},      /* magic */
+      {4, 0, 1},               /* type */
+      {4, FRAME_FETCH_ADD, 1}, /* a type of 8 bytes */
+      {4, 7, 1},               /* type */
+      {4, 255, 1},             /* type */
+      {4, FRAME_ACK, 1},       /* a type without payload and pieces */
+      {4, FRAME_DATA, 1},      /* a type without pieces */
+      {5, 2, 1},               /* flags */
+      {5, 0x80, 1},            /* flags */
+      {6, 0, 2},               /* no pieces */
+      {6, 2, 2},               /* more pieces than the payload has */
+      {6, 257, 2},             /* too many pieces */
+      {6, 65535, 2},           /* too many pieces */
+      {24, 0, 8},              /* no payload */
+      {24, 63, 8},             /* less payload than the pieces */
+      {24, 65, 8},             /* more payload than the pieces */
+      {24, 1048577, 8},        /* too much payload */
+      {24, UINT64_MAX, 8},     /* too much payload */
+      {32, 1, 4},              /* a status that is none */
+      {32, 0xfffffff0, 4},     /* a status in a request */
+      {36, 1, 1},              /* reserved */
+      {47, 1, 1},              /* reserved */
+      {48, UINT64_MAX, 8},     /* a piece that wraps around */
+      {56, 0, 8},              /* an empty piece */
+      {56, 65, 8},             /* a piece longer than the payload */
+      {56, UINT64_MAX, 8},     /* the same, and wraps */
+      {64 + 64 + 8, 1, 4},     /* trailer: a status that is none */
+      {64 + 64 + 12, 0, 4}     /* trailer: magic */
   };
   for (size_t i = 0; i < COUNT(wrong); i++) {
     struct rail rail = open_rail();
@@ -200,6 +249,46 @@ static void a_wrong_frame_ends_the_connection(void **state) {
       fail_msg("the node went on after wrong frame %zu", i);
     assert_dropped(&rail);
   }
+}
+
+static void a_wrong_atomic_ends_the_connection(void **state) {
+  (void)state;
+  const struct {
+    size_t at;
+    uint64_t value;
+    size_t length;
+  } wrong[] = {
+      {5, 1, 1},   /* a checksum */
+      {6, 1, 2},   /* no operands */
+      {6, 3, 2},   /* more of them */
+      {24, 16, 8}, /* more than 8 bytes */
+      {24, 0, 8},  /* none */
+      {32, 1, 4},  /* a status */
+      {56, 4, 8},  /* a piece that is not 8 bytes */
+      {56, 16, 8}, /* the same */
+      {72, 1, 8},  /* a second operand */
+  };
+  for (size_t i = 0; i < COUNT(wrong); i++) {
+    struct rail rail = open_rail();
+    struct asked request = make_add(rail.host, 0, 1);
+    set(request.bytes, wrong[i].at, wrong[i].value, wrong[i].length);
+    raw_send(rail.fd, request.bytes, request.length);
+    if (!raw_ended(rail.fd, BOUND))
+      fail_msg("the node went on after wrong atomic %zu", i);
+    assert_dropped(&rail);
+  }
+}
+
+/* As many as there may be unanswered, and one more. */
+static void a_flood_of_atomics_is_bounded(void **state) {
+  (void)state;
+  struct rail rail = open_rail();
+  for (unsigned i = 0; i < 100000; i++) {
+    struct asked request = make_add(rail.host, 0, i);
+    if (!raw_send(rail.fd, request.bytes, request.length))
+      break;
+  }
+  assert_dropped(&rail);
 }
 
 static void answers_to_nothing_end_the_connection(void **state) {
@@ -425,8 +514,10 @@ int main(int argc, char **argv) {
 #define OVER_BOTH(test) OVER(test, "tcp://127.0.0.1:0"), OVER(test, own_socket())
   const struct CMUnitTest tests[] = {
       OVER_BOTH(ranges_rights_and_handles_are_checked_by_the_owner),
+      OVER_BOTH(atomics_are_checked_by_the_owner),
       OVER_BOTH(a_payload_that_was_given_up_does_not_count),
       OVER_BOTH(a_wrong_frame_ends_the_connection),
+      OVER_BOTH(a_wrong_atomic_ends_the_connection),
       OVER_BOTH(answers_to_nothing_end_the_connection),
       OVER_BOTH(garbage_ends_the_connection),
       OVER_BOTH(damaged_frames_do_no_harm),
@@ -434,6 +525,7 @@ int main(int argc, char **argv) {
       OVER_BOTH(frames_arrive_byte_by_byte),
       OVER_BOTH(a_peer_that_stalls_inside_a_frame_is_dropped),
       OVER_BOTH(a_flood_of_reads_is_bounded),
+      OVER_BOTH(a_flood_of_atomics_is_bounded),
       OVER_BOTH(a_peer_that_does_not_read_is_dropped),
       OVER_BOTH(many_small_answers_unread_are_bounded),
       OVER_BOTH(channels_that_belong_to_nothing_are_refused),

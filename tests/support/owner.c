@@ -2,6 +2,7 @@
 #include "support/owner.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,7 @@ enum what {
   UNTOUCHED,
   FILL,
   SUM,
+  ADD,
   RECEIVE,
   DESCRIPTORS,
   RESIDENT,
@@ -158,6 +160,12 @@ static int publish(const struct order *order) {
   return order->named ? haul_region_publish(region, order->name, order->rights) : 0;
 }
 
+static void add_by_processor(struct haul_region *region, uint64_t offset, uint64_t times) {
+  _Atomic uint64_t *number = (void *)((char *)haul_region_address(region) + offset);
+  for (uint64_t i = 0; i < times; i++)
+    atomic_fetch_add(number, 1);
+}
+
 static int receive(const struct order *order, struct answer *answer) {
   struct haul_message message;
   int code = haul_message_receive(node, &message, haul_deadline_in(20 * S));
@@ -222,6 +230,9 @@ static void obey(struct order *order, struct answer *answer) {
     break;
   case SUM:
     answer->a = region_sum(node, region, order->a, order->b);
+    break;
+  case ADD:
+    add_by_processor(region, order->a, order->b);
     break;
   case RECEIVE:
     answer->code = receive(order, answer);
@@ -332,6 +343,10 @@ int owner_fill(struct owner *owner, unsigned slot, uint64_t offset, uint64_t len
 
 uint64_t owner_sum(struct owner *owner, unsigned slot, uint64_t offset, uint64_t length) {
   return ask(owner, &(struct order){.what = SUM, .slot = slot, .a = offset, .b = length}).a;
+}
+
+void owner_add(struct owner *owner, unsigned slot, uint64_t offset, uint64_t times) {
+  ask(owner, &(struct order){.what = ADD, .slot = slot, .a = offset, .b = times});
 }
 
 int owner_receive(struct owner *owner, unsigned slot, uint64_t length, uint64_t *tag,

@@ -52,6 +52,8 @@ int owner_release(struct owner *owner, unsigned slot);
 bool owner_pages_untouched(struct owner *owner, unsigned slot);
 int owner_fill(struct owner *owner, unsigned slot, uint64_t offset, uint64_t length, uint64_t seed);
 uint64_t owner_sum(struct owner *owner, unsigned slot, uint64_t offset, uint64_t length);
+/* Adds 1 to the 8 bytes at `offset`, so many times, each an atomic of its processor's. */
+void owner_add(struct owner *owner, unsigned slot, uint64_t offset, uint64_t times);
 /* Takes the next message within a second, and sums the first `length` bytes of the slot the moment
  * that it has come. */
 int owner_receive(struct owner *owner, unsigned slot, uint64_t length, uint64_t *tag,

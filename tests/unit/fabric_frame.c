@@ -14,6 +14,8 @@ static const struct frame good[] = {
     {FRAME_ACK, 0, 0, HAUL_ESTALE, 9, 0, 0},
     {FRAME_ACK, 0, 0, HAUL_EINVAL, 9, 0, 0},
     {FRAME_DATA, 0, 0, 0, 9, 3, FRAME_PAYLOAD_MAX},
+    {FRAME_FETCH_ADD, 0, 2, 0, 9, 3, 8},
+    {FRAME_COMPARE_SWAP, 0, 2, 0, UINT64_MAX, 3, 8},
 };
 
 static int parse(const uint8_t *bytes, struct frame *frame) {
@@ -45,7 +47,7 @@ static void each_wrong_field_is_refused(void **state) {
   (void)state;
   const struct frame bad[] = {
       {0, 0, 1, 0, 7, 7, 1},
-      {5, 0, 1, 0, 7, 7, 1},
+      {7, 0, 1, 0, 7, 7, 1},
       {255, 0, 1, 0, 7, 7, 1},
       {FRAME_WRITE, 2, 1, 0, 7, 7, 1},
       {FRAME_WRITE, 0xff, 1, 0, 7, 7, 1},
@@ -68,6 +70,14 @@ static void each_wrong_field_is_refused(void **state) {
       {FRAME_DATA, 0, 1, 0, 7, 7, 1},
       {FRAME_DATA, 0, 0, 0, 7, 7, 0},
       {FRAME_DATA, 0, 0, HAUL_EPEER, 7, 7, 1},
+      {FRAME_FETCH_ADD, 0, 1, 0, 7, 7, 8},
+      {FRAME_FETCH_ADD, 0, 3, 0, 7, 7, 8},
+      {FRAME_FETCH_ADD, 0, 2, 0, 7, 7, 7},
+      {FRAME_FETCH_ADD, 0, 2, 0, 7, 7, 9},
+      {FRAME_COMPARE_SWAP, 0, 2, 0, 7, 7, 16},
+      {FRAME_COMPARE_SWAP, 0, 0, 0, 7, 7, 8},
+      {FRAME_COMPARE_SWAP, FRAME_CHECKSUM, 2, 0, 7, 7, 8},
+      {FRAME_COMPARE_SWAP, 0, 2, HAUL_EPEER, 7, 7, 8},
   };
   for (size_t i = 0; i < COUNT(bad); i++) {
     uint8_t bytes[FRAME_HEADER];
@@ -108,11 +118,12 @@ static void nothing_is_accepted_in_two_ways(void **state) {
 
 /* ---- Pieces ---- */
 
-static int parse_pieces(const struct frame_piece *pieces, uint16_t count, uint64_t payload) {
+static int parse_pieces_of(uint8_t type, const struct frame_piece *pieces, uint16_t count,
+                           uint64_t payload) {
   uint8_t bytes[FRAME_PIECE * FRAME_PIECES_MAX];
   struct frame_piece got[FRAME_PIECES_MAX];
   const char *what = NULL;
-  struct frame frame = {.type = FRAME_WRITE, .count = count, .payload = payload};
+  struct frame frame = {.type = type, .count = count, .payload = payload};
   for (uint16_t i = 0; i < count; i++)
     frame_pack_piece(&pieces[i], bytes + i * FRAME_PIECE);
   int code = frame_parse_pieces(bytes, &frame, got, &what);
@@ -120,6 +131,34 @@ static int parse_pieces(const struct frame_piece *pieces, uint16_t count, uint64
   if (code == 0)
     assert_memory_equal(got, pieces, count * sizeof *pieces);
   return code;
+}
+
+static int parse_pieces(const struct frame_piece *pieces, uint16_t count, uint64_t payload) {
+  return parse_pieces_of(FRAME_WRITE, pieces, count, payload);
+}
+
+/* One piece of 8 bytes, and any two numbers; but an addition has one. */
+static void an_atomic_brings_its_operands(void **state) {
+  (void)state;
+  static const struct {
+    uint8_t type;
+    struct frame_piece pieces[2];
+    int code;
+  } cases[] = {
+      {FRAME_FETCH_ADD, {{0, 8}, {UINT64_MAX, 0}}, 0},
+      {FRAME_FETCH_ADD, {{UINT64_MAX - 8, 8}, {0, 0}}, 0},
+      {FRAME_COMPARE_SWAP, {{64, 8}, {UINT64_MAX, UINT64_MAX}}, 0},
+      {FRAME_COMPARE_SWAP, {{64, 8}, {0, 0}}, 0},
+      {FRAME_FETCH_ADD, {{0, 8}, {1, 1}}, HAUL_EPROTO},
+      {FRAME_FETCH_ADD, {{0, 0}, {1, 0}}, HAUL_EPROTO},
+      {FRAME_FETCH_ADD, {{0, 7}, {1, 0}}, HAUL_EPROTO},
+      {FRAME_FETCH_ADD, {{0, 9}, {1, 0}}, HAUL_EPROTO},
+      {FRAME_COMPARE_SWAP, {{0, 4}, {4, 4}}, HAUL_EPROTO},
+      {FRAME_COMPARE_SWAP, {{UINT64_MAX - 7, 8}, {1, 2}}, HAUL_EPROTO},
+      {FRAME_COMPARE_SWAP, {{0, UINT64_MAX}, {1, 2}}, HAUL_EPROTO},
+  };
+  for (size_t i = 0; i < COUNT(cases); i++)
+    assert_int_equal(parse_pieces_of(cases[i].type, cases[i].pieces, 2, 8), cases[i].code);
 }
 
 static void pieces_are_the_payload(void **state) {
@@ -189,6 +228,7 @@ int main(void) {
       cmocka_unit_test(magic_and_reserved_bytes_are_looked_at),
       cmocka_unit_test(nothing_is_accepted_in_two_ways),
       cmocka_unit_test(pieces_are_the_payload),
+      cmocka_unit_test(an_atomic_brings_its_operands),
       cmocka_unit_test(as_many_pieces_as_are_allowed),
       cmocka_unit_test(trailers),
       cmocka_unit_test(the_checksum_knows_the_order),

@@ -27,7 +27,10 @@ static struct hello channel_hello(void) {
 }
 
 static struct welcome accepting(void) {
-  struct welcome welcome = {.version = 1, .lowest = 1, .highest = 2, .message_window = 77};
+  struct welcome welcome = {.version = PROTOCOL_HIGHEST,
+                            .lowest = PROTOCOL_LOWEST,
+                            .highest = PROTOCOL_HIGHEST + 1,
+                            .message_window = 77};
   memset(welcome.node_id, 0xa1, 16);
   memset(welcome.boot, 0xb2, 16);
   memset(welcome.token, 0xc3, 16);

@@ -103,6 +103,55 @@ int map_run(struct work *work) {
   return code;
 }
 
+/* ---- Atomics ---- */
+
+/* The word is looked at before and after, as for a copy. */
+static int operate_mapped(struct map_endpoint *endpoint, const struct work *work) {
+  const struct map_binding *binding = work->binding;
+  char *place = (char *)binding->memory.view + work->pieces->remote;
+  if ((uintptr_t)place % 8)
+    return error_set(HAUL_EINVAL, 0, NULL,
+                     "the remote region does not begin at a multiple of 8 bytes|");
+  if (!map_alive(endpoint, binding->handle))
+    return stale();
+  uint64_t old = operate(place, work->operation, &work->operands);
+  if (!map_alive(endpoint, binding->handle))
+    return stale();
+  memcpy((char *)work->region->memory.view + work->pieces->local, &old, sizeof old);
+  return 0;
+}
+
+static int operate_now(struct endpoint *base, const struct work *work) {
+  struct map_endpoint *endpoint = (struct map_endpoint *)base;
+  int code = operate_mapped(endpoint, work);
+  count_bytes(endpoint, work->operation, work->bytes, code);
+  return code;
+}
+
+/* Why the two memories allow none; NULL: they do. */
+static const char *no_atomics(const struct map_binding *binding, const struct memory *local) {
+  if (binding->attached)
+    return "the peer's memory is private, and cross-memory attach has no atomics";
+  if (!binding->memory.view)
+    return "the peer's memory is a device's, out of the processors' reach";
+  return local->view ? NULL : "the old value would go to memory out of the processors' reach";
+}
+
+static void estimate_atomic(const struct map_binding *binding, const struct memory *local,
+                            struct estimate *estimate) {
+  const char *why_not = no_atomics(binding, local);
+  *estimate = (struct estimate){.open = !why_not,
+                                .zero_copy = true,
+                                .rails = 1,
+                                .copies_cpu = 1,
+                                .latency_ns = 100,
+                                .ns_per_byte = 1 / 10.0};
+  snprintf(estimate->detail, sizeof estimate->detail, "mapped");
+  snprintf(estimate->reason, sizeof estimate->reason, "%s", why_not ? why_not : "");
+}
+
+/* ---- The table's ---- */
+
 /* Who copies between the binding's memory and a local one. */
 static enum copy_by who(const struct map_binding *binding, const struct memory *local, bool write,
                         const struct provider **engine) {
@@ -134,6 +183,8 @@ static void post(struct endpoint *base, struct work *work) {
       who(work->binding, &work->region->memory, work->operation == HAUL_OP_WRITE, &engine);
   if (!atomic_load(&base->open))
     work->done(work, error_set(HAUL_EPATH, 0, NULL, "%s|", base->reason));
+  else if (operation_is_atomic(work->operation))
+    work->done(work, operate_now(base, work));
   else if (by == COPY_ENGINE)
     engine_post(node->engines, engine, work);
   else
@@ -143,6 +194,8 @@ static void post(struct endpoint *base, struct work *work) {
 static void cancel(struct endpoint *base, struct work *work, int code) {
   struct map_node *node = map_node_of(base);
   const struct provider *engine = NULL;
+  if (operation_is_atomic(work->operation))
+    return; /* it ended in the call */
   if (who(work->binding, &work->region->memory, work->operation == HAUL_OP_WRITE, &engine) ==
       COPY_ENGINE)
     engine_cancel(node->engines, work, code);
@@ -164,6 +217,10 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   const struct provider *engine = NULL;
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   (void)key;
+  if (operation_is_atomic(operation)) {
+    estimate_atomic(binding, local, estimate);
+    return;
+  }
   *estimate = (struct estimate){.open = true, .zero_copy = true, .rails = 1};
   enum copy_by by = who(binding, local, operation == HAUL_OP_WRITE, &engine);
   if (by == COPY_ENGINE) {
@@ -389,6 +446,7 @@ const struct transport map_transport = {
     .unbind = unbind,
     .estimate = estimate,
     .now = now,
+    .atomic = operate_now,
     .post = post,
     .cancel = cancel,
     .help = help,

@@ -242,7 +242,10 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   unsigned rails = endpoint->rail_count;
   double bytes_per_ns = 0;
   (void)key;
-  (void)operation;
+  if (operation_is_atomic(operation)) {
+    *estimate = (struct estimate){.reason = "it does no atomic operations"};
+    return;
+  }
   bool here = !takes(endpoint, binding, local), there = binding->staged;
   *estimate = (struct estimate){.open = !here || memory_stages(local),
                                 .zero_copy = !here && !there,

@@ -44,7 +44,14 @@ static int is_code(int32_t status) {
   return status <= 0 && status > HAUL_EPATH;
 }
 
+static int check_atomic(const struct frame *frame, const char **what) {
+  bool fits = frame->count == 2 && frame->payload == 8 && frame->flags == 0 && frame->status == 0;
+  return fits ? 0 : wrong(what, "an atomic operation that is not one of 8 bytes");
+}
+
 static int check_shape(const struct frame *frame, const char **what) {
+  if (frame_is_atomic(frame))
+    return check_atomic(frame, what);
   bool has_pieces = frame->type == FRAME_WRITE || frame->type == FRAME_READ;
   if (frame->count > FRAME_PIECES_MAX || has_pieces != (frame->count > 0))
     return wrong(what, "a frame with an impossible number of pieces");
@@ -69,7 +76,7 @@ int frame_parse(const uint8_t bytes[FRAME_HEADER], struct frame *frame, const ch
   frame->status = (int32_t)wire_get32(&wire);
   if (magic != MAGIC)
     return wrong(what, "a frame with a wrong magic number");
-  if (frame->type < FRAME_WRITE || frame->type > FRAME_DATA)
+  if (frame->type < FRAME_WRITE || frame->type > FRAME_COMPARE_SWAP)
     return wrong(what, "a frame of an unknown type");
   if (frame->flags & ~FRAME_CHECKSUM)
     return wrong(what, "a frame with unknown flags");
@@ -79,11 +86,18 @@ int frame_parse(const uint8_t bytes[FRAME_HEADER], struct frame *frame, const ch
   return check_shape(frame, what);
 }
 
+static int check_operands(const struct frame *frame, const struct frame_piece *operands,
+                          const char **what) {
+  bool fits = frame->type == FRAME_COMPARE_SWAP || operands->length == 0;
+  return fits ? 0 : wrong(what, "an addition with two operands");
+}
+
 int frame_parse_pieces(const uint8_t *bytes, const struct frame *frame, struct frame_piece *pieces,
                        const char **what) {
   struct wire wire = wire_over(bytes, (size_t)frame->count * FRAME_PIECE);
   uint64_t total = 0;
-  for (uint16_t i = 0; i < frame->count; i++) {
+  uint16_t count = frame_is_atomic(frame) ? 1 : frame->count;
+  for (uint16_t i = 0; i < count; i++) {
     uint64_t end;
     pieces[i].offset = wire_get64(&wire);
     pieces[i].length = wire_get64(&wire);
@@ -93,7 +107,13 @@ int frame_parse_pieces(const uint8_t *bytes, const struct frame *frame, struct f
       return wrong(what, "a piece that wraps around");
     total += pieces[i].length;
   }
-  return total == frame->payload ? 0 : wrong(what, "pieces that are not the payload");
+  if (total != frame->payload)
+    return wrong(what, "pieces that are not the payload");
+  if (count == frame->count)
+    return 0;
+  pieces[count] = (struct frame_piece){wire_get64(&wire), 0};
+  pieces[count].length = wire_get64(&wire);
+  return check_operands(frame, &pieces[count], what);
 }
 
 int frame_parse_trailer(const uint8_t bytes[FRAME_TRAILER], struct frame_trailer *trailer,

@@ -12,15 +12,10 @@ void work_end(struct tcp_endpoint *endpoint, struct work *work, int code) {
   struct endpoint_counters *counters = &endpoint->base.counters;
   if (!work)
     return;
-  bool write = work->operation == HAUL_OP_WRITE;
   if (code)
     atomic_fetch_add_explicit(&counters->errors, 1, memory_order_relaxed);
-  else {
-    atomic_fetch_add_explicit(write ? &counters->writes : &counters->reads, 1,
-                              memory_order_relaxed);
-    atomic_fetch_add_explicit(write ? &counters->bytes_out : &counters->bytes_in, work->bytes,
-                              memory_order_relaxed);
-  }
+  else
+    endpoint_count(&endpoint->base, work->operation, work->bytes);
   work->done(work, code);
 }
 

@@ -68,15 +68,16 @@ static bool owe(struct tcp_rail *rail) {
 
 /* ---- Heads ---- */
 
-/* The exported region behind the frame, with a reference, or the code to refuse it with. */
-static int find_region(struct tcp_rail *rail, enum haul_operation operation,
+/* The exported region behind the frame's first `count` pieces, with a reference, or the code to
+ * refuse it with. */
+static int find_region(struct tcp_rail *rail, enum haul_operation operation, uint16_t count,
                        struct haul_region **region) {
   struct export_view view;
   const struct frame *frame = &rail->frame;
   int code = exports_find(rail->endpoint->base.link->fabric->exports, frame->handle, &view);
   if (code)
     return code;
-  for (uint16_t i = 0; i < frame->count && code == 0; i++)
+  for (uint16_t i = 0; i < count && code == 0; i++)
     code = export_check(&view, operation, rail->pieces[i].offset, rail->pieces[i].length);
   if (code) {
     region_put(view.region);
@@ -117,7 +118,7 @@ static void on_write(struct tcp_rail *rail) {
   if (!owe(rail))
     return;
   rail->region = NULL;
-  rail->verdict = find_region(rail, HAUL_OP_WRITE, &rail->region);
+  rail->verdict = find_region(rail, HAUL_OP_WRITE, rail->frame.count, &rail->region);
   start_payload(rail);
 }
 
@@ -138,11 +139,26 @@ static void on_read(struct tcp_rail *rail) {
   struct haul_region *region = NULL;
   if (!owe(rail))
     return;
-  int code = find_region(rail, HAUL_OP_READ, &region);
+  int code = find_region(rail, HAUL_OP_READ, rail->frame.count, &region);
   if (code == 0) {
     code = send_data(rail, region);
     if (code)
       region_put(region);
+  }
+  if (code)
+    rail_answer(rail, rail->frame.request, code);
+  else
+    atomic_fetch_add_explicit(&rail->endpoint->base.counters.served, 1, memory_order_relaxed);
+}
+
+static void on_atomic(struct tcp_rail *rail) {
+  struct haul_region *region = NULL;
+  if (!owe(rail))
+    return;
+  int code = find_region(rail, HAUL_OP_FETCH_ADD, 1, &region);
+  if (code == 0) {
+    code = rail_operate(rail, region);
+    region_put(region);
   }
   if (code)
     rail_answer(rail, rail->frame.request, code);
@@ -155,6 +171,7 @@ static int refused(int code) {
                    code == HAUL_ESTALE
                        ? "the region was released or unpublished there; look it up again"
                    : code == HAUL_EACCESS ? "it is published without this right there"
+                   : code == HAUL_EINVAL  ? "does the region begin at a multiple of 8 bytes there?"
                                           : "see the peer's log");
 }
 
@@ -165,10 +182,10 @@ static void on_ack(struct tcp_rail *rail) {
     nonsense(rail, "an answer to no request");
     return;
   }
-  if (work && status == 0 && work->operation == HAUL_OP_READ) {
+  if (work && status == 0 && work->operation != HAUL_OP_WRITE) {
     work_end(rail->endpoint, work,
              error_set(HAUL_EPROTO, 0, NULL, "a read was answered without data|"));
-    nonsense(rail, "an ACK that answers a READ with success");
+    nonsense(rail, "an ACK that answers with success what asks for data");
     return;
   }
   work_end(rail->endpoint, work, status ? refused(status) : 0);
@@ -177,7 +194,7 @@ static void on_ack(struct tcp_rail *rail) {
 static void on_data(struct tcp_rail *rail) {
   struct work *work;
   if (!slot_answer(rail, rail->frame.request, &work) ||
-      (work && (work->operation != HAUL_OP_READ || work->bytes != rail->frame.payload))) {
+      (work && (work->operation == HAUL_OP_WRITE || work->bytes != rail->frame.payload))) {
     nonsense(rail, "data that nobody asked for");
     return;
   }
@@ -201,8 +218,11 @@ static void on_head(struct tcp_rail *rail) {
   case FRAME_ACK:
     on_ack(rail);
     break;
-  default:
+  case FRAME_DATA:
     on_data(rail);
+    break;
+  default:
+    on_atomic(rail);
     break;
   }
 }

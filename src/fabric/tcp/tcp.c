@@ -135,7 +135,7 @@ static void start_work(struct tcp_endpoint *endpoint, struct work *work) {
     return;
   }
   slot->work = work;
-  slot->write = work->operation == HAUL_OP_WRITE;
+  slot->write = work->operation != HAUL_OP_READ;
   slot->rail = rail;
   slot->job = job;
   job->slot = slot;
@@ -208,7 +208,7 @@ static void cancel(struct endpoint *base, struct work *work, int code) {
   pthread_mutex_unlock(&endpoint->lock);
   if (!ended)
     return;
-  if (work->operation == HAUL_OP_READ)
+  if (work->operation != HAUL_OP_WRITE)
     detach_reader(endpoint, work);
   work->done(work, code);
 }
@@ -405,6 +405,11 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   snprintf(estimate->detail, sizeof estimate->detail, "%s%u rail%s%s",
            link->local ? "over a Unix socket, " : "", rails, rails == 1 ? "" : "s",
            staged ? ", staged, 1 MiB chunks" : "");
+  if (operation_is_atomic(operation) && is_staged(provider_of(key->place.kind))) {
+    estimate->open = false;
+    snprintf(estimate->reason, sizeof estimate->reason,
+             "the peer's memory is a device's, out of its processors' reach");
+  }
 }
 
 static long read_number(const char *path) {

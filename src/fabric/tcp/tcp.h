@@ -5,6 +5,7 @@
  *   frame.c    what goes over a rail, packed and parsed
  *   tx.c       jobs (frames to send) and the pump that sends them
  *   rx.c       the state machine that reads a rail
+ *   atomic.c   atomic operations
  *   landing.c  the end of a payload that arrived
  *   stage.c    host buffers for memory that has no view
  *   line.c     how fast the line below is
@@ -71,8 +72,8 @@ struct slot {
   struct tcp_job *job; /* not sent whole yet */
   uint32_t stamp;
   bool busy;
-  bool write;
-  bool left;      /* a WRITE that was begun and given up: its bytes may still land */
+  bool write;     /* it changes the peer's memory: a WRITE or an atomic */
+  bool left;      /* one of these that was begun and given up: its bytes may still land */
   bool answering; /* its DATA has begun: nothing else may answer it */
   bool lent;      /* pages of its source were passed by reference */
 };
@@ -164,6 +165,8 @@ struct tcp_endpoint {
 double tcp_line_speed(int fd);
 
 /* tx.c; with the lock unless it says otherwise. */
+/* With so many bytes of head, and `extra` behind them; NULL with the detail. */
+struct tcp_job *job_new(uint8_t type, uint32_t head, size_t extra);
 struct tcp_job *job_request(const struct work *work, uint64_t request);
 struct tcp_job *job_ack(uint64_t request, int32_t status);
 /* A DATA job that answers the frame; the source is checked and its reference is the job's. */
@@ -195,6 +198,12 @@ int pieces_checksum(struct memory *memory, const struct haul_piece *pieces, uint
 bool rail_receive(struct tcp_rail *rail);
 /* Answers a request of the peer's. */
 void rail_answer(struct tcp_rail *rail, uint64_t request, int32_t status);
+
+/* atomic.c */
+struct tcp_job *job_atomic(const struct work *work, uint64_t request); /* as job_request */
+/* With the loop's lock: does what the rail's frame asks, whose region and range were checked, and
+ * answers it. Else the code to refuse it with. */
+int rail_operate(struct tcp_rail *rail, struct haul_region *region);
 
 /* landing.c; with the loop's lock. */
 /* The payload and its trailer are there: answers a WRITE, ends the work of a DATA, or lands. */

@@ -33,7 +33,7 @@ static uint8_t zeros[65536];
 
 /* ---- Making jobs ---- */
 
-static struct tcp_job *new_job(uint8_t type, uint32_t head, size_t extra) {
+struct tcp_job *job_new(uint8_t type, uint32_t head, size_t extra) {
   struct tcp_job *job = alloc_zero(1, sizeof *job + head + extra);
   if (!job) {
     error_memory("frame");
@@ -68,9 +68,11 @@ static int set_trailer(struct tcp_job *job, bool checksum) {
 }
 
 struct tcp_job *job_request(const struct work *work, uint64_t request) {
+  if (operation_is_atomic(work->operation))
+    return job_atomic(work, request);
   bool write = work->operation == HAUL_OP_WRITE;
   uint32_t head = FRAME_HEADER + work->count * FRAME_PIECE;
-  struct tcp_job *job = new_job(write ? FRAME_WRITE : FRAME_READ, head, 0);
+  struct tcp_job *job = job_new(write ? FRAME_WRITE : FRAME_READ, head, 0);
   if (!job)
     return NULL;
   struct frame frame = {.type = job->type,
@@ -100,7 +102,7 @@ struct tcp_job *job_request(const struct work *work, uint64_t request) {
 }
 
 struct tcp_job *job_ack(uint64_t request, int32_t status) {
-  struct tcp_job *job = new_job(FRAME_ACK, FRAME_HEADER, 0);
+  struct tcp_job *job = job_new(FRAME_ACK, FRAME_HEADER, 0);
   if (!job)
     return NULL;
   struct frame frame = {.type = FRAME_ACK, .request = request, .status = status};
@@ -111,7 +113,7 @@ struct tcp_job *job_ack(uint64_t request, int32_t status) {
 struct tcp_job *job_data(const struct frame *request, const struct frame_piece *pieces,
                          struct haul_region *region) {
   struct tcp_job *job =
-      new_job(FRAME_DATA, FRAME_HEADER, request->count * sizeof(struct haul_piece));
+      job_new(FRAME_DATA, FRAME_HEADER, request->count * sizeof(struct haul_piece));
   if (!job)
     return NULL;
   struct frame frame = {.type = FRAME_DATA,
