@@ -12,16 +12,17 @@
 #include "fabric/rdma/rdma.h"
 #include "rig.h"
 
-#define ASKS    1u  /* works of ours; the peer answers */
-#define SIM     2u  /* their memory is a device's */
-#define SUMS    4u  /* they are compared */
-#define LOOPED  8u  /* the queue pair is connected to itself: works of ours arrive in our memory */
-#define REVOKES 16u /* our regions are withdrawn under way */
-#define CANCELS 32u /* the works are */
-#define STRAYS  64u /* what belongs on a rail comes on the channel */
+#define ASKS    1u   /* works of ours; the peer answers */
+#define SIM     2u   /* their memory is a device's */
+#define SUMS    4u   /* they are compared */
+#define LOOPED  8u   /* the queue pair is connected to itself: works of ours arrive in our memory */
+#define REVOKES 16u  /* our regions are withdrawn under way */
+#define CANCELS 32u  /* the works are */
+#define STRAYS  64u  /* what belongs on a rail comes on the channel */
+#define ADDS    128u /* one more of them is an addition, where the peer says that it has them */
 
 #define RECORDS_MAX 64u
-#define WORKS       2u
+#define WORKS       3u
 
 struct posted {
   struct work work;
@@ -180,7 +181,7 @@ static void on_done(struct work *work, int code) {
   RIG_ASSERT(posted->done == 1);
 }
 
-static void post(struct session *session, enum haul_operation operation) {
+static struct posted *prepare(struct session *session, enum haul_operation operation) {
   struct posted *posted = &session->posted[session->count++];
   *posted = (struct posted){.pieces = {{0, 0, 100}, {200, 300, 28}}};
   posted->work = (struct work){.endpoint = &session->endpoint->base,
@@ -195,7 +196,25 @@ static void post(struct session *session, enum haul_operation operation) {
                                .whole = 128,
                                .done = on_done,
                                .owner = posted};
-  rdma_transport.post(&session->endpoint->base, &posted->work);
+  return posted;
+}
+
+static void post(struct session *session, enum haul_operation operation) {
+  rdma_transport.post(&session->endpoint->base, &prepare(session, operation)->work);
+}
+
+static void post_addition(struct session *session, const struct memory *local) {
+  struct endpoint *endpoint = &session->endpoint->base;
+  struct estimate estimate;
+  rdma_transport.estimate(endpoint, &session->key, session->binding, local, HAUL_OP_FETCH_ADD,
+                          &estimate);
+  if (!estimate.open)
+    return;
+  struct posted *posted = prepare(session, HAUL_OP_FETCH_ADD);
+  posted->pieces[0].length = posted->work.bytes = posted->work.whole = 8;
+  posted->work.count = 1;
+  posted->work.checksum = false;
+  rdma_transport.post(endpoint, &posted->work);
 }
 
 static void ask(struct session *session) {
@@ -211,6 +230,8 @@ static void ask(struct session *session) {
     return;
   post(session, HAUL_OP_WRITE);
   post(session, HAUL_OP_READ);
+  if (session->kind & ADDS)
+    post_addition(session, local);
 }
 
 static void cancel(struct session *session) {

@@ -9,7 +9,7 @@
 
 #include "haul/haul.h"
 
-enum { ASKS = 1, SIM = 2, SUMS = 4, LOOPED = 8, REVOKES = 16, CANCELS = 32 };
+enum { ASKS = 1, SIM = 2, SUMS = 4, LOOPED = 8, REVOKES = 16, CANCELS = 32, ADDS = 128 };
 
 static void put(struct wire *wire, const struct rdma_record *record) {
   uint8_t *at = wire_take(wire, RDMA_RECORD);
@@ -31,6 +31,7 @@ static void put_greeting(struct wire *wire) {
                                             .mtu = 3,
                                             .reads = 16,
                                             .receives = 128,
+                                            .atomics = 2,
                                             .gid = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1},
                                             .queue_pair = 77,
                                             .packet = 9}}});
@@ -170,6 +171,11 @@ static void answering(void) {
       save_answers(name, kind, flags, kind % 3 ? 0 : HAUL_ESTALE,
                    kind % 4 ? RDMA_BROKEN : RDMA_REVOKED);
     }
+  }
+  for (unsigned kind = ADDS; kind < 2 * ADDS; kind += 8) {
+    char name[32];
+    snprintf(name, sizeof name, "asker-adds-%u", kind);
+    save_answers(name, kind, RDMA_ATOMIC, 0, kind % 3 ? RDMA_BROKEN : RDMA_REVOKED);
   }
   struct wire wire = start(ASKS);
   put_attached(&wire, 0, HAUL_ENOTSUP);

@@ -226,6 +226,15 @@ static void a_second_greeting_ends_the_peer(void **state) {
   assert_dropped(&asker);
 }
 
+static void a_greeting_with_unknown_atomics_ends_the_peer(void **state) {
+  (void)state;
+  struct asker asker = open_asker();
+  struct rdma_record hello = greeting();
+  hello.ends[0].atomics = 3;
+  say(asker.channel, &hello);
+  assert_dropped(&asker);
+}
+
 static void a_second_detach_ends_the_peer(void **state) {
   (void)state;
   struct asker asker = open_ready_asker();
@@ -500,6 +509,26 @@ static void a_write_that_the_owner_has_no_receive_for_ends_at_its_deadline(void 
   assert_fails(HAUL_ETIMEDOUT, finish(start(HAUL_OP_WRITE, 100 * MS)));
 }
 
+static void an_owner_that_allows_no_atomics_gets_none(void **state) {
+  (void)state;
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  options.only = "rdma";
+  serve_node(0, RDMA_FENCES);
+  assert_fails(HAUL_ENOPATH, haul_fetch_add(at.region, 0, at.remote, 0, 1, &options, NULL));
+}
+
+/* The key is what counts. */
+static void an_owner_that_allows_atomics_falsely_is_stale(void **state) {
+  (void)state;
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  options.only = "rdma";
+  serve_node(RDMA_ATOMIC, RDMA_FENCES);
+  uint64_t *number = haul_region_address(at.target);
+  *number = 5;
+  assert_fails(HAUL_ESTALE, haul_fetch_add(at.region, 0, at.remote, 0, 1, &options, NULL));
+  assert_true(*number == 5);
+}
+
 /* Each of them with eight questions: more than there are receives, unless they wait. */
 static void an_owner_that_takes_its_time_is_not_flooded(void **state) {
   (void)state;
@@ -538,6 +567,7 @@ int main(int argc, char **argv) {
       ASKS(who_has_no_receive_for_answers_loses_the_path_alone),
       ASKS(who_asks_without_end_is_served_in_turn),
       ASKS(a_second_greeting_ends_the_peer),
+      ASKS(a_greeting_with_unknown_atomics_ends_the_peer),
       ASKS(a_second_detach_ends_the_peer),
       ASKS(a_greeting_behind_the_end_of_the_rails_connects_nothing),
       ASKS(copies_that_were_asked_for_end_with_the_rails),
@@ -546,6 +576,8 @@ int main(int argc, char **argv) {
       ASKS(a_write_that_cannot_be_compared_is_not_made),
       ASKS(all_who_ask_have_their_turn),
       ANSWERS(an_owner_that_says_that_the_path_broke_is_dropped),
+      ANSWERS(an_owner_that_allows_no_atomics_gets_none),
+      ANSWERS(an_owner_that_allows_atomics_falsely_is_stale),
       ANSWERS(an_owner_that_takes_its_time_is_not_flooded),
       ANSWERS(a_write_that_is_not_fenced_ends_at_its_deadline),
       ANSWERS(a_write_that_the_owner_has_no_receive_for_ends_at_its_deadline),

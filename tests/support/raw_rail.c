@@ -20,7 +20,8 @@ static void post_receive(struct raw_rail *rail, uint64_t buffer) {
 static void to_init(struct raw_rail *rail) {
   struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
                              .port_num = 1,
-                             .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
+                             .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                                                IBV_ACCESS_REMOTE_ATOMIC};
   assert_int_equal(
       rail->verbs->modify_qp(rail->queue, &init,
                              IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
@@ -76,6 +77,7 @@ struct rdma_end raw_rail_end(const struct raw_rail *rail) {
                          .mtu = IBV_MTU_1024,
                          .reads = 1,
                          .receives = 1,
+                         .atomics = IBV_ATOMIC_HCA,
                          .queue_pair = rail->queue->qp_num};
   union ibv_gid gid;
   assert_int_equal(rail->verbs->query_gid(rail->context, 1, GID_INDEX, &gid), 0);

@@ -143,8 +143,11 @@ static void describe(const struct rdma_endpoint *endpoint, const struct rdma_att
   answer->length = memory->length;
   answer->rails = (uint8_t)endpoint->rail_count;
   answer->number = attachment->number;
-  answer->flags = (uint8_t)((attachment->staged ? RDMA_STAGED : 0) |
-                            (memory->provider->fence ? RDMA_FENCED_WRITES : 0));
+  bool atomic =
+      !attachment->staged && card_operates(endpoint->rails[0].card, memory, attachment->rights);
+  answer->flags =
+      (uint8_t)((attachment->staged ? RDMA_STAGED : 0) |
+                (memory->provider->fence ? RDMA_FENCED_WRITES : 0) | (atomic ? RDMA_ATOMIC : 0));
   answer->slots = attachment->staged ? RDMA_STAGES : 0;
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     answer->keys[i] = attachment->staged ? endpoint->loan.registrations[i]->rkey

@@ -125,6 +125,7 @@ static int take_answer(struct attach_request *request, const struct rdma_record 
   binding->address = answer->address;
   binding->staged = answer->flags & RDMA_STAGED;
   binding->fenced = answer->flags & RDMA_FENCED_WRITES;
+  binding->atomic = answer->flags & RDMA_ATOMIC;
   binding->number = answer->number;
   memcpy(binding->keys, answer->keys, sizeof binding->keys);
   if (binding->staged && answer->slots == 0)

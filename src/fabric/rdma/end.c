@@ -5,9 +5,10 @@
 #include "core/sys.h"
 #include "fabric/rdma/rdma.h"
 
+/* Or an atomic: it writes too. */
 static bool has_write(const struct list *jobs) {
-  list_each(item, jobs) if (list_entry(item, struct rdma_job, link)->work->operation ==
-                            HAUL_OP_WRITE) return true;
+  list_each(item, jobs) if (list_entry(item, struct rdma_job, link)->work->operation !=
+                            HAUL_OP_READ) return true;
   return false;
 }
 

@@ -13,6 +13,7 @@ static void put_end(struct wire *wire, const struct rdma_end *end) {
   wire_put8(wire, end->mtu);
   wire_put8(wire, end->reads);
   wire_put8(wire, end->receives);
+  wire_put8(wire, end->atomics);
   wire_put16(wire, end->lid);
   wire_put_bytes(wire, end->gid, 16);
   wire_put32(wire, end->queue_pair);
@@ -25,12 +26,13 @@ static void get_end(struct wire *wire, struct rdma_end *end) {
   end->mtu = wire_get8(wire);
   end->reads = wire_get8(wire);
   end->receives = wire_get8(wire);
+  end->atomics = wire_get8(wire);
   end->lid = wire_get16(wire);
   wire_get_bytes(wire, end->gid, 16);
   end->queue_pair = wire_get32(wire);
   end->packet = wire_get32(wire);
-  if (end->ethernet > 1 || end->mtu < 1 || end->mtu > 5 || end->queue_pair > BITS24 ||
-      end->packet > BITS24)
+  if (end->ethernet > 1 || end->mtu < 1 || end->mtu > 5 || end->atomics > 2 ||
+      end->queue_pair > BITS24 || end->packet > BITS24)
     wire->failed = true;
 }
 

@@ -35,6 +35,7 @@ struct rdma_end {
   uint8_t mtu;      /* enum ibv_mtu */
   uint8_t reads;    /* that it serves at a time */
   uint8_t receives; /* writes with immediate that it takes before it has answered one */
+  uint8_t atomics;  /* enum ibv_atomic_cap: none, among themselves, with its processors' too */
   uint16_t lid;
   uint8_t gid[16];
   uint32_t queue_pair, packet; /* 24 bits each */
@@ -50,6 +51,7 @@ struct rdma_span {
 /* Of ATTACHED. */
 #define RDMA_STAGED        1u /* address and keys are the loan's: slots of WORK_BYTES_MAX each */
 #define RDMA_FENCED_WRITES 2u /* writes end with an immediate, and are complete with FENCED */
+#define RDMA_ATOMIC        4u /* the keys allow atomics */
 
 struct rdma_record {
   uint16_t type;

@@ -223,10 +223,16 @@ int card_register(struct rdma_card *card, const struct memory *memory,
   return code;
 }
 
+bool card_operates(const struct rdma_card *card, const struct memory *memory, unsigned rights) {
+  return rights == (HAUL_READ | HAUL_WRITE) && memory->view &&
+         card->nic->limits.atomics != IBV_ATOMIC_NONE;
+}
+
 int card_export(struct rdma_card *card, const struct memory *memory, unsigned rights,
                 struct ibv_mr **mr) {
   unsigned access = (rights & HAUL_READ ? (unsigned)IBV_ACCESS_REMOTE_READ : 0) |
-                    (rights & HAUL_WRITE ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE : 0);
+                    (rights & HAUL_WRITE ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE : 0) |
+                    (card_operates(card, memory, rights) ? IBV_ACCESS_REMOTE_ATOMIC : 0);
   struct memory device = *memory;
   return memory->view ? pin(card, (uintptr_t)memory->address, memory->length, access, mr)
                       : pin_device(card, &device, memory->length, access, mr);

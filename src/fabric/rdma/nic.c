@@ -64,7 +64,7 @@ static bool read_limits(struct nic *nic) {
       .cqe = attributes.max_cqe,
       .reads_served = attributes.max_qp_rd_atom,
       .reads_started = attributes.max_qp_init_rd_atom,
-      .atomics = attributes.atomic_cap != IBV_ATOMIC_NONE,
+      .atomics = attributes.atomic_cap,
   };
   return true;
 }

@@ -28,7 +28,7 @@ struct nic_limits {
   int registrations;               /* of all processes */
   int qp_wr, sge, sge_read, cqe;   /* requests a queue, pieces of a request, completions */
   int reads_served, reads_started; /* reads and atomics under way a queue pair */
-  bool atomics;                    /* 8 bytes, among this NIC's queue pairs at least */
+  enum ibv_atomic_cap atomics;     /* of 8 bytes */
 };
 
 /* Does not change after nics_open. */

@@ -101,6 +101,18 @@ static bool goes_inline(const struct rdma_job *job, const struct move *move) {
          (job->stage || job->work->region->memory.view);
 }
 
+/* The NIC of the first rail does them all: many are atomic among their own alone. */
+static void fill_atomic(const struct rdma_job *job, const struct move *move, unsigned rail,
+                        struct ibv_send_wr *request) {
+  const struct work *work = job->work;
+  bool add = work->operation == HAUL_OP_FETCH_ADD;
+  request->opcode = add ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP;
+  request->wr.atomic.remote_addr = move->remote;
+  request->wr.atomic.compare_add = work->operands.value;
+  request->wr.atomic.swap = work->operands.desired;
+  request->wr.atomic.rkey = ((const struct rdma_binding *)work->binding)->keys[rail];
+}
+
 static void fill_request(const struct rdma_job *job, const struct move *move, unsigned rail,
                          struct ibv_send_wr *request, struct ibv_sge *place) {
   const struct rdma_binding *binding = job->work->binding;
@@ -115,6 +127,8 @@ static void fill_request(const struct rdma_job *job, const struct move *move, un
       .send_flags = goes_inline(job, move) ? IBV_SEND_INLINE : 0,
       .wr.rdma = {.remote_addr = move->remote, .rkey = binding->keys[rail]},
   };
+  if (operation_is_atomic(job->work->operation))
+    fill_atomic(job, move, rail, request);
 }
 
 /* Only the last asks for a completion, and only it tells the owner. */
@@ -147,6 +161,7 @@ static int ring(struct rdma_job *job) {
   if (system)
     return error_set(HAUL_EPATH, system, rail->card->nic->name,
                      "its send queue refused a request|");
+  job->work->begun = operation_is_atomic(job->work->operation);
   job->requests = count;
   rail->room -= count;
   rail->posted_bytes += job->work->bytes;
@@ -222,7 +237,9 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
     error_memory("rdma job");
     return NULL;
   }
-  unsigned near = cards_near(endpoint->node, work->region->memory.place);
+  unsigned near = operation_is_atomic(work->operation)
+                      ? 1u
+                      : cards_near(endpoint->node, work->region->memory.place);
   pthread_mutex_lock(&endpoint->lock);
   job->rail = choose_rail(endpoint, near);
   pthread_mutex_unlock(&endpoint->lock);

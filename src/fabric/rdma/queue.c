@@ -61,11 +61,13 @@ static int open_queue(struct rdma_rail *rail, uint32_t inlined) {
 }
 
 static int to_init(struct rdma_rail *rail) {
+  bool atomics = rail->card->nic->limits.atomics != IBV_ATOMIC_NONE;
   struct ibv_qp_attr attributes = {
       .qp_state = IBV_QPS_INIT,
       .pkey_index = 0,
       .port_num = (uint8_t)rail->card->port.number,
-      .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
+      .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                         (atomics ? (unsigned)IBV_ACCESS_REMOTE_ATOMIC : 0),
   };
   int system = rail->card->nic->verbs->modify_qp(rail->queue, &attributes,
                                                  IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
@@ -85,6 +87,7 @@ static void describe(struct rdma_rail *rail) {
   end->lid = port->lid;
   end->receives = RDMA_FENCES;
   end->reads = nic->limits.reads_served < READS ? (uint8_t)nic->limits.reads_served : READS;
+  end->atomics = (uint8_t)nic->limits.atomics;
   memcpy(end->gid, port->gid, 16);
   end->queue_pair = rail->queue->qp_num;
   end->packet = random & 0xffffff;
@@ -171,6 +174,7 @@ static int to_send(struct rdma_rail *rail, const struct rdma_end *peer) {
 
 int queue_connect(struct rdma_rail *rail, const struct rdma_end *peer) {
   rail->receives = peer->receives < RDMA_FENCES ? peer->receives : RDMA_FENCES;
+  rail->atomics = peer->atomics;
   if (peer->ethernet != rail->end.ethernet)
     return error_set(HAUL_ENOPATH, 0, rail->card->nic->name,
                      "one side has InfiniBand and the other Ethernet|");

@@ -234,6 +234,34 @@ static bool takes(struct rdma_endpoint *endpoint, struct rdma_binding *binding,
   return true;
 }
 
+/* NULL: nothing. `staged`: what is here goes through a stage. */
+static const char *what_forbids_atomics(const struct rdma_endpoint *endpoint,
+                                        const struct rdma_binding *binding, bool staged) {
+  const struct rdma_rail *rail = &endpoint->rails[0];
+  if (rail->card->nic->limits.atomics == IBV_ATOMIC_NONE)
+    return "this side's NIC has no atomics";
+  if (rail->atomics == IBV_ATOMIC_NONE)
+    return "the peer's NIC has no atomics";
+  if (!binding->atomic)
+    return "the peer's memory is a device's, out of its processors' reach";
+  if (staged)
+    return "the old value would go to memory that no NIC reaches";
+  return binding->address % 8 ? "the peer's region does not begin at a multiple of 8 bytes" : NULL;
+}
+
+/* A NIC that is atomic among its own alone is for those who know that nobody else takes part. */
+static void judge_atomic(const struct rdma_endpoint *endpoint, const struct rdma_binding *binding,
+                         bool staged, struct estimate *estimate) {
+  const char *why_not = what_forbids_atomics(endpoint, binding, staged);
+  estimate->open = !why_not;
+  estimate->only_asked = endpoint->rails[0].atomics != IBV_ATOMIC_GLOB;
+  snprintf(estimate->reason, sizeof estimate->reason, "%s",
+           why_not
+               ? why_not
+               : "the peer's NIC is atomic among its own operations alone; only = \"rdma\" takes "
+                 "it all the same");
+}
+
 static void estimate(struct endpoint *base, const struct remote_key *key, void *bound,
                      const struct memory *local, enum haul_operation operation,
                      struct estimate *estimate) {
@@ -242,10 +270,8 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   unsigned rails = endpoint->rail_count;
   double bytes_per_ns = 0;
   (void)key;
-  if (operation_is_atomic(operation)) {
-    *estimate = (struct estimate){.reason = "it does no atomic operations"};
-    return;
-  }
+  if (operation_is_atomic(operation))
+    rails = 1;
   bool here = !takes(endpoint, binding, local), there = binding->staged;
   *estimate = (struct estimate){.open = !here || memory_stages(local),
                                 .zero_copy = !here && !there,
@@ -265,6 +291,8 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
            endpoint->rails[0].end.nic, rails, rails == 1 ? "" : "s",
            here || there ? ", staged" : "", here ? " here" : "",
            there ? here ? " and there" : " there" : "");
+  if (operation_is_atomic(operation))
+    judge_atomic(endpoint, binding, here, estimate);
 }
 
 static void learn(struct fabric *fabric, const struct memory *memory) {

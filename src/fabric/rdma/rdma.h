@@ -127,6 +127,7 @@ struct rdma_rail {
   bool broken;
   char why[192];     /* it broke; set with `broken`, in whatever thread found it out */
   uint32_t receives; /* writes with immediate that may be without an answer */
+  uint8_t atomics;   /* of the peer's NIC: enum ibv_atomic_cap */
   struct rdma_fence fences[RDMA_RECEIVES_MAX];
   uint32_t fence_count;
   struct rdma_mail mail;
@@ -187,6 +188,7 @@ struct rdma_binding {
   uint32_t keys[RDMA_RAILS_MAX];
   bool staged;     /* address and keys are the loan's */
   bool fenced;     /* the owner has to fence its device */
+  bool atomic;     /* the keys allow atomics */
   uint32_t number; /* for immediates */
   uint32_t jobs;   /* under way */
   bool revoked;    /* by the owner */
@@ -275,6 +277,8 @@ unsigned cards_near(struct rdma_node *node, struct haul_place place);
 /* For the peer's NIC: these bytes and no others, with these rights. */
 int card_export(struct rdma_card *card, const struct memory *memory, unsigned rights,
                 struct ibv_mr **mr);
+/* Whether these rights to it allow the peer's NIC atomics too: on what the processors reach. */
+bool card_operates(const struct rdma_card *card, const struct memory *memory, unsigned rights);
 void card_unexport(struct rdma_card *card, struct ibv_mr *mr);
 /* The caller's memory, to be registered together with its neighbours. */
 void cards_learn(struct rdma_node *node, const struct memory *memory);

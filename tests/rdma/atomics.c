@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: MIT
+ * Atomic operations and what the two NICs can: which path is taken and what the report says of the
+ * others; and that one which the NIC was handed is sent nowhere else, whatever breaks. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "core/sys.h"
+#include "support/nic.h"
+#include "support/owner.h"
+#include "support/seams.h"
+
+#define LENGTH 65536u
+#define BOUND  (10 * S)
+#define BOTH   (HAUL_READ | HAUL_WRITE)
+
+static struct {
+  struct owner owner;
+  struct haul_node *node;
+  struct haul_peer *peer;
+  struct haul_region *region;
+  struct haul_remote *remote;
+  unsigned descriptors;
+} t;
+
+/* Without Unix sockets there is no `map` between processes of one host, so rdma and tcp are left.
+ */
+static int (*socket_before)(int domain, int type, int protocol);
+
+static int refusing_socket(int domain, int type, int protocol) {
+  if (domain != AF_UNIX)
+    return socket_before(domain, type, protocol);
+  errno = EAFNOSUPPORT;
+  return -1;
+}
+
+/* With these NICs (doubles/ibverbs-moving/door.h). */
+static void begin(const char *own, const char *theirs) {
+  nic_fault(own);
+  nic_fault_of_children(theirs);
+  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
+  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", BOTH), 0);
+  assert_works(haul_node_open(NULL, &t.node));
+  assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(BOUND), &t.peer));
+  assert_works(haul_peer_lookup(t.peer, "memory", haul_deadline_in(BOUND), &t.remote));
+  t.region = region_make(t.node, KIND_HOST, LENGTH);
+}
+
+static int set_up(void **state) {
+  (void)state;
+  nic_fault("");
+  t.descriptors = open_descriptors();
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  haul_remote_release(t.remote);
+  haul_region_release(t.region);
+  haul_peer_close(t.peer);
+  haul_node_close(t.node);
+  nic_fault("");
+  nic_fault_of_children("");
+  assert_true(!t.owner.pid || owner_end(&t.owner) == 0);
+  nic_check_empty();
+  assert_int_equal(open_descriptors(), t.descriptors);
+  assert_int_equal(haul_mappings(), 0);
+  memset(&t, 0, sizeof t);
+  return 0;
+}
+
+/* ---- Additions ---- */
+
+static int add_to(struct haul_region *region, const char *only, struct haul_report *report) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_transfer *transfer;
+  options.only = only;
+  options.deadline = haul_deadline_in(BOUND);
+  int code = haul_fetch_add(region, 0, t.remote, 0, 1, &options, &transfer);
+  if (code)
+    return code;
+  code = haul_transfer_wait(transfer, haul_deadline_in(2 * BOUND));
+  *report = (struct haul_report)HAUL_REPORT_INIT;
+  haul_transfer_report(transfer, report);
+  haul_transfer_release(transfer);
+  return code;
+}
+
+static int add(const char *only, struct haul_report *report) {
+  return add_to(t.region, only, report);
+}
+
+static void set_number(uint64_t number) {
+  memcpy(haul_region_address(t.region), &number, 8);
+  assert_works(haul_write(t.remote, t.region, &(struct haul_piece){0, 0, 8}, 1, NULL, NULL));
+}
+
+static uint64_t number(void) {
+  uint64_t got;
+  assert_works(haul_read(t.region, t.remote, &(struct haul_piece){8, 0, 8}, 1, NULL, NULL));
+  memcpy(&got, (char *)haul_region_address(t.region) + 8, 8);
+  return got;
+}
+
+/* What the report says of rdma when another path was taken. */
+static void assert_reason(const struct haul_report *report, const char *reason) {
+  assert_string_equal(report->paths[0].name, "tcp");
+  for (size_t i = 1; i < report->path_count; i++)
+    if (strcmp(report->paths[i].name, "rdma") == 0 && strstr(report->paths[i].reason, reason))
+      return;
+  fail_msg("the report does not say of rdma '%s'", reason);
+}
+
+/* ---- Which path ---- */
+
+static void a_nic_atomic_among_its_own_is_taken_by_those_who_ask(void **state) {
+  (void)state;
+  struct haul_report report;
+  begin("", "");
+  set_number(4);
+  assert_works(add(NULL, &report));
+  assert_reason(&report, "atomic among its own operations alone; only = \"rdma\"");
+  assert_works(add("rdma", &report));
+  assert_string_equal(report.paths[0].name, "rdma");
+  assert_int_equal(report.paths[0].zero_copy, 1);
+  assert_true(number() == 6);
+}
+
+/* The owner's is what counts. */
+static void a_nic_atomic_with_everybody_is_taken(void **state) {
+  (void)state;
+  struct haul_report report;
+  begin("", "global");
+  set_number(4);
+  assert_works(add(NULL, &report));
+  assert_string_equal(report.paths[0].name, "rdma");
+  assert_works(add("tcp", &report));
+  assert_true(number() == 6);
+}
+
+static void an_asker_atomic_with_everybody_changes_nothing(void **state) {
+  (void)state;
+  struct haul_report report;
+  begin("global", "");
+  assert_works(add(NULL, &report));
+  assert_string_equal(report.paths[0].name, "tcp");
+}
+
+static void a_peer_whose_nic_has_no_atomics_has_no_path(void **state) {
+  (void)state;
+  struct haul_report report;
+  begin("", "noatomics");
+  assert_works(add(NULL, &report));
+  assert_reason(&report, "the peer's NIC has no atomics");
+  assert_fails(HAUL_ENOPATH, add("rdma", &report));
+  assert_works(haul_write(t.remote, t.region, &(struct haul_piece){0, 0, 8}, 1, NULL, NULL));
+}
+
+static void a_nic_without_atomics_is_no_path(void **state) {
+  (void)state;
+  struct haul_report report;
+  begin("noatomics", "global");
+  assert_works(add(NULL, &report));
+  assert_reason(&report, "this side's NIC has no atomics");
+  assert_fails(HAUL_ENOPATH, add("rdma", &report));
+}
+
+/* ---- What breaks ---- */
+
+/* Done `times` times by then; and the next one goes over tcp. */
+static void assert_in_doubt(const char *fault, const char *only, unsigned times) {
+  struct haul_report report;
+  begin("", "global");
+  set_number(4);
+  nic_fault(fault);
+  assert_fails(HAUL_EPATH, add(only, &report));
+  assert_non_null(strstr(haul_error_last()->text, "may or may not have taken place"));
+  assert_int_equal(report.retries, 0);
+  assert_true(number() == 4 + times);
+  assert_works(add(NULL, &report));
+  assert_string_equal(report.paths[0].name, "tcp");
+  assert_true(number() == 5 + times);
+  assert_works(haul_peer_status(t.peer));
+}
+
+static void one_that_nobody_acknowledged_is_not_sent_again(void **state) {
+  (void)state;
+  assert_in_doubt("retry:1", NULL, 0);
+}
+
+static void nor_is_it_for_those_who_asked_for_the_path(void **state) {
+  (void)state;
+  assert_in_doubt("retry:1", "rdma", 0);
+}
+
+static void one_whose_completion_was_lost_is_not_done_twice(void **state) {
+  (void)state;
+  assert_in_doubt("overrun:1", NULL, 1);
+}
+
+static void one_that_a_removed_device_had_is_not_sent_again(void **state) {
+  (void)state;
+  assert_in_doubt("vanish:1", NULL, 0);
+}
+
+static void a_key_that_is_refused_is_stale(void **state) {
+  (void)state;
+  struct haul_report report;
+  begin("", "global");
+  set_number(4);
+  nic_fault("access:1");
+  assert_fails(HAUL_ESTALE, add(NULL, &report));
+  assert_true(number() == 4);
+}
+
+/* Nothing was posted: another path may take it. */
+static void one_that_the_path_refuses_goes_over_another(void **state) {
+  (void)state;
+  struct haul_report report;
+  begin("", "global");
+  set_number(4);
+  assert_works(add(NULL, &report));
+  assert_string_equal(report.paths[0].name, "rdma");
+  nic_fault("memlock:1");
+  struct haul_region *wrapped = region_make(t.node, KIND_WRAPPED, LENGTH);
+  assert_works(add_to(wrapped, NULL, &report));
+  assert_reason(&report, "the memory cannot be pinned");
+  assert_int_equal(report.retries, 1);
+  region_drop(wrapped, KIND_WRAPPED);
+  assert_true(number() == 6);
+}
+
+static void an_owner_killed_meanwhile_is_gone(void **state) {
+  (void)state;
+  struct haul_transfer *transfer;
+  begin("", "global");
+  nic_fault("late:50000"); /* microseconds */
+  assert_works(haul_fetch_add(t.region, 0, t.remote, 0, 1, NULL, &transfer));
+  owner_kill(&t.owner);
+  t.owner.pid = 0;
+  int code = haul_transfer_wait(transfer, haul_deadline_in(BOUND));
+  assert_true(code == 0 || code == HAUL_EPEER || code == HAUL_EPATH);
+  haul_transfer_release(transfer);
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
+    return owner_main();
+  if (!nic_is_there())
+    return 77;
+  socket_before = sys_ops.socket;
+  sys_ops.socket = refusing_socket;
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(a_nic_atomic_among_its_own_is_taken_by_those_who_ask),
+      TEST(a_nic_atomic_with_everybody_is_taken),
+      TEST(an_asker_atomic_with_everybody_changes_nothing),
+      TEST(a_peer_whose_nic_has_no_atomics_has_no_path),
+      TEST(a_nic_without_atomics_is_no_path),
+      TEST(one_that_nobody_acknowledged_is_not_sent_again),
+      TEST(nor_is_it_for_those_who_asked_for_the_path),
+      TEST(one_whose_completion_was_lost_is_not_done_twice),
+      TEST(one_that_a_removed_device_had_is_not_sent_again),
+      TEST(a_key_that_is_refused_is_stale),
+      TEST(one_that_the_path_refuses_goes_over_another),
+      TEST(an_owner_killed_meanwhile_is_gone),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
