@@ -25,15 +25,28 @@ struct values {
 
 static const struct option_spec options[] = {
     {"size", OPTION_SIZE, offsetof(struct values, size), "SIZE",
-     "bytes to be moved (default: 1M, or the region where it is smaller)"},
-    {"op", OPTION_TEXT, offsetof(struct values, operation), "write|read",
-     "towards the node or from it (default: write, where that is allowed)"},
+     "bytes to be moved (default: 1M, or the region where it is smaller; 8 where atomic)"},
+    {"op", OPTION_TEXT, offsetof(struct values, operation), "OPERATION",
+     "write, read, fetch-add or compare-swap (default: write, where that is allowed)"},
     OPTION_ENTRY_ONLY(values),
     OPTION_ENTRY_ZERO_COPY(values),
     OPTION_ENTRY_TIMEOUT(values),
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
     {0},
 };
+
+static const char *const operations[] = {[HAUL_OP_WRITE] = "write",
+                                         [HAUL_OP_READ] = "read",
+                                         [HAUL_OP_FETCH_ADD] = "fetch-add",
+                                         [HAUL_OP_COMPARE_SWAP] = "compare-swap"};
+
+/* 0: there is none of this name. */
+static int operation_named(const char *name) {
+  for (int i = HAUL_OP_WRITE; i <= HAUL_OP_COMPARE_SWAP; i++)
+    if (strcmp(operations[i], name) == 0)
+      return i;
+  return 0;
+}
 
 /* What was asked, and the answer. */
 struct answer {
@@ -101,12 +114,12 @@ static int ask(const struct session *session, const struct values *values, struc
   struct haul_transfer_options choices = transfer_options(&values->transfer);
   if (!answer->operation)
     answer->operation = haul_remote_rights(session->remote) & HAUL_WRITE ? "write" : "read";
-  enum haul_operation operation =
-      strcmp(answer->operation, "read") == 0 ? HAUL_OP_READ : HAUL_OP_WRITE;
+  enum haul_operation operation = (enum haul_operation)operation_named(answer->operation);
+  uint64_t usual = operation >= HAUL_OP_FETCH_ADD ? 8 : SIZE_DEFAULT;
   uint64_t length = haul_remote_length(session->remote);
   haul_region *local = NULL;
   answer->there = haul_remote_place(session->remote);
-  answer->size = values->size ? values->size : length < SIZE_DEFAULT ? length : SIZE_DEFAULT;
+  answer->size = values->size ? values->size : length < usual ? length : usual;
   if (answer->size > length)
     return fail_size(answer, length);
   if (haul_region_alloc(session->node, answer->here, (size_t)answer->size, 0, &local))
@@ -147,9 +160,9 @@ static int run(const struct command *self, int argc, char **argv) {
   int status;
   if (!options_parse(self, argc, argv, &values, (struct operand_range){2, 2}, &operands, &status))
     return status;
-  if (values.operation && strcmp(values.operation, "write") != 0 &&
-      strcmp(values.operation, "read") != 0)
-    return options_wrong(self, "'%s' is neither write nor read", values.operation);
+  if (values.operation && !operation_named(values.operation))
+    return options_wrong(self, "'%s' is none of write, read, fetch-add and compare-swap",
+                         values.operation);
   if (haul_place_parse(operands[0], &answer.here))
     return options_wrong(self, "'%s' is no place; `haul info` lists the places", operands[0]);
   if (!target_parse(operands[1], &target))

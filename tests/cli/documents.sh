@@ -60,6 +60,7 @@ done
 completes put file localhost/name --only m map
 completes bench localhost --op mess message
 completes explain s sim:0
+completes explain host localhost/name --op f fetch-add
 completes help pi pingpong
 cd "$work" && : >weights.bin
 completes put wei weights.bin

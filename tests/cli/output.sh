@@ -61,6 +61,7 @@ section "explain"
 expect 0 "explain" "$HAUL" explain host "$unix/a"
 says "^PATH  *STATE "
 says "^[a-z]*  *chosen"
+expect 0 "explain an atomic operation" "$HAUL" explain host "$tcp/a" --op fetch-add --json
 expect 0 "explain a read into a device" "$HAUL" explain sim:0 "$tcp/b" --op read --size 4M --json
 holds_json "one path is chosen, and comes first" \
   '[p["state"] for p in it["paths"]].count("chosen") == 1 and it["paths"][0]["state"] == "chosen"'

@@ -15,7 +15,7 @@ _haul_options() {
 _haul_values() {
   case $1 in
     --only) echo "map tcp" ;;
-    --op) [[ $2 == bench ]] && echo "write read message" || echo "write read" ;;
+    --op) [[ $2 == bench ]] && echo "write read message" || echo "write read fetch-add compare-swap" ;;
     --place) echo "host sim:0" ;;
     --require) haul doctor 2>/dev/null | awk 'NR > 1 && NF == 0 { exit } NR > 1 { print $2 }' ;;
     --listen) echo "tcp:// unix://" ;;
