@@ -530,6 +530,8 @@ static void use_in_child(void *user) {
   IN_CHILD(haul_peer_status(inherited->peer));
   IN_CHILD(haul_write(inherited->remote, inherited->region, &piece, 1, NULL, &transfer));
   IN_CHILD(haul_read(inherited->region, inherited->remote, &piece, 1, NULL, NULL));
+  IN_CHILD(haul_fetch_add(inherited->region, 0, inherited->remote, 0, 1, NULL, NULL));
+  IN_CHILD(haul_compare_swap(inherited->region, 0, inherited->remote, 0, 1, 2, NULL, &transfer));
   IN_CHILD(haul_message_send(inherited->peer, 0, NULL, 0, soon()));
   IN_CHILD(haul_message_receive(inherited->node, &message, HAUL_FOREVER));
   IN_CHILD(haul_region_publish(inherited->region, "child", HAUL_READ));

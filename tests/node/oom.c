@@ -4,6 +4,7 @@
  * told at once, by an error that says so; nothing crashes, hangs, leaks or is lost. */
 #include "support/check.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -45,6 +46,39 @@ static int one_transfer(struct life *life, unsigned i, const char *only, bool wr
   return code;
 }
 
+static int one_atomic(struct life *life, struct haul_region *result, const char *only) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_transfer *transfer;
+  options.only = only;
+  options.deadline = haul_deadline_in(PATIENCE);
+  int code = haul_fetch_add(result, 0, life->remotes[0], 8, 1, &options, &transfer);
+  if (code)
+    return code;
+  code = haul_transfer_wait(transfer, HAUL_FOREVER);
+  haul_transfer_release(transfer);
+  return code;
+}
+
+/* What failed for want of memory has not taken place; what succeeded has, once. */
+static int atomics(struct life *life) {
+  const _Atomic uint64_t *number =
+      (void *)((char *)haul_region_address(life->regions[0]) + sizeof *number);
+  uint64_t before = atomic_load(number);
+  struct haul_region *result;
+  int code = haul_region_alloc(life->user, (struct haul_place){HAUL_HOST, 0}, 4096, 0, &result);
+  if (code)
+    return code;
+  code = one_atomic(life, result, "map");
+  if (code == HAUL_ENOMEM)
+    assert_true(atomic_load(number) == before);
+  if (code == 0)
+    code = one_atomic(life, life->local, "tcp");
+  if (code == 0)
+    assert_true(atomic_load(number) == before + 2);
+  haul_region_release(result);
+  return code;
+}
+
 static int transfers(struct life *life) {
   for (unsigned i = 0; i < 2; i++)
     for (unsigned way = 0; way < 4; way++) {
@@ -52,7 +86,7 @@ static int transfers(struct life *life) {
       if (code)
         return code;
     }
-  return 0;
+  return atomics(life);
 }
 
 /* Messages come from peers that joined and have not left. */

@@ -9,6 +9,7 @@ export HAUL_TEST_SLOW=1
 section "rdma over Soft-RoCE"
 limit=190
 expect 0 "what every transport does, in brief" on a conformance_transport rdma tcp://127.0.0.1:0 brief
+expect 0 "atomic operations" on a conformance_atomics rdma tcp://127.0.0.1:0
 expect 0 "what goes wrong with every transport" on a conformance_transport_faults rdma tcp://127.0.0.1:0
 
 finish
