@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -304,13 +305,13 @@ static bool is_polled(struct loop *loop) {
   return !loop->own_thread && atomic_load_explicit(&loop->noticed, memory_order_relaxed);
 }
 
-/* Timers and pollers, which ask for events where a sleep may follow; *due becomes earlier when
+/* Timers and pollers, which ask for events where a sleep follows; *due becomes earlier when
  * something is due before it. */
 static int turn(struct loop *loop, int64_t now, bool may_sleep, int64_t *due) {
   bool urgent = false;
   loop_lock(loop);
   int handled = fire_timers(loop, now) + run_pollers(loop, &urgent);
-  if (((may_sleep && !handled) || is_polled(loop)) && arm_pollers(loop))
+  if (may_sleep && !handled && arm_pollers(loop))
     *due = now;
   if (!list_empty(&loop->timers)) {
     int64_t at = list_entry(loop->timers.next, struct timer, link)->at;
@@ -323,6 +324,15 @@ static int turn(struct loop *loop, int64_t now, bool may_sleep, int64_t *due) {
   return handled;
 }
 
+/* Who spins gives way where there is nothing: what it waits for may want its processor, as a thread
+ * of the kernel does that works for a NIC in software, or the peer on a busy host. */
+static int look_around(struct loop *loop, int64_t now, int handled) {
+  handled = look(loop, now, 0) + handled;
+  if (!handled)
+    sched_yield();
+  return handled;
+}
+
 static int rounds(struct loop *loop, int64_t until) {
   int64_t began = clock_now();
   int64_t now = began;
@@ -332,8 +342,10 @@ static int rounds(struct loop *loop, int64_t until) {
     int handled = turn(loop, now, !spin && now < until, &loop->next_at);
     int64_t sleep_until = loop->next_at < until ? loop->next_at : until;
     spin |= handled > 0;
-    if (!spin || ++loop->round % POLLS_A_LOOK == 0)
-      handled += look(loop, now, spin ? 0 : sleep_until);
+    if (!spin)
+      handled += look(loop, now, sleep_until);
+    else if (++loop->round % POLLS_A_LOOK == 0)
+      handled = look_around(loop, now, handled);
     if (handled || atomic_load_explicit(&loop->ended, memory_order_relaxed))
       return handled;
     if (atomic_load_explicit(&loop->woken, memory_order_relaxed) &&
@@ -346,9 +358,14 @@ static int rounds(struct loop *loop, int64_t until) {
   }
 }
 
-/* Whoever polls the descriptor between two runs must see what only time makes due. */
+/* Whoever polls the descriptor between two runs must see what the pollers wait for, and what only
+ * time makes due. The last thing of a run: what it handled may have used an event up. */
 static void set_alarm(struct loop *loop) {
   struct itimerspec at = {{0, 0}, {0, 0}};
+  loop_lock(loop);
+  if (arm_pollers(loop))
+    loop->next_at = 0;
+  loop_unlock(loop);
   if (loop->next_at != HAUL_FOREVER) {
     int64_t when = loop->next_at > 0 ? loop->next_at : 1;
     at.it_value = (struct timespec){when / 1000000000, when % 1000000000};

@@ -3,12 +3,9 @@
  * others; and that one which the NIC was handed is sent nowhere else, whatever breaks. */
 #include "support/check.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 
-#include "core/sys.h"
 #include "support/nic.h"
 #include "support/owner.h"
 #include "support/seams.h"
@@ -25,17 +22,6 @@ static struct {
   struct haul_remote *remote;
   unsigned descriptors;
 } t;
-
-/* Without Unix sockets there is no `map` between processes of one host, so rdma and tcp are left.
- */
-static int (*socket_before)(int domain, int type, int protocol);
-
-static int refusing_socket(int domain, int type, int protocol) {
-  if (domain != AF_UNIX)
-    return socket_before(domain, type, protocol);
-  errno = EAFNOSUPPORT;
-  return -1;
-}
 
 /* With these NICs (doubles/ibverbs-moving/door.h). */
 static void begin(const char *own, const char *theirs) {
@@ -251,8 +237,7 @@ int main(int argc, char **argv) {
     return owner_main();
   if (!nic_is_there())
     return 77;
-  socket_before = sys_ops.socket;
-  sys_ops.socket = refusing_socket;
+  seams_no_unix_sockets();
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(a_nic_atomic_among_its_own_is_taken_by_those_who_ask),

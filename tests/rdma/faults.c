@@ -4,12 +4,9 @@
  * says why rdma did not. The node lives on in any case, and nothing is left behind. */
 #include "support/check.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 
-#include "core/sys.h"
 #include "support/nic.h"
 #include "support/owner.h"
 #include "support/seams.h"
@@ -33,17 +30,6 @@ static struct {
 } t;
 
 /* ---- Both sides ---- */
-
-/* Without Unix sockets there is no `map` between processes of one host, so rdma and tcp are left.
- */
-static int (*socket_before)(int domain, int type, int protocol);
-
-static int refusing_socket(int domain, int type, int protocol) {
-  if (domain != AF_UNIX)
-    return socket_before(domain, type, protocol);
-  errno = EAFNOSUPPORT;
-  return -1;
-}
 
 static void begin(void) {
   assert_works(haul_node_open(NULL, &t.node));
@@ -311,6 +297,31 @@ static void a_nic_that_ends_nothing_does_not_keep_a_transfer(void **state) {
   assert_works(finish(start(HAUL_OP_WRITE, NULL)));
 }
 
+/* Nobody wants anything back, and the path breaks all the same, in time for another one. */
+static void a_nic_that_ends_nothing_closes_the_path(void **state) {
+  (void)state;
+  goes_on_over_tcp("slow:60000000", HAUL_OP_WRITE, "ends none");
+}
+
+/* Who asks again and again does not put off the end. */
+static void asking_does_not_keep_a_nic_that_ends_nothing(void **state) {
+  (void)state;
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {0, 0, MIB};
+  struct haul_transfer *transfer;
+  begin();
+  nic_fault("slow:60000000");
+  options.only = "rdma";
+  options.deadline = haul_deadline_in(200 * MS);
+  assert_works(haul_write(t.remote, t.region, &piece, 1, &options, &transfer));
+  haul_deadline bound = haul_deadline_in(4 * S); /* before its silence would end it */
+  while (haul_transfer_test(transfer) == 1 && haul_deadline_in(0) < bound)
+    haul_transfer_wait(transfer, haul_deadline_in(50 * MS));
+  assert_fails(HAUL_ETIMEDOUT, haul_transfer_test(transfer));
+  haul_transfer_release(transfer);
+  nic_fault("");
+}
+
 /* ---- Registrations and addresses ---- */
 
 #define PIN_REASON "the memory cannot be pinned"
@@ -385,8 +396,7 @@ int main(int argc, char **argv) {
     return owner_main();
   if (!nic_is_there())
     return 77;
-  socket_before = sys_ops.socket;
-  sys_ops.socket = refusing_socket;
+  seams_no_unix_sockets();
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(transfers_go_over_rdma),
@@ -405,6 +415,8 @@ int main(int argc, char **argv) {
       TEST(a_removed_device_fails_what_asks_for_rdma_alone),
       TEST(an_overrun_of_completions_closes_the_path),
       TEST(a_nic_that_ends_nothing_does_not_keep_a_transfer),
+      TEST(a_nic_that_ends_nothing_closes_the_path),
+      TEST(asking_does_not_keep_a_nic_that_ends_nothing),
       TEST(local_memory_that_may_not_be_locked_goes_over_tcp),
       TEST(remote_memory_that_may_not_be_locked_goes_over_tcp),
       TEST(a_peer_that_may_lock_nothing_says_so),

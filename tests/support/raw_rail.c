@@ -169,6 +169,6 @@ struct rdma_record raw_rail_hear(struct raw_rail *rail, enum rdma_record_type ty
     if (record.type == type)
       return record;
   }
-  assert_true(!"nothing came over the rail");
+  fail_msg("nothing came over the rail");
   return record;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include "core/alloc.h"
 #include "core/sys.h"
@@ -99,4 +100,18 @@ unsigned haul_mappings(void) {
     count += strstr(line, "/memfd:haul") != NULL;
   fclose(maps);
   return count;
+}
+
+static int (*socket_before)(int domain, int type, int protocol);
+
+static int socket_of_the_net(int domain, int type, int protocol) {
+  if (domain != AF_UNIX)
+    return socket_before(domain, type, protocol);
+  errno = EAFNOSUPPORT;
+  return -1;
+}
+
+void seams_no_unix_sockets(void) {
+  socket_before = sys_ops.socket;
+  sys_ops.socket = socket_of_the_net;
 }

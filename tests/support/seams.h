@@ -19,6 +19,10 @@ void seams_refuse_from(unsigned n);
 /* Ends that; true if a request was refused. */
 bool seams_restore(void);
 
+/* For the rest of the process there are no Unix sockets: then there is no `map` between processes
+ * of one host, and rdma and tcp are left. */
+void seams_no_unix_sockets(void);
+
 /* For leak checks: descriptors that are open, mappings of haul's memory. */
 unsigned open_descriptors(void);
 unsigned haul_mappings(void);

@@ -464,6 +464,40 @@ static void who_polls_the_descriptor_gets_the_events(void **state) {
   loop_close(loop);
 }
 
+struct using {
+  struct watch watch;
+  const struct counted *poller;
+  int armed; /* before it was called */
+};
+
+static void use_up(struct watch *watch, uint32_t events) {
+  struct using *using = (struct using *)watch;
+  uint64_t count;
+  (void)events;
+  using->armed = using->poller->armed;
+  assert_int_equal(read(watch->fd, &count, sizeof count), sizeof count);
+}
+
+/* What is asked for before the descriptors are looked at may be used up by what they tell. */
+static void an_event_that_was_used_up_is_asked_for_again(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  struct counted poller;
+  struct using using = {.poller = &poller, .armed = -1};
+  loop_descriptor(loop);
+  loop_run(loop, HAUL_NO_WAIT);
+  start_armed(loop, &poller);
+  int fd = new_event(1);
+  loop_lock(loop);
+  assert_works(loop_watch(loop, &using.watch, fd, EPOLLIN, use_up));
+  loop_unlock(loop);
+  loop_run(loop, HAUL_NO_WAIT);
+  assert_int_not_equal(using.armed, -1);
+  assert_true(poller.armed > using.armed);
+  loop_close(loop);
+  close(fd);
+}
+
 /* ---- Other threads ---- */
 
 struct sleeper {
@@ -793,6 +827,7 @@ int main(void) {
       cmocka_unit_test(what_may_be_there_already_is_polled_for_before_the_sleep),
       cmocka_unit_test(nothing_is_asked_for_while_the_loop_spins_or_only_looks),
       cmocka_unit_test(who_polls_the_descriptor_gets_the_events),
+      cmocka_unit_test(an_event_that_was_used_up_is_asked_for_again),
       cmocka_unit_test(a_wake_ends_a_sleep),
       cmocka_unit_test(a_wake_before_the_sleep_is_not_lost),
       cmocka_unit_test(a_timer_set_elsewhere_shortens_a_sleep),

@@ -21,38 +21,33 @@ bool rdma_is_writing(struct rdma_endpoint *endpoint) {
   return writing;
 }
 
-/* What the NIC has cannot be taken back: it ends by itself, within the retries' time. A NIC that
- * ends nothing for longer loses its queue pair, and with it all that it could still touch. */
-static void want_back(struct rdma_job *job) {
-  struct loop *loop = job->rail->endpoint->base.link->fabric->loop;
-  job->rail->canceled = true;
-  loop_timer(loop, &job->rail->endpoint->timer, clock_after(clock_now(), RDMA_STUCK));
-  loop_wake(loop); /* it may be about to sleep longer */
+/* With the lock: a NIC ends what it has by itself, within the retries' time. One that ends nothing
+ * for longer loses its queue pair, and with it all that it could still touch. */
+static bool is_stuck(struct rdma_rail *rail) {
+  int64_t quiet = clock_now() - rail->moved_at;
+  if (rail->posted_count == 0)
+    rail->canceled = false;
+  return rail->posted_count > 0 && quiet >= (rail->canceled ? RDMA_STUCK : RDMA_SILENCE);
 }
 
 void rdma_look_for_stuck(struct rdma_endpoint *endpoint) {
   struct rdma_rail *stuck = NULL;
-  bool again = false;
   pthread_mutex_lock(&endpoint->lock);
-  for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
-    struct rdma_rail *rail = &endpoint->rails[i];
-    if (!rail->canceled)
-      continue;
-    if (rail->posted_count == 0)
-      rail->canceled = false;
-    else if (clock_now() - rail->moved_at >= RDMA_STUCK)
-      stuck = rail;
-    again |= rail->canceled;
-  }
+  for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++)
+    if (is_stuck(&endpoint->rails[i]))
+      stuck = &endpoint->rails[i];
   pthread_mutex_unlock(&endpoint->lock);
-  if (stuck) {
-    error_set(HAUL_EPATH, 0, stuck->card->nic->name, "%s holds requests and ends none|",
-              stuck->card->nic->name);
-    rdma_break(endpoint, haul_error_last()->text);
-  } else if (again) {
+  if (!stuck)
+    return;
+  error_set(HAUL_EPATH, 0, stuck->card->nic->name, "%s holds requests and ends none|",
+            stuck->card->nic->name);
+  rdma_break(endpoint, haul_error_last()->text);
+}
+
+void rdma_watch_posted(struct rdma_endpoint *endpoint) {
+  if (list_empty(&endpoint->timer.link))
     loop_timer(endpoint->base.link->fabric->loop, &endpoint->timer,
                clock_after(clock_now(), RDMA_STUCK));
-  }
 }
 
 void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code) {
@@ -61,7 +56,7 @@ void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code) {
   struct rdma_job *job = work->state;
   bool mine = job && job->requests == 0;
   if (job && !mine)
-    want_back(job);
+    job->rail->canceled = true; /* what the NIC has cannot be taken back */
   if (mine)
     job_leave_rail(job); /* or another thread would post it now */
   pthread_mutex_unlock(&endpoint->lock);

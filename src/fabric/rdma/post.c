@@ -385,7 +385,7 @@ bool rdma_arm(struct rdma_endpoint *endpoint) {
 /* With the lock: what is there to do without it. */
 struct findings {
   struct list ended;
-  bool any, fences, heard, steps;
+  bool any, posted, fences, heard, steps;
   char why[sizeof((struct rdma_rail *)NULL)->why]; /* a rail broke */
 };
 
@@ -393,6 +393,7 @@ static void poll_rails(struct rdma_endpoint *endpoint, struct findings *found) {
   for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
     struct rdma_rail *rail = &endpoint->rails[i];
     found->any |= poll_rail(rail, &found->ended);
+    found->posted |= rail->posted_count > 0;
     found->fences |= rail->fence_count > 0;
     found->heard |= rail->mail.came != rail->mail.taken;
     if (rail->broken && !found->why[0])
@@ -409,6 +410,8 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
   poll_rails(endpoint, &found);
   pthread_mutex_unlock(&endpoint->lock);
   jobs_end(&found.ended);
+  if (found.posted)
+    rdma_watch_posted(endpoint);
   if (found.fences)
     rdma_fence_written(endpoint);
   if (found.heard)

@@ -42,10 +42,12 @@
 /* Bytes posted a rail. What is posted cannot be taken back, so this bounds how long a cancel takes;
  * a line of 400 Gb/s and 100 us has 5 MB under way. */
 #define RDMA_WINDOW ((uint64_t)8 << 20)
-/* ns without a completion after which a NIC that holds a canceled work is taken for dead: twice
- * what it may take for all its retries (queue.c). */
-#define RDMA_STUCK  1000000000
-#define RDMA_STAGES 8u /* works at a time through buffers of this host, and as many at the peer */
+/* ns without a completion after which a NIC that holds a canceled work is taken for dead, twice
+ * what its retries take (queue.c); and one that holds any work: by the InfiniBand specification a
+ * time-out may last four times as long as it says. */
+#define RDMA_STUCK   1000000000
+#define RDMA_SILENCE 5000000000
+#define RDMA_STAGES  8u /* works at a time through buffers of this host, and as many at the peer */
 
 _Static_assert(RDMA_DEPTH >= WORK_PIECES_MAX, "a work must fit an empty send queue");
 
@@ -237,7 +239,7 @@ struct rdma_endpoint {
   unsigned rail_count;
   struct rdma_rail rails[RDMA_RAILS_MAX];
   struct poller poller;
-  struct timer timer; /* while something that a NIC has is wanted back */
+  struct timer timer; /* while a NIC has something */
   pthread_mutex_t lock;
   struct list entering; /* jobs at STEP_TAKE, in turn; lock */
   struct list stepping; /* jobs at other steps than the NIC's; lock */
@@ -364,8 +366,10 @@ void job_move(struct rdma_job *job);
 
 /* end.c; with the loop's lock */
 void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code);
-/* Whether a NIC ends nothing of what is wanted back: then the path breaks. */
+/* Whether a NIC ends nothing of what it has: then the path breaks. */
 void rdma_look_for_stuck(struct rdma_endpoint *endpoint);
+/* A NIC has something: from now on that is looked after. */
+void rdma_watch_posted(struct rdma_endpoint *endpoint);
 /* Works on withdrawn regions that the NIC has not begun end now. */
 void rdma_end_revoked(struct rdma_endpoint *endpoint);
 /* The rails are of no use any more; works end once the peer is silent. */
