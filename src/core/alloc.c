@@ -6,15 +6,17 @@
 
 #define SMALL 4096u /* bytes that are zeroed sooner than fresh pages are got */
 
+/* By a pointer, or the compiler makes a calloc of it and memset. */
+static void *(*volatile get)(size_t size) = malloc;
+
 /* glibc's calloc takes nothing from the thread's cache of freed blocks (before 2.41), and what is
- * freed fills it and then takes the slow way out: a transfer is made and freed a thousand times a
- * second, and its blocks are small. */
+ * freed fills it and then takes the slow way out. Small blocks are those that come and go with each
+ * transfer. */
 static void *zeroed(size_t count, size_t size) {
   size_t bytes;
   if (__builtin_mul_overflow(count, size, &bytes) || bytes > SMALL)
     return calloc(count, size);
-  void *block = malloc(bytes);
-  __asm__("" : "+r"(block)); /* or the compiler makes a calloc of the two calls */
+  void *block = get(bytes);
   return block ? memset(block, 0, bytes) : NULL;
 }
 
