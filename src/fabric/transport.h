@@ -158,6 +158,7 @@ struct transport {
   const char *name;
   unsigned index;   /* its place in the list; also its number on the wire */
   bool descriptors; /* its channels are Unix sockets that carry some */
+  bool within_host; /* the memories of one host, by no line */
 
   /* Once a node; no slot: nothing to open. On failure the transport is closed on this node and the
    * thread's error detail says why. */

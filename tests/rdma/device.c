@@ -164,6 +164,19 @@ static void canceled_ones_leave_stages_and_slots_to_others(void **state) {
   checksums_are_compared_on_the_devices(NULL);
 }
 
+/* Fewer copies, and no line that others need; whatever the NIC's line says. */
+static void what_is_mapped_does_not_go_through_the_nic(void **state) {
+  struct haul_region *const locals[] = {t.host, t.device};
+  (void)state;
+  for (size_t i = 0; i < COUNT(locals); i++)
+    for (uint64_t length = 8; length <= LENGTH; length *= 8) {
+      struct haul_path path;
+      assert_works(
+          haul_explain(locals[i], t.remote, HAUL_OP_WRITE, length, NULL, &path, &(size_t){1}));
+      assert_string_equal(path.name, "map");
+    }
+}
+
 int main(void) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
@@ -172,6 +185,7 @@ int main(void) {
       TEST(a_complete_read_was_fenced_by_its_user),
       TEST(many_writes_at_once_are_all_complete),
       TEST(checksums_are_compared_on_the_devices),
+      TEST(what_is_mapped_does_not_go_through_the_nic),
       TEST(canceled_ones_leave_stages_and_slots_to_others),
   };
   return cmocka_run_group_tests_name("device memory over rdma", tests, NULL, NULL);

@@ -430,6 +430,7 @@ static size_t checks(struct haul_check *checks, size_t room) {
 
 const struct transport map_transport = {
     .name = "map",
+    .within_host = true,
     .index = 0,
     .descriptors = true,
     .open = open_node,

@@ -260,6 +260,9 @@ static void judge_atomic(const struct rdma_endpoint *endpoint, const struct rdma
                ? why_not
                : "the peer's NIC is atomic among its own operations alone; only = \"rdma\" takes "
                  "it all the same");
+  if (estimate->only_asked) /* who asks for it is told so too */
+    snprintf(estimate->detail, sizeof estimate->detail, "%.16s, atomic among its own alone",
+             endpoint->rails[0].end.nic);
 }
 
 static void estimate(struct endpoint *base, const struct remote_key *key, void *bound,
