@@ -15,6 +15,7 @@ enum option_type {
   OPTION_TEXT,    /* const char * */
   OPTION_LIST,    /* struct text_list: may be given several times */
   OPTION_SIZE,    /* uint64_t, bytes */
+  OPTION_LENGTH,  /* uint64_t, bytes, at least 1 */
   OPTION_COUNT,   /* unsigned, at least 1 */
   OPTION_SECONDS, /* int64_t, nanoseconds, more than 0 */
 };

@@ -17,14 +17,14 @@
 #define SIZE_DEFAULT (UINT64_C(1) << 20)
 
 struct values {
-  uint64_t size;
+  uint64_t size; /* 0: not given */
   const char *operation;
   struct transfer_choices transfer;
   int json;
 };
 
 static const struct option_spec options[] = {
-    {"size", OPTION_SIZE, offsetof(struct values, size), "SIZE",
+    {"size", OPTION_LENGTH, offsetof(struct values, size), "SIZE",
      "bytes to be moved (default: 1M, or the region where it is smaller; 8 where atomic)"},
     {"op", OPTION_TEXT, offsetof(struct values, operation), "OPERATION",
      "write, read, fetch-add or compare-swap (default: write, where that is allowed)"},

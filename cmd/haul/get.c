@@ -15,7 +15,7 @@
 #include "common/units.h"
 
 struct values {
-  uint64_t offset, length;
+  uint64_t offset, length; /* length 0: not given */
   struct transfer_choices transfer;
   int json, quiet;
 };
@@ -23,7 +23,7 @@ struct values {
 static const struct option_spec options[] = {
     {"offset", OPTION_SIZE, offsetof(struct values, offset), "SIZE",
      "begin this far into the region"},
-    {"length", OPTION_SIZE, offsetof(struct values, length), "SIZE",
+    {"length", OPTION_LENGTH, offsetof(struct values, length), "SIZE",
      "take this many bytes (default: up to the region's end)"},
     OPTION_ENTRY_ONLY(values),
     OPTION_ENTRY_CHECKSUM(values),

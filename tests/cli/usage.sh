@@ -32,6 +32,12 @@ complains "an operand too many"
 for size in 12Q -5 1.5M "" 99999999999999999999 18446744073709551615K; do
   expect 2 "the size '$size'" "$HAUL" put file localhost/name --offset "$size"
 done
+complains "a whole number of bytes, or of units: 4096, 64K, 1M"
+expect 2 "get of no bytes" "$HAUL" get localhost/name file --length 0
+complains "'0' is no good value for --length, which is .*at least 1"
+expect 2 "explain of no bytes" "$HAUL" explain host localhost/name --size 0K
+complains "'0K' is no good value for --size, which is .*at least 1"
+expect 2 "pingpong of no bytes" "$HAUL" pingpong localhost --size 0
 for seconds in 0 -1 soon inf 1e99; do
   expect 2 "a timeout of '$seconds'" "$HAUL" ls localhost --timeout "$seconds"
 done

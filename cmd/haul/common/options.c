@@ -58,6 +58,26 @@ static bool parse_count(const char *text, unsigned *count) {
   return true;
 }
 
+static bool parse_length(const char *text, uint64_t *length) {
+  return size_parse(text, length) && *length > 0;
+}
+
+/* What a good value is. */
+static const char *form_of(enum option_type type) {
+  switch (type) {
+  case OPTION_SIZE:
+    return "a whole number of bytes, or of units: 4096, 64K, 1M, 2GB";
+  case OPTION_LENGTH:
+    return "a whole number of bytes, or of units, at least 1: 4096, 64K, 1M, 2GB";
+  case OPTION_COUNT:
+    return "a whole number, at least 1";
+  case OPTION_SECONDS:
+    return "more than 0, at most ten years: 10, 0.5";
+  default:
+    return "anything";
+  }
+}
+
 static int store(const struct command *command, const struct option_spec *spec, void *values,
                  const char *text) {
   void *field = (char *)values + spec->offset;
@@ -74,6 +94,9 @@ static int store(const struct command *command, const struct option_spec *spec, 
   case OPTION_SIZE:
     good = size_parse(text, field);
     break;
+  case OPTION_LENGTH:
+    good = parse_length(text, field);
+    break;
   case OPTION_COUNT:
     good = parse_count(text, field);
     break;
@@ -82,8 +105,8 @@ static int store(const struct command *command, const struct option_spec *spec, 
     break;
   }
   if (!good)
-    return options_wrong(command, "'%s' is no good value for --%s %s", text, spec->name,
-                         spec->value);
+    return options_wrong(command, "'%s' is no good value for --%s, which is %s", text, spec->name,
+                         form_of(spec->type));
   return EXIT_DONE;
 }
 
