@@ -2,6 +2,7 @@
  *
  * haul explain: the paths that a transfer would have.
  */
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@
 #include "common/units.h"
 
 #define SIZE_DEFAULT (UINT64_C(1) << 20)
+#define SIZE_ATOMIC  UINT64_C(8)
 
 struct values {
   uint64_t size; /* 0: not given */
@@ -49,6 +51,10 @@ static int operation_named(const char *name) {
     if (strcmp(operations[i], name) == 0)
       return i;
   return 0;
+}
+
+static bool is_atomic(int operation) {
+  return operation >= HAUL_OP_FETCH_ADD;
 }
 
 /* What was asked, and the answer. */
@@ -118,7 +124,7 @@ static int ask(const struct session *session, const struct values *values, struc
   if (!answer->operation)
     answer->operation = haul_remote_rights(session->remote) & HAUL_WRITE ? "write" : "read";
   enum haul_operation operation = (enum haul_operation)operation_named(answer->operation);
-  uint64_t usual = operation >= HAUL_OP_FETCH_ADD ? 8 : SIZE_DEFAULT;
+  uint64_t usual = is_atomic(operation) ? SIZE_ATOMIC : SIZE_DEFAULT;
   uint64_t length = haul_remote_length(session->remote);
   haul_region *local = NULL;
   answer->there = haul_remote_place(session->remote);
@@ -163,9 +169,12 @@ static int run(const struct command *self, int argc, char **argv) {
   int status;
   if (!options_parse(self, argc, argv, &values, (struct operand_range){2, 2}, &operands, &status))
     return status;
-  if (values.operation && !operation_named(values.operation))
+  int operation = values.operation ? operation_named(values.operation) : HAUL_OP_WRITE;
+  if (!operation)
     return options_wrong(self, "'%s' is none of write, read, fetch-add and compare-swap",
                          values.operation);
+  if (is_atomic(operation) && values.size && values.size != SIZE_ATOMIC)
+    return options_wrong(self, "%s is one of 8 bytes: leave --size out", values.operation);
   if (haul_place_parse(operands[0], &answer.here))
     return options_wrong(self, "'%s' is no place; `haul info` lists the places", operands[0]);
   if (!target_parse(operands[1], &target))

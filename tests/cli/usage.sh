@@ -48,6 +48,9 @@ expect 2 "an empty address" "$HAUL" ls ""
 expect 2 "explain at a place that does not exist" "$HAUL" explain moon:0 localhost/name
 complains "'moon:0' is no place"
 expect 2 "explain of an operation that does not exist" "$HAUL" explain host localhost/name --op erase
+expect 2 "explain an atomic operation of 16 bytes" "$HAUL" explain host localhost/name --op fetch-add \
+  --size 16
+complains "fetch-add is one of 8 bytes: leave --size out"
 expect 2 "serve a region without a size" "$HAUL" serve --region a=host
 expect 2 "serve a region of no bytes" "$HAUL" serve --region a=host:0
 expect 2 "serve a region at a place that does not exist" "$HAUL" serve --region a=moon:1M
