@@ -26,42 +26,43 @@ static const struct option_spec options[] = {
     {0},
 };
 
-static bool wanted(const struct haul_check *check, const char *backend) {
-  return !backend || strcmp(check->backend, backend) == 0;
+/* `shown`: a backend, a check, or NULL for everything. */
+static bool wanted(const struct haul_check *check, const char *shown) {
+  return !shown || strcmp(check->backend, shown) == 0 || strcmp(check->name, shown) == 0;
 }
 
-static void print_remedies(const struct checks *checks, const char *backend) {
+static void print_remedies(const struct checks *checks, const char *shown) {
   const char *heading = "\nto mend it:\n";
   for (size_t i = 0; i < checks->count; i++) {
     const struct haul_check *check = &checks->list[i];
-    if (!wanted(check, backend) || check->state == HAUL_CHECK_OK || !*check->remedy)
+    if (!wanted(check, shown) || check->state == HAUL_CHECK_OK || !*check->remedy)
       continue;
     printf("%s  %s: %s\n", heading, check->name, check->remedy);
     heading = "";
   }
 }
 
-static void print_table(const struct checks *checks, const char *backend) {
+static void print_table(const struct checks *checks, const char *shown) {
   struct table table;
   table_init(&table, "lll");
   table_row(&table, "STATE", "CHECK", "FOUND");
   for (size_t i = 0; i < checks->count; i++) {
     const struct haul_check *check = &checks->list[i];
-    if (wanted(check, backend))
+    if (wanted(check, shown))
       table_row(&table, check_state_text(check->state), check->name, check->text);
   }
   table_print(&table, stdout);
   table_free(&table);
-  print_remedies(checks, backend);
+  print_remedies(checks, shown);
 }
 
-static void print_json(const struct checks *checks, const char *backend) {
+static void print_json(const struct checks *checks, const char *shown) {
   struct json json;
   json_begin(&json, stdout);
   json_array(&json, NULL);
   for (size_t i = 0; i < checks->count; i++) {
     const struct haul_check *check = &checks->list[i];
-    if (!wanted(check, backend))
+    if (!wanted(check, shown))
       continue;
     json_object(&json, NULL);
     json_text(&json, "backend", check->backend);
@@ -96,15 +97,19 @@ static int judge_all(const struct checks *checks, const struct text_list *names)
   return status;
 }
 
+static bool means_something(const struct checks *checks, const char *name) {
+  return checks_know_backend(checks, name) || checks_know(checks, name);
+}
+
 /* Every name must mean something, so that a misspelt one does not pass for a check that holds. */
-static int check_names(const struct command *self, const struct checks *checks, const char *backend,
+static int check_names(const struct command *self, const struct checks *checks, const char *shown,
                        const struct text_list *names) {
-  if (backend && !checks_know_backend(checks, backend))
-    return options_wrong(self, "there is no backend '%s'", backend);
-  for (size_t i = 0; i < names->count; i++)
-    if (!checks_know_backend(checks, names->items[i]) && !checks_know(checks, names->items[i]))
-      return options_wrong(self, "there is no check and no backend '%s'", names->items[i]);
-  return EXIT_DONE;
+  const char *unknown = shown && !means_something(checks, shown) ? shown : NULL;
+  for (size_t i = 0; i < names->count && !unknown; i++)
+    if (!means_something(checks, names->items[i]))
+      unknown = names->items[i];
+  return unknown ? options_wrong(self, "there is no check and no backend '%s'", unknown)
+                 : EXIT_DONE;
 }
 
 static int run(const struct command *self, int argc, char **argv) {
@@ -114,18 +119,18 @@ static int run(const struct command *self, int argc, char **argv) {
   int status;
   if (!options_parse(self, argc, argv, &values, (struct operand_range){0, 1}, &operands, &status))
     return status;
-  const char *backend = operands[0];
+  const char *shown = operands[0];
   haul_node *node = open_quiet_node();
   if (!node)
     return EXIT_FAILED;
   status = checks_load(&checks, node);
   haul_node_close(node);
   if (status == EXIT_DONE)
-    status = check_names(self, &checks, backend, &values.require);
+    status = check_names(self, &checks, shown, &values.require);
   if (status == EXIT_DONE && values.json)
-    print_json(&checks, backend);
+    print_json(&checks, shown);
   else if (status == EXIT_DONE)
-    print_table(&checks, backend);
+    print_table(&checks, shown);
   if (status == EXIT_DONE)
     status = judge_all(&checks, &values.require);
   checks_free(&checks);
@@ -135,15 +140,16 @@ static int run(const struct command *self, int argc, char **argv) {
 const struct command doctor_command = {
     .name = "doctor",
     .summary = "Show what each path and place lacks, and the command that mends it",
-    .usage = "[BACKEND] [OPTIONS]",
+    .usage = "[BACKEND | CHECK] [OPTIONS]",
     .about =
         "Each check is ok, limited (it works, and could work better) or missing. BACKEND (host,\n"
-        "sim, map, rdma, tcp) shows the checks of one. With --require the exit status is that of "
-        "a\n"
-        "check: a check must be ok, and of a backend no check may be missing.",
+        "sim, map, rdma, tcp) shows the checks of one, CHECK that one alone. With --require the\n"
+        "exit status is that of a check: a check must be ok, and of a backend no check may be\n"
+        "missing.",
     .options = options,
     .examples = "  haul doctor\n"
-                "  haul doctor map\n"
+                "  haul doctor rdma\n"
+                "  haul doctor rdma.memlock\n"
                 "  haul doctor --require map --require tcp && echo ready\n",
     .run = run,
 };

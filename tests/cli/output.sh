@@ -47,6 +47,8 @@ good=$(json 'next(c["name"] for c in it if c["state"] == "ok")')
 poor=$(json 'next((c["name"] for c in it if c["state"] != "ok"), "")')
 expect 0 "doctor map shows that backend alone" "$HAUL" doctor map --json
 holds_json "and nothing else" 'it and all(c["backend"] == "map" for c in it)'
+expect 0 "doctor $good shows that check alone" "$HAUL" doctor "$good" --json
+holds_json "and nothing else" "[c['name'] for c in it] == ['$good']"
 expect 0 "doctor requires a backend that is there" "$HAUL" doctor --require tcp
 expect 0 "doctor requires a check that is ok ($good)" "$HAUL" doctor --require "$good"
 if [[ -n $poor ]]; then
