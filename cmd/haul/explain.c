@@ -14,6 +14,7 @@
 #include "common/session.h"
 #include "common/table.h"
 #include "common/units.h"
+#include "common/words.h"
 
 #define SIZE_DEFAULT (UINT64_C(1) << 20)
 #define SIZE_ATOMIC  UINT64_C(8)
@@ -139,6 +140,8 @@ static int ask(const struct session *session, const struct values *values, struc
                             answer->paths, &answer->count);
   if (answer->count > HAUL_PATHS_MAX)
     answer->count = HAUL_PATHS_MAX;
+  for (size_t i = 0; i < answer->count; i++)
+    words_of_command(answer->paths[i].reason, sizeof(answer->paths[i].reason));
   int status = result ? fail_library("cannot explain the way to %s", answer->target) : EXIT_DONE;
   haul_region_release(local);
   return status;

@@ -56,7 +56,10 @@ complains "cannot publish 'a'"
 expect 1 "serve beyond this host without saying so" "$HAUL" serve --listen tcp://0.0.0.0:0
 complains "refused for lack of protection\|insecure"
 expect 1 "put into a read-only region" "$HAUL" put "$work/file" "$tcp/locked"
+complains "^hint: .*haul serve, without ':ro'"
 complains_briefly
+expect 1 "explain at a device that is not there" "$HAUL" explain sim:999 "$tcp/big"
+complains "^hint: haul info shows the places"
 expect 0 "the read-only region's bytes are as they were" "$HAUL" get "$tcp/file" "$work/copy"
 holds "and come back whole" cmp "$work/file" "$work/copy"
 expect 1 "a path that does not exist" "$HAUL" put "$work/file" "$tcp/big" --only pigeon

@@ -10,6 +10,7 @@
 #include "../command.h"
 #include "progress.h"
 #include "text.h"
+#include "words.h"
 
 static const char *command_name;
 
@@ -32,6 +33,7 @@ static void print_hint(const char *hint) {
   if (!hint || !*hint)
     return;
   snprintf(line, sizeof(line), "hint: %s", hint);
+  words_of_command(line, sizeof(line));
   text_clean(line);
   fprintf(stderr, "%s\n", line);
 }
