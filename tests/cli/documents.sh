@@ -58,6 +58,7 @@ for command in $commands; do
   completes "$command" --h --help
 done
 completes put file localhost/name --only m map
+completes put file localhost/name --only r rdma
 completes bench localhost --op mess message
 completes explain s sim:0
 completes explain host localhost/name --op f fetch-add

@@ -14,7 +14,7 @@ _haul_options() {
 # What an option's value may be, where there is a fixed set.
 _haul_values() {
   case $1 in
-    --only) echo "map tcp" ;;
+    --only) echo "map rdma tcp" ;;
     --op) [[ $2 == bench ]] && echo "write read message" || echo "write read fetch-add compare-swap" ;;
     --place) echo "host sim:0" ;;
     --require) haul doctor 2>/dev/null | awk 'NR > 1 && NF == 0 { exit } NR > 1 { print $2 }' ;;
