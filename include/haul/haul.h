@@ -432,7 +432,8 @@ HAUL_API int haul_read(haul_region *to, haul_remote *from, const struct haul_pie
  * byte order: haul_fetch_add adds `value` to it, modulo 2^64; haul_compare_swap puts `desired` in
  * its place if it is `expected`. What it was before lands in the 8 bytes at `result_offset` of
  * `result`, which tells whether a swap took place. Both offsets are multiples of 8, and so is the
- * address at which the remote's owner has the number.
+ * address at which the remote's owner has the number. It gets its first value before others know of
+ * it: by a store of the owner's before it is published, or a haul_write before the others are told.
  *
  * It is atomic with respect to every other one on these bytes, from whatever peer and over whatever
  * path, and to C11 atomics of 8 bytes on the processors of the owner's host. The one exception is
