@@ -328,7 +328,8 @@ HAUL_API int haul_ticket_layout(const struct haul_ticket *ticket, struct haul_te
 
 /* Lets peers look the region up under `name` (1 to 255 printable ASCII bytes without blanks) and
  * use it within `rights`. With HAUL_WRITE alone it is not mapped, since what is mapped can be read:
- * it goes over tcp. One region may have several names. HAUL_EEXIST, HAUL_ELIMIT. */
+ * it goes over rdma or tcp, with HAUL_CHECKSUM over tcp. One region may have several names.
+ * HAUL_EEXIST, HAUL_ELIMIT. */
 HAUL_API int haul_region_publish(haul_region *region, const char *name, unsigned rights);
 
 /* Takes the name back: remotes that were looked up through it fail with HAUL_ESTALE from now on. */
