@@ -361,7 +361,10 @@ HAUL_API const char *haul_peer_name(const haul_peer *peer);
 /* 0 while the peer is there, HAUL_EPEER with the reason once it is gone. */
 HAUL_API int haul_peer_status(haul_peer *peer);
 
-/* Finds a published region. Release with haul_remote_release. HAUL_ENAME, HAUL_EPEER. */
+/* Finds a published region. Release with haul_remote_release. Where `rdma` is open the owner pins
+ * the whole region for it meanwhile, some gigabytes a second, counted against its limit of locked
+ * memory, until the last remote to it is released or the peer leaves. Where that fails, or is not
+ * done by `until`, `rdma` is closed for the remote with the reason. HAUL_ENAME, HAUL_EPEER. */
 HAUL_API int haul_peer_lookup(haul_peer *peer, const char *name, haul_deadline until,
                               haul_remote **remote);
 
