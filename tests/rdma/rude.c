@@ -509,6 +509,45 @@ static void a_write_that_the_owner_has_no_receive_for_ends_at_its_deadline(void 
   assert_fails(HAUL_ETIMEDOUT, finish(start(HAUL_OP_WRITE, 100 * MS)));
 }
 
+static void *connect_in_vain(void *argument) {
+  int *code = argument;
+  *code = haul_peer_connect(at.node, own_socket(), haul_deadline_in(BOUND), &at.peer);
+  return NULL;
+}
+
+/* Between the request for the channel and its welcome. */
+static void an_owner_that_leaves_before_it_welcomes_the_channel_leaves_nothing(void **state) {
+  (void)state;
+  pthread_t thread;
+  int code;
+  at.listener = raw_listen(own_socket());
+  assert_works(haul_node_open(NULL, &at.node));
+  pthread_create(&thread, NULL, connect_in_vain, &code);
+  at.control = take_connection("");
+  at.channel = raw_accept(at.listener);
+  assert_true(at.channel >= 0);
+  close(at.control);
+  nanosleep(&(struct timespec){0, 100 * MS}, NULL);
+  struct hello hello;
+  struct welcome welcome = {.version = PROTOCOL_HIGHEST,
+                            .lowest = PROTOCOL_LOWEST,
+                            .highest = PROTOCOL_HIGHEST,
+                            .name = "raw",
+                            .message_window = 1 << 20};
+  assert_true(raw_welcome(at.channel, &hello, &welcome));
+  assert_string_equal(hello.transport, "rdma");
+  at.tcp = take_connection("tcp");
+  pthread_join(thread, NULL);
+  if (code == 0)
+    haul_peer_close(at.peer);
+  nanosleep(&(struct timespec){0, 100 * MS}, NULL);
+  haul_node_close(at.node);
+  close(at.tcp);
+  close(at.channel);
+  close(at.listener);
+  nic_check_empty();
+}
+
 static void an_owner_that_allows_no_atomics_gets_none(void **state) {
   (void)state;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
@@ -575,6 +614,7 @@ int main(int argc, char **argv) {
       ASKS(sums_are_for_those_who_may_read),
       ASKS(a_write_that_cannot_be_compared_is_not_made),
       ASKS(all_who_ask_have_their_turn),
+      cmocka_unit_test(an_owner_that_leaves_before_it_welcomes_the_channel_leaves_nothing),
       ANSWERS(an_owner_that_says_that_the_path_broke_is_dropped),
       ANSWERS(an_owner_that_allows_no_atomics_gets_none),
       ANSWERS(an_owner_that_allows_atomics_falsely_is_stale),

@@ -327,10 +327,6 @@ static void on_channel(struct watch *watch, uint32_t events) {
 
 int rdma_channel_start(struct rdma_endpoint *endpoint, int descriptor) {
   struct loop *loop = endpoint->base.link->fabric->loop;
-  if (endpoint->channel >= 0 || atomic_load(&endpoint->base.link->ended)) {
-    close(descriptor);
-    return HAUL_EPROTO;
-  }
   endpoint->channel = descriptor;
   int code = loop_watch(loop, &endpoint->watch, descriptor, EPOLLIN, on_channel);
   if (code == 0)

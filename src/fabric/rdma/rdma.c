@@ -95,9 +95,14 @@ static int create(struct link *link, struct endpoint **out) {
   return 0;
 }
 
-/* With the loop's lock. */
+/* With the loop's lock. The peer may have left while its channel was dialed: then nobody would end
+ * what is opened here. */
 static void start(struct rdma_endpoint *endpoint, int descriptor) {
   struct loop *loop = endpoint->base.link->fabric->loop;
+  if (atomic_load(&endpoint->base.link->ended)) {
+    close(descriptor);
+    return;
+  }
   if (open_rails(endpoint) != 0) {
     endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
     close_rails(endpoint);
