@@ -31,6 +31,7 @@ static void to_init(struct raw_rail *rail) {
 void raw_rail_open(struct raw_rail *rail, unsigned receives) {
   int count;
   memset(rail, 0, sizeof *rail);
+  rail->not_ready_timer = 1;
   assert_works(verbs_open(&rail->verbs));
   struct ibv_device **list = rail->verbs->get_device_list(&count);
   assert_int_equal(count, 1);
@@ -50,6 +51,10 @@ void raw_rail_open(struct raw_rail *rail, unsigned receives) {
   assert_non_null(rail->queue);
   rail->registration = raw_rail_register(rail, rail->bytes, sizeof rail->bytes);
   to_init(rail);
+  raw_rail_receive(rail, receives);
+}
+
+void raw_rail_receive(struct raw_rail *rail, unsigned receives) {
   for (unsigned i = 0; i < receives; i++)
     post_receive(rail, i);
 }
@@ -92,7 +97,7 @@ void raw_rail_connect(struct raw_rail *rail, const struct rdma_end *peer) {
       .dest_qp_num = peer->queue_pair,
       .rq_psn = peer->packet,
       .max_dest_rd_atomic = 1,
-      .min_rnr_timer = 1,
+      .min_rnr_timer = rail->not_ready_timer,
       .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = GID_INDEX, .hop_limit = 1}}};
   struct ibv_qp_attr send = {.qp_state = IBV_QPS_RTS, .timeout = 8, .retry_cnt = 2, .rnr_retry = 2};
   memcpy(receive.ah_attr.grh.dgid.raw, peer->gid, 16);

@@ -18,6 +18,7 @@ struct raw_rail {
   struct ibv_cq *completions;
   struct ibv_qp *queue;
   struct ibv_mr *registration;
+  uint8_t not_ready_timer;      /* the specification's code, told to who finds no receive */
   uint32_t taken, immediates;   /* receives that were completed; those of writes with immediate */
   enum ibv_wc_status failure;   /* the first that was no success */
   unsigned count;               /* records that came and were not asked for yet, below */
@@ -27,6 +28,8 @@ struct raw_rail {
 
 /* With so many receives, which are posted again as they are taken. */
 void raw_rail_open(struct raw_rail *rail, unsigned receives);
+/* The first receives of one that was opened without. */
+void raw_rail_receive(struct raw_rail *rail, unsigned receives);
 void raw_rail_close(struct raw_rail *rail);
 /* What a greeting says of it. */
 struct rdma_end raw_rail_end(const struct raw_rail *rail);

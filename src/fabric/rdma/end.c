@@ -30,10 +30,33 @@ static bool is_stuck(struct rdma_rail *rail) {
   return rail->posted_count > 0 && quiet >= (rail->canceled ? RDMA_STUCK : RDMA_SILENCE);
 }
 
+static bool any_wanted(const struct rdma_endpoint *endpoint) {
+  list_each(item,
+            &endpoint->stranded) if (list_entry(item, struct rdma_job, link)->wanted) return true;
+  return false;
+}
+
+/* Those that would end with the peer's word, which it does not give. */
+static void end_wanted(struct rdma_endpoint *endpoint) {
+  struct list ended = LIST_INIT(ended);
+  pthread_mutex_lock(&endpoint->lock);
+  list_each_safe(item, &endpoint->stranded) {
+    struct rdma_job *job = list_entry(item, struct rdma_job, link);
+    if (job->wanted)
+      job_retire(job, job->wanted, &ended);
+  }
+  pthread_mutex_unlock(&endpoint->lock);
+  jobs_end(&ended);
+}
+
 void rdma_look_for_stuck(struct rdma_endpoint *endpoint) {
   struct rdma_rail *stuck = NULL;
+  if (endpoint->broken) {
+    end_wanted(endpoint);
+    return;
+  }
   pthread_mutex_lock(&endpoint->lock);
-  for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++)
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
     if (is_stuck(&endpoint->rails[i]))
       stuck = &endpoint->rails[i];
   pthread_mutex_unlock(&endpoint->lock);
@@ -55,8 +78,10 @@ void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code) {
   pthread_mutex_lock(&endpoint->lock);
   struct rdma_job *job = work->state;
   bool mine = job && job->requests == 0;
-  if (job && !mine)
+  if (job && !mine) {
     job->rail->canceled = true; /* what the NIC has cannot be taken back */
+    job->wanted = code;
+  }
   if (mine)
     job_leave_rail(job); /* or another thread would post it now */
   pthread_mutex_unlock(&endpoint->lock);
@@ -122,6 +147,9 @@ void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
   if (!first)
     return;
   list_each(item, &endpoint->stranded) step_cancel(list_entry(item, struct rdma_job, link));
+  if (any_wanted(endpoint))
+    loop_timer(endpoint->base.link->fabric->loop, &endpoint->timer,
+               clock_after(clock_now(), RDMA_STUCK));
   landings_cancel(endpoint);
   rdma_say(endpoint, &(struct rdma_record){.type = RDMA_BROKEN});
 }

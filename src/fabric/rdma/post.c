@@ -313,11 +313,12 @@ static void take_up_to(struct rdma_rail *rail, struct rdma_job *last, int code,
   while (more && !list_empty(&rail->posted)) {
     struct rdma_job *job = list_entry(rail->posted.next, struct rdma_job, link);
     more = job != last;
-    if ((more || code == 0) && step_after_move(job)) {
+    int outcome = more || code == 0 ? job->wanted : code;
+    if (outcome == 0 && step_after_move(job)) {
       job_leave_rail(job);
       list_append(&rail->endpoint->stepping, &job->link);
     } else {
-      job_retire(job, more ? 0 : code, ended);
+      job_retire(job, outcome, ended);
     }
   }
 }

@@ -179,7 +179,8 @@ struct rdma_job {
   struct copy copy;           /* into or out of the stage */
   uint32_t piece;             /* that is copied */
   uint64_t copied;
-  int code; /* as it ended */
+  int wanted; /* back from the NIC that has it, to end with this code; 0: it is not */
+  int code;   /* as it ended */
 };
 
 /* What the endpoint knows of one remote region. What changes is the endpoint's lock's. */
@@ -239,7 +240,7 @@ struct rdma_endpoint {
   unsigned rail_count;
   struct rdma_rail rails[RDMA_RAILS_MAX];
   struct poller poller;
-  struct timer timer; /* while a NIC has something */
+  struct timer timer; /* while a NIC has something, or had what is wanted back */
   pthread_mutex_t lock;
   struct list entering; /* jobs at STEP_TAKE, in turn; lock */
   struct list stepping; /* jobs at other steps than the NIC's; lock */
@@ -366,7 +367,8 @@ void job_move(struct rdma_job *job);
 
 /* end.c; with the loop's lock */
 void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code);
-/* Whether a NIC ends nothing of what it has: then the path breaks. */
+/* Whether a NIC ends nothing of what it has: then the path breaks. And then whether the peer does
+ * not say that it is silent: then nobody waits for it longer. */
 void rdma_look_for_stuck(struct rdma_endpoint *endpoint);
 /* A NIC has something: from now on that is looked after. */
 void rdma_watch_posted(struct rdma_endpoint *endpoint);
