@@ -541,6 +541,18 @@ static void a_write_that_never_arrives_ends(void **state) {
   assert_times_out(start(HAUL_OP_WRITE, 100 * MS));
 }
 
+/* Who asks again and again whether it has ended puts its end off no further. */
+static void a_write_that_never_arrives_ends_for_those_who_look(void **state) {
+  (void)state;
+  serve_node_with(RDMA_FENCED_WRITES, RDMA_FENCES, 0, LATER);
+  struct haul_transfer *transfer = start(HAUL_OP_WRITE, 100 * MS);
+  int64_t end = haul_deadline_in(PATIENCE);
+  while (haul_transfer_test(transfer) == 1 && haul_deadline_in(0) < end)
+    nanosleep(&(struct timespec){0, 10 * MS}, NULL);
+  assert_fails(HAUL_ETIMEDOUT, haul_transfer_test(transfer));
+  haul_transfer_release(transfer);
+}
+
 static void *connect_in_vain(void *argument) {
   int *code = argument;
   *code = haul_peer_connect(at.node, own_socket(), haul_deadline_in(BOUND), &at.peer);
@@ -649,6 +661,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(an_owner_that_leaves_before_it_welcomes_the_channel_leaves_nothing),
       ANSWERS(a_write_that_arrives_late_and_is_not_fenced_ends),
       ANSWERS(a_write_that_never_arrives_ends),
+      ANSWERS(a_write_that_never_arrives_ends_for_those_who_look),
       ANSWERS(an_owner_that_says_that_the_path_broke_is_dropped),
       ANSWERS(an_owner_that_allows_no_atomics_gets_none),
       ANSWERS(an_owner_that_allows_atomics_falsely_is_stale),
