@@ -553,6 +553,24 @@ static void a_write_that_never_arrives_ends_for_those_who_look(void **state) {
   haul_transfer_release(transfer);
 }
 
+static void *ask_on(void *argument) {
+  const struct rdma_record question = {.type = RDMA_FENCE, .request = 2, .handle = HANDLE};
+  (void)argument;
+  while (raw_rail_say(&rail, &question))
+    nanosleep(&(struct timespec){0, 200 * MS}, NULL);
+  return NULL;
+}
+
+/* What it asks meanwhile is no sign that its NIC takes anything. */
+static void a_write_that_never_arrives_ends_whatever_else_comes(void **state) {
+  (void)state;
+  pthread_t thread;
+  serve_node_with(RDMA_FENCED_WRITES, RDMA_FENCES, 0, LATER);
+  pthread_create(&thread, NULL, ask_on, NULL);
+  assert_times_out(start(HAUL_OP_WRITE, 100 * MS));
+  pthread_join(thread, NULL);
+}
+
 static void *connect_in_vain(void *argument) {
   int *code = argument;
   *code = haul_peer_connect(at.node, own_socket(), haul_deadline_in(BOUND), &at.peer);
@@ -662,6 +680,7 @@ int main(int argc, char **argv) {
       ANSWERS(a_write_that_arrives_late_and_is_not_fenced_ends),
       ANSWERS(a_write_that_never_arrives_ends),
       ANSWERS(a_write_that_never_arrives_ends_for_those_who_look),
+      ANSWERS(a_write_that_never_arrives_ends_whatever_else_comes),
       ANSWERS(an_owner_that_says_that_the_path_broke_is_dropped),
       ANSWERS(an_owner_that_allows_no_atomics_gets_none),
       ANSWERS(an_owner_that_allows_atomics_falsely_is_stale),

@@ -343,17 +343,24 @@ static void take(struct rdma_rail *rail, const struct ibv_wc *completion, struct
   }
 }
 
+/* What the peer sends says nothing of what was posted here. */
+static bool is_ours(const struct ibv_wc *completion) {
+  return !(completion->wr_id & MAIL_RECEIVED);
+}
+
 static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
   struct ibv_wc completions[16];
-  bool any = false;
+  bool any = false, moved = false;
   int count;
   do {
     count = ibv_poll_cq(rail->completions, 16, completions);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+      moved |= is_ours(&completions[i]);
       take(rail, &completions[i], ended);
+    }
     any |= count > 0;
   } while (count == 16);
-  if (any)
+  if (moved)
     rail->moved_at = clock_now();
   if (count < 0) {
     error_set(HAUL_EPATH, 0, rail->card->nic->name, "its completion queue cannot be read|");

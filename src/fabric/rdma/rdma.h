@@ -123,7 +123,7 @@ struct rdma_rail {
   uint64_t posted_bytes; /* of those that the NIC has */
   struct list posted;    /* jobs, in the order of their posts: completions come in it */
   struct list waiting;   /* jobs without room */
-  int64_t moved_at;      /* the latest completion */
+  int64_t moved_at;      /* the latest completion of what was posted here */
   bool canceled;         /* a work that the NIC has is wanted back */
   bool armed;            /* an event will come */
   bool broken;
