@@ -136,6 +136,8 @@ static void work_once(struct sender *sender) {
   complete_arrivals(sender);
   if (removal() != PRESENT && state_of(sender) != IBV_QPS_ERR)
     fail_own(sender);
+  if (removal() == VANISHED)
+    return; /* since the thread looked: nothing completes any more */
   if (state_of(sender) == IBV_QPS_ERR) {
     flush(sender);
   } else if (sender->done != atomic_load(&sender->posted)) {
