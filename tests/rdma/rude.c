@@ -89,8 +89,9 @@ static struct asker open_ready_asker(void) {
   return asker;
 }
 
-/* With a rail that works, and so many receives of its own. */
-static struct asker open_railed_asker(unsigned receives) {
+/* With a rail that works, and so many receives of its own; `timer`: when to send again where there
+ * is none. */
+static struct asker open_railed_asker_with(unsigned receives, uint8_t timer) {
   struct welcome welcome;
   struct asker asker;
   struct rdma_record hello = greeting();
@@ -101,12 +102,17 @@ static struct asker open_railed_asker(unsigned receives) {
   assert_int_equal(raw_lookup(asker.control, "sim", &asker.sim), 0);
   struct rdma_record theirs = hear(asker.channel, RDMA_HELLO);
   raw_rail_open(&rail, receives);
+  rail.not_ready_timer = timer;
   raw_rail_connect(&rail, &theirs.ends[0]);
   hello.ends[0] = raw_rail_end(&rail);
   say(asker.channel, &hello);
   say_plain(asker.channel, RDMA_READY, 0, 0);
   hear(asker.channel, RDMA_READY);
   return asker;
+}
+
+static struct asker open_railed_asker(unsigned receives) {
+  return open_railed_asker_with(receives, 1);
 }
 
 static void close_asker(struct asker *asker) {
@@ -215,6 +221,26 @@ static void who_asks_without_end_is_served_in_turn(void **state) {
     if (i % 64 == 63)
       assert_serves();
   }
+  close_asker(&asker);
+}
+
+/* The answers find room as those before them arrive. */
+static void writes_with_immediate_are_all_answered(void **state) {
+  enum { WRITES = 2 * RDMA_FENCES + 2 * RDMA_ASKED };
+  const uint8_t soon = 27; /* the specification's code for 123 ms */
+  (void)state;
+  struct asker asker = open_railed_asker_with(0, soon);
+  for (uint32_t i = 0; i < WRITES; i++)
+    raw_rail_tell(&rail, i);
+  nanosleep(&(struct timespec){0, 60 * MS}, NULL);
+  assert_true(raw_control(asker.control, CONTROL_PING, 0, NULL, 0));
+  raw_rail_receive(&rail, RAIL_DEPTH);
+  for (uint32_t i = 0; i < WRITES; i++) {
+    struct rdma_record answer = raw_rail_hear(&rail, RDMA_FENCED);
+    assert_int_equal(answer.request, i);
+    assert_int_equal(answer.status, HAUL_ESTALE);
+  }
+  assert_serves();
   close_asker(&asker);
 }
 
@@ -667,6 +693,7 @@ int main(int argc, char **argv) {
       ASKS(a_send_that_is_too_long_ends_the_path_alone),
       ASKS(who_has_no_receive_for_answers_loses_the_path_alone),
       ASKS(who_asks_without_end_is_served_in_turn),
+      ASKS(writes_with_immediate_are_all_answered),
       ASKS(a_second_greeting_ends_the_peer),
       ASKS(a_greeting_with_unknown_atomics_ends_the_peer),
       ASKS(a_second_detach_ends_the_peer),

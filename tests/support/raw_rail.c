@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "support/raw_rail.h"
 
+#include <arpa/inet.h>
 #include <string.h>
 #include <time.h>
 
@@ -141,6 +142,8 @@ static bool poll_once(struct raw_rail *rail) {
     return false;
   if (completion.opcode == IBV_WC_SEND)
     return true;
+  if (completion.opcode == IBV_WC_RDMA_WRITE)
+    return false;
   take_receive(rail, &completion);
   return false;
 }
@@ -155,6 +158,12 @@ bool raw_rail_send(struct raw_rail *rail, const void *bytes, size_t length) {
     if (poll_once(rail))
       return true;
   return false;
+}
+
+void raw_rail_tell(struct raw_rail *rail, uint32_t number) {
+  struct ibv_send_wr request = {.opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .imm_data = htonl(number)};
+  struct ibv_send_wr *bad;
+  assert_int_equal(ibv_post_send(rail->queue, &request, &bad), 0);
 }
 
 bool raw_rail_say(struct raw_rail *rail, const struct rdma_record *record) {

@@ -38,6 +38,8 @@ void raw_rail_connect(struct raw_rail *rail, const struct rdma_end *peer);
 struct ibv_mr *raw_rail_register(struct raw_rail *rail, void *address, size_t length);
 /* False when it failed. */
 bool raw_rail_send(struct raw_rail *rail, const void *bytes, size_t length);
+/* A write of no bytes with that immediate, without waiting for it. */
+void raw_rail_tell(struct raw_rail *rail, uint32_t number);
 bool raw_rail_say(struct raw_rail *rail, const struct rdma_record *record);
 /* The next one of the type; others are skipped. Fails the test after 20 s. */
 struct rdma_record raw_rail_hear(struct raw_rail *rail, enum rdma_record_type type);

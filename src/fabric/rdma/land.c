@@ -218,9 +218,11 @@ static int fence(struct rdma_endpoint *endpoint, uint32_t number) {
   return HAUL_ESTALE;
 }
 
+/* Where an answer has no room it waits: the NIC may say that the peer has the ones before only
+ * after the peer wrote again. */
 static bool take_fence(struct rdma_endpoint *endpoint, struct rdma_rail *rail, uint32_t *number) {
   pthread_mutex_lock(&endpoint->lock);
-  bool any = rail->fence_count > 0 && rail->queue;
+  bool any = rail->fence_count > 0 && rail->queue && mail_has_room(&rail->mail);
   if (any) {
     struct rdma_fence first = rail->fences[0];
     *number = first.number;

@@ -65,10 +65,14 @@ void mail_close(struct rdma_rail *rail) {
 
 /* ---- Sending ---- */
 
+bool mail_has_room(const struct rdma_mail *mail) {
+  return mail->sent - mail->done < mail->sends;
+}
+
 /* With the endpoint's lock. Sends complete in their order. */
 static int send_record(struct rdma_rail *rail, const struct rdma_record *record) {
   struct rdma_mail *mail = &rail->mail;
-  if (mail->sent - mail->done == mail->sends)
+  if (!mail_has_room(mail))
     return error_set(HAUL_EPATH, 0, rail->card->nic->name, "the peer's NIC takes no sends|");
   uint8_t *bytes = buffer_of(mail, mail->receives + mail->sent % mail->sends);
   struct ibv_sge place = {.addr = (uintptr_t)bytes,

@@ -326,6 +326,8 @@ void mail_measure(struct rdma_mail *mail, bool first);
 int mail_open(struct rdma_rail *rail);
 /* Once the queue pair has ended. */
 void mail_close(struct rdma_rail *rail);
+/* With the endpoint's lock: one more may be sent. */
+bool mail_has_room(const struct rdma_mail *mail);
 /* With the loop's lock, and not the endpoint's. */
 void mail_send(struct rdma_rail *rail, const struct rdma_record *record);
 /* With the endpoint's lock: a send or a receive was completed. */
