@@ -140,7 +140,7 @@ static void complete(const struct session *session, uint8_t bytes[RDMA_RECORD]) 
 static void hear(const struct session *session, const uint8_t bytes[RDMA_RECORD]) {
   struct rdma_endpoint *endpoint = session->endpoint;
   loop_lock(rig_node()->loop);
-  int code = endpoint->channel < 0 ? 0 : rdma_on_record(endpoint, bytes, true);
+  int code = endpoint->channel < 0 ? 0 : rdma_on_record(endpoint, bytes, endpoint->rails);
   if (code)
     rdma_channel_fail(endpoint, code);
   loop_unlock(rig_node()->loop);

@@ -185,7 +185,7 @@ static void a_write_lands_in_the_memory_behind_the_buffer(void **state) {
       t.rail.nic->pd, t.host.address, LENGTH, (uintptr_t)t.host.address, IBV_ACCESS_LOCAL_WRITE);
   struct ibv_mr *to = register_it(offset, length, address, t.dmabuf, BOTH);
   assert_true(from && to);
-  mail_measure(&rail.mail, true);
+  mail_measure(&rail.mail);
   assert_works(queue_open(&rail));
   assert_works(queue_connect(&rail, &rail.end));
   pattern_fill(t.host.view, LENGTH, 5);

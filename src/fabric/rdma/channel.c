@@ -28,9 +28,7 @@ struct attach_request {
 
 /* Questions, and answers to them: over which rail, or NULL. */
 static struct rdma_rail *rail_of(struct rdma_endpoint *endpoint, const struct rdma_record *record) {
-  if (record->type < RDMA_SUM)
-    return NULL;
-  return &endpoint->rails[record->type == RDMA_FENCED ? record->rails : 0];
+  return record->type < RDMA_SUM ? NULL : &endpoint->rails[record->rails];
 }
 
 /* On the channel records are small and few; a socket without room for one has a peer that does not
@@ -242,11 +240,22 @@ static int on_broken(struct rdma_endpoint *endpoint) {
   return 0;
 }
 
+/* It came where it belongs. Questions have their rail from here. */
+static bool belongs(struct rdma_record *record, const struct rdma_rail *rail) {
+  if (!rail || record->type < RDMA_SUM)
+    return !rail && record->type < RDMA_SUM;
+  uint8_t index = (uint8_t)(rail - rail->endpoint->rails);
+  if (record->type >= RDMA_DONE)
+    return record->rails == index;
+  record->rails = index;
+  return true;
+}
+
 int rdma_on_record(struct rdma_endpoint *endpoint, const uint8_t bytes[RDMA_RECORD],
-                   bool over_rail) {
+                   const struct rdma_rail *rail) {
   struct rdma_record record;
   int code = rdma_parse(bytes, &record);
-  if (code == 0 && (record.type >= RDMA_SUM) != over_rail)
+  if (code == 0 && !belongs(&record, rail))
     code = HAUL_EPROTO;
   if (code)
     return code;
@@ -308,7 +317,7 @@ static bool read_some(struct rdma_endpoint *endpoint) {
     atomic_store_explicit(&endpoint->base.link->heard, clock_now(), memory_order_relaxed);
     if (endpoint->inbox_length < RDMA_RECORD)
       return true;
-    code = rdma_on_record(endpoint, endpoint->inbox, false);
+    code = rdma_on_record(endpoint, endpoint->inbox, NULL);
     endpoint->inbox_length = 0;
   }
   if (code == 0)

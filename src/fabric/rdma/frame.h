@@ -60,7 +60,7 @@ struct rdma_record {
   uint64_t handle; /* all but HELLO, READY, BROKEN, SILENT */
   int32_t status;  /* ATTACHED, DONE, FENCED: 0 or a code; ATTACHED's with a reason */
   uint64_t address, length;
-  uint8_t rails; /* HELLO, ATTACHED; FENCED: which one */
+  uint8_t rails; /* HELLO, ATTACHED; the questions, DONE, FENCED: which one */
   uint8_t flags, slots;
   uint32_t number; /* ATTACHED: what immediates name it by */
   struct rdma_end ends[RDMA_RAILS_MAX];

@@ -26,6 +26,7 @@ static void answer(struct rdma_endpoint *endpoint, const struct rdma_record *que
   rdma_say(endpoint, &(struct rdma_record){.type = RDMA_DONE,
                                            .request = question->request,
                                            .handle = question->handle,
+                                           .rails = question->rails,
                                            .status = status});
 }
 

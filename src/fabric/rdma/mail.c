@@ -2,9 +2,10 @@
  * Sends and receives: questions to the owner, and answers, as records over a rail. They are there
  * in microseconds, which a fence after every write into a device's memory needs.
  *
- * Nothing is sent that the other side has no receive for: a rail has one for every write with
- * immediate that the peer may have under way, one for every answer to ours, and the first rail one
- * for every question either way. A receive is posted again before the answer goes out, which is
+ * What is said of a work goes over its rail, behind its bytes: no order holds between two NICs'
+ * writes to memory. Nothing is sent that the other side has no receive for: a rail has one for
+ * every write with immediate that the peer may have under way, for every answer to ours, and for
+ * every question and its answer. A receive is posted again before the answer goes out, which is
  * what allows the peer its next one. */
 #include <arpa/inet.h>
 #include <string.h>
@@ -23,9 +24,9 @@ static uint8_t *buffer_of(const struct rdma_mail *mail, uint32_t buffer) {
 
 /* ---- Life ---- */
 
-void mail_measure(struct rdma_mail *mail, bool first) {
-  mail->receives = 2 * RDMA_FENCES + (first ? 2 * RDMA_ASKED : 0);
-  mail->sends = RDMA_FENCES + (first ? 2 * RDMA_ASKED : 0);
+void mail_measure(struct rdma_mail *mail) {
+  mail->receives = RDMA_RECEIVES;
+  mail->sends = RDMA_FENCES + 2 * RDMA_ASKED;
 }
 
 static int post_receive(struct rdma_rail *rail, uint32_t buffer) {
@@ -115,8 +116,7 @@ void mail_take(struct rdma_rail *rail, const struct ibv_wc *completion) {
   else if (completion->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
     rail->fences[rail->fence_count++] = (struct rdma_fence){ntohl(completion->imm_data), buffer};
   else
-    mail->heard[mail->came++ % RDMA_RECEIVES_MAX] =
-        (struct rdma_heard){buffer, completion->byte_len};
+    mail->heard[mail->came++ % RDMA_RECEIVES] = (struct rdma_heard){buffer, completion->byte_len};
 }
 
 void mail_receive(struct rdma_rail *rail, uint32_t buffer) {
@@ -130,7 +130,7 @@ static bool take_heard(struct rdma_rail *rail, uint8_t bytes[RDMA_RECORD]) {
   pthread_mutex_lock(&rail->endpoint->lock);
   bool any = mail->came != mail->taken && rail->queue;
   if (any) {
-    struct rdma_heard heard = mail->heard[mail->taken++ % RDMA_RECEIVES_MAX];
+    struct rdma_heard heard = mail->heard[mail->taken++ % RDMA_RECEIVES];
     memset(bytes, 0, RDMA_RECORD);
     memcpy(bytes, buffer_of(mail, heard.buffer), heard.length); /* the NIC saw to its bound */
     mail_receive(rail, heard.buffer);
@@ -143,10 +143,9 @@ static bool hear_rail(struct rdma_rail *rail) {
   struct rdma_endpoint *endpoint = rail->endpoint;
   uint8_t bytes[RDMA_RECORD];
   bool any = false;
-  endpoint->summed = 0;
   for (int i = 0; i < RECORDS_A_TURN && endpoint->summed < SUMMED_A_TURN && take_heard(rail, bytes);
        i++) {
-    int code = rdma_on_record(endpoint, bytes, true);
+    int code = rdma_on_record(endpoint, bytes, rail);
     any = true;
     if (code)
       rdma_channel_fail(endpoint, code);
@@ -156,6 +155,7 @@ static bool hear_rail(struct rdma_rail *rail) {
 
 bool mail_hear(struct rdma_endpoint *endpoint) {
   bool any = false;
+  endpoint->summed = 0;
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     any |= hear_rail(&endpoint->rails[i]);
   if (any)

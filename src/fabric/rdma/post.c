@@ -331,7 +331,9 @@ static void take(struct rdma_rail *rail, const struct ibv_wc *completion, struct
   struct rdma_job *job = mail ? NULL : (struct rdma_job *)(uintptr_t)completion->wr_id;
   if (rail->broken && completion->status != IBV_WC_SUCCESS)
     return; /* what is left ends with the rail, and its job may have ended */
-  if (completion->status == IBV_WC_SUCCESS && mail) {
+  if (completion->status == IBV_WC_WR_FLUSH_ERR && completion->wr_id & MAIL_RECEIVED) {
+    rail->flushed = true; /* what brought it to error may come behind, with more to say */
+  } else if (completion->status == IBV_WC_SUCCESS && mail) {
     mail_take(rail, completion);
   } else if (completion->status == IBV_WC_SUCCESS) {
     take_up_to(rail, job, 0, ended);
@@ -362,6 +364,10 @@ static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
   } while (count == 16);
   if (moved)
     rail->moved_at = clock_now();
+  if (rail->flushed && !rail->broken) {
+    queue_error(rail, IBV_WC_WR_FLUSH_ERR, 0);
+    rail_breaks(rail);
+  }
   if (count < 0) {
     error_set(HAUL_EPATH, 0, rail->card->nic->name, "its completion queue cannot be read|");
     rail_breaks(rail);
@@ -376,6 +382,7 @@ bool rdma_arm(struct rdma_endpoint *endpoint) {
   pthread_mutex_lock(&endpoint->lock);
   for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
     struct rdma_rail *rail = &endpoint->rails[i];
+    again |= rail->broken; /* the next turn breaks the path */
     if (rail->armed || rail->broken)
       continue;
     int system = ibv_req_notify_cq(rail->completions, 0);

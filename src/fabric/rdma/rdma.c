@@ -45,7 +45,7 @@ static int open_rails(struct rdma_endpoint *endpoint) {
     rail->endpoint = endpoint;
     rail->card = &node->cards[i];
     endpoint->rail_count++;
-    mail_measure(&rail->mail, i == 0);
+    mail_measure(&rail->mail);
     int code = queue_open(rail);
     if (code == 0)
       code = mail_open(rail);

@@ -53,8 +53,8 @@ _Static_assert(RDMA_DEPTH >= WORK_PIECES_MAX, "a work must fit an empty send que
 
 struct rdma_endpoint;
 
-/* Buffers for receives of a rail at the most, see mail.c. */
-#define RDMA_RECEIVES_MAX (2 * RDMA_FENCES + 2 * RDMA_ASKED)
+/* Buffers for receives of a rail, see mail.c. */
+#define RDMA_RECEIVES (2 * RDMA_FENCES + 2 * RDMA_ASKED)
 
 /* A port in use by this node: what all its queue pairs share. */
 struct rdma_card {
@@ -96,7 +96,7 @@ struct rdma_mail {
   /* With the endpoint's lock: counters of all that ever were. */
   uint32_t sent, done;
   uint32_t came, taken;
-  struct rdma_heard heard[RDMA_RECEIVES_MAX]; /* [taken, came), modulo */
+  struct rdma_heard heard[RDMA_RECEIVES]; /* [taken, came), modulo */
 };
 
 /* A write with immediate that came: to be fenced. */
@@ -126,11 +126,12 @@ struct rdma_rail {
   int64_t moved_at;      /* the latest completion of what was posted here */
   bool canceled;         /* a work that the NIC has is wanted back */
   bool armed;            /* an event will come */
+  bool flushed;          /* a receive ended because the queue pair is in error */
   bool broken;
   char why[192];     /* it broke; set with `broken`, in whatever thread found it out */
   uint32_t receives; /* writes with immediate that may be without an answer */
   uint8_t atomics;   /* of the peer's NIC: enum ibv_atomic_cap */
-  struct rdma_fence fences[RDMA_RECEIVES_MAX];
+  struct rdma_fence fences[RDMA_RECEIVES];
   uint32_t fence_count;
   struct rdma_mail mail;
 };
@@ -307,9 +308,9 @@ void rdma_channel_stop(struct rdma_endpoint *endpoint, int code);
 /* Tells the peer why there are no rails here, and closes the descriptor. */
 void rdma_refuse(struct rdma_endpoint *endpoint, int descriptor);
 void rdma_say(struct rdma_endpoint *endpoint, const struct rdma_record *record);
-/* What came, over a rail or on the channel: 0, HAUL_EPROTO, or what this side lacks. */
+/* What came, over a rail or on the channel (NULL): 0, HAUL_EPROTO, or what this side lacks. */
 int rdma_on_record(struct rdma_endpoint *endpoint, const uint8_t bytes[RDMA_RECORD],
-                   bool over_rail);
+                   const struct rdma_rail *rail);
 /* That was not 0. */
 void rdma_channel_fail(struct rdma_endpoint *endpoint, int code);
 /* Tells the peer of withdrawn regions that nothing here touches any more, and of those that nobody
@@ -320,8 +321,8 @@ int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, ha
                 struct rdma_binding *binding);
 
 /* mail.c */
-/* How many buffers the endpoint's first rail has, or another. */
-void mail_measure(struct rdma_mail *mail, bool first);
+/* How many buffers a rail has. */
+void mail_measure(struct rdma_mail *mail);
 /* Posts the receives, to the open queue: 0 or a code with the detail. */
 int mail_open(struct rdma_rail *rail);
 /* Once the queue pair has ended. */

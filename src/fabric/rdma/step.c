@@ -142,7 +142,11 @@ static int begin_drain(struct rdma_job *job) {
 
 _Static_assert(WORK_PIECES_MAX / RDMA_SPANS <= RDMA_ASKED, "a work's questions must fit");
 
-static void say_question(struct rdma_endpoint *endpoint, const struct rdma_record *question) {
+static void say_question(struct rdma_job *job, struct rdma_record *question) {
+  struct rdma_endpoint *endpoint = job->rail->endpoint;
+  question->request = job->serial;
+  question->handle = binding_of(job)->handle;
+  question->rails = (uint8_t)(job->rail - endpoint->rails);
   endpoint->asked++;
   rdma_say(endpoint, question);
 }
@@ -162,8 +166,7 @@ static int sum_pieces(struct rdma_job *job, uint32_t from, uint32_t count, uint6
 
 /* As many pieces as a record holds. */
 static int ask_for(struct rdma_job *job, unsigned type, uint32_t from, uint64_t *at) {
-  struct rdma_record question = {
-      .type = (uint16_t)type, .request = job->serial, .handle = binding_of(job)->handle, .at = *at};
+  struct rdma_record question = {.type = (uint16_t)type, .at = *at};
   uint32_t left = job->work->count - from;
   uint32_t count = left < RDMA_SPANS ? left : RDMA_SPANS;
   for (uint32_t i = 0; i < count; i++) {
@@ -174,7 +177,7 @@ static int ask_for(struct rdma_job *job, unsigned type, uint32_t from, uint64_t 
   question.span_count = (uint8_t)count;
   int code = type == RDMA_SUM ? sum_pieces(job, from, count, &question.sum) : 0;
   if (code == 0)
-    say_question(job->rail->endpoint, &question);
+    say_question(job, &question);
   return code;
 }
 
@@ -189,9 +192,7 @@ static int ask(struct rdma_job *job, unsigned type) {
   job->answer = 0;
   job->questions = questions;
   if (type == RDMA_FENCE)
-    say_question(endpoint, &(struct rdma_record){.type = RDMA_FENCE,
-                                                 .request = job->serial,
-                                                 .handle = binding_of(job)->handle});
+    say_question(job, &(struct rdma_record){.type = RDMA_FENCE});
   for (uint32_t from = 0; type != RDMA_FENCE && from < count; from += RDMA_SPANS) {
     int code = ask_for(job, type, from, &at);
     if (code)
