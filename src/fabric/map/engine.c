@@ -131,12 +131,13 @@ static bool poll_tasks(struct poller *poller) {
   pthread_mutex_lock(&engines->lock);
   list_each_safe(item, &engines->tasks) {
     struct task *task = list_entry(item, struct task, link);
-    bool wakes = task->by->wakes;
-    bool here = advance(task);
-    poller->urgent |= !here && !wakes;
-    moved |= here;
+    moved |= advance(task);
   }
   moved |= fill_window(engines);
+  list_each(item, &engines->tasks) {
+    struct task *task = list_entry(item, struct task, link);
+    poller->urgent |= !task->by->wakes;
+  }
   pthread_mutex_unlock(&engines->lock);
   if (moved)
     loop_news(engines->loop);
@@ -188,6 +189,8 @@ void engine_post(struct engines *engines, const struct provider *by, struct work
     finish(task, error_set(HAUL_EPATH, 0, NULL, "the node is closed|"));
   else
     fill_window(engines);
+  if (!by->wakes)
+    loop_wake(engines->loop);
   pthread_mutex_unlock(&engines->lock);
 }
 

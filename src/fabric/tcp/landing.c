@@ -125,6 +125,8 @@ static void land(struct tcp_rail *rail, const struct frame_trailer *trailer) {
   list_append(&endpoint->landings, &landing->link);
   bool urgent;
   stage_landings(endpoint, &urgent);
+  if (urgent) /* nobody else says that it is to be looked at */
+    loop_wake(endpoint->base.link->fabric->loop);
 }
 
 void payload_end(struct tcp_rail *rail, const struct frame_trailer *trailer) {
