@@ -58,6 +58,9 @@ struct provider {
    * there is a view). */
   double copy_bytes_per_ns, copy_latency_ns;
 
+  /* Why no memory of this kind can be given to another process of this host; NULL: it can. */
+  const char *unshareable;
+
   /* Before the first use in this process and after the last one, under a lock of the caller's.
    * start may fail: the provider then has no devices, and the thread's error detail says why. */
   int (*start)(void);
@@ -65,6 +68,9 @@ struct provider {
 
   /* How many devices there are now; 0 where the kind is not usable here. No slot: 1. */
   unsigned (*devices)(void);
+  /* Why there are none now, where that is not known before somebody asks: a code with the detail.
+   * No slot: what start said. */
+  int (*why_none)(void);
   /* Fills everything but `place`. */
   void (*describe)(unsigned device, struct haul_device *info);
   /* Writes what this kind needs and whether it is there, at most `room` entries; returns how many

@@ -114,6 +114,8 @@ static int missing_device(const struct provider *provider, struct haul_place pla
   pthread_mutex_lock(&lock);
   why = refusals[index_of(provider->kind)];
   pthread_mutex_unlock(&lock);
+  if (why.code == 0 && provider->why_none && provider->why_none() != 0)
+    error_save(&why);
   if (why.code == 0)
     return error_set(HAUL_EPLACE, 0, object,
                      "%s has no devices here|haul_check_list says what is missing", provider->name);
@@ -228,6 +230,10 @@ int memory_wrap(void *address, size_t length, struct memory *memory) {
 
 int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor) {
   const char *object = memory->provider->name;
+  if (memory->provider->unshareable)
+    return error_set(HAUL_ENOTSUP, 0, object,
+                     "%s|publish the region: peers reach it over rdma and tcp",
+                     memory->provider->unshareable);
   if (!(rights & HAUL_READ) || rights & ~(HAUL_READ | HAUL_WRITE))
     return error_set(HAUL_EINVAL, 0, object,
                      "impossible rights 0x%x|use HAUL_READ or HAUL_READ | HAUL_WRITE", rights);

@@ -65,9 +65,21 @@ static void *pages(size_t length) {
   return got;
 }
 
+static bool is_owner; /* this is the owner's process */
+
+struct haul_place device_place(void) {
+  struct haul_place place = {HAUL_SIM, 0};
+  const char *name = getenv(is_owner ? "HAUL_TEST_OWNER_DEVICE" : "HAUL_TEST_DEVICE");
+  if (name)
+    must(haul_place_parse(name, &place), name);
+  return place;
+}
+
 struct haul_region *region_make(struct haul_node *node, enum memory_kind kind, size_t length) {
   struct haul_region *region;
-  struct haul_place place = {kind == KIND_SIM ? HAUL_SIM : HAUL_HOST, 0};
+  struct haul_place place = {HAUL_HOST, 0};
+  if (kind == KIND_SIM)
+    place = device_place();
   if (kind == KIND_WRAPPED)
     must(haul_region_wrap(node, pages(length), length, &region), "haul_region_wrap");
   else
@@ -250,6 +262,7 @@ static void obey(struct order *order, struct answer *answer) {
 }
 
 int owner_main(void) {
+  is_owner = true;
   struct order order;
   do {
     struct answer answer = {0};

@@ -201,7 +201,9 @@ static int answer_found(struct map_endpoint *endpoint, const struct export_view 
   if (memory->shareable)
     return answer_mapped(endpoint, view, request);
   if (!memory->view)
-    return refuse(endpoint, request, "the memory can be neither shared nor attached");
+    return refuse(endpoint, request,
+                  memory->provider->unshareable ? memory->provider->unshareable
+                                                : "the memory can be neither shared nor attached");
   if (!attach_allows(memory))
     return refuse(endpoint, request,
                   "the memory is a mapping of a device there, which other processes cannot attach");
