@@ -116,7 +116,8 @@ HAUL_API haul_deadline haul_deadline_in(int64_t nanoseconds);
 
 enum haul_kind {
   HAUL_HOST = 1, /* host memory */
-  HAUL_SIM = 2   /* emulated accelerator: device memory that the CPU cannot touch */
+  HAUL_SIM = 2,  /* emulated accelerator: device memory that the CPU cannot touch */
+  HAUL_GAUDI = 4 /* Intel Gaudi2 */
 };
 
 /* Where bytes live: a kind of memory and the device's number, counted from 0 within the kind. */
@@ -242,7 +243,7 @@ enum haul_check_state {
 /* One thing that a path or a place needs. */
 struct haul_check {
   int state;        /* enum haul_check_state */
-  char backend[16]; /* "host", "sim", "map", "rdma", "tcp" */
+  char backend[16]; /* "host", "sim", "gaudi", "map", "rdma", "tcp" */
   char name[32];    /* unique: "map.cross-memory-attach" */
   char text[192];   /* what was found */
   char remedy[192]; /* a command that mends it; empty when there is nothing to mend */

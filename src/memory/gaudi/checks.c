@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT
+ * What Gaudi needs, and what mends it. Nothing here opens a device: closing one resets it. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "memory/gaudi/gaudi.h"
+
+static void found(struct haul_check *check, int state, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void found(struct haul_check *check, int state, const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  check->state = state;
+  vsnprintf(check->text, sizeof check->text, format, values);
+  va_end(values);
+}
+
+static void mend(struct haul_check *check, const char *remedy) {
+  snprintf(check->remedy, sizeof check->remedy, "%.190s", remedy);
+}
+
+static void begin(struct haul_check *check, const char *name) {
+  *check = (struct haul_check){.state = HAUL_CHECK_OK, .backend = "gaudi"};
+  snprintf(check->name, sizeof check->name, "gaudi.%s", name);
+}
+
+static void tell_failure(struct haul_check *check) {
+  const struct haul_error *error = haul_error_last();
+  found(check, HAUL_CHECK_MISSING, "%.180s", error->text);
+  mend(check, error->hint);
+}
+
+static void check_library(struct haul_check *check) {
+  const struct gaudi_driver *driver;
+  begin(check, "library");
+  if (gaudi_driver_open(&driver) != 0)
+    tell_failure(check);
+  else
+    found(check, HAUL_CHECK_OK, "libhl-thunk is there, with every call");
+}
+
+static bool needs_devices(struct haul_check *check) {
+  if (gaudi_devices() > 0)
+    return false;
+  found(check, HAUL_CHECK_MISSING, "cannot be looked at without a device (gaudi.device)");
+  return true;
+}
+
+static void check_device(struct haul_check *check) {
+  const struct gaudi_driver *driver;
+  begin(check, "device");
+  unsigned count = gaudi_devices();
+  if (count > 0)
+    found(check, HAUL_CHECK_OK, "%u Gaudi2 device%s", count, count == 1 ? "" : "s");
+  else if (gaudi_driver_open(&driver) != 0)
+    found(check, HAUL_CHECK_MISSING, "cannot be looked at without libhl-thunk (gaudi.library)");
+  else if (gaudi_why_none() != 0)
+    tell_failure(check);
+}
+
+/* 1: a process has it or is letting it go, 0: it is free, -1: not known. */
+static int is_in_use(const struct gaudi_device *device) {
+  struct gaudi_open_stats stats;
+  memset(&stats, 0, sizeof stats);
+  if (atomic_load(&device->fd) >= 0)
+    return 0; /* by this one */
+  if (!gaudi_driver->get_open_stats || device->control < 0)
+    return -1;
+  int fd = gaudi_driver->open_control(device->control, NULL);
+  if (fd < 0)
+    return -1;
+  int code = gaudi_driver->get_open_stats(fd, &stats);
+  gaudi_driver->close(fd);
+  return code ? -1 : stats.active || stats.releasing;
+}
+
+static void check_free(struct haul_check *check) {
+  char busy[64] = "";
+  size_t used = 0;
+  unsigned count = 0, unknown = 0;
+  const struct gaudi_device *device;
+  begin(check, "free");
+  if (needs_devices(check))
+    return;
+  for (unsigned i = 0; (device = gaudi_device_at(i)); i++) {
+    int in_use = device->given >= 0 ? 0 : is_in_use(device);
+    unknown += in_use < 0;
+    if (in_use > 0 && used < sizeof busy)
+      used +=
+          (size_t)snprintf(busy + used, sizeof busy - used, "%sgaudi:%u", count++ ? ", " : "", i);
+  }
+  if (unknown)
+    found(check, HAUL_CHECK_LIMITED, "whether other processes have devices cannot be asked");
+  else if (count == 0)
+    found(check, HAUL_CHECK_OK, "no other process has a device");
+  if (count == 0)
+    return;
+  found(check, HAUL_CHECK_LIMITED, "in use by another process: %s; one at a time can", busy);
+  mend(check, "sudo fuser -v /dev/accel/* (end it, or run haul in it with HAUL_GAUDI_FD)");
+}
+
+/* The export by mapped address came with Linux 6.3; Intel's own driver has a version of its own,
+ * and the library's call, which is required, came with it. */
+static void check_dmabuf(struct haul_check *check) {
+  struct utsname kernel;
+  unsigned major = 0, minor = 0;
+  begin(check, "dma-buf");
+  if (needs_devices(check))
+    return;
+  uname(&kernel);
+  bool own = access("/sys/module/habanalabs/version", F_OK) == 0;
+  if (!own && sscanf(kernel.release, "%u.%u", &major, &minor) == 2 &&
+      (major < 6 || (major == 6 && minor < 3))) {
+    found(check, HAUL_CHECK_LIMITED,
+          "Linux %.60s exports no mapped Gaudi memory: NICs reach it through the host",
+          kernel.release);
+    mend(check, "sudo apt-get install habanalabs-dkms (Intel's Gaudi repository), or Linux 6.3");
+    return;
+  }
+  found(check, HAUL_CHECK_OK,
+        "device memory can become a dma-buf; a NIC needs peer-to-peer for it");
+}
+
+size_t gaudi_checks(struct haul_check *checks, size_t room) {
+  struct haul_check all[4];
+  check_library(&all[0]);
+  check_device(&all[1]);
+  check_free(&all[2]);
+  check_dmabuf(&all[3]);
+  size_t count = sizeof all / sizeof all[0];
+  for (size_t i = 0; i < count && i < room; i++)
+    checks[i] = all[i];
+  return count;
+}

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: MIT
+ * Which devices there are, and opening them. One process has a device at a time; its control node
+ * is open to all. Nothing is looked at before somebody asks for devices. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "memory/gaudi/gaudi.h"
+
+#define CONTROL_NODES 64 /* /dev/accel/accel_controlD…; a server has eight */
+
+pthread_mutex_t gaudi_lock = PTHREAD_MUTEX_INITIALIZER;
+const struct gaudi_driver *gaudi_driver;
+
+static struct {
+  _Atomic bool probed;
+  unsigned count;
+  struct gaudi_device devices[GAUDI_DEVICES_MAX];
+  struct haul_error why_none;
+} state; /* written under gaudi_lock until probed, and read freely after that */
+
+/* HAUL_GAUDI_FD: -1 where it is not set; device -1: the descriptor says which. */
+static struct { int fd, device; } given = {-1, -1};
+
+/* ---- settings ---- */
+
+static const char *read_number(const char *text, int *number) {
+  const char *at = text;
+  *number = 0;
+  while (*at >= '0' && *at <= '9' && at - text < 7)
+    *number = *number * 10 + (*at++ - '0');
+  return at == text ? NULL : at;
+}
+
+int gaudi_settings_read(void) {
+  const char *text = getenv("HAUL_GAUDI_FD");
+  given.fd = given.device = -1;
+  if (!text)
+    return 0;
+  const char *at = read_number(text, &given.fd);
+  if (at && *at == ':')
+    at = read_number(at + 1, &given.device);
+  if (at && *at == '\0')
+    return 0;
+  given.fd = given.device = -1;
+  return error_set(HAUL_EINVAL, 0, "HAUL_GAUDI_FD",
+                   "HAUL_GAUDI_FD is '%.40s'|set it to the number of the framework's open "
+                   "descriptor, or NUMBER:DEVICE, or unset it",
+                   text);
+}
+
+/* ---- finding them ---- */
+
+static int read_numa(const char *bus) {
+  char path[64], text[16] = "";
+  snprintf(path, sizeof path, "/sys/bus/pci/devices/%.15s/numa_node", bus);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return -1;
+  ssize_t got = read(fd, text, sizeof text - 1);
+  close(fd);
+  return got > 0 ? atoi(text) : -1;
+}
+
+/* Fills it from any descriptor of the device; 0 or an errno. */
+static int learn(const struct gaudi_driver *driver, int fd, struct gaudi_device *device) {
+  struct gaudi_ip_info info;
+  memset(&info, 0, sizeof info);
+  int code = driver->get_hw_ip_info(fd, &info);
+  if (code)
+    return code < 0 ? -code : EIO;
+  device->pci_id = info.device_id;
+  device->memory = info.dram_size;
+  device->page = info.dram_page_size;
+  snprintf(device->card, sizeof device->card, "%.16s", (const char *)info.card_name);
+  if (driver->get_pci_bus_id_from_fd(fd, device->bus, sizeof device->bus) != 0)
+    device->bus[0] = '\0';
+  device->bus[sizeof device->bus - 1] = '\0';
+  device->numa = read_numa(device->bus);
+  return 0;
+}
+
+static bool is_usable(const struct gaudi_device *device) {
+  return device->pci_id == GAUDI_PCI_GAUDI2 && device->page > 0 && device->page % 4096 == 0;
+}
+
+static struct gaudi_device *add(const struct gaudi_device *found) {
+  struct gaudi_device *device = &state.devices[state.count];
+  *device = *found;
+  device->number = (uint16_t)state.count++;
+  device->given = -1;
+  atomic_init(&device->fd, -1);
+  gaudi_engine_open(&device->engine);
+  return device;
+}
+
+struct survey {
+  int denied;       /* EACCES or EPERM of a node, 0: none */
+  uint32_t foreign; /* id of a device of another generation, 0: none */
+};
+
+static void scan(const struct gaudi_driver *driver, struct survey *survey) {
+  for (int i = 0; i < CONTROL_NODES && state.count < GAUDI_DEVICES_MAX; i++) {
+    struct gaudi_device found = {.control = i, .numa = -1};
+    errno = 0;
+    int fd = driver->open_control(i, NULL);
+    if (fd < 0) {
+      int system = fd == -1 && errno ? errno : -fd;
+      if (system == EACCES || system == EPERM)
+        survey->denied = system;
+      continue;
+    }
+    int system = learn(driver, fd, &found);
+    driver->close(fd);
+    if (system == 0 && is_usable(&found))
+      add(&found);
+    else if (system == 0)
+      survey->foreign = found.pci_id;
+  }
+}
+
+/* The device that the framework's descriptor is of. */
+static int take_given(const struct gaudi_driver *driver) {
+  char object[32];
+  struct gaudi_device found = {.control = -1, .numa = -1}, *device = NULL;
+  snprintf(object, sizeof object, "descriptor %d", given.fd);
+  int system = learn(driver, given.fd, &found);
+  if (system != 0 || !is_usable(&found))
+    return error_set(HAUL_EINVAL, system, object,
+                     "HAUL_GAUDI_FD names no open Gaudi2|set it to what the framework opened, or "
+                     "unset it");
+  for (unsigned i = 0; i < state.count; i++)
+    if (given.device >= 0 ? (int)i == given.device
+                          : strcmp(state.devices[i].bus, found.bus) == 0 && found.bus[0])
+      device = &state.devices[i];
+  if (!device && (given.device > 0 || state.count == GAUDI_DEVICES_MAX))
+    return error_set(HAUL_EINVAL, 0, object, "HAUL_GAUDI_FD names device %d, and there are %u|",
+                     given.device, state.count);
+  if (!device)
+    device = add(&found);
+  device->given = given.fd;
+  return 0;
+}
+
+static int nothing_found(const struct survey *survey) {
+  if (survey->denied)
+    return error_set(HAUL_EACCESS, survey->denied, "/dev/accel",
+                     "no permission for Gaudi's device nodes|sudo setfacl -m u:$USER:rw "
+                     "/dev/accel/*");
+  if (survey->foreign)
+    return error_set(HAUL_ENOTSUP, 0, "/dev/accel",
+                     "the device here (PCI id 0x%x) is no Gaudi2|use a Gaudi2",
+                     (unsigned)survey->foreign);
+  return error_set(HAUL_EPLACE, 0, "/dev/accel",
+                   "the kernel shows no Gaudi device|sudo modprobe habanalabs");
+}
+
+static int probe(void) {
+  const struct gaudi_driver *driver;
+  struct survey survey = {0, 0};
+  int code = gaudi_driver_open(&driver);
+  if (code)
+    return code;
+  scan(driver, &survey);
+  code = given.fd >= 0 ? take_given(driver) : 0;
+  if (code == 0 && state.count == 0)
+    code = nothing_found(&survey);
+  if (code)
+    state.count = 0;
+  else
+    gaudi_driver = driver;
+  return code;
+}
+
+unsigned gaudi_devices(void) {
+  if (atomic_load_explicit(&state.probed, memory_order_acquire))
+    return state.count;
+  pthread_mutex_lock(&gaudi_lock);
+  if (!atomic_load(&state.probed)) {
+    state.why_none = (struct haul_error){0};
+    if (probe() != 0)
+      error_save(&state.why_none);
+    atomic_store_explicit(&state.probed, true, memory_order_release);
+  }
+  pthread_mutex_unlock(&gaudi_lock);
+  return state.count;
+}
+
+int gaudi_why_none(void) {
+  return gaudi_devices() == 0 ? error_restore(&state.why_none) : 0;
+}
+
+struct gaudi_device *gaudi_device_at(unsigned number) {
+  return number < gaudi_devices() ? &state.devices[number] : NULL;
+}
+
+struct gaudi_device *gaudi_device_given(void) {
+  unsigned count = gaudi_devices();
+  for (unsigned i = 0; i < count; i++)
+    if (state.devices[i].given >= 0)
+      return &state.devices[i];
+  return NULL;
+}
+
+/* ---- opening ---- */
+
+static int not_opened(const struct gaudi_device *device, int system) {
+  char object[32];
+  snprintf(object, sizeof object, "gaudi:%u", device->number);
+  switch (system) {
+  case EBUSY:
+    return error_set(HAUL_EBUSY, system, object,
+                     "another process has the device, and one at a time can|end it (sudo fuser -v "
+                     "/dev/accel/*), or run haul in it with HAUL_GAUDI_FD");
+  case EAGAIN:
+    return error_set(HAUL_EBUSY, system, object,
+                     "the device is still being released by its last user|try again in some "
+                     "seconds");
+  case EACCES:
+  case EPERM:
+    return error_set(HAUL_EACCESS, system, object,
+                     "no permission to open the device|sudo setfacl -m u:$USER:rw /dev/accel/*");
+  default:
+    return error_system(system, object, "hlthunk_open");
+  }
+}
+
+/* The library finds a device by its address on the bus; without one there is but one to open. */
+static int open_own(struct gaudi_device *device) {
+  errno = 0;
+  int fd = gaudi_driver->open(GAUDI_KIND_ANY, device->bus[0] ? device->bus : NULL);
+  if (fd < 0)
+    return not_opened(device, fd == -1 && errno ? errno : -fd);
+  atomic_store(&device->fd, fd);
+  return 0;
+}
+
+int gaudi_device_open(unsigned number, struct gaudi_device **out) {
+  struct gaudi_device *device = *out = &state.devices[number];
+  if (atomic_load(&device->fd) >= 0)
+    return 0;
+  if (device->given < 0)
+    return open_own(device);
+  atomic_store(&device->fd, device->given);
+  return 0;
+}
+
+static void close_device(struct gaudi_device *device) {
+  int fd = atomic_load(&device->fd);
+  if (fd >= 0) {
+    gaudi_engine_close(device);
+    gaudi_pages_close(device);
+    if (device->given < 0)
+      gaudi_driver->close(fd);
+  }
+  pthread_mutex_destroy(&device->engine.lock);
+  *device = (struct gaudi_device){0};
+}
+
+void gaudi_devices_close(void) {
+  pthread_mutex_lock(&gaudi_lock);
+  for (unsigned i = 0; i < state.count; i++)
+    close_device(&state.devices[i]);
+  state.count = 0;
+  atomic_store(&state.probed, false);
+  gaudi_driver = NULL;
+  pthread_mutex_unlock(&gaudi_lock);
+}

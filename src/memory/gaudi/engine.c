@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT
+ * Copies between a device and host memory by the device's PCI DMA. The host memory is pinned and
+ * mapped for the device slice by slice, for the time of the slice alone: a mapping that was kept
+ * would outlive the memory, and the device would go on with pages that nobody sees any more. So
+ * there is no buffer between. The driver calls nobody when a submission has ended: it is asked.
+ *
+ * Copies within a device, or between two, go through the host: the queues for that are not the
+ * PCI DMA's, and whether a process has them depends on how the driver was loaded. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/fork.h"
+#include "core/sys.h"
+#include "memory/copy.h"
+#include "memory/gaudi/gaudi.h"
+#include "memory/pages.h"
+
+#define SLICE     ((uint64_t)4 << 20) /* to pin it takes some 100 µs, to move it about as long */
+#define IN_FLIGHT 2u                  /* slices a copy: one is pinned while the other moves */
+#define SLOTS     64u                 /* submissions a device; the driver's queues hold more */
+#define SLOT      64u                 /* bytes a packet: a cache line each */
+#define SLOT_PAGE 4096u
+
+#define LOOK_US  10000u               /* a cancel waits for the driver in steps of this */
+#define GIVEN_UP INT64_C(60000000000) /* the driver ends a submission that hangs after 30 s */
+
+struct slice {
+  bool busy;
+  unsigned slot;
+  uint64_t seq;
+  uint64_t mapping; /* of the host's pages, to be unmapped */
+};
+
+struct job {
+  struct list link;
+  struct copy *copy;
+  struct gaudi_device *device;
+  char *host;
+  uint64_t at; /* the device's address */
+  bool down;   /* to the device */
+  uint64_t submitted;
+  struct slice slices[IN_FLIGHT];
+  int failed; /* what it ends with once no slice is under way */
+};
+
+/* What the engine keeps in a copy; NULL once its status is final. Under the engine's lock. */
+static struct job **job_of(struct copy *copy) {
+  _Static_assert(sizeof(struct job *) <= sizeof copy->engine, "struct copy is too small");
+  return (struct job **)(void *)copy->engine;
+}
+
+static struct gaudi_device *device_for(const struct copy *copy) {
+  return gaudi_device_of(copy->to->provider == &provider_gaudi ? copy->to : copy->from);
+}
+
+/* ---- slots: where packets lie ---- */
+
+/* With the lock. */
+static int map_packets(struct gaudi_device *device) {
+  struct gaudi_engine *engine = &device->engine;
+  void *got =
+      sys_ops.mmap(NULL, SLOT_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (got == MAP_FAILED)
+    return error_system(errno, "gaudi", "mmap of command packets");
+  memset(got, 0, SLOT_PAGE);
+  errno = 0;
+  engine->packets_at = gaudi_driver->host_memory_map(atomic_load(&device->fd), got, 0, SLOT_PAGE);
+  if (engine->packets_at == 0) {
+    int system = errno;
+    munmap(got, SLOT_PAGE);
+    return error_system(system ? system : EIO, "gaudi", "hlthunk_host_memory_map");
+  }
+  engine->packets = got;
+  return 0;
+}
+
+/* With the lock; false: all are in use. */
+static bool take_slot(struct gaudi_engine *engine, unsigned *slot) {
+  if (engine->busy == UINT64_MAX)
+    return false;
+  *slot = (unsigned)__builtin_ctzll(~engine->busy);
+  engine->busy |= UINT64_C(1) << *slot;
+  return true;
+}
+
+static void give_slot(struct gaudi_engine *engine, unsigned slot) {
+  engine->busy &= ~(UINT64_C(1) << slot);
+}
+
+/* ---- one slice; all with the lock ---- */
+
+static int not_pinned(int system) {
+  if (system != EFAULT && system != EINVAL)
+    return error_system(system, "gaudi", "hlthunk_host_memory_map");
+  return error_set(HAUL_ENOTSUP, system, "gaudi",
+                   "the device cannot pin the host memory: %s|copy it to memory of haul's own "
+                   "first; mappings of files and devices cannot be pinned",
+                   strerror(system));
+}
+
+static int submit(struct job *job, struct slice *slice, uint64_t host_at, uint64_t bytes) {
+  struct gaudi_engine *engine = &job->device->engine;
+  uint64_t place = (uint64_t)slice->slot * SLOT, device_at = job->at + job->submitted;
+  struct gaudi_lin_dma packet = {.size = (uint32_t)bytes,
+                                 .control = GAUDI_LIN_DMA,
+                                 .source = job->down ? host_at : device_at,
+                                 .destination = job->down ? device_at : host_at};
+  struct gaudi_chunk chunk = {.commands = engine->packets_at + place,
+                              .queue = job->down ? GAUDI_QUEUE_DOWN : GAUDI_QUEUE_UP,
+                              .bytes = sizeof packet,
+                              .flags = GAUDI_CHUNK_USER};
+  struct gaudi_cs_in in = {.execute = &chunk, .execute_count = 1};
+  struct gaudi_cs_out out = {0};
+  memcpy(engine->packets + place, &packet, sizeof packet);
+  int system = gaudi_driver->command_submission(atomic_load(&job->device->fd), &in, &out);
+  slice->seq = out.seq;
+  return system == 0
+             ? 0
+             : error_system(system < 0 ? -system : EIO, "gaudi", "hlthunk_command_submission");
+}
+
+static int start_slice(struct job *job, struct slice *slice) {
+  int fd = atomic_load(&job->device->fd);
+  uint64_t left = job->copy->length - job->submitted, bytes = left < SLICE ? left : SLICE;
+  uintptr_t first = (uintptr_t)job->host + job->submitted;
+  uintptr_t in_page = first % page_size();
+  uint64_t whole = (in_page + bytes + page_size() - 1) / page_size() * page_size();
+  errno = 0;
+  slice->mapping = gaudi_driver->host_memory_map(fd, (void *)(first - in_page), 0, whole);
+  if (slice->mapping == 0)
+    return not_pinned(errno ? errno : EFAULT);
+  int code = submit(job, slice, slice->mapping + in_page, bytes);
+  if (code) {
+    gaudi_driver->memory_unmap(fd, slice->mapping);
+    return code;
+  }
+  slice->busy = true;
+  job->submitted += bytes;
+  return 0;
+}
+
+static int ended_badly(struct gaudi_engine *engine, int system, uint32_t status) {
+  engine->lost |= status == GAUDI_CS_TIMEOUT || status == GAUDI_CS_ABORTED;
+  return error_set(HAUL_ESYSTEM, system, "gaudi", "the device's copy %s|%s",
+                   status == GAUDI_CS_TIMEOUT   ? "timed out in the driver"
+                   : status == GAUDI_CS_ABORTED ? "was aborted by the driver"
+                                                : "could not be waited for",
+                   "sudo dmesg | grep habanalabs; the device was reset, so close all nodes of this "
+                   "process and open them again");
+}
+
+/* Looks at a slice that is under way; a final result frees what it holds. */
+static void look(struct job *job, struct slice *slice) {
+  int fd = atomic_load(&job->device->fd);
+  uint32_t status = GAUDI_CS_BUSY;
+  int system = gaudi_driver->wait_for_cs(fd, slice->seq, 0, &status);
+  if (system == 0 && status == GAUDI_CS_BUSY)
+    return;
+  /* Over what a reset made fail after it. */
+  if (system != 0 || status != GAUDI_CS_DONE)
+    job->failed = ended_badly(&job->device->engine, system < 0 ? -system : EIO, status);
+  gaudi_driver->memory_unmap(fd, slice->mapping);
+  give_slot(&job->device->engine, slice->slot);
+  slice->busy = false;
+}
+
+/* ---- one copy; all with the lock ---- */
+
+static void finish(struct job *job, int status) {
+  struct copy *copy = job->copy;
+  list_remove(&job->link);
+  *job_of(copy) = NULL;
+  alloc_free(job);
+  atomic_store_explicit(&copy->status, status, memory_order_release);
+}
+
+static bool wants_more(const struct job *job) {
+  return job->failed == 0 && job->submitted < job->copy->length;
+}
+
+static void fill_up(struct job *job) {
+  struct gaudi_engine *engine = &job->device->engine;
+  for (unsigned i = 0; i < IN_FLIGHT && wants_more(job); i++) {
+    struct slice *slice = &job->slices[i];
+    if (slice->busy || !take_slot(engine, &slice->slot))
+      continue;
+    int code = start_slice(job, slice);
+    if (code == 0)
+      continue;
+    give_slot(engine, slice->slot);
+    job->failed = code;
+  }
+}
+
+/* Moves the copy on as far as it goes; NULL when it ended with that, else a slice to wait for, or
+ * the first where all slots are in use. */
+static const struct slice *advance(struct job *job) {
+  const struct slice *busy = NULL;
+  for (unsigned i = 0; i < IN_FLIGHT; i++)
+    if (job->slices[i].busy)
+      look(job, &job->slices[i]);
+  fill_up(job);
+  for (unsigned i = 0; i < IN_FLIGHT; i++)
+    busy = job->slices[i].busy && !busy ? &job->slices[i] : busy;
+  if (busy || wants_more(job))
+    return busy ? busy : &job->slices[0];
+  finish(job, job->failed);
+  return NULL;
+}
+
+/* Ends it early: nothing more is submitted, and what is under way is waited for, as nothing takes
+ * it back. The driver ends what hangs; should it not, pages and slot are left pinned for ever, so
+ * that the device never writes to somebody else's. Drops the lock while it waits. */
+static void end(struct gaudi_device *device, struct copy *copy, int status) {
+  int64_t until = clock_after(clock_now(), GIVEN_UP);
+  struct job *job;
+  while ((job = *job_of(copy))) {
+    job->failed = job->failed || !wants_more(job) ? job->failed : status;
+    const struct slice *slice = advance(job);
+    if (!slice)
+      return;
+    if (clock_now() >= until) {
+      finish(job, HAUL_ESYSTEM);
+      return;
+    }
+    uint64_t seq = slice->seq;
+    uint32_t ignored;
+    int fd = atomic_load(&device->fd);
+    pthread_mutex_unlock(&device->engine.lock);
+    gaudi_driver->wait_for_cs(fd, seq, LOOK_US, &ignored);
+    pthread_mutex_lock(&device->engine.lock);
+  }
+}
+
+/* ---- from open to close ---- */
+
+void gaudi_engine_open(struct gaudi_engine *engine) {
+  *engine = (struct gaudi_engine){0};
+  pthread_mutex_init(&engine->lock, NULL);
+  list_init(&engine->jobs);
+}
+
+void gaudi_engine_close(struct gaudi_device *device) {
+  struct gaudi_engine *engine = &device->engine;
+  pthread_mutex_lock(&engine->lock);
+  while (!list_empty(&engine->jobs)) {
+    struct job *job = list_entry(engine->jobs.next, struct job, link);
+    end(device, job->copy, HAUL_ECLOSED);
+  }
+  /* Slots that are busy now are the device's for ever. */
+  if (engine->packets && engine->busy == 0) {
+    gaudi_driver->memory_unmap(atomic_load(&device->fd), engine->packets_at);
+    munmap(engine->packets, SLOT_PAGE);
+  }
+  engine->packets = NULL;
+  pthread_mutex_unlock(&engine->lock);
+}
+
+/* ---- the provider's slots ---- */
+
+/* Pages are pinned for writing whatever the direction, so memory that may only be read is not. */
+bool gaudi_reaches(const struct memory *other) {
+  return other->view && other->writable;
+}
+
+static struct job *new_job(struct copy *copy, struct gaudi_device *device) {
+  struct job *job = alloc_zero(1, sizeof *job);
+  if (!job)
+    return NULL;
+  job->copy = copy;
+  job->device = device;
+  job->down = copy->to->provider == &provider_gaudi;
+  const struct memory *own = job->down ? copy->to : copy->from;
+  const struct memory *host = job->down ? copy->from : copy->to;
+  job->at = (uintptr_t)own->address + (job->down ? copy->to_offset : copy->from_offset);
+  job->host = (char *)host->view + (job->down ? copy->from_offset : copy->to_offset);
+  return job;
+}
+
+/* With the lock. */
+static int begin(struct copy *copy, struct job *job) {
+  struct gaudi_engine *engine = &job->device->engine;
+  if (engine->lost)
+    return ended_badly(engine, EIO, GAUDI_CS_ABORTED);
+  int code = engine->packets ? 0 : map_packets(job->device);
+  if (code)
+    return code;
+  *job_of(copy) = job;
+  list_append(&engine->jobs, &job->link);
+  advance(job);
+  int status = atomic_load(&copy->status);
+  return status < 0 ? status : 0;
+}
+
+int gaudi_copy_start(struct copy *copy) {
+  struct gaudi_device *device = device_for(copy);
+  if (fork_is_child())
+    return error_set(HAUL_EFORK, 0, "gaudi", "the device is the parent's|exec first");
+  if (!copy->to->writable)
+    return error_set(HAUL_EACCESS, 0, copy->to->provider->name,
+                     "the memory was shared for reading alone|ask its owner for HAUL_WRITE");
+  struct job *job = new_job(copy, device);
+  if (!job)
+    return error_memory("a device's copy");
+  *job_of(copy) = NULL;
+  atomic_store_explicit(&copy->status, 1, memory_order_relaxed);
+  pthread_mutex_lock(&device->engine.lock);
+  int code = begin(copy, job);
+  bool refused = code && atomic_load(&copy->status) == 1;
+  pthread_mutex_unlock(&device->engine.lock);
+  if (refused)
+    alloc_free(job);
+  return code;
+}
+
+int gaudi_copy_poll(struct copy *copy) {
+  int status = atomic_load_explicit(&copy->status, memory_order_acquire);
+  if (status != 1 || fork_is_child())
+    return status;
+  struct gaudi_device *device = device_for(copy);
+  pthread_mutex_lock(&device->engine.lock);
+  if (*job_of(copy))
+    advance(*job_of(copy));
+  pthread_mutex_unlock(&device->engine.lock);
+  return atomic_load_explicit(&copy->status, memory_order_acquire);
+}
+
+void gaudi_copy_cancel(struct copy *copy) {
+  int under_way = 1;
+  if (fork_is_child()) { /* the lock may be held for ever */
+    atomic_compare_exchange_strong(&copy->status, &under_way, HAUL_ECANCELED);
+    return;
+  }
+  if (atomic_load_explicit(&copy->status, memory_order_acquire) != 1)
+    return;
+  struct gaudi_device *device = device_for(copy);
+  pthread_mutex_lock(&device->engine.lock);
+  end(device, copy, HAUL_ECANCELED);
+  pthread_mutex_unlock(&device->engine.lock);
+}

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: MIT
+ * A device gives memory in pages of hundreds of MiB. Each that haul takes is mapped once and cut
+ * into blocks; an empty one goes back. The driver refuses to unmap a page while a dma-buf of it is
+ * open (Linux: unmap_device_va, EINVAL): such a page stays, serves the next allocation, and is
+ * tried again whenever something is freed. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/fork.h"
+#include "core/ranges.h"
+#include "memory/gaudi/gaudi.h"
+#include "memory/gaudi/suballoc.h"
+
+/* Where the driver maps device memory of Gaudi2 (VA_HBM_SPACE_START and _END): no address of a
+ * processor's is there, so it tells them apart. Each device counts from the start, so haul asks for
+ * another part of it on each: one address is one device's. */
+#define SPACE_START ((uint64_t)0x1001 << 48)
+#define SPACE_END   ((uint64_t)0x1002 << 48)
+#define SPACE_SHARE                                                                                \
+  ((uint64_t)1 << 40) /* a device's; 16 of them end before the driver's own part */
+#define PLACE_TRIES 8u
+
+/* One allocation of the driver's, mapped. */
+struct gaudi_page {
+  struct gaudi_page *next;
+  uint64_t handle, base;
+  struct suballoc parts;
+  bool orphan; /* its device was closed, and blocks of it are still held */
+};
+
+/* What a memory's state is. A framework's memory has no page. */
+struct block {
+  struct range range; /* in `blocks`, until the owner frees it */
+  struct gaudi_device *device;
+  struct gaudi_page *page;
+  bool private;
+  _Atomic uint32_t alive; /* of an own one, for what wraps it */
+  _Atomic uint32_t refs;  /* its memory, and what wraps it */
+};
+
+static struct ranges blocks; /* under gaudi_lock */
+
+static bool is_device_address(uint64_t address) {
+  return address >= SPACE_START && address < SPACE_END;
+}
+
+static struct block *block_of(struct range *range) {
+  return (struct block *)(void *)((char *)range - offsetof(struct block, range));
+}
+
+/* ---- pages; all with gaudi_lock ---- */
+
+static int no_memory(const struct gaudi_device *device, uint64_t length, int system) {
+  char object[32];
+  snprintf(object, sizeof object, "gaudi:%u", device->number);
+  if (system && system != ENOMEM)
+    return error_system(system, object, "hlthunk_device_memory_alloc");
+  return error_set(HAUL_ENOMEM, system, object,
+                   "the device has no room for %llu bytes more, which take whole pages of %llu|"
+                   "release regions; a framework on the device may have reserved all of it",
+                   (unsigned long long)length, (unsigned long long)device->page);
+}
+
+static bool is_anothers(const struct gaudi_device *device, uint64_t base, uint64_t length) {
+  const struct gaudi_device *other;
+  for (unsigned i = 0; (other = gaudi_device_at(i)); i++)
+    for (const struct gaudi_page *page = other->pages; page && other != device; page = page->next)
+      if (base < page->base + page->parts.length && page->base < base + length)
+        return true;
+  return false;
+}
+
+/* The driver looks at a hint only if it is a multiple of the page. */
+static uint64_t next_hint(struct gaudi_device *device, uint64_t length) {
+  uint64_t at = SPACE_START + (device->number + 1) * SPACE_SHARE;
+  if (device->hints + length > SPACE_SHARE)
+    device->hints = 0;
+  at += device->hints;
+  device->hints += length;
+  return (at + device->page - 1) / device->page * device->page;
+}
+
+static int map_page(struct gaudi_device *device, struct gaudi_page *page, uint64_t length) {
+  int fd = atomic_load(&device->fd);
+  for (unsigned i = 0; i < PLACE_TRIES; i++) {
+    errno = 0;
+    page->base = gaudi_driver->device_memory_map(fd, page->handle, next_hint(device, length));
+    if (page->base == 0)
+      return error_system(errno ? errno : EIO, "gaudi", "hlthunk_device_memory_map");
+    if (!is_anothers(device, page->base, length))
+      return 0;
+    gaudi_driver->memory_unmap(fd, page->base);
+  }
+  return error_set(HAUL_ENOMEM, 0, "gaudi",
+                   "the driver maps two devices' memory at one address|use one device a process");
+}
+
+static int take_page(struct gaudi_device *device, struct gaudi_page *page, uint64_t length) {
+  int fd = atomic_load(&device->fd);
+  errno = 0;
+  page->handle = gaudi_driver->device_memory_alloc(fd, length, 0, false, false);
+  if (page->handle == 0)
+    return no_memory(device, length, errno);
+  int code = map_page(device, page, length);
+  if (code)
+    gaudi_driver->device_memory_free(fd, page->handle);
+  return code;
+}
+
+static int add_page(struct gaudi_device *device, uint64_t length, struct gaudi_page **out) {
+  if (length > device->memory)
+    return no_memory(device, length, 0);
+  length = (length + device->page - 1) / device->page * device->page;
+  struct gaudi_page *page = alloc_zero(1, sizeof *page);
+  if (!page)
+    return error_memory("a page of device memory");
+  int code = suballoc_open(&page->parts, length);
+  if (code)
+    goto no_parts;
+  code = take_page(device, page, length);
+  if (code)
+    goto no_page;
+  page->next = device->pages;
+  device->pages = page;
+  *out = page;
+  return 0;
+
+no_page:
+  suballoc_close(&page->parts);
+no_parts:
+  alloc_free(page);
+  return code;
+}
+
+/* False: a dma-buf of it is open. */
+static bool give_page(struct gaudi_device *device, struct gaudi_page *page) {
+  int fd = atomic_load(&device->fd);
+  if (gaudi_driver->memory_unmap(fd, page->base) != 0)
+    return false;
+  gaudi_driver->device_memory_free(fd, page->handle);
+  return true;
+}
+
+static void destroy_page(struct gaudi_page *page) {
+  suballoc_close(&page->parts);
+  alloc_free(page);
+}
+
+static void give_empty_pages(struct gaudi_device *device) {
+  struct gaudi_page **link = &device->pages;
+  while (*link) {
+    struct gaudi_page *page = *link;
+    if (page->parts.parts > 0 || !give_page(device, page)) {
+      link = &page->next;
+      continue;
+    }
+    *link = page->next;
+    destroy_page(page);
+  }
+}
+
+/* What the driver does not let go of now, it frees with the descriptor and the last dma-buf. */
+void gaudi_pages_close(struct gaudi_device *device) {
+  while (device->pages) {
+    struct gaudi_page *page = device->pages;
+    device->pages = page->next;
+    give_page(device, page);
+    page->orphan = true;
+    if (page->parts.parts == 0)
+      destroy_page(page);
+  }
+}
+
+void gaudi_pages_count(unsigned number, unsigned *pages, unsigned *kept) {
+  struct gaudi_device *device = gaudi_device_at(number);
+  *pages = *kept = 0;
+  pthread_mutex_lock(&gaudi_lock);
+  for (const struct gaudi_page *page = device ? device->pages : NULL; page; page = page->next) {
+    *pages += 1;
+    *kept += page->parts.parts == 0;
+  }
+  pthread_mutex_unlock(&gaudi_lock);
+}
+
+static struct gaudi_page *best_page(const struct gaudi_device *device, uint64_t length) {
+  struct gaudi_page *best = NULL;
+  uint64_t least = UINT64_MAX;
+  for (struct gaudi_page *page = device->pages; page; page = page->next) {
+    uint64_t fit = suballoc_fit(&page->parts, length);
+    if (fit == 0 || fit >= least || page->parts.parts >= SUBALLOC_PARTS)
+      continue;
+    best = page;
+    least = fit;
+  }
+  return best;
+}
+
+static int place_block(unsigned number, struct block *block, uint64_t length) {
+  int code = gaudi_device_open(number, &block->device);
+  if (code)
+    return code;
+  struct gaudi_page *page = best_page(block->device, length);
+  if (!page && (code = add_page(block->device, length, &page)) != 0)
+    return code;
+  uint64_t offset;
+  code = suballoc_take(&page->parts, length, &offset);
+  if (code) {
+    give_empty_pages(block->device);
+    return code;
+  }
+  block->page = page;
+  block->range.start = page->base + offset;
+  block->range.end = block->range.start + length;
+  ranges_add(&blocks, &block->range);
+  return 0;
+}
+
+/* ---- blocks ---- */
+
+static void fill(struct memory *memory, uint64_t address, size_t length, struct block *block) {
+  memory->address = (void *)(uintptr_t)address;
+  memory->view = NULL;
+  memory->length = length;
+  memory->wrapped = memory->shareable = memory->imported = false;
+  memory->writable = true;
+  memory->alive = NULL;
+  memory->state = block;
+}
+
+int gaudi_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory) {
+  if (fork_is_child())
+    return error_set(HAUL_EFORK, 0, "gaudi", "the device is the parent's|exec first");
+  if (length > (size_t)1 << 48)
+    return error_set(HAUL_ENOMEM, 0, NULL, "%zu bytes are more than any device has|ask for less",
+                     length);
+  struct block *block = alloc_zero(1, sizeof *block);
+  if (!block)
+    return error_memory("device memory");
+  block->private = flags & HAUL_REGION_PRIVATE;
+  block->alive = block->refs = 1;
+  pthread_mutex_lock(&gaudi_lock);
+  int code = place_block(device, block, (length + SUBALLOC_STEP - 1) & ~(SUBALLOC_STEP - 1));
+  pthread_mutex_unlock(&gaudi_lock);
+  if (code) {
+    alloc_free(block);
+    return code;
+  }
+  fill(memory, block->range.start, length, block);
+  return 0;
+}
+
+static void destroy(struct block *block) {
+  if (block->page && !fork_is_child()) {
+    pthread_mutex_lock(&gaudi_lock);
+    suballoc_give(&block->page->parts, block->range.start - block->page->base,
+                  range_length(&block->range));
+    if (!block->page->orphan)
+      give_empty_pages(block->device);
+    else if (block->page->parts.parts == 0)
+      destroy_page(block->page);
+    pthread_mutex_unlock(&gaudi_lock);
+  }
+  alloc_free(block);
+}
+
+void gaudi_free(struct memory *memory) {
+  struct block *block = memory->state;
+  if (!memory->wrapped) {
+    atomic_store_explicit(&block->alive, 0, memory_order_release);
+    if (!fork_is_child()) {
+      pthread_mutex_lock(&gaudi_lock);
+      ranges_remove(&blocks, &block->range);
+      pthread_mutex_unlock(&gaudi_lock);
+    }
+  }
+  if (atomic_fetch_sub(&block->refs, 1) == 1)
+    destroy(block);
+}
+
+struct gaudi_device *gaudi_device_of(const struct memory *memory) {
+  return ((const struct block *)memory->state)->device;
+}
+
+/* ---- addresses that come from outside ---- */
+
+static int nobodys(const void *address, size_t length) {
+  char object[64];
+  snprintf(object, sizeof object, "%p+%zu", address, length);
+  return error_set(HAUL_EINVAL, 0, object,
+                   "the range is not within one block of Gaudi memory that haul allocated|give "
+                   "haul the framework's descriptor (HAUL_GAUDI_FD) to use the framework's memory");
+}
+
+/* With gaudi_lock: the block that the whole range lies in, else NULL. */
+static struct block *find(uint64_t address, uint64_t length) {
+  struct range *range = ranges_cover(&blocks, 0, address, address + length);
+  return range ? block_of(range) : NULL;
+}
+
+/* With gaudi_lock: is it memory that a framework may have taken from the device it lent? What is
+ * mapped there the driver tells nobody; an address that is not fails in the copy. */
+static bool is_frameworks(uint64_t address, uint64_t length) {
+  const struct gaudi_device *device;
+  if (!gaudi_device_given() || !is_device_address(address + length - 1))
+    return false;
+  for (unsigned i = 0; (device = gaudi_device_at(i)); i++)
+    for (const struct gaudi_page *page = device->pages; page; page = page->next)
+      if (address < page->base + page->parts.length && page->base < address + length)
+        return false;
+  return true;
+}
+
+/* With gaudi_lock; NULL: nobody's. */
+static const struct gaudi_device *owner(uint64_t address, uint64_t length) {
+  const struct block *block = find(address, length);
+  if (block)
+    return block->device;
+  return is_frameworks(address, length) ? gaudi_device_given() : NULL;
+}
+
+int gaudi_owns(const void *pointer, size_t length, struct haul_place *place) {
+  uint64_t address = (uintptr_t)pointer;
+  if (!is_device_address(address) && !is_device_address(address + length - 1))
+    return 0;
+  pthread_mutex_lock(&gaudi_lock);
+  const struct gaudi_device *device = owner(address, length);
+  if (device)
+    *place = (struct haul_place){HAUL_GAUDI, device->number};
+  pthread_mutex_unlock(&gaudi_lock);
+  return device ? 1 : nobodys(pointer, length);
+}
+
+static int wrap_frameworks(struct memory *memory, uint64_t address, size_t length) {
+  struct block *block = alloc_zero(1, sizeof *block);
+  if (!block)
+    return error_memory("device memory");
+  block->alive = block->refs = 1;
+  pthread_mutex_lock(&gaudi_lock);
+  int code = gaudi_device_open(memory->place.device, &block->device);
+  pthread_mutex_unlock(&gaudi_lock);
+  if (code) {
+    alloc_free(block);
+    return code;
+  }
+  fill(memory, address, length, block);
+  memory->wrapped = true;
+  return 0;
+}
+
+int gaudi_wrap(void *pointer, size_t length, struct memory *memory) {
+  uint64_t address = (uintptr_t)pointer;
+  pthread_mutex_lock(&gaudi_lock);
+  struct block *block = find(address, length);
+  if (block)
+    atomic_fetch_add(&block->refs, 1);
+  bool frameworks = !block && is_frameworks(address, length);
+  pthread_mutex_unlock(&gaudi_lock);
+  if (frameworks)
+    return wrap_frameworks(memory, address, length);
+  if (!block) /* freed since `owns` looked */
+    return nobodys(pointer, length);
+  fill(memory, address, length, block);
+  memory->wrapped = true;
+  memory->alive = &block->alive;
+  return 0;
+}
+
+/* ---- dma-buf ---- */
+
+static int not_exported(const struct block *block, int system) {
+  char object[32];
+  snprintf(object, sizeof object, "gaudi:%u", block->device->number);
+  if (!block->page)
+    return error_set(HAUL_ENOTSUP, system, object,
+                     "the driver makes no dma-buf of the framework's memory from here|wrap it from "
+                     "where the framework mapped it, or allocate with haul_region_alloc");
+  return error_set(HAUL_ENOTSUP, system, object,
+                   "the driver makes no dma-buf: %s|haul doctor gaudi looks at it",
+                   strerror(system));
+}
+
+/* From the page's start on, so that the offset is haul's: early drivers check the one that they
+ * are given and ignore it. All three numbers are multiples of 4 KiB, and the flags must be these.
+ */
+int gaudi_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
+  const struct block *block = memory->state;
+  uint64_t address = (uintptr_t)memory->address;
+  uint64_t base = block->page ? block->page->base : address & ~(SUBALLOC_STEP - 1);
+  uint64_t length = address + memory->length - base;
+  if (block->private)
+    return error_set(HAUL_ENOTSUP, 0, "gaudi",
+                     "private memory has no dma-buf|allocate it without HAUL_REGION_PRIVATE");
+  length = (length + SUBALLOC_STEP - 1) & ~(SUBALLOC_STEP - 1);
+  int fd = gaudi_driver->device_mapped_memory_export_dmabuf_fd(atomic_load(&block->device->fd),
+                                                               base, length, 0, O_RDWR | O_CLOEXEC);
+  if (fd < 0)
+    return not_exported(block, -fd);
+  *descriptor = fd;
+  *offset = address - base;
+  return 0;
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT
+ * A double of libhl-thunk.so: device memory, mappings, dma-bufs. */
+#include "hlthunk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* VA_HBM_SPACE_START and the start of what host memory is mapped to. */
+#define DEVICE_SPACE ((uint64_t)0x1001 << 48)
+#define DEVICE_END   ((uint64_t)0x1002 << 48)
+#define HOST_SPACE   ((uint64_t)0xfff0 << 48)
+
+static uint64_t refuse(int error) {
+  errno = error;
+  return 0;
+}
+
+/* ---- Memory of the device ---- */
+
+static uint64_t alloc_page(struct context *context, uint64_t size) {
+  uint64_t step = double_setting("PAGE", UINT64_C(24) << 20);
+  size = (size + step - 1) / step * step;
+  if (size == 0)
+    return refuse(EINVAL);
+  if (context->used + size > double_setting("MEMORY", UINT64_C(960) << 20))
+    return refuse(ENOMEM);
+  struct page *page = calloc(1, sizeof *page);
+  if (!page)
+    abort();
+  int memory = memfd_create("double-of-gaudi", MFD_CLOEXEC);
+  if (memory < 0 || ftruncate(memory, (off_t)size) != 0)
+    abort();
+  page->bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  close(memory); /* a driver's page takes no descriptor */
+  if (page->bytes == MAP_FAILED)
+    abort();
+  page->size = size;
+  page->handle = ++context->next_handle;
+  page->next = context->pages;
+  context->pages = page;
+  context->used += size;
+  return page->handle;
+}
+
+uint64_t hlthunk_device_memory_alloc(int fd, uint64_t size, uint64_t page, bool contiguous,
+                                     bool shared);
+uint64_t hlthunk_device_memory_alloc(int fd, uint64_t size, uint64_t page, bool contiguous,
+                                     bool shared) {
+  (void)page; /* Gaudi2 has one size */
+  (void)contiguous;
+  if (shared)
+    return refuse(EPERM);
+  if (double_fails("alloc"))
+    return 0;
+  pthread_mutex_lock(&double_lock);
+  struct context *context = double_context(fd);
+  uint64_t handle = context ? alloc_page(context, size) : 0;
+  pthread_mutex_unlock(&double_lock);
+  return handle;
+}
+
+static void destroy_page(struct page *page) {
+  munmap(page->bytes, page->size);
+  free(page);
+}
+
+int hlthunk_device_memory_free(int fd, uint64_t handle);
+int hlthunk_device_memory_free(int fd, uint64_t handle) {
+  int code = -EINVAL;
+  pthread_mutex_lock(&double_lock);
+  struct context *context = double_context(fd);
+  for (struct page **link = context ? &context->pages : NULL; link && *link;) {
+    struct page *page = *link;
+    if (page->handle != handle || page->base) { /* mapped: not free */
+      link = &page->next;
+      continue;
+    }
+    context->used -= page->size;
+    *link = page->next;
+    destroy_page(page);
+    code = 0;
+  }
+  pthread_mutex_unlock(&double_lock);
+  return code;
+}
+
+static bool is_taken(const struct context *context, uint64_t base, uint64_t size) {
+  for (const struct page *page = context->pages; page; page = page->next)
+    if (page->base && base < page->base + page->size && page->base < base + size)
+      return true;
+  return false;
+}
+
+/* A hint that is no multiple of the page, out of the space or taken is passed over, without a word.
+ */
+static uint64_t choose_base(struct context *context, uint64_t size, uint64_t hint) {
+  uint64_t step = double_setting("PAGE", UINT64_C(24) << 20);
+  if (hint % step == 0 && hint >= DEVICE_SPACE && hint + size <= DEVICE_END &&
+      !is_taken(context, hint, size))
+    return hint;
+  uint64_t base = DEVICE_SPACE + step;
+  while (is_taken(context, base, size))
+    base += step;
+  return base;
+}
+
+uint64_t hlthunk_device_memory_map(int fd, uint64_t handle, uint64_t hint);
+uint64_t hlthunk_device_memory_map(int fd, uint64_t handle, uint64_t hint) {
+  uint64_t base = 0;
+  if (double_fails("map"))
+    return 0;
+  pthread_mutex_lock(&double_lock);
+  struct context *context = double_context(fd);
+  for (struct page *page = context ? context->pages : NULL; page; page = page->next)
+    if (page->handle == handle && page->base == 0)
+      base = page->base = choose_base(context, page->size, hint);
+  if (context && !base)
+    errno = EINVAL;
+  pthread_mutex_unlock(&double_lock);
+  return base;
+}
+
+char *device_bytes(const struct context *context, uint64_t address, uint64_t size) {
+  for (const struct page *page = context->pages; page; page = page->next)
+    if (page->base && address >= page->base && size <= page->size &&
+        address - page->base <= page->size - size)
+      return page->bytes + (address - page->base);
+  return NULL;
+}
+
+/* ---- Memory of the host ---- */
+
+/* Pins for writing: what may only be read cannot be mapped. */
+uint64_t hlthunk_host_memory_map(int fd, void *address, uint64_t hint, uint64_t size);
+uint64_t hlthunk_host_memory_map(int fd, void *address, uint64_t hint, uint64_t size) {
+  (void)hint;
+  if (double_fails("host_map"))
+    return 0;
+  if ((uintptr_t)address % STEP || size % STEP || size == 0)
+    return refuse(EINVAL);
+  if (madvise(address, size, MADV_POPULATE_WRITE) != 0)
+    return refuse(EFAULT);
+  struct host_mapping *mapping = calloc(1, sizeof *mapping);
+  if (!mapping)
+    abort();
+  uint64_t base = 0;
+  pthread_mutex_lock(&double_lock);
+  struct context *context = double_context(fd);
+  if (context) {
+    base = HOST_SPACE + (context->next_host += STEP); /* a hole between any two */
+    context->next_host += size;
+    *mapping = (struct host_mapping){context->hosts, base, size, address};
+    context->hosts = mapping;
+  } else {
+    free(mapping);
+  }
+  pthread_mutex_unlock(&double_lock);
+  return base;
+}
+
+char *host_bytes(const struct context *context, uint64_t address, uint64_t size) {
+  for (const struct host_mapping *one = context->hosts; one; one = one->next)
+    if (address >= one->base && size <= one->size && address - one->base <= one->size - size)
+      return one->bytes + (address - one->base);
+  return NULL;
+}
+
+/* ---- Unmapping ---- */
+
+static int unmap_host(struct context *context, uint64_t address) {
+  for (struct host_mapping **link = &context->hosts; *link; link = &(*link)->next) {
+    struct host_mapping *mapping = *link;
+    if (mapping->base != address)
+      continue;
+    *link = mapping->next;
+    free(mapping);
+    return 0;
+  }
+  return -EINVAL;
+}
+
+static int unmap_page(struct context *context, uint64_t address) {
+  for (struct page *page = context->pages; page; page = page->next)
+    if (page->base == address && address != 0) {
+      if (context_exports(context, address))
+        return -EINVAL;
+      page->base = 0;
+      return 0;
+    }
+  return -EINVAL;
+}
+
+int hlthunk_memory_unmap(int fd, uint64_t address);
+int hlthunk_memory_unmap(int fd, uint64_t address) {
+  pthread_mutex_lock(&double_lock);
+  struct context *context = double_context(fd);
+  int code = !context                ? -errno
+             : address >= HOST_SPACE ? unmap_host(context, address)
+                                     : unmap_page(context, address);
+  pthread_mutex_unlock(&double_lock);
+  return code;
+}
+
+/* ---- dma-bufs ---- */
+
+static bool is_open(const struct dma_buf *one) {
+  struct pollfd end = {.fd = one->watch, .events = POLLIN};
+  poll(&end, 1, 0);
+  return !(end.revents & POLLHUP);
+}
+
+bool context_exports(struct context *context, uint64_t base) {
+  bool open = false;
+  for (struct dma_buf **link = &context->exports; *link;) {
+    struct dma_buf *one = *link;
+    if (is_open(one)) {
+      open |= base == 0 || one->base == base;
+      link = &one->next;
+      continue;
+    }
+    *link = one->next;
+    close(one->watch);
+    free(one);
+  }
+  return open;
+}
+
+static int export_page(struct context *context, const struct page *page) {
+  int ends[2];
+  struct dma_buf *one = calloc(1, sizeof *one);
+  if (!one || pipe2(ends, O_CLOEXEC) != 0)
+    abort();
+  *one = (struct dma_buf){context->exports, page->base, ends[0]};
+  context->exports = one;
+  return ends[1];
+}
+
+int hlthunk_device_mapped_memory_export_dmabuf_fd(int fd, uint64_t address, uint64_t size,
+                                                  uint64_t offset, uint32_t flags);
+int hlthunk_device_mapped_memory_export_dmabuf_fd(int fd, uint64_t address, uint64_t size,
+                                                  uint64_t offset, uint32_t flags) {
+  int code = -EINVAL;
+  if (flags != (O_RDWR | O_CLOEXEC) || address % STEP || size % STEP || offset % STEP || size == 0)
+    return -EINVAL;
+  if (double_fails("export"))
+    return -errno;
+  pthread_mutex_lock(&double_lock);
+  struct context *context = double_context(fd);
+  for (struct page *page = context ? context->pages : NULL; page; page = page->next)
+    if (page->base == address && size <= page->size && offset <= page->size - size)
+      code = export_page(context, page);
+  pthread_mutex_unlock(&double_lock);
+  return code;
+}
+
+void context_free_memory(struct context *context) {
+  while (context->pages) {
+    struct page *page = context->pages;
+    context->pages = page->next;
+    destroy_page(page);
+  }
+  while (context->hosts)
+    unmap_host(context, context->hosts->base);
+}

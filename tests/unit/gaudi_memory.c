@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: MIT
+ * Gaudi memory and its DMA over the double: pages, dma-bufs that are open, copies that fail. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core/sys.h"
+#include "memory/copy.h"
+#include "memory/gaudi/gaudi.h"
+#include "support/seams.h"
+
+#define MIB  ((size_t)1 << 20)
+#define MS   INT64_C(1000000)
+#define PAGE (24 * MIB) /* the double's */
+
+static const struct haul_place host = {HAUL_HOST, 0}, gaudi0 = {HAUL_GAUDI, 0},
+                               gaudi1 = {HAUL_GAUDI, 1};
+
+static int set_up(void **state) {
+  static char library[400];
+  (void)state;
+  snprintf(library, sizeof library, "%s/hlthunk/symbols/libhl-thunk.so", getenv("HAUL_DOUBLES"));
+  gaudi_libraries[0] = library;
+  unsetenv("HAUL_DOUBLE_GAUDI_FAIL");
+  unsetenv("HAUL_DOUBLE_GAUDI_SLOW_US");
+  return providers_start();
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  providers_stop();
+  return 0;
+}
+
+static void fail_at(const char *what) {
+  setenv("HAUL_DOUBLE_GAUDI_FAIL", what, 1);
+}
+
+static void slow(const char *us) {
+  setenv("HAUL_DOUBLE_GAUDI_SLOW_US", us, 1);
+}
+
+static struct memory get(struct haul_place place, size_t length) {
+  struct memory memory;
+  assert_works(memory_alloc(place, length, 0, &memory));
+  return memory;
+}
+
+static void counts(unsigned device, unsigned pages, unsigned kept) {
+  unsigned have, empty;
+  gaudi_pages_count(device, &have, &empty);
+  assert_int_equal(have, pages);
+  assert_int_equal(empty, kept);
+}
+
+/* What lies in the memory is what was put there. */
+static void works(struct memory *memory) {
+  struct memory bytes = get(host, memory->length), back = get(host, memory->length);
+  pattern_fill(bytes.view, memory->length, 3);
+  assert_works(copy_wait(memory, 0, &bytes, 0, memory->length, HAUL_FOREVER));
+  assert_works(copy_wait(&back, 0, memory, 0, memory->length, HAUL_FOREVER));
+  pattern_check(back.view, memory->length, 3);
+  memory_free(&bytes);
+  memory_free(&back);
+}
+
+/* ---- pages ---- */
+
+static void small_blocks_share_a_page_and_empty_pages_go(void **state) {
+  (void)state;
+  struct memory blocks[3];
+  for (size_t i = 0; i < COUNT(blocks); i++)
+    blocks[i] = get(gaudi0, 5 * MIB + 1);
+  counts(0, 1, 0);
+  struct memory large = get(gaudi0, 40 * MIB); /* two pages in one allocation */
+  counts(0, 2, 0);
+  struct memory rest = get(gaudi0, 7 * MIB); /* in what the large one left */
+  counts(0, 2, 0);
+  assert_true((char *)rest.address == (char *)large.address + 40 * MIB);
+  memory_free(&large);
+  memory_free(&rest);
+  counts(0, 1, 0);
+  for (size_t i = 0; i < COUNT(blocks); i++)
+    memory_free(&blocks[i]);
+  counts(0, 0, 0);
+}
+
+static void two_devices_have_no_address_in_common(void **state) {
+  (void)state;
+  struct memory a = get(gaudi0, PAGE), b = get(gaudi1, PAGE), found;
+  assert_true((char *)a.address + PAGE <= (char *)b.address ||
+              (char *)b.address + PAGE <= (char *)a.address);
+  assert_works(memory_wrap(b.address, PAGE, &found));
+  assert_int_equal(found.place.device, 1);
+  memory_free(&found);
+  memory_free(&a);
+  memory_free(&b);
+}
+
+static void out_of_device_memory_is_told_and_passes(void **state) {
+  (void)state;
+  struct memory blocks[40], more;
+  for (size_t i = 0; i < COUNT(blocks); i++) /* 960 MiB */
+    blocks[i] = get(gaudi0, PAGE);
+  assert_fails(HAUL_ENOMEM, memory_alloc(gaudi0, 4096, 0, &more));
+  assert_string_equal(haul_error_last()->object, "gaudi:0");
+  assert_non_null(strstr(haul_error_last()->hint, "release regions"));
+  assert_fails(HAUL_ENOMEM, memory_alloc(gaudi0, 2048 * MIB, 0, &more));
+  memory_free(&blocks[7]);
+  more = get(gaudi0, 4096);
+  memory_free(&more);
+  for (size_t i = 0; i < COUNT(blocks); i++)
+    if (i != 7)
+      memory_free(&blocks[i]);
+  counts(0, 0, 0);
+}
+
+static void a_driver_that_refuses_leaves_nothing_behind(void **state) {
+  (void)state;
+  const char *calls[] = {"alloc:1:12", "alloc:1:5", "map:1:12"};
+  for (size_t i = 0; i < COUNT(calls); i++) {
+    struct memory memory;
+    fail_at(calls[i]);
+    assert_true(memory_alloc(gaudi0, 4096, 0, &memory) < 0);
+    counts(0, 0, 0);
+  }
+  fail_at("");
+  struct memory blocks[40]; /* all of the device is still there */
+  for (size_t i = 0; i < COUNT(blocks); i++)
+    blocks[i] = get(gaudi0, PAGE);
+  for (size_t i = 0; i < COUNT(blocks); i++)
+    memory_free(&blocks[i]);
+}
+
+static void refused_memory_of_haul_leaks_none_of_the_devices(void **state) {
+  (void)state;
+  struct memory memory;
+  int status = HAUL_ENOMEM;
+  for (unsigned n = 1; status != 0; n++) {
+    seams_refuse(n);
+    status = memory_alloc(gaudi0, 4096, 0, &memory);
+    seams_restore();
+    if (status != 0)
+      counts(0, 0, 0);
+    assert_true(n < 10);
+  }
+  memory_free(&memory);
+  counts(0, 0, 0);
+}
+
+static void *alloc_and_free(void *seed) {
+  for (unsigned i = 0; i < 300; i++) {
+    struct memory memory = get(gaudi0, ((uintptr_t)seed * 7 + i * 13) % (2 * MIB) + 1), wrapped;
+    assert_works(memory_wrap(memory.address, memory.length, &wrapped));
+    memory_free(&memory);
+    memory_free(&wrapped);
+  }
+  return NULL;
+}
+
+static void threads_take_and_give_at_once(void **state) {
+  (void)state;
+  pthread_t threads[4];
+  for (uintptr_t i = 0; i < COUNT(threads); i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, alloc_and_free, (void *)i), 0);
+  for (size_t i = 0; i < COUNT(threads); i++)
+    pthread_join(threads[i], NULL);
+  counts(0, 0, 0);
+}
+
+/* ---- dma-bufs ---- */
+
+static void a_dmabuf_begins_with_its_page_and_says_where_the_block_is(void **state) {
+  (void)state;
+  struct memory first = get(gaudi0, 8192), second = get(gaudi0, 4097), part;
+  uint64_t offset;
+  int fd;
+  assert_works(memory_dmabuf(&second, &fd, &offset));
+  assert_int_equal(offset, (char *)second.address - (char *)first.address);
+  assert_true(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED); /* that is normal */
+  close(fd);
+  assert_works(memory_wrap((char *)first.address + 100, 50, &part));
+  assert_works(memory_dmabuf(&part, &fd, &offset));
+  assert_int_equal(offset, 100);
+  close(fd);
+  memory_free(&part);
+  fail_at("export:1:95"); /* EOPNOTSUPP */
+  assert_fails(HAUL_ENOTSUP, memory_dmabuf(&first, &fd, &offset));
+  assert_int_equal(haul_error_last()->system, EOPNOTSUPP);
+  memory_free(&first);
+  memory_free(&second);
+}
+
+static void a_page_with_an_open_dmabuf_stays_serves_and_goes_later(void **state) {
+  (void)state;
+  struct memory memory = get(gaudi0, MIB), other;
+  void *at = memory.address;
+  uint64_t offset;
+  int fd, copy;
+  assert_works(memory_dmabuf(&memory, &fd, &offset));
+  copy = dup(fd);
+  close(fd);
+  memory_free(&memory); /* neither hangs nor loses it */
+  counts(0, 1, 1);
+  other = get(gaudi0, MIB);
+  assert_ptr_equal(other.address, at);
+  counts(0, 1, 0);
+  works(&other);
+  memory_free(&other);
+  counts(0, 1, 1);
+  close(copy);
+  other = get(gaudi0, 4096);
+  memory_free(&other);
+  counts(0, 0, 0);
+}
+
+static void a_device_is_let_go_with_a_dmabuf_open(void **state) {
+  (void)state;
+  struct memory memory = get(gaudi0, MIB);
+  uint64_t offset;
+  int fd;
+  assert_works(memory_dmabuf(&memory, &fd, &offset));
+  memory_free(&memory);
+  providers_stop();
+  assert_works(providers_start()); /* the driver has it until the last copy is closed */
+  assert_fails(HAUL_EBUSY, memory_alloc(gaudi0, 4096, 0, &memory));
+  close(fd);
+  memory = get(gaudi0, 4096);
+  memory_free(&memory);
+}
+
+/* ---- copies ---- */
+
+static const struct provider *engine(void) {
+  return provider_of(HAUL_GAUDI);
+}
+
+static int drain(struct copy *copy) {
+  int status;
+  while ((status = engine()->copy_poll(copy)) == 1)
+    sched_yield();
+  return status;
+}
+
+static void starting_a_copy_does_not_wait_and_many_go_on_at_once(void **state) {
+  (void)state;
+  enum { COPIES = 100 }; /* more than there are slots */
+  struct memory device = get(gaudi0, COPIES * 4096), bytes = get(host, COPIES * 4096);
+  static struct copy copies[COPIES];
+  works(&device); /* everything is open */
+  pattern_fill(bytes.view, COPIES * 4096, 9);
+  slow("2000");
+  int64_t from = clock_now();
+  for (uint64_t i = 0; i < COPIES; i++) {
+    copies[i] = (struct copy){.to = &device,
+                              .from = &bytes,
+                              .to_offset = i * 4096,
+                              .from_offset = i * 4096,
+                              .length = 4096};
+    assert_works(engine()->copy_start(&copies[i]));
+  }
+  assert_true(clock_now() - from < 200 * MS - MS); /* what they take */
+  assert_int_equal(engine()->copy_poll(&copies[COPIES - 1]), 1);
+  for (size_t i = 0; i < COPIES; i++)
+    assert_int_equal(drain(&copies[i]), 0);
+  assert_true(clock_now() - from >= 200 * MS);
+  slow("0");
+  struct memory back = get(host, COPIES * 4096);
+  assert_works(copy_wait(&back, 0, &device, 0, COPIES * 4096, HAUL_FOREVER));
+  pattern_check(back.view, COPIES * 4096, 9);
+  memory_free(&back);
+  memory_free(&device);
+  memory_free(&bytes);
+}
+
+static void an_empty_copy_is_done(void **state) {
+  (void)state;
+  struct memory device = get(gaudi0, 4096), bytes = get(host, 4096);
+  struct copy copy = {.to = &device, .from = &bytes};
+  assert_works(engine()->copy_start(&copy));
+  assert_int_equal(engine()->copy_poll(&copy), 0);
+  memory_free(&device);
+  memory_free(&bytes);
+}
+
+static void a_canceled_copy_ends_after_the_slices_under_way(void **state) {
+  (void)state;
+  struct memory device = get(gaudi0, 64 * MIB), bytes = get(host, 64 * MIB);
+  works(&device);
+  slow("50000");
+  struct copy copy = {.to = &bytes, .from = &device, .length = 64 * MIB};
+  int64_t from = clock_now();
+  assert_works(engine()->copy_start(&copy));
+  engine()->copy_cancel(&copy);
+  int64_t took = clock_now() - from;
+  assert_int_equal(engine()->copy_poll(&copy), HAUL_ECANCELED);
+  assert_true(took >= 100 * MS && took < 700 * MS); /* two slices of sixteen */
+  memset(bytes.view, 5, MIB);
+  slow("0");
+  engine()->copy_cancel(&copy); /* once more does no harm */
+  assert_int_equal(((char *)bytes.view)[0], 5);
+  memory_free(&device);
+  memory_free(&bytes);
+}
+
+static void stopping_ends_what_is_under_way(void **state) {
+  (void)state;
+  struct memory device = get(gaudi0, 64 * MIB), bytes = get(host, 64 * MIB);
+  works(&device);
+  slow("20000");
+  struct copy copy = {.to = &bytes, .from = &device, .length = 64 * MIB};
+  assert_works(engine()->copy_start(&copy));
+  providers_stop();
+  assert_int_equal(atomic_load(&copy.status), HAUL_ECLOSED);
+  slow("0");
+  memory_free(&device);
+  memory_free(&bytes);
+  assert_works(providers_start());
+}
+
+/* The driver resets the device: the copy fails, later ones do at once, and a new start mends it. */
+static void a_reset_in_the_middle_fails_the_copy(void **state) {
+  (void)state;
+  const char *ends[] = {"abort:3:5", "timeout:3:5"}, *words[] = {"aborted", "timed out"};
+  for (size_t i = 0; i < COUNT(ends); i++) {
+    struct memory device = get(gaudi0, 16 * MIB), bytes = get(host, 16 * MIB);
+    works(&device);
+    fail_at(ends[i]);
+    struct copy copy = {.to = &device, .from = &bytes, .length = 16 * MIB};
+    assert_works(engine()->copy_start(&copy));
+    assert_int_equal(drain(&copy), HAUL_ESYSTEM);
+    assert_non_null(strstr(haul_error_last()->text, words[i]));
+    fail_at("");
+    assert_fails(HAUL_ESYSTEM, engine()->copy_start(&copy));
+    assert_non_null(strstr(haul_error_last()->hint, "open them again"));
+    memory_free(&device);
+    memory_free(&bytes);
+    providers_stop();
+    assert_works(providers_start());
+    device = get(gaudi0, 16 * MIB);
+    works(&device);
+    memory_free(&device);
+  }
+}
+
+static void a_refused_call_fails_the_copy_alone(void **state) {
+  (void)state;
+  const char *calls[] = {"submit:1:12", "submit:2:12", "host_map:1:14", "host_map:2:12"};
+  struct memory device = get(gaudi0, 16 * MIB), bytes = get(host, 16 * MIB);
+  works(&device);
+  for (size_t i = 0; i < COUNT(calls); i++) {
+    fail_at(calls[i]);
+    assert_true(copy_wait(&device, 0, &bytes, 0, 16 * MIB, HAUL_FOREVER) < 0);
+    assert_non_null(strstr(calls[i], ":")); /* which one is in the log of a failure */
+    fail_at("");
+    works(&device);
+  }
+  memory_free(&device);
+  memory_free(&bytes);
+}
+
+static void read_only_memory_is_not_pinned(void **state) {
+  (void)state;
+  char *page = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  struct memory device = get(gaudi0, 4096), bytes;
+  assert_true(page != MAP_FAILED);
+  assert_works(memory_wrap(page, 4096, &bytes));
+  assert_false(bytes.writable);
+  assert_false(engine()->reaches(&bytes));
+  assert_fails(HAUL_ENOTSUP, copy_wait(&device, 0, &bytes, 0, 4096, HAUL_FOREVER));
+  memory_free(&bytes);
+  memory_free(&device);
+  munmap(page, 4096);
+}
+
+static void between_devices_it_goes_through_the_host(void **state) {
+  (void)state;
+  const struct haul_place pairs[][2] = {{gaudi0, gaudi0}, {gaudi0, gaudi1}};
+  for (size_t i = 0; i < COUNT(pairs); i++) {
+    struct memory from = get(pairs[i][0], 3 * MIB + 5), to = get(pairs[i][1], 3 * MIB + 5);
+    struct memory bytes = get(host, 3 * MIB + 5);
+    const struct provider *by;
+    assert_int_equal(copy_who(&to, &from, &by), COPY_NOBODY);
+    pattern_fill(bytes.view, 3 * MIB + 5, 4);
+    assert_works(copy_wait(&from, 0, &bytes, 0, 3 * MIB + 5, HAUL_FOREVER));
+    assert_works(copy_wait(&to, 0, &from, 0, 3 * MIB + 5, HAUL_FOREVER));
+    memset(bytes.view, 0, 3 * MIB + 5);
+    assert_works(copy_wait(&bytes, 0, &to, 0, 3 * MIB + 5, HAUL_FOREVER));
+    pattern_check(bytes.view, 3 * MIB + 5, 4);
+    memory_free(&from);
+    memory_free(&to);
+    memory_free(&bytes);
+  }
+}
+
+int main(void) {
+#define FRESH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      FRESH(small_blocks_share_a_page_and_empty_pages_go),
+      FRESH(two_devices_have_no_address_in_common),
+      FRESH(out_of_device_memory_is_told_and_passes),
+      FRESH(a_driver_that_refuses_leaves_nothing_behind),
+      FRESH(refused_memory_of_haul_leaks_none_of_the_devices),
+      FRESH(threads_take_and_give_at_once),
+      FRESH(a_dmabuf_begins_with_its_page_and_says_where_the_block_is),
+      FRESH(a_page_with_an_open_dmabuf_stays_serves_and_goes_later),
+      FRESH(a_device_is_let_go_with_a_dmabuf_open),
+      FRESH(starting_a_copy_does_not_wait_and_many_go_on_at_once),
+      FRESH(an_empty_copy_is_done),
+      FRESH(a_canceled_copy_ends_after_the_slices_under_way),
+      FRESH(stopping_ends_what_is_under_way),
+      FRESH(a_reset_in_the_middle_fails_the_copy),
+      FRESH(a_refused_call_fails_the_copy_alone),
+      FRESH(read_only_memory_is_not_pinned),
+      FRESH(between_devices_it_goes_through_the_host),
+  };
+  return cmocka_run_group_tests_name("gaudi/memory", tests, NULL, NULL);
+}
