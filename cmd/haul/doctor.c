@@ -143,7 +143,7 @@ const struct command doctor_command = {
     .usage = "[BACKEND | CHECK] [OPTIONS]",
     .about =
         "Each check is ok, limited (it works, and could work better) or missing. BACKEND (host,\n"
-        "sim, map, rdma, tcp) shows the checks of one, CHECK that one alone. With --require the\n"
+        "sim, gaudi, map, rdma, tcp) shows the checks of one, CHECK that one alone. With --require the\n"
         "exit status is that of a check: a check must be ok, and of a backend no check may be\n"
         "missing.",
     .options = options,

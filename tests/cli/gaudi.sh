@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# Gaudi memory from the command line, over a double of its driver.
+
+: "${HAUL_DOUBLES:?HAUL_DOUBLES is to be the folder of the doubles}"
+# shellcheck source=tests/cli/lib.sh
+source "$(dirname "$0")/lib.sh"
+
+section "without a driver"
+expect 0 "doctor" env LD_LIBRARY_PATH= "$HAUL" doctor gaudi
+says "^missing  gaudi.library .*libhl-thunk"
+says "gaudi.library: sudo apt-get install"
+expect 1 "a node that needs it" "$HAUL" serve --listen "unix://$work/none" --region kv=gaudi:0:8M
+complains "libhl-thunk cannot be opened"
+complains "^hint: .*apt-get install"
+
+export HAUL_DOUBLE_GAUDI=$work LD_LIBRARY_PATH=$HAUL_DOUBLES/hlthunk/symbols
+
+section "what there is"
+expect 0 "info" "$HAUL" info
+says "^gaudi:0 .*Gaudi2 double .*960.00 MiB .*0000:33:00.0  dma-buf"
+says "^gaudi:1 .*0000:34:00.0"
+expect 0 "doctor" "$HAUL" doctor gaudi --require gaudi
+says "^ok .*gaudi.free"
+expect 1 "a place that is not there" "$HAUL" serve --listen "unix://$work/none" --region kv=gaudi:2:8M
+complains "gaudi has 2 devices"
+
+section "there and back"
+random_file "$work/in" 8388608
+serve --region kv=gaudi:0:8M
+for address in "$tcp" "$unix"; do
+  expect 0 "put to $address" "$HAUL" put "$work/in" "$address/kv"
+  says "at gaudi:0"
+  says "not map: one process opens a Gaudi device"
+  expect 0 "get from $address" "$HAUL" get "$address/kv" "$work/back"
+  holds "the bytes are the same" cmp "$work/in" "$work/back"
+  rm -f "$work/back"
+done
+
+section "one process a device"
+expect 0 "doctor" "$HAUL" doctor gaudi
+says "^limited .*gaudi.free .*in use by another process: gaudi:0"
+says "gaudi.free: sudo fuser"
+expect 1 "a second process" "$HAUL" explain gaudi:0 "$unix/kv"
+complains "another process has the device"
+expect 0 "the other device" "$HAUL" explain gaudi:1 "$unix/kv"
+stop "$server"
+holds "the server ends" test "$status" = 0
+expect 0 "the device is free again" "$HAUL" doctor gaudi --require gaudi.free
+
+finish
