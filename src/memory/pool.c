@@ -125,7 +125,7 @@ static void call_in_loans(struct pool *pool) {
 static inline bool shard_give(struct pool *pool, struct pool_shard *shard,
                               struct haul_region *region, bool last_try) {
   size_t bytes = class_bytes[region->size_class];
-  size_t slot = slot_of(region->memory.place, !region->memory.shareable, region->size_class);
+  size_t slot = slot_of(region->memory.place, region->memory.private, region->size_class);
   spin_lock(&shard->lock);
   bool kept = !shard->closed && borrow(pool, shard, bytes);
   if (kept) {

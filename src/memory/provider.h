@@ -21,6 +21,7 @@ struct memory {
   void *view;     /* the same bytes for the CPU, or NULL: most device memory has none */
   size_t length;  /* bytes that may be used */
   bool wrapped;   /* somebody else's memory: free leaves it alone */
+  bool private;   /* asked for with HAUL_REGION_PRIVATE */
   bool shareable; /* export works */
   bool imported;  /* another process's memory */
   bool writable;  /* false for an import without HAUL_WRITE */
@@ -78,8 +79,8 @@ struct provider {
   size_t (*checks)(struct haul_check *checks, size_t room);
 
   /* `length` bytes, page-aligned at least; content undefined. `flags` are HAUL_REGION_…. May block
-   * for the system's page allocation. Sets every field of *memory but provider and place, which the
-   * caller has set. On failure *memory is undefined and nothing is held. */
+   * for the system's page allocation. Sets every field of *memory but provider, place and private,
+   * which the caller has set. On failure *memory is undefined and nothing is held. */
   int (*alloc)(unsigned device, size_t length, unsigned flags, struct memory *memory);
   /* Ends what alloc, wrap or import gave. Marks shared memory as no longer alive first. Imports
    * keep the bytes until they too are freed. No engine copy uses it any more. */

@@ -201,7 +201,8 @@ int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct 
     return status;
   if (!provider->alloc)
     return not_supported(provider, "be allocated");
-  *memory = (struct memory){.provider = provider, .place = place};
+  *memory =
+      (struct memory){.provider = provider, .place = place, .private = flags & HAUL_REGION_PRIVATE};
   return provider->alloc(place.device, length, flags, memory);
 }
 

@@ -15,6 +15,7 @@
 #include "core/sys.h"
 #include "memory/copy.h"
 #include "memory/gaudi/gaudi.h"
+#include "memory/region.h"
 #include "support/seams.h"
 
 #define MIB  ((size_t)1 << 20)
@@ -173,6 +174,25 @@ static void threads_take_and_give_at_once(void **state) {
     assert_int_equal(pthread_create(&threads[i], NULL, alloc_and_free, (void *)i), 0);
   for (size_t i = 0; i < COUNT(threads); i++)
     pthread_join(threads[i], NULL);
+  counts(0, 0, 0);
+}
+
+/* Although no memory of this kind is shared, both ways of asking for it are pooled. */
+static void freed_regions_come_back_from_the_pool(void **state) {
+  (void)state;
+  const unsigned flags[] = {0, HAUL_REGION_PRIVATE};
+  struct heap *heap;
+  struct heap_counters counters;
+  struct haul_region *region;
+  assert_works(heap_open(NULL, 64 * MIB, &heap));
+  for (unsigned i = 0; i < 4; i++) {
+    assert_works(heap_alloc(heap, gaudi0, MIB, flags[i % 2], &region));
+    region_put(region);
+  }
+  heap_counters(heap, &counters);
+  assert_int_equal(counters.misses, 2);
+  assert_int_equal(counters.hits, 2);
+  heap_close(heap);
   counts(0, 0, 0);
 }
 
@@ -410,6 +430,7 @@ int main(void) {
       FRESH(a_driver_that_refuses_leaves_nothing_behind),
       FRESH(refused_memory_of_haul_leaks_none_of_the_devices),
       FRESH(threads_take_and_give_at_once),
+      FRESH(freed_regions_come_back_from_the_pool),
       FRESH(a_dmabuf_begins_with_its_page_and_says_where_the_block_is),
       FRESH(a_page_with_an_open_dmabuf_stays_serves_and_goes_later),
       FRESH(a_device_is_let_go_with_a_dmabuf_open),
