@@ -66,6 +66,7 @@ static int map_packets(struct gaudi_device *device) {
       sys_ops.mmap(NULL, SLOT_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (got == MAP_FAILED)
     return error_system(errno, "gaudi", "mmap of command packets");
+  madvise(got, SLOT_PAGE, MADV_DONTFORK); /* before Linux 5.12 a child takes pinned pages along */
   memset(got, 0, SLOT_PAGE);
   errno = 0;
   engine->packets_at = gaudi_driver->host_memory_map(atomic_load(&device->fd), got, 0, SLOT_PAGE);
