@@ -125,7 +125,7 @@ static int ask(const struct session *session, const struct values *values, struc
   if (!answer->operation)
     answer->operation = haul_remote_rights(session->remote) & HAUL_WRITE ? "write" : "read";
   enum haul_operation operation = (enum haul_operation)operation_named(answer->operation);
-  uint64_t usual = is_atomic(operation) ? SIZE_ATOMIC : SIZE_DEFAULT;
+  uint64_t usual = is_atomic((int)operation) ? SIZE_ATOMIC : SIZE_DEFAULT;
   uint64_t length = haul_remote_length(session->remote);
   haul_region *local = NULL;
   answer->there = haul_remote_place(session->remote);
