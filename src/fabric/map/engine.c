@@ -192,6 +192,8 @@ void engine_post(struct engines *engines, const struct provider *by, struct work
   if (!by->wakes)
     loop_wake(engines->loop);
   pthread_mutex_unlock(&engines->lock);
+  if (!by->wakes) /* somebody has to look */
+    loop_wake(engines->loop);
 }
 
 void engine_cancel(struct engines *engines, struct work *work, int code) {
