@@ -67,7 +67,8 @@ struct provider {
   int (*start)(void);
   void (*stop)(void);
 
-  /* How many devices there are now; 0 where the kind is not usable here. No slot: 1. */
+  /* How many devices there are now; 0 where the kind is not usable here. May look for them on the
+   * first call after start, where that takes long. No slot: 1. */
   unsigned (*devices)(void);
   /* Why there are none now, where that is not known before somebody asks: a code with the detail.
    * No slot: what start said. */
@@ -86,7 +87,8 @@ struct provider {
    * keep the bytes until they too are freed. No engine copy uses it any more. */
   void (*free)(struct memory *memory);
 
-  /* Does [address, address + length) lie in this kind's memory? 1 and the place: all of it; 0: none
+  /* Asked whether there are devices or not. Does [address, address + length) lie in this kind's
+   * memory? 1 and the place: all of it; 0: none
    * of it; HAUL_EINVAL with the detail: some of it, or it is not mapped. host is asked last and
    * claims what no device claims. */
   int (*owns)(const void *address, size_t length, struct haul_place *place);
@@ -94,12 +96,15 @@ struct provider {
   int (*wrap)(void *address, size_t length, struct memory *memory);
 
   /* A descriptor for the whole block, which the caller closes; it allows no more than `rights`
-   * (HAUL_READ always). Fills the parts of the ticket that are the provider's: capability,
-   * extra. */
+   * (HAUL_READ always): HAUL_ENOTSUP where it cannot be held to them. Fills the parts of the ticket
+   * that are the provider's: capability, extra. */
   int (*export)(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
-  /* The block behind a descriptor of another process; ticket and descriptor are foreign and not
-   * believed. Maps without touching pages. The descriptor stays the caller's. HAUL_ETICKET,
-   * HAUL_ESTALE. */
+  /* The number that the ticket's device has in this process; the ticket is foreign. No slot: the
+   * one in its place. HAUL_EPLACE when it is not here. */
+  int (*locate)(const struct ticket *ticket, uint16_t *device);
+  /* The block behind a descriptor of another process, on memory->place; ticket and descriptor are
+   * foreign and not believed. Maps without touching pages. The descriptor stays the caller's.
+   * HAUL_ETICKET, HAUL_ESTALE. */
   int (*import)(const struct ticket *ticket, int descriptor, struct memory *memory);
 
   /* A dma-buf for a device that reads and writes the block (a NIC); the caller closes it. The block
@@ -115,7 +120,8 @@ struct provider {
    * block. Status becomes 0 or an error once the bytes are visible at `to` and the engine touches
    * neither block any more; `wake` is called after that, from any thread. */
   int (*copy_start)(struct copy *copy);
-  /* Returns the status, looking at the engine where it needs to be looked at. */
+  /* Returns the status, looking at the engine where it needs to be looked at. An engine that does
+   * not wake may do a part of the copy here. One caller at a time, copy_cancel included. */
   int (*copy_poll)(struct copy *copy);
   /* Returns when the engine touches neither block any more and `wake` is not running; bounded by
    * one engine operation. The status is then final. Call it without locks that `wake` takes. */

@@ -214,9 +214,8 @@ int memory_wrap(void *address, size_t length, struct memory *memory) {
   for (size_t i = 0; i < COUNT; i++) {
     const struct provider *provider = providers[i];
     struct haul_place place = {.kind = provider->kind};
-    int owned = provider->owns && provider_devices(provider) > 0
-                    ? provider->owns(address, length, &place)
-                    : 0;
+    int owned =
+        provider->owns && atomic_load(&usable[i]) ? provider->owns(address, length, &place) : 0;
     if (owned == 0)
       continue;
     if (owned < 0)
@@ -247,13 +246,18 @@ int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket,
 }
 
 int memory_import(const struct ticket *ticket, int descriptor, struct memory *memory) {
-  const struct provider *provider;
-  int status = find_place(ticket->place, &provider);
+  struct haul_place place = ticket->place;
+  const struct provider *provider = provider_of(place.kind);
+  int status = 0;
+  if (provider && provider->locate && provider_devices(provider) > 0)
+    status = provider->locate(ticket, &place.device);
+  if (status == 0)
+    status = find_place(place, &provider);
   if (status != 0)
     return status;
   if (!provider->import)
     return not_supported(provider, "be imported");
-  *memory = (struct memory){.provider = provider, .place = ticket->place};
+  *memory = (struct memory){.provider = provider, .place = place};
   return provider->import(ticket, descriptor, memory);
 }
 
