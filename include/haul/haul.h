@@ -117,6 +117,7 @@ HAUL_API haul_deadline haul_deadline_in(int64_t nanoseconds);
 enum haul_kind {
   HAUL_HOST = 1, /* host memory */
   HAUL_SIM = 2,  /* emulated accelerator: device memory that the CPU cannot touch */
+  HAUL_CUDA = 3, /* memory of an NVIDIA GPU, under the driver's number of it in this process */
   HAUL_GAUDI = 4 /* Intel Gaudi2 */
 };
 
@@ -126,7 +127,7 @@ struct haul_place {
   uint16_t device;
 };
 
-/* "host", "sim:0". HAUL_EPLACE for anything that names no known kind. */
+/* "host", "sim:0", "cuda:1". HAUL_EPLACE for anything that names no known kind. */
 HAUL_API int haul_place_parse(const char *text, struct haul_place *place);
 
 /* Writes at most `size` bytes, terminated, cut where it does not fit; 16 bytes always do. Returns
@@ -243,7 +244,7 @@ enum haul_check_state {
 /* One thing that a path or a place needs. */
 struct haul_check {
   int state;        /* enum haul_check_state */
-  char backend[16]; /* "host", "sim", "gaudi", "map", "rdma", "tcp" */
+  char backend[16]; /* "host", "sim", "cuda", "gaudi", "map", "rdma", "tcp" */
   char name[32];    /* unique: "map.cross-memory-attach" */
   char text[192];   /* what was found */
   char remedy[192]; /* a command that mends it; empty when there is nothing to mend */
@@ -313,14 +314,16 @@ struct haul_ticket {
 
 /* Makes a ticket and a descriptor, which the caller closes once it is sent. `rights` is what the
  * importer may do: HAUL_READ, alone or with HAUL_WRITE. `layout` may be NULL. HAUL_ENOTSUP for
- * memory that cannot be shared: private, wrapped or imported. */
+ * memory that cannot be shared: private, wrapped or imported; and for memory of a GPU with
+ * HAUL_READ alone, since its driver's descriptors allow writing. */
 HAUL_API int haul_region_export(haul_region *region, unsigned rights,
                                 const struct haul_tensor *layout, struct haul_ticket *ticket,
                                 int *descriptor);
 
 /* Maps another process's region. The cost does not grow with its size. The descriptor stays the
  * caller's. The memory lives at least as long as this region; once the owner released it, transfers
- * fail with HAUL_ESTALE. HAUL_ETICKET, HAUL_ESTALE. */
+ * fail with HAUL_ESTALE, but for memory of a GPU, whose driver does not tell. HAUL_ETICKET,
+ * HAUL_ESTALE, HAUL_EPLACE (the memory is on a GPU that this process does not see). */
 HAUL_API int haul_region_import(haul_node *node, const struct haul_ticket *ticket, int descriptor,
                                 haul_region **region);
 

@@ -10,9 +10,10 @@
 #include "memory/provider.h"
 #include "memory/ticket.h"
 
-extern const struct provider provider_gaudi, provider_sim, provider_host;
+extern const struct provider provider_cuda, provider_gaudi, provider_sim, provider_host;
 
-static const struct provider *const providers[] = {&provider_sim, &provider_gaudi, &provider_host};
+static const struct provider *const providers[] = {&provider_cuda, &provider_gaudi, &provider_sim,
+                                                   &provider_host};
 
 #define COUNT (sizeof providers / sizeof providers[0])
 _Static_assert(COUNT <= PROVIDERS_MAX, "PROVIDERS_MAX");

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: MIT
+ * The memory of GPUs: what is to be shared comes from the virtual-memory calls, what is not from
+ * cuMemAlloc. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/fork.h"
+#include "core/wire.h"
+#include "memory/cuda/cuda.h"
+#include "memory/pages.h"
+#include "memory/ticket.h"
+
+struct block {
+  unsigned device, generation;
+  CUdeviceptr base;
+  size_t length; /* from the base on, as the driver has it */
+  CUmemGenericAllocationHandle handle;
+  bool mapped; /* by the virtual-memory calls; `handle` is ours */
+};
+
+/* ---- Making and ending them ---- */
+
+static const char *name_of(unsigned device, char *text, size_t size) {
+  snprintf(text, size, "cuda:%u", device);
+  return text;
+}
+
+static struct block *new_block(unsigned device) {
+  struct block *block = alloc_zero(1, sizeof *block);
+  if (!block)
+    error_memory("GPU memory");
+  else
+    block->device = device;
+  return block;
+}
+
+/* What the application has taken away is not given back: its addresses may be others' by now. */
+static bool is_there(const struct block *block) {
+  struct cuda_device *device = cuda_device(block->device);
+  return !atomic_load(&device->lost) && block->generation == atomic_load(&device->generation);
+}
+
+/* In the device's context. */
+static void unmap(struct block *block) {
+  if (block->base) {
+    cuda_driver->unmap(block->base, block->length);
+    cuda_driver->unreserve(block->base, block->length);
+  }
+  cuda_driver->release(block->handle);
+}
+
+/* Gives the bytes behind the handle an address; every GPU that can reach them may. */
+static CUresult map(struct block *block, int rights) {
+  const struct cuda_device *device = cuda_device(block->device);
+  CUmemAccessDesc access[CUDA_DEVICES_MAX];
+  size_t count = 0;
+  access[count++] = (CUmemAccessDesc){device->how.location, rights};
+  for (unsigned i = 0; i < CUDA_DEVICES_MAX; i++)
+    if (i != block->device && device->reached_by >> i & 1)
+      access[count++] =
+          (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, cuda_device(i)->handle}, rights};
+  CUresult result = cuda_driver->reserve(&block->base, block->length, 0, 0, 0);
+  if (result != CUDA_SUCCESS) {
+    block->base = 0;
+    return result;
+  }
+  result = cuda_driver->map(block->base, block->length, 0, block->handle, 0);
+  if (result != CUDA_SUCCESS)
+    goto not_mapped;
+  result = cuda_driver->set_access(block->base, block->length, access, count);
+  if (result != CUDA_SUCCESS && count > 1) /* a peer that it does not work with after all */
+    result = cuda_driver->set_access(block->base, block->length, access, 1);
+  if (result == CUDA_SUCCESS)
+    return result;
+  cuda_driver->unmap(block->base, block->length);
+not_mapped:
+  cuda_driver->unreserve(block->base, block->length);
+  block->base = 0;
+  return result;
+}
+
+static int too_long(size_t length) {
+  return error_set(HAUL_ENOMEM, 0, NULL, "%zu bytes are more than any memory has|ask for less",
+                   length);
+}
+
+/* In the device's context. */
+static int take_shared(struct block *block, size_t length) {
+  const struct cuda_device *device = cuda_device(block->device);
+  size_t grain = device->granularity;
+  if (length > PTRDIFF_MAX - grain)
+    return too_long(length);
+  block->length = (length + grain - 1) / grain * grain;
+  CUresult result = cuda_driver->create(&block->handle, block->length, &device->how, 0);
+  if (result != CUDA_SUCCESS)
+    return cuda_failed(block->device, result, "cuMemCreate");
+  block->mapped = true;
+  result = map(block, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  if (result == CUDA_SUCCESS)
+    return 0;
+  cuda_driver->release(block->handle);
+  return cuda_failed(block->device, result, "cuMemMap");
+}
+
+/* The driver cuts small ones out of its pages at less than a page's alignment. */
+static int take_private(struct block *block, size_t length, void **address) {
+  size_t page = page_size();
+  if (length > PTRDIFF_MAX - page)
+    return too_long(length);
+  block->length = length + page - 1;
+  CUresult result = cuda_driver->alloc(&block->base, block->length);
+  if (result != CUDA_SUCCESS)
+    return cuda_failed(block->device, result, "cuMemAlloc");
+  *address = (void *)(uintptr_t)((block->base + page - 1) / page * page);
+  return 0;
+}
+
+static void fill_memory(struct memory *memory, struct block *block, void *address, size_t length) {
+  memory->address = address;
+  memory->view = NULL;
+  memory->length = length;
+  memory->wrapped = memory->imported = memory->shareable = false;
+  memory->writable = true;
+  memory->alive = NULL; /* an importer holds the bytes; the driver's descriptor has no room to say
+                           that their owner let go */
+  memory->state = block;
+}
+
+int cuda_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory) {
+  void *address = NULL;
+  struct block *block = new_block(device);
+  if (!block)
+    return HAUL_ENOMEM;
+  bool shared = !(flags & HAUL_REGION_PRIVATE) && cuda_device(device)->shares;
+  int code = cuda_enter(device);
+  if (code)
+    goto no_context;
+  block->generation = atomic_load(&cuda_device(device)->generation);
+  code = shared ? take_shared(block, length) : take_private(block, length, &address);
+  cuda_leave();
+  if (code)
+    goto no_context;
+  fill_memory(memory, block, shared ? (void *)(uintptr_t)block->base : address, length);
+  memory->shareable = shared;
+  return 0;
+
+no_context:
+  alloc_free(block);
+  return code;
+}
+
+/* In a forked child the driver is the parent's: it is not called there. */
+void cuda_free(struct memory *memory) {
+  struct block *block = memory->state;
+  bool ours = block->base && !fork_is_child() && is_there(block);
+  if (ours && cuda_enter_again(block->device) == 0) {
+    if (block->mapped)
+      unmap(block);
+    else
+      cuda_driver->free(block->base);
+    cuda_leave();
+  }
+  alloc_free(block);
+}
+
+int cuda_check(const struct memory *memory) {
+  const struct block *block = memory->state;
+  return is_there(block) ? 0 : cuda_gone(block->device);
+}
+
+/* ---- The caller's pointers ---- */
+
+void cuda_pointer(const struct cuda_driver *driver, const void *address,
+                  struct cuda_pointer *pointer) {
+  int wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                  CU_POINTER_ATTRIBUTE_MAPPED,           CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+  unsigned managed = 0, mapped = 0;
+  *pointer = (struct cuda_pointer){.device = -1};
+  void *values[] = {&pointer->type,   &managed,        &mapped,
+                    &pointer->device, &pointer->start, &pointer->size};
+  /* Of an address that is nobody's it says yes and zeros, or no. */
+  CUresult result = driver->pointer_attributes(sizeof wanted / sizeof wanted[0], wanted, values,
+                                               (CUdeviceptr)(uintptr_t)address);
+  if (result != CUDA_SUCCESS || (pointer->type == CU_MEMORYTYPE_DEVICE && !(mapped & 0xff)))
+    pointer->type = 0;
+  pointer->managed = managed & 0xff; /* some drivers answer in one byte */
+}
+
+/* Managed memory is the host's to us: the CPU may touch it, and neither descriptor nor dma-buf can
+ * be had of it. */
+static bool is_device(const struct cuda_pointer *pointer) {
+  return pointer->type == CU_MEMORYTYPE_DEVICE && !pointer->managed && pointer->size > 0 &&
+         pointer->device >= 0;
+}
+
+static int partly(const void *address, size_t length) {
+  char object[64];
+  snprintf(object, sizeof object, "%p+%zu", address, length);
+  return error_set(HAUL_EINVAL, 0, object,
+                   "the range lies only partly within one GPU's memory|wrap only what is allocated "
+                   "there");
+}
+
+/* Does the range begin outside of device memory and end in it? */
+static int look_at_end(const struct cuda_driver *driver, const void *address, size_t length) {
+  struct cuda_pointer end;
+  cuda_pointer(driver, (const char *)address + length - 1, &end);
+  return is_device(&end) ? partly(address, length) : 0;
+}
+
+/* A range may go over several mappings that touch, as those of growing segments do. */
+int cuda_owns(const void *address, size_t length, struct haul_place *place) {
+  const struct cuda_driver *driver = cuda_driver_loaded();
+  struct cuda_pointer first, next;
+  if (!driver)
+    return 0;
+  cuda_pointer(driver, address, &first);
+  if (!is_device(&first))
+    return look_at_end(driver, address, length);
+  uintptr_t end = (uintptr_t)address + length, at = (uintptr_t)(first.start + first.size);
+  for (; at < end; at = (uintptr_t)(next.start + next.size)) {
+    cuda_pointer(driver, (void *)at, &next);
+    if (!is_device(&next) || next.device != first.device)
+      return partly(address, length);
+  }
+  *place = (struct haul_place){HAUL_CUDA, (uint16_t)first.device};
+  return 1;
+}
+
+/* `owns` asked the application's driver; now the device is to be used. */
+static int find_device(unsigned number) {
+  if (number < cuda_devices())
+    return 0;
+  int code = cuda_absence();
+  return code ? code
+              : error_set(HAUL_ELIMIT, 0, NULL, "haul uses the first %d GPUs alone|%s",
+                          CUDA_DEVICES_MAX, "let CUDA_VISIBLE_DEVICES name fewer");
+}
+
+int cuda_wrap(void *address, size_t length, struct memory *memory) {
+  int code = find_device(memory->place.device);
+  if (code)
+    return code;
+  struct block *block = new_block(memory->place.device);
+  if (!block)
+    return HAUL_ENOMEM;
+  code = cuda_enter(block->device);
+  if (code) {
+    alloc_free(block);
+    return code;
+  }
+  cuda_leave();
+  block->generation = atomic_load(&cuda_device(block->device)->generation);
+  fill_memory(memory, block, address, length);
+  memory->wrapped = true;
+  return 0;
+}
+
+/* ---- Sharing ---- */
+
+/* The rest of the block shows nothing of an earlier use. */
+static int clear_behind(const struct block *block, size_t length) {
+  struct cuda_device *device = cuda_device(block->device);
+  if (length >= block->length)
+    return 0;
+  CUresult result =
+      cuda_driver->fill(block->base + length, 0, block->length - length, device->into);
+  if (result == CUDA_SUCCESS)
+    result = cuda_driver->stream_wait(device->into);
+  return result == CUDA_SUCCESS ? 0 : cuda_failed(block->device, result, "cuMemsetD8Async");
+}
+
+/* The driver does not say whether it does so. */
+static void close_on_exec(int descriptor) {
+  fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+}
+
+static int make_descriptor(const struct block *block, size_t length, int *descriptor) {
+  int code = cuda_check(&(struct memory){.state = (void *)(uintptr_t)block});
+  if (code == 0)
+    code = cuda_enter_again(block->device);
+  if (code)
+    return code;
+  code = clear_behind(block, length);
+  if (code == 0) {
+    CUresult result = cuda_driver->export_handle(descriptor, block->handle,
+                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (result == CUDA_SUCCESS)
+      close_on_exec(*descriptor);
+    else
+      code = cuda_failed(block->device, result, "cuMemExportToShareableHandle");
+  }
+  cuda_leave();
+  return code;
+}
+
+/* The descriptor is the driver's, and whoever has it may write. */
+int cuda_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor) {
+  struct block *block = memory->state;
+  char object[24];
+  if (!(rights & HAUL_WRITE))
+    return error_set(HAUL_ENOTSUP, 0, name_of(block->device, object, sizeof object),
+                     "NVIDIA's driver cannot share GPU memory for reading alone|share it with "
+                     "HAUL_READ | HAUL_WRITE, or let the peer read over tcp or rdma");
+  struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
+  wire_put64(&wire, block->length);
+  wire_put_bytes(&wire, cuda_device(block->device)->uuid, 16);
+  return make_descriptor(block, memory->length, descriptor);
+}
+
+static void read_extra(const struct ticket *ticket, uint64_t *length, uint8_t uuid[16]) {
+  struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
+  *length = wire_get64(&wire);
+  wire_get_bytes(&wire, uuid, 16);
+}
+
+int cuda_locate(const struct ticket *ticket, uint16_t *device) {
+  uint64_t length;
+  uint8_t uuid[16];
+  read_extra(ticket, &length, uuid);
+  int number = cuda_device_by_uuid(uuid);
+  if (number >= 0) {
+    *device = (uint16_t)number;
+    return 0;
+  }
+  char object[48];
+  size_t used = (size_t)snprintf(object, sizeof object, "GPU-");
+  for (unsigned i = 0; i < 16; i++)
+    used += (size_t)snprintf(object + used, sizeof object - used, "%s%02x",
+                             i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+  return error_set(HAUL_EPLACE, 0, object,
+                   "the memory is on a GPU that this process does not see|let CUDA_VISIBLE_DEVICES "
+                   "name it too, or start the container with it");
+}
+
+static int bad_descriptor(const char *why) {
+  return error_set(HAUL_ETICKET, 0, NULL,
+                   "%s|send the descriptor that haul_region_export gave together with this ticket",
+                   why);
+}
+
+/* In the device's context. */
+static int attach(struct block *block, int descriptor, bool writable) {
+  CUresult result = cuda_driver->import_handle(&block->handle, (void *)(intptr_t)descriptor,
+                                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+    return cuda_failed(block->device, result, "cuMemImportFromShareableHandle");
+  if (result != CUDA_SUCCESS)
+    return bad_descriptor("the descriptor is not GPU memory");
+  block->mapped = true;
+  result =
+      map(block, writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ);
+  if (result == CUDA_SUCCESS)
+    return 0;
+  cuda_driver->release(block->handle);
+  return result == CUDA_ERROR_INVALID_VALUE
+             ? bad_descriptor("the GPU memory is not what the ticket says")
+             : cuda_failed(block->device, result, "cuMemMap");
+}
+
+int cuda_import(const struct ticket *ticket, int descriptor, struct memory *memory) {
+  uint64_t length;
+  uint8_t uuid[16];
+  const struct cuda_device *device = cuda_device(memory->place.device);
+  read_extra(ticket, &length, uuid);
+  if (ticket->offset != 0 || ticket->length == 0 || ticket->length > length ||
+      !device->granularity || length % device->granularity != 0 || length > PTRDIFF_MAX)
+    return bad_descriptor("the ticket names an impossible range");
+  struct block *block = new_block(memory->place.device);
+  if (!block)
+    return HAUL_ENOMEM;
+  block->length = length;
+  int code = cuda_enter(block->device);
+  if (code)
+    goto no_context;
+  block->generation = atomic_load(&device->generation);
+  code = attach(block, descriptor, ticket->rights & HAUL_WRITE);
+  cuda_leave();
+  if (code)
+    goto no_context;
+  fill_memory(memory, block, (void *)(uintptr_t)block->base, ticket->length);
+  memory->imported = true;
+  memory->writable = ticket->rights & HAUL_WRITE;
+  return 0;
+
+no_context:
+  alloc_free(block);
+  return code;
+}
+
+/* ---- dma-bufs ---- */
+
+static int no_dmabuf(unsigned device, const char *why, const char *hint) {
+  char object[24];
+  return error_set(HAUL_ENOTSUP, 0, name_of(device, object, sizeof object), "%s|%s", why, hint);
+}
+
+int cuda_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
+  struct block *block = memory->state;
+  if (!memory->wrapped && !block->mapped)
+    return no_dmabuf(block->device, "private GPU memory has no dma-buf",
+                     "allocate it without HAUL_REGION_PRIVATE");
+  if (!cuda_device(block->device)->dmabuf)
+    return no_dmabuf(block->device, "this GPU or its driver makes no dma-bufs",
+                     "haul doctor cuda says what is missing");
+  int code = cuda_check(memory);
+  if (code == 0)
+    code = cuda_enter_again(block->device);
+  if (code)
+    return code;
+  size_t page = page_size();
+  CUdeviceptr from = cuda_address(memory, 0) / page * page;
+  CUdeviceptr to = (cuda_address(memory, memory->length) + page - 1) / page * page;
+  CUresult result = cuda_driver->range_handle(descriptor, from, (size_t)(to - from),
+                                              CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+  cuda_leave();
+  if (result != CUDA_SUCCESS)
+    return cuda_failed(block->device, result, "cuMemGetHandleForAddressRange");
+  close_on_exec(*descriptor);
+  *offset = cuda_address(memory, 0) - from;
+  return 0;
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: MIT
+ * What GPU memory needs, what is missing, and the command that mends it. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "memory/cuda/cuda.h"
+
+#define INSTALL "sudo apt-get install nvidia-driver libcuda1"
+
+const char *cuda_sys = "/sys", *cuda_dev = "/dev";
+
+/* ---- The kernel's files ---- */
+
+static bool read_text(char *text, size_t size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static bool read_text(char *text, size_t size, const char *format, ...) {
+  char path[256];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(path, sizeof path, format, arguments);
+  va_end(arguments);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  ssize_t got = fd < 0 ? -1 : read(fd, text, size - 1);
+  if (fd >= 0)
+    close(fd);
+  text[got > 0 ? got : 0] = '\0';
+  return got > 0;
+}
+
+int cuda_numa(const char *pci) {
+  char text[16];
+  if (!read_text(text, sizeof text, "%s/bus/pci/devices/%.16s/numa_node", cuda_sys, pci))
+    return -1;
+  long node = strtol(text, NULL, 10);
+  return node >= 0 && node < 1 << 16 ? (int)node : -1;
+}
+
+/* NVIDIA's number, and a class of displays and 3D engines (pci_ids.h: 0x10de, 0x03). */
+static bool is_gpu(const char *name) {
+  char vendor[16], class[16];
+  return read_text(vendor, sizeof vendor, "%s/bus/pci/devices/%.32s/vendor", cuda_sys, name) &&
+         read_text(class, sizeof class, "%s/bus/pci/devices/%.32s/class", cuda_sys, name) &&
+         strncmp(vendor, "0x10de", 6) == 0 && strncmp(class, "0x03", 4) == 0;
+}
+
+static bool find_card(char *name, size_t size) {
+  char path[256];
+  bool found = false;
+  snprintf(path, sizeof path, "%s/bus/pci/devices", cuda_sys);
+  DIR *folder = opendir(path);
+  struct dirent *entry;
+  while (folder && !found && (entry = readdir(folder))) {
+    found = is_gpu(entry->d_name);
+    snprintf(name, size, "%.32s", entry->d_name);
+  }
+  if (folder)
+    closedir(folder);
+  return found;
+}
+
+/* 0 where the file may be opened, else why not. */
+static int door(const char *name) {
+  char path[256];
+  snprintf(path, sizeof path, "%s/%s", cuda_dev, name);
+  return access(path, R_OK | W_OK) == 0 ? 0 : errno;
+}
+
+static bool has_module(const char *name) {
+  char path[256];
+  snprintf(path, sizeof path, "%s/module/%s", cuda_sys, name);
+  return access(path, F_OK) == 0;
+}
+
+/* ---- What is said ---- */
+
+static void found(struct haul_check *check, int state, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void found(struct haul_check *check, int state, const char *format, ...) {
+  va_list arguments;
+  check->state = state;
+  va_start(arguments, format);
+  vsnprintf(check->text, sizeof check->text, format, arguments);
+  va_end(arguments);
+}
+
+static void mend(struct haul_check *check, const char *command) {
+  snprintf(check->remedy, sizeof check->remedy, "%s", command);
+}
+
+/* Who has no GPU has installed no driver either. */
+static bool not_needed(struct haul_check *check) {
+  char card[64];
+  if (cuda_absence() == 0 || haul_error_last()->system != ENOENT || has_module("nvidia") ||
+      find_card(card, sizeof card))
+    return false;
+  found(check, HAUL_CHECK_OK, "not needed: this host has no NVIDIA GPU");
+  return true;
+}
+
+static void check_driver(struct haul_check *check) {
+  const struct cuda_driver *driver;
+  int version = 0;
+  if (cuda_driver_open(&driver) == 0) {
+    driver->driver_version(&version);
+    found(check, HAUL_CHECK_OK, "libcuda.so.1 is there, for CUDA %d.%d", version / 1000,
+          version % 1000 / 10);
+    return;
+  }
+  struct haul_error why;
+  error_save(&why);
+  if (not_needed(check))
+    return;
+  found(check, HAUL_CHECK_MISSING, "%s", why.text);
+  mend(check, has_module("nvidia") ? "sudo apt-get install libcuda1 (in a container: start it with "
+                                     "--gpus all)"
+                                   : INSTALL);
+}
+
+/* The same refusal of the driver's has these causes. */
+static void explain_absence(struct haul_check *check) {
+  char card[64];
+  int control = door("nvidiactl");
+  found(check, HAUL_CHECK_MISSING, "%s", haul_error_last()->text);
+  if (!has_module("nvidia") && find_card(card, sizeof card)) {
+    found(check, HAUL_CHECK_MISSING,
+          "the GPU %s is there, and NVIDIA's kernel module is not loaded", card);
+    mend(check, "sudo modprobe nvidia");
+  } else if (control == EACCES || control == EPERM) {
+    found(check, HAUL_CHECK_MISSING, "this user may not open %s/nvidiactl", cuda_dev);
+    mend(check, "sudo chmod a+rw /dev/nvidia* (for good: NVreg_DeviceFileMode=0666)");
+  } else if (control == ENOENT) {
+    found(check, HAUL_CHECK_MISSING, "%s/nvidiactl is not here", cuda_dev);
+    mend(check, "sudo nvidia-modprobe -c 0 -u (in a container: start it with --gpus all)");
+  } else if (getenv("CUDA_VISIBLE_DEVICES")) {
+    mend(check, "unset CUDA_VISIBLE_DEVICES");
+  } else {
+    mend(check, "nvidia-smi; sudo dmesg | grep -i nvrm");
+  }
+}
+
+static void check_device(struct haul_check *check) {
+  unsigned count = cuda_devices();
+  if (count > 0) {
+    const struct cuda_device *first = cuda_device(0);
+    found(check, HAUL_CHECK_OK, "%u GPU%s; cuda:0 is %s at %s", count, count == 1 ? "" : "s",
+          first->name, first->pci);
+  } else if (!not_needed(check)) {
+    cuda_absence();
+    explain_absence(check);
+  }
+}
+
+/* ---- What the GPUs can do ---- */
+
+static bool needs_device(struct haul_check *check) {
+  if (cuda_devices() > 0)
+    return false;
+  if (!not_needed(check))
+    found(check, HAUL_CHECK_MISSING, "cannot be looked at without a GPU (cuda.device)");
+  return true;
+}
+
+static unsigned first_without(bool (*can)(const struct cuda_device *device)) {
+  unsigned i = 0;
+  while (i < cuda_devices() && can(cuda_device(i)))
+    i++;
+  return i;
+}
+
+static bool can_share(const struct cuda_device *device) {
+  return device->shares;
+}
+
+static void check_sharing(struct haul_check *check) {
+  if (needs_device(check))
+    return;
+  unsigned bad = first_without(can_share);
+  if (bad == cuda_devices())
+    found(check, HAUL_CHECK_OK, "GPU memory can be shared through descriptors");
+  else
+    found(
+        check, HAUL_CHECK_LIMITED,
+        "cuda:%u has no virtual-memory calls with descriptors: its memory is not shared, and peers "
+        "of this host reach it over tcp",
+        bad);
+}
+
+static bool can_dmabuf(const struct cuda_device *device) {
+  return device->dmabuf;
+}
+
+static void check_rdma(struct haul_check *check) {
+  if (needs_device(check))
+    return;
+  unsigned bad = first_without(can_dmabuf);
+  if (bad == cuda_devices()) {
+    found(check, HAUL_CHECK_OK, "GPU memory becomes dma-bufs, which NICs read and write");
+  } else if (has_module("nvidia_peermem")) {
+    found(check, HAUL_CHECK_OK,
+          "cuda:%u makes no dma-buf; NICs reach its memory by address "
+          "(nvidia_peermem)",
+          bad);
+  } else {
+    found(check, HAUL_CHECK_LIMITED,
+          "cuda:%u makes no dma-buf, and nvidia_peermem is not loaded: NICs reach its memory "
+          "through host buffers",
+          bad);
+    mend(check, "sudo modprobe nvidia_peermem, or change to the open kernel modules: sudo apt-get "
+                "install nvidia-open-kernel-dkms");
+  }
+}
+
+static const struct {
+  const char *name;
+  void (*run)(struct haul_check *check);
+} all[] = {
+    {"driver", check_driver},
+    {"device", check_device},
+    {"sharing", check_sharing},
+    {"gpudirect-rdma", check_rdma},
+};
+
+size_t cuda_checks(struct haul_check *checks, size_t room) {
+  size_t count = sizeof all / sizeof all[0];
+  for (size_t i = 0; i < count && i < room; i++) {
+    checks[i] = (struct haul_check){.backend = "cuda"};
+    snprintf(checks[i].name, sizeof checks[i].name, "cuda.%s", all[i].name);
+    all[i].run(&checks[i]);
+  }
+  return count;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT
+ * GPU memory of NVIDIA's: the table. */
+#include "memory/cuda/cuda.h"
+
+#include <stdio.h>
+
+#include "core/error.h"
+
+static void describe(unsigned number, struct haul_device *info) {
+  const struct cuda_device *device = cuda_device(number);
+  info->numa = device->numa;
+  info->memory = device->memory;
+  snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, device->name);
+  snprintf(info->pci, sizeof info->pci, "%.*s", (int)sizeof info->pci - 1, device->pci);
+  snprintf(info->exports, sizeof info->exports, "%s%s%s", device->shares ? "descriptor" : "",
+           device->shares && device->dmabuf ? ", " : "", device->dmabuf ? "dma-buf" : "");
+  if (!device->shares && !device->dmabuf)
+    snprintf(info->exports, sizeof info->exports, "nothing");
+}
+
+static int fence(struct memory *memory, enum fence direction) {
+  unsigned number = memory->place.device;
+  if (direction != FENCE_AFTER_WRITE || !cuda_device(number)->flushes)
+    return 0;
+  int code = cuda_check(memory);
+  if (code == 0)
+    code = cuda_enter_again(number);
+  if (code)
+    return code;
+  CUresult result = cuda_driver->flush_writes(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                              CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
+  cuda_leave();
+  return result == CUDA_SUCCESS ? 0 : cuda_failed(number, result, "cuFlushGPUDirectRDMAWrites");
+}
+
+const struct provider provider_cuda = {
+    .name = "cuda",
+    .kind = HAUL_CUDA,
+    .numbered = true,
+    .copy_bytes_per_ns = 12,
+    .copy_latency_ns = 15000,
+    .stop = cuda_devices_stop,
+    .devices = cuda_devices,
+    .why_none = cuda_absence,
+    .describe = describe,
+    .checks = cuda_checks,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .owns = cuda_owns,
+    .wrap = cuda_wrap,
+    .export = cuda_export,
+    .locate = cuda_locate,
+    .import = cuda_import,
+    .dmabuf = cuda_dmabuf,
+    .reaches = cuda_reaches,
+    .copy_start = cuda_copy_start,
+    .copy_poll = cuda_copy_poll,
+    .copy_cancel = cuda_copy_cancel,
+    .fence = fence,
+    .checksum = cuda_checksum,
+};

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: MIT
+ * The GPUs, and a context on each for as long as haul uses it. */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/fork.h"
+#include "memory/cuda/cuda.h"
+
+const struct cuda_driver *cuda_driver;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards these until `looked` */
+static struct cuda_device devices[CUDA_DEVICES_MAX];
+static unsigned count;
+static struct haul_error absence;
+static _Atomic bool looked;
+
+/* ---- Failures ---- */
+
+int cuda_gone(unsigned device) {
+  char object[24];
+  snprintf(object, sizeof object, "cuda:%u", device);
+  return error_set(HAUL_ESTALE, 0, object,
+                   "the application has reset this GPU, and what was in its memory is gone|do not "
+                   "call cudaDeviceReset while haul uses the GPU; release its regions and allocate "
+                   "them again");
+}
+
+int cuda_failed(unsigned device, CUresult result, const char *call) {
+  char object[24];
+  snprintf(object, sizeof object, "cuda:%u", device);
+  switch (result) {
+  case CUDA_ERROR_OUT_OF_MEMORY:
+    return error_set(HAUL_ENOMEM, 0, object,
+                     "the GPU has no memory left for that|release regions, or end other programs "
+                     "on this GPU (nvidia-smi shows them)");
+  case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+  case CUDA_ERROR_INVALID_CONTEXT:
+  case CUDA_ERROR_INVALID_HANDLE: /* a stream or an event of the context that was */
+  case CUDA_ERROR_DEINITIALIZED:
+    atomic_store(&devices[device].lost, true);
+    return cuda_gone(device);
+  case CUDA_ERROR_NOT_SUPPORTED:
+    return error_set(HAUL_ENOTSUP, 0, object, "%s is not supported by this GPU or its driver|%s",
+                     call, "haul doctor cuda says what it can do");
+  default:
+    return error_set(HAUL_ESYSTEM, 0, object,
+                     "%s: %s (%d)|haul doctor cuda; dmesg has the driver's"
+                     " words (Xid)",
+                     call, cuda_driver_word(cuda_driver, result), result);
+  }
+}
+
+/* ---- Looking for devices ---- */
+
+/* The same driver result has several causes; the kernel's files tell them apart. */
+static int not_initialised(CUresult result) {
+  const char *word = cuda_driver_word(cuda_driver, result);
+  if (result == CUDA_ERROR_NO_DEVICE)
+    return error_set(HAUL_ENOTSUP, 0, "cuInit",
+                     "NVIDIA's driver shows this process no GPU|haul doctor cuda; "
+                     "CUDA_VISIBLE_DEVICES may hide it, or /dev/nvidia* may be out of reach");
+  if (result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)
+    return error_set(
+        HAUL_ENOTSUP, 0, "cuInit",
+        "libcuda and the kernel's half of NVIDIA's driver have different versions|sudo "
+        "reboot, or load the kernel modules anew");
+  return error_set(HAUL_ENOTSUP, 0, "cuInit",
+                   "NVIDIA's driver does not start: %s (%d)|haul doctor cuda; nvidia-smi says what "
+                   "state the driver is in",
+                   word, result);
+}
+
+static bool has(CUdevice handle, int attribute) {
+  int value = 0;
+  return cuda_driver->device_attribute(&value, attribute, handle) == CUDA_SUCCESS && value != 0;
+}
+
+static int number_of(CUdevice handle, int attribute) {
+  int value = 0;
+  return cuda_driver->device_attribute(&value, attribute, handle) == CUDA_SUCCESS ? value : 0;
+}
+
+static void learn_uuid(struct cuda_device *device) {
+  CUuuid uuid = {{0}};
+  /* The later call tells parts of one GPU (MIG) apart. */
+  if (!cuda_driver->device_uuid_2 ||
+      cuda_driver->device_uuid_2(&uuid, device->handle) != CUDA_SUCCESS)
+    cuda_driver->device_uuid_1(&uuid, device->handle);
+  memcpy(device->uuid, uuid.bytes, sizeof device->uuid);
+}
+
+static void learn_sharing(struct cuda_device *device) {
+  CUdevice handle = device->handle;
+  device->registers = has(handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  device->how =
+      (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, handle},
+                            .allocFlags = {.gpuDirectRDMACapable = device->registers}};
+  device->shares = has(handle, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
+                   has(handle, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) &&
+                   cuda_driver->granularity(&device->granularity, &device->how,
+                                            CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS &&
+                   device->granularity > 0;
+  device->dmabuf = cuda_driver->range_handle && has(handle, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
+}
+
+/* Where the order of writes is enough for the GPU itself, or no call makes it so, there is nothing
+ * to do: work that is given to the GPU after the NIC's completion sees the bytes in any case. */
+static void learn_order(struct cuda_device *device) {
+  int order = number_of(device->handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
+  int ways = number_of(device->handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
+  device->flushes = cuda_driver->flush_writes && order < CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER &&
+                    ways & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST;
+}
+
+static int learn(unsigned number) {
+  struct cuda_device *device = &devices[number];
+  *device = (struct cuda_device){.numa = -1};
+  CUresult result = cuda_driver->device_get(&device->handle, (int)number);
+  if (result != CUDA_SUCCESS)
+    return cuda_failed(number, result, "cuDeviceGet");
+  pthread_mutex_init(&device->lock, NULL);
+  cuda_driver->device_name(device->name, sizeof device->name, device->handle);
+  cuda_driver->device_memory(&device->memory, device->handle);
+  cuda_driver->device_pci(device->pci, sizeof device->pci, device->handle);
+  for (char *at = device->pci; *at; at++) /* as the kernel writes it */
+    *at = (char)tolower((unsigned char)*at);
+  device->numa = cuda_numa(device->pci);
+  learn_uuid(device);
+  learn_sharing(device);
+  learn_order(device);
+  return 0;
+}
+
+static void learn_peers(unsigned number) {
+  struct cuda_device *device = &devices[number];
+  device->reached_by = UINT32_C(1) << number;
+  for (unsigned i = 0; i < count; i++) {
+    int can = 0;
+    if (i != number)
+      cuda_driver->device_reaches(&can, devices[i].handle, device->handle);
+    device->reached_by |= can ? UINT32_C(1) << i : 0;
+  }
+}
+
+static int look(void) {
+  int found = 0;
+  int code = cuda_driver_open(&cuda_driver);
+  if (code)
+    return code;
+  CUresult result = cuda_driver->init(0);
+  if (result == CUDA_SUCCESS)
+    result = cuda_driver->device_count(&found);
+  if (result == CUDA_SUCCESS && found == 0)
+    result = CUDA_ERROR_NO_DEVICE;
+  if (result != CUDA_SUCCESS)
+    return not_initialised(result);
+  for (unsigned i = 0; i < (unsigned)found && i < CUDA_DEVICES_MAX; i++) {
+    code = learn(i);
+    if (code)
+      return code;
+    count = i + 1;
+  }
+  for (unsigned i = 0; i < count; i++)
+    learn_peers(i);
+  return 0;
+}
+
+static void forget_devices(void) {
+  for (unsigned i = 0; i < count; i++)
+    pthread_mutex_destroy(&devices[i].lock);
+  count = 0;
+}
+
+unsigned cuda_devices(void) {
+  if (atomic_load_explicit(&looked, memory_order_acquire))
+    return count;
+  if (fork_is_child())
+    return 0;
+  pthread_mutex_lock(&lock);
+  if (!atomic_load(&looked)) {
+    absence = (struct haul_error){0};
+    if (look() != 0) {
+      forget_devices();
+      error_save(&absence);
+    }
+    atomic_store_explicit(&looked, true, memory_order_release);
+  }
+  pthread_mutex_unlock(&lock);
+  return count;
+}
+
+int cuda_absence(void) {
+  return cuda_devices() ? 0 : error_restore(&absence);
+}
+
+struct cuda_device *cuda_device(unsigned number) {
+  return &devices[number];
+}
+
+int cuda_device_by_uuid(const uint8_t uuid[16]) {
+  for (unsigned i = 0; i < count; i++)
+    if (memcmp(devices[i].uuid, uuid, sizeof devices[i].uuid) == 0)
+      return (int)i;
+  return -1;
+}
+
+/* ---- Contexts ---- */
+
+int cuda_lane_build(struct cuda_device *device, struct cuda_lane *lane) {
+  CUresult result = CUDA_SUCCESS;
+  struct cuda_lane made = {.busy = lane->busy, .generation = atomic_load(&device->generation)};
+  for (unsigned i = 0; i < 2 && result == CUDA_SUCCESS; i++) {
+    result = cuda_driver->event_create(&made.events[i], CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS)
+      result = cuda_driver->host_alloc(&made.buffers[i], CUDA_LANE_BYTES, CU_MEMHOSTALLOC_PORTABLE);
+  }
+  *lane = made;
+  return result == CUDA_SUCCESS
+             ? 0
+             : cuda_failed((unsigned)(device - devices), result, "cuMemHostAlloc");
+}
+
+static void lane_empty(struct cuda_lane *lane) {
+  for (unsigned i = 0; i < 2; i++) {
+    if (lane->events[i])
+      cuda_driver->event_destroy(lane->events[i]);
+    if (lane->buffers[i])
+      cuda_driver->host_free(lane->buffers[i]);
+  }
+  *lane = (struct cuda_lane){.busy = lane->busy};
+}
+
+/* In the device's context: what was made in it goes. */
+static void empty(struct cuda_device *device) {
+  for (unsigned i = 0; i < CUDA_LANES; i++)
+    lane_empty(&device->lanes[i]);
+  if (device->into)
+    cuda_driver->stream_destroy(device->into);
+  if (device->out)
+    cuda_driver->stream_destroy(device->out);
+  device->into = device->out = NULL;
+}
+
+static int fill(struct cuda_device *device, unsigned number) {
+  /* They do not wait for the application's default stream. */
+  CUresult result = cuda_driver->stream_create(&device->into, CU_STREAM_NON_BLOCKING);
+  if (result == CUDA_SUCCESS)
+    result = cuda_driver->stream_create(&device->out, CU_STREAM_NON_BLOCKING);
+  int code = result == CUDA_SUCCESS ? 0 : cuda_failed(number, result, "cuStreamCreate");
+  for (unsigned i = 0; i < CUDA_LANES && code == 0; i++)
+    code = cuda_lane_build(device, &device->lanes[i]);
+  return code;
+}
+
+/* What a context had that is gone: its names mean nothing any more. Lanes in use are built anew
+ * when they are next taken. */
+static void write_off(struct cuda_device *device) {
+  for (unsigned i = 0; i < CUDA_LANES; i++)
+    device->lanes[i] = (struct cuda_lane){.busy = device->lanes[i].busy};
+  device->into = device->out = NULL;
+}
+
+/* With the lock. */
+static int make_ready(struct cuda_device *device, unsigned number) {
+  if (atomic_load(&device->lost))
+    write_off(device);
+  CUresult result = cuda_driver->primary_retain(&device->context, device->handle);
+  if (result != CUDA_SUCCESS)
+    return cuda_failed(number, result, "cuDevicePrimaryCtxRetain");
+  atomic_fetch_add(&device->generation, 1);
+  result = cuda_driver->context_push(device->context);
+  int code = result == CUDA_SUCCESS ? fill(device, number)
+                                    : cuda_failed(number, result, "cuCtxPushCurrent");
+  if (code)
+    empty(device);
+  if (result == CUDA_SUCCESS)
+    cuda_leave();
+  if (code) {
+    cuda_driver->primary_release(device->handle);
+    return code;
+  }
+  atomic_store(&device->lost, false);
+  atomic_store_explicit(&device->ready, true, memory_order_release);
+  return 0;
+}
+
+static bool is_usable(struct cuda_device *device) {
+  unsigned flags;
+  int active = 1;
+  if (!atomic_load_explicit(&device->ready, memory_order_acquire))
+    return false;
+  if (cuda_driver->primary_state(device->handle, &flags, &active) == CUDA_SUCCESS && !active)
+    atomic_store(&device->lost, true);
+  return !atomic_load(&device->lost);
+}
+
+static int push(unsigned number) {
+  CUresult result = cuda_driver->context_push(devices[number].context);
+  return result == CUDA_SUCCESS ? 0 : cuda_failed(number, result, "cuCtxPushCurrent");
+}
+
+int cuda_enter(unsigned number) {
+  struct cuda_device *device = &devices[number];
+  if (!is_usable(device)) {
+    pthread_mutex_lock(&device->lock);
+    int code = is_usable(device) ? 0 : make_ready(device, number);
+    pthread_mutex_unlock(&device->lock);
+    if (code)
+      return code;
+  }
+  return push(number);
+}
+
+int cuda_enter_again(unsigned number) {
+  if (atomic_load(&devices[number].lost))
+    return cuda_gone(number);
+  return push(number);
+}
+
+void cuda_leave(void) {
+  CUcontext was;
+  cuda_driver->context_pop(&was);
+}
+
+void cuda_devices_stop(void) {
+  pthread_mutex_lock(&lock);
+  for (unsigned i = 0; i < count; i++) {
+    struct cuda_device *device = &devices[i];
+    if (is_usable(device) && push(i) == 0) {
+      empty(device);
+      cuda_leave();
+      cuda_driver->primary_release(device->handle);
+    }
+  }
+  forget_devices();
+  atomic_store(&looked, false);
+  pthread_mutex_unlock(&lock);
+}

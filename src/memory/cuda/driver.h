@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ * libcuda, the user half of NVIDIA's driver, opened at run time: nothing links it, and a host
+ * without it has no GPU memory. */
+#ifndef HAUL_MEMORY_CUDA_DRIVER_H
+#define HAUL_MEMORY_CUDA_DRIVER_H
+
+#include "memory/cuda/api.h"
+
+/* Each slot is the symbol that api.h gives it. */
+struct cuda_driver {
+#define CUDA_SLOT(slot, symbol, arguments) CUresult(*slot) arguments;
+  CUDA_REQUIRED(CUDA_SLOT)
+  CUDA_OPTIONAL(CUDA_SLOT)
+#undef CUDA_SLOT
+};
+
+/* The driver's calls. Opened by the first call that succeeds and kept open, since its threads
+ * outlive any use. Does not initialise it. A failure is not kept. May block for the loader, which
+ * looks through the file system. HAUL_ENOTSUP with the detail: no library (system: ENOENT), or one
+ * too old, with the names that it lacks. */
+int cuda_driver_open(const struct cuda_driver **driver);
+
+/* The same where somebody in this process has loaded it already, else NULL: then no address can be
+ * a GPU's. Costs next to nothing and sets no detail. */
+const struct cuda_driver *cuda_driver_loaded(void);
+
+/* The driver's word for a result: "CUDA_ERROR_OUT_OF_MEMORY". */
+const char *cuda_driver_word(const struct cuda_driver *driver, CUresult result);
+
+/* ---- For tests ---- */
+
+/* What is opened: a name for the loader, or a path. */
+extern const char *cuda_driver_library;
+/* Closes the library; nobody uses the table any more. */
+void cuda_driver_forget(void);
+
+#endif

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: MIT
+ * Copies by the GPUs' DMA engines. A copy takes a lane of its device and goes in chunks, two of
+ * them under way, each followed by an event that is asked for.
+ *
+ * A driver's "asynchronous" copy of memory that it has not pinned waits for the device, so such
+ * memory is copied by the CPU to or from the lane's pinned buffers. */
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/fork.h"
+#include "memory/copy.h"
+#include "memory/cuda/cuda.h"
+
+#define CHUNK ((uint64_t)8 << 20) /* under a millisecond: what a cancel waits for, twice */
+
+enum way { INTO, OUT, INSIDE, ACROSS };
+
+/* What the engine keeps in a copy. Who polls and cancels it takes care that these do not meet. */
+struct job {
+  struct cuda_lane *lane;   /* NULL: it waits for one */
+  uint64_t issued, arrived; /* chunks */
+  uint32_t generation;      /* of the context it began in */
+  uint16_t device;
+  uint8_t way;
+  bool staged;
+};
+_Static_assert(sizeof(struct job) <= sizeof((struct copy *)0)->engine, "struct copy is too small");
+
+static struct job *job_of(struct copy *copy) {
+  return (struct job *)(void *)copy->engine;
+}
+
+bool cuda_reaches(const struct memory *other) {
+  return other->view || other->provider == &provider_cuda;
+}
+
+/* ---- Lanes ---- */
+
+/* False: all are busy, or `*code` says why none can be had. */
+static bool take_lane(struct job *job, int *code) {
+  struct cuda_device *device = cuda_device(job->device);
+  struct cuda_lane *lane = NULL;
+  pthread_mutex_lock(&device->lock);
+  for (unsigned i = 0; i < CUDA_LANES && !lane; i++)
+    if (!device->lanes[i].busy)
+      lane = &device->lanes[i];
+  if (lane && lane->generation != job->generation)
+    *code = cuda_lane_build(device, lane);
+  if (lane && *code == 0) {
+    lane->busy = true;
+    job->lane = lane;
+  }
+  pthread_mutex_unlock(&device->lock);
+  return job->lane;
+}
+
+static void give_lane(struct job *job) {
+  struct cuda_device *device = cuda_device(job->device);
+  pthread_mutex_lock(&device->lock);
+  job->lane->busy = false;
+  job->lane = NULL;
+  pthread_mutex_unlock(&device->lock);
+}
+
+static bool is_current(const struct job *job) {
+  struct cuda_device *device = cuda_device(job->device);
+  return !atomic_load(&device->lost) && atomic_load(&device->generation) == job->generation;
+}
+
+/* ---- Chunks ---- */
+
+static uint64_t chunk_bytes(const struct job *job) {
+  return job->staged ? CUDA_LANE_BYTES : CHUNK;
+}
+
+/* Its offset in the copy, and its length. */
+static uint64_t chunk_at(const struct copy *copy, const struct job *job, uint64_t chunk,
+                         uint64_t *length) {
+  uint64_t at = chunk * chunk_bytes(job), left = copy->length - at;
+  *length = left < chunk_bytes(job) ? left : chunk_bytes(job);
+  return at;
+}
+
+static bool is_issued(const struct copy *copy, const struct job *job) {
+  return job->issued * chunk_bytes(job) >= copy->length;
+}
+
+static CUstream stream_of(const struct job *job) {
+  const struct cuda_device *device = cuda_device(job->device);
+  return job->way == OUT ? device->out : device->into;
+}
+
+static CUresult give_to_driver(struct copy *copy, struct job *job, uint64_t at, uint64_t length) {
+  CUstream stream = stream_of(job);
+  void *buffer = job->lane->buffers[job->issued % 2];
+  CUdeviceptr to = cuda_address(copy->to, copy->to_offset + at);
+  CUdeviceptr from = cuda_address(copy->from, copy->from_offset + at);
+  char *host_to = (char *)copy->to->view + copy->to_offset + at;
+  const char *host_from = (const char *)copy->from->view + copy->from_offset + at;
+  switch ((enum way)job->way) {
+  case INTO:
+    if (job->staged)
+      copy_slice(buffer, host_from, length, copy->length);
+    return cuda_driver->copy_in(to, job->staged ? buffer : host_from, length, stream);
+  case OUT:
+    return cuda_driver->copy_out(job->staged ? buffer : host_to, from, length, stream);
+  case INSIDE:
+    return cuda_driver->copy_inside(to, from, length, stream);
+  case ACROSS:
+    return cuda_driver->copy_across(to, cuda_device(copy->to->place.device)->context, from,
+                                    cuda_device(copy->from->place.device)->context, length, stream);
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+/* In the device's context. */
+static CUresult issue(struct copy *copy, struct job *job) {
+  uint64_t length, at = chunk_at(copy, job, job->issued, &length);
+  CUresult result = give_to_driver(copy, job, at, length);
+  if (result == CUDA_SUCCESS)
+    result = cuda_driver->event_record(job->lane->events[job->issued % 2], stream_of(job));
+  job->issued += result == CUDA_SUCCESS;
+  return result;
+}
+
+/* In the device's context: CUDA_ERROR_NOT_READY while the oldest chunk is under way. */
+static CUresult receive(struct copy *copy, struct job *job) {
+  CUresult result = cuda_driver->event_query(job->lane->events[job->arrived % 2]);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (job->way == OUT && job->staged) {
+    uint64_t length, at = chunk_at(copy, job, job->arrived, &length);
+    copy_slice((char *)copy->to->view + copy->to_offset + at, job->lane->buffers[job->arrived % 2],
+               length, copy->length);
+  }
+  job->arrived++;
+  return CUDA_SUCCESS;
+}
+
+/* In the device's context: one chunk's end and two chunks' beginnings at most, so that no call
+ * takes long. */
+static CUresult advance(struct copy *copy, struct job *job) {
+  CUresult result = CUDA_SUCCESS;
+  if (job->arrived < job->issued)
+    result = receive(copy, job);
+  if (result == CUDA_ERROR_NOT_READY)
+    result = CUDA_SUCCESS;
+  while (result == CUDA_SUCCESS && !is_issued(copy, job) && job->issued - job->arrived < 2)
+    result = issue(copy, job);
+  return result;
+}
+
+/* ---- Ends ---- */
+
+static int set_status(struct copy *copy, int status) {
+  atomic_store_explicit(&copy->status, status, memory_order_release);
+  return status;
+}
+
+/* In the device's context: until the driver touches the lane's buffers and both blocks no more. A
+ * context that is gone has nothing under way. */
+static void wait_for_chunks(struct job *job) {
+  for (; job->arrived < job->issued; job->arrived++)
+    cuda_driver->event_wait(job->lane->events[job->arrived % 2]);
+  if (is_current(job))
+    return;
+  job->lane->generation = 0;
+}
+
+/* What was given to the driver without an event behind it is waited for too. */
+static int end_badly(struct copy *copy, struct job *job, CUresult result) {
+  int code = cuda_failed(job->device, result, "the copy");
+  if (is_current(job))
+    cuda_driver->stream_wait(stream_of(job));
+  wait_for_chunks(job);
+  give_lane(job);
+  return set_status(copy, code);
+}
+
+static int move_on(struct copy *copy, struct job *job) {
+  int code = is_current(job) ? cuda_enter_again(job->device) : cuda_gone(job->device);
+  if (code) {
+    if (job->lane)
+      give_lane(job);
+    return set_status(copy, code);
+  }
+  if (job->lane || take_lane(job, &code)) {
+    CUresult result = advance(copy, job);
+    if (result != CUDA_SUCCESS)
+      code = end_badly(copy, job, result);
+    else if (is_issued(copy, job) && job->arrived == job->issued)
+      give_lane(job), code = set_status(copy, 0);
+    else
+      code = 1;
+  } else {
+    code = code ? set_status(copy, code) : 1;
+  }
+  cuda_leave();
+  return code;
+}
+
+/* ---- The provider's slots ---- */
+
+/* Memory that the driver has pinned, as the application asked it to, is copied straight. */
+static bool is_pinned(const char *address, uint64_t length) {
+  struct cuda_pointer first, last;
+  cuda_pointer(cuda_driver, address, &first);
+  cuda_pointer(cuda_driver, address + length - 1, &last);
+  return (first.type == CU_MEMORYTYPE_HOST || first.managed) &&
+         (last.type == CU_MEMORYTYPE_HOST || last.managed);
+}
+
+static enum way way_of(const struct copy *copy) {
+  if (copy->from->provider != &provider_cuda)
+    return INTO;
+  if (copy->to->provider != &provider_cuda)
+    return OUT;
+  return copy->to->place.device == copy->from->place.device ? INSIDE : ACROSS;
+}
+
+static bool needs_stage(const struct copy *copy, enum way way) {
+  if (copy->length == 0 || (way != INTO && way != OUT))
+    return false;
+  return way == INTO ? !is_pinned((const char *)copy->from->view + copy->from_offset, copy->length)
+                     : !is_pinned((const char *)copy->to->view + copy->to_offset, copy->length);
+}
+
+int cuda_copy_start(struct copy *copy) {
+  struct job *job = job_of(copy);
+  if (fork_is_child())
+    return error_set(HAUL_EFORK, 0, "cuda", "the GPU's context is the parent's|exec first");
+  if (!copy->to->writable)
+    return error_set(HAUL_EACCESS, 0, copy->to->provider->name,
+                     "the memory was shared for reading alone|ask its owner for HAUL_WRITE");
+  enum way way = way_of(copy);
+  int code = way == OUT ? 0 : cuda_check(copy->to);
+  if (code == 0 && way != INTO)
+    code = cuda_check(copy->from);
+  if (code)
+    return code;
+  unsigned device = (way == OUT ? copy->from : copy->to)->place.device;
+  *job = (struct job){.device = (uint16_t)device,
+                      .generation = atomic_load(&cuda_device(device)->generation),
+                      .way = (uint8_t)way,
+                      .staged = needs_stage(copy, way)};
+  if (copy->length == 0)
+    return set_status(copy, 0);
+  set_status(copy, 1);
+  code = move_on(copy, job);
+  return code < 0 ? code : 0;
+}
+
+int cuda_copy_poll(struct copy *copy) {
+  int status = atomic_load_explicit(&copy->status, memory_order_acquire);
+  return status == 1 && !fork_is_child() ? move_on(copy, job_of(copy)) : status;
+}
+
+void cuda_copy_cancel(struct copy *copy) {
+  struct job *job = job_of(copy);
+  if (atomic_load(&copy->status) != 1)
+    return;
+  if (!fork_is_child() && job->lane) {
+    if (is_current(job) && cuda_enter_again(job->device) == 0) {
+      wait_for_chunks(job);
+      cuda_leave();
+    }
+    give_lane(job);
+  }
+  set_status(copy, HAUL_ECANCELED);
+}
+
+/* ---- Sums ---- */
+
+#define SUM_BYTES ((uint64_t)1 << 20)
+
+/* In the device's context. Memory that is not pinned has been filled when the call returns, or when
+ * the stream is empty. */
+static int sum_up(struct memory *memory, uint64_t offset, uint64_t length, char *buffer,
+                  XXH3_state_t *state) {
+  CUstream stream = cuda_device(memory->place.device)->out;
+  for (uint64_t at = 0; at < length; at += SUM_BYTES) {
+    uint64_t bytes = length - at < SUM_BYTES ? length - at : SUM_BYTES;
+    CUresult result =
+        cuda_driver->copy_out(buffer, cuda_address(memory, offset + at), bytes, stream);
+    if (result == CUDA_SUCCESS)
+      result = cuda_driver->stream_wait(stream);
+    if (result != CUDA_SUCCESS)
+      return cuda_failed(memory->place.device, result, "cuMemcpyDtoHAsync");
+    XXH3_64bits_update(state, buffer, bytes);
+  }
+  return 0;
+}
+
+int cuda_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum) {
+  int code = cuda_check(memory);
+  if (code)
+    return code;
+  char *buffer = alloc_zero(1, SUM_BYTES);
+  XXH3_state_t *state = XXH3_createState();
+  if (!buffer || !state) {
+    code = error_memory("the sum of GPU memory");
+    goto done;
+  }
+  XXH3_64bits_reset(state);
+  code = cuda_enter_again(memory->place.device);
+  if (code)
+    goto done;
+  code = sum_up(memory, offset, length, buffer, state);
+  cuda_leave();
+  *sum = XXH3_64bits_digest(state);
+done:
+  XXH3_freeState(state);
+  alloc_free(buffer);
+  return code;
+}
