@@ -69,7 +69,8 @@ static bool is_owner; /* this is the owner's process */
 
 struct haul_place device_place(void) {
   struct haul_place place = {HAUL_SIM, 0};
-  const char *name = getenv(is_owner ? "HAUL_TEST_OWNER_DEVICE" : "HAUL_TEST_DEVICE");
+  const char *owners = getenv("HAUL_TEST_OWNER_DEVICE");
+  const char *name = is_owner && owners ? owners : getenv("HAUL_TEST_DEVICE");
   if (name)
     must(haul_place_parse(name, &place), name);
   return place;
@@ -77,9 +78,7 @@ struct haul_place device_place(void) {
 
 struct haul_region *region_make(struct haul_node *node, enum memory_kind kind, size_t length) {
   struct haul_region *region;
-  struct haul_place place = {HAUL_HOST, 0};
-  if (kind == KIND_SIM)
-    place = device_place();
+  struct haul_place place = kind == KIND_SIM ? device_place() : (struct haul_place){HAUL_HOST, 0};
   if (kind == KIND_WRAPPED)
     must(haul_region_wrap(node, pages(length), length, &region), "haul_region_wrap");
   else

@@ -189,8 +189,6 @@ void engine_post(struct engines *engines, const struct provider *by, struct work
     finish(task, error_set(HAUL_EPATH, 0, NULL, "the node is closed|"));
   else
     fill_window(engines);
-  if (!by->wakes)
-    loop_wake(engines->loop);
   pthread_mutex_unlock(&engines->lock);
   if (!by->wakes) /* somebody has to look */
     loop_wake(engines->loop);

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: MIT
+ * The double's GPUs and their primary contexts. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "inside.h"
+
+#define CONTEXTS_DEEP 16
+
+struct cuda_double cuda_double = {.devices = 2, .memory = 4ULL << 30, .vmm = 1};
+struct gpu gpus[GPUS_MAX];
+unsigned gpu_count;
+struct CUctx_st contexts[GPUS_MAX];
+bool initialised;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local CUcontext stack[CONTEXTS_DEEP];
+static _Thread_local unsigned depth;
+
+void double_broken(const char *call, const char *what) {
+  fprintf(stderr, "double of libcuda: %s: broken: %s\n", call, what);
+  abort();
+}
+
+/* ---- Settings ---- */
+
+static void set(const char *words, const char *name, _Atomic unsigned long long *value) {
+  const char *at = strstr(words, name);
+  if (at)
+    *value = strtoull(at + strlen(name), NULL, 10);
+}
+
+static __attribute__((constructor)) void read_settings(void) {
+  const char *words = getenv("HAUL_CUDA_DOUBLE");
+  if (!words)
+    return;
+  set(words, "devices=", &cuda_double.devices);
+  set(words, "memory=", &cuda_double.memory);
+  set(words, "bandwidth=", &cuda_double.bandwidth);
+  set(words, "latency=", &cuda_double.latency);
+  set(words, "init=", &cuda_double.init);
+  set(words, "create=", &cuda_double.create);
+  set(words, "copy=", &cuda_double.copy);
+  set(words, "ordering=", &cuda_double.ordering);
+  set(words, "vmm=", &cuda_double.vmm);
+}
+
+bool is_due(_Atomic unsigned long long *counter) {
+  unsigned long long left = atomic_load(counter);
+  while (left > 0 && !atomic_compare_exchange_weak(counter, &left, left - 1))
+    ;
+  return left == 1;
+}
+
+/* ---- Which GPUs ---- */
+
+static CUuuid uuid_of(unsigned machine) {
+  CUuuid uuid;
+  memcpy(uuid.bytes, "haul-double-gpu0", sizeof uuid.bytes);
+  uuid.bytes[15] = (char)('0' + machine);
+  return uuid;
+}
+
+static void write_uuid(unsigned machine, char text[48]) {
+  CUuuid uuid = uuid_of(machine);
+  size_t used = (size_t)snprintf(text, 48, "GPU-");
+  for (unsigned i = 0; i < 16; i++)
+    used += (size_t)snprintf(text + used, 48 - used, "%s%02x",
+                             i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                             (unsigned char)uuid.bytes[i]);
+}
+
+/* The GPU that a word of CUDA_VISIBLE_DEVICES names; -1: none. */
+static int named(const char *word) {
+  for (unsigned i = 0; i < cuda_double.devices; i++) {
+    char number[16], uuid[48];
+    snprintf(number, sizeof number, "%u", i);
+    write_uuid(i, uuid);
+    if (strcmp(word, number) == 0 || (strlen(word) > 4 && strncmp(uuid, word, strlen(word)) == 0))
+      return (int)i;
+  }
+  return -1;
+}
+
+static void show(unsigned machine) {
+  gpus[gpu_count].machine = machine;
+  gpus[gpu_count].uuid = uuid_of(machine);
+  contexts[gpu_count].gpu = gpu_count;
+  gpu_count++;
+}
+
+/* The first word that names nothing ends the list, as by the driver. */
+static void find_gpus(void) {
+  const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+  gpu_count = 0;
+  for (unsigned i = 0; !visible && i < cuda_double.devices && i < GPUS_MAX; i++)
+    show(i);
+  if (!visible)
+    return;
+  char *words = strdup(visible), *rest = words, *word;
+  while ((word = strsep(&rest, ",")) && gpu_count < GPUS_MAX && named(word) >= 0)
+    show((unsigned)named(word));
+  free(words);
+}
+
+CUresult cuInit(unsigned flags) {
+  if (flags != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (cuda_double.init)
+    return (CUresult)cuda_double.init;
+  pthread_mutex_lock(&lock);
+  if (!initialised)
+    find_gpus();
+  initialised = gpu_count > 0;
+  pthread_mutex_unlock(&lock);
+  return initialised ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+}
+
+static CUresult check(CUdevice device) {
+  if (!initialised)
+    return CUDA_ERROR_NOT_INITIALIZED;
+  return device >= 0 && (unsigned)device < gpu_count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+int gpu_by_uuid(const CUuuid *uuid) {
+  for (unsigned i = 0; i < gpu_count; i++)
+    if (memcmp(&gpus[i].uuid, uuid, sizeof *uuid) == 0)
+      return (int)i;
+  return -1;
+}
+
+CUresult cuDriverGetVersion(int *version) {
+  *version = 13000;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGetErrorName(CUresult error, const char **name) {
+  static const struct {
+    CUresult error;
+    const char *name;
+  } names[] = {
+#define NAME(error) {error, #error}
+      NAME(CUDA_SUCCESS),
+      NAME(CUDA_ERROR_INVALID_VALUE),
+      NAME(CUDA_ERROR_OUT_OF_MEMORY),
+      NAME(CUDA_ERROR_NOT_INITIALIZED),
+      NAME(CUDA_ERROR_NO_DEVICE),
+      NAME(CUDA_ERROR_INVALID_DEVICE),
+      NAME(CUDA_ERROR_INVALID_CONTEXT),
+      NAME(CUDA_ERROR_INVALID_HANDLE),
+      NAME(CUDA_ERROR_NOT_READY),
+      NAME(CUDA_ERROR_ILLEGAL_ADDRESS),
+      NAME(CUDA_ERROR_CONTEXT_IS_DESTROYED),
+      NAME(CUDA_ERROR_NOT_SUPPORTED),
+      NAME(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH),
+      NAME(CUDA_ERROR_UNKNOWN),
+#undef NAME
+  };
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    if (names[i].error == error) {
+      *name = names[i].name;
+      return CUDA_SUCCESS;
+    }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuDeviceGetCount(int *count) {
+  *count = (int)gpu_count;
+  return initialised ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+  *device = ordinal;
+  return check(ordinal);
+}
+
+CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
+  if (check(device) == CUDA_SUCCESS)
+    snprintf(name, (size_t)length, "double of a GPU (no hardware) %u", gpus[device].machine);
+  return check(device);
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
+  if (check(device) == CUDA_SUCCESS)
+    *uuid = gpus[device].uuid;
+  return check(device);
+}
+
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
+  return cuDeviceGetUuid_v2(uuid, device);
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+  *bytes = cuda_double.memory;
+  return check(device);
+}
+
+CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device) {
+  if (check(device) == CUDA_SUCCESS)
+    snprintf(id, (size_t)length, "0000:%02X:00.0", 0xda + gpus[device].machine);
+  return check(device);
+}
+
+static int attribute_of(int attribute) {
+  switch (attribute) {
+  case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+  case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    return (int)cuda_double.vmm;
+  case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+  case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
+    return 1;
+  case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS:
+    return CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST;
+  case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING:
+    return (int)cuda_double.ordering;
+  case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
+    return access("/dev/udmabuf", R_OK | W_OK) == 0;
+  default:
+    return -1;
+  }
+}
+
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
+  CUresult code = check(device);
+  if (code != CUDA_SUCCESS)
+    return code;
+  *value = attribute_of(attribute);
+  return *value < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+  if (check(device) != CUDA_SUCCESS || check(peer) != CUDA_SUCCESS)
+    return CUDA_ERROR_INVALID_DEVICE;
+  *can = device != peer;
+  return CUDA_SUCCESS;
+}
+
+/* ---- Contexts ---- */
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+  CUresult code = check(device);
+  if (code != CUDA_SUCCESS)
+    return code;
+  pthread_mutex_lock(&lock);
+  *context = &contexts[device];
+  contexts[device].retains++;
+  contexts[device].generation += !atomic_exchange(&contexts[device].active, true);
+  pthread_mutex_unlock(&lock);
+  atomic_fetch_add(&cuda_double.retains, 1);
+  return CUDA_SUCCESS;
+}
+
+static void end_context(CUcontext context) {
+  streams_reset(context);
+  memory_reset(context->gpu);
+  atomic_store(&context->broken, CUDA_SUCCESS);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  CUresult code = check(device);
+  if (code != CUDA_SUCCESS)
+    return code;
+  pthread_mutex_lock(&lock);
+  struct CUctx_st *context = &contexts[device];
+  bool held = context->retains > 0, last = held && --context->retains == 0;
+  if (last && atomic_exchange(&context->active, false))
+    end_context(context);
+  pthread_mutex_unlock(&lock);
+  if (held)
+    atomic_fetch_sub(&cuda_double.retains, 1);
+  return held ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+/* What cudaDeviceReset does: whoever else holds the context has nothing any more. */
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  CUresult code = check(device);
+  if (code != CUDA_SUCCESS)
+    return code;
+  pthread_mutex_lock(&lock);
+  if (atomic_exchange(&contexts[device].active, false))
+    end_context(&contexts[device]);
+  atomic_fetch_sub(&cuda_double.retains, contexts[device].retains);
+  contexts[device].retains = 0;
+  pthread_mutex_unlock(&lock);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+  CUresult code = check(device);
+  *flags = 0;
+  *active = code == CUDA_SUCCESS && atomic_load(&contexts[device].active);
+  return code;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  if (!initialised)
+    return CUDA_ERROR_NOT_INITIALIZED;
+  if (context < contexts || context >= contexts + gpu_count)
+    return CUDA_ERROR_INVALID_CONTEXT;
+  DEMAND(depth < CONTEXTS_DEEP);
+  stack[depth++] = context;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+  if (depth == 0)
+    return CUDA_ERROR_INVALID_CONTEXT;
+  *context = stack[--depth];
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context) {
+  *context = depth > 0 ? stack[depth - 1] : NULL;
+  return CUDA_SUCCESS;
+}
+
+CUcontext standing(CUresult *code) {
+  CUcontext context = depth > 0 ? stack[depth - 1] : NULL;
+  if (!initialised)
+    *code = CUDA_ERROR_NOT_INITIALIZED;
+  else if (!context)
+    *code = CUDA_ERROR_INVALID_CONTEXT;
+  else if (!atomic_load(&context->active))
+    *code = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  else
+    *code = CUDA_SUCCESS;
+  return *code == CUDA_SUCCESS ? context : NULL;
+}
+
+CUcontext current(CUresult *code) {
+  CUcontext context = standing(code);
+  if (context)
+    *code = atomic_load(&context->broken);
+  return *code == CUDA_SUCCESS ? context : NULL;
+}
+
+CUresult cuFlushGPUDirectRDMAWrites(int target, int scope) {
+  CUresult code;
+  if (!current(&code))
+    return code;
+  if (target != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX ||
+      scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER)
+    return CUDA_ERROR_INVALID_VALUE;
+  atomic_fetch_add(&cuda_double.flushes, 1);
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,758 @@
+/* SPDX-License-Identifier: MIT
+ * GPU memory over a double of NVIDIA's driver: what the suite of all memories does not look at. */
+#include "support/check.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/sys.h"
+#include "doubles/cuda/door.h"
+#include "memory/copy.h"
+#include "memory/cuda/cuda.h"
+#include "memory/pages.h"
+#include "memory/ticket.h"
+#include "support/child.h"
+#include "support/seams.h"
+
+#define MIB ((size_t)1 << 20)
+
+static const struct haul_place gpu0 = {HAUL_CUDA, 0}, gpu1 = {HAUL_CUDA, 1}, host = {HAUL_HOST, 0};
+
+static struct cuda_double *door;
+static char libraries[2][512]; /* the double, and the one that is too old */
+
+/* What an application calls. */
+static CUresult (*app_alloc)(CUdeviceptr *address, size_t bytes);
+static CUresult (*app_free)(CUdeviceptr address);
+static CUresult (*app_retain)(CUcontext *context, CUdevice device);
+static CUresult (*app_release)(CUdevice device);
+static CUresult (*app_reset)(CUdevice device);
+static CUresult (*app_push)(CUcontext context);
+static CUresult (*app_pop)(CUcontext *context);
+static CUresult (*app_current)(CUcontext *context);
+static CUresult (*app_pin)(void **address, size_t bytes, unsigned flags);
+static CUresult (*app_unpin)(void *address);
+
+static void find(void *library, const char *name, void *slot) {
+  void *found = dlsym(library, name);
+  assert_non_null(found);
+  memcpy(slot, &found, sizeof found);
+}
+
+static int load_double(void **state) {
+  (void)state;
+  const char *doubles = getenv("HAUL_DOUBLES");
+  assert_non_null(doubles);
+  snprintf(libraries[0], sizeof libraries[0], "%s/cuda/current/libcuda.so.1", doubles);
+  snprintf(libraries[1], sizeof libraries[1], "%s/cuda/before-vmm/libcuda.so.1", doubles);
+  void *library = dlopen(libraries[0], RTLD_NOW);
+  assert_non_null(library);
+  find(library, "cuda_double", &door);
+  find(library, "cuMemAlloc_v2", &app_alloc);
+  find(library, "cuMemFree_v2", &app_free);
+  find(library, "cuDevicePrimaryCtxRetain", &app_retain);
+  find(library, "cuDevicePrimaryCtxRelease_v2", &app_release);
+  find(library, "cuDevicePrimaryCtxReset_v2", &app_reset);
+  find(library, "cuCtxPushCurrent_v2", &app_push);
+  find(library, "cuCtxPopCurrent_v2", &app_pop);
+  find(library, "cuCtxGetCurrent", &app_current);
+  find(library, "cuMemHostAlloc", &app_pin);
+  find(library, "cuMemFreeHost", &app_unpin);
+  return 0;
+}
+
+static void look_for_devices(void) {
+  assert_int_equal(provider_devices(&provider_cuda), 2);
+}
+
+/* Before each test: two GPUs, none of them touched. */
+static int begin(void **state) {
+  (void)state;
+  cuda_driver_library = libraries[0];
+  cuda_sys = "/sys";
+  cuda_dev = "/dev";
+  return providers_start();
+}
+
+static unsigned living(void) {
+  return door->allocations + door->mappings + door->reservations + door->pinned + door->streams +
+         door->events + door->retains;
+}
+
+static void print_living(void) {
+  if (living() > 0)
+    print_message("left: allocations %u, mappings %u, reservations %u, pinned %u, streams %u, "
+                  "events %u, retains %u\n",
+                  door->allocations, door->mappings, door->reservations, door->pinned,
+                  door->streams, door->events, door->retains);
+}
+
+/* After each: nothing of the driver's is left, and the double is as it was. */
+static int end(void **state) {
+  (void)state;
+  providers_stop();
+  cuda_driver_forget();
+  door->bandwidth = door->latency = door->init = door->create = door->copy = door->ordering = 0;
+  door->vmm = 1;
+  door->flushes = 0;
+  CUcontext left;
+  assert_int_equal(app_current(&left), CUDA_SUCCESS);
+  assert_null(left);
+  print_living();
+  return living() == 0 ? 0 : -1;
+}
+
+static struct memory get(struct haul_place place, size_t length, unsigned flags) {
+  struct memory memory;
+  assert_works(memory_alloc(place, length, flags, &memory));
+  return memory;
+}
+
+static void put_pattern(struct memory *memory, size_t length, uint64_t seed) {
+  struct memory bytes = get(host, length, HAUL_REGION_PRIVATE);
+  pattern_fill(bytes.view, length, seed);
+  assert_works(copy_wait(memory, 0, &bytes, 0, length, HAUL_FOREVER));
+  memory_free(&bytes);
+}
+
+static void expect_pattern(struct memory *memory, size_t length, uint64_t seed) {
+  struct memory bytes = get(host, length, HAUL_REGION_PRIVATE);
+  assert_works(copy_wait(&bytes, 0, memory, 0, length, HAUL_FOREVER));
+  pattern_check(bytes.view, length, seed);
+  memory_free(&bytes);
+}
+
+/* ---- The driver ---- */
+
+static void assert_no_gpu(const char *text, const char *hint) {
+  struct memory memory;
+  assert_int_equal(provider_devices(&provider_cuda), 0);
+  assert_fails(HAUL_EPLACE, memory_alloc(gpu0, 1, 0, &memory));
+  if (!strstr(haul_error_last()->text, text) || !strstr(haul_error_last()->hint, hint))
+    fail_msg("it says '%s', '%s'", haul_error_last()->text, haul_error_last()->hint);
+}
+
+static void without_a_driver_all_else_works(void **state) {
+  (void)state;
+  cuda_driver_library = "libcuda-that-nobody-has.so.1";
+  assert_no_gpu("cannot be opened", "nvidia-driver");
+  struct memory memory = get(host, 4096, 0);
+  memory_free(&memory);
+}
+
+static void an_old_driver_names_all_that_it_lacks(void **state) {
+  static const char *const names[] = {"cuMemGetAllocationGranularity",
+                                      "cuMemCreate",
+                                      "cuMemRelease",
+                                      "cuMemAddressReserve",
+                                      "cuMemAddressFree",
+                                      "cuMemMap",
+                                      "cuMemUnmap",
+                                      "cuMemSetAccess",
+                                      "cuMemExportToShareableHandle",
+                                      "cuMemImportFromShareableHandle"};
+  (void)state;
+  cuda_driver_library = libraries[1];
+  for (size_t i = 0; i < COUNT(names); i++)
+    assert_no_gpu("too old: it lacks 10 calls", names[i]);
+}
+
+static void refusals_of_the_driver_are_told_apart(void **state) {
+  static const struct {
+    unsigned long long result;
+    const char *text, *hint;
+  } cases[] = {{CUDA_ERROR_NO_DEVICE, "shows this process no GPU", "CUDA_VISIBLE_DEVICES"},
+               {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "different versions", "reboot"},
+               {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN (999)", "nvidia-smi"}};
+  (void)state;
+  for (size_t i = 0; i < COUNT(cases); i++) {
+    door->init = cases[i].result;
+    assert_no_gpu(cases[i].text, cases[i].hint);
+    providers_stop();
+    assert_works(providers_start());
+  }
+}
+
+static void a_number_out_of_range_is_refused(void **state) {
+  struct memory memory;
+  (void)state;
+  assert_fails(HAUL_EPLACE, memory_alloc((struct haul_place){HAUL_CUDA, 2}, 1, 0, &memory));
+  assert_non_null(strstr(haul_error_last()->text, "cuda has 2 devices"));
+}
+
+static bool is_mapped(const char *name) {
+  char line[512];
+  bool found = false;
+  FILE *maps = fopen("/proc/self/maps", "re");
+  while (maps && fgets(line, sizeof line, maps))
+    found |= strstr(line, name) != NULL;
+  if (maps)
+    fclose(maps);
+  return found;
+}
+
+/* In another process, where nobody has loaded the driver. */
+static int lazy_child(void) {
+  char bytes[64];
+  struct memory memory;
+  if (providers_start() != 0 || memory_wrap(bytes, sizeof bytes, &memory) != 0)
+    return 1;
+  memory_free(&memory);
+  memory = get(host, 4096, 0);
+  memory_free(&memory);
+  bool before = is_mapped("libcuda");
+  unsigned devices = provider_devices(&provider_cuda);
+  providers_stop();
+  return before ? 2 : devices == 2 && is_mapped("libcuda") ? 0 : 3;
+}
+
+static void the_driver_is_opened_when_it_is_asked_for(void **state) {
+  int socket;
+  (void)state;
+  pid_t child = child_start("lazy", &socket);
+  assert_int_equal(child_end(child, socket), 0);
+}
+
+/* ---- What doctor says ---- */
+
+static char root[64];
+
+static void put_file(const char *path, const char *text) {
+  char whole[256];
+  snprintf(whole, sizeof whole, "mkdir -p $(dirname %s/%s)", root, path);
+  assert_int_equal(system(whole), 0);
+  snprintf(whole, sizeof whole, "%s/%s", root, path);
+  FILE *file = fopen(whole, "we");
+  assert_non_null(file);
+  fputs(text, file);
+  fclose(file);
+}
+
+static void make_root(void) {
+  snprintf(root, sizeof root, "/tmp/haul-cuda-XXXXXX");
+  assert_non_null(mkdtemp(root));
+  cuda_sys = cuda_dev = root;
+}
+
+static void drop_root(void) {
+  char command[96];
+  snprintf(command, sizeof command, "rm -r %s", root);
+  assert_int_equal(system(command), 0);
+}
+
+static struct haul_check check_named(const char *name) {
+  struct haul_check checks[8];
+  size_t count = provider_cuda.checks(checks, COUNT(checks));
+  for (size_t i = 0; i < count; i++)
+    if (strcmp(checks[i].name, name) == 0)
+      return checks[i];
+  fail_msg("no check is named %s", name);
+  return checks[0];
+}
+
+static void assert_check(const char *name, int state, const char *text, const char *remedy) {
+  struct haul_check check = check_named(name);
+  if (check.state != state || !strstr(check.text, text) || !strstr(check.remedy, remedy))
+    fail_msg("%s: %d, '%s', '%s'", name, check.state, check.text, check.remedy);
+}
+
+static void again(void) {
+  providers_stop();
+  assert_works(providers_start());
+}
+
+static void checks_know_the_causes(void **state) {
+  (void)state;
+  make_root();
+  cuda_driver_library = "libcuda-that-nobody-has.so.1";
+  assert_check("cuda.driver", HAUL_CHECK_OK, "no NVIDIA GPU", "");
+  put_file("bus/pci/devices/0000:da:00.0/vendor", "0x10de\n");
+  put_file("bus/pci/devices/0000:da:00.0/class", "0x030200\n");
+  put_file("bus/pci/devices/0000:da:00.0/numa_node", "1\n");
+  assert_check("cuda.driver", HAUL_CHECK_MISSING, "cannot be opened", "nvidia-driver libcuda1");
+  cuda_driver_library = libraries[0];
+  door->init = CUDA_ERROR_NO_DEVICE;
+  again();
+  assert_check("cuda.driver", HAUL_CHECK_OK, "CUDA 13.0", "");
+  assert_check("cuda.device", HAUL_CHECK_MISSING, "0000:da:00.0", "modprobe nvidia");
+  put_file("module/nvidia/version", "1");
+  assert_check("cuda.device", HAUL_CHECK_MISSING, "nvidiactl is not here", "--gpus all");
+  assert_check("cuda.sharing", HAUL_CHECK_MISSING, "cuda.device", "");
+  door->init = 0;
+  door->vmm = 0;
+  again();
+  assert_check("cuda.device", HAUL_CHECK_OK, "2 GPUs", "");
+  assert_check("cuda.sharing", HAUL_CHECK_LIMITED, "cuda:0", "");
+  assert_int_equal(cuda_device(0)->numa, 1);
+  assert_int_equal(cuda_device(1)->numa, -1);
+  if (!cuda_device(0)->dmabuf) {
+    assert_check("cuda.gpudirect-rdma", HAUL_CHECK_LIMITED, "host buffers", "nvidia_peermem");
+    put_file("module/nvidia_peermem/refcnt", "0");
+    assert_check("cuda.gpudirect-rdma", HAUL_CHECK_OK, "by address", "");
+  }
+  drop_root();
+}
+
+/* ---- Memory ---- */
+
+static void no_room_leaves_nothing_behind(void **state) {
+  struct memory memory;
+  const unsigned flags[] = {0, HAUL_REGION_PRIVATE};
+  (void)state;
+  look_for_devices();
+  for (size_t i = 0; i < COUNT(flags); i++) {
+    door->create = 1;
+    assert_fails(HAUL_ENOMEM, memory_alloc(gpu0, MIB, flags[i], &memory));
+    assert_non_null(strstr(haul_error_last()->hint, "nvidia-smi"));
+    assert_fails(HAUL_ENOMEM, memory_alloc(gpu0, door->memory + MIB, flags[i], &memory));
+    assert_int_equal(door->allocations + door->mappings + door->reservations, 0);
+  }
+}
+
+static void a_gpu_without_virtual_memory_has_private_memory(void **state) {
+  (void)state;
+  door->vmm = 0;
+  struct memory memory = get(gpu0, MIB, 0);
+  struct ticket ticket;
+  int fd;
+  assert_false(memory.shareable);
+  assert_fails(HAUL_ENOTSUP, memory_export(&memory, HAUL_READ | HAUL_WRITE, &ticket, &fd));
+  put_pattern(&memory, MIB, 1);
+  expect_pattern(&memory, MIB, 1);
+  memory_free(&memory);
+}
+
+static CUcontext be_an_application(CUdevice device) {
+  CUcontext context;
+  look_for_devices();
+  assert_int_equal(app_retain(&context, device), CUDA_SUCCESS);
+  assert_int_equal(app_push(context), CUDA_SUCCESS);
+  return context;
+}
+
+static void end_application(CUdevice device) {
+  CUcontext context;
+  assert_int_equal(app_pop(&context), CUDA_SUCCESS);
+  assert_int_equal(app_release(device), CUDA_SUCCESS);
+}
+
+static void the_applications_memory_is_found(void **state) {
+  struct memory memory;
+  CUdeviceptr address;
+  (void)state;
+  be_an_application(1);
+  assert_int_equal(app_alloc(&address, 4 * MIB), CUDA_SUCCESS);
+  char *at = (char *)(uintptr_t)address;
+  assert_works(memory_wrap(at + 5, MIB, &memory));
+  assert_memory_equal(&memory.place, &gpu1, sizeof gpu1);
+  put_pattern(&memory, MIB, 3);
+  expect_pattern(&memory, MIB, 3);
+  memory_free(&memory);
+  assert_fails(HAUL_EINVAL, memory_wrap(at + MIB, 4 * MIB, &memory));
+  assert_fails(HAUL_EINVAL, memory_wrap(at - 1, 2, &memory));
+  assert_int_equal(app_free(address), CUDA_SUCCESS);
+  assert_fails(HAUL_EINVAL, memory_wrap(at, MIB, &memory));
+  end_application(1);
+}
+
+static void pinned_memory_is_the_hosts_and_copied_straight(void **state) {
+  struct memory bytes, memory;
+  void *pinned;
+  (void)state;
+  be_an_application(0);
+  assert_int_equal(app_pin(&pinned, 40 * MIB, 0), CUDA_SUCCESS);
+  assert_works(memory_wrap(pinned, 40 * MIB, &bytes));
+  assert_int_equal(bytes.place.kind, HAUL_HOST);
+  memory = get(gpu0, 40 * MIB, 0);
+  pattern_fill(pinned, 40 * MIB, 4);
+  assert_works(copy_wait(&memory, 0, &bytes, 0, 40 * MIB, HAUL_FOREVER));
+  memset(pinned, 0, 40 * MIB);
+  assert_works(copy_wait(&bytes, 1, &memory, 1, 40 * MIB - 1, HAUL_FOREVER));
+  assert_int_equal(*(char *)pinned, 0);
+  expect_pattern(&memory, 40 * MIB, 4);
+  memory_free(&memory);
+  memory_free(&bytes);
+  assert_int_equal(app_unpin(pinned), CUDA_SUCCESS);
+  end_application(0);
+}
+
+static void the_callers_context_is_left_alone(void **state) {
+  (void)state;
+  CUcontext mine = be_an_application(1), now;
+  struct memory memory = get(gpu0, 3 * MIB, 0);
+  put_pattern(&memory, 3 * MIB, 5);
+  expect_pattern(&memory, 3 * MIB, 5);
+  assert_works(memory_fence(&memory, FENCE_AFTER_WRITE));
+  memory_free(&memory);
+  assert_int_equal(app_current(&now), CUDA_SUCCESS);
+  assert_ptr_equal(now, mine);
+  end_application(1);
+}
+
+static void writes_of_nics_are_flushed_where_they_need_it(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, 4096, 0);
+  assert_works(memory_fence(&memory, FENCE_BEFORE_READ));
+  assert_int_equal(door->flushes, 0);
+  assert_works(memory_fence(&memory, FENCE_AFTER_WRITE));
+  assert_int_equal(door->flushes, 1);
+  memory_free(&memory);
+  door->ordering = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+  again();
+  memory = get(gpu0, 4096, 0);
+  assert_works(memory_fence(&memory, FENCE_AFTER_WRITE));
+  assert_int_equal(door->flushes, 1);
+  memory_free(&memory);
+}
+
+static void dmabufs_are_made_where_there_are_any(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, MIB, 0);
+  uint64_t offset = 7;
+  int fd;
+  if (!cuda_device(0)->dmabuf) {
+    assert_fails(HAUL_ENOTSUP, memory_dmabuf(&memory, &fd, &offset));
+  } else {
+    assert_works(memory_dmabuf(&memory, &fd, &offset));
+    assert_int_equal(offset, 0);
+    assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+    close(fd);
+  }
+  memory_free(&memory);
+}
+
+/* ---- Copies ---- */
+
+static int wait_for(struct copy *copy) {
+  int status;
+  while ((status = provider_cuda.copy_poll(copy)) == 1)
+    usleep(200);
+  return status;
+}
+
+/* At this speed 8 MiB take 160 ms; two chunks of memory that is not pinned take 40. */
+static void starting_a_copy_waits_for_nothing(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, 8 * MIB, 0), bytes = get(host, 8 * MIB, 0);
+  struct copy copies[2] = {{.to = &memory, .from = &bytes, .length = 8 * MIB},
+                           {.to = &bytes, .from = &memory, .length = 8 * MIB}};
+  pattern_fill(bytes.view, 8 * MIB, 6);
+  door->bandwidth = 50000000;
+  for (size_t i = 0; i < COUNT(copies); i++) {
+    int64_t from = clock_now();
+    assert_works(provider_cuda.copy_start(&copies[i]));
+    assert_in_range(clock_now() - from, 0, 100000000);
+    assert_int_equal(provider_cuda.copy_poll(&copies[i]), 1);
+    assert_int_equal(wait_for(&copies[i]), 0);
+    assert_in_range(clock_now() - from, 120000000, INT64_MAX);
+  }
+  pattern_check(bytes.view, 8 * MIB, 6);
+  door->bandwidth = 0;
+  memory_free(&memory);
+  memory_free(&bytes);
+}
+
+static void a_cancel_is_bounded(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, 64 * MIB, 0), other = get(gpu1, 64 * MIB, 0);
+  struct copy copy = {.to = &memory, .from = &other, .length = 64 * MIB};
+  door->bandwidth = 100000000; /* 0.7 s for all of it */
+  assert_works(provider_cuda.copy_start(&copy));
+  int64_t from = clock_now();
+  provider_cuda.copy_cancel(&copy);
+  assert_in_range(clock_now() - from, 0, 400000000);
+  assert_int_equal(provider_cuda.copy_poll(&copy), HAUL_ECANCELED);
+  door->bandwidth = 0;
+  memory_free(&memory);
+  memory_free(&other);
+}
+
+static void more_copies_than_lanes_wait_their_turn(void **state) {
+  enum { COPIES = 5 * CUDA_LANES, PART = 3 * 65536 + 1 };
+  static struct copy copies[COPIES];
+  (void)state;
+  struct memory memory = get(gpu0, COPIES * PART, 0), bytes = get(host, COPIES * PART, 0);
+  pattern_fill(bytes.view, COPIES * PART, 8);
+  for (size_t i = 0; i < COPIES; i++) {
+    copies[i] = (struct copy){.to = &memory,
+                              .from = &bytes,
+                              .to_offset = i * PART,
+                              .from_offset = i * PART,
+                              .length = PART};
+    assert_works(provider_cuda.copy_start(&copies[i]));
+  }
+  provider_cuda.copy_cancel(&copies[COPIES - 1]);
+  for (size_t i = 0; i < COPIES - 1; i++)
+    assert_int_equal(wait_for(&copies[i]), 0);
+  expect_pattern(&memory, (COPIES - 1) * PART, 8);
+  memory_free(&memory);
+  memory_free(&bytes);
+}
+
+/* The context is of no use from then on, as with the driver, until the application resets it. */
+static void an_error_in_the_middle_ends_the_copy(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, 16 * MIB, 0), bytes = get(host, 16 * MIB, 0), more;
+  struct copy copy = {.to = &memory, .from = &bytes, .length = 16 * MIB};
+  door->copy = 3;
+  assert_works(provider_cuda.copy_start(&copy));
+  assert_int_equal(wait_for(&copy), HAUL_ESYSTEM);
+  assert_non_null(strstr(haul_error_last()->text, "CUDA_ERROR_ILLEGAL_ADDRESS (700)"));
+  assert_fails(HAUL_ESYSTEM, copy_wait(&memory, 0, &bytes, 0, MIB, HAUL_FOREVER));
+  provider_cuda.copy_cancel(&copy);
+  memory_free(&memory);
+  assert_int_equal(app_reset(0), CUDA_SUCCESS);
+  more = get(gpu0, MIB, 0);
+  put_pattern(&more, MIB, 9);
+  expect_pattern(&more, MIB, 9);
+  memory_free(&more);
+  memory_free(&bytes);
+}
+
+static void a_reset_by_the_application_is_told(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, 8 * MIB, HAUL_REGION_PRIVATE), bytes = get(host, 8 * MIB, 0),
+                more;
+  struct copy copy = {.to = &memory, .from = &bytes, .length = 8 * MIB};
+  uint64_t sum;
+  door->bandwidth = 50000000;
+  assert_works(provider_cuda.copy_start(&copy));
+  assert_int_equal(app_reset(0), CUDA_SUCCESS);
+  assert_int_equal(wait_for(&copy), HAUL_ESTALE);
+  door->bandwidth = 0;
+  assert_fails(HAUL_ESTALE, copy_wait(&memory, 0, &bytes, 0, MIB, HAUL_FOREVER));
+  assert_fails(HAUL_ESTALE, provider_cuda.copy_start(&copy));
+  assert_non_null(strstr(haul_error_last()->hint, "cudaDeviceReset"));
+  assert_fails(HAUL_ESTALE, memory_checksum(&memory, 0, 1, &sum));
+  assert_fails(HAUL_ESTALE, memory_fence(&memory, FENCE_AFTER_WRITE));
+  more = get(gpu0, MIB, 0);
+  put_pattern(&more, MIB, 9);
+  expect_pattern(&more, MIB, 9);
+  assert_fails(HAUL_ESTALE, provider_cuda.copy_start(&copy));
+  memory_free(&memory);
+  memory_free(&more);
+  memory_free(&bytes);
+}
+
+/* ---- Sharing ---- */
+
+struct order {
+  struct haul_ticket ticket;
+  uint64_t seed;
+};
+
+struct answer {
+  int code, device;
+  char object[64], hint[256];
+};
+
+/* Another process, with other GPUs visible. */
+static int import_child(void) {
+  struct order order;
+  struct answer answer = {.device = -1};
+  struct ticket ticket;
+  struct memory memory;
+  if (providers_start() != 0)
+    return 1;
+  int fd = child_receive(3, &order, sizeof order);
+  answer.code = ticket_unpack(&order.ticket, &ticket);
+  if (answer.code == 0)
+    answer.code = memory_import(&ticket, fd, &memory);
+  close(fd);
+  if (answer.code == 0) {
+    answer.device = memory.place.device;
+    expect_pattern(&memory, MIB, order.seed);
+    put_pattern(&memory, MIB, order.seed + 1);
+    memory_free(&memory);
+  } else {
+    snprintf(answer.object, sizeof answer.object, "%.63s", haul_error_last()->object);
+    snprintf(answer.hint, sizeof answer.hint, "%s", haul_error_last()->hint);
+  }
+  child_send(3, &answer, sizeof answer, -1);
+  providers_stop();
+  return 0;
+}
+
+static struct answer import_elsewhere(struct memory *memory, const char *visible, uint64_t seed) {
+  struct order order = {.seed = seed};
+  struct answer answer;
+  struct ticket ticket;
+  int fd, socket;
+  assert_works(memory_export(memory, HAUL_READ | HAUL_WRITE, &ticket, &fd));
+  assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+  ticket_pack(&ticket, &order.ticket);
+  if (visible)
+    setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+  pid_t child = child_start("import", &socket);
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  child_send(socket, &order, sizeof order, fd);
+  close(fd);
+  child_receive(socket, &answer, sizeof answer);
+  assert_int_equal(child_end(child, socket), 0);
+  return answer;
+}
+
+static void a_ticket_means_the_same_gpu_everywhere(void **state) {
+  static const struct {
+    const char *visible;
+    int device;
+  } cases[] = {
+      {NULL, 1}, {"0,1", 1}, {"1,0", 0}, {"1", 0}, {"GPU-6861756c-2d64-6f75-626c-652d67707531", 0}};
+  (void)state;
+  struct memory memory = get(gpu1, MIB, 0);
+  put_pattern(&memory, MIB, 20);
+  for (size_t i = 0; i < COUNT(cases); i++) {
+    struct answer answer = import_elsewhere(&memory, cases[i].visible, 20 + i);
+    assert_int_equal(answer.code, 0);
+    assert_int_equal(answer.device, cases[i].device);
+    expect_pattern(&memory, MIB, 21 + i);
+  }
+  memory_free(&memory);
+}
+
+static void a_gpu_that_is_not_visible_is_refused_by_name(void **state) {
+  (void)state;
+  struct memory memory = get(gpu1, MIB, 0);
+  struct answer answer = import_elsewhere(&memory, "0", 0);
+  assert_int_equal(answer.code, HAUL_EPLACE);
+  assert_string_equal(answer.object, "GPU-6861756c-2d64-6f75-626c-652d67707531");
+  assert_non_null(strstr(answer.hint, "CUDA_VISIBLE_DEVICES"));
+  memory_free(&memory);
+}
+
+static void forged_tickets_are_refused(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, MIB, 0), import;
+  struct ticket good, bad;
+  int fd, other = memfd_create("haul-not-a-gpu", MFD_CLOEXEC);
+  assert_works(memory_export(&memory, HAUL_READ | HAUL_WRITE, &good, &fd));
+  assert_fails(HAUL_ETICKET, memory_import(&good, other, &import));
+  assert_fails(HAUL_ETICKET, memory_import(&good, -1, &import));
+  bad = good;
+  bad.length = 2 * MIB + 1;
+  assert_fails(HAUL_ETICKET, memory_import(&bad, fd, &import));
+  bad = good;
+  bad.offset = 4096;
+  assert_fails(HAUL_ETICKET, memory_import(&bad, fd, &import));
+  const uint8_t lengths[][8] = {{0, 0, 64}, {1, 0, 32}, {0, 0, 0, 0, 0, 0, 0, 0xff}};
+  for (size_t i = 0; i < COUNT(lengths); i++) {
+    bad = good;
+    memcpy(bad.extra, lengths[i], 8);
+    assert_fails(HAUL_ETICKET, memory_import(&bad, fd, &import));
+  }
+  close(fd);
+  close(other);
+  memory_free(&memory);
+}
+
+static void what_is_shared_shows_nothing_of_an_earlier_use(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, 2 * MIB, 0), import, bytes = get(host, 2 * MIB, 0);
+  struct ticket ticket;
+  int fd;
+  put_pattern(&memory, 2 * MIB, 1);
+  memory.length = 4097; /* as the pool hands it out again */
+  assert_works(memory_export(&memory, HAUL_READ | HAUL_WRITE, &ticket, &fd));
+  assert_int_equal(ticket.length, 4097);
+  assert_works(memory_import(&ticket, fd, &import));
+  assert_int_equal(import.length, 4097);
+  assert_works(copy_wait(&bytes, 0, &import, 0, 2 * MIB, HAUL_FOREVER));
+  pattern_check(bytes.view, 4097, 1);
+  for (size_t i = 4097; i < 2 * MIB; i++)
+    assert_int_equal(((char *)bytes.view)[i], 0);
+  close(fd);
+  memory_free(&import);
+  memory_free(&memory);
+  memory_free(&bytes);
+}
+
+static void in_a_forked_child(void *argument) {
+  struct memory *memory = argument, bytes;
+  char host_bytes[16];
+  struct copy copy = {.to = memory, .from = &bytes, .length = sizeof host_bytes};
+  bytes = (struct memory){.provider = provider_of(HAUL_HOST), .view = host_bytes, .length = 16};
+  if (provider_cuda.copy_start(&copy) != HAUL_EFORK)
+    _exit(1);
+  memory_free(memory);
+  providers_stop();
+}
+
+static void a_forked_child_leaves_the_driver_alone(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, MIB, 0);
+  put_pattern(&memory, MIB, 30);
+  assert_int_equal(child_run(in_a_forked_child, &memory), 0);
+  expect_pattern(&memory, MIB, 30);
+  memory_free(&memory);
+}
+
+/* Every request of haul's own for memory refused in turn. */
+static void little_memory_leaves_nothing_behind(void **state) {
+  (void)state;
+  struct ticket ticket;
+  int fd, status;
+  struct memory memory = get(gpu0, MIB, 0), made;
+  assert_works(memory_export(&memory, HAUL_READ | HAUL_WRITE, &ticket, &fd));
+  unsigned before = door->allocations + door->mappings + door->reservations, refused = 0;
+  for (unsigned n = 1;; n++) {
+    seams_refuse(n);
+    status = memory_import(&ticket, fd, &made);
+    if (!seams_restore())
+      break;
+    assert_int_equal(status, HAUL_ENOMEM);
+    assert_int_equal(door->allocations + door->mappings + door->reservations, before);
+    refused++;
+  }
+  assert_int_equal(status, 0);
+  assert_true(refused > 0);
+  memory_free(&made);
+  close(fd);
+  memory_free(&memory);
+}
+
+int main(int count, char **arguments) {
+  setenv("HAUL_CUDA_DOUBLE", "devices=2", 1);
+  const char *mode = count == 2 ? arguments[1] : "";
+  snprintf(libraries[0], sizeof libraries[0], "%s/cuda/current/libcuda.so.1",
+           getenv("HAUL_DOUBLES") ? getenv("HAUL_DOUBLES") : "");
+  cuda_driver_library = libraries[0];
+  if (strcmp(mode, "lazy") == 0)
+    return lazy_child();
+  if (strcmp(mode, "import") == 0)
+    return import_child();
+  unsetenv("CUDA_VISIBLE_DEVICES");
+#define OVER(test) cmocka_unit_test_setup_teardown(test, begin, end)
+  const struct CMUnitTest tests[] = {
+      OVER(without_a_driver_all_else_works),
+      OVER(an_old_driver_names_all_that_it_lacks),
+      OVER(refusals_of_the_driver_are_told_apart),
+      OVER(a_number_out_of_range_is_refused),
+      OVER(the_driver_is_opened_when_it_is_asked_for),
+      OVER(checks_know_the_causes),
+      OVER(no_room_leaves_nothing_behind),
+      OVER(a_gpu_without_virtual_memory_has_private_memory),
+      OVER(the_applications_memory_is_found),
+      OVER(pinned_memory_is_the_hosts_and_copied_straight),
+      OVER(the_callers_context_is_left_alone),
+      OVER(writes_of_nics_are_flushed_where_they_need_it),
+      OVER(dmabufs_are_made_where_there_are_any),
+      OVER(starting_a_copy_waits_for_nothing),
+      OVER(a_cancel_is_bounded),
+      OVER(more_copies_than_lanes_wait_their_turn),
+      OVER(an_error_in_the_middle_ends_the_copy),
+      OVER(a_reset_by_the_application_is_told),
+      OVER(a_ticket_means_the_same_gpu_everywhere),
+      OVER(a_gpu_that_is_not_visible_is_refused_by_name),
+      OVER(forged_tickets_are_refused),
+      OVER(what_is_shared_shows_nothing_of_an_earlier_use),
+      OVER(a_forked_child_leaves_the_driver_alone),
+      OVER(little_memory_leaves_nothing_behind),
+  };
+  return cmocka_run_group_tests_name("memory/cuda", tests, load_double, NULL);
+}
