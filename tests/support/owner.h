@@ -22,8 +22,8 @@
 #define MS 1000000LL
 #define S  1000000000LL
 
-/* KIND_SIM is the device of HAUL_TEST_DEVICE, in the owner's process of HAUL_TEST_OWNER_DEVICE where
- * that is set, as there are devices that one process has at a time; sim:0 without either. */
+/* KIND_SIM is the device of HAUL_TEST_DEVICE, in the owner's process of HAUL_TEST_OWNER_DEVICE
+ * where that is set, as there are devices that one process has at a time; sim:0 without either. */
 enum memory_kind { KIND_HOST, KIND_PRIVATE, KIND_WRAPPED, KIND_SIM };
 struct haul_place device_place(void);
 
