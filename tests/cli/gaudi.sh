@@ -49,4 +49,23 @@ stop "$server"
 holds "the server ends" test "$status" = 0
 expect 0 "the device is free again" "$HAUL" doctor gaudi --require gaudi.free
 
+section "a device that is reset"
+for fault in abort:2:5 timeout:2:5 submit:2:12 host_map:3:12; do
+  export HAUL_DOUBLE_GAUDI_FAIL=$fault
+  serve --region kv=gaudi:0:8M
+  unset HAUL_DOUBLE_GAUDI_FAIL
+  expect 1 "put into it, $fault" "$HAUL" put "$work/in" "$tcp/kv"
+  complains_briefly
+  expect 0 "the node is still there" "$HAUL" ls "$tcp"
+  stop "$server"
+  holds "the server ends" test "$status" = 0
+done
+serve --region kv=gaudi:0:8M
+expect 0 "put into it after a new start" "$HAUL" put "$work/in" "$tcp/kv"
+
+section "no room on it"
+expect 1 "more than it has" "$HAUL" serve --listen "unix://$work/none" --region kv=gaudi:1:2G
+complains "no room"
+complains "^hint: "
+
 finish

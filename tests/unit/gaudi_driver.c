@@ -209,6 +209,11 @@ static void a_frameworks_descriptor_is_used_and_left_open(void **state) {
   assert_works(gaudi_driver_open(&driver));
   int fd = driver->open(GAUDI_KIND_ANY, "0000:34:00.0");
   assert_true(fd >= 0);
+  snprintf(text, sizeof text, "%d:0", fd); /* which it is not */
+  setenv("HAUL_GAUDI_FD", text, 1);
+  assert_works(providers_start());
+  is_refused(gaudi0, HAUL_EPLACE, "says device 0", "leave the device out");
+  providers_stop();
   snprintf(text, sizeof text, "%d", fd);
   setenv("HAUL_GAUDI_FD", text, 1);
   assert_works(providers_start());
@@ -267,6 +272,8 @@ static void a_descriptor_that_is_none_leaves_it_without_devices(void **state) {
     setenv("HAUL_GAUDI_FD", words[i], 1);
     assert_works(providers_start());
     is_refused(gaudi0, HAUL_EPLACE, "HAUL_GAUDI_FD", "unset it");
+    assert_int_equal(check_of("gaudi.device")->state, HAUL_CHECK_MISSING);
+    assert_string_equal(check_of("gaudi.device")->remedy, "unset HAUL_GAUDI_FD");
     providers_stop();
   }
   int null = open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -55,6 +55,11 @@ static bool needs_devices(struct haul_check *check) {
 static void check_device(struct haul_check *check) {
   const struct gaudi_driver *driver;
   begin(check, "device");
+  if (gaudi_settings_check() != 0) {
+    found(check, HAUL_CHECK_MISSING, "%.180s", haul_error_last()->text);
+    mend(check, "unset HAUL_GAUDI_FD");
+    return;
+  }
   unsigned count = gaudi_devices();
   if (count > 0)
     found(check, HAUL_CHECK_OK, "%u Gaudi2 device%s", count, count == 1 ? "" : "s");

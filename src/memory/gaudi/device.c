@@ -24,7 +24,10 @@ static struct {
 } state; /* written under gaudi_lock until probed, and read freely after that */
 
 /* HAUL_GAUDI_FD: -1 where it is not set; device -1: the descriptor says which. */
-static struct { int fd, device; } given = {-1, -1};
+struct given {
+  int fd, device;
+};
+static struct given given = {-1, -1};
 
 /* ---- settings ---- */
 
@@ -36,21 +39,30 @@ static const char *read_number(const char *text, int *number) {
   return at == text ? NULL : at;
 }
 
-int gaudi_settings_read(void) {
+static int parse(struct given *found) {
   const char *text = getenv("HAUL_GAUDI_FD");
-  given.fd = given.device = -1;
+  *found = (struct given){-1, -1};
   if (!text)
     return 0;
-  const char *at = read_number(text, &given.fd);
+  const char *at = read_number(text, &found->fd);
   if (at && *at == ':')
-    at = read_number(at + 1, &given.device);
+    at = read_number(at + 1, &found->device);
   if (at && *at == '\0')
     return 0;
-  given.fd = given.device = -1;
+  *found = (struct given){-1, -1};
   return error_set(HAUL_EINVAL, 0, "HAUL_GAUDI_FD",
                    "HAUL_GAUDI_FD is '%.40s'|set it to the number of the framework's open "
                    "descriptor, or NUMBER:DEVICE, or unset it",
                    text);
+}
+
+int gaudi_settings_read(void) {
+  return parse(&given);
+}
+
+int gaudi_settings_check(void) {
+  struct given ignored;
+  return parse(&ignored);
 }
 
 /* ---- finding them ---- */
@@ -134,12 +146,14 @@ static int take_given(const struct gaudi_driver *driver) {
                      "HAUL_GAUDI_FD names no open Gaudi2|set it to what the framework opened, or "
                      "unset it");
   for (unsigned i = 0; i < state.count; i++)
-    if (given.device >= 0 ? (int)i == given.device
-                          : strcmp(state.devices[i].bus, found.bus) == 0 && found.bus[0])
+    if (found.bus[0] ? strcmp(state.devices[i].bus, found.bus) == 0 : (int)i == given.device)
       device = &state.devices[i];
-  if (!device && (given.device > 0 || state.count == GAUDI_DEVICES_MAX))
-    return error_set(HAUL_EINVAL, 0, object, "HAUL_GAUDI_FD names device %d, and there are %u|",
-                     given.device, state.count);
+  unsigned number = device ? device->number : state.count;
+  if (number == GAUDI_DEVICES_MAX || (given.device >= 0 && number != (unsigned)given.device))
+    return error_set(HAUL_EINVAL, 0, object,
+                     "HAUL_GAUDI_FD says device %d, and the descriptor is device %u|leave the "
+                     "device out, or name the right one",
+                     given.device, number);
   if (!device)
     device = add(&found);
   device->given = given.fd;

@@ -48,6 +48,8 @@ extern pthread_mutex_t gaudi_lock;
 
 /* HAUL_GAUDI_FD; looks at nothing else. HAUL_EINVAL with the detail. */
 int gaudi_settings_read(void);
+/* The same, and keeps nothing. */
+int gaudi_settings_check(void);
 /* How many there are. The first call opens the library and asks the control nodes; the answer is
  * kept until gaudi_devices_close. */
 unsigned gaudi_devices(void);
