@@ -326,6 +326,8 @@ int gaudi_owns(const void *pointer, size_t length, struct haul_place *place) {
   uint64_t address = (uintptr_t)pointer;
   if (!is_device_address(address) && !is_device_address(address + length - 1))
     return 0;
+  if (gaudi_devices() == 0) /* asked for before the lock is taken: it looks for them */
+    return 0;
   pthread_mutex_lock(&gaudi_lock);
   const struct gaudi_device *device = owner(address, length);
   if (device)
