@@ -107,6 +107,7 @@ static struct gaudi_device *add(const struct gaudi_device *found) {
   device->given = -1;
   atomic_init(&device->fd, -1);
   gaudi_engine_open(&device->engine);
+  pthread_mutex_init(&device->sum_lock, NULL);
   return device;
 }
 
@@ -271,6 +272,9 @@ static void close_device(struct gaudi_device *device) {
     if (device->given < 0)
       gaudi_driver->close(fd);
   }
+  if (device->sum_buffer.provider)
+    memory_free(&device->sum_buffer);
+  pthread_mutex_destroy(&device->sum_lock);
   pthread_mutex_destroy(&device->engine.lock);
   *device = (struct gaudi_device){0};
 }

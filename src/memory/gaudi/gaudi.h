@@ -38,6 +38,8 @@ struct gaudi_device {
   struct gaudi_page *pages; /* under gaudi_lock */
   uint64_t hints;           /* bytes of address space asked for so far */
   struct gaudi_engine engine;
+  pthread_mutex_t sum_lock; /* guards the buffer, and is held while it is used */
+  struct memory sum_buffer; /* host memory that bytes are summed in; no provider: not yet */
 };
 
 /* Guards what comes and goes with devices and memory of all devices; taken before engines' locks.
