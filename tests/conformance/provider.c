@@ -512,10 +512,11 @@ int main(int count, char **arguments) {
     return 1;
   for (size_t i = 0; provider_at(i); i++)
     for (unsigned d = 0; d < provider_devices(provider_at(i)) && d < 16; d++) {
+      struct haul_place place = {provider_at(i)->kind, (uint16_t)d};
+      use_once(place);
       if (count == 2 && strcmp(arguments[1], provider_at(i)->name) != 0)
         continue;
-      benches[places].place = (struct haul_place){provider_at(i)->kind, (uint16_t)d};
-      use_once(benches[places].place);
+      benches[places].place = place;
       test_count += add_place(tests + test_count, &benches[places++]);
     }
   if (test_count == 0) {
