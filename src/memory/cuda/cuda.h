@@ -76,7 +76,7 @@ int cuda_failed(unsigned device, CUresult result, const char *call);
 /* HAUL_ESTALE, for what belonged to a context that the application has ended. */
 int cuda_gone(unsigned device);
 
-/* With the device's lock and in its context: fills a lane that has nothing yet. */
+/* With the device's lock and in its context: fills a lane that nobody uses and that has nothing. */
 int cuda_lane_build(struct cuda_device *device, struct cuda_lane *lane);
 
 /* ---- block.c ---- */

@@ -210,22 +210,10 @@ int cuda_device_by_uuid(const uint8_t uuid[16]) {
 
 /* ---- Contexts ---- */
 
-int cuda_lane_build(struct cuda_device *device, struct cuda_lane *lane) {
-  CUresult result = CUDA_SUCCESS;
-  struct cuda_lane made = {.busy = lane->busy, .generation = atomic_load(&device->generation)};
-  for (unsigned i = 0; i < 2 && result == CUDA_SUCCESS; i++) {
-    result = cuda_driver->event_create(&made.events[i], CU_EVENT_DISABLE_TIMING);
-    if (result == CUDA_SUCCESS)
-      result = cuda_driver->host_alloc(&made.buffers[i], CUDA_LANE_BYTES, CU_MEMHOSTALLOC_PORTABLE);
-  }
-  *lane = made;
-  return result == CUDA_SUCCESS
-             ? 0
-             : cuda_failed((unsigned)(device - devices), result, "cuMemHostAlloc");
-}
-
-static void lane_empty(struct cuda_lane *lane) {
-  for (unsigned i = 0; i < 2; i++) {
+/* What is left of an earlier context went with it. */
+static void lane_empty(struct cuda_device *device, struct cuda_lane *lane) {
+  bool ours = lane->generation == atomic_load(&device->generation);
+  for (unsigned i = 0; i < 2 && ours; i++) {
     if (lane->events[i])
       cuda_driver->event_destroy(lane->events[i]);
     if (lane->buffers[i])
@@ -234,10 +222,25 @@ static void lane_empty(struct cuda_lane *lane) {
   *lane = (struct cuda_lane){.busy = lane->busy};
 }
 
+int cuda_lane_build(struct cuda_device *device, struct cuda_lane *lane) {
+  CUresult result = CUDA_SUCCESS;
+  *lane = (struct cuda_lane){.generation = atomic_load(&device->generation)};
+  for (unsigned i = 0; i < 2 && result == CUDA_SUCCESS; i++) {
+    result = cuda_driver->event_create(&lane->events[i], CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS)
+      result =
+          cuda_driver->host_alloc(&lane->buffers[i], CUDA_LANE_BYTES, CU_MEMHOSTALLOC_PORTABLE);
+  }
+  if (result == CUDA_SUCCESS)
+    return 0;
+  lane_empty(device, lane);
+  return cuda_failed((unsigned)(device - devices), result, "cuMemHostAlloc");
+}
+
 /* In the device's context: what was made in it goes. */
 static void empty(struct cuda_device *device) {
   for (unsigned i = 0; i < CUDA_LANES; i++)
-    lane_empty(&device->lanes[i]);
+    lane_empty(device, &device->lanes[i]);
   if (device->into)
     cuda_driver->stream_destroy(device->into);
   if (device->out)
@@ -252,15 +255,17 @@ static int fill(struct cuda_device *device, unsigned number) {
     result = cuda_driver->stream_create(&device->out, CU_STREAM_NON_BLOCKING);
   int code = result == CUDA_SUCCESS ? 0 : cuda_failed(number, result, "cuStreamCreate");
   for (unsigned i = 0; i < CUDA_LANES && code == 0; i++)
-    code = cuda_lane_build(device, &device->lanes[i]);
+    if (!device->lanes[i].busy)
+      code = cuda_lane_build(device, &device->lanes[i]);
   return code;
 }
 
-/* What a context had that is gone: its names mean nothing any more. Lanes in use are built anew
- * when they are next taken. */
+/* What a context had that is gone: its names mean nothing any more. Lanes in use are left to their
+ * users, and are built anew when they are next taken. */
 static void write_off(struct cuda_device *device) {
   for (unsigned i = 0; i < CUDA_LANES; i++)
-    device->lanes[i] = (struct cuda_lane){.busy = device->lanes[i].busy};
+    if (!device->lanes[i].busy)
+      device->lanes[i] = (struct cuda_lane){.busy = false};
   device->into = device->out = NULL;
 }
 

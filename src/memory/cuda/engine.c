@@ -165,12 +165,15 @@ static int set_status(struct copy *copy, int status) {
 static void wait_for_chunks(struct job *job) {
   for (; job->arrived < job->issued; job->arrived++)
     cuda_driver->event_wait(job->lane->events[job->arrived % 2]);
-  if (is_current(job))
-    return;
-  job->lane->generation = 0;
 }
 
-/* What was given to the driver without an event behind it is waited for too. */
+static int end_well(struct copy *copy, struct job *job) {
+  give_lane(job);
+  return set_status(copy, 0);
+}
+
+/* In the device's context. What was given to the driver without an event behind it is waited for
+ * too. */
 static int end_badly(struct copy *copy, struct job *job, CUresult result) {
   int code = cuda_failed(job->device, result, "the copy");
   if (is_current(job))
@@ -180,24 +183,29 @@ static int end_badly(struct copy *copy, struct job *job, CUresult result) {
   return set_status(copy, code);
 }
 
+/* The context went away, and with it what was under way. */
+static int end_stale(struct copy *copy, struct job *job, int code) {
+  if (job->lane)
+    give_lane(job);
+  return set_status(copy, code);
+}
+
+/* In the device's context. */
+static int advance_or_end(struct copy *copy, struct job *job) {
+  int code = 0;
+  if (!job->lane && !take_lane(job, &code))
+    return code ? set_status(copy, code) : 1;
+  CUresult result = advance(copy, job);
+  if (result != CUDA_SUCCESS)
+    return end_badly(copy, job, result);
+  return is_issued(copy, job) && job->arrived == job->issued ? end_well(copy, job) : 1;
+}
+
 static int move_on(struct copy *copy, struct job *job) {
   int code = is_current(job) ? cuda_enter_again(job->device) : cuda_gone(job->device);
-  if (code) {
-    if (job->lane)
-      give_lane(job);
-    return set_status(copy, code);
-  }
-  if (job->lane || take_lane(job, &code)) {
-    CUresult result = advance(copy, job);
-    if (result != CUDA_SUCCESS)
-      code = end_badly(copy, job, result);
-    else if (is_issued(copy, job) && job->arrived == job->issued)
-      give_lane(job), code = set_status(copy, 0);
-    else
-      code = 1;
-  } else {
-    code = code ? set_status(copy, code) : 1;
-  }
+  if (code)
+    return end_stale(copy, job, code);
+  code = advance_or_end(copy, job);
   cuda_leave();
   return code;
 }

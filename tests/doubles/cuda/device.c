@@ -45,6 +45,7 @@ static __attribute__((constructor)) void read_settings(void) {
   set(words, "copy=", &cuda_double.copy);
   set(words, "ordering=", &cuda_double.ordering);
   set(words, "vmm=", &cuda_double.vmm);
+  set(words, "hold=", &cuda_double.hold);
 }
 
 bool is_due(_Atomic unsigned long long *counter) {

@@ -26,7 +26,7 @@ struct CUstream_st {
   pthread_t thread;
   struct op *first, **last;
   unsigned long long given, done;
-  bool ending;
+  _Atomic bool ending;
 };
 
 struct CUevent_st {
@@ -57,11 +57,13 @@ static void move_slice(const struct op *op, size_t at, size_t bytes) {
 }
 
 /* Without the lock. False: it broke in the middle. */
-static bool move(const struct op *op) {
+static bool move(CUstream stream, const struct op *op) {
   bool breaks = op->from && is_due(&cuda_double.copy);
   size_t end = breaks ? op->bytes / 2 : op->bytes;
+  while (cuda_double.hold && !stream->ending)
+    sleep_ns(1000000);
   sleep_ns(cuda_double.latency);
-  for (size_t at = 0; at < end; at += SLICE) {
+  for (size_t at = 0; at < end && !stream->ending; at += SLICE) {
     size_t bytes = end - at < SLICE ? end - at : SLICE;
     move_slice(op, at, bytes);
     if (cuda_double.bandwidth)
@@ -77,7 +79,7 @@ static void run(CUstream stream, struct op *op) {
   } else {
     bool runs = !stream->ending && atomic_load(&stream->context->broken) == CUDA_SUCCESS;
     pthread_mutex_unlock(&lock);
-    if (runs && !move(op))
+    if (runs && !move(stream, op))
       atomic_store(&stream->context->broken, CUDA_ERROR_ILLEGAL_ADDRESS);
     forget(op->uses[0]);
     forget(op->uses[1]);
