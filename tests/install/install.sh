@@ -68,7 +68,8 @@ holds "symbols carry the version node" is_empty \
 strip -o "$work/stripped" "$library"
 size=$(stat -c %s "$work/stripped")
 echo "        stripped size $((size / 1024)) KiB"
-holds "stripped it is under 300 KiB" test "$size" -lt $((300 * 1024))
+# 300 for the core, and 32 for each kind of accelerator whose driver it opens.
+holds "stripped it is under 364 KiB" test "$size" -lt $(((300 + 2 * 32) * 1024))
 
 echo "-- consumers"
 export PKG_CONFIG_PATH=$libdir/pkgconfig
