@@ -111,29 +111,30 @@ static int take_page(struct gaudi_device *device, struct gaudi_page *page, uint6
   return code;
 }
 
-static int add_page(struct gaudi_device *device, uint64_t length, struct gaudi_page **out) {
-  if (length > device->memory)
-    return no_memory(device, length, 0);
+static struct gaudi_page *add_page(struct gaudi_device *device, uint64_t length) {
+  if (length > device->memory) {
+    no_memory(device, length, 0);
+    return NULL;
+  }
   length = (length + device->page - 1) / device->page * device->page;
   struct gaudi_page *page = alloc_zero(1, sizeof *page);
-  if (!page)
-    return error_memory("a page of device memory");
-  int code = suballoc_open(&page->parts, length);
-  if (code)
+  if (!page) {
+    error_memory("a page of device memory");
+    return NULL;
+  }
+  if (suballoc_open(&page->parts, length) != 0)
     goto no_parts;
-  code = take_page(device, page, length);
-  if (code)
+  if (take_page(device, page, length) != 0)
     goto no_page;
   page->next = device->pages;
   device->pages = page;
-  *out = page;
-  return 0;
+  return page;
 
 no_page:
   suballoc_close(&page->parts);
 no_parts:
   alloc_free(page);
-  return code;
+  return NULL;
 }
 
 /* False: a dma-buf of it is open. */
@@ -204,8 +205,10 @@ static int place_block(unsigned number, struct block *block, uint64_t length) {
   if (code)
     return code;
   struct gaudi_page *page = best_page(block->device, length);
-  if (!page && (code = add_page(block->device, length, &page)) != 0)
-    return code;
+  if (!page)
+    page = add_page(block->device, length);
+  if (!page)
+    return haul_error_last()->code;
   uint64_t offset;
   code = suballoc_take(&page->parts, length, &offset);
   if (code) {
