@@ -21,19 +21,16 @@ bool rdma_is_writing(struct rdma_endpoint *endpoint) {
   return writing;
 }
 
-/* With the lock: a NIC ends what it has by itself, within the retries' time. One that ends nothing
- * for longer loses its queue pair, and with it all that it could still touch. */
-static bool is_stuck(struct rdma_rail *rail) {
-  int64_t quiet = clock_now() - rail->moved_at;
-  if (rail->posted_count == 0)
-    rail->canceled = false;
-  return rail->posted_count > 0 && quiet >= (rail->canceled ? RDMA_STUCK : RDMA_SILENCE);
+static bool any_wanted(const struct list *jobs) {
+  list_each(item, jobs) if (list_entry(item, struct rdma_job, link)->wanted) return true;
+  return false;
 }
 
-static bool any_wanted(const struct rdma_endpoint *endpoint) {
-  list_each(item,
-            &endpoint->stranded) if (list_entry(item, struct rdma_job, link)->wanted) return true;
-  return false;
+/* With the lock: a NIC ends what it has by itself, within the retries' time. One that ends nothing
+ * for longer loses its queue pair, and with it all that it could still touch. */
+static bool is_stuck(const struct rdma_rail *rail) {
+  int64_t patience = any_wanted(&rail->posted) ? RDMA_STUCK : RDMA_SILENCE;
+  return rail->posted_count > 0 && clock_now() - rail->moved_at >= patience;
 }
 
 /* Those that would end with the peer's word, which it does not give. */
@@ -78,10 +75,8 @@ void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code) {
   pthread_mutex_lock(&endpoint->lock);
   struct rdma_job *job = work->state;
   bool mine = job && job->requests == 0;
-  if (job && !mine) {
-    job->rail->canceled = true; /* what the NIC has cannot be taken back */
+  if (job && !mine) /* what the NIC has cannot be taken back */
     job->wanted = code;
-  }
   if (mine)
     job_leave_rail(job); /* or another thread would post it now */
   pthread_mutex_unlock(&endpoint->lock);
@@ -147,7 +142,7 @@ void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
   if (!first)
     return;
   list_each(item, &endpoint->stranded) step_cancel(list_entry(item, struct rdma_job, link));
-  if (any_wanted(endpoint))
+  if (any_wanted(&endpoint->stranded))
     loop_timer(endpoint->base.link->fabric->loop, &endpoint->timer,
                clock_after(clock_now(), RDMA_STUCK));
   landings_cancel(endpoint);

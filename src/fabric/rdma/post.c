@@ -401,7 +401,7 @@ bool rdma_arm(struct rdma_endpoint *endpoint) {
 struct findings {
   struct list ended;
   bool any, posted, fences, heard, steps;
-  char why[sizeof((struct rdma_rail *)NULL)->why]; /* a rail broke */
+  const struct rdma_rail *broken; /* its reason changes no more */
 };
 
 static void poll_rails(struct rdma_endpoint *endpoint, struct findings *found) {
@@ -411,8 +411,8 @@ static void poll_rails(struct rdma_endpoint *endpoint, struct findings *found) {
     found->posted |= rail->posted_count > 0;
     found->fences |= rail->fence_count > 0;
     found->heard |= rail->mail.came != rail->mail.taken;
-    if (rail->broken && !found->why[0])
-      memcpy(found->why, rail->why, sizeof found->why);
+    if (rail->broken && !found->broken)
+      found->broken = rail;
   }
   found->steps = !list_empty(&endpoint->stepping) || !list_empty(&endpoint->entering);
 }
@@ -435,7 +435,7 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
     found.any |= steps_poll(endpoint, &urgent);
   found.any |= landings_poll(endpoint, &urgent);
   endpoint->poller.urgent = urgent;
-  if (found.why[0])
-    rdma_break(endpoint, found.why);
+  if (found.broken)
+    rdma_break(endpoint, found.broken->why);
   return found.any;
 }

@@ -124,7 +124,6 @@ struct rdma_rail {
   struct list posted;    /* jobs, in the order of their posts: completions come in it */
   struct list waiting;   /* jobs without room */
   int64_t moved_at;      /* the latest completion of what was posted here */
-  bool canceled;         /* a work that the NIC has is wanted back */
   bool armed;            /* an event will come */
   bool flushed;          /* a receive ended because the queue pair is in error */
   bool broken;
