@@ -333,23 +333,28 @@ static int look_around(struct loop *loop, int64_t now, int handled) {
   return handled;
 }
 
+/* Before a turn, which then sees what it is about; a later one is for the next turn, in this run
+ * or, by the descriptor, in one that follows. */
+static bool take_wake(struct loop *loop) {
+  return atomic_load_explicit(&loop->woken, memory_order_relaxed) &&
+         atomic_exchange(&loop->woken, 0);
+}
+
 static int rounds(struct loop *loop, int64_t until) {
   int64_t began = clock_now();
   int64_t now = began;
   for (;;) {
     loop->next_at = HAUL_FOREVER;
+    bool woken = take_wake(loop);
     bool spin = now - began < loop->spin_ns;
-    int handled = turn(loop, now, !spin && now < until, &loop->next_at);
+    int handled = turn(loop, now, !spin && !woken && now < until, &loop->next_at);
     int64_t sleep_until = loop->next_at < until ? loop->next_at : until;
     spin |= handled > 0;
     if (!spin)
-      handled += look(loop, now, sleep_until);
+      handled += look(loop, now, woken ? now : sleep_until);
     else if (++loop->round % POLLS_A_LOOK == 0)
       handled = look_around(loop, now, handled);
-    if (handled || atomic_load_explicit(&loop->ended, memory_order_relaxed))
-      return handled;
-    if (atomic_load_explicit(&loop->woken, memory_order_relaxed) &&
-        atomic_exchange(&loop->woken, 0))
+    if (handled || woken || atomic_load_explicit(&loop->ended, memory_order_relaxed))
       return handled;
     if (until > now) /* else it is over anyway: the clock need not say so */
       now = clock_now();

@@ -737,6 +737,32 @@ static void the_descriptor_tells_what_a_run_would_find(void **state) {
   loop_close(loop);
 }
 
+static bool count_and_wake(struct poller *poller) {
+  struct counted *counted = (struct counted *)poller;
+  if (counted->count++ == 0) /* what this is about comes too late for this turn */
+    loop_wake(counted->loop);
+  return false;
+}
+
+static void a_wake_is_followed_by_a_turn_or_tells_the_descriptor(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    struct loop *loop = open_loop(false);
+    int fd = loop_descriptor(loop);
+    struct counted poller;
+    loop_run(loop, HAUL_NO_WAIT);
+    make_pollers(loop, &poller, 1);
+    loop_lock(loop);
+    loop_poller(loop, &poller.poller, count_and_wake);
+    loop_unlock(loop);
+    loop_run(loop, i == 0 ? HAUL_NO_WAIT : clock_now() + LONG_AFTER);
+    assert_true(poller.count > 1 || readable(fd));
+    loop_run(loop, HAUL_NO_WAIT);
+    assert_true(poller.count > 1);
+    loop_close(loop);
+  }
+}
+
 static void the_descriptor_tells_when_a_timer_is_due(void **state) {
   (void)state;
   struct loop *loop = open_loop(false);
@@ -838,6 +864,7 @@ int main(void) {
       cmocka_unit_test(a_waiter_helps_instead_of_sleeping),
       cmocka_unit_test(the_end_ends_everything_for_good),
       cmocka_unit_test(the_descriptor_tells_what_a_run_would_find),
+      cmocka_unit_test(a_wake_is_followed_by_a_turn_or_tells_the_descriptor),
       cmocka_unit_test(the_descriptor_tells_when_a_timer_is_due),
       cmocka_unit_test(with_an_own_thread_the_descriptor_tells_news),
       cmocka_unit_test(opens_whole_or_not_at_all),
