@@ -61,7 +61,7 @@ static void begin(void) {
   int fd = mkstemp(fabric_file);
   RIG_ASSERT(fd >= 0 && close(fd) == 0);
   setenv("HAUL_DOUBLE_FABRIC", fabric_file, 1);
-  verbs_library = DOUBLE_LIBRARY;
+  verbs_library.names[0] = DOUBLE_LIBRARY;
   RIG_ASSERT(haul_region_alloc(rig_node(), (struct haul_place){HAUL_SIM, 0}, RIG_BYTES,
                                HAUL_REGION_PRIVATE, &device) == 0);
   RIG_ASSERT(haul_region_alloc(rig_node(), (struct haul_place){HAUL_HOST, 0},

@@ -23,14 +23,14 @@ static struct ibverbs_double *door;
 
 void rdma_host_library(const char *variant) {
   const char *doubles = getenv("HAUL_DOUBLES");
-  verbs_forget();
+  library_forget(&verbs_library);
   if (opened)
     dlclose(opened);
   opened = NULL;
   door = NULL;
   snprintf(library, sizeof library, "%s/ibverbs/%s/libibverbs.so.1", doubles ? doubles : "",
            variant ? variant : "none");
-  verbs_library = library;
+  verbs_library.names[0] = library;
   if (!variant)
     return;
   opened = dlopen(library, RTLD_NOW | RTLD_LOCAL);
@@ -183,7 +183,7 @@ int rdma_host_open(void **state) {
 
 int rdma_host_close(void **state) {
   (void)state;
-  verbs_forget();
+  library_forget(&verbs_library);
   if (opened)
     dlclose(opened);
   opened = NULL;

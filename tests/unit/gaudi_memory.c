@@ -27,7 +27,7 @@ static int set_up(void **state) {
   static char library[400];
   (void)state;
   snprintf(library, sizeof library, "%s/hlthunk/symbols/libhl-thunk.so", getenv("HAUL_DOUBLES"));
-  gaudi_libraries[0] = library;
+  gaudi_library.names[0] = library;
   unsetenv("HAUL_DOUBLE_GAUDI_FAIL");
   unsetenv("HAUL_DOUBLE_GAUDI_SLOW_US");
   return providers_start();

@@ -436,8 +436,7 @@ static const struct {
 };
 
 static void look(struct host *host) {
-  const struct verbs *verbs;
-  *host = (struct host){.library = verbs_open(&verbs) == 0};
+  *host = (struct host){.library = verbs_open() != NULL};
   if (!host->library || nics_open(&host->nics) != 0)
     error_save(&host->why);
 }

@@ -156,12 +156,12 @@ static int fill(const struct verbs *verbs, struct ibv_device **devices, size_t c
 
 /* A kernel without RDMA gives ENOSYS here, and that is no device. */
 int nics_open(struct nics **nics) {
-  const struct verbs *verbs;
-  int count = 0, code = verbs_open(&verbs);
-  if (code)
-    return code;
+  const struct verbs *verbs = verbs_open();
+  int count = 0;
+  if (!verbs)
+    return haul_error_last()->code;
   struct ibv_device **devices = verbs->get_device_list(&count);
-  code = fill(verbs, devices, devices && count > 0 ? (size_t)count : 0, nics);
+  int code = fill(verbs, devices, devices && count > 0 ? (size_t)count : 0, nics);
   if (devices)
     verbs->free_device_list(devices);
   return code;

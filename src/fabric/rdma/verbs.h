@@ -10,6 +10,8 @@
 
 #include <infiniband/verbs.h>
 
+#include "core/library.h"
+
 /* X(slot, symbol). All are in rdma-core since 32; the dates are those of libibverbs.map. */
 #define VERBS_REQUIRED(X)                                                                          \
   X(fork_init, ibv_fork_init)                                                                      \
@@ -56,21 +58,14 @@ struct verbs {
 #undef VERBS_SLOT
 };
 
-/* The library's calls. Opened by the first call that succeeds, and kept open: drivers in it hold
- * handlers that outlive any use. A failure is not kept, so a package that was installed meanwhile
- * is found. From any thread; the first call may block for the loader. HAUL_ENOTSUP with the
- * detail: no library, or one too old. */
-int verbs_open(const struct verbs **verbs);
+/* The library's calls, as library_open gives them: NULL with the detail where there are none. */
+const struct verbs *verbs_open(void);
 
 /* What ibv_query_port does in the header, over the table. 0 or an errno. */
 int verbs_query_port(const struct verbs *verbs, struct ibv_context *context, unsigned port,
                      struct ibv_port_attr *attributes);
 
-/* ---- For tests ---- */
-
-/* What is opened: a name for the loader, or a path. */
-extern const char *verbs_library;
-/* Closes the library; nobody uses the table any more. */
-void verbs_forget(void);
+/* For tests: what is opened, and closing it. */
+extern struct library verbs_library;
 
 #endif

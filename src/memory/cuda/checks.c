@@ -107,9 +107,9 @@ static bool not_needed(struct haul_check *check) {
 }
 
 static void check_driver(struct haul_check *check) {
-  const struct cuda_driver *driver;
+  const struct cuda_driver *driver = cuda_driver_open();
   int version = 0;
-  if (cuda_driver_open(&driver) == 0) {
+  if (driver) {
     driver->driver_version(&version);
     found(check, HAUL_CHECK_OK, "libcuda.so.1 is there, for CUDA %d.%d", version / 1000,
           version % 1000 / 10);

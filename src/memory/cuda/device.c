@@ -148,9 +148,9 @@ static void learn_peers(unsigned number) {
 
 static int look(void) {
   int found = 0;
-  int code = cuda_driver_open(&cuda_driver);
-  if (code)
-    return code;
+  cuda_driver = cuda_driver_open();
+  if (!cuda_driver)
+    return haul_error_last()->code;
   CUresult result = cuda_driver->init(0);
   if (result == CUDA_SUCCESS)
     result = cuda_driver->device_count(&found);
@@ -159,7 +159,7 @@ static int look(void) {
   if (result != CUDA_SUCCESS)
     return not_initialised(result);
   for (unsigned i = 0; i < (unsigned)found && i < CUDA_DEVICES_MAX; i++) {
-    code = learn(i);
+    int code = learn(i);
     if (code)
       return code;
     count = i + 1;

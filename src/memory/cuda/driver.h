@@ -4,6 +4,7 @@
 #ifndef HAUL_MEMORY_CUDA_DRIVER_H
 #define HAUL_MEMORY_CUDA_DRIVER_H
 
+#include "core/library.h"
 #include "memory/cuda/api.h"
 
 /* Each slot is the symbol that api.h gives it. */
@@ -14,11 +15,9 @@ struct cuda_driver {
 #undef CUDA_SLOT
 };
 
-/* The driver's calls. Opened by the first call that succeeds and kept open, since its threads
- * outlive any use. Does not initialise it. A failure is not kept. May block for the loader, which
- * looks through the file system. HAUL_ENOTSUP with the detail: no library (system: ENOENT), or one
- * too old, with the names that it lacks. */
-int cuda_driver_open(const struct cuda_driver **driver);
+/* The driver's calls, as library_open gives them: NULL with the detail where there are none. Does
+ * not initialise it. */
+const struct cuda_driver *cuda_driver_open(void);
 
 /* The same where somebody in this process has loaded it already, else NULL: then no address can be
  * a GPU's. Costs next to nothing and sets no detail. */
@@ -27,11 +26,7 @@ const struct cuda_driver *cuda_driver_loaded(void);
 /* The driver's word for a result: "CUDA_ERROR_OUT_OF_MEMORY". */
 const char *cuda_driver_word(const struct cuda_driver *driver, CUresult result);
 
-/* ---- For tests ---- */
-
-/* What is opened: a name for the loader, or a path. */
-extern const char *cuda_driver_library;
-/* Closes the library; nobody uses the table any more. */
-void cuda_driver_forget(void);
+/* For tests: what is opened, and closing it. */
+extern struct library cuda_library;
 
 #endif

@@ -37,9 +37,8 @@ static void tell_failure(struct haul_check *check) {
 }
 
 static void check_library(struct haul_check *check) {
-  const struct gaudi_driver *driver;
   begin(check, "library");
-  if (gaudi_driver_open(&driver) != 0)
+  if (!gaudi_driver_open())
     tell_failure(check);
   else
     found(check, HAUL_CHECK_OK, "libhl-thunk is there, with every call");
@@ -53,7 +52,6 @@ static bool needs_devices(struct haul_check *check) {
 }
 
 static void check_device(struct haul_check *check) {
-  const struct gaudi_driver *driver;
   begin(check, "device");
   if (gaudi_settings_check() != 0) {
     found(check, HAUL_CHECK_MISSING, "%.180s", haul_error_last()->text);
@@ -63,7 +61,7 @@ static void check_device(struct haul_check *check) {
   unsigned count = gaudi_devices();
   if (count > 0)
     found(check, HAUL_CHECK_OK, "%u Gaudi2 device%s", count, count == 1 ? "" : "s");
-  else if (gaudi_driver_open(&driver) != 0)
+  else if (!gaudi_driver_open())
     found(check, HAUL_CHECK_MISSING, "cannot be looked at without libhl-thunk (gaudi.library)");
   else if (gaudi_why_none() != 0)
     tell_failure(check);

@@ -175,13 +175,12 @@ static int nothing_found(const struct survey *survey) {
 }
 
 static int probe(void) {
-  const struct gaudi_driver *driver;
+  const struct gaudi_driver *driver = gaudi_driver_open();
   struct survey survey = {0, 0};
-  int code = gaudi_driver_open(&driver);
-  if (code)
-    return code;
+  if (!driver)
+    return haul_error_last()->code;
   scan(driver, &survey);
-  code = given.fd >= 0 ? take_given(driver) : 0;
+  int code = given.fd >= 0 ? take_given(driver) : 0;
   if (code == 0 && state.count == 0)
     code = nothing_found(&survey);
   if (code)

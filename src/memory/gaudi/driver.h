@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/library.h"
+
 /* PCI device ids: include/specs/common/pci_ids.h. */
 #define GAUDI_PCI_GAUDI  0x1000u
 #define GAUDI_PCI_GAUDI2 0x1020u
@@ -111,16 +113,11 @@ struct gaudi_driver {
 
 #define GAUDI_KIND_ANY 4 /* enum hlthunk_device_name: HLTHUNK_DEVICE_DONT_CARE */
 
-/* The library's calls, from where the loader finds it, else from where Intel's packages put it.
- * Opened by the first call that succeeds, and kept open. A failure is not kept. From any thread.
- * HAUL_ENOTSUP with the detail: no library, or one that lacks calls, which are all named. */
-int gaudi_driver_open(const struct gaudi_driver **driver);
+/* The library's calls, from where the loader finds it, else from where Intel's packages put it, as
+ * library_open gives them: NULL with the detail where there are none. */
+const struct gaudi_driver *gaudi_driver_open(void);
 
-/* ---- For tests ---- */
-
-/* What is opened: names for the loader or paths, in turn, closed by NULL. */
-extern const char *gaudi_libraries[3];
-/* Closes the library; nobody uses the table any more. */
-void gaudi_driver_forget(void);
+/* For tests: what is opened, and closing it. */
+extern struct library gaudi_library;
 
 #endif

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+#include "core/library.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+
+/* Without a version the loader gives the symbol's default one, which is what a program that is
+ * linked today gets. */
+static bool look_up(const struct library *library, void *from,
+                    const struct library_symbol *symbol) {
+  void *found = dlsym(from, symbol->name);
+  memcpy((char *)library->table + symbol->slot, &found, sizeof found);
+  return found;
+}
+
+static int fill_table(const struct library *library, void *from) {
+  const char *first = NULL;
+  char others[32] = "";
+  unsigned missing = 0;
+  for (size_t i = 0; i < library->required_count; i++)
+    if (!look_up(library, from, &library->required[i]) && missing++ == 0)
+      first = library->required[i].name;
+  for (size_t i = 0; i < library->optional_count; i++)
+    look_up(library, from, &library->optional[i]);
+  if (!first)
+    return 0;
+  if (missing > 1)
+    snprintf(others, sizeof others, " and %u more call%s", missing - 1, missing > 2 ? "s" : "");
+  return error_set(HAUL_ENOTSUP, 0, library->names[0],
+                   "%s is older than %s: it lacks %s%s|install a newer one: %s", library->title,
+                   library->since, first, others, library->packages);
+}
+
+static int cannot_open(const struct library *library, const char *words) {
+  return error_set(HAUL_ENOTSUP, ENOENT, library->names[0], "%s cannot be opened: %s|%s",
+                   library->title, words, library->packages);
+}
+
+/* The first name that the loader finds; else the detail tells of the first name. */
+static void *open_any(const struct library *library) {
+  char words[120] = "";
+  for (size_t i = 0; library->names[i]; i++) {
+    void *opened = dlopen(library->names[i], RTLD_NOW | RTLD_LOCAL);
+    if (opened)
+      return opened;
+    const char *why = dlerror();
+    if (i == 0)
+      snprintf(words, sizeof words, "%s", why ? why : "the loader does not say why");
+  }
+  cannot_open(library, words);
+  return NULL;
+}
+
+/* With the lock. */
+static void open_now(struct library *library) {
+  void *opened = open_any(library);
+  if (!opened)
+    return;
+  if (fill_table(library, opened) != 0) {
+    dlclose(opened);
+    return;
+  }
+  library->handle = opened;
+  if (library->opened)
+    library->opened();
+  atomic_store_explicit(&library->published, library->table, memory_order_release);
+}
+
+void *library_open(struct library *library) {
+  void *table = atomic_load_explicit(&library->published, memory_order_acquire);
+  if (table)
+    return table;
+  pthread_mutex_lock(&library->lock);
+  if (!library->handle)
+    open_now(library);
+  table = library->handle ? library->table : NULL;
+  pthread_mutex_unlock(&library->lock);
+  return table;
+}
+
+static int count_loads(struct dl_phdr_info *object, size_t size, void *loads) {
+  (void)size;
+  *(unsigned long long *)loads = object->dlpi_adds;
+  return 1;
+}
+
+static bool is_in_process(const struct library *library) {
+  for (size_t i = 0; library->names[i]; i++) {
+    void *found = dlopen(library->names[i], RTLD_NOW | RTLD_NOLOAD);
+    if (found)
+      return dlclose(found) == 0;
+  }
+  return false;
+}
+
+/* The loader goes through the file system for a name that is not loaded, so it is asked again only
+ * after it has loaded something. */
+bool library_is_loaded(struct library *library) {
+  unsigned long long loads = 0;
+  if (atomic_load_explicit(&library->published, memory_order_acquire))
+    return true;
+  dl_iterate_phdr(count_loads, &loads);
+  if (loads == atomic_load_explicit(&library->looked_at, memory_order_relaxed))
+    return false;
+  if (is_in_process(library))
+    return true;
+  atomic_store_explicit(&library->looked_at, loads, memory_order_relaxed);
+  return false;
+}
+
+void library_forget(struct library *library) {
+  pthread_mutex_lock(&library->lock);
+  atomic_store(&library->published, NULL);
+  atomic_store(&library->looked_at, 0);
+  if (library->handle)
+    dlclose(library->handle);
+  library->handle = NULL;
+  pthread_mutex_unlock(&library->lock);
+}
