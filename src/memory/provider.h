@@ -25,6 +25,10 @@ struct memory {
   bool shareable; /* export works */
   bool imported;  /* another process's memory */
   bool writable;  /* false for an import without HAUL_WRITE */
+  bool stage;     /* haul's own host memory, which an engine may pin for as long as it lives */
+  /* Whose engine has pinned it, for which device; NULL: nobody's. */
+  const struct provider *pinned_by;
+  uint16_t pinned_for;
   /* 1 until the owner frees it; shared with the owner's process. NULL where that cannot be told. */
   const _Atomic uint32_t *alive;
   void *state; /* the provider's own */
@@ -126,6 +130,11 @@ struct provider {
   /* Returns when the engine touches neither block any more and `wake` is not running; bounded by
    * one engine operation. The status is then final. Call it without locks that `wake` takes. */
   void (*copy_cancel)(struct copy *copy);
+  /* Is this host memory copied by the CPU to or from buffers that the engine reaches? Not where it
+   * is a stage. No slot: never. */
+  bool (*needs_cpu)(const struct memory *host);
+  /* Ends what the engine did to a stage, before it is freed. */
+  void (*unpin)(struct memory *stage);
   /* Does the engine call `wake`? If not, copy_poll is called every few microseconds. */
   bool wakes;
 

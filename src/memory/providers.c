@@ -269,6 +269,8 @@ int memory_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
 }
 
 void memory_free(struct memory *memory) {
+  if (memory->pinned_by)
+    memory->pinned_by->unpin(memory);
   memory->provider->free(memory);
 }
 

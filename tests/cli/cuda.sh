@@ -56,6 +56,15 @@ for path in map tcp; do
   done
 done
 
+section "who copies"
+expect 0 "explain memory that is not pinned" "${gpus[@]}" "$HAUL" explain host "$unix/kv"
+says "^map  *chosen .* cpu 1, kernel 0, dma 1  *no  *mapped, copied by the device, through pinned memory"
+says "^tcp .* cpu 0, kernel 1, dma 1  *no "
+expect 0 "explain zero copy" "${gpus[@]}" "$HAUL" explain host "$unix/kv" --require-zero-copy
+says "^map  *closed .* zero copy was asked for"
+expect 0 "explain memory of another GPU" "${gpus[@]}" "$HAUL" explain cuda:1 "$unix/kv"
+says "^map  *chosen .* cpu 0, kernel 0, dma 1  *yes  *mapped, copied by the device"
+
 section "a client that does not see the GPU"
 expect 0 "explain" env CUDA_VISIBLE_DEVICES=0 "${gpus[@]}" "$HAUL" explain host "$unix/other"
 says "does not see"

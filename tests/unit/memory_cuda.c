@@ -97,8 +97,8 @@ static int end(void **state) {
   (void)state;
   providers_stop();
   library_forget(&cuda_library);
-  door->bandwidth = door->latency = door->init = door->create = door->copy = door->ordering =
-      door->hold = 0;
+  door->bandwidth = door->latency = door->init = door->create = door->pin = door->copy =
+      door->ordering = door->hold = 0;
   door->vmm = 1;
   door->flushes = 0;
   CUcontext left;
@@ -370,6 +370,41 @@ static void pinned_memory_is_the_hosts_and_copied_straight(void **state) {
   memory_free(&bytes);
   assert_int_equal(app_unpin(pinned), CUDA_SUCCESS);
   end_application(0);
+}
+
+/* Else the CPU would copy every byte that goes through it, and no report would say so. */
+static void a_stage_is_pinned_from_its_first_copy_on_until_it_is_freed(void **state) {
+  struct memory stage, memory;
+  (void)state;
+  memory = get(gpu0, MIB, 0);
+  stage = get(host, MIB, HAUL_REGION_PRIVATE);
+  assert_true(provider_cuda.needs_cpu(&stage));
+  assert_works(copy_wait(&memory, 0, &stage, 0, MIB, HAUL_FOREVER));
+  unsigned lanes = door->pinned;
+  stage.stage = true;
+  assert_false(provider_cuda.needs_cpu(&stage));
+  pattern_fill(stage.view, MIB, 5);
+  for (int i = 0; i < 2; i++) {
+    assert_works(copy_wait(&memory, 0, &stage, 0, MIB, HAUL_FOREVER));
+    assert_int_equal(door->pinned, lanes + 1);
+  }
+  expect_pattern(&memory, MIB, 5);
+  memory_free(&stage);
+  assert_int_equal(door->pinned, lanes);
+  memory_free(&memory);
+}
+
+static void a_stage_that_cannot_be_pinned_is_an_error(void **state) {
+  struct memory stage, memory;
+  (void)state;
+  memory = get(gpu0, MIB, 0);
+  stage = get(host, MIB, HAUL_REGION_PRIVATE);
+  stage.stage = true;
+  door->pin = 1;
+  assert_fails(HAUL_ENOMEM, copy_wait(&memory, 0, &stage, 0, MIB, HAUL_FOREVER));
+  assert_works(copy_wait(&memory, 0, &stage, 0, MIB, HAUL_FOREVER));
+  memory_free(&stage);
+  memory_free(&memory);
 }
 
 static void the_callers_context_is_left_alone(void **state) {
@@ -735,6 +770,8 @@ int main(int count, char **arguments) {
       OVER(a_gpu_without_virtual_memory_has_private_memory),
       OVER(the_applications_memory_is_found),
       OVER(pinned_memory_is_the_hosts_and_copied_straight),
+      OVER(a_stage_is_pinned_from_its_first_copy_on_until_it_is_freed),
+      OVER(a_stage_that_cannot_be_pinned_is_an_error),
       OVER(the_callers_context_is_left_alone),
       OVER(writes_of_nics_are_flushed_where_they_need_it),
       OVER(dmabufs_are_made_where_there_are_any),

@@ -210,6 +210,19 @@ static bool help(struct fabric *fabric) {
 
 /* ---- Estimates ---- */
 
+static void estimate_engine(const struct provider *engine, const struct memory *local,
+                            const struct memory *remote, struct estimate *estimate) {
+  const struct memory *host = local->view ? local : remote;
+  bool by_cpu = host->view && engine->needs_cpu && engine->needs_cpu(host);
+  estimate->zero_copy = !by_cpu;
+  estimate->copies_dma = 1;
+  estimate->copies_cpu = by_cpu;
+  estimate->latency_ns = 2000 + engine->copy_latency_ns;
+  estimate->ns_per_byte = 1 / engine->copy_bytes_per_ns + (by_cpu ? 1 / 10.0 : 0);
+  snprintf(estimate->detail, sizeof estimate->detail, "mapped, copied by the device%s",
+           by_cpu ? ", through pinned memory" : "");
+}
+
 static void estimate(struct endpoint *base, const struct remote_key *key, void *bound,
                      const struct memory *local, enum haul_operation operation,
                      struct estimate *estimate) {
@@ -224,10 +237,7 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   *estimate = (struct estimate){.open = true, .zero_copy = true, .rails = 1};
   enum copy_by by = who(binding, local, operation == HAUL_OP_WRITE, &engine);
   if (by == COPY_ENGINE) {
-    estimate->copies_dma = 1;
-    estimate->latency_ns = 2000 + engine->copy_latency_ns;
-    estimate->ns_per_byte = 1 / engine->copy_bytes_per_ns;
-    snprintf(estimate->detail, sizeof estimate->detail, "mapped, copied by the device");
+    estimate_engine(engine, local, &binding->memory, estimate);
   } else if (by == COPY_CPU) {
     estimate->copies_cpu = !binding->attached;
     estimate->copies_kernel = binding->attached;

@@ -35,6 +35,8 @@ enum {
   CUDA_ERROR_NOT_READY = 600,
   CUDA_ERROR_ILLEGAL_ADDRESS = 700,
   CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
+  CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+  CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
   CUDA_ERROR_NOT_SUPPORTED = 801,
   CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
   CUDA_ERROR_UNKNOWN = 999
@@ -93,7 +95,7 @@ typedef struct CUmemAccessDesc_st {
   int flags;
 } CUmemAccessDesc;
 
-enum { CU_MEMHOSTALLOC_PORTABLE = 1 };
+enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTREGISTER_PORTABLE = 1 };
 enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_EVENT_DISABLE_TIMING = 2 };
 
@@ -126,6 +128,8 @@ enum { CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100 };
   X(free, cuMemFree_v2, (CUdeviceptr address))                                                     \
   X(host_alloc, cuMemHostAlloc, (void **address, size_t bytes, unsigned flags))                    \
   X(host_free, cuMemFreeHost, (void *address))                                                     \
+  X(host_register, cuMemHostRegister_v2, (void *address, size_t bytes, unsigned flags))            \
+  X(host_unregister, cuMemHostUnregister, (void *address))                                         \
   X(pointer_attributes, cuPointerGetAttributes,                                                    \
     (unsigned count, int *attributes, void **values, CUdeviceptr address))                         \
   X(granularity, cuMemGetAllocationGranularity,                                                    \

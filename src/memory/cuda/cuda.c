@@ -56,6 +56,8 @@ const struct provider provider_cuda = {
     .copy_start = cuda_copy_start,
     .copy_poll = cuda_copy_poll,
     .copy_cancel = cuda_copy_cancel,
+    .needs_cpu = cuda_needs_cpu,
+    .unpin = cuda_unpin,
     .fence = fence,
     .checksum = cuda_checksum,
 };

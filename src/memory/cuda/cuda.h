@@ -114,6 +114,8 @@ bool cuda_reaches(const struct memory *other);
 int cuda_copy_start(struct copy *copy);
 int cuda_copy_poll(struct copy *copy);
 void cuda_copy_cancel(struct copy *copy);
+bool cuda_needs_cpu(const struct memory *host);
+void cuda_unpin(struct memory *stage);
 int cuda_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum);
 
 /* ---- checks.c ---- */

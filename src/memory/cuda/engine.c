@@ -3,7 +3,8 @@
  * them under way, each followed by an event that is asked for.
  *
  * A driver's "asynchronous" copy of memory that it has not pinned waits for the device, so such
- * memory is copied by the CPU to or from the lane's pinned buffers. */
+ * memory is copied by the CPU to or from the lane's pinned buffers. haul's own stages are pinned at
+ * their first copy. */
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -229,11 +230,64 @@ static enum way way_of(const struct copy *copy) {
   return copy->to->place.device == copy->from->place.device ? INSIDE : ACROSS;
 }
 
-static bool needs_stage(const struct copy *copy, enum way way) {
-  if (copy->length == 0 || (way != INTO && way != OUT))
-    return false;
-  return way == INTO ? !is_pinned((const char *)copy->from->view + copy->from_offset, copy->length)
-                     : !is_pinned((const char *)copy->to->view + copy->to_offset, copy->length);
+bool cuda_needs_cpu(const struct memory *host) {
+  return !host->stage && !is_pinned(host->view, host->length);
+}
+
+/* In the device's context, with the lock. */
+static int pin_now(unsigned device, struct memory *stage) {
+  if (is_pinned(stage->view, stage->length))
+    return 0; /* another copy did */
+  CUresult result =
+      cuda_driver->host_register(stage->view, stage->length, CU_MEMHOSTREGISTER_PORTABLE);
+  if (result != CUDA_SUCCESS)
+    return cuda_failed(device, result, "cuMemHostRegister");
+  stage->pinned_by = &provider_cuda;
+  stage->pinned_for = (uint16_t)device;
+  return 0;
+}
+
+/* For every GPU's use; once for a stage, and again where its context has gone. */
+static int pin(unsigned device, struct memory *stage) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  int code = cuda_enter_again(device);
+  if (code)
+    return code;
+  pthread_mutex_lock(&lock);
+  code = pin_now(device, stage);
+  pthread_mutex_unlock(&lock);
+  cuda_leave();
+  return code;
+}
+
+/* Where the context is gone, so is this. */
+void cuda_unpin(struct memory *stage) {
+  stage->pinned_by = NULL;
+  if (fork_is_child() || cuda_enter_again(stage->pinned_for) != 0)
+    return;
+  cuda_driver->host_unregister(stage->view);
+  cuda_leave();
+}
+
+/* Where the bytes are on the host: whether the CPU copies them, or a code. */
+static int look_at_host(struct memory *host, uint64_t offset, uint64_t length, unsigned device,
+                        bool *by_cpu) {
+  *by_cpu = length > 0 && !is_pinned((const char *)host->view + offset, length);
+  if (!*by_cpu || !host->stage)
+    return 0;
+  *by_cpu = false;
+  return pin(device, host);
+}
+
+static int look_at_sides(struct copy *copy, struct job *job) {
+  bool by_cpu = false;
+  int code = 0;
+  if (job->way == INTO)
+    code = look_at_host(copy->from, copy->from_offset, copy->length, job->device, &by_cpu);
+  else if (job->way == OUT)
+    code = look_at_host(copy->to, copy->to_offset, copy->length, job->device, &by_cpu);
+  job->staged = by_cpu;
+  return code;
 }
 
 int cuda_copy_start(struct copy *copy) {
@@ -252,8 +306,10 @@ int cuda_copy_start(struct copy *copy) {
   unsigned device = (way == OUT ? copy->from : copy->to)->place.device;
   *job = (struct job){.device = (uint16_t)device,
                       .generation = atomic_load(&cuda_device(device)->generation),
-                      .way = (uint8_t)way,
-                      .staged = needs_stage(copy, way)};
+                      .way = (uint8_t)way};
+  code = look_at_sides(copy, job);
+  if (code)
+    return code;
   if (copy->length == 0)
     return set_status(copy, 0);
   set_status(copy, 1);

@@ -42,6 +42,7 @@ static __attribute__((constructor)) void read_settings(void) {
   set(words, "latency=", &cuda_double.latency);
   set(words, "init=", &cuda_double.init);
   set(words, "create=", &cuda_double.create);
+  set(words, "pin=", &cuda_double.pin);
   set(words, "copy=", &cuda_double.copy);
   set(words, "ordering=", &cuda_double.ordering);
   set(words, "vmm=", &cuda_double.vmm);

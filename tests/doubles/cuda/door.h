@@ -15,6 +15,7 @@
  *   latency=0         nanoseconds before each copy
  *   init=0            what cuInit returns
  *   create=0          the n-th allocation finds no memory
+ *   pin=0             the n-th registration of the caller's pages finds no memory
  *   copy=0            the n-th copy breaks in the middle, and its context with it
  *   ordering=0        of GPUDirect writes: below 100 they need flushes
  *   vmm=1             0: no virtual-memory calls
@@ -23,8 +24,8 @@
 #define HAUL_TESTS_CUDA_DOOR_H
 
 struct cuda_double {
-  _Atomic unsigned long long devices, memory, bandwidth, latency, init, create, copy, ordering, vmm,
-      hold;
+  _Atomic unsigned long long devices, memory, bandwidth, latency, init, create, pin, copy, ordering,
+      vmm, hold;
   /* What there is now. */
   _Atomic unsigned allocations, mappings, reservations, pinned, streams, events, retains;
   _Atomic unsigned flushes; /* calls of cuFlushGPUDirectRDMAWrites */

@@ -45,7 +45,8 @@ struct range {
   unsigned long long buffer; /* its number, never used again */
   struct allocation *allocation;
   char *view;
-  void *base; /* PLAIN: where its address space begins */
+  void *base;  /* PLAIN: where its address space begins */
+  bool theirs; /* PINNED: the caller's own pages */
   _Atomic unsigned users;
 };
 
@@ -398,22 +399,52 @@ CUresult cuMemHostAlloc(void **address, size_t size, unsigned flags) {
 }
 
 static void end_pinned(struct range *range) {
-  munmap((void *)(uintptr_t)range->start, range->size);
+  if (!range->theirs)
+    munmap((void *)(uintptr_t)range->start, range->size);
   drop_range(range);
   atomic_fetch_sub(&cuda_double.pinned, 1);
 }
 
-CUresult cuMemFreeHost(void *address) {
+static CUresult unpin(void *address, bool theirs, CUresult otherwise) {
   CUresult code;
   if (!current(&code))
     return code;
   pthread_mutex_lock(&lock);
   struct range *range = find(PINNED, (uintptr_t)address, 1);
-  bool good = range && range->start == (uintptr_t)address;
+  bool good = range && range->start == (uintptr_t)address && range->theirs == theirs;
   if (good)
     end_pinned(range);
   pthread_mutex_unlock(&lock);
-  return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return good ? CUDA_SUCCESS : otherwise;
+}
+
+CUresult cuMemFreeHost(void *address) {
+  return unpin(address, false, CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuMemHostUnregister(void *address) {
+  return unpin(address, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
+CUresult cuMemHostRegister_v2(void *address, size_t size, unsigned flags) {
+  CUresult code;
+  CUcontext context = current(&code);
+  if (!context)
+    return code;
+  if (!address || size == 0 || flags > 15)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (is_due(&cuda_double.pin))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  pthread_mutex_lock(&lock);
+  bool again = find(PINNED, (uintptr_t)address, 1);
+  if (!again) {
+    struct range *range = add_range(PINNED, (uintptr_t)address, size);
+    range->gpu = context->gpu;
+    range->theirs = true;
+    atomic_fetch_add(&cuda_double.pinned, 1);
+  }
+  pthread_mutex_unlock(&lock);
+  return again ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : CUDA_SUCCESS;
 }
 
 /* Addresses of a context that ended stay reserved: whoever uses them finds nothing. */
