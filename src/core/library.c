@@ -18,27 +18,33 @@ static bool look_up(const struct library *library, void *from,
   return found;
 }
 
+/* All that it lacks is named, in the hint, which is the longer one. */
 static int fill_table(const struct library *library, void *from) {
-  const char *first = NULL;
-  char others[32] = "";
+  char names[sizeof((struct haul_error *)NULL)->hint];
   unsigned missing = 0;
-  for (size_t i = 0; i < library->required_count; i++)
-    if (!look_up(library, from, &library->required[i]) && missing++ == 0)
-      first = library->required[i].name;
+  size_t used = 0;
+  for (size_t i = 0; i < library->required_count; i++) {
+    if (look_up(library, from, &library->required[i]))
+      continue;
+    if (used < sizeof names)
+      used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", missing ? ", " : "",
+                               library->required[i].name);
+    missing++;
+  }
   for (size_t i = 0; i < library->optional_count; i++)
     look_up(library, from, &library->optional[i]);
-  if (!first)
+  if (missing == 0)
     return 0;
-  if (missing > 1)
-    snprintf(others, sizeof others, " and %u more call%s", missing - 1, missing > 2 ? "s" : "");
   return error_set(HAUL_ENOTSUP, 0, library->names[0],
-                   "%s is older than %s: it lacks %s%s|install a newer one: %s", library->title,
-                   library->since, first, others, library->packages);
+                   "%s is older than %s: it lacks %u call%s|it lacks %s: sudo apt-get install %s",
+                   library->title, library->since, missing, missing == 1 ? "" : "s", names,
+                   library->packages);
 }
 
 static int cannot_open(const struct library *library, const char *words) {
-  return error_set(HAUL_ENOTSUP, ENOENT, library->names[0], "%s cannot be opened: %s|%s",
-                   library->title, words, library->packages);
+  return error_set(HAUL_ENOTSUP, ENOENT, library->names[0],
+                   "%s cannot be opened: %s|sudo apt-get install %s%s", library->title, words,
+                   library->packages, library->note ? library->note : "");
 }
 
 /* The first name that the loader finds; else the detail tells of the first name. */

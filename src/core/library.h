@@ -21,7 +21,8 @@ struct library {
   const char *title;    /* "libibverbs" */
   const char *names[3]; /* for the loader, or paths; tried in turn, closed by NULL */
   const char *since;    /* the release that has all of `required`: "rdma-core 32" */
-  const char *packages; /* a hint: what brings the library */
+  const char *packages; /* that bring it: "libibverbs1 ibverbs-providers" */
+  const char *note;     /* NULL, or what else to say to who has none */
   const struct library_symbol *required, *optional;
   size_t required_count, optional_count;
   void *table;          /* of function pointers; NULL where an optional one is missing */

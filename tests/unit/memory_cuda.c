@@ -146,11 +146,21 @@ static void without_a_driver_all_else_works(void **state) {
   memory_free(&memory);
 }
 
-static void an_old_driver_is_told_from_none(void **state) {
+static void an_old_driver_names_all_that_it_lacks(void **state) {
+  static const char *const names[] = {"cuMemGetAllocationGranularity",
+                                      "cuMemCreate",
+                                      "cuMemRelease",
+                                      "cuMemAddressReserve",
+                                      "cuMemAddressFree",
+                                      "cuMemMap",
+                                      "cuMemUnmap",
+                                      "cuMemSetAccess",
+                                      "cuMemExportToShareableHandle",
+                                      "cuMemImportFromShareableHandle"};
   (void)state;
   cuda_library.names[0] = libraries[1];
-  assert_no_gpu("older than CUDA 10.2's: it lacks cuMemGetAllocationGranularity and 9 more calls",
-                "install a newer one: ");
+  for (size_t i = 0; i < COUNT(names); i++)
+    assert_no_gpu("older than CUDA 10.2's: it lacks 10 calls", names[i]);
 }
 
 static void refusals_of_the_driver_are_told_apart(void **state) {
@@ -761,7 +771,7 @@ int main(int count, char **arguments) {
 #define OVER(test) cmocka_unit_test_setup_teardown(test, begin, end)
   const struct CMUnitTest tests[] = {
       OVER(without_a_driver_all_else_works),
-      OVER(an_old_driver_is_told_from_none),
+      OVER(an_old_driver_names_all_that_it_lacks),
       OVER(refusals_of_the_driver_are_told_apart),
       OVER(a_number_out_of_range_is_refused),
       OVER(the_driver_is_opened_when_it_is_asked_for),

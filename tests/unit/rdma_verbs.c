@@ -44,7 +44,7 @@ static void a_library_that_lacks_a_call_is_refused_and_closed(void **state) {
   (void)state;
   rdma_host_library("31");
   is_refused_with_a_package();
-  assert_non_null(strstr(haul_error_last()->text, "_ibv_query_gid_ex"));
+  assert_non_null(strstr(haul_error_last()->hint, "_ibv_query_gid_ex"));
   assert_non_null(strstr(haul_error_last()->text, "older than rdma-core 32"));
   assert_int_equal(rdma_double()->forks, 0);
 }

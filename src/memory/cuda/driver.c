@@ -14,8 +14,8 @@ struct library cuda_library = {
     .title = "NVIDIA's driver",
     .names = {"libcuda.so.1"},
     .since = "CUDA 10.2's",
-    .packages =
-        "sudo apt-get install nvidia-driver libcuda1; a container is started with --gpus all",
+    .packages = "nvidia-driver libcuda1",
+    .note = "; a container is started with --gpus all",
     .required = required,
     .required_count = LIBRARY_COUNT(required),
     .optional = optional,
