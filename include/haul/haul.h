@@ -307,13 +307,16 @@ struct haul_tensor {
 };
 
 /* What another process needs besides the descriptor. Plain bytes: send them as they are. A ticket
- * opens nothing without its descriptor, and the descriptor nothing but this region. */
+ * opens nothing without its descriptor but what its receiver has imported already, and the
+ * descriptor nothing but this region. */
 struct haul_ticket {
   uint8_t bytes[256];
 };
 
 /* Makes a ticket and a descriptor, which the caller closes once it is sent. `rights` is what the
- * importer may do: HAUL_READ, alone or with HAUL_WRITE. `layout` may be NULL. HAUL_ENOTSUP for
+ * importer may do: HAUL_READ, alone or with HAUL_WRITE. `layout` may be NULL. `descriptor` NULL: a
+ * ticket alone, without a system call, for a receiver that was sent the descriptor with an earlier
+ * ticket of the same region and rights: many tensors of one region need one. HAUL_ENOTSUP for
  * memory that cannot be shared: private, wrapped or imported; and for memory of a GPU with
  * HAUL_READ alone, since its driver's descriptors allow writing. */
 HAUL_API int haul_region_export(haul_region *region, unsigned rights,
@@ -322,8 +325,11 @@ HAUL_API int haul_region_export(haul_region *region, unsigned rights,
 
 /* Maps another process's region. The cost does not grow with its size. The descriptor stays the
  * caller's. The memory lives at least as long as this region; once the owner released it, transfers
- * fail with HAUL_ESTALE, but for memory of a GPU, whose driver does not tell. HAUL_ETICKET,
- * HAUL_ESTALE, HAUL_EPLACE (the memory is on a GPU that this process does not see). */
+ * fail with HAUL_ESTALE, but for memory of a GPU, whose driver does not tell. `descriptor` -1: the
+ * memory that this node imported before with a descriptor and a ticket of the same region and
+ * rights; such an import is kept for five seconds after its last region's release (64 at most), and
+ * all regions of it share one mapping. HAUL_ETICKET (with -1: there is none, the descriptor is
+ * needed), HAUL_ESTALE, HAUL_EPLACE (the memory is on a GPU that this process does not see). */
 HAUL_API int haul_region_import(haul_node *node, const struct haul_ticket *ticket, int descriptor,
                                 haul_region **region);
 

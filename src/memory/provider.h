@@ -101,7 +101,7 @@ struct provider {
 
   /* A descriptor for the whole block, which the caller closes; it allows no more than `rights`
    * (HAUL_READ always): HAUL_ENOTSUP where it cannot be held to them. Fills the parts of the ticket
-   * that are the provider's: capability, extra. */
+   * that are the provider's: capability, extra. `descriptor` NULL: those alone. */
   int (*export)(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
   /* The number that the ticket's device has in this process; the ticket is foreign. No slot: the
    * one in its place. HAUL_EPLACE when it is not here. */

@@ -3,10 +3,13 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/fork.h"
+#include "core/sys.h"
+#include "memory/imports.h"
 #include "memory/pool.h"
 #include "memory/ticket.h"
 
@@ -17,11 +20,12 @@ struct heap {
   pthread_mutex_t watch_lock; /* held while it is called; nothing of this layer is taken after it */
   const struct heap_watcher *watcher; /* never NULL */
   struct list wrapped;                /* regions; watch_lock */
+  struct imports imports;
 };
 
 /* ---- the heap ---- */
 
-static const struct heap_watcher nobody = {NULL, NULL};
+static const struct heap_watcher nobody = {NULL, NULL, NULL};
 
 int heap_open(void *node, size_t pool_bytes, struct heap **heap) {
   struct heap *made = alloc_zero(1, sizeof *made);
@@ -36,6 +40,7 @@ int heap_open(void *node, size_t pool_bytes, struct heap **heap) {
   pthread_mutex_init(&made->watch_lock, NULL);
   made->watcher = &nobody;
   list_init(&made->wrapped);
+  imports_open(&made->imports);
   atomic_store(&made->refs, 1);
   pool_open(&made->pool, pool_bytes);
   *heap = made;
@@ -75,16 +80,55 @@ static void note_wrapped(struct haul_region *region) {
   pthread_mutex_unlock(&heap->watch_lock);
 }
 
-static void destroy(struct haul_region *region) {
-  struct heap *heap = region->heap;
+/* `wrapped`: NULL, or its place in the heap's list. */
+static void end_memory(struct heap *heap, struct memory *memory, struct list *wrapped) {
   if (!fork_is_child()) { /* there the lock may be held by a thread that is not here */
     pthread_mutex_lock(&heap->watch_lock);
-    list_remove(&region->wrapped);
+    if (wrapped)
+      list_remove(wrapped);
     if (heap->watcher->dies)
-      heap->watcher->dies(heap->node, &region->memory);
+      heap->watcher->dies(heap->node, memory);
     pthread_mutex_unlock(&heap->watch_lock);
   }
-  memory_free(&region->memory);
+  memory_free(memory);
+}
+
+static void end_imports(struct heap *heap, struct list *dead) {
+  for (struct list *item; (item = list_take(dead));) {
+    struct import *import = list_entry(item, struct import, link);
+    end_memory(heap, &import->memory, NULL);
+    alloc_free(import);
+  }
+}
+
+/* In a child the lock may be held for ever, and what it guards is the parent's. */
+static void leave_import(struct heap *heap, struct import *import) {
+  struct list dead = LIST_INIT(dead);
+  if (fork_is_child())
+    return;
+  bool first = imports_put(&heap->imports, import, &dead);
+  end_imports(heap, &dead);
+  if (!first)
+    return;
+  pthread_mutex_lock(&heap->watch_lock);
+  if (heap->watcher->keeps)
+    heap->watcher->keeps(heap->node);
+  pthread_mutex_unlock(&heap->watch_lock);
+}
+
+int64_t heap_expire(struct heap *heap, int64_t now) {
+  struct list dead = LIST_INIT(dead);
+  int64_t next = imports_expire(&heap->imports, now, &dead);
+  end_imports(heap, &dead);
+  return next;
+}
+
+static void destroy(struct haul_region *region) {
+  struct heap *heap = region->heap;
+  if (region->import)
+    leave_import(heap, region->import);
+  else
+    end_memory(heap, &region->memory, &region->wrapped);
   alloc_free(region);
   heap_drop(heap);
 }
@@ -100,12 +144,18 @@ static void destroy_all(struct haul_region *list) {
 void heap_close(struct heap *heap) {
   if (!heap)
     return;
+  struct list dead = LIST_INIT(dead);
   destroy_all(pool_empty(&heap->pool, true));
+  if (!fork_is_child())
+    imports_close(&heap->imports, &dead);
+  end_imports(heap, &dead);
   heap_drop(heap);
 }
 
 void heap_counters(struct heap *heap, struct heap_counters *counters) {
   pool_counters(&heap->pool, counters);
+  counters->imports_shared = atomic_load(&heap->imports.shared);
+  counters->imports_expired = atomic_load(&heap->imports.expired);
 }
 
 /* ---- making regions ---- */
@@ -190,6 +240,27 @@ int heap_wrap(struct heap *heap, void *address, size_t length, struct haul_regio
   return status;
 }
 
+/* Known from now on to tickets without a descriptor. */
+static int import_anew(struct haul_region *made, const struct ticket *ticket, int descriptor) {
+  static const uint8_t unknown[sizeof ticket->identity];
+  int code = memory_import(ticket, descriptor, &made->memory);
+  if (code || memcmp(ticket->identity, unknown, sizeof unknown) == 0)
+    return code;
+  made->import = imports_add(&made->heap->imports, ticket, &made->memory);
+  if (made->import)
+    return 0;
+  memory_free(&made->memory);
+  return HAUL_ENOMEM;
+}
+
+static int import_again(struct haul_region *made, const struct ticket *ticket) {
+  made->import = imports_take(&made->heap->imports, ticket);
+  if (!made->import)
+    return haul_error_last()->code;
+  made->memory = made->import->memory;
+  return 0;
+}
+
 int heap_import(struct heap *heap, const struct haul_ticket *packed, int descriptor,
                 struct haul_region **region) {
   struct ticket ticket;
@@ -199,10 +270,21 @@ int heap_import(struct heap *heap, const struct haul_ticket *packed, int descrip
   struct haul_region *made = new_region(heap);
   if (!made)
     return HAUL_ENOMEM;
-  return finish(made, memory_import(&ticket, descriptor, &made->memory), region);
+  status = descriptor < 0 ? import_again(made, &ticket) : import_anew(made, &ticket, descriptor);
+  return finish(made, status, region);
 }
 
 /* ---- using them ---- */
+
+/* A number that nobody guesses: it opens what was imported under it. */
+static void identify(struct haul_region *region, uint8_t identity[16]) {
+  static const uint8_t unknown[sizeof region->identity];
+  pthread_mutex_lock(&region->heap->watch_lock);
+  if (memcmp(region->identity, unknown, sizeof unknown) == 0)
+    random_bytes(region->identity, sizeof region->identity);
+  memcpy(identity, region->identity, sizeof region->identity);
+  pthread_mutex_unlock(&region->heap->watch_lock);
+}
 
 int region_export(struct haul_region *region, unsigned rights, const struct haul_tensor *layout,
                   struct haul_ticket *packed, int *descriptor) {
@@ -217,6 +299,7 @@ int region_export(struct haul_region *region, unsigned rights, const struct haul
   if (status != 0)
     return status;
   ticket.generation = region->generation;
+  identify(region, ticket.identity);
   ticket.has_layout = layout != NULL;
   if (layout)
     ticket.layout = *layout;

@@ -9,6 +9,7 @@
 #include "memory/provider.h"
 
 struct heap;
+struct import;
 
 struct haul_region {
   struct memory memory;
@@ -22,6 +23,8 @@ struct haul_region {
   uint64_t generation;      /* of this life of the object, unique in the heap */
   struct haul_region *next; /* the pool's */
   struct list wrapped;      /* the heap's, of memory that the caller gave */
+  struct import *import;    /* what the memory is a copy of; NULL: it is this region's own */
+  uint8_t identity[16];     /* zero until it is exported; the heap's lock */
 };
 
 #define REGION_EXACT 0xff
@@ -32,6 +35,8 @@ struct heap_counters {
   uint64_t hits, misses;     /* allocations served by the pool, and not */
   uint64_t pooled_bytes;     /* kept now */
   uint64_t trimmed;          /* freed to the system because the pool was full */
+  uint64_t imports_shared;   /* imports without a descriptor */
+  uint64_t imports_expired;  /* unmapped because nobody asked again */
 };
 
 /* `pool_bytes` bounds what is kept; 0: nothing. The heap starts the providers. It is counted: each
@@ -45,11 +50,16 @@ struct heap_watcher {
   void (*wrapped)(void *node, const struct memory *memory);
   /* Right before it is freed or unmapped. Memory that goes to the pool lives on. */
   void (*dies)(void *node, const struct memory *memory);
+  /* Something that was imported is kept though nobody uses it: heap_expire is to be called later.
+   */
+  void (*keeps)(void *node);
 };
 /* From now on. NULL: nobody any more, and no call is under way when this returns. */
 void heap_watch(struct heap *heap, const struct heap_watcher *watcher);
 /* Tells the watcher of all wrapped memory that there is. */
 void heap_tell_wrapped(struct heap *heap);
+/* Unmaps what was kept long enough; when to call it again, or HAUL_FOREVER. */
+int64_t heap_expire(struct heap *heap, int64_t now);
 /* A snapshot: the figures are kept per shard of the pool and summed here. */
 void heap_counters(struct heap *heap, struct heap_counters *counters);
 

@@ -203,6 +203,15 @@ int shm_descriptor(const struct shm *shm, bool writable, int *descriptor) {
   return error_system(errno, path, "open");
 }
 
+int shm_export(const struct shm *shm, size_t length, unsigned rights, struct ticket *ticket,
+               int *descriptor) {
+  shm_describe(shm, ticket);
+  if (!descriptor)
+    return 0;
+  int status = shm_clear_behind(shm, length);
+  return status ? status : shm_descriptor(shm, rights & HAUL_WRITE, descriptor);
+}
+
 int shm_clear_behind(const struct shm *shm, size_t length) {
   static const char zeros[256];
   size_t page_end;

@@ -36,6 +36,9 @@ int shm_attach(int fd, size_t length, const uint8_t capability[16], struct shm *
 /* What a ticket says of an own one (capability and, in extra, the data's length, which may exceed
  * what the ticket lends), and shm_attach by it. */
 void shm_describe(const struct shm *shm, struct ticket *ticket);
+/* A provider's export of `length` bytes. */
+int shm_export(const struct shm *shm, size_t length, unsigned rights, struct ticket *ticket,
+               int *descriptor);
 int shm_attach_ticket(int fd, const struct ticket *ticket, struct shm *shm);
 /* Maps the data of `fd` (shm->fd for an own one) with mmap's protection, at `at` when not NULL
  * (which replaces what is mapped there). Touches no page. From 2 MiB on it is aligned to 2 MiB. */

@@ -51,6 +51,7 @@ void ticket_pack(const struct ticket *ticket, struct haul_ticket *packed) {
   wire_put_bytes(&wire, ticket->capability, sizeof ticket->capability);
   wire_put_bytes(&wire, ticket->extra, sizeof ticket->extra);
   put_layout(&wire, ticket->has_layout ? &ticket->layout : &none);
+  wire_put_bytes(&wire, ticket->identity, sizeof ticket->identity);
   struct wire sum = wire_over(packed->bytes + SUMMED, 8);
   wire_put64(&sum, XXH3_64bits(packed->bytes, SUMMED));
 }
@@ -105,6 +106,7 @@ int ticket_unpack(const struct haul_ticket *packed, struct ticket *ticket) {
   wire_get_bytes(&wire, ticket->capability, sizeof ticket->capability);
   wire_get_bytes(&wire, ticket->extra, sizeof ticket->extra);
   get_layout(&wire, &ticket->layout);
+  wire_get_bytes(&wire, ticket->identity, sizeof ticket->identity);
   return check_fields(ticket, flags);
 }
 

@@ -14,6 +14,7 @@ struct ticket {
   uint64_t generation;
   unsigned rights;
   uint8_t capability[16]; /* random; the descriptor's memory must carry the same */
+  uint8_t identity[16];   /* random, the same in all tickets of a region; zero: not known */
   uint8_t extra[32];      /* the provider's own: a device's UUID, a size */
   bool has_layout;
   struct haul_tensor layout;

@@ -139,6 +139,8 @@ static void tell_node(struct haul_node *node, each_fn *each, void *user) {
   each(user, "pool.misses", heap.misses);
   each(user, "pool.bytes", heap.pooled_bytes);
   each(user, "pool.trimmed", heap.trimmed);
+  each(user, "imports.shared", heap.imports_shared);
+  each(user, "imports.expired", heap.imports_expired);
   each(user, "node.published", exports_count(node->exports));
   each(user, "node.transfers_posted", atomic_load(&node->transfers.started));
   each(user, "node.transfers_failed", atomic_load(&node->transfers.failed));

@@ -102,10 +102,20 @@ static int start_thread(struct haul_node *node) {
   return 0;
 }
 
+static void expire(struct timer *timer) {
+  struct haul_node *node = list_entry(timer, struct haul_node, expiry);
+  int64_t next = heap_expire(node->heap, clock_now());
+  if (next != HAUL_FOREVER)
+    loop_timer(node->loop, timer, next);
+}
+
 /* Drops peers that failed, and those that nobody here uses any more. */
 static bool sweep(struct poller *poller) {
   struct haul_node *node = list_entry(poller, struct haul_node, poller);
   bool dropped = false;
+  if (atomic_load_explicit(&node->keeps, memory_order_relaxed) &&
+      atomic_exchange(&node->keeps, false))
+    expire(&node->expiry);
   list_each_safe(item, &node->peers) {
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
     bool left = peer->base.initiator && peer->ready && atomic_load(&peer->uses) == 0;
@@ -137,7 +147,13 @@ static void memory_dies(void *user, const struct memory *memory) {
   fabric_forget(&node->fabric, memory);
 }
 
-static const struct heap_watcher watcher = {memory_is_wrapped, memory_dies};
+static void memory_is_kept(void *user) {
+  struct haul_node *node = user;
+  atomic_store(&node->keeps, true);
+  loop_wake(node->loop);
+}
+
+static const struct heap_watcher watcher = {memory_is_wrapped, memory_dies, memory_is_kept};
 
 static int open_parts(struct haul_node *node) {
   bool thread = node->config.progress == HAUL_PROGRESS_THREAD;
@@ -182,6 +198,7 @@ HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **o
   list_init(&node->peers);
   list_init(&node->inbox);
   list_init(&node->poller.link);
+  timer_init(&node->expiry, expire);
   pthread_mutex_init(&node->inbox_lock, NULL);
   code = read_config(node, config);
   if (code == 0)
@@ -262,6 +279,7 @@ HAUL_API void haul_node_close(haul_node *node) {
       peer_drop(peer, HAUL_ECLOSED, "the node was closed");
     }
     loop_poller_stop(node->loop, &node->poller);
+    loop_timer_stop(&node->expiry);
     loop_unlock(node->loop);
     fabric_close(&node->fabric);
     transfers_end(&node->transfers);

@@ -148,6 +148,8 @@ struct haul_node {
   struct list listeners, handshakes, peers;
   unsigned handshake_count, peer_count;
   struct poller poller; /* drops what is to be dropped */
+  _Atomic bool keeps;   /* imports without a user: `expiry` is to be set */
+  struct timer expiry;
   pthread_mutex_t inbox_lock;
   struct list inbox;
   unsigned departed; /* peers that left and have something in the inbox; inbox_lock */

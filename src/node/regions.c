@@ -40,7 +40,7 @@ HAUL_API int haul_region_export(haul_region *region, unsigned rights,
   int code = error_enter("haul_region_export");
   if (code)
     return code;
-  if (!region || !ticket || !descriptor)
+  if (!region || !ticket)
     return error_set(HAUL_EINVAL, 0, NULL, "no region, or no place for the ticket|");
   return region_export(region, rights, layout, ticket, descriptor);
 }

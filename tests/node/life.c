@@ -386,6 +386,31 @@ static void many_nodes_live_in_one_process(void **state) {
   }
 }
 
+/* Also when nothing else happens in the node. */
+static void what_was_imported_is_unmapped_some_time_after_its_release(void **state) {
+  (void)state;
+  struct haul_node *owner = open_node(), *node = open_node();
+  struct haul_region *region, *import;
+  struct haul_ticket ticket;
+  uint64_t expired = 0;
+  int fd;
+  assert_works(haul_region_alloc(owner, (struct haul_place){HAUL_HOST, 0}, 4096, 0, &region));
+  assert_works(haul_region_export(region, HAUL_READ, NULL, &ticket, &fd));
+  assert_works(haul_region_import(node, &ticket, fd, &import));
+  haul_region_release(import);
+  assert_works(haul_region_export(region, HAUL_READ, NULL, &ticket, NULL));
+  assert_works(haul_region_import(node, &ticket, -1, &import));
+  haul_region_release(import);
+  close(fd);
+  for (haul_deadline end = soon(); expired == 0 && haul_deadline_in(0) < end; usleep(50000))
+    assert_works(haul_counter_read(node, "imports.expired", &expired));
+  assert_int_equal(expired, 1);
+  assert_fails(HAUL_ETICKET, haul_region_import(node, &ticket, -1, &import));
+  haul_region_release(region);
+  haul_node_close(node);
+  haul_node_close(owner);
+}
+
 /* ---- The end ---- */
 
 static void *receive_for_ever(void *node) {
@@ -609,6 +634,7 @@ int main(int argc, char **argv) {
       TEST(the_descriptor_alone_drives_a_caller),
       TEST(the_descriptor_of_a_threaded_node_tells_of_news),
       TEST(many_nodes_live_in_one_process),
+      TEST(what_was_imported_is_unmapped_some_time_after_its_release),
       TEST(closing_ends_calls_that_wait),
       TEST(a_closed_node_takes_its_handles_back),
       TEST(a_node_that_its_caller_drives_connects_to_itself),

@@ -309,7 +309,7 @@ int cuda_export(struct memory *memory, unsigned rights, struct ticket *ticket, i
   struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
   wire_put64(&wire, block->length);
   wire_put_bytes(&wire, cuda_device(block->device)->uuid, 16);
-  return make_descriptor(block, memory->length, descriptor);
+  return descriptor ? make_descriptor(block, memory->length, descriptor) : 0;
 }
 
 static void read_extra(const struct ticket *ticket, uint64_t *length, uint8_t uuid[16]) {

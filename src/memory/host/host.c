@@ -169,11 +169,7 @@ static int host_wrap(void *address, size_t length, struct memory *memory) {
 static int host_export(struct memory *memory, unsigned rights, struct ticket *ticket,
                        int *descriptor) {
   struct block *block = memory->state;
-  int status = shm_clear_behind(&block->shm, memory->length);
-  if (status != 0)
-    return status;
-  shm_describe(&block->shm, ticket);
-  return shm_descriptor(&block->shm, rights & HAUL_WRITE, descriptor);
+  return shm_export(&block->shm, memory->length, rights, ticket, descriptor);
 }
 
 static int host_import(const struct ticket *ticket, int descriptor, struct memory *memory) {

@@ -262,11 +262,7 @@ int sim_wrap(void *address, size_t length, struct memory *memory) {
 
 int sim_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor) {
   struct sim_block *block = memory->state;
-  int status = shm_clear_behind(&block->shm, memory->length);
-  if (status != 0)
-    return status;
-  shm_describe(&block->shm, ticket);
-  return shm_descriptor(&block->shm, rights & HAUL_WRITE, descriptor);
+  return shm_export(&block->shm, memory->length, rights, ticket, descriptor);
 }
 
 int sim_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT */
+#include "memory/imports.h"
+
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/sys.h"
+
+void imports_open(struct imports *imports) {
+  pthread_mutex_init(&imports->lock, NULL);
+  for (unsigned i = 0; i < IMPORTS_BUCKETS; i++)
+    list_init(&imports->buckets[i]);
+  list_init(&imports->idle);
+}
+
+/* The identity is random. */
+static struct list *bucket_of(struct imports *imports, const uint8_t identity[16]) {
+  return &imports->buckets[identity[0] % IMPORTS_BUCKETS];
+}
+
+/* With the lock: what nobody uses. */
+static void bury(struct imports *imports, struct import *import, struct list *dead) {
+  list_remove(&import->idle);
+  imports->idle_count--;
+  list_remove(&import->link);
+  list_append(dead, &import->link);
+}
+
+void imports_close(struct imports *imports, struct list *dead) {
+  pthread_mutex_lock(&imports->lock);
+  imports->closed = true;
+  while (!list_empty(&imports->idle))
+    bury(imports, list_entry(imports->idle.next, struct import, idle), dead);
+  pthread_mutex_unlock(&imports->lock);
+}
+
+struct import *imports_add(struct imports *imports, const struct ticket *ticket,
+                           const struct memory *memory) {
+  struct import *import = alloc_zero(1, sizeof *import);
+  if (!import) {
+    error_memory("an import");
+    return NULL;
+  }
+  memcpy(import->identity, ticket->identity, sizeof import->identity);
+  import->rights = ticket->rights;
+  import->users = 1;
+  import->memory = *memory;
+  list_init(&import->link);
+  list_init(&import->idle);
+  pthread_mutex_lock(&imports->lock);
+  list_prepend(bucket_of(imports, import->identity), &import->link);
+  pthread_mutex_unlock(&imports->lock);
+  return import;
+}
+
+/* With the lock. */
+static struct import *find(struct imports *imports, const struct ticket *ticket) {
+  list_each(item, bucket_of(imports, ticket->identity)) {
+    struct import *import = list_entry(item, struct import, link);
+    if (import->rights == ticket->rights &&
+        memcmp(import->identity, ticket->identity, sizeof import->identity) == 0)
+      return import;
+  }
+  return NULL;
+}
+
+static int check(const struct import *import, const struct ticket *ticket) {
+  if (!import)
+    return error_set(HAUL_ETICKET, 0, NULL,
+                     "the memory of a ticket without a descriptor is not imported here, or no more|"
+                     "send its descriptor too");
+  if (import->memory.length != ticket->length || import->memory.place.kind != ticket->place.kind)
+    return error_set(
+        HAUL_ETICKET, 0, NULL,
+        "the ticket is not of the memory that was imported under its identity|send the "
+        "256 bytes from haul_region_export as they are");
+  if (!memory_alive(&import->memory))
+    return error_set(HAUL_ESTALE, 0, NULL, "the owner released the memory|ask it for a new ticket");
+  return 0;
+}
+
+struct import *imports_take(struct imports *imports, const struct ticket *ticket) {
+  pthread_mutex_lock(&imports->lock);
+  struct import *import = find(imports, ticket);
+  bool good = check(import, ticket) == 0;
+  if (good && import->users++ == 0) {
+    list_remove(&import->idle);
+    imports->idle_count--;
+  }
+  pthread_mutex_unlock(&imports->lock);
+  if (good)
+    atomic_fetch_add_explicit(&imports->shared, 1, memory_order_relaxed);
+  return good ? import : NULL;
+}
+
+/* With the lock. */
+static void keep(struct imports *imports, struct import *import, struct list *dead) {
+  import->ends_at = clock_after(clock_now(), IMPORTS_KEEP_NS);
+  list_append(&imports->idle, &import->idle);
+  imports->idle_count++;
+  if (imports->closed || !memory_alive(&import->memory))
+    bury(imports, import, dead);
+  else if (imports->idle_count > IMPORTS_IDLE)
+    bury(imports, list_entry(imports->idle.next, struct import, idle), dead);
+}
+
+bool imports_put(struct imports *imports, struct import *import, struct list *dead) {
+  pthread_mutex_lock(&imports->lock);
+  bool kept = imports->idle_count > 0;
+  if (--import->users == 0)
+    keep(imports, import, dead);
+  bool keeps = imports->idle_count > 0;
+  pthread_mutex_unlock(&imports->lock);
+  return keeps && !kept;
+}
+
+int64_t imports_expire(struct imports *imports, int64_t now, struct list *dead) {
+  int64_t next = HAUL_FOREVER;
+  pthread_mutex_lock(&imports->lock);
+  while (!list_empty(&imports->idle)) {
+    struct import *import = list_entry(imports->idle.next, struct import, idle);
+    if (import->ends_at > now) {
+      next = import->ends_at;
+      break;
+    }
+    bury(imports, import, dead);
+    atomic_fetch_add_explicit(&imports->expired, 1, memory_order_relaxed);
+  }
+  pthread_mutex_unlock(&imports->lock);
+  return next;
+}
