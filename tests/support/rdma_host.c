@@ -3,16 +3,15 @@
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "fabric/rdma/sysfs.h"
 #include "fabric/rdma/verbs.h"
 #include "support/check.h"
+#include "support/tree.h"
 
 static char folder[64];
 static char library[512];
@@ -102,42 +101,16 @@ void rdma_gid(struct double_port *port, unsigned index, enum ibv_gid_type type, 
 
 /* ---- The tree ---- */
 
-static void path_of(char *text, size_t size, const char *path) {
-  assert_true((size_t)snprintf(text, size, "%s/%s", folder, path) < size);
-}
-
-/* Makes what lies above the last component. */
-static void make_folders(char *path) {
-  for (char *at = path + strlen(folder) + 1; (at = strchr(at, '/')); at++) {
-    *at = '\0';
-    mkdir(path, 0700);
-    *at = '/';
-  }
+void sys_file(const char *path, const char *text) {
+  tree_file(folder, path, text);
 }
 
 void sys_folder(const char *path) {
-  char text[512];
-  path_of(text, sizeof text - 1, path);
-  strcat(text, "/");
-  make_folders(text);
-}
-
-void sys_file(const char *path, const char *text) {
-  char whole[512];
-  path_of(whole, sizeof whole, path);
-  make_folders(whole);
-  FILE *file = fopen(whole, "we");
-  assert_non_null(file);
-  fputs(text, file);
-  fclose(file);
+  tree_folder(folder, path);
 }
 
 void sys_link(const char *path, const char *to) {
-  char whole[512], target[512];
-  path_of(whole, sizeof whole, path);
-  path_of(target, sizeof target, to);
-  make_folders(whole);
-  assert_int_equal(symlink(target, whole), 0);
+  tree_link(folder, path, to);
 }
 
 void sys_pci(const char *path, int numa) {
@@ -158,17 +131,6 @@ void sys_nic(const char *name, const char *path) {
 
 /* ---- Life ---- */
 
-static int remove_one(const char *path, const struct stat *status, int type, struct FTW *walk) {
-  (void)status;
-  (void)type;
-  (void)walk;
-  return remove(path);
-}
-
-static void remove_tree(void) {
-  nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 int rdma_host_open(void **state) {
   (void)state;
   snprintf(folder, sizeof folder, "/tmp/haul-sys-XXXXXX");
@@ -187,13 +149,13 @@ int rdma_host_close(void **state) {
   if (opened)
     dlclose(opened);
   opened = NULL;
-  remove_tree();
+  tree_remove(folder);
   return 0;
 }
 
 int rdma_host_reset(void **state) {
   (void)state;
-  remove_tree();
+  tree_remove(folder);
   mkdir(folder, 0700);
   rdma_host_library("current");
   memset(door, 0, sizeof *door);

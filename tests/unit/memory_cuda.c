@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "doubles/cuda/door.h"
@@ -18,6 +17,7 @@
 #include "memory/ticket.h"
 #include "support/child.h"
 #include "support/seams.h"
+#include "support/tree.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -223,27 +223,10 @@ static void the_driver_is_opened_when_it_is_asked_for(void **state) {
 
 static char root[64];
 
-static void put_file(const char *path, const char *text) {
-  char whole[256];
-  snprintf(whole, sizeof whole, "mkdir -p $(dirname %s/%s)", root, path);
-  assert_int_equal(system(whole), 0);
-  snprintf(whole, sizeof whole, "%s/%s", root, path);
-  FILE *file = fopen(whole, "we");
-  assert_non_null(file);
-  fputs(text, file);
-  fclose(file);
-}
-
 static void make_root(void) {
   snprintf(root, sizeof root, "/tmp/haul-cuda-XXXXXX");
   assert_non_null(mkdtemp(root));
   cuda_sys = cuda_dev = root;
-}
-
-static void drop_root(void) {
-  char command[96];
-  snprintf(command, sizeof command, "rm -r %s", root);
-  assert_int_equal(system(command), 0);
 }
 
 static struct haul_check check_named(const char *name) {
@@ -272,16 +255,16 @@ static void checks_know_the_causes(void **state) {
   make_root();
   cuda_library.names[0] = "libcuda-that-nobody-has.so.1";
   assert_check("cuda.driver", HAUL_CHECK_OK, "no NVIDIA GPU", "");
-  put_file("bus/pci/devices/0000:da:00.0/vendor", "0x10de\n");
-  put_file("bus/pci/devices/0000:da:00.0/class", "0x030200\n");
-  put_file("bus/pci/devices/0000:da:00.0/numa_node", "1\n");
+  tree_file(root, "bus/pci/devices/0000:da:00.0/vendor", "0x10de\n");
+  tree_file(root, "bus/pci/devices/0000:da:00.0/class", "0x030200\n");
+  tree_file(root, "bus/pci/devices/0000:da:00.0/numa_node", "1\n");
   assert_check("cuda.driver", HAUL_CHECK_MISSING, "cannot be opened", "nvidia-driver libcuda1");
   cuda_library.names[0] = libraries[0];
   door->init = CUDA_ERROR_NO_DEVICE;
   again();
   assert_check("cuda.driver", HAUL_CHECK_OK, "CUDA 13.0", "");
   assert_check("cuda.device", HAUL_CHECK_MISSING, "0000:da:00.0", "modprobe nvidia");
-  put_file("module/nvidia/version", "1");
+  tree_file(root, "module/nvidia/version", "1");
   assert_check("cuda.device", HAUL_CHECK_MISSING, "nvidiactl is not here", "--gpus all");
   assert_check("cuda.sharing", HAUL_CHECK_MISSING, "cuda.device", "");
   door->init = 0;
@@ -293,10 +276,10 @@ static void checks_know_the_causes(void **state) {
   assert_int_equal(cuda_device(1)->numa, -1);
   if (!cuda_device(0)->dmabuf) {
     assert_check("cuda.gpudirect-rdma", HAUL_CHECK_LIMITED, "host buffers", "nvidia_peermem");
-    put_file("module/nvidia_peermem/refcnt", "0");
+    tree_file(root, "module/nvidia_peermem/refcnt", "0");
     assert_check("cuda.gpudirect-rdma", HAUL_CHECK_OK, "by address", "");
   }
-  drop_root();
+  tree_remove(root);
 }
 
 /* ---- Memory ---- */
