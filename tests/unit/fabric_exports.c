@@ -184,7 +184,7 @@ static void lists_are_sorted_and_come_in_pages(void **state) {
   for (size_t got; (got = exports_list(fixture->exports, after, views, 3)) > 0;) {
     for (size_t i = 0; i < got; i++)
       assert_string_equal(views[i].name, sorted[seen++]);
-    strcpy(last, views[got - 1].name);
+    snprintf(last, sizeof last, "%s", views[got - 1].name);
     after = last;
   }
   assert_int_equal(seen, COUNT(sorted));

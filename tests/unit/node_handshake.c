@@ -8,21 +8,19 @@
 #include "node/handshake.h"
 
 static struct hello control_hello(void) {
-  struct hello hello = {.lowest = 1, .highest = 3, .role = ROLE_CONTROL, .message_window = 99};
+  struct hello hello = {
+      .lowest = 1, .highest = 3, .role = ROLE_CONTROL, .name = "a node", .message_window = 99};
   memset(hello.node_id, 0xa1, 16);
   memset(hello.boot, 0xb2, 16);
-  strcpy(hello.name, "a node");
   return hello;
 }
 
 static struct hello channel_hello(void) {
-  struct hello hello = control_hello();
-  hello.role = ROLE_CHANNEL;
-  hello.message_window = 0;
-  memset(hello.name, 0, sizeof hello.name);
+  struct hello hello = {
+      .lowest = 1, .highest = 3, .role = ROLE_CHANNEL, .transport = "tcp", .index = 15};
+  memset(hello.node_id, 0xa1, 16);
+  memset(hello.boot, 0xb2, 16);
   memset(hello.token, 0xc3, 16);
-  strcpy(hello.transport, "tcp");
-  hello.index = 15;
   return hello;
 }
 
