@@ -151,8 +151,8 @@ static int get_slowly(struct regcache *cache, const struct regcache_range *range
   struct entry *spare = entry_new(cache);
   if (!spare)
     return error_memory("registration");
-  const struct range bytes = bytes_of(range), asked = pages_of(cache, range);
-  struct making making = {.pages = asked, .buffer = range->buffer};
+  const struct range bytes = bytes_of(range), pages = pages_of(cache, range);
+  struct making making = {.asked = pages, .pages = pages, .buffer = range->buffer};
   struct ended ended = {NULL, NULL};
   spin_lock(&cache->lock);
   struct entry *found;
@@ -167,7 +167,7 @@ static int get_slowly(struct regcache *cache, const struct regcache_range *range
   }
   spin_unlock(&cache->lock);
   ended_finish(cache, &ended);
-  return found ? 0 : making_run(cache, &making, &asked, spare, registration);
+  return found ? 0 : making_run(cache, &making, spare, registration);
 }
 
 int regcache_get(struct regcache *cache, const struct regcache_range *range,
@@ -262,12 +262,11 @@ int regcache_open(const struct regcache_ops *ops, void *user, const struct regca
 void regcache_close(struct regcache *cache) {
   if (!cache)
     return;
-  struct ended ended = {NULL, NULL};
-  while (cache->ranges.first)
-    entry_retire(cache, entry_of_pages(cache->ranges.first), &ended);
+  regcache_empty(cache);
+  struct announcement *out = NULL;
   while (cache->announced.ranges.first)
-    announced_forget(&cache->announced, cache->announced.ranges.first, NULL, &ended.announcements);
-  ended_finish(cache, &ended);
+    announced_forget(&cache->announced, cache->announced.ranges.first, NULL, &out);
+  announced_free(out);
   while (cache->blocks) {
     struct block *next = cache->blocks->next;
     alloc_free(cache->blocks);

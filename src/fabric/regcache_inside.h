@@ -34,7 +34,7 @@ struct entry {
 /* A registration that is being made, on the stack of the thread that makes it. */
 struct making {
   struct list link;
-  struct range pages;
+  struct range asked, pages; /* those that there must be; those that are tried */
   uint64_t buffer;
   bool stale; /* invalidated meanwhile: nobody else may find it */
 };
@@ -85,8 +85,6 @@ static inline void entry_free(struct regcache *cache, struct entry *entry) {
 
 /* ---- regcache_life.c ---- */
 
-/* With the lock: ends it, now or with its last put. */
-void entry_retire(struct regcache *cache, struct entry *entry, struct ended *ended);
 /* Without the lock, by the last user of an entry that is retired. */
 void entry_end(struct regcache *cache, struct entry *entry);
 /* Without the lock. */
@@ -94,6 +92,8 @@ void ended_finish(struct regcache *cache, struct ended *ended);
 
 /* Without the lock, after a put that found the cache over its limits. */
 void regcache_trim(struct regcache *cache);
+/* Without the lock: ends all that is not in use. Whether there was some. */
+bool regcache_empty(struct regcache *cache);
 /* With the lock: what is known of these pages, and of announced memory in `bytes`, but for that of
  * the buffer `*keep` when `keep` is not NULL. */
 void regcache_forget(struct regcache *cache, const struct range *pages, const struct range *bytes,
@@ -102,13 +102,12 @@ void regcache_forget(struct regcache *cache, const struct range *pages, const st
 /* With the lock, and again with it: false at once when no other thread is about to register these
  * pages, else true when a making has ended. */
 bool making_wait(struct regcache *cache, const struct making *wanted);
-/* With the lock: how a miss begins. `making` comes with the pages of `bytes`, which were asked for,
- * and is left with those that will be registered. */
+/* With the lock: how a miss begins. `bytes` are what was asked for; `making` has their pages and is
+ * left with those to try. */
 void making_begin(struct regcache *cache, struct making *making, const struct range *bytes,
                   struct ended *ended);
-/* And how it goes on, without the lock: registers, if not all pages then those `asked` for. Takes
- * the entry over, which is free. */
-int making_run(struct regcache *cache, struct making *making, const struct range *asked,
-               struct entry *entry, struct registration **registration);
+/* And how it goes on, without the lock. Takes the entry over, which is free. */
+int making_run(struct regcache *cache, struct making *making, struct entry *entry,
+               struct registration **registration);
 
 #endif

@@ -12,16 +12,21 @@ static void discount(struct regcache *cache, uint64_t bytes) {
   cache->counters.entries--;
 }
 
-void entry_retire(struct regcache *cache, struct entry *entry, struct ended *ended) {
+/* With the lock: no longer counted, and to be ended without it. */
+static void take_out(struct regcache *cache, struct entry *entry, struct ended *ended) {
+  discount(cache, entry->length);
+  entry->next = ended->entries;
+  ended->entries = entry;
+}
+
+/* With the lock: ends it, now or with its last put. */
+static void retire(struct regcache *cache, struct entry *entry, struct ended *ended) {
   ranges_remove(&cache->ranges, &entry->pages);
   ranges_remove(&cache->ages, &entry->age);
   entry->pages = (struct range){0};
   int64_t taken = (int64_t)entry->taken;
-  if (atomic_fetch_sub_explicit(&entry->given, taken, memory_order_acq_rel) != taken)
-    return;
-  discount(cache, entry->length);
-  entry->next = ended->entries;
-  ended->entries = entry;
+  if (atomic_fetch_sub_explicit(&entry->given, taken, memory_order_acq_rel) == taken)
+    take_out(cache, entry, ended);
 }
 
 void ended_finish(struct regcache *cache, struct ended *ended) {
@@ -40,10 +45,9 @@ void ended_finish(struct regcache *cache, struct ended *ended) {
 }
 
 void entry_end(struct regcache *cache, struct entry *entry) {
-  struct ended ended = {entry, NULL};
-  entry->next = NULL;
+  struct ended ended = {NULL, NULL};
   spin_lock(&cache->lock);
-  discount(cache, entry->length);
+  take_out(cache, entry, &ended);
   spin_unlock(&cache->lock);
   ended_finish(cache, &ended);
 }
@@ -79,7 +83,7 @@ static void make_room(struct regcache *cache, const struct regcache_limits *limi
       file(cache, entry);
     } else {
       cache->counters.evictions++;
-      entry_retire(cache, entry, ended);
+      retire(cache, entry, ended);
     }
   }
   atomic_store(&cache->over, is_over(cache, &cache->limits));
@@ -94,8 +98,7 @@ void regcache_trim(struct regcache *cache) {
   ended_finish(cache, &ended);
 }
 
-/* Whether something went. Without the lock. */
-static bool empty(struct regcache *cache) {
+bool regcache_empty(struct regcache *cache) {
   static const struct regcache_limits nothing = {0, 0, 0};
   struct ended ended = {NULL, NULL};
   spin_lock(&cache->lock);
@@ -119,7 +122,7 @@ void regcache_forget(struct regcache *cache, const struct range *pages, const st
     struct range *after = range_after(at);
     if (!keep || entry_of_pages(at)->buffer != *keep) {
       cache->counters.invalidations++;
-      entry_retire(cache, entry_of_pages(at), ended);
+      retire(cache, entry_of_pages(at), ended);
     }
     at = after;
   }
@@ -160,11 +163,6 @@ bool making_wait(struct regcache *cache, const struct making *wanted) {
   return true;
 }
 
-static void account(struct regcache *cache, uint64_t bytes) {
-  cache->counters.bytes += bytes;
-  cache->counters.entries++;
-}
-
 void making_begin(struct regcache *cache, struct making *making, const struct range *bytes,
                   struct ended *ended) {
   regcache_forget(cache, &making->pages, bytes, &making->buffer, ended);
@@ -173,7 +171,8 @@ void making_begin(struct regcache *cache, struct making *making, const struct ra
   regcache_forget(cache, &making->pages, bytes, &making->buffer, ended);
   list_append(&cache->makings, &making->link);
   cache->counters.misses++;
-  account(cache, range_length(&making->pages));
+  cache->counters.bytes += range_length(&making->pages);
+  cache->counters.entries++;
   if (is_over(cache, &cache->limits))
     make_room(cache, &cache->limits, SIZE_MAX, ended);
 }
@@ -191,23 +190,21 @@ static int add(struct regcache *cache, const struct making *making, struct entry
 }
 
 /* The pages that were asked for alone, after the wider ones were refused. Without the lock. */
-static void narrow(struct regcache *cache, struct making *making, const struct range *asked,
-                   int code) {
+static void narrow(struct regcache *cache, struct making *making, int code) {
   spin_lock(&cache->lock);
   announced_refused(&cache->announced, &making->pages, is_for_room(code));
-  cache->counters.bytes -= range_length(&making->pages) - range_length(asked);
-  making->pages = *asked;
+  cache->counters.bytes -= range_length(&making->pages) - range_length(&making->asked);
+  making->pages = making->asked;
   spin_unlock(&cache->lock);
 }
 
-static int add_what_goes(struct regcache *cache, struct making *making, const struct range *asked,
-                         struct entry *entry) {
+static int add_what_goes(struct regcache *cache, struct making *making, struct entry *entry) {
   int code = add(cache, making, entry);
-  if (code && range_length(&making->pages) > range_length(asked)) {
-    narrow(cache, making, asked, code);
+  if (code && range_length(&making->pages) > range_length(&making->asked)) {
+    narrow(cache, making, code);
     code = add(cache, making, entry);
   }
-  if (is_for_room(code) && empty(cache))
+  if (is_for_room(code) && regcache_empty(cache))
     code = add(cache, making, entry);
   return code;
 }
@@ -230,18 +227,15 @@ static struct registration *settle(struct regcache *cache, const struct making *
   entry->length = range_length(pages);
   entry->used = ++cache->tick;
   entry->taken = 1;
-  atomic_store_explicit(&entry->given, 0, memory_order_relaxed);
-  if (making->stale) {
-    atomic_store_explicit(&entry->given, -1, memory_order_relaxed);
+  /* A stale one is retired from the start. */
+  atomic_store_explicit(&entry->given, making->stale ? -1 : 0, memory_order_relaxed);
+  if (making->stale)
     return &entry->user;
-  }
   struct range *wider = ranges_cover(&cache->ranges, pages->kind, pages->start, pages->end);
   if (wider) {
     struct entry *other = entry_of_pages(wider);
     cache->counters.replacements++;
-    discount(cache, entry->length);
-    entry->next = ended->entries;
-    ended->entries = entry;
+    take_out(cache, entry, ended);
     other->taken++;
     other->used = cache->tick;
     return &other->user;
@@ -251,7 +245,7 @@ static struct registration *settle(struct regcache *cache, const struct making *
     struct range *after = range_after(at);
     if (covers(pages, at)) {
       cache->counters.replacements++;
-      entry_retire(cache, entry_of_pages(at), ended);
+      retire(cache, entry_of_pages(at), ended);
     }
     at = after;
   }
@@ -259,10 +253,10 @@ static struct registration *settle(struct regcache *cache, const struct making *
   return &entry->user;
 }
 
-int making_run(struct regcache *cache, struct making *making, const struct range *asked,
-               struct entry *entry, struct registration **registration) {
+int making_run(struct regcache *cache, struct making *making, struct entry *entry,
+               struct registration **registration) {
   struct ended ended = {NULL, NULL};
-  int code = add_what_goes(cache, making, asked, entry);
+  int code = add_what_goes(cache, making, entry);
   spin_lock(&cache->lock);
   list_remove(&making->link);
   if (code == 0) {
