@@ -52,34 +52,13 @@ static void *connect_node(void *argument) {
 
 static int take_connection(bool same_host) {
   struct hello hello;
-  struct welcome welcome = {.version = PROTOCOL_HIGHEST,
-                            .lowest = PROTOCOL_LOWEST,
-                            .highest = PROTOCOL_HIGHEST,
-                            .name = "raw",
-                            .message_window = 1 << 20};
-  if (same_host)
-    boot_id(welcome.boot);
   for (;;) {
     int fd = raw_accept(at.listener);
-    assert_true(fd >= 0 && raw_welcome(fd, &hello, &welcome));
+    assert_true(fd >= 0 && raw_welcome(fd, same_host, &hello));
     if (strcmp(hello.transport, "rdma") != 0)
       return fd;
     close(fd); /* the node has a NIC, and this owner none */
   }
-}
-
-/* Tells the node of a region behind HANDLE, whatever it asks for. */
-static void answer_lookup(void) {
-  uint8_t body[CONTROL_BODY_MAX];
-  assert_true(raw_answer(at.control, CONTROL_LOOKUP, body) > 0);
-  struct wire wire = wire_over(body, sizeof body);
-  wire_put32(&wire, 0);
-  wire_put64(&wire, HANDLE);
-  wire_put64(&wire, LENGTH);
-  wire_put16(&wire, HAUL_HOST);
-  wire_put16(&wire, 0);
-  wire_put32(&wire, HAUL_READ | HAUL_WRITE);
-  assert_true(raw_control(at.control, CONTROL_FOUND, 1, body, sizeof body - wire_left(&wire)));
 }
 
 /* ---- A map channel; the owner is in the node's own process, so that it can be attached to ---- */
@@ -160,7 +139,7 @@ static void start_over(bool same_host) {
   }
   for (unsigned i = 0; i < rails; i++)
     at.rails[i] = take_connection(same_host);
-  answer_lookup();
+  raw_found(at.control, HANDLE, LENGTH);
   if (same_host)
     answer_request();
   pthread_join(thread, NULL);

@@ -11,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/wire.h"
 #include "fabric/rdma/rdma.h"
 #include "support/names.h"
 #include "support/nic.h"
@@ -402,28 +401,10 @@ static void *connect_node(void *argument) {
 
 static int take_connection(const char *transport) {
   struct hello hello;
-  struct welcome welcome = {.version = PROTOCOL_HIGHEST,
-                            .lowest = PROTOCOL_LOWEST,
-                            .highest = PROTOCOL_HIGHEST,
-                            .name = "raw",
-                            .message_window = 1 << 20};
   int fd = raw_accept(at.listener);
-  assert_true(fd >= 0 && raw_welcome(fd, &hello, &welcome));
+  assert_true(fd >= 0 && raw_welcome(fd, false, &hello));
   assert_string_equal(hello.transport, transport);
   return fd;
-}
-
-static void answer_lookup(void) {
-  uint8_t body[CONTROL_BODY_MAX];
-  assert_true(raw_answer(at.control, CONTROL_LOOKUP, body) > 0);
-  struct wire wire = wire_over(body, sizeof body);
-  wire_put32(&wire, 0);
-  wire_put64(&wire, HANDLE);
-  wire_put64(&wire, LENGTH);
-  wire_put16(&wire, HAUL_HOST);
-  wire_put16(&wire, 0);
-  wire_put32(&wire, HAUL_READ | HAUL_WRITE);
-  assert_true(raw_control(at.control, CONTROL_FOUND, 1, body, sizeof body - wire_left(&wire)));
 }
 
 static struct rdma_record attached(unsigned flags, uint32_t request) {
@@ -460,7 +441,7 @@ static void serve_node_with(unsigned flags, uint8_t receives, unsigned posted, u
   say(at.channel, &hello);
   say_plain(at.channel, RDMA_READY, 0, 0);
   at.tcp = take_connection("tcp");
-  answer_lookup();
+  raw_found(at.control, HANDLE, LENGTH);
   struct rdma_record answer = attached(flags, hear(at.channel, RDMA_ATTACH).request);
   say(at.channel, &answer);
   pthread_join(thread, NULL);
@@ -617,12 +598,7 @@ static void an_owner_that_leaves_before_it_welcomes_the_channel_leaves_nothing(v
   close(at.control);
   nanosleep(&(struct timespec){0, 100 * MS}, NULL);
   struct hello hello;
-  struct welcome welcome = {.version = PROTOCOL_HIGHEST,
-                            .lowest = PROTOCOL_LOWEST,
-                            .highest = PROTOCOL_HIGHEST,
-                            .name = "raw",
-                            .message_window = 1 << 20};
-  assert_true(raw_welcome(at.channel, &hello, &welcome));
+  assert_true(raw_welcome(at.channel, false, &hello));
   assert_string_equal(hello.transport, "rdma");
   at.tcp = take_connection("tcp");
   pthread_join(thread, NULL);

@@ -128,15 +128,22 @@ int raw_channel(const char *address, const struct welcome *control, const char *
   return -1;
 }
 
-bool raw_welcome(int fd, struct hello *hello, const struct welcome *welcome) {
+bool raw_welcome(int fd, bool same_host, struct hello *hello) {
+  struct welcome welcome = {.version = PROTOCOL_HIGHEST,
+                            .lowest = PROTOCOL_LOWEST,
+                            .highest = PROTOCOL_HIGHEST,
+                            .name = "raw",
+                            .message_window = 1 << 20};
   uint8_t bytes[HANDSHAKE_MAX];
+  if (same_host)
+    boot_id(welcome.boot);
   if (!raw_receive(fd, bytes, HANDSHAKE_HEAD))
     return false;
   int body = hello_body(bytes);
   if (body < 0 || !raw_receive(fd, bytes + HANDSHAKE_HEAD, (size_t)body) ||
       hello_parse(bytes, HANDSHAKE_HEAD + (size_t)body, hello) != 0)
     return false;
-  return raw_send(fd, bytes, welcome_pack(welcome, bytes));
+  return raw_send(fd, bytes, welcome_pack(&welcome, bytes));
 }
 
 void raw_control_head(uint8_t *head, uint16_t type, uint32_t length, uint32_t request) {
@@ -176,4 +183,17 @@ int raw_lookup(int fd, const char *name, uint64_t *handle) {
   if (code == 0)
     *handle = wire_get64(&wire);
   return code;
+}
+
+void raw_found(int fd, uint64_t handle, uint64_t length) {
+  uint8_t body[CONTROL_BODY_MAX];
+  assert_true(raw_answer(fd, CONTROL_LOOKUP, body) > 0);
+  struct wire wire = wire_over(body, sizeof body);
+  wire_put32(&wire, 0);
+  wire_put64(&wire, handle);
+  wire_put64(&wire, length);
+  wire_put16(&wire, HAUL_HOST);
+  wire_put16(&wire, 0);
+  wire_put32(&wire, HAUL_READ | HAUL_WRITE);
+  assert_true(raw_control(fd, CONTROL_FOUND, 1, body, sizeof body - wire_left(&wire)));
 }

@@ -15,8 +15,9 @@ int raw_connect(const char *address);
 /* A listening socket for a node to connect to. */
 int raw_listen(const char *address);
 int raw_accept(int listener);
-/* Takes the hello of a connection that was accepted, and answers it; false when it ended. */
-bool raw_welcome(int fd, struct hello *hello, const struct welcome *welcome);
+/* Takes the hello of a connection that was accepted, and welcomes it, as one of this host or of
+ * another; false when it ended. */
+bool raw_welcome(int fd, bool same_host, struct hello *hello);
 /* False when the other side ended the connection. */
 bool raw_send(int fd, const void *bytes, size_t length);
 bool raw_receive(int fd, void *bytes, size_t length);
@@ -39,5 +40,7 @@ bool raw_control(int fd, uint16_t type, uint32_t request, const void *body, size
 long raw_answer(int fd, uint16_t type, uint8_t body[CONTROL_BODY_MAX]);
 /* Looks a name up; 0 or the refusal. */
 int raw_lookup(int fd, const char *name, uint64_t *handle);
+/* Answers the next look-up, whatever the name: host memory that may be read and written. */
+void raw_found(int fd, uint64_t handle, uint64_t length);
 
 #endif
