@@ -65,6 +65,7 @@ static struct rdma_record greeting(void) {
 struct asker {
   int control, channel;
   uint64_t host, sim;
+  struct rdma_record owner; /* its greeting */
 };
 
 static struct asker open_asker(void) {
@@ -75,38 +76,33 @@ static struct asker open_asker(void) {
   assert_true(asker.channel >= 0);
   assert_int_equal(raw_lookup(asker.control, "host", &asker.host), 0);
   assert_int_equal(raw_lookup(asker.control, "sim", &asker.sim), 0);
-  hear(asker.channel, RDMA_HELLO);
+  asker.owner = hear(asker.channel, RDMA_HELLO);
   return asker;
+}
+
+static void greet(const struct asker *asker, const struct rdma_record *hello) {
+  say(asker->channel, hello);
+  say_plain(asker->channel, RDMA_READY, 0, 0);
+  hear(asker->channel, RDMA_READY);
 }
 
 static struct asker open_ready_asker(void) {
   struct asker asker = open_asker();
   struct rdma_record hello = greeting();
-  say(asker.channel, &hello);
-  say_plain(asker.channel, RDMA_READY, 0, 0);
-  hear(asker.channel, RDMA_READY);
+  greet(&asker, &hello);
   return asker;
 }
 
 /* With a rail that works, and so many receives of its own; `timer`: when to send again where there
  * is none. */
 static struct asker open_railed_asker_with(unsigned receives, uint8_t timer) {
-  struct welcome welcome;
-  struct asker asker;
+  struct asker asker = open_asker();
   struct rdma_record hello = greeting();
-  asker.control = raw_peer(serving.owner.address, &welcome);
-  asker.channel = raw_channel(serving.owner.address, &welcome, "rdma", 0);
-  assert_true(asker.channel >= 0);
-  assert_int_equal(raw_lookup(asker.control, "host", &asker.host), 0);
-  assert_int_equal(raw_lookup(asker.control, "sim", &asker.sim), 0);
-  struct rdma_record theirs = hear(asker.channel, RDMA_HELLO);
   raw_rail_open(&rail, receives);
   rail.not_ready_timer = timer;
-  raw_rail_connect(&rail, &theirs.ends[0]);
+  raw_rail_connect(&rail, &asker.owner.ends[0]);
   hello.ends[0] = raw_rail_end(&rail);
-  say(asker.channel, &hello);
-  say_plain(asker.channel, RDMA_READY, 0, 0);
-  hear(asker.channel, RDMA_READY);
+  greet(&asker, &hello);
   return asker;
 }
 
@@ -131,6 +127,15 @@ static void assert_dropped(struct asker *asker) {
 static struct rdma_record attach(const struct asker *asker, uint64_t handle) {
   say_plain(asker->channel, RDMA_ATTACH, 1, handle);
   return hear(asker->channel, RDMA_ATTACHED);
+}
+
+/* About as many bytes as one may be about. */
+static struct rdma_record long_question(enum rdma_record_type type, uint64_t handle) {
+  return (struct rdma_record){.type = (uint16_t)type,
+                              .request = 2,
+                              .handle = handle,
+                              .span_count = 1,
+                              .spans = {{0, WORK_BYTES_MAX}}};
 }
 
 static void what_is_not_allowed_now_ends_the_peer(void **state) {
@@ -208,11 +213,7 @@ static void who_has_no_receive_for_answers_loses_the_path_alone(void **state) {
 static void who_asks_without_end_is_served_in_turn(void **state) {
   (void)state;
   struct asker asker = open_railed_asker(RAIL_DEPTH);
-  struct rdma_record question = {.type = RDMA_SUM,
-                                 .request = 2,
-                                 .handle = asker.host,
-                                 .span_count = 1,
-                                 .spans = {{0, WORK_BYTES_MAX}}};
+  struct rdma_record question = long_question(RDMA_SUM, asker.host);
   assert_int_equal(attach(&asker, asker.host).status, 0);
   for (unsigned i = 0; i < (SANITIZED ? 64 : 640); i++) {
     assert_true(raw_rail_say(&rail, &question));
@@ -285,11 +286,7 @@ static void a_greeting_behind_the_end_of_the_rails_connects_nothing(void **state
 static void copies_that_were_asked_for_end_with_the_rails(void **state) {
   (void)state;
   struct asker asker = open_railed_asker(64);
-  struct rdma_record question = {.type = RDMA_LIFT,
-                                 .request = 2,
-                                 .handle = asker.sim,
-                                 .span_count = 1,
-                                 .spans = {{0, WORK_BYTES_MAX}}};
+  struct rdma_record question = long_question(RDMA_LIFT, asker.sim);
   assert_int_equal(attach(&asker, asker.sim).status, 0);
   for (unsigned i = 0; i < 64; i++)
     assert_true(raw_rail_say(&rail, &question));
@@ -307,11 +304,7 @@ static void copies_that_were_asked_for_end_with_the_rails(void **state) {
 static void sums_leave_time_for_others(void **state) {
   (void)state;
   struct asker asker = open_railed_asker(RDMA_ASKED);
-  struct rdma_record question = {.type = RDMA_SUM,
-                                 .request = 2,
-                                 .handle = asker.host,
-                                 .span_count = 1,
-                                 .spans = {{0, WORK_BYTES_MAX}}};
+  struct rdma_record question = long_question(RDMA_SUM, asker.host);
   assert_int_equal(attach(&asker, asker.host).status, 0);
   for (unsigned i = 0; i < (SANITIZED ? 4 : 32); i++) {
     for (unsigned j = 0; j < RDMA_ASKED; j++)
