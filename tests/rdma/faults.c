@@ -31,6 +31,11 @@ static struct {
 
 /* ---- Both sides ---- */
 
+static void start_owner(void) {
+  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
+  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", BOTH), 0);
+}
+
 static void begin(void) {
   assert_works(haul_node_open(NULL, &t.node));
   assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(BOUND), &t.peer));
@@ -39,12 +44,20 @@ static void begin(void) {
   region_fill(t.node, t.region, 0, LENGTH, 1);
 }
 
+/* With another owner, for which this goes wrong from the start on. */
+static void begin_with_owners_fault(const char *fault) {
+  assert_int_equal(owner_end(&t.owner), 0);
+  nic_fault_of_children(fault);
+  start_owner();
+  begin();
+}
+
 static int set_up(void **state) {
   (void)state;
   nic_fault("");
   t.descriptors = open_descriptors();
-  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
-  return owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", BOTH);
+  start_owner();
+  return 0;
 }
 
 static int tear_down(void **state) {
@@ -85,9 +98,13 @@ static int finish(struct haul_transfer *transfer) {
   return code;
 }
 
-static void report_of(struct haul_transfer *transfer, struct haul_report *report) {
+/* Over whatever path; it works. */
+static void move(enum haul_operation operation, struct haul_report *report) {
+  struct haul_transfer *transfer = start(operation, NULL);
+  assert_works(haul_transfer_wait(transfer, haul_deadline_in(BOUND)));
   *report = (struct haul_report)HAUL_REPORT_INIT;
   assert_works(haul_transfer_report(transfer, report));
+  haul_transfer_release(transfer);
 }
 
 /* The report says that tcp carried it, and about rdma this. */
@@ -118,10 +135,7 @@ static void goes_on_over_tcp(const char *fault, enum haul_operation operation, c
   begin();
   owner_fill(&t.owner, 0, 0, LENGTH, 2);
   nic_fault(fault);
-  struct haul_transfer *transfer = start(operation, NULL);
-  assert_works(haul_transfer_wait(transfer, haul_deadline_in(BOUND)));
-  report_of(transfer, &report);
-  haul_transfer_release(transfer);
+  move(operation, &report);
   assert_true(report.retries > 0);
   assert_report(&report, reason);
   assert_arrived(operation, operation == HAUL_OP_WRITE ? 1 : 2);
@@ -146,10 +160,7 @@ static void transfers_go_over_rdma(void **state) {
   (void)state;
   struct haul_report report;
   begin();
-  struct haul_transfer *transfer = start(HAUL_OP_WRITE, NULL);
-  assert_works(haul_transfer_wait(transfer, haul_deadline_in(BOUND)));
-  report_of(transfer, &report);
-  haul_transfer_release(transfer);
+  move(HAUL_OP_WRITE, &report);
   assert_string_equal(report.paths[0].name, "rdma");
   assert_int_equal(report.retries, 0);
   assert_arrived(HAUL_OP_WRITE, 1);
@@ -234,8 +245,7 @@ static void killed_under_way(enum haul_operation operation) {
   haul_peer_close(t.peer);
   haul_node_close(t.node);
   nic_fault("");
-  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
-  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", BOTH), 0);
+  start_owner();
   begin();
   assert_works(finish(start(operation, "rdma")));
 }
@@ -329,10 +339,7 @@ static void asking_does_not_keep_a_nic_that_ends_nothing(void **state) {
 /* Where a transfer goes now, and why not over rdma. */
 static void assert_tcp_because(const char *reason) {
   struct haul_report report;
-  struct haul_transfer *transfer = start(HAUL_OP_WRITE, NULL);
-  assert_works(haul_transfer_wait(transfer, haul_deadline_in(BOUND)));
-  report_of(transfer, &report);
-  haul_transfer_release(transfer);
+  move(HAUL_OP_WRITE, &report);
   assert_report(&report, reason);
   assert_arrived(HAUL_OP_WRITE, 1);
   assert_fails(HAUL_ENOPATH,
@@ -355,21 +362,13 @@ static void local_memory_that_may_not_be_locked_goes_over_tcp(void **state) {
 
 static void remote_memory_that_may_not_be_locked_goes_over_tcp(void **state) {
   (void)state;
-  assert_int_equal(owner_end(&t.owner), 0);
-  nic_fault_of_children("memlock:2"); /* the first one is for what the nodes say over the rail */
-  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
-  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", BOTH), 0);
-  begin();
+  begin_with_owners_fault("memlock:2"); /* the first one is for what the nodes say over the rail */
   assert_tcp_because(PIN_REASON);
 }
 
 static void a_peer_that_may_lock_nothing_says_so(void **state) {
   (void)state;
-  assert_int_equal(owner_end(&t.owner), 0);
-  nic_fault_of_children("memlock:1");
-  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
-  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", BOTH), 0);
-  begin();
+  begin_with_owners_fault("memlock:1");
   assert_tcp_because("the peer: " PIN_REASON);
 }
 
@@ -382,11 +381,7 @@ static void a_port_without_a_gid_is_no_path(void **state) {
 
 static void a_peer_whose_port_has_no_gid_has_no_path(void **state) {
   (void)state;
-  assert_int_equal(owner_end(&t.owner), 0);
-  nic_fault_of_children("nogid");
-  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
-  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", BOTH), 0);
-  begin();
+  begin_with_owners_fault("nogid");
   assert_tcp_because("the peer: ");
   assert_tcp_because("no GID");
 }
