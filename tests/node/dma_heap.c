@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "support/owner.h"
-#include "support/seams.h"
 
 #define BOUND  (20 * S)
 #define LENGTH ((size_t)3 << 20)

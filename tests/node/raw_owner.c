@@ -718,9 +718,7 @@ static void memory_that_cannot_be_reached_fails_the_transfer(void **state) {
   region_drop(region, KIND_HOST);
 }
 
-int main(int argc, char **argv) {
-  if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
-    return owner_main();
+int main(void) {
 #define WITH_OWNER(test)                                                                           \
   { #test, test, start, end, NULL }
 #define WITH_ONE_RAIL(test)                                                                        \

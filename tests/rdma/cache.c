@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 
 #include "support/owner.h"
-#include "support/seams.h"
 
 #define MIB        ((uint64_t)1 << 20)
 #define BOUND      (20 * S)

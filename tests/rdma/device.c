@@ -8,7 +8,6 @@
 
 #include "memory/sim/sim.h"
 #include "support/owner.h"
-#include "support/seams.h"
 
 #define MIB    ((uint64_t)1 << 20)
 #define LENGTH (12 * MIB)

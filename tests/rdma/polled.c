@@ -10,7 +10,6 @@
 
 #include "support/nic.h"
 #include "support/owner.h"
-#include "support/seams.h"
 
 #define MIB    ((uint64_t)1 << 20)
 #define LENGTH (8 * MIB)
@@ -107,9 +106,7 @@ static void device_memory_that_the_owner_copies(void **state) {
   goes_both_ways(KIND_SIM, HAUL_CHECKSUM);
 }
 
-int main(int argc, char **argv) {
-  if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
-    return owner_main();
+int main(void) {
   if (!nic_is_there())
     return 77;
   const struct CMUnitTest tests[] = {
