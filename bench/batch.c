@@ -9,34 +9,16 @@
 
 #define SPREAD (16u << 20)
 
-static void serve(void) {
-  char address[128];
-  haul_region *region;
-  haul_node *node = open_node(0, 50000);
-  must(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, SPREAD, 0, &region), "region");
-  memset(haul_region_address(region), 1, SPREAD);
-  must(haul_region_publish(region, "target", HAUL_READ | HAUL_WRITE), "publish");
-  must(haul_node_listen(node, listen_address("map")), "listen");
-  must(haul_node_address(node, 0, address, sizeof address), "address");
-  say_line(address);
-  for (;;)
-    must(haul_node_progress(node, HAUL_FOREVER), "progress");
-}
-
 static void by_haul(int argc, char **argv, const struct haul_piece *pieces, size_t count,
                     unsigned rounds) {
   char address[128];
   pid_t child = start_child(argc, argv, address, sizeof address);
-  haul_node *node = open_node(0, 50000);
+  haul_node *node = open_node(0, SPIN_NS);
   haul_peer *peer;
   haul_remote *remote;
-  haul_region *source;
   must(haul_peer_connect(node, address, haul_deadline_in(5000000000), &peer), "connect");
   must(haul_peer_lookup(peer, "target", haul_deadline_in(5000000000), &remote), "lookup");
-  must(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, SPREAD, HAUL_REGION_PRIVATE,
-                         &source),
-       "source");
-  memset(haul_region_address(source), 2, SPREAD);
+  haul_region *source = make_region(node, "host", SPREAD, 2, HAUL_REGION_PRIVATE);
   must(haul_write(remote, source, pieces, count, NULL, NULL), "write");
   int64_t began = now_ns();
   for (unsigned i = 0; i < rounds; i++)
@@ -67,7 +49,7 @@ int main(int argc, char **argv) {
     return 2;
   }
   if (is_child(argc, argv))
-    serve();
+    serve_target("map", "host", SPREAD);
   size_t count = strtoul(argv[2], NULL, 10);
   uint64_t bytes = parse_size(argv[3]);
   struct haul_piece *pieces = calloc(count, sizeof *pieces);

@@ -134,6 +134,18 @@ haul_region *make_region(haul_node *node, const char *place, uint64_t length, in
   return region;
 }
 
+void serve_target(const char *path, const char *place, uint64_t length) {
+  char address[128];
+  haul_node *node = open_node(0, SPIN_NS);
+  haul_region *region = make_region(node, place, length, 1, 0);
+  must(haul_region_publish(region, "target", HAUL_READ | HAUL_WRITE), "publish");
+  must(haul_node_listen(node, listen_address(path)), "listen");
+  must(haul_node_address(node, 0, address, sizeof address), "address");
+  say_line(address);
+  for (;;)
+    must(haul_node_progress(node, HAUL_FOREVER), "progress");
+}
+
 uint64_t parse_size(const char *text) {
   char *end;
   uint64_t value = strtoull(text, &end, 10);

@@ -17,6 +17,7 @@ int64_t now_ns(void);
 /* A node that polls for a while before it sleeps, as a latency-minded user would set it. `thread`:
  * with its own progress thread. */
 haul_node *open_node(int thread, int64_t spin_ns);
+#define SPIN_NS 50000 /* the while, for most */
 
 /* The second process of a bench: this program again, with its arguments and "--serve" behind them,
  * and before them what HAUL_BENCH_ON says, a command that runs another in its own place somewhere
@@ -34,6 +35,10 @@ const char *listen_address(const char *path);
 /* A region of `length` bytes at the place, each of them `value`. */
 haul_region *make_region(haul_node *node, const char *place, uint64_t length, int value,
                          unsigned flags);
+
+/* The child's whole part: a region of `length` bytes at the place, "target", which the parent may
+ * read and write over the path. */
+_Noreturn void serve_target(const char *path, const char *place, uint64_t length);
 
 /* "64M" and the like. */
 uint64_t parse_size(const char *text);

@@ -9,20 +9,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-static void serve(uint64_t size) {
-  char address[128];
-  haul_region *region;
-  haul_node *node = open_node(0, 50000);
-  must(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, size, 0, &region), "region");
-  must(haul_region_publish(region, "target", HAUL_READ | HAUL_WRITE), "publish");
-  must(haul_node_listen(node, listen_address("tcp")), "listen");
-  must(haul_node_address(node, 0, address, sizeof address), "address");
-  say_line(address);
-  for (;;)
-    must(haul_node_progress(node, HAUL_FOREVER), "progress");
-}
 
 static int by_size(const void *one, const void *other) {
   int64_t left = *(const int64_t *)one, right = *(const int64_t *)other;
@@ -60,18 +46,14 @@ int main(int argc, char **argv) {
   }
   uint64_t size = parse_size(argv[1]);
   if (is_child(argc, argv))
-    serve(size);
+    serve_target("tcp", "host", size);
   pid_t child = start_child(argc, argv, address, sizeof address);
-  haul_node *node = open_node(0, 50000);
+  haul_node *node = open_node(0, SPIN_NS);
   haul_peer *peer;
   haul_remote *remote;
-  haul_region *source;
   must(haul_peer_connect(node, address, haul_deadline_in(5000000000), &peer), "connect");
   must(haul_peer_lookup(peer, "target", haul_deadline_in(5000000000), &remote), "lookup");
-  must(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, size, HAUL_REGION_PRIVATE,
-                         &source),
-       "source");
-  memset(haul_region_address(source), 2, size);
+  haul_region *source = make_region(node, "host", size, 2, HAUL_REGION_PRIVATE);
   run(remote, source, size, strtoul(argv[2], NULL, 10));
   haul_region_release(source);
   haul_remote_release(remote);

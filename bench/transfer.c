@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPIN_NS   50000
 #define DEPTH_MAX 128
 
 struct job {
@@ -18,18 +17,6 @@ struct job {
   double seconds;
   enum haul_operation operation;
 };
-
-static void serve(const struct job *job) {
-  char address[128];
-  haul_node *node = open_node(0, SPIN_NS);
-  haul_region *region = make_region(node, job->place, job->size, 1, 0);
-  must(haul_region_publish(region, "target", HAUL_READ | HAUL_WRITE), "publish");
-  must(haul_node_listen(node, listen_address(job->path)), "listen");
-  must(haul_node_address(node, 0, address, sizeof address), "address");
-  say_line(address);
-  for (;;)
-    must(haul_node_progress(node, HAUL_FOREVER), "progress");
-}
 
 static haul_transfer *start(const struct job *job, haul_remote *remote, haul_region *region) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
@@ -93,7 +80,7 @@ int main(int argc, char **argv) {
   }
   struct job job = parse(argc, argv);
   if (is_child(argc, argv))
-    serve(&job);
+    serve_target(job.path, job.place, job.size);
   pid_t child = start_child(argc, argv, address, sizeof address);
   haul_node *node = open_node(0, SPIN_NS);
   haul_peer *peer;
