@@ -67,13 +67,20 @@ static void *pages(size_t length) {
 
 static bool is_owner; /* this is the owner's process */
 
-struct haul_place device_place(void) {
+static struct haul_place place_of(const char *name) {
   struct haul_place place = {HAUL_SIM, 0};
-  const char *owners = getenv("HAUL_TEST_OWNER_DEVICE");
-  const char *name = is_owner && owners ? owners : getenv("HAUL_TEST_DEVICE");
   if (name)
     must(haul_place_parse(name, &place), name);
   return place;
+}
+
+struct haul_place owners_device_place(void) {
+  const char *owners = getenv("HAUL_TEST_OWNER_DEVICE");
+  return place_of(owners ? owners : getenv("HAUL_TEST_DEVICE"));
+}
+
+struct haul_place device_place(void) {
+  return is_owner ? owners_device_place() : place_of(getenv("HAUL_TEST_DEVICE"));
 }
 
 struct haul_region *region_make(struct haul_node *node, enum memory_kind kind, size_t length) {

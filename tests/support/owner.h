@@ -26,6 +26,7 @@
  * where that is set, as there are devices that one process has at a time; sim:0 without either. */
 enum memory_kind { KIND_HOST, KIND_PRIVATE, KIND_WRAPPED, KIND_SIM };
 struct haul_place device_place(void);
+struct haul_place owners_device_place(void); /* as any process sees it */
 
 struct owner {
   pid_t pid;
