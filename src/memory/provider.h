@@ -111,6 +111,11 @@ struct provider {
    * HAUL_ETICKET, HAUL_ESTALE. */
   int (*import)(const struct ticket *ticket, int descriptor, struct memory *memory);
 
+  /* The driver's number for what lies there now, never used again for anything else: another one
+   * means that wrapped memory was freed and allocated again behind our back. 0, or no slot: it has
+   * none. */
+  uint64_t (*buffer)(const struct memory *memory);
+
   /* A dma-buf for a device that reads and writes the block (a NIC); the caller closes it. The block
    * begins at *offset in it, and it ends no sooner than the block's last page. It may pin the pages
    * for as long as it is open. Wrapped blocks have one too. Not what `export` gives: a dma-buf

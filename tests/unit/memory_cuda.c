@@ -344,6 +344,31 @@ static void the_applications_memory_is_found(void **state) {
   end_application(1);
 }
 
+/* Caches of what was known of an address ask for it. */
+static void memory_that_was_freed_and_allocated_again_has_another_number(void **state) {
+  struct memory memory, own;
+  CUdeviceptr first, again;
+  (void)state;
+  be_an_application(1);
+  assert_int_equal(app_alloc(&first, 4 * MIB), CUDA_SUCCESS);
+  assert_works(memory_wrap((void *)(uintptr_t)first, MIB, &memory));
+  uint64_t number = provider_cuda.buffer(&memory);
+  assert_true(number != 0);
+  assert_true(provider_cuda.buffer(&memory) == number);
+  assert_int_equal(app_free(first), CUDA_SUCCESS);
+  assert_true(provider_cuda.buffer(&memory) != number);
+  assert_int_equal(app_alloc(&again, 4 * MIB), CUDA_SUCCESS);
+  memory_free(&memory);
+  assert_works(memory_wrap((void *)(uintptr_t)again, MIB, &memory));
+  assert_true(provider_cuda.buffer(&memory) != number);
+  own = get(gpu1, MIB, 0);
+  assert_true(provider_cuda.buffer(&own) != provider_cuda.buffer(&memory));
+  memory_free(&own);
+  memory_free(&memory);
+  assert_int_equal(app_free(again), CUDA_SUCCESS);
+  end_application(1);
+}
+
 static void pinned_memory_is_the_hosts_and_copied_straight(void **state) {
   struct memory bytes, memory;
   void *pinned;
@@ -762,6 +787,7 @@ int main(int count, char **arguments) {
       OVER(no_room_leaves_nothing_behind),
       OVER(a_gpu_without_virtual_memory_has_private_memory),
       OVER(the_applications_memory_is_found),
+      OVER(memory_that_was_freed_and_allocated_again_has_another_number),
       OVER(pinned_memory_is_the_hosts_and_copied_straight),
       OVER(a_stage_is_pinned_from_its_first_copy_on_until_it_is_freed),
       OVER(a_stage_that_cannot_be_pinned_is_an_error),

@@ -208,8 +208,10 @@ unsigned cards_near(struct rdma_node *node, struct haul_place place) {
 
 static struct regcache_range range_of(const struct memory *memory, uint32_t target) {
   uint32_t place = (uint32_t)memory->place.kind << 16 | memory->place.device;
+  bool asks = memory->wrapped && memory->provider->buffer; /* haul's own is told of its end */
   return (struct regcache_range){.address = (uintptr_t)memory->address,
                                  .length = memory->length,
+                                 .buffer = asks ? memory->provider->buffer(memory) : 0,
                                  .kind = target |
                                          (memory->view ? 0 : KIND_DEVICE | place << KIND_PLACES)};
 }

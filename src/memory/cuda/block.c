@@ -177,11 +177,12 @@ void cuda_pointer(const struct cuda_driver *driver, const void *address,
                   struct cuda_pointer *pointer) {
   int wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_IS_MANAGED,
                   CU_POINTER_ATTRIBUTE_MAPPED,           CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+                  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                  CU_POINTER_ATTRIBUTE_BUFFER_ID};
   unsigned managed = 0, mapped = 0;
   *pointer = (struct cuda_pointer){.device = -1};
-  void *values[] = {&pointer->type,   &managed,        &mapped,
-                    &pointer->device, &pointer->start, &pointer->size};
+  void *values[] = {&pointer->type,  &managed,       &mapped,         &pointer->device,
+                    &pointer->start, &pointer->size, &pointer->buffer};
   /* Of an address that is nobody's it says yes and zeros, or no. */
   CUresult result = driver->pointer_attributes(sizeof wanted / sizeof wanted[0], wanted, values,
                                                (CUdeviceptr)(uintptr_t)address);
@@ -390,6 +391,18 @@ int cuda_import(const struct ticket *ticket, int descriptor, struct memory *memo
 no_context:
   alloc_free(block);
   return code;
+}
+
+/* Of its first and its last byte: what lies between them is mapped and unmapped with one of them,
+ * and a range may be of thousands. */
+uint64_t cuda_buffer(const struct memory *memory) {
+  const struct cuda_driver *driver = cuda_driver_loaded();
+  struct cuda_pointer first, last;
+  if (!driver)
+    return 0;
+  cuda_pointer(driver, memory->address, &first);
+  cuda_pointer(driver, (const char *)memory->address + memory->length - 1, &last);
+  return first.buffer == last.buffer ? first.buffer : first.buffer << 32 ^ last.buffer;
 }
 
 /* ---- dma-bufs ---- */

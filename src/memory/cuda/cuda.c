@@ -51,6 +51,7 @@ const struct provider provider_cuda = {
     .export = cuda_export,
     .locate = cuda_locate,
     .import = cuda_import,
+    .buffer = cuda_buffer,
     .dmabuf = cuda_dmabuf,
     .reaches = cuda_reaches,
     .copy_start = cuda_copy_start,

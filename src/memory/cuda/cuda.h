@@ -88,6 +88,7 @@ int cuda_wrap(void *address, size_t length, struct memory *memory);
 int cuda_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
 int cuda_locate(const struct ticket *ticket, uint16_t *device);
 int cuda_import(const struct ticket *ticket, int descriptor, struct memory *memory);
+uint64_t cuda_buffer(const struct memory *memory);
 int cuda_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset);
 
 /* HAUL_ESTALE when the memory went away with its context. */
@@ -102,7 +103,8 @@ struct cuda_pointer {
   unsigned type; /* CU_MEMORYTYPE_…, 0: nothing */
   bool managed;  /* it moves between device and host, and the CPU may touch it */
   int device;
-  CUdeviceptr start; /* of the allocation, or of the mapping */
+  unsigned long long buffer; /* its number */
+  CUdeviceptr start;         /* of the allocation, or of the mapping */
   size_t size;
 };
 void cuda_pointer(const struct cuda_driver *driver, const void *address,
