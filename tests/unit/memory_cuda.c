@@ -272,6 +272,9 @@ static void checks_know_the_causes(void **state) {
   again();
   assert_check("cuda.device", HAUL_CHECK_OK, "2 GPUs", "");
   assert_check("cuda.sharing", HAUL_CHECK_LIMITED, "cuda:0", "");
+  assert_check("cuda.peers", HAUL_CHECK_OK, "reaches the memory of the others", "");
+  assert_check("cuda.acs", HAUL_CHECK_OK, "no bridge", "");
+  assert_check("cuda.iommu", HAUL_CHECK_OK, "no IOMMU", "");
   assert_int_equal(cuda_device(0)->numa, 1);
   assert_int_equal(cuda_device(1)->numa, -1);
   if (!cuda_device(0)->dmabuf) {

@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "memory/cuda/cuda.h"
+#include "memory/pci.h"
 
 #define INSTALL "sudo apt-get install nvidia-driver libcuda1"
 
@@ -33,14 +34,6 @@ static bool read_text(char *text, size_t size, const char *format, ...) {
     close(fd);
   text[got > 0 ? got : 0] = '\0';
   return got > 0;
-}
-
-int cuda_numa(const char *pci) {
-  char text[16];
-  if (!read_text(text, sizeof text, "%s/bus/pci/devices/%.16s/numa_node", cuda_sys, pci))
-    return -1;
-  long node = strtol(text, NULL, 10);
-  return node >= 0 && node < 1 << 16 ? (int)node : -1;
 }
 
 /* NVIDIA's number, and a class of displays and 3D engines (pci_ids.h: 0x10de, 0x03). */
@@ -219,14 +212,47 @@ static void check_rdma(struct haul_check *check) {
   }
 }
 
+/* Between two GPUs; what stands between is told by the next two. */
+static void check_peers(struct haul_check *check) {
+  if (needs_device(check))
+    return;
+  unsigned count = cuda_devices();
+  found(check, HAUL_CHECK_OK,
+        count == 1 ? "there is one GPU" : "each GPU reaches the memory of the others");
+  for (unsigned i = 0; i < count * count; i++) {
+    unsigned from = i / count, to = i % count;
+    if (cuda_device(to)->reached_by & UINT32_C(1) << from)
+      continue;
+    found(check, HAUL_CHECK_LIMITED,
+          "cuda:%u does not reach the memory of cuda:%u: copies between them go through the host",
+          from, to);
+    mend(check, "nvidia-smi topo -p2p r (it says why; see cuda.iommu and cuda.acs)");
+    return;
+  }
+}
+
+static const char *next_pci(unsigned number) {
+  return number < cuda_devices() ? cuda_device(number)->pci : NULL;
+}
+
+static void check_iommu(struct haul_check *check) {
+  if (!needs_device(check))
+    pci_check_iommu(check, cuda_sys, "cuda", next_pci);
+}
+
+static void check_acs(struct haul_check *check) {
+  if (!needs_device(check))
+    pci_check_acs(check, cuda_sys, "cuda", next_pci);
+}
+
 static const struct {
   const char *name;
   void (*run)(struct haul_check *check);
 } all[] = {
-    {"driver", check_driver},
-    {"device", check_device},
-    {"sharing", check_sharing},
-    {"gpudirect-rdma", check_rdma},
+    {"driver", check_driver},   {"device", check_device},
+    {"sharing", check_sharing}, {"gpudirect-rdma", check_rdma},
+    {"peers", check_peers},     {"iommu", check_iommu},
+    {"acs", check_acs},
 };
 
 size_t cuda_checks(struct haul_check *checks, size_t room) {

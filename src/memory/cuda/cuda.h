@@ -126,7 +126,5 @@ size_t cuda_checks(struct haul_check *checks, size_t room);
 
 /* The kernel's files; another folder in tests. */
 extern const char *cuda_sys, *cuda_dev;
-/* The NUMA node of a PCI device; -1 where it cannot be told. */
-int cuda_numa(const char *pci);
 
 #endif

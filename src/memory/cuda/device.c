@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/fork.h"
 #include "memory/cuda/cuda.h"
+#include "memory/pci.h"
 
 const struct cuda_driver *cuda_driver;
 
@@ -128,7 +129,7 @@ static int learn(unsigned number) {
   cuda_driver->device_pci(device->pci, sizeof device->pci, device->handle);
   for (char *at = device->pci; *at; at++) /* as the kernel writes it */
     *at = (char)tolower((unsigned char)*at);
-  device->numa = cuda_numa(device->pci);
+  device->numa = pci_numa(cuda_sys, device->pci);
   learn_uuid(device);
   learn_sharing(device);
   learn_order(device);

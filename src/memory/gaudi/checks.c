@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "memory/gaudi/gaudi.h"
+#include "memory/pci.h"
 
 static void found(struct haul_check *check, int state, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -130,12 +131,31 @@ static void check_dmabuf(struct haul_check *check) {
         "device memory can become a dma-buf; a NIC needs peer-to-peer for it");
 }
 
+static const char *next_pci(unsigned number) {
+  const struct gaudi_device *device = gaudi_device_at(number);
+  return device ? device->bus : NULL;
+}
+
+static void check_iommu(struct haul_check *check) {
+  begin(check, "iommu");
+  if (!needs_devices(check))
+    pci_check_iommu(check, "/sys", "gaudi", next_pci);
+}
+
+static void check_acs(struct haul_check *check) {
+  begin(check, "acs");
+  if (!needs_devices(check))
+    pci_check_acs(check, "/sys", "gaudi", next_pci);
+}
+
 size_t gaudi_checks(struct haul_check *checks, size_t room) {
-  struct haul_check all[4];
+  struct haul_check all[6];
   check_library(&all[0]);
   check_device(&all[1]);
   check_free(&all[2]);
   check_dmabuf(&all[3]);
+  check_iommu(&all[4]);
+  check_acs(&all[5]);
   size_t count = sizeof all / sizeof all[0];
   for (size_t i = 0; i < count && i < room; i++)
     checks[i] = all[i];

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "memory/gaudi/gaudi.h"
+#include "memory/pci.h"
 
 #define CONTROL_NODES 64 /* /dev/accel/accel_controlD…; a server has eight */
 
@@ -67,17 +68,6 @@ int gaudi_settings_check(void) {
 
 /* ---- finding them ---- */
 
-static int read_numa(const char *bus) {
-  char path[64], text[16] = "";
-  snprintf(path, sizeof path, "/sys/bus/pci/devices/%.15s/numa_node", bus);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return -1;
-  ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  return got > 0 ? atoi(text) : -1;
-}
-
 /* Fills it from any descriptor of the device; 0 or an errno. */
 static int learn(const struct gaudi_driver *driver, int fd, struct gaudi_device *device) {
   struct gaudi_ip_info info;
@@ -92,7 +82,7 @@ static int learn(const struct gaudi_driver *driver, int fd, struct gaudi_device 
   if (driver->get_pci_bus_id_from_fd(fd, device->bus, sizeof device->bus) != 0)
     device->bus[0] = '\0';
   device->bus[sizeof device->bus - 1] = '\0';
-  device->numa = read_numa(device->bus);
+  device->numa = pci_numa("/sys", device->bus);
   return 0;
 }
 

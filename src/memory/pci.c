@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+#include "memory/pci.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- The kernel's files ---- */
+
+/* What there is of a device's file, at most `size` bytes; -1: nothing. */
+static ssize_t read_file(const char *sys, const char *pci, const char *name, void *bytes,
+                         size_t size) {
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/bus/pci/devices/%.15s/%s", sys, pci, name);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return -1;
+  ssize_t got = read(fd, bytes, size);
+  close(fd);
+  return got;
+}
+
+static bool read_word(const char *sys, const char *pci, const char *name, char *text, size_t size) {
+  ssize_t got = read_file(sys, pci, name, text, size - 1);
+  text[got > 0 ? got : 0] = '\0';
+  text[strcspn(text, "\n")] = '\0';
+  return text[0] != '\0';
+}
+
+int pci_numa(const char *sys, const char *pci) {
+  char text[16];
+  if (!read_word(sys, pci, "numa_node", text, sizeof text))
+    return -1;
+  long node = strtol(text, NULL, 10);
+  return node >= 0 && node < 1 << 16 ? (int)node : -1;
+}
+
+/* ---- What is said ---- */
+
+static void found(struct haul_check *check, int state, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void found(struct haul_check *check, int state, const char *format, ...) {
+  va_list arguments;
+  check->state = state;
+  va_start(arguments, format);
+  vsnprintf(check->text, sizeof check->text, format, arguments);
+  va_end(arguments);
+}
+
+static void mend(struct haul_check *check, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void mend(struct haul_check *check, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(check->remedy, sizeof check->remedy, format, arguments);
+  va_end(arguments);
+}
+
+/* ---- IOMMU ---- */
+
+/* The kernel's types of domains: "identity" passes addresses on, "DMA" and "DMA-FQ" translate. */
+void pci_check_iommu(struct haul_check *check, const char *sys, const char *kind, pci_next *next) {
+  const char *pci;
+  char type[32];
+  found(check, HAUL_CHECK_OK, "no IOMMU stands between the devices");
+  for (unsigned i = 0; (pci = next(i)); i++) {
+    if (!read_word(sys, pci, "iommu_group/type", type, sizeof type))
+      continue;
+    if (strncmp(type, "DMA", 3) == 0) {
+      found(check, HAUL_CHECK_LIMITED,
+            "the IOMMU translates the addresses of %s:%u (%s): NICs and other devices reach its "
+            "memory slowly, or not at all",
+            kind, i, type);
+      mend(check, "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&iommu=pt /' /etc/default/grub && sudo "
+                  "update-grub && sudo reboot");
+      return;
+    }
+    found(check, HAUL_CHECK_OK, "the IOMMU passes the devices' addresses on (%s)", type);
+  }
+}
+
+/* ---- ACS ---- */
+
+#define CONFIG_BYTES   4096u
+#define CONFIG_SHORT   256u /* what comes behind is for root alone */
+#define EXTENDED_ACS   0x000du
+#define ACS_CONTROL    6u
+#define ACS_REDIRECTS  0x1cu /* request redirect, completion redirect, upstream forwarding */
+#define EXTENDED_FIRST 0x100u
+
+static uint32_t get32(const uint8_t *bytes) {
+  return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 |
+         (uint32_t)bytes[3] << 24;
+}
+
+/* 1: what this bridge is sent for a neighbour goes up, 0: not, -1: its words cannot be read. The
+ * list of capabilities is not believed: it goes on for no longer than there is room. */
+static int redirects(const char *sys, const char *bridge) {
+  uint8_t config[CONFIG_BYTES];
+  ssize_t got = read_file(sys, bridge, "config", config, sizeof config);
+  if (got <= (ssize_t)CONFIG_SHORT)
+    return -1;
+  uint32_t at = EXTENDED_FIRST;
+  for (unsigned i = 0; i < CONFIG_BYTES / 8 && at >= EXTENDED_FIRST && at + 8 <= (size_t)got; i++) {
+    uint32_t header = get32(config + at);
+    if ((header & 0xffff) == EXTENDED_ACS)
+      return (config[at + ACS_CONTROL] & ACS_REDIRECTS) != 0;
+    at = header >> 20 & ~3u;
+  }
+  return 0;
+}
+
+/* "0000:00:01.0" */
+static bool is_name(const char *text, size_t length) {
+  return length == 12 && text[4] == ':' && text[7] == ':' && text[10] == '.';
+}
+
+/* The kernel's folder of a device lies in those of the bridges above it. 1 with the first bridge
+ * that redirects, 0: none does, -1: one cannot be asked. */
+static int find_redirect(const char *sys, const char *pci, char bridge[PCI_NAME]) {
+  char path[PATH_MAX], real[PATH_MAX];
+  int worst = 0;
+  snprintf(path, sizeof path, "%s/bus/pci/devices/%.15s", sys, pci);
+  if (!realpath(path, real))
+    return 0;
+  for (char *part = real; (part = strchr(part, '/'));) {
+    size_t length = strcspn(++part, "/");
+    if (!is_name(part, length) || part[length] == '\0')
+      continue; /* the device itself is the last */
+    snprintf(bridge, PCI_NAME, "%.*s", (int)length, part);
+    int one = redirects(sys, bridge);
+    if (one == 1)
+      return 1;
+    worst = one < 0 ? one : worst;
+  }
+  return worst;
+}
+
+void pci_check_acs(struct haul_check *check, const char *sys, const char *kind, pci_next *next) {
+  const char *pci;
+  char bridge[PCI_NAME];
+  found(check, HAUL_CHECK_OK, "no bridge sends traffic between two devices through the root");
+  for (unsigned i = 0; (pci = next(i)); i++) {
+    int redirect = find_redirect(sys, pci, bridge);
+    if (redirect == 1) {
+      found(check, HAUL_CHECK_LIMITED,
+            "the bridge %s above %s:%u sends traffic between two devices through the root (ACS): "
+            "NICs and other devices reach its memory slowly, or not at all",
+            bridge, kind, i);
+      mend(check, "sudo setpci -s %s ECAP_ACS+6.w=0:1c", bridge);
+      return;
+    }
+    if (redirect < 0) {
+      found(check, HAUL_CHECK_LIMITED, "the bridges above %s:%u tell root alone about ACS", kind,
+            i);
+      mend(check, "sudo haul doctor %s", kind);
+    }
+  }
+}
