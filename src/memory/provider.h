@@ -99,6 +99,10 @@ struct provider {
   /* A block over memory that `owns` claimed. */
   int (*wrap)(void *address, size_t length, struct memory *memory);
 
+  /* Is the block still there? Asked before one that was kept is used again; HAUL_ESTALE where it
+   * went with something of the application's, as a GPU's context. May block. No slot: it is. */
+  int (*check)(const struct memory *memory);
+
   /* A descriptor for the whole block, which the caller closes; it allows no more than `rights`
    * (HAUL_READ always): HAUL_ENOTSUP where it cannot be held to them. Fills the parts of the ticket
    * that are the provider's: capability, extra. `descriptor` NULL: those alone. */
@@ -180,7 +184,8 @@ static inline __attribute__((always_inline)) bool memory_alive(const struct memo
   return !memory->alive || atomic_load_explicit(memory->alive, memory_order_acquire) == 1;
 }
 
-/* Default for an empty slot. */
+/* Defaults for empty slots. */
+int memory_check(const struct memory *memory);
 int memory_fence(struct memory *memory, enum fence direction);
 
 #endif

@@ -274,6 +274,10 @@ void memory_free(struct memory *memory) {
   memory->provider->free(memory);
 }
 
+int memory_check(const struct memory *memory) {
+  return memory->provider->check ? memory->provider->check(memory) : 0;
+}
+
 int memory_fence(struct memory *memory, enum fence direction) {
   return memory->provider->fence ? memory->provider->fence(memory, direction) : 0;
 }

@@ -202,6 +202,18 @@ static int fresh_memory(struct haul_region *region, struct haul_place place, siz
   return status;
 }
 
+/* What went away while it was kept is given up. */
+static struct haul_region *pooled(struct heap *heap, struct haul_place place, bool private,
+                                  uint8_t size_class) {
+  struct haul_region *region;
+  while ((region = pool_take(&heap->pool, place, private, size_class)) &&
+         memory_check(&region->memory) != 0) {
+    pool_died(&heap->pool);
+    destroy(region);
+  }
+  return region;
+}
+
 int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsigned flags,
                struct haul_region **region) {
   uint8_t size_class = REGION_EXACT;
@@ -209,7 +221,7 @@ int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsign
     size_class = pool_class(&heap->pool, place, length);
   struct haul_region *made = NULL;
   if (size_class != REGION_EXACT)
-    made = pool_take(&heap->pool, place, flags & HAUL_REGION_PRIVATE, size_class);
+    made = pooled(heap, place, flags & HAUL_REGION_PRIVATE, size_class);
   if (made) {
     made->memory.length = length;
     made->memory.stage = false;
@@ -254,10 +266,16 @@ static int import_anew(struct haul_region *made, const struct ticket *ticket, in
 }
 
 static int import_again(struct haul_region *made, const struct ticket *ticket) {
-  made->import = imports_take(&made->heap->imports, ticket);
-  if (!made->import)
+  struct import *import = imports_take(&made->heap->imports, ticket);
+  if (!import)
     return haul_error_last()->code;
-  made->memory = made->import->memory;
+  int code = memory_check(&import->memory);
+  if (code) {
+    leave_import(made->heap, import);
+    return code;
+  }
+  made->import = import;
+  made->memory = import->memory;
   return 0;
 }
 

@@ -14,6 +14,7 @@
 #include "memory/copy.h"
 #include "memory/cuda/cuda.h"
 #include "memory/pages.h"
+#include "memory/region.h"
 #include "memory/ticket.h"
 #include "support/child.h"
 #include "support/seams.h"
@@ -592,6 +593,39 @@ static void a_reset_by_the_application_is_told(void **state) {
   memory_free(&bytes);
 }
 
+/* Neither the pool nor what is kept of imports hands out what went with its context. */
+static void nothing_from_before_a_reset_is_handed_out_again(void **state) {
+  (void)state;
+  struct heap *heap, *user;
+  struct haul_region *region, *import;
+  struct haul_ticket ticket;
+  int fd;
+  assert_works(heap_open(NULL, 64 * MIB, &heap));
+  assert_works(heap_open(NULL, 0, &user));
+  assert_works(heap_alloc(heap, gpu0, MIB, HAUL_REGION_PRIVATE, &region));
+  region_put(region);
+  assert_works(heap_alloc(heap, gpu0, MIB, 0, &region));
+  assert_works(region_export(region, HAUL_READ | HAUL_WRITE, NULL, &ticket, &fd));
+  assert_works(heap_import(user, &ticket, fd, &import));
+  region_put(import);
+  region_put(region);
+  close(fd);
+
+  assert_int_equal(app_reset(0), CUDA_SUCCESS);
+  assert_fails(HAUL_ESTALE, heap_import(user, &ticket, -1, &import));
+  for (int i = 0; i < 2; i++) {
+    assert_works(heap_alloc(heap, gpu0, MIB, HAUL_REGION_PRIVATE, &region));
+    put_pattern(&region->memory, MIB, 6);
+    expect_pattern(&region->memory, MIB, 6);
+    region_put(region); /* the second one is from the pool, and alive */
+  }
+  heap_close(user);
+  heap_close(heap);
+  /* The import is left to the driver: its address may be somebody else's by now. */
+  assert_int_equal(door->allocations, 1);
+  door->allocations = door->mappings = door->reservations = 0;
+}
+
 /* ---- Sharing ---- */
 
 struct order {
@@ -802,6 +836,7 @@ int main(int count, char **arguments) {
       OVER(more_copies_than_lanes_wait_their_turn),
       OVER(an_error_in_the_middle_ends_the_copy),
       OVER(a_reset_by_the_application_is_told),
+      OVER(nothing_from_before_a_reset_is_handed_out_again),
       OVER(a_ticket_means_the_same_gpu_everywhere),
       OVER(a_gpu_that_is_not_visible_is_refused_by_name),
       OVER(forged_tickets_are_refused),

@@ -171,6 +171,14 @@ int cuda_check(const struct memory *memory) {
   return is_there(block) ? 0 : cuda_gone(block->device);
 }
 
+int cuda_look(const struct memory *memory) {
+  int code = cuda_enter(memory->place.device);
+  if (code)
+    return code;
+  cuda_leave();
+  return cuda_check(memory);
+}
+
 /* ---- The caller's pointers ---- */
 
 void cuda_pointer(const struct cuda_driver *driver, const void *address,

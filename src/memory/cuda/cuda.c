@@ -48,6 +48,7 @@ const struct provider provider_cuda = {
     .free = cuda_free,
     .owns = cuda_owns,
     .wrap = cuda_wrap,
+    .check = cuda_look,
     .export = cuda_export,
     .locate = cuda_locate,
     .import = cuda_import,

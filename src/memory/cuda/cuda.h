@@ -91,8 +91,10 @@ int cuda_import(const struct ticket *ticket, int descriptor, struct memory *memo
 uint64_t cuda_buffer(const struct memory *memory);
 int cuda_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset);
 
-/* HAUL_ESTALE when the memory went away with its context. */
+/* HAUL_ESTALE when the memory is known to have gone away with its context. */
 int cuda_check(const struct memory *memory);
+/* The same, after a look at the context. */
+int cuda_look(const struct memory *memory);
 
 static inline CUdeviceptr cuda_address(const struct memory *memory, uint64_t offset) {
   return (CUdeviceptr)(uintptr_t)memory->address + offset;
