@@ -287,6 +287,9 @@ HAUL_API int haul_region_wrap(haul_node *node, void *address, size_t length, hau
 HAUL_API void *haul_region_address(const haul_region *region);
 HAUL_API size_t haul_region_length(const haul_region *region);
 HAUL_API struct haul_place haul_region_place(const haul_region *region);
+/* What this process may do with it: HAUL_READ, without HAUL_WRITE for imports that were shared so
+ * and wrapped memory that is mapped so. */
+HAUL_API unsigned haul_region_rights(const haul_region *region);
 
 /* Copies between two regions of this node, whatever their places, and returns when the bytes are
  * there. HAUL_ERANGE, HAUL_ETIMEDOUT (the destination is then undefined). */

@@ -74,6 +74,12 @@ HAUL_API struct haul_place haul_region_place(const haul_region *region) {
   return region ? region->memory.place : (struct haul_place){0, 0};
 }
 
+HAUL_API unsigned haul_region_rights(const haul_region *region) {
+  if (!region)
+    return 0;
+  return HAUL_READ | (region->memory.writable ? HAUL_WRITE : 0);
+}
+
 HAUL_API int haul_region_copy(haul_region *to, uint64_t to_offset, haul_region *from,
                               uint64_t from_offset, size_t length, haul_deadline until) {
   int code = error_enter("haul_region_copy");

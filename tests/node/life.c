@@ -397,6 +397,9 @@ static void what_was_imported_is_unmapped_some_time_after_its_release(void **sta
   assert_works(haul_region_alloc(owner, (struct haul_place){HAUL_HOST, 0}, 4096, 0, &region));
   assert_works(haul_region_export(region, HAUL_READ, NULL, &ticket, &fd));
   assert_works(haul_region_import(node, &ticket, fd, &import));
+  assert_int_equal(haul_region_rights(import), HAUL_READ);
+  assert_int_equal(haul_region_rights(region), HAUL_READ | HAUL_WRITE);
+  assert_int_equal(haul_region_rights(NULL), 0);
   haul_region_release(import);
   assert_works(haul_region_export(region, HAUL_READ, NULL, &ticket, NULL));
   assert_works(haul_region_import(node, &ticket, -1, &import));
