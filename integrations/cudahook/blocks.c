@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+#include "blocks.h"
+
+#include <pthread.h>
+
+#define SHARD_BITS 6
+#define SHARDS     (1u << SHARD_BITS)
+#define CHAINS     64u /* a shard */
+
+static struct shard {
+  pthread_mutex_t lock;
+  struct block *chains[CHAINS];
+} shards[SHARDS];
+
+static __attribute__((constructor)) void make_locks(void) {
+  for (size_t i = 0; i < SHARDS; i++)
+    pthread_mutex_init(&shards[i].lock, NULL);
+}
+
+/* Neighbours lie 2 MiB apart; multiplied by the golden ratio they spread over all chains. */
+static struct shard *find_chain(const void *address, struct block ***chain) {
+  uint64_t mixed = ((uintptr_t)address >> 12) * UINT64_C(0x9e3779b97f4a7c15);
+  struct shard *shard = &shards[mixed >> (64 - SHARD_BITS)];
+  *chain = &shard->chains[mixed >> (58 - SHARD_BITS) & (CHAINS - 1)];
+  return shard;
+}
+
+/* With the shard's lock. */
+static struct block *unlink_block(struct block **at, const void *address) {
+  while (*at && (*at)->address != (const char *)address)
+    at = &(*at)->next;
+  struct block *block = *at;
+  if (block)
+    *at = block->next;
+  return block;
+}
+
+struct block *blocks_put(struct block *block) {
+  struct block **chain;
+  struct shard *shard = find_chain(block->address, &chain);
+  pthread_mutex_lock(&shard->lock);
+  struct block *before = unlink_block(chain, block->address);
+  block->next = *chain;
+  *chain = block;
+  pthread_mutex_unlock(&shard->lock);
+  return before;
+}
+
+struct block *blocks_take(const void *address) {
+  struct block **chain;
+  struct shard *shard = find_chain(address, &chain);
+  pthread_mutex_lock(&shard->lock);
+  struct block *block = unlink_block(chain, address);
+  pthread_mutex_unlock(&shard->lock);
+  return block;
+}
+
+/* With the shard's lock. */
+static const struct block *find_inside(const struct shard *shard, const char *address) {
+  for (size_t i = 0; i < CHAINS; i++)
+    for (const struct block *block = shard->chains[i]; block; block = block->next)
+      if (address >= block->address && (size_t)(address - block->address) < block->bytes)
+        return block;
+  return NULL;
+}
+
+static const struct block *find_start(struct block *const *chain, const char *address) {
+  const struct block *block = *chain;
+  while (block && block->address != address)
+    block = block->next;
+  return block;
+}
+
+int blocks_with(const void *address, int (*use)(void *user, const struct block *block),
+                void *user) {
+  struct block **chain;
+  struct shard *home = find_chain(address, &chain);
+  pthread_mutex_lock(&home->lock);
+  const struct block *block = find_start(chain, address);
+  int code = block ? use(user, block) : HAUL_EINVAL;
+  pthread_mutex_unlock(&home->lock);
+  for (struct shard *shard = shards; shard < shards + SHARDS && !block; shard++) {
+    pthread_mutex_lock(&shard->lock);
+    block = find_inside(shard, address);
+    code = block ? use(user, block) : HAUL_EINVAL;
+    pthread_mutex_unlock(&shard->lock);
+  }
+  return code;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+#include "log.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *target; /* NULL: none. Set before main, constant then */
+static _Atomic int descriptor = -1;
+
+static __attribute__((constructor)) void read_target(void) {
+  target = getenv("HAUL_CUDAHOOK_LOG");
+  if (target && (!*target || strcmp(target, "0") == 0))
+    target = NULL;
+  if (target && strcmp(target, "1") == 0)
+    atomic_store(&descriptor, STDERR_FILENO);
+}
+
+bool log_is_on(void) {
+  return target != NULL;
+}
+
+/* The file is made by the first line, as every program that is started with the hook comes here,
+ * and most have nothing to say. */
+static int open_once(void) {
+  int mine = open(target, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644), first = -1;
+  if (mine < 0 || atomic_compare_exchange_strong(&descriptor, &first, mine))
+    return mine;
+  close(mine);
+  return first;
+}
+
+static size_t put(char *line, size_t room, size_t used, const char *format, va_list list) {
+  int more = vsnprintf(line + used, room - used, format, list);
+  used += more < 0 ? 0 : (size_t)more;
+  return used < room ? used : room - 1;
+}
+
+static size_t say(char *line, size_t room, size_t used, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static size_t say(char *line, size_t room, size_t used, const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  used = put(line, room, used, format, list);
+  va_end(list);
+  return used;
+}
+
+void log_record(const struct record *record, const char *format, ...) {
+  char line[512];
+  va_list list;
+  if (!target)
+    return;
+  size_t used = say(line, sizeof line, 0, "haul-cudahook %d %s %zu %p ", (int)getpid(),
+                    record->call, record->bytes, record->address);
+  used = record->device < 0 ? say(line, sizeof line, used, "- ")
+                            : say(line, sizeof line, used, "cuda:%d ", record->device);
+  va_start(list, format);
+  used = put(line, sizeof line, used, format, list);
+  va_end(list);
+  line[used++] = '\n'; /* in the terminator's place */
+  int to = atomic_load(&descriptor);
+  if (to < 0)
+    to = open_once();
+  if (to >= 0 && write(to, line, used) < 0)
+    return; /* a log that is full or gone is no reason to fail */
+}
+
+void *because(struct record *record, const char *format, ...) {
+  va_list list;
+  if (!target)
+    return NULL;
+  va_start(list, format);
+  vsnprintf(record->why, sizeof record->why, format, list);
+  va_end(list);
+  return NULL;
+}

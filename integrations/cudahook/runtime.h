@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT
+ * What the hook uses of the CUDA runtime, declared anew, so that no toolkit is needed; names and
+ * numbers are those of driver_types.h and cuda_runtime_api.h (12.9; the same since 11.2, where the
+ * last of them came). */
+#ifndef HAUL_CUDAHOOK_RUNTIME_H
+#define HAUL_CUDAHOOK_RUNTIME_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int cudaError_t;
+typedef struct CUstream_st *cudaStream_t;
+typedef struct CUevent_st *cudaEvent_t;
+typedef struct CUmemPoolHandle_st *cudaMemPool_t;
+
+enum {
+  cudaSuccess = 0,
+  cudaErrorSharedObjectSymbolNotFound = 302,
+  cudaErrorNotReady = 600,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureImplicit = 906
+};
+
+enum { cudaEventDisableTiming = 2 };
+enum { cudaStreamCaptureStatusNone = 0 };
+enum { cudaStreamCaptureModeRelaxed = 2 };
+
+#define cudaStreamLegacy    ((cudaStream_t)(uintptr_t)1)
+#define cudaStreamPerThread ((cudaStream_t)(uintptr_t)2)
+
+struct cudaExtent {
+  size_t width, height, depth; /* width in bytes */
+};
+
+struct cudaPitchedPtr {
+  void *ptr;
+  size_t pitch, xsize, ysize;
+};
+
+/* X(slot, symbol, arguments) of what is hooked; a call that the runtime does not have is NULL. */
+#define RUNTIME_HOOKED(X)                                                                          \
+  X(malloc, cudaMalloc, (void **address, size_t bytes))                                            \
+  X(malloc_pitch, cudaMallocPitch, (void **address, size_t *pitch, size_t width, size_t height))   \
+  X(malloc_3d, cudaMalloc3D, (struct cudaPitchedPtr * pitched, struct cudaExtent extent))          \
+  X(free, cudaFree, (void *address))                                                               \
+  X(malloc_async, cudaMallocAsync, (void **address, size_t bytes, cudaStream_t stream))            \
+  X(malloc_async_ptsz, cudaMallocAsync_ptsz, (void **address, size_t bytes, cudaStream_t stream))  \
+  X(free_async, cudaFreeAsync, (void *address, cudaStream_t stream))                               \
+  X(free_async_ptsz, cudaFreeAsync_ptsz, (void *address, cudaStream_t stream))                     \
+  X(malloc_from_pool, cudaMallocFromPoolAsync,                                                     \
+    (void **address, size_t bytes, cudaMemPool_t pool, cudaStream_t stream))                       \
+  X(malloc_from_pool_ptsz, cudaMallocFromPoolAsync_ptsz,                                           \
+    (void **address, size_t bytes, cudaMemPool_t pool, cudaStream_t stream))
+
+/* Of what serving needs: without all of these everything is passed on. */
+#define RUNTIME_USED(X)                                                                            \
+  X(get_device, cudaGetDevice, (int *device))                                                      \
+  X(set_device, cudaSetDevice, (int device))                                                       \
+  X(device_wait, cudaDeviceSynchronize, (void))                                                    \
+  X(last_error, cudaGetLastError, (void))                                                          \
+  X(peek_error, cudaPeekAtLastError, (void))                                                       \
+  X(exchange_mode, cudaThreadExchangeStreamCaptureMode, (int *mode))                               \
+  X(is_capturing, cudaStreamIsCapturing, (cudaStream_t stream, int *status))                       \
+  X(stream_wait, cudaStreamSynchronize, (cudaStream_t stream))                                     \
+  X(event_create, cudaEventCreateWithFlags, (cudaEvent_t * event, unsigned flags))                 \
+  X(event_destroy, cudaEventDestroy, (cudaEvent_t event))                                          \
+  X(event_record, cudaEventRecord, (cudaEvent_t event, cudaStream_t stream))                       \
+  X(event_query, cudaEventQuery, (cudaEvent_t event))                                              \
+  X(event_wait, cudaEventSynchronize, (cudaEvent_t event))
+
+struct runtime {
+#define RUNTIME_SLOT(slot, symbol, arguments) cudaError_t(*slot) arguments;
+  RUNTIME_HOOKED(RUNTIME_SLOT)
+  RUNTIME_USED(RUNTIME_SLOT)
+#undef RUNTIME_SLOT
+  bool serves; /* has all that serving needs */
+};
+
+/* The runtime that is in the process; the hook brings none. Looks again at each call until there
+ * is one. Takes no lock. */
+const struct runtime *runtime(void);
+
+/* The runtime's calls that the application does not know of leave no trace: its last error stays,
+ * and they are no reason for a capture of another thread's to end. */
+struct calm {
+  cudaError_t error;
+  int mode;
+};
+struct calm calm_begin(const struct runtime *calls);
+void calm_end(const struct runtime *calls, const struct calm *calm);
+
+/* Whether work given to the stream would become part of a graph instead of running. `error` is set
+ * where the runtime cannot tell. */
+bool is_capturing(const struct runtime *calls, cudaStream_t stream, cudaError_t *error);
+
+/* Makes `device` the thread's own, if it is not; the device before, to be given to device_leave, or
+ * -1 with *error. */
+int device_enter(const struct runtime *calls, int device, cudaError_t *error);
+void device_leave(const struct runtime *calls, int before, int device);
+
+#endif
