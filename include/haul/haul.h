@@ -176,8 +176,9 @@ HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **n
 
 /* Ends the node: transfers in flight end with HAUL_ECLOSED, peers see it leave, waiting calls
  * return HAUL_ECLOSED. Handles that came from it stay valid for their release calls alone.
- * Blocks until the node's threads have ended, which no peer can delay. In a forked child it closes
- * what the child inherited and leaves the parent's node and its peers alone. */
+ * Blocks until the node's threads have ended, and until copies have that peers of this host are
+ * making on memory that was wrapped: microseconds, and the liveness bound at most. In a forked
+ * child it closes what the child inherited and leaves the parent's node and its peers alone. */
 HAUL_API void haul_node_close(haul_node *node);
 
 /* Listens on "tcp://address:port" (port 0: any free one; IPv6 in brackets) or "unix:///path"

@@ -243,6 +243,9 @@ struct transport {
    * asks until none does, as long as the contract of haul_region_release says. No slot: revoke
    * ended all. */
   bool (*touches)(struct endpoint *endpoint, uint64_t handle, const struct haul_region *region);
+  /* Whether the peer, if it lives, is touching memory of this node that stopping the endpoint would
+   * not take from it; with the lock, needs no turn of the loop. No slot: no. */
+  bool (*touches_any)(struct endpoint *endpoint);
 };
 
 /* ---- fabric.c: the list ---- */

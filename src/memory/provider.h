@@ -53,6 +53,8 @@ enum fence {
   FENCE_AFTER_WRITE  /* others' writes become visible to the device, after a NIC or CPU wrote */
 };
 
+#define LOAN_TOKEN 64
+
 struct provider {
   const char *name; /* "host"; also how its places are written */
   uint16_t kind;    /* enum haul_kind */
@@ -120,6 +122,16 @@ struct provider {
    * none. */
   uint64_t (*buffer)(const struct memory *memory);
 
+  /* Memory that is neither shareable nor in the CPU's reach, as a GPU's that the application
+   * allocated: what another process needs besides the ticket to reach it for a while. Whoever lends
+   * it waits, before the owner lets go of it, until nobody has borrowed it. HAUL_ENOTSUP with the
+   * detail. Borrowed memory may be written, whatever the ticket says. */
+  int (*lend)(const struct memory *memory, struct ticket *ticket, uint8_t token[LOAN_TOKEN]);
+  /* The memory until it is freed, on memory->place; ticket and token are foreign and not believed.
+   * May block. */
+  int (*borrow)(const struct ticket *ticket, const uint8_t token[LOAN_TOKEN],
+                struct memory *memory);
+
   /* A dma-buf for a device that reads and writes the block (a NIC); the caller closes it. The block
    * begins at *offset in it, and it ends no sooner than the block's last page. It may pin the pages
    * for as long as it is open. Wrapped blocks have one too. Not what `export` gives: a dma-buf
@@ -175,6 +187,12 @@ int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct 
 int memory_wrap(void *address, size_t length, struct memory *memory);
 int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
 int memory_import(const struct ticket *ticket, int descriptor, struct memory *memory);
+int memory_lend(const struct memory *memory, struct ticket *ticket, uint8_t token[LOAN_TOKEN]);
+int memory_borrow(const struct ticket *ticket, const uint8_t token[LOAN_TOKEN],
+                  struct memory *memory);
+/* The place of a foreign ticket in this process. */
+int memory_locate(const struct ticket *ticket, struct haul_place *place,
+                  const struct provider **provider);
 int memory_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset);
 void memory_free(struct memory *memory);
 

@@ -246,14 +246,42 @@ int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket,
   return memory->provider->export(memory, rights, ticket, descriptor);
 }
 
-int memory_import(const struct ticket *ticket, int descriptor, struct memory *memory) {
-  struct haul_place place = ticket->place;
-  const struct provider *provider = provider_of(place.kind);
+int memory_locate(const struct ticket *ticket, struct haul_place *place,
+                  const struct provider **provider) {
   int status = 0;
-  if (provider && provider->locate && provider_devices(provider) > 0)
-    status = provider->locate(ticket, &place.device);
-  if (status == 0)
-    status = find_place(place, &provider);
+  *place = ticket->place;
+  *provider = provider_of(place->kind);
+  if (*provider && (*provider)->locate && provider_devices(*provider) > 0)
+    status = (*provider)->locate(ticket, &place->device);
+  return status ? status : find_place(*place, provider);
+}
+
+int memory_lend(const struct memory *memory, struct ticket *ticket, uint8_t token[LOAN_TOKEN]) {
+  if (!memory->provider->lend)
+    return not_supported(memory->provider, "be lent");
+  *ticket = (struct ticket){
+      .place = memory->place, .length = memory->length, .rights = HAUL_READ | HAUL_WRITE};
+  memset(token, 0, LOAN_TOKEN);
+  return memory->provider->lend(memory, ticket, token);
+}
+
+int memory_borrow(const struct ticket *ticket, const uint8_t token[LOAN_TOKEN],
+                  struct memory *memory) {
+  struct haul_place place;
+  const struct provider *provider;
+  int status = memory_locate(ticket, &place, &provider);
+  if (status)
+    return status;
+  if (!provider->borrow)
+    return not_supported(provider, "be borrowed");
+  *memory = (struct memory){.provider = provider, .place = place};
+  return provider->borrow(ticket, token, memory);
+}
+
+int memory_import(const struct ticket *ticket, int descriptor, struct memory *memory) {
+  struct haul_place place;
+  const struct provider *provider;
+  int status = memory_locate(ticket, &place, &provider);
   if (status != 0)
     return status;
   if (!provider->import)

@@ -258,6 +258,25 @@ static void close_in_child(struct haul_node *node) {
   loop_forked(node->loop);
 }
 
+static bool any_touches(struct haul_node *node) {
+  list_each(item, &node->peers) {
+    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+    for (size_t i = 0; transport_at(i); i++)
+      if (transport_at(i)->touches_any && transport_at(i)->touches_any(peer->base.endpoints[i]))
+        return true;
+  }
+  return false;
+}
+
+/* With the loop's lock. The caller may free what it wrapped once the node is closed: copies that
+ * peers of this host are making end first. They begin no further ones. */
+static void withdraw_all(struct haul_node *node) {
+  int64_t until = clock_after(clock_now(), node->config.liveness_ns);
+  exports_clear(node->exports);
+  while (any_touches(node) && clock_now() < until)
+    nanosleep(&(struct timespec){0, 20000}, NULL);
+}
+
 HAUL_API void haul_node_close(haul_node *node) {
   if (!node)
     return;
@@ -273,6 +292,7 @@ HAUL_API void haul_node_close(haul_node *node) {
   if (node->has_transfers) {
     loop_lock(node->loop);
     listen_stop(node);
+    withdraw_all(node);
     list_each_safe(item, &node->peers) {
       struct haul_peer *peer = list_entry(item, struct haul_peer, list);
       control_send(peer, CONTROL_GOODBYE, 0, NULL, 0);
@@ -283,7 +303,6 @@ HAUL_API void haul_node_close(haul_node *node) {
     loop_unlock(node->loop);
     fabric_close(&node->fabric);
     transfers_end(&node->transfers);
-    exports_clear(node->exports);
   }
   message_clear(node);
   node_put(node);

@@ -25,6 +25,8 @@
 /* KIND_SIM is the device of HAUL_TEST_DEVICE, in the owner's process of HAUL_TEST_OWNER_DEVICE
  * where that is set, as there are devices that one process has at a time; sim:0 without either. */
 enum memory_kind { KIND_HOST, KIND_PRIVATE, KIND_WRAPPED, KIND_SIM };
+/* KIND_WRAPPED is then memory of a GPU that the application allocated: HAUL_TEST_WRAPPED=gpu. */
+bool wraps_gpu(void);
 struct haul_place device_place(void);
 struct haul_place owners_device_place(void); /* as any process sees it */
 

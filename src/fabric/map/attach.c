@@ -69,23 +69,27 @@ void attach_try(struct map_endpoint *endpoint, uint64_t nonce_address, uint64_t 
 
 _Static_assert(HAZARDS == 64, "a bit of `taken` for each");
 
-static unsigned take_cell(struct map_endpoint *endpoint, uint64_t handle) {
+int hazard_show(struct map_endpoint *endpoint, uint64_t handle) {
   uint64_t taken = atomic_load(&endpoint->taken);
-  for (;;) {
-    if (taken == UINT64_MAX) {
-      sched_yield(); /* each cell is held for one copy of at most WORK_BYTES_MAX */
-      taken = atomic_load(&endpoint->taken);
-      continue;
-    }
-    unsigned cell = (unsigned)__builtin_ctzll(~taken);
+  while (taken != UINT64_MAX) {
+    int cell = __builtin_ctzll(~taken);
     if (atomic_compare_exchange_weak(&endpoint->taken, &taken, taken | (uint64_t)1 << cell)) {
       atomic_store(&endpoint->hazards->cell[cell], handle);
       return cell;
     }
   }
+  return -1;
 }
 
-static void give_cell(struct map_endpoint *endpoint, unsigned cell) {
+static unsigned take_cell(struct map_endpoint *endpoint, uint64_t handle) {
+  int cell;
+  while ((cell = hazard_show(endpoint, handle)) < 0)
+    sched_yield(); /* what is lent leaves some free; the others are held for a copy of
+                      WORK_BYTES_MAX */
+  return (unsigned)cell;
+}
+
+void hazard_clear(struct map_endpoint *endpoint, unsigned cell) {
   atomic_store(&endpoint->hazards->cell[cell], 0);
   atomic_fetch_and(&endpoint->taken, ~((uint64_t)1 << cell));
 }
@@ -141,7 +145,7 @@ int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding
     else
       done += (uint64_t)moved;
   }
-  give_cell(endpoint, cell);
+  hazard_clear(endpoint, cell);
   return code;
 }
 
@@ -164,12 +168,23 @@ int attach_checksum(struct map_endpoint *endpoint, const struct map_binding *bin
   return code;
 }
 
-bool attach_touches(const struct map_endpoint *endpoint, uint64_t handle) {
+/* `handle` 0: any. */
+static bool shows(const struct map_endpoint *endpoint, uint64_t handle) {
   if (!endpoint->peer_hazards)
     return false;
   atomic_thread_fence(memory_order_seq_cst); /* after the board's word was cleared */
-  for (unsigned i = 0; i < HAZARDS; i++)
-    if (atomic_load(&endpoint->peer_hazards->cell[i]) == handle)
+  for (unsigned i = 0; i < HAZARDS; i++) {
+    uint64_t shown = atomic_load(&endpoint->peer_hazards->cell[i]);
+    if (handle ? shown == handle : shown != 0)
       return true;
+  }
   return false;
+}
+
+bool attach_touches(const struct map_endpoint *endpoint, uint64_t handle) {
+  return shows(endpoint, handle);
+}
+
+bool attach_touches_any(const struct map_endpoint *endpoint) {
+  return shows(endpoint, 0);
 }

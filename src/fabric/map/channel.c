@@ -4,10 +4,12 @@
  *   greeting   both ways, first: nonce for cross-memory attach; descriptors: board (read-only),
  *              hazards of the sender's copies
  *   request    a handle
- *   answer     a ticket and a descriptor, or an address for cross-memory attach, or a refusal
+ *   answer     a ticket and a descriptor, or an address for cross-memory attach, or a ticket and a
+ *              token for device memory that is lent, or a refusal
  *
  * Only the node's loop reads and writes it, with the lock. */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -28,7 +30,7 @@
 #define REASON_MAX 127
 
 enum record { GREETING = 1, REQUEST = 2, ANSWER = 3 };
-enum answer { ANSWER_MAPPED = 1, ANSWER_ATTACH = 2, ANSWER_REFUSED = 3 };
+enum answer { ANSWER_MAPPED = 1, ANSWER_ATTACH = 2, ANSWER_REFUSED = 3, ANSWER_LENT = 4 };
 
 struct attach_request {
   struct list link; /* endpoint->waiting */
@@ -187,7 +189,25 @@ static int answer_mapped(struct map_endpoint *endpoint, const struct export_view
   return code ? refuse(endpoint, request, haul_error_last()->text) : 0;
 }
 
-/* An answer for a region that was found: mapped when it can be shared, else attached. */
+/* Who borrows device memory may write to it. */
+static int answer_lent(struct map_endpoint *endpoint, const struct export_view *view,
+                       uint32_t request) {
+  uint8_t record[MAP_RECORD], token[LOAN_TOKEN];
+  struct ticket ticket;
+  struct haul_ticket packed;
+  if (!(view->rights & HAUL_WRITE))
+    return refuse(endpoint, request, "the device's memory cannot be lent for reading alone");
+  if (memory_lend(&view->region->memory, &ticket, token) != 0)
+    return refuse(endpoint, request, haul_error_last()->text);
+  ticket_pack(&ticket, &packed);
+  struct wire wire = start_record(record, ANSWER, request);
+  wire_put32(&wire, ANSWER_LENT);
+  wire_put_bytes(&wire, packed.bytes, sizeof packed.bytes);
+  wire_put_bytes(&wire, token, sizeof token);
+  return send_record(endpoint, record, NULL, 0);
+}
+
+/* An answer for a region that was found: mapped when it can be shared, else attached or lent. */
 static int answer_found(struct map_endpoint *endpoint, const struct export_view *view,
                         uint32_t request) {
   uint8_t record[MAP_RECORD];
@@ -200,6 +220,8 @@ static int answer_found(struct map_endpoint *endpoint, const struct export_view 
                   "it is an import there; connect to the node that owns the memory");
   if (memory->shareable)
     return answer_mapped(endpoint, view, request);
+  if (!memory->view && memory->wrapped && memory->provider->lend)
+    return answer_lent(endpoint, view, request);
   if (!memory->view)
     return refuse(endpoint, request,
                   memory->provider->unshareable ? memory->provider->unshareable
@@ -227,20 +249,38 @@ static int on_request(struct map_endpoint *endpoint, struct wire *wire, uint32_t
 
 /* ---- The asking side ---- */
 
-static int take_mapped(struct attach_request *request, struct wire *wire, const int *descriptors,
-                       size_t count) {
+static int take_ticket(const struct attach_request *request, struct wire *wire,
+                       struct ticket *ticket) {
   struct haul_ticket packed;
-  struct ticket ticket;
   wire_get_bytes(wire, packed.bytes, sizeof packed.bytes);
-  if (wire->failed || count != 1)
+  if (wire->failed)
     return HAUL_EPROTO;
-  int code = ticket_unpack(&packed, &ticket);
+  int code = ticket_unpack(&packed, ticket);
   if (code)
     return code;
-  if (ticket.length != request->key->length || ticket.place.kind != request->key->place.kind)
+  if (ticket->length != request->key->length || ticket->place.kind != request->key->place.kind)
     return error_set(HAUL_ETICKET, 0, NULL, "the peer's ticket is for another region|");
-  ticket.rights = request->key->rights;
-  return memory_import(&ticket, descriptors[0], &request->binding->memory);
+  ticket->rights = request->key->rights;
+  return 0;
+}
+
+static int take_mapped(struct attach_request *request, struct wire *wire, const int *descriptors,
+                       size_t count) {
+  struct ticket ticket;
+  int code = take_ticket(request, wire, &ticket);
+  if (count != 1)
+    return HAUL_EPROTO;
+  return code ? code : memory_import(&ticket, descriptors[0], &request->binding->memory);
+}
+
+static int take_lent(struct attach_request *request, struct wire *wire) {
+  uint8_t token[LOAN_TOKEN];
+  struct ticket ticket;
+  int code = take_ticket(request, wire, &ticket);
+  wire_get_bytes(wire, token, sizeof token);
+  if (wire->failed)
+    return HAUL_EPROTO;
+  return code ? code : lent_open(request->binding, &ticket, token);
 }
 
 static int take_attached(struct attach_request *request, struct wire *wire) {
@@ -274,6 +314,8 @@ static int on_answer(struct map_endpoint *endpoint, struct wire *wire, uint32_t 
     code = take_mapped(request, wire, endpoint->inbox_descriptors, endpoint->inbox_count);
   else if (kind == ANSWER_ATTACH)
     code = take_attached(request, wire);
+  else if (kind == ANSWER_LENT)
+    code = take_lent(request, wire);
   else if (kind == ANSWER_REFUSED) {
     wire_get_string(wire, reason, sizeof reason);
     code = wire->failed ? HAUL_EPROTO : error_set(HAUL_ENOPATH, 0, NULL, "%s|", reason);
@@ -326,6 +368,11 @@ int channel_attach(struct map_endpoint *endpoint, const struct remote_key *key, 
   if (!request.done)
     return error_set(HAUL_ETIMEDOUT, 0, NULL, "the peer did not answer a request for its memory|");
   return request.code ? error_restore(&request.error) : 0;
+}
+
+bool channel_lives(const struct map_endpoint *endpoint) {
+  struct pollfd channel = {.fd = endpoint->channel, .events = POLLRDHUP};
+  return endpoint->channel >= 0 && poll(&channel, 1, 0) == 0;
 }
 
 /* ---- Reading ---- */

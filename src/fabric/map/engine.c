@@ -35,11 +35,11 @@ struct engines {
 static int start_piece(struct task *task) {
   struct work *work = task->work;
   const struct haul_piece *piece = &work->pieces[task->piece];
-  struct map_binding *binding = work->binding;
+  struct memory *remote = binding_memory(work->binding);
   bool write = work->operation == HAUL_OP_WRITE;
   task->copy = (struct copy){
-      .to = write ? &binding->memory : &work->region->memory,
-      .from = write ? &work->region->memory : &binding->memory,
+      .to = write ? remote : &work->region->memory,
+      .from = write ? &work->region->memory : remote,
       .to_offset = write ? piece->remote : piece->local,
       .from_offset = write ? piece->local : piece->remote,
       .length = piece->length,
@@ -60,7 +60,7 @@ static int verify(const struct task *task) {
     uint64_t here, there;
     int code = memory_checksum(&work->region->memory, piece->local, piece->length, &here);
     if (code == 0)
-      code = memory_checksum(&binding->memory, piece->remote, piece->length, &there);
+      code = memory_checksum(binding_memory(binding), piece->remote, piece->length, &there);
     if (code)
       return code;
     if (here != there)
@@ -77,6 +77,8 @@ static void finish(struct task *task, int code) {
   work->state = NULL;
   if (task->copy.to)
     task->by->copy_cancel(&task->copy); /* it has ended, but its wake may be on its way */
+  if (task->running)
+    lent_end((struct map_endpoint *)work->endpoint, work->binding);
   alloc_free(task);
   work->done(work, code);
 }
@@ -84,7 +86,8 @@ static void finish(struct task *task, int code) {
 static int complete(struct task *task) {
   struct work *work = task->work;
   struct map_binding *binding = work->binding;
-  struct memory *to = work->operation == HAUL_OP_WRITE ? &binding->memory : &work->region->memory;
+  struct memory *to =
+      work->operation == HAUL_OP_WRITE ? binding_memory(binding) : &work->region->memory;
   int code = memory_fence(to, FENCE_AFTER_WRITE);
   if (code == 0)
     code = verify(task);
@@ -112,11 +115,17 @@ static bool advance(struct task *task) {
 static bool fill_window(struct engines *engines) {
   bool started = false;
   while (engines->running < WINDOW && !list_empty(&engines->waiting)) {
-    struct task *task = list_entry(list_take(&engines->waiting), struct task, link);
+    struct task *task = list_entry(engines->waiting.next, struct task, link);
+    struct work *work = task->work;
+    int code = lent_begin((struct map_endpoint *)work->endpoint, work->binding);
+    if (code > 0)
+      break; /* when what is lent has been given back */
+    list_remove(&task->link);
     list_append(&engines->tasks, &task->link);
-    task->running = true;
-    engines->running++;
-    int code = start_piece(task);
+    task->running = code == 0;
+    engines->running += task->running;
+    if (code == 0)
+      code = start_piece(task);
     if (code)
       finish(task, code);
     started = true;
@@ -138,6 +147,8 @@ static bool poll_tasks(struct poller *poller) {
     struct task *task = list_entry(item, struct task, link);
     poller->urgent |= !task->by->wakes;
   }
+  /* One waits for a cell, which may be that of a copy by the CPU. */
+  poller->urgent |= !list_empty(&engines->waiting) && engines->running < WINDOW;
   pthread_mutex_unlock(&engines->lock);
   if (moved)
     loop_news(engines->loop);
@@ -192,6 +203,16 @@ void engine_post(struct engines *engines, const struct provider *by, struct work
   pthread_mutex_unlock(&engines->lock);
   if (!by->wakes) /* somebody has to look */
     loop_wake(engines->loop);
+}
+
+int engine_try(struct engines *engines, struct map_endpoint *endpoint,
+               struct map_binding *binding) {
+  pthread_mutex_lock(&engines->lock);
+  int code = lent_begin(endpoint, binding);
+  if (code == 0)
+    lent_end(endpoint, binding);
+  pthread_mutex_unlock(&engines->lock);
+  return code < 0 ? code : 0;
 }
 
 void engine_cancel(struct engines *engines, struct work *work, int code) {

@@ -211,7 +211,8 @@ static bool help(struct fabric *fabric) {
 /* ---- Estimates ---- */
 
 static void estimate_engine(const struct provider *engine, const struct memory *local,
-                            const struct memory *remote, struct estimate *estimate) {
+                            const struct memory *remote, const char *how,
+                            struct estimate *estimate) {
   const struct memory *host = local->view ? local : remote;
   bool by_cpu = host->view && engine->needs_cpu && engine->needs_cpu(host);
   estimate->zero_copy = !by_cpu;
@@ -219,7 +220,7 @@ static void estimate_engine(const struct provider *engine, const struct memory *
   estimate->copies_cpu = by_cpu;
   estimate->latency_ns = 2000 + engine->copy_latency_ns;
   estimate->ns_per_byte = 1 / engine->copy_bytes_per_ns + (by_cpu ? 1 / 10.0 : 0);
-  snprintf(estimate->detail, sizeof estimate->detail, "mapped, copied by the device%s",
+  snprintf(estimate->detail, sizeof estimate->detail, "%s, copied by the device%s", how,
            by_cpu ? ", through pinned memory" : "");
 }
 
@@ -237,7 +238,7 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   *estimate = (struct estimate){.open = true, .zero_copy = true, .rails = 1};
   enum copy_by by = who(binding, local, operation == HAUL_OP_WRITE, &engine);
   if (by == COPY_ENGINE) {
-    estimate_engine(engine, local, &binding->memory, estimate);
+    estimate_engine(engine, local, &binding->memory, binding->lent ? "lent" : "mapped", estimate);
   } else if (by == COPY_CPU) {
     estimate->copies_cpu = !binding->attached;
     estimate->copies_kernel = binding->attached;
@@ -350,7 +351,10 @@ static int bind_remote(struct endpoint *base, const struct remote_key *key, haul
     return error_memory("remote region");
   binding->handle = key->handle;
   int code = channel_attach(endpoint, key, until, binding);
+  if (code == 0 && binding->lent)
+    code = engine_try(map_node_of(base)->engines, endpoint, binding);
   if (code) {
+    lent_close(binding);
     alloc_free(binding);
     return code;
   }
@@ -361,7 +365,9 @@ static int bind_remote(struct endpoint *base, const struct remote_key *key, haul
 static void unbind(struct endpoint *base, void *bound) {
   struct map_binding *binding = bound;
   (void)base;
-  if (binding && !binding->attached)
+  if (binding && binding->lent)
+    lent_close(binding);
+  else if (binding && !binding->attached)
     memory_free(&binding->memory);
   alloc_free(binding);
 }
@@ -369,6 +375,11 @@ static void unbind(struct endpoint *base, void *bound) {
 /* What the peer mapped it keeps, and we never use those pages again. */
 static bool touches(struct endpoint *base, uint64_t handle, const struct haul_region *region) {
   return !region->memory.shareable && attach_touches((struct map_endpoint *)base, handle);
+}
+
+static bool touches_any(struct endpoint *base) {
+  return channel_lives((struct map_endpoint *)base) &&
+         attach_touches_any((struct map_endpoint *)base);
 }
 
 /* ---- The node's share ---- */
@@ -462,4 +473,5 @@ const struct transport map_transport = {
     .cancel = cancel,
     .help = help,
     .touches = touches,
+    .touches_any = touches_any,
 };

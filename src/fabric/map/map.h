@@ -5,6 +5,7 @@
  *   copier.c   threads that copy what is too large for the call itself
  *   engine.c   copies that a device's engine makes
  *   attach.c   cross-memory attach, for wrapped private memory
+ *   lent.c     device memory that the peer lends for the time of copies
  *   map.c      the table: estimates, small transfers, dispatch
  */
 #ifndef HAUL_FABRIC_MAP_H
@@ -52,15 +53,19 @@ struct map_endpoint {
   _Atomic uint64_t taken; /* a bit for each cell in use; what stands in the cells is not asked */
   uint64_t nonce;         /* what the peer reads to try cross-memory attach */
 
+  unsigned lent;            /* that are open; the engines' lock */
   _Atomic uint32_t active;  /* copies under way in copier threads */
   struct list engine_tasks; /* engine.c; lock of the node's map_node */
 };
 
+struct map_lent;
+
 /* What the endpoint knows of one remote region. */
 struct map_binding {
-  bool attached;        /* cross-memory attach, else mapped */
-  struct memory memory; /* mapped: the import */
-  uint64_t address;     /* attached: in the peer's address space */
+  bool attached;         /* cross-memory attach, else mapped */
+  struct memory memory;  /* mapped: the import; lent: what is known of it, and no address */
+  struct map_lent *lent; /* lent, else NULL */
+  uint64_t address;      /* attached: in the peer's address space */
   uint64_t handle;
 };
 
@@ -73,8 +78,10 @@ static inline bool map_alive(const struct map_endpoint *endpoint, uint64_t handl
 /* channel.c */
 int channel_open(struct map_endpoint *endpoint); /* our hazards; before any channel */
 int channel_start(struct map_endpoint *endpoint, int descriptor); /* lock; takes the descriptor */
-void channel_stop(struct map_endpoint *endpoint, int code);       /* lock */
-void channel_release(struct map_endpoint *endpoint);              /* everything mapped and shared */
+/* False once the peer's end is closed, as it is when its process has died. */
+bool channel_lives(const struct map_endpoint *endpoint);
+void channel_stop(struct map_endpoint *endpoint, int code); /* lock */
+void channel_release(struct map_endpoint *endpoint);        /* everything mapped and shared */
 int channel_attach(struct map_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
                    struct map_binding *binding);
 
@@ -90,6 +97,20 @@ int attach_checksum(struct map_endpoint *endpoint, const struct map_binding *bin
 void attach_release(struct map_endpoint *endpoint);
 /* Whether a copy of the peer's touches the region behind `handle`. */
 bool attach_touches(const struct map_endpoint *endpoint, uint64_t handle);
+bool attach_touches_any(const struct map_endpoint *endpoint);
+/* A cell that shows the handle to the peer, or -1: all are in use. */
+int hazard_show(struct map_endpoint *endpoint, uint64_t handle);
+void hazard_clear(struct map_endpoint *endpoint, unsigned cell);
+
+/* lent.c. One caller at a time for a binding: the engines' lock, or before anybody has it. */
+int lent_open(struct map_binding *binding, const struct ticket *ticket,
+              const uint8_t token[LOAN_TOKEN]);
+void lent_close(struct map_binding *binding); /* nobody uses it */
+/* 0: the memory is here until lent_end; 1: not now, try again; or a code with the detail. */
+int lent_begin(struct map_endpoint *endpoint, struct map_binding *binding);
+void lent_end(struct map_endpoint *endpoint, struct map_binding *binding);
+/* The binding's memory, as the engine copies it. */
+struct memory *binding_memory(struct map_binding *binding);
 
 /* map.c: the whole work, by the CPU; 0 or a code with the detail. */
 int map_run(struct work *work);
@@ -110,6 +131,8 @@ int map_engines_open(struct fabric *fabric, struct engines **engines);
 void map_engines_end(struct engines *engines);
 void map_engines_free(struct engines *engines);
 void engine_post(struct engines *engines, const struct provider *by, struct work *work);
+/* Whether what is lent can be had: then it was, for a moment. */
+int engine_try(struct engines *engines, struct map_endpoint *endpoint, struct map_binding *binding);
 void engine_cancel(struct engines *engines, struct work *work, int code);
 void engine_drain(struct engines *engines, struct map_endpoint *endpoint, int code);
 

@@ -55,13 +55,14 @@ enum {
 
 /* CUpointer_attribute_enum, with the type that each is answered in */
 enum {
-  CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,       /* unsigned */
-  CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,         /* unsigned long long */
-  CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,        /* unsigned, though bool in its text */
-  CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,    /* int */
-  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11, /* CUdeviceptr */
-  CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,       /* size_t */
-  CU_POINTER_ATTRIBUTE_MAPPED = 13            /* unsigned, as above */
+  CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,                 /* unsigned */
+  CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,                   /* unsigned long long */
+  CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,                  /* unsigned, though bool in its text */
+  CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,              /* int */
+  CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10, /* unsigned, as above */
+  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,           /* CUdeviceptr */
+  CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,                 /* size_t */
+  CU_POINTER_ATTRIBUTE_MAPPED = 13                      /* unsigned, as above */
 };
 
 enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2 }; /* CUmemorytype_enum */
@@ -96,6 +97,12 @@ typedef struct CUmemAccessDesc_st {
 } CUmemAccessDesc;
 
 enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTREGISTER_PORTABLE = 1 };
+
+typedef struct CUipcMemHandle_st {
+  unsigned char reserved[64];
+} CUipcMemHandle;
+enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
+
 enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_EVENT_DISABLE_TIMING = 2 };
 
@@ -177,6 +184,10 @@ enum { CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100 };
   X(device_uuid_2, cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device))                           \
   X(flush_writes, cuFlushGPUDirectRDMAWrites, (int target, int scope))                             \
   X(range_handle, cuMemGetHandleForAddressRange,                                                   \
-    (void *handle, CUdeviceptr address, size_t bytes, int type, unsigned long long flags))
+    (void *handle, CUdeviceptr address, size_t bytes, int type, unsigned long long flags))         \
+  X(ipc_get, cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr address))                    \
+  X(ipc_open, cuIpcOpenMemHandle_v2,                                                               \
+    (CUdeviceptr * address, CUipcMemHandle handle, unsigned flags))                                \
+  X(ipc_close, cuIpcCloseMemHandle, (CUdeviceptr address))
 
 #endif

@@ -9,17 +9,9 @@
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/wire.h"
-#include "memory/cuda/cuda.h"
+#include "memory/cuda/block.h"
 #include "memory/pages.h"
 #include "memory/ticket.h"
-
-struct block {
-  unsigned device, generation;
-  CUdeviceptr base;
-  size_t length; /* from the base on, as the driver has it */
-  CUmemGenericAllocationHandle handle;
-  bool mapped; /* by the virtual-memory calls; `handle` is ours */
-};
 
 /* ---- Making and ending them ---- */
 
@@ -28,7 +20,7 @@ static const char *name_of(unsigned device, char *text, size_t size) {
   return text;
 }
 
-static struct block *new_block(unsigned device) {
+struct block *block_new(unsigned device) {
   struct block *block = alloc_zero(1, sizeof *block);
   if (!block)
     error_memory("GPU memory");
@@ -118,7 +110,7 @@ static int take_private(struct block *block, size_t length, void **address) {
   return 0;
 }
 
-static void fill_memory(struct memory *memory, struct block *block, void *address, size_t length) {
+void block_show(struct block *block, void *address, size_t length, struct memory *memory) {
   memory->address = address;
   memory->view = NULL;
   memory->length = length;
@@ -131,7 +123,7 @@ static void fill_memory(struct memory *memory, struct block *block, void *addres
 
 int cuda_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory) {
   void *address = NULL;
-  struct block *block = new_block(device);
+  struct block *block = block_new(device);
   if (!block)
     return HAUL_ENOMEM;
   bool shared = !(flags & HAUL_REGION_PRIVATE) && cuda_device(device)->shares;
@@ -143,7 +135,7 @@ int cuda_alloc(unsigned device, size_t length, unsigned flags, struct memory *me
   cuda_leave();
   if (code)
     goto no_context;
-  fill_memory(memory, block, shared ? (void *)(uintptr_t)block->base : address, length);
+  block_show(block, shared ? (void *)(uintptr_t)block->base : address, length, memory);
   memory->shareable = shared;
   return 0;
 
@@ -159,6 +151,8 @@ void cuda_free(struct memory *memory) {
   if (ours && cuda_enter_again(block->device) == 0) {
     if (block->mapped)
       unmap(block);
+    else if (block->borrowed)
+      cuda_driver->ipc_close(block->base);
     else
       cuda_driver->free(block->base);
     cuda_leave();
@@ -254,7 +248,7 @@ int cuda_wrap(void *address, size_t length, struct memory *memory) {
   int code = find_device(memory->place.device);
   if (code)
     return code;
-  struct block *block = new_block(memory->place.device);
+  struct block *block = block_new(memory->place.device);
   if (!block)
     return HAUL_ENOMEM;
   code = cuda_enter(block->device);
@@ -264,7 +258,7 @@ int cuda_wrap(void *address, size_t length, struct memory *memory) {
   }
   cuda_leave();
   block->generation = atomic_load(&cuda_device(block->device)->generation);
-  fill_memory(memory, block, address, length);
+  block_show(block, address, length, memory);
   memory->wrapped = true;
   return 0;
 }
@@ -379,7 +373,7 @@ int cuda_import(const struct ticket *ticket, int descriptor, struct memory *memo
   if (ticket->offset != 0 || ticket->length == 0 || ticket->length > length ||
       !device->granularity || length % device->granularity != 0 || length > PTRDIFF_MAX)
     return bad_descriptor("the ticket names an impossible range");
-  struct block *block = new_block(memory->place.device);
+  struct block *block = block_new(memory->place.device);
   if (!block)
     return HAUL_ENOMEM;
   block->length = length;
@@ -391,7 +385,7 @@ int cuda_import(const struct ticket *ticket, int descriptor, struct memory *memo
   cuda_leave();
   if (code)
     goto no_context;
-  fill_memory(memory, block, (void *)(uintptr_t)block->base, ticket->length);
+  block_show(block, (void *)(uintptr_t)block->base, ticket->length, memory);
   memory->imported = true;
   memory->writable = ticket->rights & HAUL_WRITE;
   return 0;

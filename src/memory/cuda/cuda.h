@@ -100,6 +100,14 @@ static inline CUdeviceptr cuda_address(const struct memory *memory, uint64_t off
   return (CUdeviceptr)(uintptr_t)memory->address + offset;
 }
 
+/* ---- lend.c ---- */
+
+int cuda_lend(const struct memory *memory, struct ticket *ticket, uint8_t token[LOAN_TOKEN]);
+int cuda_borrow(const struct ticket *ticket, const uint8_t token[LOAN_TOKEN],
+                struct memory *memory);
+
+/* ---- block.c: addresses ---- */
+
 /* What the driver knows of an address. */
 struct cuda_pointer {
   unsigned type; /* CU_MEMORYTYPE_…, 0: nothing */

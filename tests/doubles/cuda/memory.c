@@ -4,7 +4,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/udmabuf.h>
+#include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -45,8 +47,12 @@ struct range {
   unsigned long long buffer; /* its number, never used again */
   struct allocation *allocation;
   char *view;
-  void *base;  /* PLAIN: where its address space begins */
-  bool theirs; /* PINNED: the caller's own pages */
+  void *base;    /* PLAIN: where its address space begins */
+  bool theirs;   /* PINNED: the caller's own pages */
+  int fd;        /* PLAIN: its bytes, with a page behind them that says who has it open */
+  bool borrowed; /* PLAIN: another process's, opened `opens` times by this handle */
+  unsigned opens;
+  CUipcMemHandle handle;
   _Atomic unsigned users;
 };
 
@@ -328,7 +334,61 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
   return CUDA_SUCCESS;
 }
 
-/* ---- Plain and pinned memory ---- */
+/* ---- Plain memory ---- */
+
+static size_t room_of(size_t size) {
+  return (size + 2 * PAGE) / PAGE * PAGE;
+}
+
+#define OPENERS (PAGE / sizeof(pid_t))
+
+/* Process ids of those that have it open, behind its bytes. */
+static _Atomic pid_t *openers_of(const struct range *range) {
+  return (_Atomic pid_t *)(void *)(range->view - 512 + room_of(range->size));
+}
+
+static void swap_opener(const struct range *range, pid_t from, pid_t to) {
+  for (size_t i = 0; i < OPENERS; i++) {
+    pid_t seen = from;
+    if (atomic_compare_exchange_strong(&openers_of(range)[i], &seen, to))
+      return;
+  }
+  DEMAND(!"more processes than the double can count");
+}
+
+/* The dead have nothing open. */
+static bool is_open_elsewhere(const struct range *range) {
+  for (size_t i = 0; i < OPENERS; i++) {
+    pid_t opener = atomic_load(&openers_of(range)[i]);
+    if (opener && kill(opener, 0) == 0)
+      return true;
+  }
+  return false;
+}
+
+/* Cut out of a larger piece, as the driver does. */
+static struct range *add_plain(int fd, size_t size, unsigned gpu) {
+  size_t room = room_of(size);
+  void *view = mmap(NULL, room + PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void *base = view == MAP_FAILED ? NULL : reserve_space(room);
+  if (!base) {
+    if (view != MAP_FAILED)
+      munmap(view, room + PAGE);
+    return NULL;
+  }
+  struct range *range = add_range(PLAIN, (uintptr_t)base + 512, size);
+  range->gpu = gpu;
+  range->view = (char *)view + 512;
+  range->base = base;
+  range->fd = fd;
+  return range;
+}
+
+static void drop_plain(struct range *range) {
+  munmap(range->base, room_of(range->size));
+  munmap(range->view - 512, room_of(range->size) + PAGE);
+  drop_range(range);
+}
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
   CUresult code;
@@ -338,34 +398,28 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
   if (size == 0)
     return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&lock);
-  size_t room = (size + 2 * PAGE) / PAGE * PAGE;
-  bool fits = has_room(context->gpu, size);
-  void *view = fits ? mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                    : MAP_FAILED;
-  void *base = view == MAP_FAILED ? NULL : reserve_space(room);
-  if (base) {
-    /* Cut out of a larger piece, as the driver does. */
-    struct range *range = add_range(PLAIN, (uintptr_t)base + 512, size);
-    range->gpu = context->gpu;
-    range->view = (char *)view + 512;
-    range->base = base;
+  int fd = has_room(context->gpu, size) ? memfd_create("haul-cuda-double-plain", MFD_CLOEXEC) : -1;
+  bool fits = fd >= 0 && ftruncate(fd, (off_t)(room_of(size) + PAGE)) == 0;
+  struct range *range = fits ? add_plain(fd, size, context->gpu) : NULL;
+  if (range) {
     gpus[context->gpu].used += size;
     *address = range->start;
     atomic_fetch_add(&cuda_double.allocations, 1);
-  } else if (view != MAP_FAILED) {
-    munmap(view, room);
+  } else if (fd >= 0) {
+    close(fd);
   }
   pthread_mutex_unlock(&lock);
-  return base ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  return range ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* A borrower's is gone from here alone. */
 static void end_plain(struct range *range) {
-  size_t room = (range->size + 2 * PAGE) / PAGE * PAGE;
-  munmap(range->base, room);
-  munmap(range->view - 512, room);
-  gpus[range->gpu].used -= range->size;
-  drop_range(range);
-  atomic_fetch_sub(&cuda_double.allocations, 1);
+  bool borrowed = range->borrowed;
+  close(range->fd);
+  if (!borrowed)
+    gpus[range->gpu].used -= range->size;
+  atomic_fetch_sub(borrowed ? &cuda_double.mappings : &cuda_double.allocations, 1);
+  drop_plain(range);
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address) {
@@ -374,12 +428,112 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     return code;
   pthread_mutex_lock(&lock);
   struct range *range = find(PLAIN, address, 1);
-  bool good = range && range->start == address;
+  bool good = range && range->start == address && !range->borrowed;
+  DEMAND(!good ||
+         !is_open_elsewhere(range)); /* undefined, says the manual of cuIpcCloseMemHandle */
   if (good)
     end_plain(range);
   pthread_mutex_unlock(&lock);
   return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+
+/* ---- Legacy IPC ---- */
+
+struct token {
+  unsigned long long magic, number;
+  pid_t process;
+  int fd;
+  size_t size;
+  CUuuid uuid;
+};
+_Static_assert(sizeof(struct token) <= sizeof(CUipcMemHandle), "it fits");
+#define TOKEN_MAGIC 0x6c62756f64637069ULL
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
+  CUresult code;
+  if (!current(&code))
+    return code;
+  pthread_mutex_lock(&lock);
+  const struct range *range = find(PLAIN, address, 1);
+  bool good = range && !range->borrowed;
+  if (good) {
+    struct token token = {TOKEN_MAGIC, range->buffer, getpid(),
+                          range->fd,   range->size,   gpus[range->gpu].uuid};
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &token, sizeof token);
+  }
+  pthread_mutex_unlock(&lock);
+  return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static struct range *find_borrowed(const CUipcMemHandle *handle) {
+  struct range *range = ranges;
+  while (range && !(range->borrowed && memcmp(&range->handle, handle, sizeof *handle) == 0))
+    range = range->next;
+  return range;
+}
+
+/* With the lock. */
+static struct range *borrow(const struct token *token, unsigned gpu) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)token->process, token->fd);
+  int fd = open(path, O_RDWR | O_CLOEXEC);
+  struct stat status;
+  bool fits =
+      fd >= 0 && fstat(fd, &status) == 0 && (size_t)status.st_size == room_of(token->size) + PAGE;
+  struct range *range = fits ? add_plain(fd, token->size, gpu) : NULL;
+  if (!range && fd >= 0)
+    close(fd);
+  if (!range)
+    return NULL;
+  range->borrowed = true;
+  swap_opener(range, 0, getpid());
+  atomic_fetch_add(&cuda_double.mappings, 1);
+  return range;
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags) {
+  CUresult code;
+  struct token token;
+  if (!current(&code))
+    return code;
+  memcpy(&token, &handle, sizeof token);
+  if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || token.magic != TOKEN_MAGIC ||
+      token.size > (size_t)1 << 40)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (token.process == getpid())
+    return CUDA_ERROR_INVALID_CONTEXT;
+  int gpu = gpu_by_uuid(&token.uuid);
+  if (gpu < 0)
+    return CUDA_ERROR_INVALID_DEVICE;
+  pthread_mutex_lock(&lock);
+  struct range *range = find_borrowed(&handle);
+  if (!range && (range = borrow(&token, (unsigned)gpu)))
+    range->handle = handle;
+  if (range) {
+    range->opens++;
+    *address = range->start;
+  }
+  pthread_mutex_unlock(&lock);
+  return range ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
+  CUresult code;
+  if (!current(&code))
+    return code;
+  pthread_mutex_lock(&lock);
+  struct range *range = find(PLAIN, address, 1);
+  bool good = range && range->start == address && range->borrowed;
+  if (good && --range->opens == 0) {
+    swap_opener(range, getpid(), 0);
+    end_plain(range);
+  }
+  pthread_mutex_unlock(&lock);
+  return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ---- Pinned memory ---- */
 
 CUresult cuMemHostAlloc(void **address, size_t size, unsigned flags) {
   CUresult code;
@@ -483,6 +637,9 @@ static void answer(int attribute, const struct range *range, void *value) {
     break;
   case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
     *(size_t *)value = range ? range->size : 0;
+    break;
+  case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    *(unsigned *)value = range && range->kind == PLAIN && !range->borrowed;
     break;
   case CU_POINTER_ATTRIBUTE_MAPPED:
     *(unsigned *)value = mapped;

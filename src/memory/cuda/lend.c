@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT
+ * Memory that the application made with cudaMalloc, for another process: the driver's legacy IPC.
+ * The handle is that of the whole allocation, so the offset goes along. What is freed while another
+ * process has it open is undefined there, so it is lent for the time of copies alone. */
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/wire.h"
+#include "memory/cuda/block.h"
+#include "memory/ticket.h"
+
+_Static_assert(sizeof(CUipcMemHandle) == LOAN_TOKEN, "the token is the driver's handle");
+
+static int cannot_lend(const char *why) {
+  return error_set(HAUL_ENOTSUP, 0, "cuda",
+                   "%s|allocate it with haul_region_alloc, which shares it otherwise", why);
+}
+
+/* Memory of the virtual-memory calls and of pools has no such handle. */
+static bool is_capable(const void *address) {
+  int wanted = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+  unsigned capable = 0;
+  void *value = &capable;
+  return cuda_driver->pointer_attributes(1, &wanted, &value, (CUdeviceptr)(uintptr_t)address) ==
+             CUDA_SUCCESS &&
+         (capable & 0xff);
+}
+
+/* As cuda_locate reads it. */
+static void describe(const struct cuda_device *device, uint64_t offset, struct ticket *ticket) {
+  struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
+  wire_put64(&wire, offset);
+  wire_put_bytes(&wire, device->uuid, 16);
+}
+
+int cuda_lend(const struct memory *memory, struct ticket *ticket, uint8_t token[LOAN_TOKEN]) {
+  const struct block *block = memory->state;
+  const char *address = memory->address;
+  struct cuda_pointer first, last;
+  CUipcMemHandle handle;
+  if (!memory->wrapped || !cuda_driver->ipc_get)
+    return cannot_lend("this GPU memory cannot be lent to another process");
+  cuda_pointer(cuda_driver, address, &first);
+  cuda_pointer(cuda_driver, address + memory->length - 1, &last);
+  if (!is_capable(address) || first.start != last.start)
+    return cannot_lend("GPU memory that is not one allocation of cudaMalloc's cannot be lent to "
+                       "another process");
+  int code = cuda_enter_again(block->device);
+  if (code)
+    return code;
+  CUresult result = cuda_driver->ipc_get(&handle, first.start);
+  cuda_leave();
+  if (result != CUDA_SUCCESS)
+    return cuda_failed(block->device, result, "cuIpcGetMemHandle");
+  describe(cuda_device(block->device), (CUdeviceptr)(uintptr_t)address - first.start, ticket);
+  memcpy(token, &handle, LOAN_TOKEN);
+  return 0;
+}
+
+/* In the device's context. */
+static int open_handle(struct block *block, const struct ticket *ticket, uint64_t offset,
+                       CUipcMemHandle handle) {
+  struct cuda_pointer pointer;
+  CUresult result = cuda_driver->ipc_open(&block->base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (result == CUDA_ERROR_INVALID_CONTEXT)
+    return cannot_lend("the driver lends GPU memory to other processes alone");
+  if (result != CUDA_SUCCESS)
+    return cuda_failed(block->device, result, "cuIpcOpenMemHandle");
+  cuda_pointer(cuda_driver, (void *)(uintptr_t)block->base, &pointer);
+  if (pointer.start == block->base && offset <= pointer.size &&
+      ticket->length <= pointer.size - offset)
+    return 0;
+  cuda_driver->ipc_close(block->base);
+  return error_set(HAUL_ETICKET, 0, NULL, "the GPU memory is not what the ticket says|");
+}
+
+int cuda_borrow(const struct ticket *ticket, const uint8_t token[LOAN_TOKEN],
+                struct memory *memory) {
+  CUipcMemHandle handle;
+  struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
+  uint64_t offset = wire_get64(&wire);
+  if (!cuda_driver->ipc_open || !cuda_driver->ipc_close)
+    return cannot_lend("NVIDIA's driver has no legacy IPC here");
+  struct block *block = block_new(memory->place.device);
+  if (!block)
+    return HAUL_ENOMEM;
+  memcpy(&handle, token, LOAN_TOKEN);
+  int code = cuda_enter(block->device);
+  if (code == 0) {
+    block->generation = atomic_load(&cuda_device(block->device)->generation);
+    code = open_handle(block, ticket, offset, handle);
+    cuda_leave();
+  }
+  if (code) {
+    alloc_free(block);
+    return code;
+  }
+  block->borrowed = true;
+  block_show(block, (void *)(uintptr_t)(block->base + offset), ticket->length, memory);
+  memory->imported = true;
+  return 0;
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT
+ * Memory of a GPU that the owner's application allocated and may free at any time after the
+ * region's release: peers of the same host have it open for the time of copies, and never when it
+ * is freed. The double of the driver ends the owner that frees what another process has open. */
+#include "support/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "memory/provider.h"
+#include "support/gpu.h"
+#include "support/owner.h"
+#include "support/seams.h"
+
+#define MIB   ((uint64_t)1 << 20)
+#define BOUND (30 * S)
+#define BOTH  (HAUL_READ | HAUL_WRITE)
+
+static struct {
+  struct owner owner;
+  struct haul_node *user;
+  struct haul_peer *peer;
+  unsigned descriptors;
+} t;
+
+static haul_deadline soon(void) {
+  return haul_deadline_in(BOUND);
+}
+
+static int set_up(void **state) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  (void)state;
+  config.liveness_ns = 3 * S;
+  t.descriptors = open_descriptors();
+  owner_start(&t.owner, "tcp://127.0.0.1:0", &config);
+  assert_works(haul_node_open(&config, &t.user));
+  assert_works(haul_peer_connect(t.user, t.owner.address, soon(), &t.peer));
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  haul_peer_close(t.peer);
+  haul_node_close(t.user);
+  return owner_end(&t.owner);
+}
+
+static struct haul_remote *look_up(uint64_t length, unsigned rights) {
+  struct haul_remote *remote;
+  assert_int_equal(owner_publish(&t.owner, 0, KIND_WRAPPED, length, "lent", rights), 0);
+  assert_works(haul_peer_lookup(t.peer, "lent", soon(), &remote));
+  return remote;
+}
+
+static struct haul_path map_path(struct haul_region *local, struct haul_remote *remote,
+                                 enum haul_operation operation) {
+  struct haul_path paths[HAUL_PATHS_MAX];
+  size_t count = HAUL_PATHS_MAX;
+  assert_works(haul_explain(local, remote, operation, MIB, NULL, paths, &count));
+  for (size_t i = 0; i < count; i++)
+    if (strcmp(paths[i].name, "map") == 0)
+      return paths[i];
+  fail_msg("explain names no map");
+  return paths[0];
+}
+
+static struct haul_transfer *start(struct haul_remote *remote, struct haul_region *local,
+                                   enum haul_operation operation) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {0, 0, haul_region_length(local)};
+  struct haul_transfer *transfer;
+  options.only = "map";
+  options.deadline = soon();
+  assert_works(operation == HAUL_OP_WRITE
+                   ? haul_write(remote, local, &piece, 1, &options, &transfer)
+                   : haul_read(local, remote, &piece, 1, &options, &transfer));
+  return transfer;
+}
+
+static int finish(struct haul_transfer *transfer) {
+  int code = haul_transfer_wait(transfer, soon());
+  haul_transfer_release(transfer);
+  return code;
+}
+
+/* ---- What is not lent ---- */
+
+static void nothing_is_lent_for_reading_alone(void **state) {
+  (void)state;
+  struct haul_remote *remote = look_up(MIB, HAUL_READ);
+  struct haul_region *local = region_make(t.user, KIND_HOST, MIB);
+  struct haul_path path = map_path(local, remote, HAUL_OP_READ);
+  assert_false(path.open);
+  assert_non_null(strstr(path.reason, "reading alone"));
+  haul_remote_release(remote);
+  haul_region_release(local);
+}
+
+/* The driver lends to other processes; within one another path copies. */
+static void a_process_borrows_nothing_of_its_own(void **state) {
+  (void)state;
+  struct haul_node *node;
+  struct haul_peer *self;
+  struct haul_remote *remote;
+  char address[160];
+  assert_works(haul_node_open(NULL, &node));
+  assert_works(haul_node_listen(node, "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(node, 0, address, sizeof address));
+  struct haul_region *region = region_make(node, KIND_WRAPPED, MIB);
+  struct haul_region *local = region_make(t.user, KIND_HOST, MIB);
+  assert_works(haul_region_publish(region, "own", BOTH));
+  assert_works(haul_peer_connect(t.user, address, soon(), &self));
+  assert_works(haul_peer_lookup(self, "own", soon(), &remote));
+  struct haul_path path = map_path(local, remote, HAUL_OP_WRITE);
+  assert_false(path.open);
+  assert_non_null(strstr(path.reason, "to other processes alone"));
+  struct haul_piece piece = {0, 0, MIB};
+  assert_works(haul_write(remote, local, &piece, 1, NULL, NULL));
+  haul_remote_release(remote);
+  haul_peer_close(self);
+  haul_region_release(local);
+  region_drop(region, KIND_WRAPPED);
+  haul_node_close(node);
+}
+
+/* ---- What is ---- */
+
+static void it_goes_straight(void **state) {
+  (void)state;
+  struct haul_remote *remote = look_up(8 * MIB, BOTH);
+  struct haul_region *local = region_make(t.user, KIND_SIM, 8 * MIB);
+  struct haul_path path = map_path(local, remote, HAUL_OP_WRITE);
+  assert_true(path.open && path.chosen && path.zero_copy);
+  assert_int_equal(path.copies_dma, 1);
+  assert_int_equal(path.copies_cpu, 0);
+  region_fill(t.user, local, 0, 8 * MIB, 5);
+  assert_works(finish(start(remote, local, HAUL_OP_WRITE)));
+  assert_true(owner_sum(&t.owner, 0, 0, 8 * MIB) == region_sum(t.user, local, 0, 8 * MIB));
+  haul_remote_release(remote);
+  haul_region_release(local);
+  assert_int_equal(owner_release(&t.owner, 0), 0);
+}
+
+/* More regions at a time than may be open towards one peer: the others wait for their turn. */
+static void many_regions_take_turns(void **state) {
+  (void)state;
+  enum { REGIONS = 48 };
+  struct haul_remote *remotes[REGIONS];
+  struct haul_transfer *transfers[REGIONS];
+  struct haul_region *local = region_make(t.user, KIND_HOST, 4 * MIB);
+  char name[16];
+  for (unsigned i = 0; i < REGIONS; i++) {
+    snprintf(name, sizeof name, "lent%u", i);
+    assert_int_equal(owner_publish(&t.owner, i, KIND_WRAPPED, 4 * MIB, name, BOTH), 0);
+    assert_works(haul_peer_lookup(t.peer, name, soon(), &remotes[i]));
+  }
+  for (unsigned i = 0; i < REGIONS; i++)
+    transfers[i] = start(remotes[i], local, HAUL_OP_WRITE);
+  for (unsigned i = 0; i < REGIONS; i++)
+    assert_works(finish(transfers[i]));
+  for (unsigned i = 0; i < REGIONS; i++) {
+    haul_remote_release(remotes[i]);
+    assert_int_equal(owner_release(&t.owner, i), 0);
+  }
+  haul_region_release(local);
+}
+
+static void it_is_never_open_when_it_is_freed(void **state) {
+  (void)state;
+  enum { TRANSFERS = 16 };
+  uint64_t seed = test_seed();
+  struct haul_region *local = region_make(t.user, KIND_HOST, MIB);
+  for (unsigned round = 0; round < (SANITIZED ? 40 : 200); round++) {
+    struct haul_transfer *transfers[TRANSFERS];
+    struct haul_remote *remote = look_up(MIB, BOTH);
+    for (unsigned i = 0; i < TRANSFERS; i++)
+      transfers[i] = start(remote, local, i % 2 ? HAUL_OP_READ : HAUL_OP_WRITE);
+    nanosleep(&(struct timespec){0, (long)(next_random(&seed) % 1000000)}, NULL);
+    assert_int_equal(owner_release(&t.owner, 0), 0);
+    for (unsigned i = 0; i < TRANSFERS; i++) {
+      int code = finish(transfers[i]);
+      assert_true(code == 0 || code == HAUL_ESTALE);
+    }
+    haul_remote_release(remote);
+  }
+  haul_region_release(local);
+}
+
+/* The owner that closes its node frees what it wrapped, without another word. */
+static void nor_when_its_owner_closes(void **state) {
+  (void)state;
+  enum { TRANSFERS = 8 };
+  struct haul_region *local = region_make(t.user, KIND_HOST, 4 * MIB);
+  for (unsigned round = 0; round < (SANITIZED ? 5 : 20); round++) {
+    struct haul_transfer *transfers[TRANSFERS];
+    struct haul_remote *remote = look_up(4 * MIB, BOTH);
+    for (unsigned i = 0; i < TRANSFERS; i++)
+      transfers[i] = start(remote, local, HAUL_OP_WRITE);
+    assert_int_equal(owner_end(&t.owner), 0);
+    for (unsigned i = 0; i < TRANSFERS; i++)
+      finish(transfers[i]);
+    haul_remote_release(remote);
+    haul_peer_close(t.peer);
+    owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
+    assert_works(haul_peer_connect(t.user, t.owner.address, soon(), &t.peer));
+  }
+  haul_region_release(local);
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
+    return owner_main();
+  setenv("HAUL_TEST_WRAPPED", "gpu", 1);
+  assert_works(providers_start());
+  bool gpus = provider_devices(provider_of(HAUL_CUDA)) > 0;
+  providers_stop();
+  if (!gpus) {
+    printf("skipped all: no GPU; tests/doubles/cuda/with runs this program with one\n");
+    return 77;
+  }
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(nothing_is_lent_for_reading_alone),
+      TEST(a_process_borrows_nothing_of_its_own),
+      TEST(it_goes_straight),
+      TEST(many_regions_take_turns),
+      TEST(it_is_never_open_when_it_is_freed),
+      TEST(nor_when_its_owner_closes),
+  };
+  return cmocka_run_group_tests_name("lent", tests, NULL, NULL);
+}
