@@ -24,26 +24,35 @@ HAUL_API cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, cudaM
 HAUL_API cudaError_t cudaMallocFromPoolAsync_ptsz(void **address, size_t bytes, cudaMemPool_t pool,
                                                   cudaStream_t stream);
 
-/* The runtime has an error for that. */
-static const char no_place[] = "there is no place for the address";
-
 static struct record record_of(const char *call, size_t bytes) {
   return (struct record){.call = call, .bytes = bytes, .device = -1};
+}
+
+/* Of what has no place for the address the runtime speaks. */
+static void *serve(struct record *record, bool has_place, cudaStream_t stream) {
+  if (has_place)
+    return serve_alloc(record, stream);
+  because(record, "there is no place for the address");
+  return NULL;
+}
+
+/* What the runtime gave. */
+static void *given(void *const *address, cudaError_t result) {
+  return address && result == cudaSuccess ? *address : NULL;
 }
 
 /* ---- Memory that is there when the call returns ---- */
 
 cudaError_t cudaMalloc(void **address, size_t bytes) {
   struct record record = record_of("cudaMalloc", bytes);
-  void *served =
-      address ? serve_alloc(&record, cudaStreamLegacy) : because(&record, "%s", no_place);
+  void *served = serve(&record, address, cudaStreamLegacy);
   if (served) {
     *address = served;
     return cudaSuccess;
   }
   const struct runtime *calls = runtime();
   cudaError_t result = calls->malloc ? calls->malloc(address, bytes) : NO_RUNTIME;
-  return serve_passed_on(&record, result == cudaSuccess ? *address : NULL, result);
+  return serve_passed_on(&record, given(address, result), result);
 }
 
 /* 0: not to be served. */
@@ -59,8 +68,7 @@ static size_t product(size_t one, size_t other) {
 cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height) {
   size_t row = pitch_of(width);
   struct record record = record_of("cudaMallocPitch", product(row, height));
-  void *served =
-      address && pitch ? serve_alloc(&record, cudaStreamLegacy) : because(&record, "%s", no_place);
+  void *served = serve(&record, address && pitch, cudaStreamLegacy);
   if (served) {
     *address = served;
     *pitch = row;
@@ -69,22 +77,21 @@ cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t 
   const struct runtime *calls = runtime();
   cudaError_t result =
       calls->malloc_pitch ? calls->malloc_pitch(address, pitch, width, height) : NO_RUNTIME;
-  return serve_passed_on(&record, result == cudaSuccess ? *address : NULL, result);
+  return serve_passed_on(&record, given(address, result), result);
 }
 
 cudaError_t cudaMalloc3D(struct cudaPitchedPtr *pitched, struct cudaExtent extent) {
   size_t row = pitch_of(extent.width);
   struct record record =
       record_of("cudaMalloc3D", product(product(row, extent.height), extent.depth));
-  void *served =
-      pitched ? serve_alloc(&record, cudaStreamLegacy) : because(&record, "%s", no_place);
+  void *served = serve(&record, pitched, cudaStreamLegacy);
   if (served) {
     *pitched = (struct cudaPitchedPtr){served, row, extent.width, extent.height};
     return cudaSuccess;
   }
   const struct runtime *calls = runtime();
   cudaError_t result = calls->malloc_3d ? calls->malloc_3d(pitched, extent) : NO_RUNTIME;
-  return serve_passed_on(&record, result == cudaSuccess ? pitched->ptr : NULL, result);
+  return serve_passed_on(&record, pitched ? given(&pitched->ptr, result) : NULL, result);
 }
 
 /* Of NULL too, which programs call to have the device started. */
@@ -102,7 +109,7 @@ cudaError_t cudaFree(void *address) {
 
 /* The runtime's allocation is there when the stream comes to it; haul's is there at once. */
 static bool alloc_async(struct record *record, void **address, cudaStream_t stream) {
-  void *served = address ? serve_alloc(record, stream) : because(record, "%s", no_place);
+  void *served = serve(record, address, stream);
   if (served)
     *address = served;
   return served != NULL;
@@ -115,7 +122,7 @@ cudaError_t cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) {
   const struct runtime *calls = runtime();
   cudaError_t result =
       calls->malloc_async ? calls->malloc_async(address, bytes, stream) : NO_RUNTIME;
-  return serve_passed_on(&record, result == cudaSuccess ? *address : NULL, result);
+  return serve_passed_on(&record, given(address, result), result);
 }
 
 cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
@@ -140,7 +147,7 @@ cudaError_t cudaMallocAsync_ptsz(void **address, size_t bytes, cudaStream_t stre
   const struct runtime *calls = runtime();
   cudaError_t result =
       calls->malloc_async_ptsz ? calls->malloc_async_ptsz(address, bytes, stream) : NO_RUNTIME;
-  return serve_passed_on(&record, result == cudaSuccess ? *address : NULL, result);
+  return serve_passed_on(&record, given(address, result), result);
 }
 
 cudaError_t cudaFreeAsync_ptsz(void *address, cudaStream_t stream) {
@@ -166,7 +173,7 @@ cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, cudaMemPool_t 
   because(&record, "%s", of_a_pool);
   cudaError_t result =
       calls->malloc_from_pool ? calls->malloc_from_pool(address, bytes, pool, stream) : NO_RUNTIME;
-  return serve_passed_on(&record, result == cudaSuccess ? *address : NULL, result);
+  return serve_passed_on(&record, given(address, result), result);
 }
 
 cudaError_t cudaMallocFromPoolAsync_ptsz(void **address, size_t bytes, cudaMemPool_t pool,
@@ -177,5 +184,5 @@ cudaError_t cudaMallocFromPoolAsync_ptsz(void **address, size_t bytes, cudaMemPo
   cudaError_t result = calls->malloc_from_pool_ptsz
                            ? calls->malloc_from_pool_ptsz(address, bytes, pool, stream)
                            : NO_RUNTIME;
-  return serve_passed_on(&record, result == cudaSuccess ? *address : NULL, result);
+  return serve_passed_on(&record, given(address, result), result);
 }

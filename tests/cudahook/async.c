@@ -33,8 +33,10 @@ static void let_hook_look(void) {
 static void test_not_before_its_stream(void **state) {
   (void)state;
   void *address, *others[8], *more[9];
-  if (!door || !hook.find)
+  if (!door || !hook.find) {
     skip();
+    return;
+  }
   unsigned events = runtime_door->events;
   assert_cuda(cudaMallocAsync(&address, MIB, stream));
   check_served(address);
@@ -66,8 +68,10 @@ static void test_not_before_its_stream(void **state) {
 static void test_last_error(void **state) {
   (void)state;
   void *address;
-  if (!door || !hook.find)
+  if (!door || !hook.find) {
     skip();
+    return;
+  }
   assert_cuda(cudaMallocAsync(&address, MIB, stream));
   hold(address);
   assert_cuda(cudaFreeAsync(address, stream));
@@ -91,8 +95,10 @@ static void test_too_many_waiting(void **state) {
   enum { MANY = 600 };
   static void *all[MANY];
   pthread_t helper;
-  if (!door || !hook.find)
+  if (!door || !hook.find) {
     skip();
+    return;
+  }
   unsigned events = runtime_door->events;
   for (size_t i = 0; i < MANY; i++)
     assert_cuda(cudaMallocAsync(&all[i], MIB, stream));
@@ -113,8 +119,10 @@ static void test_no_memory(void **state) {
   (void)state;
   void *address, *next;
   pthread_t helper;
-  if (!door || !hook.find)
+  if (!door || !hook.find) {
     skip();
+    return;
+  }
   unsigned long long memory = door->memory;
   door->memory = 128 * MIB;
   assert_cuda(cudaMallocAsync(&address, 100 * MIB, stream));
@@ -224,8 +232,10 @@ static void test_waiting_during_a_capture(void **state) {
   void *first, *second;
   cudaStream_t captured;
   cudaGraph_t graph;
-  if (!door || !hook.find)
+  if (!door || !hook.find) {
     skip();
+    return;
+  }
   unsigned events = runtime_door->events;
   assert_cuda(cudaStreamCreateWithFlags(&captured, cudaStreamNonBlocking));
   assert_cuda(cudaMallocAsync(&first, MIB, stream));

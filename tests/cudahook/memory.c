@@ -118,8 +118,10 @@ static void test_no_memory(void **state) {
   (void)state;
   struct cuda_double *door = driver_door();
   void *address = &address;
-  if (!door)
+  if (!door) {
     skip();
+    return;
+  }
   unsigned long long memory = door->memory;
   door->memory = 64 * MIB;
   assert_int_equal(cudaMalloc(&address, 100 * MIB), cudaErrorMemoryAllocation);

@@ -1,0 +1,105 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# An application that knows nothing of haul, started with the hook: the log says what became of each
+# call, the command lists and reads its memory by name, and what is set wrongly costs the application
+# nothing.
+here=$(dirname "$0")
+# shellcheck source=tests/cli/lib.sh
+. "$here/../cli/lib.sh"
+
+: "${HAUL_CUDAHOOK_PRELOAD:?what is to be preloaded}" "${KEEP:?the application}"
+: "${HAUL_DOUBLES:?HAUL_DOUBLES is to be tests/doubles of the build folder}"
+export LD_LIBRARY_PATH=$HAUL_DOUBLES/cuda/current
+bytes=3000000
+
+# run SETTINGS…: the application from its start to its end.
+run() {
+  expect 0 "the application runs" env "$@" LD_PRELOAD="$HAUL_CUDAHOOK_PRELOAD" "$KEEP" $bytes \
+    <"$work/bytes"
+  says "^ready$"
+}
+
+# start SETTINGS…: the application until it is ready. Sets $keep; `end_it` has it free its memory.
+start() {
+  rm -f "$work/input"
+  mkfifo "$work/input"
+  env "$@" LD_PRELOAD="$HAUL_CUDAHOOK_PRELOAD" "$KEEP" $bytes <"$work/input" >"$work/keep" 2>&1 &
+  keep=$!
+  processes+=("$keep")
+  exec 9>"$work/input"
+  head -c $bytes "$work/bytes" >&9
+  await 10 grep -q ready "$work/keep" || cat "$work/keep"
+}
+
+end_it() {
+  exec 9>&-
+  wait "$keep"
+  status=$?
+  holds "the application ends well" test "$status" = 0
+}
+
+random_file "$work/bytes" $bytes
+
+section "the log"
+run HAUL_CUDAHOOK_LOG="$work/log"
+holds "two lines" has_lines 2 "" "$work/log"
+holds "the allocation" grep -qE \
+  '^haul-cudahook [0-9]+ cudaMalloc 3000000 0x[0-9a-f]+ cuda:0 served$' "$work/log"
+holds "the free" grep -qE \
+  '^haul-cudahook [0-9]+ cudaFree 3000000 0x[0-9a-f]+ cuda:0 given back$' "$work/log"
+run HAUL_CUDAHOOK_LOG="$work/log" HAUL_CUDAHOOK_MINIMUM=4000000
+holds "lines are appended" has_lines 4 "" "$work/log"
+holds "why it was passed on" grep -q \
+  'cudaMalloc 3000000 .* passed on: smaller than HAUL_CUDAHOOK_MINIMUM, 4000000 bytes$' "$work/log"
+holds "and was not haul's" grep -q 'cudaFree 0 .* passed on: not haul.s$' "$work/log"
+run HAUL_CUDAHOOK_LOG=1
+complains "^haul-cudahook [0-9]* cudaMalloc 3000000 .* served$"
+run HAUL_CUDAHOOK_LOG=0
+holds "none" test ! -s "$work/err"
+run HAUL_CUDAHOOK_LOG="$work/no/such/folder"
+run HAUL_CUDAHOOK_LOG=/dev/full
+expect 0 "a program without CUDA" env HAUL_CUDAHOOK_LOG="$work/other" \
+  LD_PRELOAD="$HAUL_CUDAHOOK_PRELOAD" true
+holds "has no log" test ! -e "$work/other"
+
+section "by name"
+start HAUL_CUDAHOOK_LOG="$work/named" HAUL_CUDAHOOK_LISTEN="unix://$work/%p.sock" \
+  HAUL_CUDAHOOK_PUBLISH=kv
+holds "it says where it listens" grep -q "listening on unix://$work/$keep.sock$" "$work/named"
+holds "it says the name" grep -q "cudaMalloc 3000000 .* published as kv.0$" "$work/named"
+expect 0 "ls" "$HAUL" ls "unix://$work/$keep.sock"
+says "^kv.0  *2.86 MiB  *cuda:0  *read$"
+expect 0 "get" "$HAUL" get "unix://$work/$keep.sock/kv.0" "$work/copy" --checksum
+holds "the bytes are the application's" cmp "$work/bytes" "$work/copy"
+expect 1 "put is refused" "$HAUL" put "$work/bytes" "unix://$work/$keep.sock/kv.0"
+end_it
+
+start HAUL_CUDAHOOK_LISTEN="unix://$work/rw.sock" HAUL_CUDAHOOK_PUBLISH=kv HAUL_CUDAHOOK_RIGHTS=rw
+expect 0 "ls" "$HAUL" ls "unix://$work/rw.sock"
+says "^kv.0  *2.86 MiB  *cuda:0  *read-write"
+expect 0 "get over map" "$HAUL" get "unix://$work/rw.sock/kv.0" "$work/copy" --only map
+holds "the bytes are the application's" cmp "$work/bytes" "$work/copy"
+expect 0 "put" "$HAUL" put "$work/copy" "unix://$work/rw.sock/kv.0"
+end_it
+
+section "set wrongly"
+run HAUL_CUDAHOOK_LOG=1 HAUL_CUDAHOOK_LISTEN=carrier-pigeon://coop
+complains "haul_node_listen .* failed: carrier-pigeon://coop: "
+complains "cudaMalloc 3000000 .* served$"
+run HAUL_CUDAHOOK_LOG=1 HAUL_CUDAHOOK_LISTEN=tcp://0.0.0.0:0
+complains "haul_node_listen .* failed: tcp://0.0.0.0:0: "
+run HAUL_CUDAHOOK_LOG=1 HAUL_CUDAHOOK_PUBLISH="no blanks"
+complains "cudaMalloc 3000000 .* not published as no blanks.0: "
+run HAUL_CUDAHOOK_MINIMUM=much
+
+section "no GPU"
+expect 1 "the application says so itself" env CUDA_VISIBLE_DEVICES= HAUL_CUDAHOOK_LOG=1 \
+  LD_PRELOAD="$HAUL_CUDAHOOK_PRELOAD" "$KEEP" $bytes
+says "^cudaMalloc: error 100$"
+complains "cudaMalloc 3000000 .* passed on: the runtime has no device: error 100; error 100$"
+export LD_LIBRARY_PATH=
+expect 1 "nor a driver" env HAUL_CUDAHOOK_LOG=1 LD_PRELOAD="$HAUL_CUDAHOOK_PRELOAD" "$KEEP" $bytes
+says "^cudaMalloc: error 35$"
+
+finish
