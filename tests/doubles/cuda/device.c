@@ -13,7 +13,7 @@ struct cuda_double cuda_double = {.devices = 2, .memory = 4ULL << 30, .vmm = 1};
 struct gpu gpus[GPUS_MAX];
 unsigned gpu_count;
 struct CUctx_st contexts[GPUS_MAX];
-bool initialised;
+_Atomic bool initialised;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local CUcontext stack[CONTEXTS_DEEP];

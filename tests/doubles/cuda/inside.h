@@ -30,7 +30,8 @@ struct gpu {
 /* The primary context of a visible GPU. */
 struct CUctx_st {
   unsigned gpu;
-  unsigned retains, generation; /* device.c's lock */
+  unsigned retains;            /* device.c's lock */
+  _Atomic unsigned generation; /* the same to change it */
   _Atomic bool active;
   _Atomic CUresult broken; /* a copy failed in it: every call says so from then on */
 };
@@ -39,7 +40,7 @@ struct CUctx_st {
 extern struct gpu gpus[GPUS_MAX]; /* that are visible */
 extern unsigned gpu_count;
 extern struct CUctx_st contexts[GPUS_MAX];
-extern bool initialised;
+extern _Atomic bool initialised;
 /* The calling thread's context, or NULL and the driver's code for that. */
 CUcontext current(CUresult *code);
 /* The same for what waits: also when a copy has failed in it. */
