@@ -38,7 +38,8 @@ echo "-- installing"
 holds "it installs" cmake --install "$build" --prefix "$prefix"
 library=$(find "$prefix" -name libhaul.so)
 libdir=$(dirname "$library")
-for file in bin/haul include/haul/haul.h share/man/man1/haul.1 \
+for file in bin/haul include/haul/haul.h include/haul/cudahook.h share/man/man1/haul.1 \
+  share/man/man7/haul-cudahook.7 \
   share/bash-completion/completions/haul; do
   holds "$file is there" test -s "$prefix/$file"
 done
@@ -71,6 +72,18 @@ echo "        stripped size $((size / 1024)) KiB"
 # 300 for the core, and 32 for each kind of accelerator whose driver it opens.
 holds "stripped it is under 364 KiB" test "$size" -lt $(((300 + 2 * 32) * 1024))
 
+echo "-- the CUDA hook"
+hook=$libdir/libhaul-cudahook.so
+holds "it needs libc and libhaul at most" is_empty \
+  "$(readelf -dW "$hook" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+    grep -v -E '^(libc\.so|libhaul\.so|ld-linux)')"
+holds "it finds the library where it was moved to" env LD_PRELOAD="$hook" true
+exported=$(nm -D --defined-only "$hook" | awk '{print $3}' | grep -v '^cuda' | sort)
+declared=$("$cc" -E -P "-I$source/include" "$source/integrations/cudahook/haul-cudahook.h" |
+  grep -o '\bhaul_cudahook_[a-z_]*(' | tr -d '(' | sort -u)
+holds "it exports what its header declares, and calls of CUDA's" is_same "$exported" "$declared"
+holds "its symbols carry no version" is_empty "$(nm -D --defined-only "$hook" | grep @)"
+
 echo "-- consumers"
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 holds "pkg-config knows the version" is_same "$(pkg-config --modversion haul)" "$version"
@@ -94,6 +107,8 @@ echo "-- headers"
 for language in c:c99 c:c11 c:c17 c++:c++11 c++:c++20; do
   holds "haul.h alone as ${language#*:}" \
     compiles "${language%:*}" "${language#*:}" "$source/include/haul/haul.h"
+  holds "cudahook.h alone as ${language#*:}" \
+    compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/cudahook.h" -I"$prefix/include"
 done
 while read -r header; do
   holds "${header#"$source/"} alone" compiles c gnu11 "$header" -D_GNU_SOURCE -I"$source/src" \
