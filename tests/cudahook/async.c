@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * In the order of streams: memory that cudaFreeAsync took is not given to others before its stream
- * has come there, and is given to them then, though nobody waits; the application's last error and
- * its captures stay what they are; what cannot be told in that order is waited for. */
+ * has come there, and is given to them then, though nobody waits; cudaFree waits; the application's
+ * last error and its captures stay what they are; what cannot be told in that order is waited for.
+ */
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
@@ -88,6 +89,23 @@ static void *let_go_soon(void *unused) {
   nanosleep(&(struct timespec){0, 50000000}, NULL);
   door->hold = 0;
   return NULL;
+}
+
+/* What is on its way to the memory arrives before it is somebody else's. */
+static void test_free_waits(void **state) {
+  (void)state;
+  void *address;
+  pthread_t helper;
+  if (!door) {
+    skip();
+    return;
+  }
+  assert_cuda(cudaMalloc(&address, MIB));
+  hold(address);
+  assert_int_equal(pthread_create(&helper, NULL, let_go_soon, NULL), 0);
+  assert_cuda(cudaFree(address));
+  assert_int_equal(door->hold, 0);
+  pthread_join(helper, NULL);
 }
 
 static void test_too_many_waiting(void **state) {
@@ -279,6 +297,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_not_before_its_stream),
       cmocka_unit_test(test_last_error),
+      cmocka_unit_test(test_free_waits),
       cmocka_unit_test(test_too_many_waiting),
       cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_stream_of_another_device),
