@@ -15,6 +15,7 @@ HAUL_API cudaError_t cudaMalloc(void **address, size_t bytes);
 HAUL_API cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height);
 HAUL_API cudaError_t cudaMalloc3D(struct cudaPitchedPtr *pitched, struct cudaExtent extent);
 HAUL_API cudaError_t cudaFree(void *address);
+HAUL_API cudaError_t cudaDeviceReset(void);
 HAUL_API cudaError_t cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream);
 HAUL_API cudaError_t cudaMallocAsync_ptsz(void **address, size_t bytes, cudaStream_t stream);
 HAUL_API cudaError_t cudaFreeAsync(void *address, cudaStream_t stream);
@@ -103,6 +104,15 @@ cudaError_t cudaFree(void *address) {
   const struct runtime *calls = runtime();
   log_record(&record, "passed on: %s", record.why);
   return calls->free ? calls->free(address) : NO_RUNTIME;
+}
+
+/* It ends the events that are waited for, and no memory is left that could be freed. */
+cudaError_t cudaDeviceReset(void) {
+  struct record record = record_of("cudaDeviceReset", 0);
+  const struct runtime *calls = runtime();
+  serve_settle();
+  log_record(&record, "passed on");
+  return calls->device_reset ? calls->device_reset() : NO_RUNTIME;
 }
 
 /* ---- Memory in the order of a stream ---- */

@@ -44,6 +44,7 @@ struct cudaPitchedPtr {
   X(malloc_pitch, cudaMallocPitch, (void **address, size_t *pitch, size_t width, size_t height))   \
   X(malloc_3d, cudaMalloc3D, (struct cudaPitchedPtr * pitched, struct cudaExtent extent))          \
   X(free, cudaFree, (void *address))                                                               \
+  X(device_reset, cudaDeviceReset, (void))                                                         \
   X(malloc_async, cudaMallocAsync, (void **address, size_t bytes, cudaStream_t stream))            \
   X(malloc_async_ptsz, cudaMallocAsync_ptsz, (void **address, size_t bytes, cudaStream_t stream))  \
   X(free_async, cudaFreeAsync, (void *address, cudaStream_t stream))                               \

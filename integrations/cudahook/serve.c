@@ -180,3 +180,9 @@ cudaError_t serve_free_async(struct record *record, struct block *block, cudaStr
   log_record(record, "given back when its stream has come there");
   return cudaSuccess;
 }
+
+void serve_settle(void) {
+  const struct runtime *calls = runtime();
+  if (calls->serves && !is_forked_child() && !inside_haul)
+    later_wait(calls);
+}

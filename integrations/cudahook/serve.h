@@ -21,6 +21,8 @@ struct block *serve_take(struct record *record, const void *address);
 cudaError_t serve_free(struct record *record, struct block *block);
 /* Waits for nothing. */
 cudaError_t serve_free_async(struct record *record, struct block *block, cudaStream_t stream);
+/* Waits for all that serve_free_async did not wait for. */
+void serve_settle(void);
 /* Gives the memory to haul. */
 void serve_end(struct block *block);
 

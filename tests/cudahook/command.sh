@@ -83,6 +83,9 @@ holds "the bytes are the application's" cmp "$work/bytes" "$work/copy"
 expect 0 "put" "$HAUL" put "$work/copy" "unix://$work/rw.sock/kv.0"
 end_it
 
+run HAUL_CUDAHOOK_LOG=1 HAUL_CUDAHOOK_PUBLISH=kv # which nobody can ask for
+complains "cudaMalloc 3000000 .* published as kv.0$"
+
 section "set wrongly"
 run HAUL_CUDAHOOK_LOG=1 HAUL_CUDAHOOK_LISTEN=carrier-pigeon://coop
 complains "haul_node_listen .* failed: carrier-pigeon://coop: "

@@ -142,7 +142,10 @@ static void test_reset(void **state) {
   void *lost[4], *address;
   for (size_t i = 0; i < COUNT(lost); i++)
     assert_cuda(cudaMalloc(&lost[i], 20 * MIB));
+  assert_cuda(cudaFreeAsync(lost[0], NULL)); /* which the hook does not wait for */
   assert_cuda(cudaDeviceReset());
+  if (runtime_door)
+    assert_int_equal(runtime_door->events, 0);
   for (size_t i = 0; i < 8; i++) {
     assert_cuda(cudaMalloc(&address, 20 * MIB));
     check_served(address);
