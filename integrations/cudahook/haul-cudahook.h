@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-/* For torch.cuda.memory.CUDAPluggableAllocator, whose signatures these are (PyTorch 2.1 on): `size`
+/* For torch.cuda.memory.CUDAPluggableAllocator, whose signatures these are: `size`
  * bytes on the runtime's device `device`, for work of `stream` (a cudaStream_t). What haul cannot
  * serve is cudaMalloc's. NULL where neither has memory, where no CUDA runtime is in the process,
  * and for 0 bytes. Release with haul_cudahook_free. May block as cudaMalloc does. */
