@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: MIT
+from collections.abc import Generator, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Protocol, SupportsIndex, final
+
+from typing_extensions import Buffer, Self
+
+from ._data import Check, Device, Layout, Message, Path, Published, Report, Rights
+
+MESSAGE_MAX: int
+
+def version() -> str: ...
+def codes() -> dict[str, tuple[int, str, str]]: ...
+
+class _HasDlpack(Protocol):
+    def __dlpack__(self) -> Any: ...
+
+class _HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+class _Object:
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+@final
+class Node(_Object):
+    timeout: float
+    _watch: Any
+    def __new__(
+        cls,
+        name: str | None = None,
+        *,
+        timeout: float = 60,
+        progress: str = "thread",
+        insecure: bool = False,
+        spin: float = 0,
+        liveness: float = 5,
+        tcp_rails: int | None = None,
+        copy_threads: int | None = None,
+        peer_events: bool = False,
+        message_window: int | None = None,
+        pool_bytes: int | None = None,
+        max_peers: int | None = None,
+        max_regions: int | None = None,
+    ) -> Self: ...
+    @property
+    def addresses(self) -> list[str]: ...
+    def listen(self, address: str, /) -> str: ...
+    def connect(self, address: str, *, timeout: float | None = None) -> Peer: ...
+    def alloc(self, length: int, place: str = "host", *, private: bool = False) -> Region: ...
+    def wrap(self, object: Buffer | _HasDlpack, /) -> Region: ...
+    def import_(self, ticket: Buffer, fd: int | _HasFileno) -> Region: ...
+    def receive(self, *, timeout: float | None = None) -> Message: ...
+    def progress(self, timeout: float = 0) -> bool: ...
+    def fileno(self) -> int: ...
+    def devices(self) -> list[Device]: ...
+    def checks(self) -> list[Check]: ...
+    def counters(self) -> dict[str, int]: ...
+
+class _Tensor:
+    @property
+    def layout(self) -> Layout: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+@final
+class Region(_Object, _Tensor):
+    @property
+    def length(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def place(self) -> str: ...
+    @property
+    def node(self) -> Node: ...
+    @property
+    def readonly(self) -> bool: ...
+    def tensor(
+        self,
+        dtype: Any,
+        shape: Iterable[SupportsIndex],
+        strides: Iterable[SupportsIndex] | None = None,
+        *,
+        offset: int = 0,
+    ) -> Tensor: ...
+    def bytes(self) -> memoryview: ...
+    def export(
+        self, layout: Layout | None = None, rights: int = Rights.READ
+    ) -> tuple[bytes, int]: ...
+    def publish(self, name: str, rights: int = Rights.READ) -> None: ...
+    def unpublish(self, name: str, /) -> None: ...
+    def copy_from(
+        self,
+        source: Region,
+        *,
+        offset: int = 0,
+        source_offset: int = 0,
+        length: int | None = None,
+        timeout: float | None = None,
+    ) -> None: ...
+
+@final
+class Tensor(_Tensor):
+    @property
+    def region(self) -> Region: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def strides(self) -> tuple[int, ...]: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+@final
+class Peer(_Object):
+    @property
+    def name(self) -> str: ...
+    @property
+    def alive(self) -> bool: ...
+    def check(self) -> None: ...
+    def lookup(self, name: str, *, timeout: float | None = None) -> Remote: ...
+    def list(self, *, timeout: float | None = None) -> list[Published]: ...
+    def send(self, data: Buffer = b"", *, tag: int = 0, timeout: float | None = None) -> None: ...
+
+@final
+class Remote(_Object):
+    @property
+    def length(self) -> int: ...
+    @property
+    def place(self) -> str: ...
+    @property
+    def rights(self) -> Rights: ...
+    @property
+    def peer(self) -> Peer: ...
+    @property
+    def name(self) -> str: ...
+    def write(
+        self,
+        region: Region,
+        pieces: Iterable[Sequence[int]] | None = None,
+        *,
+        timeout: float | None = None,
+        only: str | None = None,
+        zero_copy: bool = False,
+        checksum: bool = False,
+    ) -> Transfer: ...
+    def read(
+        self,
+        region: Region,
+        pieces: Iterable[Sequence[int]] | None = None,
+        *,
+        timeout: float | None = None,
+        only: str | None = None,
+        zero_copy: bool = False,
+        checksum: bool = False,
+    ) -> Transfer: ...
+    def fetch_add(
+        self,
+        result: Region,
+        offset: int,
+        value: int,
+        *,
+        result_offset: int = 0,
+        timeout: float | None = None,
+        only: str | None = None,
+    ) -> Transfer: ...
+    def compare_swap(
+        self,
+        result: Region,
+        offset: int,
+        expected: int,
+        desired: int,
+        *,
+        result_offset: int = 0,
+        timeout: float | None = None,
+        only: str | None = None,
+    ) -> Transfer: ...
+    def explain(
+        self,
+        region: Region,
+        operation: str = "write",
+        length: int | None = None,
+        *,
+        only: str | None = None,
+        zero_copy: bool = False,
+        checksum: bool = False,
+    ) -> tuple[Path, ...]: ...
+
+@final
+class Transfer(_Object):
+    @property
+    def region(self) -> Region: ...
+    @property
+    def remote(self) -> Remote: ...
+    @property
+    def node(self) -> Node: ...
+    def done(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> Self: ...
+    def cancel(self) -> None: ...
+    def report(self) -> Report: ...
+    def __await__(self) -> Generator[Any, None, Self]: ...

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT
+ * Messages, and news of peers. */
+#include "haulpy.h"
+
+struct receiving {
+  haul_node *node;
+  struct haul_message message;
+};
+
+static int step_receive(void *user, haul_deadline until) {
+  struct receiving *receiving = user;
+  int code = haul_message_receive(receiving->node, &receiving->message, until);
+  return code == HAUL_ETIMEDOUT ? STEP_AGAIN : code;
+}
+
+static const char *kind_of(int kind) {
+  return kind == HAUL_PEER_JOINED ? "joined" : kind == HAUL_PEER_LEFT ? "left" : "message";
+}
+
+static PyObject *message_object(struct node *node, struct haul_message *message) {
+  PyObject *made =
+      data_make("Message", Py_BuildValue("(sNKy#)", kind_of(message->kind),
+                                         peer_object(node, haul_peer_retain(message->peer)),
+                                         (unsigned long long)message->tag,
+                                         message->length ? (const char *)message->bytes : "",
+                                         (Py_ssize_t)message->length));
+  haul_message_release(message);
+  return made;
+}
+
+PyObject *message_receive(PyObject *self, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"timeout", NULL};
+  struct node *node = (struct node *)self;
+  struct receiving receiving;
+  PyObject *timeout = Py_None, *made = NULL;
+  haul_deadline until;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O", names, &timeout) ||
+      !deadline_from(timeout, node->timeout, &until))
+    return NULL;
+  receiving.node = object_enter(&node->base, "receive");
+  if (!receiving.node)
+    return NULL;
+  int code = wait_in_steps(&node->base, "receive", step_receive, &receiving, until);
+  if (code == 0)
+    made = message_object(node, &receiving.message);
+  else if (code != WAIT_RAISED)
+    raise_last();
+  object_leave(&node->base);
+  return made;
+}
+
+struct sending {
+  haul_peer *peer;
+  uint64_t tag;
+  Py_buffer bytes;
+};
+
+/* What timed out was not sent. */
+static int step_send(void *user, haul_deadline until) {
+  const struct sending *sending = user;
+  int code = haul_message_send(sending->peer, sending->tag, sending->bytes.buf,
+                               (size_t)sending->bytes.len, until);
+  return code == HAUL_ETIMEDOUT ? STEP_AGAIN : code;
+}
+
+PyObject *message_send(PyObject *self, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"data", "tag", "timeout", NULL};
+  struct object *peer = (struct object *)self;
+  PyObject *data = NULL, *number = NULL, *timeout = Py_None;
+  struct sending sending = {0};
+  haul_deadline until;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$OO", names, &data, &number, &timeout) ||
+      !deadline_from(timeout, peer->node->timeout, &until))
+    return NULL;
+  sending.tag = number ? PyLong_AsUnsignedLongLong(number) : 0;
+  if (PyErr_Occurred())
+    return NULL;
+  if (data && PyObject_GetBuffer(data, &sending.bytes, PyBUF_SIMPLE) != 0)
+    return NULL;
+  sending.peer = object_enter(peer, "send");
+  int code = WAIT_RAISED;
+  if (sending.peer) {
+    code = wait_in_steps(peer, "send", step_send, &sending, until);
+    if (code < 0)
+      raise_last();
+    object_leave(peer);
+  }
+  if (data)
+    PyBuffer_Release(&sending.bytes);
+  if (code)
+    return NULL;
+  Py_RETURN_NONE;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT
+ * Handles of the library's, and who may use them when.
+ *
+ * In C a handle must not be used while it is released. Here another thread can close an object
+ * while a call on it is under way; so calls are counted, and the last one that leaves a closed
+ * object releases its handle. */
+#include <time.h>
+
+#include "haulpy.h"
+
+#define CLOSE_WAITS_MS 1000
+
+struct object *object_new(PyTypeObject *type, const char *noun, void *handle,
+                          void (*release)(void *), struct node *node) {
+  struct object *object = (struct object *)PyType_GenericAlloc(type, 0);
+  if (!object) {
+    if (handle)
+      release(handle);
+    return NULL;
+  }
+  object->noun = noun;
+  object->handle = handle;
+  object->release = release;
+  object->node = node;
+  Py_XINCREF((PyObject *)node);
+  return object;
+}
+
+static bool raise_closed(const struct object *object, const char *call) {
+  char text[64];
+  PyOS_snprintf(text, sizeof text, "the %s is closed", object->noun);
+  raise_own(HAUL_ECLOSED, call, object->noun, text, "open or make a new one");
+  return false;
+}
+
+static bool enter(struct object *object, const char *call) {
+  if (object->closed)
+    return raise_closed(object, call);
+  object->users++;
+  return true;
+}
+
+static void release(struct object *object) {
+  void *handle = object->handle;
+  object->handle = NULL;
+  if (!handle)
+    return;
+  Py_BEGIN_ALLOW_THREADS;
+  object->release(handle);
+  Py_END_ALLOW_THREADS;
+}
+
+static void leave(struct object *object) {
+  if (--object->users == 0 && object->closed)
+    release(object);
+}
+
+void *object_enter(struct object *object, const char *call) {
+  struct object *node = (struct object *)object->node;
+  if (node && !enter(node, call))
+    return NULL;
+  if (!enter(object, call)) {
+    if (node)
+      leave(node);
+    return NULL;
+  }
+  return object->handle;
+}
+
+void object_leave(struct object *object) {
+  leave(object);
+  if (object->node)
+    leave(&object->node->base);
+}
+
+void object_close(struct object *object) {
+  static const struct timespec pause = {0, 1000000};
+  object->closed = true;
+  for (int i = 0; object->users && i < CLOSE_WAITS_MS; i++) {
+    Py_BEGIN_ALLOW_THREADS;
+    nanosleep(&pause, NULL);
+    Py_END_ALLOW_THREADS;
+  }
+  if (object->users == 0)
+    release(object);
+}
+
+void object_free(struct object *object) {
+  PyTypeObject *type = Py_TYPE((PyObject *)object);
+  object->closed = true;
+  release(object);
+  Py_XDECREF((PyObject *)object->node);
+  PyObject_Free(object);
+  Py_DECREF((PyObject *)type);
+}
+
+PyObject *object_method_close(PyObject *self, PyObject *none) {
+  (void)none;
+  object_close((struct object *)self);
+  Py_RETURN_NONE;
+}
+
+PyObject *object_method_enter(PyObject *self, PyObject *none) {
+  struct object *object = (struct object *)self;
+  (void)none;
+  if (object->closed) {
+    raise_closed(object, "__enter__");
+    return NULL;
+  }
+  Py_INCREF(self);
+  return self;
+}
+
+PyObject *object_method_exit(PyObject *self, PyObject *args) {
+  (void)args;
+  return PyObject_CallMethod(self, "close", NULL);
+}
+
+PyObject *object_get_closed(PyObject *self, void *none) {
+  (void)none;
+  return PyBool_FromLong(((struct object *)self)->closed);
+}

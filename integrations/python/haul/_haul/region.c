@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: MIT
+ * Region: a range of bytes at a place, and a tensor if it has a layout. */
+#include <string.h>
+
+#include "haulpy.h"
+
+static void release_region(void *handle) {
+  haul_region_release(handle);
+}
+
+/* The header has no call that says it. A copy onto itself is refused before a byte moves, and for
+ * memory that may only be read with its own reason. */
+static bool may_be_written(haul_region *handle) {
+  return haul_region_copy(handle, 0, handle, 0, 1, HAUL_NO_WAIT) != HAUL_EACCESS;
+}
+
+PyObject *region_object(struct node *node, haul_region *handle, const struct haul_tensor *layout,
+                        struct kept *kept, bool readonly) {
+  struct object *object = object_new(haulpy.region, "region", handle, release_region, node);
+  struct region *region = (struct region *)object;
+  if (!region) {
+    kept_release(kept);
+    return NULL;
+  }
+  region->kept = kept;
+  region->has_layout = layout != NULL;
+  region->layout = layout ? *layout : layout_flat(haul_region_length(handle));
+  region->readonly = readonly || !may_be_written(handle);
+  return (PyObject *)region;
+}
+
+bool region_lend(struct region *region, const char *call, char **address) {
+  haul_region *handle = object_enter(&region->base, call);
+  if (!handle)
+    return false;
+  *address = haul_region_address(handle);
+  region->exports++;
+  region->base.node->exports++;
+  object_leave(&region->base);
+  return true;
+}
+
+void region_returned(struct region *region) {
+  region->exports--;
+  region->base.node->exports--;
+}
+
+/* ---- Its end ---- */
+
+static void give_back_kept(struct region *region) {
+  struct kept *kept = region->kept;
+  region->kept = NULL;
+  kept_release(kept);
+}
+
+static PyObject *region_close(PyObject *self, PyObject *none) {
+  struct region *region = (struct region *)self;
+  (void)none;
+  if (region->exports) {
+    PyErr_Format(PyExc_BufferError, "%u buffers or tensors of the region are still in use",
+                 region->exports);
+    return NULL;
+  }
+  object_close(&region->base);
+  if (!region->base.handle)
+    give_back_kept(region);
+  Py_RETURN_NONE;
+}
+
+static void dealloc(PyObject *self) {
+  struct kept *kept = ((struct region *)self)->kept;
+  object_free((struct object *)self);
+  kept_release(kept); /* nobody reads or writes it any more */
+}
+
+/* ---- Tensors ---- */
+
+static int get_buffer(PyObject *self, Py_buffer *view, int flags) {
+  struct region *region = (struct region *)self;
+  return buffer_fill(self, region, &region->layout, view, flags);
+}
+
+static void release_buffer(PyObject *self, Py_buffer *view) {
+  buffer_done((struct region *)self, view);
+}
+
+static PyObject *dlpack(PyObject *self, PyObject *args, PyObject *keywords) {
+  struct region *region = (struct region *)self;
+  return dlpack_capsule(region, &region->layout, args, keywords);
+}
+
+static PyObject *device(PyObject *self, PyObject *none) {
+  (void)none;
+  return dlpack_device((struct region *)self);
+}
+
+static bool length_of(struct region *region, const char *call, size_t *length) {
+  haul_region *handle = object_enter(&region->base, call);
+  if (!handle)
+    return false;
+  *length = haul_region_length(handle);
+  object_leave(&region->base);
+  return true;
+}
+
+static PyObject *region_tensor(PyObject *self, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"dtype", "shape", "strides", "offset", NULL};
+  struct region *region = (struct region *)self;
+  struct haul_tensor layout = {0};
+  PyObject *dtype, *shape, *strides = Py_None, *offset = NULL;
+  size_t length;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|O$O", names, &dtype, &shape, &strides,
+                                   &offset) ||
+      !layout_dtype(dtype, &layout) || !layout_shape(shape, strides, &layout))
+    return NULL;
+  layout.offset = offset ? PyLong_AsUnsignedLongLong(offset) : 0;
+  if (PyErr_Occurred() || !length_of(region, "tensor", &length) || !layout_check(&layout, length))
+    return NULL;
+  return tensor_object(region, &layout);
+}
+
+static PyObject *region_bytes(PyObject *self, PyObject *none) {
+  struct region *region = (struct region *)self;
+  size_t length;
+  (void)none;
+  if (!length_of(region, "bytes", &length))
+    return NULL;
+  const struct haul_tensor layout = layout_flat(length);
+  PyObject *tensor = tensor_object(region, &layout);
+  PyObject *view = tensor ? PyMemoryView_FromObject(tensor) : NULL;
+  Py_XDECREF(tensor);
+  return view;
+}
+
+/* ---- Sharing ---- */
+
+static PyObject *region_export(PyObject *self, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"layout", "rights", NULL};
+  struct region *region = (struct region *)self;
+  PyObject *given = Py_None;
+  unsigned rights = HAUL_READ;
+  struct haul_tensor layout = region->layout;
+  bool has_layout = region->has_layout;
+  struct haul_ticket ticket;
+  int descriptor = -1, code;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OI", names, &given, &rights))
+    return NULL;
+  if (given != Py_None) {
+    has_layout = true;
+    if (!layout_from(given, &layout))
+      return NULL;
+  }
+  haul_region *handle = object_enter(&region->base, "export");
+  if (!handle)
+    return NULL;
+  Py_BEGIN_ALLOW_THREADS;
+  code = haul_region_export(handle, rights, has_layout ? &layout : NULL, &ticket, &descriptor);
+  Py_END_ALLOW_THREADS;
+  if (code)
+    raise_last();
+  object_leave(&region->base);
+  if (code)
+    return NULL;
+  return Py_BuildValue("(y#i)", (const char *)ticket.bytes, (Py_ssize_t)sizeof ticket.bytes,
+                       descriptor);
+}
+
+static PyObject *region_publish(PyObject *self, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"name", "rights", NULL};
+  struct object *region = (struct object *)self;
+  const char *name;
+  unsigned rights = HAUL_READ;
+  int code;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|I", names, &name, &rights))
+    return NULL;
+  haul_region *handle = object_enter(region, "publish");
+  if (!handle)
+    return NULL;
+  Py_BEGIN_ALLOW_THREADS;
+  code = haul_region_publish(handle, name, rights);
+  Py_END_ALLOW_THREADS;
+  if (code)
+    raise_last();
+  object_leave(region);
+  if (code)
+    return NULL;
+  Py_RETURN_NONE;
+}
+
+static PyObject *region_unpublish(PyObject *self, PyObject *args) {
+  struct object *region = (struct object *)self;
+  const char *name;
+  int code;
+  if (!PyArg_ParseTuple(args, "s", &name))
+    return NULL;
+  haul_region *handle = object_enter(region, "unpublish");
+  if (!handle)
+    return NULL;
+  Py_BEGIN_ALLOW_THREADS;
+  code = haul_region_unpublish(handle, name);
+  Py_END_ALLOW_THREADS;
+  if (code)
+    raise_last();
+  object_leave(region);
+  if (code)
+    return NULL;
+  Py_RETURN_NONE;
+}
+
+/* ---- Copying ---- */
+
+struct copy {
+  struct job job;
+  haul_region *to, *from;
+  uint64_t to_offset, from_offset;
+  size_t length;
+  haul_deadline until;
+};
+
+static int run_copy(struct job *job) {
+  const struct copy *copy = (struct copy *)job;
+  return haul_region_copy(copy->to, copy->to_offset, copy->from, copy->from_offset, copy->length,
+                          copy->until);
+}
+
+/* The rest of the source from its offset on, unless a length is given. */
+static bool copy_length(struct copy *copy, PyObject *given) {
+  if (given != Py_None) {
+    copy->length = PyLong_AsSize_t(given);
+    return !PyErr_Occurred();
+  }
+  size_t all = haul_region_length(copy->from);
+  copy->length = copy->from_offset < all ? all - (size_t)copy->from_offset : 0;
+  return true;
+}
+
+static bool enter_both(struct copy *copy, struct object *to, struct object *from) {
+  copy->to = object_enter(to, "copy_from");
+  if (!copy->to)
+    return false;
+  copy->job.used[0] = to;
+  copy->from = object_enter(from, "copy_from");
+  if (!copy->from) {
+    object_leave(to);
+    return false;
+  }
+  copy->job.used[1] = from;
+  return true;
+}
+
+static PyObject *region_copy_from(PyObject *self, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"source", "offset", "source_offset", "length", "timeout", NULL};
+  struct object *to = (struct object *)self;
+  PyObject *source, *length = Py_None, *timeout = Py_None;
+  unsigned long long to_offset = 0, from_offset = 0;
+  haul_deadline until;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!|$KKOO", names, haulpy.region, &source,
+                                   &to_offset, &from_offset, &length, &timeout) ||
+      !deadline_from(timeout, to->node->timeout, &until))
+    return NULL;
+  struct copy *copy = job_new(sizeof *copy);
+  if (!copy)
+    return NULL;
+  copy->job.run = run_copy;
+  copy->to_offset = to_offset;
+  copy->from_offset = from_offset;
+  copy->until = until;
+  if (!enter_both(copy, to, (struct object *)source)) {
+    job_free(&copy->job);
+    return NULL;
+  }
+  if (!copy_length(copy, length)) {
+    object_leave(copy->job.used[0]);
+    object_leave(copy->job.used[1]);
+    job_free(&copy->job);
+    return NULL;
+  }
+  if (job_run(&copy->job) != 0)
+    return NULL;
+  job_free(&copy->job);
+  Py_RETURN_NONE;
+}
+
+/* ---- What it is ---- */
+
+static PyObject *get_length(PyObject *self, void *none) {
+  size_t length;
+  (void)none;
+  return length_of((struct region *)self, "length", &length) ? PyLong_FromSize_t(length) : NULL;
+}
+
+static PyObject *get_address(PyObject *self, void *none) {
+  struct object *region = (struct object *)self;
+  haul_region *handle = object_enter(region, "address");
+  (void)none;
+  if (!handle)
+    return NULL;
+  PyObject *address = PyLong_FromVoidPtr(haul_region_address(handle));
+  object_leave(region);
+  return address;
+}
+
+static PyObject *get_place(PyObject *self, void *none) {
+  struct object *region = (struct object *)self;
+  haul_region *handle = object_enter(region, "place");
+  (void)none;
+  if (!handle)
+    return NULL;
+  PyObject *place = place_text(haul_region_place(handle));
+  object_leave(region);
+  return place;
+}
+
+static PyObject *get_node(PyObject *self, void *none) {
+  PyObject *node = (PyObject *)((struct object *)self)->node;
+  (void)none;
+  Py_INCREF(node);
+  return node;
+}
+
+static PyObject *get_layout(PyObject *self, void *none) {
+  (void)none;
+  return layout_object(&((struct region *)self)->layout);
+}
+
+static PyObject *get_readonly(PyObject *self, void *none) {
+  (void)none;
+  return PyBool_FromLong(((struct region *)self)->readonly);
+}
+
+PyTypeObject *region_type(void) {
+  static PyMethodDef methods[] = {
+      {"tensor", METHOD_WITH_KEYWORDS(region_tensor),
+       "tensor(dtype, shape, strides=None, *, offset=0): a part of the region as a tensor."},
+      {"bytes", region_bytes, METH_NOARGS, "All bytes as a memoryview, whatever the layout."},
+      {"export", METHOD_WITH_KEYWORDS(region_export),
+       "export(layout=None, rights=READ): the ticket and the descriptor that another process "
+       "imports. The descriptor is the caller's to close."},
+      {"publish", METHOD_WITH_KEYWORDS(region_publish),
+       "publish(name, rights=READ): let peers look it up."},
+      {"unpublish", region_unpublish, METH_VARARGS, "unpublish(name): take the name back."},
+      {"copy_from", METHOD_WITH_KEYWORDS(region_copy_from),
+       "copy_from(source, *, offset=0, source_offset=0, length=None, timeout=None): copy from "
+       "another region of the node, wherever the two are."},
+      {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack), "A capsule with the tensor; nothing is copied."},
+      {"__dlpack_device__", device, METH_NOARGS, "DLPack's type and number of the device."},
+      {"close", region_close, METH_NOARGS,
+       "End the region and its transfers, and take its names back. BufferError while a buffer or a "
+       "tensor of it is in use."},
+      OBJECT_METHODS,
+      {NULL, NULL, 0, NULL}};
+  static PyGetSetDef getters[] = {
+      {"length", get_length, NULL, "Its bytes.", NULL},
+      {"address", get_address, NULL, "The address in the place's own terms.", NULL},
+      {"place", get_place, NULL, "\"host\", \"sim:0\", \"cuda:1\".", NULL},
+      {"node", get_node, NULL, "The node it belongs to.", NULL},
+      {"layout", get_layout, NULL, "How the tensor lies in it; bytes where nobody said.", NULL},
+      {"readonly", get_readonly, NULL, "Whether this process may only read it.", NULL},
+      OBJECT_GETTERS,
+      {NULL, NULL, NULL, NULL, NULL}};
+  static PyType_Slot slots[] = {
+      SLOT(Py_tp_dealloc, dealloc),
+      SLOT(Py_bf_getbuffer, get_buffer),
+      SLOT(Py_bf_releasebuffer, release_buffer),
+      {Py_tp_methods, methods},
+      {Py_tp_getset, getters},
+      {Py_tp_doc, "A range of bytes at a place: Node.alloc, Node.wrap and Node.import_ make it."},
+      {0, NULL}};
+  static PyType_Spec spec = {"haul.Region", sizeof(struct region), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  return (PyTypeObject *)PyType_FromSpec(&spec);
+}

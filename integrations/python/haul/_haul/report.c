@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT
+ * Reports and paths as Python has them. */
+#include "haulpy.h"
+
+#define TRUTH(value) PyBool_FromLong((value) != 0)
+
+static PyObject *path_object(const struct haul_path *path) {
+  return data_make("Path",
+                   Py_BuildValue("(NNNdIIINNN)", text_of(path->name), TRUTH(path->open),
+                                 TRUTH(path->chosen), path->cost_ns, path->copies_cpu,
+                                 path->copies_kernel, path->copies_dma, TRUTH(path->zero_copy),
+                                 text_of(path->detail), text_of(path->reason)));
+}
+
+PyObject *report_paths(const struct haul_path *paths, size_t count) {
+  PyObject *tuple = PyTuple_New((Py_ssize_t)count);
+  for (size_t i = 0; tuple && i < count; i++) {
+    PyObject *path = path_object(&paths[i]);
+    if (!path || PyTuple_SetItem(tuple, (Py_ssize_t)i, path) != 0)
+      Py_CLEAR(tuple);
+  }
+  return tuple;
+}
+
+static const char *operation_name(int operation) {
+  switch (operation) {
+  case HAUL_OP_WRITE:
+    return "write";
+  case HAUL_OP_READ:
+    return "read";
+  case HAUL_OP_FETCH_ADD:
+    return "fetch_add";
+  default:
+    return "compare_swap";
+  }
+}
+
+PyObject *report_object(const struct haul_report *report) {
+  char text[4096];
+  haul_report_format(report, text, sizeof text);
+  return data_make(
+      "Report",
+      Py_BuildValue("(isKKKINLLNNNNNN)", report->status, operation_name(report->operation),
+                    (unsigned long long)report->bytes, (unsigned long long)report->pieces,
+                    (unsigned long long)report->slices, report->retries, TRUTH(report->checksum),
+                    (long long)report->queued_ns, (long long)report->wire_ns,
+                    report_paths(report->paths, report->path_count), place_text(report->from),
+                    place_text(report->to), text_of(report->peer), text_of(report->name),
+                    text_of(text)));
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT
+ * Tensor: a part of a region with a type and a shape. */
+#include "haulpy.h"
+
+PyObject *tensor_object(struct region *region, const struct haul_tensor *layout) {
+  struct tensor *tensor = (struct tensor *)PyType_GenericAlloc(haulpy.tensor, 0);
+  if (!tensor)
+    return NULL;
+  Py_INCREF((PyObject *)region);
+  tensor->region = region;
+  tensor->layout = *layout;
+  return (PyObject *)tensor;
+}
+
+static void dealloc(PyObject *self) {
+  PyTypeObject *type = Py_TYPE(self);
+  Py_DECREF((PyObject *)((struct tensor *)self)->region);
+  PyObject_Free(self);
+  Py_DECREF((PyObject *)type);
+}
+
+static int get_buffer(PyObject *self, Py_buffer *view, int flags) {
+  struct tensor *tensor = (struct tensor *)self;
+  return buffer_fill(self, tensor->region, &tensor->layout, view, flags);
+}
+
+static void release_buffer(PyObject *self, Py_buffer *view) {
+  buffer_done(((struct tensor *)self)->region, view);
+}
+
+static PyObject *dlpack(PyObject *self, PyObject *args, PyObject *keywords) {
+  struct tensor *tensor = (struct tensor *)self;
+  return dlpack_capsule(tensor->region, &tensor->layout, args, keywords);
+}
+
+static PyObject *device(PyObject *self, PyObject *none) {
+  (void)none;
+  return dlpack_device(((struct tensor *)self)->region);
+}
+
+static PyObject *get_region(PyObject *self, void *none) {
+  PyObject *region = (PyObject *)((struct tensor *)self)->region;
+  (void)none;
+  Py_INCREF(region);
+  return region;
+}
+
+static PyObject *get_layout(PyObject *self, void *none) {
+  (void)none;
+  return layout_object(&((struct tensor *)self)->layout);
+}
+
+static PyObject *get_of_layout(PyObject *self, void *name) {
+  PyObject *layout = get_layout(self, NULL);
+  PyObject *value = layout ? PyObject_GetAttrString(layout, name) : NULL;
+  Py_XDECREF(layout);
+  return value;
+}
+
+static PyObject *get_bytes(PyObject *self, void *none) {
+  (void)none;
+  return PyLong_FromUnsignedLongLong(layout_bytes(&((struct tensor *)self)->layout));
+}
+
+static char of_dtype[] = "dtype", of_shape[] = "shape", of_strides[] = "strides",
+            of_offset[] = "offset";
+
+PyTypeObject *tensor_type(void) {
+  static PyMethodDef methods[] = {
+      {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack), "A capsule with the tensor; nothing is copied."},
+      {"__dlpack_device__", device, METH_NOARGS, "DLPack's type and number of the device."},
+      {NULL, NULL, 0, NULL}};
+  static PyGetSetDef getters[] = {
+      {"region", get_region, NULL, "The region it lies in.", NULL},
+      {"layout", get_layout, NULL, "How it lies in the region.", NULL},
+      {"dtype", get_of_layout, NULL, "\"float32\", \"bfloat16\", ...", of_dtype},
+      {"shape", get_of_layout, NULL, "Elements in each dimension.", of_shape},
+      {"strides", get_of_layout, NULL, "Elements from one to the next in each dimension.",
+       of_strides},
+      {"offset", get_of_layout, NULL, "Bytes from the region's start to the first element.",
+       of_offset},
+      {"nbytes", get_bytes, NULL, "Bytes of all elements.", NULL},
+      {NULL, NULL, NULL, NULL, NULL}};
+  static PyType_Slot slots[] = {
+      SLOT(Py_tp_dealloc, dealloc),
+      SLOT(Py_bf_getbuffer, get_buffer),
+      SLOT(Py_bf_releasebuffer, release_buffer),
+      {Py_tp_methods, methods},
+      {Py_tp_getset, getters},
+      {Py_tp_doc, "A part of a region with a type and a shape. It keeps the region."},
+      {0, NULL}};
+  static PyType_Spec spec = {"haul.Tensor", sizeof(struct tensor), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  return (PyTypeObject *)PyType_FromSpec(&spec);
+}
