@@ -185,6 +185,10 @@ PyTypeObject *region_type(void);
 PyObject *region_object(struct node *node, haul_region *handle, const struct haul_tensor *layout,
                         struct kept *kept, bool readonly);
 
+/* Raises HAUL_EACCESS where it may only be read. The library sees pages, which are often writable
+ * below an object that is not. */
+bool region_must_be_writable(const struct region *region, const char *call);
+
 /* The region stays, and its node too, until region_returned. The exception is haul.Error. */
 bool region_lend(struct region *region, const char *call, char **address);
 void region_returned(struct region *region);

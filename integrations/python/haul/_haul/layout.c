@@ -143,6 +143,8 @@ static bool parse_dtype(const char *name, struct haul_tensor *layout) {
   const char *dot = strrchr(name, '.');
   if (dot)
     name = dot + 1; /* torch.float32 */
+  if (strcmp(name, "bool_") == 0)
+    name = "bool"; /* numpy.bool_ */
   for (size_t i = 0; i < TYPES; i++)
     if (strcmp(types[i].name, name) == 0) {
       layout->type = types[i].type;

@@ -29,6 +29,14 @@ PyObject *region_object(struct node *node, haul_region *handle, const struct hau
   return (PyObject *)region;
 }
 
+bool region_must_be_writable(const struct region *region, const char *call) {
+  if (region->readonly)
+    raise_own(HAUL_EACCESS, call, region->kept ? "wrapped memory" : "imported memory",
+              "the memory may only be read",
+              region->kept ? "wrap an object that can be written to" : "export it with WRITE too");
+  return !region->readonly;
+}
+
 bool region_lend(struct region *region, const char *call, char **address) {
   haul_region *handle = object_enter(&region->base, call);
   if (!handle)
@@ -171,7 +179,8 @@ static PyObject *region_publish(PyObject *self, PyObject *args, PyObject *keywor
   const char *name;
   unsigned rights = HAUL_READ;
   int code;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|I", names, &name, &rights))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|I", names, &name, &rights) ||
+      (rights & HAUL_WRITE && !region_must_be_writable((struct region *)self, "publish")))
     return NULL;
   haul_region *handle = object_enter(region, "publish");
   if (!handle)
@@ -256,7 +265,8 @@ static PyObject *region_copy_from(PyObject *self, PyObject *args, PyObject *keyw
   haul_deadline until;
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!|$KKOO", names, haulpy.region, &source,
                                    &to_offset, &from_offset, &length, &timeout) ||
-      !deadline_from(timeout, to->node->timeout, &until))
+      !deadline_from(timeout, to->node->timeout, &until) ||
+      !region_must_be_writable((struct region *)self, "copy_from"))
     return NULL;
   struct copy *copy = job_new(sizeof *copy);
   if (!copy)

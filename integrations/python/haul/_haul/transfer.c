@@ -133,6 +133,7 @@ static PyObject *move(PyObject *self, PyObject *args, PyObject *keywords, bool w
                                    &pieces, &wishes.timeout, &wishes.only, &wishes.zero_copy,
                                    &wishes.checksum) ||
       !read_wishes(&wishes, &options) ||
+      !(writes || region_must_be_writable((struct region *)region, "read")) ||
       !enter_ends(remote, (struct region *)region, writes ? "write" : "read"))
     return NULL;
   PyObject *transfer = start(remote, (struct region *)region, writes, pieces, &options);
@@ -172,6 +173,7 @@ PyObject *transfer_fetch_add(PyObject *self, PyObject *args, PyObject *keywords)
                                    &offset, &value, &result_offset, &wishes.timeout,
                                    &wishes.only) ||
       !read_word(value, &word) || !read_wishes(&wishes, &options) ||
+      !region_must_be_writable((struct region *)region, "fetch_add") ||
       !enter_ends(remote, (struct region *)region, "fetch_add"))
     return NULL;
   struct region *result = (struct region *)region;
@@ -200,6 +202,7 @@ PyObject *transfer_compare_swap(PyObject *self, PyObject *args, PyObject *keywor
                                    &wishes.only) ||
       !read_word(expected, &before) || !read_word(desired, &after) ||
       !read_wishes(&wishes, &options) ||
+      !region_must_be_writable((struct region *)region, "compare_swap") ||
       !enter_ends(remote, (struct region *)region, "compare_swap"))
     return NULL;
   struct region *result = (struct region *)region;

@@ -12,9 +12,12 @@ struct kept {
   struct dl_managed_versioned *versioned;
 };
 
+/* Often on the way of an exception, and what is called here may be Python. */
 void kept_release(struct kept *kept) {
+  PyObject *type, *value, *trace;
   if (!kept)
     return;
+  PyErr_Fetch(&type, &value, &trace);
   if (kept->has_buffer)
     PyBuffer_Release(&kept->buffer);
   if (kept->older && kept->older->deleter)
@@ -22,6 +25,7 @@ void kept_release(struct kept *kept) {
   if (kept->versioned && kept->versioned->deleter)
     kept->versioned->deleter(kept->versioned);
   PyMem_Free(kept);
+  PyErr_Restore(type, value, trace);
 }
 
 /* Takes `kept`. `first` is the address of the first element; the region reaches from the lowest to

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""Transfers and messages, awaited."""
+
+import asyncio
+import os
+import threading
+import unittest
+
+import haul
+import support
+from haul import READ, WRITE, Code
+
+SIZE = 16 << 20
+
+
+class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
+    async def asyncSetUp(self):
+        self.owner = haul.Node("owner")
+        self.node = haul.Node("asker")
+        self.addCleanup(self.owner.close)
+        self.addCleanup(self.node.close)
+        self.there = self.owner.alloc(SIZE)
+        self.there.publish("there", READ | WRITE)
+        address = self.owner.listen("tcp://127.0.0.1:0")
+        self.peer = await asyncio.to_thread(self.node.connect, address)
+        self.remote = await asyncio.to_thread(self.peer.lookup, "there")
+
+    async def test_failures_are_raised(self):
+        region = self.node.alloc(SIZE)
+        with self.assertRaises(haul.TimedOut):
+            await self.remote.write(region, only="tcp", timeout=0)
+        transfer = self.remote.write(region, only="tcp")
+        transfer.close()
+        with self.assertRaises(haul.Error) as caught:
+            await transfer
+        self.assertEqual(caught.exception.code, Code.ECLOSED)
+
+    async def test_the_owner_leaves(self):
+        region = self.node.alloc(SIZE)
+
+        async def leave():
+            await asyncio.to_thread(self.there.close)
+
+        async def write():
+            while True:
+                await self.remote.write(region, only="tcp")
+
+        results = await asyncio.gather(write(), leave(), return_exceptions=True)
+        self.assertIsInstance(results[0], haul.Error)
+
+    async def test_the_node_is_closed_meanwhile(self):
+        waiting = asyncio.create_task(haul.receive(self.node))
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(self.node.close)
+        with self.assertRaises(haul.Error) as caught:
+            await asyncio.wait_for(waiting, support.PATIENCE)
+        self.assertEqual(caught.exception.code, Code.ECLOSED)
+
+    async def test_nothing_comes(self):
+        with self.assertRaises(TimeoutError):
+            await haul.receive(self.node, timeout=0.05)
+
+    async def test_a_task_that_is_cancelled(self):
+        """Its transfer is, too, and has ended: its memory can be used again at once."""
+        region = self.node.alloc(SIZE)
+        for delay in (0, 0.001, 0.003):
+            transfer = self.remote.write(region, only="tcp")
+            task = asyncio.create_task(haul.aio.finish(transfer))
+            await asyncio.sleep(delay)
+            task.cancel()
+            try:
+                await task
+            except asyncio.CancelledError:
+                pass
+            if delay or transfer.done():
+                self.assertTrue(transfer.done())
+            transfer.cancel()
+            try:
+                await transfer
+            except haul.Error as error:
+                self.assertEqual(error.code, Code.ECANCELED)
+
+    async def test_cancelled_receivers_lose_no_message(self):
+        for _ in range(20):
+            task = asyncio.create_task(haul.receive(self.owner))
+            await asyncio.sleep(0)
+            self.peer.send(b"kept")
+            await asyncio.sleep(0)
+            task.cancel()
+            try:
+                message = await task
+            except asyncio.CancelledError:
+                message = await haul.receive(self.owner, timeout=support.PATIENCE)
+            self.assertEqual(message.data, b"kept")
+
+    async def test_one_transfer(self):
+        region = self.node.wrap(bytearray(os.urandom(SIZE)))
+        transfer = self.remote.write(region)
+        self.assertIs(await transfer, transfer)
+        self.assertIs(await transfer, transfer)  # again
+        self.assertEqual(memoryview(self.there), memoryview(region))
+
+    async def test_many_at_once(self):
+        count = 64
+        part = SIZE // count
+        region = self.node.wrap(bytearray(os.urandom(SIZE)))
+        transfers = [
+            self.remote.write(
+                region, [(i * part, i * part, part)], only=("tcp", "map")[i % 2]
+            )
+            for i in range(count)
+        ]
+        self.assertEqual(await asyncio.gather(*transfers), transfers)
+        self.assertEqual(memoryview(self.there), memoryview(region))
+
+    async def test_messages_among_transfers(self):
+        region = self.node.alloc(SIZE)
+
+        async def echo():
+            for i in range(50):
+                message = await haul.receive(self.owner)
+                self.assertEqual(message.tag, i)
+                message.peer.send(message.data, tag=i)
+
+        async def ask():
+            for i in range(50):
+                self.peer.send(b"%d" % i, tag=i)
+                self.assertEqual((await haul.receive(self.node)).data, b"%d" % i)
+
+        async def move():
+            for _ in range(10):
+                await self.remote.write(region, only="tcp")
+
+        await asyncio.wait_for(asyncio.gather(echo(), ask(), move(), move()), support.PATIENCE)
+
+    async def test_two_loops(self):
+        """News is told once; whoever hears it tells the others."""
+        failures = []
+
+        async def move():
+            region = self.node.alloc(1 << 20)
+            for _ in range(20):
+                await self.remote.write(region, only="tcp")
+
+        def other():
+            try:
+                asyncio.run(asyncio.wait_for(move(), support.PATIENCE))
+            except BaseException as failure:
+                failures.append(failure)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        await asyncio.wait_for(move(), support.PATIENCE)
+        await asyncio.to_thread(thread.join)
+        self.assertEqual(failures, [])
+
+    async def test_a_node_that_its_caller_drives(self):
+        with haul.Node(progress="caller") as node:
+            address = self.owner.addresses[0]
+            peer = await asyncio.to_thread(node.connect, address)
+            remote = await asyncio.to_thread(peer.lookup, "there")
+            region = node.alloc(SIZE)
+            await asyncio.gather(*(remote.write(region, only="tcp") for _ in range(4)))
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+"""numpy.asarray(region) copies nothing."""
+
+import haul
+import support
+from haul import READ, WRITE, Layout
+
+numpy = None
+
+
+def setUpModule():
+    global numpy
+    numpy = support.module("numpy")
+
+
+class Numpy(support.Case):
+    def setUp(self):
+        self.node = haul.Node()
+        self.addCleanup(self.node.close)
+
+    def test_every_type(self):
+        region = self.node.alloc(4096)
+        for dtype in (
+            "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 "
+            "complex64 complex128 bool"
+        ).split():
+            array = numpy.asarray(region.tensor(dtype, (4, 2), offset=16))
+            self.assertEqual(array.dtype, numpy.dtype(dtype))
+            array[:] = 1
+            tensor = region.tensor(array.dtype, (8,), offset=16)
+            self.assertEqual(tensor.dtype, dtype)
+            if dtype not in ("bool", "complex64", "complex128"):  # numpy 1.24 takes none of these
+                self.assertTrue((numpy.from_dlpack(tensor) == 1).all())
+            self.assertEqual(self.node.wrap(array).layout.dtype, dtype)
+            self.assertEqual(region.tensor(array.dtype.type, (1,)).dtype, dtype)
+
+    def test_writes_are_seen_both_ways(self):
+        region = self.node.alloc(1 << 20)
+        array = numpy.asarray(region)
+        self.assertEqual(array.__array_interface__["data"], (region.address, False))
+        array[5] = 55
+        self.assertEqual(memoryview(region)[5], 55)
+        memoryview(region)[6] = 66
+        self.assertEqual(array[6], 66)
+        with self.assertRaises(BufferError):
+            region.close()
+        del array
+        region.close()
+
+    def test_views_keep_the_region(self):
+        part = numpy.asarray(self.node.alloc(4096).tensor("float32", (32, 32)))[3:7, ::2]
+        part[:] = 4
+        self.assertEqual(part.sum(), 4 * 4 * 16)
+        del part
+
+    def test_read_only(self):
+        region = self.node.alloc(4096)
+        ticket, descriptor = region.export(Layout("float64", (512,)), READ)
+        with open(descriptor, "rb") as file:
+            imported = self.node.import_(ticket, file)
+        array = numpy.asarray(imported)
+        self.assertFalse(array.flags.writeable)
+        with self.assertRaises(ValueError):
+            array[0] = 1
+        with self.assertRaises(BufferError):
+            numpy.from_dlpack(imported)
+
+    def test_wrapped(self):
+        whole = numpy.arange(100, dtype=numpy.int64).reshape(10, 10)
+        for part in (whole, whole.T, whole[::-1, ::2], whole[3:4], whole[2, 2:3]):
+            region = self.node.wrap(part)
+            again = numpy.asarray(region)
+            self.assertEqual(
+                again.__array_interface__["data"][0], part.__array_interface__["data"][0]
+            )
+            self.assertTrue((again == part).all())
+        fixed = numpy.zeros(4)
+        fixed.flags.writeable = False
+        self.assertTrue(self.node.wrap(fixed).readonly)
+        with self.assertRaises(BufferError):
+            self.node.wrap(numpy.zeros(4, dtype="i4,f8")[::2])
+        swapped = self.node.wrap(numpy.arange(4, dtype=">i4"))
+        self.assertEqual(swapped.layout, Layout("uint8", (16,), (1,), 0))
+
+    def test_wrapped_arrays_travel(self):
+        with haul.Node() as other:
+            target = numpy.zeros(1 << 16)
+            region = other.wrap(target)
+            region.publish("target", READ | WRITE)
+            source = numpy.random.default_rng(1).random(1 << 16)
+            peer = self.node.connect(other.listen("tcp://127.0.0.1:0"))
+            for path in ("map", "tcp"):
+                target[:] = 0
+                remote = peer.lookup("target")
+                remote.write(self.node.wrap(source), only=path).wait()
+                self.assertTrue((target == source).all())
+
+
+if __name__ == "__main__":
+    support.main()
