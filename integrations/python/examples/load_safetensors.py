@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT
+"""Moves a safetensors file into another process's memory, where it is used as tensors.
+
+The file is mapped and written from its own pages; the worker makes PyTorch's tensors of what arrived,
+and copies nothing either. Nothing in the file is believed before it was looked at.
+
+    python3 load_safetensors.py FILE
+"""
+
+import json
+import mmap
+import os
+import subprocess
+import sys
+
+import haul
+
+HEADER_MAX = 100_000_000  # as safetensors itself has it
+TYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8",
+}  # fmt: skip
+
+
+class Damaged(Exception):
+    pass
+
+
+def read_header(data):
+    """The JSON at the start, and where the tensors' bytes begin."""
+    if len(data) < 8:
+        raise Damaged("it is shorter than the length of a header")
+    length = int.from_bytes(data[:8], "little")
+    if length > min(HEADER_MAX, len(data) - 8):
+        raise Damaged(f"its header would have {length} bytes")
+    try:
+        header = json.loads(bytes(data[8 : 8 + length]))
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"its header is no JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise Damaged("its header is no object")
+    return header, 8 + length
+
+
+def is_numbers(value):
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in value)
+
+
+def tensor_of(region, entry, start):
+    """The tensor that an entry of the header describes. What lies outside the region Region.tensor
+    refuses."""
+    if not isinstance(entry, dict) or entry.get("dtype") not in TYPES:
+        raise Damaged("it has no type that is known here")
+    shape, offsets = entry.get("shape"), entry.get("data_offsets")
+    if not is_numbers(shape) or not is_numbers(offsets) or len(offsets) != 2:
+        raise Damaged("it has no shape, or no offsets")
+    try:
+        tensor = region.tensor(TYPES[entry["dtype"]], shape, offset=start + offsets[0])
+    except (ValueError, OverflowError) as error:
+        raise Damaged(str(error)) from None
+    if tensor.nbytes != offsets[1] - offsets[0]:
+        raise Damaged("its shape and its offsets do not agree")
+    return tensor
+
+
+def tensors_of(region):
+    """All tensors of a region with a file's bytes, by name."""
+    with region.bytes() as data:
+        header, start = read_header(data)
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            tensors[name] = tensor_of(region, entry, start)
+        except Damaged as error:
+            raise Damaged(f"tensor {name!r}: {error}") from None
+    return tensors
+
+
+def show(tensors):
+    import torch  # here, as it takes longer than all the rest
+
+    for name, lent in tensors.items():
+        tensor = torch.from_dlpack(lent)
+        shape = "x".join(map(str, tensor.shape))
+        print(f"worker: {name:24} {str(tensor.dtype):16} {shape:>12}", end="")
+        print(f"  sum {tensor.double().sum().item():g}")
+
+
+def work():
+    """The process that wants the tensors: told how much comes, it makes room."""
+    with haul.Node("worker") as node:
+        print(node.listen(f"unix://@haul-load-safetensors-{os.getpid()}"), flush=True)
+        message = node.receive(timeout=30)
+        region = node.alloc(message.tag)
+        region.publish("weights", haul.READ | haul.WRITE)
+        message.peer.send(b"send it")
+        node.receive(timeout=600)
+        region.unpublish("weights")  # from here on nobody else writes to it
+        show(tensors_of(region))
+
+
+def load(path):
+    with open(path, "rb") as file, haul.Node("loader") as node:
+        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        read_header(pages)
+        source = node.wrap(pages)
+        worker = subprocess.Popen([sys.executable, __file__, "--work"], stdout=subprocess.PIPE, text=True)
+        with worker:
+            try:
+                peer = node.connect(worker.stdout.readline().strip(), timeout=10)
+                peer.send(tag=source.length)
+                node.receive(timeout=10)
+                print(peer.lookup("weights").write(source, timeout=600).wait(600).report())
+                peer.send(b"it is there")
+                sys.stdout.flush()
+                sys.stdout.write(worker.stdout.read())
+            except BaseException:
+                worker.kill()
+                raise
+        return worker.returncode
+
+
+if __name__ == "__main__":
+    try:
+        if len(sys.argv) != 2:
+            sys.exit(__doc__)
+        sys.exit(work() if sys.argv[1] == "--work" else load(sys.argv[1]))
+    except Damaged as error:
+        sys.exit(f"the file is damaged: {error}")
+    except (OSError, ValueError, haul.Error) as error:
+        sys.exit(str(error))

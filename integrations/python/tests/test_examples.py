@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: MIT
+"""The programs in examples/."""
+
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+import support
+
+EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
+
+
+def run(name, *arguments):
+    return subprocess.run(
+        [sys.executable, EXAMPLES / name, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=support.PATIENCE * 2,
+    )
+
+
+def safetensors(header, data=b""):
+    if not isinstance(header, bytes):
+        header = json.dumps(header).encode()
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+class KvBlocks(support.Case):
+    def test_all_arrive(self):
+        support.module("numpy")
+        ended = run("hand_kv_block.py")
+        self.assertEqual(ended.returncode, 0, ended.stdout)
+        self.assertEqual(ended.stdout.count("here, whole"), 3)
+        self.assertIn("path map", ended.stdout)
+
+
+class Safetensors(support.Case):
+    def setUp(self):
+        support.module("torch")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "model.safetensors")
+
+    def load(self, content):
+        with open(self.path, "wb") as file:
+            file.write(content)
+        return run("load_safetensors.py", self.path)
+
+    def test_damaged_files(self):
+        data = bytes(8)
+        for content, text in (
+            (b"", "empty"),
+            (b"1234567", "shorter"),
+            (struct.pack("<Q", 1 << 63) + data, "header would have"),
+            (struct.pack("<Q", 9) + data, "header would have 9"),
+            (safetensors(b"{"), "no JSON"),
+            (safetensors(b"\xff"), "no JSON"),
+            (safetensors([]), "no object"),
+            (safetensors({"a": 7}, data), "'a': it has no type"),
+            (safetensors({"a": entry("F33")}, data), "no type"),
+            (safetensors({"a": entry(shape=(-2,))}, data), "no shape"),
+            (safetensors({"a": entry(offsets=(0, 1 << 70))}, data), "no shape"),
+            (safetensors({"a": entry(offsets=(1, 9))}, data), "does not lie within"),
+            (safetensors({"a": entry(shape=(1 << 62,))}, data), "does not lie within"),
+            (safetensors({"a": entry(shape=(1,))}, data), "do not agree"),
+        ):
+            with self.subTest(text=text, content=content):
+                ended = self.load(content)
+                self.assertNotEqual(ended.returncode, 0)
+                self.assertIn(text, ended.stdout)
+                self.assertNotIn("Traceback", ended.stdout)
+
+    def test_a_whole_file(self):
+        parts = (
+            ("norm", "F32", (4,), struct.pack("<4f", 1, 2, 3, 4.5)),
+            ("embed.weight", "BF16", (3, 2), b"\x80\x3f" * 6),
+            ("ids", "I64", (1, 2), struct.pack("<2q", -3, 1 << 40)),
+            ("scalar", "F64", (), struct.pack("<d", 0.25)),
+            ("big", "F16", (1 << 20,), b"\x00\x3c" * (1 << 20)),
+        )
+        header, data = {"__metadata__": {"format": "pt"}}, b""
+        for name, dtype, shape, content in parts:
+            header[name] = entry(dtype, shape, (len(data), len(data) + len(content)))
+            data += content
+        ended = self.load(safetensors(header, data))
+        self.assertEqual(ended.returncode, 0, ended.stdout)
+        lines = {
+            line.split()[1]: line.split()[2:]
+            for line in ended.stdout.splitlines()
+            if line.startswith("worker:")
+        }
+        self.assertEqual(lines["norm"], ["torch.float32", "4", "sum", "10.5"])
+        self.assertEqual(lines["embed.weight"], ["torch.bfloat16", "3x2", "sum", "6"])
+        self.assertEqual(lines["ids"][:2], ["torch.int64", "1x2"])
+        self.assertEqual(lines["scalar"][-1], "0.25")
+        self.assertEqual(lines["big"][-1], "1.04858e+06")
+
+
+if __name__ == "__main__":
+    support.main()
