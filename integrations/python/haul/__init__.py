@@ -26,6 +26,11 @@ from .aio import receive
 READ = Rights.READ
 WRITE = Rights.WRITE
 
+for _class in (
+    Check, Code, Device, Error, Layout, Message, Path, PeerGone, Published, Report, Rights, TimedOut,
+):  # fmt: skip
+    _class.__module__ = __name__  # where they are to be found, and what a traceback says
+
 __version__ = version()
 __all__ = [
     "MESSAGE_MAX",

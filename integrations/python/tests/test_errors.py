@@ -42,6 +42,12 @@ class Errors(support.Case):
         self.assertEqual(type(again), haul.TimedOut)
         self.assertEqual((again.code, again.hint), (error.code, error.hint))
 
+    def test_classes_are_found_where_they_say(self):
+        for name in haul.__all__:
+            thing = getattr(haul, name)
+            if isinstance(thing, type):
+                self.assertEqual((thing.__module__, thing.__name__), ("haul", name))
+
     def test_a_code_of_a_newer_library_stays_a_number(self):
         self.assertEqual(haul._data.error_of(-99, 0, "", "", "text", "").code, -99)
 

@@ -165,6 +165,7 @@ class Works(WithServer):
             self.assertEqual((report.paths[0].name, report.paths[0].chosen), (path, True))
             self.assertEqual((report.peer, report.name, report.checksum), ("server", "r", True))
             self.assertIn(f"path {path}", str(report))
+            self.assertFalse(str(report).endswith("\n"))
             memoryview(back)[:] = bytes(8 << 20)
             remote.read(back, only=path).wait()
             self.assertEqual(memoryview(back), memoryview(source))
@@ -218,7 +219,10 @@ class Works(WithServer):
         message = self.node.receive()
         self.assertEqual((message.data, message.tag), (b"original!", 42))
         self.assertEqual(message.kind, "message")
-        self.assertEqual(message.peer, self.peer)
+        self.assertEqual({message.peer: 1}, {self.peer: 1})
+        with haul.Node() as other:
+            address = f"unix://@haul-test-python-{self.server.process.pid}"
+            self.assertNotEqual(other.connect(address), self.peer)
         self.assertEqual(message.peer.name, "server")
         self.peer.send(memoryview(b"-"))
         self.assertEqual(self.node.receive().tag, 1)
@@ -251,6 +255,20 @@ class Works(WithServer):
             peer.send(b"driven")
             self.assertEqual(self.node.receive().data, b"driven")
             self.assertFalse(node.progress())
+
+    def test_what_they_look_like(self):
+        remote, region = self.peer.lookup("r"), self.node.alloc(4096, "sim:0")
+        self.assertEqual(repr(remote), "<haul.Remote r of 8388608 bytes at host>")
+        self.assertEqual(repr(self.peer), "<haul.Peer server>")
+        self.assertEqual(repr(region), "<haul.Region of 4096 bytes at sim:0>")
+        self.assertIn("float32", repr(region.tensor("float32", (4,))))
+        self.server.kill()
+        while self.peer.alive:
+            time.sleep(0.01)
+        self.assertEqual(repr(self.peer), "<haul.Peer server, gone>")
+        for thing in (remote, self.peer, region):
+            thing.close()
+            self.assertIn("closed>", repr(thing))
 
     def test_what_a_node_knows(self):
         self.assertIn("sim:0", [device.place for device in self.node.devices()])

@@ -56,6 +56,8 @@ class Refused(WithNode):
             ((1 << 40, 1 << 40), None, 0),
             ((1 << 62, 2), (0, 0), 0),
             ((2,), (-1,), 0),
+            ((1,), (1 << 62,), 0),
+            ((0,), (-(1 << 63),), 0),
             ((1,), None, 1 << 63),
             ((-1,), None, 0),
             ((1,) * 9, None, 0),
@@ -130,6 +132,14 @@ class Buffers(WithNode):
         self.assertEqual(tensor.layout, Layout("int16", (3, 4), (1, 3), 8))
         self.assertEqual((tensor.dtype, tensor.shape, tensor.offset), ("int16", (3, 4), 8))
         self.assertIs(tensor.region, region)
+
+    def test_a_single_number_and_none(self):
+        region = self.node.alloc(4096)
+        number = memoryview(region.tensor("float64", (), offset=8))
+        number[()] = 2.5
+        self.assertEqual((number.ndim, number.shape, number.nbytes), (0, (), 8))
+        self.assertEqual(self.node.wrap(number).layout, Layout("float64", (), (), 0))
+        self.assertEqual(memoryview(region.tensor("float64", (0, 4), offset=4096)).nbytes, 0)
 
     def test_who_asks_for_less_gets_less_or_nothing(self):
         simple, writable, nd, strides, c, f, any_order = 0, 1, 0x8, 0x18, 0x38, 0x58, 0x98

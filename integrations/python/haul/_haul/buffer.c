@@ -23,8 +23,8 @@ static void describe(struct shape *shape, const struct haul_tensor *layout, Py_b
   view->itemsize = size;
   view->len = (Py_ssize_t)layout_bytes(layout);
   view->ndim = (int)layout->dimensions;
-  view->shape = shape->shape;
-  view->strides = shape->strides;
+  view->shape = view->ndim ? shape->shape : NULL;
+  view->strides = view->ndim ? shape->strides : NULL;
   view->format = (char *)(uintptr_t)layout_format(layout); /* not written to */
   view->internal = shape;
 }

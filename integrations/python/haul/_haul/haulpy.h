@@ -52,6 +52,7 @@ struct node;
 struct object {
   PyObject_HEAD const char *noun; /* "region" */
   void *handle;                   /* the library's; NULL once it is released */
+  uintptr_t identity;             /* the address of the handle, also afterwards */
   void (*release)(void *);
   unsigned users;    /* calls under way, most of them without the interpreter's lock */
   bool closed;       /* no further call may begin; the last user releases the handle */
@@ -116,9 +117,10 @@ int wait_in_steps(struct object *object, const char *call,
 /* A call that can be neither interrupted nor taken up again. In the main thread it is made by a
  * thread of its own, so that a signal can end the wait for it. */
 struct job {
-  int (*run)(struct job *job);   /* without the interpreter's lock; what it needs is in the job */
-  void (*undo)(struct job *job); /* without it: takes back what run made, when nobody wants it */
-  struct object *used[2];        /* entered by the caller; left when the call has ended */
+  int (*run)(struct job *job); /* without the interpreter's lock; what it needs is in the job */
+  void (*undo)(
+      struct job *job);   /* with or without it: takes back what run made, when nobody wants it */
+  struct object *used[2]; /* entered by the caller; left when the call has ended */
   struct job_state *state;
 };
 

@@ -72,6 +72,11 @@ bool layout_extent(const struct haul_tensor *layout, int64_t *low, int64_t *high
   int64_t elements = 1;
   *low = 0;
   *high = 0;
+  for (uint32_t i = 0; i < layout->dimensions; i++) {
+    int64_t stride; /* a buffer counts them in bytes, also where there is but one element */
+    if (__builtin_mul_overflow(layout->strides[i], size, &stride))
+      return false;
+  }
   if (is_empty(layout))
     return true;
   for (uint32_t i = 0; i < layout->dimensions; i++) {

@@ -20,6 +20,7 @@ struct object *object_new(PyTypeObject *type, const char *noun, void *handle,
   }
   object->noun = noun;
   object->handle = handle;
+  object->identity = (uintptr_t)handle;
   object->release = release;
   object->node = node;
   Py_XINCREF((PyObject *)node);

@@ -167,6 +167,19 @@ static PyObject *peer_check(PyObject *self, PyObject *none) {
   Py_RETURN_NONE;
 }
 
+/* Equal ones are open, and have one handle. */
+static Py_hash_t hash(PyObject *self) {
+  return (Py_hash_t)(((struct object *)self)->identity >> 4);
+}
+
+static PyObject *repr(PyObject *self) {
+  struct object *peer = (struct object *)self;
+  if (peer->closed || peer->node->base.closed)
+    return PyUnicode_FromString("<haul.Peer, closed>");
+  return PyUnicode_FromFormat("<haul.Peer %s%s>", haul_peer_name(peer->handle),
+                              haul_peer_status(peer->handle) == 0 ? "" : ", gone");
+}
+
 static PyObject *get_name(PyObject *self, void *none) {
   struct object *peer = (struct object *)self;
   (void)none;
@@ -207,7 +220,9 @@ PyTypeObject *peer_type(void) {
                                   {NULL, NULL, NULL, NULL, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_dealloc, dealloc),
+      SLOT(Py_tp_repr, repr),
       SLOT(Py_tp_richcompare, compare),
+      SLOT(Py_tp_hash, hash),
       {Py_tp_methods, methods},
       {Py_tp_getset, getters},
       {Py_tp_doc, "Another node: Node.connect gives it, and so does each message."},

@@ -293,6 +293,16 @@ static PyObject *region_copy_from(PyObject *self, PyObject *args, PyObject *keyw
 
 /* ---- What it is ---- */
 
+static PyObject *repr(PyObject *self) {
+  struct object *region = (struct object *)self;
+  char place[32];
+  if (region->closed || region->node->base.closed)
+    return PyUnicode_FromString("<haul.Region, closed>");
+  return PyUnicode_FromFormat(
+      "<haul.Region of %zu bytes at %s>", haul_region_length(region->handle),
+      haul_place_format(haul_region_place(region->handle), place, sizeof place));
+}
+
 static PyObject *get_length(PyObject *self, void *none) {
   size_t length;
   (void)none;
@@ -370,6 +380,7 @@ PyTypeObject *region_type(void) {
       {NULL, NULL, NULL, NULL, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_dealloc, dealloc),
+      SLOT(Py_tp_repr, repr),
       SLOT(Py_bf_getbuffer, get_buffer),
       SLOT(Py_bf_releasebuffer, release_buffer),
       {Py_tp_methods, methods},

@@ -76,11 +76,24 @@ static PyObject *get_name(PyObject *self, void *none) {
   return name;
 }
 
+static PyObject *repr(PyObject *self) {
+  struct remote *remote = (struct remote *)self;
+  const haul_remote *handle = remote->base.handle;
+  char place[32];
+  if (remote->base.closed || remote->base.node->base.closed)
+    return PyUnicode_FromFormat("<haul.Remote %U, closed>", remote->name);
+  return PyUnicode_FromFormat("<haul.Remote %U of %llu bytes at %s>", remote->name,
+                              (unsigned long long)haul_remote_length(handle),
+                              haul_place_format(haul_remote_place(handle), place, sizeof place));
+}
+
 PyTypeObject *remote_type(void) {
   static PyMethodDef methods[] = {
       {"write", METHOD_WITH_KEYWORDS(transfer_write),
        "write(region, pieces=None, *, timeout=None, only=None, zero_copy=False, checksum=False): "
-       "start to write from the region. Pieces are (local, remote, length); None is the region."},
+       "start to write from the region. Pieces are (local, remote, length); None is the whole "
+       "region. "
+       "Keep the transfer, or the region, until it has ended."},
       {"read", METHOD_WITH_KEYWORDS(transfer_read), "read(...): start to read into the region."},
       {"fetch_add", METHOD_WITH_KEYWORDS(transfer_fetch_add),
        "fetch_add(result, offset, value, *, result_offset=0, timeout=None, only=None): add to the "
@@ -104,6 +117,7 @@ PyTypeObject *remote_type(void) {
       {NULL, NULL, NULL, NULL, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_dealloc, dealloc),
+      SLOT(Py_tp_repr, repr),
       {Py_tp_methods, methods},
       {Py_tp_getset, getters},
       {Py_tp_doc, "A region that a peer publishes: Peer.lookup gives it."},

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Reports and paths as Python has them. */
+#include <string.h>
+
 #include "haulpy.h"
 
 #define TRUTH(value) PyBool_FromLong((value) != 0)
@@ -38,6 +40,9 @@ static const char *operation_name(int operation) {
 PyObject *report_object(const struct haul_report *report) {
   char text[4096];
   haul_report_format(report, text, sizeof text);
+  size_t length = strlen(text);
+  if (length && text[length - 1] == '\n')
+    text[length - 1] = 0; /* print() has its own */
   return data_make(
       "Report",
       Py_BuildValue("(isKKKINLLNNNNNN)", report->status, operation_name(report->operation),

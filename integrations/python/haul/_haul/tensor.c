@@ -57,6 +57,16 @@ static PyObject *get_of_layout(PyObject *self, void *name) {
   return value;
 }
 
+static PyObject *repr(PyObject *self) {
+  PyObject *layout = get_layout(self, NULL);
+  PyObject *region = PyObject_Repr((PyObject *)((struct tensor *)self)->region);
+  PyObject *text =
+      layout && region ? PyUnicode_FromFormat("<haul.Tensor %R in %U>", layout, region) : NULL;
+  Py_XDECREF(layout);
+  Py_XDECREF(region);
+  return text;
+}
+
 static PyObject *get_bytes(PyObject *self, void *none) {
   (void)none;
   return PyLong_FromUnsignedLongLong(layout_bytes(&((struct tensor *)self)->layout));
@@ -83,6 +93,7 @@ PyTypeObject *tensor_type(void) {
       {NULL, NULL, NULL, NULL, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_dealloc, dealloc),
+      SLOT(Py_tp_repr, repr),
       SLOT(Py_bf_getbuffer, get_buffer),
       SLOT(Py_bf_releasebuffer, release_buffer),
       {Py_tp_methods, methods},

@@ -50,14 +50,15 @@ static PyObject *make_region(struct node *node, struct kept *kept, char *first,
   Py_BEGIN_ALLOW_THREADS;
   code = haul_region_wrap(opened, first + low, (size_t)(high - low), &handle);
   Py_END_ALLOW_THREADS;
-  if (code)
-    raise_last();
-  object_leave(&node->base);
+  PyObject *region = NULL;
   if (code) {
+    raise_last();
     kept_release(kept);
-    return NULL;
+  } else {
+    region = region_object(node, handle, &layout, kept, readonly);
   }
-  return region_object(node, handle, &layout, kept, readonly);
+  object_leave(&node->base);
+  return region;
 }
 
 /* ---- Buffers ---- */
@@ -66,8 +67,9 @@ static PyObject *make_region(struct node *node, struct kept *kept, char *first,
  * bytes, if they lie next to each other. */
 static bool layout_of_buffer(const Py_buffer *view, struct haul_tensor *layout) {
   *layout = (struct haul_tensor){0};
-  bool said = view->ndim <= HAUL_TENSOR_DIMENSIONS && !view->suboffsets && view->shape &&
-              view->strides && layout_from_format(view->format, view->itemsize, layout);
+  bool said = view->ndim <= HAUL_TENSOR_DIMENSIONS && !view->suboffsets &&
+              (view->ndim == 0 || (view->shape && view->strides)) &&
+              layout_from_format(view->format, view->itemsize, layout);
   for (int i = 0; said && i < view->ndim; i++) {
     said = view->strides[i] % view->itemsize == 0;
     layout->shape[i] = view->shape[i];
