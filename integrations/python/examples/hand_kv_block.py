@@ -59,7 +59,9 @@ def decode():
             for _ in SEQUENCES:
                 sequence = node.receive(timeout=30).tag
                 block = cache[:, SEQUENCES[sequence]]
-                whole = all((block[layer] == content(sequence, layer)).all() for layer in range(LAYERS))
+                whole = all(
+                    (block[layer] == content(sequence, layer)).all() for layer in range(LAYERS)
+                )
                 print(f"decode: sequence {sequence} is", "here, whole" if whole else "damaged")
                 if not whole:
                     return 1

@@ -106,7 +106,9 @@ def load(path):
         pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         read_header(pages)
         source = node.wrap(pages)
-        worker = subprocess.Popen([sys.executable, __file__, "--work"], stdout=subprocess.PIPE, text=True)
+        worker = subprocess.Popen(
+            [sys.executable, __file__, "--work"], stdout=subprocess.PIPE, text=True
+        )
         with worker:
             try:
                 peer = node.connect(worker.stdout.readline().strip(), timeout=10)

@@ -122,9 +122,10 @@ _making = threading.Lock()
 
 def _watch_of(node: Node) -> _Watch:
     with _making:
-        if node._watch is None:
-            node._watch = _Watch()
-        return node._watch
+        watch: _Watch | None = node._watch
+        if watch is None:
+            watch = node._watch = _Watch()
+        return watch
 
 
 async def finish(transfer: Transfer) -> Transfer:

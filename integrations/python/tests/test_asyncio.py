@@ -105,9 +105,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         part = SIZE // count
         region = self.node.wrap(bytearray(os.urandom(SIZE)))
         transfers = [
-            self.remote.write(
-                region, [(i * part, i * part, part)], only=("tcp", "map")[i % 2]
-            )
+            self.remote.write(region, [(i * part, i * part, part)], only=("tcp", "map")[i % 2])
             for i in range(count)
         ]
         self.assertEqual(await asyncio.gather(*transfers), transfers)

@@ -56,7 +56,11 @@ class Install(support.Case):
             PACKAGE, source, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
         )
         command = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps"]
-        offline = {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_CACHE_DIR": "1"}
+        offline = {
+            "PIP_NO_INDEX": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_NO_CACHE_DIR": "1",
+        }
         return subprocess.run(
             [*command, "--target", target, source],
             env={**self.environment, **offline, **environment},

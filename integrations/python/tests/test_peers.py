@@ -272,7 +272,9 @@ class Works(WithServer):
 
     def test_what_a_node_knows(self):
         self.assertIn("sim:0", [device.place for device in self.node.devices()])
-        self.assertTrue({"ok", "limited", "missing"} >= {check.state for check in self.node.checks()})
+        self.assertTrue(
+            {"ok", "limited", "missing"} >= {check.state for check in self.node.checks()}
+        )
         self.assertIn("pool.hits", self.node.counters())
 
 

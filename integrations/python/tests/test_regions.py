@@ -168,7 +168,9 @@ class Buffers(WithNode):
         view.release()
 
     def test_device_memory_is_copied(self):
-        host, device, back = (self.node.alloc(5 << 20, place) for place in ("host", "sim:0", "host"))
+        host, device, back = (
+            self.node.alloc(5 << 20, place) for place in ("host", "sim:0", "host")
+        )
         memoryview(host)[:] = os.urandom(5 << 20)
         device.copy_from(host)
         back.copy_from(device, offset=1, source_offset=1, length=(5 << 20) - 1)

@@ -126,14 +126,11 @@ class TwoProcesses(support.Case):
             region.close()
 
     def test_the_owner_ends_first(self):
-        child = self.child(
-            CONSUMER
-            + """
+        child = self.child(CONSUMER + """
     assert (tensor[7] == 2).all()
     tensor.fill_(5)
     assert float(tensor.float().sum()) == 5 * 64 * 32
-    """
-        )
+    """)
         with haul.Node() as node:
             region, tensor = self.share(node, child)
             del tensor
