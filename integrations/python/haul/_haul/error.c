@@ -8,10 +8,14 @@ PyObject *text_of(const char *text) {
   return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
 }
 
+PyObject *text_item(void *text) {
+  return text_of(text);
+}
+
 PyObject *raise_error(const struct haul_error *error) {
-  PyObject *exception = PyObject_CallMethod(
-      haulpy.data, "error_of", "iiNNNN", error->code, error->system, text_of(error->call),
-      text_of(error->object), text_of(error->text), text_of(error->hint));
+  PyObject *exception = PyObject_CallMethod(haulpy.data, "error_of", "iiO&O&O&O&", error->code,
+                                            error->system, TEXT(error->call), TEXT(error->object),
+                                            TEXT(error->text), TEXT(error->hint));
   if (exception) {
     PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
     Py_DECREF(exception);

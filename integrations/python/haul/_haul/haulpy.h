@@ -45,6 +45,14 @@ PyObject *raise_own(int code, const char *call, const char *object, const char *
 /* Text of the library's, which may quote anything, also what is no UTF-8. */
 PyObject *text_of(const char *text);
 
+/* Items for Py_BuildValue's "O&" and "O". It makes them one after the other and knows what to do
+ * once one has failed; made before the call, the next would be made with an exception set. */
+#define TEXT(text)   text_item, (void *)(uintptr_t)(text)
+#define PLACE(place) place_item, (void *)(uintptr_t) & (place)
+#define TRUTH(value) ((value) ? Py_True : Py_False)
+PyObject *text_item(void *text);
+PyObject *place_item(void *place);
+
 /* ---- object.c: what Node, Region, Peer, Remote and Transfer have in common ---- */
 
 struct node;

@@ -3,18 +3,18 @@
 #include "haulpy.h"
 
 static PyObject *device_object(const struct haul_device *device) {
-  return data_make("Device", Py_BuildValue("(NNNiKNN)", place_text(device->place),
-                                           text_of(device->name), PyBool_FromLong(device->emulated),
+  return data_make("Device", Py_BuildValue("(O&O&OiKO&O&)", PLACE(device->place),
+                                           TEXT(device->name), TRUTH(device->emulated),
                                            device->numa, (unsigned long long)device->memory,
-                                           text_of(device->pci), text_of(device->exports)));
+                                           TEXT(device->pci), TEXT(device->exports)));
 }
 
 static PyObject *check_object(const struct haul_check *check) {
   static const char *const states[] = {"ok", "limited", "missing"};
   const char *state = check->state >= 0 && check->state <= 2 ? states[check->state] : "missing";
   return data_make("Check",
-                   Py_BuildValue("(sNNNN)", state, text_of(check->backend), text_of(check->name),
-                                 text_of(check->text), text_of(check->remedy)));
+                   Py_BuildValue("(sO&O&O&O&)", state, TEXT(check->backend), TEXT(check->name),
+                                 TEXT(check->text), TEXT(check->remedy)));
 }
 
 static bool append(PyObject **list, PyObject *item) {

@@ -223,11 +223,25 @@ static PyObject *numbers(const int64_t *values, uint32_t count) {
   return tuple;
 }
 
+static PyObject *dtype_item(void *layout) {
+  return dtype_object(layout);
+}
+
+static PyObject *shape_item(void *layout) {
+  const struct haul_tensor *tensor = layout;
+  return numbers(tensor->shape, tensor->dimensions);
+}
+
+static PyObject *strides_item(void *layout) {
+  const struct haul_tensor *tensor = layout;
+  return numbers(tensor->strides, tensor->dimensions);
+}
+
 PyObject *layout_object(const struct haul_tensor *layout) {
-  return data_make("Layout", Py_BuildValue("(NNNK)", dtype_object(layout),
-                                           numbers(layout->shape, layout->dimensions),
-                                           numbers(layout->strides, layout->dimensions),
-                                           (unsigned long long)layout->offset));
+  void *given = (void *)(uintptr_t)layout; /* as Py_BuildValue has it */
+  return data_make("Layout",
+                   Py_BuildValue("(O&O&O&K)", dtype_item, given, shape_item, given, strides_item,
+                                 given, (unsigned long long)layout->offset));
 }
 
 /* As many numbers as there are, at most HAUL_TENSOR_DIMENSIONS; -1 with an exception. */

@@ -17,11 +17,21 @@ static const char *kind_of(int kind) {
   return kind == HAUL_PEER_JOINED ? "joined" : kind == HAUL_PEER_LEFT ? "left" : "message";
 }
 
+struct sender {
+  struct node *node;
+  haul_peer *peer;
+};
+
+static PyObject *sender_item(void *given) {
+  const struct sender *sender = given;
+  return peer_object(sender->node, haul_peer_retain(sender->peer));
+}
+
 static PyObject *message_object(struct node *node, struct haul_message *message) {
+  struct sender sender = {node, message->peer};
   PyObject *made =
-      data_make("Message", Py_BuildValue("(sNKy#)", kind_of(message->kind),
-                                         peer_object(node, haul_peer_retain(message->peer)),
-                                         (unsigned long long)message->tag,
+      data_make("Message", Py_BuildValue("(sO&Ky#)", kind_of(message->kind), sender_item,
+                                         (void *)&sender, (unsigned long long)message->tag,
                                          message->length ? (const char *)message->bytes : "",
                                          (Py_ssize_t)message->length));
   haul_message_release(message);

@@ -102,11 +102,15 @@ static void undo_list(struct job *job) {
   free(((struct listing *)job)->entries);
 }
 
+static PyObject *rights_item(void *rights) {
+  return data_make("Rights", Py_BuildValue("(I)", *(const unsigned *)rights));
+}
+
 static PyObject *published(const struct haul_published *entry) {
   return data_make("Published",
-                   Py_BuildValue("(NKNN)", text_of(entry->name), (unsigned long long)entry->length,
-                                 place_text(entry->place),
-                                 data_make("Rights", Py_BuildValue("(I)", entry->rights))));
+                   Py_BuildValue("(O&KO&O&)", TEXT(entry->name), (unsigned long long)entry->length,
+                                 PLACE(entry->place), rights_item,
+                                 (void *)(uintptr_t)&entry->rights));
 }
 
 static PyObject *list_of(const struct listing *listing) {

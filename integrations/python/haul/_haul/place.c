@@ -13,3 +13,7 @@ PyObject *place_text(struct haul_place place) {
   char text[32];
   return text_of(haul_place_format(place, text, sizeof text));
 }
+
+PyObject *place_item(void *place) {
+  return place_text(*(const struct haul_place *)place);
+}

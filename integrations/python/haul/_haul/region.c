@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Region: a range of bytes at a place, and a tensor if it has a layout. */
 #include <string.h>
+#include <unistd.h>
 
 #include "haulpy.h"
 
@@ -169,8 +170,11 @@ static PyObject *region_export(PyObject *self, PyObject *args, PyObject *keyword
   object_leave(&region->base);
   if (code)
     return NULL;
-  return Py_BuildValue("(y#i)", (const char *)ticket.bytes, (Py_ssize_t)sizeof ticket.bytes,
-                       descriptor);
+  PyObject *shared = Py_BuildValue("(y#i)", (const char *)ticket.bytes,
+                                   (Py_ssize_t)sizeof ticket.bytes, descriptor);
+  if (!shared)
+    close(descriptor);
+  return shared;
 }
 
 static PyObject *region_publish(PyObject *self, PyObject *args, PyObject *keywords) {

@@ -4,14 +4,12 @@
 
 #include "haulpy.h"
 
-#define TRUTH(value) PyBool_FromLong((value) != 0)
-
 static PyObject *path_object(const struct haul_path *path) {
   return data_make("Path",
-                   Py_BuildValue("(NNNdIIINNN)", text_of(path->name), TRUTH(path->open),
+                   Py_BuildValue("(O&OOdIIIOO&O&)", TEXT(path->name), TRUTH(path->open),
                                  TRUTH(path->chosen), path->cost_ns, path->copies_cpu,
                                  path->copies_kernel, path->copies_dma, TRUTH(path->zero_copy),
-                                 text_of(path->detail), text_of(path->reason)));
+                                 TEXT(path->detail), TEXT(path->reason)));
 }
 
 PyObject *report_paths(const struct haul_path *paths, size_t count) {
@@ -37,6 +35,11 @@ static const char *operation_name(int operation) {
   }
 }
 
+static PyObject *paths_item(void *given) {
+  const struct haul_report *report = given;
+  return report_paths(report->paths, report->path_count);
+}
+
 PyObject *report_object(const struct haul_report *report) {
   char text[4096];
   haul_report_format(report, text, sizeof text);
@@ -45,11 +48,10 @@ PyObject *report_object(const struct haul_report *report) {
     text[length - 1] = 0; /* print() has its own */
   return data_make(
       "Report",
-      Py_BuildValue("(isKKKINLLNNNNNN)", report->status, operation_name(report->operation),
+      Py_BuildValue("(isKKKIOLLO&O&O&O&O&O&)", report->status, operation_name(report->operation),
                     (unsigned long long)report->bytes, (unsigned long long)report->pieces,
                     (unsigned long long)report->slices, report->retries, TRUTH(report->checksum),
-                    (long long)report->queued_ns, (long long)report->wire_ns,
-                    report_paths(report->paths, report->path_count), place_text(report->from),
-                    place_text(report->to), text_of(report->peer), text_of(report->name),
-                    text_of(text)));
+                    (long long)report->queued_ns, (long long)report->wire_ns, paths_item,
+                    (void *)(uintptr_t)report, PLACE(report->from), PLACE(report->to),
+                    TEXT(report->peer), TEXT(report->name), TEXT(text)));
 }
