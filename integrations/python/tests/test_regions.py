@@ -277,6 +277,14 @@ class Tickets(WithNode):
         self.assertEqual(imported.layout, Layout("uint8", (8192,), (1,), 0))
         self.fails(Code.EACCESS, imported.copy_from, self.node.alloc(8192))
 
+    def test_the_right_to_read_a_device_s(self):
+        region = self.node.alloc(8192, "sim:0")
+        for rights in (READ, READ | WRITE):
+            ticket, descriptor = region.export(rights=rights)
+            imported = self.node.import_(ticket, descriptor)
+            os.close(descriptor)
+            self.assertEqual((imported.place, imported.readonly), ("sim:0", rights == READ))
+
     def test_the_owner_s_end(self):
         imported = self.node.import_(self.ticket, self.descriptor)
         memoryview(imported)[0, 0] = 3
