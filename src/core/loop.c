@@ -265,22 +265,30 @@ static int wait_events(int epoll, struct epoll_event *events, const struct times
   return epoll_wait(epoll, events, EVENTS_A_ROUND, ms < INT_MAX ? (int)ms : INT_MAX);
 }
 
+/* Whether there are news of which the waiter that runs has not asked yet what they are; `seen`
+ * NULL: no waiter runs. Another one may have taken the wake-up that came with them. */
+static bool has_news(const struct loop *loop, const uint32_t *seen) {
+  return seen && atomic_load(&loop->news) != *seen;
+}
+
 /* Waits for events until the time given and handles them; `until` in the past only looks. */
-static int look(struct loop *loop, int64_t now, int64_t until) {
+static int look(struct loop *loop, int64_t now, int64_t until, const uint32_t *seen) {
   struct epoll_event events[EVENTS_A_ROUND];
   struct timespec span = {0, 0};
   bool sleeps = until > now;
   if (sleeps) {
     int64_t left = until - now;
     span = (struct timespec){left / 1000000000, left % 1000000000};
-    /* Dekker with loop_wake: it sets woken, then reads sleeping. */
+    /* Dekker with loop_wake: it sets woken, then reads sleeping. And with loop_news, which counts
+     * before that. */
     atomic_store(&loop->sleeping, 1);
-    if (atomic_load(&loop->woken))
-      span = (struct timespec){0, 0};
+    sleeps = !atomic_load(&loop->woken) && !has_news(loop, seen);
   }
-  bool for_ever = until == HAUL_FOREVER && sleeps && !atomic_load(&loop->woken);
+  if (!sleeps)
+    span = (struct timespec){0, 0};
+  bool for_ever = until == HAUL_FOREVER && sleeps;
   int count = wait_events(loop->epoll, events, for_ever ? NULL : &span);
-  if (sleeps)
+  if (until > now)
     atomic_store(&loop->sleeping, 0);
   if (count <= 0)
     return 0;
@@ -327,7 +335,7 @@ static int turn(struct loop *loop, int64_t now, bool may_sleep, int64_t *due) {
 /* Who spins gives way where there is nothing: what it waits for may want its processor, as a thread
  * of the kernel does that works for a NIC in software, or the peer on a busy host. */
 static int look_around(struct loop *loop, int64_t now, int handled) {
-  handled = look(loop, now, 0) + handled;
+  handled = look(loop, now, 0, NULL) + handled;
   if (!handled)
     sched_yield();
   return handled;
@@ -340,18 +348,18 @@ static bool take_wake(struct loop *loop) {
          atomic_exchange(&loop->woken, 0);
 }
 
-static int rounds(struct loop *loop, int64_t until) {
+static int rounds(struct loop *loop, int64_t until, const uint32_t *seen) {
   int64_t began = clock_now();
   int64_t now = began;
   for (;;) {
     loop->next_at = HAUL_FOREVER;
-    bool woken = take_wake(loop);
+    bool woken = take_wake(loop) | has_news(loop, seen);
     bool spin = now - began < loop->spin_ns;
     int handled = turn(loop, now, !spin && !woken && now < until, &loop->next_at);
     int64_t sleep_until = loop->next_at < until ? loop->next_at : until;
     spin |= handled > 0;
     if (!spin)
-      handled += look(loop, now, woken ? now : sleep_until);
+      handled += look(loop, now, woken ? now : sleep_until, seen);
     else if (++loop->round % POLLS_A_LOOK == 0)
       handled = look_around(loop, now, handled);
     if (handled || woken || atomic_load_explicit(&loop->ended, memory_order_relaxed))
@@ -395,17 +403,18 @@ static void tell_waiters(struct loop *loop) {
     futex_wake(&loop->news);
 }
 
-int loop_run(struct loop *loop, int64_t until) {
-  uint32_t seen = atomic_load(&loop->news);
+/* `seen`: the news that were when a waiter last asked, or NULL. */
+static int run(struct loop *loop, int64_t until, const uint32_t *seen) {
+  uint32_t before = seen ? *seen : atomic_load(&loop->news);
   uint32_t idle = 0;
   if (!atomic_compare_exchange_strong(&loop->running, &idle, 1)) {
     atomic_fetch_add(&loop->waiters, 1);
     if (!atomic_load(&loop->ended))
-      futex_wait(&loop->news, seen, until);
+      futex_wait(&loop->news, before, until);
     atomic_fetch_sub(&loop->waiters, 1);
     return 0;
   }
-  int handled = rounds(loop, until);
+  int handled = rounds(loop, until, seen);
   if (is_polled(loop))
     set_alarm(loop);
   atomic_store(&loop->running, 0);
@@ -417,6 +426,10 @@ int loop_run(struct loop *loop, int64_t until) {
   else
     tell_waiters(loop);
   return handled;
+}
+
+int loop_run(struct loop *loop, int64_t until) {
+  return run(loop, until, NULL);
 }
 
 static bool keep_waiting(struct loop *loop, int64_t until) {
@@ -435,17 +448,19 @@ static void sleep_for_news(struct loop *loop, bool (*done)(void *user), void *us
 bool loop_wait(struct loop *loop, bool (*done)(void *user), bool (*help)(void *user), void *user,
                int64_t until) {
   int64_t began = loop->own_thread && loop->spin_ns ? clock_now() : 0;
-  while (!done(user)) {
+  for (;;) {
+    uint32_t seen = atomic_load(&loop->news); /* before `done` is asked */
+    if (done(user))
+      return true;
     if (!keep_waiting(loop, until))
       return done(user);
     if (help && help(user))
       continue;
     if (!loop->own_thread)
-      loop_run(loop, until);
+      run(loop, until, &seen);
     else if (loop->spin_ns == 0 || clock_now() - began >= loop->spin_ns)
       sleep_for_news(loop, done, user, until);
   }
-  return true;
 }
 
 void loop_wake(struct loop *loop) {

@@ -611,6 +611,33 @@ static void news_reach_those_who_wait(void **state) {
   }
 }
 
+struct late {
+  struct loop *loop;
+  int asked;
+};
+
+/* What is waited for comes right after this was told no, and another waiter takes the wake-up. */
+static bool comes_late(void *user) {
+  struct late *late = user;
+  if (late->asked++ == 0) {
+    loop_news(late->loop);
+    loop_run(late->loop, HAUL_NO_WAIT);
+    return false;
+  }
+  return true;
+}
+
+static void news_that_another_waiter_took_are_not_lost(void **state) {
+  (void)state;
+  for (int own = 0; own < 2; own++) {
+    struct late late = {.loop = open_loop(own)};
+    int64_t began = clock_now();
+    assert_true(loop_wait(late.loop, comes_late, NULL, &late, clock_after(began, LONG_AFTER)));
+    assert_true(clock_now() - began < LONG_AFTER / 2);
+    loop_close(late.loop);
+  }
+}
+
 static void a_wait_ends_at_its_deadline(void **state) {
   (void)state;
   for (int own = 0; own < 2; own++) {
@@ -858,6 +885,7 @@ int main(void) {
       cmocka_unit_test(a_wake_before_the_sleep_is_not_lost),
       cmocka_unit_test(a_timer_set_elsewhere_shortens_a_sleep),
       cmocka_unit_test(news_reach_those_who_wait),
+      cmocka_unit_test(news_that_another_waiter_took_are_not_lost),
       cmocka_unit_test(a_wait_ends_at_its_deadline),
       cmocka_unit_test(a_second_runner_keeps_its_deadline),
       cmocka_unit_test(a_waiter_takes_over_from_a_runner_that_leaves),
