@@ -19,9 +19,9 @@ void *haul_cudahook_alloc(size_t size, int device, void *stream) {
   struct record record = {.call = "haul_cudahook_alloc", .bytes = size, .device = device};
   const struct runtime *calls = runtime();
   cudaError_t error = NO_RUNTIME;
-  int before = calls->serves ? device_enter(calls, device, &error) : -1;
   if (size == 0)
     return NULL;
+  int before = calls->serves ? device_enter(calls, device, &error) : -1;
   if (error != cudaSuccess) {
     log_record(&record, "failed: error %d", error);
     return NULL;
