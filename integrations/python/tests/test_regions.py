@@ -268,6 +268,20 @@ class Tickets(WithNode):
         self.assertEqual(memoryview(self.region.tensor("float32", (8,), offset=4096))[0], 7)
         self.fails(Code.ENOTSUP, imported.export)
 
+    def test_a_ticket_alone_opens_nothing(self):
+        self.fails(Code.ETICKET, self.node.import_, self.region.ticket())
+
+    def test_many_tensors_need_one_descriptor(self):
+        first = self.node.import_(self.ticket, self.descriptor)
+        others = [
+            self.node.import_(self.region.ticket(Layout("uint8", (16,), offset=16 * i), READ | WRITE))
+            for i in range(100)
+        ]
+        self.assertEqual({other.address for other in others}, {first.address})
+        memoryview(others[3])[0] = 9
+        self.assertEqual(first.bytes()[48], 9)
+        self.fails(Code.ETICKET, self.node.import_, self.region.ticket(rights=READ))
+
     def test_the_right_to_read(self):
         ticket, descriptor = self.region.export()
         imported = self.node.import_(ticket, descriptor)

@@ -328,8 +328,8 @@ static PyObject *node_import(PyObject *self, PyObject *args, PyObject *keywords)
   static char *names[] = {"ticket", "fd", NULL};
   struct haul_ticket ticket;
   Py_buffer bytes;
-  PyObject *file;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "y*O", names, &bytes, &file))
+  PyObject *file = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "y*|O", names, &bytes, &file))
     return NULL;
   bool whole = bytes.len == (Py_ssize_t)sizeof ticket.bytes;
   if (whole)
@@ -338,8 +338,10 @@ static PyObject *node_import(PyObject *self, PyObject *args, PyObject *keywords)
   if (!whole)
     return raise_own(HAUL_ETICKET, "import_", "ticket", "a ticket has 256 bytes",
                      "send it whole, as export gave it");
-  int descriptor = PyObject_AsFileDescriptor(file);
-  return descriptor < 0 ? NULL : import_ticket((struct node *)self, &ticket, descriptor);
+  int descriptor = file == Py_None ? -1 : PyObject_AsFileDescriptor(file);
+  return descriptor < 0 && file != Py_None
+             ? NULL
+             : import_ticket((struct node *)self, &ticket, descriptor);
 }
 
 /* ---- What it is ---- */
@@ -382,7 +384,9 @@ PyTypeObject *node_type(void) {
        "wrap(object): a region over the memory of a tensor (__dlpack__) or a buffer, which it "
        "keeps."},
       {"import_", METHOD_WITH_KEYWORDS(node_import),
-       "import_(ticket, fd): another process's region. The descriptor stays the caller's."},
+       "import_(ticket, fd=None): another process's region. The descriptor stays the caller's; "
+       "none "
+       "is needed for a further ticket of a region that was imported with one."},
       {"receive", METHOD_WITH_KEYWORDS(message_receive),
        "receive(*, timeout=None): the next message of any peer."},
       {"progress", METHOD_WITH_KEYWORDS(node_progress),

@@ -9,12 +9,6 @@ static void release_region(void *handle) {
   haul_region_release(handle);
 }
 
-/* The header has no call that says it. A copy onto itself is refused before a byte moves, and for
- * memory that may only be read with its own reason. */
-static bool may_be_written(haul_region *handle) {
-  return haul_region_copy(handle, 0, handle, 0, 1, HAUL_NO_WAIT) != HAUL_EACCESS;
-}
-
 PyObject *region_object(struct node *node, haul_region *handle, const struct haul_tensor *layout,
                         struct kept *kept, bool readonly) {
   struct object *object = object_new(haulpy.region, "region", handle, release_region, node);
@@ -26,7 +20,7 @@ PyObject *region_object(struct node *node, haul_region *handle, const struct hau
   region->kept = kept;
   region->has_layout = layout != NULL;
   region->layout = layout ? *layout : layout_flat(haul_region_length(handle));
-  region->readonly = readonly || !may_be_written(handle);
+  region->readonly = readonly || !(haul_region_rights(handle) & HAUL_WRITE);
   return (PyObject *)region;
 }
 
@@ -143,38 +137,52 @@ static PyObject *region_bytes(PyObject *self, PyObject *none) {
 
 /* ---- Sharing ---- */
 
-static PyObject *region_export(PyObject *self, PyObject *args, PyObject *keywords) {
+/* The ticket, and the descriptor where there is a place for it. */
+static bool make_ticket(PyObject *self, PyObject *args, PyObject *keywords, const char *call,
+                        struct haul_ticket *ticket, int *descriptor) {
   static char *names[] = {"layout", "rights", NULL};
   struct region *region = (struct region *)self;
   PyObject *given = Py_None;
   unsigned rights = HAUL_READ;
   struct haul_tensor layout = region->layout;
   bool has_layout = region->has_layout;
-  struct haul_ticket ticket;
-  int descriptor = -1, code;
+  int code;
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OI", names, &given, &rights))
-    return NULL;
+    return false;
   if (given != Py_None) {
     has_layout = true;
     if (!layout_from(given, &layout))
-      return NULL;
+      return false;
   }
-  haul_region *handle = object_enter(&region->base, "export");
+  haul_region *handle = object_enter(&region->base, call);
   if (!handle)
-    return NULL;
+    return false;
   Py_BEGIN_ALLOW_THREADS;
-  code = haul_region_export(handle, rights, has_layout ? &layout : NULL, &ticket, &descriptor);
+  code = haul_region_export(handle, rights, has_layout ? &layout : NULL, ticket, descriptor);
   Py_END_ALLOW_THREADS;
   if (code)
     raise_last();
   object_leave(&region->base);
-  if (code)
+  return code == 0;
+}
+
+static PyObject *region_export(PyObject *self, PyObject *args, PyObject *keywords) {
+  struct haul_ticket ticket;
+  int descriptor = -1;
+  if (!make_ticket(self, args, keywords, "export", &ticket, &descriptor))
     return NULL;
   PyObject *shared = Py_BuildValue("(y#i)", (const char *)ticket.bytes,
                                    (Py_ssize_t)sizeof ticket.bytes, descriptor);
   if (!shared)
     close(descriptor);
   return shared;
+}
+
+static PyObject *region_ticket(PyObject *self, PyObject *args, PyObject *keywords) {
+  struct haul_ticket ticket;
+  if (!make_ticket(self, args, keywords, "ticket", &ticket, NULL))
+    return NULL;
+  return PyBytes_FromStringAndSize((const char *)ticket.bytes, (Py_ssize_t)sizeof ticket.bytes);
 }
 
 static PyObject *region_publish(PyObject *self, PyObject *args, PyObject *keywords) {
@@ -360,6 +368,9 @@ PyTypeObject *region_type(void) {
       {"export", METHOD_WITH_KEYWORDS(region_export),
        "export(layout=None, rights=READ): the ticket and the descriptor that another process "
        "imports. The descriptor is the caller's to close."},
+      {"ticket", METHOD_WITH_KEYWORDS(region_ticket),
+       "ticket(layout=None, rights=READ): a further ticket for who was sent the descriptor with an "
+       "earlier one of the same rights."},
       {"publish", METHOD_WITH_KEYWORDS(region_publish),
        "publish(name, rights=READ): let peers look it up."},
       {"unpublish", region_unpublish, METH_VARARGS, "unpublish(name): take the name back."},
