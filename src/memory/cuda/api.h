@@ -39,6 +39,7 @@ enum {
   CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
   CUDA_ERROR_NOT_SUPPORTED = 801,
   CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
+  CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
   CUDA_ERROR_UNKNOWN = 999
 };
 
@@ -102,6 +103,7 @@ typedef struct CUipcMemHandle_st {
   unsigned char reserved[64];
 } CUipcMemHandle;
 enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
+enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 
 enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_EVENT_DISABLE_TIMING = 2 };
@@ -188,6 +190,7 @@ enum { CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100 };
   X(ipc_get, cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr address))                    \
   X(ipc_open, cuIpcOpenMemHandle_v2,                                                               \
     (CUdeviceptr * address, CUipcMemHandle handle, unsigned flags))                                \
-  X(ipc_close, cuIpcCloseMemHandle, (CUdeviceptr address))
+  X(ipc_close, cuIpcCloseMemHandle, (CUdeviceptr address))                                         \
+  X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int *mode))
 
 #endif

@@ -270,6 +270,34 @@ static void write_off(struct cuda_device *device) {
   device->into = device->out = NULL;
 }
 
+/* A capture that another thread of the application's has begun in the mode "global" would end at
+ * the first event that this one asks for; "relaxed" is a thread's word that it knows what it does.
+ * The application finds its own mode again. */
+static _Thread_local struct {
+  unsigned depth; /* enters without their leaves */
+  int mode;       /* before the first */
+} inside;
+
+static void relax(void) {
+  if (inside.depth++ > 0 || !cuda_driver->exchange_capture_mode)
+    return;
+  inside.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  cuda_driver->exchange_capture_mode(&inside.mode);
+}
+
+static void be_as_before(void) {
+  if (--inside.depth == 0 && cuda_driver->exchange_capture_mode)
+    cuda_driver->exchange_capture_mode(&inside.mode);
+}
+
+static int push(unsigned number) {
+  CUresult result = cuda_driver->context_push(devices[number].context);
+  if (result != CUDA_SUCCESS)
+    return cuda_failed(number, result, "cuCtxPushCurrent");
+  relax();
+  return 0;
+}
+
 /* With the lock. */
 static int make_ready(struct cuda_device *device, unsigned number) {
   if (atomic_load(&device->lost))
@@ -278,13 +306,13 @@ static int make_ready(struct cuda_device *device, unsigned number) {
   if (result != CUDA_SUCCESS)
     return cuda_failed(number, result, "cuDevicePrimaryCtxRetain");
   atomic_fetch_add(&device->generation, 1);
-  result = cuda_driver->context_push(device->context);
-  int code = result == CUDA_SUCCESS ? fill(device, number)
-                                    : cuda_failed(number, result, "cuCtxPushCurrent");
-  if (code)
-    empty(device);
-  if (result == CUDA_SUCCESS)
+  int code = push(number);
+  if (code == 0) {
+    code = fill(device, number);
+    if (code)
+      empty(device);
     cuda_leave();
+  }
   if (code) {
     cuda_driver->primary_release(device->handle);
     return code;
@@ -302,11 +330,6 @@ static bool is_usable(struct cuda_device *device) {
   if (cuda_driver->primary_state(device->handle, &flags, &active) == CUDA_SUCCESS && !active)
     atomic_store(&device->lost, true);
   return !atomic_load(&device->lost);
-}
-
-static int push(unsigned number) {
-  CUresult result = cuda_driver->context_push(devices[number].context);
-  return result == CUDA_SUCCESS ? 0 : cuda_failed(number, result, "cuCtxPushCurrent");
 }
 
 int cuda_enter(unsigned number) {
@@ -329,6 +352,7 @@ int cuda_enter_again(unsigned number) {
 
 void cuda_leave(void) {
   CUcontext was;
+  be_as_before();
   cuda_driver->context_pop(&was);
 }
 

@@ -43,6 +43,7 @@ static __attribute__((constructor)) void read_settings(void) {
   set(words, "init=", &cuda_double.init);
   set(words, "create=", &cuda_double.create);
   set(words, "pin=", &cuda_double.pin);
+  set(words, "capture=", &cuda_double.capture);
   set(words, "copy=", &cuda_double.copy);
   set(words, "ordering=", &cuda_double.ordering);
   set(words, "vmm=", &cuda_double.vmm);
@@ -331,8 +332,23 @@ CUcontext standing(CUresult *code) {
   return *code == CUDA_SUCCESS ? context : NULL;
 }
 
+static _Thread_local int capture_mode; /* 0: global */
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+  int before = capture_mode;
+  if (*mode < 0 || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+    return CUDA_ERROR_INVALID_VALUE;
+  capture_mode = *mode;
+  *mode = before;
+  return CUDA_SUCCESS;
+}
+
 CUcontext current(CUresult *code) {
   CUcontext context = standing(code);
+  if (cuda_double.capture && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
+    *code = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return NULL;
+  }
   if (context)
     *code = atomic_load(&context->broken);
   return *code == CUDA_SUCCESS ? context : NULL;

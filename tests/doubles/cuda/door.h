@@ -19,13 +19,14 @@
  *   copy=0            the n-th copy breaks in the middle, and its context with it
  *   ordering=0        of GPUDirect writes: below 100 they need flushes
  *   vmm=1             0: no virtual-memory calls
- *   hold=0            1: nothing moves until it is 0 again */
+ *   capture=0         1: a capture in the mode "global" is under way, which forbids threads that
+ * are not "relaxed" most calls hold=0            1: nothing moves until it is 0 again */
 #ifndef HAUL_TESTS_CUDA_DOOR_H
 #define HAUL_TESTS_CUDA_DOOR_H
 
 struct cuda_double {
   _Atomic unsigned long long devices, memory, bandwidth, latency, init, create, pin, copy, ordering,
-      vmm, hold;
+      vmm, hold, capture;
   /* What there is now. */
   _Atomic unsigned allocations, mappings, reservations, pinned, streams, events, retains;
   _Atomic unsigned flushes; /* calls of cuFlushGPUDirectRDMAWrites */
