@@ -57,8 +57,14 @@ static inline uint64_t next_life(const struct pool *pool, struct pool_shard *sha
 
 /* ---- taking ---- */
 
+/* What keeping it takes: a small block of a GPU's that can be shared is 2 MiB there. */
+static inline size_t weight_of(const struct haul_region *region) {
+  size_t bytes = class_bytes[region->size_class];
+  return region->memory.held > bytes ? region->memory.held : bytes;
+}
+
 static inline struct haul_region *shard_take(struct pool *pool, struct pool_shard *shard,
-                                             size_t slot, size_t bytes) {
+                                             size_t slot) {
   /* Without the lock this is a guess; a wrong one costs a miss. */
   if (!atomic_load_explicit(&shard->stacks[slot], memory_order_relaxed))
     return NULL;
@@ -67,6 +73,7 @@ static inline struct haul_region *shard_take(struct pool *pool, struct pool_shar
   if (region) {
     atomic_store_explicit(&shard->stacks[slot], region->next, memory_order_relaxed);
     region->generation = next_life(pool, shard);
+    size_t bytes = weight_of(region);
     shard->room += bytes;
     count(&shard->kept, -(uint64_t)bytes);
     count(&shard->hits, 1);
@@ -78,11 +85,11 @@ static inline struct haul_region *shard_take(struct pool *pool, struct pool_shar
 
 struct haul_region *pool_take(struct pool *pool, struct haul_place place, bool private,
                               uint8_t size_class) {
-  size_t slot = slot_of(place, private, size_class), bytes = class_bytes[size_class];
+  size_t slot = slot_of(place, private, size_class);
   unsigned mine = my_shard();
   for (unsigned i = 0; i < POOL_SHARDS; i++) {
     struct pool_shard *shard = &pool->shards[(mine + i) % POOL_SHARDS];
-    struct haul_region *region = shard_take(pool, shard, slot, bytes);
+    struct haul_region *region = shard_take(pool, shard, slot);
     if (region)
       return region;
   }
@@ -124,7 +131,7 @@ static void call_in_loans(struct pool *pool) {
 
 static inline bool shard_give(struct pool *pool, struct pool_shard *shard,
                               struct haul_region *region, bool last_try) {
-  size_t bytes = class_bytes[region->size_class];
+  size_t bytes = weight_of(region);
   size_t slot = slot_of(region->memory.place, region->memory.private, region->size_class);
   spin_lock(&shard->lock);
   bool kept = !shard->closed && borrow(pool, shard, bytes);

@@ -20,6 +20,7 @@ struct memory {
   void *address;  /* in the place's own terms; to be touched through `view` alone */
   void *view;     /* the same bytes for the CPU, or NULL: most device memory has none */
   size_t length;  /* bytes that may be used */
+  size_t held;    /* bytes that it takes where it lies, when these are more; else 0 */
   bool wrapped;   /* somebody else's memory: free leaves it alone */
   bool private;   /* asked for with HAUL_REGION_PRIVATE */
   bool shareable; /* export works */

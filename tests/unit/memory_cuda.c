@@ -593,6 +593,44 @@ static void a_reset_by_the_application_is_told(void **state) {
   memory_free(&bytes);
 }
 
+/* PyTorch captures graphs in the mode "global" while peers read and write. */
+static void a_capture_elsewhere_is_not_disturbed(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, 4 * MIB, 0), bytes = get(host, 4 * MIB, 0), more;
+  CUdeviceptr address;
+  door->capture = 1;
+  put_pattern(&memory, 4 * MIB, 3);
+  expect_pattern(&memory, 4 * MIB, 3);
+  more = get(gpu1, MIB, 0);
+  memory_free(&more);
+  assert_works(copy_wait(&bytes, 0, &memory, 0, 4 * MIB, HAUL_FOREVER));
+  assert_works(memory_fence(&memory, FENCE_AFTER_WRITE));
+  memory_free(&bytes);
+  memory_free(&memory);
+  be_an_application(0);
+  assert_int_equal(app_alloc(&address, MIB), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  door->capture = 0;
+  end_application(0);
+}
+
+/* A block of 64 KiB that can be shared takes 2 MiB of the GPU. */
+static void the_pool_keeps_no_more_of_a_gpu_than_it_may(void **state) {
+  (void)state;
+  enum { COUNT_OF = 16 };
+  struct heap *heap;
+  struct haul_region *regions[COUNT_OF];
+  struct heap_counters counters;
+  assert_works(heap_open(NULL, 8 * MIB, &heap));
+  for (int i = 0; i < COUNT_OF; i++)
+    assert_works(heap_alloc(heap, gpu0, 64 << 10, 0, &regions[i]));
+  for (int i = 0; i < COUNT_OF; i++)
+    region_put(regions[i]);
+  heap_counters(heap, &counters);
+  assert_int_equal(counters.pooled_bytes, 8 * MIB);
+  assert_int_equal(door->allocations, 4);
+  heap_close(heap);
+}
+
 /* Neither the pool nor what is kept of imports hands out what went with its context. */
 static void nothing_from_before_a_reset_is_handed_out_again(void **state) {
   (void)state;
@@ -836,6 +874,8 @@ int main(int count, char **arguments) {
       OVER(more_copies_than_lanes_wait_their_turn),
       OVER(an_error_in_the_middle_ends_the_copy),
       OVER(a_reset_by_the_application_is_told),
+      OVER(a_capture_elsewhere_is_not_disturbed),
+      OVER(the_pool_keeps_no_more_of_a_gpu_than_it_may),
       OVER(nothing_from_before_a_reset_is_handed_out_again),
       OVER(a_ticket_means_the_same_gpu_everywhere),
       OVER(a_gpu_that_is_not_visible_is_refused_by_name),

@@ -114,6 +114,7 @@ void block_show(struct block *block, void *address, size_t length, struct memory
   memory->address = address;
   memory->view = NULL;
   memory->length = length;
+  memory->held = block->length;
   memory->wrapped = memory->imported = memory->shareable = false;
   memory->writable = true;
   memory->alive = NULL; /* an importer holds the bytes; the driver's descriptor has no room to say
