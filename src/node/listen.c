@@ -53,7 +53,7 @@ static bool answer(const struct handshake *handshake, const struct welcome *welc
 
 static void refuse(const struct handshake *handshake, int code, const char *reason) {
   struct welcome welcome = {.lowest = PROTOCOL_LOWEST, .highest = PROTOCOL_HIGHEST, .code = code};
-  snprintf(welcome.reason, sizeof welcome.reason, "%s", reason);
+  snprintf(welcome.reason, sizeof welcome.reason, "%.159s", reason);
   answer(handshake, &welcome);
 }
 

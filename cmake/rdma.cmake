@@ -1,0 +1,22 @@
+# Whether the transport `rdma` is built. libibverbs is opened at run time, so its header is enough.
+set(HAUL_RDMA AUTO CACHE STRING "Build the transport rdma: ON, OFF, AUTO (where infiniband/verbs.h is)")
+find_path(HAUL_VERBS_INCLUDE infiniband/verbs.h)
+if(HAUL_VERBS_INCLUDE)
+  file(STRINGS ${HAUL_VERBS_INCLUDE}/infiniband/verbs.h HAUL_VERBS_RECENT REGEX ibv_is_fork_initialized)
+endif()
+
+set(HAUL_RDMA_LACKS)
+if(NOT HAUL_VERBS_INCLUDE)
+  set(HAUL_RDMA_LACKS "infiniband/verbs.h is missing: sudo apt-get install libibverbs-dev")
+elseif(NOT HAUL_VERBS_RECENT)
+  set(HAUL_RDMA_LACKS "${HAUL_VERBS_INCLUDE}/infiniband/verbs.h is older than rdma-core 35")
+endif()
+
+if(HAUL_RDMA STREQUAL AUTO AND HAUL_RDMA_LACKS)
+  message(STATUS "haul is built without the transport rdma: ${HAUL_RDMA_LACKS}")
+  set(HAUL_RDMA OFF)
+elseif(HAUL_RDMA AND HAUL_RDMA_LACKS)
+  message(FATAL_ERROR "HAUL_RDMA=${HAUL_RDMA}, and ${HAUL_RDMA_LACKS}")
+elseif(HAUL_RDMA STREQUAL AUTO)
+  set(HAUL_RDMA ON)
+endif()

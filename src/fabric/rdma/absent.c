@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ * The table's entry in a build without the verbs' header: closed with that reason, here and to
+ * peers that have the path. It stands for all of this folder but the frames. */
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "fabric/rdma/frame.h"
+#include "fabric/transport.h"
+
+static const char reason[] = "this library was built without it";
+
+extern const struct transport rdma_transport;
+
+static size_t checks(struct haul_check *checks, size_t room) {
+  if (room > 0) {
+    checks[0] =
+        (struct haul_check){.state = HAUL_CHECK_MISSING, .backend = "rdma", .name = "rdma.library"};
+    snprintf(checks[0].text, sizeof checks[0].text, "%s", reason);
+    snprintf(checks[0].remedy, sizeof checks[0].remedy,
+             "sudo apt-get install libibverbs-dev, and build haul again");
+  }
+  return 1;
+}
+
+static int create(struct link *link, struct endpoint **out) {
+  struct endpoint *endpoint = alloc_zero(1, sizeof *endpoint);
+  if (!endpoint)
+    return error_memory("rdma endpoint");
+  endpoint->transport = &rdma_transport;
+  endpoint->link = link;
+  endpoint_shut(endpoint, "%s", reason);
+  *out = endpoint;
+  return 0;
+}
+
+static void connect_nothing(struct endpoint *endpoint, haul_deadline until) {
+  (void)endpoint;
+  (void)until;
+}
+
+/* The peer has the path and dialed. */
+static void adopt(struct endpoint *endpoint, unsigned index, int descriptor) {
+  struct rdma_record hello = {.type = RDMA_HELLO};
+  uint8_t bytes[RDMA_RECORD];
+  (void)endpoint;
+  (void)index;
+  snprintf(hello.reason, sizeof hello.reason, "%s", reason);
+  rdma_pack(&hello, bytes);
+  ssize_t put = send(descriptor, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)put; /* then the peer learns only that the channel ended */
+  close(descriptor);
+}
+
+static void stop(struct endpoint *endpoint, int code) {
+  (void)endpoint;
+  (void)code;
+}
+
+static void forked(struct endpoint *endpoint) {
+  (void)endpoint;
+}
+
+static void destroy(struct endpoint *endpoint) {
+  alloc_free(endpoint);
+}
+
+const struct transport rdma_transport = {
+    .name = "rdma",
+    .index = 1,
+    .checks = checks,
+    .create = create,
+    .connect = connect_nothing,
+    .adopt = adopt,
+    .stop = stop,
+    .forked = forked,
+    .destroy = destroy,
+};
