@@ -1,0 +1,15 @@
+# The target haul_xxhash. The file of the bare library has the number of its interface behind it.
+find_path(HAUL_XXHASH_INCLUDE xxhash.h)
+find_library(HAUL_XXHASH_LIBRARY NAMES xxhash libxxhash.so.0)
+if(NOT HAUL_XXHASH_LIBRARY)
+  message(FATAL_ERROR "libxxhash is missing: sudo apt-get install libxxhash-dev")
+endif()
+
+add_library(haul_xxhash INTERFACE)
+target_link_libraries(haul_xxhash INTERFACE ${HAUL_XXHASH_LIBRARY})
+if(HAUL_XXHASH_INCLUDE)
+  target_include_directories(haul_xxhash SYSTEM INTERFACE ${HAUL_XXHASH_INCLUDE})
+else()
+  message(STATUS "xxhash.h is missing: ${HAUL_XXHASH_LIBRARY} is used by the calls' own declarations")
+  target_include_directories(haul_xxhash INTERFACE ${PROJECT_SOURCE_DIR}/src/core/standin)
+endif()
