@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT
+ * gpu staged haul|driver SIZE ROUNDS: SIZE bytes from host memory to a GPU and back; ours from
+ * memory that is not pinned, the driver's own copy from pinned memory. gpu share haul|driver SIZE
+ * ROUNDS: a copy within the GPU's memory; ours from what another process owns and this one
+ * imported, the driver's between two allocations of one process. GB/s, the median of the rounds. */
+#include "common.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "memory/cuda/driver.h"
+
+#define GPU "cuda:0"
+
+/* What one round copies between; each program uses its part. */
+static struct {
+  size_t length;
+  haul_node *node;
+  haul_region *host, *device, *imported;
+  const struct cuda_driver *driver;
+  CUstream stream;
+  void *pinned;
+  CUdeviceptr from, to;
+} at;
+
+/* ---- The driver alone ---- */
+
+static void drive(CUresult result, const char *what) {
+  if (result == CUDA_SUCCESS)
+    return;
+  fprintf(stderr, "%s: %s\n", what, cuda_driver_word(at.driver, result));
+  exit(1);
+}
+
+static void start_driver(void) {
+  CUcontext context;
+  CUdevice device;
+  at.driver = cuda_driver_open();
+  need(at.driver != NULL, "NVIDIA's driver");
+  drive(at.driver->init(0), "cuInit");
+  drive(at.driver->device_get(&device, 0), "cuDeviceGet");
+  drive(at.driver->primary_retain(&context, device), "cuDevicePrimaryCtxRetain");
+  drive(at.driver->context_push(context), "cuCtxPushCurrent");
+  drive(at.driver->stream_create(&at.stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  drive(at.driver->alloc(&at.to, at.length), "cuMemAlloc");
+}
+
+static void prepare_pinned(void) {
+  start_driver();
+  drive(at.driver->host_alloc(&at.pinned, at.length, CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc");
+  memset(at.pinned, 1, at.length);
+}
+
+static void copy_pinned(void) {
+  drive(at.driver->copy_in(at.to, at.pinned, at.length, at.stream), "cuMemcpyHtoDAsync");
+  drive(at.driver->stream_wait(at.stream), "cuStreamSynchronize");
+  drive(at.driver->copy_out(at.pinned, at.to, at.length, at.stream), "cuMemcpyDtoHAsync");
+  drive(at.driver->stream_wait(at.stream), "cuStreamSynchronize");
+}
+
+static void prepare_inside(void) {
+  start_driver();
+  drive(at.driver->alloc(&at.from, at.length), "cuMemAlloc");
+  drive(at.driver->fill(at.from, 1, at.length, at.stream), "cuMemsetD8Async");
+  drive(at.driver->stream_wait(at.stream), "cuStreamSynchronize");
+}
+
+static void copy_inside(void) {
+  drive(at.driver->copy_inside(at.to, at.from, at.length, at.stream), "cuMemcpyDtoDAsync");
+  drive(at.driver->stream_wait(at.stream), "cuStreamSynchronize");
+}
+
+/* ---- haul ---- */
+
+static void prepare_staged(void) {
+  at.node = open_node(1, 0);
+  at.host = make_region(at.node, "host", at.length, 1, 0);
+  at.device = make_region(at.node, GPU, at.length, 2, 0);
+}
+
+static void copy_staged(void) {
+  must(haul_region_copy(at.device, 0, at.host, 0, at.length, HAUL_FOREVER), "to the GPU");
+  must(haul_region_copy(at.host, 0, at.device, 0, at.length, HAUL_FOREVER), "and back");
+}
+
+static void send_ticket(int channel, const struct haul_ticket *ticket, int descriptor) {
+  char control[CMSG_SPACE(sizeof descriptor)] __attribute__((aligned(sizeof(size_t)))) = {0};
+  struct iovec span = {(void *)(uintptr_t)ticket, sizeof *ticket};
+  struct msghdr message = {
+      .msg_iov = &span, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  *header = (struct cmsghdr){CMSG_LEN(sizeof descriptor), SOL_SOCKET, SCM_RIGHTS};
+  memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+  need(sendmsg(channel, &message, 0) == sizeof *ticket, "sendmsg");
+}
+
+static int receive_ticket(int channel, struct haul_ticket *ticket) {
+  char control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(sizeof(size_t))));
+  struct iovec span = {ticket, sizeof *ticket};
+  struct msghdr message = {
+      .msg_iov = &span, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+  int descriptor;
+  need(recvmsg(channel, &message, MSG_CMSG_CLOEXEC) == sizeof *ticket &&
+           message.msg_controllen == sizeof control,
+       "the owner gave nothing");
+  memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof descriptor);
+  return descriptor;
+}
+
+/* The second process, until this one ends. */
+static _Noreturn void own(int channel) {
+  struct haul_ticket ticket;
+  int descriptor;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  haul_region *region = make_region(open_node(1, 0), GPU, at.length, 1, 0);
+  must(haul_region_export(region, HAUL_READ | HAUL_WRITE, NULL, &ticket, &descriptor), "export");
+  send_ticket(channel, &ticket, descriptor);
+  for (;;)
+    pause();
+}
+
+static void prepare_shared(void) {
+  struct haul_ticket ticket;
+  int ends[2];
+  need(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "socketpair");
+  pid_t child = fork(); /* before the driver is started: it does not outlive a fork */
+  need(child >= 0, "fork");
+  if (child == 0)
+    own(ends[1]);
+  close(ends[1]);
+  int descriptor = receive_ticket(ends[0], &ticket);
+  at.node = open_node(1, 0);
+  must(haul_region_import(at.node, &ticket, descriptor, &at.imported), "import");
+  close(descriptor);
+  at.device = make_region(at.node, GPU, at.length, 2, 0);
+}
+
+static void copy_shared(void) {
+  must(haul_region_copy(at.device, 0, at.imported, 0, at.length, HAUL_FOREVER), "copy");
+}
+
+/* ---- Measuring ---- */
+
+static const struct {
+  const char *what, *who;
+  void (*prepare)(void);
+  void (*round)(void);
+  unsigned times; /* that a round moves the length */
+} programs[] = {
+    {"staged", "haul", prepare_staged, copy_staged, 2},
+    {"staged", "driver", prepare_pinned, copy_pinned, 2},
+    {"share", "haul", prepare_shared, copy_shared, 1},
+    {"share", "driver", prepare_inside, copy_inside, 1},
+};
+
+static int by_size(const void *one, const void *other) {
+  int64_t left = *(const int64_t *)one, right = *(const int64_t *)other;
+  return (left > right) - (left < right);
+}
+
+static int measure(size_t program, size_t rounds) {
+  int64_t *took = calloc(rounds + 1, sizeof *took);
+  need(took != NULL, "memory");
+  programs[program].prepare();
+  programs[program].round();
+  for (size_t i = 0; i < rounds; i++) {
+    int64_t began = now_ns();
+    programs[program].round();
+    took[i] = now_ns() - began;
+  }
+  qsort(took, rounds, sizeof *took, by_size);
+  printf("%.4f\n", (double)at.length * programs[program].times / (double)took[rounds / 2]);
+  free(took);
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  need(argc == 5, "gpu staged|share haul|driver SIZE ROUNDS");
+  at.length = parse_size(argv[3]);
+  for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++)
+    if (strcmp(programs[i].what, argv[1]) == 0 && strcmp(programs[i].who, argv[2]) == 0)
+      return measure(i, parse_size(argv[4]));
+  fprintf(stderr, "gpu: no such bench: %s %s\n", argv[1], argv[2]);
+  return 2;
+}

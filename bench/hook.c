@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT
+ * hook SIZE ROUNDS: cudaMalloc and cudaFree of SIZE bytes; ns, the median of batches. Who answers
+ * is whoever stands first in the process: the CUDA runtime, or a hook that was preloaded. */
+#include "common.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define BATCH 100
+
+/* cudaError_t of cuda_runtime_api.h; 0 is cudaSuccess. */
+typedef int malloc_fn(void **address, size_t bytes);
+typedef int free_fn(void *address);
+
+static malloc_fn *cuda_malloc;
+static free_fn *cuda_free;
+
+/* For all to see, so that a hook finds it. */
+static void open_runtime(void) {
+  static const char *const names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0",
+                                      "libcudart.so"};
+  void *library = NULL;
+  for (size_t i = 0; !library && i < sizeof names / sizeof names[0]; i++)
+    library = dlopen(names[i], RTLD_NOW | RTLD_GLOBAL);
+  if (library) {
+    cuda_malloc = (malloc_fn *)(uintptr_t)dlsym(RTLD_DEFAULT, "cudaMalloc");
+    cuda_free = (free_fn *)(uintptr_t)dlsym(RTLD_DEFAULT, "cudaFree");
+  }
+  if (cuda_malloc && cuda_free)
+    return;
+  fprintf(stderr,
+          "hook: no CUDA runtime (libcudart.so) is found; LD_LIBRARY_PATH names its folder\n");
+  exit(1);
+}
+
+static int64_t batch(size_t length) {
+  void *address;
+  int failed = 0;
+  int64_t began = now_ns();
+  for (int i = 0; i < BATCH; i++) {
+    failed |= cuda_malloc(&address, length);
+    failed |= cuda_free(address);
+  }
+  int64_t took = now_ns() - began;
+  if (failed) {
+    fprintf(stderr, "hook: cudaMalloc or cudaFree: error %d\n", failed);
+    exit(1);
+  }
+  return took;
+}
+
+static int by_size(const void *one, const void *other) {
+  int64_t left = *(const int64_t *)one, right = *(const int64_t *)other;
+  return (left > right) - (left < right);
+}
+
+int main(int argc, char **argv) {
+  need(argc == 3, "hook SIZE ROUNDS");
+  size_t length = parse_size(argv[1]), batches = parse_size(argv[2]) / BATCH + 1;
+  int64_t *took = calloc(batches, sizeof *took);
+  need(took != NULL, "memory");
+  open_runtime();
+  batch(length); /* starts the runtime, fills the pool */
+  for (size_t i = 0; i < batches; i++)
+    took[i] = batch(length);
+  qsort(took, batches, sizeof *took, by_size);
+  printf("%.1f\n", (double)took[batches / 2] / BATCH);
+  free(took);
+  return 0;
+}
