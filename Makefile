@@ -20,6 +20,10 @@ check-vm: build
 	@tools/deps --vm
 	@tests/vm/run --build $(BUILD)
 
+# On a machine with an NVIDIA GPU; it builds with what is there, in a folder of its own.
+check-gpu:
+	@tools/check-gpu
+
 demo: build
 	@tools/demo $(BUILD)
 
@@ -34,4 +38,4 @@ install: build
 clean:
 	@cmake -E rm -rf build
 
-.PHONY: all deps build check check-vm demo bench install clean
+.PHONY: all deps build check check-vm check-gpu demo bench install clean
