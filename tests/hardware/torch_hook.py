@@ -40,7 +40,10 @@ def require(holds, what):
 
 
 def run_haul(haul, *arguments):
-    done = subprocess.run([haul, *arguments], capture_output=True, text=True, timeout=BOUND)
+    plain = {name: value for name, value in os.environ.items()
+             if name != "LD_PRELOAD" and not name.startswith("HAUL_CUDAHOOK_")}
+    done = subprocess.run([haul, *arguments], capture_output=True, text=True, timeout=BOUND,
+                          env=plain)
     require(done.returncode == 0, f"haul {arguments[0]}: {done.stderr.strip() or 'done'}")
 
 
@@ -83,6 +86,12 @@ def compute(torch):
     require(all(bool((one == one[0]).all()) for one in kept), "tensors keep what was written")
 
 
+def bytes_of(tensor):
+    """Without numpy, which need not be there."""
+    host = tensor.cpu().contiguous()
+    return ctypes.string_at(host.data_ptr(), host.nbytes)
+
+
 def hand_over(torch, hook, haul, listen, folder):
     tensor = torch.arange(1 << 20, dtype=torch.int32, device="cuda") * 3
     torch.cuda.synchronize()
@@ -93,9 +102,9 @@ def hand_over(torch, hook, haul, listen, folder):
     where = ["--offset", str(offset)]
     run_haul(haul, "get", f"{listen}/weights", read, *where, "--length", str(tensor.nbytes))
     with open(read, "rb") as file:
-        require(file.read() == tensor.cpu().numpy().tobytes(), "another process reads its bytes")
+        require(file.read() == bytes_of(tensor), "another process reads its bytes")
     with open(written, "wb") as file:
-        file.write((tensor.cpu() + 1).numpy().tobytes())
+        file.write(bytes_of(tensor.cpu() + 1))
     run_haul(haul, "put", written, f"{listen}/weights", *where)
     wanted = torch.arange(1 << 20, dtype=torch.int32) * 3 + 1
     require(bool((tensor.cpu() == wanted).all()), "and writes them")
