@@ -12,25 +12,36 @@
 /* cudaError_t of cuda_runtime_api.h; 0 is cudaSuccess. */
 typedef int malloc_fn(void **address, size_t bytes);
 typedef int free_fn(void *address);
+typedef int count_fn(int *count);
 
 static malloc_fn *cuda_malloc;
 static free_fn *cuda_free;
 
-/* For all to see, so that a hook finds it. */
+/* A runtime that the driver is too old for is of no use. */
+static int sees_gpu(void *runtime) {
+  count_fn *count_devices = (count_fn *)(uintptr_t)dlsym(runtime, "cudaGetDeviceCount");
+  int count = 0;
+  return count_devices && count_devices(&count) == 0 && count > 0;
+}
+
+/* The newest that works, then for all to see, so that a hook finds it. */
 static void open_runtime(void) {
   static const char *const names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0",
                                       "libcudart.so"};
-  void *library = NULL;
-  for (size_t i = 0; !library && i < sizeof names / sizeof names[0]; i++)
-    library = dlopen(names[i], RTLD_NOW | RTLD_GLOBAL);
-  if (library) {
-    cuda_malloc = (malloc_fn *)(uintptr_t)dlsym(RTLD_DEFAULT, "cudaMalloc");
-    cuda_free = (free_fn *)(uintptr_t)dlsym(RTLD_DEFAULT, "cudaFree");
+  for (size_t i = 0; !cuda_malloc && i < sizeof names / sizeof names[0]; i++) {
+    void *runtime = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (!runtime)
+      continue;
+    if (sees_gpu(runtime) && dlopen(names[i], RTLD_NOW | RTLD_GLOBAL)) {
+      cuda_malloc = (malloc_fn *)(uintptr_t)dlsym(RTLD_DEFAULT, "cudaMalloc");
+      cuda_free = (free_fn *)(uintptr_t)dlsym(RTLD_DEFAULT, "cudaFree");
+    }
+    dlclose(runtime);
   }
   if (cuda_malloc && cuda_free)
     return;
-  fprintf(stderr,
-          "hook: no CUDA runtime (libcudart.so) is found; LD_LIBRARY_PATH names its folder\n");
+  fprintf(stderr, "hook: no CUDA runtime (libcudart.so) that sees a GPU is found; LD_LIBRARY_PATH "
+                  "names its folder\n");
   exit(1);
 }
 
