@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * gpu staged haul|driver SIZE ROUNDS: SIZE bytes from host memory to a GPU and back; ours from
- * memory that is not pinned, the driver's own copy from pinned memory. gpu share haul|driver SIZE
- * ROUNDS: a copy within the GPU's memory; ours from what another process owns and this one
+ * a region to be pinned, the driver's own copy from memory that it pinned. gpu share haul|driver
+ * SIZE ROUNDS: a copy within the GPU's memory; ours from what another process owns and this one
  * imported, the driver's between two allocations of one process. GB/s, the median of the rounds. */
 #include "common.h"
 
@@ -79,7 +79,7 @@ static void copy_inside(void) {
 
 static void prepare_staged(void) {
   at.node = open_node(1, 0);
-  at.host = make_region(at.node, "host", at.length, 1, 0);
+  at.host = make_region(at.node, "host", at.length, 1, HAUL_REGION_PINNED);
   at.device = make_region(at.node, GPU, at.length, 2, 0);
 }
 

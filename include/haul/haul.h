@@ -269,12 +269,19 @@ HAUL_API int haul_counter_list(haul_node *node,
   1u /* no descriptor: cannot be exported, and peers of this host reach it by cross-memory attach  \
       */
 
+/* Host memory that devices copy straight: a GPU's driver pins its pages at the first copy between
+ * the two, for as long as the region lives, which takes some 0.1 ms a MiB; where it cannot, the
+ * copy fails. Without it the processor copies to and from pinned buffers, which reports say. Such
+ * regions do not come from the pool. */
+#define HAUL_REGION_PINNED 2u
+
 #define HAUL_READ  1u /* peers may read */
 #define HAUL_WRITE 2u /* peers may write */
 
 /* Allocates `length` bytes at `place`; the address is a multiple of the page size. The content is
  * undefined, and host pages are taken from the system when they are first touched. Regions up to
- * 256 MiB come from a pool of freed ones. Release with haul_region_release. HAUL_EPLACE,
+ * 256 MiB come from a pool of freed ones. `flags` is 0 or of HAUL_REGION_…. Release with
+ * haul_region_release. HAUL_EPLACE, HAUL_EINVAL (HAUL_REGION_PINNED for a device's memory),
  * HAUL_ENOMEM, HAUL_ELIMIT (descriptors: see HAUL_REGION_PRIVATE). */
 HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t length,
                                unsigned flags, haul_region **region);

@@ -353,7 +353,8 @@ static int rounds(struct loop *loop, int64_t until, const uint32_t *seen) {
   int64_t now = began;
   for (;;) {
     loop->next_at = HAUL_FOREVER;
-    bool woken = take_wake(loop) | has_news(loop, seen);
+    bool woken = take_wake(loop);
+    woken = has_news(loop, seen) || woken;
     bool spin = now - began < loop->spin_ns;
     int handled = turn(loop, now, !spin && !woken && now < until, &loop->next_at);
     int64_t sleep_until = loop->next_at < until ? loop->next_at : until;

@@ -26,7 +26,7 @@ struct memory {
   bool shareable; /* export works */
   bool imported;  /* another process's memory */
   bool writable;  /* false for an import without HAUL_WRITE */
-  bool stage;     /* haul's own host memory, which an engine may pin for as long as it lives */
+  bool may_pin;   /* asked for with HAUL_REGION_PINNED: an engine may pin it while it lives */
   /* Whose engine has pinned it, for which device; NULL: nobody's. */
   const struct provider *pinned_by;
   uint16_t pinned_for;
@@ -87,8 +87,9 @@ struct provider {
   size_t (*checks)(struct haul_check *checks, size_t room);
 
   /* `length` bytes, page-aligned at least; content undefined. `flags` are HAUL_REGION_…. May block
-   * for the system's page allocation. Sets every field of *memory but provider, place and private,
-   * which the caller has set. On failure *memory is undefined and nothing is held. */
+   * for the system's page allocation. Sets every field of *memory but provider,
+   * place, private, may_pin and held, which the caller has set, held to 0. On failure *memory is
+   * undefined and nothing is held. */
   int (*alloc)(unsigned device, size_t length, unsigned flags, struct memory *memory);
   /* Ends what alloc, wrap or import gave. Marks shared memory as no longer alive first. Imports
    * keep the bytes until they too are freed. No engine copy uses it any more. */
@@ -153,10 +154,10 @@ struct provider {
    * one engine operation. The status is then final. Call it without locks that `wake` takes. */
   void (*copy_cancel)(struct copy *copy);
   /* Is this host memory copied by the CPU to or from buffers that the engine reaches? Not where it
-   * is a stage. No slot: never. */
+   * may be pinned. No slot: never. */
   bool (*needs_cpu)(const struct memory *host);
-  /* Ends what the engine did to a stage, before it is freed. */
-  void (*unpin)(struct memory *stage);
+  /* Ends what the engine did to it, before it is freed. */
+  void (*unpin)(struct memory *host);
   /* Does the engine call `wake`? If not, copy_poll is called every few microseconds. */
   bool wakes;
 

@@ -194,16 +194,20 @@ int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct 
   const struct provider *provider;
   if (length == 0)
     return error_set(HAUL_EINVAL, 0, NULL, "the length is 0|ask for at least one byte");
-  if (flags & ~HAUL_REGION_PRIVATE)
-    return error_set(HAUL_EINVAL, 0, NULL, "unknown flags 0x%x|use HAUL_REGION_PRIVATE or 0",
-                     flags);
+  if (flags & ~(HAUL_REGION_PRIVATE | HAUL_REGION_PINNED))
+    return error_set(HAUL_EINVAL, 0, NULL, "unknown flags 0x%x|use HAUL_REGION_… or 0", flags);
+  if (flags & HAUL_REGION_PINNED && place.kind != HAUL_HOST)
+    return error_set(HAUL_EINVAL, 0, NULL,
+                     "only host memory can be pinned|leave HAUL_REGION_PINNED out for devices");
   int status = find_place(place, &provider);
   if (status != 0)
     return status;
   if (!provider->alloc)
     return not_supported(provider, "be allocated");
-  *memory =
-      (struct memory){.provider = provider, .place = place, .private = flags & HAUL_REGION_PRIVATE};
+  *memory = (struct memory){.provider = provider,
+                            .place = place,
+                            .private = flags & HAUL_REGION_PRIVATE,
+                            .may_pin = flags & HAUL_REGION_PINNED};
   return provider->alloc(place.device, length, flags, memory);
 }
 

@@ -224,7 +224,6 @@ int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsign
     made = pooled(heap, place, flags & HAUL_REGION_PRIVATE, size_class);
   if (made) {
     made->memory.length = length;
-    made->memory.stage = false;
     *region = made;
     return 0;
   }
@@ -232,14 +231,6 @@ int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsign
   if (!made)
     return HAUL_ENOMEM;
   return finish(made, fresh_memory(made, place, length, flags, size_class), region);
-}
-
-int heap_stage(struct heap *heap, size_t length, struct haul_region **region) {
-  int code =
-      heap_alloc(heap, (struct haul_place){HAUL_HOST, 0}, length, HAUL_REGION_PRIVATE, region);
-  if (code == 0)
-    (*region)->memory.stage = true;
-  return code;
 }
 
 int heap_wrap(struct heap *heap, void *address, size_t length, struct haul_region **region) {

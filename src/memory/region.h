@@ -66,8 +66,6 @@ void heap_counters(struct heap *heap, struct heap_counters *counters);
 /* The public calls' work. The region comes with one reference. */
 int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsigned flags,
                struct haul_region **region);
-/* Host memory through which bytes of devices go: see struct memory's `stage`. */
-int heap_stage(struct heap *heap, size_t length, struct haul_region **region);
 int heap_wrap(struct heap *heap, void *address, size_t length, struct haul_region **region);
 int heap_import(struct heap *heap, const struct haul_ticket *ticket, int descriptor,
                 struct haul_region **region);

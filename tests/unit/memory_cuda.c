@@ -394,38 +394,42 @@ static void pinned_memory_is_the_hosts_and_copied_straight(void **state) {
   end_application(0);
 }
 
-/* Else the CPU would copy every byte that goes through it, and no report would say so. */
-static void a_stage_is_pinned_from_its_first_copy_on_until_it_is_freed(void **state) {
-  struct memory stage, memory;
+/* Else the CPU would copy every byte, as it does for memory that nobody said to pin. */
+static void memory_to_be_pinned_is_from_its_first_copy_on_until_it_is_freed(void **state) {
+  struct memory plain, bytes, memory;
+  const unsigned flags[] = {HAUL_REGION_PINNED, HAUL_REGION_PINNED | HAUL_REGION_PRIVATE};
   (void)state;
   memory = get(gpu0, MIB, 0);
-  stage = get(host, MIB, HAUL_REGION_PRIVATE);
-  assert_true(provider_cuda.needs_cpu(&stage));
-  assert_works(copy_wait(&memory, 0, &stage, 0, MIB, HAUL_FOREVER));
+  plain = get(host, MIB, 0);
+  assert_true(provider_cuda.needs_cpu(&plain));
+  assert_works(copy_wait(&memory, 0, &plain, 0, MIB, HAUL_FOREVER));
   unsigned lanes = door->pinned;
-  stage.stage = true;
-  assert_false(provider_cuda.needs_cpu(&stage));
-  pattern_fill(stage.view, MIB, 5);
-  for (int i = 0; i < 2; i++) {
-    assert_works(copy_wait(&memory, 0, &stage, 0, MIB, HAUL_FOREVER));
-    assert_int_equal(door->pinned, lanes + 1);
+  for (size_t i = 0; i < COUNT(flags); i++) {
+    bytes = get(host, MIB, flags[i]);
+    assert_false(provider_cuda.needs_cpu(&bytes));
+    pattern_fill(bytes.view, MIB, 5);
+    for (int again = 0; again < 2; again++) {
+      assert_works(copy_wait(&memory, 0, &bytes, 0, MIB, HAUL_FOREVER));
+      assert_int_equal(door->pinned, lanes + 1);
+    }
+    expect_pattern(&memory, MIB, 5);
+    memory_free(&bytes);
+    assert_int_equal(door->pinned, lanes);
   }
-  expect_pattern(&memory, MIB, 5);
-  memory_free(&stage);
-  assert_int_equal(door->pinned, lanes);
+  memory_free(&plain);
   memory_free(&memory);
+  assert_fails(HAUL_EINVAL, memory_alloc(gpu0, MIB, HAUL_REGION_PINNED, &memory));
 }
 
-static void a_stage_that_cannot_be_pinned_is_an_error(void **state) {
-  struct memory stage, memory;
+static void memory_that_cannot_be_pinned_is_an_error(void **state) {
+  struct memory bytes, memory;
   (void)state;
   memory = get(gpu0, MIB, 0);
-  stage = get(host, MIB, HAUL_REGION_PRIVATE);
-  stage.stage = true;
+  bytes = get(host, MIB, HAUL_REGION_PINNED);
   door->pin = 1;
-  assert_fails(HAUL_ENOMEM, copy_wait(&memory, 0, &stage, 0, MIB, HAUL_FOREVER));
-  assert_works(copy_wait(&memory, 0, &stage, 0, MIB, HAUL_FOREVER));
-  memory_free(&stage);
+  assert_fails(HAUL_ENOMEM, copy_wait(&memory, 0, &bytes, 0, MIB, HAUL_FOREVER));
+  assert_works(copy_wait(&memory, 0, &bytes, 0, MIB, HAUL_FOREVER));
+  memory_free(&bytes);
   memory_free(&memory);
 }
 
@@ -864,8 +868,8 @@ int main(int count, char **arguments) {
       OVER(the_applications_memory_is_found),
       OVER(memory_that_was_freed_and_allocated_again_has_another_number),
       OVER(pinned_memory_is_the_hosts_and_copied_straight),
-      OVER(a_stage_is_pinned_from_its_first_copy_on_until_it_is_freed),
-      OVER(a_stage_that_cannot_be_pinned_is_an_error),
+      OVER(memory_to_be_pinned_is_from_its_first_copy_on_until_it_is_freed),
+      OVER(memory_that_cannot_be_pinned_is_an_error),
       OVER(the_callers_context_is_left_alone),
       OVER(writes_of_nics_are_flushed_where_they_need_it),
       OVER(dmabufs_are_made_where_there_are_any),

@@ -33,8 +33,9 @@ static void answer(struct rdma_endpoint *endpoint, const struct rdma_record *que
 /* ---- The loan ---- */
 
 int loan_open(struct rdma_endpoint *endpoint, struct rdma_loan *loan) {
-  int code =
-      heap_stage(endpoint->base.link->fabric->heap, RDMA_STAGES * WORK_BYTES_MAX, &loan->region);
+  int code = heap_alloc(endpoint->base.link->fabric->heap, (struct haul_place){HAUL_HOST, 0},
+                        RDMA_STAGES * WORK_BYTES_MAX, HAUL_REGION_PRIVATE | HAUL_REGION_PINNED,
+                        &loan->region);
   for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
     code = card_export(endpoint->rails[i].card, &loan->region->memory, HAUL_READ | HAUL_WRITE,
                        &loan->registrations[i]);

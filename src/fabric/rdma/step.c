@@ -21,8 +21,10 @@ static const struct rdma_binding *binding_of(const struct rdma_job *job) {
 /* ---- Stages and slots ---- */
 
 static int prepare_stage(struct rdma_endpoint *endpoint, struct rdma_stage *stage) {
-  struct heap *heap = endpoint->base.link->fabric->heap;
-  return stage->region ? 0 : heap_stage(heap, WORK_BYTES_MAX, &stage->region);
+  const struct haul_place host = {HAUL_HOST, 0};
+  return stage->region ? 0
+                       : heap_alloc(endpoint->base.link->fabric->heap, host, WORK_BYTES_MAX,
+                                    HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &stage->region);
 }
 
 /* With the endpoint's lock: all that the job needs, or nothing. */

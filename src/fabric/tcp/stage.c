@@ -12,8 +12,9 @@ struct stage *stage_take(struct tcp_endpoint *endpoint, struct stage *stages) {
     struct stage *stage = &stages[i];
     if (stage->busy)
       continue;
-    if (!stage->region &&
-        heap_stage(endpoint->base.link->fabric->heap, FRAME_PAYLOAD_MAX, &stage->region) != 0)
+    if (!stage->region && heap_alloc(endpoint->base.link->fabric->heap,
+                                     (struct haul_place){HAUL_HOST, 0}, FRAME_PAYLOAD_MAX,
+                                     HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &stage->region) != 0)
       return NULL;
     stage->busy = true;
     return stage;

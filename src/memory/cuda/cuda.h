@@ -127,7 +127,7 @@ int cuda_copy_start(struct copy *copy);
 int cuda_copy_poll(struct copy *copy);
 void cuda_copy_cancel(struct copy *copy);
 bool cuda_needs_cpu(const struct memory *host);
-void cuda_unpin(struct memory *stage);
+void cuda_unpin(struct memory *host);
 int cuda_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum);
 
 /* ---- checks.c ---- */

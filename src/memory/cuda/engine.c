@@ -3,8 +3,8 @@
  * them under way, each followed by an event that is asked for.
  *
  * A driver's "asynchronous" copy of memory that it has not pinned waits for the device, so such
- * memory is copied by the CPU to or from the lane's pinned buffers. haul's own stages are pinned at
- * their first copy. */
+ * memory is copied by the CPU to or from the lane's pinned buffers. what was
+ * allocated to be pinned is, at its first copy. */
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -231,41 +231,41 @@ static enum way way_of(const struct copy *copy) {
 }
 
 bool cuda_needs_cpu(const struct memory *host) {
-  return !host->stage && !is_pinned(host->view, host->length);
+  return !host->may_pin && !is_pinned(host->view, host->length);
 }
 
 /* In the device's context, with the lock. */
-static int pin_now(unsigned device, struct memory *stage) {
-  if (is_pinned(stage->view, stage->length))
+static int pin_now(unsigned device, struct memory *host) {
+  if (is_pinned(host->view, host->length))
     return 0; /* another copy did */
   CUresult result =
-      cuda_driver->host_register(stage->view, stage->length, CU_MEMHOSTREGISTER_PORTABLE);
+      cuda_driver->host_register(host->view, host->length, CU_MEMHOSTREGISTER_PORTABLE);
   if (result != CUDA_SUCCESS)
     return cuda_failed(device, result, "cuMemHostRegister");
-  stage->pinned_by = &provider_cuda;
-  stage->pinned_for = (uint16_t)device;
+  host->pinned_by = &provider_cuda;
+  host->pinned_for = (uint16_t)device;
   return 0;
 }
 
-/* For every GPU's use; once for a stage, and again where its context has gone. */
-static int pin(unsigned device, struct memory *stage) {
+/* For every GPU's use; once, and again where its context has gone. */
+static int pin(unsigned device, struct memory *host) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   int code = cuda_enter_again(device);
   if (code)
     return code;
   pthread_mutex_lock(&lock);
-  code = pin_now(device, stage);
+  code = pin_now(device, host);
   pthread_mutex_unlock(&lock);
   cuda_leave();
   return code;
 }
 
 /* Where the context is gone, so is this. */
-void cuda_unpin(struct memory *stage) {
-  stage->pinned_by = NULL;
-  if (fork_is_child() || cuda_enter_again(stage->pinned_for) != 0)
+void cuda_unpin(struct memory *host) {
+  host->pinned_by = NULL;
+  if (fork_is_child() || cuda_enter_again(host->pinned_for) != 0)
     return;
-  cuda_driver->host_unregister(stage->view);
+  cuda_driver->host_unregister(host->view);
   cuda_leave();
 }
 
@@ -273,7 +273,7 @@ void cuda_unpin(struct memory *stage) {
 static int look_at_host(struct memory *host, uint64_t offset, uint64_t length, unsigned device,
                         bool *by_cpu) {
   *by_cpu = length > 0 && !is_pinned((const char *)host->view + offset, length);
-  if (!*by_cpu || !host->stage)
+  if (!*by_cpu || !host->may_pin)
     return 0;
   *by_cpu = false;
   return pin(device, host);

@@ -270,14 +270,15 @@ static PyObject *node_fileno(PyObject *self, PyObject *none) {
 /* ---- Regions ---- */
 
 static PyObject *node_alloc(PyObject *self, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"length", "place", "private", NULL};
+  static char *names[] = {"length", "place", "private", "pinned", NULL};
   struct node *node = (struct node *)self;
   haul_region *region = NULL;
   const char *text = "host";
   struct haul_place place;
   PyObject *number;
-  int code, private = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|s$p", names, &number, &text, &private))
+  int code, private = 0, pinned = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|s$pp", names, &number, &text, &private,
+                                   &pinned))
     return NULL;
   size_t length = PyLong_AsSize_t(number);
   if (PyErr_Occurred() || !place_from(text, &place))
@@ -286,7 +287,9 @@ static PyObject *node_alloc(PyObject *self, PyObject *args, PyObject *keywords) 
   if (!handle)
     return NULL;
   Py_BEGIN_ALLOW_THREADS;
-  code = haul_region_alloc(handle, place, length, private ? HAUL_REGION_PRIVATE : 0, &region);
+  code = haul_region_alloc(handle, place, length,
+                           (private ? HAUL_REGION_PRIVATE : 0) | (pinned ? HAUL_REGION_PINNED : 0),
+                           &region);
   Py_END_ALLOW_THREADS;
   PyObject *made = code ? raise_last() : region_object(node, region, NULL, NULL, false);
   object_leave(&node->base);
@@ -379,7 +382,8 @@ PyTypeObject *node_type(void) {
       {"connect", METHOD_WITH_KEYWORDS(node_connect),
        "connect(address, *, timeout=None): the peer that listens there."},
       {"alloc", METHOD_WITH_KEYWORDS(node_alloc),
-       "alloc(length, place=\"host\", *, private=False): a region of new memory."},
+       "alloc(length, place=\"host\", *, private=False, pinned=False): a region of new memory; "
+       "pinned for GPUs, which then copy host memory straight."},
       {"wrap", node_wrap, METH_O,
        "wrap(object): a region over the memory of a tensor (__dlpack__) or a buffer, which it "
        "keeps."},
