@@ -73,8 +73,8 @@ static void run_all(struct loop *loop, int64_t nanoseconds) {
   int64_t until = clock_after(clock_now(), nanoseconds);
   while (clock_now() < until)
     loop_run(loop, until);
-  while (loop_run(loop, HAUL_NO_WAIT) > 0) /* what a busy machine left no time for */
-    ;
+  for (int i = 0; i < 16; i++) /* what a busy machine left no time for */
+    loop_run(loop, HAUL_NO_WAIT);
 }
 
 static void timers_fire_in_order_and_not_before_their_time(void **state) {
