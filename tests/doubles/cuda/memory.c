@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/udmabuf.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -47,9 +48,10 @@ struct range {
   unsigned long long buffer; /* its number, never used again */
   struct allocation *allocation;
   char *view;
-  void *base;    /* PLAIN: where its address space begins */
-  bool theirs;   /* PINNED: the caller's own pages */
-  int fd;        /* PLAIN: its bytes, with a page behind them that says who has it open */
+  void *base;  /* PLAIN: where its address space begins */
+  bool theirs; /* PINNED: the caller's own pages */
+  /* PLAIN: its bytes, with a page behind them that says who has it open; -1 until it is lent. */
+  int fd;
   bool borrowed; /* PLAIN: another process's, opened `opens` times by this handle */
   unsigned opens;
   CUipcMemHandle handle;
@@ -369,7 +371,8 @@ static bool is_open_elsewhere(const struct range *range) {
 /* Cut out of a larger piece, as the driver does. */
 static struct range *add_plain(int fd, size_t size, unsigned gpu) {
   size_t room = room_of(size);
-  void *view = mmap(NULL, room + PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void *view = mmap(NULL, room + PAGE, PROT_READ | PROT_WRITE, flags, fd, 0);
   void *base = view == MAP_FAILED ? NULL : reserve_space(room);
   if (!base) {
     if (view != MAP_FAILED)
@@ -398,15 +401,11 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
   if (size == 0)
     return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&lock);
-  int fd = has_room(context->gpu, size) ? memfd_create("haul-cuda-double-plain", MFD_CLOEXEC) : -1;
-  bool fits = fd >= 0 && ftruncate(fd, (off_t)(room_of(size) + PAGE)) == 0;
-  struct range *range = fits ? add_plain(fd, size, context->gpu) : NULL;
+  struct range *range = has_room(context->gpu, size) ? add_plain(-1, size, context->gpu) : NULL;
   if (range) {
     gpus[context->gpu].used += size;
     *address = range->start;
     atomic_fetch_add(&cuda_double.allocations, 1);
-  } else if (fd >= 0) {
-    close(fd);
   }
   pthread_mutex_unlock(&lock);
   return range ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -415,7 +414,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
 /* A borrower's is gone from here alone. */
 static void end_plain(struct range *range) {
   bool borrowed = range->borrowed;
-  close(range->fd);
+  if (range->fd >= 0)
+    close(range->fd);
   if (!borrowed)
     gpus[range->gpu].used -= range->size;
   atomic_fetch_sub(borrowed ? &cuda_double.mappings : &cuda_double.allocations, 1);
@@ -449,13 +449,33 @@ struct token {
 _Static_assert(sizeof(struct token) <= sizeof(CUipcMemHandle), "it fits");
 #define TOKEN_MAGIC 0x6c62756f64637069ULL
 
+/* With the lock, which it gives away while copies are under way on the bytes. */
+static bool move_to_file(struct range *range) {
+  size_t whole = room_of(range->size) + PAGE;
+  char *from = range->view - 512;
+  while (atomic_load(&range->users) > 0) {
+    pthread_mutex_unlock(&lock);
+    sched_yield();
+    pthread_mutex_lock(&lock);
+  }
+  int fd = memfd_create("cuda-double-lent", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, (off_t)whole) != 0 || pwrite(fd, from, whole, 0) != (ssize_t)whole ||
+      mmap(from, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    if (fd >= 0)
+      close(fd);
+    return false;
+  }
+  range->fd = fd;
+  return true;
+}
+
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
   CUresult code;
   if (!current(&code))
     return code;
   pthread_mutex_lock(&lock);
-  const struct range *range = find(PLAIN, address, 1);
-  bool good = range && !range->borrowed;
+  struct range *range = find(PLAIN, address, 1);
+  bool good = range && !range->borrowed && (range->fd >= 0 || move_to_file(range));
   if (good) {
     struct token token = {TOKEN_MAGIC, range->buffer, getpid(),
                           range->fd,   range->size,   gpus[range->gpu].uuid};
