@@ -128,8 +128,7 @@ int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding
   while (code == 0 && done < length) {
     struct iovec here = {(char *)local + done, length - done};
     struct iovec there = {(void *)(uintptr_t)(binding->address + remote + done), length - done};
-    atomic_thread_fence(memory_order_seq_cst); /* the cell before the board: see above */
-    if (!map_alive(endpoint, binding->handle)) {
+    if (!map_alive_behind_cell(endpoint, binding->handle)) {
       code = error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
       break;
     }
@@ -168,11 +167,10 @@ int attach_checksum(struct map_endpoint *endpoint, const struct map_binding *bin
   return code;
 }
 
-/* `handle` 0: any. */
+/* `handle` 0: any. All of it seq_cst, as was the store that cleared the board's word. */
 static bool shows(const struct map_endpoint *endpoint, uint64_t handle) {
   if (!endpoint->peer_hazards)
     return false;
-  atomic_thread_fence(memory_order_seq_cst); /* after the board's word was cleared */
   for (unsigned i = 0; i < HAZARDS; i++) {
     uint64_t shown = atomic_load(&endpoint->peer_hazards->cell[i]);
     if (handle ? shown == handle : shown != 0)

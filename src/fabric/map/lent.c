@@ -26,7 +26,7 @@ struct memory *binding_memory(struct map_binding *binding) {
 /* Nobody looks at the board before the cell is seen. */
 static int borrow(struct map_endpoint *endpoint, struct map_binding *binding) {
   struct map_lent *lent = binding->lent;
-  if (!map_alive(endpoint, binding->handle))
+  if (!map_alive_behind_cell(endpoint, binding->handle))
     return error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
   return memory_borrow(&lent->ticket, lent->token, &lent->memory);
 }
@@ -40,7 +40,6 @@ int lent_begin(struct map_endpoint *endpoint, struct map_binding *binding) {
     lent->users = 0;
     return 1;
   }
-  atomic_thread_fence(memory_order_seq_cst);
   lent->cell = (unsigned)cell;
   int code = borrow(endpoint, binding);
   if (code) {

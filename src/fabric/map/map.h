@@ -155,4 +155,10 @@ static inline bool map_alive(const struct map_endpoint *endpoint, uint64_t handl
          EXPORT_STAMP(handle);
 }
 
+/* The same for who has shown a hazard: the cell's store, this load, and the owner's store to the
+ * word and loads of the cells are seq_cst, so that one of the two sees the other. */
+static inline bool map_alive_behind_cell(const struct map_endpoint *endpoint, uint64_t handle) {
+  return atomic_load(&endpoint->board[EXPORT_SLOT(handle)]) == EXPORT_STAMP(handle);
+}
+
 #endif

@@ -355,7 +355,7 @@ static void swap_opener(const struct range *range, pid_t from, pid_t to) {
     if (atomic_compare_exchange_strong(&openers_of(range)[i], &seen, to))
       return;
   }
-  DEMAND(!"more processes than the double can count");
+  double_broken(__func__, "more processes than the double can count");
 }
 
 /* The dead have nothing open. */
