@@ -176,7 +176,7 @@ static void it_is_never_open_when_it_is_freed(void **state) {
     struct haul_transfer *transfers[TRANSFERS];
     struct haul_remote *remote = look_up(MIB, BOTH);
     for (unsigned i = 0; i < TRANSFERS; i++)
-      transfers[i] = start(remote, local, i % 2 ? HAUL_OP_READ : HAUL_OP_WRITE);
+      transfers[i] = start(remote, local, round % 2 ? HAUL_OP_READ : HAUL_OP_WRITE);
     nanosleep(&(struct timespec){0, (long)(next_random(&seed) % 1000000)}, NULL);
     assert_int_equal(owner_release(&t.owner, 0), 0);
     for (unsigned i = 0; i < TRANSFERS; i++) {
