@@ -208,17 +208,22 @@ unsigned cards_near(struct rdma_node *node, struct haul_place place) {
 
 static struct regcache_range range_of(const struct memory *memory, uint32_t target) {
   uint32_t place = (uint32_t)memory->place.kind << 16 | memory->place.device;
-  bool asks = memory->wrapped && memory->provider->buffer; /* haul's own is told of its end */
   return (struct regcache_range){.address = (uintptr_t)memory->address,
                                  .length = memory->length,
-                                 .buffer = asks ? memory->provider->buffer(memory) : 0,
                                  .kind = target |
                                          (memory->view ? 0 : KIND_DEVICE | place << KIND_PLACES)};
+}
+
+/* Of what the application may free and allocate anew behind our back; haul's own tells its end. */
+static uint64_t buffer_of(const struct memory *memory) {
+  bool asks = memory->wrapped && memory->provider->buffer;
+  return asks ? memory->provider->buffer(memory) : 0;
 }
 
 int card_register(struct rdma_card *card, const struct memory *memory,
                   struct registration **registration, struct ibv_mr **mr) {
   struct regcache_range range = range_of(memory, memory->writable ? KIND_TARGET : 0);
+  range.buffer = buffer_of(memory);
   int code = regcache_get(card->cache, &range, registration);
   if (code == 0)
     *mr = (*registration)->handle;

@@ -3,7 +3,7 @@
  * them under way, each followed by an event that is asked for.
  *
  * A driver's "asynchronous" copy of memory that it has not pinned waits for the device, so such
- * memory is copied by the CPU to or from the lane's pinned buffers. what was
+ * memory is copied by the CPU to or from the lane's pinned buffers. What was
  * allocated to be pinned is, at its first copy. */
 #include <stdio.h>
 #include <string.h>
