@@ -19,6 +19,7 @@ _Thread_local bool inside_haul;
 
 /* Constant once main runs. */
 static size_t minimum = MINIMUM;
+static const char *bad_minimum, *bad_rights; /* what was set and is not understood */
 static const char *prefix;
 static unsigned rights = HAUL_READ;
 
@@ -36,11 +37,25 @@ static __attribute__((constructor)) void read_settings(void) {
   size_t bytes = text ? (size_t)strtoull(text, &end, 10) : MINIMUM;
   if (text && *text && !*end)
     minimum = bytes;
+  else
+    bad_minimum = text;
   prefix = getenv("HAUL_CUDAHOOK_PUBLISH");
   if (prefix && !*prefix)
     prefix = NULL;
   if (wanted && strcmp(wanted, "rw") == 0)
     rights = HAUL_READ | HAUL_WRITE;
+  else if (wanted && strcmp(wanted, "r") != 0)
+    bad_rights = wanted;
+}
+
+/* When the log is ready. */
+static void tell_settings(void) {
+  const struct record record = {.call = "settings", .device = -1};
+  if (bad_minimum)
+    log_record(&record, "HAUL_CUDAHOOK_MINIMUM=%s is no number of bytes: it is %zu", bad_minimum,
+               minimum);
+  if (bad_rights)
+    log_record(&record, "HAUL_CUDAHOOK_RIGHTS=%s is neither r nor rw: it is r", bad_rights);
 }
 
 size_t node_minimum(void) {
@@ -113,6 +128,7 @@ static haul_node *open_node(void) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   const char *wanted = getenv("HAUL_CUDAHOOK_LISTEN"), *insecure = getenv("HAUL_CUDAHOOK_INSECURE");
   haul_node *made = NULL;
+  tell_settings();
   config.progress = wanted && *wanted ? HAUL_PROGRESS_THREAD : HAUL_PROGRESS_CALLER;
   config.insecure = insecure && strcmp(insecure, "1") == 0;
   if (haul_node_open(&config, &made) != 0) {

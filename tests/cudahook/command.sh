@@ -53,6 +53,9 @@ holds "lines are appended" has_lines 4 "" "$work/log"
 holds "why it was passed on" grep -q \
   'cudaMalloc 3000000 .* passed on: smaller than HAUL_CUDAHOOK_MINIMUM, 4000000 bytes$' "$work/log"
 holds "and was not haul's" grep -q 'cudaFree 0 .* passed on: not haul.s$' "$work/log"
+run HAUL_CUDAHOOK_LOG="$work/settings" HAUL_CUDAHOOK_MINIMUM=4M HAUL_CUDAHOOK_RIGHTS=all
+holds "a size that is none is told" grep -q 'MINIMUM=4M is no number of bytes: it is 1048576$' "$work/settings"
+holds "rights that are none too" grep -q 'RIGHTS=all is neither r nor rw: it is r$' "$work/settings"
 run HAUL_CUDAHOOK_LOG=1
 complains "^haul-cudahook [0-9]* cudaMalloc 3000000 .* served$"
 run HAUL_CUDAHOOK_LOG=0
