@@ -363,6 +363,61 @@ static void a_reset_in_the_middle_fails_the_copy(void **state) {
   }
 }
 
+/* A copy of four slices that is ready to be started, on a slow device. */
+static void prepare(struct copy *copy, struct memory *device, struct memory *bytes) {
+  *device = get(gaudi0, 16 * MIB), *bytes = get(host, 16 * MIB);
+  works(device);
+  slow("20000");
+  *copy = (struct copy){.to = device, .from = bytes, .length = 16 * MIB};
+}
+
+/* The first slice times out when the second waits behind it: that one the reset aborts. */
+static void a_timeout_is_told_though_the_rest_is_aborted(void **state) {
+  (void)state;
+  struct memory device, bytes;
+  struct copy copy;
+  prepare(&copy, &device, &bytes);
+  fail_at("timeout:1:5");
+  assert_works(engine()->copy_start(&copy));
+  usleep(100000); /* both have ended: seen in one look */
+  assert_int_equal(drain(&copy), HAUL_ESYSTEM);
+  assert_non_null(strstr(haul_error_last()->text, "timed out"));
+  assert_fails(HAUL_ESYSTEM, engine()->copy_start(&copy));
+  assert_non_null(strstr(haul_error_last()->text, "timed out"));
+  memory_free(&device);
+  memory_free(&bytes);
+}
+
+struct seen {
+  struct copy copy;
+  int end;
+  char text[192];
+};
+
+static void *drains(void *argument) {
+  struct seen *seen = argument;
+  seen->end = drain(&seen->copy);
+  snprintf(seen->text, sizeof seen->text, "%s", haul_error_last()->text);
+  return NULL;
+}
+
+/* The second slice is refused to the thread that starts, and the first ends under another. */
+static void who_sees_the_end_is_told_why(void **state) {
+  (void)state;
+  struct memory device, bytes;
+  struct seen seen;
+  pthread_t other;
+  prepare(&seen.copy, &device, &bytes);
+  fail_at("host_map:2:12");
+  assert_works(engine()->copy_start(&seen.copy));
+  assert_int_equal(pthread_create(&other, NULL, drains, &seen), 0);
+  assert_int_equal(pthread_join(other, NULL), 0);
+  assert_int_equal(seen.end, HAUL_ENOMEM);
+  assert_non_null(strstr(seen.text, "hlthunk_host_memory_map"));
+  memory_free(&device);
+  memory_free(&bytes);
+}
+
 static void a_refused_call_fails_the_copy_alone(void **state) {
   (void)state;
   const char *calls[] = {"submit:1:12", "submit:2:12", "host_map:1:14", "host_map:2:12"};
@@ -431,6 +486,8 @@ int main(void) {
       FRESH(a_canceled_copy_ends_after_the_slices_under_way),
       FRESH(stopping_ends_what_is_under_way),
       FRESH(a_reset_in_the_middle_fails_the_copy),
+      FRESH(a_timeout_is_told_though_the_rest_is_aborted),
+      FRESH(who_sees_the_end_is_told_why),
       FRESH(a_refused_call_fails_the_copy_alone),
       FRESH(read_only_memory_is_not_pinned),
       FRESH(between_devices_it_goes_through_the_host),

@@ -44,7 +44,8 @@ struct job {
   bool down;   /* to the device */
   uint64_t submitted;
   struct slice slices[IN_FLIGHT];
-  int failed; /* what it ends with once no slice is under way */
+  int failed;            /* what it ends with once no slice is under way */
+  struct haul_error why; /* of it, as the last slice may be seen in another thread */
 };
 
 /* What the engine keeps in a copy; NULL once its status is final. Under the engine's lock. */
@@ -144,12 +145,19 @@ static int start_slice(struct job *job, struct slice *slice) {
   return 0;
 }
 
+static void fail(struct job *job, int code) {
+  job->failed = code;
+  error_save(&job->why);
+}
+
+/* A reset aborts what else is under way, seen before its cause or after: a timeout is the cause. */
 static int ended_badly(struct gaudi_engine *engine, int system, uint32_t status) {
-  engine->lost |= status == GAUDI_CS_TIMEOUT || status == GAUDI_CS_ABORTED;
+  if (status == GAUDI_CS_TIMEOUT || (status == GAUDI_CS_ABORTED && !engine->lost))
+    engine->lost = (enum gaudi_cs_status)status;
   return error_set(HAUL_ESYSTEM, system, "gaudi", "the device's copy %s|%s",
-                   status == GAUDI_CS_TIMEOUT   ? "timed out in the driver"
-                   : status == GAUDI_CS_ABORTED ? "was aborted by the driver"
-                                                : "could not be waited for",
+                   engine->lost == GAUDI_CS_TIMEOUT   ? "timed out in the driver"
+                   : engine->lost == GAUDI_CS_ABORTED ? "was aborted by the driver"
+                                                      : "could not be waited for",
                    "sudo dmesg | grep habanalabs; the device was reset, so close all nodes of this "
                    "process and open them again");
 }
@@ -163,7 +171,7 @@ static void look(struct job *job, struct slice *slice) {
     return;
   /* Over what a reset made fail after it. */
   if (system != 0 || status != GAUDI_CS_DONE)
-    job->failed = ended_badly(&job->device->engine, system < 0 ? -system : EIO, status);
+    fail(job, ended_badly(&job->device->engine, system < 0 ? -system : EIO, status));
   gaudi_driver->memory_unmap(fd, slice->mapping);
   give_slot(&job->device->engine, slice->slot);
   slice->busy = false;
@@ -173,6 +181,8 @@ static void look(struct job *job, struct slice *slice) {
 
 static void finish(struct job *job, int status) {
   struct copy *copy = job->copy;
+  if (status == job->why.code)
+    error_restore(&job->why);
   list_remove(&job->link);
   *job_of(copy) = NULL;
   alloc_free(job);
@@ -193,7 +203,7 @@ static void fill_up(struct job *job) {
     if (code == 0)
       continue;
     give_slot(engine, slice->slot);
-    job->failed = code;
+    fail(job, code);
   }
 }
 

@@ -23,7 +23,8 @@ struct gaudi_engine {
   char *packets;       /* NULL until the first copy */
   uint64_t packets_at; /* the same for the device */
   uint64_t busy;       /* a bit a slot */
-  bool lost;           /* the driver reset the device: its memory and this context are gone */
+  /* Not 0: the driver reset the device for this, and its memory and this context are gone. */
+  enum gaudi_cs_status lost;
 };
 
 struct gaudi_device {

@@ -46,10 +46,14 @@ static void take_time(void) {
 
 /* With the lock, which is dropped while bytes move. */
 static int carry_out(struct context *context, const struct submission *one) {
-  if (double_fails("abort"))
-    return GAUDI_CS_ABORTED;
-  if (double_fails("timeout"))
-    return GAUDI_CS_TIMEOUT;
+  int end = double_fails("abort") ? GAUDI_CS_ABORTED : GAUDI_CS_DONE;
+  end = double_fails("timeout") ? GAUDI_CS_TIMEOUT : end;
+  if (end != GAUDI_CS_DONE) {
+    pthread_mutex_unlock(&double_lock);
+    take_time();
+    pthread_mutex_lock(&double_lock);
+    return end;
+  }
   for (uint32_t at = 0; at < one->chunk.bytes; at += (uint32_t)sizeof(struct gaudi_lin_dma)) {
     char *to, *from;
     uint32_t size;
