@@ -63,3 +63,7 @@ add_test(NAME conformance.transport_cuda_double_rdma COMMAND ${HAUL_WITH_GPU} ${
   $<TARGET_FILE:conformance_transport> rdma tcp://127.0.0.1:0 brief)
 set_tests_properties(conformance.transport_cuda_double_rdma PROPERTIES LABELS conformance TIMEOUT 300
   SKIP_RETURN_CODE 77 ENVIRONMENT "HAUL_TEST_SLOW=1")
+add_test(NAME rdma.places_doubles COMMAND ${HAUL_WITH_GAUDI} ${HAUL_WITH_GPU} ${HAUL_WITH_NIC}
+  $<TARGET_FILE:rdma_places>)
+set_tests_properties(rdma.places_doubles PROPERTIES LABELS rdma TIMEOUT 120
+  ENVIRONMENT "HAUL_TEST_PLACES=host sim:0 cuda:0 gaudi:0")

@@ -52,6 +52,13 @@ gid_index() {
   return 1
 }
 
+# all_ended REPORT: of the double of a NIC that takes dma-bufs: some were registered, all have ended, and
+# no call was wrong.
+all_ended() {
+  awk '{ for (i = 2; i <= NF; i++) { split($i, pair, "="); sum[pair[1]] += pair[2] } }
+    END { exit !(sum["registered"] && sum["registered"] == sum["ended"] && !sum["violations"]) }' "$1"
+}
+
 # Those of the two devices, without the number at the end: rxe0's are of 1, rxe1's of 2.
 gid_v4=0000:0000:0000:0000:0000:ffff:0a4d:000
 gid_v6=fd77:0000:0000:0000:0000:0000:0000:000

@@ -126,14 +126,16 @@ static struct {
   struct living {
     struct living *next;
     struct ibv_mr *mr;
+    int buffer; /* the kernel's registration refers to the dma-buf, so it stays open */
   } * first;
 } living = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static bool keep(struct ibv_mr *mr) {
+static bool keep(struct ibv_mr *mr, int buffer) {
   struct living *one = malloc(sizeof *one);
   if (!one)
     return false;
   one->mr = mr;
+  one->buffer = fcntl(buffer, F_DUPFD_CLOEXEC, 0);
   pthread_mutex_lock(&living.lock);
   one->next = living.first;
   living.first = one;
@@ -141,7 +143,8 @@ static bool keep(struct ibv_mr *mr) {
   return true;
 }
 
-static bool forget(const struct ibv_mr *mr) {
+/* -1: it is not one of ours. */
+static int forget(const struct ibv_mr *mr) {
   pthread_mutex_lock(&living.lock);
   struct living **at = &living.first;
   while (*at && (*at)->mr != mr)
@@ -150,8 +153,9 @@ static bool forget(const struct ibv_mr *mr) {
   if (found)
     *at = found->next;
   pthread_mutex_unlock(&living.lock);
+  int buffer = found ? found->buffer : -1;
   free(found);
-  return found != NULL;
+  return buffer;
 }
 
 /* ---- Registering ---- */
@@ -219,7 +223,7 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
   if (!mr)
     return NULL;
   mr->addr = (void *)(uintptr_t)offset; /* as the real call leaves it */
-  if (!keep(mr)) {
+  if (!keep(mr, fd)) {
     real_end(mr);
     errno = ENOMEM;
     return NULL;
@@ -229,9 +233,12 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
 }
 
 int ibv_dereg_mr(struct ibv_mr *mr) {
-  bool was_ours = forget(mr); /* first: its address may be another's at once */
+  int buffer = forget(mr); /* first: its address may be another's at once */
   int system = real_end(mr);
-  if (was_ours && system == 0)
+  if (buffer < 0)
+    return system;
+  close(buffer);
+  if (system == 0)
     dmabuf_nic.ended++;
   return system;
 }

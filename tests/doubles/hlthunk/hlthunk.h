@@ -34,6 +34,7 @@ struct page {
   struct page *next;
   uint64_t handle, size, base; /* base 0: not mapped */
   char *bytes;
+  int memory; /* its memfd, -1 where nobody makes dma-bufs of it */
 };
 
 struct host_mapping {
@@ -42,12 +43,14 @@ struct host_mapping {
   char *bytes;
 };
 
-/* A dma-buf: the reading end of a pipe whose writing end was given away. It reports a hang-up when
- * the last copy of that end is closed, wherever that is. */
+/* A dma-buf. In place of a real one a pipe's writing end is given away: the reading end reports a
+ * hang-up when the last copy of it is closed, wherever that is. */
 struct dma_buf {
   struct dma_buf *next;
   uint64_t base;
-  int watch;
+  int watch; /* the reading end, -1: a real one, and its inode */
+  ino_t file;
+  dev_t device;
 };
 
 struct submission {
@@ -89,6 +92,8 @@ int context_start(struct context *context);
 /* With the lock, which is dropped while the engine ends. */
 void context_stop(struct context *context);
 void context_free_memory(struct context *context);
+/* Takes the page's memfd. */
+void keep_for_dmabufs(struct page *page, int memory);
 /* Are dma-bufs open? Forgets those that are not. */
 bool context_exports(struct context *context, uint64_t base);
 

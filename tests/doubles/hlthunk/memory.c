@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -36,13 +35,13 @@ static uint64_t alloc_page(struct context *context, uint64_t size) {
   struct page *page = calloc(1, sizeof *page);
   if (!page)
     abort();
-  int memory = memfd_create("double-of-gaudi", MFD_CLOEXEC);
+  int memory = memfd_create("double-of-gaudi", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (memory < 0 || ftruncate(memory, (off_t)size) != 0)
     abort();
   page->bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-  close(memory); /* a driver's page takes no descriptor */
   if (page->bytes == MAP_FAILED)
     abort();
+  keep_for_dmabufs(page, memory);
   page->size = size;
   page->handle = ++context->next_handle;
   page->next = context->pages;
@@ -70,6 +69,8 @@ uint64_t hlthunk_device_memory_alloc(int fd, uint64_t size, uint64_t page, bool 
 
 static void destroy_page(struct page *page) {
   munmap(page->bytes, page->size);
+  if (page->memory >= 0)
+    close(page->memory);
   free(page);
 }
 
@@ -206,58 +207,6 @@ int hlthunk_memory_unmap(int fd, uint64_t address) {
   int code = !context                ? -errno
              : address >= HOST_SPACE ? unmap_host(context, address)
                                      : unmap_page(context, address);
-  pthread_mutex_unlock(&double_lock);
-  return code;
-}
-
-/* ---- dma-bufs ---- */
-
-static bool is_open(const struct dma_buf *one) {
-  struct pollfd end = {.fd = one->watch, .events = POLLIN};
-  poll(&end, 1, 0);
-  return !(end.revents & POLLHUP);
-}
-
-bool context_exports(struct context *context, uint64_t base) {
-  bool open = false;
-  for (struct dma_buf **link = &context->exports; *link;) {
-    struct dma_buf *one = *link;
-    if (is_open(one)) {
-      open |= base == 0 || one->base == base;
-      link = &one->next;
-      continue;
-    }
-    *link = one->next;
-    close(one->watch);
-    free(one);
-  }
-  return open;
-}
-
-static int export_page(struct context *context, const struct page *page) {
-  int ends[2];
-  struct dma_buf *one = calloc(1, sizeof *one);
-  if (!one || pipe2(ends, O_CLOEXEC) != 0)
-    abort();
-  *one = (struct dma_buf){context->exports, page->base, ends[0]};
-  context->exports = one;
-  return ends[1];
-}
-
-int hlthunk_device_mapped_memory_export_dmabuf_fd(int fd, uint64_t address, uint64_t size,
-                                                  uint64_t offset, uint32_t flags);
-int hlthunk_device_mapped_memory_export_dmabuf_fd(int fd, uint64_t address, uint64_t size,
-                                                  uint64_t offset, uint32_t flags) {
-  int code = -EINVAL;
-  if (flags != (O_RDWR | O_CLOEXEC) || address % STEP || size % STEP || offset % STEP || size == 0)
-    return -EINVAL;
-  if (double_fails("export"))
-    return -errno;
-  pthread_mutex_lock(&double_lock);
-  struct context *context = double_context(fd);
-  for (struct page *page = context ? context->pages : NULL; page; page = page->next)
-    if (page->base == address && size <= page->size && offset <= page->size - size)
-      code = export_page(context, page);
   pthread_mutex_unlock(&double_lock);
   return code;
 }
