@@ -86,6 +86,8 @@ static int pending_wait(struct pending *pending, haul_deadline until) {
     return 0;
   if (status == HAUL_ECANCELED)
     return late(pending->engine->name);
+  if (!pending->engine->wakes)
+    return status; /* the failure was this thread's */
   return error_set(status, 0, pending->engine->name,
                    "the device's copy failed|haul_check_list says "
                    "what state its provider is in");
