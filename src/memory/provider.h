@@ -148,7 +148,8 @@ struct provider {
    * neither block any more; `wake` is called after that, from any thread. */
   int (*copy_start)(struct copy *copy);
   /* Returns the status, looking at the engine where it needs to be looked at. An engine that does
-   * not wake may do a part of the copy here. One caller at a time, copy_cancel included. */
+   * not wake may do a part of the copy here, and leaves the detail of a failure that it finds with
+   * the thread. One caller at a time, copy_cancel included. */
   int (*copy_poll)(struct copy *copy);
   /* Returns when the engine touches neither block any more and `wake` is not running; bounded by
    * one engine operation. The status is then final. Call it without locks that `wake` takes. */

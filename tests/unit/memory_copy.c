@@ -42,7 +42,7 @@ static int island_poll(struct copy *copy) {
     memcpy(island_bytes(copy->to) + copy->to_offset, island_bytes(copy->from) + copy->from_offset,
            copy->length);
   atomic_store(&copy->status, fails ? HAUL_ESYSTEM : 0);
-  return fails ? HAUL_ESYSTEM : 0;
+  return fails ? error_set(HAUL_ESYSTEM, 0, "island", "the island sank|") : 0;
 }
 
 static void island_cancel(struct copy *copy) {
@@ -116,6 +116,7 @@ static void a_failed_copy_says_so(void **state) {
   struct memory bytes = get(host, 4096), far = on_island(malloc(4096), 4096);
   island_fails_at = 1;
   assert_fails(HAUL_ESYSTEM, copy_wait(&far, 0, &bytes, 0, 100, HAUL_FOREVER));
+  assert_string_equal(haul_error_last()->text, "the island sank");
   island_fails_at = 0;
   island_polls_needed = UINT32_MAX;
   assert_fails(HAUL_ETIMEDOUT,
