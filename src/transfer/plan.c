@@ -2,13 +2,13 @@
 #include "transfer/transfer.h"
 
 /* A piece is cut where a work is full, so there is at most one more piece for each full work. */
-size_t plan_pieces(size_t count, uint64_t bytes) {
-  return count + (size_t)(bytes / WORK_BYTES_MAX) + 1;
+size_t plan_pieces(size_t count, uint64_t bytes, uint32_t slice) {
+  return count + (size_t)(bytes / slice) + 1;
 }
 
 /* A work ends because its bytes or its pieces are full, or because it is the last. */
-size_t plan_works(size_t count, uint64_t bytes) {
-  return plan_pieces(count, bytes) / WORK_PIECES_MAX + (size_t)(bytes / WORK_BYTES_MAX) + 1;
+size_t plan_works(size_t count, uint64_t bytes, uint32_t slice) {
+  return plan_pieces(count, bytes, slice) / WORK_PIECES_MAX + (size_t)(bytes / slice) + 1;
 }
 
 static bool touches(const struct haul_piece *before, const struct haul_piece *piece) {
@@ -17,8 +17,9 @@ static bool touches(const struct haul_piece *before, const struct haul_piece *pi
 }
 
 /* Adds what fits of the piece to the work; returns how much. */
-static uint64_t add(struct work *work, struct haul_piece *end, const struct haul_piece *piece) {
-  uint64_t room = WORK_BYTES_MAX - work->bytes;
+static uint64_t add(struct work *work, struct haul_piece *end, const struct haul_piece *piece,
+                    uint32_t slice) {
+  uint64_t room = slice - work->bytes;
   uint64_t length = piece->length < room ? piece->length : room;
   if (work->count > 0 && touches(end - 1, piece)) {
     end[-1].length += length;
@@ -32,14 +33,14 @@ static uint64_t add(struct work *work, struct haul_piece *end, const struct haul
   return length;
 }
 
-void plan_make(struct plan *plan, const struct haul_piece *pieces, size_t count) {
+void plan_make(struct plan *plan, const struct haul_piece *pieces, size_t count, uint32_t slice) {
   struct haul_piece *end = plan->pieces;
   struct work *work = plan->works;
   *work = (struct work){.pieces = end};
   for (size_t i = 0; i < count; i++) {
     struct haul_piece left = pieces[i];
     while (left.length > 0) {
-      uint64_t took = work->bytes < WORK_BYTES_MAX ? add(work, end, &left) : 0;
+      uint64_t took = work->bytes < slice ? add(work, end, &left, slice) : 0;
       end = (struct haul_piece *)(uintptr_t)work->pieces + work->count;
       if (took == 0) {
         *++work = (struct work){.pieces = end};

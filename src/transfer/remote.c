@@ -104,8 +104,8 @@ static size_t route_key(const struct memory *local, enum haul_operation operatio
          foreign;
 }
 
-static const struct route *route_of(struct haul_remote *remote, const struct memory *local,
-                                    enum haul_operation operation) {
+static struct route *route_of(struct haul_remote *remote, const struct memory *local,
+                              enum haul_operation operation) {
   size_t key = route_key(local, operation);
   struct route *route = atomic_load_explicit(&remote->routes[key], memory_order_acquire);
   if (__builtin_expect(route != NULL, 1))
@@ -220,6 +220,17 @@ int remote_route(struct haul_remote *remote, const struct memory *local,
   return route_slowly(remote, route, bytes, wish, index);
 }
 
+/* A device's engine and buffers are on the way. */
+static bool is_pipeline(const struct estimate *estimate) {
+  return estimate->copies_dma > 0 && !estimate->zero_copy;
+}
+
+struct tune *remote_slices(struct haul_remote *remote, const struct memory *local,
+                           enum haul_operation operation, size_t index) {
+  struct route *route = route_of(remote, local, operation);
+  return route && is_pipeline(&route->estimates[index]) ? &route->slices[index] : NULL;
+}
+
 /* ---- Life ---- */
 
 static void bind_one(struct haul_remote *remote, const struct transport *transport,
@@ -276,9 +287,20 @@ void remote_put(struct haul_remote *remote) {
 
 /* ---- In words ---- */
 
-static void describe(struct haul_remote *remote, size_t i, const struct estimate *estimate,
+/* The slices of a pipeline, of which there are several. */
+static void say_slices(const struct route *route, size_t i, uint64_t bytes, const struct wish *wish,
+                       struct haul_path *path) {
+  uint32_t slice = wish->slice ? wish->slice : slice_best(&route->slices[i], bytes);
+  size_t at = strlen(path->detail);
+  if (path->open && is_pipeline(&route->estimates[i]) && bytes > slice)
+    snprintf(path->detail + at, sizeof path->detail - at, "%sslices of %u KiB", at ? ", " : "",
+             slice >> 10);
+}
+
+static void describe(struct haul_remote *remote, size_t i, const struct route *route,
                      uint64_t bytes, uint64_t pieces, const struct wish *wish, int chosen,
                      struct haul_path *path) {
+  const struct estimate *estimate = &route->estimates[i];
   bool small = bytes < estimate->small || bytes < pieces * estimate->small_piece ||
                atomic_load(&remote->link->endpoints[i]->as_small);
   const char *reason = refusal(remote, i, estimate, wish);
@@ -295,6 +317,7 @@ static void describe(struct haul_remote *remote, size_t i, const struct estimate
     path->cost_ns = cost(estimate, bytes);
   else
     snprintf(path->reason, sizeof path->reason, "%s", reason);
+  say_slices(route, i, bytes, wish, path);
 }
 
 /* The chosen one first, then the open ones by cost, then the closed ones. */
@@ -313,7 +336,7 @@ size_t remote_paths(struct haul_remote *remote, const struct memory *local,
   size_t count = 0;
   for (size_t i = 0; route && transport_at(i); i++) {
     struct haul_path path;
-    describe(remote, i, &route->estimates[i], bytes, pieces, wish, chosen, &path);
+    describe(remote, i, route, bytes, pieces, wish, chosen, &path);
     size_t at = count++;
     for (; at > 0 && goes_before(&path, &paths[at - 1]); at--)
       paths[at] = paths[at - 1];

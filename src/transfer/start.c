@@ -190,44 +190,64 @@ static void post_all(struct haul_transfer *transfer) {
   transfer_settle(transfer); /* the call's own */
 }
 
-/* `operands`: of an atomic, else NULL. */
-static int start_posted(struct haul_remote *remote, struct haul_region *region,
-                        const struct haul_piece *pieces, size_t count, uint64_t bytes,
-                        enum haul_operation operation, const struct operands *operands,
-                        const struct haul_transfer_options *options, int64_t called,
-                        struct haul_transfer **out) {
+/* What was asked, checked. */
+struct request {
+  struct haul_remote *remote;
+  struct haul_region *region;
+  const struct haul_piece *pieces;
+  size_t count;
+  uint64_t bytes;
+  enum haul_operation operation;
+  struct operands operands;
+  const struct haul_transfer_options *options;
+  int64_t called;
+  size_t path; /* the best one */
+};
+
+static struct slice slice_of(const struct request *asked) {
+  struct tune *slices =
+      remote_slices(asked->remote, &asked->region->memory, asked->operation, asked->path);
+  if (!slices || !transfers_idle(asked->remote->transfers))
+    return (struct slice){.bytes = WORK_BYTES_MAX};
+  return slice_choose(slices, asked->bytes, !(asked->options->flags & HAUL_CHECKSUM));
+}
+
+static int start_posted(const struct request *asked, struct haul_transfer **out) {
+  struct haul_remote *remote = asked->remote;
   struct transfers *owner = remote->transfers;
-  struct haul_transfer *transfer =
-      new_transfer(remote, region, operation, plan_works(count, bytes), plan_pieces(count, bytes));
+  struct slice slice = slice_of(asked);
+  struct haul_transfer *transfer = new_transfer(
+      remote, asked->region, asked->operation, plan_works(asked->count, asked->bytes, slice.bytes),
+      plan_pieces(asked->count, asked->bytes, slice.bytes));
   if (!transfer)
     return HAUL_ENOMEM;
-  transfer->options = *options;
-  transfer->bytes = bytes;
-  transfer->pieces = count;
-  transfer->called = called;
-  transfer->deadline =
-      options->deadline ? options->deadline : clock_after(called, owner->default_ns);
-  plan_make(&transfer->plan, pieces, count);
+  transfer->slice = slice;
+  transfer->options = *asked->options;
+  transfer->bytes = asked->bytes;
+  transfer->pieces = asked->count;
+  transfer->called = asked->called;
+  transfer->deadline = asked->options->deadline ? asked->options->deadline
+                                                : clock_after(asked->called, owner->default_ns);
+  plan_make(&transfer->plan, asked->pieces, asked->count, slice.bytes);
   for (uint32_t i = 0; i < transfer->plan.work_count; i++) {
     struct work *work = &transfer->plan.works[i];
     list_init(&work->link);
     work->owner = transfer;
     work->done = transfer_work_done;
     work->key = &remote->key;
-    work->whole = bytes;
-    work->region = region;
-    work->operation = operation;
-    if (operands)
-      work->operands = *operands;
-    work->checksum = options->flags & HAUL_CHECKSUM;
+    work->whole = asked->bytes;
+    work->region = asked->region;
+    work->operation = asked->operation;
+    work->operands = asked->operands;
+    work->checksum = asked->options->flags & HAUL_CHECKSUM;
   }
-  region_retain(region);
+  region_retain(asked->region);
   atomic_store(&transfer->status, 1);
   atomic_store(&transfer->posting, true);
   atomic_store(&transfer->refs, 2); /* the caller's, and that of being under way */
   atomic_store(&transfer->pending, transfer->plan.work_count + 1);
   enlist(transfer);
-  atomic_fetch_add_explicit(&owner->started, 1, memory_order_relaxed);
+  transfer->turn = atomic_fetch_add_explicit(&owner->started, 1, memory_order_relaxed) + 1;
   transfer->posted = clock_now();
   post_all(transfer);
   *out = transfer;
@@ -257,14 +277,9 @@ static int immediate(struct haul_remote *remote, struct haul_region *region, uin
 /* ---- The calls ---- */
 
 /* What was not done on the spot. */
-static int post_and_wait(struct haul_remote *remote, struct haul_region *region,
-                         const struct haul_piece *pieces, size_t count, uint64_t bytes,
-                         enum haul_operation operation, const struct operands *operands,
-                         const struct haul_transfer_options *options, int64_t called,
-                         struct haul_transfer **out) {
+static int post_and_wait(const struct request *asked, struct haul_transfer **out) {
   struct haul_transfer *transfer;
-  int code = start_posted(remote, region, pieces, count, bytes, operation, operands, options,
-                          called, &transfer);
+  int code = start_posted(asked, &transfer);
   if (code)
     return code;
   if (out) {
@@ -306,7 +321,15 @@ static int start(struct haul_remote *remote, struct haul_region *region,
     if (code <= 0)
       return code;
   }
-  return post_and_wait(remote, region, pieces, count, bytes, operation, NULL, &options, called,
+  return post_and_wait(&(struct request){.remote = remote,
+                                         .region = region,
+                                         .pieces = pieces,
+                                         .count = count,
+                                         .bytes = bytes,
+                                         .operation = operation,
+                                         .options = &options,
+                                         .called = called,
+                                         .path = path},
                        out);
 }
 
@@ -469,7 +492,17 @@ static int run_atomic(const char *call, struct haul_remote *remote, struct haul_
   code = operate_now(&work, remote, called, &options, out);
   if (code <= 0)
     return code;
-  return post_and_wait(remote, region, piece, 1, 8, operation, operands, &options, called, out);
+  return post_and_wait(&(struct request){.remote = remote,
+                                         .region = region,
+                                         .pieces = piece,
+                                         .count = 1,
+                                         .bytes = 8,
+                                         .operation = operation,
+                                         .operands = *operands,
+                                         .options = &options,
+                                         .called = called,
+                                         .path = path},
+                       out);
 }
 
 HAUL_API int haul_fetch_add(haul_region *result, uint64_t result_offset, haul_remote *remote,

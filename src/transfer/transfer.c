@@ -32,10 +32,19 @@ void transfer_fail(struct haul_transfer *transfer, int code) {
   atomic_fetch_add_explicit(&transfer->owner->failed, 1, memory_order_relaxed);
 }
 
+/* One that was alone all the time says how good its slices are. */
+static void learn(const struct haul_transfer *transfer) {
+  const struct slice *slice = &transfer->slice;
+  bool alone = atomic_load(&transfer->owner->started) == transfer->turn;
+  if (slice->of && alone && !atomic_load(&transfer->failure) && !atomic_load(&transfer->retries))
+    tune_tell(slice->of, slice->way, transfer->bytes, transfer->ended - transfer->posted);
+}
+
 /* The last work has ended. `status` is stored last: who reads it (acquire) sees everything else. */
 static void finish(struct haul_transfer *transfer) {
   struct transfers *owner = transfer->owner;
   transfer->ended = clock_now();
+  learn(transfer);
   pthread_mutex_lock(&owner->lock);
   list_remove(&transfer->link);
   list_remove(&transfer->order);
@@ -54,7 +63,8 @@ void transfer_settle(struct haul_transfer *transfer) {
 struct wish transfer_wish(const struct haul_transfer *transfer) {
   return (struct wish){.options = &transfer->options,
                        .avoided = atomic_load(&transfer->avoided),
-                       .reason = transfer->avoided_reason};
+                       .reason = transfer->avoided_reason,
+                       .slice = transfer->slice.bytes};
 }
 
 /* With the lock of `transfers`. The thread's error detail says why the path cannot take it. */
@@ -229,6 +239,13 @@ void transfers_abort(struct transfers *transfers, const struct haul_region *regi
     abort_transfer(transfer, code);
     transfer_put(transfer);
   }
+}
+
+bool transfers_idle(struct transfers *transfers) {
+  pthread_mutex_lock(&transfers->lock);
+  bool idle = list_empty(&transfers->running);
+  pthread_mutex_unlock(&transfers->lock);
+  return idle;
 }
 
 bool transfers_use(struct transfers *transfers, const struct haul_region *region) {

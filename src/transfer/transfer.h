@@ -3,6 +3,7 @@
  *
  *   remote.c    a peer's region, what each transport knows of it, and its routes
  *   plan.c      pieces merged where they touch, sliced where they are large
+ *   slice.c     how large the slices are, where it matters
  *   start.c     the calls that begin a transfer: checks, the hot path, posting
  *   transfer.c  from the first work to the end: retries, deadlines, cancels, handles
  *   report.c    what it says about itself */
@@ -11,13 +12,32 @@
 
 #include <pthread.h>
 
+#include "core/tune.h"
 #include "fabric/transport.h"
+
+/* ---- Slices ---- */
+
+/* A path with a device's engine and buffers is a pipeline: engine, line, engine. A transfer of a
+ * few slices that is alone in it waits for one after the other, so smaller ones may be faster,
+ * though each costs: that is measured. Where a pipeline is full, and on other paths, slices are of
+ * WORK_BYTES_MAX. */
+struct slice {
+  uint32_t bytes;  /* of a work, at most */
+  struct tune *of; /* to be told what the transfer took; NULL: nobody */
+  unsigned way;
+};
+
+/* `tells`: the transfer's time is as good as others' to learn from. */
+struct slice slice_choose(struct tune *tune, uint64_t bytes, bool tells);
+/* What would be chosen, trials aside. */
+uint32_t slice_best(const struct tune *tune, uint64_t bytes);
 
 /* ---- Remote regions ---- */
 
 /* What each transport would cost between one kind of local memory and the remote. */
 struct route {
   struct estimate estimates[TRANSPORTS_MAX];
+  struct tune slices[TRANSPORTS_MAX];
   /* The cheapest open path by size: of the first step whose `up_to` is not below the size. */
   struct step {
     uint64_t up_to;
@@ -42,7 +62,8 @@ struct haul_remote {
   bool bound[TRANSPORTS_MAX];
   void *bindings[TRANSPORTS_MAX];
   char reasons[TRANSPORTS_MAX][192];    /* why it is not bound */
-  struct route *_Atomic routes[ROUTES]; /* made when first asked for; never change */
+  struct route *_Atomic routes[ROUTES]; /* made when first asked for; all but the slices
+                                           never change */
   char name[256];
 };
 
@@ -56,6 +77,7 @@ struct wish {
   const struct haul_transfer_options *options; /* NULL: nothing; else `only` is its table's name */
   uint32_t avoided;   /* bits of the transports that could not take it, though they are open */
   const char *reason; /* why the first of them could not */
+  uint32_t slice;     /* what it is cut into; 0: that is not decided */
 };
 
 /* The best open path for the transfer: 0 and its index, or HAUL_ENOPATH, HAUL_EPEER, … with the
@@ -63,6 +85,9 @@ struct wish {
 int remote_route(struct haul_remote *remote, const struct memory *local,
                  enum haul_operation operation, uint64_t bytes, const struct wish *wish,
                  size_t *index);
+/* Of that path; NULL where slices are of one size. */
+struct tune *remote_slices(struct haul_remote *remote, const struct memory *local,
+                           enum haul_operation operation, size_t index);
 /* All of them, with costs and reasons; returns how many, at most HAUL_PATHS_MAX. `chosen`: the one
  * taken, or -1. */
 size_t remote_paths(struct haul_remote *remote, const struct memory *local,
@@ -77,11 +102,12 @@ struct plan {
   uint32_t work_count;
 };
 
-/* What `count` pieces of `bytes` in all need at the most. */
-size_t plan_pieces(size_t count, uint64_t bytes);
-size_t plan_works(size_t count, uint64_t bytes);
+/* What `count` pieces of `bytes` in all need at the most, in works of `slice` bytes, which are
+ * WORK_BYTES_MAX at most. */
+size_t plan_pieces(size_t count, uint64_t bytes, uint32_t slice);
+size_t plan_works(size_t count, uint64_t bytes, uint32_t slice);
 /* Fills arrays of those sizes. */
-void plan_make(struct plan *plan, const struct haul_piece *pieces, size_t count);
+void plan_make(struct plan *plan, const struct haul_piece *pieces, size_t count, uint32_t slice);
 
 /* ---- Transfers ---- */
 
@@ -108,6 +134,8 @@ void transfers_close(struct transfers *transfers);
  * lock. */
 void transfers_abort(struct transfers *transfers, const struct haul_region *region,
                      const struct link *link, int code, const char *reason);
+/* Nothing is under way now. */
+bool transfers_idle(struct transfers *transfers);
 /* Whether one that uses the region is still running. */
 bool transfers_use(struct transfers *transfers, const struct haul_region *region);
 /* The number of the latest write to the link that was started, and whether one up to `number` is
@@ -136,9 +164,11 @@ struct haul_transfer {
   enum haul_operation operation;
   bool immediate;  /* complete when the call returned: never was in a list */
   uint64_t number; /* among link->writes */
+  uint64_t turn;   /* among all that were started */
   uint64_t bytes, pieces;
   int64_t called, posted, ended;
   haul_deadline deadline;
+  struct slice slice;
   struct plan plan;
 };
 

@@ -87,7 +87,8 @@ static void check_way(unsigned here, unsigned there, enum haul_operation operati
                 staged ? path.detail : "straight");
   assert_int_equal(path.zero_copy, !staged);
   if (wanted)
-    assert_int_equal(staged, strcmp(wanted, "staged") == 0 && (is_device(here) || is_device(there)));
+    assert_int_equal(staged,
+                     strcmp(wanted, "staged") == 0 && (is_device(here) || is_device(there)));
 }
 
 static void move(unsigned here, unsigned there, enum haul_operation operation, uint64_t length) {

@@ -9,6 +9,8 @@
 
 #define MIB ((uint64_t)1 << 20)
 
+static uint32_t slice = WORK_BYTES_MAX;
+
 /* xorshift64 (Marsaglia 2003): the same pieces at every run. */
 static uint64_t seed = UINT64_C(0x9e3779b97f4a7c15);
 
@@ -34,12 +36,12 @@ static bool touch(const struct haul_piece *before, const struct haul_piece *afte
 /* Made in arrays of just the promised sizes, so that the sanitizer sees a write behind them. */
 static struct plan plan_of(const struct haul_piece *pieces, size_t count) {
   uint64_t bytes = sum(pieces, count);
-  struct plan plan = {.pieces = calloc(plan_pieces(count, bytes), sizeof *plan.pieces),
-                      .works = calloc(plan_works(count, bytes), sizeof *plan.works)};
+  struct plan plan = {.pieces = calloc(plan_pieces(count, bytes, slice), sizeof *plan.pieces),
+                      .works = calloc(plan_works(count, bytes, slice), sizeof *plan.works)};
   assert_non_null(plan.pieces);
   assert_non_null(plan.works);
-  plan_make(&plan, pieces, count);
-  assert_true(plan.work_count >= 1 && plan.work_count <= plan_works(count, bytes));
+  plan_make(&plan, pieces, count, slice);
+  assert_true(plan.work_count >= 1 && plan.work_count <= plan_works(count, bytes, slice));
   return plan;
 }
 
@@ -50,13 +52,13 @@ static void drop(struct plan *plan) {
 
 static void check_work(const struct plan *plan, uint32_t i) {
   const struct work *work = &plan->works[i];
-  assert_true(work->bytes > 0 && work->bytes <= WORK_BYTES_MAX);
+  assert_true(work->bytes > 0 && work->bytes <= slice);
   assert_true(work->count > 0 && work->count <= WORK_PIECES_MAX);
   assert_true(work->bytes == sum(work->pieces, work->count));
   for (uint32_t k = 1; k < work->count; k++)
     assert_false(touch(&work->pieces[k - 1], &work->pieces[k]));
   if (i + 1 < plan->work_count)
-    assert_true(work->bytes == WORK_BYTES_MAX || work->count == WORK_PIECES_MAX);
+    assert_true(work->bytes == slice || work->count == WORK_PIECES_MAX);
 }
 
 /* The plan is the pieces, in their order, byte for byte. */
@@ -159,8 +161,10 @@ static void random_pieces(void **state) {
   for (int round = 0; round < 1500; round++) {
     size_t count = 1 + below(round % 10 == 0 ? MOST : 600);
     fill(pieces, count, longest[below(COUNT(longest))], below(9));
+    slice = WORK_BYTES_MAX >> below(4);
     check(pieces, count);
   }
+  slice = WORK_BYTES_MAX;
   free(pieces);
 }
 

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ * Which of a few ways moves bytes fastest, by what the moves took. Any thread may ask and tell;
+ * when two tell at once, one may be lost. */
+#ifndef HAUL_CORE_TUNE_H
+#define HAUL_CORE_TUNE_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+/* A figure that is measured again and again. The first four count as the least of them: a first
+ * move also pays for what is set up for all. A later one moves the figure by an eighth of the
+ * difference, of twice or half the figure at most: one that is far off hardly counts, and what has
+ * changed is known after some dozens. */
+struct measure {
+  _Atomic uint32_t value; /* 0: nothing yet */
+  _Atomic uint32_t count; /* up to 4 */
+};
+
+void measure_tell(struct measure *measure, uint32_t value);
+
+#define TUNE_WAYS 4u
+
+/* Zeroed: nothing is known. */
+struct tune {
+  struct measure ways[TUNE_WAYS]; /* picoseconds a byte */
+  _Atomic uint32_t turns;
+};
+
+/* The fastest that is known. The first stands against what is not an eighth faster: noise is more
+ * than that often enough, and the first is what the code would do without. */
+unsigned tune_best(const struct tune *tune);
+/* What to do next, and to tell of: each way four times, from then on the fastest, and every 64th
+ * time another, as what is fastest changes. */
+unsigned tune_next(struct tune *tune);
+void tune_tell(struct tune *tune, unsigned way, uint64_t bytes, int64_t nanoseconds);
+
+#endif
