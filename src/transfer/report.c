@@ -20,12 +20,11 @@ static void fill(struct haul_transfer *transfer, struct haul_report *report) {
   report->checksum = status == 0 && (transfer->options.flags & HAUL_CHECKSUM);
   report->queued_ns = transfer->posted - transfer->called;
   report->wire_ns = (status == 1 ? clock_now() : transfer->ended) - transfer->posted;
-  report->from = write ? transfer->local.place : remote->key.place;
-  report->to = write ? remote->key.place : transfer->local.place;
+  report->from = write ? transfer->place : remote->key.place;
+  report->to = write ? remote->key.place : transfer->place;
   struct wish wish = transfer_wish(transfer);
-  report->path_count =
-      remote_paths(remote, &transfer->local, transfer->operation, transfer->bytes, transfer->pieces,
-                   &wish, atomic_load(&transfer->path), report->paths);
+  report->path_count = route_paths(remote, transfer->route, transfer->bytes, transfer->pieces,
+                                   &wish, atomic_load(&transfer->path), report->paths);
   snprintf(report->peer, sizeof report->peer, "%s", remote->link->name);
   snprintf(report->name, sizeof report->name, "%s", remote->name);
 }
@@ -177,9 +176,11 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
   if (code)
     return code;
   struct wish wish = {.options = &completed};
-  bool found = remote_route(remote, &local->memory, operation, length, &wish, &chosen) == 0;
-  size_t all_count = remote_paths(remote, &local->memory, operation, length, 1, &wish,
-                                  found ? (int)chosen : -1, all);
+  const struct route *route = remote_route(remote, &local->memory, operation);
+  if (!route)
+    return HAUL_ENOMEM;
+  bool found = route_choose(remote, route, length, &wish, &chosen) == 0;
+  size_t all_count = route_paths(remote, route, length, 1, &wish, found ? (int)chosen : -1, all);
   for (size_t i = 0; i < all_count && i < *count; i++)
     paths[i] = all[i];
   *count = all_count;

@@ -126,9 +126,31 @@ int transfer_check_options(const struct haul_transfer_options *given,
 
 /* ---- Posting ---- */
 
+/* What was asked, checked, and the way that it goes. */
+struct request {
+  struct haul_remote *remote;
+  struct haul_region *region;
+  const struct haul_piece *pieces;
+  size_t count;
+  uint64_t bytes;
+  enum haul_operation operation;
+  struct operands operands;
+  struct haul_transfer_options options;
+  int64_t called;
+  struct route *route;
+  size_t path;
+};
+
+static int find_way(struct request *asked) {
+  asked->route = remote_route(asked->remote, &asked->region->memory, asked->operation);
+  if (!asked->route)
+    return HAUL_ENOMEM;
+  return route_choose(asked->remote, asked->route, asked->bytes,
+                      &(struct wish){.options = &asked->options}, &asked->path);
+}
+
 /* One block: the transfer, its works, its pieces. */
-static struct haul_transfer *new_transfer(struct haul_remote *remote, struct haul_region *region,
-                                          enum haul_operation operation, size_t works,
+static struct haul_transfer *new_transfer(const struct request *asked, size_t works,
                                           size_t pieces) {
   struct haul_transfer *transfer = alloc_zero(1, sizeof *transfer + works * sizeof(struct work) +
                                                      pieces * sizeof(struct haul_piece));
@@ -138,15 +160,19 @@ static struct haul_transfer *new_transfer(struct haul_remote *remote, struct hau
   }
   list_init(&transfer->link);
   list_init(&transfer->order);
-  transfer->owner = remote->transfers;
-  transfer->remote = remote;
-  transfer->region = region;
-  transfer->local = region->memory;
-  transfer->operation = operation;
+  transfer->owner = asked->remote->transfers;
+  transfer->remote = asked->remote;
+  transfer->route = asked->route;
+  transfer->place = asked->region->memory.place;
+  transfer->operation = asked->operation;
+  transfer->options = asked->options;
+  transfer->bytes = asked->bytes;
+  transfer->pieces = asked->count;
+  transfer->called = asked->called;
   transfer->plan.works = (struct work *)(void *)(transfer + 1);
   transfer->plan.pieces = (struct haul_piece *)(void *)(transfer->plan.works + works);
   atomic_store(&transfer->refs, 1);
-  atomic_fetch_add(&remote->refs, 1);
+  atomic_fetch_add(&asked->remote->refs, 1);
   return transfer;
 }
 
@@ -190,44 +216,26 @@ static void post_all(struct haul_transfer *transfer) {
   transfer_settle(transfer); /* the call's own */
 }
 
-/* What was asked, checked. */
-struct request {
-  struct haul_remote *remote;
-  struct haul_region *region;
-  const struct haul_piece *pieces;
-  size_t count;
-  uint64_t bytes;
-  enum haul_operation operation;
-  struct operands operands;
-  const struct haul_transfer_options *options;
-  int64_t called;
-  size_t path; /* the best one */
-};
-
 static struct slice slice_of(const struct request *asked) {
-  struct tune *slices =
-      remote_slices(asked->remote, &asked->region->memory, asked->operation, asked->path);
+  struct tune *slices = route_slices(asked->route, asked->path);
   if (!slices || !transfers_idle(asked->remote->transfers))
     return (struct slice){.bytes = WORK_BYTES_MAX};
-  return slice_choose(slices, asked->bytes, !(asked->options->flags & HAUL_CHECKSUM));
+  return slice_choose(slices, asked->bytes, !(asked->options.flags & HAUL_CHECKSUM));
 }
 
 static int start_posted(const struct request *asked, struct haul_transfer **out) {
   struct haul_remote *remote = asked->remote;
   struct transfers *owner = remote->transfers;
   struct slice slice = slice_of(asked);
-  struct haul_transfer *transfer = new_transfer(
-      remote, asked->region, asked->operation, plan_works(asked->count, asked->bytes, slice.bytes),
-      plan_pieces(asked->count, asked->bytes, slice.bytes));
+  struct haul_transfer *transfer =
+      new_transfer(asked, plan_works(asked->count, asked->bytes, slice.bytes),
+                   plan_pieces(asked->count, asked->bytes, slice.bytes));
   if (!transfer)
     return HAUL_ENOMEM;
   transfer->slice = slice;
-  transfer->options = *asked->options;
-  transfer->bytes = asked->bytes;
-  transfer->pieces = asked->count;
-  transfer->called = asked->called;
-  transfer->deadline = asked->options->deadline ? asked->options->deadline
-                                                : clock_after(asked->called, owner->default_ns);
+  transfer->region = asked->region;
+  transfer->deadline = asked->options.deadline ? asked->options.deadline
+                                               : clock_after(asked->called, owner->default_ns);
   plan_make(&transfer->plan, asked->pieces, asked->count, slice.bytes);
   for (uint32_t i = 0; i < transfer->plan.work_count; i++) {
     struct work *work = &transfer->plan.works[i];
@@ -239,7 +247,7 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
     work->region = asked->region;
     work->operation = asked->operation;
     work->operands = asked->operands;
-    work->checksum = asked->options->flags & HAUL_CHECKSUM;
+    work->checksum = asked->options.flags & HAUL_CHECKSUM;
   }
   region_retain(asked->region);
   atomic_store(&transfer->status, 1);
@@ -254,22 +262,17 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
   return 0;
 }
 
-/* A handle for what is complete already. */
-static int immediate(struct haul_remote *remote, struct haul_region *region, uint64_t bytes,
-                     size_t count, enum haul_operation operation, size_t path, int64_t called,
-                     const struct haul_transfer_options *options, struct haul_transfer **out) {
-  struct haul_transfer *transfer = new_transfer(remote, region, operation, 0, 0);
+/* A handle for what is complete already. It has no region, which may be released before the report
+ * is asked for. */
+static int immediate(const struct request *asked, struct haul_transfer **out) {
+  struct haul_transfer *transfer = new_transfer(asked, 0, 0);
   if (!transfer)
     return HAUL_ENOMEM;
-  transfer->options = *options;
   transfer->options.only = NULL;
   transfer->immediate = true;
-  transfer->region = NULL; /* it may be released before the report is asked for */
-  transfer->bytes = bytes;
-  transfer->pieces = count;
-  transfer->called = transfer->posted = called;
+  transfer->posted = asked->called;
   transfer->ended = clock_now();
-  atomic_store(&transfer->path, (int)path);
+  atomic_store(&transfer->path, (int)asked->path);
   *out = transfer;
   return 0;
 }
@@ -296,41 +299,33 @@ static int start(struct haul_remote *remote, struct haul_region *region,
                  const struct haul_piece *pieces, size_t count,
                  const struct haul_transfer_options *given, enum haul_operation operation,
                  struct haul_transfer **out) {
-  struct haul_transfer_options options;
-  size_t path = 0;
-  uint64_t bytes = 0;
-  int64_t called = clock_now();
+  struct request asked = {.remote = remote,
+                          .region = region,
+                          .pieces = pieces,
+                          .count = count,
+                          .operation = operation,
+                          .called = clock_now()};
   if (!is_sound(remote, region, pieces, count, operation))
     return bad_call(remote, region, pieces, count, operation);
-  int code = check_pieces(remote, region, pieces, count, &bytes);
+  int code = check_pieces(remote, region, pieces, count, &asked.bytes);
   if (code == 0)
-    code = transfer_check_options(given, &options);
+    code = transfer_check_options(given, &asked.options);
   if (code == 0)
-    code = remote_route(remote, &region->memory, operation, bytes,
-                        &(struct wish){.options = &options}, &path);
+    code = find_way(&asked);
   if (code)
     return code;
-  struct endpoint *endpoint = remote->link->endpoints[path];
-  if (endpoint->transport->now && !(options.flags & HAUL_CHECKSUM)) {
-    code = endpoint->transport->now(endpoint, &remote->key, remote->bindings[path], region, pieces,
-                                    count, bytes, operation);
+  struct endpoint *endpoint = remote->link->endpoints[asked.path];
+  if (endpoint->transport->now && !(asked.options.flags & HAUL_CHECKSUM)) {
+    code = endpoint->transport->now(endpoint, &remote->key, remote->bindings[asked.path], region,
+                                    pieces, count, asked.bytes, operation);
     if (code == 0 && out)
-      return immediate(remote, region, bytes, count, operation, path, called, &options, out);
+      return immediate(&asked, out);
     if (code < 0)
       error_about(remote->name);
     if (code <= 0)
       return code;
   }
-  return post_and_wait(&(struct request){.remote = remote,
-                                         .region = region,
-                                         .pieces = pieces,
-                                         .count = count,
-                                         .bytes = bytes,
-                                         .operation = operation,
-                                         .options = &options,
-                                         .called = called,
-                                         .path = path},
-                       out);
+  return post_and_wait(&asked, out);
 }
 
 /* The hot path, a few instructions up to the store: one small piece, without options and handle,
@@ -439,17 +434,25 @@ static int check_atomic(const struct haul_remote *remote, const struct haul_regi
 
 /* On the spot: 0, a code, or 1 when it is to be posted. The handle is made first: what took place
  * cannot fail any more. */
-static int operate_now(const struct work *work, struct haul_remote *remote, int64_t called,
-                       const struct haul_transfer_options *options, struct haul_transfer **out) {
-  struct endpoint *endpoint = work->endpoint;
+static int operate_now(const struct request *asked, struct haul_transfer **out) {
+  struct haul_remote *remote = asked->remote;
+  struct endpoint *endpoint = remote->link->endpoints[asked->path];
   struct haul_transfer *transfer = NULL;
   if (!endpoint->transport->atomic)
     return 1;
-  int code = out ? immediate(remote, work->region, 8, 1, work->operation,
-                             endpoint->transport->index, called, options, &transfer)
-                 : 0;
+  const struct work work = {.endpoint = endpoint,
+                            .key = &remote->key,
+                            .binding = remote->bindings[asked->path],
+                            .region = asked->region,
+                            .pieces = asked->pieces,
+                            .count = 1,
+                            .operation = asked->operation,
+                            .operands = asked->operands,
+                            .bytes = 8,
+                            .whole = 8};
+  int code = out ? immediate(asked, &transfer) : 0;
   if (code == 0)
-    code = endpoint->transport->atomic(endpoint, work);
+    code = endpoint->transport->atomic(endpoint, &work);
   if (code < 0)
     error_about(remote->name);
   if (code && transfer)
@@ -465,44 +468,26 @@ static int run_atomic(const char *call, struct haul_remote *remote, struct haul_
                       const struct haul_piece *piece, enum haul_operation operation,
                       const struct operands *operands, const struct haul_transfer_options *given,
                       struct haul_transfer **out) {
-  struct haul_transfer_options options;
-  size_t path = 0;
-  int64_t called = clock_now();
+  struct request asked = {.remote = remote,
+                          .region = region,
+                          .pieces = piece,
+                          .count = 1,
+                          .bytes = 8,
+                          .operation = operation,
+                          .operands = *operands,
+                          .called = clock_now()};
   int code = error_enter(call);
   if (code)
     return code;
   if (!is_sound(remote, region, piece, 1, operation))
     return bad_call(remote, region, piece, 1, operation);
-  code = check_atomic(remote, region, piece, given, &options);
+  code = check_atomic(remote, region, piece, given, &asked.options);
   if (code == 0)
-    code = remote_route(remote, &region->memory, operation, 8, &(struct wish){.options = &options},
-                        &path);
+    code = find_way(&asked);
   if (code)
     return code;
-  const struct work work = {.endpoint = remote->link->endpoints[path],
-                            .key = &remote->key,
-                            .binding = remote->bindings[path],
-                            .region = region,
-                            .pieces = piece,
-                            .count = 1,
-                            .operation = operation,
-                            .operands = *operands,
-                            .bytes = 8,
-                            .whole = 8};
-  code = operate_now(&work, remote, called, &options, out);
-  if (code <= 0)
-    return code;
-  return post_and_wait(&(struct request){.remote = remote,
-                                         .region = region,
-                                         .pieces = piece,
-                                         .count = 1,
-                                         .bytes = 8,
-                                         .operation = operation,
-                                         .operands = *operands,
-                                         .options = &options,
-                                         .called = called,
-                                         .path = path},
-                       out);
+  code = operate_now(&asked, out);
+  return code <= 0 ? code : post_and_wait(&asked, out);
 }
 
 HAUL_API int haul_fetch_add(haul_region *result, uint64_t result_offset, haul_remote *remote,

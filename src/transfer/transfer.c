@@ -121,8 +121,7 @@ int transfer_post(struct haul_transfer *transfer, struct work *work) {
   struct haul_remote *remote = transfer->remote;
   size_t index;
   struct wish wish = transfer_wish(transfer);
-  int code = remote_route(remote, &transfer->region->memory, transfer->operation, transfer->bytes,
-                          &wish, &index);
+  int code = route_choose(remote, transfer->route, transfer->bytes, &wish, &index);
   if (code)
     return code;
   atomic_store(&transfer->path, (int)index);

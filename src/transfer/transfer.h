@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * What was asked: transfers, the remote regions that they go to, and the choice of their path.
  *
- *   remote.c    a peer's region, what each transport knows of it, and its routes
+ *   remote.c    a peer's region, and what each transport knows of it
+ *   route.c     what each path to it would cost, and which one is taken
  *   plan.c      pieces merged where they touch, sliced where they are large
  *   slice.c     how large the slices are, where it matters
  *   start.c     the calls that begin a transfer: checks, the hot path, posting
@@ -34,8 +35,11 @@ uint32_t slice_best(const struct tune *tune, uint64_t bytes);
 
 /* ---- Remote regions ---- */
 
-/* What each transport would cost between one kind of local memory and the remote. */
+/* What each transport would cost between local memory of one sort and the remote. Made when first
+ * asked for; all but the slices never change, and it lives as long as the remote. */
 struct route {
+  struct route *next;
+  uint64_t sort; /* of the local memory, and the operation */
   struct estimate estimates[TRANSPORTS_MAX];
   struct tune slices[TRANSPORTS_MAX];
   /* The cheapest open path by size: of the first step whose `up_to` is not below the size. */
@@ -45,9 +49,6 @@ struct route {
   } steps[TRANSPORTS_MAX];
   uint32_t step_count;
 };
-
-#define ROUTE_KINDS 16                        /* a power of two above the largest kind */
-#define ROUTES      (3 * 2 * 2 * ROUTE_KINDS) /* operation, kind, with or without a view, whose */
 
 struct haul_remote {
   /* By operation, less one, of writes and reads: the view that the best path for small copies
@@ -61,9 +62,8 @@ struct haul_remote {
   struct transfers *transfers;
   bool bound[TRANSPORTS_MAX];
   void *bindings[TRANSPORTS_MAX];
-  char reasons[TRANSPORTS_MAX][192];    /* why it is not bound */
-  struct route *_Atomic routes[ROUTES]; /* made when first asked for; all but the slices
-                                           never change */
+  char reasons[TRANSPORTS_MAX][192]; /* why it is not bound */
+  struct route *_Atomic routes;      /* a list; the latest first */
   char name[256];
 };
 
@@ -80,19 +80,22 @@ struct wish {
   uint32_t slice;     /* what it is cut into; 0: that is not decided */
 };
 
+/* That of this memory; NULL where there is no memory for it. It may take as long as registering
+ * `local` does. */
+struct route *remote_route(struct haul_remote *remote, const struct memory *local,
+                           enum haul_operation operation);
 /* The best open path for the transfer: 0 and its index, or HAUL_ENOPATH, HAUL_EPEER, … with the
  * reasons in the detail. */
-int remote_route(struct haul_remote *remote, const struct memory *local,
-                 enum haul_operation operation, uint64_t bytes, const struct wish *wish,
-                 size_t *index);
+int route_choose(const struct haul_remote *remote, const struct route *route, uint64_t bytes,
+                 const struct wish *wish, size_t *index);
+/* Lends the remote the view for small copies, where the best path for them has one. */
+void remote_take_direct(struct haul_remote *remote, enum haul_operation operation);
 /* Of that path; NULL where slices are of one size. */
-struct tune *remote_slices(struct haul_remote *remote, const struct memory *local,
-                           enum haul_operation operation, size_t index);
+struct tune *route_slices(struct route *route, size_t index);
 /* All of them, with costs and reasons; returns how many, at most HAUL_PATHS_MAX. `chosen`: the one
  * taken, or -1. */
-size_t remote_paths(struct haul_remote *remote, const struct memory *local,
-                    enum haul_operation operation, uint64_t bytes, uint64_t pieces,
-                    const struct wish *wish, int chosen, struct haul_path *paths);
+size_t route_paths(const struct haul_remote *remote, const struct route *route, uint64_t bytes,
+                   uint64_t pieces, const struct wish *wish, int chosen, struct haul_path *paths);
 
 /* ---- Plans ---- */
 
@@ -148,8 +151,9 @@ struct haul_transfer {
   struct list order; /* link->writes, unless it is a read */
   struct transfers *owner;
   struct haul_remote *remote;
+  struct route *route;
   struct haul_region *region; /* a reference while it runs */
-  struct memory local;        /* what the region's was at the call, to describe it later */
+  struct haul_place place;    /* of the region */
   _Atomic uint32_t refs;
   _Atomic int status;       /* 1: running; written once, by the last work to end */
   _Atomic int failure;      /* the first code */

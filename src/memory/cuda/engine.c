@@ -231,7 +231,7 @@ static enum way way_of(const struct copy *copy) {
 }
 
 bool cuda_needs_cpu(const struct memory *host) {
-  return !host->may_pin && !is_pinned(host->view, host->length);
+  return !host->may_pin && !(cuda_driver && is_pinned(host->view, host->length));
 }
 
 /* In the device's context, with the lock. */

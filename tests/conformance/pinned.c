@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT
+ * Host memory that a GPU's driver has pinned goes to the GPU straight, other memory by way of a
+ * buffer: what each transfer says of itself is so for its own region, whichever came first. */
+#include "support/check.h"
+
+#include <stdio.h>
+
+#include "memory/provider.h"
+#include "support/owner.h"
+
+#define LENGTH ((uint64_t)4 << 20)
+#define BOUND  (30 * S)
+
+static struct {
+  struct haul_node *owner, *user;
+  struct haul_peer *peer;
+  struct haul_region *there, *pinned, *plain;
+  struct haul_remote *remote;
+} t;
+
+static struct haul_region *host(unsigned flags) {
+  struct haul_region *region;
+  assert_works(
+      haul_region_alloc(t.user, (struct haul_place){HAUL_HOST, 0}, LENGTH, flags, &region));
+  return region;
+}
+
+static int set_up(void **state) {
+  (void)state;
+  assert_works(haul_node_open(NULL, &t.owner));
+  assert_works(haul_node_open(NULL, &t.user));
+  assert_works(haul_node_listen(t.owner, "unix://@haul-test-pinned"));
+  assert_works(haul_region_alloc(t.owner, (struct haul_place){HAUL_CUDA, 0}, LENGTH, 0, &t.there));
+  assert_works(haul_region_publish(t.there, "gpu", HAUL_READ | HAUL_WRITE));
+  assert_works(
+      haul_peer_connect(t.user, "unix://@haul-test-pinned", haul_deadline_in(BOUND), &t.peer));
+  assert_works(haul_peer_lookup(t.peer, "gpu", haul_deadline_in(BOUND), &t.remote));
+  t.pinned = host(HAUL_REGION_PINNED);
+  t.plain = host(0);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  haul_region_release(t.plain);
+  haul_region_release(t.pinned);
+  haul_remote_release(t.remote);
+  haul_peer_close(t.peer);
+  haul_node_close(t.user);
+  haul_node_close(t.owner);
+  return 0;
+}
+
+/* A whole write, and what it says; the code where it is refused. */
+static int write_all(struct haul_region *from, unsigned flags, struct haul_path *path) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_report report = HAUL_REPORT_INIT;
+  struct haul_transfer *transfer;
+  struct haul_piece piece = {0, 0, LENGTH};
+  options.flags = flags;
+  options.only = "map";
+  int code = haul_write(t.remote, from, &piece, 1, &options, &transfer);
+  if (code)
+    return code;
+  assert_works(haul_transfer_wait(transfer, HAUL_FOREVER));
+  assert_works(haul_transfer_report(transfer, &report));
+  haul_transfer_release(transfer);
+  *path = report.paths[0];
+  return 0;
+}
+
+static void goes_straight(void) {
+  struct haul_path path;
+  assert_works(write_all(t.pinned, HAUL_REQUIRE_ZERO_COPY, &path));
+  assert_int_equal(path.copies_cpu, 0);
+  assert_int_equal(path.zero_copy, 1);
+}
+
+static void goes_through_a_buffer(void) {
+  struct haul_path path;
+  assert_works(write_all(t.plain, 0, &path));
+  assert_int_equal(path.copies_cpu, 1);
+  assert_int_equal(path.zero_copy, 0);
+  assert_fails(HAUL_ENOPATH, write_all(t.plain, HAUL_REQUIRE_ZERO_COPY, &path));
+}
+
+static void pinned_memory_first(void **state) {
+  (void)state;
+  goes_straight();
+  goes_through_a_buffer();
+  goes_straight();
+}
+
+static void plain_memory_first(void **state) {
+  (void)state;
+  goes_through_a_buffer();
+  goes_straight();
+  goes_through_a_buffer();
+}
+
+static void what_is_explained_is_of_the_region_asked_for(void **state) {
+  struct haul_region *const both[] = {t.plain, t.pinned, t.plain};
+  (void)state;
+  for (size_t i = 0; i < COUNT(both); i++) {
+    struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+    struct haul_path path;
+    options.only = "map";
+    assert_works(
+        haul_explain(both[i], t.remote, HAUL_OP_READ, LENGTH, &options, &path, &(size_t){1}));
+    assert_int_equal(path.zero_copy, both[i] == t.pinned);
+  }
+}
+
+/* The report is asked for when the region is gone. */
+static void a_report_outlives_its_region(void **state) {
+  (void)state;
+  struct haul_report report = HAUL_REPORT_INIT;
+  struct haul_transfer *transfer;
+  struct haul_piece piece = {0, 0, LENGTH};
+  assert_works(haul_write(t.remote, t.pinned, &piece, 1, NULL, &transfer));
+  assert_works(haul_transfer_wait(transfer, HAUL_FOREVER));
+  haul_region_release(t.pinned);
+  t.pinned = NULL;
+  assert_works(haul_transfer_report(transfer, &report));
+  assert_int_equal(report.paths[0].zero_copy, 1);
+  haul_transfer_release(transfer);
+}
+
+int main(void) {
+  assert_works(providers_start());
+  bool gpus = provider_devices(provider_of(HAUL_CUDA)) > 0;
+  providers_stop();
+  if (!gpus) {
+    printf("skipped all: no GPU; tests/doubles/cuda/with runs this program with one\n");
+    return 77;
+  }
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(pinned_memory_first),
+      TEST(plain_memory_first),
+      TEST(what_is_explained_is_of_the_region_asked_for),
+      TEST(a_report_outlives_its_region),
+  };
+  return cmocka_run_group_tests_name("pinned memory and a GPU", tests, NULL, NULL);
+}
