@@ -597,6 +597,54 @@ static void a_reset_by_the_application_is_told(void **state) {
   memory_free(&bytes);
 }
 
+/* The context is active again when haul looks, and the buffers of the one before are unmapped. */
+static void a_reset_is_noticed_though_the_application_goes_on(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, 4 * MIB, HAUL_REGION_PRIVATE), bytes = get(host, 4 * MIB, 0);
+  put_pattern(&memory, 4 * MIB, 3);
+  assert_int_equal(app_reset(0), CUDA_SUCCESS);
+  be_an_application(0);
+  assert_fails(HAUL_ESTALE, copy_wait(&memory, 0, &bytes, 0, MIB, HAUL_FOREVER));
+  assert_fails(HAUL_ESTALE, memory_check(&memory));
+  struct memory more = get(gpu0, MIB, 0);
+  put_pattern(&more, MIB, 9);
+  expect_pattern(&more, MIB, 9);
+  memory_free(&more);
+  memory_free(&memory);
+  memory_free(&bytes);
+  end_application(0);
+}
+
+/* At the old addresses may be memory that was never given to haul. */
+static void what_a_reset_took_is_not_lent(void **state) {
+  (void)state;
+  CUdeviceptr address;
+  CUcontext context;
+  struct memory memory;
+  struct ticket ticket = {.length = 0};
+  uint8_t token[LOAN_TOKEN];
+  be_an_application(0);
+  assert_int_equal(app_alloc(&address, MIB), CUDA_SUCCESS);
+  assert_works(memory_wrap((void *)(uintptr_t)address, MIB, &memory));
+  assert_works(memory_lend(&memory, &ticket, token));
+  assert_int_equal(app_reset(0), CUDA_SUCCESS);
+  assert_fails(HAUL_ESTALE, memory_lend(&memory, &ticket, token));
+  memory_free(&memory);
+  assert_int_equal(app_pop(&context), CUDA_SUCCESS);
+}
+
+static void a_token_that_is_none_harms_nothing_else(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, MIB, 0), borrowed;
+  struct ticket ticket = {.place = gpu0, .length = MIB};
+  const uint8_t token[LOAN_TOKEN] = {1, 2, 3};
+  memcpy(ticket.extra + 8, cuda_device(0)->uuid, 16);
+  put_pattern(&memory, MIB, 5);
+  assert_fails(HAUL_ETICKET, memory_borrow(&ticket, token, &borrowed));
+  expect_pattern(&memory, MIB, 5);
+  memory_free(&memory);
+}
+
 /* PyTorch captures graphs in the mode "global" while peers read and write. */
 static void a_capture_elsewhere_is_not_disturbed(void **state) {
   (void)state;
@@ -878,6 +926,9 @@ int main(int count, char **arguments) {
       OVER(more_copies_than_lanes_wait_their_turn),
       OVER(an_error_in_the_middle_ends_the_copy),
       OVER(a_reset_by_the_application_is_told),
+      OVER(a_reset_is_noticed_though_the_application_goes_on),
+      OVER(what_a_reset_took_is_not_lent),
+      OVER(a_token_that_is_none_harms_nothing_else),
       OVER(a_capture_elsewhere_is_not_disturbed),
       OVER(the_pool_keeps_no_more_of_a_gpu_than_it_may),
       OVER(nothing_from_before_a_reset_is_handed_out_again),

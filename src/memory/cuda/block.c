@@ -361,7 +361,7 @@ static int attach(struct block *block, int descriptor, bool writable) {
   if (result == CUDA_SUCCESS)
     return 0;
   cuda_driver->release(block->handle);
-  return result == CUDA_ERROR_INVALID_VALUE
+  return result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE
              ? bad_descriptor("the GPU memory is not what the ticket says")
              : cuda_failed(block->device, result, "cuMemMap");
 }

@@ -43,7 +43,11 @@ struct cuda_device {
   _Atomic bool lost;           /* the context is gone, and what it had */
   _Atomic unsigned generation; /* of the context, from 1 on */
   CUcontext context;           /* the primary one, which the CUDA runtime shares */
-  CUstream into, out;          /* what writes device memory; what only reads it */
+  /* Pinned memory that goes with the context, and the driver's number of it, which no other memory
+   * gets: a context that was taken again after a reset looks like the one before in all else. */
+  void *_Atomic mark;
+  _Atomic uint64_t mark_number;
+  CUstream into, out; /* what writes device memory; what only reads it */
   struct cuda_lane lanes[CUDA_LANES];
 };
 

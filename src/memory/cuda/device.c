@@ -17,6 +17,28 @@ static unsigned count;
 static struct haul_error absence;
 static _Atomic bool looked;
 
+/* ---- Resets ---- */
+
+/* 0: nobody's. */
+static uint64_t number_at(void *address) {
+  int wanted = CU_POINTER_ATTRIBUTE_BUFFER_ID;
+  unsigned long long number = 0;
+  void *value = &number;
+  return cuda_driver->pointer_attributes(1, &wanted, &value, (CUdeviceptr)(uintptr_t)address) ==
+                 CUDA_SUCCESS
+             ? number
+             : 0;
+}
+
+/* The context that the rest belongs to, and not a later one. */
+static bool is_same(struct cuda_device *device) {
+  unsigned flags;
+  int active = 1;
+  if (cuda_driver->primary_state(device->handle, &flags, &active) == CUDA_SUCCESS && !active)
+    return false;
+  return number_at(atomic_load(&device->mark)) == atomic_load(&device->mark_number);
+}
+
 /* ---- Failures ---- */
 
 int cuda_gone(unsigned device) {
@@ -28,20 +50,32 @@ int cuda_gone(unsigned device) {
                    "them again");
 }
 
+/* A handle that is not valid is one of the context that was, or one that a peer made up. */
+static bool means_lost(unsigned device, CUresult result) {
+  switch (result) {
+  case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+  case CUDA_ERROR_DEINITIALIZED:
+    return true;
+  case CUDA_ERROR_INVALID_CONTEXT:
+  case CUDA_ERROR_INVALID_HANDLE:
+    return !is_same(&devices[device]);
+  default:
+    return false;
+  }
+}
+
 int cuda_failed(unsigned device, CUresult result, const char *call) {
   char object[24];
   snprintf(object, sizeof object, "cuda:%u", device);
+  if (means_lost(device, result)) {
+    atomic_store(&devices[device].lost, true);
+    return cuda_gone(device);
+  }
   switch (result) {
   case CUDA_ERROR_OUT_OF_MEMORY:
     return error_set(HAUL_ENOMEM, 0, object,
                      "the GPU has no memory left for that|release regions, or end other programs "
                      "on this GPU (nvidia-smi shows them)");
-  case CUDA_ERROR_CONTEXT_IS_DESTROYED:
-  case CUDA_ERROR_INVALID_CONTEXT:
-  case CUDA_ERROR_INVALID_HANDLE: /* a stream or an event of the context that was */
-  case CUDA_ERROR_DEINITIALIZED:
-    atomic_store(&devices[device].lost, true);
-    return cuda_gone(device);
   case CUDA_ERROR_NOT_SUPPORTED:
     return error_set(HAUL_ENOTSUP, 0, object, "%s is not supported by this GPU or its driver|%s",
                      call, "haul doctor cuda says what it can do");
@@ -238,6 +272,11 @@ int cuda_lane_build(struct cuda_device *device, struct cuda_lane *lane) {
   return cuda_failed((unsigned)(device - devices), result, "cuMemHostAlloc");
 }
 
+static void *take_mark(struct cuda_device *device) {
+  atomic_store(&device->mark_number, 0);
+  return atomic_exchange(&device->mark, NULL);
+}
+
 /* In the device's context: what was made in it goes. */
 static void empty(struct cuda_device *device) {
   for (unsigned i = 0; i < CUDA_LANES; i++)
@@ -247,6 +286,19 @@ static void empty(struct cuda_device *device) {
   if (device->out)
     cuda_driver->stream_destroy(device->out);
   device->into = device->out = NULL;
+  void *mark = take_mark(device);
+  if (mark)
+    cuda_driver->host_free(mark);
+}
+
+static CUresult set_mark(struct cuda_device *device) {
+  void *mark;
+  CUresult result = cuda_driver->host_alloc(&mark, 1, CU_MEMHOSTALLOC_PORTABLE);
+  if (result != CUDA_SUCCESS)
+    return result;
+  atomic_store(&device->mark, mark);
+  atomic_store(&device->mark_number, number_at(mark));
+  return CUDA_SUCCESS;
 }
 
 static int fill(struct cuda_device *device, unsigned number) {
@@ -255,6 +307,8 @@ static int fill(struct cuda_device *device, unsigned number) {
   if (result == CUDA_SUCCESS)
     result = cuda_driver->stream_create(&device->out, CU_STREAM_NON_BLOCKING);
   int code = result == CUDA_SUCCESS ? 0 : cuda_failed(number, result, "cuStreamCreate");
+  if (code == 0 && (result = set_mark(device)) != CUDA_SUCCESS)
+    code = cuda_failed(number, result, "cuMemHostAlloc");
   for (unsigned i = 0; i < CUDA_LANES && code == 0; i++)
     if (!device->lanes[i].busy)
       code = cuda_lane_build(device, &device->lanes[i]);
@@ -268,6 +322,7 @@ static void write_off(struct cuda_device *device) {
     if (!device->lanes[i].busy)
       device->lanes[i] = (struct cuda_lane){.busy = false};
   device->into = device->out = NULL;
+  take_mark(device);
 }
 
 /* A capture that another thread of the application's has begun in the mode "global" would end at
@@ -323,20 +378,22 @@ static int make_ready(struct cuda_device *device, unsigned number) {
 }
 
 static bool is_usable(struct cuda_device *device) {
-  unsigned flags;
-  int active = 1;
-  if (!atomic_load_explicit(&device->ready, memory_order_acquire))
-    return false;
-  if (cuda_driver->primary_state(device->handle, &flags, &active) == CUDA_SUCCESS && !active)
+  return atomic_load_explicit(&device->ready, memory_order_acquire) &&
+         !atomic_load(&device->lost) && is_same(device);
+}
+
+/* With the lock: no other thread changes what is looked at. */
+static bool notice(struct cuda_device *device) {
+  if (atomic_load(&device->ready) && !is_same(device))
     atomic_store(&device->lost, true);
-  return !atomic_load(&device->lost);
+  return is_usable(device);
 }
 
 int cuda_enter(unsigned number) {
   struct cuda_device *device = &devices[number];
   if (!is_usable(device)) {
     pthread_mutex_lock(&device->lock);
-    int code = is_usable(device) ? 0 : make_ready(device, number);
+    int code = notice(device) ? 0 : make_ready(device, number);
     pthread_mutex_unlock(&device->lock);
     if (code)
       return code;
@@ -345,9 +402,13 @@ int cuda_enter(unsigned number) {
 }
 
 int cuda_enter_again(unsigned number) {
-  if (atomic_load(&devices[number].lost))
-    return cuda_gone(number);
-  return push(number);
+  struct cuda_device *device = &devices[number];
+  if (is_usable(device))
+    return push(number);
+  pthread_mutex_lock(&device->lock);
+  notice(device);
+  pthread_mutex_unlock(&device->lock);
+  return cuda_gone(number);
 }
 
 void cuda_leave(void) {

@@ -41,12 +41,15 @@ int cuda_lend(const struct memory *memory, struct ticket *ticket, uint8_t token[
   CUipcMemHandle handle;
   if (!memory->wrapped || !cuda_driver->ipc_get)
     return cannot_lend("this GPU memory cannot be lent to another process");
+  int code = cuda_look(memory);
+  if (code)
+    return code;
   cuda_pointer(cuda_driver, address, &first);
   cuda_pointer(cuda_driver, address + memory->length - 1, &last);
   if (!is_capable(address) || first.start != last.start)
     return cannot_lend("GPU memory that is not one allocation of cudaMalloc's cannot be lent to "
                        "another process");
-  int code = cuda_enter_again(block->device);
+  code = cuda_enter_again(block->device);
   if (code)
     return code;
   CUresult result = cuda_driver->ipc_get(&handle, first.start);
@@ -65,6 +68,8 @@ static int open_handle(struct block *block, const struct ticket *ticket, uint64_
   CUresult result = cuda_driver->ipc_open(&block->base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   if (result == CUDA_ERROR_INVALID_CONTEXT)
     return cannot_lend("the driver lends GPU memory to other processes alone");
+  if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE)
+    return error_set(HAUL_ETICKET, 0, NULL, "the peer's handle of its GPU memory is none|");
   if (result != CUDA_SUCCESS)
     return cuda_failed(block->device, result, "cuIpcOpenMemHandle");
   cuda_pointer(cuda_driver, (void *)(uintptr_t)block->base, &pointer);

@@ -518,9 +518,10 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
   if (!current(&code))
     return code;
   memcpy(&token, &handle, sizeof token);
-  if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || token.magic != TOKEN_MAGIC ||
-      token.size > (size_t)1 << 40)
+  if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
     return CUDA_ERROR_INVALID_VALUE;
+  if (token.magic != TOKEN_MAGIC || token.size > (size_t)1 << 40)
+    return CUDA_ERROR_INVALID_HANDLE;
   if (token.process == getpid())
     return CUDA_ERROR_INVALID_CONTEXT;
   int gpu = gpu_by_uuid(&token.uuid);
