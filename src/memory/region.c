@@ -25,7 +25,7 @@ struct heap {
 
 /* ---- the heap ---- */
 
-static const struct heap_watcher nobody = {NULL, NULL, NULL};
+static const struct heap_watcher nobody = {NULL, NULL, NULL, NULL};
 
 int heap_open(void *node, size_t pool_bytes, struct heap **heap) {
   struct heap *made = alloc_zero(1, sizeof *made);
@@ -284,6 +284,14 @@ int heap_import(struct heap *heap, const struct haul_ticket *packed, int descrip
 }
 
 /* ---- using them ---- */
+
+void *region_hold_node(struct haul_region *region) {
+  struct heap *heap = region->heap;
+  pthread_mutex_lock(&heap->watch_lock);
+  bool held = heap->watcher->hold && heap->watcher->hold(heap->node);
+  pthread_mutex_unlock(&heap->watch_lock);
+  return held ? heap->node : NULL;
+}
 
 /* A number that nobody guesses: it opens what was imported under it. */
 static void identify(struct haul_region *region, uint8_t identity[16]) {

@@ -14,7 +14,7 @@ struct import;
 struct haul_region {
   struct memory memory;
   struct heap *heap;
-  void *node;               /* the haul_node it belongs to, for the layers above */
+  void *node;               /* the haul_node it belongs to, which it may outlive */
   _Atomic uint32_t refs;    /* the caller's, and one for each use under way */
   _Atomic uint32_t names;   /* under how many names it is published */
   _Atomic bool released;    /* the caller gave it back: new uses fail with HAUL_ESTALE */
@@ -53,9 +53,13 @@ struct heap_watcher {
   /* Something that was imported is kept though nobody uses it: heap_expire is to be called later.
    */
   void (*keeps)(void *node);
+  /* Takes a reference to the node, unless it is about to be freed. NULL: it cannot be held. */
+  bool (*hold)(void *node);
 };
 /* From now on. NULL: nobody any more, and no call is under way when this returns. */
 void heap_watch(struct heap *heap, const struct heap_watcher *watcher);
+/* The region's node, held as its watcher does it; NULL: it is gone. */
+void *region_hold_node(struct haul_region *region);
 /* Tells the watcher of all wrapped memory that there is. */
 void heap_tell_wrapped(struct heap *heap);
 /* Unmaps what was kept long enough; when to call it again, or HAUL_FOREVER. */

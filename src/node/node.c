@@ -153,7 +153,16 @@ static void memory_is_kept(void *user) {
   loop_wake(node->loop);
 }
 
-static const struct heap_watcher watcher = {memory_is_wrapped, memory_dies, memory_is_kept};
+/* A node that nobody holds is being freed, and ends the watch first. */
+static bool hold(void *user) {
+  struct haul_node *node = user;
+  uint32_t refs = atomic_load(&node->refs);
+  while (refs > 0 && !atomic_compare_exchange_weak(&node->refs, &refs, refs + 1))
+    ;
+  return refs > 0;
+}
+
+static const struct heap_watcher watcher = {memory_is_wrapped, memory_dies, memory_is_kept, hold};
 
 static int open_parts(struct haul_node *node) {
   bool thread = node->config.progress == HAUL_PROGRESS_THREAD;

@@ -130,8 +130,12 @@ HAUL_API void haul_region_release(haul_region *region) {
                atomic_load_explicit(&region->names, memory_order_relaxed) == 0;
   if (!plain && error_enter("haul_region_release") == 0) {
     atomic_store(&region->released, true);
-    names_withdraw(region->node, region);
-    end_transfers(region->node, region);
+    struct haul_node *node = region_hold_node(region);
+    if (node) {
+      names_withdraw(node, region);
+      end_transfers(node, region);
+      node_put(node);
+    }
   }
   region_put(region);
 }

@@ -475,6 +475,43 @@ static void a_closed_node_takes_its_handles_back(void **state) {
   haul_transfer_release(NULL);
 }
 
+struct releasing {
+  struct haul_region **regions;
+  unsigned from, to;
+};
+
+static void *release(void *argument) {
+  const struct releasing *releasing = argument;
+  for (unsigned i = releasing->from; i < releasing->to; i++)
+    haul_region_release(releasing->regions[i]);
+  return NULL;
+}
+
+/* What is published asks its node, which ends in the middle. */
+static void regions_are_released_while_their_node_closes(void **state) {
+  enum { REGIONS = 64 };
+  (void)state;
+  for (unsigned round = 0; round < 100; round++) {
+    struct haul_node *node;
+    struct haul_region *regions[REGIONS];
+    struct releasing halves[] = {{regions, 0, REGIONS / 2}, {regions, REGIONS / 2, REGIONS}};
+    pthread_t threads[2];
+    assert_works(haul_node_open(NULL, &node));
+    for (unsigned i = 0; i < REGIONS; i++) {
+      char name[16];
+      snprintf(name, sizeof name, "region-%u", i);
+      regions[i] = region_make(node, KIND_HOST, 1);
+      assert_works(haul_region_publish(regions[i], name, HAUL_READ));
+    }
+    for (unsigned i = 0; i < 2; i++)
+      assert_int_equal(pthread_create(&threads[i], NULL, release, &halves[i]), 0);
+    usleep(round % 10 * 20);
+    haul_node_close(node);
+    for (unsigned i = 0; i < 2; i++)
+      assert_int_equal(pthread_join(threads[i], NULL), 0);
+  }
+}
+
 static void a_node_that_its_caller_drives_connects_to_itself(void **state) {
   (void)state;
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
@@ -640,6 +677,7 @@ int main(int argc, char **argv) {
       TEST(what_was_imported_is_unmapped_some_time_after_its_release),
       TEST(closing_ends_calls_that_wait),
       TEST(a_closed_node_takes_its_handles_back),
+      TEST(regions_are_released_while_their_node_closes),
       TEST(a_node_that_its_caller_drives_connects_to_itself),
       TEST(of_two_nodes_of_one_thread_the_silent_one_is_named),
       TEST(a_forked_child_may_only_close),

@@ -197,7 +197,7 @@ static void keep(void *node) {
 
 /* Else a registration of one region's would end under another's transfer. */
 static void the_memory_dies_with_the_last_region(void **state) {
-  static const struct heap_watcher watcher = {NULL, dies, keep};
+  static const struct heap_watcher watcher = {NULL, dies, keep, NULL};
   (void)state;
   struct haul_region *region = make(), *second;
   struct haul_region *first = import_first(region, HAUL_READ);

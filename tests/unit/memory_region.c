@@ -367,7 +367,7 @@ static void count_wrap(void *node, const struct memory *memory) {
   wraps += memory->wrapped;
 }
 
-static const struct heap_watcher counting = {count_wrap, count_death, NULL};
+static const struct heap_watcher counting = {count_wrap, count_death, NULL, NULL};
 
 static void a_watcher_hears_of_memory_that_the_caller_gave(void **state) {
   (void)state;
