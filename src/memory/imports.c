@@ -35,6 +35,23 @@ void imports_close(struct imports *imports, struct list *dead) {
   pthread_mutex_unlock(&imports->lock);
 }
 
+/* All that two tickets of one region with the same rights have in common. */
+static bool is_of(const struct import *import, const struct ticket *ticket) {
+  const struct ticket *own = &import->ticket;
+  return own->rights == ticket->rights && own->place.kind == ticket->place.kind &&
+         memcmp(own->identity, ticket->identity, sizeof own->identity) == 0 &&
+         memcmp(own->extra, ticket->extra, sizeof own->extra) == 0;
+}
+
+/* With the lock. */
+static void contest(struct imports *imports, struct import *added) {
+  list_each(item, bucket_of(imports, added->ticket.identity)) {
+    struct import *import = list_entry(item, struct import, link);
+    if (is_of(import, &added->ticket))
+      import->contested = added->contested = true;
+  }
+}
+
 struct import *imports_add(struct imports *imports, const struct ticket *ticket,
                            const struct memory *memory) {
   struct import *import = alloc_zero(1, sizeof *import);
@@ -42,14 +59,15 @@ struct import *imports_add(struct imports *imports, const struct ticket *ticket,
     error_memory("an import");
     return NULL;
   }
-  memcpy(import->identity, ticket->identity, sizeof import->identity);
-  import->rights = ticket->rights;
+  import->ticket = *ticket;
   import->users = 1;
   import->memory = *memory;
   list_init(&import->link);
   list_init(&import->idle);
   pthread_mutex_lock(&imports->lock);
-  list_prepend(bucket_of(imports, import->identity), &import->link);
+  if (!memory->provider->proven)
+    contest(imports, import);
+  list_prepend(bucket_of(imports, ticket->identity), &import->link);
   pthread_mutex_unlock(&imports->lock);
   return import;
 }
@@ -58,8 +76,7 @@ struct import *imports_add(struct imports *imports, const struct ticket *ticket,
 static struct import *find(struct imports *imports, const struct ticket *ticket) {
   list_each(item, bucket_of(imports, ticket->identity)) {
     struct import *import = list_entry(item, struct import, link);
-    if (import->rights == ticket->rights &&
-        memcmp(import->identity, ticket->identity, sizeof import->identity) == 0)
+    if (is_of(import, ticket))
       return import;
   }
   return NULL;
@@ -70,7 +87,11 @@ static int check(const struct import *import, const struct ticket *ticket) {
     return error_set(HAUL_ETICKET, 0, NULL,
                      "the memory of a ticket without a descriptor is not imported here, or no more|"
                      "send its descriptor too");
-  if (import->memory.length != ticket->length || import->memory.place.kind != ticket->place.kind)
+  if (import->contested)
+    return error_set(HAUL_ETICKET, 0, NULL,
+                     "the GPU memory of this ticket was imported more than once, and which is the "
+                     "owner's cannot be told|send its descriptor too");
+  if (import->memory.length != ticket->length)
     return error_set(
         HAUL_ETICKET, 0, NULL,
         "the ticket is not of the memory that was imported under its identity|send the "

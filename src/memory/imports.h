@@ -18,10 +18,12 @@
 #define IMPORTS_BUCKETS 64u
 
 struct import {
-  struct list link; /* in its bucket, newest first; or the caller's, of those to be freed */
-  struct list idle; /* in the order of their ends, while nobody uses it */
-  uint8_t identity[16];
-  unsigned rights;
+  struct list link;     /* in its bucket, newest first; or the caller's, of those to be freed */
+  struct list idle;     /* in the order of their ends, while nobody uses it */
+  struct ticket ticket; /* that brought it */
+  /* Several were brought under what the ticket says, and nothing tells which is the owner's:
+   * whoever was given a ticket can bring memory of its own with it. */
+  bool contested;
   uint32_t users;
   int64_t ends_at;
   struct memory memory; /* users have copies of this */
@@ -44,8 +46,8 @@ void imports_close(struct imports *imports, struct list *dead);
  * where there is no memory for it. */
 struct import *imports_add(struct imports *imports, const struct ticket *ticket,
                            const struct memory *memory);
-/* The newest under the ticket's identity and rights, with one user more. NULL with the detail:
- * HAUL_ETICKET (there is none, or it is not what the ticket says), HAUL_ESTALE. */
+/* The newest of the ticket's memory and rights, with one user more. NULL with the detail:
+ * HAUL_ETICKET (there is none, it is contested, or it is not what the ticket says), HAUL_ESTALE. */
 struct import *imports_take(struct imports *imports, const struct ticket *ticket);
 /* Ends a use. What is to be freed goes to `dead`. Returns whether something is kept now and nothing
  * was before: imports_expire is to be called in time. */

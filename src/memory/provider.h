@@ -60,6 +60,8 @@ struct provider {
   const char *name; /* "host"; also how its places are written */
   uint16_t kind;    /* enum haul_kind */
   bool emulated;
+  /* Its tickets name the memory by what only the kernel gives, and imports compare it. */
+  bool proven;
   bool numbered; /* its places carry a device number: "sim:0" */
 
   /* For estimates: bytes a nanosecond and nanoseconds of the engine's copies (of the CPU's where

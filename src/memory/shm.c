@@ -48,6 +48,15 @@ static int size_and_seal(int fd, size_t size) {
   return 0;
 }
 
+static int learn_file(int fd, uint64_t file[2]) {
+  struct stat found;
+  if (fstat(fd, &found) != 0)
+    return error_system(errno, NULL, "fstat of a memfd");
+  file[0] = found.st_dev;
+  file[1] = found.st_ino;
+  return 0;
+}
+
 static int map_footer(int fd, size_t length, int protection, struct shm_footer **footer) {
   void *page = sys_ops.mmap(NULL, page_size(), protection, MAP_SHARED, fd, (off_t)length);
   if (page == MAP_FAILED)
@@ -65,6 +74,8 @@ int shm_create(const char *name, size_t length, struct shm *shm) {
   if (shm->fd < 0)
     return error_system(errno, NULL, "memfd_create");
   int status = size_and_seal(shm->fd, shm->length + page_size());
+  if (status == 0)
+    status = learn_file(shm->fd, shm->file);
   if (status != 0)
     goto unprepared;
   status = map_footer(shm->fd, shm->length, PROT_READ | PROT_WRITE, &shm->footer);
@@ -143,14 +154,24 @@ void shm_describe(const struct shm *shm, struct ticket *ticket) {
   memcpy(ticket->capability, shm->footer->capability, sizeof ticket->capability);
   struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
   wire_put64(&wire, shm->length);
+  wire_put64(&wire, shm->file[0]);
+  wire_put64(&wire, shm->file[1]);
 }
 
 int shm_attach_ticket(int fd, const struct ticket *ticket, struct shm *shm) {
   struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
   uint64_t length = wire_get64(&wire);
+  uint64_t device = wire_get64(&wire), inode = wire_get64(&wire);
   if (ticket->offset != 0 || ticket->length == 0 || ticket->length > length)
     return bad_descriptor(0, "the ticket names an impossible range");
-  return shm_attach(fd, length, ticket->capability, shm);
+  int status = shm_attach(fd, length, ticket->capability, shm);
+  if (status == 0)
+    status = learn_file(fd, shm->file);
+  if (status == 0 && (shm->file[0] != device || shm->file[1] != inode))
+    status = bad_descriptor(0, "the descriptor is of other memory than the ticket");
+  if (status != 0)
+    shm_close(shm);
+  return status;
 }
 
 /* Recent kernels align a large mapping by themselves; otherwise the place is chosen first. */

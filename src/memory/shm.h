@@ -24,6 +24,8 @@ struct shm_footer {
 struct shm {
   int fd;        /* owned; -1 for an attached one */
   size_t length; /* data bytes, a multiple of the page size */
+  /* The file's device and inode: nobody else's memory has these while it lives. */
+  uint64_t file[2];
   struct shm_footer *footer;
 };
 
@@ -33,8 +35,9 @@ int shm_create(const char *name, size_t length, struct shm *shm);
 /* Checks a foreign descriptor: a memfd sealed against shrinking, large enough, with a footer that
  * carries this capability and length. HAUL_ETICKET, HAUL_ESTALE. Takes no descriptor. */
 int shm_attach(int fd, size_t length, const uint8_t capability[16], struct shm *shm);
-/* What a ticket says of an own one (capability and, in extra, the data's length, which may exceed
- * what the ticket lends), and shm_attach by it. */
+/* What a ticket says of an own one: the capability and, in extra, the data's length, which may
+ * exceed what the ticket lends, and the file. And shm_attach by it: a ticket of another file is
+ * refused, so whoever knows a ticket cannot pass memory of its own off as the owner's. */
 void shm_describe(const struct shm *shm, struct ticket *ticket);
 /* A provider's export of `length` bytes. */
 int shm_export(const struct shm *shm, size_t length, unsigned rights, struct ticket *ticket,

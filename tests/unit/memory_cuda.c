@@ -774,6 +774,31 @@ static struct answer import_elsewhere(struct memory *memory, const char *visible
   return answer;
 }
 
+/* The driver does not tell whether two descriptors are of the same memory. */
+static void of_two_imports_of_one_ticket_neither_is_found_by_it(void **state) {
+  (void)state;
+  struct heap *heap, *user;
+  struct haul_region *region, *imports[3];
+  struct haul_ticket ticket;
+  int fd;
+  assert_works(heap_open(NULL, 0, &heap));
+  assert_works(heap_open(NULL, 0, &user));
+  assert_works(heap_alloc(heap, gpu0, MIB, 0, &region));
+  assert_works(region_export(region, HAUL_READ | HAUL_WRITE, NULL, &ticket, &fd));
+  assert_works(heap_import(user, &ticket, fd, &imports[0]));
+  assert_works(heap_import(user, &ticket, -1, &imports[1]));
+  assert_works(heap_import(user, &ticket, fd, &imports[2]));
+  struct haul_region *import;
+  assert_fails(HAUL_ETICKET, heap_import(user, &ticket, -1, &import));
+  assert_non_null(strstr(haul_error_last()->text, "more than once"));
+  for (int i = 0; i < 3; i++)
+    region_put(imports[i]);
+  region_put(region);
+  close(fd);
+  heap_close(user);
+  heap_close(heap);
+}
+
 static void a_ticket_means_the_same_gpu_everywhere(void **state) {
   static const struct {
     const char *visible;
@@ -932,6 +957,7 @@ int main(int count, char **arguments) {
       OVER(a_capture_elsewhere_is_not_disturbed),
       OVER(the_pool_keeps_no_more_of_a_gpu_than_it_may),
       OVER(nothing_from_before_a_reset_is_handed_out_again),
+      OVER(of_two_imports_of_one_ticket_neither_is_found_by_it),
       OVER(a_ticket_means_the_same_gpu_everywhere),
       OVER(a_gpu_that_is_not_visible_is_refused_by_name),
       OVER(forged_tickets_are_refused),

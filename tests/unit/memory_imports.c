@@ -121,6 +121,30 @@ static void a_ticket_that_says_something_else_is_refused(void **state) {
   region_put(region);
 }
 
+/* Who was given a ticket knows the identity, and brings memory of its own under it. */
+static void memory_under_anothers_identity_is_not_taken_for_it(void **state) {
+  (void)state;
+  struct haul_region *region = make(), *forger = make(), *forged;
+  struct haul_ticket ticket = ticket_of(region, HAUL_READ), own;
+  struct ticket told, made;
+  int fd;
+  assert_works(region_export(forger, HAUL_READ, NULL, &own, &fd));
+  assert_works(ticket_unpack(&ticket, &told));
+  assert_works(ticket_unpack(&own, &made));
+  memcpy(made.identity, told.identity, sizeof made.identity);
+  ticket_pack(&made, &own);
+  assert_works(heap_import(user, &own, fd, &forged));
+  assert_fails(HAUL_ETICKET, try(ticket));
+  memcpy(made.extra, told.extra, sizeof made.extra);
+  ticket_pack(&made, &own);
+  assert_fails(HAUL_ETICKET, heap_import(user, &own, fd, &forged));
+  assert_non_null(strstr(haul_error_last()->text, "other memory"));
+  close(fd);
+  region_put(forged);
+  region_put(region);
+  region_put(forger);
+}
+
 static void released_memory_is_not_handed_out_again(void **state) {
   (void)state;
   struct haul_region *region = make();
@@ -354,6 +378,7 @@ int main(void) {
       TEST(another_regions_import_is_not_taken_for_it),
       TEST(other_rights_are_another_import),
       TEST(a_ticket_that_says_something_else_is_refused),
+      TEST(memory_under_anothers_identity_is_not_taken_for_it),
       TEST(released_memory_is_not_handed_out_again),
       TEST(no_two_regions_have_one_identity),
       TEST(many_tensors_of_one_region_need_one_descriptor),

@@ -139,6 +139,7 @@ uint64_t sim_fences(unsigned device) {
 const struct provider provider_sim = {
     .name = "sim",
     .kind = HAUL_SIM,
+    .proven = true,
     .emulated = true,
     .numbered = true,
     .copy_bytes_per_ns = 12,
