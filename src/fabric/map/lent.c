@@ -23,16 +23,22 @@ struct memory *binding_memory(struct map_binding *binding) {
   return binding->lent ? &binding->lent->memory : &binding->memory;
 }
 
+static int withdrawn(void) {
+  return error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+}
+
 /* Nobody looks at the board before the cell is seen. */
 static int borrow(struct map_endpoint *endpoint, struct map_binding *binding) {
   struct map_lent *lent = binding->lent;
   if (!map_alive_behind_cell(endpoint, binding->handle))
-    return error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+    return withdrawn();
   return memory_borrow(&lent->ticket, lent->token, &lent->memory);
 }
 
 int lent_begin(struct map_endpoint *endpoint, struct map_binding *binding) {
   struct map_lent *lent = binding->lent;
+  if (lent && lent->users > 0 && !map_alive(endpoint, binding->handle))
+    return withdrawn(); /* its owner waits until it is closed here */
   if (!lent || lent->users++ > 0)
     return 0;
   int cell = endpoint->lent < LENT_MAX ? hazard_show(endpoint, binding->handle) : -1;
@@ -78,6 +84,8 @@ int lent_open(struct map_binding *binding, const struct ticket *ticket,
   int code = describe(ticket, &binding->memory);
   if (code)
     return code;
+  if (!binding->memory.provider->borrow)
+    return error_set(HAUL_ENOTSUP, 0, NULL, "memory of this kind cannot be lent|");
   struct map_lent *lent = alloc_zero(1, sizeof *lent);
   if (!lent)
     return error_memory("lent memory");
