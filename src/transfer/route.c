@@ -255,8 +255,8 @@ static void say_slices(const struct route *route, size_t i, uint64_t bytes, cons
   uint32_t slice = wish->slice ? wish->slice : slice_best(&route->slices[i], bytes);
   size_t at = strlen(path->detail);
   if (path->open && is_pipeline(&route->estimates[i]) && bytes > slice)
-    snprintf(path->detail + at, sizeof path->detail - at, "%sslices of %u KiB", at ? ", " : "",
-             slice >> 10);
+    snprintf(path->detail + at, sizeof path->detail - at, "%sslices of %u %s", at ? ", " : "",
+             slice >> 20 ? slice >> 20 : slice >> 10, slice >> 20 ? "MiB" : "KiB");
 }
 
 static void describe(const struct haul_remote *remote, size_t i, const struct route *route,
@@ -291,6 +291,14 @@ static bool goes_before(const struct haul_path *a, const struct haul_path *b) {
   return a->open && a->cost_ns < b->cost_ns;
 }
 
+static void compare(const struct haul_path *chosen, struct haul_path *path) {
+  double times = path->cost_ns / (chosen->cost_ns > 0 ? chosen->cost_ns : 1);
+  if (times < 1.05)
+    snprintf(path->reason, sizeof path->reason, "estimated about as fast");
+  else
+    snprintf(path->reason, sizeof path->reason, "estimated %.1f times slower", times);
+}
+
 size_t route_paths(const struct haul_remote *remote, const struct route *route, uint64_t bytes,
                    uint64_t pieces, const struct wish *wish, int chosen, struct haul_path *paths) {
   size_t count = 0;
@@ -304,7 +312,6 @@ size_t route_paths(const struct haul_remote *remote, const struct route *route, 
   }
   for (size_t i = 1; i < count; i++)
     if (paths[i].open && paths[0].chosen)
-      snprintf(paths[i].reason, sizeof paths[i].reason, "estimated %.1f times slower",
-               paths[i].cost_ns / (paths[0].cost_ns > 0 ? paths[0].cost_ns : 1));
+      compare(&paths[0], &paths[i]);
   return count;
 }

@@ -404,7 +404,7 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   estimate->ns_per_byte = 1 / (line > 0 && line < processor ? line : processor) + 0.05 * staged;
   snprintf(estimate->detail, sizeof estimate->detail, "%s%u rail%s%s",
            link->local ? "over a Unix socket, " : "", rails, rails == 1 ? "" : "s",
-           staged ? ", staged, 1 MiB chunks" : "");
+           staged ? ", staged" : "");
   if (operation_is_atomic(operation) && is_staged(provider_of(key->place.kind))) {
     estimate->open = false;
     snprintf(estimate->reason, sizeof estimate->reason,
