@@ -48,8 +48,15 @@ async def prefill(address):
         del layers  # the node cannot be closed while somebody looks at its memory
 
 
+def next_sequence(node):
+    """The number of the next one that is there, None where the prefiller has left before."""
+    while (message := node.receive(timeout=30)).kind == "joined":
+        pass
+    return message.tag if message.kind == "message" else None
+
+
 def decode():
-    with haul.Node("decode") as node:
+    with haul.Node("decode", peer_events=True) as node:
         region = node.alloc(LAYERS * BLOCKS * BYTES)
         region.publish("kv", haul.READ | haul.WRITE)
         address = node.listen(f"unix://@haul-hand-kv-block-{os.getpid()}")
@@ -57,7 +64,10 @@ def decode():
         cache = numpy.asarray(region.tensor("float16", (LAYERS, BLOCKS, *BLOCK)))
         try:
             for _ in SEQUENCES:
-                sequence = node.receive(timeout=30).tag
+                sequence = next_sequence(node)
+                if sequence is None:
+                    print("decode: the prefiller has left")
+                    return 1
                 block = cache[:, SEQUENCES[sequence]]
                 whole = all(
                     (block[layer] == content(sequence, layer)).all() for layer in range(LAYERS)

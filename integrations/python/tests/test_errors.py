@@ -176,6 +176,71 @@ class Closed(support.Case):
         self.ends_well(child)
 
 
+class WithStatements(support.Case):
+    """The end of one says nothing that would hide why it ended."""
+
+    def open(self):
+        node = haul.Node()
+        return node, node.alloc(4096)
+
+    def test_it_is_refused_while_memory_is_in_use(self):
+        node, region = self.open()
+        view = memoryview(region)
+        for thing in (region, node):
+            with self.assertRaises(BufferError), thing:
+                pass
+            self.assertFalse(thing.closed)
+        view.release()
+        node.close()
+
+    def test_what_failed_goes_on(self):
+        for hold in (memoryview, lambda region: region.__dlpack__()):
+            node, region = self.open()
+            with self.assertRaises(ZeroDivisionError) as caught:
+                with node, region:
+                    held = hold(region)
+                    raise ZeroDivisionError
+            self.assertIsNone(caught.exception.__context__)
+            self.assertTrue(node.closed and region.closed)
+            self.fails(Code.ECLOSED, node.alloc, 4096)
+            self.fails(Code.ECLOSED, region.export)
+            for thing in (node, region):
+                with self.assertRaises(BufferError):
+                    thing.close()
+            del held
+            region.close()
+            node.close()
+
+    def test_the_last_one_given_back_closes_it(self):
+        node, region = self.open()
+        address = node.listen(f"unix://@haul-test-errors-{os.getpid()}")
+        with haul.Node() as other:
+            peer = other.connect(address)
+            with self.assertRaises(ZeroDivisionError), node:
+                views = [memoryview(region) for _ in range(2)]
+                raise ZeroDivisionError
+            views.pop().release()
+            views[0][:5] = b"still"
+            self.assertTrue(peer.alive)
+            views.pop().release()
+            until = time.monotonic() + support.PATIENCE
+            while peer.alive and time.monotonic() < until:
+                time.sleep(0.01)
+            self.assertFalse(peer.alive)
+
+    def test_what_is_wrapped_is_given_back_with_it(self):
+        data = bytearray(4096)
+        with haul.Node() as node:
+            region = node.wrap(data)
+            with self.assertRaises(ZeroDivisionError), region:
+                view = memoryview(region)
+                raise ZeroDivisionError
+            with self.assertRaises(BufferError):
+                data.append(1)
+            view.release()
+            data.append(1)
+
+
 class Signals(support.Case):
     """Ctrl-C ends what waits, soon."""
 

@@ -14,9 +14,9 @@ import support
 EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
 
 
-def run(name, *arguments):
+def run(program, *arguments):
     return subprocess.run(
-        [sys.executable, EXAMPLES / name, *arguments],
+        [sys.executable, EXAMPLES / program, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -36,8 +36,22 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
 
 
 class KvBlocks(support.Case):
-    def test_all_arrive(self):
+    def setUp(self):
         support.module("numpy")
+
+    def test_what_fails_is_told(self):
+        """Although the prefiller's arrays are still there then."""
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder, "read_only.py")
+            source = (EXAMPLES / "hand_kv_block.py").read_text()
+            program.write_text(source.replace("haul.READ | haul.WRITE", "haul.READ"))
+            ended = run(program)
+        self.assertEqual(ended.returncode, 1, ended.stdout)
+        self.assertIn("it is published without the right to write", ended.stdout)
+        self.assertIn("the prefiller has left", ended.stdout)
+        self.assertNotIn("Traceback", ended.stdout)
+
+    def test_all_arrive(self):
         ended = run("hand_kv_block.py")
         self.assertEqual(ended.returncode, 0, ended.stdout)
         self.assertEqual(ended.stdout.count("here, whole"), 3)

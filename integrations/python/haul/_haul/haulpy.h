@@ -63,15 +63,15 @@ struct object {
   uintptr_t identity;             /* the address of the handle, also afterwards */
   void (*release)(void *);
   unsigned users;    /* calls under way, most of them without the interpreter's lock */
-  bool closed;       /* no further call may begin; the last user releases the handle */
+  unsigned exports;  /* buffers and tensors of its memory that somebody holds */
+  bool closed;       /* no further call may begin; the last user or export releases the handle */
   struct node *node; /* a reference; NULL in a node */
 };
 
 struct node {
   struct object base;
-  double timeout;   /* seconds, of calls and transfers that name none */
-  unsigned exports; /* buffers and tensors of its regions that somebody holds */
-  PyObject *watch;  /* haul.aio's, or NULL */
+  double timeout;  /* seconds, of calls and transfers that name none */
+  PyObject *watch; /* haul.aio's, or NULL */
 };
 
 /* A zeroed object with a reference to `node`, which a node itself has not. Without memory it
@@ -89,6 +89,10 @@ void object_leave(struct object *object);
  * way in other threads; the last of them releases the handle. */
 void object_close(struct object *object);
 
+/* Counts an export. The caller has entered the object. */
+void object_lend(struct object *object);
+void object_returned(struct object *object);
+
 /* For tp_dealloc, after what the type has of its own. */
 void object_free(struct object *object);
 
@@ -99,7 +103,9 @@ PyObject *object_get_closed(PyObject *self, void *none);
 
 #define OBJECT_METHODS                                                                             \
   {"__enter__", object_method_enter, METH_NOARGS, NULL}, {                                         \
-    "__exit__", object_method_exit, METH_VARARGS, NULL                                             \
+    "__exit__", object_method_exit, METH_VARARGS,                                                  \
+        "Close it. An exception of the with statement goes on, whatever is still in use: then no " \
+        "call begins any more, and the last buffer or tensor that is given back closes it."        \
   }
 #define OBJECT_CLOSE                                                                               \
   { "close", object_method_close, METH_NOARGS, "Release what stands behind this object." }
@@ -178,7 +184,6 @@ bool layout_from_format(const char *format, Py_ssize_t size, struct haul_tensor 
 
 struct region {
   struct object base;
-  unsigned exports; /* buffers and tensors of it that somebody holds */
   bool readonly;
   struct haul_tensor layout; /* flat where nobody gave one */
   bool has_layout;

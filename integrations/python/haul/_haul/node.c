@@ -101,9 +101,9 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords
 static PyObject *node_close(PyObject *self, PyObject *none) {
   struct node *node = (struct node *)self;
   (void)none;
-  if (node->exports) {
+  if (node->base.exports) {
     PyErr_Format(PyExc_BufferError, "%u buffers or tensors of the node's regions are still in use",
-                 node->exports);
+                 node->base.exports);
     return NULL;
   }
   object_close(&node->base);

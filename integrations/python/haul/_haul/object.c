@@ -3,7 +3,7 @@
  *
  * In C a handle must not be used while it is released. Here another thread can close an object
  * while a call on it is under way; so calls are counted, and the last one that leaves a closed
- * object releases its handle. */
+ * object releases its handle. Who holds a buffer or a tensor of its memory counts alike. */
 #include <time.h>
 
 #include "haulpy.h"
@@ -51,9 +51,14 @@ static void release(struct object *object) {
   Py_END_ALLOW_THREADS;
 }
 
-static void leave(struct object *object) {
-  if (--object->users == 0 && object->closed)
+static void release_unused(struct object *object) {
+  if (object->closed && object->users == 0 && object->exports == 0)
     release(object);
+}
+
+static void leave(struct object *object) {
+  object->users--;
+  release_unused(object);
 }
 
 void *object_enter(struct object *object, const char *call) {
@@ -82,8 +87,16 @@ void object_close(struct object *object) {
     nanosleep(&pause, NULL);
     Py_END_ALLOW_THREADS;
   }
-  if (object->users == 0)
-    release(object);
+  release_unused(object);
+}
+
+void object_lend(struct object *object) {
+  object->exports++;
+}
+
+void object_returned(struct object *object) {
+  object->exports--;
+  release_unused(object);
 }
 
 void object_free(struct object *object) {
@@ -112,9 +125,17 @@ PyObject *object_method_enter(PyObject *self, PyObject *none) {
   return self;
 }
 
+/* The frame that failed is still there, and so are its arrays: a close that refused would put its
+ * own exception in the place of the one that matters. */
 PyObject *object_method_exit(PyObject *self, PyObject *args) {
-  (void)args;
-  return PyObject_CallMethod(self, "close", NULL);
+  struct object *object = (struct object *)self;
+  PyObject *kind, *error, *trace;
+  if (!PyArg_ParseTuple(args, "OOO", &kind, &error, &trace))
+    return NULL;
+  if (kind == Py_None || object->exports == 0)
+    return PyObject_CallMethod(self, "close", NULL);
+  object->closed = true;
+  Py_RETURN_NONE;
 }
 
 PyObject *object_get_closed(PyObject *self, void *none) {

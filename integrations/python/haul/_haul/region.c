@@ -37,36 +37,40 @@ bool region_lend(struct region *region, const char *call, char **address) {
   if (!handle)
     return false;
   *address = haul_region_address(handle);
-  region->exports++;
-  region->base.node->exports++;
+  object_lend(&region->base);
+  object_lend(&region->base.node->base);
   object_leave(&region->base);
   return true;
 }
 
-void region_returned(struct region *region) {
-  region->exports--;
-  region->base.node->exports--;
-}
-
-/* ---- Its end ---- */
-
+/* What is wrapped is held until nobody can reach it through the region any more. */
 static void give_back_kept(struct region *region) {
   struct kept *kept = region->kept;
+  if (region->base.handle)
+    return;
   region->kept = NULL;
   kept_release(kept);
 }
 
+/* What is wrapped may be Python's to free, and do anything: last. */
+void region_returned(struct region *region) {
+  object_returned(&region->base);
+  object_returned(&region->base.node->base);
+  give_back_kept(region);
+}
+
+/* ---- Its end ---- */
+
 static PyObject *region_close(PyObject *self, PyObject *none) {
   struct region *region = (struct region *)self;
   (void)none;
-  if (region->exports) {
+  if (region->base.exports) {
     PyErr_Format(PyExc_BufferError, "%u buffers or tensors of the region are still in use",
-                 region->exports);
+                 region->base.exports);
     return NULL;
   }
   object_close(&region->base);
-  if (!region->base.handle)
-    give_back_kept(region);
+  give_back_kept(region);
   Py_RETURN_NONE;
 }
 
