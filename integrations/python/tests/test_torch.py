@@ -2,6 +2,7 @@
 """PyTorch: two processes, one tensor, no copy."""
 
 import gc
+import os
 
 import haul
 import support
@@ -78,13 +79,26 @@ class Tensors(support.Case):
         self.assertEqual(int(tensor.sum(dtype=torch.int64)), 9 << 20)
         del tensor
 
-    def test_read_only_memory_goes_through_numpy(self):
+    def test_read_only_memory(self):
+        """What the refusal advises works for every type."""
+        layout = Layout("bfloat16", (64,))
         region = self.node.alloc(4096)
-        ticket, descriptor = region.export()
-        with open(descriptor, "rb") as file:
-            imported = self.node.import_(ticket, file)
-        with self.assertRaises(BufferError):
-            torch.from_dlpack(imported)
+        torch.from_dlpack(region.tensor(layout.dtype, layout.shape)).fill_(1.5)
+        imported, writable = (
+            self.node.import_(*self.shared(region, layout, rights))
+            for rights in (READ, READ | WRITE)
+        )
+        own = self.node.alloc(4096)
+        own.copy_from(imported)
+        with self.assertRaisesRegex(BufferError, "WRITE too, or copy"):
+            imported.__dlpack__()
+        for tensor in (writable, own.tensor(layout.dtype, layout.shape)):
+            self.assertTrue((torch.from_dlpack(tensor) == 1.5).all())
+
+    def shared(self, *arguments):
+        ticket, descriptor = arguments[0].export(*arguments[1:])
+        self.addCleanup(os.close, descriptor)
+        return ticket, descriptor
 
     def test_wrapped(self):
         tensor = torch.arange(24, dtype=torch.float32).reshape(4, 6)

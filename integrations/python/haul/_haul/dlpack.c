@@ -174,6 +174,14 @@ static bool place_now(struct region *region, struct haul_place *place) {
   return device_of(*place, &type, &number) || refuse_place(*place);
 }
 
+static void *refuse_older(const struct region *region) {
+  PyErr_Format(PyExc_BufferError,
+               "the memory may only be read, which DLPack before 1.0 cannot say: %s, or copy it to "
+               "a region of your own (copy_from)",
+               region_writable_hint(region));
+  return NULL;
+}
+
 /* Any stream will do: what haul wrote to a GPU is visible to all of it when the transfer is
  * complete, so there is nothing that the consumer's stream would have to wait for. The other way it
  * is the caller who sees to it that his kernels are done before haul reads what they wrote.
@@ -202,8 +210,7 @@ PyObject *dlpack_capsule(struct region *region, const struct haul_tensor *layout
   if (major >= 1)
     return capsule_versioned(region, layout);
   if (region->readonly)
-    return refuse("the memory may only be read, which DLPack before 1.0 cannot say: share it with "
-                  "WRITE too, or take a buffer: torch.from_numpy(numpy.asarray(region))");
+    return refuse_older(region);
   return capsule_older(region, layout);
 }
 

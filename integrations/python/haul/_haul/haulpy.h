@@ -204,6 +204,9 @@ PyObject *region_object(struct node *node, haul_region *handle, const struct hau
  * below an object that is not. */
 bool region_must_be_writable(const struct region *region, const char *call);
 
+/* How it would have become writable: half a sentence. */
+const char *region_writable_hint(const struct region *region);
+
 /* The region stays, and its node too, until region_returned. The exception is haul.Error. */
 bool region_lend(struct region *region, const char *call, char **address);
 void region_returned(struct region *region);

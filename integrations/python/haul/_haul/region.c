@@ -24,11 +24,14 @@ PyObject *region_object(struct node *node, haul_region *handle, const struct hau
   return (PyObject *)region;
 }
 
+const char *region_writable_hint(const struct region *region) {
+  return region->kept ? "wrap an object that can be written to" : "export it with WRITE too";
+}
+
 bool region_must_be_writable(const struct region *region, const char *call) {
   if (region->readonly)
     raise_own(HAUL_EACCESS, call, region->kept ? "wrapped memory" : "imported memory",
-              "the memory may only be read",
-              region->kept ? "wrap an object that can be written to" : "export it with WRITE too");
+              "the memory may only be read", region_writable_hint(region));
   return !region->readonly;
 }
 
