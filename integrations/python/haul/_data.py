@@ -92,6 +92,13 @@ def error_of(code: int, system: int, call: str, object: str, text: str, hint: st
     return _CLASSES.get(code, Error)(code, system, call, object, text, hint)
 
 
+def array_of(view: memoryview, dtype: Any, copy: bool | None) -> Any:
+    """numpy's array over a view; without `copy` it copies where the type asks for it."""
+    import numpy
+
+    return numpy.asarray(view, dtype) if copy is None else numpy.array(view, dtype, copy=copy)
+
+
 class Rights(enum.IntFlag):
     """What others may do with a region."""
 

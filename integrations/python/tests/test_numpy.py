@@ -47,6 +47,36 @@ class Numpy(support.Case):
         del array
         region.close()
 
+    def test_what_numpy_cannot_have(self):
+        """It is told, in the words of memoryview, and not an array of one Python object."""
+        region, closed = self.node.alloc(4096), self.node.alloc(4096)
+        of_closed = closed.tensor("float32", (4,))
+        closed.close()
+        for thing, text in (
+            (region.tensor("bfloat16", (4,)), "DLPack"),
+            (region.tensor("float8_e4m3fn", (4,)), "DLPack"),
+            (self.node.alloc(4096, "sim:0"), "CPU cannot touch"),
+            (closed, "closed"),
+            (of_closed, "closed"),
+        ):
+            for call in (memoryview, numpy.asarray, numpy.array, lambda one: numpy.array([one])):
+                with self.subTest(thing=thing), self.assertRaisesRegex(BufferError, text):
+                    call(thing)
+            with self.assertRaisesRegex(BufferError, text):
+                numpy.asarray(thing, dtype="float32")
+
+    def test_asked_for_an_array(self):
+        tensor = self.node.alloc(4096).tensor("int32", (2, 3))
+        same = tensor.__array__()
+        same[1, 2] = 7
+        self.assertEqual((same.dtype, tensor.__array__(copy=False)[1, 2]), (numpy.int32, 7))
+        for copied in (tensor.__array__(copy=True), tensor.__array__("float64")):
+            self.assertEqual(copied[1, 2], 7)
+            copied[:] = 1
+            self.assertEqual(same[1, 2], 7)
+        with self.assertRaises(TypeError):
+            tensor.__array__(kind="f4")
+
     def test_views_keep_the_region(self):
         part = numpy.asarray(self.node.alloc(4096).tensor("float32", (32, 32)))[3:7, ::2]
         part[:] = 4

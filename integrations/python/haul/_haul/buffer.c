@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The buffer protocol: host memory as numpy.asarray, memoryview and readinto take it. */
+ * The buffer protocol: host memory as numpy.asarray, memoryview and readinto take it; and why there
+ * is none, for numpy. */
 #include <string.h>
 
 #include "haulpy.h"
@@ -96,4 +97,16 @@ int buffer_fill(PyObject *owner, struct region *region, const struct haul_tensor
 void buffer_done(struct region *region, Py_buffer *view) {
   PyMem_Free(view->internal);
   region_returned(region);
+}
+
+PyObject *buffer_array(PyObject *self, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"dtype", "copy", NULL};
+  PyObject *dtype = Py_None, *copy = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO", names, &dtype, &copy))
+    return NULL;
+  PyObject *view = PyMemoryView_FromObject(self);
+  PyObject *array =
+      view ? PyObject_CallMethod(haulpy.data, "array_of", "OOO", view, dtype, copy) : NULL;
+  Py_XDECREF(view);
+  return array;
 }

@@ -223,6 +223,10 @@ int buffer_fill(PyObject *owner, struct region *region, const struct haul_tensor
                 Py_buffer *view, int flags);
 void buffer_done(struct region *region, Py_buffer *view);
 
+/* __array__(dtype=None, copy=None). numpy asks for it when it got no buffer, whatever the reason
+ * was, and would make an array of one Python object otherwise. So this raises the reason. */
+PyObject *buffer_array(PyObject *self, PyObject *args, PyObject *keywords);
+
 /* ---- dlpack.c: tensors handed out ---- */
 
 PyObject *dlpack_capsule(struct region *region, const struct haul_tensor *layout, PyObject *args,

@@ -384,6 +384,8 @@ PyTypeObject *region_type(void) {
       {"copy_from", METHOD_WITH_KEYWORDS(region_copy_from),
        "copy_from(source, *, offset=0, source_offset=0, length=None, timeout=None): copy from "
        "another region of the node, wherever the two are."},
+      {"__array__", METHOD_WITH_KEYWORDS(buffer_array),
+       "__array__(dtype=None, copy=None): numpy's array of the memory, or why there is none."},
       {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack), "A capsule with the tensor; nothing is copied."},
       {"__dlpack_device__", device, METH_NOARGS, "DLPack's type and number of the device."},
       {"close", region_close, METH_NOARGS,

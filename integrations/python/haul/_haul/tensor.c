@@ -77,6 +77,8 @@ static char of_dtype[] = "dtype", of_shape[] = "shape", of_strides[] = "strides"
 
 PyTypeObject *tensor_type(void) {
   static PyMethodDef methods[] = {
+      {"__array__", METHOD_WITH_KEYWORDS(buffer_array),
+       "__array__(dtype=None, copy=None): numpy's array of the memory, or why there is none."},
       {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack), "A capsule with the tensor; nothing is copied."},
       {"__dlpack_device__", device, METH_NOARGS, "DLPack's type and number of the device."},
       {NULL, NULL, 0, NULL}};
