@@ -157,6 +157,19 @@ class Given(support.Case):
         self.assertEqual(found.byte_offset, 0)
         self.assertEqual(tensor.__dlpack_device__(), (CPU, 0))
 
+    def test_types_of_8_bits(self):
+        for name, number in (
+            ("float8_e4m3fn", 10),
+            ("float8_e4m3fnuz", 11),
+            ("float8_e5m2", 12),
+            ("float8_e5m2fnuz", 13),
+            ("float8_e8m0fnu", 14),
+        ):
+            found = look(self.region.tensor(name, (4,)).__dlpack__()).tensor
+            self.assertEqual((found.type, found.bits, found.lanes), (number, 8, 1))
+            passed = Producer(type=number, bits=8)
+            self.assertEqual(self.node.wrap(passed).layout.dtype, name)
+
     def test_a_newer_capsule(self):
         for version in ((1, 0), (1, 1), (2, 0)):
             managed = look(self.region.__dlpack__(max_version=version, dl_device=(CPU, 0)))

@@ -30,6 +30,7 @@ static const struct type {
     {"float8_e4m3fnuz", 11, 8, NULL},
     {"float8_e5m2", 12, 8, NULL},
     {"float8_e5m2fnuz", 13, 8, NULL},
+    {"float8_e8m0fnu", 14, 8, NULL},
 };
 #define TYPES (sizeof types / sizeof *types)
 
