@@ -81,7 +81,7 @@ class Safetensors(support.Case):
             (safetensors(b"\xff"), "no JSON"),
             (safetensors([]), "no object"),
             (safetensors({"a": 7}, data), "'a': it has no type"),
-            (safetensors({"a": entry("F33")}, data), "no type"),
+            (safetensors({"a": entry(7)}, data), "'a': it has no type"),
             (safetensors({"a": entry(shape=(-2,))}, data), "no shape"),
             (safetensors({"a": entry(offsets=(0, 1 << 70))}, data), "no shape"),
             (safetensors({"a": entry(offsets=(1, 9))}, data), "does not lie within"),
@@ -91,8 +91,42 @@ class Safetensors(support.Case):
             with self.subTest(text=text, content=content):
                 ended = self.load(content)
                 self.assertNotEqual(ended.returncode, 0)
+                self.assertIn("damaged" if content else text, ended.stdout)
                 self.assertIn(text, ended.stdout)
                 self.assertNotIn("Traceback", ended.stdout)
+                self.assertNotIn("path", ended.stdout)  # nothing was moved
+
+    def test_types_that_the_example_does_not_know(self):
+        for dtype in ("F4", "F6_E2M3", "F33"):
+            ended = self.load(safetensors({"a": entry(dtype)}, bytes(8)))
+            self.assertEqual(ended.returncode, 1)
+            self.assertEqual(
+                ended.stdout, f"tensor 'a': {dtype!r} is a type that this example does not know\n"
+            )
+
+    def test_every_other_type(self):
+        """Each of two elements, ones where the format has one."""
+        half, wide = b"\x00\x3c", struct.pack("<2d", 1, 1)
+        types = {
+            "BOOL": b"\1" * 2, "U8": b"\1" * 2, "U16": struct.pack("<2H", 1, 1),
+            "U32": struct.pack("<2I", 1, 1), "U64": struct.pack("<2Q", 1, 1), "I8": b"\1" * 2,
+            "I16": struct.pack("<2h", 1, 1), "I32": struct.pack("<2i", 1, 1), "F16": half * 2,
+            "F8_E4M3": b"\x38" * 2, "F8_E4M3FNUZ": b"\x40" * 2, "F8_E8M0": b"\x7f" * 2,
+            "F8_E5M2": b"\x3c" * 2, "F8_E5M2FNUZ": b"\x40" * 2, "F64": wide,
+            "C64": struct.pack("<4f", 1, 0, 1, 0),
+        }  # fmt: skip
+        header, data = {}, b""
+        for dtype, content in types.items():
+            header[dtype] = entry(dtype, (2,), (len(data), len(data) + len(content)))
+            data += content
+        ended = self.load(safetensors(header, data))
+        self.assertEqual(ended.returncode, 0, ended.stdout)
+        lines = [line for line in ended.stdout.splitlines() if line.startswith("worker:")]
+        self.assertEqual([line.split()[1] for line in lines], list(types))
+        for line in lines:
+            self.assertRegex(line, r"  (sum 2|sum 2\+0j|this PyTorch has no such type)$")
+        for name in ("BOOL", "C64", "F16"):
+            self.assertIn(" sum 2", lines[list(types).index(name)])
 
     def test_a_whole_file(self):
         parts = (
@@ -113,9 +147,9 @@ class Safetensors(support.Case):
             for line in ended.stdout.splitlines()
             if line.startswith("worker:")
         }
-        self.assertEqual(lines["norm"], ["torch.float32", "4", "sum", "10.5"])
-        self.assertEqual(lines["embed.weight"], ["torch.bfloat16", "3x2", "sum", "6"])
-        self.assertEqual(lines["ids"][:2], ["torch.int64", "1x2"])
+        self.assertEqual(lines["norm"], ["float32", "4", "sum", "10.5"])
+        self.assertEqual(lines["embed.weight"], ["bfloat16", "3x2", "sum", "6"])
+        self.assertEqual(lines["ids"][:2], ["int64", "1x2"])
         self.assertEqual(lines["scalar"][-1], "0.25")
         self.assertEqual(lines["big"][-1], "1.04858e+06")
 
