@@ -6,12 +6,22 @@ system's: its library is then found at run time too.
 """
 
 import glob
+import importlib.util
 import os
 import shlex
 import subprocess
 import sys
 
 from setuptools import Extension, setup
+
+
+def need_wheel():
+    """Says so where it is missing; setuptools would speak of an "invalid command 'bdist_wheel'"."""
+    if not any(map(importlib.util.find_spec, ("setuptools.command.bdist_wheel", "wheel"))):
+        sys.exit(
+            "haul: setuptools before 70.1 needs wheel: "
+            "sudo apt-get install python3-wheel, or pip install wheel"
+        )
 
 
 def pkg_config(*options):
@@ -39,6 +49,7 @@ def pkg_config(*options):
         )
 
 
+need_wheel()
 folder = pkg_config("--variable=libdir")
 os.chdir(os.path.dirname(os.path.abspath(__file__)))
 setup(
