@@ -112,10 +112,22 @@ class Numpy(support.Case):
         fixed = numpy.zeros(4)
         fixed.flags.writeable = False
         self.assertTrue(self.node.wrap(fixed).readonly)
-        with self.assertRaises(BufferError):
-            self.node.wrap(numpy.zeros(4, dtype="i4,f8")[::2])
-        swapped = self.node.wrap(numpy.arange(4, dtype=">i4"))
-        self.assertEqual(swapped.layout, Layout("uint8", (16,), (1,), 0))
+
+    def test_what_is_not_wrapped(self):
+        for dtype in ("O", "i4,O"):
+            with self.assertRaisesRegex(ValueError, "Python objects"):
+                self.node.wrap(numpy.zeros(4, dtype=dtype))
+        for dtype in (">i4", "i4,f8", "S4", "U4", "V8", "g", [("O", "i4")]):
+            array = numpy.zeros(4, dtype=dtype)
+            with self.subTest(dtype=dtype), self.assertRaisesRegex(ValueError, r"view\(.uint8.\)"):
+                self.node.wrap(array)
+            region = self.node.wrap(array.view("uint8"))
+            self.assertEqual(region.layout, Layout("uint8", (array.nbytes,), (1,), 0))
+        with self.assertRaises(ValueError):
+            self.node.wrap(numpy.zeros(4, dtype="datetime64[s]"))
+        for array in (numpy.zeros(4, dtype="i4,f8")["f1"], numpy.zeros((1,) * 9)):
+            with self.assertRaisesRegex(BufferError, "more than 8 dimensions, or strides"):
+                self.node.wrap(array)
 
     def test_wrapped_arrays_travel(self):
         with haul.Node() as other:

@@ -221,11 +221,33 @@ class Wrapped(WithNode):
         self.assertEqual(region.length, 9)
         self.assertEqual(memoryview(region).tolist(), [9, 7, 5, 3, 1])
 
-    def test_structures_are_bytes(self):
+    def test_arrays_of_ctypes_have_types(self):
+        region = self.node.wrap((ctypes.c_float * 3 * 2)())
+        self.assertEqual(region.layout, Layout("float32", (2, 3), (3, 1), 0))
+
+    def test_structures_are_bytes_on_request(self):
         class Pair(ctypes.Structure):
             _fields_ = [("a", ctypes.c_int), ("b", ctypes.c_double)]
 
-        self.assertEqual(self.node.wrap((Pair * 4)()).layout.dtype, "uint8")
+        pairs = (Pair * 4)()
+        with self.assertRaisesRegex(ValueError, "T{.*uint8"):
+            self.node.wrap(pairs)
+        region = self.node.wrap((ctypes.c_char * ctypes.sizeof(pairs)).from_buffer(pairs))
+        self.assertEqual(region.layout, Layout("uint8", (64,), (1,), 0))
+        self.assertEqual(region.address, ctypes.addressof(pairs))
+
+    def test_objects_are_refused(self):
+        class Named(ctypes.Structure):
+            _fields_ = [("O", ctypes.c_int)]
+
+        with self.assertRaisesRegex(ValueError, "Python objects"):
+            self.node.wrap((ctypes.py_object * 4)())
+        with self.assertRaisesRegex(ValueError, "haul has no type"):
+            self.node.wrap(Named())
+
+    def test_characters_are_bytes(self):
+        self.assertEqual(self.node.wrap(ctypes.create_string_buffer(8)).layout.dtype, "uint8")
+        self.assertEqual(self.node.wrap(memoryview(b"abc").cast("c")).layout.dtype, "uint8")
 
 
 class Tickets(WithNode):

@@ -183,7 +183,7 @@ const char *layout_format(const struct haul_tensor *layout) {
 static int code_of(char letter) {
   if (strchr("bhilqn", letter))
     return 0;
-  if (strchr("BHILQN", letter))
+  if (strchr("BHILQNc", letter))
     return 1;
   if (strchr("efd", letter))
     return 2;

@@ -386,7 +386,8 @@ PyTypeObject *node_type(void) {
        "pinned for GPUs, which then copy host memory straight."},
       {"wrap", node_wrap, METH_O,
        "wrap(object): a region over the memory of a tensor (__dlpack__) or a buffer, which it "
-       "keeps."},
+       "keeps. ValueError for elements of a type that haul does not know: Python objects, and "
+       "structures, strings, other byte orders, which array.view(\"uint8\") makes bytes of."},
       {"import_", METHOD_WITH_KEYWORDS(node_import),
        "import_(ticket, fd=None): another process's region. The descriptor stays the caller's; "
        "none "

@@ -63,29 +63,51 @@ static PyObject *make_region(struct node *node, struct kept *kept, char *first,
 
 /* ---- Buffers ---- */
 
-/* Strides that are no multiple of the element's size cannot be said, nor can structures: then it is
- * bytes, if they lie next to each other. */
+/* Names of fields stand between colons. */
+static bool has_objects(const char *format) {
+  bool named = false;
+  for (; *format; format++)
+    if (*format == ':')
+      named = !named;
+    else if (*format == 'O' && !named)
+      return true;
+  return false;
+}
+
+static bool refuse_format(const char *format) {
+  if (has_objects(format))
+    PyErr_SetString(PyExc_ValueError, "the elements are Python objects: addresses, which mean "
+                                      "nothing in another process");
+  else
+    PyErr_Format(PyExc_ValueError,
+                 "haul has no type for a buffer's format \"%.100s\": wrap its bytes, in numpy "
+                 "array.view(\"uint8\")",
+                 format);
+  return false;
+}
+
+/* Taking what cannot be said for bytes would lose, in silence, the type that the object has. */
 static bool layout_of_buffer(const Py_buffer *view, struct haul_tensor *layout) {
   *layout = (struct haul_tensor){0};
-  bool said = view->ndim <= HAUL_TENSOR_DIMENSIONS && !view->suboffsets &&
-              (view->ndim == 0 || (view->shape && view->strides)) &&
-              layout_from_format(view->format, view->itemsize, layout);
-  for (int i = 0; said && i < view->ndim; i++) {
-    said = view->strides[i] % view->itemsize == 0;
+  if (!layout_from_format(view->format, view->itemsize, layout))
+    return refuse_format(view->format ? view->format : "B");
+  bool said =
+      view->ndim <= HAUL_TENSOR_DIMENSIONS && !view->suboffsets && (view->ndim == 0 || view->shape);
+  layout->dimensions = (uint32_t)view->ndim;
+  for (int i = 0; said && i < view->ndim; i++)
     layout->shape[i] = view->shape[i];
+  for (int i = 0; said && view->strides && i < view->ndim; i++) {
+    said = view->strides[i] % view->itemsize == 0;
     layout->strides[i] = view->strides[i] / view->itemsize;
   }
-  if (said) {
-    layout->dimensions = (uint32_t)view->ndim;
-    return true;
-  }
-  if (PyBuffer_IsContiguous(view, 'A') && view->len >= 0) {
-    *layout = layout_flat((size_t)view->len);
-    return true;
-  }
-  PyErr_SetString(PyExc_BufferError,
-                  "the buffer is neither contiguous nor of a type and strides that haul knows");
-  return false;
+  if (said && !view->strides) /* as ctypes has it */
+    layout_fill_strides(layout);
+  if (!said)
+    PyErr_Format(PyExc_BufferError,
+                 "the buffer has more than %d dimensions, or strides that are no multiples of its "
+                 "elements' size",
+                 HAUL_TENSOR_DIMENSIONS);
+  return said;
 }
 
 static PyObject *wrap_buffer(struct node *node, PyObject *object) {
