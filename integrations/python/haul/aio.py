@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Callable
 
-from ._data import Error, Message, TimedOut
+from ._data import Code, Error, Message, TimedOut
 from ._haul import Node, Transfer
 
 _LOOK_EVERY = 0.1
@@ -128,23 +129,39 @@ def _watch_of(node: Node) -> _Watch:
         return watch
 
 
+@contextlib.contextmanager
+def _told_as(call: str) -> Iterator[None]:
+    """What is closed is told of in the name of the call that the caller made."""
+    try:
+        yield
+    except Error as error:
+        if error.code != Code.ECLOSED:
+            raise
+        raise Error(error.code, error.system, call, error.object, error.text, error.hint) from None
+
+
 async def finish(transfer: Transfer) -> Transfer:
     """What `await transfer` does: the transfer, complete, or the error that it ended with.
 
     A task that is cancelled meanwhile cancels the transfer, and goes on when that has ended: from then
     on nobody touches the region's memory.
     """
-    if not transfer.done():
-        with _Waiter(transfer.node, transfer.done) as waiter:
-            try:
+    with _told_as("await"):
+        if not transfer.done():
+            await _wait_for(transfer)
+        return transfer.wait(0)
+
+
+async def _wait_for(transfer: Transfer) -> None:
+    with _Waiter(transfer.node, transfer.done) as waiter:
+        try:
+            await _until_done(transfer, waiter)
+        except asyncio.CancelledError:
+            with contextlib.suppress(Error):  # closed meanwhile: it has ended
+                transfer.cancel()
+                waiter.future = waiter.loop.create_future()
                 await _until_done(transfer, waiter)
-            except asyncio.CancelledError:
-                with contextlib.suppress(Error):  # closed meanwhile: it has ended
-                    transfer.cancel()
-                    waiter.future = waiter.loop.create_future()
-                    await _until_done(transfer, waiter)
-                raise
-    return transfer.wait(0)
+            raise
 
 
 async def _until_done(transfer: Transfer, waiter: _Waiter) -> None:
@@ -153,12 +170,14 @@ async def _until_done(transfer: Transfer, waiter: _Waiter) -> None:
 
 
 async def receive(node: Node, *, timeout: float | None = None) -> Message:
-    """The next message of any peer. TimeoutError when there is none within `timeout` seconds, by
-    default the node's."""
-    with _Waiter(node, lambda: True) as waiter:
-        async with asyncio.timeout(node.timeout if timeout is None else timeout):
-            while True:
-                try:
-                    return node.receive(timeout=0)
-                except TimedOut:
-                    await waiter.news()
+    """The next message of any peer. TimedOut when there is none within `timeout` seconds, by default
+    the node's."""
+    with _told_as("receive"), _Waiter(node, lambda: True) as waiter:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(node.timeout if timeout is None else timeout):
+                while True:
+                    try:
+                        return node.receive(timeout=0)
+                    except TimedOut:
+                        await waiter.news()
+        return node.receive(timeout=0)  # what came last of all, or TimedOut

@@ -33,7 +33,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         transfer.close()
         with self.assertRaises(haul.Error) as caught:
             await transfer
-        self.assertEqual(caught.exception.code, Code.ECLOSED)
+        self.assertEqual((caught.exception.code, caught.exception.call), (Code.ECLOSED, "await"))
 
     async def test_the_owner_leaves(self):
         region = self.node.alloc(SIZE)
@@ -54,11 +54,36 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         await asyncio.to_thread(self.node.close)
         with self.assertRaises(haul.Error) as caught:
             await asyncio.wait_for(waiting, support.PATIENCE)
-        self.assertEqual(caught.exception.code, Code.ECLOSED)
+        self.assertEqual((caught.exception.code, caught.exception.call), (Code.ECLOSED, "receive"))
+        with self.assertRaises(haul.Error) as caught:
+            await haul.receive(self.node)
+        self.assertEqual((caught.exception.code, caught.exception.call), (Code.ECLOSED, "receive"))
+
+    async def test_a_transfer_is_closed_meanwhile(self):
+        region = self.node.alloc(SIZE)
+        met = None
+        while met is None:  # one may have ended before
+            transfer = self.remote.write(region, only="tcp")
+            waiting = asyncio.ensure_future(transfer)
+            await asyncio.sleep(0)
+            transfer.close()
+            try:
+                await asyncio.wait_for(waiting, support.PATIENCE)
+            except haul.Error as error:
+                met = error
+        self.assertEqual((met.code, met.call), (Code.ECLOSED, "await"))
 
     async def test_nothing_comes(self):
-        with self.assertRaises(TimeoutError):
-            await haul.receive(self.node, timeout=0.05)
+        """It is told as Node.receive tells it."""
+        expected = self.fails(Code.ETIMEDOUT, self.node.receive, timeout=0)
+        for timeout in (0, 0.05):
+            with self.assertRaises(haul.TimedOut) as caught:
+                await haul.receive(self.node, timeout=timeout)
+            self.assertIsInstance(caught.exception, TimeoutError)
+            self.assertEqual(str(caught.exception), str(expected))
+            self.assertEqual(caught.exception.code, Code.ETIMEDOUT)
+            self.assertIsNone(caught.exception.__cause__)
+            self.assertIsNone(caught.exception.__context__)
 
     async def test_a_task_that_is_cancelled(self):
         """Its transfer is, too, and has ended: its memory can be used again at once."""
