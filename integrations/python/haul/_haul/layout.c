@@ -161,14 +161,26 @@ static bool parse_dtype(const char *name, struct haul_tensor *layout) {
   return parse_dlpack(name, layout);
 }
 
+static void list_names(char *text, size_t size) {
+  size_t used = 0;
+  for (size_t i = 0; i < TYPES && used < size; i++)
+    used += (size_t)PyOS_snprintf(text + used, size - used, "%s%s", i ? ", " : "", types[i].name);
+}
+
+static void raise_unknown(PyObject *dtype) {
+  char names[512];
+  list_names(names, sizeof names);
+  PyErr_Format(PyExc_ValueError, "%R is no type that haul knows: %s, or dlpack:TYPE:BITS:LANES",
+               dtype, names);
+}
+
 bool layout_dtype(PyObject *dtype, struct haul_tensor *layout) {
   PyObject *text =
       PyType_Check(dtype) ? PyObject_GetAttrString(dtype, "__name__") : PyObject_Str(dtype);
   const char *name = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
   bool known = name && parse_dtype(name, layout);
   if (name && !known)
-    PyErr_Format(PyExc_ValueError, "%R is no type that haul knows: \"float32\", \"bfloat16\", ...",
-                 dtype);
+    raise_unknown(dtype);
   Py_XDECREF(text);
   return known;
 }
