@@ -163,7 +163,7 @@ class Remote(_Object):
     def name(self) -> str: ...
     def write(
         self,
-        region: Region,
+        region: Region | Tensor,
         pieces: Iterable[Sequence[int]] | None = None,
         *,
         timeout: float | None = None,
@@ -173,7 +173,7 @@ class Remote(_Object):
     ) -> Transfer: ...
     def read(
         self,
-        region: Region,
+        region: Region | Tensor,
         pieces: Iterable[Sequence[int]] | None = None,
         *,
         timeout: float | None = None,
@@ -183,7 +183,7 @@ class Remote(_Object):
     ) -> Transfer: ...
     def fetch_add(
         self,
-        result: Region,
+        result: Region | Tensor,
         offset: int,
         value: int,
         *,
@@ -193,7 +193,7 @@ class Remote(_Object):
     ) -> Transfer: ...
     def compare_swap(
         self,
-        result: Region,
+        result: Region | Tensor,
         offset: int,
         expected: int,
         desired: int,
@@ -204,7 +204,7 @@ class Remote(_Object):
     ) -> Transfer: ...
     def explain(
         self,
-        region: Region,
+        region: Region | Tensor,
         operation: str = "write",
         length: int | None = None,
         *,

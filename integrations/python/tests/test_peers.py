@@ -99,6 +99,26 @@ class Refused(WithServer):
         with self.assertRaises(TypeError):
             write(bytearray(8))
 
+    def test_tensors(self):
+        """A piece outside one is refused, also where it lies within the region."""
+        tensor = self.region.tensor("float32", (4, 4), offset=64)
+        for wrong in ((0, 0, 65), (64, 0, 1), (65, 0, 0), (1 << 63, 0, 1 << 63)):
+            error = self.fails(Code.ERANGE, self.remote.write, tensor, [(0, 0, 8), wrong])
+            self.assertIn("64 bytes", error.text)
+        self.fails(Code.ERANGE, self.remote.fetch_add, tensor, 0, 1, result_offset=57)
+        self.fails(Code.ERANGE, self.remote.compare_swap, tensor, 0, 1, 2, result_offset=1 << 63)
+        self.fails(Code.EINVAL, self.remote.write, self.region.tensor("uint8", (0, 4)))
+        for strides in ((1, 4), (8, 1), (0, 1), (4, -1)):
+            offset = 64 if min(strides) < 0 else 0
+            odd = self.region.tensor("float32", (4, 4), strides, offset=offset)
+            for call in (self.remote.write, self.remote.read, self.remote.explain):
+                with self.assertRaisesRegex(ValueError, "not contiguous"):
+                    call(odd)
+        constant = self.node.wrap(b"constant").tensor("uint8", (4,))
+        self.fails(Code.EACCESS, self.remote.read, constant)
+        self.region.close()
+        self.fails(Code.ECLOSED, self.remote.write, tensor)
+
     def test_rights(self):
         remote = self.peer.lookup("ro")
         self.assertEqual(remote.rights, READ)
@@ -181,6 +201,28 @@ class Works(WithServer):
         back.copy_from(device)
         expected = bytes(back.bytes()[:1000]) + bytes(back.bytes()[2000:2096])
         self.assertEqual(bytes(host.bytes()[:1096]), expected)
+
+    def test_tensors(self):
+        """The bytes of a tensor, wherever it lies in its region."""
+        remote, region = self.peer.lookup("r"), self.node.alloc(4096)
+        memoryview(region)[:] = os.urandom(4096)
+        source = region.tensor("float32", (1, 16), (99, 1), offset=128)
+        back = region.tensor("bfloat16", (2, 16), offset=2048)
+        transfer = remote.write(source)
+        self.assertIs(transfer.region, region)
+        self.assertEqual(transfer.wait().report().bytes, 64)
+        remote.read(back).wait()
+        self.assertEqual(region.bytes()[2048:2112], region.bytes()[128:192])
+        remote.write(source, [(60, 100, 4), (0, 104, 8)]).wait()
+        remote.read(back, [(52, 100, 12)]).wait()
+        self.assertEqual(region.bytes()[2100:2104], region.bytes()[188:192])
+        self.assertEqual(region.bytes()[2104:2112], region.bytes()[128:136])
+        remote.write(self.node.wrap(bytearray(8)), [(0, 64, 8)]).wait()
+        numbers = region.tensor("int64", (4,), offset=1024)
+        remote.fetch_add(numbers, 64, 5).wait()
+        remote.compare_swap(numbers, 64, 5, 7, result_offset=8).wait()
+        self.assertEqual(memoryview(numbers).tolist()[:2], [0, 5])
+        self.assertTrue(remote.explain(numbers, "read")[0].chosen)
 
     def test_the_region_may_be_forgotten_meanwhile(self):
         remote = self.peer.lookup("r")

@@ -164,6 +164,10 @@ void layout_fill_strides(struct haul_tensor *layout);
  * False where that cannot be counted. An empty tensor has an empty range. */
 bool layout_extent(const struct haul_tensor *layout, int64_t *low, int64_t *high);
 
+/* Whether the elements lie next to each other, the last dimension the fastest. The layout passed
+ * layout_check. */
+bool layout_is_contiguous(const struct haul_tensor *layout);
+
 /* Raises ValueError where the elements do not lie within `length` bytes. */
 bool layout_check(const struct haul_tensor *layout, uint64_t length);
 
@@ -215,6 +219,22 @@ void region_returned(struct region *region);
 
 PyTypeObject *tensor_type(void);
 PyObject *tensor_object(struct region *region, const struct haul_tensor *layout);
+
+/* The local end of a transfer: a region, or the contiguous bytes of a tensor in it. */
+struct local {
+  struct region *region;
+  const struct tensor *tensor; /* NULL: all of the region */
+};
+
+/* For PyArg_Parse's "O&", of a struct local, in which nothing is a reference. */
+int local_from(PyObject *object, void *local);
+
+/* Its bytes. The region is entered. */
+uint64_t local_length(const struct local *local);
+
+/* From an offset in it to one in the region. Raises HAUL_ERANGE where `length` bytes there do not
+ * lie within the tensor; what does not lie within a region the library refuses. */
+bool local_offset(const struct local *local, const char *call, uint64_t length, uint64_t *offset);
 
 /* ---- buffer.c ---- */
 

@@ -94,6 +94,18 @@ bool layout_extent(const struct haul_tensor *layout, int64_t *low, int64_t *high
          !__builtin_add_overflow(*high, size, high);
 }
 
+bool layout_is_contiguous(const struct haul_tensor *layout) {
+  int64_t elements = 1;
+  if (is_empty(layout))
+    return true;
+  for (uint32_t i = layout->dimensions; i-- > 0;) {
+    if (layout->shape[i] > 1 && layout->strides[i] != elements)
+      return false;
+    elements *= layout->shape[i];
+  }
+  return true;
+}
+
 bool layout_check(const struct haul_tensor *layout, uint64_t length) {
   int64_t low, high;
   if (layout_extent(layout, &low, &high) && layout->offset <= length && length <= INT64_MAX &&

@@ -91,13 +91,15 @@ PyTypeObject *remote_type(void) {
   static PyMethodDef methods[] = {
       {"write", METHOD_WITH_KEYWORDS(transfer_write),
        "write(region, pieces=None, *, timeout=None, only=None, zero_copy=False, checksum=False): "
-       "start to write from the region. Pieces are (local, remote, length); None is the whole "
-       "region. "
-       "Keep the transfer, or the region, until it has ended."},
-      {"read", METHOD_WITH_KEYWORDS(transfer_read), "read(...): start to read into the region."},
+       "start to write from the region, or from a tensor whose elements lie next to each other: "
+       "its "
+       "bytes then count from 0. Pieces are (local, remote, length); None is all of it. Keep the "
+       "transfer, or the region, until it has ended."},
+      {"read", METHOD_WITH_KEYWORDS(transfer_read),
+       "read(...): start to read into the region or tensor."},
       {"fetch_add", METHOD_WITH_KEYWORDS(transfer_fetch_add),
        "fetch_add(result, offset, value, *, result_offset=0, timeout=None, only=None): add to the "
-       "8 bytes at the offset; what was there lands in the region `result`."},
+       "8 bytes at the offset; what was there lands in the region or tensor `result`."},
       {"compare_swap", METHOD_WITH_KEYWORDS(transfer_compare_swap),
        "compare_swap(result, offset, expected, desired, *, result_offset=0, timeout=None, "
        "only=None): put a number in place of the expected one; what was there lands in `result`."},

@@ -12,6 +12,48 @@ PyObject *tensor_object(struct region *region, const struct haul_tensor *layout)
   return (PyObject *)tensor;
 }
 
+/* ---- As the local end of a transfer ---- */
+
+int local_from(PyObject *object, void *given) {
+  struct local *local = given;
+  if (PyObject_TypeCheck(object, haulpy.region)) {
+    *local = (struct local){.region = (struct region *)object};
+    return 1;
+  }
+  if (!PyObject_TypeCheck(object, haulpy.tensor)) {
+    PyErr_Format(PyExc_TypeError, "%.100R is neither a haul.Region nor a haul.Tensor", object);
+    return 0;
+  }
+  struct tensor *tensor = (struct tensor *)object;
+  *local = (struct local){.region = tensor->region, .tensor = tensor};
+  if (layout_is_contiguous(&tensor->layout))
+    return 1;
+  PyErr_SetString(PyExc_ValueError, "the tensor is not contiguous: move pieces of its region");
+  return 0;
+}
+
+uint64_t local_length(const struct local *local) {
+  return local->tensor ? layout_bytes(&local->tensor->layout)
+                       : haul_region_length(local->region->base.handle);
+}
+
+bool local_offset(const struct local *local, const char *call, uint64_t length, uint64_t *offset) {
+  char text[80];
+  if (!local->tensor)
+    return true;
+  uint64_t bytes = layout_bytes(&local->tensor->layout);
+  if (*offset <= bytes && length <= bytes - *offset) {
+    *offset += local->tensor->layout.offset;
+    return true;
+  }
+  PyOS_snprintf(text, sizeof text, "a piece does not lie within the tensor's %llu bytes",
+                (unsigned long long)bytes);
+  raise_own(HAUL_ERANGE, call, "tensor", text, "count its bytes from the tensor's first one");
+  return false;
+}
+
+/* ---- What it is ---- */
+
 static void dealloc(PyObject *self) {
   PyTypeObject *type = Py_TYPE(self);
   Py_DECREF((PyObject *)((struct tensor *)self)->region);

@@ -85,42 +85,44 @@ static bool read_piece(PyObject *item, struct haul_piece *piece) {
 }
 
 /* An array of PyMem's; NULL with an exception. */
-static struct haul_piece *read_pieces(PyObject *given, haul_region *region, size_t *count) {
-  const struct haul_piece whole = {0, 0, haul_region_length(region)};
+static struct haul_piece *read_pieces(PyObject *given, const struct local *local, const char *call,
+                                      size_t *count) {
   PyObject *list = given == Py_None ? NULL : PySequence_Tuple(given);
   if (given != Py_None && !list)
     return NULL;
   *count = list ? (size_t)PyTuple_Size(list) : 1;
   struct haul_piece *pieces = PyMem_Calloc(*count ? *count : 1, sizeof *pieces);
+  bool read = pieces;
   if (!pieces)
     PyErr_NoMemory();
   else if (!list)
-    *pieces = whole;
-  for (size_t i = 0; list && pieces && i < *count; i++)
-    if (!read_piece(PyTuple_GetItem(list, (Py_ssize_t)i), &pieces[i])) {
-      PyMem_Free(pieces);
-      pieces = NULL;
-    }
+    pieces->length = local_length(local);
+  for (size_t i = 0; read && i < *count; i++)
+    read = (!list || read_piece(PyTuple_GetItem(list, (Py_ssize_t)i), &pieces[i])) &&
+           local_offset(local, call, pieces[i].length, &pieces[i].local);
   Py_XDECREF(list);
-  return pieces;
+  if (read)
+    return pieces;
+  PyMem_Free(pieces);
+  return NULL;
 }
 
-static PyObject *start(struct remote *remote, struct region *region, bool writes, PyObject *given,
-                       const struct haul_transfer_options *options) {
-  haul_region *local = region->base.handle;
+static PyObject *start(struct remote *remote, const struct local *local, bool writes,
+                       PyObject *given, const struct haul_transfer_options *options) {
+  haul_region *near = local->region->base.handle;
   haul_remote *far = remote->base.handle;
   haul_transfer *handle = NULL;
   size_t count;
   int code;
-  struct haul_piece *pieces = read_pieces(given, local, &count);
+  struct haul_piece *pieces = read_pieces(given, local, writes ? "write" : "read", &count);
   if (!pieces)
     return NULL;
   Py_BEGIN_ALLOW_THREADS;
-  code = writes ? haul_write(far, local, pieces, count, options, &handle)
-                : haul_read(local, far, pieces, count, options, &handle);
+  code = writes ? haul_write(far, near, pieces, count, options, &handle)
+                : haul_read(near, far, pieces, count, options, &handle);
   Py_END_ALLOW_THREADS;
   PyMem_Free(pieces);
-  return code ? raise_last() : transfer_object(remote, region, handle);
+  return code ? raise_last() : transfer_object(remote, local->region, handle);
 }
 
 static PyObject *move(PyObject *self, PyObject *args, PyObject *keywords, bool writes) {
@@ -128,16 +130,17 @@ static PyObject *move(PyObject *self, PyObject *args, PyObject *keywords, bool w
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct wishes wishes = NO_WISHES;
   struct remote *remote = (struct remote *)self;
-  PyObject *region, *pieces = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!|O$Ozpp", names, haulpy.region, &region,
-                                   &pieces, &wishes.timeout, &wishes.only, &wishes.zero_copy,
+  struct local local;
+  PyObject *pieces = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O$Ozpp", names, local_from, &local, &pieces,
+                                   &wishes.timeout, &wishes.only, &wishes.zero_copy,
                                    &wishes.checksum) ||
       !read_wishes(&wishes, &options) ||
-      !(writes || region_must_be_writable((struct region *)region, "read")) ||
-      !enter_ends(remote, (struct region *)region, writes ? "write" : "read"))
+      !(writes || region_must_be_writable(local.region, "read")) ||
+      !enter_ends(remote, local.region, writes ? "write" : "read"))
     return NULL;
-  PyObject *transfer = start(remote, (struct region *)region, writes, pieces, &options);
-  leave_ends(remote, (struct region *)region);
+  PyObject *transfer = start(remote, &local, writes, pieces, &options);
+  leave_ends(remote, local.region);
   return transfer;
 }
 
@@ -159,30 +162,38 @@ static bool read_word(PyObject *given, uint64_t *word) {
   return !PyErr_Occurred();
 }
 
+/* Both entered, or none. `place` becomes an offset in the region. */
+static bool enter_result(struct remote *remote, const struct local *result, const char *call,
+                         uint64_t *place) {
+  return region_must_be_writable(result->region, call) &&
+         local_offset(result, call, sizeof(uint64_t), place) &&
+         enter_ends(remote, result->region, call);
+}
+
 PyObject *transfer_fetch_add(PyObject *self, PyObject *args, PyObject *keywords) {
   static char *names[] = {"result", "offset", "value", "result_offset", "timeout", "only", NULL};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct wishes wishes = NO_WISHES;
   struct remote *remote = (struct remote *)self;
-  PyObject *region, *value;
+  struct local result;
+  PyObject *value;
   unsigned long long offset, result_offset = 0;
   haul_transfer *handle = NULL;
   uint64_t word;
   int code;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!KO|$KOz", names, haulpy.region, &region,
-                                   &offset, &value, &result_offset, &wishes.timeout,
-                                   &wishes.only) ||
-      !read_word(value, &word) || !read_wishes(&wishes, &options) ||
-      !region_must_be_writable((struct region *)region, "fetch_add") ||
-      !enter_ends(remote, (struct region *)region, "fetch_add"))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KO|$KOz", names, local_from, &result, &offset,
+                                   &value, &result_offset, &wishes.timeout, &wishes.only) ||
+      !read_word(value, &word) || !read_wishes(&wishes, &options))
     return NULL;
-  struct region *result = (struct region *)region;
+  uint64_t place = result_offset;
+  if (!enter_result(remote, &result, "fetch_add", &place))
+    return NULL;
   Py_BEGIN_ALLOW_THREADS;
-  code = haul_fetch_add(result->base.handle, result_offset, remote->base.handle, offset, word,
+  code = haul_fetch_add(result.region->base.handle, place, remote->base.handle, offset, word,
                         &options, &handle);
   Py_END_ALLOW_THREADS;
-  PyObject *transfer = code ? raise_last() : transfer_object(remote, result, handle);
-  leave_ends(remote, result);
+  PyObject *transfer = code ? raise_last() : transfer_object(remote, result.region, handle);
+  leave_ends(remote, result.region);
   return transfer;
 }
 
@@ -192,26 +203,27 @@ PyObject *transfer_compare_swap(PyObject *self, PyObject *args, PyObject *keywor
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct wishes wishes = NO_WISHES;
   struct remote *remote = (struct remote *)self;
-  PyObject *region, *expected, *desired;
+  struct local result;
+  PyObject *expected, *desired;
   unsigned long long offset, result_offset = 0;
   haul_transfer *handle = NULL;
   uint64_t before, after;
   int code;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!KOO|$KOz", names, haulpy.region, &region,
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KOO|$KOz", names, local_from, &result,
                                    &offset, &expected, &desired, &result_offset, &wishes.timeout,
                                    &wishes.only) ||
       !read_word(expected, &before) || !read_word(desired, &after) ||
-      !read_wishes(&wishes, &options) ||
-      !region_must_be_writable((struct region *)region, "compare_swap") ||
-      !enter_ends(remote, (struct region *)region, "compare_swap"))
+      !read_wishes(&wishes, &options))
     return NULL;
-  struct region *result = (struct region *)region;
+  uint64_t place = result_offset;
+  if (!enter_result(remote, &result, "compare_swap", &place))
+    return NULL;
   Py_BEGIN_ALLOW_THREADS;
-  code = haul_compare_swap(result->base.handle, result_offset, remote->base.handle, offset, before,
+  code = haul_compare_swap(result.region->base.handle, place, remote->base.handle, offset, before,
                            after, &options, &handle);
   Py_END_ALLOW_THREADS;
-  PyObject *transfer = code ? raise_last() : transfer_object(remote, result, handle);
-  leave_ends(remote, result);
+  PyObject *transfer = code ? raise_last() : transfer_object(remote, result.region, handle);
+  leave_ends(remote, result.region);
   return transfer;
 }
 
@@ -248,24 +260,22 @@ PyObject *transfer_explain(PyObject *self, PyObject *args, PyObject *keywords) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct wishes wishes = NO_WISHES;
   struct remote *remote = (struct remote *)self;
-  PyObject *given, *length = Py_None;
+  struct local local;
+  PyObject *length = Py_None;
   const char *text = "write";
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!|sO$zpp", names, haulpy.region, &given, &text,
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|sO$zpp", names, local_from, &local, &text,
                                    &length, &wishes.only, &wishes.zero_copy, &wishes.checksum))
     return NULL;
   int operation = operation_from(text);
   uint64_t bytes = length == Py_None ? 0 : PyLong_AsUnsignedLongLong(length);
   if (PyErr_Occurred() || !read_wishes(&wishes, &options))
     return NULL;
-  struct region *region = (struct region *)given;
-  if (!enter_ends(remote, region, "explain"))
+  if (!enter_ends(remote, local.region, "explain"))
     return NULL;
   if (length == Py_None)
-    bytes = operation == HAUL_OP_WRITE || operation == HAUL_OP_READ
-                ? haul_region_length(region->base.handle)
-                : 8;
-  PyObject *paths = explain(remote, region, operation, bytes, &options);
-  leave_ends(remote, region);
+    bytes = operation == HAUL_OP_WRITE || operation == HAUL_OP_READ ? local_length(&local) : 8;
+  PyObject *paths = explain(remote, local.region, operation, bytes, &options);
+  leave_ends(remote, local.region);
   return paths;
 }
 
