@@ -90,7 +90,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         region = self.node.alloc(SIZE)
         for delay in (0, 0.001, 0.003):
             transfer = self.remote.write(region, only="tcp")
-            task = asyncio.create_task(haul.aio.finish(transfer))
+            task = asyncio.ensure_future(transfer)
             await asyncio.sleep(delay)
             task.cancel()
             try:
@@ -124,6 +124,13 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         self.assertIs(await transfer, transfer)
         self.assertIs(await transfer, transfer)  # again
         self.assertEqual(memoryview(self.there), memoryview(region))
+
+    async def test_in_the_background(self):
+        self.assertIn("asyncio.ensure_future(transfer)", haul.Transfer.__doc__)
+        transfer = self.remote.write(self.node.alloc(SIZE), only="tcp")
+        waiting = asyncio.ensure_future(transfer)
+        self.assertIs(await waiting, transfer)
+        self.assertTrue(transfer.done())
 
     async def test_many_at_once(self):
         count = 64

@@ -411,7 +411,9 @@ PyTypeObject *transfer_type(void) {
       SLOT(Py_am_await, await),
       {Py_tp_methods, methods},
       {Py_tp_getset, getters},
-      {Py_tp_doc, "Bytes on their way. It can be awaited; it keeps its region and its remote."},
+      {Py_tp_doc,
+       "Bytes on their way, from the call that made it on. It can be awaited, in the background by "
+       "asyncio.ensure_future(transfer); it keeps its region and its remote."},
       {0, NULL}};
   static PyType_Spec spec = {"haul.Transfer", sizeof(struct transfer), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
