@@ -2,6 +2,8 @@
 #include "blocks.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 
 #define SHARD_BITS 6
 #define SHARDS     (1u << SHARD_BITS)
@@ -11,6 +13,10 @@ static struct shard {
   pthread_mutex_t lock;
   struct block *chains[CHAINS];
 } shards[SHARDS];
+
+/* Something was put: until then there is nothing to find, and no lock is taken, as a process
+ * without a node does not know its forked children, in which a lock may be held for ever. */
+static _Atomic bool used;
 
 static __attribute__((constructor)) void make_locks(void) {
   for (size_t i = 0; i < SHARDS; i++)
@@ -38,6 +44,7 @@ static struct block *unlink_block(struct block **at, const void *address) {
 struct block *blocks_put(struct block *block) {
   struct block **chain;
   struct shard *shard = find_chain(block->address, &chain);
+  atomic_store(&used, true);
   pthread_mutex_lock(&shard->lock);
   struct block *before = unlink_block(chain, block->address);
   block->next = *chain;
@@ -49,6 +56,8 @@ struct block *blocks_put(struct block *block) {
 struct block *blocks_take(const void *address) {
   struct block **chain;
   struct shard *shard = find_chain(address, &chain);
+  if (!atomic_load(&used))
+    return NULL;
   pthread_mutex_lock(&shard->lock);
   struct block *block = unlink_block(chain, address);
   pthread_mutex_unlock(&shard->lock);
@@ -75,6 +84,8 @@ int blocks_with(const void *address, int (*use)(void *user, const struct block *
                 void *user) {
   struct block **chain;
   struct shard *home = find_chain(address, &chain);
+  if (!atomic_load(&used))
+    return HAUL_EINVAL;
   pthread_mutex_lock(&home->lock);
   const struct block *block = find_start(chain, address);
   int code = block ? use(user, block) : HAUL_EINVAL;
