@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define LINE 1024 /* bytes: an address, an error's text and its hint */
+
 static const char *target; /* NULL: none. Set before main, constant then */
 static _Atomic int descriptor = -1;
 
@@ -51,24 +53,50 @@ static size_t say(char *line, size_t room, size_t used, const char *format, ...)
   return used;
 }
 
-void log_record(const struct record *record, const char *format, ...) {
-  char line[512];
-  va_list list;
-  if (!target)
-    return;
+/* `line` has room for `used` bytes and the terminator, whose place the line's end takes. */
+static void write_line(int to, char *line, size_t used) {
+  line[used++] = '\n';
+  if (to >= 0 && write(to, line, used) < 0)
+    return; /* a log that is full or gone is no reason to fail */
+}
+
+static void record_line(const struct record *record, const char *format, va_list list) {
+  char line[LINE];
   size_t used = say(line, sizeof line, 0, "haul-cudahook %d %s %zu %p ", (int)getpid(),
                     record->call, record->bytes, record->address);
   used = record->device < 0 ? say(line, sizeof line, used, "- ")
                             : say(line, sizeof line, used, "cuda:%d ", record->device);
-  va_start(list, format);
   used = put(line, sizeof line, used, format, list);
-  va_end(list);
-  line[used++] = '\n'; /* in the terminator's place */
   int to = atomic_load(&descriptor);
-  if (to < 0)
-    to = open_once();
-  if (to >= 0 && write(to, line, used) < 0)
-    return; /* a log that is full or gone is no reason to fail */
+  write_line(to < 0 ? open_once() : to, line, used);
+}
+
+void log_record(const struct record *record, const char *format, ...) {
+  va_list list;
+  if (!target)
+    return;
+  va_start(list, format);
+  record_line(record, format, list);
+  va_end(list);
+}
+
+static void trouble_line(const char *format, va_list list) {
+  char line[LINE];
+  size_t used = say(line, sizeof line, 0, "haul-cudahook %d: ", (int)getpid());
+  used = put(line, sizeof line, used, format, list);
+  write_line(STDERR_FILENO, line, used);
+}
+
+void log_trouble(const struct record *record, const char *format, ...) {
+  va_list list, again;
+  va_start(list, format);
+  va_copy(again, list);
+  if (target)
+    record_line(record, format, list);
+  if (atomic_load(&descriptor) != STDERR_FILENO)
+    trouble_line(format, again);
+  va_end(again);
+  va_end(list);
 }
 
 void *because(struct record *record, const char *format, ...) {

@@ -21,6 +21,11 @@ bool log_is_on(void);
 __attribute__((format(printf, 2, 3))) void log_record(const struct record *record,
                                                       const char *format, ...);
 
+/* What the application's owner is to know also without a log: the record's line, and on the
+ * standard error one with the text alone, unless the log is there already. */
+__attribute__((format(printf, 2, 3))) void log_trouble(const struct record *record,
+                                                       const char *format, ...);
+
 /* Why it is passed on; NULL, for the caller to return. */
 __attribute__((format(printf, 2, 3))) void *because(struct record *record, const char *format, ...);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "node.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -29,33 +30,60 @@ static _Atomic(volatile unsigned char *) mark;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the opening, once there is a mark */
 static _Atomic(haul_node *) node;
 static char failure[256];
+/* Why peers find nothing here; empty: they do. Constant once there is a node. */
+static char unreachable[400];
 
-/* Every program that is started with the hook comes here: nothing but reading. */
-static __attribute__((constructor)) void read_settings(void) {
-  const char *text = getenv("HAUL_CUDAHOOK_MINIMUM"), *wanted = getenv("HAUL_CUDAHOOK_RIGHTS");
+/* ---- Settings ---- */
+
+/* One that is empty is not set. */
+static const char *setting(const char *variable) {
+  const char *text = getenv(variable);
+  return text && *text ? text : NULL;
+}
+
+static bool is_bytes(const char *text, size_t *bytes) {
   char *end;
-  size_t bytes = text ? (size_t)strtoull(text, &end, 10) : MINIMUM;
-  if (text && *text && !*end)
+  errno = 0;
+  *bytes = (size_t)strtoull(text, &end, 10);
+  return *text >= '0' && *text <= '9' && !*end && errno == 0;
+}
+
+static void read_minimum(const char *text) {
+  size_t bytes;
+  if (text && is_bytes(text, &bytes))
     minimum = bytes;
   else
     bad_minimum = text;
-  prefix = getenv("HAUL_CUDAHOOK_PUBLISH");
-  if (prefix && !*prefix)
-    prefix = NULL;
-  if (wanted && strcmp(wanted, "rw") == 0)
-    rights = HAUL_READ | HAUL_WRITE;
-  else if (wanted && strcmp(wanted, "r") != 0)
-    bad_rights = wanted;
 }
 
-/* When the log is ready. */
-static void tell_settings(void) {
+static void read_rights(const char *text) {
+  if (text && strcmp(text, "rw") == 0)
+    rights = HAUL_READ | HAUL_WRITE;
+  else if (text && strcmp(text, "r") != 0)
+    bad_rights = text;
+}
+
+/* Every program that is started with the hook comes here: nothing but reading. */
+static __attribute__((constructor)) void read_settings(void) {
+  read_minimum(setting("HAUL_CUDAHOOK_MINIMUM"));
+  read_rights(setting("HAUL_CUDAHOOK_RIGHTS"));
+  prefix = setting("HAUL_CUDAHOOK_PUBLISH");
+}
+
+void node_tell_settings(void) {
+  static atomic_flag told = ATOMIC_FLAG_INIT;
   const struct record record = {.call = "settings", .device = -1};
+  if (atomic_flag_test_and_set(&told))
+    return;
   if (bad_minimum)
-    log_record(&record, "HAUL_CUDAHOOK_MINIMUM=%s is no number of bytes: it is %zu", bad_minimum,
-               minimum);
+    log_trouble(&record,
+                "HAUL_CUDAHOOK_MINIMUM=%s is no number of bytes: it is %zu (hint: digits alone)",
+                bad_minimum, minimum);
   if (bad_rights)
-    log_record(&record, "HAUL_CUDAHOOK_RIGHTS=%s is neither r nor rw: it is r", bad_rights);
+    log_trouble(&record,
+                "HAUL_CUDAHOOK_RIGHTS=%s is neither r nor rw: it is r (hint: with rw peers may "
+                "write)",
+                bad_rights);
 }
 
 size_t node_minimum(void) {
@@ -67,7 +95,12 @@ bool node_next_name(char *name, size_t size, unsigned *allowed) {
   if (!prefix)
     return false;
   *allowed = rights;
-  return snprintf(name, size, "%s.%u", prefix, atomic_fetch_add(&number, 1)) < (int)size;
+  snprintf(name, size, "%s.%u", prefix, atomic_fetch_add(&number, 1));
+  return true;
+}
+
+const char *node_unreachable(void) {
+  return *unreachable ? unreachable : NULL;
 }
 
 /* ---- Forks ---- */
@@ -106,38 +139,71 @@ static void expand(const char *text, char *to, size_t size) {
     snprintf(to, size, "%s", text);
 }
 
-static void say_error(const char *what, const char *object) {
-  const struct haul_error *error = haul_error_last();
-  log_record(&(struct record){.call = what, .device = -1}, "failed: %s: %s (%s)", object,
-             error->text, error->hint);
+/* What mends it here; haul's own hint is for who opens a node himself. */
+static const char *hint_of(const struct haul_error *error, const char *wanted) {
+  if (error->code == HAUL_EINSECURE)
+    return "HAUL_CUDAHOOK_INSECURE=1 on a network that you trust";
+  if (error->system == EADDRINUSE && !strstr(wanted, "%p"))
+    return "%p in HAUL_CUDAHOOK_LISTEN becomes the process's number; of tcp, port 0 is a free one";
+  return error->hint;
 }
 
 /* Memory is served also by a node that nobody can reach. */
 static void listen_there(haul_node *made, const char *wanted) {
+  const struct record record = {.call = "haul_node_listen", .device = -1};
   char address[160];
   expand(wanted, address, sizeof address);
-  if (haul_node_listen(made, address) != 0)
-    say_error("haul_node_listen", address);
-  else if (haul_node_address(made, 0, address, sizeof address) == 0)
-    log_record(&(struct record){.call = "haul_node_listen", .device = -1}, "listening on %s",
-               address);
+  if (haul_node_listen(made, address) != 0) {
+    const struct haul_error *error = haul_error_last();
+    snprintf(unreachable, sizeof unreachable, "not listening on %s: %s", address, error->text);
+    log_trouble(&record, "%s (hint: %s)", unreachable, hint_of(error, wanted));
+  } else if (haul_node_address(made, 0, address, sizeof address) == 0) {
+    log_record(&record, "listening on %s", address);
+  }
+}
+
+static void listen_nowhere(void) {
+  const struct record record = {.call = "settings", .device = -1};
+  snprintf(unreachable, sizeof unreachable, "HAUL_CUDAHOOK_LISTEN is not set");
+  if (prefix)
+    log_trouble(&record,
+                "HAUL_CUDAHOOK_PUBLISH=%s: nobody can reach it, as %s (hint: "
+                "HAUL_CUDAHOOK_LISTEN=unix:///tmp/haul.%%p)",
+                prefix, unreachable);
+}
+
+static bool is_insecure(void) {
+  const struct record record = {.call = "settings", .device = -1};
+  const char *text = setting("HAUL_CUDAHOOK_INSECURE");
+  if (!text || strcmp(text, "0") == 0)
+    return false;
+  if (strcmp(text, "1") == 0)
+    return true;
+  log_trouble(&record,
+              "HAUL_CUDAHOOK_INSECURE=%s is neither 0 nor 1: it is 0 (hint: with 1 it listens "
+              "beyond loopback)",
+              text);
+  return false;
 }
 
 /* A node that listens to nobody needs no thread. */
 static haul_node *open_node(void) {
+  const struct record record = {.call = "haul_node_open", .device = -1};
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  const char *wanted = getenv("HAUL_CUDAHOOK_LISTEN"), *insecure = getenv("HAUL_CUDAHOOK_INSECURE");
+  const char *wanted = setting("HAUL_CUDAHOOK_LISTEN");
   haul_node *made = NULL;
-  tell_settings();
-  config.progress = wanted && *wanted ? HAUL_PROGRESS_THREAD : HAUL_PROGRESS_CALLER;
-  config.insecure = insecure && strcmp(insecure, "1") == 0;
+  config.progress = wanted ? HAUL_PROGRESS_THREAD : HAUL_PROGRESS_CALLER;
+  config.insecure = is_insecure();
   if (haul_node_open(&config, &made) != 0) {
-    snprintf(failure, sizeof failure, "haul's node does not open: %s", haul_error_last()->text);
-    say_error("haul_node_open", "node");
+    const struct haul_error *error = haul_error_last();
+    snprintf(failure, sizeof failure, "haul's node does not open: %s", error->text);
+    log_trouble(&record, "%s (hint: %s)", failure, error->hint);
     return NULL;
   }
-  if (config.progress == HAUL_PROGRESS_THREAD)
+  if (wanted)
     listen_there(made, wanted);
+  else
+    listen_nowhere();
   return made;
 }
 

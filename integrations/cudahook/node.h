@@ -15,6 +15,9 @@ bool is_forked_child(void);
  * allocates then is not the application's. */
 extern _Thread_local bool inside_haul;
 
+/* Tells, once, what was set and is not understood. */
+void node_tell_settings(void);
+
 /* The node, opened at the first call, which may take as long as the driver's start; NULL and why.
  */
 haul_node *node_get(const char **why);
@@ -25,5 +28,8 @@ size_t node_minimum(void);
 /* HAUL_CUDAHOOK_PUBLISH and _RIGHTS: the name for the next allocation, false where none is wanted.
  */
 bool node_next_name(char *name, size_t size, unsigned *rights);
+
+/* Once there is a node: why peers find nothing there, NULL: they do. */
+const char *node_unreachable(void);
 
 #endif

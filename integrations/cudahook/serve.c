@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "serve.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "later.h"
@@ -57,15 +58,27 @@ static haul_region *get_region(struct record *record, const struct runtime *call
   return because(record, "%s: %s", haul_error_name(code), haul_error_last()->text);
 }
 
+/* All allocations have the same prefix: the first one is told also without a log. */
+static void not_published(const struct record *record, const char *name) {
+  static atomic_flag told = ATOMIC_FLAG_INIT;
+  const struct haul_error *error = haul_error_last();
+  if (atomic_flag_test_and_set(&told))
+    log_record(record, "not published as %s: %s", name, error->text);
+  else
+    log_trouble(record, "not published as %s: %s (hint: %s)", name, error->text, error->hint);
+}
+
 static void publish(const struct record *record, haul_region *region) {
-  char name[256];
+  char name[512]; /* a name has 255 bytes at most, so one that is cut is refused too */
   unsigned rights;
   if (!node_next_name(name, sizeof name, &rights))
     return;
-  if (haul_region_publish(region, name, rights) == 0)
-    log_record(record, "published as %s", name);
+  if (haul_region_publish(region, name, rights) != 0)
+    not_published(record, name);
+  else if (node_unreachable())
+    log_record(record, "not reachable as %s: %s", name, node_unreachable());
   else
-    log_record(record, "not published as %s: %s", name, haul_error_last()->text);
+    log_record(record, "published as %s", name);
 }
 
 /* Into the table last: from then on other threads may free it. */
@@ -86,6 +99,8 @@ static void *hand_out(struct record *record, haul_region *region) {
 
 void *serve_alloc(struct record *record, cudaStream_t stream) {
   const struct runtime *calls = runtime();
+  if (calls->serves && !inside_haul)
+    node_tell_settings();
   if (!may_serve(record, calls))
     return NULL;
   later_poll(calls);

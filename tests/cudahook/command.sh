@@ -54,8 +54,10 @@ holds "why it was passed on" grep -q \
   'cudaMalloc 3000000 .* passed on: smaller than HAUL_CUDAHOOK_MINIMUM, 4000000 bytes$' "$work/log"
 holds "and was not haul's" grep -q 'cudaFree 0 .* passed on: not haul.s$' "$work/log"
 run HAUL_CUDAHOOK_LOG="$work/settings" HAUL_CUDAHOOK_MINIMUM=4M HAUL_CUDAHOOK_RIGHTS=all
-holds "a size that is none is told" grep -q 'MINIMUM=4M is no number of bytes: it is 1048576$' "$work/settings"
-holds "rights that are none too" grep -q 'RIGHTS=all is neither r nor rw: it is r$' "$work/settings"
+holds "a size that is none is told" \
+  grep -q 'settings .* HAUL_CUDAHOOK_MINIMUM=4M is no number of bytes: it is 1048576 (hint: ' "$work/settings"
+holds "rights that are none too" \
+  grep -q 'settings .* HAUL_CUDAHOOK_RIGHTS=all is neither r nor rw: it is r (hint: ' "$work/settings"
 run HAUL_CUDAHOOK_LOG=1
 complains "^haul-cudahook [0-9]* cudaMalloc 3000000 .* served$"
 run HAUL_CUDAHOOK_LOG=0
@@ -86,18 +88,72 @@ holds "the bytes are the application's" cmp "$work/bytes" "$work/copy"
 expect 0 "put" "$HAUL" put "$work/copy" "unix://$work/rw.sock/kv.0"
 end_it
 
-run HAUL_CUDAHOOK_LOG=1 HAUL_CUDAHOOK_PUBLISH=kv # which nobody can ask for
-complains "cudaMalloc 3000000 .* published as kv.0$"
-
 section "set wrongly"
+# tells PATTERN: that line, with its hint, is all that the application's errors have from the hook.
+tells() {
+  complains "^haul-cudahook [0-9]*: $1.* (hint: .*)$"
+  holds "and no more" has_lines 1 "" "$work/err"
+}
+
+# logs PATTERN: so does the log's.
+logs() {
+  holds "the log says '$1'" grep -q -e "$1" "$work/log"
+  holds "and not 'published'" has_lines 0 "cuda:0 published as " "$work/log"
+}
+
+# mistaken SETTINGS…: twice, without a log and with one.
+mistaken() {
+  rm -f "$work/log"
+  run HAUL_CUDAHOOK_LOG="$work/log" "$@"
+  cp "$work/err" "$work/logged"
+  run "$@"
+  holds "a log changes nothing of it" \
+    cmp <(sed 's/[0-9]*:/:/' "$work/logged") <(sed 's/[0-9]*:/:/' "$work/err")
+}
+
+mistaken HAUL_CUDAHOOK_LISTEN=carrier-pigeon://coop HAUL_CUDAHOOK_PUBLISH=kv
+tells "not listening on carrier-pigeon://coop: "
+logs "haul_node_listen .* not listening on carrier-pigeon://coop: "
+logs "cudaMalloc 3000000 .* served$"
+logs "cudaMalloc 3000000 .* not reachable as kv.0: not listening on carrier-pigeon://coop: "
+mistaken HAUL_CUDAHOOK_LISTEN=tcp://0.0.0.0:0 HAUL_CUDAHOOK_PUBLISH=kv
+tells "not listening on tcp://0.0.0.0:0: nothing is encrypted"
+complains "HAUL_CUDAHOOK_INSECURE=1"
+holds "and names nothing of the command's" has_lines 0 "haul serve" "$work/err"
+mistaken HAUL_CUDAHOOK_LISTEN="unix://$work/%p.sock" HAUL_CUDAHOOK_INSECURE=yes
+tells "HAUL_CUDAHOOK_INSECURE=yes is neither 0 nor 1"
+mistaken HAUL_CUDAHOOK_PUBLISH=kv
+tells "HAUL_CUDAHOOK_PUBLISH=kv: nobody can reach it, as HAUL_CUDAHOOK_LISTEN is not set"
+logs "cudaMalloc 3000000 .* not reachable as kv.0: HAUL_CUDAHOOK_LISTEN is not set$"
+for prefix in "no blanks" "$(printf 'x%.0s' {1..600})"; do
+  mistaken HAUL_CUDAHOOK_LISTEN="unix://$work/%p.sock" HAUL_CUDAHOOK_PUBLISH="$prefix"
+  tells "not published as ${prefix:0:500}.*: not a name"
+  logs "cudaMalloc 3000000 .* not published as ${prefix:0:500}"
+done
+mistaken HAUL_CUDAHOOK_MINIMUM=much
+tells "HAUL_CUDAHOOK_MINIMUM=much is no number of bytes: it is 1048576"
+mistaken HAUL_CUDAHOOK_MINIMUM=-1
+tells "HAUL_CUDAHOOK_MINIMUM=-1 is no number of bytes"
+expect 0 "a program of small allocations" env HAUL_CUDAHOOK_MINIMUM=4K \
+  LD_PRELOAD="$HAUL_CUDAHOOK_PRELOAD" "$KEEP" 5000 </dev/null
+tells "HAUL_CUDAHOOK_MINIMUM=4K is no number of bytes"
+mistaken HAUL_CUDAHOOK_RIGHTS=all
+tells "HAUL_CUDAHOOK_RIGHTS=all is neither r nor rw"
 run HAUL_CUDAHOOK_LOG=1 HAUL_CUDAHOOK_LISTEN=carrier-pigeon://coop
-complains "haul_node_listen .* failed: carrier-pigeon://coop: "
-complains "cudaMalloc 3000000 .* served$"
-run HAUL_CUDAHOOK_LOG=1 HAUL_CUDAHOOK_LISTEN=tcp://0.0.0.0:0
-complains "haul_node_listen .* failed: tcp://0.0.0.0:0: "
-run HAUL_CUDAHOOK_LOG=1 HAUL_CUDAHOOK_PUBLISH="no blanks"
-complains "cudaMalloc 3000000 .* not published as no blanks.0: "
-run HAUL_CUDAHOOK_MINIMUM=much
+holds "a log on the same output tells it once" has_lines 1 "carrier-pigeon://coop" "$work/err"
+run HAUL_CUDAHOOK_LOG= HAUL_CUDAHOOK_LISTEN= HAUL_CUDAHOOK_PUBLISH= HAUL_CUDAHOOK_RIGHTS= \
+  HAUL_CUDAHOOK_MINIMUM= HAUL_CUDAHOOK_INSECURE=
+holds "what is empty is not set" test ! -s "$work/err"
+
+section "an address that is taken"
+start HAUL_CUDAHOOK_LISTEN="unix://$work/one.sock" HAUL_CUDAHOOK_PUBLISH=kv
+holds "the first has nothing to tell" has_lines 1 "" "$work/keep"
+mistaken HAUL_CUDAHOOK_LISTEN="unix://$work/one.sock" HAUL_CUDAHOOK_PUBLISH=kv
+tells "not listening on unix://$work/one.sock: somebody listens here already"
+complains "(hint: %p in HAUL_CUDAHOOK_LISTEN"
+logs "not reachable as kv.0: not listening on unix://$work/one.sock: "
+expect 0 "peers still find the first" "$HAUL" ls "unix://$work/one.sock"
+end_it
 
 section "no GPU"
 expect 1 "the application says so itself" env CUDA_VISIBLE_DEVICES= HAUL_CUDAHOOK_LOG=1 \
