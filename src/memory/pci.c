@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "memory/pci.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -39,6 +40,28 @@ int pci_numa(const char *sys, const char *pci) {
     return -1;
   long node = strtol(text, NULL, 10);
   return node >= 0 && node < 1 << 16 ? (int)node : -1;
+}
+
+static bool is_of(const char *sys, const char *pci, const char *vendor, const char *class) {
+  char of[16], kind[16];
+  return read_word(sys, pci, "vendor", of, sizeof of) && strcmp(of, vendor) == 0 &&
+         read_word(sys, pci, "class", kind, sizeof kind) &&
+         strncmp(kind, class, strlen(class)) == 0;
+}
+
+bool pci_find(const char *sys, const char *vendor, const char *class, char name[PCI_NAME]) {
+  char path[PATH_MAX];
+  bool is_there = false;
+  snprintf(path, sizeof path, "%s/bus/pci/devices", sys);
+  DIR *folder = opendir(path);
+  struct dirent *entry;
+  while (folder && !is_there && (entry = readdir(folder))) {
+    is_there = is_of(sys, entry->d_name, vendor, class);
+    snprintf(name, PCI_NAME, "%.15s", entry->d_name);
+  }
+  if (folder)
+    closedir(folder);
+  return is_there;
 }
 
 /* ---- What is said ---- */

@@ -4,6 +4,7 @@
 #ifndef HAUL_MEMORY_PCI_H
 #define HAUL_MEMORY_PCI_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "haul/haul.h"
@@ -12,6 +13,10 @@
 
 /* -1: it cannot be told. */
 int pci_numa(const char *sys, const char *pci);
+
+/* Is there a device of this vendor's ("0x10de") whose class begins so ("0x03"; "": of any)? Its
+ * name, one of them where there are several. */
+bool pci_find(const char *sys, const char *vendor, const char *class, char name[PCI_NAME]);
 
 /* Both look at accelerators' PCI devices, `next(i)` NULL behind the last, and fill a check's state,
  * text and remedy; `kind` is what places are called: "cuda". */

@@ -148,6 +148,22 @@ static void a_node_is_a_small_number(void **state) {
   assert_int_equal(pci_numa(root, devices[0]), -1);
 }
 
+static void a_device_is_found_by_vendor_and_class(void **state) {
+  (void)state;
+  char name[PCI_NAME];
+  assert_false(pci_find(root, "0x10de", "", name));
+  tree_file(root, DEVICE "/vendor", "0x10de\n");
+  assert_false(pci_find(root, "0x10de", "", name)); /* without a class it is no device */
+  tree_file(root, DEVICE "/class", "0x030200\n");
+  assert_true(pci_find(root, "0x10de", "", name));
+  assert_string_equal(name, "0000:02:00.0");
+  assert_true(pci_find(root, "0x10de", "0x03", name));
+  assert_false(pci_find(root, "0x10de", "0x12", name));
+  assert_false(pci_find(root, "0x10d", "", name));
+  assert_false(pci_find(root, "0x1da3", "", name));
+  assert_false(pci_find("/nowhere", "0x10de", "", name));
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
   const struct CMUnitTest tests[] = {
@@ -158,6 +174,7 @@ int main(void) {
       TEST(a_list_of_capabilities_that_is_a_ring_ends),
       TEST(an_iommu_that_translates_is_told_from_one_that_does_not),
       TEST(a_node_is_a_small_number),
+      TEST(a_device_is_found_by_vendor_and_class),
   };
   return cmocka_run_group_tests_name("memory/pci", tests, NULL, NULL);
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * What GPU memory needs, what is missing, and the command that mends it. */
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,44 +17,9 @@ const char *cuda_sys = "/sys", *cuda_dev = "/dev";
 
 /* ---- The kernel's files ---- */
 
-static bool read_text(char *text, size_t size, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static bool read_text(char *text, size_t size, const char *format, ...) {
-  char path[256];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(path, sizeof path, format, arguments);
-  va_end(arguments);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  ssize_t got = fd < 0 ? -1 : read(fd, text, size - 1);
-  if (fd >= 0)
-    close(fd);
-  text[got > 0 ? got : 0] = '\0';
-  return got > 0;
-}
-
 /* NVIDIA's number, and a class of displays and 3D engines (pci_ids.h: 0x10de, 0x03). */
-static bool is_gpu(const char *name) {
-  char vendor[16], class[16];
-  return read_text(vendor, sizeof vendor, "%s/bus/pci/devices/%.32s/vendor", cuda_sys, name) &&
-         read_text(class, sizeof class, "%s/bus/pci/devices/%.32s/class", cuda_sys, name) &&
-         strncmp(vendor, "0x10de", 6) == 0 && strncmp(class, "0x03", 4) == 0;
-}
-
-static bool find_card(char *name, size_t size) {
-  char path[256];
-  bool found = false;
-  snprintf(path, sizeof path, "%s/bus/pci/devices", cuda_sys);
-  DIR *folder = opendir(path);
-  struct dirent *entry;
-  while (folder && !found && (entry = readdir(folder))) {
-    found = is_gpu(entry->d_name);
-    snprintf(name, size, "%.32s", entry->d_name);
-  }
-  if (folder)
-    closedir(folder);
-  return found;
+static bool find_card(char name[PCI_NAME]) {
+  return pci_find(cuda_sys, "0x10de", "0x03", name);
 }
 
 /* 0 where the file may be opened, else why not. */
@@ -91,9 +54,9 @@ static void mend(struct haul_check *check, const char *command) {
 
 /* Who has no GPU has installed no driver either. */
 static bool not_needed(struct haul_check *check) {
-  char card[64];
+  char card[PCI_NAME];
   if (cuda_absence() == 0 || haul_error_last()->system != ENOENT || has_module("nvidia") ||
-      find_card(card, sizeof card))
+      find_card(card))
     return false;
   found(check, HAUL_CHECK_OK, "not needed: this host has no NVIDIA GPU");
   return true;
@@ -120,10 +83,10 @@ static void check_driver(struct haul_check *check) {
 
 /* The same refusal of the driver's has these causes. */
 static void explain_absence(struct haul_check *check) {
-  char card[64];
+  char card[PCI_NAME];
   int control = door("nvidiactl");
   found(check, HAUL_CHECK_MISSING, "%s", haul_error_last()->text);
-  if (!has_module("nvidia") && find_card(card, sizeof card)) {
+  if (!has_module("nvidia") && find_card(card)) {
     found(check, HAUL_CHECK_MISSING,
           "the GPU %s is there, and NVIDIA's kernel module is not loaded", card);
     mend(check, "sudo modprobe nvidia");
