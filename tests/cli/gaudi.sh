@@ -9,6 +9,15 @@ source "$(dirname "$0")/lib.sh"
 
 section "without a driver"
 expect 0 "doctor" env LD_LIBRARY_PATH= "$HAUL" doctor gaudi
+if [[ -e /sys/module/habanalabs ]] || grep -qs 0x1da3 /sys/bus/pci/devices/*/vendor; then
+  says "^missing  gaudi.library .*libhl-thunk"
+  says "gaudi.library: sudo apt-get install"
+else
+  holds "nothing is missing: this host has no Gaudi" \
+    has_lines 6 "^ok  *gaudi\..* not needed: this host has no Gaudi$" "$work/out"
+  holds "and nothing is to be mended" has_lines 0 "to mend it" "$work/out"
+fi
+expect 0 "doctor of a framework's device" env LD_LIBRARY_PATH= HAUL_GAUDI_FD=3 "$HAUL" doctor gaudi
 says "^missing  gaudi.library .*libhl-thunk"
 says "gaudi.library: sudo apt-get install"
 expect 1 "a node that needs it" "$HAUL" serve --listen "unix://$work/none" --region kv=gaudi:0:8M

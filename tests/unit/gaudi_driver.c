@@ -11,6 +11,7 @@
 
 #include "memory/gaudi/gaudi.h"
 #include "support/seams.h"
+#include "support/tree.h"
 
 static const struct haul_place gaudi0 = {HAUL_GAUDI, 0}, gaudi1 = {HAUL_GAUDI, 1};
 static char library[400];
@@ -59,9 +60,61 @@ static const struct haul_check *check_of(const char *name) {
 
 /* ---- the library ---- */
 
+/* What the kernel shows of PCI and modules: nothing, until a test adds it. */
+static void make_sys(char root[32]) {
+  snprintf(root, 32, "/tmp/haul-gaudi-XXXXXX");
+  assert_non_null(mkdtemp(root));
+  gaudi_sys = root;
+}
+
+static void remove_sys(const char *root) {
+  gaudi_sys = "/sys";
+  tree_remove(root);
+}
+
+static void all_are(int state, const char *text) {
+  struct haul_check checks[8];
+  size_t count = provider_of(HAUL_GAUDI)->checks(checks, COUNT(checks));
+  assert_int_equal(count, 6);
+  for (size_t i = 0; i < count; i++)
+    if (checks[i].state != state || !strstr(checks[i].text, text))
+      fail_msg("%s: %d, '%s'", checks[i].name, checks[i].state, checks[i].text);
+}
+
+static void a_host_without_a_gaudi_needs_nothing(void **state) {
+  (void)state;
+  const char needless[] = "not needed: this host has no Gaudi";
+  char root[32];
+  use(NULL);
+  make_sys(root);
+  assert_works(providers_start());
+  all_are(HAUL_CHECK_OK, needless);
+  assert_string_equal(check_of("gaudi.library")->remedy, "");
+  tree_file(root, "bus/pci/devices/0000:32:00.0/vendor", "0x8086\n");
+  tree_file(root, "bus/pci/devices/0000:32:00.0/class", "0x120000\n");
+  all_are(HAUL_CHECK_OK, needless);
+  setenv("HAUL_GAUDI_FD", "3", 1); /* somebody says that there is one */
+  all_are(HAUL_CHECK_MISSING, "");
+  unsetenv("HAUL_GAUDI_FD");
+  tree_folder(root, "module/habanalabs");
+  all_are(HAUL_CHECK_MISSING, "");
+  providers_stop();
+  remove_sys(root);
+  use("older"); /* who has installed a library wants one */
+  make_sys(root);
+  assert_works(providers_start());
+  all_are(HAUL_CHECK_MISSING, "");
+  providers_stop();
+  remove_sys(root);
+}
+
 static void without_a_library_there_are_no_devices_and_a_package(void **state) {
   (void)state;
+  char root[32];
   use(NULL);
+  make_sys(root);
+  tree_file(root, "bus/pci/devices/0000:33:00.0/vendor", "0x1da3\n");
+  tree_file(root, "bus/pci/devices/0000:33:00.0/class", "0x120000\n");
   assert_works(providers_start());
   assert_int_equal(devices(), 0);
   is_refused(gaudi0, HAUL_EPLACE, "libhl-thunk cannot be opened", "apt-get install");
@@ -72,6 +125,7 @@ static void without_a_library_there_are_no_devices_and_a_package(void **state) {
   assert_works(memory_alloc((struct haul_place){HAUL_HOST, 0}, 1, 0, &memory));
   memory_free(&memory);
   providers_stop();
+  remove_sys(root);
 }
 
 static void a_library_that_lacks_calls_is_refused_and_closed(void **state) {
@@ -281,6 +335,7 @@ static void a_descriptor_that_is_none_leaves_it_without_devices(void **state) {
 int main(void) {
 #define FRESH(test) cmocka_unit_test_setup(test, set_up)
   const struct CMUnitTest tests[] = {
+      FRESH(a_host_without_a_gaudi_needs_nothing),
       FRESH(without_a_library_there_are_no_devices_and_a_package),
       FRESH(a_library_that_lacks_calls_is_refused_and_closed),
       FRESH(starting_opens_nothing),

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -37,17 +38,35 @@ static void tell_failure(struct haul_check *check) {
   mend(check, error->hint);
 }
 
+static bool has_module_file(const char *name) {
+  char path[256];
+  snprintf(path, sizeof path, "%s/module/habanalabs%s", gaudi_sys, name);
+  return access(path, F_OK) == 0;
+}
+
+/* Who has no Gaudi has installed no library either. Habana's number: pci_ids.h, 0x1da3. */
+static bool not_needed(struct haul_check *check) {
+  char card[PCI_NAME];
+  if (gaudi_driver_open() || haul_error_last()->system != ENOENT || getenv("HAUL_GAUDI_FD") ||
+      has_module_file("") || pci_find(gaudi_sys, "0x1da3", "", card))
+    return false;
+  found(check, HAUL_CHECK_OK, "not needed: this host has no Gaudi");
+  return true;
+}
+
 static void check_library(struct haul_check *check) {
   begin(check, "library");
-  if (!gaudi_driver_open())
-    tell_failure(check);
-  else
+  if (gaudi_driver_open())
     found(check, HAUL_CHECK_OK, "libhl-thunk is there, with every call");
+  else if (!not_needed(check))
+    tell_failure(check);
 }
 
 static bool needs_devices(struct haul_check *check) {
   if (gaudi_devices() > 0)
     return false;
+  if (not_needed(check))
+    return true;
   found(check, HAUL_CHECK_MISSING, "cannot be looked at without a device (gaudi.device)");
   return true;
 }
@@ -62,6 +81,8 @@ static void check_device(struct haul_check *check) {
   unsigned count = gaudi_devices();
   if (count > 0)
     found(check, HAUL_CHECK_OK, "%u Gaudi2 device%s", count, count == 1 ? "" : "s");
+  else if (not_needed(check))
+    return;
   else if (!gaudi_driver_open())
     found(check, HAUL_CHECK_MISSING, "cannot be looked at without libhl-thunk (gaudi.library)");
   else if (gaudi_why_none() != 0)
@@ -118,7 +139,7 @@ static void check_dmabuf(struct haul_check *check) {
   if (needs_devices(check))
     return;
   uname(&kernel);
-  bool own = access("/sys/module/habanalabs/version", F_OK) == 0;
+  bool own = has_module_file("/version");
   if (!own && sscanf(kernel.release, "%u.%u", &major, &minor) == 2 &&
       (major < 6 || (major == 6 && minor < 3))) {
     found(check, HAUL_CHECK_LIMITED,
@@ -139,13 +160,13 @@ static const char *next_pci(unsigned number) {
 static void check_iommu(struct haul_check *check) {
   begin(check, "iommu");
   if (!needs_devices(check))
-    pci_check_iommu(check, "/sys", "gaudi", next_pci);
+    pci_check_iommu(check, gaudi_sys, "gaudi", next_pci);
 }
 
 static void check_acs(struct haul_check *check) {
   begin(check, "acs");
   if (!needs_devices(check))
-    pci_check_acs(check, "/sys", "gaudi", next_pci);
+    pci_check_acs(check, gaudi_sys, "gaudi", next_pci);
 }
 
 size_t gaudi_checks(struct haul_check *checks, size_t room) {

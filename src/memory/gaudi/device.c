@@ -16,6 +16,7 @@
 
 pthread_mutex_t gaudi_lock = PTHREAD_MUTEX_INITIALIZER;
 const struct gaudi_driver *gaudi_driver;
+const char *gaudi_sys = "/sys";
 
 static struct {
   _Atomic bool probed;
@@ -82,7 +83,7 @@ static int learn(const struct gaudi_driver *driver, int fd, struct gaudi_device 
   if (driver->get_pci_bus_id_from_fd(fd, device->bus, sizeof device->bus) != 0)
     device->bus[0] = '\0';
   device->bus[sizeof device->bus - 1] = '\0';
-  device->numa = pci_numa("/sys", device->bus);
+  device->numa = pci_numa(gaudi_sys, device->bus);
   return 0;
 }
 

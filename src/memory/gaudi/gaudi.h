@@ -93,6 +93,8 @@ void gaudi_copy_cancel(struct copy *copy);
 
 /* ---- checks.c ---- */
 
+extern const char *gaudi_sys; /* "/sys"; another one in tests */
+
 size_t gaudi_checks(struct haul_check *checks, size_t room);
 
 #endif
