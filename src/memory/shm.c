@@ -27,6 +27,8 @@
 #define MFD_NOEXEC_SEAL 0x0008U /* linux/memfd.h, since 6.3 */
 #endif
 
+const char *shm_udmabuf = "/dev/udmabuf";
+
 static int create_memfd(const char *name) {
   int fd = sys_ops.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
   if (fd < 0 && errno == EINVAL) /* before 6.3 */
@@ -252,7 +254,26 @@ int shm_clear_behind(const struct shm *shm, size_t length) {
 }
 
 bool shm_has_dmabuf(void) {
-  return access("/dev/udmabuf", R_OK | W_OK) == 0;
+  return access(shm_udmabuf, R_OK | W_OK) == 0;
+}
+
+#define LOAD  "sudo modprobe udmabuf"
+#define ALLOW "sudo setfacl -m u:$USER:rw /dev/udmabuf"
+
+/* Once the module is loaded the file is root's. */
+static int no_maker(int system) {
+  if (system == ENOENT)
+    return error_set(HAUL_ENOTSUP, system, shm_udmabuf,
+                     "the kernel has no /dev/udmabuf (its module udmabuf makes it)|%s",
+                     geteuid() == 0 ? LOAD : LOAD " && " ALLOW);
+  if (system == EACCES || system == EPERM)
+    return error_set(HAUL_ENOTSUP, system, shm_udmabuf, "no access to /dev/udmabuf|" ALLOW);
+  return error_set(HAUL_ENOTSUP, system, shm_udmabuf, "/dev/udmabuf cannot be opened: %s|" LOAD,
+                   strerror(system));
+}
+
+int shm_dmabuf_check(void) {
+  return shm_has_dmabuf() ? 0 : no_maker(errno);
 }
 
 /* Everything else that is EINVAL is right: the seals, and that all is whole pages. */
@@ -264,11 +285,9 @@ static int too_large(size_t length) {
 }
 
 int shm_dmabuf(const struct shm *shm, int *descriptor) {
-  int device = open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
+  int device = open(shm_udmabuf, O_RDWR | O_CLOEXEC);
   if (device < 0)
-    return error_set(HAUL_ENOTSUP, errno, "/dev/udmabuf",
-                     "the kernel makes no dma-buf of shared memory|sudo modprobe udmabuf, and give "
-                     "this user access to /dev/udmabuf");
+    return no_maker(errno);
   /* The footer stays out of it: a device has no business there. */
   struct udmabuf_create create = {
       .memfd = (uint32_t)shm->fd, .flags = UDMABUF_FLAGS_CLOEXEC, .offset = 0, .size = shm->length};

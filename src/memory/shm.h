@@ -55,6 +55,9 @@ int shm_clear_behind(const struct shm *shm, size_t length);
 int shm_dmabuf(const struct shm *shm, int *descriptor);
 /* Can shm_dmabuf work here? */
 bool shm_has_dmabuf(void);
+/* 0, or HAUL_ENOTSUP with the reason; the hint is a command. */
+int shm_dmabuf_check(void);
+extern const char *shm_udmabuf; /* "/dev/udmabuf"; another one in tests */
 /* Marks an own one as dead. In a forked child it does nothing: the memory is the parent's. */
 void shm_retire(struct shm *shm);
 /* Unmaps the footer, closes the descriptor. What shm_map mapped is the caller's. */

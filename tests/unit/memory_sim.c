@@ -7,12 +7,15 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/futex.h"
 #include "core/sys.h"
 #include "memory/copy.h"
 #include "memory/provider.h"
+#include "memory/shm.h"
 #include "support/child.h"
 #include "support/seams.h"
 
@@ -102,6 +105,46 @@ static void it_says_that_it_is_emulated(void **state) {
   assert_int_equal(device.memory, 123456);
   assert_non_null(strstr(device.name, "emulated"));
   providers_stop();
+}
+
+/* ---- dma-bufs ---- */
+
+static struct haul_check check_of_dmabuf(void) {
+  struct haul_check checks[4];
+  assert_int_equal(provider_of(HAUL_SIM)->checks(checks, COUNT(checks)), 2);
+  assert_string_equal(checks[1].name, "sim.dma-buf");
+  return checks[1];
+}
+
+/* In a child of the test's, as a user who is not root. Says what is wrong through its status. */
+static void look_as_nobody(void *text) {
+  if (geteuid() == 0 && setuid(65534) != 0)
+    _exit(2);
+  struct haul_check check = check_of_dmabuf();
+  if (check.state != HAUL_CHECK_LIMITED || !strstr(check.text, text))
+    _exit(3);
+  if (!strstr(check.remedy, "setfacl") ||
+      !strstr(check.remedy, "modprobe") != !strstr(check.text, "has no"))
+    _exit(4);
+}
+
+static void a_missing_udmabuf_is_told_from_a_forbidden_one(void **state) {
+  (void)state;
+  char path[] = "/tmp/haul-udmabuf-XXXXXX", missing[] = "the kernel has no /dev/udmabuf",
+       forbidden[] = "no access to /dev/udmabuf";
+  int fd = mkstemp(path);
+  assert_true(fd >= 0);
+  close(fd);
+  shm_udmabuf = path;
+  assert_int_equal(check_of_dmabuf().state, HAUL_CHECK_OK);
+  assert_int_equal(chmod(path, 0), 0);
+  assert_int_equal(child_run(look_as_nobody, forbidden), 0);
+  unlink(path);
+  assert_int_equal(child_run(look_as_nobody, missing), 0);
+  assert_non_null(strstr(check_of_dmabuf().text, missing));
+  assert_null(strstr(check_of_dmabuf().text, "access"));
+  assert_memory_equal(check_of_dmabuf().remedy, "sudo modprobe udmabuf", 21);
+  shm_udmabuf = "/dev/udmabuf";
 }
 
 /* ---- addresses ---- */
@@ -353,6 +396,7 @@ int main(void) {
       cmocka_unit_test(bad_settings_leave_it_without_devices_and_say_why),
       cmocka_unit_test(settings_say_how_many),
       cmocka_unit_test(it_says_that_it_is_emulated),
+      cmocka_unit_test(a_missing_udmabuf_is_told_from_a_forbidden_one),
       cmocka_unit_test(the_cpu_faults_on_its_addresses),
       cmocka_unit_test(ranges_that_leave_a_block_are_nobodys),
       cmocka_unit_test(wrapping_keeps_the_bytes_and_learns_of_the_end),

@@ -97,16 +97,15 @@ static void check_devices(struct haul_check *check) {
 
 static void check_dmabuf(struct haul_check *check) {
   begin(check, "dma-buf");
-  if (shm_has_dmabuf()) {
+  if (shm_dmabuf_check() == 0) {
     snprintf(check->text, sizeof check->text,
              "emulated memory can become a real dma-buf (udmabuf)");
     return;
   }
   check->state = HAUL_CHECK_LIMITED;
-  snprintf(check->text, sizeof check->text,
-           "no access to /dev/udmabuf: emulated memory is a memfd");
-  snprintf(check->remedy, sizeof check->remedy,
-           "sudo modprobe udmabuf && sudo setfacl -m u:$USER:rw /dev/udmabuf");
+  snprintf(check->text, sizeof check->text, "%.150s: emulated memory is a memfd",
+           haul_error_last()->text);
+  snprintf(check->remedy, sizeof check->remedy, "%.190s", haul_error_last()->hint);
 }
 
 static size_t sim_checks(struct haul_check *checks, size_t room) {
