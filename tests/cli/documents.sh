@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Man pages and completion know every command and every option.
+# Man pages and completion know every command, every option and every check.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
@@ -37,6 +37,16 @@ if command -v groff >/dev/null; then
 else
   skipped "the form of the pages: there is no groff"
 fi
+
+section "checks"
+expect 0 "doctor" "$HAUL" doctor --json
+json '"\n".join(sorted(c["name"] for c in it))' >"$work/checks"
+sed -n 's/^\.It Li \([a-z]*\..*\)/\1/p' "$root/man/haul_device.3" | tr -d ' ' | tr ',' '\n' | sort >"$work/explained"
+while read -r check; do
+  holds "haul_device(3) explains $check" grep -qx -e "$check" "$work/explained"
+done <"$work/checks"
+"$HAUL" doctor rdma >/dev/null 2>&1 || sed -i '/^rdma\./d' "$work/explained" # built without it
+holds "and nothing else" cmp "$work/explained" "$work/checks"
 
 section "completion"
 # completes WORDS… WANTED: what stands after the words is completed to WANTED among others.
