@@ -328,8 +328,9 @@ struct haul_ticket {
  * importer may do: HAUL_READ, alone or with HAUL_WRITE. `layout` may be NULL. `descriptor` NULL: a
  * ticket alone, without a system call, for a receiver that was sent the descriptor with an earlier
  * ticket of the same region and rights: many tensors of one region need one. HAUL_ENOTSUP for
- * memory that cannot be shared: private, wrapped or imported; and for memory of a GPU with
- * HAUL_READ alone, since its driver's descriptors allow writing. */
+ * memory that cannot be shared: private, wrapped or imported; for all memory of HAUL_GAUDI, whose
+ * devices one process opens at a time; and for memory of a GPU with HAUL_READ alone, since its
+ * driver's descriptors allow writing. */
 HAUL_API int haul_region_export(haul_region *region, unsigned rights,
                                 const struct haul_tensor *layout, struct haul_ticket *ticket,
                                 int *descriptor);
