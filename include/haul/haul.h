@@ -203,12 +203,14 @@ HAUL_API int haul_node_progress(haul_node *node, haul_deadline until);
 
 struct haul_device {
   struct haul_place place;
-  int emulated;     /* 1: software stands in for hardware */
-  int numa;         /* NUMA node, -1 where unknown */
-  uint64_t memory;  /* bytes in all, 0 where unknown */
-  char name[64];    /* "host memory", "emulated accelerator" */
-  char pci[16];     /* "0000:17:00.0", empty where there is none */
-  char exports[64]; /* how its memory can be shared: "memfd", "dma-buf (udmabuf)" */
+  int emulated;    /* 1: software stands in for hardware */
+  int numa;        /* NUMA node, -1 where unknown */
+  uint64_t memory; /* bytes in all, 0 where unknown */
+  char name[64];   /* "host memory", "emulated accelerator" */
+  char pci[16];    /* "0000:17:00.0", empty where there is none */
+  /* How its memory is shared: with processes of this host ("memfd", "descriptor"), and with NICs
+   * ("memfd, dma-buf to NICs"); with these only: "dma-buf to NICs alone". */
+  char exports[64];
 };
 
 /* Fills up to *count entries and sets *count to how many there are. */

@@ -17,7 +17,7 @@ gpus=(bash -c 'with_gpus "$@"' with_gpus)
 
 section "info and doctor"
 expect 0 "info" "${gpus[@]}" "$HAUL" info
-says "^cuda:0  *double of a GPU (no hardware) 0  *4.00 GiB .* 0000:da:00.0  *descriptor"
+says "^cuda:0  *double of a GPU (no hardware) 0  *4.00 GiB .* 0000:da:00.0  *descriptor\(, dma-buf to NICs\)\?$"
 says "^cuda:1  *double of a GPU (no hardware) 1 .* 0000:db:00.0"
 expect 0 "info with one of them visible" env CUDA_VISIBLE_DEVICES=1 "${gpus[@]}" "$HAUL" info
 says "^cuda:0  *double of a GPU (no hardware) 1 "

@@ -28,7 +28,7 @@ export HAUL_DOUBLE_GAUDI=$work LD_LIBRARY_PATH=$HAUL_DOUBLES/hlthunk/symbols
 
 section "what there is"
 expect 0 "info" "$HAUL" info
-says "^gaudi:0 .*Gaudi2 double .*960.00 MiB .*0000:33:00.0  dma-buf"
+says "^gaudi:0 .*Gaudi2 double .*960.00 MiB .*0000:33:00.0  dma-buf to NICs alone$"
 says "^gaudi:1 .*0000:34:00.0"
 expect 0 "doctor" "$HAUL" doctor gaudi --require gaudi
 says "^ok .*gaudi.free"

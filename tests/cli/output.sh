@@ -29,6 +29,8 @@ section "info and doctor"
 expect 0 "info" "$HAUL" info
 says "^host "
 says "^sim:0 .*emulated"
+says "^host .*  memfd$"
+says "^sim:0 .*  memfd\(, dma-buf to NICs\)\?$"
 says "^lo "
 says "^map "
 says "^rdma "

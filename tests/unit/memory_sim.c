@@ -116,6 +116,12 @@ static struct haul_check check_of_dmabuf(void) {
   return checks[1];
 }
 
+static void is_shared_by(const char *text) {
+  struct haul_device device = {.memory = 0};
+  provider_of(HAUL_SIM)->describe(0, &device);
+  assert_string_equal(device.exports, text);
+}
+
 /* In a child of the test's, as a user who is not root. Says what is wrong through its status. */
 static void look_as_nobody(void *text) {
   if (geteuid() == 0 && setuid(65534) != 0)
@@ -137,9 +143,11 @@ static void a_missing_udmabuf_is_told_from_a_forbidden_one(void **state) {
   close(fd);
   shm_udmabuf = path;
   assert_int_equal(check_of_dmabuf().state, HAUL_CHECK_OK);
+  is_shared_by("memfd, dma-buf to NICs");
   assert_int_equal(chmod(path, 0), 0);
   assert_int_equal(child_run(look_as_nobody, forbidden), 0);
   unlink(path);
+  is_shared_by("memfd");
   assert_int_equal(child_run(look_as_nobody, missing), 0);
   assert_non_null(strstr(check_of_dmabuf().text, missing));
   assert_null(strstr(check_of_dmabuf().text, "access"));

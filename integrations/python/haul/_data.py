@@ -178,7 +178,7 @@ class Device(NamedTuple):
     numa: int  # -1 where unknown
     memory: int  # bytes in all, 0 where unknown
     pci: str
-    exports: str  # how its memory can be shared
+    exports: str  # how its memory is shared: "memfd", "descriptor, dma-buf to NICs"
 
 
 class Check(NamedTuple):

@@ -12,10 +12,12 @@ static void describe(unsigned number, struct haul_device *info) {
   info->memory = device->memory;
   snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, device->name);
   snprintf(info->pci, sizeof info->pci, "%.*s", (int)sizeof info->pci - 1, device->pci);
-  snprintf(info->exports, sizeof info->exports, "%s%s%s", device->shares ? "descriptor" : "",
-           device->shares && device->dmabuf ? ", " : "", device->dmabuf ? "dma-buf" : "");
-  if (!device->shares && !device->dmabuf)
-    snprintf(info->exports, sizeof info->exports, "nothing");
+  if (device->shares)
+    snprintf(info->exports, sizeof info->exports, "descriptor%s",
+             device->dmabuf ? ", dma-buf to NICs" : "");
+  else
+    snprintf(info->exports, sizeof info->exports, "%s",
+             device->dmabuf ? "dma-buf to NICs alone" : "nothing");
 }
 
 static int fence(struct memory *memory, enum fence direction) {

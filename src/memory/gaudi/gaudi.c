@@ -23,7 +23,7 @@ static void describe(unsigned number, struct haul_device *info) {
   info->memory = device->memory;
   snprintf(info->name, sizeof info->name, "Intel Gaudi2 %.19s", device->card);
   snprintf(info->pci, sizeof info->pci, "%s", device->bus);
-  snprintf(info->exports, sizeof info->exports, "dma-buf");
+  snprintf(info->exports, sizeof info->exports, "dma-buf to NICs alone");
 }
 
 static int import(const struct ticket *ticket, int descriptor, struct memory *memory) {

@@ -69,7 +69,8 @@ static void sim_describe(unsigned device, struct haul_device *info) {
   info->numa = -1;
   info->memory = sim_settings.memory;
   snprintf(info->name, sizeof info->name, "emulated accelerator");
-  snprintf(info->exports, sizeof info->exports, shm_has_dmabuf() ? "dma-buf (udmabuf)" : "memfd");
+  snprintf(info->exports, sizeof info->exports, "memfd%s",
+           shm_has_dmabuf() ? ", dma-buf to NICs" : "");
 }
 
 static void begin(struct haul_check *check, const char *name) {
