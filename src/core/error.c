@@ -39,7 +39,7 @@ static const char *usual_hint(int code) {
   case HAUL_EACCESS:
     return "share or publish it with the right that is needed";
   case HAUL_ESTALE:
-    return "look it up or import it again";
+    return "look it up again, or ask the owner for a new ticket";
   case HAUL_EPROTO:
   case HAUL_EVERSION:
     return "run the same version of haul on both sides";

@@ -97,7 +97,7 @@ static int check(const struct import *import, const struct ticket *ticket) {
         "the ticket is not of the memory that was imported under its identity|send the "
         "256 bytes from haul_region_export as they are");
   if (!memory_alive(&import->memory))
-    return error_set(HAUL_ESTALE, 0, NULL, "the owner released the memory|ask it for a new ticket");
+    return memory_released(NULL);
   return 0;
 }
 

@@ -207,6 +207,9 @@ static inline __attribute__((always_inline)) bool memory_alive(const struct memo
   return !memory->alive || atomic_load_explicit(memory->alive, memory_order_acquire) == 1;
 }
 
+/* HAUL_ESTALE with the words for memory that is not: the same ticket imports it no more. */
+int memory_released(const char *object);
+
 /* Defaults for empty slots. */
 int memory_check(const struct memory *memory);
 int memory_fence(struct memory *memory, enum fence direction);

@@ -250,6 +250,11 @@ int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket,
   return memory->provider->export(memory, rights, ticket, descriptor);
 }
 
+int memory_released(const char *object) {
+  return error_set(HAUL_ESTALE, 0, object,
+                   "the owner released the memory|ask the owner for a new ticket");
+}
+
 int memory_locate(const struct ticket *ticket, struct haul_place *place,
                   const struct provider **provider) {
   int status = 0;

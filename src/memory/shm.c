@@ -18,6 +18,7 @@
 #include "core/sys.h"
 #include "core/wire.h"
 #include "memory/pages.h"
+#include "memory/provider.h"
 #include "memory/ticket.h"
 
 #define SHM_MAGIC   UINT64_C(0x31304d454d4c5548) /* "HULMEM01" in memory */
@@ -131,8 +132,7 @@ static int check_footer(const struct shm_footer *footer, size_t length,
   if (footer->length != length)
     return bad_descriptor(0, "the ticket names another length than the memory has");
   if (atomic_load_explicit(&footer->alive, memory_order_acquire) != 1)
-    return error_set(HAUL_ESTALE, 0, NULL,
-                     "the owner has released this memory|ask the owner for a new ticket");
+    return memory_released(NULL);
   return 0;
 }
 

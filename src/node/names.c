@@ -26,7 +26,7 @@ HAUL_API int haul_region_publish(haul_region *region, const char *name, unsigned
   if (node_is_closed(node))
     return error_set(HAUL_ECLOSED, 0, name, "|");
   if (!memory_alive(&region->memory))
-    return error_set(HAUL_ESTALE, 0, name, "its owner released the memory|import it again");
+    return memory_released(name);
   if ((rights & HAUL_WRITE) && !region->memory.writable)
     return error_set(HAUL_EACCESS, 0, name,
                      "the memory may not be written|publish it with HAUL_READ alone");

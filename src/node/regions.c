@@ -93,10 +93,10 @@ HAUL_API int haul_region_copy(haul_region *to, uint64_t to_offset, haul_region *
   if (code || length == 0)
     return code;
   if (!memory_alive(&to->memory) || !memory_alive(&from->memory))
-    return error_set(HAUL_ESTALE, 0, NULL, "the owner released the memory|import it again");
+    return memory_released(NULL);
   code = copy_wait(&to->memory, to_offset, &from->memory, from_offset, length, until);
   if (code == 0 && !(memory_alive(&to->memory) && memory_alive(&from->memory)))
-    code = error_set(HAUL_ESTALE, 0, NULL, "the owner released the memory|import it again");
+    code = memory_released(NULL);
   return code;
 }
 

@@ -86,8 +86,11 @@ static __attribute__((cold)) int bad_call(const struct haul_remote *remote,
   int code = transfer_check_rights(remote, region, operation);
   if (code)
     return code;
-  if (atomic_load(&region->released) || !memory_alive(&region->memory))
-    return error_set(HAUL_ESTALE, 0, remote->name, "the local region was released|");
+  if (atomic_load(&region->released))
+    return error_set(HAUL_ESTALE, 0, remote->name,
+                     "the local region was released|release it after its last transfer");
+  if (!memory_alive(&region->memory))
+    return memory_released(remote->name);
   return error_set(atomic_load(&remote->link->ended), 0, remote->link->name, "%s|connect again",
                    remote->link->ended_reason);
 }

@@ -414,6 +414,48 @@ static void what_was_imported_is_unmapped_some_time_after_its_release(void **sta
   haul_node_close(owner);
 }
 
+/* Every call says the same: the ticket that it was imported with is of no use any more. */
+static void what_its_owner_released_needs_a_new_ticket(void **state) {
+  (void)state;
+  struct haul_node *owner = open_node(), *node = open_node();
+  struct haul_region *region, *import, *other;
+  struct haul_ticket ticket;
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  struct haul_piece piece = {0, 0, 8};
+  char address[160];
+  int fd;
+  assert_works(haul_region_alloc(owner, (struct haul_place){HAUL_HOST, 0}, 4096, 0, &region));
+  assert_works(haul_region_alloc(owner, (struct haul_place){HAUL_HOST, 0}, 4096, 0, &other));
+  assert_works(haul_region_publish(other, "other", HAUL_READ | HAUL_WRITE));
+  assert_works(haul_node_listen(owner, "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(owner, 0, address, sizeof address));
+  assert_works(haul_peer_connect(node, address, soon(), &peer));
+  assert_works(haul_peer_lookup(peer, "other", soon(), &remote));
+  assert_works(haul_region_export(region, HAUL_READ, NULL, &ticket, &fd));
+  assert_works(haul_region_import(node, &ticket, fd, &import));
+  haul_region_release(region);
+  assert_works(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, 4096, 0, &region));
+#define NEEDS_ONE(call)                                                                            \
+  assert_fails(HAUL_ESTALE, call);                                                                 \
+  assert_string_equal(haul_error_last()->text, "the owner released the memory");                   \
+  assert_string_equal(haul_error_last()->hint, "ask the owner for a new ticket")
+  NEEDS_ONE(haul_region_copy(region, 0, import, 0, 8, soon()));
+  NEEDS_ONE(haul_region_publish(import, "import", HAUL_READ));
+  NEEDS_ONE(haul_write(remote, import, &piece, 1, NULL, NULL));
+  haul_region_release(region);
+  NEEDS_ONE(haul_region_import(node, &ticket, -1, &region));
+  haul_region_release(import);
+  NEEDS_ONE(haul_region_import(node, &ticket, fd, &region));
+#undef NEEDS_ONE
+  close(fd);
+  haul_remote_release(remote);
+  haul_peer_close(peer);
+  haul_region_release(other);
+  haul_node_close(node);
+  haul_node_close(owner);
+}
+
 /* ---- The end ---- */
 
 static void *receive_for_ever(void *node) {
@@ -675,6 +717,7 @@ int main(int argc, char **argv) {
       TEST(the_descriptor_of_a_threaded_node_tells_of_news),
       TEST(many_nodes_live_in_one_process),
       TEST(what_was_imported_is_unmapped_some_time_after_its_release),
+      TEST(what_its_owner_released_needs_a_new_ticket),
       TEST(closing_ends_calls_that_wait),
       TEST(a_closed_node_takes_its_handles_back),
       TEST(regions_are_released_while_their_node_closes),
