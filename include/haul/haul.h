@@ -339,11 +339,13 @@ HAUL_API int haul_region_export(haul_region *region, unsigned rights,
 
 /* Maps another process's region. The cost does not grow with its size. The descriptor stays the
  * caller's. The memory lives at least as long as this region; once the owner released it, transfers
- * fail with HAUL_ESTALE, but for memory of a GPU, whose driver does not tell. `descriptor` -1: the
- * memory that this node imported before with a descriptor and a ticket of the same region and
- * rights; such an import is kept for five seconds after its last region's release (64 at most), and
- * all regions of it share one mapping. HAUL_ETICKET (with -1: there is none, the descriptor is
- * needed), HAUL_ESTALE, HAUL_EPLACE (the memory is on a GPU that this process does not see). */
+ * fail with HAUL_ESTALE, but for memory of a GPU, whose driver does not tell. An owner that ended
+ * without a release leaves it as it was, and nothing in it tells: who has to know keeps a
+ * connection to the owner's node, and gets HAUL_PEER_LEFT. `descriptor` -1: the memory that this
+ * node imported before with a descriptor and a ticket of the same region and rights; such an import
+ * is kept for five seconds after its last region's release (64 at most), and all regions of it
+ * share one mapping. HAUL_ETICKET (with -1: there is none, the descriptor is needed), HAUL_ESTALE,
+ * HAUL_EPLACE (the memory is on a GPU that this process does not see). */
 HAUL_API int haul_region_import(haul_node *node, const struct haul_ticket *ticket, int descriptor,
                                 haul_region **region);
 
