@@ -9,7 +9,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "memory/provider.h"
 #include "support/gpu.h"
 #include "support/owner.h"
 #include "support/seams.h"
@@ -213,13 +212,8 @@ int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
   setenv("HAUL_TEST_WRAPPED", "gpu", 1);
-  assert_works(providers_start());
-  bool gpus = provider_devices(provider_of(HAUL_CUDA)) > 0;
-  providers_stop();
-  if (!gpus) {
-    printf("skipped all: no GPU; tests/doubles/cuda/with runs this program with one\n");
+  if (!gpu_is_there())
     return 77;
-  }
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(nothing_is_lent_for_reading_alone),

@@ -3,9 +3,7 @@
  * buffer: what each transfer says of itself is so for its own region, whichever came first. */
 #include "support/check.h"
 
-#include <stdio.h>
-
-#include "memory/provider.h"
+#include "support/gpu.h"
 #include "support/owner.h"
 
 #define LENGTH ((uint64_t)4 << 20)
@@ -44,6 +42,7 @@ static int tear_down(void **state) {
   (void)state;
   haul_region_release(t.plain);
   haul_region_release(t.pinned);
+  haul_region_release(t.there);
   haul_remote_release(t.remote);
   haul_peer_close(t.peer);
   haul_node_close(t.user);
@@ -70,14 +69,14 @@ static int write_all(struct haul_region *from, unsigned flags, struct haul_path 
 }
 
 static void goes_straight(void) {
-  struct haul_path path;
+  struct haul_path path = {.open = 0};
   assert_works(write_all(t.pinned, HAUL_REQUIRE_ZERO_COPY, &path));
   assert_int_equal(path.copies_cpu, 0);
   assert_int_equal(path.zero_copy, 1);
 }
 
 static void goes_through_a_buffer(void) {
-  struct haul_path path;
+  struct haul_path path = {.open = 0};
   assert_works(write_all(t.plain, 0, &path));
   assert_int_equal(path.copies_cpu, 1);
   assert_int_equal(path.zero_copy, 0);
@@ -127,13 +126,8 @@ static void a_report_outlives_its_region(void **state) {
 }
 
 int main(void) {
-  assert_works(providers_start());
-  bool gpus = provider_devices(provider_of(HAUL_CUDA)) > 0;
-  providers_stop();
-  if (!gpus) {
-    printf("skipped all: no GPU; tests/doubles/cuda/with runs this program with one\n");
+  if (!gpu_is_there())
     return 77;
-  }
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(pinned_memory_first),

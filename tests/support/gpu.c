@@ -6,6 +6,17 @@
 #include <stdlib.h>
 
 #include "memory/cuda/driver.h"
+#include "memory/provider.h"
+
+bool gpu_is_there(void) {
+  if (providers_start() != 0)
+    abort();
+  bool there = provider_devices(provider_of(HAUL_CUDA)) > 0;
+  providers_stop();
+  if (!there)
+    printf("skipped all: no GPU; tests/doubles/cuda/with runs this program with one\n");
+  return there;
+}
 
 static const struct cuda_driver *driver;
 

@@ -4,7 +4,11 @@
 #ifndef HAUL_TESTS_GPU_H
 #define HAUL_TESTS_GPU_H
 
+#include <stdbool.h>
 #include <stddef.h>
+
+/* Does haul find one? Else it says that the program is skipped. */
+bool gpu_is_there(void);
 
 /* As cudaMalloc and cudaFree, on the first GPU. */
 void *gpu_alloc(size_t length);
