@@ -65,6 +65,34 @@ struct block *blocks_take(const void *address) {
 }
 
 /* With the shard's lock. */
+static struct block *move_blocks(struct block **at, int device, struct block *to) {
+  while (*at) {
+    struct block *block = *at;
+    if (block->device != device) {
+      at = &block->next;
+      continue;
+    }
+    *at = block->next;
+    block->next = to;
+    to = block;
+  }
+  return to;
+}
+
+struct block *blocks_take_all(int device) {
+  struct block *taken = NULL;
+  if (!atomic_load(&used))
+    return NULL;
+  for (struct shard *shard = shards; shard < shards + SHARDS; shard++) {
+    pthread_mutex_lock(&shard->lock);
+    for (size_t i = 0; i < CHAINS; i++)
+      taken = move_blocks(&shard->chains[i], device, taken);
+    pthread_mutex_unlock(&shard->lock);
+  }
+  return taken;
+}
+
+/* With the shard's lock. */
 static const struct block *find_inside(const struct shard *shard, const char *address) {
   for (size_t i = 0; i < CHAINS; i++)
     for (const struct block *block = shard->chains[i]; block; block = block->next)

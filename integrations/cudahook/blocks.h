@@ -21,6 +21,9 @@ struct block *blocks_put(struct block *block);
 /* Hands over the block that starts at this address; NULL: none does. */
 struct block *blocks_take(const void *address);
 
+/* Hands over all blocks of the device, as a list. */
+struct block *blocks_take_all(int device);
+
 /* Calls `use` with the block that the address lies in, which stays meanwhile, and returns what it
  * returned; HAUL_EINVAL where there is none. `use` comes back to no call of this file. */
 int blocks_with(const void *address, int (*use)(void *user, const struct block *block), void *user);

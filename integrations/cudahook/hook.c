@@ -110,7 +110,7 @@ cudaError_t cudaFree(void *address) {
 cudaError_t cudaDeviceReset(void) {
   struct record record = record_of("cudaDeviceReset", 0);
   const struct runtime *calls = runtime();
-  serve_settle();
+  serve_reset();
   log_record(&record, "passed on");
   return calls->device_reset ? calls->device_reset() : NO_RUNTIME;
 }

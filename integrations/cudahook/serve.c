@@ -196,8 +196,16 @@ cudaError_t serve_free_async(struct record *record, struct block *block, cudaStr
   return cudaSuccess;
 }
 
-void serve_settle(void) {
+void serve_reset(void) {
   const struct runtime *calls = runtime();
-  if (calls->serves && !is_forked_child() && !inside_haul)
-    later_wait(calls);
+  int device;
+  if (!calls->serves || is_forked_child() || inside_haul)
+    return;
+  later_wait(calls);
+  if (calls->get_device(&device) != cudaSuccess)
+    return;
+  for (struct block *block = blocks_take_all(device), *next; block; block = next) {
+    next = block->next;
+    serve_end(block);
+  }
 }

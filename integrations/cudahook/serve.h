@@ -21,8 +21,9 @@ struct block *serve_take(struct record *record, const void *address);
 cudaError_t serve_free(struct record *record, struct block *block);
 /* Waits for nothing. */
 cudaError_t serve_free_async(struct record *record, struct block *block, cudaStream_t stream);
-/* Waits for all that serve_free_async did not wait for. */
-void serve_settle(void);
+/* The current device is about to be reset: all that was served on it goes, and what
+ * serve_free_async did not wait for is waited for. */
+void serve_reset(void);
 /* Gives the memory to haul. */
 void serve_end(struct block *block);
 

@@ -140,10 +140,14 @@ static void test_no_memory(void **state) {
 static void test_reset(void **state) {
   (void)state;
   void *lost[4], *address;
+  haul_region *region;
+  uint64_t offset;
   for (size_t i = 0; i < COUNT(lost); i++)
     assert_cuda(cudaMalloc(&lost[i], 20 * MIB));
   assert_cuda(cudaFreeAsync(lost[0], NULL)); /* which the hook does not wait for */
   assert_cuda(cudaDeviceReset());
+  for (size_t i = 0; i < COUNT(lost) && hook.find; i++)
+    assert_int_equal(hook.find((char *)lost[i] + 8, &region, &offset), HAUL_EINVAL);
   if (runtime_door)
     assert_int_equal(runtime_door->events, 0);
   for (size_t i = 0; i < 8; i++) {
