@@ -59,10 +59,11 @@ struct node;
 
 struct object {
   PyObject_HEAD const char *noun; /* "region" */
-  void *handle;                   /* the library's; NULL once it is released */
+  void *handle;                   /* the library's; NULL once its release has returned */
   uintptr_t identity;             /* the address of the handle, also afterwards */
   void (*release)(void *);
-  unsigned users;    /* calls under way, most of them without the interpreter's lock */
+  void (*released)(struct object *); /* called once there is no handle, maybe again; or NULL */
+  unsigned users;    /* calls under way, the release too; most without the interpreter's lock */
   unsigned exports;  /* buffers and tensors of its memory that somebody holds */
   bool closed;       /* no further call may begin; the last user or export releases the handle */
   struct node *node; /* a reference; NULL in a node */
@@ -86,10 +87,10 @@ void *object_enter(struct object *object, const char *call);
 void object_leave(struct object *object);
 
 /* No call begins any more. Waits, without the interpreter's lock, up to a second for calls under
- * way in other threads; the last of them releases the handle. */
+ * way in other threads, a release among them; the last of them releases the handle. */
 void object_close(struct object *object);
 
-/* Counts an export. The caller has entered the object. */
+/* Counts an export of the object's, and so of its node's. The caller has entered the object. */
 void object_lend(struct object *object);
 void object_returned(struct object *object);
 
@@ -257,7 +258,7 @@ PyObject *dlpack_device(struct region *region);
 
 PyObject *wrap_object(struct node *node, PyObject *object);
 
-/* Gives a wrapped object back, after its region was released. */
+/* Gives a wrapped object back, after its region's release has returned. */
 void kept_release(struct kept *kept);
 
 /* ---- node.c, peer.c, message.c, remote.c, transfer.c, report.c, info.c ---- */

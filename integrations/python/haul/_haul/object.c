@@ -41,14 +41,18 @@ static bool enter(struct object *object, const char *call) {
   return true;
 }
 
+/* It is a call like others, which may take a while: until it has returned nobody takes the handle
+ * for released. */
 static void release(struct object *object) {
   void *handle = object->handle;
-  object->handle = NULL;
   if (!handle)
     return;
+  object->users++;
   Py_BEGIN_ALLOW_THREADS;
   object->release(handle);
   Py_END_ALLOW_THREADS;
+  object->handle = NULL;
+  object->users--;
 }
 
 static void release_unused(struct object *object) {
@@ -59,6 +63,12 @@ static void release_unused(struct object *object) {
 static void leave(struct object *object) {
   object->users--;
   release_unused(object);
+}
+
+/* Last, since it may do anything. */
+static void tell_released(struct object *object) {
+  if (!object->handle && object->released)
+    object->released(object);
 }
 
 void *object_enter(struct object *object, const char *call) {
@@ -77,6 +87,7 @@ void object_leave(struct object *object) {
   leave(object);
   if (object->node)
     leave(&object->node->base);
+  tell_released(object);
 }
 
 void object_close(struct object *object) {
@@ -88,15 +99,23 @@ void object_close(struct object *object) {
     Py_END_ALLOW_THREADS;
   }
   release_unused(object);
+  tell_released(object);
+}
+
+static void returned(struct object *object) {
+  object->exports--;
+  release_unused(object);
 }
 
 void object_lend(struct object *object) {
   object->exports++;
+  object->node->base.exports++;
 }
 
 void object_returned(struct object *object) {
-  object->exports--;
-  release_unused(object);
+  returned(object);
+  returned(&object->node->base);
+  tell_released(object);
 }
 
 void object_free(struct object *object) {

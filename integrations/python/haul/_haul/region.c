@@ -9,6 +9,14 @@ static void release_region(void *handle) {
   haul_region_release(handle);
 }
 
+/* What is wrapped is held until nobody can reach it through the region any more. */
+static void give_back_kept(struct object *object) {
+  struct region *region = (struct region *)object;
+  struct kept *kept = region->kept;
+  region->kept = NULL;
+  kept_release(kept);
+}
+
 PyObject *region_object(struct node *node, haul_region *handle, const struct haul_tensor *layout,
                         struct kept *kept, bool readonly) {
   struct object *object = object_new(haulpy.region, "region", handle, release_region, node);
@@ -17,6 +25,7 @@ PyObject *region_object(struct node *node, haul_region *handle, const struct hau
     kept_release(kept);
     return NULL;
   }
+  object->released = give_back_kept;
   region->kept = kept;
   region->has_layout = layout != NULL;
   region->layout = layout ? *layout : layout_flat(haul_region_length(handle));
@@ -41,25 +50,12 @@ bool region_lend(struct region *region, const char *call, char **address) {
     return false;
   *address = haul_region_address(handle);
   object_lend(&region->base);
-  object_lend(&region->base.node->base);
   object_leave(&region->base);
   return true;
 }
 
-/* What is wrapped is held until nobody can reach it through the region any more. */
-static void give_back_kept(struct region *region) {
-  struct kept *kept = region->kept;
-  if (region->base.handle)
-    return;
-  region->kept = NULL;
-  kept_release(kept);
-}
-
-/* What is wrapped may be Python's to free, and do anything: last. */
 void region_returned(struct region *region) {
   object_returned(&region->base);
-  object_returned(&region->base.node->base);
-  give_back_kept(region);
 }
 
 /* ---- Its end ---- */
@@ -73,7 +69,6 @@ static PyObject *region_close(PyObject *self, PyObject *none) {
     return NULL;
   }
   object_close(&region->base);
-  give_back_kept(region);
   Py_RETURN_NONE;
 }
 

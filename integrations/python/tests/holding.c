@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Preloaded before libhaul: calls that take as long as a test says. */
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <haul/haul.h>
+
+static struct call {
+  const char *name;
+  _Atomic bool held;
+  _Atomic unsigned begun, ended;
+} calls[] = {{.name = "haul_region_release"}, {.name = "haul_region_unpublish"}};
+
+static struct call *find(const char *name) {
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    if (strcmp(calls[i].name, name) == 0)
+      return &calls[i];
+  abort();
+}
+
+/* libhaul's own function, once the call is not held any more. */
+static void *begin(struct call *call) {
+  void *real = dlsym(RTLD_NEXT, call->name);
+  if (!real)
+    abort();
+  atomic_fetch_add(&call->begun, 1);
+  while (atomic_load(&call->held))
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+  return real;
+}
+
+static void end(struct call *call) {
+  atomic_fetch_add(&call->ended, 1);
+}
+
+HAUL_API void haul_region_release(haul_region *region) {
+  struct call *call = find("haul_region_release");
+  void (*real)(haul_region *);
+  *(void **)&real = begin(call);
+  real(region);
+  end(call);
+}
+
+HAUL_API int haul_region_unpublish(haul_region *region, const char *name) {
+  struct call *call = find("haul_region_unpublish");
+  int (*real)(haul_region *, const char *);
+  *(void **)&real = begin(call);
+  int code = real(region, name);
+  end(call);
+  return code;
+}
+
+/* ---- For the test ---- */
+
+/* Calls that begin from now on end after the next holding_set(name, false). */
+HAUL_API void holding_set(const char *name, bool held) {
+  atomic_store(&find(name)->held, held);
+}
+
+/* How often it was called, and returned. */
+HAUL_API unsigned holding_begun(const char *name) {
+  return atomic_load(&find(name)->begun);
+}
+
+HAUL_API unsigned holding_ended(const char *name) {
+  return atomic_load(&find(name)->ended);
+}
