@@ -14,7 +14,10 @@ static struct call {
   const char *name;
   _Atomic bool held;
   _Atomic unsigned begun, ended;
-} calls[] = {{.name = "haul_region_release"}, {.name = "haul_region_unpublish"}};
+} calls[] = {{.name = "haul_node_close"},
+             {.name = "haul_region_release"},
+             {.name = "haul_region_unpublish"},
+             {.name = "haul_remote_release"}};
 
 static struct call *find(const char *name) {
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
@@ -38,12 +41,24 @@ static void end(struct call *call) {
   atomic_fetch_add(&call->ended, 1);
 }
 
-HAUL_API void haul_region_release(haul_region *region) {
-  struct call *call = find("haul_region_release");
-  void (*real)(haul_region *);
+static void release(const char *name, void *handle) {
+  struct call *call = find(name);
+  void (*real)(void *);
   *(void **)&real = begin(call);
-  real(region);
+  real(handle);
   end(call);
+}
+
+HAUL_API void haul_node_close(haul_node *node) {
+  release("haul_node_close", node);
+}
+
+HAUL_API void haul_region_release(haul_region *region) {
+  release("haul_region_release", region);
+}
+
+HAUL_API void haul_remote_release(haul_remote *remote) {
+  release("haul_remote_release", remote);
 }
 
 HAUL_API int haul_region_unpublish(haul_region *region, const char *name) {

@@ -4,6 +4,8 @@ calls as slow as each test needs."""
 
 import contextlib
 import ctypes
+import os
+import signal
 import threading
 import time
 import unittest
@@ -42,6 +44,12 @@ class Threads(support.Case):
         self.node = haul.Node()
         self.addCleanup(self.node.close)
 
+    def soon(self, condition):
+        until = time.monotonic() + support.PATIENCE
+        while not condition() and time.monotonic() < until:
+            time.sleep(0.001)
+        self.assertTrue(condition())
+
     def start(self, run, *args):
         thread = threading.Thread(target=run, args=args, daemon=True)
         thread.start()
@@ -52,10 +60,7 @@ class Threads(support.Case):
         """A thread that has come to the call."""
         before = begun(call)
         thread = self.start(run, *args)
-        until = time.monotonic() + support.PATIENCE
-        while begun(call) == before and time.monotonic() < until:
-            time.sleep(0.001)
-        self.assertEqual(begun(call), before + 1)
+        self.soon(lambda: begun(call) == before + 1)
         return thread
 
     def join(self, thread):
@@ -115,6 +120,104 @@ class Wrapped(Threads):
             self.is_kept()
         self.join(call)
         self.data.append(1)
+
+
+class Nodes(Threads):
+    """A node and what came from it end one after the other."""
+
+    def ends(self):
+        """What came from the node, by the call that ends it."""
+        region = self.node.alloc(4096)
+        region.publish("r")
+        peer = self.node.connect(self.node.listen(f"unix://@haul-test-threads-{os.getpid()}"))
+        return {"haul_region_release": region, "haul_remote_release": peer.lookup("r")}
+
+    def test_a_node_waits_for_a_release(self):
+        for call in ("haul_region_release", "haul_remote_release"):
+            with self.subTest(call=call):
+                self.node = haul.Node()
+                self.addCleanup(self.node.close)
+                closes = begun("haul_node_close")
+                ends = self.ends()
+                with held(call):
+                    first = self.start_held(call, ends[call].close)
+                    second = self.start(self.node.close)
+                    second.join(0.2)
+                    self.assertEqual(begun("haul_node_close"), closes)
+                self.join(first)
+                self.join(second)
+                self.assertEqual(ended("haul_node_close"), closes + 1)
+
+    def test_a_slow_release_closes_the_node_itself(self):
+        region = self.node.alloc(4096)
+        closes = begun("haul_node_close")
+        with held("haul_region_release"):
+            first = self.start_held("haul_region_release", region.close)
+            self.node.close()
+            self.assertEqual(begun("haul_node_close"), closes)
+        self.join(first)
+        self.assertEqual(ended("haul_node_close"), closes + 1)
+
+    def test_what_is_forgotten_is_waited_for(self):
+        closes = begun("haul_node_close")
+        regions = [self.node.alloc(4096)]
+        with held("haul_region_release"):
+            first = self.start_held("haul_region_release", regions.clear)
+            second = self.start(self.node.close)
+            second.join(0.2)
+            self.assertEqual(begun("haul_node_close"), closes)
+        self.join(first)
+        self.join(second)
+        self.assertEqual(ended("haul_node_close"), closes + 1)
+
+    def test_a_release_waits_for_the_node(self):
+        data = bytearray(4096)
+        region = self.node.wrap(data)
+        releases = begun("haul_region_release")
+        with held("haul_node_close"):
+            first = self.start_held("haul_node_close", self.node.close)
+            second = self.start(region.close)
+            second.join(1.5)
+            self.assertEqual(begun("haul_region_release"), releases)
+            with self.assertRaises(BufferError):
+                data.append(1)
+        self.join(first)
+        self.join(second)
+        self.assertEqual(ended("haul_region_release"), releases + 1)
+        data.append(1)
+
+    def test_a_forked_child_waits_for_nobody(self):
+        """The thread that closes the node is not there."""
+        region = self.node.alloc(4096)
+        with held("haul_node_close"):
+            first = self.start_held("haul_node_close", self.node.close)
+            child = os.fork()
+            if child == 0:
+                region.close()
+                os._exit(0)
+            until = time.monotonic() + support.PATIENCE
+            status = (0, 0)
+            while status[0] == 0 and time.monotonic() < until:
+                time.sleep(0.01)
+                status = os.waitpid(child, os.WNOHANG)
+            if status[0] == 0:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        self.join(first)
+        self.assertEqual(status, (child, 0))
+
+    def test_the_interpreter_s_end_waits_for_nobody(self):
+        child = self.child("""
+            import threading
+            from test_threads import begun, holding
+            node = haul.Node()
+            region = node.alloc(4096)
+            holding.holding_set(b"haul_node_close", True)
+            threading.Thread(target=node.close, daemon=True).start()
+            while not begun("haul_node_close"):
+                pass
+        """)
+        self.ends_well(child)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,9 @@ struct object {
   uintptr_t identity;             /* the address of the handle, also afterwards */
   void (*release)(void *);
   void (*released)(struct object *); /* called once there is no handle, maybe again; or NULL */
-  unsigned users;    /* calls under way, the release too; most without the interpreter's lock */
+  unsigned users;    /* calls under way, most of them without the interpreter's lock; a release is
+                        one of the object and of its node */
+  pid_t releasing;   /* the process that has a thread in `release`, or 0: a fork loses the thread */
   unsigned exports;  /* buffers and tensors of its memory that somebody holds */
   bool closed;       /* no further call may begin; the last user or export releases the handle */
   struct node *node; /* a reference; NULL in a node */

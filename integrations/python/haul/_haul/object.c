@@ -5,10 +5,13 @@
  * while a call on it is under way; so calls are counted, and the last one that leaves a closed
  * object releases its handle. Who holds a buffer or a tensor of its memory counts alike. */
 #include <time.h>
+#include <unistd.h>
 
 #include "haulpy.h"
 
 #define CLOSE_WAITS_MS 1000
+
+static void leave(struct object *object);
 
 struct object *object_new(PyTypeObject *type, const char *noun, void *handle,
                           void (*release)(void *), struct node *node) {
@@ -41,18 +44,41 @@ static bool enter(struct object *object, const char *call) {
   return true;
 }
 
-/* It is a call like others, which may take a while: until it has returned nobody takes the handle
- * for released. */
+static void pause_for_others(void) {
+  static const struct timespec pause = {0, 1000000};
+  Py_BEGIN_ALLOW_THREADS;
+  nanosleep(&pause, NULL);
+  Py_END_ALLOW_THREADS;
+}
+
+/* A node that is being closed waits for copies that peers make on wrapped memory. A region that is
+ * released meanwhile would not. Threads that the interpreter's end leaves behind tell nothing. */
+static void await_release(const struct object *node) {
+  while (node->releasing == getpid() && Py_IsInitialized())
+    pause_for_others();
+}
+
+/* It is a call like others, of the object and of its node, and may take a while: until it has
+ * returned nobody takes the handle for released. */
 static void release(struct object *object) {
+  struct object *node = (struct object *)object->node;
   void *handle = object->handle;
   if (!handle)
     return;
   object->users++;
+  object->releasing = getpid();
+  if (node) {
+    node->users++;
+    await_release(node);
+  }
   Py_BEGIN_ALLOW_THREADS;
   object->release(handle);
   Py_END_ALLOW_THREADS;
   object->handle = NULL;
+  object->releasing = 0;
   object->users--;
+  if (node)
+    leave(node);
 }
 
 static void release_unused(struct object *object) {
@@ -91,13 +117,9 @@ void object_leave(struct object *object) {
 }
 
 void object_close(struct object *object) {
-  static const struct timespec pause = {0, 1000000};
   object->closed = true;
-  for (int i = 0; object->users && i < CLOSE_WAITS_MS; i++) {
-    Py_BEGIN_ALLOW_THREADS;
-    nanosleep(&pause, NULL);
-    Py_END_ALLOW_THREADS;
-  }
+  for (int i = 0; object->users && i < CLOSE_WAITS_MS; i++)
+    pause_for_others();
   release_unused(object);
   tell_released(object);
 }
