@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What the tests share: running them, children to share with, and how to talk to one."""
 
+import math
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -35,6 +37,42 @@ def module(name):
         raise unittest.SkipTest(
             f"{sys.executable} has no {name}: sudo apt-get install python3-{name}"
         ) from None
+
+
+def layouts(count, seed=1):
+    """Shapes and strides, from small ones up to those that nobody can count."""
+    edge = 1 << 63
+    yield from (
+        ((2,), (-edge,)),
+        ((2,), (1 - edge,)),
+        ((3, 2), (-(1 << 62), -(1 << 62))),
+        ((2, 2), (-(1 << 62), 1 << 62)),
+        ((2, 2), (1 - edge, edge - 1)),
+        ((edge - 1,), (1,)),
+        ((edge - 1,), (-1,)),
+    )
+    chance = random.Random(seed)
+    near = [chance.choice((1, -1)) * (1 << bits) + more for bits in range(64) for more in (-1, 0, 1)]
+    extremes = [number for number in near if -edge <= number < edge]
+    for _ in range(count):
+        numbers = [chance.choice((extremes, range(-9, 9))) for _ in range(chance.randrange(4))]
+        shape = [abs(chance.choice(chance.choice((extremes, range(5))))) for _ in numbers]
+        strides = [chance.choice(kind) for kind in numbers]
+        yield tuple(min(length, edge - 1) for length in shape), tuple(strides)
+
+
+def extent(shape, strides, size):
+    """From the first byte of the elements' to behind the last one, both relative to the first
+    element; None where 63 bits do not count it."""
+    limit = 1 << 63
+    if not all(-limit <= stride * size < limit for stride in strides):
+        return None
+    if 0 in shape:
+        return 0, 0
+    reaches = [(length - 1) * stride * size for length, stride in zip(shape, strides)]
+    low = sum(reach for reach in reaches if reach < 0)
+    high = sum(reach for reach in reaches if reach > 0) + size
+    return (low, high) if max(math.prod(shape) * size, high - low) < limit else None
 
 
 class Talk:

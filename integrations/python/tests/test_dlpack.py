@@ -303,6 +303,31 @@ class Taken(support.Case):
                 region = self.node.wrap(Producer(shape=shape, strides=strides, **fields))
                 self.assertEqual((region.layout, region.length), (layout, length))
 
+    def test_layouts_of_all_sizes(self):
+        """What nobody can count is refused; what can be counted is looked for in memory."""
+        taken = 0
+        for shape, strides in support.layouts(3000):
+            producer = Producer(shape=shape, strides=strides, byte_offset=128)
+            found = support.extent(shape, strides, 4)
+            with self.subTest(shape=shape, strides=strides):
+                if not found or found == (0, 0):
+                    with self.assertRaises(ValueError):
+                        self.node.wrap(producer)
+                    continue
+                low, high = found
+                try:
+                    region = self.node.wrap(producer)
+                except haul.Error as error:
+                    self.assertEqual(error.code, Code.EINVAL)
+                    self.assertFalse(-128 <= low and high <= 128)
+                    continue
+                taken += 1
+                self.assertEqual(region.layout, Layout("float32", shape, strides, -low))
+                self.assertEqual(region.length, high - low)
+                self.assertEqual(region.address, ctypes.addressof(producer.memory) + 128 + low)
+                region.close()
+        self.assertGreater(taken, 100)
+
     def test_through_and_back(self):
         region = self.node.alloc(4096)
         memoryview(region)[:4] = b"abcd"

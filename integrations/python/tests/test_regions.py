@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Regions: buffers, tensors, copies, what is wrapped, what is shared by a ticket."""
 
+import collections
 import ctypes
 import gc
 import os
+import struct
 import weakref
 
 import haul
@@ -73,6 +75,33 @@ class Refused(WithNode):
             region.tensor("float32", 4)
         with self.assertRaises(OverflowError):
             region.tensor("uint8", (1,), offset=-1)
+
+    def test_tensors_of_all_sizes(self):
+        """What does not lie within the region is refused, and what does is where it should be."""
+        length = 4096
+        region = self.node.alloc(length)
+        memoryview(region)[:] = content = os.urandom(length)
+        outcomes = collections.Counter()
+        for shape, strides in support.layouts(5000):
+            for dtype, size, code in (("uint8", 1, "B"), ("int64", 8, "q")):
+                for offset in (0, 64, length):
+                    found = support.extent(shape, strides, size)
+                    fits = found and offset + found[0] >= 0 and offset + found[1] <= length
+                    outcomes[bool(fits)] += 1
+                    with self.subTest(shape=shape, strides=strides, size=size, offset=offset):
+                        if not fits:
+                            with self.assertRaises(ValueError):
+                                region.tensor(dtype, shape, strides, offset=offset)
+                            continue
+                        tensor = region.tensor(dtype, shape, strides, offset=offset)
+                        self.assertEqual(tensor.layout.strides, strides)
+                        if 0 not in shape:
+                            last = tuple(length - 1 for length in shape)
+                            steps = (i * stride * size for i, stride in zip(last, strides))
+                            expected = content[offset + sum(steps) :][:size]
+                            number = memoryview(tensor)[last]
+                            self.assertEqual(struct.pack(code, number), expected)
+        self.assertGreater(min(outcomes[True], outcomes[False]), 1000)
 
     def test_types_without_a_format(self):
         tensor = self.node.alloc(4096).tensor("bfloat16", (4,))

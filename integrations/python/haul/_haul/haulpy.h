@@ -164,7 +164,8 @@ struct haul_tensor layout_flat(size_t length);
 void layout_fill_strides(struct haul_tensor *layout);
 
 /* The range of bytes that the elements lie in, relative to the first one: low is not positive.
- * False where that cannot be counted. An empty tensor has an empty range. */
+ * False where it, its length or its elements cannot be counted. An empty tensor has an empty range.
+ */
 bool layout_extent(const struct haul_tensor *layout, int64_t *low, int64_t *high);
 
 /* Whether the elements lie next to each other, the last dimension the fastest. The layout passed

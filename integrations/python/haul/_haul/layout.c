@@ -89,9 +89,10 @@ bool layout_extent(const struct haul_tensor *layout, int64_t *low, int64_t *high
                    : __builtin_add_overflow(*high, reach, high)))
       return false;
   }
-  int64_t bytes; /* what a product of the shape is taken for elsewhere */
+  int64_t bytes, length; /* others count them without a look */
   return !__builtin_mul_overflow(elements, size, &bytes) &&
-         !__builtin_add_overflow(*high, size, high);
+         !__builtin_add_overflow(*high, size, high) &&
+         !__builtin_sub_overflow(*high, *low, &length);
 }
 
 bool layout_is_contiguous(const struct haul_tensor *layout) {

@@ -29,8 +29,8 @@ void kept_release(struct kept *kept) {
 }
 
 /* Takes `kept`. `first` is the address of the first element; the region reaches from the lowest to
- * the highest one. */
-static PyObject *make_region(struct node *node, struct kept *kept, char *first,
+ * the highest one. Where addresses wrap around, the library refuses the range. */
+static PyObject *make_region(struct node *node, struct kept *kept, uintptr_t first,
                              struct haul_tensor layout, bool readonly) {
   haul_region *handle = NULL;
   int64_t low, high;
@@ -46,9 +46,10 @@ static PyObject *make_region(struct node *node, struct kept *kept, char *first,
     return NULL;
   }
   int code;
+  void *lowest = (void *)(first + (uintptr_t)low);
   layout.offset = (uint64_t)-low;
   Py_BEGIN_ALLOW_THREADS;
-  code = haul_region_wrap(opened, first + low, (size_t)(high - low), &handle);
+  code = haul_region_wrap(opened, lowest, (size_t)(high - low), &handle);
   Py_END_ALLOW_THREADS;
   PyObject *region = NULL;
   if (code) {
@@ -124,7 +125,7 @@ static PyObject *wrap_buffer(struct node *node, PyObject *object) {
     kept_release(kept);
     return NULL;
   }
-  return make_region(node, kept, kept->buffer.buf, layout, kept->buffer.readonly);
+  return make_region(node, kept, (uintptr_t)kept->buffer.buf, layout, kept->buffer.readonly);
 }
 
 /* ---- DLPack ---- */
@@ -204,7 +205,7 @@ static PyObject *wrap_capsule(struct node *node, PyObject *capsule) {
     return NULL;
   }
   bool readonly = kept->versioned && kept->versioned->flags & DL_FLAG_READ_ONLY;
-  return make_region(node, kept, (char *)tensor->data + tensor->byte_offset, layout, readonly);
+  return make_region(node, kept, (uintptr_t)tensor->data + tensor->byte_offset, layout, readonly);
 }
 
 /* Without a stream the producer orders its work before the default stream; before a transfer of
