@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the tests share: running them, children to share with, and how to talk to one."""
 
+import ctypes
 import math
 import os
 import random
@@ -73,6 +74,27 @@ def extent(shape, strides, size):
     low = sum(reach for reach in reaches if reach < 0)
     high = sum(reach for reach in reaches if reach > 0) + size
     return (low, high) if max(math.prod(shape) * size, high - low) < limit else None
+
+
+def allocated():
+    """Bytes that malloc gave and that were not freed. Skips the test where nobody says."""
+    program = ctypes.CDLL(None)
+    if "HAUL_TEST_SANITIZED" in os.environ:
+        count = program.__sanitizer_get_current_allocated_bytes
+        count.restype = ctypes.c_size_t
+        return count()
+    if not hasattr(program, "mallinfo2"):
+        raise unittest.SkipTest("this C library has no mallinfo2")
+    info = program.mallinfo2
+    info.restype = type("Info", (ctypes.Structure,), {"_fields_": _MALLINFO2})
+    numbers = info()
+    return numbers.uordblks + numbers.hblkhd
+
+
+_MALLINFO2 = [
+    (name, ctypes.c_size_t)
+    for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+]
 
 
 class Talk:

@@ -52,6 +52,16 @@ class Gone(WithServer):
             self.fails(Code.EPEER, call)
         self.fails(Code.EPEER, self.peer.lookup, "r")
 
+    def test_lists_that_fail_keep_no_memory(self):
+        self.server.kill()
+        while self.peer.alive:
+            time.sleep(0.01)
+        self.fails(Code.EPEER, self.peer.list)
+        before = support.allocated()
+        for _ in range(100):
+            self.fails(Code.EPEER, self.peer.list)
+        self.assertLess(support.allocated() - before, 1 << 18)
+
     def test_a_peer_that_leaves_is_told_of(self):
         with haul.Node(peer_events=True) as node:
             node.connect(f"unix://@haul-test-python-{self.server.process.pid}")

@@ -77,9 +77,13 @@ struct listing {
   struct job job;
   haul_peer *peer;
   haul_deadline until;
-  struct haul_published *entries; /* freed by undo_list */
+  struct haul_published *entries; /* freed by undo_list, once run_list has succeeded */
   size_t count;
 };
+
+static void undo_list(struct job *job) {
+  free(((struct listing *)job)->entries);
+}
 
 /* Until all fit: between two calls more may have been published. */
 static int run_list(struct job *job) {
@@ -92,14 +96,12 @@ static int run_list(struct job *job) {
       room = 0; /* the library says how many there are, and the caller that none fit */
     listing->count = room;
     int code = haul_peer_list(listing->peer, listing->until, listing->entries, &listing->count);
+    if (code)
+      undo_list(job);
     if (code || listing->count <= room || !listing->entries)
       return code;
     room = listing->count + 64;
   }
-}
-
-static void undo_list(struct job *job) {
-  free(((struct listing *)job)->entries);
 }
 
 static PyObject *rights_item(void *rights) {
