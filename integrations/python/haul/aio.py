@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: MIT
 """Waiting in asyncio: `await transfer`, and `await receive(node)`.
 
-A node has one descriptor for all its news. While something waits, it is a reader of the waiting loop.
-Whoever is told of news looks after everybody, also in other threads' loops, since the descriptor says
-it once. A look ten times a second besides: for what a thread took that called Node.progress itself, and
-for the deadlines of a node that its caller drives.
+A node has one descriptor for all its news. While something waits, a copy of it is a reader of the
+waiting loop. Whoever is told of news looks after everybody, also in other threads' loops, since the
+descriptor says it once. A look ten times a second besides: for what a thread took that called
+Node.progress itself, and for the deadlines of a node that its caller drives.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from types import TracebackType
@@ -65,8 +66,12 @@ class _Look:
     def __init__(self, watch: _Watch, node: Node, loop: asyncio.AbstractEventLoop) -> None:
         self.users = 0
         self.watch, self.node, self.loop = watch, node, loop
-        self.descriptor = node.fileno()
-        loop.add_reader(self.descriptor, watch.look, node)
+        self.descriptor = node._dup()  # the node's own may be closed, and its number taken
+        try:
+            loop.add_reader(self.descriptor, watch.look, node)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
         self.timer = loop.call_later(_LOOK_EVERY, self.again)
 
     def again(self) -> None:
@@ -76,6 +81,7 @@ class _Look:
     def stop(self) -> None:
         self.timer.cancel()
         self.loop.remove_reader(self.descriptor)
+        os.close(self.descriptor)
 
 
 class _Watch:

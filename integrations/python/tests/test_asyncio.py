@@ -3,6 +3,7 @@
 
 import asyncio
 import os
+import socket
 import threading
 import unittest
 
@@ -58,6 +59,38 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         with self.assertRaises(haul.Error) as caught:
             await haul.receive(self.node)
         self.assertEqual((caught.exception.code, caught.exception.call), (Code.ECLOSED, "receive"))
+
+    async def test_what_is_opened_next_keeps_its_reader(self):
+        """It may get the number that the node's descriptor had."""
+        loop, heard, node = asyncio.get_running_loop(), asyncio.Event(), haul.Node()
+        waiting = asyncio.create_task(haul.receive(node))
+        await asyncio.sleep(0.05)
+        number = node.fileno()
+        node.close()
+        ends = {}
+        while number not in ends:
+            ours, theirs = socket.socketpair()
+            ends.update({ours.fileno(): theirs, theirs.fileno(): ours})
+            self.addCleanup(ours.close)
+            self.addCleanup(theirs.close)
+        loop.add_reader(number, heard.set)
+        with self.assertRaises(haul.Error):
+            await asyncio.wait_for(waiting, support.PATIENCE)
+        ends[number].send(b"!")
+        await asyncio.wait_for(heard.wait(), 10)
+        self.assertTrue(loop.remove_reader(number))
+
+    async def test_descriptors_are_closed(self):
+        def count():
+            return len(os.listdir("/proc/self/fd"))
+
+        with self.assertRaises(haul.TimedOut):
+            await haul.receive(self.node, timeout=0.05)
+        before = count()
+        for _ in range(3):
+            with self.assertRaises(haul.TimedOut):
+                await haul.receive(self.node, timeout=0.05)
+        self.assertEqual(count(), before)
 
     async def test_a_transfer_is_closed_meanwhile(self):
         region = self.node.alloc(SIZE)
