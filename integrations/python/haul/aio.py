@@ -46,8 +46,10 @@ class _Waiter:
         self.watch.remove(self)
 
     async def news(self) -> None:
-        await self.future
-        self.future = self.loop.create_future()
+        try:
+            await self.future
+        finally:
+            self.future = self.loop.create_future()
 
     def wake(self) -> None:
         if not self.future.done():
@@ -149,8 +151,8 @@ def _told_as(call: str) -> Iterator[None]:
 async def finish(transfer: Transfer) -> Transfer:
     """What `await transfer` does: the transfer, complete, or the error that it ended with.
 
-    A task that is cancelled meanwhile cancels the transfer, and goes on when that has ended: from then
-    on nobody touches the region's memory.
+    A task that is cancelled meanwhile, once or more, cancels the transfer, and goes on when that has
+    ended: from then on nobody touches the region's memory.
     """
     with _told_as("await"):
         if not transfer.done():
@@ -161,18 +163,20 @@ async def finish(transfer: Transfer) -> Transfer:
 async def _wait_for(transfer: Transfer) -> None:
     with _Waiter(transfer.node, transfer.done) as waiter:
         try:
-            await _until_done(transfer, waiter)
+            while not transfer.done():
+                await waiter.news()
         except asyncio.CancelledError:
-            with contextlib.suppress(Error):  # closed meanwhile: it has ended
+            with contextlib.suppress(Error):  # closed meanwhile: nobody can ask it any more
                 transfer.cancel()
-                waiter.future = waiter.loop.create_future()
-                await _until_done(transfer, waiter)
+                await _see_it_end(transfer, waiter)
             raise
 
 
-async def _until_done(transfer: Transfer, waiter: _Waiter) -> None:
+async def _see_it_end(transfer: Transfer, waiter: _Waiter) -> None:
+    """However often the task is cancelled: its memory is not the task's again before."""
     while not transfer.done():
-        await waiter.news()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiter.news()
 
 
 async def receive(node: Node, *, timeout: float | None = None) -> Message:

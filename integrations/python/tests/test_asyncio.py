@@ -138,6 +138,38 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
             except haul.Error as error:
                 self.assertEqual(error.code, Code.ECANCELED)
 
+    async def test_a_task_that_is_cancelled_again(self):
+        """It goes on when its transfer has ended, however often."""
+
+        class Slow:
+            """A transfer that ends only when it is told to."""
+
+            node, cancels, ended = self.node, 0, False
+
+            def done(self):
+                return self.ended
+
+            def cancel(self):
+                self.cancels += 1
+
+        transfer = Slow()
+        task = asyncio.create_task(haul.aio.finish(transfer))
+        for _ in range(5):
+            await asyncio.sleep(0.05)
+            task.cancel()
+        await asyncio.sleep(0.05)
+        self.assertFalse(task.done())
+        for _ in range(3):  # the second before the task has seen the first
+            task.cancel()
+            task.cancel()
+            await asyncio.sleep(0)
+        self.assertFalse(task.done())
+        transfer.ended = True
+        with self.assertRaises(asyncio.CancelledError):
+            await asyncio.wait_for(task, support.PATIENCE)
+        self.assertEqual(transfer.cancels, 1)
+        self.assertEqual(self.node._watch.waiters, set())
+
     async def test_cancelled_receivers_lose_no_message(self):
         for _ in range(20):
             task = asyncio.create_task(haul.receive(self.owner))
