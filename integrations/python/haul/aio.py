@@ -122,8 +122,9 @@ class _Watch:
         for waiter in ready:
             if waiter.loop is here:
                 waiter.wake()
-            elif not waiter.loop.is_closed():
-                waiter.loop.call_soon_threadsafe(waiter.wake)
+            else:
+                with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits there
+                    waiter.loop.call_soon_threadsafe(waiter.wake)
 
 
 _making = threading.Lock()

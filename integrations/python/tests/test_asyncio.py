@@ -6,12 +6,23 @@ import os
 import socket
 import threading
 import unittest
+from unittest import mock
 
 import haul
 import support
 from haul import READ, WRITE, Code
 
 SIZE = 16 << 20
+
+
+def left_waiting(node):
+    """A loop that was closed while a task of its waits for a message of the node's, and the task."""
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(haul.receive(node))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    task._log_destroy_pending = False  # asyncio would tell of it
+    return loop, task
 
 
 class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
@@ -248,6 +259,19 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         await asyncio.wait_for(move(), support.PATIENCE)
         await asyncio.to_thread(thread.join)
         self.assertEqual(failures, [])
+
+    async def test_another_loop_is_closed_at_the_last_moment(self):
+        """When it was just asked whether it is."""
+        complaints = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, said: complaints.append(said))
+        other, task = await asyncio.to_thread(left_waiting, self.owner)
+        with mock.patch.object(other, "is_closed", lambda: False):
+            waiting = asyncio.create_task(haul.receive(self.owner))
+            await asyncio.sleep(0)
+            self.peer.send(b"news")
+            message = await asyncio.wait_for(waiting, support.PATIENCE)
+        self.assertEqual((message.data, complaints), (b"news", []))
+        task.get_coro().close()
 
     async def test_a_node_that_its_caller_drives(self):
         with haul.Node(progress="caller") as node:
