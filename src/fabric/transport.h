@@ -69,6 +69,11 @@ struct link {
   /* The peer broke the protocol, or its connection ended: the node drops the peer soon, with this
    * reason. With or without the lock, never blocks. */
   void (*fail)(struct link *link, int code, const char *reason);
+  /* The path of last resort lost its connections, which is nearly always the peer's end. What the
+   * peer sent before that is on the control connection, which is read to its end first: the node
+   * drops the peer there, or half a liveness bound later. With or without the lock, never blocks.
+   */
+  void (*leaves)(struct link *link);
   /* References: what holds the link holds the peer. */
   void (*retain)(struct link *link);
   void (*put)(struct link *link);

@@ -83,6 +83,30 @@ bool control_lingers(struct haul_peer *peer) {
   return waits(peer, true);
 }
 
+/* Over TCP a close with something unread takes back what the peer has not fetched yet, so the peer
+ * closes first. */
+static void end_sending(struct haul_peer *peer) {
+  pthread_mutex_lock(&peer->send_lock);
+  if (!peer->closed && !peer->said_all)
+    shutdown(peer->fd, SHUT_WR);
+  peer->said_all = true;
+  pthread_mutex_unlock(&peer->send_lock);
+}
+
+bool control_takes_leave(struct haul_peer *peer) {
+  if (control_lingers(peer))
+    return false;
+  if (!peer->goodbye_at) {
+    control_send(peer, CONTROL_GOODBYE, 0, NULL, 0);
+    peer->goodbye_at = clock_now();
+  }
+  if (peer->base.local)
+    return true;
+  if (!control_lingers(peer))
+    end_sending(peer);
+  return false;
+}
+
 bool control_stalls(struct haul_peer *peer) {
   pthread_mutex_lock(&peer->send_lock);
   control_pump(peer);
@@ -322,7 +346,23 @@ static void drop_unread(struct haul_peer *peer, int system) {
     peer_drop(peer, HAUL_EPEER, system ? strerror(system) : "the peer's process ended or left");
 }
 
+/* After the goodbye nothing is of interest but the end. */
+static void receive_end(struct haul_peer *peer) {
+  char ignored[4096];
+  struct iovec span = {ignored, sizeof ignored};
+  struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+  ssize_t got = 1;
+  for (int i = 0; i < READS && got > 0; i++)
+    got = sock_receive(peer->fd, &message);
+  if (got <= 0 && got != -EAGAIN && got != -EINTR)
+    peer_drop(peer, HAUL_ECLOSED, "the connection was closed here");
+}
+
 void control_receive(struct haul_peer *peer) {
+  if (peer->goodbye_at) {
+    receive_end(peer);
+    return;
+  }
   for (int i = 0; i < READS && !atomic_load(&peer->doomed); i++) {
     struct iovec span = {peer->inbox + peer->inbox_length, sizeof peer->inbox - peer->inbox_length};
     if (peer->message)

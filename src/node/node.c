@@ -119,12 +119,9 @@ static bool sweep(struct poller *poller) {
   list_each_safe(item, &node->peers) {
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
     bool left = peer->base.initiator && peer->ready && atomic_load(&peer->uses) == 0;
-    if (left && control_lingers(peer))
-      left = false; /* its last messages first; the liveness bound ends a peer that does not read */
+    left = left && control_takes_leave(peer);
     if (!atomic_load(&peer->doomed) && !left)
       continue;
-    if (left)
-      control_send(peer, CONTROL_GOODBYE, 0, NULL, 0);
     pthread_mutex_lock(&peer->doom_lock);
     int code = left ? HAUL_ECLOSED : peer->doom;
     char reason[192];

@@ -95,6 +95,9 @@ struct haul_peer {
   int doom;                  /* link.fail was called: drop it */
   char doom_reason[192];
   _Atomic bool doomed;
+  _Atomic int64_t pathless_at; /* link.leaves was called then; 0: it was not */
+  int64_t goodbye_at;          /* this side said it then; 0: it did not. The loop's lock */
+  bool said_all;               /* and the peer was told that nothing follows; likewise */
 
   /* Receiving. */
   int fd;
@@ -191,6 +194,9 @@ void control_pump(struct haul_peer *peer);  /* with send_lock */
 void control_clear(struct haul_peer *peer); /* with send_lock */
 /* Whether frames wait to be sent, and the peer still takes some. */
 bool control_lingers(struct haul_peer *peer);
+/* Sends what waits, then the goodbye; true when the peer may be dropped. Over TCP that is never:
+ * the peer's end of the connection drops it, or the bound (peer.c). With the loop's lock. */
+bool control_takes_leave(struct haul_peer *peer);
 /* Whether frames wait, and the peer took nothing of them for the liveness bound. */
 bool control_stalls(struct haul_peer *peer);
 /* Asks and waits for the answer; without locks. */

@@ -71,6 +71,13 @@ static void fail_link(struct link *link, int code, const char *reason) {
   peer_doom((struct haul_peer *)link, code, reason);
 }
 
+static void link_leaves(struct link *link) {
+  struct haul_peer *peer = (struct haul_peer *)link;
+  int64_t never = 0;
+  atomic_store(&link->failing, HAUL_EPEER);
+  atomic_compare_exchange_strong(&peer->pathless_at, &never, clock_now());
+}
+
 /* ---- Life in the loop ---- */
 
 static void on_control(struct watch *watch, uint32_t events) {
@@ -103,9 +110,17 @@ static bool is_silent(struct haul_peer *peer, int64_t bound) {
   return !atomic_load(&peer->base.ended) && clock_now() - atomic_load(&peer->base.heard) > bound;
 }
 
-/* Drops a peer that is silent, or does not read. */
+static bool is_late(int64_t began, int64_t bound) {
+  return began && clock_now() - began > bound / 4;
+}
+
+/* Drops a peer that is silent, does not read, or does not end what has begun to end. */
 static void judge(struct haul_peer *peer, int64_t bound) {
-  if (is_silent(peer, bound))
+  if (is_late(peer->goodbye_at, bound))
+    peer_drop(peer, HAUL_ECLOSED, "the connection was closed here");
+  else if (is_late(atomic_load(&peer->pathless_at), bound))
+    peer_drop(peer, HAUL_EPEER, "its data connections ended");
+  else if (is_silent(peer, bound))
     peer_drop(peer, HAUL_EPEER, "nothing was heard of it for the liveness bound");
   else if (control_stalls(peer))
     peer_drop(peer, HAUL_EPEER, "it does not read what it was sent");
@@ -148,6 +163,7 @@ int peer_new(struct haul_node *node, int fd, const uint8_t boot[16], const char 
   link->local = local;
   link->loopback = loopback;
   link->fail = fail_link;
+  link->leaves = link_leaves;
   link->retain = retain_link;
   link->put = put_link;
   list_init(&link->writes);

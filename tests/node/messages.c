@@ -345,8 +345,10 @@ static void peers_that_leave_messages_unread_count_as_peers(void **state) {
   struct haul_peer *peer;
   struct haul_message message;
   char address[160];
-  const char *own = strncmp(*state, "unix", 4) == 0 ? "unix://@haul-test-small" : *state;
+  char own[100];
   int code = 0;
+  snprintf(own, sizeof own, "%s%s", (const char *)*state,
+           strncmp(*state, "unix", 4) == 0 ? "-small" : "");
   config.max_peers = 4;
   assert_works(haul_node_open(&config, &small));
   assert_works(haul_node_listen(small, own));

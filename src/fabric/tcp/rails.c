@@ -174,12 +174,13 @@ void rail_close(struct tcp_rail *rail, int code) {
   drop_landings(rail);
   /* This path is the last resort: without it the peer is as good as gone, and it nearly always is.
    */
-  if ((last || open_write) && code == HAUL_EPATH)
+  if (open_write && code == HAUL_EPATH) {
     endpoint->base.link->fail(endpoint->base.link, HAUL_EPEER,
-                              last ? "its data connections ended"
-                                   : "a data connection ended in the middle of writes");
-  if (open_write && code == HAUL_EPATH)
+                              "a data connection ended in the middle of writes");
     code = HAUL_EPEER;
+  } else if (last && code == HAUL_EPATH) {
+    endpoint->base.link->leaves(endpoint->base.link);
+  }
   error_set(code, 0, endpoint->base.link->name,
             "the connection to the peer ended|is the peer still "
             "there? its log says more");
