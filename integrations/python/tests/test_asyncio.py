@@ -2,10 +2,12 @@
 """Transfers and messages, awaited."""
 
 import asyncio
+import gc
 import os
 import socket
 import threading
 import unittest
+import weakref
 from unittest import mock
 
 import haul
@@ -15,10 +17,10 @@ from haul import READ, WRITE, Code
 SIZE = 16 << 20
 
 
-def left_waiting(node):
-    """A loop that was closed while a task of its waits for a message of the node's, and the task."""
+def left_waiting(coroutine):
+    """A loop that was closed while a task of its waits, and the task."""
     loop = asyncio.new_event_loop()
-    task = loop.create_task(haul.receive(node))
+    task = loop.create_task(coroutine)
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
     task._log_destroy_pending = False  # asyncio would tell of it
@@ -264,7 +266,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         """When it was just asked whether it is."""
         complaints = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, said: complaints.append(said))
-        other, task = await asyncio.to_thread(left_waiting, self.owner)
+        other, task = await asyncio.to_thread(left_waiting, haul.receive(self.owner))
         with mock.patch.object(other, "is_closed", lambda: False):
             waiting = asyncio.create_task(haul.receive(self.owner))
             await asyncio.sleep(0)
@@ -280,6 +282,53 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
             remote = await asyncio.to_thread(peer.lookup, "there")
             region = node.alloc(SIZE)
             await asyncio.gather(*(remote.write(region, only="tcp") for _ in range(4)))
+
+
+class Forgotten(support.Case):
+    """A node knows who waits for its news, and who waits has the node: that keeps neither."""
+
+    def setUp(self):
+        self.owner = haul.Node("owner")
+        self.addCleanup(self.owner.close)
+        self.there = self.owner.alloc(SIZE)
+        self.there.publish("there", READ | WRITE)
+        self.address = self.owner.listen("tcp://127.0.0.1:0")
+
+    def is_freed(self, leave):
+        """What `leave` returns, which has a node and all that came from it."""
+        kept = leave()
+        gone = weakref.ref(kept)
+        del kept
+        gc.collect()
+        self.assertTrue(gone() is None)
+
+    def test_a_receiver(self):
+        self.is_freed(lambda: left_waiting(haul.receive(haul.Node()))[1])
+
+    def test_a_transfer(self):
+        def leave():
+            node = haul.Node(progress="caller")
+            remote = node.connect(self.address).lookup("there")
+            view = memoryview(node.alloc(SIZE).tensor("uint8", (SIZE,)))
+
+            async def move():
+                with node.wrap(view) as region:
+                    await remote.read(region.tensor("uint8", (SIZE,)), only="tcp")
+
+            return left_waiting(move())[1]
+
+        self.is_freed(leave)
+
+    def test_an_object_that_has_the_region_of_its_memory(self):
+        class Data(bytearray):
+            pass
+
+        def leave():
+            data = Data(4096)
+            data.region = haul.Node().wrap(data)
+            return data
+
+        self.is_freed(leave)
 
 
 if __name__ == "__main__":

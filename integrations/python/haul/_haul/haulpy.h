@@ -96,8 +96,13 @@ void object_close(struct object *object);
 void object_lend(struct object *object);
 void object_returned(struct object *object);
 
-/* For tp_dealloc, after what the type has of its own. */
+/* For tp_dealloc, before what the type has of its own. */
 void object_free(struct object *object);
+
+/* For tp_traverse, besides what the type refers to itself. A task that waits for news of a node is
+ * known to the node (haul.aio), and may hold whatever came from it: so all of that tells the
+ * garbage collector what it refers to. */
+int object_traverse(PyObject *self, visitproc visit, void *arg);
 
 PyObject *object_method_close(PyObject *self, PyObject *none);
 PyObject *object_method_enter(PyObject *self, PyObject *none);
@@ -263,6 +268,7 @@ PyObject *wrap_object(struct node *node, PyObject *object);
 
 /* Gives a wrapped object back, after its region's release has returned. */
 void kept_release(struct kept *kept);
+int kept_traverse(struct kept *kept, visitproc visit, void *arg);
 
 /* ---- node.c, peer.c, message.c, remote.c, transfer.c, report.c, info.c ---- */
 

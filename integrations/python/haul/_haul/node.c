@@ -111,9 +111,20 @@ static PyObject *node_close(PyObject *self, PyObject *none) {
   Py_RETURN_NONE;
 }
 
+static int traverse(PyObject *self, visitproc visit, void *arg) {
+  Py_VISIT(((struct node *)self)->watch);
+  return object_traverse(self, visit, arg);
+}
+
+static int clear(PyObject *self) {
+  Py_CLEAR(((struct node *)self)->watch);
+  return 0;
+}
+
 static void dealloc(PyObject *self) {
-  Py_XDECREF(((struct node *)self)->watch);
+  PyObject *watch = ((struct node *)self)->watch;
   object_free((struct object *)self);
+  Py_XDECREF(watch);
 }
 
 /* ---- Listening ---- */
@@ -433,10 +444,13 @@ PyTypeObject *node_type(void) {
   static PyType_Slot slots[] = {
       SLOT(Py_tp_new, node_new),
       SLOT(Py_tp_dealloc, dealloc),
+      SLOT(Py_tp_traverse, traverse),
+      SLOT(Py_tp_clear, clear),
       {Py_tp_methods, methods},
       {Py_tp_getset, getters},
       {Py_tp_doc, "This process's end. Times are seconds; None is the library's default."},
       {0, NULL}};
-  static PyType_Spec spec = {"haul.Node", sizeof(struct node), 0, Py_TPFLAGS_DEFAULT, slots};
+  static PyType_Spec spec = {"haul.Node", sizeof(struct node), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);
 }

@@ -140,12 +140,19 @@ void object_returned(struct object *object) {
   tell_released(object);
 }
 
+int object_traverse(PyObject *self, visitproc visit, void *arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT((PyObject *)((struct object *)self)->node);
+  return 0;
+}
+
 void object_free(struct object *object) {
   PyTypeObject *type = Py_TYPE((PyObject *)object);
+  PyObject_GC_UnTrack(object);
   object->closed = true;
   release(object);
   Py_XDECREF((PyObject *)object->node);
-  PyObject_Free(object);
+  PyObject_GC_Del(object);
   Py_DECREF((PyObject *)type);
 }
 

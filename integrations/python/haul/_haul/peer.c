@@ -226,6 +226,7 @@ PyTypeObject *peer_type(void) {
                                   {NULL, NULL, NULL, NULL, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_dealloc, dealloc),
+      SLOT(Py_tp_traverse, object_traverse),
       SLOT(Py_tp_repr, repr),
       SLOT(Py_tp_richcompare, compare),
       SLOT(Py_tp_hash, hash),
@@ -233,7 +234,8 @@ PyTypeObject *peer_type(void) {
       {Py_tp_getset, getters},
       {Py_tp_doc, "Another node: Node.connect gives it, and so does each message."},
       {0, NULL}};
-  static PyType_Spec spec = {"haul.Peer", sizeof(struct object), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  static PyType_Spec spec = {
+      "haul.Peer", sizeof(struct object), 0,
+      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);
 }

@@ -72,6 +72,11 @@ static PyObject *region_close(PyObject *self, PyObject *none) {
   Py_RETURN_NONE;
 }
 
+static int traverse(PyObject *self, visitproc visit, void *arg) {
+  int code = kept_traverse(((struct region *)self)->kept, visit, arg);
+  return code ? code : object_traverse(self, visit, arg);
+}
+
 static void dealloc(PyObject *self) {
   struct kept *kept = ((struct region *)self)->kept;
   object_free((struct object *)self);
@@ -399,6 +404,7 @@ PyTypeObject *region_type(void) {
       {NULL, NULL, NULL, NULL, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_dealloc, dealloc),
+      SLOT(Py_tp_traverse, traverse),
       SLOT(Py_tp_repr, repr),
       SLOT(Py_bf_getbuffer, get_buffer),
       SLOT(Py_bf_releasebuffer, release_buffer),
@@ -406,7 +412,8 @@ PyTypeObject *region_type(void) {
       {Py_tp_getset, getters},
       {Py_tp_doc, "A range of bytes at a place: Node.alloc, Node.wrap and Node.import_ make it."},
       {0, NULL}};
-  static PyType_Spec spec = {"haul.Region", sizeof(struct region), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  static PyType_Spec spec = {
+      "haul.Region", sizeof(struct region), 0,
+      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);
 }

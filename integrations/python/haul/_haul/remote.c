@@ -21,12 +21,17 @@ PyObject *remote_object(struct object *peer, haul_remote *handle, const char *na
   return (PyObject *)remote;
 }
 
+static int traverse(PyObject *self, visitproc visit, void *arg) {
+  Py_VISIT((PyObject *)((struct remote *)self)->peer);
+  return object_traverse(self, visit, arg);
+}
+
 static void dealloc(PyObject *self) {
   struct remote *remote = (struct remote *)self;
-  struct object *peer = remote->peer;
-  Py_XDECREF(remote->name);
+  PyObject *peer = (PyObject *)remote->peer, *name = remote->name;
   object_free(&remote->base);
-  Py_DECREF((PyObject *)peer);
+  Py_XDECREF(name);
+  Py_DECREF(peer);
 }
 
 static PyObject *get_length(PyObject *self, void *none) {
@@ -119,12 +124,14 @@ PyTypeObject *remote_type(void) {
       {NULL, NULL, NULL, NULL, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_dealloc, dealloc),
+      SLOT(Py_tp_traverse, traverse),
       SLOT(Py_tp_repr, repr),
       {Py_tp_methods, methods},
       {Py_tp_getset, getters},
       {Py_tp_doc, "A region that a peer publishes: Peer.lookup gives it."},
       {0, NULL}};
-  static PyType_Spec spec = {"haul.Remote", sizeof(struct remote), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  static PyType_Spec spec = {
+      "haul.Remote", sizeof(struct remote), 0,
+      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);
 }

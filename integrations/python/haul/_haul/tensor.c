@@ -54,10 +54,17 @@ bool local_offset(const struct local *local, const char *call, uint64_t length, 
 
 /* ---- What it is ---- */
 
+static int traverse(PyObject *self, visitproc visit, void *arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT((PyObject *)((struct tensor *)self)->region);
+  return 0;
+}
+
 static void dealloc(PyObject *self) {
   PyTypeObject *type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
   Py_DECREF((PyObject *)((struct tensor *)self)->region);
-  PyObject_Free(self);
+  PyObject_GC_Del(self);
   Py_DECREF((PyObject *)type);
 }
 
@@ -137,6 +144,7 @@ PyTypeObject *tensor_type(void) {
       {NULL, NULL, NULL, NULL, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_dealloc, dealloc),
+      SLOT(Py_tp_traverse, traverse),
       SLOT(Py_tp_repr, repr),
       SLOT(Py_bf_getbuffer, get_buffer),
       SLOT(Py_bf_releasebuffer, release_buffer),
@@ -144,7 +152,8 @@ PyTypeObject *tensor_type(void) {
       {Py_tp_getset, getters},
       {Py_tp_doc, "A part of a region with a type and a shape. It keeps the region."},
       {0, NULL}};
-  static PyType_Spec spec = {"haul.Tensor", sizeof(struct tensor), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  static PyType_Spec spec = {
+      "haul.Tensor", sizeof(struct tensor), 0,
+      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);
 }

@@ -281,6 +281,13 @@ PyObject *transfer_explain(PyObject *self, PyObject *args, PyObject *keywords) {
 
 /* ---- What can be done with it ---- */
 
+static int traverse(PyObject *self, visitproc visit, void *arg) {
+  struct transfer *transfer = (struct transfer *)self;
+  Py_VISIT(transfer->region);
+  Py_VISIT(transfer->remote);
+  return object_traverse(self, visit, arg);
+}
+
 static void dealloc(PyObject *self) {
   struct transfer *transfer = (struct transfer *)self;
   PyObject *region = transfer->region, *remote = transfer->remote;
@@ -408,6 +415,7 @@ PyTypeObject *transfer_type(void) {
                                   {NULL, NULL, NULL, NULL, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_dealloc, dealloc),
+      SLOT(Py_tp_traverse, traverse),
       SLOT(Py_am_await, await),
       {Py_tp_methods, methods},
       {Py_tp_getset, getters},
@@ -415,7 +423,8 @@ PyTypeObject *transfer_type(void) {
        "Bytes on their way, from the call that made it on. It can be awaited, in the background by "
        "asyncio.ensure_future(transfer); it keeps its region and its remote."},
       {0, NULL}};
-  static PyType_Spec spec = {"haul.Transfer", sizeof(struct transfer), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  static PyType_Spec spec = {
+      "haul.Transfer", sizeof(struct transfer), 0,
+      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);
 }

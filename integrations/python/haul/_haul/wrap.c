@@ -28,6 +28,12 @@ void kept_release(struct kept *kept) {
   PyErr_Restore(type, value, trace);
 }
 
+int kept_traverse(struct kept *kept, visitproc visit, void *arg) {
+  if (kept && kept->has_buffer)
+    Py_VISIT(kept->buffer.obj);
+  return 0;
+}
+
 /* Takes `kept`. `first` is the address of the first element; the region reaches from the lowest to
  * the highest one. Where addresses wrap around, the library refuses the range. */
 static PyObject *make_region(struct node *node, struct kept *kept, uintptr_t first,
