@@ -2,8 +2,10 @@
  *
  * Preloaded before libhaul: calls that take as long as a test says. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -71,6 +73,40 @@ HAUL_API int haul_region_unpublish(haul_region *region, const char *name) {
 }
 
 /* ---- For the test ---- */
+
+struct tensor {
+  void (*give_back)(void *managed);
+  void *managed;
+};
+
+static void tell_ended(void *none) {
+  (void)none;
+  fputs("the thread was ended\n", stderr);
+}
+
+static void *consume(void *argument) {
+  struct tensor *tensor = argument;
+  pthread_cleanup_push(tell_ended, NULL);
+  tensor->give_back(tensor->managed);
+  pthread_cleanup_pop(0);
+  fputs("given back\n", stderr);
+  free(tensor);
+  return NULL;
+}
+
+/* Gives a tensor back in a thread that the interpreter does not know, which has time to come as far
+ * as the caller's locks let it. */
+HAUL_API void holding_give_back(void (*give_back)(void *), void *managed) {
+  pthread_t thread;
+  struct tensor *tensor = malloc(sizeof *tensor);
+  if (!tensor)
+    abort();
+  *tensor = (struct tensor){give_back, managed};
+  if (pthread_create(&thread, NULL, consume, tensor) != 0)
+    abort();
+  pthread_detach(thread);
+  nanosleep(&(struct timespec){0, 100000000}, NULL);
+}
 
 /* Calls that begin from now on end after the next holding_set(name, false). */
 HAUL_API void holding_set(const char *name, bool held) {

@@ -6,6 +6,9 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 import unittest
@@ -218,6 +221,61 @@ class Nodes(Threads):
                 pass
         """)
         self.ends_well(child)
+
+
+class Foreign(support.Case):
+    """Threads that the interpreter does not know."""
+
+    def test_a_tensor_is_given_back_while_the_interpreter_ends(self):
+        """The thread waits for the interpreter's lock, which the main thread has until its end."""
+        child = self.child("""
+            import ctypes, time
+            from test_dlpack import consume
+
+            class Last:
+                def __del__(self, sleep=time.sleep):
+                    sleep(1)  # without the lock
+
+            last = Last()
+            node = haul.Node()
+            managed = consume(node.alloc(4096).__dlpack__())
+            address = ctypes.c_void_p(ctypes.addressof(managed))
+            sys.setswitchinterval(1000)
+            ctypes.PyDLL(None).holding_give_back(managed.deleter, address)
+        """)
+        self.assertEqual(child.end(), (0, "given back\n"))
+
+    def test_tensors_are_given_back_after_that(self):
+        """The main thread still closes what it has, and others do no harm."""
+        source = """
+            import atexit, ctypes
+
+            def end():
+                ctypes.CDLL(None).holding_give_back(managed.deleter, address)
+                globals().pop("capsule")
+                second.close()
+                try:
+                    first.close()
+                except BufferError:
+                    print("in use")
+
+            atexit.register(end)
+            import haul
+            from test_dlpack import consume
+            node = haul.Node()
+            first, second = node.alloc(4096), node.alloc(4096)
+            managed = consume(first.__dlpack__())
+            capsule = second.__dlpack__()
+            address = ctypes.c_void_p(ctypes.addressof(managed))
+        """
+        child = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(source)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True,
+            timeout=support.PATIENCE,
+            text=True,
+        )
+        self.assertEqual((child.stdout, child.stderr), ("in use\n", "given back\n"))
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ struct lent {
 /* Consumers call this from any thread, with the interpreter's lock or without, also when the
  * interpreter is gone: then the process is about to be, and takes the region along. */
 static void give_back(struct lent *lent) {
-  if (!Py_IsInitialized())
+  PyGILState_STATE state;
+  if (!foreign_enter(&state))
     return;
-  PyGILState_STATE state = PyGILState_Ensure();
   region_returned(lent->region);
   Py_DECREF((PyObject *)lent->region);
   free(lent);
-  PyGILState_Release(state);
+  foreign_leave(state);
 }
 
 static void delete_older(struct dl_managed *managed) {

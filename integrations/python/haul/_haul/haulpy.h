@@ -120,6 +120,19 @@ PyObject *object_get_closed(PyObject *self, void *none);
 #define OBJECT_GETTERS                                                                             \
   { "closed", object_get_closed, NULL, "Whether it was closed.", NULL }
 
+/* A millisecond without the interpreter's lock. */
+void pause_for_others(void);
+
+/* ---- foreign.c: threads that the interpreter does not know ---- */
+
+/* Takes the interpreter's lock, in any thread, with it or without. False where the interpreter has
+ * ended, or is about to: then nothing of Python's may be touched, and the process goes soon. */
+bool foreign_enter(PyGILState_STATE *state);
+void foreign_leave(PyGILState_STATE state);
+
+/* Once, with the module. False with an exception. */
+bool foreign_watch(void);
+
 /* ---- wait.c ---- */
 
 /* From seconds: None is `seconds`, infinity is for ever. False with an exception for what is no

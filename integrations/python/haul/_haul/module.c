@@ -67,7 +67,7 @@ static bool add_type(PyObject *module, PyTypeObject **type, PyTypeObject *(*make
 
 static bool fill(PyObject *module) {
   haulpy.data = PyImport_ImportModule("haul._data");
-  return haulpy.data && add_type(module, &haulpy.node, node_type) &&
+  return haulpy.data && foreign_watch() && add_type(module, &haulpy.node, node_type) &&
          add_type(module, &haulpy.region, region_type) &&
          add_type(module, &haulpy.tensor, tensor_type) &&
          add_type(module, &haulpy.peer, peer_type) &&

@@ -44,7 +44,7 @@ static bool enter(struct object *object, const char *call) {
   return true;
 }
 
-static void pause_for_others(void) {
+void pause_for_others(void) {
   static const struct timespec pause = {0, 1000000};
   Py_BEGIN_ALLOW_THREADS;
   nanosleep(&pause, NULL);

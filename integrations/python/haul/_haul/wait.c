@@ -114,11 +114,11 @@ static void leave_used(struct job *job) {
 static void discard(struct job *job) {
   if (job->state->code == 0 && job->undo)
     job->undo(job);
-  if (!Py_IsInitialized())
+  PyGILState_STATE state;
+  if (!foreign_enter(&state))
     return;
-  PyGILState_STATE state = PyGILState_Ensure();
   leave_used(job);
-  PyGILState_Release(state);
+  foreign_leave(state);
   job_free(job);
 }
 
