@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What the tests share: running them, children to share with, and how to talk to one."""
 
-import ctypes
 import math
 import os
 import random
@@ -78,23 +77,22 @@ def extent(shape, strides, size):
 
 def allocated():
     """Bytes that malloc gave and that were not freed. Skips the test where nobody says."""
+    import ctypes
+
     program = ctypes.CDLL(None)
     if "HAUL_TEST_SANITIZED" in os.environ:
-        count = program.__sanitizer_get_current_allocated_bytes
-        count.restype = ctypes.c_size_t
-        return count()
+        program.__sanitizer_get_current_allocated_bytes.restype = ctypes.c_size_t
+        return program.__sanitizer_get_current_allocated_bytes()
     if not hasattr(program, "mallinfo2"):
         raise unittest.SkipTest("this C library has no mallinfo2")
-    info = program.mallinfo2
-    info.restype = type("Info", (ctypes.Structure,), {"_fields_": _MALLINFO2})
-    numbers = info()
-    return numbers.uordblks + numbers.hblkhd
 
+    class Info(ctypes.Structure):
+        names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+        _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
 
-_MALLINFO2 = [
-    (name, ctypes.c_size_t)
-    for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-]
+    program.mallinfo2.restype = Info
+    info = program.mallinfo2()
+    return info.uordblks + info.hblkhd
 
 
 class Talk:
