@@ -168,6 +168,7 @@ int exports_add(struct exports *exports, struct haul_region *region, const char 
     exports->count++;
     region_retain(region);
     atomic_fetch_add(&region->names, 1);
+    atomic_store_explicit(&region->shown, true, memory_order_relaxed);
     if (exports->words)
       atomic_store(&exports->words[slot], EXPORT_STAMP(entry->handle));
   }

@@ -343,6 +343,7 @@ static void wipe(struct haul_region *region) {
   atomic_store_explicit(&region->refs, 1, memory_order_relaxed);
   atomic_store_explicit(&region->names, 0, memory_order_relaxed);
   atomic_store_explicit(&region->released, false, memory_order_relaxed);
+  atomic_store_explicit(&region->shown, false, memory_order_relaxed);
 }
 
 void region_put(struct haul_region *region) {

@@ -18,6 +18,7 @@ struct haul_region {
   _Atomic uint32_t refs;    /* the caller's, and one for each use under way */
   _Atomic uint32_t names;   /* under how many names it is published */
   _Atomic bool released;    /* the caller gave it back: new uses fail with HAUL_ESTALE */
+  _Atomic bool shown;       /* it was published once: a peer may still be at it */
   _Atomic bool handed_out;  /* a descriptor, or pages, left this process: never pooled again */
   uint8_t size_class;       /* of the pool, or REGION_EXACT */
   uint64_t generation;      /* of this life of the object, unique in the heap */

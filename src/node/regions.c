@@ -122,17 +122,27 @@ static void end_transfers(struct haul_node *node, struct haul_region *region) {
   }
 }
 
+/* A close in another thread has taken the names, and waits with the loop's lock until no peer is at
+ * the memory any more. */
+static void await_close(struct haul_node *node) {
+  if (!node_is_closed(node))
+    return;
+  loop_lock(node->loop);
+  loop_unlock(node->loop);
+}
+
 HAUL_API void haul_region_release(haul_region *region) {
   if (!region)
     return;
   /* What was never published and is not in use needs nothing but its memory back. */
   bool plain = atomic_load_explicit(&region->refs, memory_order_acquire) == 1 &&
-               atomic_load_explicit(&region->names, memory_order_relaxed) == 0;
+               !atomic_load_explicit(&region->shown, memory_order_relaxed);
   if (!plain && error_enter("haul_region_release") == 0) {
     atomic_store(&region->released, true);
     struct haul_node *node = region_hold_node(region);
     if (node) {
       names_withdraw(node, region);
+      await_close(node);
       end_transfers(node, region);
       node_put(node);
     }
