@@ -98,7 +98,7 @@ static struct {
 
 /* Little room, so that most of what is sent stays with the sender. */
 static void listen_raw(void) {
-  struct sockaddr_in address;
+  struct sockaddr_in address = {.sin_port = 0};
   socklen_t length = sizeof address;
   at.listener = raw_listen("tcp://127.0.0.1:0");
   setsockopt(at.listener, SOL_SOCKET, SO_RCVBUF, &(int){8192}, sizeof(int));
