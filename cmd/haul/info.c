@@ -19,10 +19,12 @@
 #include "common/units.h"
 
 struct values {
-  int json;
+  int json, config;
 };
 
 static const struct option_spec options[] = {
+    {"config", OPTION_FLAG, offsetof(struct values, config), NULL,
+     "what a node is opened with, and where each value is from"},
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
     {0},
 };
@@ -228,6 +230,48 @@ static void print_json(const struct picture *picture) {
   json_end_object(&json);
 }
 
+/* ---- Settings ---- */
+
+static void print_settings(const struct haul_setting *settings, size_t count) {
+  struct table table;
+  table_init(&table, "lll");
+  table_row(&table, "SETTING", "VALUE", "FROM");
+  for (size_t i = 0; i < count; i++)
+    table_row(&table, settings[i].name, settings[i].value, settings[i].origin);
+  table_print(&table, stdout);
+  table_free(&table);
+}
+
+static void print_settings_json(const struct haul_setting *settings, size_t count) {
+  struct json json;
+  json_begin(&json, stdout);
+  json_object(&json, NULL);
+  json_array(&json, "settings");
+  for (size_t i = 0; i < count; i++) {
+    json_object(&json, NULL);
+    json_text(&json, "name", settings[i].name);
+    json_text(&json, "value", settings[i].value);
+    json_text(&json, "origin", settings[i].origin);
+    json_end_object(&json);
+  }
+  json_end_array(&json);
+  json_end_object(&json);
+}
+
+static int show_settings(bool as_json) {
+  struct haul_setting settings[32];
+  size_t count = sizeof(settings) / sizeof(settings[0]);
+  if (haul_setting_list(NULL, settings, &count))
+    return fail_library("cannot read the configuration");
+  if (as_json)
+    print_settings_json(settings, count);
+  else
+    print_settings(settings, count);
+  return EXIT_DONE;
+}
+
+/* ---- The command ---- */
+
 static int run(const struct command *self, int argc, char **argv) {
   struct values values = {0};
   struct picture picture = {0};
@@ -235,6 +279,8 @@ static int run(const struct command *self, int argc, char **argv) {
   int status;
   if (!options_parse(self, argc, argv, &values, (struct operand_range){0, 0}, &operands, &status))
     return status;
+  if (values.config)
+    return show_settings(values.json);
   status = load(&picture);
   if (status == EXIT_DONE && values.json)
     print_json(&picture);
@@ -255,6 +301,7 @@ const struct command info_command = {
              "shown with what it has in common with each place.",
     .options = options,
     .examples = "  haul info\n"
-                "  haul info --json\n",
+                "  haul info --json\n"
+                "  haul info --config\n",
     .run = run,
 };

@@ -170,9 +170,24 @@ struct haul_node_config {
 #define HAUL_NODE_CONFIG_INIT                                                                      \
   { sizeof(struct haul_node_config), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* Opens this process's end. `config` may be NULL. Release with haul_node_close.
- * HAUL_EINVAL, HAUL_ENOMEM, HAUL_ELIMIT (descriptors or threads). */
+/* Opens this process's end. `config` may be NULL. Release with haul_node_close. What a field leaves
+ * at 0 comes from the environment (HAUL_POOL for pool_bytes), else from the file that HAUL_CONF
+ * names or /etc/haul/haul.conf (haul.conf(5)), else it is the default; `progress` and `peer_events`
+ * are the program's alone. HAUL_EINVAL (with the field, the variable or FILE:LINE as object),
+ * HAUL_ENOMEM, HAUL_ELIMIT (descriptors or threads). */
 HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **node);
+
+/* A setting as haul_node_open finds it. */
+struct haul_setting {
+  char name[32];    /* as in the file: "pool" */
+  char value[96];   /* likewise: "256M" */
+  char origin[280]; /* "default", "call", the variable, or "/etc/haul/haul.conf:12" */
+};
+
+/* What a node with this configuration, which may be NULL, would be opened with: fills up to *count
+ * entries and sets *count to how many there are. Errors as of haul_node_open. */
+HAUL_API int haul_setting_list(const struct haul_node_config *config, struct haul_setting *settings,
+                               size_t *count);
 
 /* Ends the node: transfers in flight end with HAUL_ECLOSED, peers see it leave, waiting calls
  * return HAUL_ECLOSED. Handles that came from it stay valid for their release calls alone.

@@ -12,9 +12,7 @@
 #include "core/fork.h"
 #include "core/sys.h"
 #include "core/thread.h"
-
-#define MS 1000000LL
-#define S  1000000000LL
+#include "node/config.h"
 
 HAUL_API const char *haul_version(void) {
 #define TEXT_OF(x)            #x
@@ -22,68 +20,18 @@ HAUL_API const char *haul_version(void) {
   return VERSION_TEXT(HAUL_VERSION_MAJOR, HAUL_VERSION_MINOR, HAUL_VERSION_PATCH);
 }
 
-/* ---- Configuration ---- */
-
-static void set_default(size_t *value, size_t otherwise) {
-  if (*value == 0)
-    *value = otherwise;
-}
-
-static void complete(struct haul_node_config *config) {
-  if (config->liveness_ns == 0)
-    config->liveness_ns = 5 * S;
-  if (config->liveness_ns < 10 * MS)
-    config->liveness_ns = 10 * MS;
-  if (config->transfer_ns == 0)
-    config->transfer_ns = 60 * S;
-  if (config->copy_threads == 0)
-    config->copy_threads = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? 1 : UINT_MAX;
-  if (config->max_peers == 0)
-    config->max_peers = 1024;
-  if (config->max_regions == 0)
-    config->max_regions = 65536;
-  set_default(&config->pool_bytes, (size_t)256 << 20);
-  if (config->pool_bytes == SIZE_MAX)
-    config->pool_bytes = 0;
-  /* The largest message must fit although up to a quarter of the window is not told back yet. */
-  size_t least = (size_t)(HAUL_MESSAGE_MAX + MESSAGE_COST) * 4 / 3 + 1;
-  if (config->message_window < least)
-    config->message_window = least;
-  if (config->message_window > WINDOW_MAX)
-    config->message_window = WINDOW_MAX;
-}
+/* ---- Opening ---- */
 
 static int read_config(struct haul_node *node, const struct haul_node_config *given) {
-  if (given) {
-    if (given->size < sizeof given->size || given->size > 4096)
-      return error_set(HAUL_EINVAL, 0, NULL,
-                       "a configuration of an impossible size|start from HAUL_NODE_CONFIG_INIT");
-    memcpy(&node->config, given,
-           given->size < sizeof node->config ? given->size : sizeof node->config);
-  }
-  struct haul_node_config *config = &node->config;
-  if (config->progress != HAUL_PROGRESS_THREAD && config->progress != HAUL_PROGRESS_CALLER)
-    return error_set(HAUL_EINVAL, 0, "progress", "not one of enum haul_progress|");
-  if (config->spin_ns < 0 || config->liveness_ns < 0 || config->transfer_ns < 0)
-    return error_set(HAUL_EINVAL, 0, NULL, "a negative time|times are nanoseconds from 0 on");
-  if (config->tcp_rails > 16)
-    return error_set(HAUL_EINVAL, 0, "tcp_rails", "more than 16 rails|");
-  char host[33] = "node";
-  if (config->name && !name_is_valid(config->name, sizeof node->name - 1))
-    return error_set(HAUL_EINVAL, 0, "name",
-                     "not a name|a node's name is 1 to 63 printable ASCII bytes without blanks");
-  if (config->name) {
-    snprintf(node->name, sizeof node->name, "%s", config->name);
-  } else {
-    gethostname(host, sizeof host - 1);
-    snprintf(node->name, sizeof node->name, "%s:%d", host, (int)getpid());
-  }
-  config->name = node->name;
-  complete(config);
+  struct config config;
+  int code = config_read(given, &config);
+  if (code)
+    return code;
+  node->config = config.values;
+  snprintf(node->name, sizeof node->name, "%s", config.name);
+  node->config.name = node->name;
   return 0;
 }
-
-/* ---- Opening ---- */
 
 static void *progress_thread(void *argument) {
   struct haul_node *node = argument;
@@ -165,7 +113,8 @@ static int open_parts(struct haul_node *node) {
   bool thread = node->config.progress == HAUL_PROGRESS_THREAD;
   int code = loop_open(thread, node->config.spin_ns, &node->loop);
   if (code == 0)
-    code = heap_open(node, node->config.pool_bytes, &node->heap);
+    code = heap_open(node, node->config.pool_bytes == SIZE_MAX ? 0 : node->config.pool_bytes,
+                     &node->heap);
   if (code == 0)
     code = exports_open(node->config.max_regions, &node->exports);
   if (code)

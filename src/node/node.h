@@ -28,6 +28,8 @@
 #define CONTROL_QUEUE    262144u    /* bytes of answers that a peer may leave unread */
 #define MESSAGE_COST     64u        /* what a message counts besides its bytes */
 #define WINDOW_MAX       (1u << 30) /* of a peer's messages, whatever it says */
+/* The largest message must fit although up to a quarter of the window is not told back yet. */
+#define MESSAGE_WINDOW_LEAST ((size_t)(HAUL_MESSAGE_MAX + MESSAGE_COST) * 4 / 3 + 1)
 
 struct control_frame {
   uint16_t type;

@@ -326,6 +326,15 @@ static void tickets(void) {
   }
 }
 
+static void settings(void) {
+  static const char text[] = "# all\nname = a\ninsecure = yes\nspin = always\nliveness = 2min\n"
+                             "deadline = 5s\ntcp_rails = 4\ncopy_threads = none\n"
+                             "message_window = 2M\npool = 1G\nmax_peers = 7\nmax_regions = 9\n";
+  struct wire wire = seed_begin();
+  wire_put_bytes(&wire, text, sizeof text - 1);
+  seed_save("config", "all", &wire);
+}
+
 static void memories(void) {
   static const uint8_t makings[] = {3, 19, 11, 2, 1, 7};
   for (size_t i = 0; i < sizeof makings; i++) {
@@ -415,6 +424,7 @@ int main(int argc, char **argv) {
   controls();
   connections();
   tickets();
+  settings();
   memories();
   channels();
   seeds_of_rdma();

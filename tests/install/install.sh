@@ -39,7 +39,7 @@ holds "it installs" cmake --install "$build" --prefix "$prefix"
 library=$(find "$prefix" -name libhaul.so)
 libdir=$(dirname "$library")
 for file in bin/haul include/haul/haul.h include/haul/cudahook.h share/man/man1/haul.1 \
-  share/man/man7/haul-cudahook.7 \
+  share/man/man5/haul.conf.5 share/man/man7/haul-cudahook.7 \
   share/bash-completion/completions/haul; do
   holds "$file is there" test -s "$prefix/$file"
 done
