@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -126,6 +127,11 @@ static void is_shared_by(const char *text) {
 static void look_as_nobody(void *text) {
   if (geteuid() == 0 && setuid(65534) != 0)
     _exit(2);
+  if (access("/tmp", X_OK) != 0) { /* as in the folder of a root that is root's alone */
+    printf("skipped what another user is told: no file is in its reach\n");
+    fflush(stdout);
+    _exit(0);
+  }
   struct haul_check check = check_of_dmabuf();
   if (check.state != HAUL_CHECK_LIMITED || !strstr(check.text, text))
     _exit(3);
