@@ -40,6 +40,25 @@ serve_on() {
   exit 1
 }
 
+# begin FILE TO OPTION…: a put over slow wires, of which a part is over when this returns, and more is to
+# come. Sets $putter, its process.
+begin() {
+  local file=$1 to=$2
+  shift 2
+  spoil rate 100mbit
+  before=$(on_wire)
+  on a timeout 100 "$HAUL" put "$file" "$to" --timeout 60 "$@" >"$work/out" 2>"$work/err" &
+  putter=$!
+  processes+=("$putter")
+  await 30 moved $(($(wc -c <"$file") / 16)) || failed "it does not begin"
+}
+
+# end: waits for what began. Sets $status.
+end() {
+  wait "$putter"
+  status=$?
+}
+
 # gid_index DEVICE GID: at which index the device's port has it as one of RoCE v2. The GID is as sysfs
 # writes it.
 gid_index() {

@@ -60,7 +60,8 @@ mend_wire() {
   lay 2 1
 }
 
-# spoil OPTION…: of netem, to both directions of Soft-RoCE's wire: `loss 1%`, `delay 5ms`, `loss 100%`.
+# spoil OPTION…: of netem, to both directions of Soft-RoCE's wire: `loss 1%`, `delay 5ms`, `rate
+# 100mbit`, `loss 100%`.
 spoil() {
   tc qdisc replace dev eth0 root netem "$@"
   tc qdisc replace dev eth1 root netem "$@"

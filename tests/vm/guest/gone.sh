@@ -15,16 +15,11 @@ is_over() { ! kill -0 "$1" 2>/dev/null; }
 # removed DEVICE: a put at whose begin the device is deleted. Sets $deletion.
 removed() {
   serve_on b --region memory=host:64M
-  before=$(on_wire)
-  on a timeout 100 "$HAUL" put "$work/file" $v4_b/memory --timeout 60 >"$work/put" 2>&1 &
-  putter=$!
-  processes+=("$putter")
-  await 30 moved $((length / 16)) || failed "it does not begin"
+  begin "$work/file" $v4_b/memory
   rdma link delete "$1" &
   deletion=$!
-  wait $putter
-  status=$?
-  cp "$work/put" "$work/out"
+  heal
+  end
   holds "the put ends" test $status = 0
   expect 0 "its bytes are there" on a "$HAUL" get $v4_b/memory "$work/copy" --length $length --only tcp
   holds "the bytes are the same" cmp "$work/file" "$work/copy"

@@ -45,22 +45,8 @@ section "zero copy"
 expect 0 "put" on a "$HAUL" put "$work/file" $v4_b/a --require-zero-copy
 says "path rdma"
 
-# begin OPTION…: a long put, of which a part is over when this returns. Sets $putter, its process.
-begin() {
-  before=$(on_wire)
-  on a timeout 100 "$HAUL" put "$work/long" $v4_b/large --timeout 60 "$@" >"$work/out" 2>"$work/err" &
-  putter=$!
-  processes+=("$putter")
-  await 30 moved $((long / 16)) || failed "it does not begin"
-}
-
-end() {
-  wait "$putter"
-  status=$?
-}
-
 section "the wire breaks"
-begin
+begin "$work/long" $v4_b/large
 spoil loss 100%
 end
 holds "the put goes on, and ends" test $status = 0
@@ -72,7 +58,7 @@ holds "the bytes are the same" cmp "$work/long" "$work/copy"
 rm -f "$work/copy"
 
 section "it breaks, and only zero copy will do"
-begin --require-zero-copy
+begin "$work/long" $v4_b/large --require-zero-copy
 spoil loss 100%
 end
 holds "the put fails" test $status = 1
@@ -81,7 +67,7 @@ complains "not tcp: it buffers on the way"
 heal
 
 section "it breaks, and only rdma will do"
-begin --only rdma
+begin "$work/long" $v4_b/large --only rdma
 spoil loss 100%
 end
 holds "the put fails" test $status = 1
