@@ -233,14 +233,21 @@ static int parse_line(char *text, const char *object, unsigned line, unsigned *l
   return set((unsigned)i, value, object, FROM_FILE, line, config);
 }
 
+/* "FILE:LINE"; of a long path the end. */
+static void place_of(const char *path, unsigned line, char *text, size_t size) {
+  size_t length = strlen(path), room = size - 16;
+  bool whole = length <= room;
+  snprintf(text, size, "%s%s:%u", whole ? "" : "...", whole ? path : path + (length - room), line);
+}
+
 int config_parse(char *text, const char *path, struct config *config) {
   unsigned line = 0, lines[SETTINGS_COUNT] = {0};
   int code = 0;
   for (char *at; code == 0 && (at = strsep(&text, "\n"));) {
-    char object[300];
+    char object[sizeof((struct haul_error *)0)->object];
     line++;
     at = trim(at);
-    snprintf(object, sizeof object, "%s:%u", path, line);
+    place_of(path, line, object, sizeof object);
     if (*at && *at != '#')
       code = parse_line(at, object, line, lines, config);
   }
@@ -266,11 +273,19 @@ static char *read_all(int file, const char *path) {
     error_memory("the configuration");
     return NULL;
   }
-  for (ssize_t got; length < room && (got = read(file, text + length, room - length)) > 0;)
-    length += (size_t)got;
-  if (strlen(text) == length)
+  ssize_t got = 1;
+  while (length < room && got != 0) {
+    got = read(file, text + length, room - length);
+    if (got < 0 && errno != EINTR)
+      break;
+    length += got > 0 ? (size_t)got : 0;
+  }
+  if (got >= 0 && strlen(text) == length)
     return text;
-  error_set(HAUL_EINVAL, 0, path, "it is no text: there is a byte 0 in it|");
+  if (got < 0)
+    cannot_read(path, errno);
+  else
+    error_set(HAUL_EINVAL, 0, path, "it is no text: there is a byte 0 in it|");
   alloc_free(text);
   return NULL;
 }

@@ -133,6 +133,16 @@ static void what_is_no_text_file_is_refused(void **state) {
   assert_fails(HAUL_EINVAL, config_read(NULL, &config)); /* and does not wait for a writer */
 }
 
+static void the_line_is_told_of_a_long_path_too(void **state) {
+  struct config config = {.path = ""};
+  char path[400], text[] = "\npol = 1";
+  (void)state;
+  memset(path, 'd', sizeof path - 1);
+  path[sizeof path - 1] = '\0';
+  assert_fails(HAUL_EINVAL, config_parse(text, path, &config));
+  assert_non_null(strstr(haul_error_last()->object, "dd:2"));
+}
+
 static void a_variables_mistake_names_it(void **state) {
   struct config config;
   (void)state;
@@ -239,6 +249,7 @@ int main(void) {
       TEST(every_mistake_is_told_with_its_line),
       TEST(what_stands_over_a_mistake_does_not_hide_it),
       TEST(what_is_no_text_file_is_refused),
+      TEST(the_line_is_told_of_a_long_path_too),
       TEST(a_variables_mistake_names_it),
       TEST(every_setting_can_be_set),
       TEST(the_nearest_one_counts),
