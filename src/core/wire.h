@@ -4,6 +4,7 @@
 #ifndef HAUL_CORE_WIRE_H
 #define HAUL_CORE_WIRE_H
 
+#include <endian.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -43,9 +44,9 @@ static inline void wire_put(struct wire *wire, uint64_t value, size_t bytes) {
 static inline uint64_t wire_get(struct wire *wire, size_t bytes) {
   const uint8_t *at = wire_take(wire, bytes);
   uint64_t value = 0;
-  for (size_t i = 0; at && i < bytes; i++)
-    value |= (uint64_t)at[i] << (8 * i);
-  return value;
+  if (at)
+    memcpy(&value, at, bytes);
+  return le64toh(value);
 }
 
 static inline void wire_put8(struct wire *w, uint8_t v) {
