@@ -35,21 +35,30 @@ void imports_close(struct imports *imports, struct list *dead) {
   pthread_mutex_unlock(&imports->lock);
 }
 
-/* All that two tickets of one region with the same rights have in common. */
-static bool is_of(const struct import *import, const struct ticket *ticket) {
-  const struct ticket *own = &import->ticket;
-  return own->rights == ticket->rights && own->place.kind == ticket->place.kind &&
-         memcmp(own->identity, ticket->identity, sizeof own->identity) == 0 &&
-         memcmp(own->extra, ticket->extra, sizeof own->extra) == 0;
+/* All that two tickets of one region with the same rights have in common; no padding. */
+static struct import_key key_of(const struct ticket *ticket) {
+  struct import_key key = {.rights = ticket->rights, .kind = ticket->place.kind};
+  memcpy(key.identity, ticket->identity, sizeof key.identity);
+  memcpy(key.extra, ticket->extra, sizeof key.extra);
+  return key;
 }
 
 /* With the lock. */
-static void contest(struct imports *imports, struct import *added) {
-  list_each(item, bucket_of(imports, added->ticket.identity)) {
+static struct import *find(struct imports *imports, const struct import_key *key) {
+  list_each(item, bucket_of(imports, key->identity)) {
     struct import *import = list_entry(item, struct import, link);
-    if (is_of(import, &added->ticket))
-      import->contested = added->contested = true;
+    if (memcmp(&import->key, key, sizeof *key) == 0)
+      return import;
   }
+  return NULL;
+}
+
+/* With the lock. One that is found already stands for all of its kind: they are contested, or it is
+ * the only one. */
+static void contest(struct imports *imports, struct import *added) {
+  struct import *other = find(imports, &added->key);
+  if (other)
+    other->contested = added->contested = true;
 }
 
 struct import *imports_add(struct imports *imports, const struct ticket *ticket,
@@ -59,7 +68,7 @@ struct import *imports_add(struct imports *imports, const struct ticket *ticket,
     error_memory("an import");
     return NULL;
   }
-  import->ticket = *ticket;
+  import->key = key_of(ticket);
   import->users = 1;
   import->memory = *memory;
   list_init(&import->link);
@@ -70,16 +79,6 @@ struct import *imports_add(struct imports *imports, const struct ticket *ticket,
   list_prepend(bucket_of(imports, ticket->identity), &import->link);
   pthread_mutex_unlock(&imports->lock);
   return import;
-}
-
-/* With the lock. */
-static struct import *find(struct imports *imports, const struct ticket *ticket) {
-  list_each(item, bucket_of(imports, ticket->identity)) {
-    struct import *import = list_entry(item, struct import, link);
-    if (is_of(import, ticket))
-      return import;
-  }
-  return NULL;
 }
 
 static int check(const struct import *import, const struct ticket *ticket) {
@@ -102,8 +101,9 @@ static int check(const struct import *import, const struct ticket *ticket) {
 }
 
 struct import *imports_take(struct imports *imports, const struct ticket *ticket) {
+  struct import_key key = key_of(ticket);
   pthread_mutex_lock(&imports->lock);
-  struct import *import = find(imports, ticket);
+  struct import *import = find(imports, &key);
   bool good = check(import, ticket) == 0;
   if (good && import->users++ == 0) {
     list_remove(&import->idle);

@@ -17,11 +17,16 @@
 #define IMPORTS_KEEP_NS ((int64_t)5000000000u) /* and so long */
 #define IMPORTS_BUCKETS 64u
 
+struct import_key {
+  uint32_t rights, kind;
+  uint8_t identity[16], extra[32]; /* of the ticket */
+};
+
 struct import {
-  struct list link;     /* in its bucket, newest first; or the caller's, of those to be freed */
-  struct list idle;     /* in the order of their ends, while nobody uses it */
-  struct ticket ticket; /* that brought it */
-  /* Several were brought under what the ticket says, and nothing tells which is the owner's:
+  struct list link; /* in its bucket, newest first; or the caller's, of those to be freed */
+  struct list idle; /* in the order of their ends, while nobody uses it */
+  struct import_key key;
+  /* Several were brought under this key, and nothing tells which is the owner's:
    * whoever was given a ticket can bring memory of its own with it. */
   bool contested;
   uint32_t users;
