@@ -130,7 +130,6 @@ enum { CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100 };
   X(device_reaches, cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer))             \
   X(primary_retain, cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))              \
   X(primary_release, cuDevicePrimaryCtxRelease_v2, (CUdevice device))                              \
-  X(primary_state, cuDevicePrimaryCtxGetState, (CUdevice device, unsigned *flags, int *active))    \
   X(context_push, cuCtxPushCurrent_v2, (CUcontext context))                                        \
   X(context_pop, cuCtxPopCurrent_v2, (CUcontext * context))                                        \
   X(alloc, cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))                                   \

@@ -30,12 +30,8 @@ static uint64_t number_at(void *address) {
              : 0;
 }
 
-/* The context that the rest belongs to, and not a later one. */
+/* The context that the rest belongs to, neither gone nor a later one. */
 static bool is_same(struct cuda_device *device) {
-  unsigned flags;
-  int active = 1;
-  if (cuda_driver->primary_state(device->handle, &flags, &active) == CUDA_SUCCESS && !active)
-    return false;
   return number_at(atomic_load(&device->mark)) == atomic_load(&device->mark_number);
 }
 
