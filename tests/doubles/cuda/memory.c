@@ -36,7 +36,7 @@ struct allocation {
   bool handle;   /* the caller has one */
 };
 
-enum kind { RESERVED, MAPPED, PLAIN, PINNED };
+enum kind { RESERVED = 1, MAPPED = 2, PLAIN = 4, PINNED = 8 };
 
 struct range {
   struct range *next;
@@ -86,18 +86,17 @@ static void drop_range(struct range *range) {
   free(range);
 }
 
-/* The range of that kind that [address, address + bytes) lies in. */
-static struct range *find(enum kind kind, CUdeviceptr address, size_t bytes) {
+/* The range of one of those kinds that [address, address + bytes) lies in. */
+static struct range *find(unsigned kinds, CUdeviceptr address, size_t bytes) {
   struct range *range = ranges;
-  while (range && !(range->kind == kind && address >= range->start && bytes <= range->size &&
+  while (range && !(range->kind & kinds && address >= range->start && bytes <= range->size &&
                     address - range->start <= range->size - bytes))
     range = range->next;
   return range;
 }
 
 static struct range *find_bytes(CUdeviceptr address, size_t bytes) {
-  struct range *range = find(MAPPED, address, bytes);
-  return range ? range : find(PLAIN, address, bytes);
+  return find(MAPPED | PLAIN, address, bytes);
 }
 
 static void put_allocation(struct allocation *allocation) {
@@ -675,9 +674,7 @@ CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values,
   if (!initialised)
     return CUDA_ERROR_NOT_INITIALIZED;
   pthread_mutex_lock(&lock);
-  const struct range *range = find_bytes(address, 1);
-  if (!range)
-    range = find(PINNED, address, 1);
+  const struct range *range = find(MAPPED | PLAIN | PINNED, address, 1);
   if (!range)
     range = find(RESERVED, address, 1);
   for (unsigned i = 0; i < count; i++)
