@@ -45,12 +45,12 @@ serve_on() {
 begin() {
   local file=$1 to=$2
   shift 2
-  spoil rate 100mbit
+  spoil rate 50mbit
   before=$(on_wire)
   on a timeout 100 "$HAUL" put "$file" "$to" --timeout 60 "$@" >"$work/out" 2>"$work/err" &
   putter=$!
   processes+=("$putter")
-  await 30 moved $(($(wc -c <"$file") / 16)) || failed "it does not begin"
+  await 30 moved $(($(wc -c <"$file") / 32)) || failed "it does not begin"
 }
 
 # end: waits for what began. Sets $status.

@@ -61,7 +61,7 @@ mend_wire() {
 }
 
 # spoil OPTION…: of netem, to both directions of Soft-RoCE's wire: `loss 1%`, `delay 5ms`, `rate
-# 100mbit`, `loss 100%`.
+# 50mbit`, `loss 100%`.
 spoil() {
   tc qdisc replace dev eth0 root netem "$@"
   tc qdisc replace dev eth1 root netem "$@"
