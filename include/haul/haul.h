@@ -446,15 +446,24 @@ struct haul_piece {
 #define HAUL_REQUIRE_ZERO_COPY 1u /* one movement from source to destination, no buffer between */
 #define HAUL_CHECKSUM          2u /* XXH3 over each slice at the source, checked at the destination */
 
+/* Which of the transfers that wait for a path goes first. One of a lower priority that was passed
+ * over 16 times goes next, so none waits for ever. */
+enum haul_priority {
+  HAUL_PRIORITY_LOW = -1,
+  HAUL_PRIORITY_NORMAL = 0,
+  HAUL_PRIORITY_HIGH = 1 /* small ones; over `tcp` they have a connection of their own */
+};
+
 struct haul_transfer_options {
   size_t size; /* sizeof(struct haul_transfer_options), set by the initialiser */
   unsigned flags;
   const char *only;       /* this path alone: "map", "rdma", "tcp"; NULL: the best one */
   haul_deadline deadline; /* the transfer fails with HAUL_ETIMEDOUT after it; 0: node's default */
+  int priority;           /* enum haul_priority */
 };
 
 #define HAUL_TRANSFER_OPTIONS_INIT                                                                 \
-  { sizeof(struct haul_transfer_options), 0, NULL, 0 }
+  { sizeof(struct haul_transfer_options), 0, NULL, 0, HAUL_PRIORITY_NORMAL }
 
 /* Starts to move `count` pieces. `options` may be NULL. With `transfer` NULL the call returns when
  * the transfer has ended, with its result. Otherwise *transfer is a handle: release it with

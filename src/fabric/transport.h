@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "core/list.h"
+#include "core/backlog.h"
 #include "core/loop.h"
 #include "fabric/operation.h"
 #include "memory/region.h"
@@ -110,6 +110,7 @@ struct work {
   struct operands operands; /* of an atomic: one piece of 8 bytes, at multiples of 8 */
   bool begun; /* an atomic: the path was handed it, and it may take place whatever breaks now */
   bool checksum;
+  uint8_t rank; /* among what waits for the path, as in core/backlog.h */
   uint64_t bytes;
   uint64_t whole; /* bytes of the transfer that it is a slice of */
   /* Called once, with 0 or a code, from any thread, possibly under a transport's lock: it must not

@@ -118,6 +118,10 @@ int transfer_check_options(const struct haul_transfer_options *given,
   memcpy(options, given, given->size < sizeof *options ? given->size : sizeof *options);
   if (options->flags & ~(HAUL_REQUIRE_ZERO_COPY | HAUL_CHECKSUM))
     return error_set(HAUL_EINVAL, 0, NULL, "unknown flags 0x%x|", options->flags);
+  if (options->priority < HAUL_PRIORITY_LOW || options->priority > HAUL_PRIORITY_HIGH)
+    return error_set(HAUL_EINVAL, 0, NULL,
+                     "there is no priority %d|it is one of enum haul_priority: -1, 0 or 1",
+                     options->priority);
   if (!options->only)
     return 0;
   const struct transport *only = transport_named(options->only);
@@ -251,6 +255,7 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
     work->operation = asked->operation;
     work->operands = asked->operands;
     work->checksum = asked->options.flags & HAUL_CHECKSUM;
+    work->rank = (uint8_t)(HAUL_PRIORITY_HIGH - asked->options.priority);
   }
   region_retain(asked->region);
   atomic_store(&transfer->status, 1);

@@ -33,7 +33,7 @@ static struct {
   struct haul_node *node;
   struct haul_peer *peer;
   struct haul_remote *remote;
-  int listener, control, rails[2];
+  int listener, control, rails[2], express;
   int channel; /* of `map`, where there is one */
   struct shm board, hazards;
   int hazards_of_node;
@@ -139,6 +139,7 @@ static void start_over(bool same_host) {
   }
   for (unsigned i = 0; i < rails; i++)
     at.rails[i] = take_connection(same_host);
+  at.express = take_connection(same_host);
   raw_found(at.control, HANDLE, LENGTH);
   if (same_host)
     answer_request();
@@ -173,6 +174,7 @@ static int end(void **state) {
   haul_node_close(at.node);
   for (unsigned i = 0; i < rails; i++)
     close(at.rails[i]);
+  close(at.express);
   close(at.control);
   close(at.listener);
   unsetenv("HAUL_SIM_LATENCY_NS");

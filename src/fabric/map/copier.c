@@ -17,7 +17,7 @@ struct copier {
   struct loop *loop;
   pthread_mutex_t lock; /* queue, ending; nothing is taken after it */
   pthread_cond_t more;
-  struct list queue;       /* works */
+  struct backlog queue;    /* works */
   _Atomic uint32_t queued; /* length of the queue, to look without the lock */
   bool ending;
   unsigned wanted;          /* threads; they are started when first needed */
@@ -33,7 +33,7 @@ static struct map_endpoint *endpoint_of(const struct work *work) {
 /* With the lock. A work's `state` is the copier while it is in the queue, and NULL after. */
 static void enqueue(struct copier *copier, struct work *work) {
   work->state = copier;
-  list_append(&copier->queue, &work->link);
+  backlog_add(&copier->queue, &work->link, work->rank);
   atomic_fetch_add_explicit(&copier->queued, 1, memory_order_relaxed);
 }
 
@@ -45,9 +45,10 @@ static void dequeue(struct copier *copier, struct work *work) {
 
 /* With the lock. `active` counts it from here until `done` has returned. */
 static struct work *take(struct copier *copier) {
-  if (list_empty(&copier->queue))
+  struct list *item = backlog_take(&copier->queue);
+  if (!item)
     return NULL;
-  struct work *work = list_entry(copier->queue.next, struct work, link);
+  struct work *work = list_entry(item, struct work, link);
   dequeue(copier, work);
   atomic_fetch_add(&endpoint_of(work)->active, 1);
   return work;
@@ -111,7 +112,7 @@ int copier_open(struct fabric *fabric, struct copier **out) {
   copier->loop = fabric->loop;
   pthread_mutex_init(&copier->lock, NULL);
   pthread_cond_init(&copier->more, NULL);
-  list_init(&copier->queue);
+  backlog_init(&copier->queue);
   list_init(&copier->poller.link);
   unsigned wanted = fabric->config->copy_threads;
   copier->wanted = wanted == UINT_MAX ? 0 : wanted < THREADS_MAX ? wanted : THREADS_MAX;
@@ -169,14 +170,16 @@ bool copier_cancel(struct copier *copier, struct work *work) {
 }
 
 void copier_drain(struct copier *copier, struct map_endpoint *endpoint, int code) {
-  struct list mine = LIST_INIT(mine);
+  struct list all = LIST_INIT(all), mine = LIST_INIT(mine);
   pthread_mutex_lock(&copier->lock);
-  list_each_safe(item, &copier->queue) {
+  backlog_empty(&copier->queue, &all);
+  for (struct list *item; (item = list_take(&all));) {
     struct work *work = list_entry(item, struct work, link);
-    if (endpoint_of(work) != endpoint)
-      continue;
     dequeue(copier, work);
-    list_append(&mine, item);
+    if (endpoint_of(work) == endpoint)
+      list_append(&mine, item);
+    else
+      enqueue(copier, work);
   }
   pthread_mutex_unlock(&copier->lock);
   for (struct list *item; (item = list_take(&mine));) {

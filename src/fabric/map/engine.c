@@ -26,9 +26,9 @@ struct engines {
   struct loop *loop;
   pthread_mutex_t lock; /* tasks and what they hold; taken after the loop's; `done` runs under it */
   struct list tasks;
-  struct list waiting; /* for room in the window, in the order of their posts */
-  unsigned running;    /* tasks */
-  bool ended;          /* nobody looks at tasks any more; lock */
+  struct backlog waiting; /* for room in the window */
+  unsigned running;       /* tasks */
+  bool ended;             /* nobody looks at tasks any more; lock */
   struct poller poller;
 };
 
@@ -114,14 +114,14 @@ static bool advance(struct task *task) {
  * to cancel next. */
 static bool fill_window(struct engines *engines) {
   bool started = false;
-  while (engines->running < WINDOW && !list_empty(&engines->waiting)) {
-    struct task *task = list_entry(engines->waiting.next, struct task, link);
+  struct list *first;
+  while (engines->running < WINDOW && (first = backlog_first(&engines->waiting))) {
+    struct task *task = list_entry(first, struct task, link);
     struct work *work = task->work;
     int code = lent_begin((struct map_endpoint *)work->endpoint, work->binding);
     if (code > 0)
       break; /* when what is lent has been given back */
-    list_remove(&task->link);
-    list_append(&engines->tasks, &task->link);
+    list_append(&engines->tasks, backlog_take(&engines->waiting));
     task->running = code == 0;
     engines->running += task->running;
     if (code == 0)
@@ -148,7 +148,7 @@ static bool poll_tasks(struct poller *poller) {
     poller->urgent |= !task->by->wakes;
   }
   /* One waits for a cell, which may be that of a copy by the CPU. */
-  poller->urgent |= !list_empty(&engines->waiting) && engines->running < WINDOW;
+  poller->urgent |= backlog_first(&engines->waiting) && engines->running < WINDOW;
   pthread_mutex_unlock(&engines->lock);
   if (moved)
     loop_news(engines->loop);
@@ -162,7 +162,7 @@ int map_engines_open(struct fabric *fabric, struct engines **out) {
   engines->loop = fabric->loop;
   pthread_mutex_init(&engines->lock, NULL);
   list_init(&engines->tasks);
-  list_init(&engines->waiting);
+  backlog_init(&engines->waiting);
   loop_lock(engines->loop);
   loop_poller(engines->loop, &engines->poller, poll_tasks);
   loop_unlock(engines->loop);
@@ -195,7 +195,7 @@ void engine_post(struct engines *engines, const struct provider *by, struct work
   task->by = by;
   task->work = work;
   pthread_mutex_lock(&engines->lock);
-  list_append(&engines->waiting, &task->link);
+  backlog_add(&engines->waiting, &task->link, work->rank);
   if (engines->ended)
     finish(task, error_set(HAUL_EPATH, 0, NULL, "the node is closed|"));
   else
@@ -233,7 +233,8 @@ static void drain_list(struct list *tasks, const struct map_endpoint *endpoint, 
 
 void engine_drain(struct engines *engines, struct map_endpoint *endpoint, int code) {
   pthread_mutex_lock(&engines->lock);
-  drain_list(&engines->waiting, endpoint, code);
+  for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
+    drain_list(&engines->waiting.queues[rank], endpoint, code);
   drain_list(&engines->tasks, endpoint, code);
   loop_wake(engines->loop);
   pthread_mutex_unlock(&engines->lock);

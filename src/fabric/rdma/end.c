@@ -102,7 +102,8 @@ void rdma_end_revoked(struct rdma_endpoint *endpoint) {
   struct list ended = LIST_INIT(ended);
   pthread_mutex_lock(&endpoint->lock);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
-    retire_revoked(&endpoint->rails[i].waiting, &ended);
+    for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
+      retire_revoked(&endpoint->rails[i].waiting.queues[rank], &ended);
   retire_revoked(&endpoint->entering, &ended);
   pthread_mutex_unlock(&endpoint->lock);
   error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
@@ -124,7 +125,8 @@ static void strand_all(struct rdma_endpoint *endpoint) {
     struct rdma_rail *rail = &endpoint->rails[i];
     queue_break(rail);
     strand(&rail->posted, &endpoint->stranded);
-    strand(&rail->waiting, &endpoint->stranded);
+    for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
+      strand(&rail->waiting.queues[rank], &endpoint->stranded);
   }
   strand(&endpoint->stepping, &endpoint->stranded);
   strand(&endpoint->entering, &endpoint->stranded);

@@ -181,8 +181,9 @@ static bool has_room(const struct rdma_rail *rail, const struct rdma_job *job) {
 
 /* With the lock: posts what waits and has room now. A rail that refuses a request is of no use. */
 static void pump(struct rdma_rail *rail) {
-  while (!list_empty(&rail->waiting) && !rail->broken) {
-    struct rdma_job *job = list_entry(rail->waiting.next, struct rdma_job, link);
+  struct list *first;
+  while (!rail->broken && (first = backlog_first(&rail->waiting))) {
+    struct rdma_job *job = list_entry(first, struct rdma_job, link);
     if (!has_room(rail, job))
       return;
     if (ring(job) != 0) {
@@ -190,8 +191,7 @@ static void pump(struct rdma_rail *rail) {
       queue_break(rail); /* it may have taken the first of them, and the job counts as not posted */
       return;
     }
-    list_remove(&job->link);
-    list_append(&rail->posted, &job->link);
+    list_append(&rail->posted, backlog_take(&rail->waiting));
     if (rail->posted_count == 1)
       rail->moved_at = clock_now();
   }
@@ -257,7 +257,7 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
 static void append_waiting(struct rdma_job *job) {
   job->on_rail = true;
   job->rail->bytes += job->work->bytes;
-  list_append(&job->rail->waiting, &job->link);
+  backlog_add(&job->rail->waiting, &job->link, job->work->rank);
   pump(job->rail);
 }
 

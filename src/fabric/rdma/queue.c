@@ -110,7 +110,7 @@ static int measure(struct rdma_rail *rail) {
 
 int queue_open(struct rdma_rail *rail) {
   list_init(&rail->posted);
-  list_init(&rail->waiting);
+  backlog_init(&rail->waiting);
   int code = measure(rail);
   if (code == 0)
     code = open_completions(rail);

@@ -117,15 +117,15 @@ struct rdma_rail {
   /* With the endpoint's lock. */
   uint32_t room; /* work requests that the send queue has room for */
   uint32_t posted_count;
-  uint32_t unfenced;     /* writes with immediate, posted and not answered */
-  uint32_t fenced;       /* answered, ever: answers come in the order of the writes */
-  uint64_t bytes;        /* of jobs that are to go over it or are on it */
-  uint64_t posted_bytes; /* of those that the NIC has */
-  struct list posted;    /* jobs, in the order of their posts: completions come in it */
-  struct list waiting;   /* jobs without room */
-  int64_t moved_at;      /* the latest completion of what was posted here */
-  bool armed;            /* an event will come */
-  bool flushed;          /* a receive ended because the queue pair is in error */
+  uint32_t unfenced;      /* writes with immediate, posted and not answered */
+  uint32_t fenced;        /* answered, ever: answers come in the order of the writes */
+  uint64_t bytes;         /* of jobs that are to go over it or are on it */
+  uint64_t posted_bytes;  /* of those that the NIC has */
+  struct list posted;     /* jobs, in the order of their posts: completions come in it */
+  struct backlog waiting; /* jobs without room */
+  int64_t moved_at;       /* the latest completion of what was posted here */
+  bool armed;             /* an event will come */
+  bool flushed;           /* a receive ended because the queue pair is in error */
   bool broken;
   char why[192];     /* it broke; set with `broken`, in whatever thread found it out */
   uint32_t receives; /* writes with immediate that may be without an answer */

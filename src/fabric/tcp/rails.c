@@ -42,18 +42,19 @@ static void tune(int fd, const struct link *link) {
 
 /* With both locks. Rails come in order, so that there are no gaps. */
 static int make_rail(struct tcp_endpoint *endpoint, unsigned index) {
-  if (index < endpoint->rail_count)
+  if (endpoint->rails[index])
     return 0;
-  struct tcp_rail *rail = index == endpoint->rail_count ? alloc_zero(1, sizeof *rail) : NULL;
+  if (index != endpoint->rail_count && index != TCP_EXPRESS)
+    return error_set(HAUL_EPROTO, 0, NULL, "rails out of order|");
+  struct tcp_rail *rail = alloc_zero(1, sizeof *rail);
   if (!rail)
-    return index == endpoint->rail_count ? error_memory("tcp rail")
-                                         : error_set(HAUL_EPROTO, 0, NULL, "rails out of order|");
+    return error_memory("tcp rail");
   rail->endpoint = endpoint;
   rail->index = index;
   rail->fd = rail->pipe[0] = rail->pipe[1] = -1;
   list_init(&rail->queue);
   endpoint->rails[index] = rail;
-  endpoint->rail_count++;
+  endpoint->rail_count += index != TCP_EXPRESS;
   return 0;
 }
 
@@ -77,8 +78,10 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, int fd) {
     rail->broken = rail->blocked = false;
     rail->may_splice = !atomic_load(&endpoint->base.as_small);
     rail->rx_moved = rail->tx_moved = clock_now();
-    atomic_fetch_add(&endpoint->open_rails, 1);
-    atomic_store(&endpoint->base.open, true);
+    if (index != TCP_EXPRESS) {
+      atomic_fetch_add(&endpoint->open_rails, 1);
+      atomic_store(&endpoint->base.open, true);
+    }
   }
   pthread_mutex_unlock(&endpoint->lock);
   if (code)
@@ -161,14 +164,16 @@ void rail_close(struct tcp_rail *rail, int code) {
   pthread_mutex_lock(&endpoint->lock);
   close_descriptors(rail);
   bool open_write = clear_rail(rail, &works);
-  bool last = atomic_fetch_sub(&endpoint->open_rails, 1) == 1;
+  bool last = rail->index != TCP_EXPRESS && atomic_fetch_sub(&endpoint->open_rails, 1) == 1;
   if (last) {
-    list_splice(&works, &endpoint->pending);
+    backlog_empty(&endpoint->pending, &works);
     if (code == HAUL_EPATH) /* first: who finds no path open is told that the peer is gone */
       atomic_store(&endpoint->base.link->failing, HAUL_EPEER);
     if (!endpoint->base.reason[0])
       endpoint_shut(&endpoint->base, "the connection to the peer ended");
     atomic_store(&endpoint->base.open, false);
+  } else {
+    tcp_settled(endpoint); /* there is room again */
   }
   pthread_mutex_unlock(&endpoint->lock);
   drop_landings(rail);

@@ -16,7 +16,7 @@
 
 #define SPANS_MAX  64
 #define SCRATCH    65536u
-#define BUDGET     (8u << 20) /* bytes before others get their turn */
+#define BUDGET     (512u << 10) /* bytes before others get their turn */
 #define READ_AHEAD (FRAME_TRAILER + FRAME_HEADER + FRAME_PIECE)
 
 static void break_rail(struct tcp_rail *rail, int code, const char *what) {

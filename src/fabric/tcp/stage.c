@@ -85,9 +85,11 @@ void job_end_copy(struct tcp_job *job) {
   job->copy.to = NULL;
 }
 
+/* A source that lies in its stage pumps its rail, which starts others: not before all were seen. */
 bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent) {
-  bool moved = false;
+  bool moved = false, settling = endpoint->settling;
   *urgent = false;
+  endpoint->settling = true;
   list_each_safe(item, &endpoint->staging) {
     struct tcp_job *job = list_entry(item, struct tcp_job, link);
     int status = 1;
@@ -114,6 +116,8 @@ bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent) {
     list_remove(&job->link);
     job_submit(job);
   }
+  endpoint->settling = settling;
+  tcp_settled(endpoint);
   return moved;
 }
 

@@ -79,11 +79,18 @@ bool slot_take(struct tcp_rail *rail, uint64_t request, bool data, struct work *
 
 /* ---- Works ---- */
 
-static struct tcp_rail *idlest_rail(struct tcp_endpoint *endpoint) {
+static bool is_open(const struct tcp_rail *rail) {
+  return rail && rail->fd >= 0 && !rail->broken;
+}
+
+/* What has the best rank waits behind nothing else, in no queue and no socket. */
+static struct tcp_rail *rail_for(const struct tcp_endpoint *endpoint, const struct work *work) {
   struct tcp_rail *best = NULL;
+  if (work->rank == 0 && is_open(endpoint->rails[TCP_EXPRESS]))
+    return endpoint->rails[TCP_EXPRESS];
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     struct tcp_rail *rail = endpoint->rails[i];
-    if (rail->fd >= 0 && !rail->broken && (!best || rail->queued < best->queued))
+    if (is_open(rail) && (!best || rail->queued < best->queued))
       best = rail;
   }
   return best;
@@ -118,10 +125,9 @@ struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int 
   return work;
 }
 
-/* With the lock. */
-static void start_work(struct tcp_endpoint *endpoint, struct work *work) {
+/* With the lock. `rail` NULL: there is none. */
+static void start_work(struct tcp_endpoint *endpoint, struct work *work, struct tcp_rail *rail) {
   uint64_t request;
-  struct tcp_rail *rail = idlest_rail(endpoint);
   work->state = NULL;
   if (!rail) {
     work->done(work, error_set(HAUL_EPATH, 0, endpoint->base.link->name, "no rail is left|"));
@@ -144,15 +150,37 @@ static void start_work(struct tcp_endpoint *endpoint, struct work *work) {
   job_submit(job);
 }
 
-/* What is left of a write that was given up may land late, and not on the bytes of a later one. */
-static bool may_start(const struct tcp_endpoint *endpoint) {
-  return endpoint->busy_slots < TCP_WINDOW && endpoint->left == 0;
+/* Sources that the rails' engines have not read yet. */
+static bool stages_wait(const struct tcp_endpoint *endpoint) {
+  unsigned count = 0;
+  list_each(item, &endpoint->staging) if (++count >= 2 * TCP_STAGES) return true;
+  return false;
 }
 
-/* With the lock. */
+/* What is left of a write that was given up may land late, and not on the bytes of a later one. */
+static bool may_start(const struct tcp_endpoint *endpoint, const struct work *work,
+                      const struct tcp_rail *rail) {
+  if (endpoint->busy_slots == TCP_WINDOW || endpoint->left > 0)
+    return false;
+  return !rail ||
+         (rail->queued < TCP_QUEUE && (work->region->memory.view || !stages_wait(endpoint)));
+}
+
+/* A work that is started pumps its rail, which settles: not within itself. */
 void tcp_settled(struct tcp_endpoint *endpoint) {
-  while (may_start(endpoint) && !list_empty(&endpoint->pending))
-    start_work(endpoint, list_entry(list_take(&endpoint->pending), struct work, link));
+  struct list *first;
+  if (endpoint->settling)
+    return;
+  endpoint->settling = true;
+  while ((first = backlog_first(&endpoint->pending))) {
+    struct work *work = list_entry(first, struct work, link);
+    struct tcp_rail *rail = rail_for(endpoint, work);
+    if (!may_start(endpoint, work, rail))
+      break;
+    backlog_take(&endpoint->pending);
+    start_work(endpoint, work, rail);
+  }
+  endpoint->settling = false;
 }
 
 static void post(struct endpoint *base, struct work *work) {
@@ -161,11 +189,10 @@ static void post(struct endpoint *base, struct work *work) {
   pthread_mutex_lock(&endpoint->lock);
   if (!atomic_load(&base->open)) {
     work->done(work, error_set(HAUL_EPATH, 0, base->link->name, "%s|", base->reason));
-  } else if (may_start(endpoint) && list_empty(&endpoint->pending)) {
-    start_work(endpoint, work);
   } else {
     work->state = &endpoint->pending; /* until it has a slot or has ended */
-    list_append(&endpoint->pending, &work->link);
+    backlog_add(&endpoint->pending, &work->link, work->rank);
+    tcp_settled(endpoint);
   }
   pthread_mutex_unlock(&endpoint->lock);
 }
@@ -174,8 +201,7 @@ static void post(struct endpoint *base, struct work *work) {
 
 /* Nothing that still comes for the work reaches its memory. */
 static void detach_reader(struct tcp_endpoint *endpoint, const struct work *work) {
-  for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    struct tcp_rail *rail = endpoint->rails[i];
+  each_rail(rail, endpoint) {
     if (rail->state == RX_HEAD || rail->work != work)
       continue;
     if (rail->stage)
@@ -225,8 +251,7 @@ static void withdraw_sources(struct list *jobs, uint64_t handle) {
 static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region *region) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   (void)region;
-  for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    struct tcp_rail *rail = endpoint->rails[i];
+  each_rail(rail, endpoint) {
     if (rail->state == RX_HEAD || rail->frame.type != FRAME_WRITE || rail->frame.handle != handle ||
         !rail->region)
       continue;
@@ -245,11 +270,9 @@ static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region 
     landing_finish(landing, HAUL_ESTALE);
   }
   pthread_mutex_lock(&endpoint->lock);
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    withdraw_sources(&endpoint->rails[i]->queue, handle);
+  each_rail(rail, endpoint) withdraw_sources(&rail->queue, handle);
   withdraw_sources(&endpoint->staging, handle);
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    rail_pump(endpoint->rails[i]);
+  each_rail(rail, endpoint) rail_pump(rail);
   pthread_mutex_unlock(&endpoint->lock);
 }
 
@@ -265,8 +288,7 @@ static bool poll_endpoint(struct poller *poller) {
   if (!list_empty(&endpoint->staging))
     moved |= stage_sources(endpoint, &sources);
   pthread_mutex_unlock(&endpoint->lock);
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    moved |= rail_poll(endpoint->rails[i], spin_ns);
+  each_rail(rail, endpoint) moved |= rail_poll(rail, spin_ns);
   poller->urgent = sources || landings;
   return moved;
 }
@@ -276,8 +298,7 @@ static void on_stall_timer(struct timer *timer) {
   struct tcp_endpoint *endpoint = list_entry(timer, struct tcp_endpoint, stall);
   struct link *link = endpoint->base.link;
   int64_t now = clock_now(), bound = link->fabric->config->liveness_ns;
-  for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    struct tcp_rail *rail = endpoint->rails[i];
+  each_rail(rail, endpoint) {
     if (rail->fd < 0)
       continue;
     bool inside =
@@ -301,7 +322,7 @@ static int create(struct link *link, struct endpoint **out) {
   endpoint->base.link = link;
   atomic_store(&endpoint->base.as_small, tcp_try_lending() != 0);
   pthread_mutex_init(&endpoint->lock, NULL);
-  list_init(&endpoint->pending);
+  backlog_init(&endpoint->pending);
   list_init(&endpoint->staging);
   list_init(&endpoint->landings);
   timer_init(&endpoint->stall, on_stall_timer);
@@ -312,32 +333,39 @@ static int create(struct link *link, struct endpoint **out) {
   return 0;
 }
 
+static int connect_rail(struct tcp_endpoint *endpoint, unsigned index, haul_deadline until) {
+  struct link *link = endpoint->base.link;
+  int fd;
+  int code = link->dial(link, &tcp_transport, link->local, index, until, &fd);
+  if (code)
+    return code;
+  loop_lock(link->fabric->loop);
+  code = rail_open(endpoint, index, fd);
+  loop_unlock(link->fabric->loop);
+  return code;
+}
+
+/* Without the express rail what has the best rank takes the others. */
 static void connect_rails(struct endpoint *base, haul_deadline until) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   struct link *link = base->link;
   unsigned wanted = link->fabric->config->tcp_rails;
+  int code = 0;
   if (wanted == 0)
     wanted = link->loopback ? 1 : 2;
-  for (unsigned i = 0; i < wanted && i < TCP_RAILS_MAX; i++) {
-    int fd;
-    int code = link->dial(link, &tcp_transport, link->local, i, until, &fd);
-    if (code == 0) {
-      loop_lock(link->fabric->loop);
-      code = rail_open(endpoint, i, fd);
-      loop_unlock(link->fabric->loop);
-    }
-    if (code && i == 0) {
-      loop_lock(link->fabric->loop);
-      endpoint_shut(base, "no data connection: %.150s", haul_error_last()->text);
-      loop_unlock(link->fabric->loop);
-    }
-    if (code)
-      return;
+  for (unsigned i = 0; i < wanted && i < TCP_RAILS_MAX && code == 0; i++)
+    code = connect_rail(endpoint, i, until);
+  if (atomic_load(&endpoint->open_rails) == 0) {
+    loop_lock(link->fabric->loop);
+    endpoint_shut(base, "no data connection: %.150s", haul_error_last()->text);
+    loop_unlock(link->fabric->loop);
+  } else if (code == 0) {
+    connect_rail(endpoint, TCP_EXPRESS, until);
   }
 }
 
 static void adopt(struct endpoint *base, unsigned index, int descriptor) {
-  if (index >= TCP_RAILS_MAX)
+  if (index >= TCP_RAILS)
     close(descriptor);
   else
     rail_open((struct tcp_endpoint *)base, index, descriptor);
@@ -345,16 +373,14 @@ static void adopt(struct endpoint *base, unsigned index, int descriptor) {
 
 static void stop(struct endpoint *base, int code) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    rail_close(endpoint->rails[i], code);
+  each_rail(rail, endpoint) rail_close(rail, code);
   loop_timer_stop(&endpoint->stall);
   loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
 }
 
 static void forked(struct endpoint *base) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
-  for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    struct tcp_rail *rail = endpoint->rails[i];
+  each_rail(rail, endpoint) {
     if (rail->fd >= 0)
       close(rail->fd);
     if (rail->pipe[0] >= 0) {
@@ -368,8 +394,9 @@ static void destroy(struct endpoint *base) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   stages_release(endpoint->tx_stages);
   stages_release(endpoint->rx_stages);
-  for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    alloc_free(endpoint->rails[i]->scratch);
+  for (unsigned i = 0; i < TCP_RAILS; i++) {
+    if (endpoint->rails[i])
+      alloc_free(endpoint->rails[i]->scratch);
     alloc_free(endpoint->rails[i]);
   }
   pthread_mutex_destroy(&endpoint->lock);

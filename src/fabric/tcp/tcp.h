@@ -26,9 +26,14 @@
 #include "fabric/transport.h"
 
 #define TCP_RAILS_MAX 16
-#define TCP_WINDOW    128   /* frames that one side may have unanswered */
-#define TCP_STAGES    4     /* host buffers a direction and endpoint, FRAME_PAYLOAD_MAX each */
-#define TCP_INBOX     8192u /* a rail's buffer for heads and small payloads; over FRAME_HEAD_MAX */
+#define TCP_EXPRESS   TCP_RAILS_MAX /* the index of the rail for what has the best rank */
+#define TCP_RAILS     (TCP_RAILS_MAX + 1)
+#define TCP_WINDOW    128 /* frames that one side may have unanswered */
+/* What a rail has to send at most before works wait, where one of a better rank passes them: enough
+ * to keep the socket busy. */
+#define TCP_QUEUE  2097152u
+#define TCP_STAGES 4     /* host buffers a direction and endpoint, FRAME_PAYLOAD_MAX each */
+#define TCP_INBOX  8192u /* a rail's buffer for heads and small payloads; over FRAME_HEAD_MAX */
 
 struct tcp_endpoint;
 struct tcp_rail;
@@ -142,11 +147,12 @@ static inline bool tcp_lends(const struct memory *memory) {
 struct tcp_endpoint {
   struct endpoint base;
   pthread_mutex_t lock;
-  struct tcp_rail *rails[TCP_RAILS_MAX]; /* made when first opened; both locks to change */
-  unsigned rail_count;                   /* all below it were made */
-  _Atomic unsigned open_rails;
+  struct tcp_rail *rails[TCP_RAILS]; /* made when first opened; both locks to change */
+  unsigned rail_count;               /* all below it were made; the express rail apart */
+  _Atomic unsigned open_rails;       /* without the express rail */
   double line; /* bytes a ns below the first rail, 0 unknown; constant once there is a rail */
-  struct list pending; /* works that wait for a slot, or for what is left of others */
+  struct backlog pending; /* works that wait for a slot, a rail, or what is left of others */
+  bool settling;          /* they are being started, or are not to be just now */
   struct slot slots[TCP_WINDOW];
   uint32_t busy_slots, next_slot;
   uint32_t left;       /* slots that say so: until they are answered no work begins */
@@ -158,6 +164,18 @@ struct tcp_endpoint {
   struct poller poller;
   struct timer stall;
 };
+
+/* The one after `rail`, the first one for NULL; NULL past the last. */
+static inline struct tcp_rail *rail_after(const struct tcp_endpoint *endpoint,
+                                          const struct tcp_rail *rail) {
+  for (unsigned i = rail ? rail->index + 1 : 0; i < TCP_RAILS; i++)
+    if (endpoint->rails[i])
+      return endpoint->rails[i];
+  return NULL;
+}
+
+#define each_rail(rail, endpoint)                                                                  \
+  for (struct tcp_rail *rail = NULL; (rail = rail_after((endpoint), rail));)
 
 /* line.c: bytes a ns of the interface that the connection goes over; 0 where its driver does not
  * say.
@@ -184,6 +202,7 @@ bool job_abandon(struct tcp_job *job, int32_t status);
 void job_refuse(struct tcp_job *job, int32_t status);
 /* Ends a WRITE or DATA job whose source cannot be read; the thread's error detail says why. */
 void job_fail(struct tcp_job *job, int code);
+/* Sends what the socket takes, and lets works in for which there is room then. */
 void rail_pump(struct tcp_rail *rail);
 /* Whether the system passes pages by reference here: 0, or the errno; without the lock. */
 int tcp_try_lending(void);
@@ -244,7 +263,8 @@ void rail_close(struct tcp_rail *rail, int code);
 bool slot_take(struct tcp_rail *rail, uint64_t request, bool data, struct work **work);
 /* The request's DATA begins: once, and on its rail. */
 bool slot_answer(struct tcp_rail *rail, uint64_t request, struct work **work);
-void tcp_settled(struct tcp_endpoint *endpoint); /* starts pending works; with the lock */
+/* Starts pending works, as many as there is room for; with the lock. */
+void tcp_settled(struct tcp_endpoint *endpoint);
 /* With the lock: forgets the request's work and what of it was not sent; returns the work, to be
  * ended, or NULL when it ended before. */
 struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int code);

@@ -27,7 +27,7 @@
 #include "memory/copy.h"
 
 #define SPANS_MAX 64
-#define PUMP_MAX  (8u << 20) /* bytes before the pump lets others have the lock */
+#define PUMP_MAX  (512u << 10) /* bytes before the pump lets others have the lock */
 
 static uint8_t zeros[65536];
 
@@ -486,6 +486,7 @@ void rail_pump(struct tcp_rail *rail) {
     if (moved >= PUMP_MAX)
       break;
   }
+  tcp_settled(rail->endpoint);
   bool left = !list_empty(&rail->queue) && !rail->broken;
   atomic_store_explicit(&rail->unsent, left, memory_order_relaxed);
   if (rail->fd >= 0)

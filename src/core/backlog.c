@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+#include "core/backlog.h"
+
+/* The rank whose turn it is; BACKLOG_RANKS: nothing waits. */
+static unsigned turn(const struct backlog *backlog) {
+  unsigned best = BACKLOG_RANKS;
+  for (unsigned rank = BACKLOG_RANKS; rank-- > 0;) {
+    if (list_empty(&backlog->queues[rank]))
+      continue;
+    if (backlog->passed[rank] >= BACKLOG_PATIENCE)
+      return rank;
+    best = rank;
+  }
+  return best;
+}
+
+struct list *backlog_first(const struct backlog *backlog) {
+  unsigned rank = turn(backlog);
+  return rank < BACKLOG_RANKS ? backlog->queues[rank].next : NULL;
+}
+
+struct list *backlog_take(struct backlog *backlog) {
+  unsigned rank = turn(backlog);
+  if (rank == BACKLOG_RANKS)
+    return NULL;
+  backlog->passed[rank] = 0;
+  for (unsigned worse = rank + 1; worse < BACKLOG_RANKS; worse++)
+    backlog->passed[worse] += !list_empty(&backlog->queues[worse]);
+  return list_take(&backlog->queues[rank]);
+}
+
+void backlog_empty(struct backlog *backlog, struct list *list) {
+  for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
+    list_splice(list, &backlog->queues[rank]);
+}
