@@ -155,20 +155,21 @@ struct haul_node_config {
   int64_t liveness_ns; /* a silent peer is gone after this; default 5 s, at least 10 ms */
   int64_t transfer_ns; /* deadline of a transfer that names none; default 60 s */
   unsigned tcp_rails;  /* data connections a tcp peer; default 1 within a host, 2 beyond; max 16 */
-  unsigned copy_threads; /* helpers for large copies between host memories, at most 16; default:
-                            one where there is a second processor; UINT_MAX: none */
-  int peer_events;       /* 1: queue HAUL_PEER_JOINED (on the side that was connected to) and
-                            HAUL_PEER_LEFT with the messages */
-  size_t message_window; /* bytes of unread messages kept a peer; default, and least, 1.34 MiB,
-                            at most 1 GiB */
-  size_t pool_bytes;     /* bytes kept in the pool of freed regions; default 256 MiB;
-                            SIZE_MAX: none */
-  unsigned max_peers;    /* default 1024 */
-  unsigned max_regions;  /* published at a time; default 65536, at most 1,048,576 */
+  unsigned copy_threads;  /* helpers for large copies between host memories, at most 16; default:
+                             one where there is a second processor; UINT_MAX: none */
+  int peer_events;        /* 1: queue HAUL_PEER_JOINED (on the side that was connected to) and
+                             HAUL_PEER_LEFT with the messages */
+  size_t message_window;  /* bytes of unread messages kept a peer; default, and least, 1.34 MiB,
+                             at most 1 GiB */
+  size_t pool_bytes;      /* bytes kept in the pool of freed regions; default 256 MiB;
+                             SIZE_MAX: none */
+  unsigned max_peers;     /* default 1024 */
+  unsigned max_regions;   /* published at a time; default 65536, at most 1,048,576 */
+  unsigned max_transfers; /* under way to one peer at a time; default 16384 */
 };
 
 #define HAUL_NODE_CONFIG_INIT                                                                      \
-  { sizeof(struct haul_node_config), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(struct haul_node_config), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Opens this process's end. `config` may be NULL. Release with haul_node_close. What a field leaves
  * at 0 comes from the environment (HAUL_POOL for pool_bytes), else from the file that HAUL_CONF
@@ -445,6 +446,9 @@ struct haul_piece {
 
 #define HAUL_REQUIRE_ZERO_COPY 1u /* one movement from source to destination, no buffer between */
 #define HAUL_CHECKSUM          2u /* XXH3 over each slice at the source, checked at the destination */
+/* Others follow at once: where several are sent cheaper together it may wait for them, until there
+ * are 16 or 64 KiB of one peer, one without this flag, or 20 us have passed. */
+#define HAUL_MORE 4u
 
 /* Which of the transfers that wait for a path goes first. One of a lower priority that was passed
  * over 16 times goes next, so none waits for ever. */
@@ -460,10 +464,16 @@ struct haul_transfer_options {
   const char *only;       /* this path alone: "map", "rdma", "tcp"; NULL: the best one */
   haul_deadline deadline; /* the transfer fails with HAUL_ETIMEDOUT after it; 0: node's default */
   int priority;           /* enum haul_priority */
+  /* Called once, after the transfer has ended and haul_transfer_test says how, by the thread that
+   * drives the node, one call at a time; at the latest by haul_node_close. It needs a handle, and
+   * may release it. It may call everything but haul_node_close (which does nothing there), also
+   * what waits: the node is driven meanwhile, and further calls of `done` come after it. */
+  void (*done)(void *user, haul_transfer *transfer);
+  void *user;
 };
 
 #define HAUL_TRANSFER_OPTIONS_INIT                                                                 \
-  { sizeof(struct haul_transfer_options), 0, NULL, 0, HAUL_PRIORITY_NORMAL }
+  { sizeof(struct haul_transfer_options), 0, NULL, 0, HAUL_PRIORITY_NORMAL, NULL, NULL }
 
 /* Starts to move `count` pieces. `options` may be NULL. With `transfer` NULL the call returns when
  * the transfer has ended, with its result. Otherwise *transfer is a handle: release it with
@@ -472,9 +482,9 @@ struct haul_transfer_options {
  * is complete when its bytes are visible at the destination; a failed or canceled one leaves its
  * destination undefined. Nothing is moved unless every piece is valid.
  * HAUL_EINVAL (no pieces, a piece of no bytes), HAUL_ELIMIT (over HAUL_PIECES_MAX pieces, or
- * 2^64 bytes), HAUL_ERANGE,
- * HAUL_EACCESS, HAUL_ENOPATH (no path satisfies the options: the hint says why), HAUL_EPEER,
- * HAUL_ESTALE. */
+ * 2^64 bytes; or the peer is so slow that config.max_transfers are under way to it: wait for some
+ * of them), HAUL_ERANGE, HAUL_EACCESS, HAUL_ENOPATH (no path satisfies the options: the hint says
+ * why), HAUL_EPEER, HAUL_ESTALE. */
 HAUL_API int haul_write(haul_remote *to, haul_region *from, const struct haul_piece *pieces,
                         size_t count, const struct haul_transfer_options *options,
                         haul_transfer **transfer);

@@ -48,8 +48,10 @@ struct loop {
   _Atomic uint32_t waiters; /* sleepers on it */
   _Atomic uint32_t ended;
   _Atomic bool noticed; /* somebody polls what loop_descriptor gave */
-  int64_t next_at;      /* the running thread's: when the next thing is due */
-  unsigned round;       /* the running thread's: polling rounds so far */
+  struct inbox errands;
+  _Atomic bool running_errands; /* a thread runs them */
+  int64_t next_at;              /* the running thread's: when the next thing is due */
+  unsigned round;               /* the running thread's: polling rounds so far */
 };
 
 static void on_wake(struct watch *watch, uint32_t events) {
@@ -116,6 +118,42 @@ void loop_lock(struct loop *loop) {
 
 void loop_unlock(struct loop *loop) {
   pthread_mutex_unlock(&loop->lock);
+}
+
+/* ---- Errands ---- */
+
+static _Thread_local const struct loop *in_errand; /* of this loop */
+
+bool loop_is_in_errand(const struct loop *loop) {
+  return in_errand == loop;
+}
+
+void loop_after(struct loop *loop, struct errand *errand) {
+  inbox_put(&loop->errands, &errand->link);
+  loop_wake(loop);
+}
+
+/* What comes while they run is for the next look. */
+static void run_some(struct loop *loop) {
+  const struct loop *outer = in_errand;
+  struct list errands = LIST_INIT(errands);
+  inbox_take(&loop->errands, &errands);
+  in_errand = loop;
+  for (struct list *item; (item = list_take(&errands));) {
+    struct errand *errand = list_entry(item, struct errand, link);
+    errand->run(errand);
+  }
+  in_errand = outer;
+}
+
+/* Not within an errand: those that follow wait for its end. Who leaves looks once more: one that
+ * came to find him at it has left them to him. */
+void loop_run_errands(struct loop *loop) {
+  while (!inbox_is_empty(&loop->errands) && !atomic_exchange(&loop->running_errands, true)) {
+    run_some(loop);
+    atomic_store(&loop->running_errands, false);
+    atomic_thread_fence(memory_order_seq_cst);
+  }
 }
 
 /* ---- Descriptors ---- */
@@ -426,6 +464,7 @@ static int run(struct loop *loop, int64_t until, const uint32_t *seen) {
     loop_news(loop);
   else
     tell_waiters(loop);
+  loop_run_errands(loop);
   return handled;
 }
 
@@ -457,7 +496,7 @@ bool loop_wait(struct loop *loop, bool (*done)(void *user), bool (*help)(void *u
       return done(user);
     if (help && help(user))
       continue;
-    if (!loop->own_thread)
+    if (!loop->own_thread || loop_is_in_errand(loop))
       run(loop, until, &seen);
     else if (loop->spin_ns == 0 || clock_now() - began >= loop->spin_ns)
       sleep_for_news(loop, done, user, until);

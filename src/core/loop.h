@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <sys/epoll.h>
 
-#include "core/list.h"
+#include "core/gate.h"
 
 struct loop;
 
@@ -83,6 +83,20 @@ void loop_wake(struct loop *loop);
 static inline void loop_wake_as(void *loop) {
   loop_wake(loop);
 }
+
+/* Something to be run without any lock: it may call whatever may wait, as a wait within it drives
+ * the loop. Embedded by its owner, who keeps it in place until it runs. */
+struct errand {
+  struct list link;
+  void (*run)(struct errand *errand);
+};
+
+/* Whoever runs the loop runs it soon after, one at a time and in order; from anywhere. */
+void loop_after(struct loop *loop, struct errand *errand);
+/* After the end of all runs: those that are left. */
+void loop_run_errands(struct loop *loop);
+/* Whether the calling thread is in one of them. */
+bool loop_is_in_errand(const struct loop *loop);
 
 /* Readable when loop_run would find something, or, with an own thread, after news; loop_quiet then
  * makes it unreadable again and returns whether there was news. */

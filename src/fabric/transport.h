@@ -22,6 +22,10 @@
 #define WORK_BYTES_MAX                                                                             \
   1048576u /* payload of a work; the same for all, so that it can change path */
 #define WORK_PIECES_MAX 256u
+/* Works that are sent at once: so many, or bytes, and no work waits longer for others. */
+#define WORK_BATCH       16u
+#define WORK_BATCH_BYTES 65536u
+#define WORK_BATCH_NS    20000
 
 struct exports;
 struct transport;
@@ -59,6 +63,7 @@ struct link {
   _Atomic int failing;    /* `fail` was called with this code, or is about to be: it will end */
   struct list writes;    /* transfer.c: asynchronous writes and atomics under way, by their start */
   uint64_t write_number; /* transfer.c: of the latest one */
+  _Atomic uint32_t transfers; /* under way */
   struct endpoint *endpoints[TRANSPORTS_MAX];
 
   /* Makes a channel for the transport: a connection to the peer that has been through the handshake
@@ -111,6 +116,7 @@ struct work {
   bool begun; /* an atomic: the path was handed it, and it may take place whatever breaks now */
   bool checksum;
   uint8_t rank; /* among what waits for the path, as in core/backlog.h */
+  bool more;    /* others follow at once: it may wait for them, as WORK_BATCH says */
   uint64_t bytes;
   uint64_t whole; /* bytes of the transfer that it is a slice of */
   /* Called once, with 0 or a code, from any thread, possibly under a transport's lock: it must not

@@ -47,6 +47,7 @@ static const struct setting settings[] = {
     {"pool", BYTES, FIELD(pool_bytes), 1, SIZE_MAX - 1, "none", SIZE_MAX},
     {"max_peers", COUNT, FIELD(max_peers), 1, UINT_MAX, NULL, 0},
     {"max_regions", COUNT, FIELD(max_regions), 1, 1048576, NULL, 0},
+    {"max_transfers", COUNT, FIELD(max_transfers), 1, UINT_MAX, NULL, 0},
 };
 _Static_assert(sizeof settings / sizeof settings[0] == SETTINGS_COUNT, "one origin a setting");
 
@@ -374,6 +375,8 @@ static void complete(struct config *config) {
     values->max_peers = 1024;
   if (values->max_regions == 0)
     values->max_regions = 65536;
+  if (values->max_transfers == 0)
+    values->max_transfers = 16384;
   set_default(&values->pool_bytes, (size_t)256 << 20);
   if (values->message_window < MESSAGE_WINDOW_LEAST)
     values->message_window = MESSAGE_WINDOW_LEAST;

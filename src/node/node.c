@@ -239,6 +239,11 @@ HAUL_API void haul_node_close(haul_node *node) {
     close_in_child(node);
     return;
   }
+  if (node->loop && loop_is_in_errand(node->loop)) {
+    error_set(HAUL_EBUSY, 0, NULL,
+              "a transfer's `done` cannot close its node|close it where it was opened");
+    return;
+  }
   atomic_store(&node->closing, true);
   if (node->loop)
     loop_end(node->loop);
@@ -258,6 +263,7 @@ HAUL_API void haul_node_close(haul_node *node) {
     loop_unlock(node->loop);
     fabric_close(&node->fabric);
     transfers_end(&node->transfers);
+    loop_run_errands(node->loop);
   }
   message_clear(node);
   node_put(node);

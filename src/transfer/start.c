@@ -107,6 +107,14 @@ static inline bool is_sound(const struct haul_remote *remote, const struct haul_
          !atomic_load_explicit(&remote->link->ended, memory_order_relaxed);
 }
 
+static int check_done(const struct haul_transfer_options *options, bool handle) {
+  return !options->done || handle
+             ? 0
+             : error_set(HAUL_EINVAL, 0, NULL,
+                         "options with `done`, and no handle|a call without a handle waits itself; "
+                         "give it one, and release it in `done`");
+}
+
 int transfer_check_options(const struct haul_transfer_options *given,
                            struct haul_transfer_options *options) {
   *options = no_options;
@@ -116,7 +124,7 @@ int transfer_check_options(const struct haul_transfer_options *given,
     return error_set(HAUL_EINVAL, 0, NULL,
                      "options of an impossible size|start from HAUL_TRANSFER_OPTIONS_INIT");
   memcpy(options, given, given->size < sizeof *options ? given->size : sizeof *options);
-  if (options->flags & ~(HAUL_REQUIRE_ZERO_COPY | HAUL_CHECKSUM))
+  if (options->flags & ~(HAUL_REQUIRE_ZERO_COPY | HAUL_CHECKSUM | HAUL_MORE))
     return error_set(HAUL_EINVAL, 0, NULL, "unknown flags 0x%x|", options->flags);
   if (options->priority < HAUL_PRIORITY_LOW || options->priority > HAUL_PRIORITY_HIGH)
     return error_set(HAUL_EINVAL, 0, NULL,
@@ -159,12 +167,14 @@ static int find_way(struct request *asked) {
 /* One block: the transfer, its works, its pieces. */
 static struct haul_transfer *new_transfer(const struct request *asked, size_t works,
                                           size_t pieces) {
-  struct haul_transfer *transfer = alloc_zero(1, sizeof *transfer + works * sizeof(struct work) +
-                                                     pieces * sizeof(struct haul_piece));
+  size_t size = sizeof(struct haul_transfer) + works * sizeof(struct work) +
+                pieces * sizeof(struct haul_piece);
+  struct haul_transfer *transfer = alloc_zero(1, size);
   if (!transfer) {
     error_memory("transfer");
     return NULL;
   }
+  transfer->size = size;
   list_init(&transfer->link);
   list_init(&transfer->order);
   transfer->owner = asked->remote->transfers;
@@ -180,32 +190,17 @@ static struct haul_transfer *new_transfer(const struct request *asked, size_t wo
   transfer->plan.pieces = (struct haul_piece *)(void *)(transfer->plan.works + works);
   atomic_store(&transfer->refs, 1);
   atomic_fetch_add(&asked->remote->refs, 1);
+  atomic_fetch_add_explicit(&transfer->owner->handles, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&transfer->owner->bytes, size, memory_order_relaxed);
   return transfer;
 }
 
-/* In the lists: by deadline, nearly always at the end. */
-static void enlist(struct haul_transfer *transfer) {
-  struct transfers *owner = transfer->owner;
-  struct link *link = transfer->remote->link;
-  pthread_mutex_lock(&owner->lock);
-  struct list *before = owner->running.previous;
-  while (before != &owner->running &&
-         list_entry(before, struct haul_transfer, link)->deadline > transfer->deadline)
-    before = before->previous;
-  list_append(before->next, &transfer->link);
-  if (transfer->operation != HAUL_OP_READ) {
-    transfer->number = ++link->write_number;
-    list_append(&link->writes, &transfer->order);
-  }
-  pthread_mutex_unlock(&owner->lock);
-  if (transfer->deadline < atomic_load(&owner->armed))
-    loop_wake(owner->fabric->loop);
-}
-
 static void post_all(struct haul_transfer *transfer) {
+  bool more = transfer->options.flags & HAUL_MORE;
   for (uint32_t i = 0; i < transfer->plan.work_count; i++) {
     struct work *work = &transfer->plan.works[i];
     int code = atomic_load(&transfer->failure);
+    work->more = more || i + 1 < transfer->plan.work_count;
     if (code == 0)
       code = transfer_post(transfer, work);
     if (code) {
@@ -230,15 +225,32 @@ static struct slice slice_of(const struct request *asked) {
   return slice_choose(slices, asked->bytes, !(asked->options.flags & HAUL_CHECKSUM));
 }
 
+/* A peer that is slow is not given more and more to do. */
+static int count_in(struct haul_remote *remote) {
+  unsigned most = remote->transfers->fabric->config->max_transfers;
+  if (atomic_fetch_add(&remote->link->transfers, 1) < most)
+    return 0;
+  atomic_fetch_sub(&remote->link->transfers, 1);
+  return error_set(HAUL_ELIMIT, 0, remote->name,
+                   "%u transfers are under way to the peer|wait for some of them to end, or raise "
+                   "max_transfers of the node's configuration",
+                   most);
+}
+
 static int start_posted(const struct request *asked, struct haul_transfer **out) {
   struct haul_remote *remote = asked->remote;
   struct transfers *owner = remote->transfers;
+  int code = count_in(remote);
+  if (code)
+    return code;
   struct slice slice = slice_of(asked);
   struct haul_transfer *transfer =
       new_transfer(asked, plan_works(asked->count, asked->bytes, slice.bytes),
                    plan_pieces(asked->count, asked->bytes, slice.bytes));
-  if (!transfer)
+  if (!transfer) {
+    atomic_fetch_sub(&remote->link->transfers, 1);
     return HAUL_ENOMEM;
+  }
   transfer->slice = slice;
   transfer->region = asked->region;
   transfer->deadline = asked->options.deadline ? asked->options.deadline
@@ -262,12 +274,20 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
   atomic_store(&transfer->posting, true);
   atomic_store(&transfer->refs, 2); /* the caller's, and that of being under way */
   atomic_store(&transfer->pending, transfer->plan.work_count + 1);
-  enlist(transfer);
+  transfer_begin(transfer);
   transfer->turn = atomic_fetch_add_explicit(&owner->started, 1, memory_order_relaxed) + 1;
   transfer->posted = clock_now();
   post_all(transfer);
   *out = transfer;
   return 0;
+}
+
+/* Of one that was complete at once: it goes on being the caller's. */
+static void tell_at_once(struct haul_transfer *transfer) {
+  if (!transfer->options.done)
+    return;
+  atomic_fetch_add(&transfer->refs, 1);
+  transfer_tell(transfer);
 }
 
 /* A handle for what is complete already. It has no region, which may be released before the report
@@ -319,6 +339,8 @@ static int start(struct haul_remote *remote, struct haul_region *region,
   if (code == 0)
     code = transfer_check_options(given, &asked.options);
   if (code == 0)
+    code = check_done(&asked.options, out);
+  if (code == 0)
     code = find_way(&asked);
   if (code)
     return code;
@@ -327,7 +349,9 @@ static int start(struct haul_remote *remote, struct haul_region *region,
     code = endpoint->transport->now(endpoint, &remote->key, remote->bindings[asked.path], region,
                                     pieces, count, asked.bytes, operation);
     if (code == 0 && out)
-      return immediate(&asked, out);
+      code = immediate(&asked, out);
+    if (code == 0 && out)
+      tell_at_once(*out);
     if (code < 0)
       error_about(remote->name);
     if (code <= 0)
@@ -467,8 +491,10 @@ static int operate_now(const struct request *asked, struct haul_transfer **out) 
     transfer_put(transfer);
   else if (transfer)
     transfer->ended = clock_now();
-  if (code == 0 && out)
+  if (code == 0 && out) {
     *out = transfer;
+    tell_at_once(transfer);
+  }
   return code;
 }
 
@@ -490,6 +516,8 @@ static int run_atomic(const char *call, struct haul_remote *remote, struct haul_
   if (!is_sound(remote, region, piece, 1, operation))
     return bad_call(remote, region, piece, 1, operation);
   code = check_atomic(remote, region, piece, given, &asked.options);
+  if (code == 0)
+    code = check_done(&asked.options, out);
   if (code == 0)
     code = find_way(&asked);
   if (code)

@@ -9,14 +9,66 @@
 #include "core/error.h"
 #include "core/sys.h"
 
+/* ---- The lists ---- */
+
+void transfer_begin(struct haul_transfer *transfer) {
+  struct transfers *owner = transfer->owner;
+  inbox_put(&owner->begun, &transfer->link);
+  if (transfer->deadline < atomic_load(&owner->armed))
+    loop_wake(owner->fabric->loop);
+}
+
+/* By deadline, nearly always at the end. */
+static void enlist(struct transfers *owner, struct haul_transfer *transfer) {
+  struct link *link = transfer->remote->link;
+  struct list *before = owner->running.previous;
+  while (before != &owner->running &&
+         list_entry(before, struct haul_transfer, link)->deadline > transfer->deadline)
+    before = before->previous;
+  list_append(before->next, &transfer->link);
+  if (transfer->operation != HAUL_OP_READ) {
+    transfer->number = ++link->write_number;
+    list_append(&link->writes, &transfer->order);
+  }
+}
+
+static void lock_lists(struct transfers *transfers) {
+  struct list begun = LIST_INIT(begun);
+  pthread_mutex_lock(&transfers->lock);
+  inbox_take(&transfers->begun, &begun);
+  for (struct list *item; (item = list_take(&begun));)
+    enlist(transfers, list_entry(item, struct haul_transfer, link));
+}
+
+static void unlock_lists(struct transfers *transfers) {
+  pthread_mutex_unlock(&transfers->lock);
+}
+
 /* ---- The end ---- */
 
 void transfer_put(struct haul_transfer *transfer) {
   if (atomic_fetch_sub(&transfer->refs, 1) != 1)
     return;
+  atomic_fetch_sub_explicit(&transfer->owner->handles, 1, memory_order_relaxed);
+  atomic_fetch_sub_explicit(&transfer->owner->bytes, transfer->size, memory_order_relaxed);
   remote_put(transfer->remote);
+  alloc_free(atomic_load_explicit(&transfer->avoided_reason, memory_order_relaxed));
   alloc_free(atomic_load_explicit(&transfer->error, memory_order_relaxed));
   alloc_free(transfer);
+}
+
+static void call_done(struct errand *errand) {
+  struct haul_transfer *transfer = list_entry(errand, struct haul_transfer, errand);
+  transfer->options.done(transfer->options.user, transfer);
+  transfer_put(transfer);
+}
+
+void transfer_tell(struct haul_transfer *transfer) {
+  transfer->errand.run = call_done;
+  if (transfer->options.done)
+    loop_after(transfer->owner->fabric->loop, &transfer->errand);
+  else
+    transfer_put(transfer);
 }
 
 /* The first failure stands; its detail is the thread's. */
@@ -45,14 +97,15 @@ static void finish(struct haul_transfer *transfer) {
   struct transfers *owner = transfer->owner;
   transfer->ended = clock_now();
   learn(transfer);
-  pthread_mutex_lock(&owner->lock);
+  lock_lists(owner);
   list_remove(&transfer->link);
   list_remove(&transfer->order);
-  pthread_mutex_unlock(&owner->lock);
+  atomic_fetch_sub(&transfer->remote->link->transfers, 1);
+  unlock_lists(owner);
   region_put(transfer->region);
   atomic_store_explicit(&transfer->status, atomic_load(&transfer->failure), memory_order_release);
   loop_news(owner->fabric->loop);
-  transfer_put(transfer);
+  transfer_tell(transfer);
 }
 
 void transfer_settle(struct haul_transfer *transfer) {
@@ -61,29 +114,34 @@ void transfer_settle(struct haul_transfer *transfer) {
 }
 
 struct wish transfer_wish(const struct haul_transfer *transfer) {
+  uint32_t avoided = atomic_load(&transfer->avoided);
+  const char *reason = atomic_load(&transfer->avoided_reason);
   return (struct wish){.options = &transfer->options,
-                       .avoided = atomic_load(&transfer->avoided),
-                       .reason = transfer->avoided_reason,
+                       .avoided = avoided,
+                       .reason = reason ? reason : "it could not take this transfer",
                        .slice = transfer->slice.bytes};
 }
 
 /* With the lock of `transfers`. The thread's error detail says why the path cannot take it. */
 static void avoid_path(struct haul_transfer *transfer, const struct endpoint *endpoint) {
-  if (atomic_load(&transfer->avoided) == 0)
-    snprintf(transfer->avoided_reason, sizeof transfer->avoided_reason, "%s",
-             haul_error_last()->text);
+  size_t size = sizeof haul_error_last()->text;
+  char *reason = atomic_load(&transfer->avoided_reason) ? NULL : alloc_zero(1, size);
+  if (reason) {
+    snprintf(reason, size, "%s", haul_error_last()->text);
+    atomic_store(&transfer->avoided_reason, reason);
+  }
   atomic_fetch_or(&transfer->avoided, 1u << endpoint->transport->index);
 }
 
 static bool will_retry(struct transfers *owner, struct work *work, int code) {
-  pthread_mutex_lock(&owner->lock);
+  lock_lists(owner);
   bool will = !owner->ended;
   if (will) {
     if (code == HAUL_ENOPATH)
       avoid_path(work->owner, work->endpoint);
     list_append(&owner->retries, &work->link);
   }
-  pthread_mutex_unlock(&owner->lock);
+  unlock_lists(owner);
   if (will)
     loop_wake(owner->fabric->loop);
   return will;
@@ -142,6 +200,7 @@ static void retry(struct work *work) {
   }
   atomic_fetch_add(&transfer->retries, 1);
   atomic_fetch_add_explicit(&transfer->owner->retried, 1, memory_order_relaxed);
+  work->more = false;
   int code = transfer_post(transfer, work);
   if (code == 0)
     return;
@@ -159,11 +218,11 @@ static void retry(struct work *work) {
 
 static bool take_from_retries(struct transfers *owner, struct work *work) {
   bool found = false;
-  pthread_mutex_lock(&owner->lock);
+  lock_lists(owner);
   list_each(item, &owner->retries) found |= item == &work->link;
   if (found)
     list_remove(&work->link);
-  pthread_mutex_unlock(&owner->lock);
+  unlock_lists(owner);
   return found;
 }
 
@@ -205,7 +264,7 @@ typedef bool matches_fn(const struct haul_transfer *transfer, const void *user);
 static struct haul_transfer *find(struct transfers *transfers, matches_fn *matches,
                                   const void *user) {
   struct haul_transfer *found = NULL;
-  pthread_mutex_lock(&transfers->lock);
+  lock_lists(transfers);
   list_each(item, &transfers->running) {
     struct haul_transfer *transfer = list_entry(item, struct haul_transfer, link);
     if (atomic_load(&transfer->failure) != 0 || !matches(transfer, user))
@@ -214,7 +273,7 @@ static struct haul_transfer *find(struct transfers *transfers, matches_fn *match
     found = transfer;
     break;
   }
-  pthread_mutex_unlock(&transfers->lock);
+  unlock_lists(transfers);
   return found;
 }
 
@@ -241,18 +300,18 @@ void transfers_abort(struct transfers *transfers, const struct haul_region *regi
 }
 
 bool transfers_idle(struct transfers *transfers) {
-  pthread_mutex_lock(&transfers->lock);
+  lock_lists(transfers);
   bool idle = list_empty(&transfers->running);
-  pthread_mutex_unlock(&transfers->lock);
+  unlock_lists(transfers);
   return idle;
 }
 
 bool transfers_use(struct transfers *transfers, const struct haul_region *region) {
   bool used = false;
-  pthread_mutex_lock(&transfers->lock);
+  lock_lists(transfers);
   list_each(item, &transfers->running) used |=
       list_entry(item, struct haul_transfer, link)->region == region;
-  pthread_mutex_unlock(&transfers->lock);
+  unlock_lists(transfers);
   return used;
 }
 
@@ -288,10 +347,10 @@ static int64_t first_deadline(const struct transfers *transfers) {
 static bool on_poll(struct poller *poller) {
   struct transfers *transfers = list_entry(poller, struct transfers, poller);
   struct list works = LIST_INIT(works);
-  pthread_mutex_lock(&transfers->lock);
+  lock_lists(transfers);
   int64_t first = first_deadline(transfers);
   list_splice(&works, &transfers->retries);
-  pthread_mutex_unlock(&transfers->lock);
+  unlock_lists(transfers);
   if (first < atomic_load(&transfers->armed)) {
     atomic_store(&transfers->armed, first);
     loop_timer(transfers->fabric->loop, &transfers->timer, first);
@@ -398,10 +457,10 @@ int transfers_open(struct fabric *fabric, int64_t default_ns, struct transfers *
 
 void transfers_end(struct transfers *transfers) {
   struct list works = LIST_INIT(works);
-  pthread_mutex_lock(&transfers->lock);
+  lock_lists(transfers);
   transfers->ended = true;
   list_splice(&works, &transfers->retries);
-  pthread_mutex_unlock(&transfers->lock);
+  unlock_lists(transfers);
   for (struct list *item; (item = list_take(&works));) {
     struct haul_transfer *transfer = list_entry(item, struct work, link)->owner;
     transfer_fail(transfer, node_closed(transfer));
@@ -418,16 +477,16 @@ void transfers_close(struct transfers *transfers) {
 }
 
 uint64_t transfers_last_write(struct transfers *transfers, struct link *link) {
-  pthread_mutex_lock(&transfers->lock);
+  lock_lists(transfers);
   uint64_t number = link->write_number;
-  pthread_mutex_unlock(&transfers->lock);
+  unlock_lists(transfers);
   return number;
 }
 
 bool transfers_writing(struct transfers *transfers, struct link *link, uint64_t number) {
-  pthread_mutex_lock(&transfers->lock);
+  lock_lists(transfers);
   bool writing = !list_empty(&link->writes) &&
                  list_entry(link->writes.next, struct haul_transfer, order)->number <= number;
-  pthread_mutex_unlock(&transfers->lock);
+  unlock_lists(transfers);
   return writing;
 }

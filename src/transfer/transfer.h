@@ -13,6 +13,7 @@
 
 #include <pthread.h>
 
+#include "core/gate.h"
 #include "core/tune.h"
 #include "fabric/transport.h"
 
@@ -120,11 +121,13 @@ struct transfers {
   int64_t default_ns;
   pthread_mutex_t lock; /* the lists below and the links' lists of writes; taken last */
   struct list running;  /* by deadline */
+  struct inbox begun;   /* not in the lists yet; who has the lock puts them there */
   struct list retries;  /* works whose path broke */
   struct poller poller;
   struct timer timer;
   _Atomic int64_t armed; /* what the timer is set to, HAUL_FOREVER when it is not */
   _Atomic uint64_t started, failed, retried; /* of those that did not end within their call */
+  _Atomic uint64_t handles, bytes;           /* transfers that there are, and what they take */
   bool ended;                                /* nobody sends again what broke; lock */
 };
 
@@ -147,8 +150,9 @@ uint64_t transfers_last_write(struct transfers *transfers, struct link *link);
 bool transfers_writing(struct transfers *transfers, struct link *link, uint64_t number);
 
 struct haul_transfer {
-  struct list link;  /* transfers->running */
-  struct list order; /* link->writes, unless it is a read */
+  struct list link;     /* transfers->running */
+  struct list order;    /* link->writes, unless it is a read */
+  struct errand errand; /* its options' `done` */
   struct transfers *owner;
   struct haul_remote *remote;
   struct route *route;
@@ -161,7 +165,7 @@ struct haul_transfer {
   _Atomic uint32_t retries;
   _Atomic int path;                 /* index of the transport */
   _Atomic uint32_t avoided;         /* as in struct wish */
-  char avoided_reason[192];         /* set before the first bit is */
+  char *_Atomic avoided_reason;     /* set before the first bit is; NULL: there was no memory */
   _Atomic bool posting;             /* the call that started it still hands out works */
   struct haul_error *_Atomic error; /* of the first failure, once it is told */
   struct haul_transfer_options options;
@@ -174,6 +178,7 @@ struct haul_transfer {
   haul_deadline deadline;
   struct slice slice;
   struct plan plan;
+  size_t size; /* of this, with its works and pieces */
 };
 
 /* start.c */
@@ -188,6 +193,8 @@ int transfer_check_rights(const struct haul_remote *remote, const struct haul_re
 /* transfer.c */
 /* What it still asks of its path. */
 struct wish transfer_wish(const struct haul_transfer *transfer);
+/* Puts it into the lists; takes no lock. */
+void transfer_begin(struct haul_transfer *transfer);
 /* Hands the work to the best path: 0, or why there is none. */
 int transfer_post(struct haul_transfer *transfer, struct work *work);
 void transfer_work_done(struct work *work, int code); /* what a work's `done` is */
@@ -199,6 +206,8 @@ void transfer_settle(struct haul_transfer *transfer);
 void transfer_cancel_works(struct haul_transfer *transfer, int code);
 /* Waits for the end, or until `until`: the transfer's result, or HAUL_ETIMEDOUT. */
 int transfer_await(struct haul_transfer *transfer, haul_deadline until);
+/* It has ended: has `done` called, with the reference, or puts it. */
+void transfer_tell(struct haul_transfer *transfer);
 void transfer_put(struct haul_transfer *transfer);
 
 #endif

@@ -20,10 +20,10 @@ static void on_rail(struct watch *watch, uint32_t events) {
   rail->idle_polls = 0;
   if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
     rail_receive(rail);
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   rail_pump(rail);
   bool broken = rail->broken;
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   if (broken)
     rail_close(rail, HAUL_EPATH);
 }
@@ -63,7 +63,7 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, int fd) {
   tune(fd, endpoint->base.link);
   if (index == 0 && endpoint->rail_count == 0 && !endpoint->base.link->loopback)
     endpoint->line = tcp_line_speed(fd);
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   int ended = atomic_load(&endpoint->base.link->ended); /* stopped while it was dialed */
   int code = ended ? error_set(ended, 0, endpoint->base.link->name, "|") : 0;
   if (code == 0)
@@ -83,7 +83,7 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, int fd) {
       atomic_store(&endpoint->base.open, true);
     }
   }
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   if (code)
     close(fd);
   return code;
@@ -151,9 +151,9 @@ static void drop_landings(struct tcp_rail *rail) {
     owed += landing->frame.type == FRAME_WRITE; /* nobody answers any more */
     landing_finish(landing, HAUL_EPATH);
   }
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   endpoint->owed -= owed;
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
 }
 
 void rail_close(struct tcp_rail *rail, int code) {
@@ -161,7 +161,7 @@ void rail_close(struct tcp_rail *rail, int code) {
   struct list works = LIST_INIT(works);
   if (rail->fd < 0)
     return;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   close_descriptors(rail);
   bool open_write = clear_rail(rail, &works);
   bool last = rail->index != TCP_EXPRESS && atomic_fetch_sub(&endpoint->open_rails, 1) == 1;
@@ -175,7 +175,7 @@ void rail_close(struct tcp_rail *rail, int code) {
   } else {
     tcp_settled(endpoint); /* there is room again */
   }
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   drop_landings(rail);
   /* This path is the last resort: without it the peer is as good as gone, and it nearly always is.
    */
@@ -202,9 +202,9 @@ static bool is_unsent(const struct tcp_rail *rail) {
 }
 
 static void pump(struct tcp_rail *rail) {
-  pthread_mutex_lock(&rail->endpoint->lock);
+  gate_enter(&rail->endpoint->gate);
   rail_pump(rail);
-  pthread_mutex_unlock(&rail->endpoint->lock);
+  gate_leave(&rail->endpoint->gate);
 }
 
 /* Who polls without end comes back at once, so its ACKs wait for the next round: what the

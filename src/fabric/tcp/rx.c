@@ -42,7 +42,7 @@ static void no_memory(struct tcp_rail *rail, const char *what) {
  * may share it with what the application sends next (tcp.c, poll_rail). */
 void rail_answer(struct tcp_rail *rail, uint64_t request, int32_t status) {
   struct tcp_endpoint *endpoint = rail->endpoint;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   struct tcp_job *job = job_ack(request, status);
   if (job) {
     job->rail = rail;
@@ -51,16 +51,16 @@ void rail_answer(struct tcp_rail *rail, uint64_t request, int32_t status) {
   } else {
     no_memory(rail, "no memory for an answer");
   }
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
 }
 
 /* The peer's window bounds what it may leave unanswered; more is a broken peer. */
 static bool owe(struct tcp_rail *rail) {
   struct tcp_endpoint *endpoint = rail->endpoint;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   bool fits = endpoint->owed < TCP_WINDOW;
   endpoint->owed += fits;
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   if (!fits)
     nonsense(rail, "more requests than the window allows");
   return fits;
@@ -125,13 +125,13 @@ static void on_write(struct tcp_rail *rail) {
 /* Takes over the region, unless it fails. */
 static int send_data(struct tcp_rail *rail, struct haul_region *region) {
   struct tcp_endpoint *endpoint = rail->endpoint;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   struct tcp_job *job = job_data(&rail->frame, rail->pieces, region);
   if (job) {
     job->rail = rail;
     job_submit(job);
   }
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   return job ? 0 : haul_error_last()->code;
 }
 
@@ -381,10 +381,10 @@ static void set_blocked(struct tcp_rail *rail, bool blocked) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   if (rail->blocked == blocked || rail->fd < 0)
     return;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   rail->blocked = blocked;
   rail_watch(rail);
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
 }
 
 static bool waits_for_stage(const struct tcp_rail *rail) {

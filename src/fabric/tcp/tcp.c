@@ -54,18 +54,18 @@ static struct slot *slot_waiting(struct tcp_rail *rail, uint64_t request, bool a
 }
 
 bool slot_answer(struct tcp_rail *rail, uint64_t request, struct work **work) {
-  pthread_mutex_lock(&rail->endpoint->lock);
+  gate_enter(&rail->endpoint->gate);
   struct slot *slot = slot_waiting(rail, request, false);
   *work = slot ? slot->work : NULL;
   if (slot)
     slot->answering = true;
-  pthread_mutex_unlock(&rail->endpoint->lock);
+  gate_leave(&rail->endpoint->gate);
   return slot != NULL;
 }
 
 bool slot_take(struct tcp_rail *rail, uint64_t request, bool data, struct work **work) {
   struct tcp_endpoint *endpoint = rail->endpoint;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   struct slot *slot = slot_waiting(rail, request, data);
   bool found = slot != NULL;
   *work = found ? slot->work : NULL;
@@ -73,7 +73,7 @@ bool slot_take(struct tcp_rail *rail, uint64_t request, bool data, struct work *
     slot_free(endpoint, slot);
     tcp_settled(endpoint);
   }
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   return found;
 }
 
@@ -166,35 +166,75 @@ static bool may_start(const struct tcp_endpoint *endpoint, const struct work *wo
          (rail->queued < TCP_QUEUE && (work->region->memory.view || !stages_wait(endpoint)));
 }
 
-/* A work that is started pumps its rail, which settles: not within itself. */
-void tcp_settled(struct tcp_endpoint *endpoint) {
+/* At most WORK_BATCH; returns how many. */
+static unsigned start_batch(struct tcp_endpoint *endpoint) {
   struct list *first;
-  if (endpoint->settling)
-    return;
-  endpoint->settling = true;
-  while ((first = backlog_first(&endpoint->pending))) {
+  unsigned count = 0;
+  while (count < WORK_BATCH && (first = backlog_first(&endpoint->pending))) {
     struct work *work = list_entry(first, struct work, link);
     struct tcp_rail *rail = rail_for(endpoint, work);
     if (!may_start(endpoint, work, rail))
       break;
     backlog_take(&endpoint->pending);
     start_work(endpoint, work, rail);
+    count++;
   }
+  return count;
+}
+
+/* Pumping ends works, and what ends lets others in: not within itself. */
+void tcp_settled(struct tcp_endpoint *endpoint) {
+  unsigned started;
+  if (endpoint->settling)
+    return;
+  endpoint->settling = true;
+  do {
+    started = start_batch(endpoint);
+    each_rail(rail, endpoint) if (rail->fresh) rail_pump(rail);
+  } while (started > 0);
   endpoint->settling = false;
+}
+
+static void let_in(struct gate *gate, struct list *works) {
+  struct tcp_endpoint *endpoint = list_entry(gate, struct tcp_endpoint, gate);
+  struct endpoint *base = &endpoint->base;
+  for (struct list *item; (item = list_take(works));) {
+    struct work *work = list_entry(item, struct work, link);
+    if (work->more) {
+      atomic_fetch_sub(&endpoint->held, 1);
+      atomic_fetch_sub(&endpoint->held_bytes, work->bytes);
+    }
+    if (atomic_load(&base->open)) {
+      work->state = &endpoint->pending; /* until it has a slot or has ended */
+      backlog_add(&endpoint->pending, item, work->rank);
+    } else {
+      work->done(work, error_set(HAUL_EPATH, 0, base->link->name, "%s|", base->reason));
+    }
+  }
+  tcp_settled(endpoint);
+}
+
+/* Whether it may wait for those that follow. The first that does wakes the loop, which looks again
+ * and again until none does any more. */
+static bool holds(struct tcp_endpoint *endpoint, const struct work *work) {
+  uint64_t bytes = atomic_fetch_add(&endpoint->held_bytes, work->bytes) + work->bytes;
+  uint32_t before = atomic_fetch_add(&endpoint->held, 1);
+  if (before + 1 >= WORK_BATCH || bytes >= WORK_BATCH_BYTES)
+    return false;
+  if (before == 0) {
+    atomic_store(&endpoint->held_since, clock_now());
+    loop_wake(endpoint->base.link->fabric->loop);
+  }
+  return true;
 }
 
 static void post(struct endpoint *base, struct work *work) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   work->state = NULL;
-  pthread_mutex_lock(&endpoint->lock);
-  if (!atomic_load(&base->open)) {
-    work->done(work, error_set(HAUL_EPATH, 0, base->link->name, "%s|", base->reason));
-  } else {
-    work->state = &endpoint->pending; /* until it has a slot or has ended */
-    backlog_add(&endpoint->pending, &work->link, work->rank);
-    tcp_settled(endpoint);
-  }
-  pthread_mutex_unlock(&endpoint->lock);
+  if (work->more && holds(endpoint, work))
+    gate_lay(&endpoint->gate, &work->link);
+  else
+    gate_bring(&endpoint->gate, &work->link);
 }
 
 /* ---- Early ends; with the loop's lock ---- */
@@ -222,7 +262,7 @@ static void detach_reader(struct tcp_endpoint *endpoint, const struct work *work
 static void cancel(struct endpoint *base, struct work *work, int code) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   bool ended = false;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   if (work->state == &endpoint->pending) {
     list_remove(&work->link);
     work->state = NULL;
@@ -231,7 +271,7 @@ static void cancel(struct endpoint *base, struct work *work, int code) {
     struct slot *slot = work->state;
     ended = slot->busy && slot->work == work && slot_abandon(endpoint, slot, code);
   }
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   if (!ended)
     return;
   if (work->operation != HAUL_OP_WRITE)
@@ -269,27 +309,35 @@ static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region 
     landing_stop(landing);
     landing_finish(landing, HAUL_ESTALE);
   }
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   each_rail(rail, endpoint) withdraw_sources(&rail->queue, handle);
   withdraw_sources(&endpoint->staging, handle);
   each_rail(rail, endpoint) rail_pump(rail);
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
 }
 
 /* ---- Life of an endpoint ---- */
 
+/* Works that wait for others, and may still do so. */
+static bool holds_young(const struct tcp_endpoint *endpoint) {
+  return atomic_load(&endpoint->held) > 0 &&
+         clock_now() - atomic_load(&endpoint->held_since) < WORK_BATCH_NS;
+}
+
 static bool poll_endpoint(struct poller *poller) {
   struct tcp_endpoint *endpoint = list_entry(poller, struct tcp_endpoint, poller);
   int64_t spin_ns = endpoint->base.link->fabric->config->spin_ns;
-  bool moved = false, sources = false, landings = false;
+  bool moved = false, sources = false, landings = false, held = holds_young(endpoint);
   if (!list_empty(&endpoint->landings))
     moved |= stage_landings(endpoint, &landings);
-  pthread_mutex_lock(&endpoint->lock);
-  if (!list_empty(&endpoint->staging))
-    moved |= stage_sources(endpoint, &sources);
-  pthread_mutex_unlock(&endpoint->lock);
+  if (!held) {
+    gate_enter(&endpoint->gate);
+    if (!list_empty(&endpoint->staging))
+      moved |= stage_sources(endpoint, &sources);
+    gate_leave(&endpoint->gate);
+  }
   each_rail(rail, endpoint) moved |= rail_poll(rail, spin_ns);
-  poller->urgent = sources || landings;
+  poller->urgent = sources || landings || atomic_load(&endpoint->held) > 0;
   return moved;
 }
 
@@ -303,9 +351,9 @@ static void on_stall_timer(struct timer *timer) {
       continue;
     bool inside =
         (rail->state != RX_HEAD || rail->inbox_end != rail->inbox_start) && !rail->blocked;
-    pthread_mutex_lock(&endpoint->lock);
+    gate_enter(&endpoint->gate);
     bool stuck = !list_empty(&rail->queue) && now - rail->tx_moved > bound;
-    pthread_mutex_unlock(&endpoint->lock);
+    gate_leave(&endpoint->gate);
     if (inside && now - rail->rx_moved > bound)
       link->fail(link, HAUL_EPEER, "it stopped in the middle of a payload");
     else if (stuck)
@@ -321,7 +369,7 @@ static int create(struct link *link, struct endpoint **out) {
   endpoint->base.transport = &tcp_transport;
   endpoint->base.link = link;
   atomic_store(&endpoint->base.as_small, tcp_try_lending() != 0);
-  pthread_mutex_init(&endpoint->lock, NULL);
+  gate_init(&endpoint->gate, let_in);
   backlog_init(&endpoint->pending);
   list_init(&endpoint->staging);
   list_init(&endpoint->landings);
@@ -399,7 +447,7 @@ static void destroy(struct endpoint *base) {
       alloc_free(endpoint->rails[i]->scratch);
     alloc_free(endpoint->rails[i]);
   }
-  pthread_mutex_destroy(&endpoint->lock);
+  gate_destroy(&endpoint->gate);
   alloc_free(endpoint);
 }
 

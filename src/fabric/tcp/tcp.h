@@ -12,15 +12,14 @@
  *   rails.c    a rail's life: adopted, watched, polled, closed
  *   tcp.c      the table: works, windows, estimates
  *
- * Locks: `lock` of the endpoint guards everything that sending touches (slots, pending works,
- * rails' queues, staged sources); it is taken after the loop's lock and nothing is taken after it.
- * Receiving happens with the loop's lock alone, and takes `lock` to queue an answer or to end a
- * work. */
+ * Locks: the lock of the endpoint's gate guards everything that sending touches (slots, pending
+ * works, rails' queues, staged sources); it is taken after the loop's lock and nothing is taken
+ * after it. Receiving happens with the loop's lock alone, and takes `lock` to queue an answer or to
+ * end a work. Who posts a work never waits for it. */
 #ifndef HAUL_FABRIC_TCP_H
 #define HAUL_FABRIC_TCP_H
 
-#include <pthread.h>
-
+#include "core/gate.h"
 #include "fabric/exports.h"
 #include "fabric/tcp/frame.h"
 #include "fabric/transport.h"
@@ -111,6 +110,7 @@ struct tcp_rail {
   /* Sending; endpoint's lock. */
   struct list queue;
   uint64_t queued;     /* payload bytes in it */
+  bool fresh;          /* something was queued since the pump last ran */
   _Atomic bool unsent; /* the pump has something to do; to look without the lock */
   int pipe[2];         /* for splicing; -1: none */
   size_t in_pipe;
@@ -146,13 +146,16 @@ static inline bool tcp_lends(const struct memory *memory) {
 
 struct tcp_endpoint {
   struct endpoint base;
-  pthread_mutex_t lock;
+  struct gate gate;                  /* "the lock"; brings works */
   struct tcp_rail *rails[TCP_RAILS]; /* made when first opened; both locks to change */
   unsigned rail_count;               /* all below it were made; the express rail apart */
   _Atomic unsigned open_rails;       /* without the express rail */
   double line; /* bytes a ns below the first rail, 0 unknown; constant once there is a rail */
   struct backlog pending; /* works that wait for a slot, a rail, or what is left of others */
   bool settling;          /* they are being started, or are not to be just now */
+  _Atomic uint32_t held;  /* works that may wait for others, and are not in yet */
+  _Atomic uint64_t held_bytes;
+  _Atomic int64_t held_since; /* the first of them */
   struct slot slots[TCP_WINDOW];
   uint32_t busy_slots, next_slot;
   uint32_t left;       /* slots that say so: until they are answered no work begins */

@@ -151,6 +151,7 @@ void job_enqueue(struct tcp_job *job) {
   list_append(&rail->queue, &job->link);
   job->queued = true;
   rail->queued += job->payload;
+  rail->fresh = true;
 }
 
 void job_submit(struct tcp_job *job) {
@@ -163,7 +164,8 @@ void job_submit(struct tcp_job *job) {
     return;
   }
   job_enqueue(job);
-  rail_pump(job->rail);
+  if (!endpoint->settling)
+    rail_pump(job->rail);
 }
 
 static void unqueue(struct tcp_job *job) {
@@ -458,6 +460,7 @@ void rail_watch(struct tcp_rail *rail) {
 void rail_pump(struct tcp_rail *rail) {
   size_t moved = 0;
   bool alone = false;
+  rail->fresh = false;
   while (rail->fd >= 0 && !rail->broken && !list_empty(&rail->queue)) {
     struct tcp_job *job = list_entry(rail->queue.next, struct tcp_job, link);
     ssize_t put = by_pages(rail, job) ? send_pages(rail, job) : send_spans(rail, alone);

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: MIT
+ * Many transfers at once: from several threads, batched, bounded, and told by a call of `done`. */
+#include "support/check.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/sys.h"
+#include "support/names.h"
+#include "support/owner.h"
+#include "support/seams.h"
+
+#define LENGTH ((uint64_t)16 << 20)
+#define SMALL  4096u
+
+/* A node, and the one that it writes to, in this process; over tcp. */
+static struct {
+  struct haul_node *node, *owner;
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  struct haul_region *from, *to;
+  unsigned descriptors;
+} t;
+
+static haul_deadline soon(void) {
+  return haul_deadline_in(30 * S);
+}
+
+static void open_all(int progress, unsigned most) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  char address[160];
+  memset(&t, 0, sizeof t);
+  t.descriptors = open_descriptors();
+  assert_works(haul_node_open(NULL, &t.owner));
+  config.progress = progress;
+  config.max_transfers = most;
+  assert_works(haul_node_open(&config, &t.node));
+  assert_works(haul_node_listen(t.owner, "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(t.owner, 0, address, sizeof address));
+  assert_works(haul_region_alloc(t.owner, (struct haul_place){HAUL_HOST, 0}, LENGTH, 0, &t.to));
+  assert_works(haul_region_publish(t.to, "to", HAUL_READ | HAUL_WRITE));
+  assert_works(haul_region_alloc(t.node, (struct haul_place){HAUL_HOST, 0}, LENGTH, 0, &t.from));
+  for (uint64_t i = 0; i < LENGTH; i++)
+    ((uint8_t *)haul_region_address(t.from))[i] = (uint8_t)(i * 31 + i / SMALL);
+  assert_works(haul_peer_connect(t.node, address, soon(), &t.peer));
+  assert_works(haul_peer_lookup(t.peer, "to", soon(), &t.remote));
+}
+
+static int set_up(void **state) {
+  (void)state;
+  open_all(HAUL_PROGRESS_THREAD, 0);
+  return 0;
+}
+
+static int set_up_driven(void **state) {
+  (void)state;
+  open_all(HAUL_PROGRESS_CALLER, 0);
+  return 0;
+}
+
+static int set_up_with_few(void **state) {
+  (void)state;
+  open_all(HAUL_PROGRESS_THREAD, 10);
+  return 0;
+}
+
+static uint64_t counter(const char *name) {
+  uint64_t value = UINT64_MAX;
+  assert_works(haul_counter_read(t.node, name, &value));
+  return value;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  haul_remote_release(t.remote);
+  haul_peer_close(t.peer);
+  haul_region_release(t.from);
+  haul_region_release(t.to);
+  haul_node_close(t.node);
+  haul_node_close(t.owner);
+  assert_int_equal(open_descriptors(), t.descriptors);
+  return 0;
+}
+
+static struct haul_transfer_options over_tcp(void) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  options.only = "tcp";
+  return options;
+}
+
+/* The i-th small part. */
+static struct haul_transfer *write_part(uint64_t i, const struct haul_transfer_options *options) {
+  struct haul_piece piece = {i * SMALL, i * SMALL, SMALL};
+  struct haul_transfer *transfer;
+  assert_works(haul_write(t.remote, t.from, &piece, 1, options, &transfer));
+  return transfer;
+}
+
+static void assert_arrived(uint64_t parts) {
+  assert_memory_equal(haul_region_address(t.to), haul_region_address(t.from), parts * SMALL);
+}
+
+/* ---- Batches ---- */
+
+static _Atomic unsigned sends;
+
+static ssize_t count_sends(int fd, const struct msghdr *message, int flags) {
+  atomic_fetch_add(&sends, 1);
+  return sendmsg(fd, message, flags);
+}
+
+#define PARTS 256u
+
+static unsigned sends_of(unsigned flags) {
+  struct haul_transfer *transfers[PARTS];
+  struct haul_transfer_options options = over_tcp();
+  memset(haul_region_address(t.to), 0, LENGTH);
+  atomic_store(&sends, 0);
+  for (unsigned i = 0; i < PARTS; i++) {
+    struct haul_piece piece = {i * SMALL, i * SMALL, 256};
+    options.flags = flags;
+    assert_works(haul_write(t.remote, t.from, &piece, 1, &options, &transfers[i]));
+  }
+  for (unsigned i = 0; i < PARTS; i++) {
+    assert_works(haul_transfer_wait(transfers[i], soon()));
+    haul_transfer_release(transfers[i]);
+  }
+  for (unsigned i = 0; i < PARTS; i++)
+    assert_memory_equal((char *)haul_region_address(t.to) + i * SMALL,
+                        (char *)haul_region_address(t.from) + i * SMALL, 256);
+  return atomic_load(&sends);
+}
+
+/* The owner's answers are counted with them, and a slow machine sends some that became 20 us old.
+ */
+static void what_may_wait_is_sent_together(void **state) {
+  unsigned best = UINT32_MAX;
+  (void)state;
+  ssize_t (*before)(int, const struct msghdr *, int) = sys_ops.sendmsg;
+  sys_ops.sendmsg = count_sends;
+  unsigned alone = sends_of(0);
+  for (unsigned tries = 0; tries < 10 && best > PARTS / 2; tries++) {
+    unsigned now = sends_of(HAUL_MORE);
+    best = now < best ? now : best;
+  }
+  sys_ops.sendmsg = before;
+  assert_true(alone > PARTS / 4);
+  assert_true(best <= PARTS / 2);
+}
+
+static void what_waits_for_nothing_goes_by_itself(void **state) {
+  struct haul_transfer_options options = over_tcp();
+  (void)state;
+  options.flags = HAUL_MORE;
+  for (unsigned i = 0; i < 50; i++) {
+    struct haul_transfer *transfer = write_part(i, &options);
+    assert_works(haul_transfer_wait(transfer, haul_deadline_in(5 * S)));
+    haul_transfer_release(transfer);
+  }
+  assert_arrived(50);
+}
+
+static void what_waits_for_others_can_be_canceled(void **state) {
+  struct haul_transfer_options options = over_tcp();
+  (void)state;
+  options.flags = HAUL_MORE;
+  for (unsigned i = 0; i < 50; i++) {
+    struct haul_transfer *transfer = write_part(i, &options);
+    haul_transfer_cancel(transfer);
+    int code = haul_transfer_wait(transfer, haul_deadline_in(5 * S));
+    assert_true(code == 0 || code == HAUL_ECANCELED);
+    haul_transfer_release(transfer);
+  }
+}
+
+/* ---- Threads ---- */
+
+#define THREADS 4u
+#define EACH    900u
+
+static void *write_many(void *argument) {
+  uint64_t by = (uint64_t)(uintptr_t)argument;
+  struct haul_transfer **transfers = calloc(EACH, sizeof *transfers);
+  struct haul_transfer_options options = over_tcp();
+  for (unsigned i = 0; i < EACH; i++) {
+    options.flags = i % 3 ? HAUL_MORE : 0;
+    options.priority = (int)(i % 5 % 3) - 1;
+    transfers[i] = write_part(by * EACH + i, &options);
+  }
+  for (unsigned i = 0; i < EACH; i++) {
+    assert_works(haul_transfer_wait(transfers[i], soon()));
+    haul_transfer_release(transfers[i]);
+  }
+  free(transfers);
+  return NULL;
+}
+
+static void from_several_threads_everything_arrives(void **state) {
+  pthread_t threads[THREADS];
+  (void)state;
+  for (unsigned i = 0; i < THREADS; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, write_many, (void *)(uintptr_t)i), 0);
+  for (unsigned i = 0; i < THREADS; i++)
+    pthread_join(threads[i], NULL);
+  assert_arrived(THREADS * EACH);
+}
+
+/* ---- Bounds ---- */
+
+#define MANY 10000u
+
+static void ten_thousand_take_less_than_512_bytes_each(void **state) {
+  struct haul_transfer **transfers = calloc(MANY, sizeof *transfers);
+  struct haul_transfer_options options = over_tcp();
+  (void)state;
+  for (unsigned i = 0; i < MANY; i++)
+    transfers[i] = write_part(i % (LENGTH / SMALL), &options);
+  assert_int_equal(counter("node.transfers"), MANY);
+  print_message("%llu bytes a transfer\n",
+                (unsigned long long)counter("node.transfers_bytes") / MANY);
+  assert_true(counter("node.transfers_bytes") < (uint64_t)512 * MANY);
+  for (unsigned i = 0; i < MANY; i++) {
+    assert_works(haul_transfer_wait(transfers[i], soon()));
+    haul_transfer_release(transfers[i]);
+  }
+  assert_int_equal(counter("node.transfers"), 0);
+  assert_int_equal(counter("node.transfers_bytes"), 0);
+  assert_arrived(LENGTH / SMALL);
+  free(transfers);
+}
+
+static void a_slow_peer_is_not_given_more_and_more(void **state) {
+  struct haul_transfer_options options = over_tcp();
+  struct haul_transfer *transfers[10], *more;
+  struct haul_piece piece = {0, 0, LENGTH};
+  unsigned refused = 0;
+  (void)state;
+  for (unsigned tries = 0; tries < 20 && !refused; tries++) {
+    for (unsigned i = 0; i < COUNT(transfers); i++)
+      assert_works(haul_write(t.remote, t.from, &piece, 1, &options, &transfers[i]));
+    int code = haul_write(t.remote, t.from, &piece, 1, &options, &more);
+    if (code) {
+      assert_fails(HAUL_ELIMIT, code);
+      refused++;
+    } else {
+      assert_works(haul_transfer_wait(more, soon()));
+      haul_transfer_release(more);
+    }
+    for (unsigned i = 0; i < COUNT(transfers); i++) {
+      assert_works(haul_transfer_wait(transfers[i], soon()));
+      haul_transfer_release(transfers[i]);
+    }
+  }
+  assert_int_equal(refused, 1);
+  assert_works(haul_write(t.remote, t.from, &piece, 1, &options, NULL)); /* and now it is */
+}
+
+/* ---- Calls ---- */
+
+struct heard {
+  _Atomic unsigned calls;
+  _Atomic int status, inner;
+  bool again, waits, closes;
+};
+
+static void on_done(void *user, struct haul_transfer *transfer) {
+  struct heard *heard = user;
+  atomic_store(&heard->status, haul_transfer_test(transfer));
+  if (heard->waits) {
+    struct haul_transfer_options options = over_tcp();
+    struct haul_transfer *other = write_part(1, &options);
+    int code = haul_transfer_wait(other, soon());
+    haul_transfer_release(other);
+    struct haul_remote *again;
+    if (code == 0 && (code = haul_peer_lookup(t.peer, "to", soon(), &again)) == 0)
+      haul_remote_release(again);
+    atomic_store(&heard->inner, code);
+  }
+  if (heard->closes) {
+    haul_node_close(t.node);
+    atomic_store(&heard->inner, haul_error_last()->code);
+  }
+  haul_transfer_release(transfer);
+  atomic_fetch_add(&heard->calls, 1); /* last: the test goes on */
+}
+
+static void await_calls(struct heard *heard, unsigned wanted) {
+  haul_deadline until = soon();
+  while (atomic_load(&heard->calls) < wanted && haul_deadline_in(0) < until)
+    haul_node_progress(t.node, haul_deadline_in(S / 1000));
+  assert_int_equal(atomic_load(&heard->calls), wanted);
+}
+
+static void ends_are_told(void **state) {
+  struct heard heard = {.status = 77};
+  struct haul_transfer_options options = over_tcp();
+  (void)state;
+  options.done = on_done;
+  options.user = &heard;
+  for (unsigned i = 0; i < 100; i++)
+    write_part(i, &options);
+  await_calls(&heard, 100);
+  assert_int_equal(heard.status, 0);
+  assert_arrived(100);
+  assert_int_equal(counter("node.transfers"), 0);
+}
+
+/* Over map the call itself does it; it is told afterwards all the same. */
+static void what_ends_at_once_is_told_too(void **state) {
+  struct heard heard = {.status = 77};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  (void)state;
+  options.only = "map";
+  options.done = on_done;
+  options.user = &heard;
+  for (unsigned i = 0; i < 100; i++)
+    write_part(i, &options);
+  await_calls(&heard, 100);
+  assert_int_equal(heard.status, 0);
+}
+
+static void failures_are_told(void **state) {
+  struct heard heard = {.status = 77};
+  struct haul_transfer_options options = over_tcp();
+  struct haul_piece piece = {0, 0, LENGTH};
+  struct haul_transfer *transfer;
+  (void)state;
+  options.done = on_done;
+  options.user = &heard;
+  options.deadline = 1; /* long ago */
+  assert_works(haul_write(t.remote, t.from, &piece, 1, &options, &transfer));
+  await_calls(&heard, 1);
+  assert_int_equal(heard.status, HAUL_ETIMEDOUT);
+}
+
+static void done_may_call_what_waits(void **state) {
+  struct heard heard = {.waits = true, .inner = 77};
+  struct haul_transfer_options options = over_tcp();
+  (void)state;
+  options.done = on_done;
+  options.user = &heard;
+  for (unsigned i = 0; i < 20; i++)
+    write_part(i, &options);
+  await_calls(&heard, 20);
+  assert_int_equal(heard.inner, 0);
+}
+
+static void done_cannot_close_its_node(void **state) {
+  struct heard heard = {.closes = true};
+  struct haul_transfer_options options = over_tcp();
+  (void)state;
+  options.done = on_done;
+  options.user = &heard;
+  write_part(0, &options);
+  await_calls(&heard, 1);
+  assert_int_equal(heard.inner, HAUL_EBUSY);
+}
+
+static void done_without_a_handle_is_refused(void **state) {
+  struct haul_transfer_options options = over_tcp();
+  struct haul_piece piece = {0, 0, 8};
+  (void)state;
+  options.done = on_done;
+  assert_fails(HAUL_EINVAL, haul_write(t.remote, t.from, &piece, 1, &options, NULL));
+}
+
+static void a_close_tells_what_is_left(void **state) {
+  struct heard heard = {.status = 77};
+  struct haul_transfer_options options = over_tcp();
+  struct haul_piece piece = {0, 0, LENGTH};
+  struct haul_transfer *transfer;
+  (void)state;
+  options.done = on_done;
+  options.user = &heard;
+  for (unsigned i = 0; i < 50; i++)
+    assert_works(haul_write(t.remote, t.from, &piece, 1, &options, &transfer));
+  haul_node_close(t.node);
+  assert_int_equal(atomic_load(&heard.calls), 50);
+  t.node = NULL;
+}
+
+int main(void) {
+#define SUBMIT(test)        cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define SUBMIT_DRIVEN(test) cmocka_unit_test_setup_teardown(test, set_up_driven, tear_down)
+  const struct CMUnitTest tests[] = {
+      SUBMIT(what_may_wait_is_sent_together),
+      SUBMIT(what_waits_for_nothing_goes_by_itself),
+      SUBMIT_DRIVEN(what_waits_for_nothing_goes_by_itself),
+      SUBMIT(what_waits_for_others_can_be_canceled),
+      SUBMIT(from_several_threads_everything_arrives),
+      SUBMIT_DRIVEN(from_several_threads_everything_arrives),
+      SUBMIT(ten_thousand_take_less_than_512_bytes_each),
+      SUBMIT_DRIVEN(ten_thousand_take_less_than_512_bytes_each),
+      cmocka_unit_test_setup_teardown(a_slow_peer_is_not_given_more_and_more, set_up_with_few,
+                                      tear_down),
+      SUBMIT(ends_are_told),
+      SUBMIT_DRIVEN(ends_are_told),
+      SUBMIT(what_ends_at_once_is_told_too),
+      SUBMIT_DRIVEN(what_ends_at_once_is_told_too),
+      SUBMIT(failures_are_told),
+      SUBMIT_DRIVEN(failures_are_told),
+      SUBMIT(done_may_call_what_waits),
+      SUBMIT_DRIVEN(done_may_call_what_waits),
+      SUBMIT(done_cannot_close_its_node),
+      SUBMIT_DRIVEN(done_cannot_close_its_node),
+      SUBMIT(done_without_a_handle_is_refused),
+      SUBMIT(a_close_tells_what_is_left),
+      SUBMIT_DRIVEN(a_close_tells_what_is_left),
+  };
+  return cmocka_run_group_tests_name("submit", tests, NULL, NULL);
+}

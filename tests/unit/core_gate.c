@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT
+ * A lock at which nobody waits who only brings something. */
+#include "support/check.h"
+
+#include <string.h>
+
+#include "core/gate.h"
+
+#define THREADS 4u
+#define ROUNDS  20000u
+
+struct one {
+  struct list link;
+  unsigned by, number;
+};
+
+static struct {
+  struct gate gate;
+  unsigned in;            /* the lock */
+  unsigned next[THREADS]; /* of each thread's items */
+  bool inside;
+  bool in_order;
+} t;
+
+static void let_in(struct gate *gate, struct list *items) {
+  assert_ptr_equal(gate, &t.gate);
+  assert_false(t.inside);
+  t.inside = true;
+  for (struct list *item; (item = list_take(items));) {
+    struct one *one = list_entry(item, struct one, link);
+    t.in_order &= one->number == t.next[one->by]++;
+    t.in++;
+  }
+  t.inside = false;
+}
+
+static int set_up(void **state) {
+  (void)state;
+  memset(&t, 0, sizeof t);
+  t.in_order = true;
+  gate_init(&t.gate, let_in);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  gate_destroy(&t.gate);
+  return 0;
+}
+
+static void what_is_brought_is_in(void **state) {
+  struct one one = {.number = 0};
+  (void)state;
+  gate_bring(&t.gate, &one.link);
+  assert_int_equal(t.in, 1);
+}
+
+static void who_is_inside_takes_it_in(void **state) {
+  struct one ones[3] = {{.number = 0}, {.number = 1}, {.number = 2}};
+  (void)state;
+  gate_enter(&t.gate);
+  for (unsigned i = 0; i < 3; i++)
+    gate_bring(&t.gate, &ones[i].link);
+  assert_int_equal(t.in, 0);
+  gate_leave(&t.gate);
+  assert_int_equal(t.in, 3);
+  assert_true(t.in_order);
+}
+
+static void what_is_laid_down_waits_for_the_next(void **state) {
+  struct one ones[2] = {{.number = 0}, {.number = 1}};
+  (void)state;
+  gate_lay(&t.gate, &ones[0].link);
+  assert_int_equal(t.in, 0);
+  gate_bring(&t.gate, &ones[1].link);
+  assert_int_equal(t.in, 2);
+  assert_true(t.in_order);
+}
+
+static struct one ones[THREADS][ROUNDS];
+
+static void *bring_many(void *argument) {
+  unsigned by = (unsigned)(uintptr_t)argument;
+  for (unsigned i = 0; i < ROUNDS; i++) {
+    ones[by][i] = (struct one){.by = by, .number = i};
+    if (i % 7 == by) {
+      gate_enter(&t.gate);
+      gate_leave(&t.gate);
+    }
+    gate_bring(&t.gate, &ones[by][i].link);
+  }
+  return NULL;
+}
+
+static void nothing_is_left_lying_whoever_comes_and_goes(void **state) {
+  pthread_t threads[THREADS];
+  (void)state;
+  for (unsigned i = 0; i < THREADS; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, bring_many, (void *)(uintptr_t)i), 0);
+  for (unsigned i = 0; i < THREADS; i++)
+    pthread_join(threads[i], NULL);
+  assert_int_equal(t.in, THREADS * ROUNDS); /* nobody came after them */
+  assert_true(t.in_order);
+}
+
+int main(void) {
+#define GATE_TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      GATE_TEST(what_is_brought_is_in),
+      GATE_TEST(who_is_inside_takes_it_in),
+      GATE_TEST(what_is_laid_down_waits_for_the_next),
+      GATE_TEST(nothing_is_left_lying_whoever_comes_and_goes),
+  };
+  return cmocka_run_group_tests_name("core/gate", tests, NULL, NULL);
+}
