@@ -56,6 +56,13 @@ static void explain_bus_error(int number) {
   _exit(EXIT_FAILED);
 }
 
+void source_note_change(const struct source *source) {
+  struct stat status;
+  if (source->mapping && fstat(source->descriptor, &status) == 0 &&
+      (uint64_t)status.st_size < source->mapped)
+    fail_note("%s became shorter while it was being sent", source->label);
+}
+
 int source_map(struct source *source, haul_node *node) {
   if (source->length == SOURCE_LENGTH_UNKNOWN || source->length == 0)
     return EXIT_DONE;
@@ -66,9 +73,11 @@ int source_map(struct source *source, haul_node *node) {
   source->mapping = mapping;
   signal(SIGBUS, explain_bus_error);
   madvise(mapping, source->mapped, MADV_SEQUENTIAL);
-  if (haul_region_wrap(node, mapping, source->mapped, &source->region))
-    return fail_library("cannot use the mapping of %s", source->label);
-  return EXIT_DONE;
+  if (haul_region_wrap(node, mapping, source->mapped, &source->region) == 0)
+    return EXIT_DONE;
+  int status = fail_library("cannot use the mapping of %s", source->label);
+  source_note_change(source);
+  return status;
 }
 
 /* Brings a window into memory. The pages need not begin where the window does. */
@@ -132,13 +141,6 @@ static int next_read(struct source *source, struct slot *slot, haul_peer *peer,
 
 int source_next(struct source *source, struct slot *slot, haul_peer *peer, haul_deadline until) {
   return source->mapping ? next_window(source, slot) : next_read(source, slot, peer, until);
-}
-
-void source_note_change(const struct source *source) {
-  struct stat status;
-  if (source->mapping && fstat(source->descriptor, &status) == 0 &&
-      (uint64_t)status.st_size < source->mapped)
-    fail_note("%s became shorter while it was being sent", source->label);
 }
 
 void source_close(struct source *source) {
