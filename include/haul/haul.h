@@ -567,15 +567,14 @@ struct haul_report {
   struct haul_path paths[HAUL_PATHS_MAX]; /* the chosen one first */
   struct haul_place from, to;
   char peer[64];
-  char name[256]; /* the remote's */
+  char name[256];   /* the remote's */
+  int64_t setup_ns; /* of queued_ns, what is not waiting for others: checks, route, registration */
 };
 
 #define HAUL_REPORT_INIT                                                                           \
   {                                                                                                \
     sizeof(struct haul_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,                                      \
-        {{{0}, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}}, {0, 0}, {0, 0}, {0}, {                             \
-      0                                                                                            \
-    }                                                                                              \
+        {{{0}, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}}, {0, 0}, {0, 0}, {0}, {0}, 0                        \
   }
 
 /* What is known of the transfer now; whole once it has ended. Start from HAUL_REPORT_INIT. */

@@ -15,6 +15,7 @@
 
 #include "core/backlog.h"
 #include "core/loop.h"
+#include "core/sys.h"
 #include "fabric/operation.h"
 #include "memory/region.h"
 
@@ -126,7 +127,13 @@ struct work {
   void *owner; /* the transfer */
   /* The transport's while posted. */
   void *state;
+  _Atomic int64_t started; /* when its turn came; 0: not yet */
 };
+
+/* For the transport: the work waits for no other any more. */
+static inline void work_starts(struct work *work) {
+  atomic_store_explicit(&work->started, clock_now(), memory_order_relaxed);
+}
 
 /* A remote region that the CPU reaches: with it the layer above does small copies without a call.
  * A copy counts when `*word` holds `stamp` before and after it (both acquire) and the endpoint was

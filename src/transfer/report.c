@@ -7,6 +7,17 @@
 #include "core/sys.h"
 #include "transfer/transfer.h"
 
+/* When the first of its slices was at its turn; `ended` where none was yet. */
+static int64_t start_of(const struct haul_transfer *transfer, int64_t ended) {
+  int64_t first = transfer->immediate ? transfer->posted : ended;
+  for (uint32_t i = 0; i < transfer->plan.work_count; i++) {
+    int64_t started = atomic_load_explicit(&transfer->plan.works[i].started, memory_order_relaxed);
+    if (started && started < first)
+      first = started;
+  }
+  return first > transfer->posted ? first : transfer->posted;
+}
+
 static void fill(struct haul_transfer *transfer, struct haul_report *report) {
   struct haul_remote *remote = transfer->remote;
   int status = atomic_load_explicit(&transfer->status, memory_order_acquire);
@@ -18,8 +29,10 @@ static void fill(struct haul_transfer *transfer, struct haul_report *report) {
   report->slices = transfer->immediate ? 1 : transfer->plan.work_count;
   report->retries = atomic_load(&transfer->retries);
   report->checksum = status == 0 && (transfer->options.flags & HAUL_CHECKSUM);
-  report->queued_ns = transfer->posted - transfer->called;
-  report->wire_ns = (status == 1 ? clock_now() : transfer->ended) - transfer->posted;
+  int64_t ended = status == 1 ? clock_now() : transfer->ended, started = start_of(transfer, ended);
+  report->setup_ns = transfer->posted - transfer->called;
+  report->queued_ns = started - transfer->called;
+  report->wire_ns = ended - started;
   report->from = write ? transfer->place : remote->key.place;
   report->to = write ? remote->key.place : transfer->place;
   struct wish wish = transfer_wish(transfer);
@@ -126,7 +139,9 @@ static void add_chosen(struct text *text, const struct haul_report *report) {
   add(text, ", ");
   add_time(text, report->wire_ns);
   add(text, " (queued ");
-  add_time(text, report->queued_ns);
+  add_time(text, report->queued_ns - report->setup_ns);
+  add(text, ", set-up ");
+  add_time(text, report->setup_ns);
   add(text, ")");
   if (report->retries)
     add(text, ", %u slices sent again", report->retries);

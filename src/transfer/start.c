@@ -174,7 +174,7 @@ static struct haul_transfer *new_transfer(const struct request *asked, size_t wo
     error_memory("transfer");
     return NULL;
   }
-  transfer->size = size;
+  transfer->size = (uint32_t)size;
   list_init(&transfer->link);
   list_init(&transfer->order);
   transfer->owner = asked->remote->transfers;

@@ -165,12 +165,13 @@ struct haul_transfer {
   _Atomic uint32_t retries;
   _Atomic int path;                 /* index of the transport */
   _Atomic uint32_t avoided;         /* as in struct wish */
-  char *_Atomic avoided_reason;     /* set before the first bit is; NULL: there was no memory */
   _Atomic bool posting;             /* the call that started it still hands out works */
+  bool immediate;                   /* complete when the call returned: never was in a list */
+  char *_Atomic avoided_reason;     /* set before the first bit is; NULL: there was no memory */
   struct haul_error *_Atomic error; /* of the first failure, once it is told */
   struct haul_transfer_options options;
   enum haul_operation operation;
-  bool immediate;  /* complete when the call returned: never was in a list */
+  uint32_t size;   /* of this, with its works and pieces */
   uint64_t number; /* among link->writes */
   uint64_t turn;   /* among all that were started */
   uint64_t bytes, pieces;
@@ -178,7 +179,6 @@ struct haul_transfer {
   haul_deadline deadline;
   struct slice slice;
   struct plan plan;
-  size_t size; /* of this, with its works and pieces */
 };
 
 /* start.c */

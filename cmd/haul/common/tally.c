@@ -57,6 +57,8 @@ void tally_end(struct tally *tally) {
   int64_t elapsed = now_ns() - tally->started;
   if (tally->sum.queued_ns > elapsed)
     tally->sum.queued_ns = elapsed;
+  if (tally->sum.setup_ns > tally->sum.queued_ns)
+    tally->sum.setup_ns = tally->sum.queued_ns;
   tally->sum.wire_ns = elapsed - tally->sum.queued_ns;
   choose_paths(tally);
 }

@@ -158,6 +158,7 @@ class Report(NamedTuple):
     checksum: bool  # verified at the destination
     queued_ns: int  # from the call to the first byte handed to the path
     wire_ns: int  # from there to the end
+    setup_ns: int  # of queued_ns, what the call itself took
     paths: tuple[Path, ...]  # the chosen one first
     source: str  # places
     destination: str

@@ -50,6 +50,7 @@ static struct work *take(struct copier *copier) {
     return NULL;
   struct work *work = list_entry(item, struct work, link);
   dequeue(copier, work);
+  work_starts(work);
   atomic_fetch_add(&endpoint_of(work)->active, 1);
   return work;
 }

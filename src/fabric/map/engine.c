@@ -124,6 +124,7 @@ static bool fill_window(struct engines *engines) {
     list_append(&engines->tasks, backlog_take(&engines->waiting));
     task->running = code == 0;
     engines->running += task->running;
+    work_starts(work);
     if (code == 0)
       code = start_piece(task);
     if (code)

@@ -166,6 +166,7 @@ static int ring(struct rdma_job *job) {
   rail->room -= count;
   rail->posted_bytes += job->work->bytes;
   rail->posted_count++;
+  work_starts(job->work);
   rail->unfenced += job->fencing;
   job->fence = rail->fenced + rail->unfenced;
   return 0;

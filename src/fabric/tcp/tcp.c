@@ -140,6 +140,7 @@ static void start_work(struct tcp_endpoint *endpoint, struct work *work, struct 
     work->done(work, haul_error_last()->code);
     return;
   }
+  work_starts(work);
   slot->work = work;
   slot->write = work->operation != HAUL_OP_READ;
   slot->rail = rail;
