@@ -396,11 +396,13 @@ static void ways_are_told_by_explain(void **state) {
     }
 }
 
-#define BULK 48
+#define BULK       48
+#define BULK_BYTES (MIB + MIB / 4)
 
-static struct haul_transfer *started(unsigned remote, uint64_t length, int priority) {
+static struct haul_transfer *started(unsigned remote, uint64_t offset, uint64_t length,
+                                     int priority) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  struct haul_piece piece = {0, 0, length};
+  struct haul_piece piece = {offset, offset, length};
   struct haul_transfer *transfer;
   options.only = t.way->only;
   options.priority = priority;
@@ -413,8 +415,8 @@ static struct haul_transfer *started(unsigned remote, uint64_t length, int prior
 static bool passes(unsigned remote, int bulk, int later) {
   struct haul_transfer *slow[BULK];
   for (unsigned i = 0; i < BULK; i++)
-    slow[i] = started(remote, 4 * MIB, bulk);
-  struct haul_transfer *fast = started(remote, 2 * MIB, later);
+    slow[i] = started(remote, i * BULK_BYTES, BULK_BYTES, bulk);
+  struct haul_transfer *fast = started(remote, BULK * BULK_BYTES, 2 * MIB, later);
   bool had_to = haul_transfer_test(slow[BULK - 1]) == 1;
   while (haul_transfer_test(fast) == 1)
     haul_node_progress(t.node, haul_deadline_in(S / 1000));
