@@ -117,7 +117,8 @@ static unsigned sends; /* of this thread */
 static pthread_t me;
 
 static ssize_t count_sends(int fd, const struct msghdr *message, int flags) {
-  sends += pthread_equal(me, pthread_self()) != 0;
+  if (pthread_equal(me, pthread_self()))
+    sends++;
   return sendmsg(fd, message, flags);
 }
 
