@@ -171,6 +171,7 @@ class Remote(_Object):
         only: str | None = None,
         zero_copy: bool = False,
         checksum: bool = False,
+        priority: int = 0,
     ) -> Transfer: ...
     def read(
         self,
@@ -181,6 +182,7 @@ class Remote(_Object):
         only: str | None = None,
         zero_copy: bool = False,
         checksum: bool = False,
+        priority: int = 0,
     ) -> Transfer: ...
     def fetch_add(
         self,

@@ -148,6 +148,16 @@ class Refused(WithServer):
         with self.assertRaises(ValueError):
             self.remote.explain(self.region, "teleport")
 
+    def test_priorities(self):
+        for priority in (-1, 0, 1):
+            transfer = self.remote.write(self.region, only="tcp", priority=priority)
+            transfer.wait()
+            self.assertGreaterEqual(transfer.report().queued_ns, transfer.report().setup_ns)
+        for wrong in (-2, 2):
+            self.fails(Code.EINVAL, self.remote.write, self.region, priority=wrong)
+        with self.assertRaises(TypeError):
+            self.remote.write(self.region, priority="high")
+
     def test_another_node_s_region(self):
         with haul.Node() as other:
             self.fails(Code.EINVAL, self.remote.write, other.alloc(4096))

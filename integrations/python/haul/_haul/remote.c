@@ -95,10 +95,13 @@ static PyObject *repr(PyObject *self) {
 PyTypeObject *remote_type(void) {
   static PyMethodDef methods[] = {
       {"write", METHOD_WITH_KEYWORDS(transfer_write),
-       "write(region, pieces=None, *, timeout=None, only=None, zero_copy=False, checksum=False): "
+       "write(region, pieces=None, *, timeout=None, only=None, zero_copy=False, checksum=False, "
+       "priority=0): "
        "start to write from the region, or from a tensor whose elements lie next to each other: "
        "its "
-       "bytes then count from 0. Pieces are (local, remote, length); None is all of it. Keep the "
+       "bytes then count from 0. Pieces are (local, remote, length); None is all of it. Of those "
+       "that "
+       "wait for a path one of priority 1 goes first, one of -1 last. Keep the "
        "transfer, or the region, until it has ended."},
       {"read", METHOD_WITH_KEYWORDS(transfer_read),
        "read(...): start to read into the region or tensor."},

@@ -19,14 +19,15 @@ static void release_transfer(void *handle) {
 struct wishes {
   PyObject *timeout;
   const char *only;
-  int zero_copy, checksum;
+  int zero_copy, checksum, priority;
 };
 
 #define NO_WISHES                                                                                  \
-  { Py_None, NULL, 0, 0 }
+  { Py_None, NULL, 0, 0, 0 }
 
 static bool read_wishes(const struct wishes *wishes, struct haul_transfer_options *options) {
   options->only = wishes->only;
+  options->priority = wishes->priority;
   options->flags =
       (wishes->zero_copy ? HAUL_REQUIRE_ZERO_COPY : 0) | (wishes->checksum ? HAUL_CHECKSUM : 0);
   if (wishes->timeout == Py_None)
@@ -126,15 +127,16 @@ static PyObject *start(struct remote *remote, const struct local *local, bool wr
 }
 
 static PyObject *move(PyObject *self, PyObject *args, PyObject *keywords, bool writes) {
-  static char *names[] = {"region", "pieces", "timeout", "only", "zero_copy", "checksum", NULL};
+  static char *names[] = {"region",    "pieces",   "timeout",  "only",
+                          "zero_copy", "checksum", "priority", NULL};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct wishes wishes = NO_WISHES;
   struct remote *remote = (struct remote *)self;
   struct local local;
   PyObject *pieces = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O$Ozpp", names, local_from, &local, &pieces,
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O$Ozppi", names, local_from, &local, &pieces,
                                    &wishes.timeout, &wishes.only, &wishes.zero_copy,
-                                   &wishes.checksum) ||
+                                   &wishes.checksum, &wishes.priority) ||
       !read_wishes(&wishes, &options) ||
       !(writes || region_must_be_writable(local.region, "read")) ||
       !enter_ends(remote, local.region, writes ? "write" : "read"))
