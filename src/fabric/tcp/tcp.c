@@ -400,6 +400,9 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   /* Starting values: loopback as bench/run tcp-write and tcp-latency show, else what a processor
    * does, or the line where it is slower: of a frame's 1538 bytes on it 1448 are payload. */
   double line = endpoint->line * 1448 / 1538, processor = link->loopback ? 6 : 3;
+  double set = (double)link->fabric->config->tcp_rate * rails / 1e9; /* a Unix socket has none */
+  if (!link->local && set < processor)
+    processor = set;
   estimate->latency_ns = (link->loopback ? 10000.0 : 30000.0) + 5000.0 * staged;
   estimate->ns_per_byte = 1 / (line > 0 && line < processor ? line : processor) + 0.05 * staged;
   snprintf(estimate->detail, sizeof estimate->detail, "%s%u rail%s%s",
