@@ -14,6 +14,7 @@
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "memory/staging.h"
 #include "node/node.h"
 
 #define MS 1000000LL
@@ -50,6 +51,7 @@ static const struct setting settings[] = {
     {"pool", BYTES, FIELD(pool_bytes), 1, SIZE_MAX - 1, "none", SIZE_MAX},
     {"max_peers", COUNT, FIELD(max_peers), 1, UINT_MAX, NULL, 0},
     {"max_regions", COUNT, FIELD(max_regions), 1, 1048576, NULL, 0},
+    {"staging", BYTES, FIELD(staging_bytes), STAGING_LEAST, SIZE_MAX, NULL, 0},
     {"tcp_rate", BYTES, FIELD(tcp_rate), TCP_RATE_LEAST, SIZE_MAX - 1, "0", SIZE_MAX},
 };
 _Static_assert(sizeof settings / sizeof settings[0] == SETTINGS_COUNT, "one origin a setting");
@@ -324,6 +326,8 @@ static int read_call(const struct haul_node_config *given, struct config *config
     return error_set(HAUL_EINVAL, 0, "tcp_rails", "more than 16 rails|");
   if (values->tcp_rate > 0 && values->tcp_rate < TCP_RATE_LEAST)
     return error_set(HAUL_EINVAL, 0, "tcp_rate", "less than 1 MiB a second|");
+  if (values->staging_bytes > 0 && values->staging_bytes < STAGING_LEAST)
+    return error_set(HAUL_EINVAL, 0, "staging_bytes", "less than 8 MiB|");
   for (unsigned i = 0; i < SETTINGS_COUNT; i++)
     if (settings[i].form != TEXT && load(&settings[i], values))
       config->origins[i].from = FROM_CALL;
@@ -382,6 +386,7 @@ static void complete(struct config *config) {
     values->max_regions = 65536;
   set_default(&values->pool_bytes, (size_t)256 << 20);
   set_default(&values->tcp_rate, SIZE_MAX);
+  set_default(&values->staging_bytes, STAGING_DEFAULT);
   if (values->message_window < MESSAGE_WINDOW_LEAST)
     values->message_window = MESSAGE_WINDOW_LEAST;
   if (values->message_window > WINDOW_MAX)

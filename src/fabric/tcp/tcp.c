@@ -178,9 +178,7 @@ static void detach_reader(struct tcp_endpoint *endpoint, const struct work *work
     struct tcp_rail *rail = endpoint->rails[i];
     if (rail->state == RX_HEAD || rail->work != work)
       continue;
-    if (rail->stage)
-      rail->stage->busy = false;
-    rail->stage = NULL;
+    stage_give(&endpoint->rx, &rail->stage);
     rail->region = NULL;
     rail->work = NULL;
   }
@@ -230,12 +228,7 @@ static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region 
     if (rail->state == RX_HEAD || rail->frame.type != FRAME_WRITE || rail->frame.handle != handle ||
         !rail->region)
       continue;
-    if (rail->stage)
-      rail->stage->busy = false;
-    rail->stage = NULL;
-    region_put(rail->region);
-    rail->region = NULL;
-    rail->verdict = HAUL_ESTALE;
+    rail_throw_away(rail, HAUL_ESTALE);
   }
   list_each_safe(item, &endpoint->landings) {
     struct landing *landing = list_entry(item, struct landing, link);
@@ -267,6 +260,7 @@ static bool poll_endpoint(struct poller *poller) {
   pthread_mutex_unlock(&endpoint->lock);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     moved |= rail_poll(endpoint->rails[i], spin_ns);
+  stages_tend(endpoint);
   poller->urgent = sources || landings;
   return moved;
 }
@@ -290,6 +284,7 @@ static void on_stall_timer(struct timer *timer) {
     else if (stuck)
       link->fail(link, HAUL_EPEER, "it does not read what it was sent");
   }
+  stages_expire(endpoint, now);
   loop_timer(link->fabric->loop, timer, now + bound / 2);
 }
 
@@ -304,6 +299,7 @@ static int create(struct link *link, struct endpoint **out) {
   list_init(&endpoint->pending);
   list_init(&endpoint->staging);
   list_init(&endpoint->landings);
+  stages_open(endpoint);
   timer_init(&endpoint->stall, on_stall_timer);
   struct loop *loop = link->fabric->loop;
   loop_poller(loop, &endpoint->poller, poll_endpoint);
@@ -347,6 +343,7 @@ static void stop(struct endpoint *base, int code) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     rail_close(endpoint->rails[i], code);
+  stages_close(endpoint);
   loop_timer_stop(&endpoint->stall);
   loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
 }
@@ -366,8 +363,6 @@ static void forked(struct endpoint *base) {
 
 static void destroy(struct endpoint *base) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
-  stages_release(endpoint->tx_stages);
-  stages_release(endpoint->rx_stages);
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     alloc_free(endpoint->rails[i]->scratch);
     alloc_free(endpoint->rails[i]);

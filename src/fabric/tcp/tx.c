@@ -137,8 +137,8 @@ struct tcp_job *job_data(const struct frame *request, const struct frame_piece *
 }
 
 void job_free(struct tcp_job *job) {
-  if (job->stage)
-    job->stage->busy = false;
+  if (job->rail)
+    stage_give(&job->rail->endpoint->tx, &job->stage);
   if (job->type == FRAME_DATA && job->region)
     region_put(job->region);
   alloc_free(job);
@@ -157,6 +157,7 @@ void job_submit(struct tcp_job *job) {
   struct tcp_endpoint *endpoint = job->rail->endpoint;
   if (job->region && !job->region->memory.view && !job->stage) {
     bool urgent;
+    job->since = clock_now();
     list_append(&endpoint->staging, &job->link);
     stage_sources(endpoint, &urgent);
     loop_wake(endpoint->base.link->fabric->loop);
@@ -188,6 +189,8 @@ bool job_abandon(struct tcp_job *job, int32_t status) {
     frame_pack_trailer(&trailer, job->trailer);
   job->filler = true;
   job->splice = false;
+  stage_give(&job->rail->endpoint->tx, &job->stage);
+  job->since = 0;
   if (job->type == FRAME_DATA && job->region)
     region_put(job->region);
   job->region = NULL;
