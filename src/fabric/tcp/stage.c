@@ -48,34 +48,51 @@ void stages_tend(struct tcp_endpoint *endpoint) {
     staging_leave(&endpoint->rx);
 }
 
-/* With the lock: a job that has had its buffer since before `had`, or an answer that waits for one
- * since before `waited`. */
-static struct tcp_job *find_overdue(struct list *jobs, int64_t had, int64_t waited) {
+/* With the lock: the first job on that list that had its buffer, or waits for one, since before
+ * `bound`. */
+static struct tcp_job *find_overdue(struct list *jobs, bool has_stage, int64_t bound) {
   list_each(item, jobs) {
     struct tcp_job *job = list_entry(item, struct tcp_job, link);
-    bool counts = job->since != 0 && (job->stage || job->type == FRAME_DATA);
-    if (counts && job->since < (job->stage ? had : waited))
+    if ((job->stage != NULL) == has_stage && job->since < bound &&
+        (has_stage || job->type == FRAME_DATA))
       return job;
   }
   return NULL;
 }
 
-/* With the lock. What a job leaves behind is not overdue any more. */
-static void expire_jobs(struct list *jobs, int64_t had, int64_t waited) {
-  for (struct tcp_job *job; (job = find_overdue(jobs, had, waited));)
-    job_fail(job, staging_full());
+/* With the lock: others have its buffer first. */
+static void put_back(struct tcp_job *job, int64_t now) {
+  struct tcp_endpoint *endpoint = job->rail->endpoint;
+  job_end_copy(job);
+  job_unqueue(job);
+  stage_give(&endpoint->tx, &job->stage);
+  job->staged_pieces = 0;
+  job->staged_bytes = 0;
+  job->since = now;
+  list_append(&endpoint->staging, &job->link);
 }
 
+/* With the lock: what has not begun waits again, what is being sent is given up. */
+static void expire_queue(struct tcp_rail *rail, int64_t bound, int64_t now) {
+  for (struct tcp_job *job; (job = find_overdue(&rail->queue, true, bound));) {
+    if (job->sent == 0)
+      put_back(job, now);
+    else
+      job_fail(job, staging_full());
+  }
+  rail_pump(rail);
+}
+
+/* An answer waits no longer than any transfer does: whoever asked is gone. */
 static void expire_sources(struct tcp_endpoint *endpoint, int64_t now) {
   const struct haul_node_config *config = endpoint->base.link->fabric->config;
   bool is_short = staging_is_short(endpoint->tx.staging, STAGING_SENDS);
-  int64_t had = is_short ? now - config->liveness_ns : 0, waited = now - config->transfer_ns;
   pthread_mutex_lock(&endpoint->lock);
-  expire_jobs(&endpoint->staging, had, waited);
-  for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    expire_jobs(&endpoint->rails[i]->queue, had, waited);
-    rail_pump(endpoint->rails[i]);
-  }
+  for (unsigned i = 0; i < endpoint->rail_count && is_short; i++)
+    expire_queue(endpoint->rails[i], now - config->liveness_ns, now);
+  for (struct tcp_job *job;
+       (job = find_overdue(&endpoint->staging, false, now - config->transfer_ns));)
+    job_fail(job, staging_full());
   pthread_mutex_unlock(&endpoint->lock);
 }
 

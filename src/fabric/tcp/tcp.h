@@ -53,7 +53,7 @@ struct tcp_job {
   uint32_t piece; /* payload cursor: the next byte to hand to the kernel */
   uint64_t piece_at;
   struct stage *stage; /* the payload, when the source has no view */
-  int64_t since;       /* waits for one, or has it */
+  int64_t since;       /* waits for one, has it, or is sent from it */
   struct copy copy;    /* source to stage, one piece at a time */
   uint32_t staged_pieces;
   uint64_t staged_bytes;
@@ -172,6 +172,8 @@ struct tcp_job *job_data(const struct frame *frame, const struct frame_piece *pi
 void job_free(struct tcp_job *job);
 /* Queues on the job's rail, through a stage where it needs one. */
 void job_submit(struct tcp_job *job);
+/* Takes it out of its list. */
+void job_unqueue(struct tcp_job *job);
 /* Queues on the job's rail; rail_pump is to follow. */
 void job_enqueue(struct tcp_job *job);
 /* The work or the region behind the job is gone: no byte of it is sent from now on. True when the
