@@ -28,7 +28,7 @@
 
 #define TCP_RAILS_MAX 16
 #define TCP_WINDOW    128   /* frames that one side may have unanswered */
-#define TCP_STAGES    4     /* host buffers that a direction of an endpoint takes at most */
+#define TCP_STAGES    8     /* host buffers that a direction of an endpoint takes at most */
 #define TCP_INBOX     8192u /* a rail's buffer for heads and small payloads; over FRAME_HEAD_MAX */
 
 struct tcp_endpoint;
