@@ -515,12 +515,14 @@ static int start_with_few_buffers(void **state) {
   return code;
 }
 
-static bool writes_to_device(struct haul_remote *remote) {
+static bool moves(enum haul_operation operation, struct haul_remote *remote) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece piece = {0, 8 * KIB, 64 * KIB};
   options.only = "tcp";
   options.deadline = haul_deadline_in(BOUND);
-  int code = haul_write(remote, serving.region, &piece, 1, &options, NULL);
+  int code = operation == HAUL_OP_WRITE
+                 ? haul_write(remote, serving.region, &piece, 1, &options, NULL)
+                 : haul_read(serving.region, remote, &piece, 1, &options, NULL);
   assert_true(code == 0 || code == HAUL_ELIMIT);
   return code == 0;
 }
@@ -545,10 +547,11 @@ static void a_trickle_keeps_no_buffer_that_others_wait_for(void **state) {
   for (; done < TIMES && haul_deadline_in(0) < until; sent++) {
     for (unsigned i = 0; i < RAILS; i++)
       assert_true(raw_send(rails[i].fd, request.bytes + sent, 1));
-    done += writes_to_device(remote);
+    done += moves(HAUL_OP_WRITE, remote);
     nanosleep(&(struct timespec){0, 20 * MS}, NULL);
   }
   assert_int_equal(done, TIMES);
+  assert_true(owner_counter(&serving.owner, "staging.waits") > 0);
   assert_works(haul_peer_status(serving.peer));
   for (unsigned i = 0; i < RAILS; i++) {
     assert_true(raw_send(rails[i].fd, request.bytes + sent, request.length - sent));
@@ -558,6 +561,38 @@ static void a_trickle_keeps_no_buffer_that_others_wait_for(void **state) {
     close_rail(&rails[i]);
   }
   assert_true(refused > 0);
+  haul_remote_release(remote);
+  assert_unharmed();
+}
+
+/* And those who read a little now and then. */
+static void a_slow_reader_keeps_no_buffer_that_others_wait_for(void **state) {
+  enum { RAILS = 2, READS = 12, TIMES = 3 };
+  (void)state;
+  struct rail rails[RAILS];
+  struct haul_remote *remote;
+  uint8_t bytes[16 * KIB];
+  for (unsigned i = 0; i < RAILS; i++) {
+    rails[i] = open_rail();
+    for (unsigned j = 0; j < READS; j++) {
+      struct asked request = make(FRAME_READ, rails[i].sim, 0, 1024 * KIB, j + 1);
+      assert_true(raw_send(rails[i].fd, request.bytes, request.length));
+    }
+  }
+  assert_works(haul_peer_lookup(serving.peer, "sim", haul_deadline_in(BOUND), &remote));
+  haul_deadline until = haul_deadline_in(BOUND);
+  unsigned done = 0;
+  while (done < TIMES && haul_deadline_in(0) < until) {
+    for (unsigned i = 0; i < RAILS; i++)
+      assert_true(raw_receive(rails[i].fd, bytes, sizeof bytes));
+    done += moves(HAUL_OP_READ, remote);
+    nanosleep(&(struct timespec){0, 20 * MS}, NULL);
+  }
+  assert_int_equal(done, TIMES);
+  assert_true(owner_counter(&serving.owner, "staging.waits") > 0);
+  assert_works(haul_peer_status(serving.peer));
+  for (unsigned i = 0; i < RAILS; i++)
+    close_rail(&rails[i]);
   haul_remote_release(remote);
   assert_unharmed();
 }
@@ -587,6 +622,9 @@ int main(int argc, char **argv) {
       OVER_BOTH(channels_that_belong_to_nothing_are_refused),
       {"a_trickle_keeps_no_buffer_that_others_wait_for",
        a_trickle_keeps_no_buffer_that_others_wait_for, start_with_few_buffers, serving_end,
+       (void *)(uintptr_t) "tcp://127.0.0.1:0"},
+      {"a_slow_reader_keeps_no_buffer_that_others_wait_for",
+       a_slow_reader_keeps_no_buffer_that_others_wait_for, start_with_few_buffers, serving_end,
        (void *)(uintptr_t) "tcp://127.0.0.1:0"},
   };
   return cmocka_run_group_tests_name("raw rails", tests, NULL, NULL);
