@@ -166,10 +166,14 @@ struct haul_node_config {
   unsigned max_peers;     /* default 1024 */
   unsigned max_regions;   /* published at a time; default 65536, at most 1,048,576 */
   unsigned max_transfers; /* under way to one peer at a time; default 16384 */
+  size_t tcp_rate;        /* bytes a second that each data connection over tcp may send, at least
+                             1 MiB; default, and SIZE_MAX: no limit */
+  size_t staging_bytes;   /* pinned host buffers between devices and what else moves their bytes:
+                             at most so many bytes; default 64 MiB, at least 8 MiB */
 };
 
 #define HAUL_NODE_CONFIG_INIT                                                                      \
-  { sizeof(struct haul_node_config), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(struct haul_node_config), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Opens this process's end. `config` may be NULL. Release with haul_node_close. What a field leaves
  * at 0 comes from the environment (HAUL_POOL for pool_bytes), else from the file that HAUL_CONF

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,6 +16,26 @@ static int64_t monotonic(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* mbind(2) is libnuma's in C, which is not needed for it. */
+static long bind_memory(void *address, size_t length, int mode, const unsigned long *nodes,
+                        unsigned long bits, unsigned flags) {
+  return syscall(SYS_mbind, address, length, mode, nodes, bits, flags);
+}
+
+/* "0", or a list as "0-1" or "0,2". */
+static bool has_nodes(void) {
+  static _Atomic int known;
+  if (known == 0) {
+    char text[64] = "";
+    int fd = open("/sys/devices/system/node/online", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+      close(fd);
+    known = got > 0 && strpbrk(text, ",-") ? 2 : 1;
+  }
+  return known == 2;
 }
 
 struct sys_ops sys_ops = {
@@ -28,6 +49,8 @@ struct sys_ops sys_ops = {
     .vm_write = process_vm_writev,
     .getaddrinfo = getaddrinfo,
     .uname = uname,
+    .has_nodes = has_nodes,
+    .mbind = bind_memory,
 };
 
 int64_t clock_after(int64_t from, int64_t nanoseconds) {

@@ -5,6 +5,7 @@
 #define HAUL_CORE_SYS_H
 
 #include <netdb.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -27,6 +28,9 @@ struct sys_ops {
   int (*getaddrinfo)(const char *host, const char *port, const struct addrinfo *wanted,
                      struct addrinfo **found);
   int (*uname)(struct utsname *kernel);
+  bool (*has_nodes)(void); /* whether this host's memory lies at several NUMA nodes */
+  long (*mbind)(void *address, size_t length, int mode, const unsigned long *nodes,
+                unsigned long bits, unsigned flags);
 };
 extern struct sys_ops sys_ops;
 

@@ -7,10 +7,11 @@
 #include "core/error.h"
 #include "core/futex.h"
 #include "core/sys.h"
+#include "core/tune.h"
+#include "memory/staging.h"
 
-#define CPU_SLICE   ((uint64_t)16 << 20) /* between two looks at the clock: a few milliseconds */
-#define STAGE_SLICE ((uint64_t)1 << 20)
-#define POLL_NS     5000 /* between two looks at an engine that does not call */
+#define CPU_SLICE ((uint64_t)16 << 20) /* between two looks at the clock: a few milliseconds */
+#define POLL_NS   5000                 /* between two looks at an engine that does not call */
 
 enum copy_by copy_who(const struct memory *to, const struct memory *from,
                       const struct provider **engine) {
@@ -95,21 +96,47 @@ static int pending_wait(struct pending *pending, haul_deadline until) {
 
 /* ---- staging ---- */
 
-/* Two buffers, so that one engine fills while the other drains. */
-struct stage {
-  struct memory buffers[2];
+bool copy_stages(const struct memory *memory) {
+  char here;
+  const struct memory host = {.provider = provider_of(HAUL_HOST),
+                              .place = {HAUL_HOST, 0},
+                              .address = &here,
+                              .view = &here,
+                              .length = 1,
+                              .writable = true};
+  return memory->provider->reaches && memory->provider->reaches(&host);
+}
+
+/* From `from` to `to` in slices; two buffers, so that one engine fills while the other drains. */
+struct staged {
+  struct memory *to, *from;
+  uint64_t to_offset, from_offset, length, slice;
+  haul_deadline until;
+  struct stage *stages[2];
   struct pending in, out;
   bool filling, draining;
 };
 
+static uint64_t slice_at(const struct staged *copy, uint64_t at) {
+  uint64_t left = copy->length - at;
+  return left < copy->slice ? left : copy->slice;
+}
+
 /* Starts to fill buffer `i` with the slice at `at`. */
-static int stage_fill(struct stage *stage, unsigned i, struct memory *from, uint64_t from_offset,
-                      uint64_t at, uint64_t length) {
-  uint64_t bytes = length - at < STAGE_SLICE ? length - at : STAGE_SLICE;
+static int stage_fill(struct staged *copy, unsigned i, uint64_t at) {
+  uint64_t bytes = slice_at(copy, at);
   if (bytes == 0)
     return 0;
-  int status = pending_start(&stage->in, &stage->buffers[i], 0, from, from_offset + at, bytes);
-  stage->filling = status == 0;
+  int status = pending_start(&copy->in, &copy->stages[i]->region->memory, 0, copy->from,
+                             copy->from_offset + at, bytes);
+  copy->filling = status == 0;
+  return status;
+}
+
+static int stage_drain(struct staged *copy, unsigned i, uint64_t at) {
+  int status = pending_start(&copy->out, copy->to, copy->to_offset + at,
+                             &copy->stages[i]->region->memory, 0, slice_at(copy, at));
+  copy->draining = status == 0;
   return status;
 }
 
@@ -120,53 +147,63 @@ static int stage_finish(struct pending *pending, bool *busy, haul_deadline until
   return pending_wait(pending, until);
 }
 
-static int stage_move(struct stage *stage, struct memory *to, uint64_t to_offset,
-                      struct memory *from, uint64_t from_offset, uint64_t length,
-                      haul_deadline until) {
+static int stage_move(struct staged *copy) {
   unsigned i = 0;
-  int status = stage_fill(stage, 0, from, from_offset, 0, length);
-  for (uint64_t at = 0; status == 0 && at < length; i ^= 1) {
-    uint64_t bytes = length - at < STAGE_SLICE ? length - at : STAGE_SLICE;
-    status = stage_finish(&stage->in, &stage->filling, until);
+  int status = stage_fill(copy, 0, 0);
+  for (uint64_t at = 0; status == 0 && at < copy->length; i ^= 1) {
+    status = stage_finish(&copy->in, &copy->filling, copy->until);
     if (status == 0)
-      status = stage_finish(&stage->out, &stage->draining, until);
+      status = stage_finish(&copy->out, &copy->draining, copy->until);
     if (status == 0)
-      status = pending_start(&stage->out, to, to_offset + at, &stage->buffers[i], 0, bytes);
+      status = stage_drain(copy, i, at);
     if (status != 0)
       break;
-    stage->draining = true;
-    at += bytes;
-    status = stage_fill(stage, i ^ 1, from, from_offset, at, length);
+    at += slice_at(copy, at);
+    status = stage_fill(copy, i ^ 1, at);
   }
   if (status == 0)
-    return stage_finish(&stage->out, &stage->draining, until);
+    return stage_finish(&copy->out, &copy->draining, copy->until);
   struct haul_error first;
   error_save(&first);
-  stage_finish(&stage->in, &stage->filling, HAUL_NO_WAIT);
-  stage_finish(&stage->out, &stage->draining, HAUL_NO_WAIT);
+  stage_finish(&copy->in, &copy->filling, HAUL_NO_WAIT);
+  stage_finish(&copy->out, &copy->draining, HAUL_NO_WAIT);
   return error_restore(&first);
 }
 
-static int copy_staged(struct memory *to, uint64_t to_offset, struct memory *from,
-                       uint64_t from_offset, uint64_t length, haul_deadline until) {
-  const struct haul_place host = {HAUL_HOST, 0};
-  const struct provider *engine;
-  struct stage stage = {.filling = false};
-  int status = memory_alloc(host, STAGE_SLICE, HAUL_REGION_PRIVATE, &stage.buffers[0]);
+#define TUNED_KINDS 8u
+#define TUNED_LEAST ((uint64_t)2 << 20) /* shorter ones say little of how slices overlap */
+
+/* What copies of this process took, from one kind of memory to another; NULL: not worth it. */
+static struct tune *tune_of(const struct staged *copy) {
+  static struct tune tunes[TUNED_KINDS][TUNED_KINDS];
+  unsigned from = copy->from->place.kind, to = copy->to->place.kind;
+  return copy->length < TUNED_LEAST || from >= TUNED_KINDS || to >= TUNED_KINDS ? NULL
+                                                                                : &tunes[from][to];
+}
+
+static int stage_measured(struct staged *copy) {
+  struct tune *tune = tune_of(copy);
+  unsigned way = tune ? tune_next(tune) : 0;
+  int64_t began = clock_now();
+  copy->slice = STAGE_BYTES >> way;
+  int status = stage_move(copy);
+  if (tune && status == 0)
+    tune_tell(tune, way, copy->length, clock_now() - began);
+  return status;
+}
+
+static int copy_staged(struct staging *staging, struct staged *copy) {
+  struct staging_user user;
+  if (!staging || !copy_stages(copy->to) || !copy_stages(copy->from))
+    return error_set(HAUL_ENOTSUP, 0, copy->to->provider->name,
+                     "no engine copies between this memory and the host's|use other memory");
+  int status = staging_await(staging, &user, 2, staging_numa(staging, copy->to->place),
+                             copy->stages, copy->until);
   if (status != 0)
     return status;
-  status = memory_alloc(host, STAGE_SLICE, HAUL_REGION_PRIVATE, &stage.buffers[1]);
-  if (status != 0)
-    goto no_second;
-  if (copy_who(to, &stage.buffers[0], &engine) != COPY_ENGINE ||
-      copy_who(&stage.buffers[0], from, &engine) != COPY_ENGINE)
-    status = error_set(HAUL_ENOTSUP, 0, to->provider->name,
-                       "no engine copies between this memory and the host's|use other memory");
-  else
-    status = stage_move(&stage, to, to_offset, from, from_offset, length, until);
-  memory_free(&stage.buffers[1]);
-no_second:
-  memory_free(&stage.buffers[0]);
+  status = stage_measured(copy);
+  staging_give(&user, copy->stages[0]);
+  staging_give(&user, copy->stages[1]);
   return status;
 }
 
@@ -192,8 +229,8 @@ static bool overlap(const struct memory *to, uint64_t to_offset, const struct me
          a < b + length && b < a + length;
 }
 
-int copy_wait(struct memory *to, uint64_t to_offset, struct memory *from, uint64_t from_offset,
-              uint64_t length, haul_deadline until) {
+int copy_through(struct staging *staging, struct memory *to, uint64_t to_offset,
+                 struct memory *from, uint64_t from_offset, uint64_t length, haul_deadline until) {
   const struct provider *engine;
   if (length == 0)
     return 0;
@@ -208,13 +245,23 @@ int copy_wait(struct memory *to, uint64_t to_offset, struct memory *from, uint64
   case COPY_CPU:
     return copy_by_cpu(to, to_offset, from, from_offset, length, until);
   case COPY_NOBODY:
-    return copy_staged(to, to_offset, from, from_offset, length, until);
+    return copy_staged(staging, &(struct staged){.to = to,
+                                                 .from = from,
+                                                 .to_offset = to_offset,
+                                                 .from_offset = from_offset,
+                                                 .length = length,
+                                                 .until = until});
   case COPY_ENGINE:
     break;
   }
   struct pending pending;
   int status = pending_start(&pending, to, to_offset, from, from_offset, length);
   return status == 0 ? pending_wait(&pending, until) : status;
+}
+
+int copy_wait(struct memory *to, uint64_t to_offset, struct memory *from, uint64_t from_offset,
+              uint64_t length, haul_deadline until) {
+  return copy_through(NULL, to, to_offset, from, from_offset, length, until);
 }
 
 int memory_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum) {

@@ -34,10 +34,19 @@ static inline void copy_small(void *to, const void *from, size_t length) {
     memcpy(to, from, length);
 }
 
-/* Copies and waits, staged where nobody does it directly. The offsets have been checked.
- * HAUL_EINVAL (the ranges overlap), HAUL_EACCESS, HAUL_ETIMEDOUT (`to` is then undefined). */
+struct staging;
+
+/* Copies and waits, through two of these buffers where nobody does it directly. The offsets have
+ * been checked. HAUL_EINVAL (the ranges overlap), HAUL_EACCESS, HAUL_ETIMEDOUT (`to` is then
+ * undefined). */
+int copy_through(struct staging *staging, struct memory *to, uint64_t to_offset,
+                 struct memory *from, uint64_t from_offset, uint64_t length, haul_deadline until);
+/* Without buffers: HAUL_ENOTSUP where nobody does it directly. */
 int copy_wait(struct memory *to, uint64_t to_offset, struct memory *from, uint64_t from_offset,
               uint64_t length, haul_deadline until);
+
+/* Whether the device copies to and from memory of this host. */
+bool copy_stages(const struct memory *memory);
 
 /* XXH3-64 over a range by the provider or the view; HAUL_ENOTSUP where neither can. */
 int memory_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum);

@@ -11,6 +11,7 @@
 #include "core/sys.h"
 #include "memory/imports.h"
 #include "memory/pool.h"
+#include "memory/staging.h"
 #include "memory/ticket.h"
 
 struct heap {
@@ -21,6 +22,7 @@ struct heap {
   const struct heap_watcher *watcher; /* never NULL */
   struct list wrapped;                /* regions; watch_lock */
   struct imports imports;
+  struct staging staging;
 };
 
 /* ---- the heap ---- */
@@ -43,6 +45,7 @@ int heap_open(void *node, size_t pool_bytes, struct heap **heap) {
   imports_open(&made->imports);
   atomic_store(&made->refs, 1);
   pool_open(&made->pool, pool_bytes);
+  staging_open(&made->staging, made);
   *heap = made;
   return 0;
 }
@@ -101,6 +104,13 @@ static void end_imports(struct heap *heap, struct list *dead) {
   }
 }
 
+void heap_keeps(struct heap *heap) {
+  pthread_mutex_lock(&heap->watch_lock);
+  if (heap->watcher->keeps)
+    heap->watcher->keeps(heap->node);
+  pthread_mutex_unlock(&heap->watch_lock);
+}
+
 /* In a child the lock may be held for ever, and what it guards is the parent's. */
 static void leave_import(struct heap *heap, struct import *import) {
   struct list dead = LIST_INIT(dead);
@@ -108,19 +118,20 @@ static void leave_import(struct heap *heap, struct import *import) {
     return;
   bool first = imports_put(&heap->imports, import, &dead);
   end_imports(heap, &dead);
-  if (!first)
-    return;
-  pthread_mutex_lock(&heap->watch_lock);
-  if (heap->watcher->keeps)
-    heap->watcher->keeps(heap->node);
-  pthread_mutex_unlock(&heap->watch_lock);
+  if (first)
+    heap_keeps(heap);
 }
 
 int64_t heap_expire(struct heap *heap, int64_t now) {
   struct list dead = LIST_INIT(dead);
   int64_t next = imports_expire(&heap->imports, now, &dead);
+  int64_t other = staging_expire(&heap->staging, now);
   end_imports(heap, &dead);
-  return next;
+  return other < next ? other : next;
+}
+
+struct staging *heap_staging(struct heap *heap) {
+  return &heap->staging;
 }
 
 static void destroy(struct haul_region *region) {
@@ -146,8 +157,10 @@ void heap_close(struct heap *heap) {
     return;
   struct list dead = LIST_INIT(dead);
   destroy_all(pool_empty(&heap->pool, true));
-  if (!fork_is_child())
+  if (!fork_is_child()) {
+    staging_close(&heap->staging);
     imports_close(&heap->imports, &dead);
+  }
   end_imports(heap, &dead);
   heap_drop(heap);
 }

@@ -10,6 +10,7 @@
 
 struct heap;
 struct import;
+struct staging;
 
 struct haul_region {
   struct memory memory;
@@ -51,8 +52,7 @@ struct heap_watcher {
   void (*wrapped)(void *node, const struct memory *memory);
   /* Right before it is freed or unmapped. Memory that goes to the pool lives on. */
   void (*dies)(void *node, const struct memory *memory);
-  /* Something that was imported is kept though nobody uses it: heap_expire is to be called later.
-   */
+  /* Something is kept though nobody uses it: heap_expire is to be called later. */
   void (*keeps)(void *node);
   /* Takes a reference to the node, unless it is about to be freed. NULL: it cannot be held. */
   bool (*hold)(void *node);
@@ -63,8 +63,12 @@ void heap_watch(struct heap *heap, const struct heap_watcher *watcher);
 void *region_hold_node(struct haul_region *region);
 /* Tells the watcher of all wrapped memory that there is. */
 void heap_tell_wrapped(struct heap *heap);
-/* Unmaps what was kept long enough; when to call it again, or HAUL_FOREVER. */
+/* Ends what was kept long enough; when to call it again, or HAUL_FOREVER. */
 int64_t heap_expire(struct heap *heap, int64_t now);
+/* For what the heap keeps: tells the watcher that it does. */
+void heap_keeps(struct heap *heap);
+/* The buffers of the heap's node (staging.h). */
+struct staging *heap_staging(struct heap *heap);
 /* A snapshot: the figures are kept per shard of the pool and summed here. */
 void heap_counters(struct heap *heap, struct heap_counters *counters);
 

@@ -14,6 +14,7 @@
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "memory/staging.h"
 #include "node/node.h"
 
 #define MS 1000000LL
@@ -32,6 +33,9 @@ struct setting {
   uint64_t meaning;
 };
 
+/* A peer that reads nothing for a liveness bound is gone, and what is sent slowly looks like it. */
+#define TCP_RATE_LEAST ((uint64_t)1 << 20)
+
 #define FIELD(name) offsetof(struct haul_node_config, name)
 
 /* Not here: what a program relies on (`progress`, `peer_events`). */
@@ -48,6 +52,8 @@ static const struct setting settings[] = {
     {"max_peers", COUNT, FIELD(max_peers), 1, UINT_MAX, NULL, 0},
     {"max_regions", COUNT, FIELD(max_regions), 1, 1048576, NULL, 0},
     {"max_transfers", COUNT, FIELD(max_transfers), 1, UINT_MAX, NULL, 0},
+    {"staging", BYTES, FIELD(staging_bytes), STAGING_LEAST, SIZE_MAX, NULL, 0},
+    {"tcp_rate", BYTES, FIELD(tcp_rate), TCP_RATE_LEAST, SIZE_MAX - 1, "0", SIZE_MAX},
 };
 _Static_assert(sizeof settings / sizeof settings[0] == SETTINGS_COUNT, "one origin a setting");
 
@@ -319,6 +325,10 @@ static int read_call(const struct haul_node_config *given, struct config *config
     return error_set(HAUL_EINVAL, 0, NULL, "a negative time|times are nanoseconds from 0 on");
   if (values->tcp_rails > 16)
     return error_set(HAUL_EINVAL, 0, "tcp_rails", "more than 16 rails|");
+  if (values->tcp_rate > 0 && values->tcp_rate < TCP_RATE_LEAST)
+    return error_set(HAUL_EINVAL, 0, "tcp_rate", "less than 1 MiB a second|");
+  if (values->staging_bytes > 0 && values->staging_bytes < STAGING_LEAST)
+    return error_set(HAUL_EINVAL, 0, "staging_bytes", "less than 8 MiB|");
   for (unsigned i = 0; i < SETTINGS_COUNT; i++)
     if (settings[i].form != TEXT && load(&settings[i], values))
       config->origins[i].from = FROM_CALL;
@@ -378,6 +388,8 @@ static void complete(struct config *config) {
   if (values->max_transfers == 0)
     values->max_transfers = 16384;
   set_default(&values->pool_bytes, (size_t)256 << 20);
+  set_default(&values->tcp_rate, SIZE_MAX);
+  set_default(&values->staging_bytes, STAGING_DEFAULT);
   if (values->message_window < MESSAGE_WINDOW_LEAST)
     values->message_window = MESSAGE_WINDOW_LEAST;
   if (values->message_window > WINDOW_MAX)

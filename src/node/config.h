@@ -8,7 +8,7 @@
 
 #define CONFIG_FILE    "/etc/haul/haul.conf"
 #define CONFIG_MAX     65536u /* bytes of a file */
-#define SETTINGS_COUNT 12u
+#define SETTINGS_COUNT 14u
 
 enum origin { FROM_DEFAULT, FROM_CALL, FROM_ENVIRONMENT, FROM_FILE };
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "memory/region.h"
+#include "memory/staging.h"
 #include "node/node.h"
 
 static void describe(const struct provider *provider, unsigned device, struct haul_device *info) {
@@ -139,6 +139,11 @@ static void tell_node(struct haul_node *node, each_fn *each, void *user) {
   each(user, "pool.misses", heap.misses);
   each(user, "pool.bytes", heap.pooled_bytes);
   each(user, "pool.trimmed", heap.trimmed);
+  struct staging_counters staging;
+  staging_counters(heap_staging(node->heap), &staging);
+  each(user, "staging.bytes", staging.bytes);
+  each(user, "staging.limit", staging.limit);
+  each(user, "staging.waits", staging.waits);
   each(user, "imports.shared", heap.imports_shared);
   each(user, "imports.expired", heap.imports_expired);
   each(user, "node.published", exports_count(node->exports));

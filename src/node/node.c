@@ -12,6 +12,7 @@
 #include "core/fork.h"
 #include "core/sys.h"
 #include "core/thread.h"
+#include "memory/staging.h"
 #include "node/config.h"
 
 HAUL_API const char *haul_version(void) {
@@ -119,6 +120,7 @@ static int open_parts(struct haul_node *node) {
     code = exports_open(node->config.max_regions, &node->exports);
   if (code)
     return code;
+  staging_limit(heap_staging(node->heap), node->config.staging_bytes);
   node->fabric.loop = node->loop;
   node->fabric.heap = node->heap;
   node->fabric.exports = node->exports;

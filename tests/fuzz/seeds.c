@@ -329,7 +329,8 @@ static void tickets(void) {
 static void settings(void) {
   static const char text[] = "# all\nname = a\ninsecure = yes\nspin = always\nliveness = 2min\n"
                              "deadline = 5s\ntcp_rails = 4\ncopy_threads = none\n"
-                             "message_window = 2M\npool = 1G\nmax_peers = 7\nmax_regions = 9\n";
+                             "message_window = 2M\npool = 1G\nmax_peers = 7\nmax_regions = 9\n"
+                             "tcp_rate = 2M\n";
   struct wire wire = seed_begin();
   wire_put_bytes(&wire, text, sizeof text - 1);
   seed_save("config", "all", &wire);

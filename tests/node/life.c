@@ -71,6 +71,8 @@ static void impossible_configurations_are_refused(void **state) {
   REFUSES(liveness_ns, -1);
   REFUSES(transfer_ns, -1);
   REFUSES(tcp_rails, 17);
+  REFUSES(tcp_rate, 1000);
+  REFUSES(staging_bytes, 8388607);
   assert_fails(HAUL_EINVAL, haul_node_open(NULL, NULL));
 }
 

@@ -514,6 +514,112 @@ static void channels_that_belong_to_nothing_are_refused(void **state) {
   assert_unharmed();
 }
 
+/* ---- Payloads that never end, where all buffers are needed ---- */
+
+static int start_with_few_buffers(void **state) {
+  setenv("HAUL_STAGING", "8M", 1);
+  int code = serving_start(state);
+  unsetenv("HAUL_STAGING");
+  return code;
+}
+
+static struct haul_transfer *next_move(enum haul_operation operation, struct haul_remote *remote) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {0, 8 * KIB, 64 * KIB};
+  struct haul_transfer *transfer;
+  options.only = "tcp";
+  options.deadline = haul_deadline_in(BOUND);
+  assert_works(operation == HAUL_OP_WRITE
+                   ? haul_write(remote, serving.region, &piece, 1, &options, &transfer)
+                   : haul_read(serving.region, remote, &piece, 1, &options, &transfer));
+  return transfer;
+}
+
+/* 20 ms of it: whether it has ended well, and then *transfer is NULL; or badly, likewise. */
+static bool has_moved(struct haul_transfer **transfer) {
+  int code = haul_transfer_wait(*transfer, haul_deadline_in(20 * MS));
+  if (code == HAUL_ETIMEDOUT)
+    return false;
+  assert_true(code == 0 || code == HAUL_ELIMIT);
+  haul_transfer_release(*transfer);
+  *transfer = NULL;
+  return code == 0;
+}
+
+/* Peers that send a byte now and then are not silent, and keep what they have only as long as
+ * nobody waits for longer than the liveness bound. */
+static void a_trickle_keeps_no_buffer_that_others_wait_for(void **state) {
+  enum { RAILS = 6, TIMES = 3 };
+  (void)state;
+  struct rail rails[RAILS];
+  struct haul_remote *remote;
+  struct asked request;
+  size_t sent = FRAME_HEADER + FRAME_PIECE + 1;
+  for (unsigned i = 0; i < RAILS; i++) {
+    rails[i] = open_rail();
+    request = make(FRAME_WRITE, rails[i].sim, 0, 4 * KIB, 1);
+    assert_true(raw_send(rails[i].fd, request.bytes, sent));
+  }
+  assert_works(haul_peer_lookup(serving.peer, "sim", haul_deadline_in(BOUND), &remote));
+  haul_deadline until = haul_deadline_in(BOUND);
+  struct haul_transfer *transfer = NULL;
+  unsigned done = 0, refused = 0;
+  for (; done < TIMES && haul_deadline_in(0) < until; sent++) {
+    for (unsigned i = 0; i < RAILS; i++)
+      assert_true(raw_send(rails[i].fd, request.bytes + sent, 1));
+    if (!transfer)
+      transfer = next_move(HAUL_OP_WRITE, remote);
+    done += has_moved(&transfer);
+  }
+  assert_int_equal(done, TIMES);
+  assert_true(owner_counter(&serving.owner, "staging.waits") > 0);
+  assert_works(haul_peer_status(serving.peer));
+  for (unsigned i = 0; i < RAILS; i++) {
+    assert_true(raw_send(rails[i].fd, request.bytes + sent, request.length - sent));
+    int status = answer(&rails[i]).status;
+    assert_true(status == 0 || status == HAUL_ELIMIT);
+    refused += status == HAUL_ELIMIT;
+    close_rail(&rails[i]);
+  }
+  assert_true(refused > 0);
+  haul_remote_release(remote);
+  assert_unharmed();
+}
+
+/* And those who read a little now and then. */
+static void a_slow_reader_keeps_no_buffer_that_others_wait_for(void **state) {
+  enum { RAILS = 2, READS = 12, TIMES = 3 };
+  (void)state;
+  struct rail rails[RAILS];
+  struct haul_remote *remote;
+  uint8_t bytes[16 * KIB];
+  for (unsigned i = 0; i < RAILS; i++) {
+    rails[i] = open_rail();
+    for (unsigned j = 0; j < READS; j++) {
+      struct asked request = make(FRAME_READ, rails[i].sim, 0, 1024 * KIB, j + 1);
+      assert_true(raw_send(rails[i].fd, request.bytes, request.length));
+    }
+  }
+  assert_works(haul_peer_lookup(serving.peer, "sim", haul_deadline_in(BOUND), &remote));
+  haul_deadline until = haul_deadline_in(BOUND);
+  struct haul_transfer *transfer = NULL;
+  unsigned done = 0;
+  while (done < TIMES && haul_deadline_in(0) < until) {
+    for (unsigned i = 0; i < RAILS; i++)
+      assert_true(raw_receive(rails[i].fd, bytes, sizeof bytes));
+    if (!transfer)
+      transfer = next_move(HAUL_OP_READ, remote);
+    done += has_moved(&transfer);
+  }
+  assert_int_equal(done, TIMES);
+  assert_true(owner_counter(&serving.owner, "staging.waits") > 0);
+  assert_works(haul_peer_status(serving.peer));
+  for (unsigned i = 0; i < RAILS; i++)
+    close_rail(&rails[i]);
+  haul_remote_release(remote);
+  assert_unharmed();
+}
+
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
@@ -537,6 +643,12 @@ int main(int argc, char **argv) {
       OVER_BOTH(a_peer_that_does_not_read_is_dropped),
       OVER_BOTH(many_small_answers_unread_are_bounded),
       OVER_BOTH(channels_that_belong_to_nothing_are_refused),
+      {"a_trickle_keeps_no_buffer_that_others_wait_for",
+       a_trickle_keeps_no_buffer_that_others_wait_for, start_with_few_buffers, serving_end,
+       (void *)(uintptr_t) "tcp://127.0.0.1:0"},
+      {"a_slow_reader_keeps_no_buffer_that_others_wait_for",
+       a_slow_reader_keeps_no_buffer_that_others_wait_for, start_with_few_buffers, serving_end,
+       (void *)(uintptr_t) "tcp://127.0.0.1:0"},
   };
   return cmocka_run_group_tests_name("raw rails", tests, NULL, NULL);
 }

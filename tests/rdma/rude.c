@@ -351,11 +351,13 @@ static void a_write_that_cannot_be_compared_is_not_made(void **state) {
   haul_remote_release(remote);
 }
 
-/* More peers than threads that register for them, and each asks again and again. */
+/* More peers than threads that register for them, and each asks again and again. Nor are there
+ * slots for all of them: who finds none to be lent is told so. */
 static void all_who_ask_have_their_turn(void **state) {
   (void)state;
   enum { ASKERS = 24, QUESTIONS = 32 };
   struct asker askers[ASKERS];
+  unsigned lent = 0;
   for (unsigned i = 0; i < ASKERS; i++)
     askers[i] = open_ready_asker();
   for (unsigned j = 0; j < QUESTIONS; j++)
@@ -364,9 +366,11 @@ static void all_who_ask_have_their_turn(void **state) {
   for (unsigned i = 0; i < ASKERS; i++)
     for (unsigned j = 0; j < QUESTIONS; j++) {
       struct rdma_record answer = hear(askers[i].channel, RDMA_ATTACHED);
-      assert_int_equal(answer.status, 0);
+      assert_true(answer.status == 0 || (j % 2 == 0 && answer.status == HAUL_ELIMIT));
       assert_int_equal(answer.request, j);
+      lent += j % 2 == 0 && answer.status == 0;
     }
+  assert_true(lent >= QUESTIONS / 2); /* to one of them at least */
   for (unsigned i = 0; i < ASKERS; i++) {
     close(askers[i].channel);
     close(askers[i].control);

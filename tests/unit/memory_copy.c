@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/sys.h"
 #include "memory/copy.h"
+#include "memory/staging.h"
 #include "support/seams.h"
 
 #define MIB ((size_t)1 << 20)
@@ -147,6 +148,13 @@ static void the_tables_decide_who_copies(void **state) {
 
 /* ---- staging ---- */
 
+static struct heap *heap;
+
+static int copy_apart(struct memory *to, uint64_t to_offset, struct memory *from,
+                      uint64_t from_offset, uint64_t length, haul_deadline until) {
+  return copy_through(heap_staging(heap), to, to_offset, from, from_offset, length, until);
+}
+
 static const size_t staged[] = {1, MIB - 1, MIB, MIB + 1, 5 * MIB + 3};
 
 static void stages_between_devices_that_do_not_meet(void **state) {
@@ -155,9 +163,9 @@ static void stages_between_devices_that_do_not_meet(void **state) {
   struct memory device = get(sim, room), far = on_island(malloc(room), room);
   for (size_t i = 0; i < COUNT(staged); i++) {
     pattern_fill((char *)far.state + 5, staged[i], i);
-    assert_works(copy_wait(&device, 9, &far, 5, staged[i], HAUL_FOREVER));
+    assert_works(copy_apart(&device, 9, &far, 5, staged[i], HAUL_FOREVER));
     memset(far.state, 0, room);
-    assert_works(copy_wait(&far, 11, &device, 9, staged[i], HAUL_FOREVER));
+    assert_works(copy_apart(&far, 11, &device, 9, staged[i], HAUL_FOREVER));
     pattern_check((char *)far.state + 11, staged[i], i);
   }
   free(far.state);
@@ -171,13 +179,13 @@ static void staging_that_fails_leaves_nothing_under_way(void **state) {
   for (unsigned n = 1; n <= 6; n++) {
     island_copies = 0;
     island_fails_at = n;
-    assert_fails(HAUL_ESYSTEM, copy_wait(&device, 0, &far, 0, room, HAUL_FOREVER));
+    assert_fails(HAUL_ESYSTEM, copy_apart(&device, 0, &far, 0, room, HAUL_FOREVER));
     island_copies = 0;
-    assert_fails(HAUL_ESYSTEM, copy_wait(&far, 0, &device, 0, room, HAUL_FOREVER));
+    assert_fails(HAUL_ESYSTEM, copy_apart(&far, 0, &device, 0, room, HAUL_FOREVER));
   }
   island_fails_at = 0;
   island_polls_needed = UINT32_MAX;
-  assert_fails(HAUL_ETIMEDOUT, copy_wait(&device, 0, &far, 0, room, HAUL_NO_WAIT));
+  assert_fails(HAUL_ETIMEDOUT, copy_apart(&device, 0, &far, 0, room, HAUL_NO_WAIT));
   free(far.state);
   memory_free(&device);
 }
@@ -187,11 +195,56 @@ static void staging_without_memory_is_a_clear_error(void **state) {
   struct memory device = get(sim, 4096), far = on_island(calloc(1, 4096), 4096);
   for (unsigned n = 1;; n++) {
     seams_refuse(n);
-    int status = copy_wait(&device, 0, &far, 0, 4096, HAUL_FOREVER);
+    int status = copy_apart(&device, 0, &far, 0, 4096, HAUL_FOREVER);
     if (!seams_restore())
       break;
     assert_int_equal(status, HAUL_ENOMEM);
   }
+  free(far.state);
+  memory_free(&device);
+}
+
+/* Both buffers or none, and by the deadline. */
+static void staging_waits_for_buffers_until_its_deadline(void **state) {
+  (void)state;
+  struct memory device = get(sim, 4096), far = on_island(calloc(1, 4096), 4096);
+  struct staging_user others[4];
+  struct stage *held[4][2];
+  staging_limit(heap_staging(heap), STAGING_LEAST);
+  for (unsigned i = 0; i < 3; i++)
+    assert_works(staging_await(heap_staging(heap), &others[i], 2, -1, held[i], HAUL_FOREVER));
+  assert_fails(HAUL_ETIMEDOUT,
+               copy_apart(&device, 0, &far, 0, 4096, haul_deadline_in(INT64_C(5000000))));
+  assert_fails(HAUL_ETIMEDOUT, copy_apart(&device, 0, &far, 0, 4096, HAUL_NO_WAIT));
+  for (unsigned i = 0; i < 3; i++)
+    for (unsigned k = 0; k < 2; k++)
+      staging_give(&others[i], held[i][k]);
+  assert_works(copy_apart(&device, 0, &far, 0, 4096, HAUL_FOREVER));
+  free(far.state);
+  memory_free(&device);
+}
+
+/* Each size is tried, and the bytes are right with all of them. */
+static void slices_are_measured(void **state) {
+  (void)state;
+  size_t room = 6 * MIB;
+  struct memory device = get(sim, room), far = on_island(malloc(room), room);
+  struct provider measured = island;
+  unsigned seen = 0;
+  measured.kind = 7;
+  far.provider = &measured;
+  far.place.kind = 7;
+  island_polls_needed = 0;
+  for (unsigned i = 0; i < 16; i++) {
+    pattern_fill(far.state, room, i);
+    island_copies = 0;
+    assert_works(copy_apart(&device, 0, &far, 0, room, HAUL_FOREVER));
+    seen |= island_copies == 6 ? 1u : island_copies == 12 ? 2u : island_copies == 24 ? 4u : 8u;
+    memset(far.state, 0, room);
+    assert_works(copy_apart(&far, 0, &device, 0, room, HAUL_FOREVER));
+    pattern_check(far.state, room, i);
+  }
+  assert_int_equal(seen, 15);
   free(far.state);
   memory_free(&device);
 }
@@ -202,7 +255,8 @@ static void two_islands_without_a_bridge_are_not_supported(void **state) {
   struct memory device = get(sim, 4096);
   struct memory far = {.provider = &none, .place = {78, 0}, .writable = true, .length = 4096};
   assert_fails(HAUL_ENOTSUP, copy_wait(&far, 0, &device, 0, 1, HAUL_FOREVER));
-  assert_fails(HAUL_ENOTSUP, copy_wait(&device, 0, &far, 0, 1, HAUL_FOREVER));
+  assert_fails(HAUL_ENOTSUP, copy_apart(&far, 0, &device, 0, 1, HAUL_FOREVER));
+  assert_fails(HAUL_ENOTSUP, copy_apart(&device, 0, &far, 0, 1, HAUL_FOREVER));
   uint64_t sum;
   assert_fails(HAUL_ENOTSUP, memory_checksum(&far, 0, 1, &sum));
   memory_free(&device);
@@ -254,12 +308,12 @@ static void large_copies_look_at_the_clock(void **state) {
 
 static int start(void **state) {
   (void)state;
-  return providers_start();
+  return heap_open(NULL, 0, &heap);
 }
 
 static int stop(void **state) {
   (void)state;
-  providers_stop();
+  heap_close(heap);
   return 0;
 }
 
@@ -272,6 +326,8 @@ int main(void) {
       cmocka_unit_test_setup(stages_between_devices_that_do_not_meet, reset),
       cmocka_unit_test_setup(staging_that_fails_leaves_nothing_under_way, reset),
       cmocka_unit_test_setup(staging_without_memory_is_a_clear_error, reset),
+      cmocka_unit_test_setup(slices_are_measured, reset),
+      cmocka_unit_test_setup(staging_waits_for_buffers_until_its_deadline, reset),
       cmocka_unit_test_setup(two_islands_without_a_bridge_are_not_supported, reset),
       cmocka_unit_test_setup(the_cpu_copies_every_size_and_alignment, reset),
       cmocka_unit_test_setup(large_copies_look_at_the_clock, reset),

@@ -93,6 +93,8 @@ static void every_mistake_is_told_with_its_line(void **state) {
       {"deadline = 9223372036855s", 1, "cannot be set"},
       {"tcp_rails = 17", 1, "cannot be set"},
       {"tcp_rails = 1K", 1, "cannot be set"},
+      {"staging = 7M", 1, "cannot be set"},
+      {"tcp_rate = 1023K", 1, "cannot be set"},
       {"copy_threads = 0", 1, "cannot be set"},
       {"message_window = 1M", 1, "cannot be set"},
       {"message_window = 2G", 1, "cannot be set"},
@@ -159,7 +161,8 @@ static void every_setting_can_be_set(void **state) {
   struct config config = read_with("name = here\ninsecure = yes\nspin=50us\n liveness = 2min \n"
                                    "deadline = 1500ms\ntcp_rails = 4\ncopy_threads = none\n"
                                    "message_window = 2M\npool = 1G\nmax_peers = 7\r\n"
-                                   "\t# a comment = nothing\nmax_regions = 99\nmax_transfers = 12");
+                                   "\t# a comment = nothing\nmax_regions = 99\n"
+                                   "max_transfers = 12\ntcp_rate = 2M\nstaging=16M");
   assert_string_equal(config.values.name, "here");
   assert_int_equal(config.values.insecure, 1);
   assert_int_equal(config.values.spin_ns, 50000);
@@ -172,6 +175,8 @@ static void every_setting_can_be_set(void **state) {
   assert_int_equal(config.values.max_peers, 7);
   assert_int_equal(config.values.max_regions, 99);
   assert_int_equal(config.values.max_transfers, 12);
+  assert_int_equal(config.values.tcp_rate, 2 << 20);
+  assert_int_equal(config.values.staging_bytes, 16 << 20);
 }
 
 static void the_nearest_one_counts(void **state) {

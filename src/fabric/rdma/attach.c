@@ -14,6 +14,7 @@
 #include "core/futex.h"
 #include "core/thread.h"
 #include "fabric/rdma/rdma.h"
+#include "memory/copy.h"
 
 /* An honest peer asks once a lookup, and waits for the answer. */
 #define QUESTIONS_MAX 256u
@@ -100,10 +101,10 @@ static int lend_instead(struct rdma_endpoint *endpoint, struct rdma_attachment *
                         struct rdma_loan *loan, int code) {
   const struct memory *memory = &attachment->region->memory;
   unregister(endpoint, attachment->registrations);
-  if (memory->view || !memory_stages(memory))
+  if (memory->view || !copy_stages(memory))
     return code;
   attachment->staged = true;
-  return loan ? loan_open(endpoint, loan) : 0;
+  return loan ? loan_open(endpoint, memory->place, loan) : 0;
 }
 
 /* The attachment takes over the view's reference; NULL with the detail. */
@@ -148,7 +149,7 @@ static void describe(const struct rdma_endpoint *endpoint, const struct rdma_att
   answer->flags =
       (uint8_t)((attachment->staged ? RDMA_STAGED : 0) |
                 (memory->provider->fence ? RDMA_FENCED_WRITES : 0) | (atomic ? RDMA_ATOMIC : 0));
-  answer->slots = attachment->staged ? RDMA_STAGES : 0;
+  answer->slots = attachment->staged ? (uint8_t)endpoint->loan.slots : 0;
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     answer->keys[i] = attachment->staged ? endpoint->loan.registrations[i]->rkey
                                          : attachment->registrations[i]->rkey;

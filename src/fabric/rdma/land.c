@@ -32,10 +32,20 @@ static void answer(struct rdma_endpoint *endpoint, const struct rdma_record *que
 
 /* ---- The loan ---- */
 
-int loan_open(struct rdma_endpoint *endpoint, struct rdma_loan *loan) {
-  int code = heap_alloc(endpoint->base.link->fabric->heap, (struct haul_place){HAUL_HOST, 0},
-                        RDMA_STAGES * WORK_BYTES_MAX, HAUL_REGION_PRIVATE | HAUL_REGION_PINNED,
-                        &loan->region);
+/* One range with one key, which is the peer's to write to: these are not the buffers that others
+ * use, but they count as if they were. */
+int loan_open(struct rdma_endpoint *endpoint, struct haul_place place, struct rdma_loan *loan) {
+  struct heap *heap = endpoint->base.link->fabric->heap;
+  struct staging *staging = heap_staging(heap);
+  loan->slots = staging_lend(staging, RDMA_STAGES);
+  if (loan->slots == 0)
+    return error_set(HAUL_ELIMIT, 0, "staging",
+                     "all staging buffers that may be lent are lent|set more of them (`staging` in "
+                     "haul.conf)");
+  int code = heap_alloc(heap, (struct haul_place){HAUL_HOST, 0}, loan->slots * STAGE_BYTES,
+                        HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &loan->region);
+  if (code == 0)
+    staging_place(&loan->region->memory, staging_numa(staging, place));
   for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
     code = card_export(endpoint->rails[i].card, &loan->region->memory, HAUL_READ | HAUL_WRITE,
                        &loan->registrations[i]);
@@ -50,6 +60,8 @@ void loan_close(struct rdma_endpoint *endpoint, struct rdma_loan *loan) {
       card_unexport(endpoint->rails[i].card, loan->registrations[i]);
   if (loan->region)
     region_put(loan->region);
+  if (loan->slots > 0)
+    staging_take_back(heap_staging(endpoint->base.link->fabric->heap), loan->slots);
   *loan = (struct rdma_loan){.region = NULL};
 }
 
@@ -58,7 +70,7 @@ void loan_close(struct rdma_endpoint *endpoint, struct rdma_loan *loan) {
 /* 0, or why the peer may not: everything is foreign. `loan`: the bytes lie there too. */
 static int check_spans(struct rdma_endpoint *endpoint, const struct rdma_record *question,
                        const struct memory *memory, bool loan) {
-  uint64_t bytes = 0, room = RDMA_STAGES * (uint64_t)WORK_BYTES_MAX;
+  uint64_t bytes = 0, room = endpoint->loan.slots * (uint64_t)WORK_BYTES_MAX;
   for (size_t i = 0; i < question->span_count; i++) {
     const struct rdma_span *span = &question->spans[i];
     if (span->length > memory->length || span->offset > memory->length - span->length)

@@ -254,17 +254,6 @@ void card_unexport(struct rdma_card *card, struct ibv_mr *mr) {
     card->nic->verbs->dereg_mr(mr);
 }
 
-bool memory_stages(const struct memory *memory) {
-  char here;
-  const struct memory host = {.provider = provider_of(HAUL_HOST),
-                              .place = {HAUL_HOST, 0},
-                              .address = &here,
-                              .view = &here,
-                              .length = 1,
-                              .writable = true};
-  return memory->provider->reaches && memory->provider->reaches(&host);
-}
-
 /* Device memory is registered block by block. Announcing is an offer, so its failure is none. */
 void cards_learn(struct rdma_node *node, const struct memory *memory) {
   struct regcache_range range = range_of(memory, memory->writable ? KIND_TARGET : 0);

@@ -31,8 +31,6 @@ void job_retire(struct rdma_job *job, int code, struct list *ended) {
   struct rdma_endpoint *endpoint = job->rail->endpoint;
   struct rdma_binding *binding = job->work->binding;
   job_leave_rail(job);
-  if (job->stage)
-    job->stage->busy = false;
   if (job->slot >= 0)
     endpoint->slots[job->slot].busy = false;
   if (--binding->jobs == 0 && binding->revoked)
@@ -50,6 +48,8 @@ void jobs_end(struct list *jobs) {
     int code = job->code;
     if (job->entry)
       regcache_put(job->rail->card->cache, job->entry);
+    if (job->stage)
+      staging_give(&job->rail->endpoint->staging, job->stage);
     alloc_free(job);
     if (code == 0)
       endpoint_count(endpoint, work->operation, work->bytes);

@@ -10,6 +10,7 @@
 #include "fabric/rdma/checks.h"
 #include "fabric/rdma/ports.h"
 #include "fabric/rdma/rdma.h"
+#include "memory/copy.h"
 
 /* ---- Ends of a link ---- */
 
@@ -87,6 +88,8 @@ static int create(struct link *link, struct endpoint **out) {
   list_init(&endpoint->stepping);
   list_init(&endpoint->landings);
   pthread_mutex_init(&endpoint->lock, NULL);
+  staging_join(heap_staging(link->fabric->heap), &endpoint->staging, STAGING_LANDS, RDMA_STAGES,
+               loop_wake_as, link->fabric->loop);
   *out = &endpoint->base;
   if (!endpoint->node)
     endpoint_shut(&endpoint->base, "this node could not start it: no memory");
@@ -148,6 +151,7 @@ static void stop(struct endpoint *base, int code) {
   atomic_store(&base->open, false);
   list_remove(&endpoint->peer);
   rdma_channel_stop(endpoint, code);
+  staging_leave(&endpoint->staging);
   loop_timer_stop(&endpoint->timer);
   if (endpoint->rail_count > 0) {
     loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
@@ -166,7 +170,6 @@ static void forked(struct endpoint *base) {
 
 static void destroy(struct endpoint *base) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
-  rdma_stages_release(endpoint);
   for (struct list *item; (item = list_take(&endpoint->bindings));)
     alloc_free(list_entry(item, struct rdma_binding, link));
   pthread_mutex_destroy(&endpoint->lock);
@@ -281,7 +284,7 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   if (operation_is_atomic(operation))
     rails = 1;
   bool here = !takes(endpoint, binding, local), there = binding->staged;
-  *estimate = (struct estimate){.open = !here || memory_stages(local),
+  *estimate = (struct estimate){.open = !here || copy_stages(local),
                                 .zero_copy = !here && !there,
                                 .rails = rails,
                                 .copies_dma = 1u + here + there};

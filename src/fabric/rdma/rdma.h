@@ -19,8 +19,8 @@
  *   rdma.c     the table
  *
  * Locks: the channel, the landings and the attachments are the loop's, and so is a job while it is
- * in `stepping`. `lock` of the endpoint guards the lists of jobs and bindings, rails, stages and
- * slots; it is taken after the loop's, and nothing but the regcache's after it. */
+ * in `stepping`. `lock` of the endpoint guards the lists of jobs and bindings, rails and slots;
+ * it is taken after the loop's, and nothing but the regcache's after it. */
 #ifndef HAUL_FABRIC_RDMA_H
 #define HAUL_FABRIC_RDMA_H
 
@@ -33,6 +33,7 @@
 #include "fabric/rdma/verbs.h"
 #include "fabric/regcache.h"
 #include "fabric/transport.h"
+#include "memory/staging.h"
 
 #define RDMA_DEPTH  512u /* work requests a send queue; at least one work's */
 #define RDMA_JOBS   128u /* works posted a rail */
@@ -147,11 +148,6 @@ enum rdma_step {
   STEP_OVER
 };
 
-struct rdma_stage {
-  struct haul_region *region;
-  bool busy;
-};
-
 /* Of the peer's loan. */
 struct rdma_slot {
   bool busy;
@@ -172,7 +168,7 @@ struct rdma_job {
   bool on_rail;         /* counted in rail->bytes */
   bool fencing, fenced; /* a write with immediate; the owner's answer came */
   uint32_t fence;       /* how many of them the rail had then, with it */
-  struct rdma_stage *stage;
+  struct stage *stage;
   int slot;                   /* -1: none */
   uint32_t serial, questions; /* what was asked, and how many answers are missing */
   int answer;                 /* the first that was no 0 */
@@ -217,6 +213,7 @@ struct rdma_attachment {
 /* Host memory of ours that the peer's NIC may reach, for regions that it may not. */
 struct rdma_loan {
   struct haul_region *region; /* NULL: it was not needed yet */
+  unsigned slots;             /* works at a time through it, WORK_BYTES_MAX each */
   struct ibv_mr *registrations[RDMA_RAILS_MAX];
 };
 
@@ -246,9 +243,9 @@ struct rdma_endpoint {
   struct list stepping; /* jobs at other steps than the NIC's; lock */
   struct list stranded; /* jobs of broken rails that end once the peer is silent; lock */
   bool broken;          /* lock */
-  struct rdma_stage stages[RDMA_STAGES]; /* lock */
-  struct rdma_slot slots[RDMA_STAGES];   /* of the peer's loan; lock */
-  unsigned slot_count;                   /* lock */
+  struct staging_user staging;
+  struct rdma_slot slots[RDMA_STAGES]; /* of the peer's loan; lock */
+  unsigned slot_count;                 /* lock */
   struct rdma_loan loan;
   struct list landings; /* struct rdma_landing: what the peer asked for */
   uint64_t summed;      /* bytes, for the peer, in this turn */
@@ -294,8 +291,6 @@ void cards_count(struct rdma_node *node, struct regcache_counters *sum);
 /* For this node's own use. */
 int card_register(struct rdma_card *card, const struct memory *memory, struct registration **entry,
                   struct ibv_mr **mr);
-/* Whether the device copies to and from memory of this host. */
-bool memory_stages(const struct memory *memory);
 
 /* event.c; with the loop's lock */
 int events_watch(struct rdma_node *node);
@@ -393,7 +388,6 @@ bool steps_poll(struct rdma_endpoint *endpoint, bool *urgent);
 void step_cancel(struct rdma_job *job);
 void rdma_on_done(struct rdma_endpoint *endpoint, const struct rdma_record *answer);
 int rdma_on_fenced(struct rdma_endpoint *endpoint, const struct rdma_record *answer);
-void rdma_stages_release(struct rdma_endpoint *endpoint);
 
 /* land.c; with the loop's lock */
 int rdma_on_question(struct rdma_endpoint *endpoint, const struct rdma_record *question);
@@ -402,8 +396,8 @@ void landings_cancel(struct rdma_endpoint *endpoint);
 bool landings_touch(const struct rdma_endpoint *endpoint, uint64_t handle);
 /* Fences what writes with immediate brought, and says so. */
 void rdma_fence_written(struct rdma_endpoint *endpoint);
-/* From any thread: 0, or why there is no memory to lend. */
-int loan_open(struct rdma_endpoint *endpoint, struct rdma_loan *loan);
+/* From any thread: 0, or why there is no memory to lend, for a device at that place. */
+int loan_open(struct rdma_endpoint *endpoint, struct haul_place place, struct rdma_loan *loan);
 /* From any thread; does nothing for none. */
 void loan_close(struct rdma_endpoint *endpoint, struct rdma_loan *loan);
 

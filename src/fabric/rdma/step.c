@@ -20,45 +20,23 @@ static const struct rdma_binding *binding_of(const struct rdma_job *job) {
 
 /* ---- Stages and slots ---- */
 
-static int prepare_stage(struct rdma_endpoint *endpoint, struct rdma_stage *stage) {
-  const struct haul_place host = {HAUL_HOST, 0};
-  return stage->region ? 0
-                       : heap_alloc(endpoint->base.link->fabric->heap, host, WORK_BYTES_MAX,
-                                    HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &stage->region);
-}
-
-/* With the endpoint's lock: all that the job needs, or nothing. */
-static bool take_both(struct rdma_endpoint *endpoint, struct rdma_job *job) {
-  struct rdma_stage *stage = NULL;
+/* Free in the peer's loan, or -1. The loop alone takes some. */
+static int find_slot(struct rdma_endpoint *endpoint) {
   int slot = -1;
-  for (unsigned i = 0; i < RDMA_STAGES; i++) {
-    if (job->staged && !stage && !endpoint->stages[i].busy)
-      stage = &endpoint->stages[i];
-    if (binding_of(job)->staged && slot < 0 && i < endpoint->slot_count && !endpoint->slots[i].busy)
+  pthread_mutex_lock(&endpoint->lock);
+  for (unsigned i = 0; i < endpoint->slot_count && slot < 0; i++)
+    if (!endpoint->slots[i].busy)
       slot = (int)i;
-  }
-  if ((job->staged && !stage) || (binding_of(job)->staged && slot < 0))
-    return false;
-  job->stage = stage;
-  job->slot = slot;
-  if (stage)
-    stage->busy = true;
-  if (slot >= 0)
-    endpoint->slots[slot] = (struct rdma_slot){.busy = true};
-  return true;
+  pthread_mutex_unlock(&endpoint->lock);
+  return slot;
 }
 
-static int take(struct rdma_job *job) {
-  struct rdma_endpoint *endpoint = job->rail->endpoint;
+/* The slot, if any, is free until the stage is there: who has one waits for nobody's other. */
+static int take_stage(struct rdma_job *job) {
+  struct staging_user *user = &job->rail->endpoint->staging;
   struct ibv_mr *mr;
-  pthread_mutex_lock(&endpoint->lock);
-  bool took = take_both(endpoint, job);
-  pthread_mutex_unlock(&endpoint->lock);
-  if (!took)
-    return 1;
-  if (!job->stage)
-    return 0;
-  int code = prepare_stage(endpoint, job->stage);
+  int numa = staging_numa(user->staging, job->work->region->memory.place);
+  int code = staging_take(user, 1, numa, &job->stage);
   if (code == 0)
     code = card_register(job->rail->card, &job->stage->region->memory, &job->entry, &mr);
   if (code == 0)
@@ -66,12 +44,23 @@ static int take(struct rdma_job *job) {
   return code;
 }
 
-void rdma_stages_release(struct rdma_endpoint *endpoint) {
-  for (unsigned i = 0; i < RDMA_STAGES; i++) {
-    if (endpoint->stages[i].region)
-      region_put(endpoint->stages[i].region);
-    endpoint->stages[i].region = NULL;
+/* All that the job needs, or nothing. */
+static int take(struct rdma_job *job) {
+  struct rdma_endpoint *endpoint = job->rail->endpoint;
+  bool needs_slot = binding_of(job)->staged;
+  int slot = needs_slot ? find_slot(endpoint) : -1;
+  if (needs_slot && slot < 0) {
+    staging_leave(&endpoint->staging);
+    return 1;
   }
+  int code = job->staged ? take_stage(job) : 0;
+  if (code || !needs_slot)
+    return code;
+  pthread_mutex_lock(&endpoint->lock);
+  endpoint->slots[slot] = (struct rdma_slot){.busy = true};
+  pthread_mutex_unlock(&endpoint->lock);
+  job->slot = slot;
+  return 0;
 }
 
 static bool needs_take(const struct rdma_job *job) {
@@ -336,6 +325,8 @@ static bool enter_some(struct rdma_endpoint *endpoint) {
     any |= status <= 0 || job->step != STEP_TAKE;
     place(job, status, job->step == STEP_TAKE ? &first : &next, &ended);
   }
+  if (list_empty(&first)) /* nobody waits for a stage any more */
+    staging_leave(&endpoint->staging);
   put_back(endpoint, &first, &endpoint->entering);
   pthread_mutex_lock(&endpoint->lock);
   list_splice(&endpoint->stepping, &next);

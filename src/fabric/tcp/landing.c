@@ -20,13 +20,11 @@ void work_end(struct tcp_endpoint *endpoint, struct work *work, int code) {
 }
 
 static void forget_payload(struct tcp_rail *rail) {
-  if (rail->stage)
-    rail->stage->busy = false;
+  stage_give(&rail->endpoint->rx, &rail->stage);
   if (rail->frame.type == FRAME_WRITE && rail->region)
     region_put(rail->region);
   rail->region = NULL;
   rail->work = NULL;
-  rail->stage = NULL;
 }
 
 void rail_drop_landing(struct tcp_rail *rail) {
@@ -83,7 +81,7 @@ void landing_finish(struct landing *landing, int code) {
   list_remove(&landing->link);
   if (landing->copy.to)
     landing->region->memory.provider->copy_cancel(&landing->copy); /* its wake may be on its way */
-  landing->stage->busy = false;
+  stage_give(&rail->endpoint->rx, &landing->stage);
   if (code == 0)
     code = settle(landing->region, &landing->frame, &landing->trailer, landing->pieces,
                   landing->count);
@@ -137,7 +135,7 @@ void payload_end(struct tcp_rail *rail, const struct frame_trailer *trailer) {
   }
   int code = rail->verdict;
   if (code && rail->frame.type == FRAME_DATA)
-    error_memory("buffer for a device");
+    code = code == HAUL_ELIMIT ? staging_full() : error_memory("buffer for a device");
   if (rail->region)
     code = settle(rail->region, &rail->frame, trailer, rail->pieces, rail->frame.count);
   forget_payload(rail);

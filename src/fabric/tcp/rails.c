@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdint.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -32,6 +33,9 @@ static void on_rail(struct watch *watch, uint32_t events) {
  * the cache gain a fifth (bench/run tcp-write). Elsewhere the system's settings stand. */
 static void tune(int fd, const struct link *link) {
   int send_bytes = 1 << 20, receive_bytes = 512 << 10;
+  size_t rate = link->fabric->config->tcp_rate;
+  if (rate != SIZE_MAX) /* TCP paces itself, below it no queueing discipline has to */
+    setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
   if (!link->loopback)
     return;
   if (link->local || setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4) == 0) {

@@ -94,8 +94,8 @@ static void start_payload(struct tcp_rail *rail) {
   rail->piece_at = 0;
 }
 
-/* The bytes to come are read and forgotten; the verdict is what the peer, or the work, gets. */
-static void throw_away(struct tcp_rail *rail, int verdict) {
+void rail_throw_away(struct tcp_rail *rail, int verdict) {
+  stage_give(&rail->endpoint->rx, &rail->stage);
   if (rail->frame.type == FRAME_WRITE)
     region_put(rail->region);
   rail->region = NULL;
@@ -103,15 +103,19 @@ static void throw_away(struct tcp_rail *rail, int verdict) {
   rail->verdict = verdict;
 }
 
+bool rail_waits_for_stage(const struct tcp_rail *rail) {
+  return rail->state == RX_PAYLOAD && rail->region && !rail->region->memory.view && !rail->stage;
+}
+
 /* A stage for memory without a view; true when one is needed and none is free now. */
 static bool needs_stage(struct tcp_rail *rail) {
-  struct tcp_endpoint *endpoint = rail->endpoint;
-  if (!rail->region || rail->region->memory.view || rail->stage)
+  if (!rail_waits_for_stage(rail))
     return false;
-  rail->stage = stage_take(endpoint, endpoint->rx_stages);
-  if (!rail->stage && !stages_busy(endpoint->rx_stages)) /* waiting would bring none */
-    throw_away(rail, HAUL_ENOMEM);
-  return rail->region && !rail->stage;
+  int code = stage_take(&rail->endpoint->rx, &rail->region->memory, &rail->stage);
+  rail->staged_at = clock_now();
+  if (code < 0) /* waiting would bring none */
+    rail_throw_away(rail, code);
+  return code > 0;
 }
 
 static void on_write(struct tcp_rail *rail) {
@@ -387,10 +391,6 @@ static void set_blocked(struct tcp_rail *rail, bool blocked) {
   gate_leave(&endpoint->gate);
 }
 
-static bool waits_for_stage(const struct tcp_rail *rail) {
-  return rail->state == RX_PAYLOAD && rail->region && !rail->region->memory.view && !rail->stage;
-}
-
 bool rail_receive(struct tcp_rail *rail) {
   struct link *link = rail->endpoint->base.link;
   size_t budget = BUDGET;
@@ -398,7 +398,7 @@ bool rail_receive(struct tcp_rail *rail) {
   for (;;) {
     while (consume(rail))
       came = true;
-    if (rail->broken || rail->fd < 0 || waits_for_stage(rail) || budget == 0)
+    if (rail->broken || rail->fd < 0 || rail_waits_for_stage(rail) || budget == 0)
       break;
     ssize_t got = read_more(rail);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
@@ -412,6 +412,6 @@ bool rail_receive(struct tcp_rail *rail) {
     atomic_store_explicit(&link->heard, rail->rx_moved, memory_order_relaxed);
     budget -= (size_t)got < budget ? (size_t)got : budget;
   }
-  set_blocked(rail, waits_for_stage(rail));
+  set_blocked(rail, rail_waits_for_stage(rail));
   return came;
 }

@@ -1,40 +1,117 @@
 /* SPDX-License-Identifier: MIT
- * Memory without a view goes through host buffers. Each direction of an endpoint has its own few,
- * so that a peer that does not read can never keep this side from receiving: buffers of the
- * receiving side wait for the device alone. */
+ * Memory without a view goes through the node's staging buffers. What is received takes them as
+ * STAGING_LANDS: the peer has begun to send, and the device does the rest. What is sent takes them
+ * as STAGING_SENDS, so that a peer that does not read can never keep this side from receiving. */
 #include <string.h>
 
 #include "core/error.h"
+#include "core/sys.h"
 #include "fabric/tcp/tcp.h"
 
-struct stage *stage_take(struct tcp_endpoint *endpoint, struct stage *stages) {
-  for (unsigned i = 0; i < TCP_STAGES; i++) {
-    struct stage *stage = &stages[i];
-    if (stage->busy)
-      continue;
-    if (!stage->region && heap_alloc(endpoint->base.link->fabric->heap,
-                                     (struct haul_place){HAUL_HOST, 0}, FRAME_PAYLOAD_MAX,
-                                     HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &stage->region) != 0)
-      return NULL;
-    stage->busy = true;
-    return stage;
+_Static_assert(WORK_BYTES_MAX <= STAGE_BYTES, "a work fits a buffer");
+
+void stages_open(struct tcp_endpoint *endpoint) {
+  struct fabric *fabric = endpoint->base.link->fabric;
+  struct staging *staging = heap_staging(fabric->heap);
+  staging_join(staging, &endpoint->tx, STAGING_SENDS, TCP_STAGES, loop_wake_as, fabric->loop);
+  staging_join(staging, &endpoint->rx, STAGING_LANDS, TCP_STAGES, loop_wake_as, fabric->loop);
+}
+
+void stages_close(struct tcp_endpoint *endpoint) {
+  staging_leave(&endpoint->tx);
+  staging_leave(&endpoint->rx);
+}
+
+int stage_take(struct staging_user *user, const struct memory *device, struct stage **stage) {
+  return staging_take(user, 1, staging_numa(user->staging, device->place), stage);
+}
+
+void stage_give(struct staging_user *user, struct stage **stage) {
+  if (*stage)
+    staging_give(user, *stage);
+  *stage = NULL;
+}
+
+void stages_tend(struct tcp_endpoint *endpoint) {
+  if (atomic_load_explicit(&endpoint->tx.waits_since, memory_order_relaxed)) {
+    gate_enter(&endpoint->gate);
+    if (list_empty(&endpoint->staging))
+      staging_leave(&endpoint->tx);
+    gate_leave(&endpoint->gate);
+  }
+  if (!atomic_load_explicit(&endpoint->rx.waits_since, memory_order_relaxed))
+    return;
+  bool waits = false;
+  each_rail(rail, endpoint) waits |= rail_waits_for_stage(rail);
+  if (!waits)
+    staging_leave(&endpoint->rx);
+}
+
+/* With the lock: the first job on that list that had its buffer, or waits for one, since before
+ * `bound`. */
+static struct tcp_job *find_overdue(struct list *jobs, bool has_stage, int64_t bound) {
+  list_each(item, jobs) {
+    struct tcp_job *job = list_entry(item, struct tcp_job, link);
+    if ((job->stage != NULL) == has_stage && job->since < bound &&
+        (has_stage || job->type == FRAME_DATA))
+      return job;
   }
   return NULL;
 }
 
-bool stages_busy(const struct stage *stages) {
-  for (unsigned i = 0; i < TCP_STAGES; i++)
-    if (stages[i].busy)
-      return true;
-  return false;
+/* With the lock: others have its buffer first. */
+static void put_back(struct tcp_job *job, int64_t now) {
+  struct tcp_endpoint *endpoint = job->rail->endpoint;
+  job_end_copy(job);
+  job_unqueue(job);
+  stage_give(&endpoint->tx, &job->stage);
+  job->staged_pieces = 0;
+  job->staged_bytes = 0;
+  job->since = now;
+  list_append(&endpoint->staging, &job->link);
 }
 
-void stages_release(struct stage *stages) {
-  for (unsigned i = 0; i < TCP_STAGES; i++) {
-    if (stages[i].region)
-      region_put(stages[i].region);
-    stages[i] = (struct stage){NULL, false};
+/* With the lock: what has not begun waits again, what is being sent is given up. */
+static void expire_queue(struct tcp_rail *rail, int64_t bound, int64_t now) {
+  for (struct tcp_job *job; (job = find_overdue(&rail->queue, true, bound));) {
+    if (job->sent == 0)
+      put_back(job, now);
+    else
+      job_fail(job, staging_full());
   }
+  rail_pump(rail);
+}
+
+/* An answer waits no longer than any transfer does: whoever asked is gone. */
+static void expire_sources(struct tcp_endpoint *endpoint, int64_t now) {
+  const struct haul_node_config *config = endpoint->base.link->fabric->config;
+  bool is_short = staging_is_short(endpoint->tx.staging, STAGING_SENDS);
+  gate_enter(&endpoint->gate);
+  if (is_short)
+    each_rail(rail, endpoint) expire_queue(rail, now - config->liveness_ns, now);
+  for (struct tcp_job *job;
+       (job = find_overdue(&endpoint->staging, false, now - config->transfer_ns));)
+    job_fail(job, staging_full());
+  gate_leave(&endpoint->gate);
+}
+
+/* A peer that sends takes one that does not read for gone: it is read before that. */
+static void expire_payloads(struct tcp_endpoint *endpoint, int64_t now) {
+  int64_t bound = endpoint->base.link->fabric->config->liveness_ns;
+  int64_t waits_since = atomic_load(&endpoint->rx.waits_since);
+  bool is_short = staging_is_short(endpoint->rx.staging, STAGING_LANDS);
+  each_rail(rail, endpoint) {
+    bool waited = waits_since != 0 && now - waits_since > bound / 4 && rail_waits_for_stage(rail);
+    bool had = is_short && rail->stage && now - rail->staged_at > bound;
+    if (waited || had)
+      rail_throw_away(rail, HAUL_ELIMIT);
+  }
+}
+
+void stages_expire(struct tcp_endpoint *endpoint, int64_t now) {
+  expire_payloads(endpoint, now);
+  expire_sources(endpoint, now);
+  stages_tend(endpoint);
 }
 
 static int start(struct tcp_endpoint *endpoint, const struct provider *engine, struct copy *copy,
@@ -94,10 +171,11 @@ bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent) {
     struct tcp_job *job = list_entry(item, struct tcp_job, link);
     int status = 1;
     if (!job->stage) {
-      job->stage = stage_take(endpoint, endpoint->tx_stages);
-      if (!job->stage && stages_busy(endpoint->tx_stages))
+      status = stage_take(&endpoint->tx, &job->region->memory, &job->stage);
+      if (status > 0)
         break; /* those behind wait too */
-      status = job->stage ? start_source(job) : error_memory("buffer for a device");
+      job->since = clock_now();
+      status = status ? status : start_source(job);
       status = status ? status : 1;
     }
     if (status > 0)

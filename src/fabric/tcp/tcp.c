@@ -245,9 +245,7 @@ static void detach_reader(struct tcp_endpoint *endpoint, const struct work *work
   each_rail(rail, endpoint) {
     if (rail->state == RX_HEAD || rail->work != work)
       continue;
-    if (rail->stage)
-      rail->stage->busy = false;
-    rail->stage = NULL;
+    stage_give(&endpoint->rx, &rail->stage);
     rail->region = NULL;
     rail->work = NULL;
   }
@@ -296,12 +294,7 @@ static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region 
     if (rail->state == RX_HEAD || rail->frame.type != FRAME_WRITE || rail->frame.handle != handle ||
         !rail->region)
       continue;
-    if (rail->stage)
-      rail->stage->busy = false;
-    rail->stage = NULL;
-    region_put(rail->region);
-    rail->region = NULL;
-    rail->verdict = HAUL_ESTALE;
+    rail_throw_away(rail, HAUL_ESTALE);
   }
   list_each_safe(item, &endpoint->landings) {
     struct landing *landing = list_entry(item, struct landing, link);
@@ -338,6 +331,7 @@ static bool poll_endpoint(struct poller *poller) {
     gate_leave(&endpoint->gate);
   }
   each_rail(rail, endpoint) moved |= rail_poll(rail, spin_ns);
+  stages_tend(endpoint);
   poller->urgent = sources || landings || atomic_load(&endpoint->held) > 0;
   return moved;
 }
@@ -360,6 +354,7 @@ static void on_stall_timer(struct timer *timer) {
     else if (stuck)
       link->fail(link, HAUL_EPEER, "it does not read what it was sent");
   }
+  stages_expire(endpoint, now);
   loop_timer(link->fabric->loop, timer, now + bound / 2);
 }
 
@@ -374,6 +369,7 @@ static int create(struct link *link, struct endpoint **out) {
   backlog_init(&endpoint->pending);
   list_init(&endpoint->staging);
   list_init(&endpoint->landings);
+  stages_open(endpoint);
   timer_init(&endpoint->stall, on_stall_timer);
   struct loop *loop = link->fabric->loop;
   loop_poller(loop, &endpoint->poller, poll_endpoint);
@@ -423,6 +419,7 @@ static void adopt(struct endpoint *base, unsigned index, int descriptor) {
 static void stop(struct endpoint *base, int code) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   each_rail(rail, endpoint) rail_close(rail, code);
+  stages_close(endpoint);
   loop_timer_stop(&endpoint->stall);
   loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
 }
@@ -441,8 +438,6 @@ static void forked(struct endpoint *base) {
 
 static void destroy(struct endpoint *base) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
-  stages_release(endpoint->tx_stages);
-  stages_release(endpoint->rx_stages);
   for (unsigned i = 0; i < TCP_RAILS; i++) {
     if (endpoint->rails[i])
       alloc_free(endpoint->rails[i]->scratch);
@@ -476,6 +471,9 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   /* Starting values: loopback as bench/run tcp-write and tcp-latency show, else what a processor
    * does, or the line where it is slower: of a frame's 1538 bytes on it 1448 are payload. */
   double line = endpoint->line * 1448 / 1538, processor = link->loopback ? 6 : 3;
+  double set = (double)link->fabric->config->tcp_rate * rails / 1e9; /* a Unix socket has none */
+  if (!link->local && set < processor)
+    processor = set;
   estimate->latency_ns = (link->loopback ? 10000.0 : 30000.0) + 5000.0 * staged;
   estimate->ns_per_byte = 1 / (line > 0 && line < processor ? line : processor) + 0.05 * staged;
   snprintf(estimate->detail, sizeof estimate->detail, "%s%u rail%s%s",

@@ -23,6 +23,7 @@
 #include "fabric/exports.h"
 #include "fabric/tcp/frame.h"
 #include "fabric/transport.h"
+#include "memory/staging.h"
 
 #define TCP_RAILS_MAX 16
 #define TCP_EXPRESS   TCP_RAILS_MAX /* the index of the rail for what has the best rank */
@@ -31,17 +32,11 @@
 /* What a rail has to send at most before works wait, where one of a better rank passes them: enough
  * to keep the socket busy. */
 #define TCP_QUEUE  2097152u
-#define TCP_STAGES 4     /* host buffers a direction and endpoint, FRAME_PAYLOAD_MAX each */
+#define TCP_STAGES 8     /* host buffers that a direction of an endpoint takes at most */
 #define TCP_INBOX  8192u /* a rail's buffer for heads and small payloads; over FRAME_HEAD_MAX */
 
 struct tcp_endpoint;
 struct tcp_rail;
-
-/* A host buffer between a socket and memory without a view. */
-struct stage {
-  struct haul_region *region; /* private host memory, made on first use */
-  bool busy;
-};
 
 /* A frame on its way out. */
 struct tcp_job {
@@ -62,6 +57,7 @@ struct tcp_job {
   uint32_t piece; /* payload cursor: the next byte to hand to the kernel */
   uint64_t piece_at;
   struct stage *stage; /* the payload, when the source has no view */
+  int64_t since;       /* waits for one, has it, or is sent from it */
   struct copy copy;    /* source to stage, one piece at a time */
   uint32_t staged_pieces;
   uint64_t staged_bytes;
@@ -128,6 +124,7 @@ struct tcp_rail {
   struct haul_region *region; /* WRITE: a reference; DATA: the work's; NULL: thrown away */
   struct work *work;          /* DATA */
   struct stage *stage;
+  int64_t staged_at; /* when it got that */
   uint32_t piece;
   uint64_t piece_at;
   uint64_t left;    /* payload bytes to come */
@@ -161,9 +158,9 @@ struct tcp_endpoint {
   uint32_t left;       /* slots that say so: until they are answered no work begins */
   uint32_t owed;       /* the peer's requests that are not answered */
   struct list staging; /* jobs whose source is being copied to a stage, or waits for one */
-  struct stage tx_stages[TCP_STAGES];
-  struct list landings; /* loop's lock */
-  struct stage rx_stages[TCP_STAGES];
+  struct staging_user tx;
+  struct list landings;   /* loop's lock */
+  struct staging_user rx; /* loop's lock */
   struct poller poller;
   struct timer stall;
 };
@@ -196,6 +193,8 @@ struct tcp_job *job_data(const struct frame *frame, const struct frame_piece *pi
 void job_free(struct tcp_job *job);
 /* Queues on the job's rail, through a stage where it needs one. */
 void job_submit(struct tcp_job *job);
+/* Takes it out of its list. */
+void job_unqueue(struct tcp_job *job);
 /* Queues on the job's rail; rail_pump is to follow. */
 void job_enqueue(struct tcp_job *job);
 /* The work or the region behind the job is gone: no byte of it is sent from now on. True when the
@@ -215,7 +214,12 @@ void rail_watch(struct tcp_rail *rail);
 int pieces_checksum(struct memory *memory, const struct haul_piece *pieces, uint32_t count,
                     uint64_t *sum);
 
-/* rx.c; with the loop's lock. Reads until the socket is empty or a budget is used up; true when
+/* rx.c; with the loop's lock. */
+/* It has no buffer for its payload, and gets none now. */
+bool rail_waits_for_stage(const struct tcp_rail *rail);
+/* The bytes to come are read and forgotten; the verdict is what the peer, or the work, gets. */
+void rail_throw_away(struct tcp_rail *rail, int verdict);
+/* Reads until the socket is empty or a budget is used up; true when
  * something came. */
 bool rail_receive(struct tcp_rail *rail);
 /* Answers a request of the peer's. */
@@ -239,10 +243,17 @@ void landing_finish(struct landing *landing, int code);
 void work_end(struct tcp_endpoint *endpoint, struct work *work, int code);
 
 /* stage.c */
-/* NULL: all busy, or no memory; stages_busy tells. */
-struct stage *stage_take(struct tcp_endpoint *endpoint, struct stage *stages);
-bool stages_busy(const struct stage *stages);
-void stages_release(struct stage *stages);
+void stages_open(struct tcp_endpoint *endpoint);
+/* Nobody waits for one any more. */
+void stages_close(struct tcp_endpoint *endpoint);
+/* Gives *stage back, if there is one. */
+void stage_give(struct staging_user *user, struct stage **stage);
+/* For memory without a view: 0, 1 (later), or a code. */
+int stage_take(struct staging_user *user, const struct memory *device, struct stage **stage);
+/* Who waits no more makes way for others. With the loop's lock. */
+void stages_tend(struct tcp_endpoint *endpoint);
+/* Ends what keeps others waiting for too long, and what waited too long. With the loop's lock. */
+void stages_expire(struct tcp_endpoint *endpoint, int64_t now);
 /* Ends the copy of the job's source, if there is one; also after its end, as its wake may still be
  * on its way to the loop. */
 void job_end_copy(struct tcp_job *job);

@@ -137,8 +137,8 @@ struct tcp_job *job_data(const struct frame *request, const struct frame_piece *
 }
 
 void job_free(struct tcp_job *job) {
-  if (job->stage)
-    job->stage->busy = false;
+  if (job->rail)
+    stage_give(&job->rail->endpoint->tx, &job->stage);
   if (job->type == FRAME_DATA && job->region)
     region_put(job->region);
   alloc_free(job);
@@ -158,6 +158,7 @@ void job_submit(struct tcp_job *job) {
   struct tcp_endpoint *endpoint = job->rail->endpoint;
   if (job->region && !job->region->memory.view && !job->stage) {
     bool urgent;
+    job->since = clock_now();
     list_append(&endpoint->staging, &job->link);
     stage_sources(endpoint, &urgent);
     loop_wake(endpoint->base.link->fabric->loop);
@@ -168,7 +169,7 @@ void job_submit(struct tcp_job *job) {
     rail_pump(job->rail);
 }
 
-static void unqueue(struct tcp_job *job) {
+void job_unqueue(struct tcp_job *job) {
   list_remove(&job->link);
   if (job->queued)
     job->rail->queued -= job->payload;
@@ -181,7 +182,7 @@ bool job_abandon(struct tcp_job *job, int32_t status) {
   job->slot = NULL;
   if (job->sent == 0) {
     job_end_copy(job);
-    unqueue(job);
+    job_unqueue(job);
     job_free(job);
     return true;
   }
@@ -190,6 +191,7 @@ bool job_abandon(struct tcp_job *job, int32_t status) {
     frame_pack_trailer(&trailer, job->trailer);
   job->filler = true;
   job->splice = false;
+  stage_give(&job->rail->endpoint->tx, &job->stage);
   if (job->type == FRAME_DATA && job->region)
     region_put(job->region);
   job->region = NULL;
@@ -301,6 +303,8 @@ static uint64_t job_advance(struct tcp_job *job, uint64_t bytes) {
   uint64_t took = bytes < left ? bytes : left;
   uint64_t from = job->sent > job->head ? job->sent : job->head;
   uint64_t to = job->sent + took;
+  if (job->sent == 0 && job->stage)
+    job->since = clock_now();
   if (to > job->head + job->payload)
     to = job->head + job->payload;
   if (to > from)
@@ -313,7 +317,7 @@ static uint64_t job_advance(struct tcp_job *job, uint64_t bytes) {
 
 static void finish_job(struct tcp_job *job) {
   struct tcp_endpoint *endpoint = job->rail->endpoint;
-  unqueue(job);
+  job_unqueue(job);
   if (job->type == FRAME_ACK || job->type == FRAME_DATA)
     endpoint->owed--;
   if (job->slot)

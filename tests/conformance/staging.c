@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: MIT
+ * Device memory over tcp with the smallest staging pool that there may be: many peers in both
+ * directions at once, peers that stop or die while they have buffers, and those who wait for them.
+ * Everything has a deadline, so a deadlock is a failure. HAUL_TEST_DEVICE says whose memory. */
+#include "support/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "memory/staging.h"
+#include "support/owner.h"
+
+#define MIB    ((uint64_t)1 << 20)
+#define PEERS  10u
+#define LENGTH (6 * MIB)
+#define BOUND  (100 * S)
+#define BOTH   (HAUL_READ | HAUL_WRITE)
+
+static struct haul_node_config smallest(int64_t liveness) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.staging_bytes = STAGING_LEAST;
+  config.liveness_ns = liveness;
+  return config;
+}
+
+static uint64_t counter(struct haul_node *node, const char *name) {
+  uint64_t value;
+  assert_works(haul_counter_read(node, name, &value));
+  return value;
+}
+
+static struct haul_transfer *start(enum haul_operation operation, struct haul_remote *remote,
+                                   struct haul_region *region, uint64_t at, uint64_t length) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {at, at, length};
+  struct haul_transfer *transfer;
+  options.only = "tcp";
+  options.deadline = haul_deadline_in(BOUND);
+  assert_works(operation == HAUL_OP_WRITE
+                   ? haul_write(remote, region, &piece, 1, &options, &transfer)
+                   : haul_read(region, remote, &piece, 1, &options, &transfer));
+  return transfer;
+}
+
+static int finish(struct haul_transfer *transfer) {
+  int code = haul_transfer_wait(transfer, haul_deadline_in(2 * BOUND));
+  haul_transfer_release(transfer);
+  return code;
+}
+
+/* ---- Many peers, both directions ---- */
+
+/* A node, and what it knows of another one's memory. */
+struct side {
+  struct haul_node *node;
+  struct haul_region *memory;     /* published: its first half is written, the other read */
+  struct haul_region *regions[2]; /* what is written from, what is read into */
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+};
+
+static void open_side(struct side *side, struct haul_node *node, uint64_t seed) {
+  struct haul_node_config config = smallest(30 * S);
+  side->node = node;
+  if (!node)
+    assert_works(haul_node_open(&config, &side->node));
+  side->memory = region_make(side->node, KIND_SIM, 2 * LENGTH);
+  for (unsigned i = 0; i < 2; i++)
+    side->regions[i] = region_make(side->node, KIND_SIM, 2 * LENGTH);
+  region_fill(side->node, side->memory, LENGTH, LENGTH, seed);
+  region_fill(side->node, side->regions[0], 0, LENGTH, seed + 1);
+}
+
+static void know(struct side *side, struct haul_node *other, unsigned listener, const char *name) {
+  char address[160];
+  assert_works(haul_node_address(other, listener, address, sizeof address));
+  assert_works(haul_peer_connect(side->node, address, haul_deadline_in(BOUND), &side->peer));
+  assert_works(haul_peer_lookup(side->peer, name, haul_deadline_in(BOUND), &side->remote));
+}
+
+static void drop_side(struct side *side) {
+  haul_remote_release(side->remote);
+  haul_peer_close(side->peer);
+  haul_region_release(side->memory);
+  haul_region_release(side->regions[0]);
+  haul_region_release(side->regions[1]);
+}
+
+/* Both the hub, which has ten peers, and each of these write and read at once. */
+static void many_peers_in_both_directions_all_end(void **state) {
+  static struct side near[PEERS], far[PEERS];
+  struct haul_transfer *transfers[PEERS][4];
+  struct haul_node_config config = smallest(30 * S);
+  struct haul_node *hub;
+  char name[32];
+  (void)state;
+  assert_works(haul_node_open(&config, &hub));
+  assert_works(haul_node_listen(hub, "tcp://127.0.0.1:0"));
+  for (unsigned i = 0; i < PEERS; i++) {
+    snprintf(name, sizeof name, "memory%u", i);
+    open_side(&near[i], hub, i * 4);
+    open_side(&far[i], NULL, i * 4 + 2);
+    assert_works(haul_node_listen(far[i].node, "tcp://127.0.0.1:0"));
+    assert_works(haul_region_publish(near[i].memory, name, BOTH));
+    assert_works(haul_region_publish(far[i].memory, name, BOTH));
+    know(&near[i], far[i].node, 0, name);
+    know(&far[i], hub, 0, name);
+  }
+  for (unsigned i = 0; i < PEERS; i++) {
+    struct side *sides[] = {&near[i], &far[i]};
+    for (unsigned k = 0; k < 2; k++) {
+      struct side *side = sides[k];
+      transfers[i][2 * k] = start(HAUL_OP_WRITE, side->remote, side->regions[0], 0, LENGTH);
+      transfers[i][2 * k + 1] = start(HAUL_OP_READ, side->remote, side->regions[1], LENGTH, LENGTH);
+    }
+    assert_true(counter(hub, "staging.bytes") <= counter(hub, "staging.limit"));
+  }
+  for (unsigned i = 0; i < PEERS; i++)
+    for (unsigned k = 0; k < 4; k++) {
+      assert_works(finish(transfers[i][k]));
+      assert_true(counter(hub, "staging.bytes") <= STAGING_LEAST);
+    }
+  assert_int_equal(counter(hub, "staging.limit"), STAGING_LEAST);
+  assert_true(counter(hub, "staging.waits") > 0);
+  for (unsigned i = 0; i < PEERS; i++) {
+    struct side *a = &near[i], *b = &far[i];
+    assert_true(region_sum(a->node, a->regions[0], 0, LENGTH) ==
+                region_sum(b->node, b->memory, 0, LENGTH));
+    assert_true(region_sum(b->node, b->regions[0], 0, LENGTH) ==
+                region_sum(a->node, a->memory, 0, LENGTH));
+    assert_true(region_sum(a->node, a->regions[1], LENGTH, LENGTH) ==
+                region_sum(b->node, b->memory, LENGTH, LENGTH));
+    assert_true(region_sum(b->node, b->regions[1], LENGTH, LENGTH) ==
+                region_sum(a->node, a->memory, LENGTH, LENGTH));
+  }
+  for (unsigned i = 0; i < PEERS; i++) {
+    drop_side(&near[i]);
+    drop_side(&far[i]);
+    haul_node_close(far[i].node);
+  }
+  haul_node_close(hub);
+}
+
+/* ---- Peers that keep what they have ---- */
+
+#define OWNERS   3u
+#define LIVENESS (SANITIZED || getenv("HAUL_TEST_SLOW") ? 3 * S : 1 * S)
+
+/* A node with device memory, and three others that have some too. */
+static struct {
+  struct haul_node *node;
+  struct haul_region *region;
+  struct owner owners[OWNERS];
+  struct haul_peer *peers[OWNERS];
+  struct haul_remote *remotes[OWNERS];
+} t;
+
+static void meet(unsigned i) {
+  assert_works(
+      haul_peer_connect(t.node, t.owners[i].address, haul_deadline_in(BOUND), &t.peers[i]));
+  assert_works(haul_peer_lookup(t.peers[i], "memory", haul_deadline_in(BOUND), &t.remotes[i]));
+}
+
+static int set_up(void **state) {
+  struct haul_node_config config = smallest(LIVENESS);
+  (void)state;
+  assert_works(haul_node_open(&config, &t.node));
+  t.region = region_make(t.node, KIND_SIM, 4 * LENGTH);
+  for (unsigned i = 0; i < OWNERS; i++) {
+    owner_start(&t.owners[i], "tcp://127.0.0.1:0", &config);
+    assert_int_equal(owner_publish(&t.owners[i], 0, KIND_SIM, 4 * LENGTH, "memory", BOTH), 0);
+    meet(i);
+  }
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  for (unsigned i = 0; i < OWNERS; i++) {
+    haul_remote_release(t.remotes[i]);
+    haul_peer_close(t.peers[i]);
+  }
+  haul_region_release(t.region);
+  haul_node_close(t.node);
+  for (unsigned i = 0; i < OWNERS; i++)
+    if (t.owners[i].pid != 0)
+      owner_end(&t.owners[i]);
+  return 0;
+}
+
+static void wait_for(const char *name, uint64_t least) {
+  haul_deadline until = haul_deadline_in(BOUND);
+  while (counter(t.node, name) < least && haul_deadline_in(0) < until)
+    usleep(1000);
+  assert_true(counter(t.node, name) >= least);
+}
+
+/* Two that do not read take all buffers that are there for sending. */
+static void take_all(struct haul_transfer *transfers[2]) {
+  for (unsigned i = 0; i < 2; i++) {
+    owner_stop(&t.owners[i]);
+    transfers[i] = start(HAUL_OP_WRITE, t.remotes[i], t.region, 0, 3 * LENGTH);
+  }
+  wait_for("staging.bytes", (STAGING_LEAST / STAGE_BYTES - STAGING_PAIR) * STAGE_BYTES);
+}
+
+static void let_go_on(void) {
+  for (unsigned i = 0; i < 2; i++)
+    owner_go_on(&t.owners[i]);
+}
+
+static void assert_third_works(void) {
+  assert_works(finish(start(HAUL_OP_WRITE, t.remotes[2], t.region, 0, LENGTH)));
+  assert_works(finish(start(HAUL_OP_READ, t.remotes[2], t.region, 3 * LENGTH, LENGTH)));
+}
+
+static void peers_that_do_not_read_keep_others_from_nothing_for_long(void **state) {
+  struct haul_transfer *stuck[2];
+  (void)state;
+  take_all(stuck);
+  assert_works(
+      finish(start(HAUL_OP_READ, t.remotes[2], t.region, 3 * LENGTH, LENGTH))); /* at once */
+  assert_works(finish(start(HAUL_OP_WRITE, t.remotes[2], t.region, 0, LENGTH)));
+  for (unsigned i = 0; i < 2; i++)
+    assert_true(finish(stuck[i]) != 0);
+  let_go_on();
+}
+
+static void peers_that_die_with_buffers_give_them_back(void **state) {
+  struct haul_transfer *stuck[2];
+  (void)state;
+  take_all(stuck);
+  struct haul_transfer *waits = start(HAUL_OP_WRITE, t.remotes[2], t.region, 0, LENGTH);
+  for (unsigned i = 0; i < 2; i++) {
+    owner_kill(&t.owners[i]);
+    t.owners[i].pid = 0;
+  }
+  assert_works(finish(waits));
+  for (unsigned i = 0; i < 2; i++)
+    assert_true(finish(stuck[i]) != 0);
+  assert_third_works();
+}
+
+static void what_waits_can_be_canceled(void **state) {
+  struct haul_transfer *stuck[2];
+  (void)state;
+  take_all(stuck);
+  struct haul_transfer *waits = start(HAUL_OP_WRITE, t.remotes[2], t.region, 0, LENGTH);
+  assert_works(haul_transfer_cancel(waits));
+  int code = finish(waits);
+  assert_true(code == HAUL_ECANCELED);
+  for (unsigned i = 0; i < 2; i++)
+    assert_works(haul_transfer_cancel(stuck[i]));
+  let_go_on();
+  for (unsigned i = 0; i < 2; i++)
+    assert_true(finish(stuck[i]) != 0);
+  assert_third_works();
+}
+
+static void a_node_closes_with_some_that_wait(void **state) {
+  struct haul_transfer *stuck[2];
+  (void)state;
+  take_all(stuck);
+  struct haul_transfer *waits = start(HAUL_OP_WRITE, t.remotes[2], t.region, 0, LENGTH);
+  haul_deadline began = haul_deadline_in(0);
+  haul_node_close(t.node);
+  assert_true(haul_deadline_in(0) - began < BOUND);
+  t.node = NULL;
+  assert_int_equal(finish(waits), HAUL_ECLOSED);
+  for (unsigned i = 0; i < 2; i++)
+    assert_true(finish(stuck[i]) != 0);
+  let_go_on();
+}
+
+/* One that reads what it asked for too slowly, or not at all, is served no longer than others wait
+ * for. */
+static void an_owner_that_dies_while_it_answers_frees_what_receives(void **state) {
+  struct haul_transfer *reads[OWNERS];
+  (void)state;
+  for (unsigned i = 0; i < OWNERS; i++)
+    reads[i] = start(HAUL_OP_READ, t.remotes[i], t.region, i * LENGTH, LENGTH);
+  owner_kill(&t.owners[0]);
+  t.owners[0].pid = 0;
+  finish(reads[0]);
+  assert_works(finish(reads[1]));
+  assert_works(finish(reads[2]));
+  assert_third_works();
+}
+
+/* A wire so slow that a peer would keep its buffers for longer than others wait: what has not begun
+ * makes way, and nobody is taken for gone. */
+static void a_slow_wire_is_no_failure(void **state) {
+  struct haul_transfer *transfers[2 * OWNERS];
+  (void)state;
+  for (unsigned i = 0; i < OWNERS; i++) {
+    haul_remote_release(t.remotes[i]);
+    haul_peer_close(t.peers[i]);
+  }
+  haul_region_release(t.region);
+  haul_node_close(t.node);
+  struct haul_node_config config = smallest(LIVENESS);
+  config.tcp_rate = 3 * MIB;
+  assert_works(haul_node_open(&config, &t.node));
+  t.region = region_make(t.node, KIND_SIM, 4 * LENGTH);
+  for (unsigned i = 0; i < OWNERS; i++)
+    meet(i);
+  for (unsigned i = 0; i < 2 * OWNERS; i++)
+    transfers[i] =
+        start(HAUL_OP_WRITE, t.remotes[i % OWNERS], t.region, i / OWNERS * LENGTH, LENGTH);
+  for (unsigned i = 0; i < 2 * OWNERS; i++)
+    assert_works(finish(transfers[i]));
+  for (unsigned i = 0; i < OWNERS; i++)
+    assert_works(haul_peer_status(t.peers[i]));
+  assert_true(counter(t.node, "staging.waits") > 0);
+}
+
+static int run(const char *device) {
+#define FRESH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(many_peers_in_both_directions_all_end),
+      FRESH(peers_that_do_not_read_keep_others_from_nothing_for_long),
+      FRESH(peers_that_die_with_buffers_give_them_back),
+      FRESH(what_waits_can_be_canceled),
+      FRESH(a_node_closes_with_some_that_wait),
+      FRESH(a_slow_wire_is_no_failure),
+      FRESH(an_owner_that_dies_while_it_answers_frees_what_receives),
+  };
+  char name[64];
+  snprintf(name, sizeof name, "staging of %.32s", device);
+  return cmocka_run_group_tests_name(name, tests, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+  const char *device = getenv("HAUL_TEST_DEVICE");
+  if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
+    return owner_main();
+  return run(device ? device : "sim:0");
+}
