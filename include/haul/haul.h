@@ -118,7 +118,8 @@ enum haul_kind {
   HAUL_HOST = 1, /* host memory */
   HAUL_SIM = 2,  /* emulated accelerator: device memory that the CPU cannot touch */
   HAUL_CUDA = 3, /* memory of an NVIDIA GPU, under the driver's number of it in this process */
-  HAUL_GAUDI = 4 /* Intel Gaudi2 */
+  HAUL_GAUDI = 4, /* Intel Gaudi2 */
+  HAUL_DPDK = 5   /* host memory from DPDK, under the number of its NUMA node */
 };
 
 /* Where bytes live: a kind of memory and the device's number, counted from 0 within the kind. */
@@ -262,7 +263,7 @@ enum haul_check_state {
 /* One thing that a path or a place needs. */
 struct haul_check {
   int state;        /* enum haul_check_state */
-  char backend[16]; /* "host", "sim", "cuda", "gaudi", "map", "rdma", "tcp" */
+  char backend[16]; /* "host", "sim", "cuda", "gaudi", "dpdk", "map", "rdma", "tcp" */
   char name[32];    /* unique: "map.cross-memory-attach" */
   char text[192];   /* what was found */
   char remedy[192]; /* a command that mends it; empty when there is nothing to mend */
@@ -308,7 +309,8 @@ HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t 
  * wraps around, is not mapped, or lies only partly within a device's memory. */
 HAUL_API int haul_region_wrap(haul_node *node, void *address, size_t length, haul_region **region);
 
-/* The address in the place's own terms. Only host memory may be touched by the CPU. */
+/* The address in the place's own terms. Only that of HAUL_HOST and HAUL_DPDK may be touched by the
+ * CPU. */
 HAUL_API void *haul_region_address(const haul_region *region);
 HAUL_API size_t haul_region_length(const haul_region *region);
 HAUL_API struct haul_place haul_region_place(const haul_region *region);

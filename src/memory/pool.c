@@ -20,7 +20,13 @@ size_t pool_class_bytes(uint8_t size_class) {
 uint8_t pool_class(const struct pool *pool, struct haul_place place, size_t length) {
   if (place.kind >= POOL_KINDS || place.device >= POOL_DEVICES)
     return REGION_EXACT;
-  for (uint8_t i = 0; i < POOL_CLASSES && class_bytes[i] <= pool->limit; i++)
+  uint8_t size_class = pool_class_of(length);
+  return size_class != REGION_EXACT && class_bytes[size_class] <= pool->limit ? size_class
+                                                                              : REGION_EXACT;
+}
+
+uint8_t pool_class_of(size_t length) {
+  for (uint8_t i = 0; i < POOL_CLASSES; i++)
     if (length <= class_bytes[i])
       return i == 0 || length > class_bytes[i] / 4 ? i : REGION_EXACT;
   return REGION_EXACT;
@@ -102,6 +108,21 @@ struct haul_region *pool_take(struct pool *pool, struct haul_place place, bool p
 
 /* ---- giving ---- */
 
+static _Atomic unsigned shunned; /* how many wait */
+
+/* What is given after a shard was emptied meets the shard's lock, and so sees this. */
+void pool_shun(void) {
+  atomic_fetch_add_explicit(&shunned, 1, memory_order_relaxed);
+}
+
+void pool_resume(void) {
+  atomic_fetch_sub_explicit(&shunned, 1, memory_order_relaxed);
+}
+
+static inline bool is_open(const struct pool_shard *shard) {
+  return !shard->closed && atomic_load_explicit(&shunned, memory_order_relaxed) == 0;
+}
+
 /* With the shard's lock: makes sure that it may keep `bytes` more. */
 static bool borrow(struct pool *pool, struct pool_shard *shard, uint64_t bytes) {
   if (shard->room >= bytes)
@@ -134,7 +155,7 @@ static inline bool shard_give(struct pool *pool, struct pool_shard *shard,
   size_t bytes = weight_of(region);
   size_t slot = slot_of(region->memory.place, region->memory.private, region->size_class);
   spin_lock(&shard->lock);
-  bool kept = !shard->closed && borrow(pool, shard, bytes);
+  bool kept = is_open(shard) && borrow(pool, shard, bytes);
   if (kept) {
     region->next = atomic_load_explicit(&shard->stacks[slot], memory_order_relaxed);
     atomic_store_explicit(&shard->stacks[slot], region, memory_order_relaxed);

@@ -36,6 +36,8 @@ void pool_open(struct pool *pool, size_t limit);
 /* The class for a request, or REGION_EXACT: the smallest that holds it, unless three quarters of it
  * or more would be wasted. */
 uint8_t pool_class(const struct pool *pool, struct haul_place place, size_t length);
+/* The same by the length alone. */
+uint8_t pool_class_of(size_t length);
 size_t pool_class_bytes(uint8_t size_class);
 
 /* A kept region of the class, in its next life, or NULL; counts a hit or a miss. */
@@ -46,6 +48,11 @@ bool pool_give(struct pool *pool, struct haul_region *region);
 /* Everything that is kept, linked by `next`; with `close` nothing is kept from now on. In a forked
  * child it leaves out what another thread was at. */
 struct haul_region *pool_empty(struct pool *pool, bool close);
+
+/* Between the two, nothing is kept in any pool of the process: somebody waits for memory to come
+ * back to its provider. */
+void pool_shun(void);
+void pool_resume(void);
 
 /* For regions that do not come from the pool or do not return to it. pool_born gives the number of
  * the new life. */

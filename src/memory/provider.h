@@ -27,6 +27,7 @@ struct memory {
   bool imported;  /* another process's memory */
   bool writable;  /* false for an import without HAUL_WRITE */
   bool may_pin;   /* asked for with HAUL_REGION_PINNED: an engine may pin it while it lives */
+  bool may_wait;  /* asked for by memory_alloc_patiently */
   /* Whose engine has pinned it, for which device; NULL: nobody's. */
   const struct provider *pinned_by;
   uint16_t pinned_for;
@@ -63,6 +64,9 @@ struct provider {
   /* Its tickets name the memory by what only the kernel gives, and imports compare it. */
   bool proven;
   bool numbered; /* its places carry a device number: "sim:0" */
+  /* Freed memory is not unmapped but given to who asks next, so nobody may refer to its pages
+   * behind the back of their owner. */
+  bool recycles;
 
   /* For estimates: bytes a nanosecond and nanoseconds of the engine's copies (of the CPU's where
    * there is a view). */
@@ -88,10 +92,14 @@ struct provider {
    * it has. Works also when start failed. */
   size_t (*checks)(struct haul_check *checks, size_t room);
 
+  /* Tells what it counts, each under a name that begins with the kind's; any thread. */
+  void (*counters)(void (*each)(void *user, const char *name, uint64_t value), void *user);
+
   /* `length` bytes, page-aligned at least; content undefined. `flags` are HAUL_REGION_…. May block
    * for the system's page allocation. Sets every field of *memory but provider,
-   * place, private, may_pin and held, which the caller has set, held to 0. On failure *memory is
-   * undefined and nothing is held. */
+   * place, private, may_pin, may_wait and held, which the caller has set, held to 0. On failure
+   * *memory is undefined and nothing is held. With may_wait, a provider that has only so much waits
+   * a while for some to come back. */
   int (*alloc)(unsigned device, size_t length, unsigned flags, struct memory *memory);
   /* Ends what alloc, wrap or import gave. Marks shared memory as no longer alive first. Imports
    * keep the bytes until they too are freed. No engine copy uses it any more. */
@@ -189,6 +197,9 @@ unsigned provider_devices(const struct provider *provider);
 /* Allocation at a place that is not believed: HAUL_EPLACE with the detail for one that is not
  * there. */
 int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct memory *memory);
+/* The same, waiting for memory that others give back where the provider's comes back so. */
+int memory_alloc_patiently(struct haul_place place, size_t length, unsigned flags,
+                           struct memory *memory);
 int memory_wrap(void *address, size_t length, struct memory *memory);
 int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
 int memory_import(const struct ticket *ticket, int descriptor, struct memory *memory);

@@ -10,10 +10,11 @@
 #include "memory/provider.h"
 #include "memory/ticket.h"
 
-extern const struct provider provider_cuda, provider_gaudi, provider_sim, provider_host;
+extern const struct provider provider_cuda, provider_gaudi, provider_sim, provider_dpdk,
+    provider_host;
 
 static const struct provider *const providers[] = {&provider_cuda, &provider_gaudi, &provider_sim,
-                                                   &provider_host};
+                                                   &provider_dpdk, &provider_host};
 
 #define COUNT (sizeof providers / sizeof providers[0])
 _Static_assert(COUNT <= PROVIDERS_MAX, "PROVIDERS_MAX");
@@ -190,7 +191,8 @@ static int not_supported(const struct provider *provider, const char *what) {
                    what);
 }
 
-int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct memory *memory) {
+static int alloc_at(struct haul_place place, size_t length, unsigned flags, bool waits,
+                    struct memory *memory) {
   const struct provider *provider;
   if (length == 0)
     return error_set(HAUL_EINVAL, 0, NULL, "the length is 0|ask for at least one byte");
@@ -207,8 +209,18 @@ int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct 
   *memory = (struct memory){.provider = provider,
                             .place = place,
                             .private = flags & HAUL_REGION_PRIVATE,
+                            .may_wait = waits,
                             .may_pin = flags & HAUL_REGION_PINNED};
   return provider->alloc(place.device, length, flags, memory);
+}
+
+int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct memory *memory) {
+  return alloc_at(place, length, flags, false, memory);
+}
+
+int memory_alloc_patiently(struct haul_place place, size_t length, unsigned flags,
+                           struct memory *memory) {
+  return alloc_at(place, length, flags, true, memory);
 }
 
 int memory_wrap(void *address, size_t length, struct memory *memory) {
@@ -236,8 +248,7 @@ int memory_wrap(void *address, size_t length, struct memory *memory) {
 int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor) {
   const char *object = memory->provider->name;
   if (memory->provider->unshareable)
-    return error_set(HAUL_ENOTSUP, 0, object,
-                     "%s|publish the region: peers reach it over rdma and tcp",
+    return error_set(HAUL_ENOTSUP, 0, object, "%s|publish the region: peers reach it by its name",
                      memory->provider->unshareable);
   if (!(rights & HAUL_READ) || rights & ~(HAUL_READ | HAUL_WRITE))
     return error_set(HAUL_EINVAL, 0, object,

@@ -194,8 +194,10 @@ static int fresh_memory(struct haul_region *region, struct haul_place place, siz
   int status = memory_alloc(place, bytes, flags, &region->memory);
   region->size_class = size_class;
   if (status == HAUL_ENOMEM || status == HAUL_ELIMIT) {
+    pool_shun();
     destroy_all(pool_empty(&region->heap->pool, false));
-    status = memory_alloc(place, length, flags, &region->memory);
+    status = memory_alloc_patiently(place, length, flags, &region->memory);
+    pool_resume();
     region->size_class = REGION_EXACT;
   }
   region->memory.length = length;
