@@ -115,9 +115,9 @@ HAUL_API haul_deadline haul_deadline_in(int64_t nanoseconds);
 /* ---- Places ------------------------------------------------------------------------------- */
 
 enum haul_kind {
-  HAUL_HOST = 1, /* host memory */
-  HAUL_SIM = 2,  /* emulated accelerator: device memory that the CPU cannot touch */
-  HAUL_CUDA = 3, /* memory of an NVIDIA GPU, under the driver's number of it in this process */
+  HAUL_HOST = 1,  /* host memory */
+  HAUL_SIM = 2,   /* emulated accelerator: device memory that the CPU cannot touch */
+  HAUL_CUDA = 3,  /* memory of an NVIDIA GPU, under the driver's number of it in this process */
   HAUL_GAUDI = 4, /* Intel Gaudi2 */
   HAUL_DPDK = 5   /* host memory from DPDK, under the number of its NUMA node */
 };
@@ -322,6 +322,18 @@ HAUL_API unsigned haul_region_rights(const haul_region *region);
  * there. HAUL_ERANGE, HAUL_ETIMEDOUT (the destination is then undefined). */
 HAUL_API int haul_region_copy(haul_region *to, uint64_t to_offset, haul_region *from,
                               uint64_t from_offset, size_t length, haul_deadline until);
+
+/* Makes the region's memory known to DPDK as external memory (rte_extmem_register), so that the
+ * application's mempools and mbufs may lie in it; DPDK must be there (the check dpdk.library), and
+ * EAL is started where the application has not. The range goes in pages of the system's size, to
+ * the end of the last one: wrapped memory must begin and end with one. It stays registered until
+ * haul_region_dpdk_unregister or the region's release; the application gives back what DPDK built
+ * in it before either. Blocks for EAL's start, and some microseconds a MiB. Since 0.1.
+ * HAUL_EINVAL (not whole pages, registered already, DPDK's own memory), HAUL_EACCESS (it may only
+ * be read), HAUL_ENOTSUP (a device's memory, no DPDK, EAL does not start), HAUL_ELIMIT (DPDK has
+ * room for no more). Of unregister: HAUL_EINVAL where it is not registered. */
+HAUL_API int haul_region_dpdk_register(haul_region *region);
+HAUL_API int haul_region_dpdk_unregister(haul_region *region);
 
 #define HAUL_TENSOR_DIMENSIONS 8
 

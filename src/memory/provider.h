@@ -31,6 +31,8 @@ struct memory {
   /* Whose engine has pinned it, for which device; NULL: nobody's. */
   const struct provider *pinned_by;
   uint16_t pinned_for;
+  /* Whose library knows it from `enroll`; NULL: nobody's. */
+  const struct provider *enrolled_by;
   /* 1 until the owner frees it; shared with the owner's process. NULL where that cannot be told. */
   const _Atomic uint32_t *alive;
   void *state; /* the provider's own */
@@ -112,6 +114,11 @@ struct provider {
   int (*owns)(const void *address, size_t length, struct haul_place *place);
   /* A block over memory that `owns` claimed. */
   int (*wrap)(void *address, size_t length, struct memory *memory);
+
+  /* Makes another kind's memory, which the CPU reaches, known to this kind's own library, and
+   * unknown again; what is enrolled is not enrolled once more. EINVAL, EACCESS, ELIMIT, ENOTSUP. */
+  int (*enroll)(const struct memory *memory);
+  int (*dismiss)(const struct memory *memory);
 
   /* Is the block still there? Asked before one that was kept is used again; HAUL_ESTALE where it
    * went with something of the application's, as a GPU's context. May block. No slot: it is. */
@@ -211,6 +218,10 @@ int memory_locate(const struct ticket *ticket, struct haul_place *place,
                   const struct provider **provider);
 int memory_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset);
 void memory_free(struct memory *memory);
+
+/* Has the kind's own library know the memory, until memory_dismiss or its end. */
+int memory_enroll(struct memory *memory, uint16_t kind);
+int memory_dismiss(struct memory *memory);
 
 /* False once the owner of an import freed it. Acquire: what was copied before a true answer was
  * copied while the memory lived. */

@@ -322,6 +322,36 @@ void memory_free(struct memory *memory) {
   memory->provider->free(memory);
 }
 
+int memory_enroll(struct memory *memory, uint16_t kind) {
+  const struct provider *provider = provider_of(kind);
+  if (!memory->view)
+    return error_set(HAUL_ENOTSUP, 0, memory->provider->name,
+                     "no processor reaches this memory, so %s cannot know it|use host memory",
+                     provider->name);
+  if (!memory->writable)
+    return error_set(HAUL_EACCESS, 0, memory->provider->name,
+                     "this memory may only be read, and %s would write it|use memory that may be "
+                     "written",
+                     provider->name);
+  if (memory->enrolled_by)
+    return error_set(HAUL_EINVAL, 0, provider->name,
+                     "the region is registered already|unregister it first");
+  int status = provider->enroll(memory);
+  if (status == 0)
+    memory->enrolled_by = provider;
+  return status;
+}
+
+int memory_dismiss(struct memory *memory) {
+  const struct provider *by = memory->enrolled_by;
+  if (!by)
+    return error_set(HAUL_EINVAL, 0, NULL, "the region is not registered|register it first");
+  int status = by->dismiss(memory);
+  if (status == 0)
+    memory->enrolled_by = NULL;
+  return status;
+}
+
 int memory_check(const struct memory *memory) {
   return memory->provider->check ? memory->provider->check(memory) : 0;
 }

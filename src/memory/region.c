@@ -20,6 +20,7 @@ struct heap {
   pthread_mutex_t watch_lock; /* held while it is called; nothing of this layer is taken after it */
   const struct heap_watcher *watcher; /* never NULL */
   struct list wrapped;                /* regions; watch_lock */
+  pthread_mutex_t enroll_lock;        /* guards who knows regions' memory */
   struct imports imports;
 };
 
@@ -38,6 +39,7 @@ int heap_open(void *node, size_t pool_bytes, struct heap **heap) {
   }
   made->node = node;
   pthread_mutex_init(&made->watch_lock, NULL);
+  pthread_mutex_init(&made->enroll_lock, NULL);
   made->watcher = &nobody;
   list_init(&made->wrapped);
   imports_open(&made->imports);
@@ -52,6 +54,7 @@ static void heap_drop(struct heap *heap) {
     return;
   providers_stop();
   pthread_mutex_destroy(&heap->watch_lock);
+  pthread_mutex_destroy(&heap->enroll_lock);
   alloc_free(heap);
 }
 
@@ -125,6 +128,8 @@ int64_t heap_expire(struct heap *heap, int64_t now) {
 
 static void destroy(struct haul_region *region) {
   struct heap *heap = region->heap;
+  if (region->memory.enrolled_by && !fork_is_child())
+    memory_dismiss(&region->memory);
   if (region->import)
     leave_import(heap, region->import);
   else
@@ -324,6 +329,17 @@ int region_export(struct haul_region *region, unsigned rights, const struct haul
     ticket.layout = *layout;
   ticket_pack(&ticket, packed);
   return 0;
+}
+
+int region_enroll(struct haul_region *region, uint16_t kind, bool wanted) {
+  if (atomic_load(&region->released))
+    return error_set(HAUL_ESTALE, 0, NULL, "the region was released|");
+  pthread_mutex_lock(&region->heap->enroll_lock);
+  int status = wanted ? memory_enroll(&region->memory, kind) : memory_dismiss(&region->memory);
+  if (status == 0)
+    atomic_store(&region->handed_out, true);
+  pthread_mutex_unlock(&region->heap->enroll_lock);
+  return status;
 }
 
 int region_check(const struct haul_region *region, uint64_t offset, uint64_t length) {

@@ -77,6 +77,9 @@ int heap_import(struct heap *heap, const struct haul_ticket *ticket, int descrip
 int region_export(struct haul_region *region, unsigned rights, const struct haul_tensor *layout,
                   struct haul_ticket *ticket, int *descriptor);
 
+/* Has the library of a kind know the region's memory, until the region ends, or no longer. */
+int region_enroll(struct haul_region *region, uint16_t kind, bool wanted);
+
 static inline void region_retain(struct haul_region *region) {
   atomic_fetch_add_explicit(&region->refs, 1, memory_order_relaxed);
 }

@@ -189,10 +189,11 @@ static int bad_value(const struct setting *setting, const char *object, const ch
                      "%s is no name|a node's name is 1 to 63 printable ASCII bytes without blanks",
                      text);
   if (setting->form == EAL)
-    return error_set(HAUL_EINVAL, 0, object,
-                     "%s: these are no arguments of EAL's|auto, or up to 255 printable ASCII bytes that "
-                     "begin with '-', without those that end a program (-h, -v)",
-                     setting->name);
+    return error_set(
+        HAUL_EINVAL, 0, object,
+        "%s: these are no arguments of EAL's|auto, or up to 255 printable ASCII bytes that "
+        "begin with '-', without those that end a program (-h, -v)",
+        setting->name);
   if (setting->form == POOLS)
     return error_set(HAUL_EINVAL, 0, object,
                      "%s: %.60s cannot be set|four numbers from 0 to 1048576 with commas between: "

@@ -62,6 +62,21 @@ HAUL_API int haul_ticket_layout(const struct haul_ticket *ticket, struct haul_te
   return 0;
 }
 
+static int enroll(const char *call, struct haul_region *region, bool wanted) {
+  int code = error_enter(call);
+  if (code == 0 && !region)
+    code = error_set(HAUL_EINVAL, 0, NULL, "no region|");
+  return code ? code : region_enroll(region, HAUL_DPDK, wanted);
+}
+
+HAUL_API int haul_region_dpdk_register(haul_region *region) {
+  return enroll("haul_region_dpdk_register", region, true);
+}
+
+HAUL_API int haul_region_dpdk_unregister(haul_region *region) {
+  return enroll("haul_region_dpdk_unregister", region, false);
+}
+
 HAUL_API void *haul_region_address(const haul_region *region) {
   return region ? region->memory.address : NULL;
 }

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/fork.h"
+#include "memory/pages.h"
 
 /* What was found at the first question since start; 0: nobody asked. */
 static _Atomic unsigned known;
@@ -128,6 +128,68 @@ static int dpdk_import(const struct ticket *ticket, int descriptor, struct memor
                    provider_dpdk.unshareable);
 }
 
+/* ---- memory of other kinds ---- */
+
+/* The whole pages of it: of haul's own the rest of the last page is haul's too. */
+static int whole_pages(const struct memory *memory, size_t *bytes) {
+  size_t page = page_size();
+  bool aligned = (uintptr_t)memory->view % page == 0 && page_round(memory->length, bytes);
+  if (aligned && (!memory->wrapped || *bytes == memory->length))
+    return 0;
+  char object[64];
+  snprintf(object, sizeof object, "%p+%zu", memory->view, memory->length);
+  return error_set(HAUL_EINVAL, 0, object,
+                   "the range is not made of whole pages of %zu bytes|wrap memory that begins and "
+                   "ends with a page, or take it from haul_region_alloc",
+                   page);
+}
+
+static int known_already(int system) {
+  return error_set(HAUL_EINVAL, system, "rte_extmem_register",
+                   "DPDK knows this memory, or a part of it, already|unregister it first");
+}
+
+static int refused(const char *call) {
+  int system = dpdk_eal_errno();
+  if (system == EEXIST)
+    return known_already(system);
+  if (system == ENOENT)
+    return error_set(HAUL_EINVAL, system, call,
+                     "DPDK does not know this memory any more|leave rte_extmem_unregister to haul");
+  if (system == ENOSPC || system == ENOMEM)
+    return error_set(HAUL_ELIMIT, system, call,
+                     "DPDK has room for no more external memory|register fewer and larger regions");
+  return error_system(system, call, "it");
+}
+
+static int dpdk_enroll(const struct memory *memory) {
+  size_t bytes;
+  const struct dpdk_eal *eal = dpdk_eal_start();
+  if (!eal)
+    return haul_error_last()->code;
+  if (list_at(eal, memory->view))
+    return error_set(HAUL_EINVAL, 0, "dpdk", "this memory is DPDK's own|it needs no registration");
+  int status = whole_pages(memory, &bytes);
+  if (status != 0)
+    return status;
+  /* EAL itself refuses the very same range alone. */
+  if (eal->list_of(memory->view) || eal->list_of((char *)memory->view + bytes - 1))
+    return known_already(0);
+  return eal->external_register(memory->view, bytes, NULL, 0, page_size()) == 0
+             ? 0
+             : refused("rte_extmem_register");
+}
+
+static int dpdk_dismiss(const struct memory *memory) {
+  size_t bytes;
+  int status = whole_pages(memory, &bytes);
+  if (status != 0)
+    return status;
+  return dpdk_eal_start()->external_unregister(memory->view, bytes) == 0
+             ? 0
+             : refused("rte_extmem_unregister");
+}
+
 const struct provider provider_dpdk = {
     .name = "dpdk",
     .kind = HAUL_DPDK,
@@ -147,5 +209,7 @@ const struct provider provider_dpdk = {
     .free = dpdk_free,
     .owns = dpdk_owns,
     .wrap = dpdk_wrap,
+    .enroll = dpdk_enroll,
+    .dismiss = dpdk_dismiss,
     .import = dpdk_import,
 };
