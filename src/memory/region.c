@@ -126,7 +126,7 @@ int64_t heap_expire(struct heap *heap, int64_t now) {
   return next;
 }
 
-static void destroy(struct haul_region *region) {
+static __attribute__((noinline)) void destroy(struct haul_region *region) {
   struct heap *heap = region->heap;
   if (region->memory.enrolled_by && !fork_is_child())
     memory_dismiss(&region->memory);
@@ -206,6 +206,8 @@ static int fresh_memory(struct haul_region *region, struct haul_place place, siz
     region->size_class = REGION_EXACT;
   }
   region->memory.length = length;
+  if (status == 0 && region->size_class != REGION_EXACT)
+    pool_mark(region);
   return status;
 }
 
@@ -221,11 +223,16 @@ static struct haul_region *pooled(struct heap *heap, struct haul_place place, bo
   return region;
 }
 
-int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsigned flags,
-               struct haul_region **region) {
-  uint8_t size_class = REGION_EXACT;
-  if (length > 0 && !(flags & ~HAUL_REGION_PRIVATE))
-    size_class = pool_class(&heap->pool, place, length);
+static uint8_t class_for(const struct heap *heap, struct haul_place place, size_t length,
+                         unsigned flags) {
+  return length > 0 && !(flags & ~HAUL_REGION_PRIVATE) ? pool_class(&heap->pool, place, length)
+                                                       : REGION_EXACT;
+}
+
+static __attribute__((noinline)) int alloc_slowly(struct heap *heap, struct haul_place place,
+                                                  size_t length, unsigned flags,
+                                                  struct haul_region **region) {
+  uint8_t size_class = class_for(heap, place, length, flags);
   struct haul_region *made = NULL;
   if (size_class != REGION_EXACT)
     made = pooled(heap, place, flags & HAUL_REGION_PRIVATE, size_class);
@@ -238,6 +245,38 @@ int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsign
   if (!made)
     return HAUL_ENOMEM;
   return finish(made, fresh_memory(made, place, length, flags, size_class), region);
+}
+
+/* What was kept may have gone away. */
+static __attribute__((noinline)) int alloc_checked(struct heap *heap, struct haul_region *kept,
+                                                   size_t length, unsigned flags,
+                                                   struct haul_region **region) {
+  struct haul_place place = kept->memory.place;
+  if (memory_check(&kept->memory) == 0) {
+    kept->memory.length = length;
+    *region = kept;
+    return 0;
+  }
+  pool_died(&heap->pool);
+  destroy(kept);
+  return alloc_slowly(heap, place, length, flags, region);
+}
+
+/* No call but the last one, so that nothing has to be saved on the stack. */
+int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsigned flags,
+               struct haul_region **region) {
+  uint8_t size_class = class_for(heap, place, length, flags);
+  struct haul_region *kept =
+      size_class == REGION_EXACT
+          ? NULL
+          : pool_take_quickly(&heap->pool, place, flags & HAUL_REGION_PRIVATE, size_class);
+  if (__builtin_expect(!kept, 0))
+    return alloc_slowly(heap, place, length, flags, region);
+  if (kept->memory.provider->check)
+    return alloc_checked(heap, kept, length, flags, region);
+  kept->memory.length = length;
+  *region = kept;
+  return 0;
 }
 
 int heap_wrap(struct heap *heap, void *address, size_t length, struct haul_region **region) {
@@ -356,6 +395,17 @@ int region_check(const struct haul_region *region, uint64_t offset, uint64_t len
 
 /* ---- the end of a life ---- */
 
+/* Published, or in other hands than the caller's when it came back? */
+static inline bool is_used(const struct haul_region *region) {
+  return atomic_load_explicit(&region->released, memory_order_relaxed) |
+         atomic_load_explicit(&region->shown, memory_order_relaxed);
+}
+
+static inline bool may_be_kept(const struct haul_region *region) {
+  return region->size_class != REGION_EXACT &&
+         !atomic_load_explicit(&region->handed_out, memory_order_acquire);
+}
+
 /* Makes the object as new, but for what the next life sets. */
 static void wipe(struct haul_region *region) {
   atomic_store_explicit(&region->refs, 1, memory_order_relaxed);
@@ -364,23 +414,33 @@ static void wipe(struct haul_region *region) {
   atomic_store_explicit(&region->shown, false, memory_order_relaxed);
 }
 
-void region_put(struct haul_region *region) {
-  if (!region)
-    return;
-  /* Who holds the only reference needs no locked instruction to give it back. */
-  if (atomic_load_explicit(&region->refs, memory_order_acquire) != 1 &&
-      atomic_fetch_sub_explicit(&region->refs, 1, memory_order_acq_rel) != 1)
-    return;
+/* Without references. */
+static __attribute__((noinline)) void end(struct haul_region *region) {
   struct pool *pool = &region->heap->pool;
   if (fork_is_child()) { /* the pool's locks may be held by threads that are not here */
     destroy(region);
     return;
   }
-  if (region->size_class != REGION_EXACT && !atomic_load(&region->handed_out)) {
+  if (may_be_kept(region)) {
     wipe(region);
     if (pool_give(pool, region))
       return;
   }
   pool_died(pool);
   destroy(region);
+}
+
+/* No call but the last one, as in heap_alloc. A child of the thread that the shard is used to keeps
+ * it like the parent: the pool is its own copy. */
+void region_put(struct haul_region *region) {
+  if (!region)
+    return;
+  /* Who holds the only reference needs no locked instruction to give it back. */
+  if (__builtin_expect(atomic_load_explicit(&region->refs, memory_order_acquire) != 1, 0) &&
+      atomic_fetch_sub_explicit(&region->refs, 1, memory_order_acq_rel) != 1)
+    return;
+  bool quick = atomic_load_explicit(&region->refs, memory_order_relaxed) == 1 &&
+               may_be_kept(region) && !is_used(region);
+  if (!quick || !pool_give_quickly(&region->heap->pool, region))
+    end(region);
 }

@@ -14,13 +14,15 @@ struct import;
 struct haul_region {
   struct memory memory;
   struct heap *heap;
-  void *node;               /* the haul_node it belongs to, which it may outlive */
-  _Atomic uint32_t refs;    /* the caller's, and one for each use under way */
-  _Atomic uint32_t names;   /* under how many names it is published */
-  _Atomic bool released;    /* the caller gave it back: new uses fail with HAUL_ESTALE */
-  _Atomic bool shown;       /* it was published once: a peer may still be at it */
-  _Atomic bool handed_out;  /* a descriptor, or pages, left this process: never pooled again */
-  uint8_t size_class;       /* of the pool, or REGION_EXACT */
+  void *node;              /* the haul_node it belongs to, which it may outlive */
+  _Atomic uint32_t refs;   /* the caller's, and one for each use under way */
+  _Atomic uint32_t names;  /* under how many names it is published */
+  _Atomic bool released;   /* the caller gave it back: new uses fail with HAUL_ESTALE */
+  _Atomic bool shown;      /* it was published once: a peer may still be at it */
+  _Atomic bool handed_out; /* a descriptor, or pages, left this process: never pooled again */
+  uint8_t size_class;      /* of the pool, or REGION_EXACT */
+  uint16_t pool_slot;      /* the pool's, as the next one */
+  uint64_t pool_bytes;
   uint64_t generation;      /* of this life of the object, unique in the heap */
   struct haul_region *next; /* the pool's */
   struct list wrapped;      /* the heap's, of memory that the caller gave */
