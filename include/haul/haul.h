@@ -119,7 +119,8 @@ enum haul_kind {
   HAUL_SIM = 2,   /* emulated accelerator: device memory that the CPU cannot touch */
   HAUL_CUDA = 3,  /* memory of an NVIDIA GPU, under the driver's number of it in this process */
   HAUL_GAUDI = 4, /* Intel Gaudi2 */
-  HAUL_DPDK = 5   /* host memory from DPDK, under the number of its NUMA node */
+  HAUL_DPDK = 5,  /* host memory from DPDK, under the number of its NUMA node */
+  HAUL_GPUDEV = 6 /* a GPU whose driver is DPDK's (librte_gpudev) */
 };
 
 /* Where bytes live: a kind of memory and the device's number, counted from 0 within the kind. */
@@ -263,7 +264,7 @@ enum haul_check_state {
 /* One thing that a path or a place needs. */
 struct haul_check {
   int state;        /* enum haul_check_state */
-  char backend[16]; /* "host", "sim", "cuda", "gaudi", "dpdk", "map", "rdma", "tcp" */
+  char backend[16]; /* "host", "sim", "cuda", "gaudi", "dpdk", "gpudev", "map", "rdma", "tcp" */
   char name[32];    /* unique: "map.cross-memory-attach" */
   char text[192];   /* what was found */
   char remedy[192]; /* a command that mends it; empty when there is nothing to mend */

@@ -10,10 +10,11 @@
 #include "memory/provider.h"
 #include "memory/ticket.h"
 
-extern const struct provider provider_cuda, provider_gaudi, provider_sim, provider_dpdk,
-    provider_host;
+extern const struct provider provider_cuda, provider_gaudi, provider_sim, provider_gpudev,
+    provider_dpdk, provider_host;
 
-static const struct provider *const providers[] = {&provider_cuda, &provider_gaudi, &provider_sim,
+static const struct provider *const providers[] = {&provider_cuda, &provider_gaudi,
+                                                   &provider_sim,  &provider_gpudev,
                                                    &provider_dpdk, &provider_host};
 
 #define COUNT (sizeof providers / sizeof providers[0])

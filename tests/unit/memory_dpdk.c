@@ -368,6 +368,55 @@ static void without_the_library_it_says_what_to_install(void **state) {
   haul_node_close(node);
 }
 
+/* ---- GPUs, over a double of librte_gpudev ---- */
+
+static const struct haul_place gpu = {HAUL_GPUDEV, 1};
+
+static void without_a_driver_cuda_is_named(void **state) {
+  haul_node *node = open_node();
+  haul_region *region;
+  (void)state;
+  assert_fails(HAUL_EPLACE, haul_region_alloc(node, gpu, MIB, 0, &region));
+  says(haul_error_last()->text, "DPDK has no driver for a GPU here");
+  says(haul_error_last()->hint, "cuda:N");
+  struct haul_check check = check_named(node, "gpudev.device");
+  assert_int_equal(check.state, HAUL_CHECK_OK);
+  says(check.text, "cuda:N");
+  haul_node_close(node);
+}
+
+static void memory_that_no_processor_reaches_is_refused(void **state) {
+  haul_node *node = open_node();
+  haul_region *region;
+  (void)state;
+  assert_fails(HAUL_ENOTSUP, haul_region_alloc(node, gpu, MIB, 0, &region));
+  haul_node_close(node);
+}
+
+static void memory_of_gpus_moves_through_the_mapping(void **state) {
+  haul_node *node = open_node();
+  haul_region *region = get(node, gpu, MIB), *copy = get(node, host, MIB), *inner;
+  (void)state;
+  pattern_fill(haul_region_address(copy), MIB, 1);
+  assert_works(haul_region_copy(region, 0, copy, 0, MIB, HAUL_FOREVER));
+  char *address = haul_region_address(region);
+  assert_works(haul_region_wrap(node, address + 4096, 8192, &inner));
+  assert_int_equal(haul_region_place(inner).kind, HAUL_GPUDEV);
+  assert_int_equal(haul_region_place(inner).device, 1);
+  memset(haul_region_address(copy), 0, MIB);
+  assert_works(haul_region_copy(copy, 4096, inner, 0, 8192, HAUL_FOREVER));
+  haul_region_release(inner);
+  assert_fails(HAUL_EINVAL, haul_region_wrap(node, address + MIB - 1, 2, &inner));
+  assert_works(haul_region_copy(copy, 0, region, 0, MIB, HAUL_FOREVER));
+  pattern_check(haul_region_address(copy), MIB, 1);
+  assert_fails(HAUL_ENOMEM, haul_region_alloc(node, gpu, (size_t)2 << 30, 0, &inner));
+  assert_fails(HAUL_EPLACE,
+               haul_region_alloc(node, (struct haul_place){HAUL_GPUDEV, 2}, MIB, 0, &inner));
+  haul_region_release(copy);
+  haul_region_release(region);
+  haul_node_close(node);
+}
+
 /* ---- one process a test ---- */
 
 static const struct mode {
@@ -375,9 +424,12 @@ static const struct mode {
   void (*run)(void **state);
   const char *eal, *pool, *wait; /* settings */
   bool everywhere;               /* also where DPDK is not */
+  const char *gpus;              /* of the double, NULL: without it */
 } modes[] = {
 #define MODE(test, ...)                                                                            \
-  { #test, test, __VA_ARGS__ }
+  { #test, test, __VA_ARGS__, NULL }
+#define MODE_OF_GPUS(test, gpus)                                                                   \
+  { #test, test, NULL, NULL, NULL, true, gpus }
     MODE(listing_starts_nothing, NULL, NULL, NULL, false),
     MODE(objects_are_aligned_and_used_again, NULL, NULL, NULL, false),
     MODE(the_caller_stays_as_it_was, NULL, NULL, NULL, false),
@@ -390,6 +442,11 @@ static const struct mode {
     MODE(what_cannot_be_registered_is_refused, NULL, NULL, NULL, false),
     MODE(an_applications_eal_is_used, NULL, NULL, NULL, false),
     MODE(without_the_library_it_says_what_to_install, NULL, NULL, NULL, true),
+    MODE_OF_GPUS(without_a_driver_cuda_is_named, "none"),
+    MODE_OF_GPUS(memory_that_no_processor_reaches_is_refused, "unmapped"),
+    MODE_OF_GPUS(memory_of_gpus_moves_through_the_mapping, "two"),
+    {"regions_are_registered_with_gpus_too", regions_are_registered_once, NULL, NULL, NULL, false,
+     "two"},
 };
 
 static void put(const char *variable, const char *value) {
@@ -397,8 +454,19 @@ static void put(const char *variable, const char *value) {
     setenv(variable, value, 1);
 }
 
+static void find_double(void) {
+  char path[512];
+  const char *doubles = getenv("HAUL_DOUBLES");
+  snprintf(path, sizeof path, "%s/gpudev", doubles ? doubles : ".");
+  setenv("LD_LIBRARY_PATH", path, 1);
+}
+
 static void in_a_process(void **state) {
   const struct mode *mode = *state;
+  if (mode->gpus && !getenv("HAUL_DOUBLES")) {
+    print_message("skipped: HAUL_DOUBLES is not set\n");
+    skip();
+  }
   if (!mode->everywhere && !dpdk_eal_open()) {
     print_message("skipped: %s\n", haul_error_last()->hint);
     skip();
@@ -411,6 +479,9 @@ static void in_a_process(void **state) {
     put("HAUL_DPDK_EAL", mode->eal);
     put("HAUL_DPDK_POOL", mode->pool);
     put("HAUL_DPDK_WAIT", mode->wait);
+    put("HAUL_DOUBLE_GPUDEV", mode->gpus);
+    if (mode->gpus)
+      find_double();
     execl("/proc/self/exe", "memory_dpdk", mode->name, NULL);
     _exit(127);
   }

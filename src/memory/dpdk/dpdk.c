@@ -175,9 +175,12 @@ static int dpdk_enroll(const struct memory *memory) {
   /* EAL itself refuses the very same range alone. */
   if (eal->list_of(memory->view) || eal->list_of((char *)memory->view + bytes - 1))
     return known_already(0);
-  return eal->external_register(memory->view, bytes, NULL, 0, page_size()) == 0
-             ? 0
-             : refused("rte_extmem_register");
+  if (eal->external_register(memory->view, bytes, NULL, 0, page_size()) != 0)
+    return refused("rte_extmem_register");
+  status = dpdk_gpus_enroll(memory->view, bytes);
+  if (status != 0)
+    eal->external_unregister(memory->view, bytes);
+  return status;
 }
 
 static int dpdk_dismiss(const struct memory *memory) {
@@ -185,9 +188,10 @@ static int dpdk_dismiss(const struct memory *memory) {
   int status = whole_pages(memory, &bytes);
   if (status != 0)
     return status;
-  return dpdk_eal_start()->external_unregister(memory->view, bytes) == 0
-             ? 0
-             : refused("rte_extmem_unregister");
+  if (dpdk_eal_start()->external_unregister(memory->view, bytes) != 0)
+    return refused("rte_extmem_unregister");
+  dpdk_gpus_dismiss(memory->view);
+  return 0;
 }
 
 const struct provider provider_dpdk = {

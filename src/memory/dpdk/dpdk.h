@@ -8,7 +8,7 @@
 #include "memory/dpdk/api.h"
 #include "memory/provider.h"
 
-extern const struct provider provider_dpdk;
+extern const struct provider provider_dpdk, provider_gpudev;
 
 /* ---- eal.c ---- */
 
@@ -72,6 +72,12 @@ uint64_t dpdk_pool_waits(void);
 bool dpdk_pool_is_cut(const struct dpdk_figures *figures);
 /* "4096,1024,256,64" */
 const char *dpdk_counts(const uint32_t counts[DPDK_CLASSES], char *text, size_t size);
+
+/* ---- gpu.c ---- */
+
+/* Host memory that is EAL's from now on is that of all of DPDK's GPUs too, and no longer. */
+int dpdk_gpus_enroll(void *address, size_t bytes);
+void dpdk_gpus_dismiss(void *address);
 
 /* ---- checks.c ---- */
 
