@@ -6,8 +6,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define TURNS 256u /* a membarrier takes some microseconds, a locked instruction some nanoseconds  \
-                    */
+/* A membarrier takes some microseconds, a locked instruction some nanoseconds. */
+#define TURNS 256u
 
 static _Atomic bool allowed;
 

@@ -252,8 +252,8 @@ static void plan_small(const struct memory_settings *settings, struct start *sta
   if (bytes < 64 * MIB)
     bytes = 64 * MIB;
   snprintf(start->text, sizeof start->text,
-           "%s --no-huge --no-pci --no-shconf --no-telemetry -m %llu --lcores 0@%u",
-           program_invocation_short_name, (unsigned long long)(bytes / MIB), first_processor());
+           "--no-huge --no-pci --no-shconf --no-telemetry -m %llu --lcores 0@%u",
+           (unsigned long long)(bytes / MIB), first_processor());
 }
 
 /* All of it at once, and no more later: an allocation then never waits for the kernel to clear a
@@ -272,9 +272,9 @@ static void plan_huge(const struct memory_settings *settings, uint64_t asked, st
                              (unsigned long long)(bytes / MIB));
   }
   snprintf(start->text, sizeof start->text,
-           "%s --in-memory --no-pci --no-telemetry --iova-mode=va --socket-mem=%s "
-           "--socket-limit=%s --lcores 0@%u",
-           program_invocation_short_name, memory, memory, first_processor());
+           "--in-memory --no-pci --no-telemetry --iova-mode=va --socket-mem=%s --socket-limit=%s "
+           "--lcores 0@%u",
+           memory, memory, first_processor());
 }
 
 static void plan(struct start *start) {
@@ -282,8 +282,7 @@ static void plan(struct start *start) {
   memory_settings_get(&settings);
   uint64_t asked = settings.dpdk_hugepages == SIZE_MAX ? 0 : settings.dpdk_hugepages;
   if (settings.dpdk_eal[0]) {
-    snprintf(start->text, sizeof start->text, "%s %s", program_invocation_short_name,
-             settings.dpdk_eal);
+    snprintf(start->text, sizeof start->text, "%s", settings.dpdk_eal);
     start->huge = !strstr(settings.dpdk_eal, "--no-huge");
   } else {
     if (asked)
@@ -294,6 +293,8 @@ static void plan(struct start *start) {
     else
       plan_small(&settings, start);
   }
+  /* EAL opens the system's log under the first one: the name that it has anyway. */
+  start->arguments[start->count++] = program_invocation_short_name;
   char *rest = start->text;
   for (char *word; start->count < ARGUMENTS && (word = strsep(&rest, " "));)
     if (*word)
