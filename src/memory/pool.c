@@ -10,7 +10,8 @@ static const size_t class_bytes[POOL_CLASSES] = {64u << 10, 1u << 20, 16u << 20,
 
 void pool_open(struct pool *pool, size_t limit) {
   biased_allow();
-  pool->limit = limit;
+  while (pool->classes < POOL_CLASSES && class_bytes[pool->classes] <= limit)
+    pool->classes++;
   atomic_store(&pool->spare, limit);
   for (unsigned i = 0; i < POOL_SHARDS; i++)
     atomic_store(&pool->shards[i].life, i);
@@ -24,8 +25,7 @@ uint8_t pool_class(const struct pool *pool, struct haul_place place, size_t leng
   if (place.kind >= POOL_KINDS || place.device >= POOL_DEVICES)
     return REGION_EXACT;
   uint8_t size_class = pool_class_of(length);
-  return size_class != REGION_EXACT && class_bytes[size_class] <= pool->limit ? size_class
-                                                                              : REGION_EXACT;
+  return size_class < pool->classes ? size_class : REGION_EXACT;
 }
 
 uint8_t pool_class_of(size_t length) {

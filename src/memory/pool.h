@@ -26,7 +26,7 @@ struct pool_shard {
 };
 
 struct pool {
-  size_t limit;
+  uint8_t classes;        /* that fit the limit */
   _Atomic uint64_t spare; /* of the limit: not lent to a shard */
   struct pool_shard shards[POOL_SHARDS];
 };

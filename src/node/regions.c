@@ -151,10 +151,7 @@ static void await_close(struct haul_node *node) {
   loop_unlock(node->loop);
 }
 
-/* Apart, so that the path without it saves no registers for it. */
-static __attribute__((noinline)) void withdraw_region(haul_region *region) {
-  if (error_enter("haul_region_release") != 0)
-    return;
+static void withdraw_region(haul_region *region) {
   atomic_store(&region->released, true);
   struct haul_node *node = region_hold_node(region);
   if (!node)
@@ -165,13 +162,21 @@ static __attribute__((noinline)) void withdraw_region(haul_region *region) {
   node_put(node);
 }
 
+/* Apart, so that the path without it saves no registers for it. */
+static __attribute__((noinline)) void release_slowly(haul_region *region) {
+  if (error_enter("haul_region_release") == 0)
+    withdraw_region(region);
+  region_put(region);
+}
+
 HAUL_API void haul_region_release(haul_region *region) {
   if (!region)
     return;
   /* What was never published and is not in use needs nothing but its memory back. */
   bool plain = atomic_load_explicit(&region->refs, memory_order_acquire) == 1 &&
                !atomic_load_explicit(&region->shown, memory_order_relaxed);
-  if (__builtin_expect(!plain, 0))
-    withdraw_region(region);
-  region_put(region);
+  if (__builtin_expect(plain, 1))
+    region_put(region);
+  else
+    release_slowly(region);
 }
