@@ -397,7 +397,7 @@ int region_check(const struct haul_region *region, uint64_t offset, uint64_t len
 
 /* Published, or in other hands than the caller's when it came back? */
 static inline bool is_used(const struct haul_region *region) {
-  return atomic_load_explicit(&region->released, memory_order_relaxed) |
+  return atomic_load_explicit(&region->released, memory_order_relaxed) ||
          atomic_load_explicit(&region->shown, memory_order_relaxed);
 }
 

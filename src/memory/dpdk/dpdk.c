@@ -163,7 +163,7 @@ static int refused(const char *call) {
 }
 
 static int dpdk_enroll(const struct memory *memory) {
-  size_t bytes;
+  size_t bytes = 0;
   const struct dpdk_eal *eal = dpdk_eal_start();
   if (!eal)
     return haul_error_last()->code;
@@ -184,7 +184,7 @@ static int dpdk_enroll(const struct memory *memory) {
 }
 
 static int dpdk_dismiss(const struct memory *memory) {
-  size_t bytes;
+  size_t bytes = 0;
   int status = whole_pages(memory, &bytes);
   if (status != 0)
     return status;
