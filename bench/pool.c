@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: MIT
- * pool haul|malloc SIZE ROUNDS: allocate and free SIZE bytes, warm; nanoseconds. */
+ * pool haul|malloc|PLACE SIZE ROUNDS: allocate and free SIZE bytes, warm; nanoseconds. */
 #include "common.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void by_haul(uint64_t size, uint64_t rounds) {
+static void by_haul(const char *at, uint64_t size, uint64_t rounds) {
   haul_node *node = open_node(0, 0);
+  struct haul_place place;
   haul_region *region;
+  must(haul_place_parse(at, &place), at);
   int64_t began = 0;
   for (uint64_t i = 0; i < rounds + 1000; i++) {
     if (i == 1000)
       began = now_ns();
-    must(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, size, 0, &region), "region");
+    int code = haul_region_alloc(node, place, size, 0, &region);
+    if (code)
+      must(code, "region");
     haul_region_release(region);
   }
   printf("%.2f\n", (double)(now_ns() - began) / (double)rounds);
@@ -34,13 +38,13 @@ static void by_malloc(uint64_t size, uint64_t rounds) {
 
 int main(int argc, char **argv) {
   if (argc < 4) {
-    fprintf(stderr, "usage: pool haul|malloc SIZE ROUNDS\n");
+    fprintf(stderr, "usage: pool haul|malloc|PLACE SIZE ROUNDS\n");
     return 2;
   }
   uint64_t size = parse_size(argv[2]), rounds = strtoull(argv[3], NULL, 10);
-  if (strcmp(argv[1], "haul") == 0)
-    by_haul(size, rounds);
-  else
+  if (strcmp(argv[1], "malloc") == 0)
     by_malloc(size, rounds);
+  else
+    by_haul(strcmp(argv[1], "haul") == 0 ? "host" : argv[1], size, rounds);
   return 0;
 }

@@ -143,9 +143,9 @@ const struct command doctor_command = {
     .usage = "[BACKEND | CHECK] [OPTIONS]",
     .about =
         "Each check is ok, limited (it works, and could work better) or missing. BACKEND (host,\n"
-        "sim, cuda, gaudi, map, rdma, tcp) shows the checks of one, CHECK that one alone. With\n"
-        "--require the exit status is that of a check: a check must be ok, and of a backend no\n"
-        "check may be missing.",
+        "sim, cuda, gaudi, dpdk, gpudev, map, rdma, tcp) shows the checks of one, CHECK that one\n"
+        "alone. With --require the exit status is that of a check: a check must be ok, and of a\n"
+        "backend no check may be missing.",
     .options = options,
     .examples = "  haul doctor\n"
                 "  haul doctor rdma\n"

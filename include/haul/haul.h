@@ -115,10 +115,12 @@ HAUL_API haul_deadline haul_deadline_in(int64_t nanoseconds);
 /* ---- Places ------------------------------------------------------------------------------- */
 
 enum haul_kind {
-  HAUL_HOST = 1, /* host memory */
-  HAUL_SIM = 2,  /* emulated accelerator: device memory that the CPU cannot touch */
-  HAUL_CUDA = 3, /* memory of an NVIDIA GPU, under the driver's number of it in this process */
-  HAUL_GAUDI = 4 /* Intel Gaudi2 */
+  HAUL_HOST = 1,  /* host memory */
+  HAUL_SIM = 2,   /* emulated accelerator: device memory that the CPU cannot touch */
+  HAUL_CUDA = 3,  /* memory of an NVIDIA GPU, under the driver's number of it in this process */
+  HAUL_GAUDI = 4, /* Intel Gaudi2 */
+  HAUL_DPDK = 5,  /* host memory from DPDK, under the number of its NUMA node */
+  HAUL_GPUDEV = 6 /* a GPU whose driver is DPDK's (librte_gpudev) */
 };
 
 /* Where bytes live: a kind of memory and the device's number, counted from 0 within the kind. */
@@ -267,7 +269,7 @@ enum haul_check_state {
 /* One thing that a path or a place needs. */
 struct haul_check {
   int state;        /* enum haul_check_state */
-  char backend[16]; /* "host", "sim", "cuda", "gaudi", "map", "rdma", "tcp" */
+  char backend[16]; /* "host", "sim", "cuda", "gaudi", "dpdk", "gpudev", "map", "rdma", "tcp" */
   char name[32];    /* unique: "map.cross-memory-attach" */
   char text[192];   /* what was found */
   char remedy[192]; /* a command that mends it; empty when there is nothing to mend */
@@ -313,7 +315,8 @@ HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t 
  * wraps around, is not mapped, or lies only partly within a device's memory. */
 HAUL_API int haul_region_wrap(haul_node *node, void *address, size_t length, haul_region **region);
 
-/* The address in the place's own terms. Only host memory may be touched by the CPU. */
+/* The address in the place's own terms. Only that of HAUL_HOST and HAUL_DPDK may be touched by the
+ * CPU. */
 HAUL_API void *haul_region_address(const haul_region *region);
 HAUL_API size_t haul_region_length(const haul_region *region);
 HAUL_API struct haul_place haul_region_place(const haul_region *region);
@@ -325,6 +328,18 @@ HAUL_API unsigned haul_region_rights(const haul_region *region);
  * there. HAUL_ERANGE, HAUL_ETIMEDOUT (the destination is then undefined). */
 HAUL_API int haul_region_copy(haul_region *to, uint64_t to_offset, haul_region *from,
                               uint64_t from_offset, size_t length, haul_deadline until);
+
+/* Makes the region's memory known to DPDK as external memory (rte_extmem_register), so that the
+ * application's mempools and mbufs may lie in it; DPDK must be there (the check dpdk.library), and
+ * EAL is started where the application has not. The range goes in pages of the system's size, to
+ * the end of the last one: wrapped memory must begin and end with one. It stays registered until
+ * haul_region_dpdk_unregister or the region's release; the application gives back what DPDK built
+ * in it before either. Blocks for EAL's start, and some microseconds a MiB. Since 0.1.
+ * HAUL_EINVAL (not whole pages, registered already, DPDK's own memory), HAUL_EACCESS (it may only
+ * be read), HAUL_ENOTSUP (a device's memory, no DPDK, EAL does not start), HAUL_ELIMIT (DPDK has
+ * room for no more). Of unregister: HAUL_EINVAL where it is not registered. */
+HAUL_API int haul_region_dpdk_register(haul_region *region);
+HAUL_API int haul_region_dpdk_unregister(haul_region *region);
 
 #define HAUL_TENSOR_DIMENSIONS 8
 

@@ -15,11 +15,12 @@ static _Thread_local __attribute__((tls_model("initial-exec"))) const char *curr
 
 int error_enter(const char *call) {
   current_call = call;
-  if (__builtin_expect(fork_is_child(), 0))
-    return error_set(HAUL_EFORK, 0, NULL,
-                     "this process is a fork of the one that opened the node|call exec first, or "
-                     "fork before the first node is opened");
-  return 0;
+  if (__builtin_expect(!fork_is_child(), 1))
+    return 0;
+  error_set(HAUL_EFORK, 0, NULL,
+            "this process is a fork of the one that opened the node|call exec first, or "
+            "fork before the first node is opened");
+  return HAUL_EFORK;
 }
 
 /* What a person can do when the place of the failure knows nothing better. */

@@ -27,9 +27,12 @@ struct memory {
   bool imported;  /* another process's memory */
   bool writable;  /* false for an import without HAUL_WRITE */
   bool may_pin;   /* asked for with HAUL_REGION_PINNED: an engine may pin it while it lives */
+  bool may_wait;  /* asked for by memory_alloc_patiently */
   /* Whose engine has pinned it, for which device; NULL: nobody's. */
   const struct provider *pinned_by;
   uint16_t pinned_for;
+  /* Whose library knows it from `enroll`; NULL: nobody's. */
+  const struct provider *enrolled_by;
   /* 1 until the owner frees it; shared with the owner's process. NULL where that cannot be told. */
   const _Atomic uint32_t *alive;
   void *state; /* the provider's own */
@@ -63,6 +66,9 @@ struct provider {
   /* Its tickets name the memory by what only the kernel gives, and imports compare it. */
   bool proven;
   bool numbered; /* its places carry a device number: "sim:0" */
+  /* Freed memory is not unmapped but given to who asks next, so nobody may refer to its pages
+   * behind the back of their owner. */
+  bool recycles;
 
   /* For estimates: bytes a nanosecond and nanoseconds of the engine's copies (of the CPU's where
    * there is a view). */
@@ -88,10 +94,14 @@ struct provider {
    * it has. Works also when start failed. */
   size_t (*checks)(struct haul_check *checks, size_t room);
 
+  /* Tells what it counts, each under a name that begins with the kind's; any thread. */
+  void (*counters)(void (*each)(void *user, const char *name, uint64_t value), void *user);
+
   /* `length` bytes, page-aligned at least; content undefined. `flags` are HAUL_REGION_…. May block
    * for the system's page allocation. Sets every field of *memory but provider,
-   * place, private, may_pin and held, which the caller has set, held to 0. On failure *memory is
-   * undefined and nothing is held. */
+   * place, private, may_pin, may_wait and held, which the caller has set, held to 0. On failure
+   * *memory is undefined and nothing is held. With may_wait, a provider that has only so much waits
+   * a while for some to come back. */
   int (*alloc)(unsigned device, size_t length, unsigned flags, struct memory *memory);
   /* Ends what alloc, wrap or import gave. Marks shared memory as no longer alive first. Imports
    * keep the bytes until they too are freed. No engine copy uses it any more. */
@@ -104,6 +114,11 @@ struct provider {
   int (*owns)(const void *address, size_t length, struct haul_place *place);
   /* A block over memory that `owns` claimed. */
   int (*wrap)(void *address, size_t length, struct memory *memory);
+
+  /* Makes another kind's memory, which the CPU reaches, known to this kind's own library, and
+   * unknown again; what is enrolled is not enrolled once more. EINVAL, EACCESS, ELIMIT, ENOTSUP. */
+  int (*enroll)(const struct memory *memory);
+  int (*dismiss)(const struct memory *memory);
 
   /* Is the block still there? Asked before one that was kept is used again; HAUL_ESTALE where it
    * went with something of the application's, as a GPU's context. May block. No slot: it is. */
@@ -189,6 +204,9 @@ unsigned provider_devices(const struct provider *provider);
 /* Allocation at a place that is not believed: HAUL_EPLACE with the detail for one that is not
  * there. */
 int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct memory *memory);
+/* The same, waiting for memory that others give back where the provider's comes back so. */
+int memory_alloc_patiently(struct haul_place place, size_t length, unsigned flags,
+                           struct memory *memory);
 int memory_wrap(void *address, size_t length, struct memory *memory);
 int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
 int memory_import(const struct ticket *ticket, int descriptor, struct memory *memory);
@@ -200,6 +218,10 @@ int memory_locate(const struct ticket *ticket, struct haul_place *place,
                   const struct provider **provider);
 int memory_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset);
 void memory_free(struct memory *memory);
+
+/* Has the kind's own library know the memory, until memory_dismiss or its end. */
+int memory_enroll(struct memory *memory, uint16_t kind);
+int memory_dismiss(struct memory *memory);
 
 /* False once the owner of an import freed it. Acquire: what was copied before a true answer was
  * copied while the memory lived. */

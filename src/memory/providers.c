@@ -10,10 +10,12 @@
 #include "memory/provider.h"
 #include "memory/ticket.h"
 
-extern const struct provider provider_cuda, provider_gaudi, provider_sim, provider_host;
+extern const struct provider provider_cuda, provider_gaudi, provider_sim, provider_gpudev,
+    provider_dpdk, provider_host;
 
-static const struct provider *const providers[] = {&provider_cuda, &provider_gaudi, &provider_sim,
-                                                   &provider_host};
+static const struct provider *const providers[] = {&provider_cuda, &provider_gaudi,
+                                                   &provider_sim,  &provider_gpudev,
+                                                   &provider_dpdk, &provider_host};
 
 #define COUNT (sizeof providers / sizeof providers[0])
 _Static_assert(COUNT <= PROVIDERS_MAX, "PROVIDERS_MAX");
@@ -190,7 +192,8 @@ static int not_supported(const struct provider *provider, const char *what) {
                    what);
 }
 
-int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct memory *memory) {
+static int alloc_at(struct haul_place place, size_t length, unsigned flags, bool waits,
+                    struct memory *memory) {
   const struct provider *provider;
   if (length == 0)
     return error_set(HAUL_EINVAL, 0, NULL, "the length is 0|ask for at least one byte");
@@ -207,8 +210,18 @@ int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct 
   *memory = (struct memory){.provider = provider,
                             .place = place,
                             .private = flags & HAUL_REGION_PRIVATE,
+                            .may_wait = waits,
                             .may_pin = flags & HAUL_REGION_PINNED};
   return provider->alloc(place.device, length, flags, memory);
+}
+
+int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct memory *memory) {
+  return alloc_at(place, length, flags, false, memory);
+}
+
+int memory_alloc_patiently(struct haul_place place, size_t length, unsigned flags,
+                           struct memory *memory) {
+  return alloc_at(place, length, flags, true, memory);
 }
 
 int memory_wrap(void *address, size_t length, struct memory *memory) {
@@ -236,8 +249,7 @@ int memory_wrap(void *address, size_t length, struct memory *memory) {
 int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor) {
   const char *object = memory->provider->name;
   if (memory->provider->unshareable)
-    return error_set(HAUL_ENOTSUP, 0, object,
-                     "%s|publish the region: peers reach it over rdma and tcp",
+    return error_set(HAUL_ENOTSUP, 0, object, "%s|publish the region: peers reach it by its name",
                      memory->provider->unshareable);
   if (!(rights & HAUL_READ) || rights & ~(HAUL_READ | HAUL_WRITE))
     return error_set(HAUL_EINVAL, 0, object,
@@ -309,6 +321,36 @@ void memory_free(struct memory *memory) {
   if (memory->pinned_by)
     memory->pinned_by->unpin(memory);
   memory->provider->free(memory);
+}
+
+int memory_enroll(struct memory *memory, uint16_t kind) {
+  const struct provider *provider = provider_of(kind);
+  if (!memory->view)
+    return error_set(HAUL_ENOTSUP, 0, memory->provider->name,
+                     "no processor reaches this memory, so %s cannot know it|use host memory",
+                     provider->name);
+  if (!memory->writable)
+    return error_set(HAUL_EACCESS, 0, memory->provider->name,
+                     "this memory may only be read, and %s would write it|use memory that may be "
+                     "written",
+                     provider->name);
+  if (memory->enrolled_by)
+    return error_set(HAUL_EINVAL, 0, provider->name,
+                     "the region is registered already|unregister it first");
+  int status = provider->enroll(memory);
+  if (status == 0)
+    memory->enrolled_by = provider;
+  return status;
+}
+
+int memory_dismiss(struct memory *memory) {
+  const struct provider *by = memory->enrolled_by;
+  if (!by)
+    return error_set(HAUL_EINVAL, 0, NULL, "the region is not registered|register it first");
+  int status = by->dismiss(memory);
+  if (status == 0)
+    memory->enrolled_by = NULL;
+  return status;
 }
 
 int memory_check(const struct memory *memory) {

@@ -21,6 +21,7 @@ struct heap {
   pthread_mutex_t watch_lock; /* held while it is called; nothing of this layer is taken after it */
   const struct heap_watcher *watcher; /* never NULL */
   struct list wrapped;                /* regions; watch_lock */
+  pthread_mutex_t enroll_lock;        /* guards who knows regions' memory */
   struct imports imports;
   struct staging staging;
 };
@@ -40,6 +41,7 @@ int heap_open(void *node, size_t pool_bytes, struct heap **heap) {
   }
   made->node = node;
   pthread_mutex_init(&made->watch_lock, NULL);
+  pthread_mutex_init(&made->enroll_lock, NULL);
   made->watcher = &nobody;
   list_init(&made->wrapped);
   imports_open(&made->imports);
@@ -55,6 +57,7 @@ static void heap_drop(struct heap *heap) {
     return;
   providers_stop();
   pthread_mutex_destroy(&heap->watch_lock);
+  pthread_mutex_destroy(&heap->enroll_lock);
   alloc_free(heap);
 }
 
@@ -134,8 +137,10 @@ struct staging *heap_staging(struct heap *heap) {
   return &heap->staging;
 }
 
-static void destroy(struct haul_region *region) {
+static __attribute__((noinline)) void destroy(struct haul_region *region) {
   struct heap *heap = region->heap;
+  if (region->memory.enrolled_by && !fork_is_child())
+    memory_dismiss(&region->memory);
   if (region->import)
     leave_import(heap, region->import);
   else
@@ -207,11 +212,15 @@ static int fresh_memory(struct haul_region *region, struct haul_place place, siz
   int status = memory_alloc(place, bytes, flags, &region->memory);
   region->size_class = size_class;
   if (status == HAUL_ENOMEM || status == HAUL_ELIMIT) {
+    pool_shun();
     destroy_all(pool_empty(&region->heap->pool, false));
-    status = memory_alloc(place, length, flags, &region->memory);
+    status = memory_alloc_patiently(place, length, flags, &region->memory);
+    pool_resume();
     region->size_class = REGION_EXACT;
   }
   region->memory.length = length;
+  if (status == 0 && region->size_class != REGION_EXACT)
+    pool_mark(region);
   return status;
 }
 
@@ -227,11 +236,16 @@ static struct haul_region *pooled(struct heap *heap, struct haul_place place, bo
   return region;
 }
 
-int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsigned flags,
-               struct haul_region **region) {
-  uint8_t size_class = REGION_EXACT;
-  if (length > 0 && !(flags & ~HAUL_REGION_PRIVATE))
-    size_class = pool_class(&heap->pool, place, length);
+static uint8_t class_for(const struct heap *heap, struct haul_place place, size_t length,
+                         unsigned flags) {
+  return length > 0 && !(flags & ~HAUL_REGION_PRIVATE) ? pool_class(&heap->pool, place, length)
+                                                       : REGION_EXACT;
+}
+
+static __attribute__((noinline)) int alloc_slowly(struct heap *heap, struct haul_place place,
+                                                  size_t length, unsigned flags,
+                                                  struct haul_region **region) {
+  uint8_t size_class = class_for(heap, place, length, flags);
   struct haul_region *made = NULL;
   if (size_class != REGION_EXACT)
     made = pooled(heap, place, flags & HAUL_REGION_PRIVATE, size_class);
@@ -244,6 +258,38 @@ int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsign
   if (!made)
     return HAUL_ENOMEM;
   return finish(made, fresh_memory(made, place, length, flags, size_class), region);
+}
+
+/* What was kept may have gone away. */
+static __attribute__((noinline)) int alloc_checked(struct heap *heap, struct haul_region *kept,
+                                                   size_t length, unsigned flags,
+                                                   struct haul_region **region) {
+  struct haul_place place = kept->memory.place;
+  if (memory_check(&kept->memory) == 0) {
+    kept->memory.length = length;
+    *region = kept;
+    return 0;
+  }
+  pool_died(&heap->pool);
+  destroy(kept);
+  return alloc_slowly(heap, place, length, flags, region);
+}
+
+/* No call but the last one, so that nothing has to be saved on the stack. */
+int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsigned flags,
+               struct haul_region **region) {
+  uint8_t size_class = class_for(heap, place, length, flags);
+  struct haul_region *kept =
+      size_class == REGION_EXACT
+          ? NULL
+          : pool_take_quickly(&heap->pool, place, flags & HAUL_REGION_PRIVATE, size_class);
+  if (__builtin_expect(!kept, 0))
+    return alloc_slowly(heap, place, length, flags, region);
+  if (kept->memory.provider->check)
+    return alloc_checked(heap, kept, length, flags, region);
+  kept->memory.length = length;
+  *region = kept;
+  return 0;
 }
 
 int heap_wrap(struct heap *heap, void *address, size_t length, struct haul_region **region) {
@@ -337,6 +383,17 @@ int region_export(struct haul_region *region, unsigned rights, const struct haul
   return 0;
 }
 
+int region_enroll(struct haul_region *region, uint16_t kind, bool wanted) {
+  if (atomic_load(&region->released))
+    return error_set(HAUL_ESTALE, 0, NULL, "the region was released|");
+  pthread_mutex_lock(&region->heap->enroll_lock);
+  int status = wanted ? memory_enroll(&region->memory, kind) : memory_dismiss(&region->memory);
+  if (status == 0)
+    atomic_store(&region->handed_out, true);
+  pthread_mutex_unlock(&region->heap->enroll_lock);
+  return status;
+}
+
 int region_check(const struct haul_region *region, uint64_t offset, uint64_t length) {
   if (offset <= region->memory.length && length <= region->memory.length - offset)
     return 0;
@@ -351,6 +408,17 @@ int region_check(const struct haul_region *region, uint64_t offset, uint64_t len
 
 /* ---- the end of a life ---- */
 
+/* Published, or in other hands than the caller's when it came back? */
+static inline bool is_used(const struct haul_region *region) {
+  return atomic_load_explicit(&region->released, memory_order_relaxed) ||
+         atomic_load_explicit(&region->shown, memory_order_relaxed);
+}
+
+static inline bool may_be_kept(const struct haul_region *region) {
+  return region->size_class != REGION_EXACT &&
+         !atomic_load_explicit(&region->handed_out, memory_order_acquire);
+}
+
 /* Makes the object as new, but for what the next life sets. */
 static void wipe(struct haul_region *region) {
   atomic_store_explicit(&region->refs, 1, memory_order_relaxed);
@@ -359,23 +427,33 @@ static void wipe(struct haul_region *region) {
   atomic_store_explicit(&region->shown, false, memory_order_relaxed);
 }
 
-void region_put(struct haul_region *region) {
-  if (!region)
-    return;
-  /* Who holds the only reference needs no locked instruction to give it back. */
-  if (atomic_load_explicit(&region->refs, memory_order_acquire) != 1 &&
-      atomic_fetch_sub_explicit(&region->refs, 1, memory_order_acq_rel) != 1)
-    return;
+/* Without references. */
+static __attribute__((noinline)) void end(struct haul_region *region) {
   struct pool *pool = &region->heap->pool;
   if (fork_is_child()) { /* the pool's locks may be held by threads that are not here */
     destroy(region);
     return;
   }
-  if (region->size_class != REGION_EXACT && !atomic_load(&region->handed_out)) {
+  if (may_be_kept(region)) {
     wipe(region);
     if (pool_give(pool, region))
       return;
   }
   pool_died(pool);
   destroy(region);
+}
+
+/* No call but the last one, as in heap_alloc. A child of the thread that the shard is used to keeps
+ * it like the parent: the pool is its own copy. */
+void region_put(struct haul_region *region) {
+  if (!region)
+    return;
+  /* Who holds the only reference needs no locked instruction to give it back. */
+  if (__builtin_expect(atomic_load_explicit(&region->refs, memory_order_acquire) != 1, 0) &&
+      atomic_fetch_sub_explicit(&region->refs, 1, memory_order_acq_rel) != 1)
+    return;
+  bool quick = atomic_load_explicit(&region->refs, memory_order_relaxed) == 1 &&
+               may_be_kept(region) && !is_used(region);
+  if (!quick || !pool_give_quickly(&region->heap->pool, region))
+    end(region);
 }

@@ -15,13 +15,15 @@ struct staging;
 struct haul_region {
   struct memory memory;
   struct heap *heap;
-  void *node;               /* the haul_node it belongs to, which it may outlive */
-  _Atomic uint32_t refs;    /* the caller's, and one for each use under way */
-  _Atomic uint32_t names;   /* under how many names it is published */
-  _Atomic bool released;    /* the caller gave it back: new uses fail with HAUL_ESTALE */
-  _Atomic bool shown;       /* it was published once: a peer may still be at it */
-  _Atomic bool handed_out;  /* a descriptor, or pages, left this process: never pooled again */
-  uint8_t size_class;       /* of the pool, or REGION_EXACT */
+  void *node;              /* the haul_node it belongs to, which it may outlive */
+  _Atomic uint32_t refs;   /* the caller's, and one for each use under way */
+  _Atomic uint32_t names;  /* under how many names it is published */
+  _Atomic bool released;   /* the caller gave it back: new uses fail with HAUL_ESTALE */
+  _Atomic bool shown;      /* it was published once: a peer may still be at it */
+  _Atomic bool handed_out; /* a descriptor, or pages, left this process: never pooled again */
+  uint8_t size_class;      /* of the pool, or REGION_EXACT */
+  uint16_t pool_slot;      /* the pool's, as the next one */
+  uint64_t pool_bytes;
   uint64_t generation;      /* of this life of the object, unique in the heap */
   struct haul_region *next; /* the pool's */
   struct list wrapped;      /* the heap's, of memory that the caller gave */
@@ -80,6 +82,9 @@ int heap_import(struct heap *heap, const struct haul_ticket *ticket, int descrip
                 struct haul_region **region);
 int region_export(struct haul_region *region, unsigned rights, const struct haul_tensor *layout,
                   struct haul_ticket *ticket, int *descriptor);
+
+/* Has the library of a kind know the region's memory, until the region ends, or no longer. */
+int region_enroll(struct haul_region *region, uint16_t kind, bool wanted);
 
 static inline void region_retain(struct haul_region *region) {
   atomic_fetch_add_explicit(&region->refs, 1, memory_order_relaxed);

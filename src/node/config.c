@@ -22,7 +22,7 @@
 
 /* ---- What can be set ---- */
 
-enum form { TEXT, SWITCH, TIME, COUNT, BYTES };
+enum form { TEXT, SWITCH, TIME, COUNT, BYTES, EAL, POOLS };
 
 struct setting {
   const char *name; /* in capitals, after HAUL_, that of its variable */
@@ -36,7 +36,8 @@ struct setting {
 /* A peer that reads nothing for a liveness bound is gone, and what is sent slowly looks like it. */
 #define TCP_RATE_LEAST ((uint64_t)1 << 20)
 
-#define FIELD(name) offsetof(struct haul_node_config, name)
+#define FIELD(name)  offsetof(struct config, values.name)
+#define MEMORY(name) offsetof(struct config, memory.name)
 
 /* Not here: what a program relies on (`progress`, `peer_events`). */
 static const struct setting settings[] = {
@@ -54,15 +55,25 @@ static const struct setting settings[] = {
     {"max_transfers", COUNT, FIELD(max_transfers), 1, UINT_MAX, NULL, 0},
     {"staging", BYTES, FIELD(staging_bytes), STAGING_LEAST, SIZE_MAX, NULL, 0},
     {"tcp_rate", BYTES, FIELD(tcp_rate), TCP_RATE_LEAST, SIZE_MAX - 1, "0", SIZE_MAX},
+    {"dpdk_eal", EAL, MEMORY(dpdk_eal), 0, 0, NULL, 0},
+    {"dpdk_hugepages", BYTES, MEMORY(dpdk_hugepages), 1, SIZE_MAX - 1, "none", SIZE_MAX},
+    {"dpdk_pool", POOLS, MEMORY(dpdk_pool), 0, 1048576, NULL, 0},
+    {"dpdk_wait", TIME, MEMORY(dpdk_wait_ns), 0, INT64_MAX, NULL, 0},
 };
 _Static_assert(sizeof settings / sizeof settings[0] == SETTINGS_COUNT, "one origin a setting");
 
-static void *field_of(const struct setting *setting, struct haul_node_config *values) {
-  return (char *)values + setting->field;
+static void *field_of(const struct setting *setting, struct config *config) {
+  return (char *)config + setting->field;
 }
 
-static uint64_t load(const struct setting *setting, const struct haul_node_config *values) {
-  const void *field = (const char *)values + setting->field;
+/* Those of memory are for the process, and no field of the call's. */
+static bool is_of_the_call(const struct setting *setting) {
+  return setting->field < offsetof(struct config, memory);
+}
+
+/* A number, or whether there is a text. */
+static uint64_t load(const struct setting *setting, const struct config *config) {
+  const void *field = (const char *)config + setting->field;
   switch (setting->form) {
   case TEXT:
     return *(const char *const *)field != NULL;
@@ -74,12 +85,15 @@ static uint64_t load(const struct setting *setting, const struct haul_node_confi
     return *(const unsigned *)field;
   case BYTES:
     return *(const size_t *)field;
+  case EAL:
+  case POOLS:
+    return *(const char *)field != '\0';
   }
   return 0;
 }
 
-static void store(const struct setting *setting, uint64_t number, struct haul_node_config *values) {
-  void *field = field_of(setting, values);
+static void store(const struct setting *setting, uint64_t number, struct config *config) {
+  void *field = field_of(setting, config);
   if (setting->form == SWITCH)
     *(int *)field = (int)number;
   else if (setting->form == TIME)
@@ -122,6 +136,26 @@ static bool read_switch(const char *text, uint64_t *number) {
   return *number || strcmp(text, "no") == 0 || strcmp(text, "0") == 0;
 }
 
+/* "4096,1024,256,64": one number a class, no more of each than `most`. */
+static bool read_pools(const char *text, uint64_t most, uint32_t pools[4]) {
+  for (size_t i = 0; i < 4; i++) {
+    char *end;
+    if (!isdigit((unsigned char)*text))
+      return false;
+    errno = 0;
+    uint64_t count = strtoull(text, &end, 10);
+    if (errno || count > most || *end != (i < 3 ? ',' : '\0'))
+      return false;
+    pools[i] = (uint32_t)count;
+    text = end + 1;
+  }
+  return true;
+}
+
+static void write_pools(const uint32_t pools[4], char *text, size_t size) {
+  snprintf(text, size, "%u,%u,%u,%u", pools[0], pools[1], pools[2], pools[3]);
+}
+
 static bool read_value(const struct setting *setting, const char *text, uint64_t *number) {
   static const struct unit ones[] = {{"", 1}, {NULL, 0}};
   *number = setting->meaning;
@@ -161,6 +195,17 @@ static int bad_value(const struct setting *setting, const char *object, const ch
     return error_set(HAUL_EINVAL, 0, object,
                      "%s is no name|a node's name is 1 to 63 printable ASCII bytes without blanks",
                      text);
+  if (setting->form == EAL)
+    return error_set(
+        HAUL_EINVAL, 0, object,
+        "%s: these are no arguments of EAL's|auto, or up to 255 printable ASCII bytes that "
+        "begin with '-', without those that end a program (-h, -v)",
+        setting->name);
+  if (setting->form == POOLS)
+    return error_set(HAUL_EINVAL, 0, object,
+                     "%s: %.60s cannot be set|four numbers from 0 to 1048576 with commas between: "
+                     "how many objects of 64 KiB, 1 MiB, 16 MiB and 256 MiB",
+                     setting->name, text);
   if (setting->form == SWITCH)
     return error_set(HAUL_EINVAL, 0, object, "%s: %.60s is neither yes nor no|", setting->name,
                      text);
@@ -176,23 +221,49 @@ static int bad_value(const struct setting *setting, const char *object, const ch
                    least, setting->most == INT64_MAX ? "any" : most, word);
 }
 
+struct value {
+  uint64_t number;
+  uint32_t pools[4];
+};
+
+static bool read_any(const struct setting *setting, const char *text, struct value *value) {
+  switch (setting->form) {
+  case TEXT:
+    return name_is_valid(text, sizeof((struct config *)0)->name - 1);
+  case EAL:
+    return strcmp(text, "auto") == 0 || memory_eal_is_valid(text);
+  case POOLS:
+    return read_pools(text, setting->most, value->pools);
+  default:
+    return read_value(setting, text, &value->number);
+  }
+}
+
+static void store_any(const struct setting *setting, const char *text, const struct value *value,
+                      struct config *config) {
+  if (setting->form == TEXT) {
+    snprintf(config->name, sizeof config->name, "%s", text);
+    config->values.name = config->name;
+  } else if (setting->form == EAL) {
+    snprintf(config->memory.dpdk_eal, sizeof config->memory.dpdk_eal, "%s",
+             strcmp(text, "auto") == 0 ? "" : text);
+  } else if (setting->form == POOLS) {
+    memcpy(config->memory.dpdk_pool, value->pools, sizeof value->pools);
+  } else {
+    store(setting, value->number, config);
+  }
+}
+
 /* Sets it, where nothing set it before; a mistake is told in any case. */
 static int set(unsigned i, const char *text, const char *object, enum origin from, unsigned line,
                struct config *config) {
   const struct setting *setting = &settings[i];
-  uint64_t number = 0;
-  bool good = setting->form == TEXT ? name_is_valid(text, sizeof config->name - 1)
-                                    : read_value(setting, text, &number);
-  if (!good)
+  struct value value = {.number = 0};
+  if (!read_any(setting, text, &value))
     return bad_value(setting, object, text);
   if (config->origins[i].from != FROM_DEFAULT)
     return 0;
-  if (setting->form == TEXT) {
-    snprintf(config->name, sizeof config->name, "%s", text);
-    config->values.name = config->name;
-  } else {
-    store(setting, number, &config->values);
-  }
+  store_any(setting, text, &value, config);
   config->origins[i].from = from;
   config->origins[i].line = line;
   return 0;
@@ -330,7 +401,7 @@ static int read_call(const struct haul_node_config *given, struct config *config
   if (values->staging_bytes > 0 && values->staging_bytes < STAGING_LEAST)
     return error_set(HAUL_EINVAL, 0, "staging_bytes", "less than 8 MiB|");
   for (unsigned i = 0; i < SETTINGS_COUNT; i++)
-    if (settings[i].form != TEXT && load(&settings[i], values))
+    if (is_of_the_call(&settings[i]) && settings[i].form != TEXT && load(&settings[i], config))
       config->origins[i].from = FROM_CALL;
   return values->name ? set(0, values->name, "name", FROM_CALL, 0, config) : 0;
 }
@@ -398,6 +469,7 @@ static void complete(struct config *config) {
 
 int config_read(const struct haul_node_config *given, struct config *config) {
   memset(config, 0, sizeof *config);
+  config->memory = memory_defaults;
   int code = read_call(given, config);
   if (code == 0)
     code = read_environment(config);
@@ -414,9 +486,16 @@ static void describe(const struct config *config, unsigned i, struct haul_settin
   const struct setting *setting = &settings[i];
   char variable[40];
   snprintf(told->name, sizeof told->name, "%s", setting->name);
-  uint64_t number = load(setting, &config->values);
+  uint64_t number = load(setting, config);
   if (setting->form == TEXT)
     snprintf(told->value, sizeof told->value, "%s", config->name);
+  else if (setting->form == EAL)
+    snprintf(told->value, sizeof told->value, "%.*s", (int)sizeof told->value - 1,
+             number ? config->memory.dpdk_eal : "auto");
+  else if (setting->form == POOLS)
+    write_pools(config->memory.dpdk_pool, told->value, sizeof told->value);
+  else if (setting->form == BYTES && number == 0)
+    snprintf(told->value, sizeof told->value, "none");
   else if (setting->form == COUNT && number == 0)
     snprintf(told->value, sizeof told->value, "1 within a host, 2 beyond");
   else

@@ -5,15 +5,17 @@
 #define HAUL_NODE_CONFIG_H
 
 #include "haul/haul.h"
+#include "memory/settings.h"
 
 #define CONFIG_FILE    "/etc/haul/haul.conf"
 #define CONFIG_MAX     65536u /* bytes of a file */
-#define SETTINGS_COUNT 14u
+#define SETTINGS_COUNT 18u
 
 enum origin { FROM_DEFAULT, FROM_CALL, FROM_ENVIRONMENT, FROM_FILE };
 
 struct config {
   struct haul_node_config values; /* without zeros that mean a default; `name` is the one below */
+  struct memory_settings memory;
   char name[64];
   char path[256]; /* of the file; "": none was read */
   struct {

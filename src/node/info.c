@@ -156,6 +156,9 @@ static void tell_node(struct haul_node *node, each_fn *each, void *user) {
 
 static void tell_all(struct haul_node *node, each_fn *each, void *user) {
   tell_node(node, each, user);
+  for (size_t i = 0; provider_at(i); i++)
+    if (provider_at(i)->counters)
+      provider_at(i)->counters(each, user);
   for (size_t i = 0; transport_at(i); i++)
     if (transport_at(i)->counters && node->fabric.shared[i])
       transport_at(i)->counters(&node->fabric, each, user);

@@ -31,6 +31,7 @@ static int read_config(struct haul_node *node, const struct haul_node_config *gi
   node->config = config.values;
   snprintf(node->name, sizeof node->name, "%s", config.name);
   node->config.name = node->name;
+  memory_settings_set(&config.memory);
   return 0;
 }
 

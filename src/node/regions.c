@@ -8,17 +8,22 @@
 #include "memory/ticket.h"
 #include "node/node.h"
 
+static __attribute__((noinline)) int nowhere(void) {
+  return error_set(HAUL_EINVAL, 0, NULL, "no node, or no place for the region|");
+}
+
 static int enter(const char *call, const struct haul_node *node, struct haul_region **region) {
   int code = error_enter(call);
-  if (code == 0 && (!node || !region))
-    code = error_set(HAUL_EINVAL, 0, NULL, "no node, or no place for the region|");
-  return code;
+  return code == 0 && (!node || !region) ? nowhere() : code;
 }
 
 HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t length,
                                unsigned flags, haul_region **region) {
-  int code = enter("haul_region_alloc", node, region);
-  return code ? code : heap_alloc(node->heap, place, length, flags, region);
+  if (error_enter("haul_region_alloc") != 0)
+    return HAUL_EFORK;
+  if (__builtin_expect(!node || !region, 0))
+    return nowhere();
+  return heap_alloc(node->heap, place, length, flags, region);
 }
 
 HAUL_API int haul_region_wrap(haul_node *node, void *address, size_t length, haul_region **region) {
@@ -60,6 +65,21 @@ HAUL_API int haul_ticket_layout(const struct haul_ticket *ticket, struct haul_te
                      "the ticket carries no layout|give one to haul_region_export");
   *layout = unpacked.layout;
   return 0;
+}
+
+static int enroll(const char *call, struct haul_region *region, bool wanted) {
+  int code = error_enter(call);
+  if (code == 0 && !region)
+    code = error_set(HAUL_EINVAL, 0, NULL, "no region|");
+  return code ? code : region_enroll(region, HAUL_DPDK, wanted);
+}
+
+HAUL_API int haul_region_dpdk_register(haul_region *region) {
+  return enroll("haul_region_dpdk_register", region, true);
+}
+
+HAUL_API int haul_region_dpdk_unregister(haul_region *region) {
+  return enroll("haul_region_dpdk_unregister", region, false);
 }
 
 HAUL_API void *haul_region_address(const haul_region *region) {
@@ -132,21 +152,32 @@ static void await_close(struct haul_node *node) {
   loop_unlock(node->loop);
 }
 
+static void withdraw_region(haul_region *region) {
+  atomic_store(&region->released, true);
+  struct haul_node *node = region_hold_node(region);
+  if (!node)
+    return;
+  names_withdraw(node, region);
+  await_close(node);
+  end_transfers(node, region);
+  node_put(node);
+}
+
+/* Apart, so that the path without it saves no registers for it. */
+static __attribute__((noinline)) void release_slowly(haul_region *region) {
+  if (error_enter("haul_region_release") == 0)
+    withdraw_region(region);
+  region_put(region);
+}
+
 HAUL_API void haul_region_release(haul_region *region) {
   if (!region)
     return;
   /* What was never published and is not in use needs nothing but its memory back. */
   bool plain = atomic_load_explicit(&region->refs, memory_order_acquire) == 1 &&
                !atomic_load_explicit(&region->shown, memory_order_relaxed);
-  if (!plain && error_enter("haul_region_release") == 0) {
-    atomic_store(&region->released, true);
-    struct haul_node *node = region_hold_node(region);
-    if (node) {
-      names_withdraw(node, region);
-      await_close(node);
-      end_transfers(node, region);
-      node_put(node);
-    }
-  }
-  region_put(region);
+  if (__builtin_expect(plain, 1))
+    region_put(region);
+  else
+    release_slowly(region);
 }

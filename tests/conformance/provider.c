@@ -109,7 +109,7 @@ static void touch(void *address) {
 
 static void memory_without_a_view_faults(void **state) {
   struct memory memory = get(*(struct haul_place *)*state, MIB);
-  int faults = memory.view ? 0 : 128 + SIGSEGV;
+  int faults = memory.view == memory.address ? 0 : 128 + SIGSEGV;
   assert_int_equal(child_run(touch, memory.address), faults);
   memory_free(&memory);
 }
@@ -127,7 +127,7 @@ static void it_owns_all_of_its_memory_and_no_more(void **state) {
   assert_int_equal(provider->owns(at + MIB - 1, 1, &found), 1);
   assert_int_equal(provider->owns(at + 4097, 4093, &found), 1);
   memory_free(&memory);
-  assert_true(provider->owns(at, MIB, &found) <= 0);
+  assert_true(provider->recycles || provider->owns(at, MIB, &found) <= 0);
 }
 
 /* Host memory may well go on behind a block; what is not mapped is unit/memory_region's. */

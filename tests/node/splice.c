@@ -85,7 +85,7 @@ static unsigned copies_reported(void) {
 }
 
 static struct haul_check splice_check(void) {
-  struct haul_check checks[32];
+  struct haul_check checks[64];
   size_t count = COUNT(checks);
   assert_works(haul_check_list(t.owner, checks, &count));
   for (size_t i = 0; i < count; i++)

@@ -100,6 +100,16 @@ static void every_mistake_is_told_with_its_line(void **state) {
       {"message_window = 2G", 1, "cannot be set"},
       {"max_peers = 4294967296", 1, "cannot be set"},
       {"max_regions = 1048577", 1, "cannot be set"},
+      {"dpdk_pool = 1,2,3", 1, "cannot be set"},
+      {"\ndpdk_pool = 1,2,3,4,5", 2, "cannot be set"},
+      {"dpdk_pool = 1,2,-3,4", 1, "cannot be set"},
+      {"dpdk_pool = 1,2,3,1048577", 1, "cannot be set"},
+      {"dpdk_pool = 1, 2, 3, 4", 1, "cannot be set"},
+      {"dpdk_wait = 100", 1, "cannot be set"},
+      {"dpdk_hugepages = 0", 1, "cannot be set"},
+      {"dpdk_eal = words", 1, "no arguments of EAL's"},
+      {"dpdk_eal = -m 5 --help", 1, "no arguments of EAL's"},
+      {"dpdk_eal = -m 5 \x01", 1, "no arguments of EAL's"},
       {"insecure = maybe", 1, "neither yes nor no"},
       {"insecure = ", 1, "neither yes nor no"},
       {"name = two words", 1, "no name"},
@@ -232,6 +242,9 @@ static void the_list_can_be_read_back(void **state) {
   }
   unsetenv("HAUL_SPIN");
   struct config first = read_with(text);
+  assert_int_equal(first.memory.dpdk_pool[3], 64);
+  assert_true(first.memory.dpdk_wait_ns == 100000000);
+  assert_string_equal(first.memory.dpdk_eal, "");
   assert_int_equal(first.values.spin_ns, 90000);
   assert_true(first.values.liveness_ns == INT64_C(90000000000));
   assert_true(first.values.pool_bytes == SIZE_MAX);

@@ -138,7 +138,7 @@ struct tcp_rail {
 
 /* Whether pages of it may be passed by reference (tx.c). */
 static inline bool tcp_lends(const struct memory *memory) {
-  return memory->view && !memory->wrapped && !memory->imported;
+  return memory->view && !memory->wrapped && !memory->imported && !memory->provider->recycles;
 }
 
 struct tcp_endpoint {

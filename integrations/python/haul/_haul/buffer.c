@@ -69,7 +69,8 @@ int buffer_fill(PyObject *owner, struct region *region, const struct haul_tensor
   int status = -1;
   if (!shape)
     PyErr_NoMemory();
-  else if (haul_region_place(region->base.handle).kind != HAUL_HOST)
+  else if (haul_region_place(region->base.handle).kind != HAUL_HOST &&
+           haul_region_place(region->base.handle).kind != HAUL_DPDK)
     refuse("the CPU cannot touch this memory: copy it to a region of host memory, or take it "
            "through DLPack");
   else if ((flags & PyBUF_WRITABLE) && region->readonly)

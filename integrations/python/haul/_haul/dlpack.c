@@ -55,7 +55,7 @@ static void drop_versioned(PyObject *capsule) {
 static bool device_of(struct haul_place place, int32_t *type, int32_t *number) {
   *type = place.kind == HAUL_CUDA ? DL_CUDA : DL_CPU;
   *number = place.device;
-  return place.kind == HAUL_HOST || place.kind == HAUL_CUDA;
+  return place.kind == HAUL_HOST || place.kind == HAUL_DPDK || place.kind == HAUL_CUDA;
 }
 
 static void *refuse(const char *why) {

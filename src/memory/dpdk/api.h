@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT
+ * What haul uses of DPDK, declared anew, so that no header of it is needed. Names, numbers and
+ * structures are those of DPDK 22.11, whose libraries have the number 23 (rte_eal.h, rte_log.h,
+ * rte_lcore.h, rte_malloc.h, rte_memory.h). */
+#ifndef HAUL_MEMORY_DPDK_API_H
+#define HAUL_MEMORY_DPDK_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* rte_malloc.h */
+struct rte_malloc_socket_stats {
+  size_t heap_totalsz_bytes;
+  size_t heap_freesz_bytes;
+  size_t greatest_free_size;
+  unsigned free_count;
+  unsigned alloc_count;
+  size_t heap_allocsz_bytes;
+};
+
+/* rte_memory.h: the part of it that is looked at, a range of addresses of EAL's. */
+struct rte_memseg_list {
+  void *base_va;
+  uint64_t page_sz;
+  int socket_id; /* NUMA node */
+  volatile uint32_t version;
+  size_t len;
+  unsigned external; /* 1: memory that the application gave it */
+};
+
+/* X(slot, symbol, result, arguments) */
+#define DPDK_EAL_REQUIRED(X)                                                                       \
+  X(init, rte_eal_init, int, (int count, char **arguments))                                        \
+  X(socket_count, rte_socket_count, unsigned, (void))                                              \
+  X(open_log, rte_openlog_stream, int, (FILE * stream))                                            \
+  X(alloc, rte_malloc_socket, void *,                                                              \
+    (const char *type, size_t bytes, unsigned alignment, int socket))                              \
+  X(free, rte_free, void, (void *address))                                                         \
+  X(stats, rte_malloc_get_socket_stats, int, (int socket, struct rte_malloc_socket_stats *stats))  \
+  X(list_of, rte_mem_virt2memseg_list, struct rte_memseg_list *, (const void *address))            \
+  X(external_register, rte_extmem_register, int,                                                   \
+    (void *address, size_t bytes, uint64_t *iova, unsigned pages, size_t page_bytes))              \
+  X(external_unregister, rte_extmem_unregister, int, (void *address, size_t bytes))
+
+#endif

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: MIT
+ * Host memory from DPDK: the table. */
+#include "memory/dpdk/dpdk.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "memory/pages.h"
+
+/* What was found at the first question since start; 0: nobody asked. */
+static _Atomic unsigned known;
+#define ABSENT (DPDK_NODES + 1)
+
+static int start(void) {
+  atomic_store(&known, 0);
+  return 0;
+}
+
+static unsigned devices(void) {
+  unsigned found = atomic_load_explicit(&known, memory_order_relaxed);
+  if (found == 0) {
+    struct haul_error before;
+    error_save(&before);
+    found = dpdk_eal_open() ? dpdk_nodes() : ABSENT;
+    error_restore(&before);
+    atomic_store_explicit(&known, found, memory_order_relaxed);
+  }
+  return found == ABSENT ? 0 : found;
+}
+
+static int why_none(void) {
+  return dpdk_eal_open() ? 0 : HAUL_ENOTSUP;
+}
+
+static void describe(unsigned device, struct haul_device *info) {
+  struct dpdk_figures figures;
+  char counts[48];
+  info->numa = (int)device;
+  info->memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+  snprintf(info->name, sizeof info->name, "DPDK memory");
+  if (dpdk_pool_figures(device, &figures))
+    snprintf(info->name, sizeof info->name, "DPDK memory, %s%s",
+             dpdk_counts(figures.limit, counts, sizeof counts),
+             dpdk_pool_is_cut(&figures) ? " (cut)" : "");
+  snprintf(info->exports, sizeof info->exports, "cross-memory attach");
+}
+
+/* The sums over all nodes and classes. */
+static void counters(void (*each)(void *user, const char *name, uint64_t value), void *user) {
+  struct dpdk_figures figures;
+  uint64_t made = 0, unused = 0, cut = 0;
+  for (unsigned node = 0; node < devices(); node++)
+    for (unsigned i = 0; dpdk_pool_figures(node, &figures) && i < DPDK_CLASSES; i++) {
+      made += figures.made[i];
+      unused += figures.unused[i];
+      cut += figures.wanted[i] - figures.limit[i];
+    }
+  each(user, "dpdk.objects", made);
+  each(user, "dpdk.objects_free", unused);
+  each(user, "dpdk.objects_cut", cut);
+  each(user, "dpdk.waits", dpdk_pool_waits());
+}
+
+/* ---- memory ---- */
+
+static int dpdk_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory) {
+  (void)flags;
+  int status = dpdk_pool_get(device, length, memory->may_wait, memory);
+  if (status != 0)
+    return status;
+  memory->length = length;
+  memory->wrapped = memory->imported = memory->shareable = false;
+  memory->writable = true;
+  memory->alive = NULL;
+  return 0;
+}
+
+static void dpdk_free(struct memory *memory) {
+  if (memory->state)
+    dpdk_pool_put(memory);
+}
+
+/* The list of pages that an address is on, of memory that is EAL's own; NULL: none. */
+static const struct rte_memseg_list *list_at(const struct dpdk_eal *eal, const void *address) {
+  const struct rte_memseg_list *list = eal->list_of(address);
+  return list && !list->external ? list : NULL;
+}
+
+static int dpdk_owns(const void *address, size_t length, struct haul_place *place) {
+  const struct dpdk_eal *eal = dpdk_eal_loaded();
+  if (!eal)
+    return 0;
+  const struct rte_memseg_list *first = list_at(eal, address);
+  const struct rte_memseg_list *last = list_at(eal, (const char *)address + length - 1);
+  if (!first && !last)
+    return 0;
+  if (first != last) {
+    char object[64];
+    snprintf(object, sizeof object, "%p+%zu", address, length);
+    return error_set(HAUL_EINVAL, 0, object,
+                     "part of the range lies outside of DPDK's memory|check address and length");
+  }
+  /* EAL reserves more addresses than it has memory at. */
+  if (provider_of(HAUL_HOST)->owns(address, length, place) < 0)
+    return HAUL_EINVAL;
+  unsigned node = first->socket_id < 0 ? 0 : (unsigned)first->socket_id;
+  *place = (struct haul_place){HAUL_DPDK, (uint16_t)(node < devices() ? node : 0)};
+  return 1;
+}
+
+static int dpdk_wrap(void *address, size_t length, struct memory *memory) {
+  memory->address = memory->view = address;
+  memory->length = length;
+  memory->wrapped = memory->writable = true;
+  memory->shareable = memory->imported = false;
+  memory->alive = NULL;
+  memory->state = NULL;
+  return 0;
+}
+
+static int dpdk_import(const struct ticket *ticket, int descriptor, struct memory *memory) {
+  (void)ticket;
+  (void)descriptor;
+  (void)memory;
+  return error_set(HAUL_ENOTSUP, 0, "dpdk", "%s|publish the region: peers reach it over every path",
+                   provider_dpdk.unshareable);
+}
+
+/* ---- memory of other kinds ---- */
+
+/* The whole pages of it: of haul's own the rest of the last page is haul's too. */
+static int whole_pages(const struct memory *memory, size_t *bytes) {
+  size_t page = page_size();
+  bool aligned = (uintptr_t)memory->view % page == 0 && page_round(memory->length, bytes);
+  if (aligned && (!memory->wrapped || *bytes == memory->length))
+    return 0;
+  char object[64];
+  snprintf(object, sizeof object, "%p+%zu", memory->view, memory->length);
+  return error_set(HAUL_EINVAL, 0, object,
+                   "the range is not made of whole pages of %zu bytes|wrap memory that begins and "
+                   "ends with a page, or take it from haul_region_alloc",
+                   page);
+}
+
+static int known_already(int system) {
+  return error_set(HAUL_EINVAL, system, "rte_extmem_register",
+                   "DPDK knows this memory, or a part of it, already|unregister it first");
+}
+
+static int refused(const char *call) {
+  int system = dpdk_eal_errno();
+  if (system == EEXIST)
+    return known_already(system);
+  if (system == ENOENT)
+    return error_set(HAUL_EINVAL, system, call,
+                     "DPDK does not know this memory any more|leave rte_extmem_unregister to haul");
+  if (system == ENOSPC || system == ENOMEM)
+    return error_set(HAUL_ELIMIT, system, call,
+                     "DPDK has room for no more external memory|register fewer and larger regions");
+  return error_system(system, call, "it");
+}
+
+static int dpdk_enroll(const struct memory *memory) {
+  size_t bytes = 0;
+  const struct dpdk_eal *eal = dpdk_eal_start();
+  if (!eal)
+    return haul_error_last()->code;
+  if (list_at(eal, memory->view))
+    return error_set(HAUL_EINVAL, 0, "dpdk", "this memory is DPDK's own|it needs no registration");
+  int status = whole_pages(memory, &bytes);
+  if (status != 0)
+    return status;
+  /* EAL itself refuses the very same range alone. */
+  if (eal->list_of(memory->view) || eal->list_of((char *)memory->view + bytes - 1))
+    return known_already(0);
+  if (eal->external_register(memory->view, bytes, NULL, 0, page_size()) != 0)
+    return refused("rte_extmem_register");
+  status = dpdk_gpus_enroll(memory->view, bytes);
+  if (status != 0)
+    eal->external_unregister(memory->view, bytes);
+  return status;
+}
+
+static int dpdk_dismiss(const struct memory *memory) {
+  size_t bytes = 0;
+  int status = whole_pages(memory, &bytes);
+  if (status != 0)
+    return status;
+  if (dpdk_eal_start()->external_unregister(memory->view, bytes) != 0)
+    return refused("rte_extmem_unregister");
+  dpdk_gpus_dismiss(memory->view);
+  return 0;
+}
+
+const struct provider provider_dpdk = {
+    .name = "dpdk",
+    .kind = HAUL_DPDK,
+    .numbered = true,
+    .recycles = true,
+    /* As the host's: the processor copies. */
+    .copy_bytes_per_ns = 10,
+    .copy_latency_ns = 100,
+    .unshareable = "DPDK's memory has no descriptor that another process could map",
+    .start = start,
+    .devices = devices,
+    .why_none = why_none,
+    .describe = describe,
+    .checks = dpdk_checks,
+    .counters = counters,
+    .alloc = dpdk_alloc,
+    .free = dpdk_free,
+    .owns = dpdk_owns,
+    .wrap = dpdk_wrap,
+    .enroll = dpdk_enroll,
+    .dismiss = dpdk_dismiss,
+    .import = dpdk_import,
+};

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: MIT
+ * Memory of GPUs through DPDK's library for them, librte_gpudev: for GPUs whose driver is DPDK's.
+ * They are there once EAL runs. The processor copies, through the mapping that the driver gives;
+ * memory without one is not handed out. Debian's DPDK has the library and no driver. */
+#include <stdio.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/fork.h"
+#include "core/list.h"
+#include "memory/dpdk/dpdk.h"
+#include "memory/pages.h"
+
+/* rte_gpudev.h of 22.11, where all of it is marked as experimental. */
+struct rte_gpu_info {
+  const char *name;
+  uint64_t context;
+  int16_t dev_id, parent;
+  uint32_t processor_count;
+  size_t total_memory, page_size;
+  int16_t numa_node;
+};
+
+#define RTE_GPU_ID_NONE (-1) /* of find_next's second argument: no part of another device */
+
+#define GPU_REQUIRED(X)                                                                            \
+  X(count, rte_gpu_count_avail, uint16_t, (void))                                                  \
+  X(next, rte_gpu_find_next, int16_t, (int16_t from, int16_t parent))                              \
+  X(info, rte_gpu_info_get, int, (int16_t device, struct rte_gpu_info * info))                     \
+  X(alloc, rte_gpu_mem_alloc, void *, (int16_t device, size_t bytes, unsigned alignment))          \
+  X(free, rte_gpu_mem_free, int, (int16_t device, void *address))                                  \
+  X(enroll, rte_gpu_mem_register, int, (int16_t device, size_t bytes, void *address))              \
+  X(dismiss, rte_gpu_mem_unregister, int, (int16_t device, void *address))                         \
+  X(map, rte_gpu_mem_cpu_map, void *, (int16_t device, size_t bytes, void *address))               \
+  X(unmap, rte_gpu_mem_cpu_unmap, int, (int16_t device, void *address))                            \
+  X(write_barrier, rte_gpu_wmb, int, (int16_t device))
+
+static struct gpu_driver {
+#define SLOT(slot, symbol, result, arguments) result(*slot) arguments;
+  GPU_REQUIRED(SLOT)
+#undef SLOT
+} table;
+
+#define SYMBOL(slot, symbol, result, arguments) {#symbol, offsetof(struct gpu_driver, slot)},
+static const struct library_symbol required[] = {GPU_REQUIRED(SYMBOL)};
+#undef SYMBOL
+
+static struct library library = {
+    .title = "DPDK's librte_gpudev",
+    .names = {"librte_gpudev.so.23"},
+    .since = "DPDK 22.11",
+    .packages = "librte-gpudev23",
+    .required = required,
+    .required_count = LIBRARY_COUNT(required),
+    .table = &table,
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+};
+
+/* ---- devices ---- */
+
+/* Without a trace in the thread's detail. */
+static bool is_there(void) {
+  struct haul_error before;
+  error_save(&before);
+  bool there = library_open(&library);
+  if (!there)
+    error_restore(&before);
+  return there;
+}
+
+static unsigned devices(void) {
+  unsigned count = 0;
+  if (!is_there() || table.count() == 0)
+    return 0;
+  for (int16_t id = table.next(0, RTE_GPU_ID_NONE); id >= 0; count++)
+    id = table.next((int16_t)(id + 1), RTE_GPU_ID_NONE);
+  return count;
+}
+
+/* DPDK's own number of the n-th; -1: it is gone. */
+static int16_t id_of(unsigned device) {
+  int16_t id = table.next(0, RTE_GPU_ID_NONE);
+  while (id >= 0 && device-- > 0)
+    id = table.next((int16_t)(id + 1), RTE_GPU_ID_NONE);
+  return id;
+}
+
+static bool cuda_serves(void) {
+  return provider_devices(provider_of(HAUL_CUDA)) > 0;
+}
+
+static int why_none(void) {
+  if (!library_open(&library))
+    return HAUL_ENOTSUP;
+  return error_set(HAUL_ENOTSUP, 0, "librte_gpudev.so.23", "DPDK has no driver for a GPU here|%s",
+                   cuda_serves() ? "cuda:N serves this GPU, cuda:0 the first"
+                                 : "cuda:N serves NVIDIA's GPUs (haul doctor cuda); DPDK's driver "
+                                   "gpu_cuda is there once EAL runs with it (dpdk_eal)");
+}
+
+static void describe(unsigned device, struct haul_device *info) {
+  struct rte_gpu_info found = {.numa_node = -1};
+  if (table.info(id_of(device), &found) != 0)
+    return;
+  info->numa = found.numa_node;
+  info->memory = found.total_memory;
+  snprintf(info->name, sizeof info->name, "%.40s, by DPDK", found.name ? found.name : "a GPU");
+  snprintf(info->exports, sizeof info->exports, "nothing");
+}
+
+/* One check: whoever has DPDK's driver for GPUs knows that, and to all others it is nothing that is
+ * missing. */
+static size_t checks(struct haul_check *check, size_t room) {
+  if (room == 0)
+    return 1;
+  *check =
+      (struct haul_check){.state = HAUL_CHECK_OK, .backend = "gpudev", .name = "gpudev.device"};
+  unsigned count = devices();
+  if (count > 0) {
+    snprintf(check->text, sizeof check->text, "%u GPU%s of DPDK's", count, count == 1 ? "" : "s");
+    return 1;
+  }
+  why_none();
+  snprintf(check->text, sizeof check->text, "not needed: %.90s%s", haul_error_last()->text,
+           cuda_serves() ? "; cuda:N serves this GPU" : "; NVIDIA's are cuda:N");
+  return 1;
+}
+
+/* ---- memory ---- */
+
+struct block {
+  struct list link;
+  char *address, *view;
+  size_t bytes;
+  int16_t id;
+  unsigned device;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
+static struct list blocks = LIST_INIT(blocks);
+
+static int no_memory(unsigned device, size_t length) {
+  char object[32];
+  snprintf(object, sizeof object, "gpudev:%u", device);
+  return error_set(HAUL_ENOMEM, 0, object,
+                   "DPDK's driver gives no %zu bytes of the GPU|release some, or ask for less",
+                   length);
+}
+
+static int get(struct block *block, size_t length, struct memory *memory) {
+  block->id = id_of(block->device);
+  if (block->id < 0 || !page_round(length, &block->bytes))
+    return no_memory(block->device, length);
+  size_t alignment = block->bytes >= HUGE_PAGE ? HUGE_PAGE : page_size();
+  block->address = table.alloc(block->id, block->bytes, (unsigned)alignment);
+  if (!block->address)
+    return no_memory(block->device, length);
+  memory->view = block->view = table.map(block->id, block->bytes, block->address);
+  if (memory->view)
+    return 0;
+  table.free(block->id, block->address);
+  return error_set(HAUL_ENOTSUP, 0, "rte_gpu_mem_cpu_map",
+                   "DPDK's driver maps this GPU's memory for no processor|%s",
+                   cuda_serves() ? "cuda:N serves this GPU" : "sudo modprobe gdrdrv (GDRCopy)");
+}
+
+static int gpu_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory) {
+  (void)flags;
+  if (fork_is_child())
+    return error_set(HAUL_EFORK, 0, "gpudev", "the GPU is the parent's|");
+  struct block *block = alloc_zero(1, sizeof *block);
+  if (!block)
+    return error_memory("GPU memory");
+  block->device = device;
+  int status = get(block, length, memory);
+  if (status != 0) {
+    alloc_free(block);
+    return status;
+  }
+  pthread_mutex_lock(&lock);
+  list_append(&blocks, &block->link);
+  pthread_mutex_unlock(&lock);
+  memory->address = block->address;
+  memory->length = length;
+  memory->wrapped = memory->imported = memory->shareable = false;
+  memory->writable = true;
+  memory->alive = NULL;
+  memory->state = block;
+  return 0;
+}
+
+static void gpu_free(struct memory *memory) {
+  struct block *block = memory->state;
+  if (!block || fork_is_child()) /* wrapped, or the parent's */
+    return;
+  pthread_mutex_lock(&lock);
+  list_remove(&block->link);
+  pthread_mutex_unlock(&lock);
+  table.unmap(block->id, block->address);
+  table.free(block->id, block->address);
+  alloc_free(block);
+}
+
+/* With the lock: the block that the address lies in. */
+static struct block *block_at(const char *address) {
+  list_each(item, &blocks) {
+    struct block *block = list_entry(item, struct block, link);
+    if (address >= block->address && address < block->address + block->bytes)
+      return block;
+  }
+  return NULL;
+}
+
+static int gpu_owns(const void *address, size_t length, struct haul_place *place) {
+  pthread_mutex_lock(&lock);
+  struct block *first = block_at(address), *last = block_at((const char *)address + length - 1);
+  if (first)
+    *place = (struct haul_place){HAUL_GPUDEV, (uint16_t)first->device};
+  pthread_mutex_unlock(&lock);
+  if (first == last)
+    return first != NULL;
+  return error_set(HAUL_EINVAL, 0, "gpudev",
+                   "part of the range lies outside of one allocation|check address and length");
+}
+
+static int gpu_wrap(void *address, size_t length, struct memory *memory) {
+  pthread_mutex_lock(&lock);
+  struct block *block = block_at(address);
+  if (block)
+    memory->view = block->view + ((char *)address - block->address);
+  pthread_mutex_unlock(&lock);
+  if (!block)
+    return error_set(HAUL_ESTALE, 0, "gpudev", "the memory was freed|");
+  memory->address = address;
+  memory->length = length;
+  memory->wrapped = memory->writable = true;
+  memory->shareable = memory->imported = false;
+  memory->alive = NULL;
+  memory->state = NULL;
+  return 0;
+}
+
+static int gpu_import(const struct ticket *ticket, int descriptor, struct memory *memory) {
+  (void)ticket;
+  (void)descriptor;
+  (void)memory;
+  return error_set(HAUL_ENOTSUP, 0, "gpudev", "%s|publish the region: peers reach it by its name",
+                   provider_gpudev.unshareable);
+}
+
+/* What the processor wrote must be at the GPU before its next kernel reads. */
+static int gpu_fence(struct memory *memory, enum fence direction) {
+  int16_t id = id_of(memory->place.device);
+  if (direction == FENCE_AFTER_WRITE && (id < 0 || table.write_barrier(id) < 0))
+    return error_set(HAUL_EPLACE, 0, "rte_gpu_wmb", "the GPU is gone|");
+  return 0;
+}
+
+/* ---- host memory that the GPUs read ---- */
+
+int dpdk_gpus_enroll(void *address, size_t bytes) {
+  int16_t id = -1;
+  if (library_is_loaded(&library) && is_there())
+    id = table.next(0, RTE_GPU_ID_NONE);
+  for (; id >= 0; id = table.next((int16_t)(id + 1), RTE_GPU_ID_NONE))
+    if (table.enroll(id, bytes, address) < 0) {
+      for (int16_t made = table.next(0, RTE_GPU_ID_NONE); made < id;
+           made = table.next((int16_t)(made + 1), RTE_GPU_ID_NONE))
+        table.dismiss(made, address);
+      return error_set(HAUL_ELIMIT, 0, "rte_gpu_mem_register",
+                       "DPDK's driver does not take this memory for its GPU|register fewer and "
+                       "larger regions");
+    }
+  return 0;
+}
+
+void dpdk_gpus_dismiss(void *address) {
+  int16_t id = -1;
+  if (library_is_loaded(&library) && is_there())
+    id = table.next(0, RTE_GPU_ID_NONE);
+  for (; id >= 0; id = table.next((int16_t)(id + 1), RTE_GPU_ID_NONE))
+    table.dismiss(id, address);
+}
+
+const struct provider provider_gpudev = {
+    .name = "gpudev",
+    .kind = HAUL_GPUDEV,
+    .numbered = true,
+    .recycles = true,
+    /* A processor over PCIe: starting values, not measured. */
+    .copy_bytes_per_ns = 2,
+    .copy_latency_ns = 1000,
+    .unshareable = "DPDK's memory of GPUs has no descriptor that another process could map",
+    .devices = devices,
+    .why_none = why_none,
+    .describe = describe,
+    .checks = checks,
+    .alloc = gpu_alloc,
+    .free = gpu_free,
+    .owns = gpu_owns,
+    .wrap = gpu_wrap,
+    .import = gpu_import,
+    .fence = gpu_fence,
+};

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: MIT
+ * What is allocated from EAL's memory. Objects of the pool's classes are cut from larger pieces and
+ * never given back, as rte_free clears what it gets (26 ms for 256 MiB); they wait here for the
+ * next one who asks, at any node of haul's in the process. memory/pool.c keeps the regions that a
+ * node freed in front of this. What is of no class goes back to EAL. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/fork.h"
+#include "core/futex.h"
+#include "core/sys.h"
+#include "memory/dpdk/dpdk.h"
+#include "memory/pages.h"
+#include "memory/pool.h"
+#include "memory/settings.h"
+
+#define MIB   ((size_t)1 << 20)
+#define PIECE (64 * MIB) /* what is cut at a time, where an object is smaller */
+
+_Static_assert(DPDK_CLASSES == POOL_CLASSES, "the pool's classes");
+
+struct object {
+  struct object *next; /* of those that nobody uses */
+  void *address;
+  uint8_t size_class; /* or REGION_EXACT */
+};
+
+struct node_pool {
+  bool opened;
+  uint32_t wanted[DPDK_CLASSES], limit[DPDK_CLASSES], made[DPDK_CLASSES], unused[DPDK_CLASSES];
+  struct object *objects[DPDK_CLASSES];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the nodes */
+static struct node_pool nodes[DPDK_NODES];
+static _Atomic uint32_t returns; /* changes whenever something comes back */
+static _Atomic uint64_t waits;
+
+/* ---- how many ---- */
+
+/* EAL without huge pages has one node, 0, whatever the host has. */
+static int socket_of(unsigned node) {
+  return dpdk_eal_state() == DPDK_SMALL ? 0 : (int)node;
+}
+
+/* What the pool may take of a node's memory: three quarters of what is haul's own, as other sizes
+ * and alignment need some; half of what an application's EAL has left. */
+static uint64_t share_of(const struct dpdk_eal *eal, unsigned node) {
+  struct rte_malloc_socket_stats stats;
+  memset(&stats, 0, sizeof stats);
+  if (eal->stats(socket_of(node), &stats) != 0)
+    return 0;
+  return dpdk_eal_state() == DPDK_FOREIGN ? stats.heap_freesz_bytes / 2
+                                          : stats.heap_totalsz_bytes / 4 * 3;
+}
+
+/* With the lock. Each class is cut by the same part. */
+static void open_node(const struct dpdk_eal *eal, unsigned number) {
+  struct node_pool *node = &nodes[number];
+  struct memory_settings settings;
+  uint64_t all = 0, share = share_of(eal, number);
+  memory_settings_get(&settings);
+  for (uint8_t i = 0; i < DPDK_CLASSES; i++)
+    all += (uint64_t)settings.dpdk_pool[i] * pool_class_bytes(i);
+  for (uint8_t i = 0; i < DPDK_CLASSES; i++) {
+    node->wanted[i] = node->limit[i] = settings.dpdk_pool[i];
+    if (all > share)
+      node->limit[i] = (uint32_t)((double)node->wanted[i] * (double)share / (double)all);
+  }
+  node->opened = true;
+}
+
+const char *dpdk_counts(const uint32_t counts[DPDK_CLASSES], char *text, size_t size) {
+  snprintf(text, size, "%u,%u,%u,%u", counts[0], counts[1], counts[2], counts[3]);
+  return text;
+}
+
+bool dpdk_pool_figures(unsigned number, struct dpdk_figures *figures) {
+  enum dpdk_state state = dpdk_eal_state();
+  if (number >= DPDK_NODES || state == DPDK_IDLE || state == DPDK_FAILED || fork_is_child())
+    return false;
+  pthread_mutex_lock(&lock);
+  struct node_pool *node = &nodes[number];
+  if (!node->opened)
+    open_node(dpdk_eal_start(), number);
+  memcpy(figures->wanted, node->wanted, sizeof node->wanted);
+  memcpy(figures->limit, node->limit, sizeof node->limit);
+  memcpy(figures->made, node->made, sizeof node->made);
+  memcpy(figures->unused, node->unused, sizeof node->unused);
+  pthread_mutex_unlock(&lock);
+  return true;
+}
+
+uint64_t dpdk_pool_waits(void) {
+  return atomic_load_explicit(&waits, memory_order_relaxed);
+}
+
+bool dpdk_pool_is_cut(const struct dpdk_figures *figures) {
+  return memcmp(figures->wanted, figures->limit, sizeof figures->wanted) != 0;
+}
+
+/* ---- making objects ---- */
+
+static struct object *new_object(void *address, uint8_t size_class) {
+  struct object *object = alloc_zero(1, sizeof *object);
+  if (object)
+    *object = (struct object){.address = address, .size_class = size_class};
+  return object;
+}
+
+static void *from_eal(const struct dpdk_eal *eal, unsigned node, size_t bytes) {
+  size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : page_size();
+  return eal->alloc("haul", bytes, (unsigned)alignment, socket_of(node));
+}
+
+/* With the lock: cuts up to `count` objects out of one piece; how many there are now. What it has
+ * no bookkeeping for is lost to the class, not to the process. */
+static uint32_t cut(const struct dpdk_eal *eal, unsigned number, uint8_t size_class,
+                    uint32_t count) {
+  struct node_pool *node = &nodes[number];
+  size_t bytes = pool_class_bytes(size_class);
+  char *piece = from_eal(eal, number, bytes * count);
+  if (!piece)
+    return 0;
+  uint32_t made = 0;
+  for (; made < count; made++) {
+    struct object *object = new_object(piece + (count - 1 - made) * bytes, size_class);
+    if (!object)
+      break;
+    object->next = node->objects[size_class];
+    node->objects[size_class] = object;
+  }
+  if (made == 0)
+    eal->free(piece);
+  node->made[size_class] += made;
+  node->unused[size_class] += made;
+  return made;
+}
+
+/* With the lock: a piece as large as it can be. Where there is none for a single object the class
+ * is as large as it gets. */
+static bool grow(const struct dpdk_eal *eal, unsigned number, uint8_t size_class) {
+  struct node_pool *node = &nodes[number];
+  size_t bytes = pool_class_bytes(size_class);
+  uint32_t count = bytes < PIECE ? (uint32_t)(PIECE / bytes) : 1;
+  uint32_t left = node->limit[size_class] - node->made[size_class];
+  for (count = count < left ? count : left; count > 0; count /= 2)
+    if (cut(eal, number, size_class, count) > 0)
+      return true;
+  if (left > 0)
+    node->limit[size_class] = node->made[size_class];
+  return false;
+}
+
+/* ---- get and put ---- */
+
+/* With the lock. */
+static struct object *take_pooled(const struct dpdk_eal *eal, unsigned number, uint8_t size_class) {
+  struct node_pool *node = &nodes[number];
+  if (!node->objects[size_class] && !grow(eal, number, size_class))
+    return NULL;
+  struct object *object = node->objects[size_class];
+  node->objects[size_class] = object->next;
+  node->unused[size_class]--;
+  return object;
+}
+
+static struct object *take_exact(const struct dpdk_eal *eal, unsigned number, size_t length) {
+  size_t bytes;
+  if (!page_round(length, &bytes))
+    return NULL;
+  struct object *object = new_object(NULL, REGION_EXACT);
+  if (object && !(object->address = from_eal(eal, number, bytes))) {
+    alloc_free(object);
+    object = NULL;
+  }
+  return object;
+}
+
+/* The class that the node has objects of, or REGION_EXACT. */
+static uint8_t class_at(unsigned number, size_t length) {
+  uint8_t size_class = pool_class_of(length);
+  if (size_class != REGION_EXACT && nodes[number].limit[size_class] == 0)
+    size_class = REGION_EXACT;
+  return size_class;
+}
+
+static struct object *take(const struct dpdk_eal *eal, unsigned number, size_t length) {
+  pthread_mutex_lock(&lock);
+  if (!nodes[number].opened)
+    open_node(eal, number);
+  uint8_t size_class = class_at(number, length);
+  struct object *object = size_class == REGION_EXACT ? take_exact(eal, number, length)
+                                                     : take_pooled(eal, number, size_class);
+  pthread_mutex_unlock(&lock);
+  return object;
+}
+
+static int exhausted(const struct dpdk_eal *eal, unsigned number, size_t length) {
+  char object[32];
+  snprintf(object, sizeof object, "dpdk:%u", number);
+  pthread_mutex_lock(&lock);
+  uint8_t size_class = class_at(number, length);
+  uint32_t made = size_class == REGION_EXACT ? 0 : nodes[number].made[size_class];
+  pthread_mutex_unlock(&lock);
+  if (made > 0)
+    return error_set(HAUL_ELIMIT, 0, object,
+                     "all %u objects of %zu KiB are in use|release some, or allow more: dpdk_pool, "
+                     "dpdk_hugepages and dpdk_wait in haul.conf",
+                     made, pool_class_bytes(size_class) >> 10);
+  struct rte_malloc_socket_stats stats;
+  memset(&stats, 0, sizeof stats);
+  eal->stats(socket_of(number), &stats);
+  return error_set(HAUL_ENOMEM, 0, object,
+                   "EAL has no %zu bytes in one piece: %zu of %zu MiB are free|release some, or "
+                   "give EAL more memory: dpdk_hugepages or dpdk_eal in haul.conf",
+                   length, stats.heap_freesz_bytes / MIB, stats.heap_totalsz_bytes / MIB);
+}
+
+static size_t heap_of(const struct dpdk_eal *eal, unsigned node) {
+  struct rte_malloc_socket_stats stats;
+  memset(&stats, 0, sizeof stats);
+  eal->stats(socket_of(node), &stats);
+  return stats.heap_totalsz_bytes;
+}
+
+/* `returns` is read before the look, so that nothing that comes back after it is missed. */
+static struct object *take_patiently(const struct dpdk_eal *eal, unsigned node, size_t length,
+                                     bool patient) {
+  struct memory_settings settings;
+  memory_settings_get(&settings);
+  int64_t until = clock_after(clock_now(), settings.dpdk_wait_ns);
+  for (bool waited = false;; waited = true) {
+    uint32_t before = atomic_load_explicit(&returns, memory_order_acquire);
+    struct object *object = take(eal, node, length);
+    if (object || !patient || clock_now() >= until || length > heap_of(eal, node))
+      return object;
+    if (!waited)
+      atomic_fetch_add_explicit(&waits, 1, memory_order_relaxed);
+    futex_wait(&returns, before, until);
+  }
+}
+
+int dpdk_pool_get(unsigned node, size_t length, bool patient, struct memory *memory) {
+  if (fork_is_child())
+    return error_set(HAUL_EFORK, 0, "dpdk", "EAL's memory is the parent's|");
+  const struct dpdk_eal *eal = dpdk_eal_start();
+  if (!eal)
+    return haul_error_last()->code;
+  struct object *object = take_patiently(eal, node, length, patient);
+  if (!object)
+    return exhausted(eal, node, length);
+  memory->address = memory->view = object->address;
+  memory->state = object;
+  return 0;
+}
+
+void dpdk_pool_put(struct memory *memory) {
+  struct object *object = memory->state;
+  if (fork_is_child()) /* the lock may be held by a thread that is not here */
+    return;
+  if (object->size_class == REGION_EXACT) {
+    dpdk_eal_start()->free(object->address);
+    alloc_free(object);
+  } else {
+    pthread_mutex_lock(&lock);
+    struct node_pool *node = &nodes[memory->place.device];
+    object->next = node->objects[object->size_class];
+    node->objects[object->size_class] = object;
+    node->unused[object->size_class]++;
+    pthread_mutex_unlock(&lock);
+  }
+  atomic_fetch_add_explicit(&returns, 1, memory_order_release);
+  futex_wake(&returns);
+}

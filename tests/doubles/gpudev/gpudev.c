@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT
+ * A librte_gpudev.so.23 with two GPUs of host memory, numbered 0 and 2 as after a device went.
+ * Their addresses are without access; a mapping for the processor lies elsewhere. What a driver
+ * would refuse ends the program. HAUL_DOUBLE_GPUDEV: "none" (no driver, as Debian's) or "unmapped"
+ * (no memory for processors). */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct rte_gpu_info {
+  const char *name;
+  uint64_t context;
+  int16_t dev_id, parent;
+  uint32_t processor_count;
+  size_t total_memory, page_size;
+  int16_t numa_node;
+};
+
+uint16_t rte_gpu_count_avail(void);
+int16_t rte_gpu_find_next(int16_t from, int16_t parent);
+int rte_gpu_info_get(int16_t device, struct rte_gpu_info *info);
+void *rte_gpu_mem_alloc(int16_t device, size_t bytes, unsigned alignment);
+int rte_gpu_mem_free(int16_t device, void *address);
+int rte_gpu_mem_register(int16_t device, size_t bytes, void *address);
+int rte_gpu_mem_unregister(int16_t device, void *address);
+void *rte_gpu_mem_cpu_map(int16_t device, size_t bytes, void *address);
+int rte_gpu_mem_cpu_unmap(int16_t device, void *address);
+int rte_gpu_wmb(int16_t device);
+
+#define BLOCKS ((size_t)256)
+#define MEMORY ((size_t)1 << 30)
+
+struct block {
+  char *address, *view;
+  size_t bytes;
+  int16_t device;
+  bool registered; /* host memory: no more than a note */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct block blocks[BLOCKS];
+
+static bool is(const char *what) {
+  const char *set = getenv("HAUL_DOUBLE_GPUDEV");
+  return set && strcmp(set, what) == 0;
+}
+
+static bool exists(int16_t device) {
+  return !is("none") && (device == 0 || device == 2);
+}
+
+static void wrong(const char *what) {
+  fprintf(stderr, "double of librte_gpudev: %s\n", what);
+  abort();
+}
+
+static struct block *find(int16_t device, const void *address, bool registered) {
+  for (size_t i = 0; i < BLOCKS; i++)
+    if (blocks[i].address == address && blocks[i].device == device &&
+        blocks[i].registered == registered)
+      return &blocks[i];
+  return NULL;
+}
+
+static struct block *unused(void) {
+  for (size_t i = 0; i < BLOCKS; i++)
+    if (!blocks[i].address)
+      return &blocks[i];
+  return NULL;
+}
+
+uint16_t rte_gpu_count_avail(void) {
+  return is("none") ? 0 : 2;
+}
+
+int16_t rte_gpu_find_next(int16_t from, int16_t parent) {
+  (void)parent;
+  for (int16_t id = from < 0 ? 0 : from; id <= 2; id++)
+    if (exists(id))
+      return id;
+  return -1;
+}
+
+int rte_gpu_info_get(int16_t device, struct rte_gpu_info *info) {
+  if (!exists(device) || !info)
+    return -19;
+  *info = (struct rte_gpu_info){.name = "a double",
+                                .dev_id = device,
+                                .parent = -1,
+                                .total_memory = MEMORY,
+                                .page_size = 65536,
+                                .numa_node = -1};
+  return 0;
+}
+
+void *rte_gpu_mem_alloc(int16_t device, size_t bytes, unsigned alignment) {
+  if (!exists(device))
+    return NULL;
+  if (bytes == 0 || (alignment & (alignment - 1)) != 0)
+    wrong("an allocation of nothing, or an alignment that is no power of two");
+  if (bytes > MEMORY)
+    return NULL;
+  char *base = mmap(NULL, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED)
+    return NULL;
+  char *address = base + (alignment - (uintptr_t)base % alignment) % alignment;
+  if (address > base)
+    munmap(base, (size_t)(address - base));
+  munmap(address + bytes, (size_t)(base + alignment - address));
+  pthread_mutex_lock(&lock);
+  struct block *block = unused();
+  if (block)
+    *block = (struct block){.address = address, .bytes = bytes, .device = device};
+  else
+    munmap(address, bytes);
+  pthread_mutex_unlock(&lock);
+  return block ? address : NULL;
+}
+
+int rte_gpu_mem_free(int16_t device, void *address) {
+  pthread_mutex_lock(&lock);
+  struct block *block = find(device, address, false);
+  if (!block)
+    wrong("what is freed was not allocated");
+  if (block->view)
+    wrong("what is freed is still mapped");
+  munmap(block->address, block->bytes);
+  *block = (struct block){.address = NULL};
+  pthread_mutex_unlock(&lock);
+  return 0;
+}
+
+int rte_gpu_mem_register(int16_t device, size_t bytes, void *address) {
+  pthread_mutex_lock(&lock);
+  if (find(device, address, true))
+    wrong("memory is registered twice");
+  struct block *block = unused();
+  if (block)
+    *block =
+        (struct block){.address = address, .bytes = bytes, .device = device, .registered = true};
+  pthread_mutex_unlock(&lock);
+  return block ? 0 : -12;
+}
+
+int rte_gpu_mem_unregister(int16_t device, void *address) {
+  pthread_mutex_lock(&lock);
+  struct block *block = find(device, address, true);
+  if (!block)
+    wrong("what is unregistered was not registered");
+  *block = (struct block){.address = NULL};
+  pthread_mutex_unlock(&lock);
+  return 0;
+}
+
+void *rte_gpu_mem_cpu_map(int16_t device, size_t bytes, void *address) {
+  if (is("unmapped"))
+    return NULL;
+  pthread_mutex_lock(&lock);
+  struct block *block = find(device, address, false);
+  if (!block || bytes > block->bytes)
+    wrong("what is mapped was not allocated so");
+  if (!block->view) {
+    char *view = mmap(NULL, block->bytes + (2u << 20), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    block->view = view == MAP_FAILED ? NULL : view;
+  }
+  char *view = block->view;
+  pthread_mutex_unlock(&lock);
+  return view ? view + ((2u << 20) - (uintptr_t)view % (2u << 20)) % (2u << 20) : NULL;
+}
+
+int rte_gpu_mem_cpu_unmap(int16_t device, void *address) {
+  pthread_mutex_lock(&lock);
+  struct block *block = find(device, address, false);
+  if (!block || !block->view)
+    wrong("what is unmapped was not mapped");
+  munmap(block->view, block->bytes + (2u << 20));
+  block->view = NULL;
+  pthread_mutex_unlock(&lock);
+  return 0;
+}
+
+int rte_gpu_wmb(int16_t device) {
+  return exists(device) ? 0 : -19;
+}

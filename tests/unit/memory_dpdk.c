@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: MIT
+ * Memory from DPDK, over its real libraries where they are. EAL is started once in a process, so
+ * each test is a process of its own: this program again, with the test's name. */
+#include "support/check.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/sys.h"
+#include "memory/dpdk/dpdk.h"
+#include "memory/pages.h"
+#include "memory/settings.h"
+#include "support/child.h"
+
+#define MIB ((size_t)1 << 20)
+#define MS  INT64_C(1000000)
+
+static const struct haul_place place = {HAUL_DPDK, 0}, host = {HAUL_HOST, 0};
+
+/* ---- in the test's own process ---- */
+
+static haul_node *open_node(void) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  haul_node *node;
+  config.progress = HAUL_PROGRESS_CALLER;
+  assert_works(haul_node_open(&config, &node));
+  return node;
+}
+
+static haul_region *get(haul_node *node, struct haul_place where, size_t length) {
+  haul_region *region;
+  assert_works(haul_region_alloc(node, where, length, 0, &region));
+  return region;
+}
+
+static uint64_t counter(haul_node *node, const char *name) {
+  uint64_t value;
+  assert_works(haul_counter_read(node, name, &value));
+  return value;
+}
+
+static struct haul_check check_named(haul_node *node, const char *name) {
+  struct haul_check checks[64];
+  size_t count = COUNT(checks);
+  assert_works(haul_check_list(node, checks, &count));
+  for (size_t i = 0; i < count && i < COUNT(checks); i++)
+    if (strcmp(checks[i].name, name) == 0)
+      return checks[i];
+  fail_msg("no check %s", name);
+  return checks[0];
+}
+
+static void says(const char *where, const char *words) {
+  if (!strstr(where, words))
+    fail_msg("'%s' lacks '%s'", where, words);
+}
+
+static void listing_starts_nothing(void **state) {
+  struct haul_device devices[32];
+  size_t count = COUNT(devices);
+  bool found = false;
+  haul_node *node = open_node();
+  (void)state;
+  assert_works(haul_device_list(node, devices, &count));
+  for (size_t i = 0; i < count; i++)
+    found |= devices[i].place.kind == HAUL_DPDK && devices[i].numa == devices[i].place.device;
+  assert_true(found);
+  assert_int_equal(check_named(node, "dpdk.library").state, HAUL_CHECK_OK);
+  assert_int_not_equal(check_named(node, "dpdk.memory").state, HAUL_CHECK_MISSING);
+  assert_int_equal(check_named(node, "dpdk.pool").state, HAUL_CHECK_OK);
+  assert_int_equal(counter(node, "dpdk.objects"), 0);
+  assert_int_equal(dpdk_eal_state(), DPDK_IDLE);
+  haul_node_close(node);
+}
+
+/* Pages of every size, cut to what the host has; freed objects are the next one's. */
+static void objects_are_aligned_and_used_again(void **state) {
+  static const size_t sizes[] = {1, 65536, MIB - 1, 5 * MIB, 64 * MIB};
+  haul_node *node = open_node();
+  struct memory memory, again;
+  (void)state;
+  for (size_t i = 0; i < COUNT(sizes); i++) {
+    assert_works(memory_alloc(place, sizes[i], 0, &memory));
+    assert_int_equal((uintptr_t)memory.view % page_size(), 0);
+    assert_true(pages_aligned(memory.view, sizes[i]));
+    memset(memory.view, 1, sizes[i]);
+    memory_free(&memory);
+    assert_works(memory_alloc(place, sizes[i], HAUL_REGION_PRIVATE, &again));
+    if (sizes[i] < 16 * MIB)
+      assert_ptr_equal(again.view, memory.view);
+    memory_free(&again);
+  }
+  struct haul_check pool = check_named(node, "dpdk.pool");
+  struct dpdk_figures figures;
+  assert_true(dpdk_pool_figures(0, &figures));
+  assert_int_equal(pool.state == HAUL_CHECK_LIMITED, dpdk_pool_is_cut(&figures));
+  assert_int_equal(counter(node, "dpdk.objects_cut") > 0, dpdk_pool_is_cut(&figures));
+  assert_int_equal(counter(node, "dpdk.objects"), counter(node, "dpdk.objects_free"));
+  assert_true(counter(node, "dpdk.objects_free") > 0);
+  haul_node_close(node);
+}
+
+/* EAL binds the thread that starts it to a processor; that is none of the application's. */
+static void the_caller_stays_as_it_was(void **state) {
+  cpu_set_t before, after;
+  sigset_t blocked, still;
+  haul_node *node = open_node();
+  (void)state;
+  sched_getaffinity(0, sizeof before, &before);
+  pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+  haul_region_release(get(node, place, MIB));
+  sched_getaffinity(0, sizeof after, &after);
+  pthread_sigmask(SIG_BLOCK, NULL, &still);
+  assert_true(CPU_EQUAL(&before, &after));
+  for (int i = 1; i < SIGRTMIN; i++)
+    assert_int_equal(sigismember(&blocked, i), sigismember(&still, i));
+  haul_node_close(node);
+}
+
+struct later {
+  haul_region *region;
+  int64_t at;
+};
+
+static void *release_later(void *argument) {
+  struct later *later = argument;
+  while (clock_now() < later->at)
+    usleep(1000);
+  haul_region_release(later->region);
+  return NULL;
+}
+
+/* With dpdk_pool = 2,1,0,0 and dpdk_wait = 300ms. */
+static void an_empty_pool_is_waited_for(void **state) {
+  haul_node *node = open_node(), *other = open_node();
+  haul_region *first = get(node, place, MIB), *second;
+  pthread_t thread;
+  (void)state;
+  int64_t began = clock_now();
+  assert_fails(HAUL_ELIMIT, haul_region_alloc(node, place, MIB, 0, &second));
+  assert_true(clock_now() - began >= 300 * MS);
+  says(haul_error_last()->text, "all 1 objects of 1024 KiB are in use");
+  says(haul_error_last()->hint, "dpdk_pool");
+  assert_int_equal(counter(node, "dpdk.waits"), 1);
+
+  struct later later = {first, clock_now() + 30 * MS};
+  pthread_create(&thread, NULL, release_later, &later);
+  assert_works(haul_region_alloc(other, place, MIB, 0, &second)); /* of another node */
+  pthread_join(thread, NULL);
+  assert_int_equal(counter(node, "dpdk.waits"), 2);
+  haul_region_release(second);
+  second = get(other, place, MIB); /* which keeps it */
+  haul_region_release(second);
+  assert_fails(HAUL_ENOMEM, haul_region_alloc(node, place, (size_t)1 << 46, 0, &second));
+  assert_int_equal(counter(node, "dpdk.waits"), 2); /* nothing that comes back would do */
+  haul_region_release(get(node, place, 10 * MIB));  /* a class without objects is EAL's */
+  haul_node_close(other);
+  haul_node_close(node);
+}
+
+static void refused_with(const char *words) {
+  haul_node *node = open_node();
+  haul_region *region;
+  for (int i = 0; i < 2; i++) { /* and so it stays */
+    assert_fails(HAUL_ENOTSUP, haul_region_alloc(node, place, MIB, 0, &region));
+    says(haul_error_last()->text, words);
+  }
+  struct haul_check memory = check_named(node, "dpdk.memory");
+  assert_int_equal(memory.state, HAUL_CHECK_MISSING);
+  says(memory.text, words);
+  assert_int_equal(dpdk_eal_state(), DPDK_FAILED);
+  haul_node_close(node);
+}
+
+/* With arguments that contradict each other. */
+static void a_refusal_of_eal_is_told_in_its_words(void **state) {
+  (void)state;
+  refused_with("EAL does not start: ");
+}
+
+/* With huge pages wanted that are not there. */
+static void missing_huge_pages_are_told(void **state) {
+  (void)state;
+  if (dpdk_huge_free(-1) > 0)
+    skip();
+  refused_with("uge");
+}
+
+static void child_of_a_user(void *argument) {
+  haul_node *node = argument;
+  struct memory memory;
+  haul_region *region;
+  alarm(10);
+  if (haul_region_alloc(node, place, MIB, 0, &region) != HAUL_EFORK)
+    _exit(1);
+  if (memory_alloc(place, MIB, 0, &memory) != HAUL_EFORK)
+    _exit(2);
+  _exit(10);
+}
+
+static haul_region *inherited;
+
+static void child_that_releases(void *argument) {
+  alarm(10);
+  haul_region_release(inherited);
+  haul_node_close(argument);
+  _exit(10);
+}
+
+static void a_forked_child_gets_an_error(void **state) {
+  haul_node *node = open_node();
+  (void)state;
+  inherited = get(node, place, MIB);
+  haul_region_release(get(node, place, 65536));
+  assert_int_equal(child_run(child_of_a_user, node), 10);
+  assert_int_equal(child_run(child_that_releases, node), 10);
+  memset(haul_region_address(inherited), 1, MIB);
+  haul_region_release(inherited);
+  haul_region_release(get(node, place, MIB));
+  haul_node_close(node);
+}
+
+/* Memory of a DPDK application's is wrapped where it lies. */
+static void what_is_eals_is_recognised(void **state) {
+  haul_node *node = open_node();
+  haul_region *region;
+  (void)state;
+  char *own = malloc(4096);
+  assert_works(haul_region_wrap(node, own, 4096, &region));
+  assert_int_equal(haul_region_place(region).kind, HAUL_HOST);
+  haul_region_release(region);
+  free(own);
+  haul_region_release(get(node, place, 4096)); /* starts EAL */
+  const struct dpdk_eal *eal = dpdk_eal_start();
+  char *bytes = eal->alloc("test", 10000, 64, 0);
+  assert_non_null(bytes);
+  assert_works(haul_region_wrap(node, bytes + 1, 9000, &region));
+  assert_int_equal(haul_region_place(region).kind, HAUL_DPDK);
+  assert_ptr_equal(haul_region_address(region), bytes + 1);
+  assert_int_equal(haul_region_rights(region), HAUL_READ | HAUL_WRITE);
+  haul_region *copy = get(node, host, 9000);
+  pattern_fill(bytes + 1, 9000, 3);
+  assert_works(haul_region_copy(copy, 0, region, 0, 9000, HAUL_FOREVER));
+  pattern_check(haul_region_address(copy), 9000, 3);
+  haul_region_release(copy);
+  haul_region_release(region);
+  const struct rte_memseg_list *list = eal->list_of(bytes);
+  char *end = (char *)list->base_va + list->len;
+  assert_fails(HAUL_EINVAL, haul_region_wrap(node, end - 1, 2, &region));
+  eal->free(bytes);
+  haul_node_close(node);
+}
+
+/* ---- external memory ---- */
+
+static bool is_external(const void *address) {
+  const struct rte_memseg_list *list = dpdk_eal_start()->list_of(address);
+  return list && list->external;
+}
+
+static void regions_are_registered_once(void **state) {
+  haul_node *node = open_node();
+  haul_region *region = get(node, host, 3 * MIB + 1), *wrapped;
+  char *bytes = haul_region_address(region);
+  (void)state;
+  assert_fails(HAUL_EINVAL, haul_region_dpdk_unregister(region));
+  assert_works(haul_region_dpdk_register(region));
+  assert_true(is_external(bytes) && is_external(bytes + 3 * MIB));
+  assert_fails(HAUL_EINVAL, haul_region_dpdk_register(region));
+  says(haul_error_last()->text, "already");
+  assert_works(haul_region_wrap(node, bytes + 4096, 8192, &wrapped));
+  assert_int_equal(haul_region_place(wrapped).kind, HAUL_HOST); /* it stays what it is */
+  assert_fails(HAUL_EINVAL, haul_region_dpdk_register(wrapped));
+  says(haul_error_last()->text, "already");
+  haul_region_release(wrapped);
+  assert_works(haul_region_dpdk_unregister(region));
+  assert_false(is_external(bytes));
+  assert_works(haul_region_dpdk_register(region));
+  haul_region_release(region); /* which ends it too */
+  assert_false(is_external(bytes));
+  haul_node_close(node);
+}
+
+static void what_cannot_be_registered_is_refused(void **state) {
+  haul_node *node = open_node();
+  haul_region *region;
+  char *pages = mmap(NULL, 4 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  (void)state;
+  assert_fails(HAUL_EINVAL, haul_region_dpdk_register(NULL));
+  assert_works(haul_region_wrap(node, pages + 64, 4096, &region));
+  assert_fails(HAUL_EINVAL, haul_region_dpdk_register(region));
+  says(haul_error_last()->text, "whole pages");
+  haul_region_release(region);
+  assert_works(haul_region_wrap(node, pages, 4097, &region));
+  assert_fails(HAUL_EINVAL, haul_region_dpdk_register(region));
+  haul_region_release(region);
+  assert_works(haul_region_wrap(node, pages, 8192, &region));
+  assert_works(haul_region_dpdk_register(region));
+  haul_region_release(region);
+  assert_false(is_external(pages));
+  mprotect(pages, 4096, PROT_READ);
+  assert_works(haul_region_wrap(node, pages, 4096, &region));
+  assert_fails(HAUL_EACCESS, haul_region_dpdk_register(region));
+  haul_region_release(region);
+  region = get(node, (struct haul_place){HAUL_SIM, 0}, MIB);
+  assert_fails(HAUL_ENOTSUP, haul_region_dpdk_register(region));
+  haul_region_release(region);
+  region = get(node, place, MIB);
+  assert_fails(HAUL_EINVAL, haul_region_dpdk_register(region));
+  haul_region_release(region);
+  munmap(pages, 4 * 4096);
+  haul_node_close(node);
+}
+
+/* ---- who else ---- */
+
+static void *start_as_an_application(void *unused) {
+  static char words[][24] = {"app", "--no-huge", "--no-pci", "--no-shconf", "--no-telemetry",
+                             "-m",  "200"};
+  char *arguments[COUNT(words) + 1];
+  (void)unused;
+  for (size_t i = 0; i < COUNT(words); i++)
+    arguments[i] = words[i];
+  arguments[COUNT(words)] = NULL;
+  assert_true(dpdk_eal_open()->init((int)COUNT(words), arguments) >= 0);
+  return NULL;
+}
+
+static void an_applications_eal_is_used(void **state) {
+  pthread_t thread;
+  (void)state;
+  pthread_create(&thread, NULL, start_as_an_application, NULL);
+  pthread_join(thread, NULL);
+  haul_node *node = open_node();
+  haul_region_release(get(node, place, MIB));
+  assert_int_equal(dpdk_eal_state(), DPDK_FOREIGN);
+  says(check_named(node, "dpdk.memory").text, "the application");
+  struct dpdk_figures figures;
+  assert_true(dpdk_pool_figures(0, &figures));
+  assert_true(figures.limit[1] > 0 && figures.limit[1] <= 100);
+  haul_node_close(node);
+}
+
+/* The error of an empty path names the package. */
+static void without_the_library_it_says_what_to_install(void **state) {
+  haul_node *node;
+  haul_region *region;
+  (void)state;
+  dpdk_library.names[0] = "libhaul-no-such-library.so.1";
+  node = open_node();
+  assert_fails(HAUL_EPLACE, haul_region_alloc(node, place, MIB, 0, &region));
+  says(haul_error_last()->hint, "sudo apt-get install librte-gpudev23 librte-mempool-ring23");
+  struct haul_check library = check_named(node, "dpdk.library");
+  assert_int_equal(library.state, HAUL_CHECK_MISSING);
+  says(library.remedy, "sudo apt-get install librte-gpudev23 librte-mempool-ring23");
+  region = get(node, host, MIB);
+  assert_fails(HAUL_ENOTSUP, haul_region_dpdk_register(region));
+  haul_region_release(region);
+  haul_node_close(node);
+}
+
+/* ---- GPUs, over a double of librte_gpudev ---- */
+
+static const struct haul_place gpu = {HAUL_GPUDEV, 1};
+
+static void without_a_driver_cuda_is_named(void **state) {
+  haul_node *node = open_node();
+  haul_region *region;
+  (void)state;
+  assert_fails(HAUL_EPLACE, haul_region_alloc(node, gpu, MIB, 0, &region));
+  says(haul_error_last()->text, "DPDK has no driver for a GPU here");
+  says(haul_error_last()->hint, "cuda:N");
+  struct haul_check check = check_named(node, "gpudev.device");
+  assert_int_equal(check.state, HAUL_CHECK_OK);
+  says(check.text, "cuda:N");
+  haul_node_close(node);
+}
+
+static void memory_that_no_processor_reaches_is_refused(void **state) {
+  haul_node *node = open_node();
+  haul_region *region;
+  (void)state;
+  assert_fails(HAUL_ENOTSUP, haul_region_alloc(node, gpu, MIB, 0, &region));
+  haul_node_close(node);
+}
+
+static void memory_of_gpus_moves_through_the_mapping(void **state) {
+  haul_node *node = open_node();
+  haul_region *region = get(node, gpu, MIB), *copy = get(node, host, MIB), *inner;
+  (void)state;
+  pattern_fill(haul_region_address(copy), MIB, 1);
+  assert_works(haul_region_copy(region, 0, copy, 0, MIB, HAUL_FOREVER));
+  char *address = haul_region_address(region);
+  assert_works(haul_region_wrap(node, address + 4096, 8192, &inner));
+  assert_int_equal(haul_region_place(inner).kind, HAUL_GPUDEV);
+  assert_int_equal(haul_region_place(inner).device, 1);
+  memset(haul_region_address(copy), 0, MIB);
+  assert_works(haul_region_copy(copy, 4096, inner, 0, 8192, HAUL_FOREVER));
+  haul_region_release(inner);
+  assert_fails(HAUL_EINVAL, haul_region_wrap(node, address + MIB - 1, 2, &inner));
+  assert_works(haul_region_copy(copy, 0, region, 0, MIB, HAUL_FOREVER));
+  pattern_check(haul_region_address(copy), MIB, 1);
+  assert_fails(HAUL_ENOMEM, haul_region_alloc(node, gpu, (size_t)2 << 30, 0, &inner));
+  assert_fails(HAUL_EPLACE,
+               haul_region_alloc(node, (struct haul_place){HAUL_GPUDEV, 2}, MIB, 0, &inner));
+  haul_region_release(copy);
+  haul_region_release(region);
+  haul_node_close(node);
+}
+
+/* ---- one process a test ---- */
+
+static const struct mode {
+  const char *name;
+  void (*run)(void **state);
+  const char *eal, *pool, *wait; /* settings */
+  bool everywhere;               /* also where DPDK is not */
+  const char *gpus;              /* of the double, NULL: without it */
+} modes[] = {
+#define MODE(test, ...)                                                                            \
+  { #test, test, __VA_ARGS__, NULL }
+#define MODE_OF_GPUS(test, gpus)                                                                   \
+  { #test, test, NULL, NULL, NULL, true, gpus }
+    MODE(listing_starts_nothing, NULL, NULL, NULL, false),
+    MODE(objects_are_aligned_and_used_again, NULL, NULL, NULL, false),
+    MODE(the_caller_stays_as_it_was, NULL, NULL, NULL, false),
+    MODE(an_empty_pool_is_waited_for, NULL, "2,1,0,0", "300ms", false),
+    MODE(a_refusal_of_eal_is_told_in_its_words, "--no-huge --in-memory -m 64", NULL, NULL, false),
+    MODE(missing_huge_pages_are_told, "--in-memory --no-pci -m 64", NULL, NULL, false),
+    MODE(a_forked_child_gets_an_error, NULL, NULL, NULL, false),
+    MODE(what_is_eals_is_recognised, NULL, NULL, NULL, false),
+    MODE(regions_are_registered_once, NULL, NULL, NULL, false),
+    MODE(what_cannot_be_registered_is_refused, NULL, NULL, NULL, false),
+    MODE(an_applications_eal_is_used, NULL, NULL, NULL, false),
+    MODE(without_the_library_it_says_what_to_install, NULL, NULL, NULL, true),
+    MODE_OF_GPUS(without_a_driver_cuda_is_named, "none"),
+    MODE_OF_GPUS(memory_that_no_processor_reaches_is_refused, "unmapped"),
+    MODE_OF_GPUS(memory_of_gpus_moves_through_the_mapping, "two"),
+    {"regions_are_registered_with_gpus_too", regions_are_registered_once, NULL, NULL, NULL, false,
+     "two"},
+};
+
+static void put(const char *variable, const char *value) {
+  if (value)
+    setenv(variable, value, 1);
+}
+
+static void find_double(void) {
+  char path[512];
+  const char *doubles = getenv("HAUL_DOUBLES");
+  snprintf(path, sizeof path, "%s/gpudev", doubles ? doubles : ".");
+  setenv("LD_LIBRARY_PATH", path, 1);
+}
+
+static void in_a_process(void **state) {
+  const struct mode *mode = *state;
+  if (mode->gpus && !getenv("HAUL_DOUBLES")) {
+    print_message("skipped: HAUL_DOUBLES is not set\n");
+    skip();
+  }
+  if (!mode->everywhere && !dpdk_eal_open()) {
+    print_message("skipped: %s\n", haul_error_last()->hint);
+    skip();
+  }
+  fflush(NULL);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    setenv("HAUL_CONF", "", 1);
+    put("HAUL_DPDK_EAL", mode->eal);
+    put("HAUL_DPDK_POOL", mode->pool);
+    put("HAUL_DPDK_WAIT", mode->wait);
+    put("HAUL_DOUBLE_GPUDEV", mode->gpus);
+    if (mode->gpus)
+      find_double();
+    execl("/proc/self/exe", "memory_dpdk", mode->name, NULL);
+    _exit(127);
+  }
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static int run_one(const char *name) {
+  for (size_t i = 0; i < COUNT(modes); i++) {
+    const struct CMUnitTest test[] = {{modes[i].name, modes[i].run, NULL, NULL, NULL}};
+    if (strcmp(modes[i].name, name) == 0)
+      return cmocka_run_group_tests_name(name, test, NULL, NULL);
+  }
+  return 2;
+}
+
+int main(int count, char **arguments) {
+  struct CMUnitTest tests[COUNT(modes)];
+  if (count == 2)
+    return run_one(arguments[1]);
+  for (size_t i = 0; i < COUNT(modes); i++)
+    tests[i] =
+        (struct CMUnitTest){modes[i].name, in_a_process, NULL, NULL, (void *)(uintptr_t)&modes[i]};
+  return _cmocka_run_group_tests("unit/memory_dpdk", tests, COUNT(modes), NULL, NULL);
+}
