@@ -386,7 +386,7 @@ static struct {
   struct haul_remote *remote;
   struct haul_region *region, *target;
   struct ibv_mr *registration;
-  int listener, control, channel, tcp;
+  int listener, control, channel, tcp, express;
 } at;
 
 static void *connect_node(void *argument) {
@@ -438,6 +438,7 @@ static void serve_node_with(unsigned flags, uint8_t receives, unsigned posted, u
   say(at.channel, &hello);
   say_plain(at.channel, RDMA_READY, 0, 0);
   at.tcp = take_connection("tcp");
+  at.express = take_connection("tcp");
   raw_found(at.control, HANDLE, LENGTH);
   struct rdma_record answer = attached(flags, hear(at.channel, RDMA_ATTACH).request);
   say(at.channel, &answer);
@@ -457,6 +458,7 @@ static int end_node(void **state) {
   haul_peer_close(at.peer);
   haul_node_close(at.node);
   close(at.tcp);
+  close(at.express);
   raw_rail_close(&rail);
   close(at.channel);
   close(at.control);
