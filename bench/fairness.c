@@ -70,6 +70,7 @@ int main(int argc, char **argv) {
   }
   qsort(times, rounds, sizeof *times, by_size);
   printf("%.3f\n", (double)times[rounds * 99 / 100] / 1e3);
+  fprintf(stderr, "median %.3f us\n", (double)times[rounds / 2] / 1e3);
   for (unsigned i = 0; i < BULK; i++) {
     if (at.bulk[i])
       must(haul_transfer_wait(at.bulk[i], HAUL_FOREVER), "wait");
