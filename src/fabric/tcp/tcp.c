@@ -183,7 +183,8 @@ static unsigned start_batch(struct tcp_endpoint *endpoint) {
   return count;
 }
 
-/* Pumping ends works, and what ends lets others in: not within itself. */
+/* Pumping ends works, and what ends lets others in: not within itself. A rail that has sent its
+ * share goes on when the loop comes to it. */
 void tcp_settled(struct tcp_endpoint *endpoint) {
   unsigned started;
   if (endpoint->settling)
@@ -193,6 +194,7 @@ void tcp_settled(struct tcp_endpoint *endpoint) {
     started = start_batch(endpoint);
     each_rail(rail, endpoint) if (rail->fresh) rail_pump(rail);
   } while (started > 0);
+  each_rail(rail, endpoint) rail->pumped = 0;
   endpoint->settling = false;
 }
 

@@ -107,6 +107,7 @@ struct tcp_rail {
   struct list queue;
   uint64_t queued;     /* payload bytes in it */
   bool fresh;          /* something was queued since the pump last ran */
+  size_t pumped;       /* bytes since the lock was taken for it, or somebody settled */
   _Atomic bool unsent; /* the pump has something to do; to look without the lock */
   int pipe[2];         /* for splicing; -1: none */
   size_t in_pipe;

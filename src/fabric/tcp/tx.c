@@ -461,11 +461,14 @@ void rail_watch(struct tcp_rail *rail) {
   loop_change(rail->endpoint->base.link->fabric->loop, &rail->watch, events);
 }
 
+static bool may_pump(const struct tcp_rail *rail) {
+  return rail->fd >= 0 && !rail->broken && !list_empty(&rail->queue) && rail->pumped < PUMP_MAX;
+}
+
 void rail_pump(struct tcp_rail *rail) {
-  size_t moved = 0;
   bool alone = false;
   rail->fresh = false;
-  while (rail->fd >= 0 && !rail->broken && !list_empty(&rail->queue)) {
+  while (may_pump(rail)) {
     struct tcp_job *job = list_entry(rail->queue.next, struct tcp_job, link);
     ssize_t put = by_pages(rail, job) ? send_pages(rail, job) : send_spans(rail, alone);
     if (put < 0 && errno == EINTR)
@@ -489,9 +492,7 @@ void rail_pump(struct tcp_rail *rail) {
       break;
     }
     rail->tx_moved = clock_now();
-    moved += (size_t)put;
-    if (moved >= PUMP_MAX)
-      break;
+    rail->pumped += (size_t)put;
   }
   tcp_settled(rail->endpoint);
   bool left = !list_empty(&rail->queue) && !rail->broken;
