@@ -13,6 +13,7 @@
 #include "core/sys.h"
 #include "fabric/tcp/tcp.h"
 
+#define PUSHES        8 /* calls that send before other rails, and other connections, get their turn */
 #define POLL_PATIENCE 4096 /* fruitless polls before a rail waits for its event again */
 
 static void on_rail(struct watch *watch, uint32_t events) {
@@ -30,15 +31,18 @@ static void on_rail(struct watch *watch, uint32_t events) {
 }
 
 /* Loopback has no congestion: a window that paces (BBR) costs it a third, and buffers that stay in
- * the cache gain a fifth (bench/run tcp-write). Elsewhere the system's settings stand. */
+ * the cache gain a fifth (bench/run tcp-write). There the sender's processor does the receiver's
+ * half of TCP too, for all that a socket holds, and what another socket has to send waits for that:
+ * so it holds little unsent (bench/run fairness). Elsewhere the system's settings stand. */
 static void tune(int fd, const struct link *link) {
-  int send_bytes = 1 << 20, receive_bytes = 512 << 10;
+  int send_bytes = 1 << 20, receive_bytes = 512 << 10, unsent_bytes = 32 << 10;
   size_t rate = link->fabric->config->tcp_rate;
   if (rate != SIZE_MAX) /* TCP paces itself, below it no queueing discipline has to */
     setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
   if (!link->loopback)
     return;
   if (link->local || setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4) == 0) {
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_bytes, sizeof unsent_bytes);
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes);
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
   }
@@ -205,10 +209,24 @@ static bool is_unsent(const struct tcp_rail *rail) {
   return atomic_load_explicit(&rail->unsent, memory_order_relaxed);
 }
 
-static void pump(struct tcp_rail *rail) {
-  gate_enter(&rail->endpoint->gate);
-  rail_pump(rail);
-  gate_leave(&rail->endpoint->gate);
+void rail_push(struct tcp_rail *rail) {
+  bool again = is_unsent(rail);
+  for (unsigned left = PUSHES; again && left > 0; left--) {
+    gate_enter(&rail->endpoint->gate);
+    again = rail_pump_some(rail) && left > 1;
+    if (!again)
+      rail_uncork(rail);
+    gate_leave(&rail->endpoint->gate);
+    rail_look_aside(rail);
+  }
+}
+
+void rail_look_aside(const struct tcp_rail *rail) {
+  struct tcp_rail *express = rail->endpoint->rails[TCP_EXPRESS];
+  if (!express || express == rail || express->fd < 0 || express->broken)
+    return;
+  if (rail_receive(express))
+    rail_push(express);
 }
 
 /* Who polls without end comes back at once, so its ACKs wait for the next round: what the
@@ -217,14 +235,13 @@ bool rail_poll(struct tcp_rail *rail, int64_t spin_ns) {
   bool came = false;
   if (rail->fd < 0)
     return false;
-  if (is_unsent(rail))
-    pump(rail);
+  rail_push(rail);
   if (rail->blocked || (spin_ns > 0 && rail->idle_polls < POLL_PATIENCE)) {
     came = rail_receive(rail);
     rail->idle_polls = came ? 0 : rail->idle_polls + 1;
   }
-  if (came && is_unsent(rail) && spin_ns != HAUL_SPIN_ALWAYS)
-    pump(rail);
+  if (came && spin_ns != HAUL_SPIN_ALWAYS)
+    rail_push(rail);
   if (rail->broken)
     rail_close(rail, HAUL_EPATH);
   return came;

@@ -362,8 +362,7 @@ static ssize_t read_more(struct tcp_rail *rail) {
   size_t room = TCP_INBOX - rail->inbox_end;
   if (rail->state == RX_PAYLOAD) {
     count = payload_spans(rail, spans, SPANS_MAX);
-    for (int i = 0; i < count; i++)
-      payload += spans[i].iov_len;
+    payload = spans_cut(spans, &count, TCP_RECEIVES);
     room = payload == rail->left ? READ_AHEAD : 0;
   }
   if (room > 0)
@@ -393,7 +392,7 @@ static void set_blocked(struct tcp_rail *rail, bool blocked) {
 
 bool rail_receive(struct tcp_rail *rail) {
   struct link *link = rail->endpoint->base.link;
-  size_t budget = BUDGET;
+  size_t budget = BUDGET, unlooked = 0;
   bool came = false;
   for (;;) {
     while (consume(rail))
@@ -411,6 +410,11 @@ bool rail_receive(struct tcp_rail *rail) {
     rail->rx_moved = clock_now();
     atomic_store_explicit(&link->heard, rail->rx_moved, memory_order_relaxed);
     budget -= (size_t)got < budget ? (size_t)got : budget;
+    unlooked += (size_t)got;
+    if (unlooked >= TCP_RECEIVES) {
+      rail_look_aside(rail);
+      unlooked = 0;
+    }
   }
   set_blocked(rail, rail_waits_for_stage(rail));
   return came;

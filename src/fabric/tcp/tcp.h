@@ -19,6 +19,8 @@
 #ifndef HAUL_FABRIC_TCP_H
 #define HAUL_FABRIC_TCP_H
 
+#include <sys/uio.h>
+
 #include "core/gate.h"
 #include "fabric/exports.h"
 #include "fabric/tcp/frame.h"
@@ -31,9 +33,15 @@
 #define TCP_WINDOW    128 /* frames that one side may have unanswered */
 /* What a rail has to send at most before works wait, where one of a better rank passes them: enough
  * to keep the socket busy. */
-#define TCP_QUEUE  2097152u
-#define TCP_STAGES 8     /* host buffers that a direction of an endpoint takes at most */
-#define TCP_INBOX  8192u /* a rail's buffer for heads and small payloads; over FRAME_HEAD_MAX */
+#define TCP_QUEUE 2097152u
+/* What one call sends or receives at most, and what the pump sends before it lets others have the
+ * lock: between two of them the express rail is looked at. Larger ones bring nothing (bench/run
+ * tcp-write-large), as the other end waits for room, or for bytes, meanwhile. A page less than the
+ * 64 KiB of a segment on loopback, so that a segment is not left with a few bytes of the next. */
+#define TCP_SENDS    61440u
+#define TCP_RECEIVES 65536u
+#define TCP_STAGES   8     /* host buffers that a direction of an endpoint takes at most */
+#define TCP_INBOX    8192u /* a rail's buffer for heads and small payloads; over FRAME_HEAD_MAX */
 
 struct tcp_endpoint;
 struct tcp_rail;
@@ -112,6 +120,7 @@ struct tcp_rail {
   int pipe[2];         /* for splicing; -1: none */
   size_t in_pipe;
   bool may_splice;
+  bool corked;      /* the socket may hold back what it took, for more to come */
   int64_t tx_moved; /* when the socket last took bytes */
 
   /* Receiving; loop's lock. */
@@ -205,12 +214,18 @@ bool job_abandon(struct tcp_job *job, int32_t status);
 void job_refuse(struct tcp_job *job, int32_t status);
 /* Ends a WRITE or DATA job whose source cannot be read; the thread's error detail says why. */
 void job_fail(struct tcp_job *job, int code);
-/* Sends what the socket takes, and lets works in for which there is room then. */
+/* Sends TCP_SENDS, or what the socket takes of it, and lets works in for which there is room then.
+ */
 void rail_pump(struct tcp_rail *rail);
+/* The same for who comes back at once if it returns true, as there is more, and else uncorks. */
+bool rail_pump_some(struct tcp_rail *rail);
+void rail_uncork(struct tcp_rail *rail);
 /* Whether the system passes pages by reference here: 0, or the errno; without the lock. */
 int tcp_try_lending(void);
 /* Tells the loop which events the rail waits for. */
 void rail_watch(struct tcp_rail *rail);
+/* Leaves `most` bytes of the spans, and returns how many they are; without the lock. */
+uint64_t spans_cut(struct iovec *spans, int *count, uint64_t most);
 /* XXH3 over the pieces, where the bytes are. */
 int pieces_checksum(struct memory *memory, const struct haul_piece *pieces, uint32_t count,
                     uint64_t *sum);
@@ -264,6 +279,10 @@ bool stage_landings(struct tcp_endpoint *endpoint, bool *urgent); /* with the lo
 /* rails.c; with the loop's lock. */
 /* The descriptor is the endpoint's from now on, also on failure. */
 int rail_open(struct tcp_endpoint *endpoint, unsigned index, int descriptor);
+/* Sends what waits to be sent, if anything does, up to a bound. */
+void rail_push(struct tcp_rail *rail);
+/* In the middle of this rail's turn: what has the best rank does not wait for its end. */
+void rail_look_aside(const struct tcp_rail *rail);
 /* A poller's round; true when something came. */
 bool rail_poll(struct tcp_rail *rail, int64_t spin_ns);
 /* The rail's works end with `code`, its answers are forgotten. When a WRITE was begun on it and not

@@ -13,6 +13,8 @@
  * them. What was wrapped or imported gets another content without being asked, and is copied. */
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -27,7 +29,6 @@
 #include "memory/copy.h"
 
 #define SPANS_MAX 64
-#define PUMP_MAX  (512u << 10) /* bytes before the pump lets others have the lock */
 
 static uint8_t zeros[65536];
 
@@ -335,6 +336,18 @@ static void retire_sent(struct tcp_rail *rail, uint64_t bytes) {
   }
 }
 
+uint64_t spans_cut(struct iovec *spans, int *count, uint64_t most) {
+  uint64_t bytes = 0;
+  for (int i = 0; i < *count; i++) {
+    if (spans[i].iov_len > most - bytes)
+      spans[i].iov_len = most - bytes;
+    bytes += spans[i].iov_len;
+    if (bytes == most)
+      *count = i + 1;
+  }
+  return bytes;
+}
+
 /* `alone`: of the first frame alone, so that a source that cannot be read is known. */
 static ssize_t send_spans(struct tcp_rail *rail, bool alone) {
   struct iovec spans[SPANS_MAX];
@@ -345,11 +358,14 @@ static ssize_t send_spans(struct tcp_rail *rail, bool alone) {
     if (!all || alone)
       break;
   }
+  all &= spans_cut(spans, &count, TCP_SENDS) < TCP_SENDS;
   struct msghdr message = {.msg_iov = spans, .msg_iovlen = (size_t)count};
   ssize_t put =
       sys_ops.sendmsg(rail->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL | (all ? 0 : MSG_MORE));
-  if (put > 0)
+  if (put > 0) {
+    rail->corked = !all;
     retire_sent(rail, (uint64_t)put);
+  }
   return put;
 }
 
@@ -418,11 +434,12 @@ int tcp_try_lending(void) {
  * held back in this thread, and taken away unless the application holds it back itself. */
 static ssize_t splice_quietly(struct tcp_rail *rail) {
   sigset_t broken, before;
+  size_t bytes = rail->in_pipe < TCP_SENDS ? rail->in_pipe : TCP_SENDS;
   sigemptyset(&broken);
   sigaddset(&broken, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &broken, &before);
   ssize_t put =
-      splice(rail->pipe[0], NULL, rail->fd, NULL, rail->in_pipe, SPLICE_F_NONBLOCK | SPLICE_F_MORE);
+      splice(rail->pipe[0], NULL, rail->fd, NULL, bytes, SPLICE_F_NONBLOCK | SPLICE_F_MORE);
   int system = errno;
   /* Also after bytes went out: the end may come in the middle of a splice. */
   if (!sigismember(&before, SIGPIPE))
@@ -444,8 +461,18 @@ static ssize_t send_pages(struct tcp_rail *rail, struct tcp_job *job) {
   if (put > 0) {
     rail->in_pipe -= (size_t)put;
     job->sent += (uint64_t)put;
+    rail->corked = true;
   }
   return put;
+}
+
+/* What the socket holds back may be all that keeps it from being writable. TCP(7): TCP_NODELAY
+ * flushes each time that it is set. */
+void rail_uncork(struct tcp_rail *rail) {
+  int one = 1;
+  if (rail->corked && rail->fd >= 0)
+    setsockopt(rail->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* ENOTSUP on Unix sockets */
+  rail->corked = false;
 }
 
 static bool by_pages(const struct tcp_rail *rail, const struct tcp_job *job) {
@@ -462,10 +489,10 @@ void rail_watch(struct tcp_rail *rail) {
 }
 
 static bool may_pump(const struct tcp_rail *rail) {
-  return rail->fd >= 0 && !rail->broken && !list_empty(&rail->queue) && rail->pumped < PUMP_MAX;
+  return rail->fd >= 0 && !rail->broken && !list_empty(&rail->queue) && rail->pumped < TCP_SENDS;
 }
 
-void rail_pump(struct tcp_rail *rail) {
+bool rail_pump_some(struct tcp_rail *rail) {
   bool alone = false;
   rail->fresh = false;
   while (may_pump(rail)) {
@@ -494,9 +521,16 @@ void rail_pump(struct tcp_rail *rail) {
     rail->tx_moved = clock_now();
     rail->pumped += (size_t)put;
   }
+  bool more = rail->pumped >= TCP_SENDS && !list_empty(&rail->queue);
   tcp_settled(rail->endpoint);
   bool left = !list_empty(&rail->queue) && !rail->broken;
   atomic_store_explicit(&rail->unsent, left, memory_order_relaxed);
   if (rail->fd >= 0)
     rail_watch(rail);
+  return more;
+}
+
+void rail_pump(struct tcp_rail *rail) {
+  rail_pump_some(rail);
+  rail_uncork(rail);
 }
