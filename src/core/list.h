@@ -35,12 +35,12 @@ static inline void list_append(struct list *head, struct list *item) {
   head->previous = item;
 }
 
-/* Leaves the item linked to itself, so that removing twice does no harm. */
 /* At the front. */
 static inline void list_prepend(struct list *head, struct list *item) {
   list_append(head->next, item);
 }
 
+/* Leaves the item linked to itself, so that removing twice does no harm. */
 static inline void list_remove(struct list *item) {
   item->previous->next = item->next;
   item->next->previous = item->previous;
