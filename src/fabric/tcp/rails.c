@@ -143,6 +143,7 @@ static void close_descriptors(struct tcp_rail *rail) {
   }
   rail->fd = rail->pipe[0] = rail->pipe[1] = -1;
   rail->in_pipe = 0;
+  rail->corked = false;
   rail->inbox_start = rail->inbox_end = 0;
 }
 
@@ -217,7 +218,8 @@ void rail_push(struct tcp_rail *rail) {
     if (!again)
       rail_uncork(rail);
     gate_leave(&rail->endpoint->gate);
-    rail_look_aside(rail);
+    if (again)
+      rail_look_aside(rail);
   }
 }
 
@@ -225,8 +227,10 @@ void rail_look_aside(const struct tcp_rail *rail) {
   struct tcp_rail *express = rail->endpoint->rails[TCP_EXPRESS];
   if (!express || express == rail || express->fd < 0 || express->broken)
     return;
-  if (rail_receive(express))
-    rail_push(express);
+  if (!rail_receive(express))
+    return;
+  express->idle_polls = 0;
+  rail_push(express);
 }
 
 /* Who polls without end comes back at once, so its ACKs wait for the next round: what the
