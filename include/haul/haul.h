@@ -172,10 +172,16 @@ struct haul_node_config {
                              1 MiB; default, and SIZE_MAX: no limit */
   size_t staging_bytes;   /* pinned host buffers between devices and what else moves their bytes:
                              at most so many bytes; default 64 MiB, at least 8 MiB */
+  const char *paths;      /* which paths transfers take: "tcp", or up to sizes: "tcp:64K,rdma";
+                             default "auto": the one that takes the least time */
+  int estimates_only;     /* 1: that time is estimated, not corrected by what transfers took */
+  size_t tcp_zero_copy;   /* writes over tcp of as many bytes pass pages by reference (only memory
+                             that haul allocated); default: where that gets cheaper than copying;
+                             SIZE_MAX: never */
 };
 
 #define HAUL_NODE_CONFIG_INIT                                                                      \
-  { sizeof(struct haul_node_config), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(struct haul_node_config), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0 }
 
 /* Opens this process's end. `config` may be NULL. Release with haul_node_close. What a field leaves
  * at 0 comes from the environment (HAUL_POOL for pool_bytes), else from the file that HAUL_CONF
@@ -566,11 +572,18 @@ struct haul_path {
   char name[16]; /* "map", "rdma", "tcp" */
   int open;
   int chosen;
-  double cost_ns; /* estimated time for the length asked for, when open */
+  double
+      cost_ns; /* time for the length asked for, when open: the estimate, or as it was measured */
   unsigned copies_cpu, copies_kernel, copies_dma; /* how often each byte is copied, by whom */
   unsigned zero_copy;                             /* 1: satisfies HAUL_REQUIRE_ZERO_COPY */
   char detail[64];                                /* "mapped", "cross-memory attach", "2 rails" */
-  char reason[192];                               /* closed: why; open and not chosen: why not */
+  char reason[192];                               /* closed: why; open and not chosen: why not;
+                                                     chosen: who set it, or "" */
+  double estimate_ns;                             /* before anything was measured */
+  int measured;  /* 1: cost_ns comes from transfers of about this size */
+  char send[12]; /* how the bytes leave the memory of the side that asks: "short" (in the call,
+                    or within the request), "buffered" (copied first), "zero-copy" (handed over
+                    where they lie) */
 };
 
 struct haul_report {
@@ -593,7 +606,7 @@ struct haul_report {
 #define HAUL_REPORT_INIT                                                                           \
   {                                                                                                \
     sizeof(struct haul_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,                                      \
-        {{{0}, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}}, {0, 0}, {0, 0}, {0}, {0}, 0                        \
+        {{{0}, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0, {0}}}, {0, 0}, {0, 0}, {0}, {0}, 0             \
   }
 
 /* What is known of the transfer now; whole once it has ended. Start from HAUL_REPORT_INIT. */

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "core/tune.h"
 
-#define FIRST 4u /* results that count as the least of them */
-
 static uint32_t load(const _Atomic uint32_t *word) {
   return atomic_load_explicit(word, memory_order_relaxed);
 }
@@ -19,7 +17,7 @@ void measure_tell(struct measure *measure, uint32_t value) {
   uint32_t old = load(&measure->value), count = load(&measure->count);
   if (value == 0)
     value = 1;
-  if (count < FIRST) {
+  if (count < MEASURE_FIRST) {
     store(&measure->value, old && old < value ? old : value);
     store(&measure->count, count + 1);
     return;
@@ -48,7 +46,7 @@ unsigned tune_next(struct tune *tune) {
   for (unsigned i = 1; i < TUNE_WAYS; i++)
     if (load(&tune->ways[i].count) < load(&tune->ways[least].count))
       least = i;
-  if (load(&tune->ways[least].count) < FIRST)
+  if (load(&tune->ways[least].count) < MEASURE_FIRST)
     return least;
   return turn % 64 == 0 ? turn / 64 % TUNE_WAYS : tune_best(tune);
 }

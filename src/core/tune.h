@@ -5,6 +5,7 @@
 #define HAUL_CORE_TUNE_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* A figure that is measured again and again. The first four count as the least of them: a first
@@ -16,7 +17,24 @@ struct measure {
   _Atomic uint32_t count; /* up to 4 */
 };
 
+#define MEASURE_FIRST 4u
+
 void measure_tell(struct measure *measure, uint32_t value);
+
+static inline uint32_t measure_value(const struct measure *measure) {
+  return atomic_load_explicit(&measure->value, memory_order_relaxed);
+}
+
+/* The first four were told. */
+static inline bool measure_known(const struct measure *measure) {
+  return atomic_load_explicit(&measure->count, memory_order_relaxed) >= MEASURE_FIRST;
+}
+
+/* As if nothing was ever told. */
+static inline void measure_forget(struct measure *measure) {
+  atomic_store_explicit(&measure->count, 0, memory_order_relaxed);
+  atomic_store_explicit(&measure->value, 0, memory_order_relaxed);
+}
 
 #define TUNE_WAYS 4u
 

@@ -28,6 +28,7 @@
 #define WORK_BATCH_BYTES 65536u
 #define WORK_BATCH_NS    20000
 
+struct costs;
 struct exports;
 struct transport;
 
@@ -64,7 +65,9 @@ struct link {
   _Atomic int failing;    /* `fail` was called with this code, or is about to be: it will end */
   struct list writes;    /* transfer.c: asynchronous writes and atomics under way, by their start */
   uint64_t write_number; /* transfer.c: of the latest one */
-  _Atomic uint32_t transfers; /* under way */
+  _Atomic uint32_t transfers;  /* under way */
+  struct costs *_Atomic costs; /* costs.c: a list; the latest first */
+  _Atomic uint32_t costs_count;
   struct endpoint *endpoints[TRANSPORTS_MAX];
 
   /* Makes a channel for the transport: a connection to the peer that has been through the handshake
@@ -156,18 +159,35 @@ static inline void order_copy(void) {
 #endif
 }
 
-/* Why a path is closed for a pair of memories, or what it would cost. */
+/* How bytes leave the memory of the side that asks, the one for the smallest first. */
+enum send_mode {
+  SEND_SHORT,     /* within the call, or within the request to the NIC */
+  SEND_BUFFERED,  /* copied first: into a socket, a pinned buffer */
+  SEND_ZERO_COPY, /* handed over where they lie */
+  SEND_MODES
+};
+
+/* What that takes, for transfers of at most `most` bytes: latency_ns + ns_per_byte * bytes. */
+struct line {
+  uint64_t most; /* 0: not offered; UINT64_MAX: all */
+  double latency_ns, ns_per_byte;
+};
+
+/* Why a path is closed for a pair of memories, or what it would cost. Lines are what good hardware
+ * does: a path that does worse is found out by using it, one that does better never would be. */
 struct estimate {
   bool open;
   bool only_asked; /* open, to those who ask for this path alone; closed for `reason` to others */
   bool zero_copy;
   struct direct direct; /* optional */
-  double latency_ns, ns_per_byte;
+  /* A transfer is sent by the first that is offered for its size; one of them is for all sizes. The
+   * transport does so too. */
+  struct line lines[SEND_MODES];
   unsigned copies_cpu, copies_kernel, copies_dma;
-  /* Transfers of fewer bytes than `small`, or of less a piece than `small_piece`, are copied by the
-   * kernel `copies_kernel_small` times more. */
-  unsigned copies_kernel_small;
-  uint64_t small, small_piece;
+  /* Where there are two: what is sent buffered is copied by the kernel so many times more, and what
+   * has less than `small_piece` bytes a piece is sent buffered whatever its size. */
+  unsigned copies_kernel_buffered;
+  uint64_t small_piece;
   unsigned rails;
   char detail[64];
   char reason[192];

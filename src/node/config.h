@@ -6,16 +6,18 @@
 
 #include "haul/haul.h"
 #include "memory/settings.h"
+#include "transfer/rules.h"
 
 #define CONFIG_FILE    "/etc/haul/haul.conf"
 #define CONFIG_MAX     65536u /* bytes of a file */
-#define SETTINGS_COUNT 18u
+#define SETTINGS_COUNT 21u
 
 enum origin { FROM_DEFAULT, FROM_CALL, FROM_ENVIRONMENT, FROM_FILE };
 
 struct config {
   struct haul_node_config values; /* without zeros that mean a default; `name` is the one below */
   struct memory_settings memory;
+  struct path_rules rules; /* what `paths` says */
   char name[64];
   char path[256]; /* of the file; "": none was read */
   struct {

@@ -31,6 +31,7 @@ static int read_config(struct haul_node *node, const struct haul_node_config *gi
   node->config = config.values;
   snprintf(node->name, sizeof node->name, "%s", config.name);
   node->config.name = node->name;
+  node->transfers.rules = config.rules;
   memory_settings_set(&config.memory);
   return 0;
 }
@@ -128,7 +129,7 @@ static int open_parts(struct haul_node *node) {
   node->fabric.config = &node->config;
   random_bytes(node->fabric.node_id, sizeof node->fabric.node_id);
   boot_id(node->fabric.boot);
-  transfers_open(&node->fabric, node->config.transfer_ns, &node->transfers);
+  transfers_open(&node->fabric, &node->transfers);
   node->has_transfers = true;
   fabric_open(&node->fabric);
   heap_watch(node->heap, &watcher);

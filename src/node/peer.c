@@ -22,6 +22,7 @@ void peer_unref(struct haul_peer *peer) {
     return;
   struct haul_node *node = peer->node;
   link_destroy_endpoints(&peer->base);
+  costs_free(&peer->base);
   if (peer->message)
     alloc_free(peer->message);
   message_free_events(peer);

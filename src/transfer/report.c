@@ -134,6 +134,8 @@ static void add_chosen(struct text *text, const struct haul_report *report) {
   add(text, "  path %s", path->name);
   if (path->detail[0])
     add(text, ", %s", path->detail);
+  if (path->reason[0])
+    add(text, ", %s", path->reason);
   if (report->wire_ns > 0 && report->status == 0 && report->bytes >= 65536)
     add(text, ", %.2f GB/s", (double)report->bytes / (double)report->wire_ns);
   add(text, ", ");
@@ -191,7 +193,7 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
   if (code)
     return code;
   struct wish wish = {.options = &completed};
-  const struct route *route = remote_route(remote, &local->memory, operation);
+  struct route *route = remote_route(remote, &local->memory, operation);
   if (!route)
     return HAUL_ENOMEM;
   bool found = route_choose(remote, route, length, &wish, &chosen) == 0;

@@ -218,9 +218,9 @@ static void post_all(struct haul_transfer *transfer) {
   transfer_settle(transfer); /* the call's own */
 }
 
-static struct slice slice_of(const struct request *asked) {
+static struct slice slice_of(const struct request *asked, bool alone) {
   struct tune *slices = route_slices(asked->route, asked->path);
-  if (!slices || !transfers_idle(asked->remote->transfers))
+  if (!slices || !alone)
     return (struct slice){.bytes = WORK_BYTES_MAX};
   return slice_choose(slices, asked->bytes, !(asked->options.flags & HAUL_CHECKSUM));
 }
@@ -243,14 +243,17 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
   int code = count_in(remote);
   if (code)
     return code;
-  struct slice slice = slice_of(asked);
+  bool alone = atomic_fetch_add_explicit(&owner->under_way, 1, memory_order_relaxed) == 0;
+  struct slice slice = slice_of(asked, alone);
   struct haul_transfer *transfer =
       new_transfer(asked, plan_works(asked->count, asked->bytes, slice.bytes),
                    plan_pieces(asked->count, asked->bytes, slice.bytes));
   if (!transfer) {
+    atomic_fetch_sub_explicit(&owner->under_way, 1, memory_order_relaxed);
     atomic_fetch_sub(&remote->link->transfers, 1);
     return HAUL_ENOMEM;
   }
+  transfer->alone = alone;
   transfer->slice = slice;
   transfer->region = asked->region;
   transfer->deadline = asked->options.deadline ? asked->options.deadline
@@ -296,7 +299,6 @@ static int immediate(const struct request *asked, struct haul_transfer **out) {
   struct haul_transfer *transfer = new_transfer(asked, 0, 0);
   if (!transfer)
     return HAUL_ENOMEM;
-  transfer->options.only = NULL;
   transfer->immediate = true;
   transfer->posted = asked->called;
   transfer->ended = clock_now();

@@ -84,12 +84,38 @@ void transfer_fail(struct haul_transfer *transfer, int code) {
   atomic_fetch_add_explicit(&transfer->owner->failed, 1, memory_order_relaxed);
 }
 
-/* One that was alone all the time says how good its slices are. */
+static bool has_thread(const struct transfers *transfers) {
+  return transfers->fabric->config->progress == HAUL_PROGRESS_THREAD;
+}
+
+/* Somebody drove the node all the time, or nearly. */
+static bool was_attended(const struct haul_transfer *transfer) {
+  int64_t awaited = atomic_load_explicit(&transfer->awaited, memory_order_relaxed);
+  return has_thread(transfer->owner) ||
+         (awaited && awaited * 8 <= transfer->ended - transfer->posted);
+}
+
+static void note_wait(struct haul_transfer *transfer) {
+  int64_t after = clock_now() - transfer->posted + 1;
+  atomic_store_explicit(&transfer->awaited, after < UINT32_MAX ? (uint32_t)after : UINT32_MAX,
+                        memory_order_relaxed);
+}
+
+/* One that was alone all the time says what its path takes, and how good its slices are. */
 static void learn(const struct haul_transfer *transfer) {
+  struct transfers *owner = transfer->owner;
   const struct slice *slice = &transfer->slice;
-  bool alone = atomic_load(&transfer->owner->started) == transfer->turn;
-  if (slice->of && alone && !atomic_load(&transfer->failure) && !atomic_load(&transfer->retries))
-    tune_tell(slice->of, slice->way, transfer->bytes, transfer->ended - transfer->posted);
+  int64_t took = transfer->ended - transfer->posted;
+  bool alone = transfer->alone && atomic_load(&owner->started) == transfer->turn;
+  if (!alone || atomic_load(&transfer->failure) || atomic_load(&transfer->retries) ||
+      transfer->options.flags & HAUL_CHECKSUM)
+    return;
+  if (slice->of)
+    tune_tell(slice->of, slice->way, transfer->bytes, took);
+  if (transfer->route->costs && transfer->pieces == 1 && !owner->estimates_only &&
+      was_attended(transfer))
+    costs_tell(transfer->route->costs, (size_t)atomic_load(&transfer->path), transfer->bytes, took,
+               transfer->ended);
 }
 
 /* The last work has ended. `status` is stored last: who reads it (acquire) sees everything else. */
@@ -97,6 +123,7 @@ static void finish(struct haul_transfer *transfer) {
   struct transfers *owner = transfer->owner;
   transfer->ended = clock_now();
   learn(transfer);
+  atomic_fetch_sub_explicit(&owner->under_way, 1, memory_order_relaxed);
   lock_lists(owner);
   list_remove(&transfer->link);
   list_remove(&transfer->order);
@@ -299,13 +326,6 @@ void transfers_abort(struct transfers *transfers, const struct haul_region *regi
   }
 }
 
-bool transfers_idle(struct transfers *transfers) {
-  lock_lists(transfers);
-  bool idle = list_empty(&transfers->running);
-  unlock_lists(transfers);
-  return idle;
-}
-
 bool transfers_use(struct transfers *transfers, const struct haul_region *region) {
   bool used = false;
   lock_lists(transfers);
@@ -386,6 +406,8 @@ static bool help(void *user) {
 int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
   struct loop *loop = transfer->owner->fabric->loop;
   int64_t first = until < transfer->deadline ? until : transfer->deadline;
+  if (transfer->alone && !has_thread(transfer->owner))
+    note_wait(transfer);
   if (!loop_wait(loop, is_done, help, transfer, first) && clock_now() >= transfer->deadline) {
     expire(transfer);
     loop_wait(loop, is_done, help, transfer, until);
@@ -441,9 +463,10 @@ HAUL_API void haul_transfer_release(haul_transfer *transfer) {
 
 /* ---- A node's ---- */
 
-int transfers_open(struct fabric *fabric, int64_t default_ns, struct transfers *transfers) {
+int transfers_open(struct fabric *fabric, struct transfers *transfers) {
   transfers->fabric = fabric;
-  transfers->default_ns = default_ns;
+  transfers->default_ns = fabric->config->transfer_ns;
+  transfers->estimates_only = fabric->config->estimates_only;
   pthread_mutex_init(&transfers->lock, NULL);
   list_init(&transfers->running);
   list_init(&transfers->retries);

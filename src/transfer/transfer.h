@@ -3,6 +3,9 @@
  *
  *   remote.c    a peer's region, and what each transport knows of it
  *   route.c     what each path to it would cost, and which one is taken
+ *   costs.c     that by size, estimated and corrected by what was measured
+ *   rules.c     which paths the configuration sets
+ *   paths.c     all of that in words
  *   plan.c      pieces merged where they touch, sliced where they are large
  *   slice.c     how large the slices are, where it matters
  *   start.c     the calls that begin a transfer: checks, the hot path, posting
@@ -16,6 +19,8 @@
 #include "core/gate.h"
 #include "core/tune.h"
 #include "fabric/transport.h"
+#include "transfer/costs.h"
+#include "transfer/rules.h"
 
 /* ---- Slices ---- */
 
@@ -43,12 +48,7 @@ struct route {
   uint64_t sort; /* of the local memory, and the operation */
   struct estimate estimates[TRANSPORTS_MAX];
   struct tune slices[TRANSPORTS_MAX];
-  /* The cheapest open path by size: of the first step whose `up_to` is not below the size. */
-  struct step {
-    uint64_t up_to;
-    uint32_t index;
-  } steps[TRANSPORTS_MAX];
-  uint32_t step_count;
+  struct costs *costs; /* the link's; NULL: by the estimates alone */
 };
 
 struct haul_remote {
@@ -93,9 +93,17 @@ int route_choose(const struct haul_remote *remote, const struct route *route, ui
 void remote_take_direct(struct haul_remote *remote, enum haul_operation operation);
 /* Of that path; NULL where slices are of one size. */
 struct tune *route_slices(struct route *route, size_t index);
-/* All of them, with costs and reasons; returns how many, at most HAUL_PATHS_MAX. `chosen`: the one
- * taken, or -1. */
-size_t route_paths(const struct haul_remote *remote, const struct route *route, uint64_t bytes,
+/* Of one of them, in ns; `known`, which may be NULL: whether it was measured for this size. */
+double route_cost(const struct route *route, size_t index, uint64_t bytes, bool *known);
+/* Why the path cannot be taken; "" when it can. */
+const char *route_refusal(const struct haul_remote *remote, const struct route *route, size_t index,
+                          const struct wish *wish);
+/* The path that the configuration sets for this size, or -1. */
+int route_rule(const struct haul_remote *remote, uint64_t bytes, const struct wish *wish);
+
+/* paths.c: all of them, with costs and reasons; returns how many, at most HAUL_PATHS_MAX. `chosen`:
+ * the one taken, or -1. */
+size_t route_paths(const struct haul_remote *remote, struct route *route, uint64_t bytes,
                    uint64_t pieces, const struct wish *wish, int chosen, struct haul_path *paths);
 
 /* ---- Plans ---- */
@@ -119,19 +127,22 @@ void plan_make(struct plan *plan, const struct haul_piece *pieces, size_t count,
 struct transfers {
   struct fabric *fabric;
   int64_t default_ns;
-  pthread_mutex_t lock; /* the lists below and the links' lists of writes; taken last */
-  struct list running;  /* by deadline */
-  struct inbox begun;   /* not in the lists yet; who has the lock puts them there */
-  struct list retries;  /* works whose path broke */
+  struct path_rules rules; /* set before transfers_open; constant */
+  bool estimates_only;     /* nothing is learned; constant */
+  pthread_mutex_t lock;    /* the lists below and the links' lists of writes; taken last */
+  struct list running;     /* by deadline */
+  struct inbox begun;      /* not in the lists yet; who has the lock puts them there */
+  struct list retries;     /* works whose path broke */
   struct poller poller;
   struct timer timer;
   _Atomic int64_t armed; /* what the timer is set to, HAUL_FOREVER when it is not */
   _Atomic uint64_t started, failed, retried; /* of those that did not end within their call */
+  _Atomic uint64_t under_way;                /* of the same */
   _Atomic uint64_t handles, bytes;           /* transfers that there are, and what they take */
   bool ended;                                /* nobody sends again what broke; lock */
 };
 
-int transfers_open(struct fabric *fabric, int64_t default_ns, struct transfers *transfers);
+int transfers_open(struct fabric *fabric, struct transfers *transfers);
 /* The loop does not run any more: what breaks from now on fails. */
 void transfers_end(struct transfers *transfers);
 /* No transfer is running. */
@@ -140,8 +151,6 @@ void transfers_close(struct transfers *transfers);
  * lock. */
 void transfers_abort(struct transfers *transfers, const struct haul_region *region,
                      const struct link *link, int code, const char *reason);
-/* Nothing is under way now. */
-bool transfers_idle(struct transfers *transfers);
 /* Whether one that uses the region is still running. */
 bool transfers_use(struct transfers *transfers, const struct haul_region *region);
 /* The number of the latest write to the link that was started, and whether one up to `number` is
@@ -167,6 +176,8 @@ struct haul_transfer {
   _Atomic uint32_t avoided;         /* as in struct wish */
   _Atomic bool posting;             /* the call that started it still hands out works */
   bool immediate;                   /* complete when the call returned: never was in a list */
+  bool alone;                       /* none other was under way when it started */
+  _Atomic uint32_t awaited;         /* ns after `posted`, and 1, somebody waited; 0: not yet */
   char *_Atomic avoided_reason;     /* set before the first bit is; NULL: there was no memory */
   struct haul_error *_Atomic error; /* of the first failure, once it is told */
   struct haul_transfer_options options;

@@ -144,8 +144,7 @@ static void estimate_atomic(const struct map_binding *binding, const struct memo
                                 .zero_copy = true,
                                 .rails = 1,
                                 .copies_cpu = 1,
-                                .latency_ns = 100,
-                                .ns_per_byte = 1 / 10.0};
+                                .lines[SEND_SHORT] = {UINT64_MAX, 100, 1 / 10.0}};
   snprintf(estimate->detail, sizeof estimate->detail, "mapped");
   snprintf(estimate->reason, sizeof estimate->reason, "%s", why_not ? why_not : "");
 }
@@ -218,10 +217,25 @@ static void estimate_engine(const struct provider *engine, const struct memory *
   estimate->zero_copy = !by_cpu;
   estimate->copies_dma = 1;
   estimate->copies_cpu = by_cpu;
-  estimate->latency_ns = 2000 + engine->copy_latency_ns;
-  estimate->ns_per_byte = 1 / engine->copy_bytes_per_ns + (by_cpu ? 1 / 10.0 : 0);
+  estimate->lines[by_cpu ? SEND_BUFFERED : SEND_ZERO_COPY] =
+      (struct line){UINT64_MAX, 2000 + engine->copy_latency_ns,
+                    1 / engine->copy_bytes_per_ns + (by_cpu ? 1 / 10.0 : 0)};
   snprintf(estimate->detail, sizeof estimate->detail, "%s, copied by the device%s", how,
            by_cpu ? ", through pinned memory" : "");
+}
+
+/* Starting values, from copies of 64 MiB on two 2023 server cores (bench/run map-write), and what
+ * handing them to the copy threads takes. */
+static void estimate_cpu(const struct map_binding *binding, struct estimate *estimate) {
+  bool attached = binding->attached;
+  double latency_ns = attached ? 1500 : 100;
+  estimate->copies_cpu = !attached;
+  estimate->copies_kernel = attached;
+  estimate->lines[SEND_SHORT] =
+      (struct line){attached ? NOW_ATTACHED : NOW_MAPPED, latency_ns, 1 / 10.0};
+  estimate->lines[SEND_ZERO_COPY] = (struct line){UINT64_MAX, latency_ns + 3000, 1 / 10.0};
+  snprintf(estimate->detail, sizeof estimate->detail, "%s",
+           attached ? "cross-memory attach" : "mapped");
 }
 
 static void estimate(struct endpoint *base, const struct remote_key *key, void *bound,
@@ -240,13 +254,7 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   if (by == COPY_ENGINE) {
     estimate_engine(engine, local, &binding->memory, binding->lent ? "lent" : "mapped", estimate);
   } else if (by == COPY_CPU) {
-    estimate->copies_cpu = !binding->attached;
-    estimate->copies_kernel = binding->attached;
-    /* Starting values, from copies of 64 MiB on two 2023 server cores: bench/run map-write. */
-    estimate->latency_ns = binding->attached ? 1500 : 100;
-    estimate->ns_per_byte = 1 / 10.0;
-    snprintf(estimate->detail, sizeof estimate->detail, "%s",
-             binding->attached ? "cross-memory attach" : "mapped");
+    estimate_cpu(binding, estimate);
     if (!binding->attached)
       estimate->direct = (struct direct){.view = binding->memory.view,
                                          .word = &endpoint->board[EXPORT_SLOT(binding->handle)],

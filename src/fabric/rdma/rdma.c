@@ -296,8 +296,13 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
     bytes_per_ns += endpoint->rails[i].card->port.bytes_per_ns;
   /* A starting value: what NICs of 2020 on show (perftest's ib_write_lat), twice; and for each side
    * that is staged a copy by a device's engine, with two messages for the peer's. */
-  estimate->latency_ns = 3000 + (here ? 20000 : 0) + (there ? 60000 : 0);
-  estimate->ns_per_byte = bytes_per_ns > 0 ? 1 / bytes_per_ns : 1;
+  double latency_ns = 3000 + (here ? 20000 : 0) + (there ? 60000 : 0);
+  double ns_per_byte = bytes_per_ns > 0 ? 1 / bytes_per_ns : 1;
+  estimate->lines[here ? SEND_BUFFERED : SEND_ZERO_COPY] =
+      (struct line){UINT64_MAX, latency_ns, ns_per_byte};
+  if (operation == HAUL_OP_WRITE && !here && local->view)
+    estimate->lines[SEND_SHORT] =
+        (struct line){endpoint->rails[0].inlined, latency_ns, ns_per_byte};
   snprintf(estimate->detail, sizeof estimate->detail, "%.24s, %u rail%s%s%s%s",
            endpoint->rails[0].end.nic, rails, rails == 1 ? "" : "s",
            here || there ? ", staged" : "", here ? " here" : "",

@@ -2,9 +2,7 @@
 #include "fabric/tcp/tcp.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -367,6 +365,7 @@ static int create(struct link *link, struct endpoint **out) {
   endpoint->base.transport = &tcp_transport;
   endpoint->base.link = link;
   atomic_store(&endpoint->base.as_small, tcp_try_lending() != 0);
+  endpoint->splice_from = tcp_splice_from(link->fabric);
   gate_init(&endpoint->gate, let_in);
   backlog_init(&endpoint->pending);
   list_init(&endpoint->staging);
@@ -449,113 +448,17 @@ static void destroy(struct endpoint *base) {
   alloc_free(endpoint);
 }
 
-/* ---- Estimates and checks ---- */
-
-static bool is_staged(const struct provider *provider) {
-  return provider && provider->copy_start;
-}
-
-static void estimate(struct endpoint *base, const struct remote_key *key, void *binding,
-                     const struct memory *local, enum haul_operation operation,
-                     struct estimate *estimate) {
-  struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
-  const struct link *link = base->link;
-  unsigned rails = atomic_load(&endpoint->open_rails);
-  unsigned staged = (local->view ? 0u : 1u) + (is_staged(provider_of(key->place.kind)) ? 1u : 0u);
-  (void)binding;
-  *estimate = (struct estimate){.open = true, .rails = rails, .copies_dma = staged};
-  /* By reference out of the source, one copy into the destination; else one at each end. */
-  bool by_pages = operation == HAUL_OP_WRITE && tcp_lends(local);
-  estimate->copies_kernel = by_pages ? 1 : 2;
-  estimate->copies_kernel_small = by_pages ? 1 : 0;
-  estimate->small = SPLICE_MIN;
-  estimate->small_piece = SPLICE_PIECE;
-  /* Starting values: loopback as bench/run tcp-write and tcp-latency show, else what a processor
-   * does, or the line where it is slower: of a frame's 1538 bytes on it 1448 are payload. */
-  double line = endpoint->line * 1448 / 1538, processor = link->loopback ? 6 : 3;
-  double set = (double)link->fabric->config->tcp_rate * rails / 1e9; /* a Unix socket has none */
-  if (!link->local && set < processor)
-    processor = set;
-  estimate->latency_ns = (link->loopback ? 10000.0 : 30000.0) + 5000.0 * staged;
-  estimate->ns_per_byte = 1 / (line > 0 && line < processor ? line : processor) + 0.05 * staged;
-  snprintf(estimate->detail, sizeof estimate->detail, "%s%u rail%s%s",
-           link->local ? "over a Unix socket, " : "", rails, rails == 1 ? "" : "s",
-           staged ? ", staged" : "");
-  if (operation_is_atomic(operation) && is_staged(provider_of(key->place.kind))) {
-    estimate->open = false;
-    snprintf(estimate->reason, sizeof estimate->reason,
-             "the peer's memory is a device's, out of its processors' reach");
-  }
-}
-
-static long read_number(const char *path) {
-  char text[32] = "";
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return -1;
-  ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  return got > 0 ? strtol(text, NULL, 10) : -1;
-}
-
-static void begin_check(struct haul_check *check, const char *name) {
-  *check = (struct haul_check){.state = HAUL_CHECK_OK, .backend = "tcp"};
-  snprintf(check->name, sizeof check->name, "tcp.%s", name);
-}
-
-static void check_buffer(struct haul_check *check, const char *name, const char *limit,
-                         long wanted) {
-  char path[64];
-  begin_check(check, name);
-  snprintf(path, sizeof path, "/proc/sys/net/core/%s", limit);
-  long value = read_number(path);
-  if (value < 0) {
-    snprintf(check->text, sizeof check->text, "the limit of socket buffers is not readable here");
-    return;
-  }
-  check->state = value >= wanted ? HAUL_CHECK_OK : HAUL_CHECK_LIMITED;
-  snprintf(check->text, sizeof check->text, "net.core.%s is %ld bytes%s", limit, value,
-           check->state ? ": large writes within this host run below their speed" : "");
-  if (check->state)
-    snprintf(check->remedy, sizeof check->remedy, "sysctl -w net.core.%s=%ld", limit, wanted);
-}
-
-static void check_splice(struct haul_check *check) {
-  begin_check(check, "splice");
-  int system = tcp_try_lending();
-  if (system == 0) {
-    snprintf(check->text, sizeof check->text, "large writes leave allocated memory by reference");
-    return;
-  }
-  check->state = HAUL_CHECK_LIMITED;
-  snprintf(check->text, sizeof check->text, "vmsplice and splice: %s; large writes are copied",
-           strerror(system));
-  snprintf(check->remedy, sizeof check->remedy,
-           system == EMFILE ? "ulimit -n 65536"
-                            : "allow pipe2, vmsplice and splice in this sandbox's filter");
-}
-
-static size_t checks(struct haul_check *checks, size_t room) {
-  if (room > 0)
-    check_buffer(&checks[0], "send-buffer", "wmem_max", 1 << 20);
-  if (room > 1)
-    check_buffer(&checks[1], "receive-buffer", "rmem_max", 512 << 10);
-  if (room > 2)
-    check_splice(&checks[2]);
-  return 3;
-}
-
 const struct transport tcp_transport = {
     .name = "tcp",
     .index = 2,
-    .checks = checks,
+    .checks = tcp_checks,
     .create = create,
     .connect = connect_rails,
     .adopt = adopt,
     .stop = stop,
     .forked = forked,
     .destroy = destroy,
-    .estimate = estimate,
+    .estimate = tcp_estimate,
     .post = post,
     .cancel = cancel,
     .revoke = withdraw,

@@ -143,8 +143,11 @@ struct tcp_rail {
   unsigned idle_polls;
 };
 
-#define SPLICE_MIN   65536u /* below, copying is cheaper than passing pages: bench/run tcp-write */
-#define SPLICE_PIECE 4096u  /* likewise for the pieces' average: a pipe holds pages */
+/* Passing pages by reference takes so long (pipe, vmsplice, splice), however many there are;
+ * copying takes its time a byte. So there is a size from which on pages are cheaper: bench/run
+ * tcp-write. */
+#define SPLICE_NS    5400.0
+#define SPLICE_PIECE 4096u /* and not less a piece on the average: a pipe holds pages */
 
 /* Whether pages of it may be passed by reference (tx.c). */
 static inline bool tcp_lends(const struct memory *memory) {
@@ -157,6 +160,7 @@ struct tcp_endpoint {
   struct tcp_rail *rails[TCP_RAILS]; /* made when first opened; both locks to change */
   unsigned rail_count;               /* all below it were made; the express rail apart */
   _Atomic unsigned open_rails;       /* without the express rail */
+  size_t splice_from;                /* bytes of a work whose pages are passed; constant */
   double line; /* bytes a ns below the first rail, 0 unknown; constant once there is a rail */
   struct backlog pending; /* works that wait for a slot, a rail, or what is left of others */
   bool settling;          /* they are being started, or are not to be just now */
@@ -186,6 +190,16 @@ static inline struct tcp_rail *rail_after(const struct tcp_endpoint *endpoint,
 
 #define each_rail(rail, endpoint)                                                                  \
   for (struct tcp_rail *rail = NULL; (rail = rail_after((endpoint), rail));)
+
+/* estimate.c: the table's. */
+void tcp_estimate(struct endpoint *base, const struct remote_key *key, void *binding,
+                  const struct memory *local, enum haul_operation operation,
+                  struct estimate *estimate);
+/* Where passing pages and copying take as long, in whole pages; or what was set. */
+size_t tcp_splice_from(const struct fabric *fabric);
+
+/* checks.c: the table's. */
+size_t tcp_checks(struct haul_check *checks, size_t room);
 
 /* line.c: bytes a ns of the interface that the connection goes over; 0 where its driver does not
  * say.

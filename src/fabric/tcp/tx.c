@@ -93,7 +93,8 @@ struct tcp_job *job_request(const struct work *work, uint64_t request) {
   job->pieces = work->pieces;
   job->count = work->count;
   job->payload = work->bytes;
-  job->splice = tcp_lends(&work->region->memory) && work->bytes >= SPLICE_MIN &&
+  const struct tcp_endpoint *endpoint = (const struct tcp_endpoint *)work->endpoint;
+  job->splice = tcp_lends(&work->region->memory) && work->bytes >= endpoint->splice_from &&
                 work->bytes >= (uint64_t)work->count * SPLICE_PIECE;
   if (set_trailer(job, work->checksum) != 0) {
     alloc_free(job);

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT
+ * The choice between rdma and tcp as transfers correct it, over NICs that are doubles: one that is
+ * slower than it says is left, and nothing else is. */
+#include "support/check.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "support/nic.h"
+#include "support/owner.h"
+#include "support/seams.h"
+
+#define LENGTH ((uint64_t)4 << 20)
+#define BOUND  (20 * S)
+#define SLOW   "slow:20000" /* 20 ms for each 256 KiB: a hundred times what it should be */
+
+static struct {
+  struct owner owner;
+  struct haul_node *node;
+  struct haul_peer *peer;
+  struct haul_region *region;
+  struct haul_remote *remote;
+} t;
+
+static void begin(const char *nic, const struct haul_node_config *config) {
+  nic_fault(nic);
+  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
+  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", HAUL_READ | HAUL_WRITE),
+                   0);
+  assert_works(haul_node_open(config, &t.node));
+  assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(BOUND), &t.peer));
+  assert_works(haul_peer_lookup(t.peer, "memory", haul_deadline_in(BOUND), &t.remote));
+  t.region = region_make(t.node, KIND_HOST, LENGTH);
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  haul_remote_release(t.remote);
+  haul_region_release(t.region);
+  haul_peer_close(t.peer);
+  haul_node_close(t.node);
+  nic_fault("");
+  assert_int_equal(owner_end(&t.owner), 0);
+  memset(&t, 0, sizeof t);
+  return 0;
+}
+
+static haul_transfer *start(uint64_t bytes) {
+  haul_transfer *transfer;
+  assert_works(
+      haul_write(t.remote, t.region, &(struct haul_piece){0, 0, bytes}, 1, NULL, &transfer));
+  return transfer;
+}
+
+static struct haul_path finish(haul_transfer *transfer) {
+  struct haul_report report = HAUL_REPORT_INIT;
+  assert_works(haul_transfer_wait(transfer, haul_deadline_in(BOUND)));
+  assert_works(haul_transfer_report(transfer, &report));
+  haul_transfer_release(transfer);
+  return report.paths[0];
+}
+
+static struct haul_path explained(uint64_t bytes, const char *name) {
+  struct haul_path paths[HAUL_PATHS_MAX];
+  size_t count = HAUL_PATHS_MAX;
+  assert_works(haul_explain(t.region, t.remote, HAUL_OP_WRITE, bytes, NULL, paths, &count));
+  for (size_t i = 0; i < count; i++)
+    if (strcmp(paths[i].name, name) == 0)
+      return paths[i];
+  fail_msg("no path %s", name);
+  return paths[0];
+}
+
+/* What it took counts only when nothing else was going on. */
+static void transfers_among_others_correct_nothing(void **state) {
+  (void)state;
+  haul_transfer *many[4];
+  begin(SLOW, NULL);
+  for (unsigned round = 0; round < 4; round++) {
+    for (unsigned i = 0; i < COUNT(many); i++)
+      many[i] = start(1 << 20);
+    for (unsigned i = 0; i < COUNT(many); i++)
+      assert_string_equal(finish(many[i]).name, "rdma");
+  }
+  assert_false(explained(1 << 20, "rdma").measured);
+}
+
+/* Nor when nobody drove the node meanwhile: then it took as long as that. */
+static void what_waited_for_its_caller_corrects_nothing(void **state) {
+  (void)state;
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.progress = HAUL_PROGRESS_CALLER;
+  begin("", &config);
+  for (unsigned i = 0; i < 8; i++) {
+    haul_transfer *transfer = start(1 << 20);
+    nanosleep(&(struct timespec){0, 20 * MS}, NULL); /* the caller's own work */
+    assert_string_equal(finish(transfer).name, "rdma");
+  }
+  assert_false(explained(1 << 20, "rdma").measured);
+  int64_t end = haul_deadline_in(BOUND); /* a thread that loses its processor is late too */
+  while (!explained(1 << 20, "rdma").measured && haul_deadline_in(0) < end)
+    finish(start(1 << 20));
+  assert_true(explained(1 << 20, "rdma").measured);
+}
+
+static void with_estimates_only_nothing_is_corrected(void **state) {
+  (void)state;
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.estimates_only = 1;
+  begin(SLOW, &config);
+  for (unsigned i = 0; i < 8; i++)
+    assert_string_equal(finish(start(1 << 20)).name, "rdma");
+  assert_false(explained(1 << 20, "rdma").measured);
+}
+
+/* Four transfers say it, and the report says why from the fifth on. */
+static void a_slow_nic_is_left(void **state) {
+  (void)state;
+  begin(SLOW, NULL);
+  for (unsigned i = 0; i < 4; i++)
+    assert_string_equal(finish(start(1 << 20)).name, "rdma");
+  struct haul_path path = finish(start(1 << 20));
+  assert_string_equal(path.name, "tcp");
+  for (unsigned i = 0; i < 4; i++)
+    path = finish(start(1 << 20));
+  assert_string_equal(path.name, "tcp");
+  assert_true(path.measured);
+  assert_string_equal(path.reason, "by what was measured");
+  struct haul_path rdma = explained(1 << 20, "rdma");
+  assert_true(rdma.open && rdma.measured && rdma.cost_ns > rdma.estimate_ns);
+  assert_non_null(strstr(rdma.reason, "measured "));
+  /* Far sizes are on their own, near ones are not. */
+  assert_true(explained(64, "rdma").chosen);
+  assert_true(explained(2 << 20, "tcp").chosen);
+}
+
+/* Who asks for a path gets it, whatever it takes. */
+static void who_asks_for_the_slow_one_gets_it(void **state) {
+  (void)state;
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {0, 0, 1 << 20};
+  haul_transfer *transfer;
+  begin(SLOW, NULL);
+  for (unsigned i = 0; i < 5; i++)
+    finish(start(1 << 20));
+  options.only = "rdma";
+  assert_works(haul_write(t.remote, t.region, &piece, 1, &options, &transfer));
+  assert_string_equal(finish(transfer).name, "rdma");
+  options.only = NULL;
+  options.flags = HAUL_REQUIRE_ZERO_COPY;
+  assert_works(haul_write(t.remote, t.region, &piece, 1, &options, &transfer));
+  assert_string_equal(finish(transfer).name, "rdma");
+}
+
+#define TEST(test) cmocka_unit_test_teardown(test, tear_down)
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
+    return owner_main();
+  seams_no_unix_sockets();
+  const struct CMUnitTest tests[] = {
+      TEST(transfers_among_others_correct_nothing),
+      TEST(what_waited_for_its_caller_corrects_nothing),
+      TEST(with_estimates_only_nothing_is_corrected),
+      TEST(a_slow_nic_is_left),
+      TEST(who_asks_for_the_slow_one_gets_it),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
