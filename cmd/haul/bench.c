@@ -8,6 +8,7 @@
 #include "bench.h"
 #include "command.h"
 #include "common/fail.h"
+#include "common/gnuplot.h"
 #include "common/options.h"
 #include "common/progress.h"
 #include "common/units.h"
@@ -70,7 +71,7 @@ struct job {
   const struct values *values;
   const struct operation *operation;
   struct bench bench;
-  struct bench_plot *plot;
+  struct gnuplot *plot;
 };
 
 /* ---- What to measure against ---- */
@@ -173,7 +174,7 @@ static int draw(struct job *job) {
     return EXIT_DONE;
   snprintf(title, sizeof(title), "haul bench: %s %s %s", job->operation->name, job->bench.address,
            job->bench.region);
-  return bench_plot_draw(job->plot, title, job->bench.rows, job->bench.sizes.count);
+  return bench_plot(job->plot, title, job->bench.rows, job->bench.sizes.count);
 }
 
 static int measure(struct job *job) {
@@ -186,12 +187,12 @@ static int measure(struct job *job) {
   if (status == EXIT_DONE)
     status = allocate(job);
   if (status == EXIT_DONE && job->values->plot)
-    status = bench_plot_open(job->values->plot, &job->plot);
+    status = gnuplot_open(job->values->plot, &job->plot);
   if (status == EXIT_DONE)
     status = sweep(job);
   if (status == EXIT_DONE)
     status = draw(job);
-  bench_plot_close(job->plot);
+  gnuplot_close(job->plot);
   haul_region_release(job->bench.local);
   session_close(&job->bench.session);
   return status;

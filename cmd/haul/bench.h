@@ -73,17 +73,9 @@ void bench_print_heading(const struct bench *bench, enum bench_form form);
 void bench_print_row(const struct bench_row *row, enum bench_form form);
 void bench_print_end(const struct bench *bench, enum bench_form form);
 
-struct bench_plot;
+struct gnuplot;
 
-/* Starts gnuplot, so that its absence shows before anything is measured. Returns an exit status;
- * *plot is NULL after a failure. */
-int bench_plot_open(const char *path, struct bench_plot **plot);
-
-/* Draws the rows and gives the file its name. Returns an exit status. */
-int bench_plot_draw(struct bench_plot *plot, const char *title, const struct bench_row *rows,
-                    size_t count);
-
-/* Ends gnuplot and removes what was not drawn; NULL is allowed. */
-void bench_plot_close(struct bench_plot *plot);
+/* Draws the rows. Returns an exit status. */
+int bench_plot(struct gnuplot *plot, const char *title, const struct bench_row *rows, size_t count);
 
 #endif

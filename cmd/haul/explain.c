@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * haul explain: the paths that a transfer would have.
+ * haul explain: the paths that a transfer would have, for one size and over all.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 
 #include "command.h"
 #include "common/fail.h"
+#include "common/gnuplot.h"
 #include "common/json.h"
 #include "common/options.h"
 #include "common/paths.h"
@@ -15,6 +16,7 @@
 #include "common/table.h"
 #include "common/units.h"
 #include "common/words.h"
+#include "explain.h"
 
 #define SIZE_DEFAULT (UINT64_C(1) << 20)
 #define SIZE_ATOMIC  UINT64_C(8)
@@ -23,7 +25,8 @@ struct values {
   uint64_t size; /* 0: not given */
   const char *operation;
   struct transfer_choices transfer;
-  int json;
+  const char *plot;
+  int measure, json;
 };
 
 static const struct option_spec options[] = {
@@ -35,6 +38,10 @@ static const struct option_spec options[] = {
      "as if this path alone (map, rdma, tcp) were allowed"},
     {"require-zero-copy", OPTION_FLAG, offsetof(struct values, transfer.zero_copy), NULL,
      "as if no buffer were allowed between source and destination"},
+    {"measure", OPTION_FLAG, offsetof(struct values, measure), NULL,
+     "read the region by each path first, up to 256 MiB of it, a few times for each size"},
+    {"plot", OPTION_TEXT, offsetof(struct values, plot), "FILE.svg",
+     "draw what each path costs over size, and where the choice changes, with gnuplot"},
     {"timeout", OPTION_SECONDS, offsetof(struct values, transfer.timeout), "SECONDS",
      "give up connecting, or the lookup, after this (default: 10)"},
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
@@ -65,6 +72,7 @@ struct answer {
   struct haul_place here, there;
   size_t count;
   struct haul_path paths[HAUL_PATHS_MAX];
+  struct curve curve; /* of an atomic operation there is none: no points */
 };
 
 static void copies_text(const struct haul_path *path, char *text, size_t size) {
@@ -99,6 +107,10 @@ static void print_table(const struct answer *answer) {
     add_row(&table, &answer->paths[i], answer->size);
   table_print(&table, stdout);
   table_free(&table);
+  if (answer->curve.points == 0)
+    return;
+  putchar('\n');
+  curve_print(&answer->curve, stdout);
 }
 
 static void print_json(const struct answer *answer) {
@@ -111,6 +123,8 @@ static void print_json(const struct answer *answer) {
   json_text(&json, "remote_place", place_text(answer->there).text);
   json_number(&json, "bytes", answer->size);
   paths_to_json(&json, "paths", answer->paths, answer->count);
+  if (answer->curve.points)
+    curve_to_json(&answer->curve, &json);
   json_end_object(&json);
 }
 
@@ -120,53 +134,96 @@ static int fail_size(const struct answer *answer, uint64_t length) {
                       answer->target, (unsigned long long)length);
 }
 
-static int ask(const struct session *session, const struct values *values, struct answer *answer) {
-  struct haul_transfer_options choices = transfer_options(&values->transfer);
-  if (!answer->operation)
-    answer->operation = haul_remote_rights(session->remote) & HAUL_WRITE ? "write" : "read";
-  enum haul_operation operation = (enum haul_operation)operation_named(answer->operation);
-  uint64_t usual = is_atomic((int)operation) ? SIZE_ATOMIC : SIZE_DEFAULT;
-  uint64_t length = haul_remote_length(session->remote);
-  haul_region *local = NULL;
-  answer->there = haul_remote_place(session->remote);
-  answer->size = values->size ? values->size : length < usual ? length : usual;
-  if (answer->size > length)
-    return fail_size(answer, length);
-  if (haul_region_alloc(session->node, answer->here, (size_t)answer->size, 0, &local))
-    return fail_library("cannot allocate %s at %s", size_text(answer->size).text,
-                        place_text(answer->here).text);
+static int ask_for_one(const struct curve_asked *asked, struct answer *answer) {
   answer->count = HAUL_PATHS_MAX;
-  int result = haul_explain(local, session->remote, operation, answer->size, &choices,
-                            answer->paths, &answer->count);
+  int result = haul_explain(asked->local, asked->remote, asked->operation, answer->size,
+                            &asked->options, answer->paths, &answer->count);
   if (answer->count > HAUL_PATHS_MAX)
     answer->count = HAUL_PATHS_MAX;
   for (size_t i = 0; i < answer->count; i++)
     words_of_command(answer->paths[i].reason, sizeof(answer->paths[i].reason));
-  int status = result ? fail_library("cannot explain the way to %s", answer->target) : EXIT_DONE;
-  haul_region_release(local);
+  return result;
+}
+
+static int ask_for_all(const struct curve_asked *asked, bool measure, struct answer *answer) {
+  int result = measure ? curve_measure(asked) : 0;
+  if (result == 0)
+    result = ask_for_one(asked, answer);
+  if (result == 0 && !is_atomic((int)asked->operation))
+    result = curve_make(asked, &answer->curve);
+  return result ? fail_library("cannot explain the way to %s", answer->target) : EXIT_DONE;
+}
+
+/* What is measured is read into as much memory as that takes. */
+static uint64_t bytes_needed(const struct answer *answer, bool measure, uint64_t length) {
+  uint64_t most = !measure ? 0 : length < CURVE_MOST ? length : CURVE_MOST;
+  return most > answer->size ? most : answer->size;
+}
+
+static int ask(const struct session *session, const struct values *values, struct answer *answer) {
+  struct curve_asked asked = {.remote = session->remote,
+                              .options = transfer_options(&values->transfer)};
+  if (!answer->operation)
+    answer->operation =
+        haul_remote_rights(session->remote) & HAUL_WRITE && !values->measure ? "write" : "read";
+  asked.operation = (enum haul_operation)operation_named(answer->operation);
+  asked.most = haul_remote_length(session->remote);
+  uint64_t usual = is_atomic((int)asked.operation) ? SIZE_ATOMIC : SIZE_DEFAULT;
+  answer->there = haul_remote_place(session->remote);
+  answer->size = values->size ? values->size : asked.most < usual ? asked.most : usual;
+  if (answer->size > asked.most)
+    return fail_size(answer, asked.most);
+  uint64_t needed = bytes_needed(answer, values->measure, asked.most);
+  if (haul_region_alloc(session->node, answer->here, (size_t)needed, 0, &asked.local))
+    return fail_library("cannot allocate %s at %s", size_text(needed).text,
+                        place_text(answer->here).text);
+  int status = ask_for_all(&asked, values->measure, answer);
+  haul_region_release(asked.local);
   return status;
+}
+
+static int draw(const struct answer *answer, struct gnuplot *plot) {
+  char title[512];
+  snprintf(title, sizeof(title), "haul explain: %s, %s at %s, %s", answer->operation,
+           answer->target, place_text(answer->there).text, place_text(answer->here).text);
+  return curve_plot(&answer->curve, title, plot);
 }
 
 static int explain(const struct target *target, const struct values *values,
                    struct answer *answer) {
-  struct session session;
+  struct session session = {.node = NULL};
+  struct gnuplot *plot = NULL;
   int64_t timeout = values->transfer.timeout;
-  int status = session_open(&session, NULL, target->address, timeout);
+  int status = values->plot ? gnuplot_open(values->plot, &plot) : EXIT_DONE;
+  if (status == EXIT_DONE)
+    status = session_open(&session, NULL, target->address, timeout);
   if (status == EXIT_DONE)
     status = session_lookup(&session, target->name, timeout);
   if (status == EXIT_DONE)
     status = ask(&session, values, answer);
+  if (status == EXIT_DONE && plot)
+    status = draw(answer, plot);
   if (status == EXIT_DONE && values->json)
     print_json(answer);
   else if (status == EXIT_DONE)
     print_table(answer);
   session_close(&session);
+  gnuplot_close(plot);
   return status;
+}
+
+/* What fits not together. */
+static const char *contradiction(const struct values *values, int operation) {
+  if (values->measure && values->operation && operation != HAUL_OP_READ)
+    return "--measure reads the region: with --op read alone";
+  if (values->plot && is_atomic(operation))
+    return "an atomic operation has one size: there is nothing to --plot";
+  return NULL;
 }
 
 static int run(const struct command *self, int argc, char **argv) {
   struct values values = {.operation = NULL};
-  struct answer answer = {0};
+  static struct answer answer;
   struct target target;
   char **operands;
   int status;
@@ -178,6 +235,9 @@ static int run(const struct command *self, int argc, char **argv) {
                          values.operation);
   if (is_atomic(operation) && values.size && values.size != SIZE_ATOMIC)
     return options_wrong(self, "%s is one of 8 bytes: leave --size out", values.operation);
+  const char *wrong = contradiction(&values, operation);
+  if (wrong)
+    return options_wrong(self, "%s", wrong);
   if (haul_place_parse(operands[0], &answer.here))
     return options_wrong(self, "'%s' is no place; `haul info` lists the places", operands[0]);
   if (!target_parse(operands[1], &target))
@@ -189,13 +249,16 @@ static int run(const struct command *self, int argc, char **argv) {
 
 const struct command explain_command = {
     .name = "explain",
-    .summary = "Show the paths that a transfer would have, without moving a byte",
+    .summary = "Show the paths that a transfer would have, and what they cost",
     .usage = "PLACE NODE/NAME [OPTIONS]",
     .about = "Lists the paths between memory at PLACE (host, sim:0) and the region NAME of the\n"
              "node: the one that would be taken, the other open ones by estimated cost, and for\n"
-             "each closed one the reason.",
+             "each closed one the reason. Then, over sizes: which path is taken, how it sends\n"
+             "(short: within the call; buffered: copied first; zero-copy: from where the bytes\n"
+             "lie), and what each costs; est. is estimated, all else measured.",
     .options = options,
     .examples = "  haul explain host 127.0.0.1:7420/weights\n"
-                "  haul explain sim:0 unix:///run/haul.sock/weights --op read --size 64M --json\n",
+                "  haul explain sim:0 unix:///run/haul.sock/weights --op read --size 64M --json\n"
+                "  haul explain host 10.0.0.2:7420/weights --measure --plot weights.svg\n",
     .run = run,
 };

@@ -352,8 +352,10 @@ static int start(struct haul_remote *remote, struct haul_region *region,
                                     pieces, count, asked.bytes, operation);
     if (code == 0 && out)
       code = immediate(&asked, out);
-    if (code == 0 && out)
+    if (code == 0 && out) {
+      transfer_learn_cost(*out);
       tell_at_once(*out);
+    }
     if (code < 0)
       error_about(remote->name);
     if (code <= 0)

@@ -101,21 +101,25 @@ static void note_wait(struct haul_transfer *transfer) {
                         memory_order_relaxed);
 }
 
+void transfer_learn_cost(const struct haul_transfer *transfer) {
+  struct costs *costs = transfer->route->costs;
+  if (costs && transfer->pieces == 1 && !transfer->owner->estimates_only)
+    costs_tell(costs, (size_t)atomic_load(&transfer->path), transfer->bytes,
+               transfer->ended - transfer->posted, transfer->ended);
+}
+
 /* One that was alone all the time says what its path takes, and how good its slices are. */
 static void learn(const struct haul_transfer *transfer) {
   struct transfers *owner = transfer->owner;
   const struct slice *slice = &transfer->slice;
-  int64_t took = transfer->ended - transfer->posted;
   bool alone = transfer->alone && atomic_load(&owner->started) == transfer->turn;
   if (!alone || atomic_load(&transfer->failure) || atomic_load(&transfer->retries) ||
       transfer->options.flags & HAUL_CHECKSUM)
     return;
   if (slice->of)
-    tune_tell(slice->of, slice->way, transfer->bytes, took);
-  if (transfer->route->costs && transfer->pieces == 1 && !owner->estimates_only &&
-      was_attended(transfer))
-    costs_tell(transfer->route->costs, (size_t)atomic_load(&transfer->path), transfer->bytes, took,
-               transfer->ended);
+    tune_tell(slice->of, slice->way, transfer->bytes, transfer->ended - transfer->posted);
+  if (was_attended(transfer))
+    transfer_learn_cost(transfer);
 }
 
 /* The last work has ended. `status` is stored last: who reads it (acquire) sees everything else. */

@@ -217,6 +217,8 @@ void transfer_settle(struct haul_transfer *transfer);
 void transfer_cancel_works(struct haul_transfer *transfer, int code);
 /* Waits for the end, or until `until`: the transfer's result, or HAUL_ETIMEDOUT. */
 int transfer_await(struct haul_transfer *transfer, haul_deadline until);
+/* It has ended, and nothing but its path took its time: what that took is remembered. */
+void transfer_learn_cost(const struct haul_transfer *transfer);
 /* It has ended: has `done` called, with the reference, or puts it. */
 void transfer_tell(struct haul_transfer *transfer);
 void transfer_put(struct haul_transfer *transfer);

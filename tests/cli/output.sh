@@ -74,6 +74,37 @@ expect 0 "explain what only one path allows" "$HAUL" explain host "$unix/a" --on
 holds_json "the others are closed" \
   '{p["name"]: p["state"] for p in it["paths"]} == {"tcp": "chosen", "map": "closed", "rdma": "closed"}'
 
+holds_json "where the choice changes is told, to the byte" \
+  '[(p["from"], p["up_to"], p["send"]) for p in it["switches"]] == [(8, 65535, "buffered"), (65536, it["curve"][-1]["bytes"], "zero-copy")]'
+expect 0 "explain draws the curve" "$HAUL" explain host "$unix/a"
+says "^ *FROM  *UP TO  *PATH  *SEND  *COST$"
+says "^ *8 B  *1.00 MiB  *map  *short"
+says "^ *SIZE  *map  *tcp$"
+says "^ *4.00 KiB  .* est. \*"
+expect 0 "explain of a configured path" env HAUL_PATHS=tcp:4K,map "$HAUL" explain host "$unix/a"
+says "^ *4097 B  *1.00 MiB  *map "
+expect 0 "explain says who set it" env HAUL_PATHS=tcp "$HAUL" explain host "$unix/a"
+says "set by HAUL_PATHS$"
+says "left out by HAUL_PATHS$"
+expect 0 "explain what was measured" "$HAUL" explain host "$unix/a" --measure --json
+holds_json "each size by each open path" \
+  'all(p["measured"] for c in it["curve"] for p in c["paths"]) and it["operation"] == "read"'
+expect 0 "an atomic operation has no curve" "$HAUL" explain host "$tcp/a" --op fetch-add --json
+holds_json "there is none" '"curve" not in it'
+if command -v gnuplot >/dev/null; then
+  expect 0 "a picture of the curve" "$HAUL" explain host "$unix/a" --plot "$work/it's.svg"
+  holds "it is an SVG picture, with each part's name" grep -q "map, short" "$work/it's.svg"
+  expect 1 "a picture where there is no folder" "$HAUL" explain host "$unix/a" --plot "$work/no/a.svg"
+  complains "cannot create"
+else
+  skipped "a picture: there is no gnuplot"
+fi
+mkdir "$work/empty"
+expect 1 "a picture without gnuplot" env PATH="$work/empty" "$HAUL" explain host "$unix/a" \
+  --plot "$work/none.svg"
+complains "cannot start gnuplot"
+holds "nothing is left behind" test -z "$(find "$work" -name '*none.svg*')"
+
 section "pipes stay clean"
 clean() {
   holds "no escape codes and no carriage returns" test -z "$(tr -d '\n\t -~' <"$work/out" | head -c 1)"

@@ -48,6 +48,8 @@ expect 2 "an empty address" "$HAUL" ls ""
 expect 2 "explain at a place that does not exist" "$HAUL" explain moon:0 localhost/name
 complains "'moon:0' is no place"
 expect 2 "explain of an operation that does not exist" "$HAUL" explain host localhost/name --op erase
+expect 2 "explain measures no writes" "$HAUL" explain host localhost/name --op write --measure
+expect 2 "explain plots no atomic operation" "$HAUL" explain host localhost/name --op fetch-add --plot a.svg
 expect 2 "explain an atomic operation of 16 bytes" "$HAUL" explain host localhost/name --op fetch-add \
   --size 16
 complains "fetch-add is one of 8 bytes: leave --size out"

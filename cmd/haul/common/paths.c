@@ -20,6 +20,9 @@ static void path_to_json(struct json *json, const struct haul_path *path) {
   json_text(json, "state", path_state(path));
   if (path->open) {
     json_real(json, "cost_ns", path->cost_ns);
+    json_real(json, "estimate_ns", path->estimate_ns);
+    json_bool(json, "measured", path->measured);
+    json_text(json, "send", path->send);
     path_copies_to_json(json, path);
   }
   json_text(json, "detail", path->detail);

@@ -137,13 +137,16 @@ class Path(NamedTuple):
     name: str  # "map", "rdma", "tcp"
     open: bool
     chosen: bool
-    cost_ns: float  # estimated time for the length asked for, when open
+    cost_ns: float  # time for the length asked for, when open: estimated, or as it was measured
     copies_cpu: int  # how often each byte is copied, by whom
     copies_kernel: int
     copies_dma: int
     zero_copy: bool
     detail: str  # "mapped", "cross-memory attach", "2 rails"
-    reason: str  # closed: why; open and not chosen: why not
+    reason: str  # closed: why; open and not chosen: why not; chosen: who set it, or ""
+    estimate_ns: float  # before anything was measured
+    measured: bool  # cost_ns comes from transfers of about this size
+    send: str  # "short" (in the call), "buffered" (copied first), "zero-copy"
 
 
 class Report(NamedTuple):

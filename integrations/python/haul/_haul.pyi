@@ -44,7 +44,7 @@ class Node(_Object):
         progress: str = "thread",
         insecure: bool = False,
         spin: float = 0,
-        liveness: float = 5,
+        liveness: float = 0,
         tcp_rails: int | None = None,
         copy_threads: int | None = None,
         peer_events: bool = False,
@@ -52,6 +52,12 @@ class Node(_Object):
         pool_bytes: int | None = None,
         max_peers: int | None = None,
         max_regions: int | None = None,
+        max_transfers: int | None = None,
+        staging_bytes: int | None = None,
+        tcp_rate: int | None = None,
+        paths: str | None = None,
+        estimates_only: bool = False,
+        tcp_zero_copy: int | None = None,
     ) -> Self: ...
     @property
     def addresses(self) -> list[str]: ...

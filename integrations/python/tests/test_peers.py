@@ -147,6 +147,15 @@ class Refused(WithServer):
         self.fails(Code.EINVAL, self.remote.write, self.region, only="pigeon")
         with self.assertRaises(ValueError):
             self.remote.explain(self.region, "teleport")
+        self.fails(Code.EINVAL, haul.Node, paths="tcp:64K")
+        self.fails(Code.EINVAL, haul.Node, tcp_zero_copy=4095)
+        with haul.Node(paths="tcp:64K,map", staging_bytes=8 << 20, max_transfers=9) as node:
+            address = f"unix://@haul-test-python-{self.server.process.pid}"
+            remote = node.connect(address).lookup("r")
+            path = remote.explain(node.alloc(4096), length=4096)[0]
+            self.assertEqual((path.name, path.reason), ("tcp", "set by call"))
+            self.assertEqual((path.send, path.measured), ("buffered", False))
+            self.assertEqual(path.cost_ns, path.estimate_ns)
 
     def test_priorities(self):
         for priority in (-1, 0, 1):

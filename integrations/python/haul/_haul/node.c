@@ -33,7 +33,8 @@ static bool count_from(PyObject *given, unsigned long long most, unsigned long l
 /* What is given as seconds or as numbers, before the library sees it. */
 struct wishes {
   double timeout, spin, liveness;
-  PyObject *rails, *copy_threads, *window, *pool, *peers, *regions;
+  PyObject *rails, *copy_threads, *window, *pool, *peers, *regions, *transfers, *staging, *rate,
+      *zero_copy;
 };
 
 static bool read_times(const struct wishes *wishes, struct haul_node_config *config) {
@@ -43,13 +44,18 @@ static bool read_times(const struct wishes *wishes, struct haul_node_config *con
 }
 
 static bool read_counts(const struct wishes *wishes, struct haul_node_config *config) {
-  unsigned long long rails, threads, window, pool, peers, regions;
+  unsigned long long rails, threads, window, pool, peers, regions, transfers, staging, rate,
+      zero_copy;
   if (!count_from(wishes->rails, UINT_MAX, 0, "tcp_rails", &rails) ||
       !count_from(wishes->copy_threads, UINT_MAX, UINT_MAX, "copy_threads", &threads) ||
       !count_from(wishes->window, SIZE_MAX, 0, "message_window", &window) ||
       !count_from(wishes->pool, SIZE_MAX, SIZE_MAX, "pool_bytes", &pool) ||
       !count_from(wishes->peers, UINT_MAX, 0, "max_peers", &peers) ||
-      !count_from(wishes->regions, UINT_MAX, 0, "max_regions", &regions))
+      !count_from(wishes->regions, UINT_MAX, 0, "max_regions", &regions) ||
+      !count_from(wishes->transfers, UINT_MAX, 0, "max_transfers", &transfers) ||
+      !count_from(wishes->staging, SIZE_MAX, 0, "staging_bytes", &staging) ||
+      !count_from(wishes->rate, SIZE_MAX, SIZE_MAX, "tcp_rate", &rate) ||
+      !count_from(wishes->zero_copy, SIZE_MAX, SIZE_MAX, "tcp_zero_copy", &zero_copy))
     return false;
   config->tcp_rails = (unsigned)rails;
   config->copy_threads = (unsigned)threads;
@@ -57,23 +63,31 @@ static bool read_counts(const struct wishes *wishes, struct haul_node_config *co
   config->pool_bytes = (size_t)pool;
   config->max_peers = (unsigned)peers;
   config->max_regions = (unsigned)regions;
+  config->max_transfers = (unsigned)transfers;
+  config->staging_bytes = (size_t)staging;
+  config->tcp_rate = (size_t)rate;
+  config->tcp_zero_copy = (size_t)zero_copy;
   return true;
 }
 
 static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {
-      "name",       "timeout",   "progress",     "insecure",    "spin",
-      "liveness",   "tcp_rails", "copy_threads", "peer_events", "message_window",
-      "pool_bytes", "max_peers", "max_regions",  NULL};
+  static char *names[] = {"name",        "timeout",        "progress",      "insecure",
+                          "spin",        "liveness",       "tcp_rails",     "copy_threads",
+                          "peer_events", "message_window", "pool_bytes",    "max_peers",
+                          "max_regions", "max_transfers",  "staging_bytes", "tcp_rate",
+                          "paths",       "estimates_only", "tcp_zero_copy", NULL};
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  struct wishes wishes = {60, 0, 5, Py_None, Py_None, Py_None, Py_None, Py_None, Py_None};
+  struct wishes wishes = {60,      0,       0,       Py_None, Py_None, Py_None, Py_None,
+                          Py_None, Py_None, Py_None, Py_None, Py_None, Py_None};
   const char *progress = "thread";
   haul_node *handle;
   int code;
   if (!PyArg_ParseTupleAndKeywords(
-          args, keywords, "|z$dspddOOpOOOO", names, &config.name, &wishes.timeout, &progress,
+          args, keywords, "|z$dspddOOpOOOOOOOzpO", names, &config.name, &wishes.timeout, &progress,
           &config.insecure, &wishes.spin, &wishes.liveness, &wishes.rails, &wishes.copy_threads,
-          &config.peer_events, &wishes.window, &wishes.pool, &wishes.peers, &wishes.regions) ||
+          &config.peer_events, &wishes.window, &wishes.pool, &wishes.peers, &wishes.regions,
+          &wishes.transfers, &wishes.staging, &wishes.rate, &config.paths, &config.estimates_only,
+          &wishes.zero_copy) ||
       !read_times(&wishes, &config) || !read_counts(&wishes, &config))
     return NULL;
   if (wishes.timeout == 0) {

@@ -6,10 +6,11 @@
 
 static PyObject *path_object(const struct haul_path *path) {
   return data_make("Path",
-                   Py_BuildValue("(O&OOdIIIOO&O&)", TEXT(path->name), TRUTH(path->open),
+                   Py_BuildValue("(O&OOdIIIOO&O&dOO&)", TEXT(path->name), TRUTH(path->open),
                                  TRUTH(path->chosen), path->cost_ns, path->copies_cpu,
                                  path->copies_kernel, path->copies_dma, TRUTH(path->zero_copy),
-                                 TEXT(path->detail), TEXT(path->reason)));
+                                 TEXT(path->detail), TEXT(path->reason), path->estimate_ns,
+                                 TRUTH(path->measured), TEXT(path->send)));
 }
 
 PyObject *report_paths(const struct haul_path *paths, size_t count) {

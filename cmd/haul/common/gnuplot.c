@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+#include "gnuplot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../command.h"
+#include "fail.h"
+#include "outfile.h"
+#include "text.h"
+
+extern char **environ;
+
+struct gnuplot {
+  struct outfile file;
+  FILE *script;  /* gnuplot's standard input */
+  pid_t process; /* 0: not running */
+};
+
+static int spawn_with(struct gnuplot *plot, int input) {
+  static char *const arguments[] = {"gnuplot", NULL};
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, plot->file.descriptor, STDOUT_FILENO);
+  int error = posix_spawnp(&plot->process, "gnuplot", &actions, NULL, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (!error)
+    return EXIT_DONE;
+  plot->process = 0;
+  return fail_because("apt-get install gnuplot-nox; the figures are printed without it",
+                      "cannot start gnuplot: %s", strerror(error));
+}
+
+/* Both ends close on exec: gnuplot keeps nothing but its standard input. */
+static int spawn(struct gnuplot *plot) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC))
+    return fail_system(errno, "cannot make a pipe");
+  int status = spawn_with(plot, ends[0]);
+  close(ends[0]);
+  plot->script = status ? NULL : fdopen(ends[1], "w");
+  if (!plot->script)
+    close(ends[1]);
+  return status;
+}
+
+int gnuplot_open(const char *path, struct gnuplot **plot) {
+  *plot = must_realloc(NULL, sizeof(**plot));
+  **plot = (struct gnuplot){.script = NULL};
+  int status = outfile_open(&(*plot)->file, path, 0);
+  /* A gnuplot that ends early is an error of the write, not the end of this process. */
+  signal(SIGPIPE, SIG_IGN);
+  if (status == EXIT_DONE)
+    status = spawn(*plot);
+  if (status) {
+    gnuplot_close(*plot);
+    *plot = NULL;
+  }
+  return status;
+}
+
+/* Quoted as gnuplot reads it: within '…' only the quote itself is doubled. */
+FILE *gnuplot_script(struct gnuplot *plot, const char *title) {
+  fputs("set terminal svg size 900,540 background 'white'\nset title '", plot->script);
+  for (const char *at = title; *at; at++)
+    fputs(*at == '\'' ? "''" : *at == '\n' ? " " : (char[]){*at, '\0'}, plot->script);
+  fputs("' noenhanced\nset logscale x 2\nset format x '%.0b%B'\nset xlabel 'bytes'\nset grid\n",
+        plot->script);
+  return plot->script;
+}
+
+/* Closes gnuplot's input and waits for its end; 0 when it was content. */
+static int finish(struct gnuplot *plot) {
+  int result = 0;
+  int bad = plot->script ? fclose(plot->script) : 0;
+  plot->script = NULL;
+  while (plot->process && waitpid(plot->process, &result, 0) < 0 && errno == EINTR)
+    continue;
+  plot->process = 0;
+  return bad || result;
+}
+
+int gnuplot_draw(struct gnuplot *plot) {
+  if (finish(plot))
+    return fail_because("what gnuplot said stands above", "gnuplot failed to draw %s",
+                        plot->file.label);
+  return outfile_commit(&plot->file);
+}
+
+void gnuplot_close(struct gnuplot *plot) {
+  if (!plot)
+    return;
+  finish(plot);
+  outfile_discard(&plot->file);
+  free(plot);
+}
