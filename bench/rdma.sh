@@ -60,6 +60,8 @@ rdma-read-1m|GB/s|higher|between transfer rdma 1M 128 3 read|perftest_bw ib_read
 rdma-latency|us|lower|between latency rdma 4000|perftest_lat ib_write_lat -s 8 -n 4000|8 B ping-pong in memory, half the round trip; ib_write_lat
 rdma-device|GB/s|higher|direct transfer rdma 1M 128 3 write sim:0|direct transfer rdma 1M 128 3 write host|1 MiB between emulated accelerators, registered with the device; between host memories
 rdma-staged|GB/s|higher|staged transfer rdma 1M 128 3 write sim:0|direct transfer rdma 1M 128 3 write sim:0|the same with registration refused; registered
+rdma-choice|of the best|higher|between choice host host 4M median|=1|the best path's time over the chosen one's, rdma over Soft-RoCE or tcp, writes from 8 B to 4 MiB: the median over sizes
+rdma-choice-worst|of the best|higher|between choice host host 4M worst|=1|the same: the worst of these sizes
 TABLE
 }
 

@@ -6,7 +6,7 @@
  * The estimates are what good hardware does. A path that is worse is corrected by using it; what is
  * estimated too slow is never tried for the sake of knowing. A size is known for a path when four
  * transfers of about it went alone over that path. Their time over the estimate is the correction:
- * within 1/16 and 16, moved by an eighth of what is new, and by little for one that is far off
+ * within 1/256 and 256, moved by an eighth of what is new, and by little for one that is far off
  * (core/tune.h). What nobody was told of for a while is forgotten, and the path has its chance
  * again: after a minute and a thousand times what it took, so that trying costs little. The path in
  * use keeps its place until another is an eighth cheaper.
@@ -18,10 +18,10 @@
 #include "core/tune.h"
 #include "fabric/transport.h"
 
-#define COST_SIZES 40u  /* from 2^n bytes to below 2^(n+1); the last without an end */
-#define COSTS_MAX  64u  /* a link; remotes beyond them go by the estimates alone */
-#define COST_REACH 2u   /* sizes so far away are a guess for one that is not known itself */
-#define COST_BOUND 16.0 /* how far a correction goes, either way */
+#define COST_SIZES 40u   /* from 2^n bytes to below 2^(n+1); the last without an end */
+#define COSTS_MAX  64u   /* a link; remotes beyond them go by the estimates alone */
+#define COST_REACH 2u    /* sizes so far away are a guess for one that is not known itself */
+#define COST_BOUND 256.0 /* how far a correction goes, either way */
 
 struct cost {
   bool open; /* to all who ask for no path */

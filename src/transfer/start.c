@@ -281,6 +281,7 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
   transfer->turn = atomic_fetch_add_explicit(&owner->started, 1, memory_order_relaxed) + 1;
   transfer->posted = clock_now();
   post_all(transfer);
+  transfer_handed(transfer);
   *out = transfer;
   return 0;
 }

@@ -95,10 +95,21 @@ static bool was_attended(const struct haul_transfer *transfer) {
          (awaited && awaited * 8 <= transfer->ended - transfer->posted);
 }
 
+/* Of the time since `from`, as much as fits. */
+static uint32_t since(int64_t from) {
+  int64_t passed = clock_now() - from;
+  return passed < UINT32_MAX ? (uint32_t)passed : UINT32_MAX - 1;
+}
+
+void transfer_handed(struct haul_transfer *transfer) {
+  if (transfer->alone && !has_thread(transfer->owner))
+    transfer->handed = since(transfer->posted);
+}
+
 static void note_wait(struct haul_transfer *transfer) {
-  int64_t after = clock_now() - transfer->posted + 1;
-  atomic_store_explicit(&transfer->awaited, after < UINT32_MAX ? (uint32_t)after : UINT32_MAX,
-                        memory_order_relaxed);
+  if (transfer->alone && !has_thread(transfer->owner))
+    atomic_store_explicit(&transfer->awaited, since(transfer->posted + transfer->handed) + 1,
+                          memory_order_relaxed);
 }
 
 void transfer_learn_cost(const struct haul_transfer *transfer) {
@@ -410,8 +421,7 @@ static bool help(void *user) {
 int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
   struct loop *loop = transfer->owner->fabric->loop;
   int64_t first = until < transfer->deadline ? until : transfer->deadline;
-  if (transfer->alone && !has_thread(transfer->owner))
-    note_wait(transfer);
+  note_wait(transfer);
   if (!loop_wait(loop, is_done, help, transfer, first) && clock_now() >= transfer->deadline) {
     expire(transfer);
     loop_wait(loop, is_done, help, transfer, until);

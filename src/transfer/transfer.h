@@ -29,8 +29,8 @@
  * though each costs: that is measured. Where a pipeline is full, and on other paths, slices are of
  * WORK_BYTES_MAX. */
 struct slice {
-  uint32_t bytes;  /* of a work, at most */
   struct tune *of; /* to be told what the transfer took; NULL: nobody */
+  uint32_t bytes;  /* of a work, at most */
   unsigned way;
 };
 
@@ -177,7 +177,10 @@ struct haul_transfer {
   _Atomic bool posting;             /* the call that started it still hands out works */
   bool immediate;                   /* complete when the call returned: never was in a list */
   bool alone;                       /* none other was under way when it started */
-  _Atomic uint32_t awaited;         /* ns after `posted`, and 1, somebody waited; 0: not yet */
+  /* In a node that its caller drives, when alone: ns from `posted` to the end of the call, and from
+   * there until somebody waited, and 1; 0: not yet. */
+  uint32_t handed;
+  _Atomic uint32_t awaited;
   char *_Atomic avoided_reason;     /* set before the first bit is; NULL: there was no memory */
   struct haul_error *_Atomic error; /* of the first failure, once it is told */
   struct haul_transfer_options options;
@@ -206,6 +209,8 @@ int transfer_check_rights(const struct haul_remote *remote, const struct haul_re
 struct wish transfer_wish(const struct haul_transfer *transfer);
 /* Puts it into the lists; takes no lock. */
 void transfer_begin(struct haul_transfer *transfer);
+/* The call that started it returns. */
+void transfer_handed(struct haul_transfer *transfer);
 /* Hands the work to the best path: 0, or why there is none. */
 int transfer_post(struct haul_transfer *transfer, struct work *work);
 void transfer_work_done(struct work *work, int code); /* what a work's `done` is */
