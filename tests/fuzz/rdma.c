@@ -84,12 +84,12 @@ static bool is_busy(const struct session *session) {
   struct rdma_endpoint *endpoint = session->endpoint;
   loop_lock(rig_node()->loop);
   bool busy = endpoint->serving || !list_empty(&endpoint->landings);
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   for (unsigned i = 0; i < endpoint->rail_count && session->kind & LOOPED; i++)
     busy |= endpoint->rails[i].posted_count > 0;
   list_each(item, &endpoint->stepping) busy |=
       list_entry(item, struct rdma_job, link)->copy.to != NULL;
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   loop_unlock(rig_node()->loop);
   return busy;
 }

@@ -2,6 +2,7 @@
 #include "support/nic.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,11 @@ void nic_fault(const char *words) {
 
 void nic_fault_of_children(const char *words) {
   setenv("HAUL_DOUBLE_FAULT", words, 1);
+}
+
+uint64_t nic_doorbells(void) {
+  const _Atomic uint64_t *doorbells = symbol("ibverbs_double_doorbells");
+  return atomic_load(doorbells);
 }
 
 void nic_check_empty(void) {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Copies between mapped memories that a device's engine makes: one piece of a work at a time, many
  * works at once. */
-#include <pthread.h>
-
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/gate.h"
 #include "fabric/map/map.h"
 #include "memory/copy.h"
 
@@ -24,7 +23,9 @@ struct task {
 
 struct engines {
   struct loop *loop;
-  pthread_mutex_t lock; /* tasks and what they hold; taken after the loop's; `done` runs under it */
+  /* Its lock: tasks and what they hold; taken after the loop's; `done` runs under it. It brings
+   * tasks. */
+  struct gate gate;
   struct list tasks;
   struct backlog waiting; /* for room in the window */
   unsigned running;       /* tasks */
@@ -134,11 +135,22 @@ static bool fill_window(struct engines *engines) {
   return started;
 }
 
+static void let_in(struct gate *gate, struct list *tasks) {
+  struct engines *engines = list_entry(gate, struct engines, gate);
+  for (struct list *item; (item = list_take(tasks));) {
+    struct task *task = list_entry(item, struct task, link);
+    backlog_add(&engines->waiting, item, task->work->rank);
+    if (engines->ended)
+      finish(task, error_set(HAUL_EPATH, 0, NULL, "the node is closed|"));
+  }
+  fill_window(engines);
+}
+
 static bool poll_tasks(struct poller *poller) {
   struct engines *engines = list_entry(poller, struct engines, poller);
   bool moved = false;
   poller->urgent = false;
-  pthread_mutex_lock(&engines->lock);
+  gate_enter(&engines->gate);
   list_each_safe(item, &engines->tasks) {
     struct task *task = list_entry(item, struct task, link);
     moved |= advance(task);
@@ -150,7 +162,7 @@ static bool poll_tasks(struct poller *poller) {
   }
   /* One waits for a cell, which may be that of a copy by the CPU. */
   poller->urgent |= backlog_first(&engines->waiting) && engines->running < WINDOW;
-  pthread_mutex_unlock(&engines->lock);
+  gate_leave(&engines->gate);
   if (moved)
     loop_news(engines->loop);
   return moved;
@@ -161,7 +173,7 @@ int map_engines_open(struct fabric *fabric, struct engines **out) {
   if (!engines)
     return error_memory("device copies");
   engines->loop = fabric->loop;
-  pthread_mutex_init(&engines->lock, NULL);
+  gate_init(&engines->gate, let_in);
   list_init(&engines->tasks);
   backlog_init(&engines->waiting);
   loop_lock(engines->loop);
@@ -172,16 +184,16 @@ int map_engines_open(struct fabric *fabric, struct engines **out) {
 }
 
 void map_engines_end(struct engines *engines) {
-  pthread_mutex_lock(&engines->lock);
+  gate_enter(&engines->gate);
   engines->ended = true;
-  pthread_mutex_unlock(&engines->lock);
+  gate_leave(&engines->gate);
   loop_lock(engines->loop);
   loop_poller_stop(engines->loop, &engines->poller);
   loop_unlock(engines->loop);
 }
 
 void map_engines_free(struct engines *engines) {
-  pthread_mutex_destroy(&engines->lock);
+  gate_destroy(&engines->gate);
   alloc_free(engines);
 }
 
@@ -195,33 +207,27 @@ void engine_post(struct engines *engines, const struct provider *by, struct work
   task->engines = engines;
   task->by = by;
   task->work = work;
-  pthread_mutex_lock(&engines->lock);
-  backlog_add(&engines->waiting, &task->link, work->rank);
-  if (engines->ended)
-    finish(task, error_set(HAUL_EPATH, 0, NULL, "the node is closed|"));
-  else
-    fill_window(engines);
-  pthread_mutex_unlock(&engines->lock);
+  gate_bring(&engines->gate, &task->link);
   if (!by->wakes) /* somebody has to look */
     loop_wake(engines->loop);
 }
 
 int engine_try(struct engines *engines, struct map_endpoint *endpoint,
                struct map_binding *binding) {
-  pthread_mutex_lock(&engines->lock);
+  gate_enter(&engines->gate);
   int code = lent_begin(endpoint, binding);
   if (code == 0)
     lent_end(endpoint, binding);
-  pthread_mutex_unlock(&engines->lock);
+  gate_leave(&engines->gate);
   return code < 0 ? code : 0;
 }
 
 void engine_cancel(struct engines *engines, struct work *work, int code) {
-  pthread_mutex_lock(&engines->lock);
+  gate_enter(&engines->gate);
   if (work->state)
     finish(work->state, code);
   loop_wake(engines->loop); /* there may be room for those that wait */
-  pthread_mutex_unlock(&engines->lock);
+  gate_leave(&engines->gate);
 }
 
 static void drain_list(struct list *tasks, const struct map_endpoint *endpoint, int code) {
@@ -233,10 +239,10 @@ static void drain_list(struct list *tasks, const struct map_endpoint *endpoint, 
 }
 
 void engine_drain(struct engines *engines, struct map_endpoint *endpoint, int code) {
-  pthread_mutex_lock(&engines->lock);
+  gate_enter(&engines->gate);
   for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
     drain_list(&engines->waiting.queues[rank], endpoint, code);
   drain_list(&engines->tasks, endpoint, code);
   loop_wake(engines->loop);
-  pthread_mutex_unlock(&engines->lock);
+  gate_leave(&engines->gate);
 }

@@ -55,7 +55,6 @@ struct map_endpoint {
 
   unsigned lent;            /* that are open; the engines' lock */
   _Atomic uint32_t active;  /* copies under way in copier threads */
-  struct list engine_tasks; /* engine.c; lock of the node's map_node */
 };
 
 struct map_lent;

@@ -128,11 +128,11 @@ static int take_answer(struct attach_request *request, const struct rdma_record 
   memcpy(binding->keys, answer->keys, sizeof binding->keys);
   if (binding->staged && answer->slots == 0)
     return HAUL_EPROTO;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   if (binding->staged)
     endpoint->slot_count = answer->slots < RDMA_STAGES ? answer->slots : RDMA_STAGES;
   list_append(&endpoint->bindings, &binding->link);
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   return 0;
 }
 
@@ -161,12 +161,12 @@ static int on_attached(struct rdma_endpoint *endpoint, const struct rdma_record 
 }
 
 static int on_revoked(struct rdma_endpoint *endpoint, uint64_t handle) {
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   list_each(item, &endpoint->bindings) {
     struct rdma_binding *binding = list_entry(item, struct rdma_binding, link);
     binding->revoked |= binding->handle == handle;
   }
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   rdma_end_revoked(endpoint);
   atomic_store(&endpoint->tend, true);
   rdma_tend_bindings(endpoint);
@@ -183,7 +183,7 @@ static unsigned news_of(const struct rdma_binding *binding) {
 void rdma_tend_bindings(struct rdma_endpoint *endpoint) {
   if (!atomic_exchange(&endpoint->tend, false))
     return;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   list_each_safe(item, &endpoint->bindings) {
     struct rdma_binding *binding = list_entry(item, struct rdma_binding, link);
     unsigned news = news_of(binding);
@@ -195,7 +195,7 @@ void rdma_tend_bindings(struct rdma_endpoint *endpoint) {
       alloc_free(binding);
     }
   }
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
 }
 
 static bool is_done(void *user) {

@@ -13,11 +13,11 @@ static bool has_write(const struct list *jobs) {
 }
 
 bool rdma_is_writing(struct rdma_endpoint *endpoint) {
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   bool writing = has_write(&endpoint->stepping) || has_write(&endpoint->stranded);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     writing |= has_write(&endpoint->rails[i].posted);
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   return writing;
 }
 
@@ -36,13 +36,13 @@ static bool is_stuck(const struct rdma_rail *rail) {
 /* Those that would end with the peer's word, which it does not give. */
 static void end_wanted(struct rdma_endpoint *endpoint) {
   struct list ended = LIST_INIT(ended);
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   list_each_safe(item, &endpoint->stranded) {
     struct rdma_job *job = list_entry(item, struct rdma_job, link);
     if (job->wanted)
       job_retire(job, job->wanted, &ended);
   }
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   jobs_end(&ended);
 }
 
@@ -52,11 +52,11 @@ void rdma_look_for_stuck(struct rdma_endpoint *endpoint) {
     end_wanted(endpoint);
     return;
   }
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     if (is_stuck(&endpoint->rails[i]))
       stuck = &endpoint->rails[i];
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   if (!stuck)
     return;
   error_set(HAUL_EPATH, 0, stuck->card->nic->name, "%s holds requests and ends none|",
@@ -72,20 +72,20 @@ void rdma_watch_posted(struct rdma_endpoint *endpoint) {
 
 void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code) {
   struct list ended = LIST_INIT(ended);
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   struct rdma_job *job = work->state;
   bool mine = job && job->requests == 0;
   if (job && !mine) /* what the NIC has cannot be taken back */
     job->wanted = code;
   if (mine)
     job_leave_rail(job); /* or another thread would post it now */
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   if (!mine)
     return;
   step_cancel(job);
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   job_retire(job, code, &ended);
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   jobs_end(&ended);
 }
 
@@ -100,12 +100,12 @@ static void retire_revoked(struct list *jobs, struct list *ended) {
 
 void rdma_end_revoked(struct rdma_endpoint *endpoint) {
   struct list ended = LIST_INIT(ended);
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
       retire_revoked(&endpoint->rails[i].waiting.queues[rank], &ended);
   retire_revoked(&endpoint->entering, &ended);
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
   jobs_end(&ended);
 }
@@ -135,12 +135,12 @@ static void strand_all(struct rdma_endpoint *endpoint) {
 /* Shut first: who finds it broken reads why. */
 void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
   endpoint_shut(&endpoint->base, "%s", reason);
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   bool first = !endpoint->broken;
   endpoint->broken = true;
   if (first)
     strand_all(endpoint);
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   if (!first)
     return;
   list_each(item, &endpoint->stranded) step_cancel(list_entry(item, struct rdma_job, link));
@@ -153,10 +153,10 @@ void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
 
 void rdma_end_stranded(struct rdma_endpoint *endpoint, int code) {
   struct list ended = LIST_INIT(ended);
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   while (!list_empty(&endpoint->stranded))
     job_retire(list_entry(endpoint->stranded.next, struct rdma_job, link), code, &ended);
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   if (code == HAUL_EPATH)
     error_set(code, 0, NULL, "%s|", endpoint->base.reason);
   jobs_end(&ended);

@@ -235,7 +235,7 @@ static int fence(struct rdma_endpoint *endpoint, uint32_t number) {
 /* Where an answer has no room it waits: the NIC may say that the peer has the ones before only
  * after the peer wrote again. */
 static bool take_fence(struct rdma_endpoint *endpoint, struct rdma_rail *rail, uint32_t *number) {
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   bool any = rail->fence_count > 0 && rail->queue && mail_has_room(&rail->mail);
   if (any) {
     struct rdma_fence first = rail->fences[0];
@@ -245,7 +245,7 @@ static bool take_fence(struct rdma_endpoint *endpoint, struct rdma_rail *rail, u
       rail->fences[i] = rail->fences[i + 1];
     mail_receive(rail, first.buffer); /* before the answer, which allows another write */
   }
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   return any;
 }
 

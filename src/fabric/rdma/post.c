@@ -13,11 +13,17 @@
 
 /* ---- Ends ---- */
 
+/* With the lock: nobody else writes it. */
+static void count_on_rail(struct rdma_rail *rail, uint64_t bytes) {
+  uint64_t before = atomic_load_explicit(&rail->bytes, memory_order_relaxed);
+  atomic_store_explicit(&rail->bytes, before + bytes, memory_order_relaxed);
+}
+
 void job_leave_rail(struct rdma_job *job) {
   struct rdma_rail *rail = job->rail;
   list_remove(&job->link);
   if (job->on_rail)
-    rail->bytes -= job->work->bytes;
+    count_on_rail(rail, 0 - job->work->bytes);
   if (job->requests > 0) {
     rail->room += job->requests;
     rail->posted_bytes -= job->work->bytes;
@@ -67,9 +73,19 @@ void rail_breaks(struct rdma_rail *rail) {
 
 /* ---- Posting ---- */
 
+/* With the lock. */
+static void append_waiting(struct rdma_job *job) {
+  job->on_rail = true;
+  count_on_rail(job->rail, job->work->bytes);
+  backlog_add(&job->rail->waiting, &job->link, job->work->rank);
+}
+
+/* What goes to the NIC with one doorbell. */
 struct batch {
   struct ibv_send_wr requests[WORK_PIECES_MAX];
   struct ibv_sge places[WORK_PIECES_MAX];
+  uint32_t count; /* of both */
+  uint32_t jobs;
 };
 
 /* Bytes that the NIC moves: where they lie here and there. */
@@ -140,36 +156,32 @@ static void finish_last(const struct rdma_job *job, struct ibv_send_wr *last) {
   last->imm_data = htonl(((const struct rdma_binding *)job->work->binding)->number);
 }
 
-/* One doorbell for the work; with the lock, and room for it. 0 or a code. */
-static int ring(struct rdma_job *job) {
-  struct rdma_rail *rail = job->rail;
-  unsigned number = (unsigned)(rail - rail->endpoint->rails);
-  uint32_t count = count_requests(job);
+static void add_requests(struct batch *batch, const struct rdma_job *job, uint32_t count) {
+  unsigned number = (unsigned)(job->rail - job->rail->endpoint->rails);
   uint64_t at = 0;
-  struct batch batch;
-  struct ibv_send_wr *bad;
-  uint32_t i = 0;
-  do { /* there is at least one */
+  for (uint32_t i = 0; i < count; i++) {
     struct move move = move_of(job, i, at);
-    fill_request(job, &move, number, &batch.requests[i], &batch.places[i]);
+    uint32_t here = batch->count++;
+    fill_request(job, &move, number, &batch->requests[here], &batch->places[here]);
     at += move.length;
-    if (i > 0)
-      batch.requests[i - 1].next = &batch.requests[i];
-  } while (++i < count);
-  finish_last(job, &batch.requests[count - 1]);
-  int system = ibv_post_send(rail->queue, batch.requests, &bad);
-  if (system)
-    return error_set(HAUL_EPATH, system, rail->card->nic->name,
-                     "its send queue refused a request|");
+    if (here > 0)
+      batch->requests[here - 1].next = &batch->requests[here];
+  }
+  finish_last(job, &batch->requests[batch->count - 1]);
+}
+
+/* The NIC is about to have it. */
+static void count_posted(struct rdma_job *job, uint32_t requests) {
+  struct rdma_rail *rail = job->rail;
   job->work->begun = operation_is_atomic(job->work->operation);
-  job->requests = count;
-  rail->room -= count;
+  job->requests = requests;
+  rail->room -= requests;
   rail->posted_bytes += job->work->bytes;
   rail->posted_count++;
-  work_starts(job->work);
   rail->unfenced += job->fencing;
   job->fence = rail->fenced + rail->unfenced;
-  return 0;
+  list_append(&rail->posted, &job->link);
+  work_starts(job->work);
 }
 
 static bool has_room(const struct rdma_rail *rail, const struct rdma_job *job) {
@@ -180,21 +192,56 @@ static bool has_room(const struct rdma_rail *rail, const struct rdma_job *job) {
          (!job->fencing || rail->unfenced < rail->receives);
 }
 
-/* With the lock: posts what waits and has room now. A rail that refuses a request is of no use. */
-static void pump(struct rdma_rail *rail) {
+/* With the lock: takes what waits and has room now, as much as goes at once. */
+static void fill(struct rdma_rail *rail, struct batch *batch) {
   struct list *first;
-  while (!rail->broken && (first = backlog_first(&rail->waiting))) {
+  batch->count = batch->jobs = 0;
+  while (batch->jobs < WORK_BATCH && (first = backlog_first(&rail->waiting))) {
     struct rdma_job *job = list_entry(first, struct rdma_job, link);
-    if (!has_room(rail, job))
+    uint32_t requests = count_requests(job);
+    if (!has_room(rail, job) || batch->count + requests > WORK_PIECES_MAX)
       return;
-    if (ring(job) != 0) {
-      rail_breaks(rail);
-      queue_break(rail); /* it may have taken the first of them, and the job counts as not posted */
+    backlog_take(&rail->waiting);
+    add_requests(batch, job, requests);
+    count_posted(job, requests);
+    batch->jobs++;
+  }
+}
+
+/* With the lock: the queue refused the request `bad` and all behind it. The jobs that it did not
+ * take whole count as not posted. */
+static void take_back(struct rdma_rail *rail, const struct batch *batch,
+                      const struct ibv_send_wr *bad) {
+  const struct ibv_send_wr *last = &batch->requests[batch->count - 1];
+  while (last >= bad) {
+    struct rdma_job *job = (struct rdma_job *)(uintptr_t)last->wr_id;
+    last -= job->requests;
+    rail->unfenced -= job->fencing;
+    job->work->begun = false;
+    job_leave_rail(job);
+    append_waiting(job);
+  }
+}
+
+/* With the lock: one doorbell for as many works as go at once. A rail that refuses a request is of
+ * no use. */
+static void pump(struct rdma_rail *rail) {
+  while (!rail->broken && backlog_first(&rail->waiting)) {
+    struct batch batch;
+    struct ibv_send_wr *bad = batch.requests;
+    bool idle = rail->posted_count == 0;
+    fill(rail, &batch);
+    if (batch.count == 0)
       return;
-    }
-    list_append(&rail->posted, backlog_take(&rail->waiting));
-    if (rail->posted_count == 1)
+    if (idle)
       rail->moved_at = clock_now();
+    int system = ibv_post_send(rail->queue, batch.requests, &bad);
+    if (system == 0)
+      continue;
+    take_back(rail, &batch, bad);
+    error_set(HAUL_EPATH, system, rail->card->nic->name, "its send queue refused a request|");
+    rail_breaks(rail);
+    queue_break(rail); /* it may have taken some of those that count as not posted */
   }
 }
 
@@ -205,7 +252,9 @@ static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint, unsigned ne
   if ((near & all) == 0)
     near = all;
   for (unsigned i = 0; i < endpoint->rail_count; i++)
-    if (near & 1u << i && (!best || endpoint->rails[i].bytes < best->bytes))
+    if (near & 1u << i &&
+        (!best || atomic_load_explicit(&endpoint->rails[i].bytes, memory_order_relaxed) <
+                      atomic_load_explicit(&best->bytes, memory_order_relaxed)))
       best = &endpoint->rails[i];
   return best;
 }
@@ -241,9 +290,7 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
   unsigned near = operation_is_atomic(work->operation)
                       ? 1u
                       : cards_near(endpoint->node, work->region->memory.place);
-  pthread_mutex_lock(&endpoint->lock);
   job->rail = choose_rail(endpoint, near);
-  pthread_mutex_unlock(&endpoint->lock);
   job->work = work;
   job->slot = -1;
   job->staged = rdma_goes_staged(binding, &work->region->memory);
@@ -253,13 +300,6 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
     return job;
   alloc_free(job);
   return NULL;
-}
-
-static void append_waiting(struct rdma_job *job) {
-  job->on_rail = true;
-  job->rail->bytes += job->work->bytes;
-  backlog_add(&job->rail->waiting, &job->link, job->work->rank);
-  pump(job->rail);
 }
 
 /* With the lock: 0, or why the work cannot be posted. */
@@ -279,30 +319,46 @@ static int enqueue(struct rdma_endpoint *endpoint, struct rdma_job *job) {
   return 0;
 }
 
+/* Of a job that is in no list; the thread's error detail is its. */
+static void end_job(struct rdma_job *job, int code) {
+  struct list ended = LIST_INIT(ended);
+  job->code = code;
+  list_append(&ended, &job->link);
+  jobs_end(&ended);
+}
+
+void rdma_let_in(struct gate *gate, struct list *jobs) {
+  struct rdma_endpoint *endpoint = list_entry(gate, struct rdma_endpoint, gate);
+  for (struct list *item; (item = list_take(jobs));) {
+    struct rdma_job *job = list_entry(item, struct rdma_job, link);
+    hold_ends(&endpoint->hold, job->work);
+    int code = enqueue(endpoint, job);
+    if (code)
+      end_job(job, code);
+  }
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    pump(&endpoint->rails[i]);
+}
+
 void rdma_post(struct rdma_endpoint *endpoint, struct work *work) {
+  struct loop *loop = endpoint->base.link->fabric->loop;
   struct rdma_job *job = make_job(endpoint, work);
   work->state = NULL;
-  if (!job) {
+  if (!job)
     work->done(work, haul_error_last()->code);
-    return;
-  }
-  pthread_mutex_lock(&endpoint->lock);
-  int code = enqueue(endpoint, job);
-  pthread_mutex_unlock(&endpoint->lock);
-  if (code) {
-    struct list ended = LIST_INIT(ended);
-    job->code = code;
-    list_append(&ended, &job->link);
-    jobs_end(&ended);
-  }
-  loop_wake(endpoint->base.link->fabric->loop);
+  else if (hold_keeps(&endpoint->hold, work, loop))
+    gate_lay(&endpoint->gate, &job->link);
+  else
+    gate_bring(&endpoint->gate, &job->link);
+  loop_wake(loop);
 }
 
 void job_move(struct rdma_job *job) {
   struct rdma_endpoint *endpoint = job->rail->endpoint;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   append_waiting(job);
-  pthread_mutex_unlock(&endpoint->lock);
+  pump(job->rail);
+  gate_leave(&endpoint->gate);
 }
 
 /* ---- Completions ---- */
@@ -380,7 +436,7 @@ static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
 /* Once more after it was asked for: what came before brings no event. */
 bool rdma_arm(struct rdma_endpoint *endpoint) {
   bool again = false;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
     struct rdma_rail *rail = &endpoint->rails[i];
     again |= rail->broken; /* the next turn breaks the path */
@@ -394,7 +450,7 @@ bool rdma_arm(struct rdma_endpoint *endpoint) {
     rail->armed = true;
     again = true;
   }
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   return again;
 }
 
@@ -422,9 +478,9 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
   struct findings found = {.any = false};
   bool urgent = false;
   list_init(&found.ended);
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   poll_rails(endpoint, &found);
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   jobs_end(&found.ended);
   if (found.posted)
     rdma_watch_posted(endpoint);

@@ -33,9 +33,9 @@ static void on_event(struct watch *watch, uint32_t events) {
   if (rail->card->nic->verbs->get_cq_event(rail->events, &queue, &context) != 0)
     return;
   rail->card->nic->verbs->ack_cq_events(queue, 1);
-  pthread_mutex_lock(&rail->endpoint->lock);
+  gate_enter(&rail->endpoint->gate);
   rail->armed = false;
-  pthread_mutex_unlock(&rail->endpoint->lock);
+  gate_leave(&rail->endpoint->gate);
   poll_endpoint(&rail->endpoint->poller);
 }
 
@@ -87,7 +87,7 @@ static int create(struct link *link, struct endpoint **out) {
   list_init(&endpoint->entering);
   list_init(&endpoint->stepping);
   list_init(&endpoint->landings);
-  pthread_mutex_init(&endpoint->lock, NULL);
+  gate_init(&endpoint->gate, rdma_let_in);
   staging_join(heap_staging(link->fabric->heap), &endpoint->staging, STAGING_LANDS, RDMA_STAGES,
                loop_wake_as, link->fabric->loop);
   *out = &endpoint->base;
@@ -172,7 +172,7 @@ static void destroy(struct endpoint *base) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   for (struct list *item; (item = list_take(&endpoint->bindings));)
     alloc_free(list_entry(item, struct rdma_binding, link));
-  pthread_mutex_destroy(&endpoint->lock);
+  gate_destroy(&endpoint->gate);
   alloc_free(endpoint);
 }
 
@@ -204,9 +204,9 @@ static void unbind(struct endpoint *base, void *bound) {
   if (!binding ||
       fork_is_child()) /* there a lock may be held by nobody, and the loop is the parent's */
     return;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   binding->released = true;
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   atomic_store(&endpoint->tend, true);
   loop_wake(base->link->fabric->loop);
 }

@@ -27,7 +27,9 @@
 #include <infiniband/verbs.h>
 #include <pthread.h>
 
+#include "core/gate.h"
 #include "fabric/exports.h"
+#include "fabric/hold.h"
 #include "fabric/rdma/frame.h"
 #include "fabric/rdma/nic.h"
 #include "fabric/rdma/verbs.h"
@@ -120,7 +122,7 @@ struct rdma_rail {
   uint32_t posted_count;
   uint32_t unfenced;      /* writes with immediate, posted and not answered */
   uint32_t fenced;        /* answered, ever: answers come in the order of the writes */
-  uint64_t bytes;         /* of jobs that are to go over it or are on it */
+  _Atomic uint64_t bytes; /* of jobs that are to go over it or are on it; read without the lock */
   uint64_t posted_bytes;  /* of those that the NIC has */
   struct list posted;     /* jobs, in the order of their posts: completions come in it */
   struct backlog waiting; /* jobs without room */
@@ -237,8 +239,9 @@ struct rdma_endpoint {
   unsigned rail_count;
   struct rdma_rail rails[RDMA_RAILS_MAX];
   struct poller poller;
-  struct timer timer; /* while a NIC has something, or had what is wanted back */
-  pthread_mutex_t lock;
+  struct timer timer;   /* while a NIC has something, or had what is wanted back */
+  struct gate gate;     /* "the lock"; brings jobs */
+  struct hold hold;     /* works whose jobs are not in yet */
   struct list entering; /* jobs at STEP_TAKE, in turn; lock */
   struct list stepping; /* jobs at other steps than the NIC's; lock */
   struct list stranded; /* jobs of broken rails that end once the peer is silent; lock */
@@ -348,6 +351,8 @@ bool rdma_goes_staged(const struct rdma_binding *binding, const struct memory *m
 
 /* post.c */
 void rdma_post(struct rdma_endpoint *endpoint, struct work *work);
+/* What the gate does with jobs. */
+void rdma_let_in(struct gate *gate, struct list *jobs);
 bool rdma_poll(struct rdma_endpoint *endpoint); /* completions; true when there were any */
 bool rdma_arm(struct rdma_endpoint *endpoint); /* events for the next ones; whether to poll again */
 /* With the endpoint's lock: takes the job out of its list, and out of its rail's accounts. */

@@ -23,11 +23,11 @@ static const struct rdma_binding *binding_of(const struct rdma_job *job) {
 /* Free in the peer's loan, or -1. The loop alone takes some. */
 static int find_slot(struct rdma_endpoint *endpoint) {
   int slot = -1;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   for (unsigned i = 0; i < endpoint->slot_count && slot < 0; i++)
     if (!endpoint->slots[i].busy)
       slot = (int)i;
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   return slot;
 }
 
@@ -56,9 +56,9 @@ static int take(struct rdma_job *job) {
   int code = job->staged ? take_stage(job) : 0;
   if (code || !needs_slot)
     return code;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   endpoint->slots[slot] = (struct rdma_slot){.busy = true};
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   job->slot = slot;
   return 0;
 }
@@ -293,26 +293,26 @@ static void place(struct rdma_job *job, int status, struct list *waiting, struct
   } else if (status == 0 && job->step == STEP_MOVE) {
     job_move(job);
   } else {
-    pthread_mutex_lock(&endpoint->lock);
+    gate_enter(&endpoint->gate);
     job_retire(job, status, ended);
-    pthread_mutex_unlock(&endpoint->lock);
+    gate_leave(&endpoint->gate);
     jobs_end(ended); /* now: the thread's error detail is this job's */
   }
 }
 
 static struct rdma_job *next_of(struct rdma_endpoint *endpoint, struct list *jobs) {
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   struct list *item = list_take(jobs);
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   return item ? list_entry(item, struct rdma_job, link) : NULL;
 }
 
 /* Puts the list back in front of what came meanwhile. */
 static void put_back(struct rdma_endpoint *endpoint, struct list *waiting, struct list *jobs) {
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   list_splice(waiting, jobs);
   list_splice(jobs, waiting);
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
 }
 
 /* In turn: who finds no stage or slot holds up those behind. */
@@ -328,9 +328,9 @@ static bool enter_some(struct rdma_endpoint *endpoint) {
   if (list_empty(&first)) /* nobody waits for a stage any more */
     staging_leave(&endpoint->staging);
   put_back(endpoint, &first, &endpoint->entering);
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   list_splice(&endpoint->stepping, &next);
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   return any;
 }
 
@@ -377,7 +377,7 @@ static void free_slot(struct rdma_endpoint *endpoint, uint32_t serial) {
 void rdma_on_done(struct rdma_endpoint *endpoint, const struct rdma_record *answer) {
   if (endpoint->asked > 0)
     endpoint->asked--;
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   struct rdma_job *job = find_asker(endpoint, answer->request);
   if (job) {
     job->questions--;
@@ -386,7 +386,7 @@ void rdma_on_done(struct rdma_endpoint *endpoint, const struct rdma_record *answ
   } else {
     free_slot(endpoint, answer->request); /* its job was canceled meanwhile */
   }
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
 }
 
 /* The write with immediate of that rail that was just answered, unless its job was canceled. */
@@ -416,11 +416,11 @@ int rdma_on_fenced(struct rdma_endpoint *endpoint, const struct rdma_record *ans
   if (answer->rails >= endpoint->rail_count)
     return HAUL_EPROTO;
   struct rdma_rail *rail = &endpoint->rails[answer->rails];
-  pthread_mutex_lock(&endpoint->lock);
+  gate_enter(&endpoint->gate);
   int code = rail->unfenced > 0 || endpoint->broken ? 0 : HAUL_EPROTO;
   if (rail->unfenced > 0)
     take_fenced(rail, answer->status);
-  pthread_mutex_unlock(&endpoint->lock);
+  gate_leave(&endpoint->gate);
   return code;
 }
 

@@ -201,10 +201,7 @@ static void let_in(struct gate *gate, struct list *works) {
   struct endpoint *base = &endpoint->base;
   for (struct list *item; (item = list_take(works));) {
     struct work *work = list_entry(item, struct work, link);
-    if (work->more) {
-      atomic_fetch_sub(&endpoint->held, 1);
-      atomic_fetch_sub(&endpoint->held_bytes, work->bytes);
-    }
+    hold_ends(&endpoint->hold, work);
     if (atomic_load(&base->open)) {
       work->state = &endpoint->pending; /* until it has a slot or has ended */
       backlog_add(&endpoint->pending, item, work->rank);
@@ -215,24 +212,10 @@ static void let_in(struct gate *gate, struct list *works) {
   tcp_settled(endpoint);
 }
 
-/* Whether it may wait for those that follow. The first that does wakes the loop, which looks again
- * and again until none does any more. */
-static bool holds(struct tcp_endpoint *endpoint, const struct work *work) {
-  uint64_t bytes = atomic_fetch_add(&endpoint->held_bytes, work->bytes) + work->bytes;
-  uint32_t before = atomic_fetch_add(&endpoint->held, 1);
-  if (before + 1 >= WORK_BATCH || bytes >= WORK_BATCH_BYTES)
-    return false;
-  if (before == 0) {
-    atomic_store(&endpoint->held_since, clock_now());
-    loop_wake(endpoint->base.link->fabric->loop);
-  }
-  return true;
-}
-
 static void post(struct endpoint *base, struct work *work) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   work->state = NULL;
-  if (work->more && holds(endpoint, work))
+  if (hold_keeps(&endpoint->hold, work, base->link->fabric->loop))
     gate_lay(&endpoint->gate, &work->link);
   else
     gate_bring(&endpoint->gate, &work->link);
@@ -312,16 +295,10 @@ static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region 
 
 /* ---- Life of an endpoint ---- */
 
-/* Works that wait for others, and may still do so. */
-static bool holds_young(const struct tcp_endpoint *endpoint) {
-  return atomic_load(&endpoint->held) > 0 &&
-         clock_now() - atomic_load(&endpoint->held_since) < WORK_BATCH_NS;
-}
-
 static bool poll_endpoint(struct poller *poller) {
   struct tcp_endpoint *endpoint = list_entry(poller, struct tcp_endpoint, poller);
   int64_t spin_ns = endpoint->base.link->fabric->config->spin_ns;
-  bool moved = false, sources = false, landings = false, held = holds_young(endpoint);
+  bool moved = false, sources = false, landings = false, held = hold_is_young(&endpoint->hold);
   if (!list_empty(&endpoint->landings))
     moved |= stage_landings(endpoint, &landings);
   if (!held) {
@@ -332,7 +309,7 @@ static bool poll_endpoint(struct poller *poller) {
   }
   each_rail(rail, endpoint) moved |= rail_poll(rail, spin_ns);
   stages_tend(endpoint);
-  poller->urgent = sources || landings || atomic_load(&endpoint->held) > 0;
+  poller->urgent = sources || landings || hold_any(&endpoint->hold);
   return moved;
 }
 

@@ -23,6 +23,7 @@
 
 #include "core/gate.h"
 #include "fabric/exports.h"
+#include "fabric/hold.h"
 #include "fabric/tcp/frame.h"
 #include "fabric/transport.h"
 #include "memory/staging.h"
@@ -164,9 +165,7 @@ struct tcp_endpoint {
   double line; /* bytes a ns below the first rail, 0 unknown; constant once there is a rail */
   struct backlog pending; /* works that wait for a slot, a rail, or what is left of others */
   bool settling;          /* they are being started, or are not to be just now */
-  _Atomic uint32_t held;  /* works that may wait for others, and are not in yet */
-  _Atomic uint64_t held_bytes;
-  _Atomic int64_t held_since; /* the first of them */
+  struct hold hold;       /* works that are not in yet */
   struct slot slots[TCP_WINDOW];
   uint32_t busy_slots, next_slot;
   uint32_t left;       /* slots that say so: until they are answered no work begins */

@@ -11,6 +11,7 @@
  *   retry:N    the N-th request that is posted finds nobody at the other side (RETRY_EXC_ERR)
  *   rnr:N      the N-th request finds no receive there (RNR_RETRY_EXC_ERR)
  *   access:N   the N-th request is refused there (REM_ACCESS_ERR)
+ *   refuse:N   the N-th request, and all behind it in that call, are refused (ENOMEM)
  *   remove:N   the device is removed with the N-th request: everything is flushed
  *   vanish:N   the same without a completion: the event alone says it, as with real drivers
  *   overrun:N  the N-th completion finds its completion queue full
@@ -27,5 +28,7 @@ int ibverbs_double_fault(const char *words);
 
 /* CLOCK_MONOTONIC in ns at the latest ibv_post_send of this process. */
 extern _Atomic int64_t ibverbs_double_doorbell;
+/* How many there were. */
+extern _Atomic uint64_t ibverbs_double_doorbells;
 
 #endif

@@ -155,6 +155,7 @@ enum ibv_wc_status move_request(struct sender *sender, struct request *request);
 
 /* What was asked for, for the next request that is posted: enum ibv_wc_status or 0. */
 int fault_of_request(void);
+bool fault_of_post(void); /* the queue takes it not */
 bool fault_of_registration(void);
 bool fault_of_completion(void); /* it finds its queue full */
 int64_t fault_slow(void);       /* ns that each piece of a request takes longer */

@@ -11,6 +11,7 @@
 #include "moving.h"
 
 _Atomic int64_t ibverbs_double_doorbell;
+_Atomic uint64_t ibverbs_double_doorbells;
 
 static bool null;
 static _Atomic int gone; /* enum removal */
@@ -50,6 +51,7 @@ enum fault {
   RETRY,
   RNR,
   ACCESS,
+  REFUSE,
   REMOVE,
   VANISH,
   OVERRUN,
@@ -62,9 +64,9 @@ enum fault {
   FAULTS
 };
 
-static const char *const names[FAULTS] = {"retry",  "rnr",     "access",    "remove",
-                                          "vanish", "overrun", "memlock",   "slow",
-                                          "late",   "nogid",   "noatomics", "global"};
+static const char *const names[FAULTS] = {"retry",  "rnr",       "access",  "refuse", "remove",
+                                          "vanish", "overrun",   "memlock", "slow",   "late",
+                                          "nogid",  "noatomics", "global"};
 static _Atomic int64_t left[FAULTS]; /* counts down to the one that is meant; 0: none is */
 
 static bool comes_due(enum fault fault) {
@@ -87,6 +89,10 @@ int fault_of_request(void) {
   if (comes_due(RNR))
     return IBV_WC_RNR_RETRY_EXC_ERR;
   return comes_due(ACCESS) ? IBV_WC_REM_ACCESS_ERR : 0;
+}
+
+bool fault_of_post(void) {
+  return comes_due(REFUSE);
 }
 
 /* Once it is reached it stays at 1. */
@@ -162,6 +168,7 @@ int64_t now_in_ns(void) {
 
 void note_doorbell(void) {
   atomic_store_explicit(&ibverbs_double_doorbell, now_in_ns(), memory_order_relaxed);
+  atomic_fetch_add_explicit(&ibverbs_double_doorbells, 1, memory_order_relaxed);
 }
 
 bool is_null(void) {

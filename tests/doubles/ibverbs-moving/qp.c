@@ -252,6 +252,8 @@ static int post(struct sender *sender, const struct ibv_send_wr *wr) {
     return EINVAL;
   if (posted - atomic_load(&sender->polled) == sender->size)
     return ENOMEM;
+  if (fault_of_post())
+    return ENOMEM;
   fill(&sender->requests[posted % sender->size], sender->qp, wr, (uint32_t)length);
   atomic_store(&sender->posted, posted + 1);
   if (is_null())

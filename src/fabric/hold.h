@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT
+ * Works that may wait for those that follow, so that all go out at once: WORK_BATCH of them or
+ * WORK_BATCH_BYTES at the most. From any thread, without a lock. */
+#ifndef HAUL_FABRIC_HOLD_H
+#define HAUL_FABRIC_HOLD_H
+
+#include "fabric/transport.h"
+
+/* Zeroed: none waits. */
+struct hold {
+  _Atomic uint32_t works;
+  _Atomic uint64_t bytes;
+  _Atomic int64_t since; /* the first of them */
+};
+
+/* Whether the work, which is counted here if it has `more`, may wait. The first that does wakes the
+ * loop, which is to take all in. */
+static inline bool hold_keeps(struct hold *hold, const struct work *work, struct loop *loop) {
+  if (!work->more)
+    return false;
+  uint64_t bytes = atomic_fetch_add(&hold->bytes, work->bytes) + work->bytes;
+  uint32_t before = atomic_fetch_add(&hold->works, 1);
+  if (before + 1 >= WORK_BATCH || bytes >= WORK_BATCH_BYTES)
+    return false;
+  if (before == 0) {
+    atomic_store(&hold->since, clock_now());
+    loop_wake(loop);
+  }
+  return true;
+}
+
+/* It was taken in. */
+static inline void hold_ends(struct hold *hold, const struct work *work) {
+  if (!work->more)
+    return;
+  atomic_fetch_sub(&hold->works, 1);
+  atomic_fetch_sub(&hold->bytes, work->bytes);
+}
+
+static inline bool hold_any(const struct hold *hold) {
+  return atomic_load(&hold->works) > 0;
+}
+
+/* Some wait, and may go on doing so. */
+static inline bool hold_is_young(const struct hold *hold) {
+  return hold_any(hold) && clock_now() - atomic_load(&hold->since) < WORK_BATCH_NS;
+}
+
+#endif
