@@ -12,4 +12,12 @@ expect 0 "what every transport does, in brief" on a conformance_transport rdma t
 expect 0 "atomic operations" on a conformance_atomics rdma tcp://127.0.0.1:0
 expect 0 "what goes wrong with every transport" on a conformance_transport_faults rdma tcp://127.0.0.1:0
 
+section "memory from DPDK, which the NIC reads and writes itself"
+if [[ -e /lib/librte_eal.so.23 ]]; then
+  expect 0 "what every transport does with it" on a env HAUL_TEST_DEVICE=dpdk:0 \
+    conformance_transport rdma tcp://127.0.0.1:0 brief
+else
+  skipped "memory from DPDK: librte_eal.so.23 is not installed"
+fi
+
 finish
