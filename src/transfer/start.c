@@ -9,26 +9,7 @@
 #include "memory/copy.h"
 #include "transfer/transfer.h"
 
-static const struct haul_transfer_options no_options = HAUL_TRANSFER_OPTIONS_INIT;
-
 /* ---- What is refused ---- */
-
-/* What is wrong with a piece that check_pieces does not like. */
-static __attribute__((cold)) int bad_piece(const struct haul_remote *remote,
-                                           const struct haul_region *region,
-                                           const struct haul_piece *piece, size_t i) {
-  uint64_t here = region->memory.length, length = piece->length;
-  bool local = length > here || piece->local > here - length;
-  if (length == 0)
-    return error_set(HAUL_EINVAL, 0, remote->name, "piece %zu has no bytes|leave it out", i);
-  return error_set(
-      HAUL_ERANGE, 0, remote->name,
-      "piece %zu, %s bytes %llu + %llu, does not lie in the %s's %llu|check the offset "
-      "and the length",
-      i, local ? "local" : "remote", (unsigned long long)(local ? piece->local : piece->remote),
-      (unsigned long long)length, local ? "region" : "remote",
-      (unsigned long long)(local ? here : remote->key.length));
-}
 
 static inline int check_pieces(const struct haul_remote *remote, const struct haul_region *region,
                                const struct haul_piece *pieces, size_t count, uint64_t *bytes) {
@@ -40,59 +21,13 @@ static inline int check_pieces(const struct haul_remote *remote, const struct ha
     /* In this order nothing can overflow. */
     if (length == 0 || length > here || piece->local > here - length || length > there ||
         piece->remote > there - length)
-      return bad_piece(remote, region, piece, i);
+      return transfer_bad_piece(remote, region, piece, i);
     if (__builtin_add_overflow(total, length, &total))
       return error_set(HAUL_ELIMIT, 0, remote->name,
                        "the pieces are more bytes in all than can be counted|split the transfer");
   }
   *bytes = total;
   return 0;
-}
-
-int transfer_check_rights(const struct haul_remote *remote, const struct haul_region *region,
-                          enum haul_operation operation) {
-  unsigned rights = operation_rights(operation);
-  if (region->heap != remote->heap)
-    return error_set(HAUL_EINVAL, 0, remote->name,
-                     "the region belongs to another node|use regions and peers of one node");
-  if ((remote->key.rights & rights) != rights)
-    return error_set(HAUL_EACCESS, 0, remote->name,
-                     "it is published without the right to %s|publish it with HAUL_%s there",
-                     rights == HAUL_WRITE  ? "write"
-                     : rights == HAUL_READ ? "read"
-                                           : "read and write",
-                     rights == HAUL_WRITE  ? "WRITE"
-                     : rights == HAUL_READ ? "READ"
-                                           : "READ | HAUL_WRITE");
-  if (operation != HAUL_OP_WRITE && !region->memory.writable)
-    return error_set(HAUL_EACCESS, 0, remote->name, "the local memory may not be written|");
-  return 0;
-}
-
-/* What is wrong with a call that is_sound does not like. */
-static __attribute__((cold)) int bad_call(const struct haul_remote *remote,
-                                          const struct haul_region *region,
-                                          const struct haul_piece *pieces, size_t count,
-                                          enum haul_operation operation) {
-  if (!remote || !region || !pieces || count == 0)
-    return error_set(HAUL_EINVAL, 0, remote ? remote->name : NULL,
-                     "%s|a transfer needs a remote, a region and at least one piece",
-                     !remote   ? "no remote"
-                     : !region ? "no region"
-                               : "no pieces");
-  if (count > HAUL_PIECES_MAX)
-    return error_set(HAUL_ELIMIT, 0, remote->name, "%zu pieces are more than %d|split the transfer",
-                     count, HAUL_PIECES_MAX);
-  int code = transfer_check_rights(remote, region, operation);
-  if (code)
-    return code;
-  if (atomic_load(&region->released))
-    return error_set(HAUL_ESTALE, 0, remote->name,
-                     "the local region was released|release it after its last transfer");
-  if (!memory_alive(&region->memory))
-    return memory_released(remote->name);
-  return error_set(atomic_load(&remote->link->ended), 0, remote->link->name, "%s|connect again",
-                   remote->link->ended_reason);
 }
 
 static inline bool is_sound(const struct haul_remote *remote, const struct haul_region *region,
@@ -105,38 +40,6 @@ static inline bool is_sound(const struct haul_remote *remote, const struct haul_
          !atomic_load_explicit(&region->released, memory_order_relaxed) &&
          memory_alive(&region->memory) &&
          !atomic_load_explicit(&remote->link->ended, memory_order_relaxed);
-}
-
-static int check_done(const struct haul_transfer_options *options, bool handle) {
-  return !options->done || handle
-             ? 0
-             : error_set(HAUL_EINVAL, 0, NULL,
-                         "options with `done`, and no handle|a call without a handle waits itself; "
-                         "give it one, and release it in `done`");
-}
-
-int transfer_check_options(const struct haul_transfer_options *given,
-                           struct haul_transfer_options *options) {
-  *options = no_options;
-  if (!given)
-    return 0;
-  if (given->size < offsetof(struct haul_transfer_options, deadline) || given->size > 4096)
-    return error_set(HAUL_EINVAL, 0, NULL,
-                     "options of an impossible size|start from HAUL_TRANSFER_OPTIONS_INIT");
-  memcpy(options, given, given->size < sizeof *options ? given->size : sizeof *options);
-  if (options->flags & ~(HAUL_REQUIRE_ZERO_COPY | HAUL_CHECKSUM | HAUL_MORE))
-    return error_set(HAUL_EINVAL, 0, NULL, "unknown flags 0x%x|", options->flags);
-  if (options->priority < HAUL_PRIORITY_LOW || options->priority > HAUL_PRIORITY_HIGH)
-    return error_set(HAUL_EINVAL, 0, NULL,
-                     "there is no priority %d|it is one of enum haul_priority: -1, 0 or 1",
-                     options->priority);
-  if (!options->only)
-    return 0;
-  const struct transport *only = transport_named(options->only);
-  if (!only)
-    return error_set(HAUL_EINVAL, 0, options->only, "there is no such path|haul info lists them");
-  options->only = only->name;
-  return 0;
 }
 
 /* ---- Posting ---- */
@@ -337,12 +240,12 @@ static int start(struct haul_remote *remote, struct haul_region *region,
                           .operation = operation,
                           .called = clock_now()};
   if (!is_sound(remote, region, pieces, count, operation))
-    return bad_call(remote, region, pieces, count, operation);
+    return transfer_bad_call(remote, region, pieces, count, operation);
   int code = check_pieces(remote, region, pieces, count, &asked.bytes);
   if (code == 0)
     code = transfer_check_options(given, &asked.options);
   if (code == 0)
-    code = check_done(&asked.options, out);
+    code = transfer_check_done(&asked.options, out);
   if (code == 0)
     code = find_way(&asked);
   if (code)
@@ -519,10 +422,10 @@ static int run_atomic(const char *call, struct haul_remote *remote, struct haul_
   if (code)
     return code;
   if (!is_sound(remote, region, piece, 1, operation))
-    return bad_call(remote, region, piece, 1, operation);
+    return transfer_bad_call(remote, region, piece, 1, operation);
   code = check_atomic(remote, region, piece, given, &asked.options);
   if (code == 0)
-    code = check_done(&asked.options, out);
+    code = transfer_check_done(&asked.options, out);
   if (code == 0)
     code = find_way(&asked);
   if (code)

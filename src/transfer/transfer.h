@@ -8,7 +8,9 @@
  *   paths.c     all of that in words
  *   plan.c      pieces merged where they touch, sliced where they are large
  *   slice.c     how large the slices are, where it matters
- *   start.c     the calls that begin a transfer: checks, the hot path, posting
+ *   start.c     the calls that begin a transfer: the hot path, posting
+ *   check.c     what they refuse
+ *   learn.c     what a transfer that has ended teaches
  *   transfer.c  from the first work to the end: retries, deadlines, cancels, handles
  *   report.c    what it says about itself */
 #ifndef HAUL_TRANSFER_TRANSFER_H
@@ -172,11 +174,11 @@ struct haul_transfer {
   _Atomic int failure;      /* the first code */
   _Atomic uint32_t pending; /* works under way, and one for the call that posts them */
   _Atomic uint32_t retries;
-  _Atomic int path;                 /* index of the transport */
-  _Atomic uint32_t avoided;         /* as in struct wish */
-  _Atomic bool posting;             /* the call that started it still hands out works */
-  bool immediate;                   /* complete when the call returned: never was in a list */
-  bool alone;                       /* none other was under way when it started */
+  _Atomic int path;         /* index of the transport */
+  _Atomic uint32_t avoided; /* as in struct wish */
+  _Atomic bool posting;     /* the call that started it still hands out works */
+  bool immediate;           /* complete when the call returned: never was in a list */
+  bool alone;               /* none other was under way when it started */
   /* In a node that its caller drives, when alone: ns from `posted` to the end of the call, and from
    * there until somebody waited, and 1; 0: not yet. */
   uint32_t handed;
@@ -195,7 +197,7 @@ struct haul_transfer {
   struct plan plan;
 };
 
-/* start.c */
+/* check.c */
 /* Completes and checks what a caller gave, which may be NULL; `only` becomes the table's own name,
  * which lives for ever and is compared by address. HAUL_EINVAL. */
 int transfer_check_options(const struct haul_transfer_options *given,
@@ -203,14 +205,31 @@ int transfer_check_options(const struct haul_transfer_options *given,
 /* HAUL_EINVAL for another node's region, HAUL_EACCESS. */
 int transfer_check_rights(const struct haul_remote *remote, const struct haul_region *region,
                           enum haul_operation operation);
+/* HAUL_EINVAL where there is `done`, and nobody asked for the handle. */
+int transfer_check_done(const struct haul_transfer_options *options, bool handle);
+/* What is wrong with a call, or with a piece, that the hot path does not like. */
+__attribute__((cold)) int transfer_bad_call(const struct haul_remote *remote,
+                                            const struct haul_region *region,
+                                            const struct haul_piece *pieces, size_t count,
+                                            enum haul_operation operation);
+__attribute__((cold)) int transfer_bad_piece(const struct haul_remote *remote,
+                                             const struct haul_region *region,
+                                             const struct haul_piece *piece, size_t i);
+
+/* learn.c: from transfers that were alone from their start to their end. */
+/* The call that started it returns; somebody begins to wait for it. */
+void transfer_handed(struct haul_transfer *transfer);
+void transfer_awaited(struct haul_transfer *transfer);
+/* It has ended. */
+void transfer_learn(const struct haul_transfer *transfer);
+/* It ended within its call. */
+void transfer_learn_cost(const struct haul_transfer *transfer);
 
 /* transfer.c */
 /* What it still asks of its path. */
 struct wish transfer_wish(const struct haul_transfer *transfer);
 /* Puts it into the lists; takes no lock. */
 void transfer_begin(struct haul_transfer *transfer);
-/* The call that started it returns. */
-void transfer_handed(struct haul_transfer *transfer);
 /* Hands the work to the best path: 0, or why there is none. */
 int transfer_post(struct haul_transfer *transfer, struct work *work);
 void transfer_work_done(struct work *work, int code); /* what a work's `done` is */
@@ -222,8 +241,6 @@ void transfer_settle(struct haul_transfer *transfer);
 void transfer_cancel_works(struct haul_transfer *transfer, int code);
 /* Waits for the end, or until `until`: the transfer's result, or HAUL_ETIMEDOUT. */
 int transfer_await(struct haul_transfer *transfer, haul_deadline until);
-/* It has ended, and nothing but its path took its time: what that took is remembered. */
-void transfer_learn_cost(const struct haul_transfer *transfer);
 /* It has ended: has `done` called, with the reference, or puts it. */
 void transfer_tell(struct haul_transfer *transfer);
 void transfer_put(struct haul_transfer *transfer);

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ * What a transfer that has ended teaches: what its path takes, and how good its slices are. */
+#include "core/sys.h"
+#include "transfer/transfer.h"
+
+static bool has_thread(const struct transfers *transfers) {
+  return transfers->fabric->config->progress == HAUL_PROGRESS_THREAD;
+}
+
+/* Somebody drove the node all the time, or nearly. */
+static bool was_attended(const struct haul_transfer *transfer) {
+  int64_t awaited = atomic_load_explicit(&transfer->awaited, memory_order_relaxed);
+  return has_thread(transfer->owner) ||
+         (awaited && awaited * 8 <= transfer->ended - transfer->posted);
+}
+
+/* Of the time since `from`, as much as fits. */
+static uint32_t since(int64_t from) {
+  int64_t passed = clock_now() - from;
+  return passed < UINT32_MAX ? (uint32_t)passed : UINT32_MAX - 1;
+}
+
+void transfer_handed(struct haul_transfer *transfer) {
+  if (transfer->alone && !has_thread(transfer->owner))
+    transfer->handed = since(transfer->posted);
+}
+
+void transfer_awaited(struct haul_transfer *transfer) {
+  if (transfer->alone && !has_thread(transfer->owner))
+    atomic_store_explicit(&transfer->awaited, since(transfer->posted + transfer->handed) + 1,
+                          memory_order_relaxed);
+}
+
+void transfer_learn_cost(const struct haul_transfer *transfer) {
+  struct costs *costs = transfer->route->costs;
+  if (costs && transfer->pieces == 1 && !transfer->owner->estimates_only)
+    costs_tell(costs, (size_t)atomic_load(&transfer->path), transfer->bytes,
+               transfer->ended - transfer->posted, transfer->ended);
+}
+
+/* One that was alone all the time says what its path takes, and how good its slices are. */
+void transfer_learn(const struct haul_transfer *transfer) {
+  struct transfers *owner = transfer->owner;
+  const struct slice *slice = &transfer->slice;
+  bool alone = transfer->alone && atomic_load(&owner->started) == transfer->turn;
+  if (!alone || atomic_load(&transfer->failure) || atomic_load(&transfer->retries) ||
+      transfer->options.flags & HAUL_CHECKSUM)
+    return;
+  if (slice->of)
+    tune_tell(slice->of, slice->way, transfer->bytes, transfer->ended - transfer->posted);
+  if (was_attended(transfer))
+    transfer_learn_cost(transfer);
+}
