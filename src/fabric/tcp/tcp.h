@@ -3,7 +3,8 @@
  * to its final address. On a Unix control connection the rails are Unix sockets too.
  *
  *   frame.c    what goes over a rail, packed and parsed
- *   tx.c       jobs (frames to send) and the pump that sends them
+ *   job.c      jobs, the frames to send
+ *   tx.c       the pump that sends them
  *   rx.c       the state machine that reads a rail
  *   atomic.c   atomic operations
  *   landing.c  the end of a payload that arrived
@@ -205,7 +206,7 @@ size_t tcp_checks(struct haul_check *checks, size_t room);
  */
 double tcp_line_speed(int fd);
 
-/* tx.c; with the lock unless it says otherwise. */
+/* job.c and tx.c; with the lock unless it says otherwise. */
 /* With so many bytes of head, and `extra` behind them; NULL with the detail. */
 struct tcp_job *job_new(uint8_t type, uint32_t head, size_t extra);
 struct tcp_job *job_request(const struct work *work, uint64_t request);
