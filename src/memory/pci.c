@@ -4,13 +4,14 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "core/check.h"
 
 /* ---- The kernel's files ---- */
 
@@ -64,49 +65,28 @@ bool pci_find(const char *sys, const char *vendor, const char *class, char name[
   return is_there;
 }
 
-/* ---- What is said ---- */
-
-static void found(struct haul_check *check, int state, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void found(struct haul_check *check, int state, const char *format, ...) {
-  va_list arguments;
-  check->state = state;
-  va_start(arguments, format);
-  vsnprintf(check->text, sizeof check->text, format, arguments);
-  va_end(arguments);
-}
-
-static void mend(struct haul_check *check, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void mend(struct haul_check *check, const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(check->remedy, sizeof check->remedy, format, arguments);
-  va_end(arguments);
-}
-
 /* ---- IOMMU ---- */
 
 /* The kernel's types of domains: "identity" passes addresses on, "DMA" and "DMA-FQ" translate. */
 void pci_check_iommu(struct haul_check *check, const char *sys, const char *kind, pci_next *next) {
   const char *pci;
   char type[32];
-  found(check, HAUL_CHECK_OK, "no IOMMU stands between the devices");
+  check_found(check, HAUL_CHECK_OK, "no IOMMU stands between the devices");
   for (unsigned i = 0; (pci = next(i)); i++) {
     if (!read_word(sys, pci, "iommu_group/type", type, sizeof type))
       continue;
     if (strncmp(type, "DMA", 3) == 0) {
-      found(check, HAUL_CHECK_LIMITED,
-            "the IOMMU translates the addresses of %s:%u (%s): NICs and other devices reach its "
-            "memory slowly, or not at all",
-            kind, i, type);
-      mend(check, "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&iommu=pt /' /etc/default/grub && sudo "
-                  "update-grub && sudo reboot");
+      check_found(
+          check, HAUL_CHECK_LIMITED,
+          "the IOMMU translates the addresses of %s:%u (%s): NICs and other devices reach its "
+          "memory slowly, or not at all",
+          kind, i, type);
+      check_mend(check,
+                 "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&iommu=pt /' /etc/default/grub && sudo "
+                 "update-grub && sudo reboot");
       return;
     }
-    found(check, HAUL_CHECK_OK, "the IOMMU passes the devices' addresses on (%s)", type);
+    check_found(check, HAUL_CHECK_OK, "the IOMMU passes the devices' addresses on (%s)", type);
   }
 }
 
@@ -170,21 +150,22 @@ static int find_redirect(const char *sys, const char *pci, char bridge[PCI_NAME]
 void pci_check_acs(struct haul_check *check, const char *sys, const char *kind, pci_next *next) {
   const char *pci;
   char bridge[PCI_NAME];
-  found(check, HAUL_CHECK_OK, "no bridge sends traffic between two devices through the root");
+  check_found(check, HAUL_CHECK_OK, "no bridge sends traffic between two devices through the root");
   for (unsigned i = 0; (pci = next(i)); i++) {
     int redirect = find_redirect(sys, pci, bridge);
     if (redirect == 1) {
-      found(check, HAUL_CHECK_LIMITED,
-            "the bridge %s above %s:%u sends traffic between two devices through the root (ACS): "
-            "NICs and other devices reach its memory slowly, or not at all",
-            bridge, kind, i);
-      mend(check, "sudo setpci -s %s ECAP_ACS+6.w=0:1c", bridge);
+      check_found(
+          check, HAUL_CHECK_LIMITED,
+          "the bridge %s above %s:%u sends traffic between two devices through the root (ACS): "
+          "NICs and other devices reach its memory slowly, or not at all",
+          bridge, kind, i);
+      check_mend(check, "sudo setpci -s %s ECAP_ACS+6.w=0:1c", bridge);
       return;
     }
     if (redirect < 0) {
-      found(check, HAUL_CHECK_LIMITED, "the bridges above %s:%u tell root alone about ACS", kind,
-            i);
-      mend(check, "sudo haul doctor %s", kind);
+      check_found(check, HAUL_CHECK_LIMITED, "the bridges above %s:%u tell root alone about ACS",
+                  kind, i);
+      check_mend(check, "sudo haul doctor %s", kind);
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/check.h"
 #include "fabric/tcp/tcp.h"
 
 static long read_number(const char *path) {
@@ -19,15 +20,10 @@ static long read_number(const char *path) {
   return got > 0 ? strtol(text, NULL, 10) : -1;
 }
 
-static void begin_check(struct haul_check *check, const char *name) {
-  *check = (struct haul_check){.state = HAUL_CHECK_OK, .backend = "tcp"};
-  snprintf(check->name, sizeof check->name, "tcp.%s", name);
-}
-
 static void check_buffer(struct haul_check *check, const char *name, const char *limit,
                          long wanted) {
   char path[64];
-  begin_check(check, name);
+  check_begin(check, "tcp", name);
   snprintf(path, sizeof path, "/proc/sys/net/core/%s", limit);
   long value = read_number(path);
   if (value < 0) {
@@ -42,7 +38,7 @@ static void check_buffer(struct haul_check *check, const char *name, const char 
 }
 
 static void check_splice(struct haul_check *check) {
-  begin_check(check, "splice");
+  check_begin(check, "tcp", "splice");
   int system = tcp_try_lending();
   if (system == 0) {
     snprintf(check->text, sizeof check->text, "large writes leave allocated memory by reference");

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * What GPU memory needs, what is missing, and the command that mends it. */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/check.h"
 #include "core/error.h"
 #include "memory/cuda/cuda.h"
 #include "memory/pci.h"
@@ -35,30 +35,13 @@ static bool has_module(const char *name) {
   return access(path, F_OK) == 0;
 }
 
-/* ---- What is said ---- */
-
-static void found(struct haul_check *check, int state, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void found(struct haul_check *check, int state, const char *format, ...) {
-  va_list arguments;
-  check->state = state;
-  va_start(arguments, format);
-  vsnprintf(check->text, sizeof check->text, format, arguments);
-  va_end(arguments);
-}
-
-static void mend(struct haul_check *check, const char *command) {
-  snprintf(check->remedy, sizeof check->remedy, "%s", command);
-}
-
 /* Who has no GPU has installed no driver either. */
 static bool not_needed(struct haul_check *check) {
   char card[PCI_NAME];
   if (cuda_absence() == 0 || haul_error_last()->system != ENOENT || has_module("nvidia") ||
       find_card(card))
     return false;
-  found(check, HAUL_CHECK_OK, "not needed: this host has no NVIDIA GPU");
+  check_found(check, HAUL_CHECK_OK, "not needed: this host has no NVIDIA GPU");
   return true;
 }
 
@@ -67,39 +50,40 @@ static void check_driver(struct haul_check *check) {
   int version = 0;
   if (driver) {
     driver->driver_version(&version);
-    found(check, HAUL_CHECK_OK, "libcuda.so.1 is there, for CUDA %d.%d", version / 1000,
-          version % 1000 / 10);
+    check_found(check, HAUL_CHECK_OK, "libcuda.so.1 is there, for CUDA %d.%d", version / 1000,
+                version % 1000 / 10);
     return;
   }
   struct haul_error why;
   error_save(&why);
   if (not_needed(check))
     return;
-  found(check, HAUL_CHECK_MISSING, "%s", why.text);
-  mend(check, has_module("nvidia") ? "sudo apt-get install libcuda1 (in a container: start it with "
-                                     "--gpus all)"
-                                   : INSTALL);
+  check_found(check, HAUL_CHECK_MISSING, "%s", why.text);
+  check_mend(check, has_module("nvidia")
+                        ? "sudo apt-get install libcuda1 (in a container: start it with "
+                          "--gpus all)"
+                        : INSTALL);
 }
 
 /* The same refusal of the driver's has these causes. */
 static void explain_absence(struct haul_check *check) {
   char card[PCI_NAME];
   int control = door("nvidiactl");
-  found(check, HAUL_CHECK_MISSING, "%s", haul_error_last()->text);
+  check_found(check, HAUL_CHECK_MISSING, "%s", haul_error_last()->text);
   if (!has_module("nvidia") && find_card(card)) {
-    found(check, HAUL_CHECK_MISSING,
-          "the GPU %s is there, and NVIDIA's kernel module is not loaded", card);
-    mend(check, "sudo modprobe nvidia");
+    check_found(check, HAUL_CHECK_MISSING,
+                "the GPU %s is there, and NVIDIA's kernel module is not loaded", card);
+    check_mend(check, "sudo modprobe nvidia");
   } else if (control == EACCES || control == EPERM) {
-    found(check, HAUL_CHECK_MISSING, "this user may not open %s/nvidiactl", cuda_dev);
-    mend(check, "sudo chmod a+rw /dev/nvidia* (for good: NVreg_DeviceFileMode=0666)");
+    check_found(check, HAUL_CHECK_MISSING, "this user may not open %s/nvidiactl", cuda_dev);
+    check_mend(check, "sudo chmod a+rw /dev/nvidia* (for good: NVreg_DeviceFileMode=0666)");
   } else if (control == ENOENT) {
-    found(check, HAUL_CHECK_MISSING, "%s/nvidiactl is not here", cuda_dev);
-    mend(check, "sudo nvidia-modprobe -c 0 -u (in a container: start it with --gpus all)");
+    check_found(check, HAUL_CHECK_MISSING, "%s/nvidiactl is not here", cuda_dev);
+    check_mend(check, "sudo nvidia-modprobe -c 0 -u (in a container: start it with --gpus all)");
   } else if (getenv("CUDA_VISIBLE_DEVICES")) {
-    mend(check, "unset CUDA_VISIBLE_DEVICES");
+    check_mend(check, "unset CUDA_VISIBLE_DEVICES");
   } else {
-    mend(check, "nvidia-smi; sudo dmesg | grep -i nvrm");
+    check_mend(check, "nvidia-smi; sudo dmesg | grep -i nvrm");
   }
 }
 
@@ -107,8 +91,8 @@ static void check_device(struct haul_check *check) {
   unsigned count = cuda_devices();
   if (count > 0) {
     const struct cuda_device *first = cuda_device(0);
-    found(check, HAUL_CHECK_OK, "%u GPU%s; cuda:0 is %s at %s", count, count == 1 ? "" : "s",
-          first->name, first->pci);
+    check_found(check, HAUL_CHECK_OK, "%u GPU%s; cuda:0 is %s at %s", count, count == 1 ? "" : "s",
+                first->name, first->pci);
   } else if (!not_needed(check)) {
     cuda_absence();
     explain_absence(check);
@@ -121,7 +105,7 @@ static bool needs_device(struct haul_check *check) {
   if (cuda_devices() > 0)
     return false;
   if (!not_needed(check))
-    found(check, HAUL_CHECK_MISSING, "cannot be looked at without a GPU (cuda.device)");
+    check_found(check, HAUL_CHECK_MISSING, "cannot be looked at without a GPU (cuda.device)");
   return true;
 }
 
@@ -141,9 +125,9 @@ static void check_sharing(struct haul_check *check) {
     return;
   unsigned bad = first_without(can_share);
   if (bad == cuda_devices())
-    found(check, HAUL_CHECK_OK, "GPU memory can be shared through descriptors");
+    check_found(check, HAUL_CHECK_OK, "GPU memory can be shared through descriptors");
   else
-    found(
+    check_found(
         check, HAUL_CHECK_LIMITED,
         "cuda:%u has no virtual-memory calls with descriptors: its memory is not shared, and peers "
         "of this host reach it over tcp",
@@ -159,19 +143,20 @@ static void check_rdma(struct haul_check *check) {
     return;
   unsigned bad = first_without(can_dmabuf);
   if (bad == cuda_devices()) {
-    found(check, HAUL_CHECK_OK, "GPU memory becomes dma-bufs, which NICs read and write");
+    check_found(check, HAUL_CHECK_OK, "GPU memory becomes dma-bufs, which NICs read and write");
   } else if (has_module("nvidia_peermem")) {
-    found(check, HAUL_CHECK_OK,
-          "cuda:%u makes no dma-buf; NICs reach its memory by address "
-          "(nvidia_peermem)",
-          bad);
+    check_found(check, HAUL_CHECK_OK,
+                "cuda:%u makes no dma-buf; NICs reach its memory by address "
+                "(nvidia_peermem)",
+                bad);
   } else {
-    found(check, HAUL_CHECK_LIMITED,
-          "cuda:%u makes no dma-buf, and nvidia_peermem is not loaded: NICs reach its memory "
-          "through host buffers",
-          bad);
-    mend(check, "sudo modprobe nvidia_peermem, or change to the open kernel modules: sudo apt-get "
-                "install nvidia-open-kernel-dkms");
+    check_found(check, HAUL_CHECK_LIMITED,
+                "cuda:%u makes no dma-buf, and nvidia_peermem is not loaded: NICs reach its memory "
+                "through host buffers",
+                bad);
+    check_mend(check,
+               "sudo modprobe nvidia_peermem, or change to the open kernel modules: sudo apt-get "
+               "install nvidia-open-kernel-dkms");
   }
 }
 
@@ -180,16 +165,17 @@ static void check_peers(struct haul_check *check) {
   if (needs_device(check))
     return;
   unsigned count = cuda_devices();
-  found(check, HAUL_CHECK_OK,
-        count == 1 ? "there is one GPU" : "each GPU reaches the memory of the others");
+  check_found(check, HAUL_CHECK_OK,
+              count == 1 ? "there is one GPU" : "each GPU reaches the memory of the others");
   for (unsigned i = 0; i < count * count; i++) {
     unsigned from = i / count, to = i % count;
     if (cuda_device(to)->reached_by & UINT32_C(1) << from)
       continue;
-    found(check, HAUL_CHECK_LIMITED,
-          "cuda:%u does not reach the memory of cuda:%u: copies between them go through the host",
-          from, to);
-    mend(check, "nvidia-smi topo -p2p r (it says why; see cuda.iommu and cuda.acs)");
+    check_found(
+        check, HAUL_CHECK_LIMITED,
+        "cuda:%u does not reach the memory of cuda:%u: copies between them go through the host",
+        from, to);
+    check_mend(check, "nvidia-smi topo -p2p r (it says why; see cuda.iommu and cuda.acs)");
     return;
   }
 }
@@ -221,8 +207,7 @@ static const struct {
 size_t cuda_checks(struct haul_check *checks, size_t room) {
   size_t count = sizeof all / sizeof all[0];
   for (size_t i = 0; i < count && i < room; i++) {
-    checks[i] = (struct haul_check){.backend = "cuda"};
-    snprintf(checks[i].name, sizeof checks[i].name, "cuda.%s", all[i].name);
+    check_begin(&checks[i], "cuda", all[i].name);
     all[i].run(&checks[i]);
   }
   return count;

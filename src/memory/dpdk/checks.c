@@ -1,83 +1,58 @@
 /* SPDX-License-Identifier: MIT
  * What DPDK's memory needs, what is missing, and the command that mends it. Nothing here starts
  * EAL. */
-#include <stdarg.h>
 #include <stdio.h>
 
+#include "core/check.h"
 #include "core/error.h"
 #include "memory/dpdk/dpdk.h"
 #include "memory/settings.h"
 
 #define MIB ((uint64_t)1 << 20)
 
-static void found(struct haul_check *check, int state, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void found(struct haul_check *check, int state, const char *format, ...) {
-  va_list values;
-  va_start(values, format);
-  check->state = state;
-  vsnprintf(check->text, sizeof check->text, format, values);
-  va_end(values);
-}
-
-static void mend(struct haul_check *check, const char *remedy) {
-  snprintf(check->remedy, sizeof check->remedy, "%.190s", remedy);
-}
-
-static void begin(struct haul_check *check, const char *name) {
-  *check = (struct haul_check){.state = HAUL_CHECK_OK, .backend = "dpdk"};
-  snprintf(check->name, sizeof check->name, "dpdk.%s", name);
-}
-
-static void tell_failure(struct haul_check *check) {
-  found(check, HAUL_CHECK_MISSING, "%.190s", haul_error_last()->text);
-  mend(check, haul_error_last()->hint);
-}
-
 static bool needs_library(struct haul_check *check) {
   if (dpdk_eal_open())
     return false;
-  found(check, HAUL_CHECK_MISSING, "cannot be looked at without librte_eal (dpdk.library)");
+  check_found(check, HAUL_CHECK_MISSING, "cannot be looked at without librte_eal (dpdk.library)");
   return true;
 }
 
 static void check_library(struct haul_check *check) {
-  begin(check, "library");
+  check_begin(check, "dpdk", "library");
   if (dpdk_eal_open())
-    found(check, HAUL_CHECK_OK, "librte_eal.so.23 is there, with every call");
+    check_found(check, HAUL_CHECK_OK, "librte_eal.so.23 is there, with every call");
   else
-    tell_failure(check);
+    check_failed(check);
 }
 
 static void want_huge(struct haul_check *check, const char *which) {
-  found(check, HAUL_CHECK_LIMITED, "%s huge pages: EAL's memory is in pages of 4 KiB", which);
-  mend(check, "echo 1024 | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
+  check_found(check, HAUL_CHECK_LIMITED, "%s huge pages: EAL's memory is in pages of 4 KiB", which);
+  check_mend(check, "echo 1024 | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
 }
 
 static void check_memory(struct haul_check *check) {
-  begin(check, "memory");
+  check_begin(check, "dpdk", "memory");
   if (needs_library(check))
     return;
   uint64_t unused = dpdk_huge_free(-1) / MIB, all = dpdk_huge_all() / MIB;
   switch (dpdk_eal_state()) {
   case DPDK_OURS:
-    found(check, HAUL_CHECK_OK, "EAL was started with huge pages or as dpdk_eal says");
+    check_found(check, HAUL_CHECK_OK, "EAL was started with huge pages or as dpdk_eal says");
     break;
   case DPDK_FOREIGN:
-    found(check, HAUL_CHECK_OK, "the application has started EAL, and its memory is used");
+    check_found(check, HAUL_CHECK_OK, "the application has started EAL, and its memory is used");
     break;
   case DPDK_FAILED:
     dpdk_eal_why();
-    tell_failure(check);
+    check_failed(check);
     break;
   case DPDK_SMALL:
     want_huge(check, "EAL was started without");
     break;
   case DPDK_IDLE:
     if (unused >= 64)
-      found(check, HAUL_CHECK_OK, "%llu of %llu MiB of huge pages are free",
-            (unsigned long long)unused, (unsigned long long)all);
+      check_found(check, HAUL_CHECK_OK, "%llu of %llu MiB of huge pages are free",
+                  (unsigned long long)unused, (unsigned long long)all);
     else
       want_huge(check, all ? "this host has too few free" : "this host has reserved no");
     break;
@@ -89,27 +64,28 @@ static void check_pool(struct haul_check *check) {
   struct memory_settings settings;
   struct dpdk_figures figures;
   char counts[48], wanted[48];
-  begin(check, "pool");
+  check_begin(check, "dpdk", "pool");
   if (needs_library(check))
     return;
   memory_settings_get(&settings);
   if (!dpdk_pool_figures(0, &figures)) {
-    found(check, HAUL_CHECK_OK,
-          "up to %s objects of 64 KiB, 1, 16 and 256 MiB; the first use of EAL says how many",
-          dpdk_counts(settings.dpdk_pool, counts, sizeof counts));
+    check_found(check, HAUL_CHECK_OK,
+                "up to %s objects of 64 KiB, 1, 16 and 256 MiB; the first use of EAL says how many",
+                dpdk_counts(settings.dpdk_pool, counts, sizeof counts));
     return;
   }
   for (unsigned i = dpdk_nodes(); i-- > 0 && !dpdk_pool_is_cut(&figures);)
     dpdk_pool_figures(i, &figures);
   dpdk_counts(figures.limit, counts, sizeof counts);
-  found(check, HAUL_CHECK_OK, "up to %s objects of 64 KiB, 1, 16 and 256 MiB", counts);
+  check_found(check, HAUL_CHECK_OK, "up to %s objects of 64 KiB, 1, 16 and 256 MiB", counts);
   if (!dpdk_pool_is_cut(&figures))
     return;
-  found(check, HAUL_CHECK_LIMITED,
-        "%s objects of 64 KiB, 1, 16 and 256 MiB, as EAL has no memory for %s", counts,
-        dpdk_counts(figures.wanted, wanted, sizeof wanted));
-  mend(check, "echo 12288 | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages (or "
-              "set dpdk_pool in haul.conf)");
+  check_found(check, HAUL_CHECK_LIMITED,
+              "%s objects of 64 KiB, 1, 16 and 256 MiB, as EAL has no memory for %s", counts,
+              dpdk_counts(figures.wanted, wanted, sizeof wanted));
+  check_mend(check,
+             "echo 12288 | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages (or "
+             "set dpdk_pool in haul.conf)");
 }
 
 size_t dpdk_checks(struct haul_check *checks, size_t room) {

@@ -1,42 +1,16 @@
 /* SPDX-License-Identifier: MIT
  * What Gaudi needs, and what mends it. Nothing here opens a device: closing one resets it. */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "core/check.h"
 #include "core/error.h"
 #include "memory/gaudi/gaudi.h"
 #include "memory/pci.h"
-
-static void found(struct haul_check *check, int state, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void found(struct haul_check *check, int state, const char *format, ...) {
-  va_list values;
-  va_start(values, format);
-  check->state = state;
-  vsnprintf(check->text, sizeof check->text, format, values);
-  va_end(values);
-}
-
-static void mend(struct haul_check *check, const char *remedy) {
-  snprintf(check->remedy, sizeof check->remedy, "%.190s", remedy);
-}
-
-static void begin(struct haul_check *check, const char *name) {
-  *check = (struct haul_check){.state = HAUL_CHECK_OK, .backend = "gaudi"};
-  snprintf(check->name, sizeof check->name, "gaudi.%s", name);
-}
-
-static void tell_failure(struct haul_check *check) {
-  const struct haul_error *error = haul_error_last();
-  found(check, HAUL_CHECK_MISSING, "%.180s", error->text);
-  mend(check, error->hint);
-}
 
 static bool has_module_file(const char *name) {
   char path[256];
@@ -50,16 +24,16 @@ static bool not_needed(struct haul_check *check) {
   if (gaudi_driver_open() || haul_error_last()->system != ENOENT || getenv("HAUL_GAUDI_FD") ||
       has_module_file("") || pci_find(gaudi_sys, "0x1da3", "", card))
     return false;
-  found(check, HAUL_CHECK_OK, "not needed: this host has no Gaudi");
+  check_found(check, HAUL_CHECK_OK, "not needed: this host has no Gaudi");
   return true;
 }
 
 static void check_library(struct haul_check *check) {
-  begin(check, "library");
+  check_begin(check, "gaudi", "library");
   if (gaudi_driver_open())
-    found(check, HAUL_CHECK_OK, "libhl-thunk is there, with every call");
+    check_found(check, HAUL_CHECK_OK, "libhl-thunk is there, with every call");
   else if (!not_needed(check))
-    tell_failure(check);
+    check_failed(check);
 }
 
 static bool needs_devices(struct haul_check *check) {
@@ -67,26 +41,27 @@ static bool needs_devices(struct haul_check *check) {
     return false;
   if (not_needed(check))
     return true;
-  found(check, HAUL_CHECK_MISSING, "cannot be looked at without a device (gaudi.device)");
+  check_found(check, HAUL_CHECK_MISSING, "cannot be looked at without a device (gaudi.device)");
   return true;
 }
 
 static void check_device(struct haul_check *check) {
-  begin(check, "device");
+  check_begin(check, "gaudi", "device");
   if (gaudi_settings_check() != 0) {
-    found(check, HAUL_CHECK_MISSING, "%.180s", haul_error_last()->text);
-    mend(check, "unset HAUL_GAUDI_FD");
+    check_found(check, HAUL_CHECK_MISSING, "%.180s", haul_error_last()->text);
+    check_mend(check, "unset HAUL_GAUDI_FD");
     return;
   }
   unsigned count = gaudi_devices();
   if (count > 0)
-    found(check, HAUL_CHECK_OK, "%u Gaudi2 device%s", count, count == 1 ? "" : "s");
+    check_found(check, HAUL_CHECK_OK, "%u Gaudi2 device%s", count, count == 1 ? "" : "s");
   else if (not_needed(check))
     return;
   else if (!gaudi_driver_open())
-    found(check, HAUL_CHECK_MISSING, "cannot be looked at without libhl-thunk (gaudi.library)");
+    check_found(check, HAUL_CHECK_MISSING,
+                "cannot be looked at without libhl-thunk (gaudi.library)");
   else if (gaudi_why_none() != 0)
-    tell_failure(check);
+    check_failed(check);
 }
 
 /* 1: a process has it or is letting it go, 0: it is free, -1: not known. */
@@ -110,7 +85,7 @@ static void check_free(struct haul_check *check) {
   size_t used = 0;
   unsigned count = 0, unknown = 0;
   const struct gaudi_device *device;
-  begin(check, "free");
+  check_begin(check, "gaudi", "free");
   if (needs_devices(check))
     return;
   for (unsigned i = 0; (device = gaudi_device_at(i)); i++) {
@@ -121,13 +96,13 @@ static void check_free(struct haul_check *check) {
           (size_t)snprintf(busy + used, sizeof busy - used, "%sgaudi:%u", count++ ? ", " : "", i);
   }
   if (unknown)
-    found(check, HAUL_CHECK_LIMITED, "whether other processes have devices cannot be asked");
+    check_found(check, HAUL_CHECK_LIMITED, "whether other processes have devices cannot be asked");
   else if (count == 0)
-    found(check, HAUL_CHECK_OK, "no other process has a device");
+    check_found(check, HAUL_CHECK_OK, "no other process has a device");
   if (count == 0)
     return;
-  found(check, HAUL_CHECK_LIMITED, "in use by another process: %s; one at a time can", busy);
-  mend(check, "sudo fuser -v /dev/accel/* (end it, or run haul in it with HAUL_GAUDI_FD)");
+  check_found(check, HAUL_CHECK_LIMITED, "in use by another process: %s; one at a time can", busy);
+  check_mend(check, "sudo fuser -v /dev/accel/* (end it, or run haul in it with HAUL_GAUDI_FD)");
 }
 
 /* The export by mapped address came with Linux 6.3; Intel's own driver has a version of its own,
@@ -135,21 +110,22 @@ static void check_free(struct haul_check *check) {
 static void check_dmabuf(struct haul_check *check) {
   struct utsname kernel;
   unsigned major = 0, minor = 0;
-  begin(check, "dma-buf");
+  check_begin(check, "gaudi", "dma-buf");
   if (needs_devices(check))
     return;
   uname(&kernel);
   bool own = has_module_file("/version");
   if (!own && sscanf(kernel.release, "%u.%u", &major, &minor) == 2 &&
       (major < 6 || (major == 6 && minor < 3))) {
-    found(check, HAUL_CHECK_LIMITED,
-          "Linux %.60s exports no mapped Gaudi memory: NICs reach it through the host",
-          kernel.release);
-    mend(check, "sudo apt-get install habanalabs-dkms (Intel's Gaudi repository), or Linux 6.3");
+    check_found(check, HAUL_CHECK_LIMITED,
+                "Linux %.60s exports no mapped Gaudi memory: NICs reach it through the host",
+                kernel.release);
+    check_mend(check,
+               "sudo apt-get install habanalabs-dkms (Intel's Gaudi repository), or Linux 6.3");
     return;
   }
-  found(check, HAUL_CHECK_OK,
-        "device memory can become a dma-buf; a NIC needs peer-to-peer for it");
+  check_found(check, HAUL_CHECK_OK,
+              "device memory can become a dma-buf; a NIC needs peer-to-peer for it");
 }
 
 static const char *next_pci(unsigned number) {
@@ -158,13 +134,13 @@ static const char *next_pci(unsigned number) {
 }
 
 static void check_iommu(struct haul_check *check) {
-  begin(check, "iommu");
+  check_begin(check, "gaudi", "iommu");
   if (!needs_devices(check))
     pci_check_iommu(check, gaudi_sys, "gaudi", next_pci);
 }
 
 static void check_acs(struct haul_check *check) {
-  begin(check, "acs");
+  check_begin(check, "gaudi", "acs");
   if (!needs_devices(check))
     pci_check_acs(check, gaudi_sys, "gaudi", next_pci);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/check.h"
 #include "core/error.h"
 #include "core/sys.h"
 #include "memory/pages.h"
@@ -229,17 +230,12 @@ static void chosen_word(const char *path, char *word, size_t size) {
     snprintf(word, size, "%.*s", (int)(to - from - 1), from + 1);
 }
 
-static void begin(struct haul_check *check, const char *name) {
-  *check = (struct haul_check){.state = HAUL_CHECK_OK, .backend = "host"};
-  snprintf(check->name, sizeof check->name, "host.%s", name);
-}
-
 static void check_huge(struct haul_check *check, const char *name, const char *file,
                        const char *wanted) {
   char path[96], word[16];
   snprintf(path, sizeof path, THP "%s", file);
   chosen_word(path, word, sizeof word);
-  begin(check, name);
+  check_begin(check, "host", name);
   snprintf(check->text, sizeof check->text, "%s says %s", path, word[0] ? word : "nothing");
   if (word[0] && strcmp(word, "never") != 0 && strcmp(word, "deny") != 0)
     return;
@@ -249,7 +245,7 @@ static void check_huge(struct haul_check *check, const char *name, const char *f
 }
 
 static void check_memfd(struct haul_check *check) {
-  begin(check, "memfd");
+  check_begin(check, "host", "memfd");
   int fd = sys_ops.memfd_create("haul-check", MFD_CLOEXEC);
   if (fd >= 0) {
     close(fd);
@@ -264,7 +260,7 @@ static void check_memfd(struct haul_check *check) {
 }
 
 static void check_proc(struct haul_check *check) {
-  begin(check, "proc");
+  check_begin(check, "host", "proc");
   if (access("/proc/self/fd", X_OK) == 0) {
     snprintf(check->text, sizeof check->text, "/proc is there: memory can be shared read-only");
     return;
@@ -277,7 +273,7 @@ static void check_proc(struct haul_check *check) {
 
 static void check_descriptors(struct haul_check *check) {
   struct rlimit limit = {0, 0};
-  begin(check, "descriptors");
+  check_begin(check, "host", "descriptors");
   getrlimit(RLIMIT_NOFILE, &limit);
   snprintf(check->text, sizeof check->text,
            "this process may hold %llu descriptors; each shared region takes one",

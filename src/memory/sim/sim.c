@@ -8,6 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "core/check.h"
 #include "core/error.h"
 
 struct sim_settings sim_settings;
@@ -73,14 +74,9 @@ static void sim_describe(unsigned device, struct haul_device *info) {
            shm_has_dmabuf() ? ", dma-buf to NICs" : "");
 }
 
-static void begin(struct haul_check *check, const char *name) {
-  *check = (struct haul_check){.state = HAUL_CHECK_OK, .backend = "sim"};
-  snprintf(check->name, sizeof check->name, "sim.%s", name);
-}
-
 static void check_devices(struct haul_check *check) {
   struct sim_settings settings;
-  begin(check, "devices");
+  check_begin(check, "sim", "devices");
   if (read_settings(&settings) != 0) {
     check->state = HAUL_CHECK_MISSING;
     snprintf(check->text, sizeof check->text, "%s", haul_error_last()->text);
@@ -97,7 +93,7 @@ static void check_devices(struct haul_check *check) {
 }
 
 static void check_dmabuf(struct haul_check *check) {
-  begin(check, "dma-buf");
+  check_begin(check, "sim", "dma-buf");
   if (shm_dmabuf_check() == 0) {
     snprintf(check->text, sizeof check->text,
              "emulated memory can become a real dma-buf (udmabuf)");

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+#include "core/check.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "core/error.h"
+
+void check_begin(struct haul_check *check, const char *backend, const char *name) {
+  *check = (struct haul_check){.state = HAUL_CHECK_OK};
+  snprintf(check->backend, sizeof check->backend, "%s", backend);
+  snprintf(check->name, sizeof check->name, "%s.%s", backend, name);
+}
+
+void check_found(struct haul_check *check, int state, const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  check->state = state;
+  vsnprintf(check->text, sizeof check->text, format, values);
+  va_end(values);
+}
+
+void check_mend(struct haul_check *check, const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  vsnprintf(check->remedy, sizeof check->remedy, format, values);
+  va_end(values);
+}
+
+void check_failed(struct haul_check *check) {
+  const struct haul_error *error = haul_error_last();
+  check_found(check, HAUL_CHECK_MISSING, "%.190s", error->text);
+  check_mend(check, "%.190s", error->hint);
+}
