@@ -86,8 +86,8 @@ static void copies_text(const struct haul_path *path, char *text, size_t size) {
 static void add_row(struct table *table, const struct haul_path *path, uint64_t bytes) {
   char copies[64], note[sizeof(path->detail) + sizeof(path->reason) + 4];
   copies_text(path, copies, sizeof(copies));
-  snprintf(note, sizeof(note), "%s%s%s", path->detail, *path->detail && *path->reason ? "; " : "",
-           path->reason);
+  snprintf(note, sizeof(note), "%s%s%s", path->open ? path->detail : "",
+           path->open && *path->detail && *path->reason ? "; " : "", path->reason);
   table_row(table, path->name, path_state(path), path->open ? time_text(path->cost_ns).text : "-",
             path->open ? rate_text(bytes, (int64_t)path->cost_ns).text : "-", copies,
             !path->open       ? "-"
@@ -96,11 +96,25 @@ static void add_row(struct table *table, const struct haul_path *path, uint64_t 
             note);
 }
 
+/* As reports have it: from where to where. */
+static void heading(const struct answer *answer, char *text, size_t size) {
+  if (strcmp(answer->operation, "write") == 0)
+    snprintf(text, size, "%s -> %s at %s", place_text(answer->here).text, answer->target,
+             place_text(answer->there).text);
+  else
+    snprintf(text, size, "%s at %s -> %s", answer->target, place_text(answer->there).text,
+             place_text(answer->here).text);
+}
+
+static void print_heading(const struct answer *answer) {
+  char ends[512];
+  heading(answer, ends, sizeof(ends));
+  printf("%s %s, %s\n", answer->operation, size_text(answer->size).text, ends);
+}
+
 static void print_table(const struct answer *answer) {
   struct table table;
-  bool writes = strcmp(answer->operation, "write") == 0;
-  printf("%s %s, %s at %s %s %s\n", answer->operation, size_text(answer->size).text, answer->target,
-         place_text(answer->there).text, writes ? "<-" : "->", place_text(answer->here).text);
+  print_heading(answer);
   table_init(&table, "llrrlll");
   table_row(&table, "PATH", "STATE", "COST", "RATE", "COPIES", "ZERO-COPY", "WHY");
   for (size_t i = 0; i < answer->count; i++)
@@ -146,7 +160,11 @@ static int ask_for_one(const struct curve_asked *asked, struct answer *answer) {
 }
 
 static int ask_for_all(const struct curve_asked *asked, bool measure, struct answer *answer) {
-  int result = measure ? curve_measure(asked) : 0;
+  bool told = true;
+  int result = measure ? curve_measure(asked, &told) : 0;
+  if (result == 0 && !told)
+    return fail_because("the setting estimates_only ends all corrections: leave it out",
+                        "cannot measure the way to %s: nothing is learned", answer->target);
   if (result == 0)
     result = ask_for_one(asked, answer);
   if (result == 0 && !is_atomic((int)asked->operation))
@@ -183,9 +201,9 @@ static int ask(const struct session *session, const struct values *values, struc
 }
 
 static int draw(const struct answer *answer, struct gnuplot *plot) {
-  char title[512];
-  snprintf(title, sizeof(title), "haul explain: %s, %s at %s, %s", answer->operation,
-           answer->target, place_text(answer->there).text, place_text(answer->here).text);
+  char title[600], ends[512];
+  heading(answer, ends, sizeof(ends));
+  snprintf(title, sizeof(title), "haul explain: %s, %s", answer->operation, ends);
   return curve_plot(&answer->curve, title, plot);
 }
 
@@ -201,7 +219,10 @@ static int explain(const struct target *target, const struct values *values,
     status = session_lookup(&session, target->name, timeout);
   if (status == EXIT_DONE)
     status = ask(&session, values, answer);
-  if (status == EXIT_DONE && plot)
+  if (status == EXIT_DONE && plot && !answer->paths[0].open)
+    status = fail_because("the table without --plot says why", "every path is closed: there is "
+                                                               "nothing to draw");
+  else if (status == EXIT_DONE && plot)
     status = draw(answer, plot);
   if (status == EXIT_DONE && values->json)
     print_json(answer);
@@ -215,7 +236,9 @@ static int explain(const struct target *target, const struct values *values,
 /* What fits not together. */
 static const char *contradiction(const struct values *values, int operation) {
   if (values->measure && values->operation && operation != HAUL_OP_READ)
-    return "--measure reads the region: with --op read alone";
+    return "--measure reads the region, and takes no other --op";
+  if (values->plot && strcmp(values->plot, "-") == 0)
+    return "the picture goes into a file: standard output has the tables";
   if (values->plot && is_atomic(operation))
     return "an atomic operation has one size: there is nothing to --plot";
   return NULL;
@@ -254,8 +277,8 @@ const struct command explain_command = {
     .about = "Lists the paths between memory at PLACE (host, sim:0) and the region NAME of the\n"
              "node: the one that would be taken, the other open ones by estimated cost, and for\n"
              "each closed one the reason. Then, over sizes: which path is taken, how it sends\n"
-             "(short: within the call; buffered: copied first; zero-copy: from where the bytes\n"
-             "lie), and what each costs; est. is estimated, all else measured.",
+             "(short: within the call; buffered: copied first; direct: from where the bytes lie),\n"
+             "and what each costs; est. is estimated, all else measured.",
     .options = options,
     .examples = "  haul explain host 127.0.0.1:7420/weights\n"
                 "  haul explain sim:0 unix:///run/haul.sock/weights --op read --size 64M --json\n"

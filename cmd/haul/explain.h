@@ -7,12 +7,12 @@
 #define HAUL_COMMAND_EXPLAIN_H
 
 #include <haul/haul.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
-#define CURVE_LEAST    UINT64_C(8)
 #define CURVE_MOST     (UINT64_C(256) << 20)
-#define CURVE_POINTS   26 /* powers of two from the least to the most */
+#define CURVE_POINTS   30 /* powers of two from 1 to the most, and the region's size */
 #define CURVE_SWITCHES 32
 
 /* The paths for one size, in the library's order: the chosen one first. */
@@ -45,15 +45,15 @@ struct curve_asked {
 /* 0, or the library's code. */
 int curve_make(const struct curve_asked *asked, struct curve *curve);
 /* Reads each size of the curve by each open path, a few times, so that the library knows what they
- * take. Both regions have `most` bytes. 0, or the library's code. */
-int curve_measure(const struct curve_asked *asked);
+ * take; *told: whether it does. Both regions have `most` bytes. 0, or the library's code. */
+int curve_measure(const struct curve_asked *asked, bool *told);
 
 struct gnuplot;
 struct json;
 
 void curve_print(const struct curve *curve, FILE *out);
 void curve_to_json(const struct curve *curve, struct json *json);
-/* Returns an exit status. */
+/* Some path is open for some size. Returns an exit status. */
 int curve_plot(const struct curve *curve, const char *title, struct gnuplot *plot);
 
 #endif

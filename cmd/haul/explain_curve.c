@@ -59,11 +59,18 @@ static int add_parts(const struct curve_asked *asked, const struct curve_point *
   return 0;
 }
 
-int curve_make(const struct curve_asked *asked, struct curve *curve) {
+/* The size after this one: twice as large, and at last all that there is; 0: there is none. */
+static uint64_t next_size(const struct curve_asked *asked, uint64_t bytes) {
   uint64_t most = asked->most < CURVE_MOST ? asked->most : CURVE_MOST;
-  uint64_t bytes = most < CURVE_LEAST ? most : CURVE_LEAST;
+  if (bytes == 0)
+    return 1;
+  return bytes >= most ? 0 : bytes * 2 < most ? bytes * 2 : most;
+}
+
+int curve_make(const struct curve_asked *asked, struct curve *curve) {
+  uint64_t bytes = 0;
   curve->points = curve->switches = 0;
-  for (; bytes <= most && curve->points < CURVE_POINTS; bytes *= 2) {
+  while ((bytes = next_size(asked, bytes)) && curve->points < CURVE_POINTS) {
     struct curve_point *point = &curve->at[curve->points++];
     int result = explain_point(asked, bytes, point);
     if (result)
@@ -88,22 +95,28 @@ static int read_some(const struct curve_asked *asked, const char *path, uint64_t
     int result = haul_read(asked->local, asked->remote, &piece, 1, &options, &transfer);
     if (result == 0)
       result = haul_transfer_wait(transfer, HAUL_FOREVER); /* it has a deadline of its own */
+    else
+      transfer = NULL;
+    haul_transfer_release(transfer);
     if (result)
       return result;
-    haul_transfer_release(transfer);
   }
   return 0;
 }
 
-int curve_measure(const struct curve_asked *asked) {
-  for (uint64_t bytes = CURVE_LEAST; bytes <= CURVE_MOST && bytes <= asked->most; bytes *= 2) {
-    struct curve_point point;
-    int result = explain_point(asked, bytes, &point);
-    for (size_t i = 0; i < point.count && result == 0; i++)
+int curve_measure(const struct curve_asked *asked, bool *told) {
+  struct curve_point point;
+  uint64_t bytes = 0;
+  int result = 0;
+  *told = true;
+  while (result == 0 && (bytes = next_size(asked, bytes))) {
+    result = explain_point(asked, bytes, &point);
+    for (size_t i = 0; result == 0 && i < point.count; i++)
       if (point.paths[i].open)
         result = read_some(asked, point.paths[i].name, bytes);
-    if (result)
-      return result;
+    if (result == 0)
+      result = explain_point(asked, bytes, &point);
+    *told &= point.paths[0].measured || !point.paths[0].chosen;
   }
-  return 0;
+  return result;
 }

@@ -157,8 +157,9 @@ static void write_switches(const struct curve *curve, FILE *script) {
       fprintf(script, "set arrow from %llu, graph 0 to %llu, graph 1 nohead dashtype 2\n", from,
               from);
     if (part->from.paths[0].chosen)
-      fprintf(script, "set label ' %s, %s' at %llu, graph 0.97 noenhanced\n",
-              part->from.paths[0].name, part->from.paths[0].send, from);
+      fprintf(script, "set label '%s, %s' at %llu, graph %.2f offset 1 noenhanced\n",
+              part->from.paths[0].name, part->from.paths[0].send, from,
+              0.97 - 0.05 * (double)(i % 8));
   }
 }
 
@@ -173,6 +174,6 @@ int curve_plot(const struct curve *curve, const char *title, struct gnuplot *plo
   for (size_t i = 0; i < count; i++)
     fprintf(script, "%s $rows using 1:%zu with linespoints title '%s'", i ? "," : "", i + 2,
             names[i]);
-  fputs(count ? "\n" : " NaN notitle\n", script);
+  fputc('\n', script);
   return gnuplot_draw(plot);
 }

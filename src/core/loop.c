@@ -134,7 +134,8 @@ void loop_after(struct loop *loop, struct errand *errand) {
 }
 
 /* What comes while they run is for the next look. */
-static void run_some(struct loop *loop) {
+static int run_some(struct loop *loop) {
+  int count = 0;
   const struct loop *outer = in_errand;
   struct list errands = LIST_INIT(errands);
   inbox_take(&loop->errands, &errands);
@@ -142,18 +143,22 @@ static void run_some(struct loop *loop) {
   for (struct list *item; (item = list_take(&errands));) {
     struct errand *errand = list_entry(item, struct errand, link);
     errand->run(errand);
+    count++;
   }
   in_errand = outer;
+  return count;
 }
 
 /* Not within an errand: those that follow wait for its end. Who leaves looks once more: one that
  * came to find him at it has left them to him. */
-void loop_run_errands(struct loop *loop) {
+int loop_run_errands(struct loop *loop) {
+  int count = 0;
   while (!inbox_is_empty(&loop->errands) && !atomic_exchange(&loop->running_errands, true)) {
-    run_some(loop);
+    count += run_some(loop);
     atomic_store(&loop->running_errands, false);
     atomic_thread_fence(memory_order_seq_cst);
   }
+  return count;
 }
 
 /* ---- Descriptors ---- */
@@ -464,8 +469,7 @@ static int run(struct loop *loop, int64_t until, const uint32_t *seen) {
     loop_news(loop);
   else
     tell_waiters(loop);
-  loop_run_errands(loop);
-  return handled;
+  return handled + loop_run_errands(loop);
 }
 
 int loop_run(struct loop *loop, int64_t until) {

@@ -222,7 +222,7 @@ static void complete(struct config *config) {
   values->name = config->name;
   values->paths = NULL; /* the caller's; `rules` say it */
   tell_origin(config, (unsigned)setting_find("paths"), origin, sizeof origin);
-  rules_from(&config->rules, origin);
+  rules_from(&config->rules, strcmp(origin, "call") == 0 ? "the program" : origin);
   if (values->liveness_ns == 0)
     values->liveness_ns = 5 * S;
   if (values->liveness_ns < 10 * MS)

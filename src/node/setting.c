@@ -206,22 +206,25 @@ static int bad_value(const struct setting *setting, const char *object, const ch
                      setting->name, text);
   if (setting->form == PATHS)
     return error_set(HAUL_EINVAL, 0, object,
-                     "%s: %.60s names no paths|auto, a path (map, rdma, tcp), or several with the "
-                     "bytes up to which each is taken, growing: tcp:64K,rdma",
+                     "%s: %.60s cannot be set|auto; or map, rdma or tcp; or several of them, each "
+                     "but the last with the bytes up to which it is taken, growing: tcp:64K,rdma",
                      setting->name, text);
   if (setting->form == SWITCH)
-    return error_set(HAUL_EINVAL, 0, object, "%s: %.60s is neither yes nor no|", setting->name,
+    return error_set(HAUL_EINVAL, 0, object,
+                     "%s: %.60s is neither yes nor no|yes (or 1), or no (or 0)", setting->name,
                      text);
   write_value(setting, setting->least, least, sizeof least);
   write_value(setting, setting->most, most, sizeof most);
   if (setting->word)
     snprintf(word, sizeof word, ", or %s", setting->word);
+  if (setting->zero && setting->word)
+    snprintf(word, sizeof word, ", %s or %s", setting->word, setting->zero);
   return error_set(HAUL_EINVAL, 0, object, "%s: %.60s cannot be set|%s from %s to %s%s",
                    setting->name, text,
                    setting->form == TIME    ? "a time with its unit (ns, us, ms, s, min),"
                    : setting->form == BYTES ? "bytes, with K, M, G or T behind the number,"
                                             : "a number",
-                   least, setting->most == INT64_MAX ? "any" : most, word);
+                   least, setting->most >= INT64_MAX ? "any" : most, word);
 }
 
 struct value {

@@ -3,14 +3,10 @@
 #include "core/sys.h"
 #include "transfer/transfer.h"
 
-static bool has_thread(const struct transfers *transfers) {
-  return transfers->fabric->config->progress == HAUL_PROGRESS_THREAD;
-}
-
 /* Somebody drove the node all the time, or nearly. */
 static bool was_attended(const struct haul_transfer *transfer) {
   int64_t awaited = atomic_load_explicit(&transfer->awaited, memory_order_relaxed);
-  return has_thread(transfer->owner) ||
+  return !transfers_driven(transfer->owner) ||
          (awaited && awaited * 8 <= transfer->ended - transfer->posted);
 }
 
@@ -21,12 +17,12 @@ static uint32_t since(int64_t from) {
 }
 
 void transfer_handed(struct haul_transfer *transfer) {
-  if (transfer->alone && !has_thread(transfer->owner))
+  if (transfer->alone && transfers_driven(transfer->owner))
     transfer->handed = since(transfer->posted);
 }
 
 void transfer_awaited(struct haul_transfer *transfer) {
-  if (transfer->alone && !has_thread(transfer->owner))
+  if (transfer->alone && transfers_driven(transfer->owner))
     atomic_store_explicit(&transfer->awaited, since(transfer->posted + transfer->handed) + 1,
                           memory_order_relaxed);
 }

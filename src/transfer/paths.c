@@ -37,7 +37,7 @@ static void say_cost(const struct route *route, size_t i, uint64_t bytes, struct
 static void describe(const struct haul_remote *remote, size_t i, struct route *route,
                      uint64_t bytes, uint64_t pieces, const struct wish *wish, int chosen,
                      struct haul_path *path) {
-  static const char *const words[] = {"short", "buffered", "zero-copy"};
+  static const char *const words[] = {"short", "buffered", "direct"};
   const struct estimate *estimate = &route->estimates[i];
   enum send_mode mode = mode_of(remote, i, estimate, bytes, pieces);
   bool again = mode == SEND_BUFFERED && estimate->lines[SEND_ZERO_COPY].most;

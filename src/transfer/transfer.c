@@ -373,6 +373,9 @@ int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
   struct loop *loop = transfer->owner->fabric->loop;
   int64_t first = until < transfer->deadline ? until : transfer->deadline;
   transfer_awaited(transfer);
+  /* Who drives the node makes the calls of `done` that are due, also when this one ended at once. */
+  if (transfers_driven(transfer->owner) && !loop_is_in_errand(loop))
+    loop_run_errands(loop);
   if (!loop_wait(loop, is_done, help, transfer, first) && clock_now() >= transfer->deadline) {
     expire(transfer);
     loop_wait(loop, is_done, help, transfer, until);

@@ -144,6 +144,11 @@ struct transfers {
   bool ended;                                /* nobody sends again what broke; lock */
 };
 
+/* The application drives the node: there is no thread of its own. */
+static inline bool transfers_driven(const struct transfers *transfers) {
+  return transfers->fabric->config->progress == HAUL_PROGRESS_CALLER;
+}
+
 int transfers_open(struct fabric *fabric, struct transfers *transfers);
 /* The loop does not run any more: what breaks from now on fails. */
 void transfers_end(struct transfers *transfers);

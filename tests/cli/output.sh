@@ -75,10 +75,10 @@ holds_json "the others are closed" \
   '{p["name"]: p["state"] for p in it["paths"]} == {"tcp": "chosen", "map": "closed", "rdma": "closed"}'
 
 holds_json "where the choice changes is told, to the byte" \
-  '[(p["from"], p["up_to"], p["send"]) for p in it["switches"]] == [(8, 65535, "buffered"), (65536, it["curve"][-1]["bytes"], "zero-copy")]'
+  '[(p["from"], p["up_to"], p["send"]) for p in it["switches"]] == [(1, 65535, "buffered"), (65536, it["curve"][-1]["bytes"], "direct")]'
 expect 0 "explain draws the curve" "$HAUL" explain host "$unix/a"
 says "^ *FROM  *UP TO  *PATH  *SEND  *COST$"
-says "^ *8 B  *1.00 MiB  *map  *short"
+says "^ *1 B  *1.00 MiB  *map  *short"
 says "^ *SIZE  *map  *tcp$"
 says "^ *4.00 KiB  .* est. \*"
 expect 0 "explain of a configured path" env HAUL_PATHS=tcp:4K,map "$HAUL" explain host "$unix/a"

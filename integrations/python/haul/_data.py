@@ -146,7 +146,7 @@ class Path(NamedTuple):
     reason: str  # closed: why; open and not chosen: why not; chosen: who set it, or ""
     estimate_ns: float  # before anything was measured
     measured: bool  # cost_ns comes from transfers of about this size
-    send: str  # "short" (in the call), "buffered" (copied first), "zero-copy"
+    send: str  # "short" (in the call), "buffered" (copied first), "direct" (from where they lie)
 
 
 class Report(NamedTuple):

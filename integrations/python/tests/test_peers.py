@@ -153,7 +153,7 @@ class Refused(WithServer):
             address = f"unix://@haul-test-python-{self.server.process.pid}"
             remote = node.connect(address).lookup("r")
             path = remote.explain(node.alloc(4096), length=4096)[0]
-            self.assertEqual((path.name, path.reason), ("tcp", "set by call"))
+            self.assertEqual((path.name, path.reason), ("tcp", "set by the program"))
             self.assertEqual((path.send, path.measured), ("buffered", False))
             self.assertEqual(path.cost_ns, path.estimate_ns)
 
