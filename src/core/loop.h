@@ -93,8 +93,8 @@ struct errand {
 
 /* Whoever runs the loop runs it soon after, one at a time and in order; from anywhere. */
 void loop_after(struct loop *loop, struct errand *errand);
-/* Those that wait, unless a thread is at them: by who drives the loop, or after the end of all runs.
- * Returns how many were run. Not within one. */
+/* Those that wait, unless a thread is at them: by who drives the loop, or after the end of all
+ * runs. Returns how many were run. Not within one. */
 int loop_run_errands(struct loop *loop);
 /* Whether the calling thread is in one of them. */
 bool loop_is_in_errand(const struct loop *loop);

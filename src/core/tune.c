@@ -17,13 +17,16 @@ void measure_tell(struct measure *measure, uint32_t value) {
   uint32_t old = load(&measure->value), count = load(&measure->count);
   if (value == 0)
     value = 1;
-  if (count < MEASURE_FIRST) {
+  if (count < MEASURE_FIRST || old == 0) {
     store(&measure->value, old && old < value ? old : value);
-    store(&measure->count, count + 1);
+    store(&measure->count, count < MEASURE_FIRST ? count + 1 : count);
     return;
   }
   int64_t bounded = within(value, old / 2, (uint64_t)old * 2 < UINT32_MAX ? old * 2 : UINT32_MAX);
-  store(&measure->value, within((uint64_t)(old + (bounded - old) / 8), 1, UINT32_MAX));
+  int64_t step = (bounded - old) / 8;
+  if (step == 0) /* or small figures would stay as they are */
+    step = bounded > old ? 1 : bounded < old ? -1 : 0;
+  store(&measure->value, within((uint64_t)(old + step), 1, UINT32_MAX));
 }
 
 unsigned tune_best(const struct tune *tune) {

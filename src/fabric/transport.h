@@ -47,6 +47,8 @@ struct fabric {
   const struct haul_node_config *config;         /* completed: no zeros that mean a default */
   void *shared[TRANSPORTS_MAX];                  /* each transport's own, from its open slot */
   struct endpoint_counters left[TRANSPORTS_MAX]; /* sums of the peers that left */
+  _Atomic uint64_t work_bytes; /* what transports keep for each work, however many there are; what
+                                  only those have that were begun, their windows bound */
 };
 
 struct endpoint;
@@ -119,8 +121,9 @@ struct work {
   struct operands operands; /* of an atomic: one piece of 8 bytes, at multiples of 8 */
   bool begun; /* an atomic: the path was handed it, and it may take place whatever breaks now */
   bool checksum;
-  uint8_t rank; /* among what waits for the path, as in core/backlog.h */
-  bool more;    /* others follow at once: it may wait for them, as WORK_BATCH says */
+  uint8_t rank;         /* among what waits for the path, as in core/backlog.h */
+  bool more;            /* others follow at once: it may wait for them, as WORK_BATCH says */
+  _Atomic int canceled; /* from a cancel on its code: it is not begun any more */
   uint64_t bytes;
   uint64_t whole; /* bytes of the transfer that it is a slice of */
   /* Called once, with 0 or a code, from any thread, possibly under a transport's lock: it must not

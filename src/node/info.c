@@ -148,7 +148,8 @@ static void tell_node(struct haul_node *node, each_fn *each, void *user) {
   each(user, "imports.expired", heap.imports_expired);
   each(user, "node.published", exports_count(node->exports));
   each(user, "node.transfers", atomic_load(&node->transfers.handles));
-  each(user, "node.transfers_bytes", atomic_load(&node->transfers.bytes));
+  each(user, "node.transfers_bytes",
+       atomic_load(&node->transfers.bytes) + atomic_load(&node->fabric.work_bytes));
   each(user, "node.transfers_posted", atomic_load(&node->transfers.started));
   each(user, "node.transfers_failed", atomic_load(&node->transfers.failed));
   each(user, "node.slices_retried", atomic_load(&node->transfers.retried));

@@ -51,7 +51,8 @@ double costs_correction(const struct costs *costs, size_t path, uint64_t bytes, 
   const struct took *took = took_near(cost, size);
   if (known)
     *known = took == &cost->took[size];
-  return took ? (double)measure_value(&took->ratio) / COST_UNIT : 1;
+  uint32_t ratio = took ? measure_value(&took->ratio) : 0; /* 0: forgotten just now */
+  return ratio ? (double)ratio / COST_UNIT : 1;
 }
 
 static double cost_of(const struct costs *costs, size_t path, unsigned size) {
@@ -77,7 +78,9 @@ static void forget(struct costs *costs, unsigned size, uint32_t now_ms) {
       continue;
     double ms = cost_of(costs, i, size) / 1e6 * FORGET_TIMES;
     uint32_t bound = FORGET_MS + (ms < 1e9 ? (uint32_t)ms : 1000000000u);
-    if (now_ms - atomic_load_explicit(&took->told, memory_order_relaxed) > bound)
+    /* Another thread may have told a moment later than this one's now. */
+    int32_t age = (int32_t)(now_ms - atomic_load_explicit(&took->told, memory_order_relaxed));
+    if (age > (int32_t)bound)
       measure_forget(&took->ratio);
   }
 }

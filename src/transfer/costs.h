@@ -19,7 +19,7 @@
 #include "fabric/transport.h"
 
 #define COST_SIZES 40u   /* from 2^n bytes to below 2^(n+1); the last without an end */
-#define COSTS_MAX  64u   /* a link; remotes beyond them go by the estimates alone */
+#define COSTS_MAX  256u  /* a link; remotes beyond them go by the estimates alone */
 #define COST_REACH 2u    /* sizes so far away are a guess for one that is not known itself */
 #define COST_BOUND 256.0 /* how far a correction goes, either way */
 

@@ -6,7 +6,7 @@
 /* Somebody drove the node all the time, or nearly. */
 static bool was_attended(const struct haul_transfer *transfer) {
   int64_t awaited = atomic_load_explicit(&transfer->awaited, memory_order_relaxed);
-  return !transfers_driven(transfer->owner) ||
+  return !transfers_driven(transfer->remote->transfers) ||
          (awaited && awaited * 8 <= transfer->ended - transfer->posted);
 }
 
@@ -17,33 +17,38 @@ static uint32_t since(int64_t from) {
 }
 
 void transfer_handed(struct haul_transfer *transfer) {
-  if (transfer->alone && transfers_driven(transfer->owner))
+  if (transfer->alone && transfers_driven(transfer->remote->transfers))
     transfer->handed = since(transfer->posted);
 }
 
 void transfer_awaited(struct haul_transfer *transfer) {
-  if (transfer->alone && transfers_driven(transfer->owner))
+  if (transfer->alone && transfers_driven(transfer->remote->transfers))
     atomic_store_explicit(&transfer->awaited, since(transfer->posted + transfer->handed) + 1,
                           memory_order_relaxed);
 }
 
+void transfer_left(struct haul_transfer *transfer) {
+  atomic_store_explicit(&transfer->awaited, 0, memory_order_relaxed);
+}
+
 void transfer_learn_cost(const struct haul_transfer *transfer) {
   struct costs *costs = transfer->route->costs;
-  if (costs && transfer->pieces == 1 && !transfer->owner->estimates_only)
+  if (costs && transfer->pieces == 1 && !transfer->remote->transfers->estimates_only)
     costs_tell(costs, (size_t)atomic_load(&transfer->path), transfer->bytes,
                transfer->ended - transfer->posted, transfer->ended);
 }
 
 /* One that was alone all the time says what its path takes, and how good its slices are. */
 void transfer_learn(const struct haul_transfer *transfer) {
-  struct transfers *owner = transfer->owner;
-  const struct slice *slice = &transfer->slice;
-  bool alone = transfer->alone && atomic_load(&owner->started) == transfer->turn;
+  struct transfers *owner = transfer->remote->transfers;
+  size_t path = (size_t)atomic_load(&transfer->path);
+  bool alone = transfer->alone && atomic_load(&owner->flow) / FLOW_STARTED == transfer->turn;
   if (!alone || atomic_load(&transfer->failure) || atomic_load(&transfer->retries) ||
-      transfer->options.flags & HAUL_CHECKSUM)
+      transfer->flags & HAUL_CHECKSUM)
     return;
-  if (slice->of)
-    tune_tell(slice->of, slice->way, transfer->bytes, transfer->ended - transfer->posted);
+  if (transfer->tells)
+    tune_tell(route_slices(transfer->route, path), transfer->way, transfer->bytes,
+              transfer->ended - transfer->posted);
   if (was_attended(transfer))
     transfer_learn_cost(transfer);
 }

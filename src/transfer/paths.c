@@ -112,6 +112,6 @@ size_t route_paths(const struct haul_remote *remote, struct route *route, uint64
   for (size_t i = 1; i < count; i++)
     if (paths[i].open)
       compare(&paths[0], set, &paths[i]);
-  say_why(paths, count, !(wish->options && wish->options->only), set, &paths[0]);
+  say_why(paths, count, !wish->only, set, &paths[0]);
   return count;
 }

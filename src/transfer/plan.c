@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "transfer/transfer.h"
 
-/* A piece is cut where a work is full, so there is at most one more piece for each full work. */
+/* A piece is cut where a work is full and others follow. */
 size_t plan_pieces(size_t count, uint64_t bytes, uint32_t slice) {
-  return count + (size_t)(bytes / slice) + 1;
+  return count + (size_t)((bytes - 1) / slice);
 }
 
 /* A work ends because its bytes or its pieces are full, or because it is the last. */

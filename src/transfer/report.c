@@ -10,8 +10,9 @@
 /* When the first of its slices was at its turn; `ended` where none was yet. */
 static int64_t start_of(const struct haul_transfer *transfer, int64_t ended) {
   int64_t first = transfer->immediate ? transfer->posted : ended;
-  for (uint32_t i = 0; i < transfer->plan.work_count; i++) {
-    int64_t started = atomic_load_explicit(&transfer->plan.works[i].started, memory_order_relaxed);
+  for (uint32_t i = 0; i < transfer->work_count; i++) {
+    int64_t started =
+        atomic_load_explicit(&transfer_works(transfer)[i].started, memory_order_relaxed);
     if (started && started < first)
       first = started;
   }
@@ -26,9 +27,9 @@ static void fill(struct haul_transfer *transfer, struct haul_report *report) {
   report->operation = (int)transfer->operation;
   report->bytes = transfer->bytes;
   report->pieces = transfer->pieces;
-  report->slices = transfer->immediate ? 1 : transfer->plan.work_count;
+  report->slices = transfer->immediate ? 1 : transfer->work_count;
   report->retries = atomic_load(&transfer->retries);
-  report->checksum = status == 0 && (transfer->options.flags & HAUL_CHECKSUM);
+  report->checksum = status == 0 && (transfer->flags & HAUL_CHECKSUM);
   int64_t ended = status == 1 ? clock_now() : transfer->ended, started = start_of(transfer, ended);
   report->setup_ns = transfer->posted - transfer->called;
   report->queued_ns = started - transfer->called;
@@ -192,7 +193,7 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
     code = transfer_check_options(options, &completed);
   if (code)
     return code;
-  struct wish wish = {.options = &completed};
+  struct wish wish = {.only = completed.only, .flags = completed.flags};
   struct route *route = remote_route(remote, &local->memory, operation);
   if (!route)
     return HAUL_ENOMEM;

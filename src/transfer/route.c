@@ -98,7 +98,6 @@ const char *route_refusal(const struct haul_remote *remote, const struct route *
                           const struct wish *wish) {
   const struct estimate *estimate = &route->estimates[i];
   const struct endpoint *endpoint = remote->link->endpoints[i];
-  const struct haul_transfer_options *options = wish->options;
   if (!estimate->open)
     return estimate->reason[0] ? estimate->reason : "closed";
   /* Acquire: the reason was set before. */
@@ -106,13 +105,13 @@ const char *route_refusal(const struct haul_remote *remote, const struct route *
     return endpoint->reason[0] ? endpoint->reason : "closed";
   if (wish->avoided & 1u << i)
     return wish->reason;
-  if (options && options->only && options->only != endpoint->transport->name)
+  if (wish->only && wish->only != endpoint->transport->name)
     return "another path was asked for";
-  if (!(options && options->only) && !rules_allow(&remote->transfers->rules, i))
+  if (!wish->only && !rules_allow(&remote->transfers->rules, i))
     return remote->transfers->rules.left_out;
-  if (estimate->only_asked && !(options && options->only))
+  if (estimate->only_asked && !wish->only)
     return estimate->reason;
-  if (options && (options->flags & HAUL_REQUIRE_ZERO_COPY) && !estimate->zero_copy)
+  if (wish->flags & HAUL_REQUIRE_ZERO_COPY && !estimate->zero_copy)
     return "it buffers on the way, and zero copy was asked for";
   return "";
 }
@@ -141,8 +140,7 @@ double route_cost(const struct route *route, size_t i, uint64_t bytes, bool *kno
 }
 
 int route_rule(const struct haul_remote *remote, uint64_t bytes, const struct wish *wish) {
-  bool only = wish->options && wish->options->only;
-  return only ? -1 : rules_path(&remote->transfers->rules, bytes);
+  return wish->only ? -1 : rules_path(&remote->transfers->rules, bytes);
 }
 
 /* In a few nanoseconds: false when that path is closed, or there is none. */
@@ -182,9 +180,8 @@ static int route_slowly(const struct haul_remote *remote, const struct route *ro
 
 int route_choose(const struct haul_remote *remote, const struct route *route, uint64_t bytes,
                  const struct wish *wish, size_t *index) {
-  const struct haul_transfer_options *options = wish->options;
-  bool any = !wish->avoided && remote->transfers->rules.count == 0 &&
-             (!options || (!options->only && !(options->flags & HAUL_REQUIRE_ZERO_COPY)));
+  bool any = !wish->avoided && !wish->only && !(wish->flags & HAUL_REQUIRE_ZERO_COPY) &&
+             remote->transfers->rules.count == 0;
   if (any && route_by_size(remote, route, bytes, index))
     return 0;
   return route_slowly(remote, route, bytes, wish, index);
@@ -199,7 +196,7 @@ void remote_take_direct(struct haul_remote *remote, enum haul_operation operatio
                          .address = &here,
                          .writable = true};
   struct route route = {.sort = sort_of(remote, &local, operation)};
-  const struct wish none = {.options = NULL};
+  const struct wish none = {.only = NULL};
   size_t best, other;
   make_route(remote, &local, operation, &route);
   if (route_choose(remote, &route, 1, &none, &best) != 0)

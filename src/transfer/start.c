@@ -64,7 +64,8 @@ static int find_way(struct request *asked) {
   if (!asked->route)
     return HAUL_ENOMEM;
   return route_choose(asked->remote, asked->route, asked->bytes,
-                      &(struct wish){.options = &asked->options}, &asked->path);
+                      &(struct wish){.only = asked->options.only, .flags = asked->options.flags},
+                      &asked->path);
 }
 
 /* One block: the transfer, its works, its pieces. */
@@ -80,30 +81,30 @@ static struct haul_transfer *new_transfer(const struct request *asked, size_t wo
   transfer->size = (uint32_t)size;
   list_init(&transfer->link);
   list_init(&transfer->order);
-  transfer->owner = asked->remote->transfers;
   transfer->remote = asked->remote;
   transfer->route = asked->route;
   transfer->place = asked->region->memory.place;
   transfer->operation = asked->operation;
-  transfer->options = asked->options;
+  transfer->only = asked->options.only;
+  transfer->done = asked->options.done;
+  transfer->user = asked->options.user;
+  transfer->flags = asked->options.flags;
   transfer->bytes = asked->bytes;
-  transfer->pieces = asked->count;
+  transfer->pieces = (uint32_t)asked->count;
   transfer->called = asked->called;
-  transfer->plan.works = (struct work *)(void *)(transfer + 1);
-  transfer->plan.pieces = (struct haul_piece *)(void *)(transfer->plan.works + works);
   atomic_store(&transfer->refs, 1);
   atomic_fetch_add(&asked->remote->refs, 1);
-  atomic_fetch_add_explicit(&transfer->owner->handles, 1, memory_order_relaxed);
-  atomic_fetch_add_explicit(&transfer->owner->bytes, size, memory_order_relaxed);
+  atomic_fetch_add_explicit(&transfer->remote->transfers->handles, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&transfer->remote->transfers->bytes, size, memory_order_relaxed);
   return transfer;
 }
 
 static void post_all(struct haul_transfer *transfer) {
-  bool more = transfer->options.flags & HAUL_MORE;
-  for (uint32_t i = 0; i < transfer->plan.work_count; i++) {
-    struct work *work = &transfer->plan.works[i];
+  bool more = transfer->flags & HAUL_MORE;
+  for (uint32_t i = 0; i < transfer->work_count; i++) {
+    struct work *work = &transfer_works(transfer)[i];
     int code = atomic_load(&transfer->failure);
-    work->more = more || i + 1 < transfer->plan.work_count;
+    work->more = more || i + 1 < transfer->work_count;
     if (code == 0)
       code = transfer_post(transfer, work);
     if (code) {
@@ -114,9 +115,9 @@ static void post_all(struct haul_transfer *transfer) {
   atomic_store(&transfer->posting, false);
   int failure = atomic_load(&transfer->failure);
   if (failure) {
-    loop_lock(transfer->owner->fabric->loop);
+    loop_lock(transfer->remote->transfers->fabric->loop);
     transfer_cancel_works(transfer, failure);
-    loop_unlock(transfer->owner->fabric->loop);
+    loop_unlock(transfer->remote->transfers->fabric->loop);
   }
   transfer_settle(transfer); /* the call's own */
 }
@@ -146,24 +147,30 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
   int code = count_in(remote);
   if (code)
     return code;
-  bool alone = atomic_fetch_add_explicit(&owner->under_way, 1, memory_order_relaxed) == 0;
+  uint64_t flow = atomic_fetch_add(&owner->flow, FLOW_STARTED + 1);
+  bool alone = flow % FLOW_STARTED == 0;
   struct slice slice = slice_of(asked, alone);
+  size_t works = plan_works(asked->count, asked->bytes, slice.bytes);
   struct haul_transfer *transfer =
-      new_transfer(asked, plan_works(asked->count, asked->bytes, slice.bytes),
-                   plan_pieces(asked->count, asked->bytes, slice.bytes));
+      new_transfer(asked, works, plan_pieces(asked->count, asked->bytes, slice.bytes));
   if (!transfer) {
-    atomic_fetch_sub_explicit(&owner->under_way, 1, memory_order_relaxed);
+    atomic_fetch_sub(&owner->flow, 1);
     atomic_fetch_sub(&remote->link->transfers, 1);
     return HAUL_ENOMEM;
   }
   transfer->alone = alone;
-  transfer->slice = slice;
+  transfer->slice = slice.bytes;
+  transfer->way = (uint8_t)slice.way;
+  transfer->tells = slice.of != NULL;
   transfer->region = asked->region;
   transfer->deadline = asked->options.deadline ? asked->options.deadline
                                                : clock_after(asked->called, owner->default_ns);
-  plan_make(&transfer->plan, asked->pieces, asked->count, slice.bytes);
-  for (uint32_t i = 0; i < transfer->plan.work_count; i++) {
-    struct work *work = &transfer->plan.works[i];
+  struct plan plan = {.works = transfer_works(transfer),
+                      .pieces = (struct haul_piece *)(void *)(transfer_works(transfer) + works)};
+  plan_make(&plan, asked->pieces, asked->count, slice.bytes);
+  transfer->work_count = plan.work_count;
+  for (uint32_t i = 0; i < transfer->work_count; i++) {
+    struct work *work = &transfer_works(transfer)[i];
     list_init(&work->link);
     work->owner = transfer;
     work->done = transfer_work_done;
@@ -179,9 +186,10 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
   atomic_store(&transfer->status, 1);
   atomic_store(&transfer->posting, true);
   atomic_store(&transfer->refs, 2); /* the caller's, and that of being under way */
-  atomic_store(&transfer->pending, transfer->plan.work_count + 1);
+  atomic_store(&transfer->pending, transfer->work_count + 1);
   transfer_begin(transfer);
-  transfer->turn = atomic_fetch_add_explicit(&owner->started, 1, memory_order_relaxed) + 1;
+  transfer->turn = (uint32_t)(flow / FLOW_STARTED) + 1;
+  atomic_fetch_add_explicit(&owner->started, 1, memory_order_relaxed);
   transfer->posted = clock_now();
   post_all(transfer);
   transfer_handed(transfer);
@@ -191,7 +199,7 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
 
 /* Of one that was complete at once: it goes on being the caller's. */
 static void tell_at_once(struct haul_transfer *transfer) {
-  if (!transfer->options.done)
+  if (!transfer->done)
     return;
   atomic_fetch_add(&transfer->refs, 1);
   transfer_tell(transfer);

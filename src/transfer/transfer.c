@@ -12,7 +12,7 @@
 /* ---- The lists ---- */
 
 void transfer_begin(struct haul_transfer *transfer) {
-  struct transfers *owner = transfer->owner;
+  struct transfers *owner = transfer->remote->transfers;
   inbox_put(&owner->begun, &transfer->link);
   if (transfer->deadline < atomic_load(&owner->armed))
     loop_wake(owner->fabric->loop);
@@ -49,8 +49,9 @@ static void unlock_lists(struct transfers *transfers) {
 void transfer_put(struct haul_transfer *transfer) {
   if (atomic_fetch_sub(&transfer->refs, 1) != 1)
     return;
-  atomic_fetch_sub_explicit(&transfer->owner->handles, 1, memory_order_relaxed);
-  atomic_fetch_sub_explicit(&transfer->owner->bytes, transfer->size, memory_order_relaxed);
+  atomic_fetch_sub_explicit(&transfer->remote->transfers->handles, 1, memory_order_relaxed);
+  atomic_fetch_sub_explicit(&transfer->remote->transfers->bytes, transfer->size,
+                            memory_order_relaxed);
   remote_put(transfer->remote);
   alloc_free(atomic_load_explicit(&transfer->avoided_reason, memory_order_relaxed));
   alloc_free(atomic_load_explicit(&transfer->error, memory_order_relaxed));
@@ -59,14 +60,14 @@ void transfer_put(struct haul_transfer *transfer) {
 
 static void call_done(struct errand *errand) {
   struct haul_transfer *transfer = list_entry(errand, struct haul_transfer, errand);
-  transfer->options.done(transfer->options.user, transfer);
+  transfer->done(transfer->user, transfer);
   transfer_put(transfer);
 }
 
 void transfer_tell(struct haul_transfer *transfer) {
   transfer->errand.run = call_done;
-  if (transfer->options.done)
-    loop_after(transfer->owner->fabric->loop, &transfer->errand);
+  if (transfer->done)
+    loop_after(transfer->remote->transfers->fabric->loop, &transfer->errand);
   else
     transfer_put(transfer);
 }
@@ -81,15 +82,15 @@ void transfer_fail(struct haul_transfer *transfer, int code) {
   if (error) /* else its code is all that will be told */
     error_save(error);
   atomic_store(&transfer->error, error);
-  atomic_fetch_add_explicit(&transfer->owner->failed, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&transfer->remote->transfers->failed, 1, memory_order_relaxed);
 }
 
 /* The last work has ended. `status` is stored last: who reads it (acquire) sees everything else. */
 static void finish(struct haul_transfer *transfer) {
-  struct transfers *owner = transfer->owner;
+  struct transfers *owner = transfer->remote->transfers;
   transfer->ended = clock_now();
   transfer_learn(transfer);
-  atomic_fetch_sub_explicit(&owner->under_way, 1, memory_order_relaxed);
+  atomic_fetch_sub(&owner->flow, 1);
   lock_lists(owner);
   list_remove(&transfer->link);
   list_remove(&transfer->order);
@@ -109,10 +110,11 @@ void transfer_settle(struct haul_transfer *transfer) {
 struct wish transfer_wish(const struct haul_transfer *transfer) {
   uint32_t avoided = atomic_load(&transfer->avoided);
   const char *reason = atomic_load(&transfer->avoided_reason);
-  return (struct wish){.options = &transfer->options,
+  return (struct wish){.only = transfer->only,
+                       .flags = transfer->flags,
                        .avoided = avoided,
                        .reason = reason ? reason : "it could not take this transfer",
-                       .slice = transfer->slice.bytes};
+                       .slice = transfer->slice};
 }
 
 /* With the lock of `transfers`. The thread's error detail says why the path cannot take it. */
@@ -157,7 +159,7 @@ void transfer_work_done(struct work *work, int code) {
   if (code == HAUL_EPATH && work->begun)
     code = in_doubt(transfer);
   else if ((code == HAUL_EPATH || code == HAUL_ENOPATH) && atomic_load(&transfer->failure) == 0) {
-    if (will_retry(transfer->owner, work, code))
+    if (will_retry(transfer->remote->transfers, work, code))
       return;
     code = node_closed(transfer);
   }
@@ -192,12 +194,13 @@ static void retry(struct work *work) {
     return;
   }
   atomic_fetch_add(&transfer->retries, 1);
-  atomic_fetch_add_explicit(&transfer->owner->retried, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&transfer->remote->transfers->retried, 1, memory_order_relaxed);
   work->more = false;
   int code = transfer_post(transfer, work);
   if (code == 0)
     return;
-  bool choosy = transfer->options.only || transfer->options.flags & HAUL_REQUIRE_ZERO_COPY;
+  bool choosy = transfer->only || transfer->flags & HAUL_REQUIRE_ZERO_COPY ||
+                transfer->remote->transfers->rules.count > 0;
   if (code == HAUL_ENOPATH && !choosy && !atomic_load(&transfer->avoided)) {
     link->fail(link, HAUL_EPEER, "no path to it is left");
     code = error_set(HAUL_EPEER, 0, transfer->remote->name,
@@ -221,9 +224,10 @@ static bool take_from_retries(struct transfers *owner, struct work *work) {
 
 /* With the loop's lock and a reference. */
 void transfer_cancel_works(struct haul_transfer *transfer, int code) {
-  for (uint32_t i = 0; i < transfer->plan.work_count; i++) {
-    struct work *work = &transfer->plan.works[i];
-    if (take_from_retries(transfer->owner, work))
+  for (uint32_t i = 0; i < transfer->work_count; i++) {
+    struct work *work = &transfer_works(transfer)[i];
+    atomic_store(&work->canceled, code); /* whoever lets it in from now on ends it */
+    if (take_from_retries(transfer->remote->transfers, work))
       transfer_settle(transfer);
     else if (work->endpoint)
       work->endpoint->transport->cancel(work->endpoint, work, code);
@@ -240,7 +244,7 @@ static void abort_transfer(struct haul_transfer *transfer, int code) {
 }
 
 static void expire(struct haul_transfer *transfer) {
-  loop_lock(transfer->owner->fabric->loop);
+  loop_lock(transfer->remote->transfers->fabric->loop);
   if (atomic_load(&transfer->status) == 1) {
     error_set(
         HAUL_ETIMEDOUT, 0, transfer->remote->name,
@@ -248,7 +252,7 @@ static void expire(struct haul_transfer *transfer) {
         "haul explain for how long it should take");
     abort_transfer(transfer, HAUL_ETIMEDOUT);
   }
-  loop_unlock(transfer->owner->fabric->loop);
+  loop_unlock(transfer->remote->transfers->fabric->loop);
 }
 
 typedef bool matches_fn(const struct haul_transfer *transfer, const void *user);
@@ -366,15 +370,16 @@ static bool is_done(void *user) {
 
 static bool help(void *user) {
   struct haul_transfer *transfer = user;
-  return fabric_help(transfer->owner->fabric);
+  return fabric_help(transfer->remote->transfers->fabric);
 }
 
 int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
-  struct loop *loop = transfer->owner->fabric->loop;
+  struct loop *loop = transfer->remote->transfers->fabric->loop;
   int64_t first = until < transfer->deadline ? until : transfer->deadline;
   transfer_awaited(transfer);
-  /* Who drives the node makes the calls of `done` that are due, also when this one ended at once. */
-  if (transfers_driven(transfer->owner) && !loop_is_in_errand(loop))
+  /* Who drives the node makes the calls of `done` that are due, also when this one ended at once.
+   */
+  if (transfers_driven(transfer->remote->transfers) && !loop_is_in_errand(loop))
     loop_run_errands(loop);
   if (!loop_wait(loop, is_done, help, transfer, first) && clock_now() >= transfer->deadline) {
     expire(transfer);
@@ -383,9 +388,11 @@ int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
   /* Nobody waits in a loop that has ended; the close that ended it ends the transfer too. */
   while (!is_done(transfer) && loop_has_ended(loop) && clock_now() < until)
     nanosleep(&(struct timespec){0, 50000}, NULL);
-  if (!is_done(transfer))
+  if (!is_done(transfer)) {
+    transfer_left(transfer);
     return error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name,
                      "the transfer is still on its way|wait longer, or cancel it");
+  }
   return result(transfer);
 }
 
@@ -415,12 +422,12 @@ HAUL_API int haul_transfer_cancel(haul_transfer *transfer) {
     return code;
   if (!transfer)
     return error_set(HAUL_EINVAL, 0, NULL, "no transfer|");
-  loop_lock(transfer->owner->fabric->loop);
+  loop_lock(transfer->remote->transfers->fabric->loop);
   if (!is_done(transfer)) {
     error_set(HAUL_ECANCELED, 0, transfer->remote->name, "|");
     abort_transfer(transfer, HAUL_ECANCELED);
   }
-  loop_unlock(transfer->owner->fabric->loop);
+  loop_unlock(transfer->remote->transfers->fabric->loop);
   return 0;
 }
 

@@ -77,7 +77,8 @@ void remote_put(struct haul_remote *remote);
 
 /* What a transfer asks of its path. */
 struct wish {
-  const struct haul_transfer_options *options; /* NULL: nothing; else `only` is its table's name */
+  const char *only;   /* its table's name, or NULL */
+  unsigned flags;     /* of haul_transfer_options */
   uint32_t avoided;   /* bits of the transports that could not take it, though they are open */
   const char *reason; /* why the first of them could not */
   uint32_t slice;     /* what it is cut into; 0: that is not decided */
@@ -126,6 +127,7 @@ void plan_make(struct plan *plan, const struct haul_piece *pieces, size_t count,
 /* ---- Transfers ---- */
 
 /* All transfers of a node. */
+#define FLOW_STARTED (UINT64_C(1) << 32)
 struct transfers {
   struct fabric *fabric;
   int64_t default_ns;
@@ -139,9 +141,11 @@ struct transfers {
   struct timer timer;
   _Atomic int64_t armed; /* what the timer is set to, HAUL_FOREVER when it is not */
   _Atomic uint64_t started, failed, retried; /* of those that did not end within their call */
-  _Atomic uint64_t under_way;                /* of the same */
-  _Atomic uint64_t handles, bytes;           /* transfers that there are, and what they take */
-  bool ended;                                /* nobody sends again what broke; lock */
+  /* Of the same: how many are under way, and above them (FLOW_STARTED each) how many ever began, so
+   * that both are seen at once. */
+  _Atomic uint64_t flow;
+  _Atomic uint64_t handles, bytes; /* transfers that there are, and what they take */
+  bool ended;                      /* nobody sends again what broke; lock */
 };
 
 /* The application drives the node: there is no thread of its own. */
@@ -166,10 +170,11 @@ uint64_t transfers_last_write(struct transfers *transfers, struct link *link);
 bool transfers_writing(struct transfers *transfers, struct link *link, uint64_t number);
 
 struct haul_transfer {
-  struct list link;     /* transfers->running */
-  struct list order;    /* link->writes, unless it is a read */
-  struct errand errand; /* its options' `done` */
-  struct transfers *owner;
+  union {
+    struct list link;     /* transfers->running, until it has ended */
+    struct errand errand; /* its `done`, after that */
+  };
+  struct list order; /* link->writes, unless it is a read */
   struct haul_remote *remote;
   struct route *route;
   struct haul_region *region; /* a reference while it runs */
@@ -190,17 +195,28 @@ struct haul_transfer {
   _Atomic uint32_t awaited;
   char *_Atomic avoided_reason;     /* set before the first bit is; NULL: there was no memory */
   struct haul_error *_Atomic error; /* of the first failure, once it is told */
-  struct haul_transfer_options options;
+  const char *only;                 /* of its options, as the next three */
+  void (*done)(void *user, haul_transfer *transfer);
+  void *user;
+  unsigned flags;
   enum haul_operation operation;
-  uint32_t size;   /* of this, with its works and pieces */
+  uint32_t size; /* of this, with its works and pieces */
+  uint32_t pieces;
   uint64_t number; /* among link->writes */
-  uint64_t turn;   /* among all that were started */
-  uint64_t bytes, pieces;
+  uint32_t turn;   /* among all that began */
+  uint64_t bytes;
   int64_t called, posted, ended;
   haul_deadline deadline;
-  struct slice slice;
-  struct plan plan;
+  uint32_t slice; /* bytes of a work, at most */
+  uint8_t way;    /* that this is of route_slices' */
+  bool tells;     /* how good that was */
+  uint32_t work_count;
 };
+
+/* They lie behind it, and their pieces behind them. */
+static inline struct work *transfer_works(const struct haul_transfer *transfer) {
+  return (struct work *)(uintptr_t)(transfer + 1);
+}
 
 /* check.c */
 /* Completes and checks what a caller gave, which may be NULL; `only` becomes the table's own name,
@@ -225,6 +241,8 @@ __attribute__((cold)) int transfer_bad_piece(const struct haul_remote *remote,
 /* The call that started it returns; somebody begins to wait for it. */
 void transfer_handed(struct haul_transfer *transfer);
 void transfer_awaited(struct haul_transfer *transfer);
+/* Who waited goes before it has ended. */
+void transfer_left(struct haul_transfer *transfer);
 /* It has ended. */
 void transfer_learn(const struct haul_transfer *transfer);
 /* It ended within its call. */

@@ -87,8 +87,10 @@ static bool is_busy(const struct session *session) {
   gate_enter(&endpoint->gate);
   for (unsigned i = 0; i < endpoint->rail_count && session->kind & LOOPED; i++)
     busy |= endpoint->rails[i].posted_count > 0;
-  list_each(item, &endpoint->stepping) busy |=
-      list_entry(item, struct rdma_job, link)->copy.to != NULL;
+  list_each(item, &endpoint->stepping) {
+    const struct rdma_filling *filling = list_entry(item, struct rdma_job, link)->filling;
+    busy |= filling && filling->copy.to;
+  }
   gate_leave(&endpoint->gate);
   loop_unlock(rig_node()->loop);
   return busy;

@@ -103,6 +103,23 @@ static void what_waited_for_its_caller_corrects_nothing(void **state) {
   assert_true(explained(1 << 20, "rdma").measured);
 }
 
+/* A look at it is no wait. */
+static void what_was_only_looked_at_corrects_nothing(void **state) {
+  (void)state;
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.progress = HAUL_PROGRESS_CALLER;
+  begin("", &config);
+  for (unsigned i = 0; i < 8; i++) {
+    haul_transfer *transfer = start(1 << 20);
+    haul_transfer_wait(transfer, haul_deadline_in(0));
+    nanosleep(&(struct timespec){0, 20 * MS}, NULL);
+    while (haul_transfer_test(transfer) == 1)
+      haul_node_progress(t.node, haul_deadline_in(MS));
+    haul_transfer_release(transfer);
+  }
+  assert_false(explained(1 << 20, "rdma").measured);
+}
+
 static void with_estimates_only_nothing_is_corrected(void **state) {
   (void)state;
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
@@ -161,6 +178,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       TEST(transfers_among_others_correct_nothing),
       TEST(what_waited_for_its_caller_corrects_nothing),
+      TEST(what_was_only_looked_at_corrects_nothing),
       TEST(with_estimates_only_nothing_is_corrected),
       TEST(a_slow_nic_is_left),
       TEST(who_asks_for_the_slow_one_gets_it),

@@ -170,6 +170,126 @@ static void threads_bring_works_at_once(void **state) {
   assert_written(4 * MANY);
 }
 
+/* With what the path keeps for each. */
+static void ten_thousand_take_less_than_512_bytes_each(void **state) {
+  (void)state;
+  static haul_transfer *transfers[10000];
+  uint64_t bytes;
+  begin(HAUL_PROGRESS_CALLER);
+  for (unsigned i = 0; i < COUNT(transfers); i++)
+    transfers[i] = write_part(i % (LENGTH / PART), false, "rdma");
+  assert_works(haul_counter_read(t.node, "node.transfers_bytes", &bytes));
+  print_message("%u bytes a transfer over rdma\n", (unsigned)(bytes / COUNT(transfers)));
+  assert_true(bytes < (uint64_t)512 * COUNT(transfers));
+  for (unsigned i = 0; i < COUNT(transfers); i++)
+    end(transfers[i]);
+  assert_works(haul_counter_read(t.node, "node.transfers_bytes", &bytes));
+  assert_int_equal(bytes, 0);
+}
+
+/* ---- Works that are laid down ---- */
+
+/* One that ends when it is let in may be the last to hold its region: nobody is at the gate then.
+ */
+static void the_last_work_of_a_withdrawn_region_ends(void **state) {
+  (void)state;
+  begin(HAUL_PROGRESS_THREAD);
+  for (unsigned i = 0; i < 20; i++) {
+    struct haul_remote *remote = t.remote;
+    assert_int_equal(owner_unpublish(&t.owner, 0, "memory"), 0);
+    struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+    haul_transfer *transfer;
+    options.flags = HAUL_MORE;
+    options.only = "rdma";
+    if (haul_write(remote, t.region, &(struct haul_piece){0, 0, PART}, 1, &options, &transfer) == 0)
+      haul_transfer_release(transfer);
+    haul_remote_release(remote);
+    t.remote = NULL;
+    size_t count = 0;
+    assert_works(haul_peer_list(t.peer, haul_deadline_in(BOUND), NULL, &count)); /* it lives */
+    assert_int_equal(owner_name(&t.owner, 0, "memory", HAUL_READ | HAUL_WRITE), 0);
+    assert_works(haul_peer_lookup(t.peer, "memory", haul_deadline_in(BOUND), &t.remote));
+  }
+}
+
+/* What is canceled before it was let in goes nowhere. */
+static void a_laid_work_that_is_canceled_is_not_sent(void **state) {
+  (void)state;
+  begin(HAUL_PROGRESS_CALLER);
+  end(write_part(0, false, "rdma"));
+  uint64_t before = nic_doorbells();
+  haul_transfer *transfer = write_part(1, true, "rdma");
+  assert_works(haul_transfer_cancel(transfer));
+  assert_fails(HAUL_ECANCELED, haul_transfer_wait(transfer, haul_deadline_in(BOUND)));
+  haul_transfer_release(transfer);
+  end(write_part(2, false, "rdma"));
+  assert_int_equal(nic_doorbells() - before, 1);
+}
+
+static _Atomic bool stop_refusals;
+
+/* Works on a region that was withdrawn, one after the other. */
+static void *be_refused(void *remote) {
+  while (!atomic_load(&stop_refusals)) {
+    struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+    haul_transfer *transfer;
+    options.flags = HAUL_MORE;
+    options.only = "rdma";
+    if (haul_write(remote, t.region, &(struct haul_piece){0, 0, PART}, 1, &options, &transfer) == 0)
+      haul_transfer_release(transfer);
+  }
+  return NULL;
+}
+
+/* A failure is told in its own words and with its own code, whoever fails beside it. */
+static void failures_are_not_mixed_up(void **state) {
+  (void)state;
+  struct haul_remote *withdrawn;
+  pthread_t thread;
+  begin(HAUL_PROGRESS_THREAD);
+  assert_int_equal(owner_name(&t.owner, 0, "second", HAUL_READ | HAUL_WRITE), 0);
+  assert_int_equal(owner_publish(&t.owner, 1, KIND_HOST, LENGTH, "other", HAUL_READ | HAUL_WRITE),
+                   0);
+  assert_works(haul_peer_lookup(t.peer, "other", haul_deadline_in(BOUND), &withdrawn));
+  assert_int_equal(owner_unpublish(&t.owner, 1, "other"), 0);
+  atomic_store(&stop_refusals, false);
+  assert_int_equal(pthread_create(&thread, NULL, be_refused, withdrawn), 0);
+  for (unsigned i = 0; i < 2000; i++) {
+    struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+    struct haul_piece piece = {0, 0, PART};
+    options.only = "rdma";
+    options.flags = HAUL_CHECKSUM;
+    int code = haul_write(t.remote, t.region, &piece, 1, &options, NULL);
+    assert_true(code == 0 || code == HAUL_ECHECKSUM);
+  }
+  atomic_store(&stop_refusals, true);
+  pthread_join(thread, NULL);
+  haul_remote_release(withdrawn);
+}
+
+/* With the paths set, a broken one is no end of the peer: others of its works may go on. */
+static void a_broken_path_that_was_set_leaves_the_peer(void **state) {
+  (void)state;
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  struct haul_node *node;
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  begin(HAUL_PROGRESS_CALLER);
+  config.paths = "rdma";
+  assert_works(haul_node_open(&config, &node));
+  assert_works(haul_peer_connect(node, t.owner.address, haul_deadline_in(BOUND), &peer));
+  assert_works(haul_peer_lookup(peer, "memory", haul_deadline_in(BOUND), &remote));
+  struct haul_region *region = region_make(node, KIND_HOST, LENGTH);
+  nic_fault("retry:1");
+  assert_fails(HAUL_ENOPATH,
+               haul_write(remote, region, &(struct haul_piece){0, 0, PART}, 1, NULL, NULL));
+  assert_works(haul_peer_status(peer));
+  haul_region_release(region);
+  haul_remote_release(remote);
+  haul_peer_close(peer);
+  haul_node_close(node);
+}
+
 #define TEST(test) cmocka_unit_test_teardown(test, tear_down)
 
 int main(int argc, char **argv) {
@@ -177,9 +297,16 @@ int main(int argc, char **argv) {
     return owner_main();
   seams_no_unix_sockets();
   const struct CMUnitTest tests[] = {
-      TEST(a_refused_request_loses_nothing), TEST(sixteen_go_with_one_doorbell),
-      TEST(one_by_one_each_rings),           TEST(a_few_go_out_by_themselves),
+      TEST(a_refused_request_loses_nothing),
+      TEST(sixteen_go_with_one_doorbell),
+      TEST(one_by_one_each_rings),
+      TEST(a_few_go_out_by_themselves),
       TEST(threads_bring_works_at_once),
+      TEST(the_last_work_of_a_withdrawn_region_ends),
+      TEST(a_laid_work_that_is_canceled_is_not_sent),
+      TEST(failures_are_not_mixed_up),
+      TEST(a_broken_path_that_was_set_leaves_the_peer),
+      TEST(ten_thousand_take_less_than_512_bytes_each),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

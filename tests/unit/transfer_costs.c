@@ -239,6 +239,23 @@ static void what_takes_long_is_tried_seldom(void **state) {
   assert_int_equal(costs_best(costs, large), RDMA);
 }
 
+/* Two threads' clocks are read in one order, and told in the other. */
+static void a_late_teller_forgets_nothing(void **state) {
+  (void)state;
+  struct costs *costs = make();
+  tell(costs, RDMA, MIB, 10, 4);
+  costs_tell(costs, TCP, MIB, 1000000, t.now - 2 * MS);
+  assert_int_equal(costs_best(costs, MIB), TCP);
+}
+
+static void small_corrections_rise_again(void **state) {
+  (void)state;
+  struct costs *costs = make();
+  tell(costs, TCP, MIB, 1e-9, 4);
+  tell(costs, TCP, MIB, 1, 400);
+  assert_true(costs_correction(costs, TCP, MIB, NULL) > 0.9);
+}
+
 /* A thousand in a millisecond say no more than one. */
 static void a_burst_counts_once(void **state) {
   (void)state;
@@ -289,6 +306,8 @@ int main(void) {
       CASE(what_changes_is_known_after_some_dozens),
       CASE(what_is_old_is_forgotten),
       CASE(what_takes_long_is_tried_seldom),
+      CASE(a_late_teller_forgets_nothing),
+      CASE(small_corrections_rise_again),
       CASE(a_burst_counts_once),
       CASE(all_remotes_of_a_link_share_them),
       CASE(the_mode_is_the_first_for_the_size),

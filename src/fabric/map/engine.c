@@ -12,8 +12,8 @@
 #define WINDOW 64
 
 struct task {
-  struct list link; /* engines->tasks or waiting */
-  bool running;
+  struct list link; /* engines->tasks */
+  bool lent;        /* lent_end is due */
   struct engines *engines;
   const struct provider *by;
   struct work *work;
@@ -24,11 +24,11 @@ struct task {
 struct engines {
   struct loop *loop;
   /* Its lock: tasks and what they hold; taken after the loop's; `done` runs under it. It brings
-   * tasks. */
+   * works. */
   struct gate gate;
   struct list tasks;
-  struct backlog waiting; /* for room in the window */
-  unsigned running;       /* tasks */
+  unsigned running;       /* of them */
+  struct backlog waiting; /* works, for room in the window; their `state` is this */
   bool ended;             /* nobody looks at tasks any more; lock */
   struct poller poller;
 };
@@ -74,11 +74,11 @@ static int verify(const struct task *task) {
 static void finish(struct task *task, int code) {
   struct work *work = task->work;
   list_remove(&task->link);
-  task->engines->running -= task->running;
+  task->engines->running--;
   work->state = NULL;
   if (task->copy.to)
     task->by->copy_cancel(&task->copy); /* it has ended, but its wake may be on its way */
-  if (task->running)
+  if (task->lent)
     lent_end((struct map_endpoint *)work->endpoint, work->binding);
   alloc_free(task);
   work->done(work, code);
@@ -111,37 +111,68 @@ static bool advance(struct task *task) {
   return true;
 }
 
+/* With the lock: the first one that waits begins, or ends at once. 1: what is lent has to be given
+ * back before. */
+static int begin_next(struct engines *engines, struct work *work) {
+  struct map_endpoint *endpoint = (struct map_endpoint *)work->endpoint;
+  int code = lent_begin(endpoint, work->binding);
+  if (code > 0)
+    return 1;
+  struct task *task = alloc_zero(1, sizeof *task);
+  backlog_take(&engines->waiting);
+  work_starts(work);
+  if (!task) {
+    if (code == 0)
+      lent_end(endpoint, work->binding);
+    work->state = NULL;
+    work->done(work, error_memory("device copy"));
+    return 0;
+  }
+  task->engines = engines;
+  task->work = work;
+  task->lent = code == 0;
+  task->by = map_engine_of(work);
+  work->state = task;
+  list_append(&engines->tasks, &task->link);
+  engines->running++;
+  if (code == 0)
+    code = start_piece(task);
+  if (code)
+    finish(task, code);
+  return 0;
+}
+
 /* With the lock. Only from posts and polls: a cancel that made room does not start what it is about
  * to cancel next. */
 static bool fill_window(struct engines *engines) {
   bool started = false;
   struct list *first;
   while (engines->running < WINDOW && (first = backlog_first(&engines->waiting))) {
-    struct task *task = list_entry(first, struct task, link);
-    struct work *work = task->work;
-    int code = lent_begin((struct map_endpoint *)work->endpoint, work->binding);
-    if (code > 0)
-      break; /* when what is lent has been given back */
-    list_append(&engines->tasks, backlog_take(&engines->waiting));
-    task->running = code == 0;
-    engines->running += task->running;
-    work_starts(work);
-    if (code == 0)
-      code = start_piece(task);
-    if (code)
-      finish(task, code);
+    if (begin_next(engines, list_entry(first, struct work, link)))
+      break;
     started = true;
   }
   return started;
 }
 
-static void let_in(struct gate *gate, struct list *tasks) {
+/* With the lock. One that waits. */
+static void leave(struct work *work, int code) {
+  list_remove(&work->link);
+  work->state = NULL;
+  work->done(work, code);
+}
+
+static void let_in(struct gate *gate, struct list *works) {
   struct engines *engines = list_entry(gate, struct engines, gate);
-  for (struct list *item; (item = list_take(tasks));) {
-    struct task *task = list_entry(item, struct task, link);
-    backlog_add(&engines->waiting, item, task->work->rank);
-    if (engines->ended)
-      finish(task, error_set(HAUL_EPATH, 0, NULL, "the node is closed|"));
+  for (struct list *item; (item = list_take(works));) {
+    struct work *work = list_entry(item, struct work, link);
+    int canceled = atomic_load(&work->canceled);
+    work->state = engines;
+    backlog_add(&engines->waiting, item, work->rank);
+    if (canceled)
+      leave(work, canceled);
+    else if (engines->ended)
+      leave(work, error_set(HAUL_EPATH, 0, NULL, "the node is closed|"));
   }
   fill_window(engines);
 }
@@ -198,16 +229,8 @@ void map_engines_free(struct engines *engines) {
 }
 
 void engine_post(struct engines *engines, const struct provider *by, struct work *work) {
-  struct task *task = alloc_zero(1, sizeof *task);
-  work->state = task;
-  if (!task) {
-    work->done(work, error_memory("device copy"));
-    return;
-  }
-  task->engines = engines;
-  task->by = by;
-  task->work = work;
-  gate_bring(&engines->gate, &task->link);
+  work->state = NULL;
+  gate_bring(&engines->gate, &work->link);
   if (!by->wakes) /* somebody has to look */
     loop_wake(engines->loop);
 }
@@ -224,25 +247,27 @@ int engine_try(struct engines *engines, struct map_endpoint *endpoint,
 
 void engine_cancel(struct engines *engines, struct work *work, int code) {
   gate_enter(&engines->gate);
-  if (work->state)
+  if (work->state == engines)
+    leave(work, code);
+  else if (work->state)
     finish(work->state, code);
   loop_wake(engines->loop); /* there may be room for those that wait */
   gate_leave(&engines->gate);
 }
 
-static void drain_list(struct list *tasks, const struct map_endpoint *endpoint, int code) {
-  list_each_safe(item, tasks) {
+void engine_drain(struct engines *engines, struct map_endpoint *endpoint, int code) {
+  gate_enter(&engines->gate);
+  for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
+    list_each_safe(item, &engines->waiting.queues[rank]) {
+      struct work *work = list_entry(item, struct work, link);
+      if (work->endpoint == &endpoint->base)
+        leave(work, code);
+    }
+  list_each_safe(item, &engines->tasks) {
     struct task *task = list_entry(item, struct task, link);
     if (task->work->endpoint == &endpoint->base)
       finish(task, code);
   }
-}
-
-void engine_drain(struct engines *engines, struct map_endpoint *endpoint, int code) {
-  gate_enter(&engines->gate);
-  for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
-    drain_list(&engines->waiting.queues[rank], endpoint, code);
-  drain_list(&engines->tasks, endpoint, code);
   loop_wake(engines->loop);
   gate_leave(&engines->gate);
 }

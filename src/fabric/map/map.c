@@ -160,6 +160,13 @@ static enum copy_by who(const struct map_binding *binding, const struct memory *
                : copy_who(local, &binding->memory, engine);
 }
 
+const struct provider *map_engine_of(const struct work *work) {
+  const struct provider *engine = NULL;
+  bool write = work->operation == HAUL_OP_WRITE;
+  enum copy_by by = who(work->binding, &work->region->memory, write, &engine);
+  return by == COPY_ENGINE ? engine : NULL;
+}
+
 static int now(struct endpoint *base, const struct remote_key *key, void *bound,
                struct haul_region *region, const struct haul_piece *pieces, size_t count,
                uint64_t bytes, enum haul_operation operation) {
@@ -176,15 +183,13 @@ static int now(struct endpoint *base, const struct remote_key *key, void *bound,
 
 static void post(struct endpoint *base, struct work *work) {
   struct map_node *node = map_node_of(base);
-  const struct provider *engine = NULL;
+  const struct provider *engine = map_engine_of(work);
   work->state = NULL;
-  enum copy_by by =
-      who(work->binding, &work->region->memory, work->operation == HAUL_OP_WRITE, &engine);
   if (!atomic_load(&base->open))
     work->done(work, error_set(HAUL_EPATH, 0, NULL, "%s|", base->reason));
   else if (operation_is_atomic(work->operation))
     work->done(work, operate_now(base, work));
-  else if (by == COPY_ENGINE)
+  else if (engine)
     engine_post(node->engines, engine, work);
   else
     copier_post(node->copier, work);
@@ -192,11 +197,9 @@ static void post(struct endpoint *base, struct work *work) {
 
 static void cancel(struct endpoint *base, struct work *work, int code) {
   struct map_node *node = map_node_of(base);
-  const struct provider *engine = NULL;
   if (operation_is_atomic(work->operation))
     return; /* it ended in the call */
-  if (who(work->binding, &work->region->memory, work->operation == HAUL_OP_WRITE, &engine) ==
-      COPY_ENGINE)
+  if (map_engine_of(work))
     engine_cancel(node->engines, work, code);
   else if (copier_cancel(node->copier, work))
     work->done(work, code);

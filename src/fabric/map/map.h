@@ -53,8 +53,8 @@ struct map_endpoint {
   _Atomic uint64_t taken; /* a bit for each cell in use; what stands in the cells is not asked */
   uint64_t nonce;         /* what the peer reads to try cross-memory attach */
 
-  unsigned lent;            /* that are open; the engines' lock */
-  _Atomic uint32_t active;  /* copies under way in copier threads */
+  unsigned lent;           /* that are open; the engines' lock */
+  _Atomic uint32_t active; /* copies under way in copier threads */
 };
 
 struct map_lent;
@@ -123,6 +123,9 @@ void copier_post(struct copier *copier, struct work *work);
 bool copier_help(struct copier *copier);
 bool copier_cancel(struct copier *copier, struct work *work); /* true: it was taken back */
 void copier_drain(struct copier *copier, struct map_endpoint *endpoint, int code);
+
+/* map.c: whose engine copies it; NULL: none. */
+const struct provider *map_engine_of(const struct work *work);
 
 /* engine.c */
 struct engines;

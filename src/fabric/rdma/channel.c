@@ -174,10 +174,10 @@ static int on_revoked(struct rdma_endpoint *endpoint, uint64_t handle) {
 }
 
 /* With the endpoint's lock: what the peer is to be told of the binding now, or 0. */
-static unsigned news_of(const struct rdma_binding *binding) {
+static unsigned news_of(const struct rdma_binding *binding, bool released) {
   if (binding->quiet || binding->jobs > 0)
     return 0;
-  return binding->revoked ? RDMA_QUIET : binding->released ? RDMA_DETACH : 0;
+  return binding->revoked ? RDMA_QUIET : released ? RDMA_DETACH : 0;
 }
 
 void rdma_tend_bindings(struct rdma_endpoint *endpoint) {
@@ -186,11 +186,12 @@ void rdma_tend_bindings(struct rdma_endpoint *endpoint) {
   gate_enter(&endpoint->gate);
   list_each_safe(item, &endpoint->bindings) {
     struct rdma_binding *binding = list_entry(item, struct rdma_binding, link);
-    unsigned news = news_of(binding);
+    bool released = atomic_load(&binding->released);
+    unsigned news = news_of(binding, released);
     if (news)
       rdma_say(endpoint, &(struct rdma_record){.type = (uint16_t)news, .handle = binding->handle});
     binding->quiet |= news != 0;
-    if (binding->released) {
+    if (released) {
       list_remove(&binding->link);
       alloc_free(binding);
     }

@@ -80,6 +80,7 @@ void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code) {
   if (mine)
     job_leave_rail(job); /* or another thread would post it now */
   gate_leave(&endpoint->gate);
+  rdma_end_refused(endpoint);
   if (!mine)
     return;
   step_cancel(job);

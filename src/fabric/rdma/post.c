@@ -46,6 +46,10 @@ void job_retire(struct rdma_job *job, int code, struct list *ended) {
   list_append(ended, &job->link);
 }
 
+static void count_memory(struct rdma_endpoint *endpoint, uint64_t bytes) {
+  atomic_fetch_add_explicit(&endpoint->base.link->fabric->work_bytes, bytes, memory_order_relaxed);
+}
+
 void jobs_end(struct list *jobs) {
   for (struct list *item; (item = list_take(jobs));) {
     struct rdma_job *job = list_entry(item, struct rdma_job, link);
@@ -56,6 +60,8 @@ void jobs_end(struct list *jobs) {
       regcache_put(job->rail->card->cache, job->entry);
     if (job->stage)
       staging_give(&job->rail->endpoint->staging, job->stage);
+    count_memory(job->rail->endpoint, 0 - sizeof *job);
+    alloc_free(job->filling);
     alloc_free(job);
     if (code == 0)
       endpoint_count(endpoint, work->operation, work->bytes);
@@ -212,10 +218,10 @@ static void fill(struct rdma_rail *rail, struct batch *batch) {
  * take whole count as not posted. */
 static void take_back(struct rdma_rail *rail, const struct batch *batch,
                       const struct ibv_send_wr *bad) {
-  const struct ibv_send_wr *last = &batch->requests[batch->count - 1];
-  while (last >= bad) {
-    struct rdma_job *job = (struct rdma_job *)(uintptr_t)last->wr_id;
-    last -= job->requests;
+  uint32_t taken = (uint32_t)(bad - batch->requests), left = batch->count;
+  while (left > taken) {
+    struct rdma_job *job = (struct rdma_job *)(uintptr_t)batch->requests[left - 1].wr_id;
+    left -= job->requests;
     rail->unfenced -= job->fencing;
     job->work->begun = false;
     job_leave_rail(job);
@@ -238,10 +244,13 @@ static void pump(struct rdma_rail *rail) {
     int system = ibv_post_send(rail->queue, batch.requests, &bad);
     if (system == 0)
       continue;
+    struct haul_error before; /* whose words these are: who let this in may be at another's end */
+    error_save(&before);
     take_back(rail, &batch, bad);
     error_set(HAUL_EPATH, system, rail->card->nic->name, "its send queue refused a request|");
     rail_breaks(rail);
     queue_break(rail); /* it may have taken some of those that count as not posted */
+    error_restore(&before);
   }
 }
 
@@ -287,6 +296,7 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
     error_memory("rdma job");
     return NULL;
   }
+  count_memory(endpoint, sizeof *job);
   unsigned near = operation_is_atomic(work->operation)
                       ? 1u
                       : cards_near(endpoint->node, work->region->memory.place);
@@ -298,17 +308,21 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
   list_init(&job->link);
   if (prepare_sum(work) == 0 && prepare_local(job) == 0)
     return job;
+  count_memory(endpoint, 0 - sizeof *job);
   alloc_free(job);
   return NULL;
 }
 
-/* With the lock: 0, or why the work cannot be posted. */
+/* With the lock: 0, or why the work cannot be posted; its words are end_refused's. */
 static int enqueue(struct rdma_endpoint *endpoint, struct rdma_job *job) {
   struct rdma_binding *binding = job->work->binding;
+  int canceled = atomic_load(&job->work->canceled);
+  if (canceled)
+    return canceled;
   if (endpoint->broken || !atomic_load(&endpoint->base.open))
-    return error_set(HAUL_EPATH, 0, NULL, "%s|", endpoint->base.reason);
+    return HAUL_EPATH;
   if (binding->revoked)
-    return error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+    return HAUL_ESTALE;
   binding->jobs++;
   job->work->state = job;
   step_first(job);
@@ -319,25 +333,53 @@ static int enqueue(struct rdma_endpoint *endpoint, struct rdma_job *job) {
   return 0;
 }
 
-/* Of a job that is in no list; the thread's error detail is its. */
-static void end_job(struct rdma_job *job, int code) {
-  struct list ended = LIST_INIT(ended);
-  job->code = code;
-  list_append(&ended, &job->link);
-  jobs_end(&ended);
-}
-
+/* Ends nothing: whoever is at the gate may hold other locks, and an error's words. */
 void rdma_let_in(struct gate *gate, struct list *jobs) {
   struct rdma_endpoint *endpoint = list_entry(gate, struct rdma_endpoint, gate);
   for (struct list *item; (item = list_take(jobs));) {
     struct rdma_job *job = list_entry(item, struct rdma_job, link);
     hold_ends(&endpoint->hold, job->work);
-    int code = enqueue(endpoint, job);
-    if (code)
-      end_job(job, code);
+    job->code = enqueue(endpoint, job);
+    if (job->code == 0)
+      continue;
+    list_append(&endpoint->refused, item);
+    atomic_store(&endpoint->refusing, true);
+    loop_wake(endpoint->base.link->fabric->loop);
   }
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     pump(&endpoint->rails[i]);
+}
+
+static void say_refused(const struct rdma_endpoint *endpoint, int code) {
+  if (code == HAUL_ESTALE)
+    error_set(code, 0, NULL, "the peer withdrew the region|look it up again");
+  else
+    error_set(code, 0, NULL, "%s|", code == HAUL_EPATH ? endpoint->base.reason : "");
+}
+
+void rdma_end_refused(struct rdma_endpoint *endpoint) {
+  struct list refused = LIST_INIT(refused);
+  while (atomic_exchange(&endpoint->refusing, false)) {
+    gate_enter(&endpoint->gate);
+    list_splice(&refused, &endpoint->refused);
+    gate_leave(&endpoint->gate);
+    for (struct list *item; (item = list_take(&refused));) {
+      struct list one = LIST_INIT(one);
+      list_append(&one, item);
+      say_refused(endpoint, list_entry(item, struct rdma_job, link)->code);
+      jobs_end(&one);
+    }
+  }
+}
+
+/* Dekker with `stop`: it shuts the endpoint, then takes in what is laid. */
+static void lay(struct rdma_endpoint *endpoint, struct rdma_job *job) {
+  gate_lay(&endpoint->gate, &job->link);
+  atomic_thread_fence(memory_order_seq_cst);
+  if (atomic_load(&endpoint->base.open))
+    return;
+  gate_enter(&endpoint->gate);
+  gate_leave(&endpoint->gate);
 }
 
 void rdma_post(struct rdma_endpoint *endpoint, struct work *work) {
@@ -347,9 +389,10 @@ void rdma_post(struct rdma_endpoint *endpoint, struct work *work) {
   if (!job)
     work->done(work, haul_error_last()->code);
   else if (hold_keeps(&endpoint->hold, work, loop))
-    gate_lay(&endpoint->gate, &job->link);
+    lay(endpoint, job);
   else
     gate_bring(&endpoint->gate, &job->link);
+  rdma_end_refused(endpoint);
   loop_wake(loop);
 }
 
@@ -482,6 +525,7 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
   poll_rails(endpoint, &found);
   gate_leave(&endpoint->gate);
   jobs_end(&found.ended);
+  rdma_end_refused(endpoint);
   if (found.posted)
     rdma_watch_posted(endpoint);
   if (found.fences)

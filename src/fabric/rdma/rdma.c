@@ -84,6 +84,7 @@ static int create(struct link *link, struct endpoint **out) {
   list_init(&endpoint->attachments);
   list_init(&endpoint->questions);
   list_init(&endpoint->stranded);
+  list_init(&endpoint->refused);
   list_init(&endpoint->entering);
   list_init(&endpoint->stepping);
   list_init(&endpoint->landings);
@@ -157,6 +158,11 @@ static void stop(struct endpoint *base, int code) {
     loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
     close_rails(endpoint);
   }
+  /* What is still laid down is let in now; what is laid from now on, by who lays it. */
+  atomic_thread_fence(memory_order_seq_cst);
+  gate_enter(&endpoint->gate);
+  gate_leave(&endpoint->gate);
+  rdma_end_refused(endpoint);
 }
 
 static void forked(struct endpoint *base) {
@@ -204,9 +210,8 @@ static void unbind(struct endpoint *base, void *bound) {
   if (!binding ||
       fork_is_child()) /* there a lock may be held by nobody, and the loop is the parent's */
     return;
-  gate_enter(&endpoint->gate);
-  binding->released = true;
-  gate_leave(&endpoint->gate);
+  /* Without the lock: the last work's end may come here, under whatever lock that is. */
+  atomic_store(&binding->released, true);
   atomic_store(&endpoint->tend, true);
   loop_wake(base->link->fabric->loop);
 }

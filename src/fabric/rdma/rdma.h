@@ -156,6 +156,13 @@ struct rdma_slot {
   uint32_t serial, questions; /* what has to be answered before it is free: its job was canceled */
 };
 
+/* The device's copies into a stage, or out of it. */
+struct rdma_filling {
+  struct copy copy;
+  uint32_t piece; /* that is copied */
+  uint64_t copied;
+};
+
 /* A work on its way. */
 struct rdma_job {
   struct list link; /* one of the endpoint's lists or its rail's, or a list of those that ended */
@@ -171,12 +178,10 @@ struct rdma_job {
   bool fencing, fenced; /* a write with immediate; the owner's answer came */
   uint32_t fence;       /* how many of them the rail had then, with it */
   struct stage *stage;
-  int slot;                   /* -1: none */
-  uint32_t serial, questions; /* what was asked, and how many answers are missing */
-  int answer;                 /* the first that was no 0 */
-  struct copy copy;           /* into or out of the stage */
-  uint32_t piece;             /* that is copied */
-  uint64_t copied;
+  int slot;                     /* -1: none */
+  uint32_t serial, questions;   /* what was asked, and how many answers are missing */
+  int answer;                   /* the first that was no 0 */
+  struct rdma_filling *filling; /* with the stage */
   int wanted; /* back from the NIC that has it, to end with this code; 0: it is not */
   int code;   /* as it ended */
 };
@@ -187,14 +192,14 @@ struct rdma_binding {
   struct rdma_endpoint *endpoint;
   uint64_t handle, address;
   uint32_t keys[RDMA_RAILS_MAX];
-  bool staged;     /* address and keys are the loan's */
-  bool fenced;     /* the owner has to fence its device */
-  bool atomic;     /* the keys allow atomics */
-  uint32_t number; /* for immediates */
-  uint32_t jobs;   /* under way */
-  bool revoked;    /* by the owner */
-  bool quiet;      /* the owner was told that nothing here touches it */
-  bool released;   /* nobody uses it any more */
+  bool staged;           /* address and keys are the loan's */
+  bool fenced;           /* the owner has to fence its device */
+  bool atomic;           /* the keys allow atomics */
+  uint32_t number;       /* for immediates */
+  uint32_t jobs;         /* under way */
+  bool revoked;          /* by the owner */
+  bool quiet;            /* the owner was told that nothing here touches it */
+  _Atomic bool released; /* nobody uses it any more; no lock */
   /* Kinds of local memory that go through stages, as the routes to it were told. */
   _Atomic uint64_t staged_kinds;
 };
@@ -239,13 +244,15 @@ struct rdma_endpoint {
   unsigned rail_count;
   struct rdma_rail rails[RDMA_RAILS_MAX];
   struct poller poller;
-  struct timer timer;   /* while a NIC has something, or had what is wanted back */
-  struct gate gate;     /* "the lock"; brings jobs */
-  struct hold hold;     /* works whose jobs are not in yet */
-  struct list entering; /* jobs at STEP_TAKE, in turn; lock */
-  struct list stepping; /* jobs at other steps than the NIC's; lock */
-  struct list stranded; /* jobs of broken rails that end once the peer is silent; lock */
-  bool broken;          /* lock */
+  struct timer timer;    /* while a NIC has something, or had what is wanted back */
+  struct gate gate;      /* "the lock"; brings jobs */
+  struct hold hold;      /* works whose jobs are not in yet */
+  struct list entering;  /* jobs at STEP_TAKE, in turn; lock */
+  struct list stepping;  /* jobs at other steps than the NIC's; lock */
+  struct list refused;   /* jobs that were not let in, to be ended without the lock; lock */
+  _Atomic bool refusing; /* there are some */
+  struct list stranded;  /* jobs of broken rails that end once the peer is silent; lock */
+  bool broken;           /* lock */
   struct staging_user staging;
   struct rdma_slot slots[RDMA_STAGES]; /* of the peer's loan; lock */
   unsigned slot_count;                 /* lock */
@@ -353,6 +360,8 @@ bool rdma_goes_staged(const struct rdma_binding *binding, const struct memory *m
 void rdma_post(struct rdma_endpoint *endpoint, struct work *work);
 /* What the gate does with jobs. */
 void rdma_let_in(struct gate *gate, struct list *jobs);
+/* Without the lock: those that it did not let in. */
+void rdma_end_refused(struct rdma_endpoint *endpoint);
 bool rdma_poll(struct rdma_endpoint *endpoint); /* completions; true when there were any */
 bool rdma_arm(struct rdma_endpoint *endpoint); /* events for the next ones; whether to poll again */
 /* With the endpoint's lock: takes the job out of its list, and out of its rail's accounts. */

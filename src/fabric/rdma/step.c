@@ -6,6 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "core/alloc.h"
 #include "core/error.h"
 #include "fabric/rdma/rdma.h"
 #include "memory/copy.h"
@@ -37,6 +38,10 @@ static int take_stage(struct rdma_job *job) {
   struct ibv_mr *mr;
   int numa = staging_numa(user->staging, job->work->region->memory.place);
   int code = staging_take(user, 1, numa, &job->stage);
+  if (code == 0) {
+    job->filling = alloc_zero(1, sizeof *job->filling);
+    code = job->filling ? 0 : error_memory("device copy");
+  }
   if (code == 0)
     code = card_register(job->rail->card, &job->stage->region->memory, &job->entry, &mr);
   if (code == 0)
@@ -69,6 +74,10 @@ static bool needs_take(const struct rdma_job *job) {
 
 /* ---- The device's copies ---- */
 
+static bool is_copying(const struct rdma_job *job) {
+  return job->filling && job->filling->copy.to;
+}
+
 static bool needs_fill(const struct rdma_job *job) {
   return job->staged && is_write(job);
 }
@@ -79,33 +88,35 @@ static bool needs_drain(const struct rdma_job *job) {
 
 static int copy_piece(struct rdma_job *job) {
   struct memory *device = &job->work->region->memory, *stage = &job->stage->region->memory;
-  const struct haul_piece *piece = &job->work->pieces[job->piece];
+  struct rdma_filling *filling = job->filling;
+  const struct haul_piece *piece = &job->work->pieces[filling->piece];
   bool out = is_write(job);
-  job->copy = (struct copy){.to = out ? stage : device,
-                            .from = out ? device : stage,
-                            .to_offset = out ? job->copied : piece->local,
-                            .from_offset = out ? piece->local : job->copied,
-                            .length = piece->length,
-                            .wake = loop_wake_as,
-                            .user = job->rail->endpoint->base.link->fabric->loop};
-  int code = device->provider->copy_start(&job->copy);
+  filling->copy = (struct copy){.to = out ? stage : device,
+                                .from = out ? device : stage,
+                                .to_offset = out ? filling->copied : piece->local,
+                                .from_offset = out ? piece->local : filling->copied,
+                                .length = piece->length,
+                                .wake = loop_wake_as,
+                                .user = job->rail->endpoint->base.link->fabric->loop};
+  int code = device->provider->copy_start(&filling->copy);
   if (code)
-    job->copy.to = NULL; /* there is nothing to cancel */
+    filling->copy.to = NULL; /* there is nothing to cancel */
   return code;
 }
 
 /* 1: under way, 0: all pieces are copied, else a code. */
 static int look_at_copy(struct rdma_job *job) {
   const struct provider *engine = job->work->region->memory.provider;
+  struct rdma_filling *filling = job->filling;
   for (;;) {
-    int status = engine->copy_poll(&job->copy);
+    int status = engine->copy_poll(&filling->copy);
     if (status > 0)
       return 1;
     if (status < 0)
       return error_set(status, 0, engine->name, "the device's copy failed|");
-    job->copied += job->work->pieces[job->piece++].length;
-    job->copy.to = NULL;
-    if (job->piece == job->work->count)
+    filling->copied += job->work->pieces[filling->piece++].length;
+    filling->copy.to = NULL;
+    if (filling->piece == job->work->count)
       return 0;
     status = copy_piece(job);
     if (status)
@@ -114,8 +125,8 @@ static int look_at_copy(struct rdma_job *job) {
 }
 
 static int begin_copy(struct rdma_job *job) {
-  job->piece = 0;
-  job->copied = 0;
+  job->filling->piece = 0;
+  job->filling->copied = 0;
   int code = copy_piece(job);
   return code ? code : look_at_copy(job);
 }
@@ -342,7 +353,7 @@ static bool step_some(struct rdma_endpoint *endpoint, bool *urgent) {
     enum rdma_step before = job->step;
     int status = advance(job);
     any |= status <= 0 || job->step != before;
-    *urgent |= status > 0 && job->copy.to && !job->work->region->memory.provider->wakes;
+    *urgent |= status > 0 && is_copying(job) && !job->work->region->memory.provider->wakes;
     place(job, status, &waiting, &ended);
   }
   put_back(endpoint, &waiting, &endpoint->stepping);
@@ -428,9 +439,10 @@ int rdma_on_fenced(struct rdma_endpoint *endpoint, const struct rdma_record *ans
 
 void step_cancel(struct rdma_job *job) {
   struct rdma_endpoint *endpoint = job->rail->endpoint;
-  if (job->copy.to)
-    job->work->region->memory.provider->copy_cancel(&job->copy);
-  job->copy.to = NULL;
+  if (is_copying(job)) {
+    job->work->region->memory.provider->copy_cancel(&job->filling->copy);
+    job->filling->copy.to = NULL;
+  }
   if (job->slot >= 0 && job->questions > 0) {
     struct rdma_slot *slot = &endpoint->slots[job->slot];
     slot->serial = job->serial;

@@ -202,7 +202,10 @@ static void let_in(struct gate *gate, struct list *works) {
   for (struct list *item; (item = list_take(works));) {
     struct work *work = list_entry(item, struct work, link);
     hold_ends(&endpoint->hold, work);
-    if (atomic_load(&base->open)) {
+    int canceled = atomic_load(&work->canceled);
+    if (canceled) {
+      work->done(work, canceled);
+    } else if (atomic_load(&base->open)) {
       work->state = &endpoint->pending; /* until it has a slot or has ended */
       backlog_add(&endpoint->pending, item, work->rank);
     } else {
@@ -212,11 +215,21 @@ static void let_in(struct gate *gate, struct list *works) {
   tcp_settled(endpoint);
 }
 
+/* Dekker with `stop`: it shuts the endpoint, then takes in what is laid. */
+static void lay(struct tcp_endpoint *endpoint, struct work *work) {
+  gate_lay(&endpoint->gate, &work->link);
+  atomic_thread_fence(memory_order_seq_cst);
+  if (atomic_load(&endpoint->base.open))
+    return;
+  gate_enter(&endpoint->gate);
+  gate_leave(&endpoint->gate);
+}
+
 static void post(struct endpoint *base, struct work *work) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   work->state = NULL;
   if (hold_keeps(&endpoint->hold, work, base->link->fabric->loop))
-    gate_lay(&endpoint->gate, &work->link);
+    lay(endpoint, work);
   else
     gate_bring(&endpoint->gate, &work->link);
 }
@@ -400,6 +413,11 @@ static void stop(struct endpoint *base, int code) {
   stages_close(endpoint);
   loop_timer_stop(&endpoint->stall);
   loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
+  /* What is still laid down is let in now; what is laid from now on, by who lays it. */
+  atomic_store(&base->open, false);
+  atomic_thread_fence(memory_order_seq_cst);
+  gate_enter(&endpoint->gate);
+  gate_leave(&endpoint->gate);
 }
 
 static void forked(struct endpoint *base) {
