@@ -244,6 +244,7 @@ HAUL_API void haul_node_close(haul_node *node) {
     return;
   }
   if (node->loop && loop_is_in_errand(node->loop)) {
+    error_enter("haul_node_close");
     error_set(HAUL_EBUSY, 0, NULL,
               "a transfer's `done` cannot close its node|close it where it was opened");
     return;
