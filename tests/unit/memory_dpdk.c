@@ -167,12 +167,14 @@ static void an_empty_pool_is_waited_for(void **state) {
   haul_node_close(node);
 }
 
-static void refused_with(const char *words) {
+static void refused_with(const char *words, const char *object) {
   haul_node *node = open_node();
   haul_region *region;
   for (int i = 0; i < 2; i++) { /* and so it stays */
     assert_fails(HAUL_ENOTSUP, haul_region_alloc(node, place, MIB, 0, &region));
     says(haul_error_last()->text, words);
+    says(haul_error_last()->object, object);
+    says(haul_error_last()->hint, "start the program anew");
   }
   struct haul_check memory = check_named(node, "dpdk.memory");
   assert_int_equal(memory.state, HAUL_CHECK_MISSING);
@@ -184,7 +186,23 @@ static void refused_with(const char *words) {
 /* With arguments that contradict each other. */
 static void a_refusal_of_eal_is_told_in_its_words(void **state) {
   (void)state;
-  refused_with("EAL does not start: ");
+  refused_with("EAL does not start: Option --legacy-mem is not compatible with --in-memory; "
+               "Invalid 'command line' arguments.",
+               "--no-huge --in-memory -m 64");
+}
+
+/* With one that EAL does not know, which it does not log. */
+static void arguments_that_eal_does_not_know_are_named(void **state) {
+  (void)state;
+  refused_with("EAL does not start: Invalid 'command line' arguments.",
+               "--no-huge --no-such-argument");
+}
+
+/* With a value that is none. */
+static void values_that_eal_does_not_take_are_told_in_its_words(void **state) {
+  (void)state;
+  refused_with("EAL does not start: failed to parse device \"none\"; Unable to parse device 'none'",
+               "--vdev none");
 }
 
 /* With huge pages wanted that are not there. */
@@ -192,7 +210,7 @@ static void missing_huge_pages_are_told(void **state) {
   (void)state;
   if (dpdk_huge_free(-1) > 0)
     skip();
-  refused_with("uge");
+  refused_with("Cannot get hugepage information.", "--in-memory --no-pci -m 64");
 }
 
 static void child_of_a_user(void *argument) {
@@ -435,6 +453,10 @@ static const struct mode {
     MODE(the_caller_stays_as_it_was, NULL, NULL, NULL, false),
     MODE(an_empty_pool_is_waited_for, NULL, "2,1,0,0", "300ms", false),
     MODE(a_refusal_of_eal_is_told_in_its_words, "--no-huge --in-memory -m 64", NULL, NULL, false),
+    MODE(arguments_that_eal_does_not_know_are_named, "--no-huge --no-such-argument", NULL, NULL,
+         false),
+    MODE(values_that_eal_does_not_take_are_told_in_its_words, "--no-huge -m 64 --vdev none", NULL,
+         NULL, false),
     MODE(missing_huge_pages_are_told, "--in-memory --no-pci -m 64", NULL, NULL, false),
     MODE(a_forked_child_gets_an_error, NULL, NULL, NULL, false),
     MODE(what_is_eals_is_recognised, NULL, NULL, NULL, false),

@@ -179,9 +179,14 @@ static const char *bare(const char *line) {
   return strncmp(line, "EAL: ", 5) == 0 ? line + 5 : line;
 }
 
+/* What it found at its start explains no refusal. */
+static bool explains(const char *line) {
+  return line[0] && strncmp(bare(line), "Detected ", 9) != 0;
+}
+
 static void last_words(char *text, size_t size) {
   pthread_mutex_lock(&said.lock);
-  if (said.lines[0][0])
+  if (explains(said.lines[0]))
     snprintf(text, size, "%.100s; %.60s", bare(said.lines[0]), bare(said.lines[1]));
   else
     snprintf(text, size, "%.160s", said.lines[1][0] ? bare(said.lines[1]) : "it says nothing");
@@ -310,10 +315,15 @@ static void *start_thread(void *argument) {
   return NULL;
 }
 
+/* About the arguments, where somebody chose them: EAL names on stderr alone the one that it does
+ * not know. */
 static int failed(const struct start *start) {
   char words[176];
+  struct memory_settings settings;
+  memory_settings_get(&settings);
   last_words(words, sizeof words);
-  return error_set(HAUL_ENOTSUP, start->system, "rte_eal_init",
+  return error_set(HAUL_ENOTSUP, start->system,
+                   settings.dpdk_eal[0] ? settings.dpdk_eal : "rte_eal_init",
                    "EAL does not start: %s|EAL is started once in a process; mend it (haul doctor "
                    "dpdk, dpdk_eal in haul.conf) and start the program anew",
                    words);
