@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/error.h"
 #include "memory/dpdk/dpdk.h"
+#include "memory/pages.h"
 #include "memory/settings.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -30,9 +31,25 @@ static void want_huge(struct haul_check *check, const char *which) {
   check_mend(check, "echo 1024 | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
 }
 
+/* Where the setting asked for more than the kernel had. */
+static bool check_short(struct haul_check *check) {
+  uint64_t asked, got;
+  if (!dpdk_eal_short(&asked, &got))
+    return false;
+  check_found(check, HAUL_CHECK_LIMITED,
+              "%llu of the %llu MiB of huge pages that dpdk_hugepages asks for were free%s",
+              (unsigned long long)(got / MIB), (unsigned long long)(asked / MIB),
+              dpdk_eal_state() == DPDK_SMALL ? ": EAL's memory is in pages of 4 KiB" : "");
+  check_mend(check, "echo %llu | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
+             (unsigned long long)((asked - got + dpdk_huge_all()) / HUGE_PAGE));
+  return true;
+}
+
 static void check_memory(struct haul_check *check) {
   check_begin(check, "dpdk", "memory");
   if (needs_library(check))
+    return;
+  if (check_short(check))
     return;
   uint64_t unused = dpdk_huge_free(-1) / MIB, all = dpdk_huge_all() / MIB;
   switch (dpdk_eal_state()) {
@@ -59,7 +76,7 @@ static void check_memory(struct haul_check *check) {
   }
 }
 
-/* The first node that has less than was wanted, else the first. */
+/* The first node that has less than was wanted; where none has, they all have the same. */
 static void check_pool(struct haul_check *check) {
   struct memory_settings settings;
   struct dpdk_figures figures;
@@ -74,15 +91,16 @@ static void check_pool(struct haul_check *check) {
                 dpdk_counts(settings.dpdk_pool, counts, sizeof counts));
     return;
   }
-  for (unsigned i = dpdk_nodes(); i-- > 0 && !dpdk_pool_is_cut(&figures);)
-    dpdk_pool_figures(i, &figures);
+  unsigned node = 0;
+  while (!dpdk_pool_is_cut(&figures) && node + 1 < dpdk_nodes())
+    dpdk_pool_figures(++node, &figures);
   dpdk_counts(figures.limit, counts, sizeof counts);
   check_found(check, HAUL_CHECK_OK, "up to %s objects of 64 KiB, 1, 16 and 256 MiB", counts);
   if (!dpdk_pool_is_cut(&figures))
     return;
   check_found(check, HAUL_CHECK_LIMITED,
-              "%s objects of 64 KiB, 1, 16 and 256 MiB, as EAL has no memory for %s", counts,
-              dpdk_counts(figures.wanted, wanted, sizeof wanted));
+              "%s objects of 64 KiB, 1, 16 and 256 MiB at dpdk:%u, as EAL has no memory for %s",
+              counts, node, dpdk_counts(figures.wanted, wanted, sizeof wanted));
   check_mend(check,
              "echo 12288 | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages (or "
              "set dpdk_pool in haul.conf)");

@@ -40,6 +40,9 @@ const struct dpdk_eal *dpdk_eal_start(void);
 enum dpdk_state dpdk_eal_state(void);
 /* The detail of the failure for good. */
 int dpdk_eal_why(void);
+/* The huge pages that the setting dpdk_hugepages asked for, and those that were free, in bytes.
+ * True where EAL was started with fewer. */
+bool dpdk_eal_short(uint64_t *asked, uint64_t *got);
 /* What rte_errno is in this thread. */
 int dpdk_eal_errno(void);
 

@@ -209,6 +209,7 @@ static struct {
   pthread_mutex_t lock;          /* held while it is started */
   _Atomic enum dpdk_state state; /* the last thing that is set */
   struct haul_error why;
+  uint64_t asked, got; /* bytes of huge pages: of the setting, and free after it was obeyed */
 } eal = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 enum dpdk_state dpdk_eal_state(void) {
@@ -217,6 +218,13 @@ enum dpdk_state dpdk_eal_state(void) {
 
 int dpdk_eal_why(void) {
   return error_restore(&eal.why);
+}
+
+bool dpdk_eal_short(uint64_t *asked, uint64_t *got) {
+  *asked = eal.asked;
+  *got = eal.got;
+  enum dpdk_state state = dpdk_eal_state();
+  return (state == DPDK_OURS || state == DPDK_SMALL) && eal.got < eal.asked;
 }
 
 #define ARGUMENTS 160
@@ -262,24 +270,27 @@ static void plan_small(const struct memory_settings *settings, struct start *sta
 }
 
 /* All of it at once, and no more later: an allocation then never waits for the kernel to clear a
- * page. Half of the pages that others have reserved, at each node; all that were asked for. */
+ * page. A limit of 0 would be none at all; one of 1 MiB has room for no page. Half of the pages
+ * that others have reserved, at each node; all that were asked for. */
 static void plan_huge(const struct memory_settings *settings, uint64_t asked, struct start *start) {
-  char memory[256] = "";
-  size_t used = 0;
+  char memory[256] = "", limits[256] = "";
+  size_t used = 0, limited = 0;
   uint64_t wanted = wanted_bytes(settings);
   unsigned nodes = dpdk_nodes();
-  for (unsigned i = 0; i < nodes && used < sizeof memory; i++) {
+  for (unsigned i = 0; i < nodes; i++) { /* no more than DPDK_NODES, of 12 bytes at most */
     uint64_t unused = dpdk_huge_free(nodes == 1 ? -1 : (int)i);
     uint64_t bytes = asked ? asked / nodes : unused / 2;
     bytes = bytes < unused ? bytes : unused;
     bytes = (bytes < wanted ? bytes : wanted) / HUGE_PAGE * HUGE_PAGE;
     used += (size_t)snprintf(memory + used, sizeof memory - used, "%s%llu", i ? "," : "",
                              (unsigned long long)(bytes / MIB));
+    limited += (size_t)snprintf(limits + limited, sizeof limits - limited, "%s%llu", i ? "," : "",
+                                (unsigned long long)(bytes ? bytes / MIB : 1));
   }
   snprintf(start->text, sizeof start->text,
            "--in-memory --no-pci --no-telemetry --iova-mode=va --socket-mem=%s --socket-limit=%s "
            "--lcores 0@%u",
-           memory, memory, first_processor());
+           memory, limits, first_processor());
 }
 
 static void plan(struct start *start) {
@@ -292,7 +303,9 @@ static void plan(struct start *start) {
   } else {
     if (asked)
       reserve_huge(asked);
-    start->huge = dpdk_huge_free(-1) >= 64 * MIB;
+    eal.asked = asked;
+    eal.got = dpdk_huge_free(-1);
+    start->huge = eal.got >= 64 * MIB;
     if (start->huge)
       plan_huge(&settings, asked, start);
     else

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: MIT
+ * What haul asks of EAL, by what the host has: over a made-up /sys, and an rte_eal_init that notes
+ * its arguments. EAL is started once in a process, so each test is a process of its own: this
+ * program again, with the test's name. */
+#include "support/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "memory/dpdk/dpdk.h"
+#include "memory/pages.h"
+#include "support/tree.h"
+
+#define MIB  ((size_t)1 << 20)
+#define HUGE "kernel/mm/hugepages/hugepages-2048kB/"
+
+static haul_node *node;
+static char root[64];
+
+/* ---- the host ---- */
+
+static void host_has(const char *path, unsigned pages) {
+  char text[16];
+  snprintf(text, sizeof text, "%u\n", pages);
+  tree_file(root, path, text);
+}
+
+static void node_has(unsigned number, unsigned pages) {
+  char path[96];
+  snprintf(path, sizeof path,
+           "devices/system/node/node%u/hugepages/hugepages-2048kB/free_hugepages", number);
+  host_has(path, pages);
+}
+
+static unsigned reserved(void) {
+  return (unsigned)(dpdk_huge_all() / HUGE_PAGE);
+}
+
+/* ---- EAL ---- */
+
+static char words[1024]; /* its arguments, each with a blank before it */
+static size_t heap[4];   /* bytes at each of its nodes */
+
+static int note_arguments(int count, char **arguments) {
+  size_t used = 0;
+  for (int i = 1; i < count; i++)
+    used += (size_t)snprintf(words + used, sizeof words - used, " %s", arguments[i]);
+  return 0;
+}
+
+static int heap_stats(int socket, struct rte_malloc_socket_stats *stats) {
+  stats->heap_totalsz_bytes = stats->heap_freesz_bytes = heap[socket];
+  return 0;
+}
+
+static void *heap_alloc(const char *type, size_t bytes, unsigned alignment, int socket) {
+  (void)type;
+  return bytes <= heap[socket] ? aligned_alloc(alignment, bytes) : NULL;
+}
+
+static void use_notes(void) {
+  assert_non_null(dpdk_eal_open());
+  struct dpdk_eal *eal = dpdk_library.table;
+  eal->init = note_arguments;
+  eal->stats = heap_stats;
+  eal->alloc = heap_alloc;
+  eal->free = free;
+}
+
+/* ---- one process a test ---- */
+
+static int set_up(void **state) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  (void)state;
+  snprintf(root, sizeof root, "/tmp/haul-plan-XXXXXX");
+  assert_non_null(mkdtemp(root));
+  tree_folder(root, "devices/system/node/node0");
+  dpdk_sys = root;
+  use_notes();
+  config.progress = HAUL_PROGRESS_CALLER;
+  assert_works(haul_node_open(&config, &node));
+  for (size_t i = 0; i < COUNT(heap); i++)
+    heap[i] = 1024 * MIB;
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  haul_node_close(node);
+  tree_remove(root);
+  return 0;
+}
+
+static haul_region *get(unsigned number) {
+  haul_region *region;
+  assert_works(
+      haul_region_alloc(node, (struct haul_place){HAUL_DPDK, (uint16_t)number}, MIB, 0, &region));
+  return region;
+}
+
+static void says(const char *where, const char *what) {
+  if (!strstr(where, what))
+    fail_msg("'%s' lacks '%s'", where, what);
+}
+
+static struct haul_check check_named(const char *name) {
+  struct haul_check checks[64];
+  size_t count = COUNT(checks);
+  assert_works(haul_check_list(node, checks, &count));
+  for (size_t i = 0; i < count && i < COUNT(checks); i++)
+    if (strcmp(checks[i].name, name) == 0)
+      return checks[i];
+  fail_msg("no check %s", name);
+  return checks[0];
+}
+
+static struct haul_device device(unsigned number) {
+  struct haul_device devices[32];
+  size_t count = COUNT(devices);
+  assert_works(haul_device_list(node, devices, &count));
+  for (size_t i = 0; i < count; i++)
+    if (devices[i].place.kind == HAUL_DPDK && devices[i].place.device == number)
+      return devices[i];
+  fail_msg("no dpdk:%u", number);
+  return devices[0];
+}
+
+/* ---- the plan ---- */
+
+static void half_of_the_free_huge_pages_is_taken(void **state) {
+  (void)state;
+  host_has(HUGE "free_hugepages", 512);
+  host_has(HUGE "nr_hugepages", 600);
+  haul_region_release(get(0));
+  says(words, " --in-memory --no-pci --no-telemetry --iova-mode=va --socket-mem=512 "
+              "--socket-limit=512 --lcores 0@");
+  assert_int_equal(dpdk_eal_state(), DPDK_OURS);
+  assert_int_equal(check_named("dpdk.memory").state, HAUL_CHECK_OK);
+  assert_int_equal(reserved(), 600); /* nothing unasked */
+}
+
+/* 4096 + 1024 + 4096 + 16384 MiB: three quarters hold what dpdk_pool says. */
+static void no_more_is_taken_than_the_pool_needs(void **state) {
+  (void)state;
+  host_has(HUGE "free_hugepages", 100000);
+  haul_region_release(get(0));
+  says(words, "--socket-mem=29076 --socket-limit=29076");
+}
+
+/* A limit of 0 would be none. */
+static void each_node_gives_half_of_its_own(void **state) {
+  (void)state;
+  host_has(HUGE "free_hugepages", 400);
+  node_has(0, 300);
+  node_has(1, 100);
+  node_has(2, 0);
+  haul_region_release(get(1));
+  says(words, "--socket-mem=300,100,0 --socket-limit=300,100,1 ");
+}
+
+static void without_huge_pages_there_are_small_ones(void **state) {
+  (void)state;
+  host_has(HUGE "free_hugepages", 31);
+  host_has(HUGE "nr_hugepages", 40);
+  haul_region_release(get(0));
+  says(words, " --no-huge --no-pci --no-shconf --no-telemetry -m ");
+  assert_int_equal(dpdk_eal_state(), DPDK_SMALL);
+  struct haul_check memory = check_named("dpdk.memory");
+  assert_int_equal(memory.state, HAUL_CHECK_LIMITED);
+  says(memory.text, "EAL was started without huge pages");
+  assert_int_equal(reserved(), 40);
+}
+
+/* ---- dpdk_hugepages ---- */
+
+static void what_was_asked_for_is_reserved(void **state) {
+  (void)state;
+  host_has(HUGE "free_hugepages", 128); /* as after it */
+  host_has(HUGE "nr_hugepages", 130);
+  haul_region_release(get(0));
+  says(words, "--socket-mem=256 --socket-limit=256 ");
+  assert_int_equal(reserved(), 130);
+  assert_int_equal(check_named("dpdk.memory").state, HAUL_CHECK_OK);
+}
+
+/* A kernel that finds none. */
+static void fewer_than_were_asked_for_are_told(void **state) {
+  (void)state;
+  host_has(HUGE "free_hugepages", 48);
+  host_has(HUGE "nr_hugepages", 50);
+  haul_region_release(get(0));
+  assert_int_equal(reserved(), 130);
+  says(words, "--socket-mem=96 --socket-limit=96 ");
+  struct haul_check memory = check_named("dpdk.memory");
+  assert_int_equal(memory.state, HAUL_CHECK_LIMITED);
+  says(memory.text, "96 of the 256 MiB of huge pages that dpdk_hugepages asks for were free");
+  says(memory.remedy, "nr_hugepages");
+}
+
+/* As a user, or a file system that is read-only. */
+static void where_none_may_be_reserved_that_is_told(void **state) {
+  (void)state;
+  haul_region_release(get(0));
+  says(words, " --no-huge ");
+  struct haul_check memory = check_named("dpdk.memory");
+  assert_int_equal(memory.state, HAUL_CHECK_LIMITED);
+  says(memory.text, "0 of the 256 MiB of huge pages that dpdk_hugepages asks for were free: EAL's "
+                    "memory is in pages of 4 KiB");
+}
+
+/* ---- how many objects ---- */
+
+/* Three quarters of 1024 MiB are 768 of the 21760 that all would take. */
+static void the_default_counts_are_cut_alike(void **state) {
+  struct dpdk_figures figures;
+  uint64_t cut;
+  (void)state;
+  heap[0] = 32768 * MIB;
+  host_has(HUGE "free_hugepages", 800);
+  node_has(0, 400);
+  node_has(1, 400);
+  says(check_named("dpdk.pool").text, "up to 4096,1024,256,64 objects");
+  haul_region_release(get(0));
+  assert_true(dpdk_pool_figures(0, &figures));
+  assert_false(dpdk_pool_is_cut(&figures));
+  assert_true(dpdk_pool_figures(1, &figures));
+  assert_true(dpdk_pool_is_cut(&figures));
+  struct haul_check pool = check_named("dpdk.pool");
+  assert_int_equal(pool.state, HAUL_CHECK_LIMITED);
+  assert_string_equal(pool.text, "144,36,9,2 objects of 64 KiB, 1, 16 and 256 MiB at dpdk:1, as "
+                                 "EAL has no memory for 4096,1024,256,64");
+  says(pool.remedy, "dpdk_pool in haul.conf");
+  assert_string_equal(device(0).name, "DPDK memory, 4096,1024,256,64"); /* as haul info prints it */
+  assert_string_equal(device(1).name, "DPDK memory, 144,36,9,2 (cut)");
+  assert_works(haul_counter_read(node, "dpdk.objects_cut", &cut));
+  assert_int_equal(cut, 4096 - 144 + 1024 - 36 + 256 - 9 + 64 - 2);
+}
+
+/* ---- one process a test ---- */
+
+static const struct mode {
+  const char *name;
+  void (*run)(void **state);
+  const char *hugepages; /* the setting */
+} modes[] = {
+#define MODE(test, hugepages)                                                                      \
+  { #test, test, hugepages }
+    MODE(half_of_the_free_huge_pages_is_taken, NULL),
+    MODE(no_more_is_taken_than_the_pool_needs, NULL),
+    MODE(each_node_gives_half_of_its_own, NULL),
+    MODE(without_huge_pages_there_are_small_ones, NULL),
+    MODE(what_was_asked_for_is_reserved, "256M"),
+    MODE(fewer_than_were_asked_for_are_told, "256M"),
+    MODE(where_none_may_be_reserved_that_is_told, "256M"),
+    MODE(the_default_counts_are_cut_alike, NULL),
+};
+
+static void in_a_process(void **state) {
+  const struct mode *mode = *state;
+  if (!dpdk_eal_open()) {
+    print_message("skipped: %s\n", haul_error_last()->hint);
+    skip();
+  }
+  fflush(NULL);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    setenv("HAUL_CONF", "", 1);
+    if (mode->hugepages)
+      setenv("HAUL_DPDK_HUGEPAGES", mode->hugepages, 1);
+    execl("/proc/self/exe", "memory_dpdk_plan", mode->name, NULL);
+    _exit(127);
+  }
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static int run_one(const char *name) {
+  for (size_t i = 0; i < COUNT(modes); i++) {
+    const struct CMUnitTest test[] = {{modes[i].name, modes[i].run, NULL, NULL, NULL}};
+    if (strcmp(modes[i].name, name) == 0)
+      return cmocka_run_group_tests_name(name, test, set_up, tear_down);
+  }
+  return 2;
+}
+
+int main(int count, char **arguments) {
+  struct CMUnitTest tests[COUNT(modes)];
+  if (count == 2)
+    return run_one(arguments[1]);
+  for (size_t i = 0; i < COUNT(modes); i++)
+    tests[i] =
+        (struct CMUnitTest){modes[i].name, in_a_process, NULL, NULL, (void *)(uintptr_t)&modes[i]};
+  return _cmocka_run_group_tests("unit/memory_dpdk_plan", tests, COUNT(modes), NULL, NULL);
+}
