@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "memory/pages.h"
 
+#include <errno.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -43,6 +44,22 @@ void *pages_reserve(size_t length) {
 
 bool pages_aligned(const void *address, size_t length) {
   return length < HUGE_PAGE || (uintptr_t)address % HUGE_PAGE == 0;
+}
+
+#define NODES_MAX 1024u
+#define WORD_BITS (8 * sizeof(unsigned long))
+#define PREFERRED 1  /* MPOL_PREFERRED, linux/mempolicy.h: a full node is no reason to fail */
+#define MOVE      2u /* MPOL_MF_MOVE */
+
+int pages_prefer(void *address, size_t length, unsigned node, bool move) {
+  unsigned long nodes[NODES_MAX / WORD_BITS] = {0};
+  if (node >= NODES_MAX) {
+    errno = EINVAL;
+    return -1;
+  }
+  nodes[node / WORD_BITS] = 1ul << node % WORD_BITS;
+  return sys_ops.mbind(address, length, PREFERRED, nodes, NODES_MAX + 1, move ? MOVE : 0) == 0 ? 0
+                                                                                               : -1;
 }
 
 void pages_want_huge(void *address, size_t length) {

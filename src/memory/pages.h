@@ -23,6 +23,10 @@ void *pages_reserve(size_t length);
 /* Is a block of this length aligned as it should be? */
 bool pages_aligned(const void *address, size_t length);
 
+/* Has pages come from this NUMA node as long as it has some, and moves there what lies elsewhere
+ * already where `move` is set. -1 with errno. */
+int pages_prefer(void *address, size_t length, unsigned node, bool move);
+
 /* Asks for huge pages where the block is large enough. Without them everything works, slower. */
 void pages_want_huge(void *address, size_t length);
 

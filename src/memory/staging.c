@@ -5,20 +5,14 @@
 #include "core/error.h"
 #include "core/futex.h"
 #include "core/sys.h"
+#include "memory/pages.h"
 
 /* ---- Nodes ---- */
 
-#define NODES_MAX 1024
-#define WORD_BITS (8 * sizeof(unsigned long))
-#define PREFERRED 1 /* MPOL_PREFERRED, linux/mempolicy.h: a full node is no reason to fail */
-
 void staging_place(const struct memory *memory, int numa) {
-  unsigned long nodes[NODES_MAX / WORD_BITS] = {0};
-  if (numa < 0 || numa >= NODES_MAX)
-    return;
-  nodes[(size_t)numa / WORD_BITS] = 1ul << (size_t)numa % WORD_BITS;
   /* Where a sandbox forbids it the pages come from wherever the first use is made. */
-  sys_ops.mbind(memory->address, memory->length, PREFERRED, nodes, NODES_MAX + 1, 0);
+  if (numa >= 0)
+    pages_prefer(memory->address, memory->length, (unsigned)numa, false);
 }
 
 static int ask_numa(struct haul_place place) {

@@ -4,6 +4,7 @@
  * program again, with the test's name. */
 #include "support/check.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/sys.h"
 #include "memory/dpdk/dpdk.h"
 #include "memory/pages.h"
 #include "support/tree.h"
@@ -71,6 +73,25 @@ static void use_notes(void) {
   eal->free = free;
 }
 
+static struct {
+  unsigned calls, node, flags;
+  bool refuses;
+} bound;
+
+static long note_bind(void *address, size_t length, int mode, const unsigned long *nodes,
+                      unsigned long bits, unsigned flags) {
+  assert_int_equal((uintptr_t)address % page_size(), 0);
+  assert_int_equal(length, MIB);
+  assert_int_equal(mode, 1);
+  bound.calls++;
+  bound.flags = flags;
+  for (unsigned i = 0; i + 1 < bits; i++)
+    if (nodes[i / 64] & 1ul << i % 64)
+      bound.node = i;
+  errno = EPERM;
+  return bound.refuses ? -1 : 0;
+}
+
 /* ---- one process a test ---- */
 
 static int set_up(void **state) {
@@ -81,6 +102,7 @@ static int set_up(void **state) {
   tree_folder(root, "devices/system/node/node0");
   dpdk_sys = root;
   use_notes();
+  sys_ops.mbind = note_bind;
   config.progress = HAUL_PROGRESS_CALLER;
   assert_works(haul_node_open(&config, &node));
   for (size_t i = 0; i < COUNT(heap); i++)
@@ -160,6 +182,7 @@ static void each_node_gives_half_of_its_own(void **state) {
   node_has(2, 0);
   haul_region_release(get(1));
   says(words, "--socket-mem=300,100,0 --socket-limit=300,100,1 ");
+  assert_int_equal(bound.calls, 0); /* it is EAL that knows the nodes */
 }
 
 static void without_huge_pages_there_are_small_ones(void **state) {
@@ -240,6 +263,54 @@ static void the_default_counts_are_cut_alike(void **state) {
   assert_int_equal(cut, 4096 - 144 + 1024 - 36 + 256 - 9 + 64 - 2);
 }
 
+/* ---- nodes that EAL does not know ---- */
+
+static void without_huge_pages_haul_binds(void **state) {
+  struct dpdk_figures figures;
+  (void)state;
+  tree_folder(root, "devices/system/node/node1");
+  haul_region *first = get(1), *second;
+  assert_int_equal(dpdk_eal_state(), DPDK_SMALL);
+  assert_int_equal(bound.calls, 1);
+  assert_int_equal(bound.node, 1);
+  assert_int_equal(bound.flags, 2); /* what was touched before moves */
+  second = get(0);
+  assert_int_equal(bound.calls, 2);
+  assert_int_equal(bound.node, 0);
+  haul_region_release(first);
+  haul_region_release(second);
+  haul_region_release(get(1)); /* it stays there */
+  assert_int_equal(bound.calls, 2);
+  for (unsigned i = 0; i < 2; i++) { /* the heap is both nodes' */
+    assert_true(dpdk_pool_figures(i, &figures));
+    assert_int_equal(figures.limit[1], 18);
+  }
+}
+
+static void a_node_that_cannot_be_bound_to_is_refused(void **state) {
+  haul_region *region;
+  (void)state;
+  tree_folder(root, "devices/system/node/node1");
+  bound.refuses = true;
+  for (int i = 0; i < 2; i++) {
+    assert_fails(HAUL_ENOTSUP,
+                 haul_region_alloc(node, (struct haul_place){HAUL_DPDK, 1}, MIB, 0, &region));
+    assert_string_equal(haul_error_last()->object, "dpdk:1");
+    says(haul_error_last()->text, "bind");
+    says(haul_error_last()->hint, "dpdk:0");
+  }
+  struct dpdk_figures figures;
+  assert_true(dpdk_pool_figures(1, &figures));
+  assert_int_equal(figures.unused[1], figures.made[1]); /* nothing is lost */
+  haul_region_release(get(0));
+}
+
+static void one_node_needs_no_binding(void **state) {
+  (void)state;
+  haul_region_release(get(0));
+  assert_int_equal(bound.calls, 0);
+}
+
 /* ---- one process a test ---- */
 
 static const struct mode {
@@ -257,6 +328,9 @@ static const struct mode {
     MODE(fewer_than_were_asked_for_are_told, "256M"),
     MODE(where_none_may_be_reserved_that_is_told, "256M"),
     MODE(the_default_counts_are_cut_alike, NULL),
+    MODE(without_huge_pages_haul_binds, NULL),
+    MODE(a_node_that_cannot_be_bound_to_is_refused, NULL),
+    MODE(one_node_needs_no_binding, NULL),
 };
 
 static void in_a_process(void **state) {

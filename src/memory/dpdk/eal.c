@@ -259,7 +259,7 @@ static uint64_t wanted_bytes(const struct memory_settings *settings) {
 /* "-m" of memory in small pages: a quarter of what is there, as each page takes EAL 48 bytes of its
  * own at once, and other processes do the same. */
 static void plan_small(const struct memory_settings *settings, struct start *start) {
-  uint64_t bytes = wanted_bytes(settings), most = available() / 4;
+  uint64_t bytes = wanted_bytes(settings) * dpdk_nodes(), most = available() / 4;
   if (bytes > most)
     bytes = most;
   if (bytes < 64 * MIB)

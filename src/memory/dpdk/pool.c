@@ -3,6 +3,7 @@
  * never given back, as rte_free clears what it gets (26 ms for 256 MiB); they wait here for the
  * next one who asks, at any node of haul's in the process. memory/pool.c keeps the regions that a
  * node freed in front of this. What is of no class goes back to EAL. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@ struct object {
   struct object *next; /* of those that nobody uses */
   void *address;
   uint8_t size_class; /* or REGION_EXACT */
+  bool bound;         /* to its node */
 };
 
 struct node_pool {
@@ -40,7 +42,7 @@ static _Atomic uint64_t waits;
 
 /* ---- how many ---- */
 
-/* EAL without huge pages has one node, 0, whatever the host has. */
+/* EAL without huge pages has one node, 0, whatever the host has: see bind_object. */
 static int socket_of(unsigned node) {
   return dpdk_eal_state() == DPDK_SMALL ? 0 : (int)node;
 }
@@ -52,8 +54,15 @@ static uint64_t share_of(const struct dpdk_eal *eal, unsigned node) {
   memset(&stats, 0, sizeof stats);
   if (eal->stats(socket_of(node), &stats) != 0)
     return 0;
-  return dpdk_eal_state() == DPDK_FOREIGN ? stats.heap_freesz_bytes / 2
-                                          : stats.heap_totalsz_bytes / 4 * 3;
+  uint64_t own = stats.heap_totalsz_bytes / 4 * 3;
+  switch (dpdk_eal_state()) {
+  case DPDK_FOREIGN:
+    return stats.heap_freesz_bytes / 2;
+  case DPDK_SMALL: /* all nodes' */
+    return own / dpdk_nodes();
+  default:
+    return own;
+  }
 }
 
 /* With the lock. Each class is cut by the same part. */
@@ -243,6 +252,44 @@ static struct object *take_patiently(const struct dpdk_eal *eal, unsigned node, 
   }
 }
 
+static void give_back(unsigned number, struct object *object) {
+  if (object->size_class == REGION_EXACT) {
+    dpdk_eal_start()->free(object->address);
+    alloc_free(object);
+  } else {
+    pthread_mutex_lock(&lock);
+    struct node_pool *node = &nodes[number];
+    object->next = node->objects[object->size_class];
+    node->objects[object->size_class] = object;
+    node->unused[object->size_class]++;
+    pthread_mutex_unlock(&lock);
+  }
+  atomic_fetch_add_explicit(&returns, 1, memory_order_release);
+  futex_wake(&returns);
+}
+
+/* Without huge pages all of EAL's memory is at its node 0, which is wherever the kernel puts it, so
+ * haul binds what it hands out. Where a sandbox forbids that node 0 alone is left. */
+static int bind_object(unsigned number, struct object *object, size_t length) {
+  size_t bytes;
+  if (object->bound || dpdk_eal_state() != DPDK_SMALL || dpdk_nodes() == 1)
+    return 0;
+  if (object->size_class != REGION_EXACT)
+    bytes = pool_class_bytes(object->size_class);
+  else if (!page_round(length, &bytes))
+    bytes = length;
+  object->bound = pages_prefer(object->address, bytes, number, true) == 0;
+  if (object->bound || number == 0)
+    return 0;
+  char name[32];
+  snprintf(name, sizeof name, "dpdk:%u", number);
+  return error_set(
+      HAUL_ENOTSUP, errno, name,
+      "EAL has no huge pages, and the kernel does not let haul bind its memory to this "
+      "node (mbind)|reserve huge pages (haul doctor dpdk), give the process "
+      "CAP_SYS_NICE, or use dpdk:0");
+}
+
 int dpdk_pool_get(unsigned node, size_t length, bool patient, struct memory *memory) {
   if (fork_is_child())
     return error_set(HAUL_EFORK, 0, "dpdk", "EAL's memory is the parent's|");
@@ -252,26 +299,17 @@ int dpdk_pool_get(unsigned node, size_t length, bool patient, struct memory *mem
   struct object *object = take_patiently(eal, node, length, patient);
   if (!object)
     return exhausted(eal, node, length);
+  int status = bind_object(node, object, length);
+  if (status != 0) {
+    give_back(node, object);
+    return status;
+  }
   memory->address = memory->view = object->address;
   memory->state = object;
   return 0;
 }
 
 void dpdk_pool_put(struct memory *memory) {
-  struct object *object = memory->state;
-  if (fork_is_child()) /* the lock may be held by a thread that is not here */
-    return;
-  if (object->size_class == REGION_EXACT) {
-    dpdk_eal_start()->free(object->address);
-    alloc_free(object);
-  } else {
-    pthread_mutex_lock(&lock);
-    struct node_pool *node = &nodes[memory->place.device];
-    object->next = node->objects[object->size_class];
-    node->objects[object->size_class] = object;
-    node->unused[object->size_class]++;
-    pthread_mutex_unlock(&lock);
-  }
-  atomic_fetch_add_explicit(&returns, 1, memory_order_release);
-  futex_wake(&returns);
+  if (!fork_is_child()) /* the lock may be held by a thread that is not here */
+    give_back(memory->place.device, memory->state);
 }
