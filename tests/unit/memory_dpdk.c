@@ -20,6 +20,7 @@
 #include "memory/pages.h"
 #include "memory/settings.h"
 #include "support/child.h"
+#include "support/tree.h"
 
 #define MIB ((size_t)1 << 20)
 #define MS  INT64_C(1000000)
@@ -211,6 +212,30 @@ static void missing_huge_pages_are_told(void **state) {
   if (dpdk_huge_free(-1) > 0)
     skip();
   refused_with("Cannot get hugepage information.", "--in-memory --no-pci -m 64");
+}
+
+/* With those free that were so when the arguments were made: EAL keeps some arguments, so there is
+ * no second try. */
+static void huge_pages_that_went_meanwhile_are_told(void **state) {
+  char root[] = "/tmp/haul-dpdk-XXXXXX";
+  haul_region *region;
+  (void)state;
+  if (dpdk_huge_free(-1) > 0)
+    skip();
+  assert_non_null(mkdtemp(root));
+  tree_file(root, "kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "512\n");
+  dpdk_sys = root;
+  haul_node *node = open_node();
+  for (int i = 0; i < 2; i++) {
+    assert_fails(HAUL_ENOTSUP, haul_region_alloc(node, place, MIB, 0, &region));
+    says(haul_error_last()->text, "the huge pages that were free just before: ");
+    says(haul_error_last()->text, "Cannot get hugepage information.");
+    says(haul_error_last()->hint, "start the program anew: it does without huge pages");
+  }
+  tree_remove(root);
+  says(check_named(node, "dpdk.memory").text, "Cannot get hugepage information.");
+  haul_region_release(get(node, host, MIB)); /* all else goes on */
+  haul_node_close(node);
 }
 
 static void child_of_a_user(void *argument) {
@@ -458,6 +483,7 @@ static const struct mode {
     MODE(values_that_eal_does_not_take_are_told_in_its_words, "--no-huge -m 64 --vdev none", NULL,
          NULL, false),
     MODE(missing_huge_pages_are_told, "--in-memory --no-pci -m 64", NULL, NULL, false),
+    MODE(huge_pages_that_went_meanwhile_are_told, NULL, NULL, NULL, false),
     MODE(a_forked_child_gets_an_error, NULL, NULL, NULL, false),
     MODE(what_is_eals_is_recognised, NULL, NULL, NULL, false),
     MODE(regions_are_registered_once, NULL, NULL, NULL, false),

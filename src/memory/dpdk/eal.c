@@ -328,6 +328,17 @@ static void *start_thread(void *argument) {
   return NULL;
 }
 
+/* What was free when the arguments were made may be gone. EAL then keeps some of them for good, so
+ * that it cannot be started without huge pages in this process any more ("--legacy-mem is not
+ * compatible with --in-memory"). */
+static int failed_with_huge(const struct start *start, const char *words) {
+  return error_set(HAUL_ENOTSUP, start->system, "rte_eal_init",
+                   "EAL does not start with the huge pages that were free just before: %s|EAL is "
+                   "started once in a process; start the program anew: it does without huge pages "
+                   "where fewer than 64 MiB are free (or set dpdk_eal in haul.conf)",
+                   words);
+}
+
 /* About the arguments, where somebody chose them: EAL names on stderr alone the one that it does
  * not know. */
 static int failed(const struct start *start) {
@@ -335,6 +346,8 @@ static int failed(const struct start *start) {
   struct memory_settings settings;
   memory_settings_get(&settings);
   last_words(words, sizeof words);
+  if (start->huge && !settings.dpdk_eal[0])
+    return failed_with_huge(start, words);
   return error_set(HAUL_ENOTSUP, start->system,
                    settings.dpdk_eal[0] ? settings.dpdk_eal : "rte_eal_init",
                    "EAL does not start: %s|EAL is started once in a process; mend it (haul doctor "
