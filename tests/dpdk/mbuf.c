@@ -8,9 +8,12 @@
 #include <rte_mempool.h>
 #include <string.h>
 
+#include "support/owner.h"
+
 #define MIB   ((size_t)1 << 20)
 #define MBUFS 255u
 #define ROOM  2048u
+#define BOUND (20 * S)
 
 static haul_node *node;
 static FILE *own_log;
@@ -96,10 +99,80 @@ static void mbufs_of_eals_own_memory_are_wrapped(void **state) {
   rte_mempool_free(pool);
 }
 
-int main(void) {
+/* ---- to a peer ---- */
+
+/* One write of these bytes to the peer's region, and what the report says of it. */
+static void goes_straight(struct owner *owner, struct haul_peer *peer, enum memory_kind kind,
+                          const char *name, haul_region *packet) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_report report = HAUL_REPORT_INIT;
+  uint64_t length = haul_region_length(packet);
+  struct haul_piece piece = {0, 64, length};
+  struct haul_remote *remote;
+  haul_transfer *transfer;
+  unsigned slot = kind == KIND_PRIVATE;
+  assert_works(owner_publish(owner, slot, kind, MIB, name, HAUL_READ | HAUL_WRITE));
+  assert_works(haul_peer_lookup(peer, name, haul_deadline_in(BOUND), &remote));
+  options.flags = HAUL_REQUIRE_ZERO_COPY;
+  assert_works(haul_write(remote, packet, &piece, 1, &options, &transfer));
+  assert_works(haul_transfer_wait(transfer, haul_deadline_in(BOUND)));
+  assert_works(haul_transfer_report(transfer, &report));
+  haul_transfer_release(transfer);
+  assert_string_equal(report.paths[0].name, "map");
+  assert_string_equal(report.paths[0].detail,
+                      kind == KIND_PRIVATE ? "cross-memory attach" : "mapped");
+  assert_true(report.paths[0].chosen && report.paths[0].zero_copy);
+  assert_int_equal(report.paths[0].copies_cpu, kind != KIND_PRIVATE);
+  assert_int_equal(report.paths[0].copies_kernel, kind == KIND_PRIVATE);
+  assert_int_equal(report.paths[0].copies_dma, 0);
+  assert_int_equal(owner_sum(owner, slot, 64, length), region_sum(node, packet, 0, length));
+  haul_remote_release(remote);
+  assert_works(owner_release(owner, slot));
+}
+
+/* From where they lie, in EAL's own memory and in memory that EAL was given. */
+static void mbufs_are_written_without_a_copy(void **state) {
+  struct owner owner;
+  struct haul_peer *peer;
+  haul_region *region, *packet;
+  (void)state;
+  owner_start(&owner, "unix://@haul-test-mbuf", NULL);
+  assert_works(haul_peer_connect(node, owner.address, haul_deadline_in(BOUND), &peer));
+  assert_works(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, MIB, 0, &region));
+  assert_works(haul_region_dpdk_register(region));
+  struct rte_pktmbuf_extmem memory = {.buf_ptr = haul_region_address(region),
+                                      .buf_iova = RTE_BAD_IOVA,
+                                      .buf_len = MIB,
+                                      .elt_size = ROOM};
+  struct rte_mempool *pools[] = {
+      rte_pktmbuf_pool_create("sent", MBUFS, 0, 0, RTE_MBUF_DEFAULT_BUF_SIZE, SOCKET_ID_ANY),
+      rte_pktmbuf_pool_create_extbuf("given", MBUFS, 0, 0, ROOM, SOCKET_ID_ANY, &memory, 1)};
+  for (uint64_t i = 0; i < COUNT(pools); i++) {
+    assert_non_null(pools[i]);
+    struct rte_mbuf *mbuf = rte_pktmbuf_alloc(pools[i]);
+    assert_non_null(mbuf);
+    char *data = rte_pktmbuf_append(mbuf, 1500);
+    pattern_fill(data, 1500, 7 + i);
+    assert_works(haul_region_wrap(node, data, 1500, &packet));
+    assert_int_equal(haul_region_place(packet).kind, i == 0 ? HAUL_DPDK : HAUL_HOST);
+    goes_straight(&owner, peer, KIND_HOST, "shared", packet);
+    goes_straight(&owner, peer, KIND_PRIVATE, "private", packet);
+    haul_region_release(packet);
+    rte_pktmbuf_free(mbuf);
+    rte_mempool_free(pools[i]);
+  }
+  haul_region_release(region);
+  haul_peer_close(peer);
+  assert_int_equal(owner_end(&owner), 0);
+}
+
+int main(int count, char **arguments) {
+  if (count > 1 && strcmp(arguments[1], OWNER_MODE) == 0)
+    return owner_main();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(mbufs_lie_in_a_region),
       cmocka_unit_test(mbufs_of_eals_own_memory_are_wrapped),
+      cmocka_unit_test(mbufs_are_written_without_a_copy),
   };
   return cmocka_run_group_tests_name("dpdk/mbuf", tests, set_up, tear_down);
 }
