@@ -16,6 +16,7 @@
 
 #include "core/error.h"
 #include "core/sys.h"
+#include "doubles/gpudev/door.h"
 #include "memory/dpdk/dpdk.h"
 #include "memory/pages.h"
 #include "memory/settings.h"
@@ -415,6 +416,77 @@ static void without_the_library_it_says_what_to_install(void **state) {
 
 static const struct haul_place gpu = {HAUL_GPUDEV, 1};
 
+/* What the double counted. It is loaded by whoever asks for devices. */
+static struct gpudev_double *door(haul_node *node) {
+  struct haul_device devices[32];
+  size_t count = COUNT(devices);
+  assert_works(haul_device_list(node, devices, &count));
+  void *library = dlopen("librte_gpudev.so.23", RTLD_NOW | RTLD_NOLOAD);
+  assert_non_null(library);
+  struct gpudev_double *counted = dlsym(library, "gpudev_double");
+  assert_non_null(counted);
+  return counted;
+}
+
+/* Both GPUs, for as long as it is EAL's. */
+static void regions_are_registered_with_gpus_too(void **state) {
+  haul_node *node = open_node();
+  struct gpudev_double *counted = door(node);
+  haul_region *region = get(node, host, MIB);
+  (void)state;
+  assert_int_equal(counted->registrations, 0);
+  assert_works(haul_region_dpdk_register(region));
+  assert_int_equal(counted->registrations, 2);
+  assert_int_equal(counted->unregistrations, 0);
+  assert_works(haul_region_dpdk_unregister(region));
+  assert_int_equal(counted->unregistrations, 2);
+  assert_works(haul_region_dpdk_register(region));
+  haul_region_release(region);
+  assert_int_equal(counted->registrations, 4);
+  assert_int_equal(counted->unregistrations, 4);
+  haul_node_close(node);
+  regions_are_registered_once(state);
+  assert_int_equal(counted->registrations, counted->unregistrations);
+}
+
+static void a_gpu_that_takes_no_more_ends_the_registration(void **state) {
+  haul_node *node = open_node();
+  struct gpudev_double *counted = door(node);
+  haul_region *region = get(node, host, MIB);
+  (void)state;
+  counted->full = 2;
+  assert_fails(HAUL_ELIMIT, haul_region_dpdk_register(region));
+  assert_string_equal(haul_error_last()->object, "rte_gpu_mem_register");
+  assert_int_equal(counted->registrations, 1);
+  assert_int_equal(counted->unregistrations, 1);
+  assert_false(is_external(haul_region_address(region)));
+  counted->full = 0;
+  assert_works(haul_region_dpdk_register(region));
+  haul_region_release(region);
+  assert_int_equal(counted->registrations, 3);
+  assert_int_equal(counted->unregistrations, 3);
+  haul_node_close(node);
+}
+
+/* Through the mapping, so that a kernel that is started next sees them. */
+static void writes_end_with_a_barrier(void **state) {
+  haul_node *node = open_node();
+  struct gpudev_double *counted = door(node);
+  haul_region *region = get(node, gpu, MIB), *copy = get(node, host, MIB);
+  (void)state;
+  assert_int_equal(counted->allocations, 1);
+  assert_int_equal(counted->barriers[2], 0);
+  assert_works(haul_region_copy(region, 0, copy, 0, MIB, HAUL_FOREVER));
+  assert_int_equal(counted->barriers[2], 1);
+  assert_works(haul_region_copy(copy, 0, region, 0, MIB, HAUL_FOREVER));
+  assert_int_equal(counted->barriers[2], 1); /* what is read needs none */
+  assert_int_equal(counted->barriers[0], 0); /* the other GPU's */
+  haul_region_release(copy);
+  haul_region_release(region);
+  haul_node_close(node);
+  assert_int_equal(counted->frees, 1);
+}
+
 static void without_a_driver_cuda_is_named(void **state) {
   haul_node *node = open_node();
   haul_region *region;
@@ -426,6 +498,43 @@ static void without_a_driver_cuda_is_named(void **state) {
   assert_int_equal(check.state, HAUL_CHECK_OK);
   says(check.text, "cuda:N");
   haul_node_close(node);
+}
+
+/* Whether the command's output has the words. */
+static bool printed(const char *arguments, const char *words) {
+  char command[512], text[16384];
+  assert_non_null(getenv("HAUL"));
+  snprintf(command, sizeof command, "'%s' %s", getenv("HAUL"), arguments);
+  FILE *from = popen(command, "r");
+  assert_non_null(from);
+  text[fread(text, 1, sizeof text - 1, from)] = '\0';
+  pclose(from);
+  return strstr(text, words) != NULL;
+}
+
+static void cuda_serves_what_dpdk_has_no_driver_for(void **state) {
+  haul_node *node = open_node();
+  haul_region *region;
+  (void)state;
+  assert_fails(HAUL_EPLACE,
+               haul_region_alloc(node, (struct haul_place){HAUL_GPUDEV, 0}, MIB, 0, &region));
+  says(haul_error_last()->hint, "cuda:N serves this GPU, cuda:0 the first");
+  struct haul_check check = check_named(node, "gpudev.device");
+  assert_int_equal(check.state, HAUL_CHECK_OK);
+  says(check.text, "cuda:N serves this GPU");
+  region = get(node, (struct haul_place){HAUL_CUDA, 0}, MIB);
+  haul_region *copy = get(node, host, MIB);
+  pattern_fill(haul_region_address(copy), MIB, 6);
+  assert_works(haul_region_copy(region, 0, copy, 0, MIB, HAUL_FOREVER));
+  memset(haul_region_address(copy), 0, MIB);
+  assert_works(haul_region_copy(copy, 0, region, 0, MIB, HAUL_FOREVER));
+  pattern_check(haul_region_address(copy), MIB, 6);
+  haul_region_release(copy);
+  haul_region_release(region);
+  haul_node_close(node);
+  assert_true(printed("info", "cuda:0"));
+  assert_false(printed("info", "gpudev:0"));
+  assert_true(printed("doctor", "cuda:N serves this GPU"));
 }
 
 static void memory_that_no_processor_reaches_is_refused(void **state) {
@@ -468,11 +577,12 @@ static const struct mode {
   const char *eal, *pool, *wait; /* settings */
   bool everywhere;               /* also where DPDK is not */
   const char *gpus;              /* of the double, NULL: without it */
+  bool cuda;                     /* with the double of NVIDIA's driver, too */
 } modes[] = {
 #define MODE(test, ...)                                                                            \
-  { #test, test, __VA_ARGS__, NULL }
-#define MODE_OF_GPUS(test, gpus)                                                                   \
-  { #test, test, NULL, NULL, NULL, true, gpus }
+  { #test, test, __VA_ARGS__, NULL, false }
+#define MODE_OF_GPUS(test, everywhere, gpus, cuda)                                                 \
+  { #test, test, NULL, NULL, NULL, everywhere, gpus, cuda }
     MODE(listing_starts_nothing, NULL, NULL, NULL, false),
     MODE(objects_are_aligned_and_used_again, NULL, NULL, NULL, false),
     MODE(the_caller_stays_as_it_was, NULL, NULL, NULL, false),
@@ -490,11 +600,13 @@ static const struct mode {
     MODE(what_cannot_be_registered_is_refused, NULL, NULL, NULL, false),
     MODE(an_applications_eal_is_used, NULL, NULL, NULL, false),
     MODE(without_the_library_it_says_what_to_install, NULL, NULL, NULL, true),
-    MODE_OF_GPUS(without_a_driver_cuda_is_named, "none"),
-    MODE_OF_GPUS(memory_that_no_processor_reaches_is_refused, "unmapped"),
-    MODE_OF_GPUS(memory_of_gpus_moves_through_the_mapping, "two"),
-    {"regions_are_registered_with_gpus_too", regions_are_registered_once, NULL, NULL, NULL, false,
-     "two"},
+    MODE_OF_GPUS(without_a_driver_cuda_is_named, true, "none", false),
+    MODE_OF_GPUS(cuda_serves_what_dpdk_has_no_driver_for, true, "none", true),
+    MODE_OF_GPUS(memory_that_no_processor_reaches_is_refused, true, "unmapped", false),
+    MODE_OF_GPUS(memory_of_gpus_moves_through_the_mapping, true, "two", false),
+    MODE_OF_GPUS(writes_end_with_a_barrier, true, "two", false),
+    MODE_OF_GPUS(regions_are_registered_with_gpus_too, false, "two", false),
+    MODE_OF_GPUS(a_gpu_that_takes_no_more_ends_the_registration, false, "two", false),
 };
 
 static void put(const char *variable, const char *value) {
@@ -502,10 +614,12 @@ static void put(const char *variable, const char *value) {
     setenv(variable, value, 1);
 }
 
-static void find_double(void) {
+static void find_doubles(bool cuda) {
   char path[512];
   const char *doubles = getenv("HAUL_DOUBLES");
-  snprintf(path, sizeof path, "%s/gpudev", doubles ? doubles : ".");
+  doubles = doubles ? doubles : ".";
+  snprintf(path, sizeof path, "%s/gpudev%s%s%s", doubles, cuda ? ":" : "", cuda ? doubles : "",
+           cuda ? "/cuda/current" : "");
   setenv("LD_LIBRARY_PATH", path, 1);
 }
 
@@ -529,7 +643,7 @@ static void in_a_process(void **state) {
     put("HAUL_DPDK_WAIT", mode->wait);
     put("HAUL_DOUBLE_GPUDEV", mode->gpus);
     if (mode->gpus)
-      find_double();
+      find_doubles(mode->cuda);
     execl("/proc/self/exe", "memory_dpdk", mode->name, NULL);
     _exit(127);
   }

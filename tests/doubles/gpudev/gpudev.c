@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: MIT
- * A librte_gpudev.so.23 with two GPUs of host memory, numbered 0 and 2 as after a device went.
- * Their addresses are without access; a mapping for the processor lies elsewhere. What a driver
- * would refuse ends the program. HAUL_DOUBLE_GPUDEV: "none" (no driver, as Debian's) or "unmapped"
- * (no memory for processors). */
+/* SPDX-License-Identifier: MIT */
+#include "door.h"
+
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -44,6 +42,8 @@ struct block {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block blocks[BLOCKS];
+
+struct gpudev_double gpudev_double;
 
 static bool is(const char *what) {
   const char *set = getenv("HAUL_DOUBLE_GPUDEV");
@@ -119,6 +119,7 @@ void *rte_gpu_mem_alloc(int16_t device, size_t bytes, unsigned alignment) {
   else
     munmap(address, bytes);
   pthread_mutex_unlock(&lock);
+  gpudev_double.allocations += block != NULL;
   return block ? address : NULL;
 }
 
@@ -132,10 +133,13 @@ int rte_gpu_mem_free(int16_t device, void *address) {
   munmap(block->address, block->bytes);
   *block = (struct block){.address = NULL};
   pthread_mutex_unlock(&lock);
+  gpudev_double.frees++;
   return 0;
 }
 
 int rte_gpu_mem_register(int16_t device, size_t bytes, void *address) {
+  if (device > 0 && (unsigned)device == gpudev_double.full)
+    return -12;
   pthread_mutex_lock(&lock);
   if (find(device, address, true))
     wrong("memory is registered twice");
@@ -144,6 +148,7 @@ int rte_gpu_mem_register(int16_t device, size_t bytes, void *address) {
     *block =
         (struct block){.address = address, .bytes = bytes, .device = device, .registered = true};
   pthread_mutex_unlock(&lock);
+  gpudev_double.registrations += block != NULL;
   return block ? 0 : -12;
 }
 
@@ -154,6 +159,7 @@ int rte_gpu_mem_unregister(int16_t device, void *address) {
     wrong("what is unregistered was not registered");
   *block = (struct block){.address = NULL};
   pthread_mutex_unlock(&lock);
+  gpudev_double.unregistrations++;
   return 0;
 }
 
@@ -186,5 +192,8 @@ int rte_gpu_mem_cpu_unmap(int16_t device, void *address) {
 }
 
 int rte_gpu_wmb(int16_t device) {
-  return exists(device) ? 0 : -19;
+  if (!exists(device))
+    return -19;
+  gpudev_double.barriers[device]++;
+  return 0;
 }
