@@ -203,7 +203,10 @@ HAUL_API int haul_setting_list(const struct haul_node_config *config, struct hau
                                size_t *count);
 
 /* Ends the node: transfers in flight end with HAUL_ECLOSED, peers see it leave, waiting calls
- * return HAUL_ECLOSED. Handles that came from it stay valid for their release calls alone.
+ * return HAUL_ECLOSED. `node` itself is no handle any more. Peers, remotes, regions and transfers
+ * that came from it must still be released, in any order; until then calls with them are safe.
+ * Those that would reach a peer, or publish, fail with HAUL_ECLOSED; regions stay memory that can
+ * be touched and copied; transfers tell how they ended.
  * Blocks until the node's threads have ended, and until copies have that peers of this host are
  * making on memory that was wrapped: microseconds, and the liveness bound at most. In a forked
  * child it closes what the child inherited and leaves the parent's node and its peers alone. */

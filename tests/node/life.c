@@ -519,6 +519,118 @@ static void a_closed_node_takes_its_handles_back(void **state) {
   haul_transfer_release(NULL);
 }
 
+/* What a node gave, and what is held of it after its close. */
+struct held {
+  struct haul_region *region, *other;
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  struct haul_transfer *transfer; /* that had ended */
+};
+
+static void each_call_says_that_it_was_closed(const struct held *held) {
+  static const char *const ways[] = {NULL, "map", "tcp"};
+  const struct haul_piece piece = {0, 0, 8}, large = {0, 0, 1 << 20};
+  struct haul_path paths[HAUL_PATHS_MAX];
+  struct haul_remote *remote;
+  struct haul_transfer *transfer;
+  size_t count = 0;
+  for (size_t i = 0; i < COUNT(ways); i++) {
+    struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+    const struct haul_transfer_options *given = ways[i] ? &options : NULL;
+    options.only = ways[i];
+    assert_fails(HAUL_ECLOSED, haul_write(held->remote, held->region, &piece, 1, given, NULL));
+    assert_fails(HAUL_ECLOSED, haul_write(held->remote, held->region, &large, 1, given, &transfer));
+    assert_fails(HAUL_ECLOSED, haul_read(held->region, held->remote, &piece, 1, given, NULL));
+    assert_fails(HAUL_ECLOSED, haul_read(held->region, held->remote, &large, 1, given, &transfer));
+    assert_fails(HAUL_ECLOSED, haul_fetch_add(held->region, 0, held->remote, 0, 1, given, NULL));
+    assert_fails(HAUL_ECLOSED,
+                 haul_compare_swap(held->region, 0, held->remote, 0, 1, 2, given, &transfer));
+    count = COUNT(paths);
+    assert_works(haul_explain(held->region, held->remote, HAUL_OP_WRITE, 8, given, paths, &count));
+    for (size_t k = 0; k < count; k++)
+      assert_true(!paths[k].open && !paths[k].chosen && paths[k].reason[0]);
+  }
+  count = 0;
+  assert_fails(HAUL_ECLOSED, haul_peer_lookup(held->peer, "memory", soon(), &remote));
+  assert_fails(HAUL_ECLOSED, haul_peer_list(held->peer, soon(), NULL, &count));
+  assert_fails(HAUL_ECLOSED, haul_peer_status(held->peer));
+  assert_fails(HAUL_ECLOSED, haul_message_send(held->peer, 1, "x", 1, HAUL_FOREVER));
+  assert_fails(HAUL_ECLOSED, haul_region_publish(held->region, "late", HAUL_READ));
+}
+
+/* What a handle knows by itself it still tells. */
+static void each_handle_still_tells_what_it_knows(const struct held *held) {
+  struct haul_report report = HAUL_REPORT_INIT;
+  char text[4096];
+  assert_works(haul_transfer_test(held->transfer));
+  assert_works(haul_transfer_wait(held->transfer, HAUL_FOREVER));
+  assert_works(haul_transfer_cancel(held->transfer));
+  assert_works(haul_transfer_report(held->transfer, &report));
+  assert_int_equal(report.bytes, 4096);
+  assert_true(haul_report_format(&report, text, sizeof text) > 0);
+  assert_string_equal(haul_peer_name(held->peer), "owner");
+  assert_int_equal(haul_remote_length(held->remote), 1 << 20);
+  assert_int_equal(haul_region_length(held->region), 1 << 20);
+  memset(haul_region_address(held->region), 1, 1 << 20);
+  assert_works(haul_region_copy(held->other, 0, held->region, 0, 1 << 20, soon()));
+}
+
+static void after_the_close_calls_with_what_is_held_fail(void **state) {
+  (void)state;
+  for (size_t i = 0; i < COUNT(modes); i++) {
+    struct haul_node_config config = HAUL_NODE_CONFIG_INIT, named = HAUL_NODE_CONFIG_INIT;
+    struct haul_node *owner, *node;
+    struct haul_region *memory;
+    struct held held;
+    char address[160];
+    print_message("%s\n", modes[i].name);
+    config.progress = modes[i].progress;
+    config.spin_ns = modes[i].spin_ns;
+    named.name = "owner";
+    assert_works(haul_node_open(&named, &owner));
+    assert_works(haul_node_listen(owner, "tcp://127.0.0.1:0"));
+    assert_works(haul_node_address(owner, 0, address, sizeof address));
+    memory = region_make(owner, KIND_HOST, 1 << 20);
+    assert_works(haul_region_publish(memory, "memory", HAUL_READ | HAUL_WRITE));
+    assert_works(haul_node_open(&config, &node));
+    assert_works(haul_peer_connect(node, address, soon(), &held.peer));
+    assert_works(haul_peer_lookup(held.peer, "memory", soon(), &held.remote));
+    held.region = region_make(node, KIND_HOST, 1 << 20);
+    held.other = region_make(node, KIND_HOST, 1 << 20);
+    struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+    const struct haul_piece piece = {0, 0, 4096};
+    options.only = "tcp";
+    assert_works(haul_write(held.remote, held.region, &piece, 1, &options, &held.transfer));
+    assert_works(haul_transfer_wait(held.transfer, soon()));
+    haul_node_close(node);
+    each_call_says_that_it_was_closed(&held);
+    each_handle_still_tells_what_it_knows(&held);
+    haul_peer_close(held.peer);
+    haul_remote_release(held.remote);
+    assert_works(haul_transfer_wait(held.transfer, soon())); /* by itself */
+    haul_transfer_release(held.transfer);
+    haul_region_release(held.other);
+    haul_region_release(held.region);
+    haul_region_release(memory);
+    haul_node_close(owner);
+  }
+}
+
+/* In any order, and with nothing else of the node left. */
+static void a_region_alone_outlives_its_node(void **state) {
+  (void)state;
+  struct haul_node *node = open_node();
+  struct haul_region *one = region_make(node, KIND_HOST, 4096);
+  struct haul_region *two = region_make(node, KIND_HOST, 4096);
+  haul_node_close(node);
+  pattern_fill(haul_region_address(one), 4096, 5);
+  assert_fails(HAUL_ECLOSED, haul_region_publish(one, "late", HAUL_READ));
+  assert_works(haul_region_copy(two, 0, one, 0, 4096, soon()));
+  pattern_check(haul_region_address(two), 4096, 5);
+  haul_region_release(one);
+  haul_region_release(two);
+}
+
 struct releasing {
   struct haul_region **regions;
   unsigned from, to;
@@ -722,6 +834,8 @@ int main(int argc, char **argv) {
       TEST(what_its_owner_released_needs_a_new_ticket),
       TEST(closing_ends_calls_that_wait),
       TEST(a_closed_node_takes_its_handles_back),
+      TEST(after_the_close_calls_with_what_is_held_fail),
+      TEST(a_region_alone_outlives_its_node),
       TEST(regions_are_released_while_their_node_closes),
       TEST(a_node_that_its_caller_drives_connects_to_itself),
       TEST(of_two_nodes_of_one_thread_the_silent_one_is_named),
