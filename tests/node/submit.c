@@ -122,8 +122,9 @@ static ssize_t count_sends(int fd, const struct msghdr *message, int flags) {
   return sendmsg(fd, message, flags);
 }
 
-#define PARTS 256u
-#define PART  256u
+#define PARTS  256u
+#define PART   256u
+#define FOURTH 16384u /* of the bytes that may wait */
 
 /* How many calls of the system's it takes until all are handed over. */
 static unsigned sends_of(unsigned flags) {
@@ -158,6 +159,74 @@ static void what_may_wait_is_sent_together(void **state) {
   sys_ops.sendmsg = before;
   assert_int_equal(alone, 128);
   assert_int_equal(together, 128 / 16);
+}
+
+/* Works of 16 KiB: the fourth makes 64 KiB, long before there are sixteen. */
+static void what_may_wait_is_sent_at_64_kib(void **state) {
+  struct haul_transfer *transfers[12];
+  struct haul_transfer_options options = over_tcp();
+  (void)state;
+  me = pthread_self();
+  ssize_t (*before)(int, const struct msghdr *, int) = sys_ops.sendmsg;
+  sys_ops.sendmsg = count_sends;
+  sends = 0;
+  options.flags = HAUL_MORE;
+  for (unsigned i = 0; i < COUNT(transfers); i++) {
+    struct haul_piece piece = {i * FOURTH, i * FOURTH, FOURTH};
+    unsigned sent = sends;
+    assert_works(haul_write(t.remote, t.from, &piece, 1, &options, &transfers[i]));
+    if (i % 4 == 3)
+      assert_true(sends > sent);
+    else
+      assert_int_equal(sends, sent);
+  }
+  sys_ops.sendmsg = before;
+  for (unsigned i = 0; i < COUNT(transfers); i++) {
+    assert_works(haul_transfer_wait(transfers[i], soon()));
+    haul_transfer_release(transfers[i]);
+  }
+  assert_arrived(COUNT(transfers) * FOURTH / SMALL);
+}
+
+/* Nobody waits for it, nothing follows, and no call is made that would move the node. */
+static void what_may_wait_gets_old_and_goes(void **state) {
+  struct haul_transfer_options options = over_tcp();
+  (void)state;
+  options.flags = HAUL_MORE;
+  for (unsigned i = 0; i < 20; i++) {
+    struct haul_transfer *transfer = write_part(i, &options);
+    haul_deadline until = soon();
+    while (haul_transfer_test(transfer) == 1 && haul_deadline_in(0) < until)
+      nanosleep(&(struct timespec){0, 100000}, NULL);
+    assert_works(haul_transfer_test(transfer));
+    haul_transfer_release(transfer);
+  }
+  assert_arrived(20);
+}
+
+/* Without a thread it lies until the node is moved, and goes with the first call that does. */
+static void what_may_wait_goes_when_the_caller_moves_the_node(void **state) {
+  struct haul_transfer_options options = over_tcp();
+  (void)state;
+  me = pthread_self();
+  ssize_t (*before)(int, const struct msghdr *, int) = sys_ops.sendmsg;
+  sys_ops.sendmsg = count_sends;
+  options.flags = HAUL_MORE;
+  for (unsigned i = 0; i < 20; i++) {
+    sends = 0;
+    struct haul_transfer *transfer = write_part(i, &options);
+    nanosleep(&(struct timespec){0, MS}, NULL); /* older than it may get */
+    assert_int_equal(sends, 0);
+    assert_true(haul_node_progress(t.node, HAUL_NO_WAIT) >= 0);
+    assert_int_equal(sends, 1);
+    haul_deadline until = soon();
+    while (haul_transfer_test(transfer) == 1 && haul_deadline_in(0) < until)
+      assert_true(haul_node_progress(t.node, until) >= 0);
+    assert_works(haul_transfer_test(transfer));
+    haul_transfer_release(transfer);
+  }
+  sys_ops.sendmsg = before;
+  assert_arrived(20);
 }
 
 static void what_waits_for_nothing_goes_by_itself(void **state) {
@@ -395,6 +464,9 @@ int main(void) {
 #define SUBMIT_DRIVEN(test) cmocka_unit_test_setup_teardown(test, set_up_driven, tear_down)
   const struct CMUnitTest tests[] = {
       SUBMIT_DRIVEN(what_may_wait_is_sent_together),
+      SUBMIT_DRIVEN(what_may_wait_is_sent_at_64_kib),
+      SUBMIT(what_may_wait_gets_old_and_goes),
+      SUBMIT_DRIVEN(what_may_wait_goes_when_the_caller_moves_the_node),
       SUBMIT(what_waits_for_nothing_goes_by_itself),
       SUBMIT_DRIVEN(what_waits_for_nothing_goes_by_itself),
       SUBMIT(what_waits_for_others_can_be_canceled),

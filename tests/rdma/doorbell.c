@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "support/nic.h"
 #include "support/owner.h"
@@ -52,16 +53,20 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* The i-th part of both regions. `more`: others follow. */
-static haul_transfer *write_part(unsigned i, bool more, const char *only) {
+/* The i-th part of `bytes` of both regions. `more`: others follow. */
+static haul_transfer *write_part_of(uint64_t bytes, unsigned i, bool more, const char *only) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  struct haul_piece piece = {i * PART, i * PART, PART};
+  struct haul_piece piece = {i * bytes, i * bytes, bytes};
   haul_transfer *transfer;
   options.flags = more ? HAUL_MORE : 0;
   options.only = only;
   options.deadline = haul_deadline_in(BOUND);
   assert_works(haul_write(t.remote, t.region, &piece, 1, &options, &transfer));
   return transfer;
+}
+
+static haul_transfer *write_part(unsigned i, bool more, const char *only) {
+  return write_part_of(PART, i, more, only);
 }
 
 static struct haul_report end(haul_transfer *transfer) {
@@ -117,6 +122,22 @@ static void sixteen_go_with_one_doorbell(void **state) {
   assert_written(MANY);
 }
 
+/* And at 64 KiB, however few they are. */
+static void four_of_16_kib_go_with_one_doorbell(void **state) {
+  (void)state;
+  haul_transfer *transfers[12];
+  begin(HAUL_PROGRESS_CALLER);
+  end(write_part(0, false, "rdma"));
+  uint64_t before = nic_doorbells();
+  for (unsigned i = 0; i < COUNT(transfers); i++) {
+    transfers[i] = write_part_of(16384, i, true, "rdma");
+    assert_int_equal(nic_doorbells() - before, (i + 1) / 4);
+  }
+  for (unsigned i = 0; i < COUNT(transfers); i++)
+    end(transfers[i]);
+  assert_written(COUNT(transfers) * 16384 / PART);
+}
+
 /* Who says nothing of the kind waits for nobody. */
 static void one_by_one_each_rings(void **state) {
   (void)state;
@@ -142,6 +163,38 @@ static void a_few_go_out_by_themselves(void **state) {
   for (unsigned i = 0; i < 3; i++)
     end(transfers[i]);
   assert_written(3);
+}
+
+/* Nobody waits for it, and no call is made that would move the node. */
+static void one_goes_out_though_nothing_follows(void **state) {
+  (void)state;
+  begin(HAUL_PROGRESS_THREAD);
+  for (unsigned i = 0; i < 20; i++) {
+    haul_transfer *transfer = write_part(i, true, "rdma");
+    haul_deadline until = haul_deadline_in(BOUND);
+    while (haul_transfer_test(transfer) == 1 && haul_deadline_in(0) < until)
+      nanosleep(&(struct timespec){0, 100000}, NULL);
+    assert_works(haul_transfer_test(transfer));
+    haul_transfer_release(transfer);
+  }
+  assert_written(20);
+}
+
+/* Without a thread it lies until the node is moved, and goes with the first call that does. */
+static void one_goes_out_when_the_caller_moves_the_node(void **state) {
+  (void)state;
+  begin(HAUL_PROGRESS_CALLER);
+  end(write_part(0, false, "rdma"));
+  for (unsigned i = 0; i < 20; i++) {
+    uint64_t before = nic_doorbells();
+    haul_transfer *transfer = write_part(i, true, "rdma");
+    nanosleep(&(struct timespec){0, MS}, NULL); /* older than it may get */
+    assert_int_equal(nic_doorbells(), before);
+    assert_true(haul_node_progress(t.node, HAUL_NO_WAIT) >= 0);
+    assert_int_equal(nic_doorbells(), before + 1);
+    end(transfer);
+  }
+  assert_written(20);
 }
 
 static void *write_many(void *argument) {
@@ -301,6 +354,9 @@ int main(int argc, char **argv) {
       TEST(sixteen_go_with_one_doorbell),
       TEST(one_by_one_each_rings),
       TEST(a_few_go_out_by_themselves),
+      TEST(four_of_16_kib_go_with_one_doorbell),
+      TEST(one_goes_out_though_nothing_follows),
+      TEST(one_goes_out_when_the_caller_moves_the_node),
       TEST(threads_bring_works_at_once),
       TEST(the_last_work_of_a_withdrawn_region_ends),
       TEST(a_laid_work_that_is_canceled_is_not_sent),
