@@ -2,6 +2,7 @@
  * Where a node's settings come from, and every mistake that their file can have. */
 #include "support/check.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -95,6 +96,16 @@ static void every_mistake_is_told_with_its_line(void **state) {
       {"tcp_rails = 1K", 1, "cannot be set"},
       {"staging = 7M", 1, "cannot be set"},
       {"tcp_rate = 1023K", 1, "cannot be set"},
+      {"tcp_zero_copy = 4095", 1, "cannot be set"},
+      {"tcp_zero_copy = 0", 1, "cannot be set"},
+      {"\ntcp_zero_copy = always", 2, "cannot be set"},
+      {"paths = ", 1, "names no paths"},
+      {"paths = pigeon", 1, "names no paths"},
+      {"paths = tcp:64K", 1, "names no paths"},
+      {"\n\npaths = tcp:64K,map:32K,rdma", 3, "names no paths"},
+      {"paths = tcp, map", 1, "names no paths"},
+      {"estimates_only = 2", 1, "neither yes nor no"},
+      {"pool = 5M\nestimates_only = ", 2, "neither yes nor no"},
       {"copy_threads = 0", 1, "cannot be set"},
       {"message_window = 1M", 1, "cannot be set"},
       {"message_window = 2G", 1, "cannot be set"},
@@ -145,6 +156,31 @@ static void what_is_no_text_file_is_refused(void **state) {
   assert_fails(HAUL_EINVAL, config_read(NULL, &config)); /* and does not wait for a writer */
 }
 
+static void a_folder_is_refused(void **state) {
+  struct config config;
+  (void)state;
+  setenv("HAUL_CONF", "/tmp", 1);
+  assert_fails(HAUL_EINVAL, config_read(NULL, &config));
+  assert_string_equal(haul_error_last()->object, "/tmp");
+  assert_non_null(strstr(haul_error_last()->text, "no file"));
+}
+
+/* Root may read any file, but not through a link that leads to itself. */
+static void a_file_that_cannot_be_read_is_refused(void **state) {
+  struct config config;
+  (void)state;
+  write_file("pool = 5M\n");
+  assert_int_equal(chmod(file, 0), 0);
+  if (geteuid() == 0) {
+    unlink(file);
+    assert_int_equal(symlink(file, file), 0);
+  }
+  assert_fails(HAUL_EINVAL, config_read(NULL, &config));
+  assert_string_equal(haul_error_last()->object, file);
+  assert_int_equal(haul_error_last()->system, geteuid() == 0 ? ELOOP : EACCES);
+  assert_non_null(strstr(haul_error_last()->text, "cannot be read"));
+}
+
 static void the_line_is_told_of_a_long_path_too(void **state) {
   struct config config = {.path = ""};
   char path[400], text[] = "\npol = 1";
@@ -172,7 +208,11 @@ static void every_setting_can_be_set(void **state) {
                                    "deadline = 1500ms\ntcp_rails = 4\ncopy_threads = none\n"
                                    "message_window = 2M\npool = 1G\nmax_peers = 7\r\n"
                                    "\t# a comment = nothing\nmax_regions = 99\n"
-                                   "max_transfers = 12\ntcp_rate = 2M\nstaging=16M");
+                                   "max_transfers = 12\ntcp_rate = 2M\nstaging=16M\n"
+                                   "paths = tcp:64K,map\nestimates_only = yes\n"
+                                   "tcp_zero_copy = 1M\ndpdk_eal = -m 64 --no-pci\n"
+                                   "dpdk_hugepages = 3G\ndpdk_pool = 8,7,6,5\n"
+                                   "dpdk_wait = 7ms\n");
   assert_string_equal(config.values.name, "here");
   assert_int_equal(config.values.insecure, 1);
   assert_int_equal(config.values.spin_ns, 50000);
@@ -187,6 +227,13 @@ static void every_setting_can_be_set(void **state) {
   assert_int_equal(config.values.max_transfers, 12);
   assert_int_equal(config.values.tcp_rate, 2 << 20);
   assert_int_equal(config.values.staging_bytes, 16 << 20);
+  assert_int_equal(config.rules.count, 2);
+  assert_int_equal(config.values.estimates_only, 1);
+  assert_int_equal(config.values.tcp_zero_copy, 1 << 20);
+  assert_string_equal(config.memory.dpdk_eal, "-m 64 --no-pci");
+  assert_true(config.memory.dpdk_hugepages == (size_t)3 << 30);
+  assert_memory_equal(config.memory.dpdk_pool, ((uint32_t[]){8, 7, 6, 5}), 16);
+  assert_int_equal(config.memory.dpdk_wait_ns, 7000000);
 }
 
 static void the_nearest_one_counts(void **state) {
@@ -242,7 +289,7 @@ static void the_list_can_be_read_back(void **state) {
   }
   unsetenv("HAUL_SPIN");
   struct config first = read_with(text);
-  assert_int_equal(first.memory.dpdk_pool[3], 64);
+  assert_memory_equal(first.memory.dpdk_pool, ((uint32_t[]){4096, 1024, 256, 64}), 16);
   assert_true(first.memory.dpdk_wait_ns == 100000000);
   assert_string_equal(first.memory.dpdk_eal, "");
   assert_int_equal(first.values.spin_ns, 90000);
@@ -268,6 +315,8 @@ int main(void) {
       TEST(every_mistake_is_told_with_its_line),
       TEST(what_stands_over_a_mistake_does_not_hide_it),
       TEST(what_is_no_text_file_is_refused),
+      TEST(a_folder_is_refused),
+      TEST(a_file_that_cannot_be_read_is_refused),
       TEST(the_line_is_told_of_a_long_path_too),
       TEST(a_variables_mistake_names_it),
       TEST(every_setting_can_be_set),
