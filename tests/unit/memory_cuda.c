@@ -10,11 +10,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/sys.h"
 #include "doubles/cuda/door.h"
 #include "memory/copy.h"
 #include "memory/cuda/cuda.h"
 #include "memory/pages.h"
 #include "memory/region.h"
+#include "memory/staging.h"
 #include "memory/ticket.h"
 #include "support/child.h"
 #include "support/seams.h"
@@ -283,6 +285,36 @@ static void checks_know_the_causes(void **state) {
     tree_file(root, "module/nvidia_peermem/refcnt", "0");
     assert_check("cuda.gpudirect-rdma", HAUL_CHECK_OK, "by address", "");
   }
+  tree_remove(root);
+}
+
+static bool several_nodes(void) {
+  return true;
+}
+
+/* The node of the first GPU is in the kernel's files, that of the second is not. */
+static void buffers_lie_near_the_gpu_that_they_serve(void **state) {
+  (void)state;
+  bool (*before)(void) = sys_ops.has_nodes;
+  struct heap *heap;
+  struct staging_user user;
+  struct stage *stage;
+  make_root();
+  tree_file(root, "bus/pci/devices/0000:da:00.0/numa_node", "1\n");
+  again();
+  assert_works(heap_open(NULL, 0, &heap));
+  struct staging *staging = heap_staging(heap);
+  sys_ops.has_nodes = several_nodes;
+  for (unsigned i = 0; i < 2; i++) { /* asked, and remembered */
+    assert_int_equal(staging_numa(staging, gpu0), 1);
+    assert_int_equal(staging_numa(staging, gpu1), -1);
+    assert_int_equal(staging_numa(staging, host), -1);
+  }
+  assert_works(staging_await(staging, &user, 1, staging_numa(staging, gpu0), &stage, HAUL_NO_WAIT));
+  assert_int_equal(stage->numa, 1);
+  staging_give(&user, stage);
+  sys_ops.has_nodes = before;
+  heap_close(heap);
   tree_remove(root);
 }
 
@@ -936,6 +968,7 @@ int main(int count, char **arguments) {
       OVER(a_number_out_of_range_is_refused),
       OVER(the_driver_is_opened_when_it_is_asked_for),
       OVER(checks_know_the_causes),
+      OVER(buffers_lie_near_the_gpu_that_they_serve),
       OVER(no_room_leaves_nothing_behind),
       OVER(a_gpu_without_virtual_memory_has_private_memory),
       OVER(the_applications_memory_is_found),
