@@ -52,7 +52,7 @@ endfunction()
 haul_test_with_nic(conformance transport rdma tcp://127.0.0.1:0)
 haul_test_with_nic(conformance transport_faults rdma tcp://127.0.0.1:0)
 haul_test_with_nic(conformance atomics rdma tcp://127.0.0.1:0)
-foreach(name life names oom)
+foreach(name life names oom priorities)
   haul_test_with_nic(node ${name})
 endforeach()
 
