@@ -186,7 +186,6 @@ static struct haul_region *new_region(struct heap *heap) {
     return NULL;
   }
   region->heap = heap;
-  region->node = heap->node;
   region->size_class = REGION_EXACT;
   list_init(&region->wrapped);
   atomic_store_explicit(&region->refs, 1, memory_order_relaxed);

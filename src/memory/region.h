@@ -15,7 +15,6 @@ struct staging;
 struct haul_region {
   struct memory memory;
   struct heap *heap;
-  void *node;              /* the haul_node it belongs to, which it may outlive */
   _Atomic uint32_t refs;   /* the caller's, and one for each use under way */
   _Atomic uint32_t names;  /* under how many names it is published */
   _Atomic bool released;   /* the caller gave it back: new uses fail with HAUL_ESTALE */

@@ -15,6 +15,16 @@
 
 /* ---- Publishing ---- */
 
+/* A region may be held for longer than its node. 0: held, to be put. */
+static int hold_open_node(struct haul_region *region, const char *name, struct haul_node **node) {
+  *node = region_hold_node(region);
+  if (*node && !node_is_closed(*node))
+    return 0;
+  if (*node)
+    node_put(*node);
+  return error_set(HAUL_ECLOSED, 0, name, "|");
+}
+
 HAUL_API int haul_region_publish(haul_region *region, const char *name, unsigned rights) {
   uint64_t handle;
   int code = error_enter("haul_region_publish");
@@ -22,15 +32,18 @@ HAUL_API int haul_region_publish(haul_region *region, const char *name, unsigned
     return code;
   if (!region)
     return error_set(HAUL_EINVAL, 0, name, "no region|");
-  struct haul_node *node = region->node;
-  if (node_is_closed(node))
-    return error_set(HAUL_ECLOSED, 0, name, "|");
+  struct haul_node *node;
   if (!memory_alive(&region->memory))
     return memory_released(name);
   if ((rights & HAUL_WRITE) && !region->memory.writable)
     return error_set(HAUL_EACCESS, 0, name,
                      "the memory may not be written|publish it with HAUL_READ alone");
-  return exports_add(node->exports, region, name, rights, &handle);
+  code = hold_open_node(region, name, &node);
+  if (code)
+    return code;
+  code = exports_add(node->exports, region, name, rights, &handle);
+  node_put(node);
+  return code;
 }
 
 /* With the loop's lock. */
@@ -86,7 +99,13 @@ HAUL_API int haul_region_unpublish(haul_region *region, const char *name) {
     return code;
   if (!region || !name)
     return error_set(HAUL_EINVAL, 0, name, "no region or no name|");
-  return withdraw(region->node, region, name);
+  struct haul_node *node;
+  code = hold_open_node(region, name, &node);
+  if (code)
+    return code;
+  code = withdraw(node, region, name);
+  node_put(node);
+  return code;
 }
 
 void names_withdraw(struct haul_node *node, struct haul_region *region) {

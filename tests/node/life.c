@@ -556,6 +556,7 @@ static void each_call_says_that_it_was_closed(const struct held *held) {
   assert_fails(HAUL_ECLOSED, haul_peer_status(held->peer));
   assert_fails(HAUL_ECLOSED, haul_message_send(held->peer, 1, "x", 1, HAUL_FOREVER));
   assert_fails(HAUL_ECLOSED, haul_region_publish(held->region, "late", HAUL_READ));
+  assert_fails(HAUL_ECLOSED, haul_region_unpublish(held->region, "late"));
 }
 
 /* What a handle knows by itself it still tells. */
@@ -625,6 +626,7 @@ static void a_region_alone_outlives_its_node(void **state) {
   haul_node_close(node);
   pattern_fill(haul_region_address(one), 4096, 5);
   assert_fails(HAUL_ECLOSED, haul_region_publish(one, "late", HAUL_READ));
+  assert_fails(HAUL_ECLOSED, haul_region_unpublish(one, "late"));
   assert_works(haul_region_copy(two, 0, one, 0, 4096, soon()));
   pattern_check(haul_region_address(two), 4096, 5);
   haul_region_release(one);
