@@ -119,7 +119,8 @@ static void post_all(struct haul_transfer *transfer) {
     transfer_cancel_works(transfer, failure);
     loop_unlock(transfer->remote->transfers->fabric->loop);
   }
-  transfer_settle(transfer); /* the call's own */
+  transfer_handed(transfer);
+  transfer_settle(transfer); /* the call's own: from here on `done` may have given it back */
 }
 
 static struct slice slice_of(const struct request *asked, bool alone) {
@@ -192,7 +193,6 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
   atomic_fetch_add_explicit(&owner->started, 1, memory_order_relaxed);
   transfer->posted = clock_now();
   post_all(transfer);
-  transfer_handed(transfer);
   *out = transfer;
   return 0;
 }

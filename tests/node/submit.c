@@ -115,6 +115,7 @@ static void assert_arrived(uint64_t parts) {
 
 static unsigned sends; /* of this thread */
 static pthread_t me;
+static int64_t (*the_clock)(void);
 
 static ssize_t count_sends(int fd, const struct msghdr *message, int flags) {
   if (pthread_equal(me, pthread_self()))
@@ -425,6 +426,45 @@ static void done_may_call_what_waits(void **state) {
   assert_int_equal(heard.inner, 0);
 }
 
+static int64_t slow_clock_of_this_thread(void) {
+  if (pthread_equal(me, pthread_self()))
+    nanosleep(&(struct timespec){0, MS}, NULL);
+  return the_clock();
+}
+
+static _Atomic bool moving;
+
+static void *move(void *node) {
+  while (atomic_load(&moving))
+    haul_node_progress(node, haul_deadline_in(MS));
+  return NULL;
+}
+
+/* Another thread may have told of the end, and the handle may be gone, before the call that began
+ * the transfer has returned. */
+static void done_may_come_before_the_call_returns(void **state) {
+  struct heard heard = {.status = 77};
+  struct haul_transfer_options options = over_tcp();
+  pthread_t mover;
+  (void)state;
+  options.done = on_done;
+  options.user = &heard;
+  me = pthread_self();
+  atomic_store(&moving, true);
+  assert_int_equal(pthread_create(&mover, NULL, move, t.node), 0);
+  the_clock = sys_ops.monotonic;
+  sys_ops.monotonic = slow_clock_of_this_thread;
+  for (unsigned i = 0; i < 20; i++) {
+    write_part(i, &options);
+    await_calls(&heard, i + 1); /* so that each is alone */
+  }
+  sys_ops.monotonic = the_clock;
+  atomic_store(&moving, false);
+  pthread_join(mover, NULL);
+  assert_int_equal(heard.status, 0);
+  assert_arrived(20);
+}
+
 static void done_cannot_close_its_node(void **state) {
   struct heard heard = {.closes = true};
   struct haul_transfer_options options = over_tcp();
@@ -484,6 +524,8 @@ int main(void) {
       SUBMIT_DRIVEN(failures_are_told),
       SUBMIT(done_may_call_what_waits),
       SUBMIT_DRIVEN(done_may_call_what_waits),
+      SUBMIT(done_may_come_before_the_call_returns),
+      SUBMIT_DRIVEN(done_may_come_before_the_call_returns),
       SUBMIT(done_cannot_close_its_node),
       SUBMIT_DRIVEN(done_cannot_close_its_node),
       SUBMIT(done_without_a_handle_is_refused),
