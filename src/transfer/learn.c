@@ -17,8 +17,7 @@ static uint32_t since(int64_t from) {
 }
 
 void transfer_handed(struct haul_transfer *transfer) {
-  if (transfer->alone && transfers_driven(transfer->remote->transfers))
-    transfer->handed = since(transfer->posted);
+  transfer->handed = since(transfer->posted);
 }
 
 void transfer_awaited(struct haul_transfer *transfer) {

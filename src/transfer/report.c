@@ -31,7 +31,8 @@ static void fill(struct haul_transfer *transfer, struct haul_report *report) {
   report->retries = atomic_load(&transfer->retries);
   report->checksum = status == 0 && (transfer->flags & HAUL_CHECKSUM);
   int64_t ended = status == 1 ? clock_now() : transfer->ended, started = start_of(transfer, ended);
-  report->setup_ns = transfer->posted - transfer->called;
+  int64_t handed = transfer->posted + transfer->handed; /* what was registered is, by then */
+  report->setup_ns = (handed < started ? handed : started) - transfer->called;
   report->queued_ns = started - transfer->called;
   report->wire_ns = ended - started;
   report->from = write ? transfer->place : remote->key.place;

@@ -189,9 +189,9 @@ struct haul_transfer {
   _Atomic bool posting;     /* the call that started it still hands out works */
   bool immediate;           /* complete when the call returned: never was in a list */
   bool alone;               /* none other was under way when it started */
-  /* In a node that its caller drives, when alone: ns from `posted` to the end of the call, and from
-   * there until somebody waited, and 1; 0: not yet. */
-  uint32_t handed;
+  uint32_t handed;          /* ns from `posted` until every path had its works; 0: not yet */
+  /* In a node that its caller drives, when alone: ns from there until somebody waited, and 1; 0:
+   * not yet. */
   _Atomic uint32_t awaited;
   char *_Atomic avoided_reason;     /* set before the first bit is; NULL: there was no memory */
   struct haul_error *_Atomic error; /* of the first failure, once it is told */
@@ -238,7 +238,7 @@ __attribute__((cold)) int transfer_bad_piece(const struct haul_remote *remote,
                                              const struct haul_piece *piece, size_t i);
 
 /* learn.c: from transfers that were alone from their start to their end. */
-/* The call that started it returns; somebody begins to wait for it. */
+/* Every path has its works; somebody begins to wait for it. */
 void transfer_handed(struct haul_transfer *transfer);
 void transfer_awaited(struct haul_transfer *transfer);
 /* Who waited goes before it has ended. */

@@ -16,6 +16,7 @@
  *   vanish:N   the same without a completion: the event alone says it, as with real drivers
  *   overrun:N  the N-th completion finds its completion queue full
  *   memlock:N  the N-th registration and all after it are refused with ENOMEM
+ *   pin:US     each registration takes that many microseconds more
  *   slow:US    each 256 KiB of a request take that many microseconds more
  *   late:US    a completion comes that much later than its bytes
  *   nogid      the port has no GID

@@ -56,6 +56,7 @@ enum fault {
   VANISH,
   OVERRUN,
   MEMLOCK,
+  PIN,
   SLOW,
   LATE,
   NOGID,
@@ -64,9 +65,9 @@ enum fault {
   FAULTS
 };
 
-static const char *const names[FAULTS] = {"retry",  "rnr",       "access",  "refuse", "remove",
-                                          "vanish", "overrun",   "memlock", "slow",   "late",
-                                          "nogid",  "noatomics", "global"};
+static const char *const names[FAULTS] = {"retry",  "rnr",     "access",    "refuse", "remove",
+                                          "vanish", "overrun", "memlock",   "pin",    "slow",
+                                          "late",   "nogid",   "noatomics", "global"};
 static _Atomic int64_t left[FAULTS]; /* counts down to the one that is meant; 0: none is */
 
 static bool comes_due(enum fault fault) {
@@ -95,8 +96,14 @@ bool fault_of_post(void) {
   return comes_due(REFUSE);
 }
 
+static void sleep_us(int64_t us) {
+  if (us > 0)
+    nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
+}
+
 /* Once it is reached it stays at 1. */
 bool fault_of_registration(void) {
+  sleep_us(atomic_load(&left[PIN]));
   if (comes_due(MEMLOCK))
     atomic_store(&left[MEMLOCK], 1);
   return atomic_load(&left[MEMLOCK]) == 1;
@@ -104,11 +111,6 @@ bool fault_of_registration(void) {
 
 bool fault_of_completion(void) {
   return comes_due(OVERRUN);
-}
-
-static void sleep_us(int64_t us) {
-  if (us > 0)
-    nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
 }
 
 int64_t fault_slow(void) {

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT
+ * What a report says of time, over a NIC that is a double and as slow as the test wants it: what
+ * the call itself took, what was the wait for others, what was on the wire. */
+#include "support/check.h"
+
+#include <string.h>
+
+#include "core/sys.h"
+#include "support/nic.h"
+#include "support/owner.h"
+#include "support/seams.h"
+
+#define LENGTH ((uint64_t)16 << 20)
+#define MIB    ((uint64_t)1 << 20)
+#define BOUND  (100 * S)
+
+static struct {
+  struct owner owner;
+  struct haul_node *node;
+  struct haul_peer *peer;
+  struct haul_region *region;
+  struct haul_remote *remote;
+} t;
+
+static int set_up(void **state) {
+  (void)state;
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.progress = HAUL_PROGRESS_CALLER;
+  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
+  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", HAUL_READ | HAUL_WRITE),
+                   0);
+  assert_works(haul_node_open(&config, &t.node));
+  assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(BOUND), &t.peer));
+  assert_works(haul_peer_lookup(t.peer, "memory", haul_deadline_in(BOUND), &t.remote));
+  t.region = region_make(t.node, KIND_HOST, LENGTH);
+  region_fill(t.node, t.region, 0, LENGTH, 7);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  haul_remote_release(t.remote);
+  haul_region_release(t.region);
+  haul_peer_close(t.peer);
+  haul_node_close(t.node);
+  nic_fault("");
+  assert_int_equal(owner_end(&t.owner), 0);
+  return 0;
+}
+
+static struct haul_transfer *start(const char *path, uint64_t bytes, int priority) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  const struct haul_piece piece = {0, 0, bytes};
+  struct haul_transfer *transfer;
+  options.only = path;
+  options.priority = priority;
+  options.deadline = haul_deadline_in(BOUND);
+  assert_works(haul_write(t.remote, t.region, &piece, 1, &options, &transfer));
+  return transfer;
+}
+
+/* Its parts fit together whatever the transfer was. */
+static struct haul_report report_of(struct haul_transfer *transfer) {
+  struct haul_report report = HAUL_REPORT_INIT;
+  assert_works(haul_transfer_report(transfer, &report));
+  assert_true(report.setup_ns >= 0);
+  assert_true(report.setup_ns <= report.queued_ns);
+  assert_true(report.wire_ns >= 0);
+  return report;
+}
+
+static struct haul_report finish(struct haul_transfer *transfer) {
+  assert_works(haul_transfer_wait(transfer, haul_deadline_in(BOUND)));
+  struct haul_report report = report_of(transfer);
+  haul_transfer_release(transfer);
+  return report;
+}
+
+/* The first transfer of a region has its memory registered within the call. */
+static void registration_is_set_up(void **state) {
+  (void)state;
+  nic_fault("pin:20000");
+  struct haul_report report = finish(start("rdma", 4096, HAUL_PRIORITY_NORMAL));
+  assert_true(report.setup_ns >= 20 * MS);
+  /* Of a second one nothing has to be: no bound, as a busy machine may take as long. */
+  report = finish(start("rdma", 4096, HAUL_PRIORITY_NORMAL));
+  assert_true(report.setup_ns > 0);
+}
+
+/* From the call to the end, without a gap: as long as a clock at its side says, and no shorter than
+ * the NIC takes. */
+static void the_parts_are_the_whole(void **state) {
+  (void)state;
+  static const char *const paths[] = {"rdma", "tcp"};
+  nic_fault("slow:5000"); /* each 256 KiB */
+  for (size_t i = 0; i < COUNT(paths); i++) {
+    int64_t before = clock_now();
+    struct haul_report report = finish(start(paths[i], MIB, HAUL_PRIORITY_NORMAL));
+    int64_t whole = clock_now() - before;
+    assert_true(report.setup_ns > 0);
+    assert_true(report.wire_ns > 0);
+    assert_true(report.queued_ns + report.wire_ns <= whole);
+    if (i == 0)
+      assert_true(report.wire_ns >= 4 * 5 * MS);
+  }
+}
+
+/* Nobody drives the node, so what is asked for meanwhile ends behind the call, not in it. */
+static void what_waits_for_others_is_queued(void **state) {
+  (void)state;
+  nic_fault("slow:5000");
+  struct haul_transfer *first = start("rdma", LENGTH, HAUL_PRIORITY_HIGH); /* all that it takes */
+  struct haul_transfer *low = start("rdma", 4096, HAUL_PRIORITY_LOW);
+  struct haul_report waiting = report_of(low);
+  assert_int_equal(waiting.status, 1);
+  assert_int_equal(waiting.wire_ns, 0); /* not yet */
+  struct haul_report other = finish(first), report = finish(low);
+  assert_int_equal(report.setup_ns, waiting.setup_ns);
+  assert_true(report.queued_ns > report.setup_ns);
+  assert_true(report.queued_ns > other.queued_ns);
+  assert_true(report.queued_ns - report.setup_ns >= 5 * MS);
+}
+
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
+    return owner_main();
+  seams_no_unix_sockets();
+  const struct CMUnitTest tests[] = {
+      TEST(registration_is_set_up),
+      TEST(the_parts_are_the_whole),
+      TEST(what_waits_for_others_is_queued),
+  };
+  return cmocka_run_group_tests_name("times", tests, NULL, NULL);
+}
