@@ -394,6 +394,52 @@ static void an_applications_eal_is_used(void **state) {
   haul_node_close(node);
 }
 
+static void two_nodes(char *root) {
+  assert_non_null(mkdtemp(root));
+  tree_folder(root, "devices/system/node/node0");
+  tree_folder(root, "devices/system/node/node1");
+  dpdk_sys = root;
+}
+
+static void refuses_node_1(haul_node *node) {
+  haul_region *region;
+  for (int i = 0; i < 2; i++) {
+    assert_fails(HAUL_ENOTSUP,
+                 haul_region_alloc(node, (struct haul_place){HAUL_DPDK, 1}, MIB, 0, &region));
+    assert_string_equal(haul_error_last()->object, "dpdk:1");
+    says(haul_error_last()->text, "without huge pages EAL's memory is at its node 0");
+  }
+  haul_region_release(get(node, place, MIB));
+}
+
+/* EAL would serve it from node 0. */
+static void what_the_kernel_does_not_bind_is_refused(void **state) {
+  char root[] = "/tmp/haul-dpdk-XXXXXX";
+  (void)state;
+  if (dpdk_nodes() > 1)
+    skip();
+  two_nodes(root);
+  haul_node *node = open_node();
+  refuses_node_1(node);
+  assert_int_equal(dpdk_eal_state(), DPDK_SMALL);
+  haul_node_close(node);
+  tree_remove(root);
+}
+
+static void an_applications_eal_has_no_other_node(void **state) {
+  char root[] = "/tmp/haul-dpdk-XXXXXX";
+  pthread_t thread;
+  (void)state;
+  two_nodes(root);
+  pthread_create(&thread, NULL, start_as_an_application, NULL);
+  pthread_join(thread, NULL);
+  haul_node *node = open_node();
+  refuses_node_1(node);
+  assert_int_equal(dpdk_eal_state(), DPDK_FOREIGN);
+  haul_node_close(node);
+  tree_remove(root);
+}
+
 /* The error of an empty path names the package. */
 static void without_the_library_it_says_what_to_install(void **state) {
   haul_node *node;
@@ -599,6 +645,8 @@ static const struct mode {
     MODE(regions_are_registered_once, NULL, NULL, NULL, false),
     MODE(what_cannot_be_registered_is_refused, NULL, NULL, NULL, false),
     MODE(an_applications_eal_is_used, NULL, NULL, NULL, false),
+    MODE(what_the_kernel_does_not_bind_is_refused, NULL, NULL, NULL, false),
+    MODE(an_applications_eal_has_no_other_node, NULL, NULL, NULL, false),
     MODE(without_the_library_it_says_what_to_install, NULL, NULL, NULL, true),
     MODE_OF_GPUS(without_a_driver_cuda_is_named, true, "none", false),
     MODE_OF_GPUS(cuda_serves_what_dpdk_has_no_driver_for, true, "none", true),

@@ -277,7 +277,7 @@ static void plan_huge(const struct memory_settings *settings, uint64_t asked, st
   size_t used = 0, limited = 0;
   uint64_t wanted = wanted_bytes(settings);
   unsigned nodes = dpdk_nodes();
-  for (unsigned i = 0; i < nodes; i++) { /* no more than DPDK_NODES, of 12 bytes at most */
+  for (unsigned i = 0; i < nodes; i++) { /* at most DPDK_NODES, of 15 bytes */
     uint64_t unused = dpdk_huge_free(nodes == 1 ? -1 : (int)i);
     uint64_t bytes = asked ? asked / nodes : unused / 2;
     bytes = bytes < unused ? bytes : unused;

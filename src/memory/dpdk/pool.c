@@ -42,7 +42,7 @@ static _Atomic uint64_t waits;
 
 /* ---- how many ---- */
 
-/* EAL without huge pages has one node, 0, whatever the host has: see bind_object. */
+/* EAL without huge pages has one node, 0, whatever the host has: see place_object. */
 static int socket_of(unsigned node) {
   return dpdk_eal_state() == DPDK_SMALL ? 0 : (int)node;
 }
@@ -268,26 +268,34 @@ static void give_back(unsigned number, struct object *object) {
   futex_wake(&returns);
 }
 
-/* Without huge pages all of EAL's memory is at its node 0, which is wherever the kernel puts it, so
- * haul binds what it hands out. Where a sandbox forbids that node 0 alone is left. */
-static int bind_object(unsigned number, struct object *object, size_t length) {
-  size_t bytes;
-  if (object->bound || dpdk_eal_state() != DPDK_SMALL || dpdk_nodes() == 1)
+static int elsewhere(unsigned number, int system) {
+  char object[32];
+  snprintf(object, sizeof object, "dpdk:%u", number);
+  return error_set(HAUL_ENOTSUP, system, object,
+                   "without huge pages EAL's memory is at its node 0, and haul may not bind it to "
+                   "this node|reserve huge pages (haul doctor dpdk), give the process CAP_SYS_NICE "
+                   "(mbind), or use dpdk:0");
+}
+
+/* EAL without huge pages serves all nodes from its node 0, which is wherever the kernel puts it.
+ * What is haul's own is bound, as far as a sandbox allows it; what is the application's is left
+ * alone. */
+static int place_object(const struct dpdk_eal *eal, unsigned number, struct object *object,
+                        size_t length) {
+  enum dpdk_state state = dpdk_eal_state();
+  size_t bytes = length;
+  if (state == DPDK_FOREIGN) {
+    const struct rte_memseg_list *list = eal->list_of(object->address);
+    return list && list->socket_id != (int)number ? elsewhere(number, 0) : 0;
+  }
+  if (object->bound || state != DPDK_SMALL || dpdk_nodes() == 1)
     return 0;
   if (object->size_class != REGION_EXACT)
     bytes = pool_class_bytes(object->size_class);
-  else if (!page_round(length, &bytes))
-    bytes = length;
+  else
+    page_round(length, &bytes);
   object->bound = pages_prefer(object->address, bytes, number, true) == 0;
-  if (object->bound || number == 0)
-    return 0;
-  char name[32];
-  snprintf(name, sizeof name, "dpdk:%u", number);
-  return error_set(
-      HAUL_ENOTSUP, errno, name,
-      "EAL has no huge pages, and the kernel does not let haul bind its memory to this "
-      "node (mbind)|reserve huge pages (haul doctor dpdk), give the process "
-      "CAP_SYS_NICE, or use dpdk:0");
+  return object->bound || number == 0 ? 0 : elsewhere(number, errno);
 }
 
 int dpdk_pool_get(unsigned node, size_t length, bool patient, struct memory *memory) {
@@ -299,7 +307,7 @@ int dpdk_pool_get(unsigned node, size_t length, bool patient, struct memory *mem
   struct object *object = take_patiently(eal, node, length, patient);
   if (!object)
     return exhausted(eal, node, length);
-  int status = bind_object(node, object, length);
+  int status = place_object(eal, node, object, length);
   if (status != 0) {
     give_back(node, object);
     return status;
