@@ -64,22 +64,25 @@ void rules_from(struct path_rules *rules, const char *origin) {
   snprintf(rules->left_out, sizeof rules->left_out, "left out by %s", rules->origin);
 }
 
+static void format_size(uint64_t bytes, char *text, size_t size) {
+  unsigned unit = 0;
+  for (; unit < sizeof units - 1 && bytes % 1024 == 0; unit++)
+    bytes /= 1024;
+  const char letter[2] = {unit ? units[unit - 1] : '\0', '\0'};
+  snprintf(text, size, "%llu%s", (unsigned long long)bytes, letter);
+}
+
 void rules_format(const struct path_rules *rules, char *text, size_t size) {
   size_t at = 0;
   snprintf(text, size, "auto");
   for (unsigned i = 0; i < rules->count && at < size; i++) {
     const char *name = transport_at(rules->rules[i].path)->name;
-    uint64_t up_to = rules->rules[i].up_to;
-    unsigned unit = 0;
-    while (unit < sizeof units - 1 && up_to % 1024 == 0) {
-      up_to /= 1024;
-      unit++;
-    }
-    if (i + 1 == rules->count)
-      at += (size_t)snprintf(text + at, size - at, "%s", name);
-    else
-      at += (size_t)snprintf(text + at, size - at, "%s:%llu%.*s,", name, (unsigned long long)up_to,
-                             unit ? 1 : 0, unit ? &units[unit - 1] : "");
+    char up_to[32] = "";
+    bool last = i + 1 == rules->count;
+    if (!last)
+      format_size(rules->rules[i].up_to, up_to, sizeof up_to);
+    at += (size_t)snprintf(text + at, size - at, "%s%s%s%s", name, last ? "" : ":", up_to,
+                           last ? "" : ",");
   }
 }
 
