@@ -53,6 +53,17 @@ void gate_leave(struct gate *gate) {
   }
 }
 
+void gate_lay(struct gate *gate, struct list *item) {
+  inbox_put(&gate->inbox, item);
+  atomic_thread_fence(memory_order_seq_cst);
+}
+
+void gate_flush(struct gate *gate) {
+  atomic_thread_fence(memory_order_seq_cst);
+  gate_enter(gate);
+  gate_leave(gate);
+}
+
 void gate_bring(struct gate *gate, struct list *item) {
   inbox_put(&gate->inbox, item);
   atomic_thread_fence(memory_order_seq_cst);

@@ -46,9 +46,11 @@ void gate_enter(struct gate *gate);
 void gate_leave(struct gate *gate);
 /* Brings an item and returns at once: it is in, or will be before whoever is inside has left. */
 void gate_bring(struct gate *gate, struct list *item);
-/* Brings one that may wait until the next who enters. */
-static inline void gate_lay(struct gate *gate, struct list *item) {
-  inbox_put(&gate->inbox, item);
-}
+/* Brings one that may wait until the next who enters. What is read after it (seq_cst) is read after
+ * it lies there. */
+void gate_lay(struct gate *gate, struct list *item);
+/* Takes in all that was brought before, and what is laid by who does not see what was stored
+ * (seq_cst) before this: where gates end, either who lays something flushes it or who ends them. */
+void gate_flush(struct gate *gate);
 
 #endif

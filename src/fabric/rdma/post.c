@@ -373,13 +373,10 @@ void rdma_end_refused(struct rdma_endpoint *endpoint) {
 }
 
 /* Dekker with `stop`: it shuts the endpoint, then takes in what is laid. */
-static void lay(struct rdma_endpoint *endpoint, struct rdma_job *job) {
-  gate_lay(&endpoint->gate, &job->link);
-  atomic_thread_fence(memory_order_seq_cst);
-  if (atomic_load(&endpoint->base.open))
-    return;
-  gate_enter(&endpoint->gate);
-  gate_leave(&endpoint->gate);
+static void lay(struct rdma_endpoint *endpoint, struct list *item) {
+  gate_lay(&endpoint->gate, item);
+  if (!atomic_load(&endpoint->base.open))
+    gate_flush(&endpoint->gate);
 }
 
 void rdma_post(struct rdma_endpoint *endpoint, struct work *work) {
@@ -389,7 +386,7 @@ void rdma_post(struct rdma_endpoint *endpoint, struct work *work) {
   if (!job)
     work->done(work, haul_error_last()->code);
   else if (hold_keeps(&endpoint->hold, work, loop))
-    lay(endpoint, job);
+    lay(endpoint, &job->link);
   else
     gate_bring(&endpoint->gate, &job->link);
   rdma_end_refused(endpoint);

@@ -159,9 +159,7 @@ static void stop(struct endpoint *base, int code) {
     close_rails(endpoint);
   }
   /* What is still laid down is let in now; what is laid from now on, by who lays it. */
-  atomic_thread_fence(memory_order_seq_cst);
-  gate_enter(&endpoint->gate);
-  gate_leave(&endpoint->gate);
+  gate_flush(&endpoint->gate);
   rdma_end_refused(endpoint);
 }
 

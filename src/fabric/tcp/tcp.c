@@ -216,20 +216,17 @@ static void let_in(struct gate *gate, struct list *works) {
 }
 
 /* Dekker with `stop`: it shuts the endpoint, then takes in what is laid. */
-static void lay(struct tcp_endpoint *endpoint, struct work *work) {
-  gate_lay(&endpoint->gate, &work->link);
-  atomic_thread_fence(memory_order_seq_cst);
-  if (atomic_load(&endpoint->base.open))
-    return;
-  gate_enter(&endpoint->gate);
-  gate_leave(&endpoint->gate);
+static void lay(struct tcp_endpoint *endpoint, struct list *item) {
+  gate_lay(&endpoint->gate, item);
+  if (!atomic_load(&endpoint->base.open))
+    gate_flush(&endpoint->gate);
 }
 
 static void post(struct endpoint *base, struct work *work) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   work->state = NULL;
   if (hold_keeps(&endpoint->hold, work, base->link->fabric->loop))
-    lay(endpoint, work);
+    lay(endpoint, &work->link);
   else
     gate_bring(&endpoint->gate, &work->link);
 }
@@ -415,9 +412,7 @@ static void stop(struct endpoint *base, int code) {
   loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
   /* What is still laid down is let in now; what is laid from now on, by who lays it. */
   atomic_store(&base->open, false);
-  atomic_thread_fence(memory_order_seq_cst);
-  gate_enter(&endpoint->gate);
-  gate_leave(&endpoint->gate);
+  gate_flush(&endpoint->gate);
 }
 
 static void forked(struct endpoint *base) {
