@@ -270,6 +270,40 @@ static bool peer_ended(void *user) {
   return haul_peer_status(user) != 0;
 }
 
+/* Whoever sleeps on nothing else hears of the end of each transfer. */
+static void the_descriptor_of_a_threaded_node_tells_of_transfers(void **state) {
+  (void)state;
+  struct owner owner;
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  struct haul_node *node = open_node();
+  haul_node_fd(node);
+  owner_start(&owner, "tcp://127.0.0.1:0", NULL);
+  assert_int_equal(owner_publish(&owner, 0, KIND_HOST, 8 << 20, "memory", 3), 0);
+  assert_works(haul_peer_connect(node, owner.address, soon(), &peer));
+  assert_works(haul_peer_lookup(peer, "memory", soon(), &remote));
+  struct haul_region *region = region_make(node, KIND_HOST, 8 << 20);
+  static const char *const ways[] = {"tcp", "map"};
+  for (unsigned i = 0; i < 200; i++) {
+    struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+    struct haul_piece piece = {0, 0, i % 4 < 2 ? 8 << 20 : 100};
+    struct haul_transfer *transfer;
+    options.only = ways[i % 2];
+    assert_works(haul_write(remote, region, &piece, 1, &options, &transfer));
+    while (haul_transfer_test(transfer) == 1) {
+      assert_true(wait_readable(node, BOUND)); /* a lost wake-up ends the test here */
+      haul_node_progress(node, HAUL_NO_WAIT);
+    }
+    assert_works(haul_transfer_test(transfer));
+    haul_transfer_release(transfer);
+  }
+  haul_region_release(region);
+  haul_remote_release(remote);
+  haul_peer_close(peer);
+  haul_node_close(node);
+  assert_int_equal(owner_end(&owner), 0);
+}
+
 static void the_descriptor_alone_drives_a_caller(void **state) {
   (void)state;
   struct owner owner;
@@ -831,6 +865,7 @@ int main(int argc, char **argv) {
       TEST(a_node_moves_in_every_way),
       TEST(the_descriptor_alone_drives_a_caller),
       TEST(the_descriptor_of_a_threaded_node_tells_of_news),
+      TEST(the_descriptor_of_a_threaded_node_tells_of_transfers),
       TEST(many_nodes_live_in_one_process),
       TEST(what_was_imported_is_unmapped_some_time_after_its_release),
       TEST(what_its_owner_released_needs_a_new_ticket),

@@ -400,6 +400,32 @@ static void what_ends_at_once_is_told_too(void **state) {
   assert_int_equal(heard.status, 0);
 }
 
+static void count_call(void *user, struct haul_transfer *transfer) {
+  (void)transfer;
+  ++*(unsigned *)user;
+}
+
+/* In a node that its callers drive a wait makes the calls that are due, also of what ended within
+ * its call; a turn counts them as events. */
+static void a_wait_tells_what_ended_at_once(void **state) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  unsigned calls = 0;
+  (void)state;
+  options.only = "map";
+  options.done = count_call;
+  options.user = &calls;
+  for (unsigned i = 0; i < 100; i++) {
+    struct haul_transfer *transfer = write_part(i, &options);
+    assert_works(haul_transfer_wait(transfer, soon()));
+    assert_int_equal(calls, i + 1);
+    haul_transfer_release(transfer);
+  }
+  struct haul_transfer *transfer = write_part(1, &options);
+  assert_true(haul_node_progress(t.node, HAUL_NO_WAIT) >= 1);
+  assert_int_equal(calls, 101);
+  haul_transfer_release(transfer);
+}
+
 static void failures_are_told(void **state) {
   struct heard heard = {.status = 77};
   struct haul_transfer_options options = over_tcp();
@@ -534,6 +560,7 @@ int main(void) {
       SUBMIT_DRIVEN(ends_are_told),
       SUBMIT(what_ends_at_once_is_told_too),
       SUBMIT_DRIVEN(what_ends_at_once_is_told_too),
+      SUBMIT_DRIVEN(a_wait_tells_what_ended_at_once),
       SUBMIT(failures_are_told),
       SUBMIT_DRIVEN(failures_are_told),
       SUBMIT(done_may_call_what_waits),
