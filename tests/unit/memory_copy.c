@@ -19,6 +19,7 @@ static const struct haul_place host = {HAUL_HOST, 0}, sim = {HAUL_SIM, 0};
  */
 
 static unsigned island_copies, island_polls_needed, island_fails_at, island_canceled;
+static unsigned island_flying, island_flew; /* copies under way; the most at a time */
 
 static bool island_reaches(const struct memory *other) {
   return other->view != NULL;
@@ -32,6 +33,8 @@ static int island_start(struct copy *copy) {
   atomic_store(&copy->status, 1);
   copy->engine[0] = island_polls_needed;
   island_copies++;
+  island_flying++;
+  island_flew = island_flying > island_flew ? island_flying : island_flew;
   return 0;
 }
 
@@ -39,6 +42,7 @@ static int island_poll(struct copy *copy) {
   if (atomic_load(&copy->status) != 1 || copy->engine[0]-- > 0)
     return atomic_load(&copy->status);
   bool fails = island_copies == island_fails_at;
+  island_flying--;
   if (!fails)
     memcpy(island_bytes(copy->to) + copy->to_offset, island_bytes(copy->from) + copy->from_offset,
            copy->length);
@@ -249,6 +253,25 @@ static void slices_are_measured(void **state) {
   memory_free(&device);
 }
 
+/* One buffer is filled while the other is emptied: two copies are under way, and no more. */
+static void two_buffers_are_in_use_at_once(void **state) {
+  (void)state;
+  size_t room = 6 * MIB;
+  struct memory here = on_island(malloc(room), room), there = on_island(malloc(room), room);
+  there.place.device = 1;
+  pattern_fill(here.state, room, 5);
+  island_polls_needed = 3;
+  island_flying = island_flew = 0;
+  assert_works(copy_apart(&there, 0, &here, 0, room, HAUL_FOREVER));
+  assert_int_equal(island_flew, 2);
+  pattern_check(there.state, room, 5);
+  island_flew = 0;
+  assert_works(copy_apart(&there, 0, &here, 0, 4096, HAUL_FOREVER)); /* nothing to overlap */
+  assert_int_equal(island_flew, 1);
+  free(here.state);
+  free(there.state);
+}
+
 static void two_islands_without_a_bridge_are_not_supported(void **state) {
   (void)state;
   static const struct provider none = {.name = "none", .kind = 78};
@@ -327,6 +350,7 @@ int main(void) {
       cmocka_unit_test_setup(staging_that_fails_leaves_nothing_under_way, reset),
       cmocka_unit_test_setup(staging_without_memory_is_a_clear_error, reset),
       cmocka_unit_test_setup(slices_are_measured, reset),
+      cmocka_unit_test_setup(two_buffers_are_in_use_at_once, reset),
       cmocka_unit_test_setup(staging_waits_for_buffers_until_its_deadline, reset),
       cmocka_unit_test_setup(two_islands_without_a_bridge_are_not_supported, reset),
       cmocka_unit_test_setup(the_cpu_copies_every_size_and_alignment, reset),
