@@ -83,8 +83,8 @@ static void compare(const struct haul_path *chosen, const char *set, struct haul
 }
 
 /* Why it is taken, where it is not what one would expect by the estimates. */
-static void say_why(const struct haul_path *paths, size_t count, bool any, const char *set,
-                    struct haul_path *chosen) {
+static void say_why(const struct haul_path *paths, size_t count, bool any, bool estimates_only,
+                    const char *set, struct haul_path *chosen) {
   bool expected = true;
   for (size_t i = 0; i < count; i++)
     expected &= !paths[i].open || paths[i].estimate_ns >= chosen->estimate_ns;
@@ -92,6 +92,8 @@ static void say_why(const struct haul_path *paths, size_t count, bool any, const
     snprintf(chosen->reason, sizeof chosen->reason, "set by %s", set);
   else if (any && !expected && chosen->measured)
     snprintf(chosen->reason, sizeof chosen->reason, "by what was measured");
+  else if (any && estimates_only)
+    snprintf(chosen->reason, sizeof chosen->reason, "by estimates alone, as set");
 }
 
 size_t route_paths(const struct haul_remote *remote, struct route *route, uint64_t bytes,
@@ -112,6 +114,6 @@ size_t route_paths(const struct haul_remote *remote, struct route *route, uint64
   for (size_t i = 1; i < count; i++)
     if (paths[i].open)
       compare(&paths[0], set, &paths[i]);
-  say_why(paths, count, !wish->only, set, &paths[0]);
+  say_why(paths, count, !wish->only, remote->transfers->estimates_only, set, &paths[0]);
   return count;
 }

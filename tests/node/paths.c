@@ -194,6 +194,14 @@ static unsigned copies(uint64_t bytes, const char **send) {
   return report.paths[0].copies_kernel;
 }
 
+static void estimates_alone_are_told(void **state) {
+  (void)state;
+  setenv("HAUL_ESTIMATES_ONLY", "yes", 1);
+  begin(NULL);
+  unsetenv("HAUL_ESTIMATES_ONLY");
+  assert_string_equal(write_with(NULL, 1000).paths[0].reason, "by estimates alone, as set");
+}
+
 /* From which size on pages go by reference can be set too. */
 static void the_threshold_of_tcp_can_be_set(void **state) {
   (void)state;
@@ -210,6 +218,9 @@ static void the_threshold_of_tcp_can_be_set(void **state) {
       assert_int_equal(copies(bytes, &send), pages ? 1 : 2);
       assert_string_equal(send, pages ? "direct" : "buffered");
     }
+    struct haul_report report = write_with(NULL, LENGTH);
+    bool set = strcmp(cases[i].set, "auto") != 0;
+    assert_int_equal(strstr(report.paths[0].detail, ", as set") != NULL, set); /* it is told */
     unsetenv("HAUL_TCP_ZERO_COPY");
     tear_down(NULL);
   }
@@ -231,6 +242,7 @@ int main(void) {
       TEST(of_several_a_closed_one_is_passed_over),
       TEST(a_transfer_may_ask_for_what_was_left_out),
       TEST(the_call_overrides_the_environment),
+      TEST(estimates_alone_are_told),
       TEST(the_threshold_of_tcp_can_be_set),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * What the path would cost. */
 #include <stdio.h>
+#include <string.h>
 
 #include "fabric/tcp/tcp.h"
 
@@ -21,6 +22,15 @@ static void estimate_lines(const struct tcp_endpoint *endpoint, bool by_pages, d
   estimate->lines[SEND_BUFFERED] = (struct line){most, latency_ns, ns_per_byte};
   if (by_pages)
     estimate->lines[SEND_ZERO_COPY] = (struct line){UINT64_MAX, latency_ns, ns_per_byte};
+}
+
+/* Where it was set from which size on pages are passed, that is told. */
+static void say_threshold(const struct tcp_endpoint *endpoint, char *detail, size_t size) {
+  size_t set = endpoint->base.link->fabric->config->tcp_zero_copy, at = strlen(detail);
+  if (set == SIZE_MAX)
+    snprintf(detail + at, size - at, ", all copied, as set");
+  else if (set)
+    snprintf(detail + at, size - at, ", direct from %zu KiB, as set", (set + 1023) / 1024);
 }
 
 void tcp_estimate(struct endpoint *base, const struct remote_key *key, void *binding,
@@ -50,6 +60,8 @@ void tcp_estimate(struct endpoint *base, const struct remote_key *key, void *bin
   snprintf(estimate->detail, sizeof estimate->detail, "%s%u rail%s%s",
            link->local ? "over a Unix socket, " : "", rails, rails == 1 ? "" : "s",
            staged ? ", staged" : "");
+  if (operation == HAUL_OP_WRITE && tcp_lends(local))
+    say_threshold(endpoint, estimate->detail, sizeof estimate->detail);
   if (operation_is_atomic(operation) && is_staged(provider_of(key->place.kind))) {
     estimate->open = false;
     snprintf(estimate->reason, sizeof estimate->reason,
