@@ -174,6 +174,8 @@ static void who_asks_for_the_slow_one_gets_it(void **state) {
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
+  if (!nic_is_there())
+    return 77;
   seams_no_unix_sockets();
   const struct CMUnitTest tests[] = {
       TEST(transfers_among_others_correct_nothing),
