@@ -12,6 +12,7 @@
 #define LENGTH (2 * MIB) /* of each: two slices, and more than `map` copies within a call */
 #define FLOOD  32u       /* of high priority, under way all the time */
 #define FEW    4u        /* of each other */
+#define ALL    ((FLOOD + 2 * FEW) * LENGTH) /* each has a part of its own */
 #define BOUND  (100 * S)
 
 /* What may go first while all the others wait: each slice of theirs is passed 16 times at most, by
@@ -30,7 +31,7 @@ static struct {
 static int set_up(void **state) {
   (void)state;
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  uint64_t all = (2 * FEW + 1) * LENGTH;
+  uint64_t all = ALL;
   config.progress = HAUL_PROGRESS_CALLER;
   owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
   assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, all, "memory", HAUL_READ | HAUL_WRITE), 0);
@@ -52,7 +53,7 @@ static int tear_down(void **state) {
   return owner_end(&t.owner);
 }
 
-/* Into the i-th part; those of the flood have the first one in common. */
+/* Into the i-th part. */
 static struct haul_transfer *start(const char *path, enum haul_operation operation, unsigned i,
                                    int priority) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
@@ -83,7 +84,7 @@ static unsigned keep_full(struct haul_transfer **flood, const char *path,
     if (!ended(flood[i]))
       continue;
     haul_transfer_release(flood[i]);
-    flood[i] = start(path, operation, 0, HAUL_PRIORITY_HIGH);
+    flood[i] = start(path, operation, i, HAUL_PRIORITY_HIGH);
     count++;
   }
   return count;
@@ -101,9 +102,9 @@ static void the_others_end_too(const char *path, enum haul_operation operation) 
   uint64_t passed = 0;
   bool drained = false;
   for (unsigned i = 0; i < FLOOD; i++)
-    flood[i] = start(path, operation, 0, HAUL_PRIORITY_HIGH);
+    flood[i] = start(path, operation, i, HAUL_PRIORITY_HIGH);
   for (unsigned i = 0; i < COUNT(others); i++)
-    others[i] = start(path, operation, 1 + i, i % 2 ? HAUL_PRIORITY_LOW : HAUL_PRIORITY_NORMAL);
+    others[i] = start(path, operation, FLOOD + i, i % 2 ? HAUL_PRIORITY_LOW : HAUL_PRIORITY_NORMAL);
   while (count_ended(others, COUNT(others)) < COUNT(others) && passed <= MOST) {
     assert_true(haul_node_progress(t.node, haul_deadline_in(BOUND)) >= 0);
     unsigned now = keep_full(flood, path, operation);
@@ -137,12 +138,10 @@ static void low_ones_end_among_high_ones(const char *path) {
     skip();
   }
   the_others_end_too(path, HAUL_OP_WRITE);
-  assert_true(owner_sum(&t.owner, 0, 0, (2 * FEW + 1) * LENGTH) ==
-              region_sum(t.node, t.region, 0, (2 * FEW + 1) * LENGTH));
-  region_fill(t.node, t.region, 0, (2 * FEW + 1) * LENGTH, 5);
+  assert_true(owner_sum(&t.owner, 0, 0, ALL) == region_sum(t.node, t.region, 0, ALL));
+  region_fill(t.node, t.region, 0, ALL, 5);
   the_others_end_too(path, HAUL_OP_READ);
-  assert_true(owner_sum(&t.owner, 0, 0, (2 * FEW + 1) * LENGTH) ==
-              region_sum(t.node, t.region, 0, (2 * FEW + 1) * LENGTH));
+  assert_true(owner_sum(&t.owner, 0, 0, ALL) == region_sum(t.node, t.region, 0, ALL));
 }
 
 static void low_ones_end_over_map(void **state) {

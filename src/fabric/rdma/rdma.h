@@ -192,16 +192,16 @@ struct rdma_binding {
   struct rdma_endpoint *endpoint;
   uint64_t handle, address;
   uint32_t keys[RDMA_RAILS_MAX];
-  bool staged;           /* address and keys are the loan's */
-  bool fenced;           /* the owner has to fence its device */
-  bool atomic;           /* the keys allow atomics */
-  uint32_t number;       /* for immediates */
-  uint32_t jobs;         /* under way */
-  bool revoked;          /* by the owner */
-  bool quiet;            /* the owner was told that nothing here touches it */
-  _Atomic bool released; /* nobody uses it any more; no lock */
+  bool staged;     /* address and keys are the loan's */
+  bool fenced;     /* the owner has to fence its device */
+  bool atomic;     /* the keys allow atomics */
+  uint32_t number; /* for immediates */
+  uint32_t jobs;   /* under way */
+  bool revoked;    /* by the owner */
+  bool quiet;      /* the owner was told that nothing here touches it */
   /* Kinds of local memory that go through stages, as the routes to it were told. */
   _Atomic uint64_t staged_kinds;
+  _Atomic bool released; /* nobody uses it any more; no lock, and no neighbour of what has one */
 };
 
 /* A region of ours that the peer's NIC may reach. */
