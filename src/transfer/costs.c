@@ -11,11 +11,6 @@
 
 /* ---- Estimates ---- */
 
-static unsigned size_of(uint64_t bytes) {
-  unsigned size = bytes ? 63 - (unsigned)__builtin_clzll(bytes) : 0;
-  return size < COST_SIZES ? size : COST_SIZES - 1;
-}
-
 /* In the middle of what counts as this size. */
 static uint64_t bytes_of(unsigned size) {
   return size ? UINT64_C(3) << (size - 1) : 1;
@@ -47,7 +42,7 @@ static const struct took *took_near(const struct cost *cost, unsigned size) {
 
 double costs_correction(const struct costs *costs, size_t path, uint64_t bytes, bool *known) {
   const struct cost *cost = &costs->paths[path];
-  unsigned size = size_of(bytes);
+  unsigned size = costs_size(bytes);
   const struct took *took = took_near(cost, size);
   if (known)
     *known = took == &cost->took[size];
@@ -86,7 +81,7 @@ static void forget(struct costs *costs, unsigned size, uint32_t now_ms) {
 }
 
 void costs_tell(struct costs *costs, size_t path, uint64_t bytes, int64_t took_ns, int64_t now) {
-  unsigned size = size_of(bytes);
+  unsigned size = costs_size(bytes);
   struct cost *cost = &costs->paths[path];
   struct took *took = &cost->took[size];
   uint32_t now_ms = (uint32_t)(uint64_t)(now / 1000000);

@@ -52,12 +52,14 @@ struct costs *costs_of(struct link *link, uint64_t sort, struct haul_place there
 /* Nobody asks any more. */
 void costs_free(struct link *link);
 
+static inline unsigned costs_size(uint64_t bytes) {
+  unsigned size = bytes ? 63 - (unsigned)__builtin_clzll(bytes) : 0;
+  return size < COST_SIZES ? size : COST_SIZES - 1;
+}
+
 /* The cheapest open path, or -1. */
 static inline int costs_best(const struct costs *costs, uint64_t bytes) {
-  unsigned size = bytes ? 63 - (unsigned)__builtin_clzll(bytes) : 0;
-  return atomic_load_explicit(&costs->best[size < COST_SIZES ? size : COST_SIZES - 1],
-                              memory_order_relaxed) -
-         1;
+  return atomic_load_explicit(&costs->best[costs_size(bytes)], memory_order_relaxed) - 1;
 }
 
 /* How a transfer of the size is sent, and what it is estimated to take. */

@@ -50,19 +50,25 @@ static void count_memory(struct rdma_endpoint *endpoint, uint64_t bytes) {
   atomic_fetch_add_explicit(&endpoint->base.link->fabric->work_bytes, bytes, memory_order_relaxed);
 }
 
+/* In no list any more: what it holds goes back. */
+static void job_free(struct rdma_job *job) {
+  struct rdma_endpoint *endpoint = job->rail->endpoint;
+  if (job->entry)
+    regcache_put(job->rail->card->cache, job->entry);
+  if (job->stage)
+    staging_give(&endpoint->staging, job->stage);
+  count_memory(endpoint, 0 - sizeof *job);
+  alloc_free(job->filling);
+  alloc_free(job);
+}
+
 void jobs_end(struct list *jobs) {
   for (struct list *item; (item = list_take(jobs));) {
     struct rdma_job *job = list_entry(item, struct rdma_job, link);
     struct work *work = job->work;
     struct endpoint *endpoint = work->endpoint;
     int code = job->code;
-    if (job->entry)
-      regcache_put(job->rail->card->cache, job->entry);
-    if (job->stage)
-      staging_give(&job->rail->endpoint->staging, job->stage);
-    count_memory(job->rail->endpoint, 0 - sizeof *job);
-    alloc_free(job->filling);
-    alloc_free(job);
+    job_free(job);
     if (code == 0)
       endpoint_count(endpoint, work->operation, work->bytes);
     else
@@ -308,8 +314,7 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
   list_init(&job->link);
   if (prepare_sum(work) == 0 && prepare_local(job) == 0)
     return job;
-  count_memory(endpoint, 0 - sizeof *job);
-  alloc_free(job);
+  job_free(job); /* also a registration, where the fence failed after it */
   return NULL;
 }
 
