@@ -4,30 +4,28 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "core/thread.h"
 
-#define WAITING_MAX 256
+#define FULL        256
 #define THREADS_MAX 4
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nothing is taken after it */
-static int waiting[WAITING_MAX];                         /* lock; a ring from `first` on */
-static unsigned first, threads;                          /* lock */
-static _Atomic unsigned count;                           /* written with the lock */
+static int *waiting; /* lock; as many as the process has open at the most, kept for good */
+static unsigned room, threads; /* lock */
+static _Atomic unsigned count; /* written with the lock */
 
 /* The next one, or -1: then the thread that asked counts no more. */
 static int take(void) {
   int descriptor = -1;
   pthread_mutex_lock(&lock);
-  if (atomic_load(&count) > 0) {
-    descriptor = waiting[first];
-    first = (first + 1) % WAITING_MAX;
-    atomic_fetch_sub(&count, 1);
-  } else {
+  if (atomic_load(&count) > 0)
+    descriptor = waiting[atomic_fetch_sub(&count, 1) - 1];
+  else
     threads--;
-  }
   pthread_mutex_unlock(&lock);
   return descriptor;
 }
@@ -51,13 +49,22 @@ static void start_one(void) {
   threads++;
 }
 
+/* With the lock. */
+static bool has_room(void) {
+  if (atomic_load(&count) < room)
+    return true;
+  int *larger = realloc(waiting, sizeof *waiting * (room + FULL));
+  if (larger == NULL)
+    return false;
+  waiting = larger;
+  room += FULL;
+  return true;
+}
+
 void close_aside(int descriptor) {
   pthread_mutex_lock(&lock);
-  unsigned held = atomic_load(&count);
-  if (held < WAITING_MAX) {
-    waiting[(first + held) % WAITING_MAX] = descriptor;
-    atomic_store(&count, held + 1);
-  }
+  if (has_room())
+    waiting[atomic_fetch_add(&count, 1)] = descriptor;
   start_one();
   pthread_mutex_unlock(&lock);
 }
@@ -72,5 +79,5 @@ bool close_foreign(int descriptor) {
 }
 
 bool aside_is_full(void) {
-  return atomic_load(&count) == WAITING_MAX;
+  return atomic_load(&count) >= FULL;
 }

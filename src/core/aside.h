@@ -7,12 +7,12 @@
 
 #include <stdbool.h>
 
-/* Takes the descriptor and returns at once. Any thread; not in a forked child. */
+/* Takes the descriptor and returns at once; without memory to note it down it stays open for good.
+ * Any thread; not in a forked child. */
 void close_aside(int descriptor);
 /* The same, but what cannot keep anybody, the memory of a memfd, is closed here and now: true. */
 bool close_foreign(int descriptor);
-/* So many wait to be closed that nothing foreign should be taken. One that comes all the same stays
- * open for good. */
+/* So many wait to be closed that nothing foreign should be taken. */
 bool aside_is_full(void);
 
 #endif

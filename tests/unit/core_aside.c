@@ -56,6 +56,21 @@ static void a_socket_that_lingers_is_closed_by_another_thread(void **state) {
   assert_false(aside_is_full());
 }
 
+/* Faster than anybody closes them, and each one is closed in the end. */
+static void as_many_as_come_are_closed(void **state) {
+  (void)state;
+  static int copies[900];
+  int fd = lingering_socket();
+  for (unsigned i = 0; i < 900; i++)
+    copies[i] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  for (unsigned i = 0; i < 900; i++)
+    close_aside(copies[i]);
+  for (unsigned i = 0; i < 900; i++)
+    assert_closed_soon(copies[i]);
+  close_aside(fd);
+  assert_closed_soon(fd);
+}
+
 static void descriptors_that_nobody_asked_for_end_a_read_at_once(void **state) {
   (void)state;
   for (size_t count = 1; count <= 253; count += 84) {
@@ -89,17 +104,17 @@ static void too_many_descriptors_in_a_record_end_a_read_at_once(void **state) {
   }
 }
 
-static int fill_table(int *last) {
-  int lowest = -1;
-  for (int fd; (fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)) >= 0; *last = fd)
-    lowest = lowest < 0 ? fd : lowest;
-  return lowest;
+static size_t fill_table(int *filled) {
+  size_t count = 0;
+  for (int fd; (fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)) >= 0;)
+    filled[count++] = fd;
+  return count;
 }
 
 /* The kernel would close what finds no place. */
 static void a_record_without_room_for_its_descriptors_is_refused_at_once(void **state) {
   (void)state;
-  int ends[2], got[SOCK_DESCRIPTORS_MAX], last = 0;
+  int ends[2], got[SOCK_DESCRIPTORS_MAX], filled[256];
   char bytes[4];
   size_t count;
   struct rlimit before, low;
@@ -108,12 +123,11 @@ static void a_record_without_room_for_its_descriptors_is_refused_at_once(void **
   pair(ends);
   assert_true(lingering_send(ends[0], "x", 1, 2, 0));
   setrlimit(RLIMIT_NOFILE, &low);
-  int lowest = fill_table(&last);
+  size_t fillers = fill_table(filled);
   start_clock();
   ssize_t status = sock_receive_record(ends[1], bytes, sizeof bytes, got, &count);
-  for (int fd = lowest; fd >= 0 && fd <= last; fd++)
-    if (fd != ends[0] && fd != ends[1])
-      close(fd);
+  for (size_t i = 0; i < fillers; i++)
+    close(filled[i]);
   setrlimit(RLIMIT_NOFILE, &before);
   assert_int_equal(status, -EMFILE);
   assert_int_equal(count, 0);
@@ -142,6 +156,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_memfd_is_closed_on_the_spot),
       cmocka_unit_test(a_socket_that_lingers_is_closed_by_another_thread),
+      cmocka_unit_test(as_many_as_come_are_closed),
       cmocka_unit_test(descriptors_that_nobody_asked_for_end_a_read_at_once),
       cmocka_unit_test(too_many_descriptors_in_a_record_end_a_read_at_once),
       cmocka_unit_test(a_record_without_room_for_its_descriptors_is_refused_at_once),
