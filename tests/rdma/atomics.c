@@ -7,54 +7,35 @@
 #include <time.h>
 
 #include "support/nic.h"
-#include "support/owner.h"
+#include "support/pair.h"
 #include "support/seams.h"
 
 #define LENGTH 65536u
 #define BOUND  (10 * S)
 #define BOTH   (HAUL_READ | HAUL_WRITE)
 
-static struct {
-  struct owner owner;
-  struct haul_node *node;
-  struct haul_peer *peer;
-  struct haul_region *region;
-  struct haul_remote *remote;
-  unsigned descriptors;
-} t;
+static struct pair t;
+static unsigned descriptors;
 
 /* With these NICs (doubles/ibverbs-moving/door.h). */
 static void begin(const char *own, const char *theirs) {
   nic_fault(own);
   nic_fault_of_children(theirs);
-  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
-  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", BOTH), 0);
-  assert_works(haul_node_open(NULL, &t.node));
-  assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(BOUND), &t.peer));
-  assert_works(haul_peer_lookup(t.peer, "memory", haul_deadline_in(BOUND), &t.remote));
-  t.region = region_make(t.node, KIND_HOST, LENGTH);
+  pair_open(&t, NULL, LENGTH);
 }
 
 static int set_up(void **state) {
   (void)state;
   nic_fault("");
-  t.descriptors = open_descriptors();
+  descriptors = open_descriptors();
   return 0;
 }
 
 static int tear_down(void **state) {
   (void)state;
-  haul_remote_release(t.remote);
-  haul_region_release(t.region);
-  haul_peer_close(t.peer);
-  haul_node_close(t.node);
-  nic_fault("");
-  nic_fault_of_children("");
-  assert_true(!t.owner.pid || owner_end(&t.owner) == 0);
-  nic_check_empty();
-  assert_int_equal(open_descriptors(), t.descriptors);
+  pair_close(&t);
+  assert_int_equal(open_descriptors(), descriptors);
   assert_int_equal(haul_mappings(), 0);
-  memset(&t, 0, sizeof t);
   return 0;
 }
 

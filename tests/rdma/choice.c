@@ -7,41 +7,23 @@
 #include <time.h>
 
 #include "support/nic.h"
-#include "support/owner.h"
+#include "support/pair.h"
 #include "support/seams.h"
 
 #define LENGTH ((uint64_t)4 << 20)
 #define BOUND  (20 * S)
 #define SLOW   "slow:20000" /* 20 ms for each 256 KiB: a hundred times what it should be */
 
-static struct {
-  struct owner owner;
-  struct haul_node *node;
-  struct haul_peer *peer;
-  struct haul_region *region;
-  struct haul_remote *remote;
-} t;
+static struct pair t;
 
 static void begin(const char *nic, const struct haul_node_config *config) {
   nic_fault(nic);
-  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
-  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", HAUL_READ | HAUL_WRITE),
-                   0);
-  assert_works(haul_node_open(config, &t.node));
-  assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(BOUND), &t.peer));
-  assert_works(haul_peer_lookup(t.peer, "memory", haul_deadline_in(BOUND), &t.remote));
-  t.region = region_make(t.node, KIND_HOST, LENGTH);
+  pair_open(&t, config, LENGTH);
 }
 
 static int tear_down(void **state) {
   (void)state;
-  haul_remote_release(t.remote);
-  haul_region_release(t.region);
-  haul_peer_close(t.peer);
-  haul_node_close(t.node);
-  nic_fault("");
-  assert_int_equal(owner_end(&t.owner), 0);
-  memset(&t, 0, sizeof t);
+  pair_close(&t);
   return 0;
 }
 

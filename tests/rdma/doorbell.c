@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "support/nic.h"
-#include "support/owner.h"
+#include "support/pair.h"
 #include "support/seams.h"
 
 #define LENGTH ((uint64_t)1 << 20)
@@ -18,38 +18,19 @@
 #define MANY   64u
 #define BOUND  (20 * S)
 
-static struct {
-  struct owner owner;
-  struct haul_node *node;
-  struct haul_peer *peer;
-  struct haul_region *region;
-  struct haul_remote *remote;
-} t;
+static struct pair t;
 
 static void begin(int progress) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   config.progress = progress;
-  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
-  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", HAUL_READ | HAUL_WRITE),
-                   0);
-  assert_works(haul_node_open(&config, &t.node));
-  assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(BOUND), &t.peer));
-  assert_works(haul_peer_lookup(t.peer, "memory", haul_deadline_in(BOUND), &t.remote));
-  t.region = region_make(t.node, KIND_HOST, LENGTH);
+  pair_open(&t, &config, LENGTH);
   region_fill(t.node, t.region, 0, LENGTH, 7);
   assert_int_equal(owner_fill(&t.owner, 0, 0, LENGTH, 8), 0);
 }
 
 static int tear_down(void **state) {
   (void)state;
-  haul_remote_release(t.remote);
-  haul_region_release(t.region);
-  haul_peer_close(t.peer);
-  haul_node_close(t.node);
-  nic_fault("");
-  assert_int_equal(owner_end(&t.owner), 0);
-  nic_check_empty();
-  memset(&t, 0, sizeof t);
+  pair_close(&t);
   return 0;
 }
 

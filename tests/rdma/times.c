@@ -7,44 +7,27 @@
 
 #include "core/sys.h"
 #include "support/nic.h"
-#include "support/owner.h"
+#include "support/pair.h"
 #include "support/seams.h"
 
 #define LENGTH ((uint64_t)16 << 20)
 #define MIB    ((uint64_t)1 << 20)
 #define BOUND  (100 * S)
 
-static struct {
-  struct owner owner;
-  struct haul_node *node;
-  struct haul_peer *peer;
-  struct haul_region *region;
-  struct haul_remote *remote;
-} t;
+static struct pair t;
 
 static int set_up(void **state) {
   (void)state;
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   config.progress = HAUL_PROGRESS_CALLER;
-  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
-  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", HAUL_READ | HAUL_WRITE),
-                   0);
-  assert_works(haul_node_open(&config, &t.node));
-  assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(BOUND), &t.peer));
-  assert_works(haul_peer_lookup(t.peer, "memory", haul_deadline_in(BOUND), &t.remote));
-  t.region = region_make(t.node, KIND_HOST, LENGTH);
+  pair_open(&t, &config, LENGTH);
   region_fill(t.node, t.region, 0, LENGTH, 7);
   return 0;
 }
 
 static int tear_down(void **state) {
   (void)state;
-  haul_remote_release(t.remote);
-  haul_region_release(t.region);
-  haul_peer_close(t.peer);
-  haul_node_close(t.node);
-  nic_fault("");
-  assert_int_equal(owner_end(&t.owner), 0);
+  pair_close(&t);
   return 0;
 }
 
