@@ -50,19 +50,24 @@ static void pending_wake(void *user) {
   futex_wake(ended);
 }
 
+static int pending_begin(struct pending *pending) {
+  atomic_store_explicit(&pending->ended, 0, memory_order_relaxed);
+  atomic_store_explicit(&pending->copy.status, 1, memory_order_relaxed);
+  return pending->engine->copy_start(&pending->copy);
+}
+
+/* 1: the engine takes `through`. */
 static int pending_start(struct pending *pending, struct memory *to, uint64_t to_offset,
                          struct memory *from, uint64_t from_offset, uint64_t length) {
-  atomic_store_explicit(&pending->ended, 0, memory_order_relaxed);
   pending->copy = (struct copy){.to = to,
                                 .from = from,
                                 .to_offset = to_offset,
                                 .from_offset = from_offset,
                                 .length = length,
                                 .wake = pending_wake,
-                                .user = &pending->ended,
-                                .status = 1};
+                                .user = &pending->ended};
   copy_who(to, from, &pending->engine);
-  return pending->engine->copy_start(&pending->copy);
+  return pending_begin(pending);
 }
 
 static bool pending_is_over(struct pending *pending) {
@@ -95,6 +100,22 @@ static int pending_wait(struct pending *pending, haul_deadline until) {
 }
 
 /* ---- staging ---- */
+
+static int no_staging(const struct memory *memory) {
+  return error_set(HAUL_ENOTSUP, 0, memory->provider->name,
+                   "no engine copies between this memory and the host's|use other memory");
+}
+
+/* Buffers near the device. */
+static int take_two(struct staging *staging, struct staging_user *user, const struct memory *device,
+                    struct stage *stages[2], haul_deadline until) {
+  return staging_await(staging, user, 2, staging_numa(staging, device->place), stages, until);
+}
+
+static void give_two(struct staging_user *user, struct stage *stages[2]) {
+  staging_give(user, stages[0]);
+  staging_give(user, stages[1]);
+}
 
 bool copy_stages(const struct memory *memory) {
   char here;
@@ -195,15 +216,31 @@ static int stage_measured(struct staged *copy) {
 static int copy_staged(struct staging *staging, struct staged *copy) {
   struct staging_user user;
   if (!staging || !copy_stages(copy->to) || !copy_stages(copy->from))
-    return error_set(HAUL_ENOTSUP, 0, copy->to->provider->name,
-                     "no engine copies between this memory and the host's|use other memory");
-  int status = staging_await(staging, &user, 2, staging_numa(staging, copy->to->place),
-                             copy->stages, copy->until);
+    return no_staging(copy->to);
+  int status = take_two(staging, &user, copy->to, copy->stages, copy->until);
   if (status != 0)
     return status;
   status = stage_measured(copy);
-  staging_give(&user, copy->stages[0]);
-  staging_give(&user, copy->stages[1]);
+  give_two(&user, copy->stages);
+  return status;
+}
+
+/* A copy that an engine makes by way of buffers, as it does not reach the memory of the host. */
+static int copy_between(struct staging *staging, struct pending *pending, haul_deadline until) {
+  struct staging_user user;
+  struct stage *stages[2];
+  struct memory *device = pending->copy.to->view ? pending->copy.from : pending->copy.to;
+  if (!staging)
+    return no_staging(device);
+  int status = take_two(staging, &user, device, stages, until);
+  if (status != 0)
+    return status;
+  for (unsigned i = 0; i < 2; i++)
+    pending->copy.through[i] = stage_memory(stages[i]);
+  status = pending_begin(pending);
+  if (status == 0)
+    status = pending_wait(pending, until);
+  give_two(&user, stages);
   return status;
 }
 
@@ -256,12 +293,9 @@ int copy_through(struct staging *staging, struct memory *to, uint64_t to_offset,
   }
   struct pending pending;
   int status = pending_start(&pending, to, to_offset, from, from_offset, length);
+  if (status == 1)
+    return copy_between(staging, &pending, until);
   return status == 0 ? pending_wait(&pending, until) : status;
-}
-
-int copy_wait(struct memory *to, uint64_t to_offset, struct memory *from, uint64_t from_offset,
-              uint64_t length, haul_deadline until) {
-  return copy_through(NULL, to, to_offset, from, from_offset, length, until);
 }
 
 int memory_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum) {

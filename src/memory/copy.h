@@ -38,12 +38,9 @@ struct staging;
 
 /* Copies and waits, through two of these buffers where nobody does it directly. The offsets have
  * been checked. HAUL_EINVAL (the ranges overlap), HAUL_EACCESS, HAUL_ETIMEDOUT (`to` is then
- * undefined). */
+ * undefined), HAUL_ENOTSUP (`staging` is NULL and it takes buffers). */
 int copy_through(struct staging *staging, struct memory *to, uint64_t to_offset,
                  struct memory *from, uint64_t from_offset, uint64_t length, haul_deadline until);
-/* Without buffers: HAUL_ENOTSUP where nobody does it directly. */
-int copy_wait(struct memory *to, uint64_t to_offset, struct memory *from, uint64_t from_offset,
-              uint64_t length, haul_deadline until);
 
 /* Whether the device copies to and from memory of this host. */
 bool copy_stages(const struct memory *memory);

@@ -39,10 +39,12 @@ struct memory {
 };
 
 /* A copy that a provider's engine makes. The caller owns it and keeps it in place until it is done
- * or canceled; the upper four fields are the caller's, the rest the engine's. */
+ * or canceled; what stands above the status is the caller's, the rest the engine's. */
 struct copy {
   struct memory *to, *from;
   uint64_t to_offset, from_offset, length;
+  /* Two staging buffers (staging.h) for an engine that asks for them (copy_start); else NULL. */
+  struct memory *through[2];
   /* Called from the engine's thread once status is final; may be NULL. It may come a moment after
    * status was seen to be final, so `user` stays in place until it came, or copy_cancel returned:
    * after that it does not come any more. */
@@ -161,8 +163,9 @@ struct provider {
   /* Can the engine copy between its own memory and `other`? */
   bool (*reaches)(const struct memory *other);
   /* Starts a copy between two blocks of which one is this kind's and the other reached. Does not
-   * block. Status becomes 0 or an error once the bytes are visible at `to` and the engine touches
-   * neither block any more; `wake` is called after that, from any thread. */
+   * block. 1: nothing is started, it takes `through`. Status becomes 0 or an error once the bytes
+   * are visible at `to` and the engine touches neither block any more; `wake` is called after that,
+   * from any thread. */
   int (*copy_start)(struct copy *copy);
   /* Returns the status, looking at the engine where it needs to be looked at. An engine that does
    * not wake may do a part of the copy here, and leaves the detail of a failure that it finds with
@@ -171,8 +174,8 @@ struct provider {
   /* Returns when the engine touches neither block any more and `wake` is not running; bounded by
    * one engine operation. The status is then final. Call it without locks that `wake` takes. */
   void (*copy_cancel)(struct copy *copy);
-  /* Is this host memory copied by the CPU to or from buffers that the engine reaches? Not where it
-   * may be pinned. No slot: never. */
+  /* Is this host memory copied by the CPU to or from staging buffers, as the engine does not reach
+   * it? Not where it may be pinned. No slot: never. */
   bool (*needs_cpu)(const struct memory *host);
   /* Ends what the engine did to it, before it is freed. */
   void (*unpin)(struct memory *host);

@@ -35,6 +35,11 @@ struct stage {
   int64_t ends_at;            /* idle: goes back to the system then */
 };
 
+/* NULL for none. */
+static inline struct memory *stage_memory(struct stage *stage) {
+  return stage ? &stage->region->memory : NULL;
+}
+
 struct staging {
   struct heap *heap;
   pthread_mutex_t lock; /* guards the rest; nothing is taken after it */

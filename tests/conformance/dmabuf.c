@@ -16,6 +16,7 @@
 #include "memory/pages.h"
 #include "memory/ticket.h"
 #include "support/child.h"
+#include "support/copying.h"
 #include "support/seams.h"
 
 #define OTHER "other" /* the mode of the other process */

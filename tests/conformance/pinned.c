@@ -3,11 +3,13 @@
  * buffer: what each transfer says of itself is so for its own region, whichever came first. */
 #include "support/check.h"
 
+#include "memory/staging.h"
 #include "support/gpu.h"
 #include "support/owner.h"
 
 #define LENGTH ((uint64_t)4 << 20)
 #define BOUND  (30 * S)
+#define MANY   8u /* more pairs of staging buffers than there may be */
 
 static struct {
   struct haul_node *owner, *user;
@@ -26,7 +28,9 @@ static struct haul_region *host(unsigned flags) {
 static int set_up(void **state) {
   (void)state;
   assert_works(haul_node_open(NULL, &t.owner));
-  assert_works(haul_node_open(NULL, &t.user));
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.staging_bytes = STAGING_LEAST;
+  assert_works(haul_node_open(&config, &t.user));
   assert_works(haul_node_listen(t.owner, "unix://@haul-test-pinned"));
   assert_works(haul_region_alloc(t.owner, (struct haul_place){HAUL_CUDA, 0}, LENGTH, 0, &t.there));
   assert_works(haul_region_publish(t.there, "gpu", HAUL_READ | HAUL_WRITE));
@@ -125,6 +129,82 @@ static void a_report_outlives_its_region(void **state) {
   haul_transfer_release(transfer);
 }
 
+/* ---- Many at once ---- */
+
+static struct haul_transfer *start_part(enum haul_operation operation, struct haul_region *region,
+                                        unsigned part) {
+  const uint64_t length = LENGTH / MANY, at = part * length;
+  const struct haul_piece pieces[] = {{at, at, length / 2 - 1},
+                                      {at + length / 2 - 1, at + length / 2 - 1, length / 2 + 1}};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_transfer *transfer;
+  options.only = "map";
+  options.deadline = haul_deadline_in(BOUND);
+  assert_works(operation == HAUL_OP_WRITE
+                   ? haul_write(t.remote, region, pieces, 2, &options, &transfer)
+                   : haul_read(region, t.remote, pieces, 2, &options, &transfer));
+  return transfer;
+}
+
+static void all_parts(enum haul_operation operation, struct haul_region *region) {
+  struct haul_transfer *transfers[MANY];
+  uint64_t bytes;
+  for (unsigned i = 0; i < MANY; i++)
+    transfers[i] = start_part(operation, region, i);
+  for (unsigned i = 0; i < MANY; i++) {
+    assert_works(haul_transfer_wait(transfers[i], HAUL_FOREVER));
+    haul_transfer_release(transfers[i]);
+    assert_works(haul_counter_read(t.user, "staging.bytes", &bytes));
+    assert_in_range(bytes, 2 * STAGE_BYTES, STAGING_LEAST);
+  }
+}
+
+/* There and back, with the bytes as they were. */
+static void all_arrive(void) {
+  struct haul_region *back = host(0);
+  region_fill(t.user, t.plain, 0, LENGTH, 3);
+  all_parts(HAUL_OP_WRITE, t.plain);
+  all_parts(HAUL_OP_READ, back);
+  assert_true(region_sum(t.user, back, 0, LENGTH) == region_sum(t.user, t.plain, 0, LENGTH));
+  haul_region_release(back);
+}
+
+static void plain_memory_takes_turns_at_the_staging_buffers(void **state) {
+  (void)state;
+  all_arrive();
+}
+
+static void what_is_canceled_gives_its_buffers_back(void **state) {
+  (void)state;
+  for (unsigned round = 0; round < 20; round++) {
+    struct haul_transfer *transfers[MANY];
+    for (unsigned i = 0; i < MANY; i++)
+      transfers[i] = start_part(HAUL_OP_WRITE, t.plain, i);
+    for (unsigned i = 0; i < MANY; i += 2)
+      haul_transfer_cancel(transfers[(i + round) % MANY]);
+    for (unsigned i = 0; i < MANY; i++) {
+      int code = haul_transfer_wait(transfers[i], HAUL_FOREVER);
+      assert_true(code == 0 || (code == HAUL_ECANCELED && (i + round) % 2 == 0));
+      haul_transfer_release(transfers[i]);
+    }
+  }
+  all_arrive();
+}
+
+static void a_node_closes_while_some_wait_for_buffers(void **state) {
+  (void)state;
+  struct haul_transfer *transfers[MANY];
+  for (unsigned i = 0; i < MANY; i++)
+    transfers[i] = start_part(HAUL_OP_WRITE, t.plain, i);
+  haul_node_close(t.user);
+  t.user = NULL;
+  for (unsigned i = 0; i < MANY; i++) {
+    int code = haul_transfer_wait(transfers[i], HAUL_FOREVER);
+    assert_true(code == 0 || code == HAUL_ECLOSED);
+    haul_transfer_release(transfers[i]);
+  }
+}
+
 int main(void) {
   if (!gpu_is_there())
     return 77;
@@ -134,6 +214,9 @@ int main(void) {
       TEST(plain_memory_first),
       TEST(what_is_explained_is_of_the_region_asked_for),
       TEST(a_report_outlives_its_region),
+      TEST(plain_memory_takes_turns_at_the_staging_buffers),
+      TEST(what_is_canceled_gives_its_buffers_back),
+      TEST(a_node_closes_while_some_wait_for_buffers),
   };
   return cmocka_run_group_tests_name("pinned memory and a GPU", tests, NULL, NULL);
 }

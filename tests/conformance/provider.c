@@ -16,8 +16,10 @@
 #include "memory/pages.h"
 #include "memory/provider.h"
 #include "memory/region.h"
+#include "memory/staging.h"
 #include "memory/ticket.h"
 #include "support/child.h"
+#include "support/copying.h"
 #include "support/seams.h"
 
 #define MIB ((size_t)1 << 20)
@@ -162,14 +164,6 @@ static void wrapped_memory_is_found_and_left_alone(void **state) {
 static const size_t lengths[] = {1, 3, 511, 4095, 4096, 4097, 65537, MIB + 1};
 static const size_t offsets[] = {0, 1, 63, 4095};
 
-/* For devices that do not reach each other. */
-static struct heap *heap;
-
-static int copy_any(struct memory *to, uint64_t to_offset, struct memory *from,
-                    uint64_t from_offset, uint64_t length) {
-  return copy_through(heap_staging(heap), to, to_offset, from, from_offset, length, HAUL_FOREVER);
-}
-
 /* Every length and offset, with the bytes around them untouched. */
 static void copy_between(struct haul_place from, struct haul_place to) {
   size_t room = 2 * MIB;
@@ -179,7 +173,7 @@ static void copy_between(struct haul_place from, struct haul_place to) {
       size_t length = lengths[i], there = offsets[k], here = offsets[COUNT(offsets) - 1 - k];
       put_pattern(&target, 0, there + length + 9, 1);
       put_pattern(&source, here, length, i * 16 + k);
-      assert_works(copy_any(&target, there, &source, here, length));
+      assert_works(copy_wait(&target, there, &source, here, length, HAUL_FOREVER));
       expect_pattern(&target, there, length, i * 16 + k);
       struct memory bytes = get(host, 3 * MIB), want = get(host, 3 * MIB);
       size_t all = there + length + 9;
@@ -209,7 +203,7 @@ static void copies_large_blocks(void **state) {
   struct haul_place *place = *state;
   struct memory a = get(*place, 64 * MIB), b = get(*place, 64 * MIB);
   put_pattern(&a, 0, 64 * MIB, 9);
-  assert_works(copy_any(&b, 0, &a, 0, 64 * MIB));
+  assert_works(copy_wait(&b, 0, &a, 0, 64 * MIB, HAUL_FOREVER));
   expect_pattern(&b, 0, 64 * MIB, 9);
   memory_free(&a);
   memory_free(&b);
@@ -221,10 +215,13 @@ static void canceled_copies_touch_nothing_any_more(void **state) {
   const struct provider *provider = provider_of(place->kind);
   if (!provider->copy_start)
     return;
-  struct memory device = get(*place, 64 * MIB), bytes = get(host, 64 * MIB);
+  struct memory device = get(*place, 64 * MIB), bytes = get(host, 64 * MIB), through[2];
+  for (unsigned i = 0; i < 2; i++)
+    assert_works(memory_alloc(host, STAGE_BYTES, HAUL_REGION_PINNED, &through[i]));
   memset(bytes.view, 1, 64 * MIB);
   for (unsigned i = 0; i < 20; i++) {
-    struct copy copy = {.to = &bytes, .from = &device, .length = 64 * MIB};
+    struct copy copy = {
+        .to = &bytes, .from = &device, .length = 64 * MIB, .through = {&through[0], &through[1]}};
     assert_works(provider->copy_start(&copy));
     int64_t from = clock_now();
     provider->copy_cancel(&copy);
@@ -237,6 +234,8 @@ static void canceled_copies_touch_nothing_any_more(void **state) {
   }
   memory_free(&device);
   memory_free(&bytes);
+  memory_free(&through[0]);
+  memory_free(&through[1]);
 }
 
 static void fences_hold(void **state) {
@@ -517,7 +516,7 @@ int main(int count, char **arguments) {
   if (count == 2 && strcmp(arguments[1], "importer") == 0)
     return importer();
   setenv("HAUL_SIM_DEVICES", "2", 0);
-  if (heap_open(NULL, 0, &heap) != 0)
+  if (providers_start() != 0)
     return 1;
   for (size_t i = 0; provider_at(i); i++)
     for (unsigned d = 0; d < provider_devices(provider_at(i)) && d < 16; d++) {
@@ -533,6 +532,6 @@ int main(int count, char **arguments) {
     return 1;
   }
   int failed = _cmocka_run_group_tests("conformance/provider", tests, test_count, NULL, NULL);
-  heap_close(heap);
+  providers_stop();
   return failed;
 }

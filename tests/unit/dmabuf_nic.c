@@ -17,6 +17,7 @@
 #include "fabric/rdma/rdma.h"
 #include "memory/copy.h"
 #include "memory/pages.h"
+#include "support/copying.h"
 #include "support/seams.h"
 
 #define PAGES  16

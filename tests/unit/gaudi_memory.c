@@ -15,6 +15,7 @@
 #include "memory/copy.h"
 #include "memory/gaudi/gaudi.h"
 #include "memory/region.h"
+#include "support/copying.h"
 #include "support/seams.h"
 
 #define MIB  ((size_t)1 << 20)

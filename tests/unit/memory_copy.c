@@ -11,6 +11,13 @@
 #include "memory/staging.h"
 #include "support/seams.h"
 
+static struct heap *heap;
+
+static int copy_here(struct memory *to, uint64_t to_offset, struct memory *from,
+                     uint64_t from_offset, uint64_t length, haul_deadline until) {
+  return copy_through(heap_staging(heap), to, to_offset, from, from_offset, length, until);
+}
+
 #define MIB ((size_t)1 << 20)
 
 static const struct haul_place host = {HAUL_HOST, 0}, sim = {HAUL_SIM, 0};
@@ -93,8 +100,8 @@ static void refuses_to_write_what_may_only_be_read(void **state) {
   (void)state;
   struct memory a = get(host, 4096), b = get(host, 4096), device = get(sim, 4096);
   b.writable = device.writable = false;
-  assert_fails(HAUL_EACCESS, copy_wait(&b, 0, &a, 0, 1, HAUL_FOREVER));
-  assert_fails(HAUL_EACCESS, copy_wait(&device, 0, &a, 0, 1, HAUL_FOREVER));
+  assert_fails(HAUL_EACCESS, copy_here(&b, 0, &a, 0, 1, HAUL_FOREVER));
+  assert_fails(HAUL_EACCESS, copy_here(&device, 0, &a, 0, 1, HAUL_FOREVER));
   struct copy copy = {.to = &device, .from = &a, .length = 1};
   assert_fails(HAUL_EACCESS, device.provider->copy_start(&copy));
   memory_free(&a);
@@ -107,11 +114,11 @@ static void refuses_overlap(void **state) {
   const struct haul_place places[] = {host, sim};
   for (size_t i = 0; i < COUNT(places); i++) {
     struct memory memory = get(places[i], 4096);
-    assert_fails(HAUL_EINVAL, copy_wait(&memory, 0, &memory, 99, 100, HAUL_FOREVER));
-    assert_fails(HAUL_EINVAL, copy_wait(&memory, 99, &memory, 0, 100, HAUL_FOREVER));
-    assert_fails(HAUL_EINVAL, copy_wait(&memory, 7, &memory, 7, 1, HAUL_FOREVER));
-    assert_works(copy_wait(&memory, 100, &memory, 0, 100, HAUL_FOREVER));
-    assert_works(copy_wait(&memory, 0, &memory, 0, 0, HAUL_FOREVER));
+    assert_fails(HAUL_EINVAL, copy_here(&memory, 0, &memory, 99, 100, HAUL_FOREVER));
+    assert_fails(HAUL_EINVAL, copy_here(&memory, 99, &memory, 0, 100, HAUL_FOREVER));
+    assert_fails(HAUL_EINVAL, copy_here(&memory, 7, &memory, 7, 1, HAUL_FOREVER));
+    assert_works(copy_here(&memory, 100, &memory, 0, 100, HAUL_FOREVER));
+    assert_works(copy_here(&memory, 0, &memory, 0, 0, HAUL_FOREVER));
     memory_free(&memory);
   }
 }
@@ -120,12 +127,12 @@ static void a_failed_copy_says_so(void **state) {
   (void)state;
   struct memory bytes = get(host, 4096), far = on_island(malloc(4096), 4096);
   island_fails_at = 1;
-  assert_fails(HAUL_ESYSTEM, copy_wait(&far, 0, &bytes, 0, 100, HAUL_FOREVER));
+  assert_fails(HAUL_ESYSTEM, copy_here(&far, 0, &bytes, 0, 100, HAUL_FOREVER));
   assert_string_equal(haul_error_last()->text, "the island sank");
   island_fails_at = 0;
   island_polls_needed = UINT32_MAX;
   assert_fails(HAUL_ETIMEDOUT,
-               copy_wait(&far, 0, &bytes, 0, 100, haul_deadline_in(INT64_C(2000000))));
+               copy_here(&far, 0, &bytes, 0, 100, haul_deadline_in(INT64_C(2000000))));
   assert_int_equal(island_canceled, 1);
   free(far.state);
   memory_free(&bytes);
@@ -152,13 +159,6 @@ static void the_tables_decide_who_copies(void **state) {
 
 /* ---- staging ---- */
 
-static struct heap *heap;
-
-static int copy_apart(struct memory *to, uint64_t to_offset, struct memory *from,
-                      uint64_t from_offset, uint64_t length, haul_deadline until) {
-  return copy_through(heap_staging(heap), to, to_offset, from, from_offset, length, until);
-}
-
 static const size_t staged[] = {1, MIB - 1, MIB, MIB + 1, 5 * MIB + 3};
 
 static void stages_between_devices_that_do_not_meet(void **state) {
@@ -167,9 +167,9 @@ static void stages_between_devices_that_do_not_meet(void **state) {
   struct memory device = get(sim, room), far = on_island(malloc(room), room);
   for (size_t i = 0; i < COUNT(staged); i++) {
     pattern_fill((char *)far.state + 5, staged[i], i);
-    assert_works(copy_apart(&device, 9, &far, 5, staged[i], HAUL_FOREVER));
+    assert_works(copy_here(&device, 9, &far, 5, staged[i], HAUL_FOREVER));
     memset(far.state, 0, room);
-    assert_works(copy_apart(&far, 11, &device, 9, staged[i], HAUL_FOREVER));
+    assert_works(copy_here(&far, 11, &device, 9, staged[i], HAUL_FOREVER));
     pattern_check((char *)far.state + 11, staged[i], i);
   }
   free(far.state);
@@ -183,13 +183,13 @@ static void staging_that_fails_leaves_nothing_under_way(void **state) {
   for (unsigned n = 1; n <= 6; n++) {
     island_copies = 0;
     island_fails_at = n;
-    assert_fails(HAUL_ESYSTEM, copy_apart(&device, 0, &far, 0, room, HAUL_FOREVER));
+    assert_fails(HAUL_ESYSTEM, copy_here(&device, 0, &far, 0, room, HAUL_FOREVER));
     island_copies = 0;
-    assert_fails(HAUL_ESYSTEM, copy_apart(&far, 0, &device, 0, room, HAUL_FOREVER));
+    assert_fails(HAUL_ESYSTEM, copy_here(&far, 0, &device, 0, room, HAUL_FOREVER));
   }
   island_fails_at = 0;
   island_polls_needed = UINT32_MAX;
-  assert_fails(HAUL_ETIMEDOUT, copy_apart(&device, 0, &far, 0, room, HAUL_NO_WAIT));
+  assert_fails(HAUL_ETIMEDOUT, copy_here(&device, 0, &far, 0, room, HAUL_NO_WAIT));
   free(far.state);
   memory_free(&device);
 }
@@ -199,7 +199,7 @@ static void staging_without_memory_is_a_clear_error(void **state) {
   struct memory device = get(sim, 4096), far = on_island(calloc(1, 4096), 4096);
   for (unsigned n = 1;; n++) {
     seams_refuse(n);
-    int status = copy_apart(&device, 0, &far, 0, 4096, HAUL_FOREVER);
+    int status = copy_here(&device, 0, &far, 0, 4096, HAUL_FOREVER);
     if (!seams_restore())
       break;
     assert_int_equal(status, HAUL_ENOMEM);
@@ -218,12 +218,12 @@ static void staging_waits_for_buffers_until_its_deadline(void **state) {
   for (unsigned i = 0; i < 3; i++)
     assert_works(staging_await(heap_staging(heap), &others[i], 2, -1, held[i], HAUL_FOREVER));
   assert_fails(HAUL_ETIMEDOUT,
-               copy_apart(&device, 0, &far, 0, 4096, haul_deadline_in(INT64_C(5000000))));
-  assert_fails(HAUL_ETIMEDOUT, copy_apart(&device, 0, &far, 0, 4096, HAUL_NO_WAIT));
+               copy_here(&device, 0, &far, 0, 4096, haul_deadline_in(INT64_C(5000000))));
+  assert_fails(HAUL_ETIMEDOUT, copy_here(&device, 0, &far, 0, 4096, HAUL_NO_WAIT));
   for (unsigned i = 0; i < 3; i++)
     for (unsigned k = 0; k < 2; k++)
       staging_give(&others[i], held[i][k]);
-  assert_works(copy_apart(&device, 0, &far, 0, 4096, HAUL_FOREVER));
+  assert_works(copy_here(&device, 0, &far, 0, 4096, HAUL_FOREVER));
   free(far.state);
   memory_free(&device);
 }
@@ -242,10 +242,10 @@ static void slices_are_measured(void **state) {
   for (unsigned i = 0; i < 16; i++) {
     pattern_fill(far.state, room, i);
     island_copies = 0;
-    assert_works(copy_apart(&device, 0, &far, 0, room, HAUL_FOREVER));
+    assert_works(copy_here(&device, 0, &far, 0, room, HAUL_FOREVER));
     seen |= island_copies == 6 ? 1u : island_copies == 12 ? 2u : island_copies == 24 ? 4u : 8u;
     memset(far.state, 0, room);
-    assert_works(copy_apart(&far, 0, &device, 0, room, HAUL_FOREVER));
+    assert_works(copy_here(&far, 0, &device, 0, room, HAUL_FOREVER));
     pattern_check(far.state, room, i);
   }
   assert_int_equal(seen, 15);
@@ -262,11 +262,11 @@ static void two_buffers_are_in_use_at_once(void **state) {
   pattern_fill(here.state, room, 5);
   island_polls_needed = 3;
   island_flying = island_flew = 0;
-  assert_works(copy_apart(&there, 0, &here, 0, room, HAUL_FOREVER));
+  assert_works(copy_here(&there, 0, &here, 0, room, HAUL_FOREVER));
   assert_int_equal(island_flew, 2);
   pattern_check(there.state, room, 5);
   island_flew = 0;
-  assert_works(copy_apart(&there, 0, &here, 0, 4096, HAUL_FOREVER)); /* nothing to overlap */
+  assert_works(copy_here(&there, 0, &here, 0, 4096, HAUL_FOREVER)); /* nothing to overlap */
   assert_int_equal(island_flew, 1);
   free(here.state);
   free(there.state);
@@ -277,9 +277,9 @@ static void two_islands_without_a_bridge_are_not_supported(void **state) {
   static const struct provider none = {.name = "none", .kind = 78};
   struct memory device = get(sim, 4096);
   struct memory far = {.provider = &none, .place = {78, 0}, .writable = true, .length = 4096};
-  assert_fails(HAUL_ENOTSUP, copy_wait(&far, 0, &device, 0, 1, HAUL_FOREVER));
-  assert_fails(HAUL_ENOTSUP, copy_apart(&far, 0, &device, 0, 1, HAUL_FOREVER));
-  assert_fails(HAUL_ENOTSUP, copy_apart(&device, 0, &far, 0, 1, HAUL_FOREVER));
+  assert_fails(HAUL_ENOTSUP, copy_through(NULL, &far, 0, &device, 0, 1, HAUL_FOREVER));
+  assert_fails(HAUL_ENOTSUP, copy_here(&far, 0, &device, 0, 1, HAUL_FOREVER));
+  assert_fails(HAUL_ENOTSUP, copy_here(&device, 0, &far, 0, 1, HAUL_FOREVER));
   uint64_t sum;
   assert_fails(HAUL_ENOTSUP, memory_checksum(&far, 0, 1, &sum));
   memory_free(&device);
@@ -320,11 +320,11 @@ static void large_copies_look_at_the_clock(void **state) {
   struct memory a = get(host, 64 * MIB), b = get(host, 64 * MIB);
   struct sys_ops before = sys_ops;
   sys_ops.monotonic = ticking;
-  int status = copy_wait(&a, 0, &b, 0, 64 * MIB, 2);
+  int status = copy_here(&a, 0, &b, 0, 64 * MIB, 2);
   sys_ops = before;
   assert_fails(HAUL_ETIMEDOUT, status);
   /* What is done at once is not late. */
-  assert_works(copy_wait(&a, 0, &b, 0, MIB, HAUL_NO_WAIT));
+  assert_works(copy_here(&a, 0, &b, 0, MIB, HAUL_NO_WAIT));
   memory_free(&a);
   memory_free(&b);
 }

@@ -19,6 +19,7 @@
 #include "memory/staging.h"
 #include "memory/ticket.h"
 #include "support/child.h"
+#include "support/copying.h"
 #include "support/seams.h"
 #include "support/tree.h"
 
@@ -426,6 +427,61 @@ static void pinned_memory_is_the_hosts_and_copied_straight(void **state) {
   end_application(0);
 }
 
+static int wait_for(struct copy *copy) {
+  int status;
+  while ((status = provider_cuda.copy_poll(copy)) == 1)
+    usleep(200);
+  return status;
+}
+
+/* Nothing was begun then. Each size's first and last byte, in both ways, and what was measured. */
+static void memory_that_is_not_pinned_takes_two_buffers(void **state) {
+  (void)state;
+  const size_t sizes[] = {1, MIB, MIB + 1, 2 * MIB, 5 * MIB + 3};
+  struct memory memory = get(gpu0, 6 * MIB, 0), bytes = get(host, 6 * MIB, 0), through[2];
+  for (unsigned i = 0; i < 2; i++)
+    through[i] = get(host, STAGE_BYTES, HAUL_REGION_PINNED);
+  unsigned before = door->pinned;
+  for (unsigned i = 0; i < 4 * COUNT(sizes); i++) {
+    size_t size = sizes[i % COUNT(sizes)];
+    struct copy in = {.to = &memory, .from = &bytes, .length = size}, out = in;
+    out.to = &bytes;
+    out.from = &memory;
+    pattern_fill(bytes.view, size, i);
+    assert_int_equal(provider_cuda.copy_start(&in), 1);
+    assert_int_equal(provider_cuda.copy_start(&out), 1);
+    in.through[0] = out.through[1] = &through[0];
+    in.through[1] = out.through[0] = &through[1];
+    assert_works(provider_cuda.copy_start(&in));
+    assert_int_equal(wait_for(&in), 0);
+    memset(bytes.view, 0, size);
+    assert_works(provider_cuda.copy_start(&out));
+    assert_int_equal(wait_for(&out), 0);
+    pattern_check(bytes.view, size, i);
+    assert_int_equal(door->pinned, before + 2);
+  }
+  for (unsigned i = 0; i < 2; i++)
+    memory_free(&through[i]);
+  assert_int_equal(door->pinned, before);
+  memory_free(&memory);
+  memory_free(&bytes);
+}
+
+static void buffers_that_cannot_be_pinned_are_an_error(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, MIB, 0), bytes = get(host, MIB, 0);
+  struct memory through = get(host, STAGE_BYTES, HAUL_REGION_PINNED);
+  struct copy copy = {
+      .to = &memory, .from = &bytes, .length = MIB, .through = {&through, &through}};
+  door->pin = 1;
+  assert_fails(HAUL_ENOMEM, provider_cuda.copy_start(&copy));
+  assert_works(provider_cuda.copy_start(&copy));
+  assert_int_equal(wait_for(&copy), 0);
+  memory_free(&memory);
+  memory_free(&bytes);
+  memory_free(&through);
+}
+
 /* Else the CPU would copy every byte, as it does for memory that nobody said to pin. */
 static void memory_to_be_pinned_is_from_its_first_copy_on_until_it_is_freed(void **state) {
   struct memory plain, bytes, memory;
@@ -435,18 +491,18 @@ static void memory_to_be_pinned_is_from_its_first_copy_on_until_it_is_freed(void
   plain = get(host, MIB, 0);
   assert_true(provider_cuda.needs_cpu(&plain));
   assert_works(copy_wait(&memory, 0, &plain, 0, MIB, HAUL_FOREVER));
-  unsigned lanes = door->pinned;
+  unsigned others = door->pinned;
   for (size_t i = 0; i < COUNT(flags); i++) {
     bytes = get(host, MIB, flags[i]);
     assert_false(provider_cuda.needs_cpu(&bytes));
     pattern_fill(bytes.view, MIB, 5);
     for (int again = 0; again < 2; again++) {
       assert_works(copy_wait(&memory, 0, &bytes, 0, MIB, HAUL_FOREVER));
-      assert_int_equal(door->pinned, lanes + 1);
+      assert_int_equal(door->pinned, others + 1);
     }
     expect_pattern(&memory, MIB, 5);
     memory_free(&bytes);
-    assert_int_equal(door->pinned, lanes);
+    assert_int_equal(door->pinned, others);
   }
   memory_free(&plain);
   memory_free(&memory);
@@ -512,17 +568,10 @@ static void dmabufs_are_made_where_there_are_any(void **state) {
 
 /* ---- Copies ---- */
 
-static int wait_for(struct copy *copy) {
-  int status;
-  while ((status = provider_cuda.copy_poll(copy)) == 1)
-    usleep(200);
-  return status;
-}
-
 /* Nothing moves, so whoever waited would wait for ever. */
 static void starting_a_copy_waits_for_nothing(void **state) {
   (void)state;
-  struct memory memory = get(gpu0, 8 * MIB, 0), bytes = get(host, 8 * MIB, 0);
+  struct memory memory = get(gpu0, 8 * MIB, 0), bytes = get(host, 8 * MIB, HAUL_REGION_PINNED);
   struct memory other = get(gpu1, 8 * MIB, 0);
   struct copy copies[] = {{.to = &memory, .from = &bytes, .length = 8 * MIB},
                           {.to = &other, .from = &memory, .length = 8 * MIB},
@@ -566,7 +615,8 @@ static void more_copies_than_lanes_wait_their_turn(void **state) {
   enum { COPIES = 5 * CUDA_LANES, PART = 3 * 65536 + 1 };
   static struct copy copies[COPIES];
   (void)state;
-  struct memory memory = get(gpu0, COPIES * PART, 0), bytes = get(host, COPIES * PART, 0);
+  struct memory memory = get(gpu0, COPIES * PART, 0);
+  struct memory bytes = get(host, COPIES * PART, HAUL_REGION_PINNED);
   pattern_fill(bytes.view, COPIES * PART, 8);
   for (size_t i = 0; i < COPIES; i++) {
     copies[i] = (struct copy){.to = &memory,
@@ -587,8 +637,9 @@ static void more_copies_than_lanes_wait_their_turn(void **state) {
 /* The context is of no use from then on, as with the driver, until the application resets it. */
 static void an_error_in_the_middle_ends_the_copy(void **state) {
   (void)state;
-  struct memory memory = get(gpu0, 16 * MIB, 0), bytes = get(host, 16 * MIB, 0), more;
-  struct copy copy = {.to = &memory, .from = &bytes, .length = 16 * MIB};
+  struct memory memory = get(gpu0, 32 * MIB, 0), more;
+  struct memory bytes = get(host, 32 * MIB, HAUL_REGION_PINNED);
+  struct copy copy = {.to = &memory, .from = &bytes, .length = 32 * MIB};
   door->copy = 3;
   assert_works(provider_cuda.copy_start(&copy));
   assert_int_equal(wait_for(&copy), HAUL_ESYSTEM);
@@ -606,8 +657,8 @@ static void an_error_in_the_middle_ends_the_copy(void **state) {
 
 static void a_reset_by_the_application_is_told(void **state) {
   (void)state;
-  struct memory memory = get(gpu0, 8 * MIB, HAUL_REGION_PRIVATE), bytes = get(host, 8 * MIB, 0),
-                more;
+  struct memory memory = get(gpu0, 8 * MIB, HAUL_REGION_PRIVATE), more;
+  struct memory bytes = get(host, 8 * MIB, HAUL_REGION_PINNED);
   struct copy copy = {.to = &memory, .from = &bytes, .length = 8 * MIB};
   uint64_t sum;
   door->hold = 1;
@@ -974,6 +1025,8 @@ int main(int count, char **arguments) {
       OVER(the_applications_memory_is_found),
       OVER(memory_that_was_freed_and_allocated_again_has_another_number),
       OVER(pinned_memory_is_the_hosts_and_copied_straight),
+      OVER(memory_that_is_not_pinned_takes_two_buffers),
+      OVER(buffers_that_cannot_be_pinned_are_an_error),
       OVER(memory_to_be_pinned_is_from_its_first_copy_on_until_it_is_freed),
       OVER(memory_that_cannot_be_pinned_is_an_error),
       OVER(the_callers_context_is_left_alone),

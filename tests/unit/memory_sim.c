@@ -18,6 +18,7 @@
 #include "memory/provider.h"
 #include "memory/shm.h"
 #include "support/child.h"
+#include "support/copying.h"
 #include "support/seams.h"
 
 #define MIB ((size_t)1 << 20)

@@ -6,6 +6,7 @@
 #include "core/gate.h"
 #include "fabric/map/map.h"
 #include "memory/copy.h"
+#include "memory/staging.h"
 
 /* Tasks that the devices have at a time: enough to keep them busy, and few enough that looking at
  * all of them, or canceling them, takes no time to speak of. */
@@ -18,11 +19,15 @@ struct task {
   const struct provider *by;
   struct work *work;
   uint32_t piece; /* under way */
+  bool waits;     /* for its buffers, and nothing is under way */
+  struct staging_user user;
+  struct stage *stages[STAGING_PAIR]; /* for an engine that asks for them, else NULL */
   struct copy copy;
 };
 
 struct engines {
   struct loop *loop;
+  struct staging *staging;
   /* Its lock: tasks and what they hold; taken after the loop's; `done` runs under it. It brings
    * works. */
   struct gate gate;
@@ -33,7 +38,7 @@ struct engines {
   struct poller poller;
 };
 
-static int start_piece(struct task *task) {
+static int start_copy(struct task *task) {
   struct work *work = task->work;
   const struct haul_piece *piece = &work->pieces[task->piece];
   struct memory *remote = binding_memory(work->binding);
@@ -44,12 +49,37 @@ static int start_piece(struct task *task) {
       .to_offset = write ? piece->remote : piece->local,
       .from_offset = write ? piece->local : piece->remote,
       .length = piece->length,
+      .through = {stage_memory(task->stages[0]), stage_memory(task->stages[1])},
       .wake = loop_wake_as,
       .user = task->engines->loop,
   };
   int code = task->by->copy_start(&task->copy);
   if (code)
     task->copy.to = NULL; /* there is nothing to cancel */
+  return code;
+}
+
+static int take_stages(struct task *task) {
+  const struct work *work = task->work;
+  const struct memory *device = &work->region->memory;
+  if (device->view)
+    device = binding_memory(work->binding);
+  return staging_take(&task->user, STAGING_PAIR, staging_numa(task->user.staging, device->place),
+                      task->stages);
+}
+
+static void give_stages(struct task *task) {
+  staging_leave(&task->user);
+  for (unsigned i = 0; i < STAGING_PAIR && task->stages[i]; i++)
+    staging_give(&task->user, task->stages[i]);
+}
+
+/* 0; 1: it waits for its turn to have buffers; or a code. */
+static int start_piece(struct task *task) {
+  int code = task->waits ? 1 : start_copy(task);
+  if (code == 1 && (code = take_stages(task)) == 0)
+    code = start_copy(task);
+  task->waits = code == 1;
   return code;
 }
 
@@ -78,6 +108,7 @@ static void finish(struct task *task, int code) {
   work->state = NULL;
   if (task->copy.to)
     task->by->copy_cancel(&task->copy); /* it has ended, but its wake may be on its way */
+  give_stages(task);
   if (task->lent)
     lent_end((struct map_endpoint *)work->endpoint, work->binding);
   alloc_free(task);
@@ -97,17 +128,25 @@ static int complete(struct task *task) {
   return code;
 }
 
+/* With the lock. True when something happened. */
+static bool start_or_finish(struct task *task) {
+  int code = start_piece(task);
+  if (code < 0)
+    finish(task, code);
+  return code != 1;
+}
+
 /* With the lock. Moves the task on as far as it goes; true when something happened. */
 static bool advance(struct task *task) {
+  if (task->waits)
+    return start_or_finish(task);
   int status = task->by->copy_poll(&task->copy);
   if (status > 0)
     return false;
   if (status == 0 && ++task->piece < task->work->count)
-    status = start_piece(task);
-  else if (status == 0)
-    return finish(task, complete(task)), true;
-  if (status < 0)
-    finish(task, status);
+    start_or_finish(task);
+  else
+    finish(task, status == 0 ? complete(task) : status);
   return true;
 }
 
@@ -132,12 +171,14 @@ static int begin_next(struct engines *engines, struct work *work) {
   task->work = work;
   task->lent = code == 0;
   task->by = map_engine_of(work);
+  staging_join(engines->staging, &task->user, STAGING_LANDS, STAGING_PAIR, loop_wake_as,
+               engines->loop);
   work->state = task;
   list_append(&engines->tasks, &task->link);
   engines->running++;
   if (code == 0)
-    code = start_piece(task);
-  if (code)
+    start_or_finish(task);
+  else
     finish(task, code);
   return 0;
 }
@@ -189,7 +230,7 @@ static bool poll_tasks(struct poller *poller) {
   moved |= fill_window(engines);
   list_each(item, &engines->tasks) {
     struct task *task = list_entry(item, struct task, link);
-    poller->urgent |= !task->by->wakes;
+    poller->urgent |= !task->by->wakes && !task->waits;
   }
   /* One waits for a cell, which may be that of a copy by the CPU. */
   poller->urgent |= backlog_first(&engines->waiting) && engines->running < WINDOW;
@@ -204,6 +245,7 @@ int map_engines_open(struct fabric *fabric, struct engines **out) {
   if (!engines)
     return error_memory("device copies");
   engines->loop = fabric->loop;
+  engines->staging = heap_staging(fabric->heap);
   gate_init(&engines->gate, let_in);
   list_init(&engines->tasks);
   backlog_init(&engines->waiting);

@@ -9,8 +9,7 @@
 #include "memory/provider.h"
 
 #define CUDA_DEVICES_MAX 32
-#define CUDA_LANES       8                 /* copies under way at a time, a device */
-#define CUDA_LANE_BYTES  ((size_t)1 << 20) /* pinned, twice a lane */
+#define CUDA_LANES       8 /* copies under way at a time, a device */
 
 extern const struct provider provider_cuda;
 
@@ -19,7 +18,6 @@ struct cuda_lane {
   bool busy;           /* the device's lock */
   unsigned generation; /* of the context that the rest belongs to; 0: there is no rest */
   CUevent events[2];
-  void *buffers[2]; /* pinned: memory that the driver does not know is copied by way of these */
 };
 
 /* The driver's devices that this process may see, under the driver's own numbers. */

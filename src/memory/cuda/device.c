@@ -244,28 +244,21 @@ int cuda_device_by_uuid(const uint8_t uuid[16]) {
 /* What is left of an earlier context went with it. */
 static void lane_empty(struct cuda_device *device, struct cuda_lane *lane) {
   bool ours = lane->generation == atomic_load(&device->generation);
-  for (unsigned i = 0; i < 2 && ours; i++) {
+  for (unsigned i = 0; i < 2 && ours; i++)
     if (lane->events[i])
       cuda_driver->event_destroy(lane->events[i]);
-    if (lane->buffers[i])
-      cuda_driver->host_free(lane->buffers[i]);
-  }
   *lane = (struct cuda_lane){.busy = lane->busy};
 }
 
 int cuda_lane_build(struct cuda_device *device, struct cuda_lane *lane) {
   CUresult result = CUDA_SUCCESS;
   *lane = (struct cuda_lane){.generation = atomic_load(&device->generation)};
-  for (unsigned i = 0; i < 2 && result == CUDA_SUCCESS; i++) {
+  for (unsigned i = 0; i < 2 && result == CUDA_SUCCESS; i++)
     result = cuda_driver->event_create(&lane->events[i], CU_EVENT_DISABLE_TIMING);
-    if (result == CUDA_SUCCESS)
-      result =
-          cuda_driver->host_alloc(&lane->buffers[i], CUDA_LANE_BYTES, CU_MEMHOSTALLOC_PORTABLE);
-  }
   if (result == CUDA_SUCCESS)
     return 0;
   lane_empty(device, lane);
-  return cuda_failed((unsigned)(device - devices), result, "cuMemHostAlloc");
+  return cuda_failed((unsigned)(device - devices), result, "cuEventCreate");
 }
 
 static void *take_mark(struct cuda_device *device) {

@@ -3,8 +3,8 @@
  * them under way, each followed by an event that is asked for.
  *
  * A driver's "asynchronous" copy of memory that it has not pinned waits for the device, so such
- * memory is copied by the CPU to or from the lane's pinned buffers. What was
- * allocated to be pinned is, at its first copy. */
+ * memory is copied by the CPU to or from staging buffers, in slices of the size that was found to
+ * be the fastest. What was allocated to be pinned is, at its first copy. */
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -12,8 +12,11 @@
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/fork.h"
+#include "core/sys.h"
+#include "core/tune.h"
 #include "memory/copy.h"
 #include "memory/cuda/cuda.h"
+#include "memory/staging.h"
 
 #define CHUNK ((uint64_t)8 << 20) /* under a millisecond: what a cancel waits for, twice */
 
@@ -24,9 +27,11 @@ struct job {
   struct cuda_lane *lane;   /* NULL: it waits for one */
   uint64_t issued, arrived; /* chunks */
   uint32_t generation;      /* of the context it began in */
+  int64_t began;            /* staged: when it got its lane */
   uint16_t device;
   uint8_t way;
   bool staged;
+  uint8_t slice; /* staged: of the sizes that are tried */
 };
 _Static_assert(sizeof(struct job) <= sizeof((struct copy *)0)->engine, "struct copy is too small");
 
@@ -74,7 +79,7 @@ static bool is_current(const struct job *job) {
 /* ---- Chunks ---- */
 
 static uint64_t chunk_bytes(const struct job *job) {
-  return job->staged ? CUDA_LANE_BYTES : CHUNK;
+  return job->staged ? STAGE_BYTES >> job->slice : CHUNK;
 }
 
 /* Its offset in the copy, and its length. */
@@ -96,7 +101,7 @@ static CUstream stream_of(const struct job *job) {
 
 static CUresult give_to_driver(struct copy *copy, struct job *job, uint64_t at, uint64_t length) {
   CUstream stream = stream_of(job);
-  void *buffer = job->lane->buffers[job->issued % 2];
+  void *buffer = job->staged ? copy->through[job->issued % 2]->view : NULL;
   CUdeviceptr to = cuda_address(copy->to, copy->to_offset + at);
   CUdeviceptr from = cuda_address(copy->from, copy->from_offset + at);
   char *host_to = (char *)copy->to->view + copy->to_offset + at;
@@ -134,7 +139,7 @@ static CUresult receive(struct copy *copy, struct job *job) {
     return result;
   if (job->way == OUT && job->staged) {
     uint64_t length, at = chunk_at(copy, job, job->arrived, &length);
-    copy_slice((char *)copy->to->view + copy->to_offset + at, job->lane->buffers[job->arrived % 2],
+    copy_slice((char *)copy->to->view + copy->to_offset + at, copy->through[job->arrived % 2]->view,
                length, copy->length);
   }
   job->arrived++;
@@ -154,6 +159,23 @@ static CUresult advance(struct copy *copy, struct job *job) {
   return result;
 }
 
+/* ---- Slices ---- */
+
+#define MEASURED_LEAST ((uint64_t)2 << 20) /* shorter ones say little of how slices overlap */
+
+/* What copies through buffers took in this process, for each way between GPUs and the host. */
+static struct tune slices[2];
+_Static_assert(INTO < 2 && OUT < 2, "only these pass the host");
+
+static bool is_measured(const struct copy *copy, const struct job *job) {
+  return job->staged && copy->length >= MEASURED_LEAST;
+}
+
+static void begin_to_measure(struct job *job) {
+  job->slice = (uint8_t)tune_next(&slices[job->way]);
+  job->began = clock_now();
+}
+
 /* ---- Ends ---- */
 
 static int set_status(struct copy *copy, int status) {
@@ -161,7 +183,7 @@ static int set_status(struct copy *copy, int status) {
   return status;
 }
 
-/* In the device's context: until the driver touches the lane's buffers and both blocks no more. A
+/* In the device's context: until the driver touches the buffers and both blocks no more. A
  * context that is gone has nothing under way. */
 static void wait_for_chunks(struct job *job) {
   for (; job->arrived < job->issued; job->arrived++)
@@ -170,6 +192,8 @@ static void wait_for_chunks(struct job *job) {
 
 static int end_well(struct copy *copy, struct job *job) {
   give_lane(job);
+  if (is_measured(copy, job))
+    tune_tell(&slices[job->way], job->slice, copy->length, clock_now() - job->began);
   return set_status(copy, 0);
 }
 
@@ -196,6 +220,8 @@ static int advance_or_end(struct copy *copy, struct job *job) {
   int code = 0;
   if (!job->lane && !take_lane(job, &code))
     return code ? set_status(copy, code) : 1;
+  if (job->issued == 0 && is_measured(copy, job))
+    begin_to_measure(job);
   CUresult result = advance(copy, job);
   if (result != CUDA_SUCCESS)
     return end_badly(copy, job, result);
@@ -269,24 +295,26 @@ void cuda_unpin(struct memory *host) {
   cuda_leave();
 }
 
-/* Where the bytes are on the host: whether the CPU copies them, or a code. */
-static int look_at_host(struct memory *host, uint64_t offset, uint64_t length, unsigned device,
-                        bool *by_cpu) {
-  *by_cpu = length > 0 && !is_pinned((const char *)host->view + offset, length);
-  if (!*by_cpu || !host->may_pin)
+/* 0: the driver reaches the bytes; 1: the CPU copies them by way of buffers; or a code. */
+static int look_at_host(struct memory *host, uint64_t offset, uint64_t length, unsigned device) {
+  if (length == 0 || is_pinned((const char *)host->view + offset, length))
     return 0;
-  *by_cpu = false;
-  return pin(device, host);
+  return host->may_pin ? pin(device, host) : 1;
 }
 
-static int look_at_sides(struct copy *copy, struct job *job) {
-  bool by_cpu = false;
-  int code = 0;
+static int look_at_sides(const struct copy *copy, const struct job *job) {
   if (job->way == INTO)
-    code = look_at_host(copy->from, copy->from_offset, copy->length, job->device, &by_cpu);
-  else if (job->way == OUT)
-    code = look_at_host(copy->to, copy->to_offset, copy->length, job->device, &by_cpu);
-  job->staged = by_cpu;
+    return look_at_host(copy->from, copy->from_offset, copy->length, job->device);
+  if (job->way == OUT)
+    return look_at_host(copy->to, copy->to_offset, copy->length, job->device);
+  return 0;
+}
+
+/* 1: there are none. */
+static int look_at_buffers(const struct copy *copy, const struct job *job) {
+  int code = copy->through[0] ? 0 : 1;
+  for (unsigned i = 0; i < 2 && code == 0; i++)
+    code = look_at_host(copy->through[i], 0, copy->through[i]->length, job->device);
   return code;
 }
 
@@ -308,6 +336,9 @@ int cuda_copy_start(struct copy *copy) {
                       .generation = atomic_load(&cuda_device(device)->generation),
                       .way = (uint8_t)way};
   code = look_at_sides(copy, job);
+  job->staged = code == 1;
+  if (job->staged)
+    code = look_at_buffers(copy, job);
   if (code)
     return code;
   if (copy->length == 0)
