@@ -38,6 +38,8 @@ enum dpdk_state {
 const struct dpdk_eal *dpdk_eal_start(void);
 /* What became of it so far. */
 enum dpdk_state dpdk_eal_state(void);
+/* Its memory is all at its node 0, and the host has more nodes. */
+bool dpdk_eal_has_all_at_0(void);
 /* The detail of the failure for good. */
 int dpdk_eal_why(void);
 /* The huge pages that the setting dpdk_hugepages asked for, and those that were free, in bytes.

@@ -210,10 +210,15 @@ static struct {
   _Atomic enum dpdk_state state; /* the last thing that is set */
   struct haul_error why;
   uint64_t asked, got; /* bytes of huge pages: of the setting, and free after it was obeyed */
+  unsigned nodes;      /* when it was started */
 } eal = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 enum dpdk_state dpdk_eal_state(void) {
   return atomic_load_explicit(&eal.state, memory_order_acquire);
+}
+
+bool dpdk_eal_has_all_at_0(void) {
+  return dpdk_eal_state() == DPDK_SMALL && eal.nodes > 1;
 }
 
 int dpdk_eal_why(void) {
@@ -382,6 +387,7 @@ static enum dpdk_state start_once(void) {
   if (table.socket_count() > 0)
     return DPDK_FOREIGN;
   start = (struct start){.count = 0};
+  eal.nodes = dpdk_nodes();
   plan(&start);
   divert_log();
   return start_now(&start);

@@ -282,13 +282,12 @@ static int elsewhere(unsigned number, int system) {
  * alone. */
 static int place_object(const struct dpdk_eal *eal, unsigned number, struct object *object,
                         size_t length) {
-  enum dpdk_state state = dpdk_eal_state();
   size_t bytes = length;
-  if (state == DPDK_FOREIGN) {
+  if (dpdk_eal_state() == DPDK_FOREIGN) {
     const struct rte_memseg_list *list = eal->list_of(object->address);
     return list && list->socket_id != (int)number ? elsewhere(number, 0) : 0;
   }
-  if (object->bound || state != DPDK_SMALL || dpdk_nodes() == 1)
+  if (object->bound || !dpdk_eal_has_all_at_0())
     return 0;
   if (object->size_class != REGION_EXACT)
     bytes = pool_class_bytes(object->size_class);
