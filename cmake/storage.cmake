@@ -1,0 +1,12 @@
+# Whether the module for files is built (src/storage), and its FUSE face. Both libraries are linked by that
+# module alone.
+find_path(HAUL_URING_INCLUDE liburing.h)
+find_library(HAUL_URING_LIBRARY uring)
+find_path(HAUL_FUSE_INCLUDE fuse_lowlevel.h PATH_SUFFIXES fuse3)
+find_library(HAUL_FUSE_LIBRARY fuse3)
+set(HAUL_STORAGE ON)
+if(NOT HAUL_URING_INCLUDE OR NOT HAUL_URING_LIBRARY OR NOT HAUL_FUSE_INCLUDE OR NOT HAUL_FUSE_LIBRARY)
+  set(HAUL_STORAGE OFF)
+  message(STATUS "haul is built without files for USRBIO (haul mount): "
+    "sudo apt-get install liburing-dev libfuse3-dev")
+endif()

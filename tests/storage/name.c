@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT
+ * Names under 3fs-virt/iovs, as clients write them and as haul does. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "storage/name.h"
+
+#define ID "00112233-4455-6677-8899-aabbccddeeff"
+
+static struct name parsed(const char *text) {
+  struct name name;
+  assert_int_equal(name_parse(text, &name), 0);
+  return name;
+}
+
+static void a_buffer_is_an_id_and_its_blocks(void **state) {
+  (void)state;
+  static const uint8_t id[16] = {0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77,
+                                 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff};
+  const char *const spellings[] = {ID, "00112233445566778899aabbccddeeff",
+                                   "00112233445566778899AABBCCDDEEFF"};
+  for (size_t i = 0; i < COUNT(spellings); i++) {
+    struct name name = parsed(spellings[i]);
+    assert_memory_equal(name.id, id, sizeof id);
+    assert_false(name.ring);
+    assert_int_equal(name.block, 0);
+  }
+  assert_int_equal(parsed(ID ".b4096").block, 4096);
+}
+
+static void a_ring_has_marks_in_any_order(void **state) {
+  (void)state;
+  struct name name = parsed(ID ".w-32.ph.t250.f110");
+  assert_true(name.ring);
+  assert_false(name.for_read);
+  assert_int_equal(name.depth, -32);
+  assert_int_equal(name.priority, NAME_HIGH);
+  assert_int_equal(name.timeout_ms, 250);
+  assert_int_equal(name.flags, 6);
+  name = parsed(ID ".f1.pl.r0");
+  assert_true(name.for_read);
+  assert_int_equal(name.depth, 0);
+  assert_int_equal(name.priority, NAME_LOW);
+  assert_int_equal(parsed(ID ".r1.p").priority, NAME_NORMAL);
+  assert_int_equal(parsed(ID ".r1.pn").priority, NAME_NORMAL);
+  assert_true(parsed(ID ".r1.f"
+                        "1111111111111111111111111111111111111111111111111111111111111111")
+                  .flags == UINT64_MAX);
+}
+
+static void what_is_no_name_is_refused(void **state) {
+  (void)state;
+  const char *const wrong[] = {"",
+                               ".",
+                               "submit-ios",
+                               "0011",
+                               ID "0",
+                               ID "-",
+                               "0-0112233445566778899aabbccddeeff",
+                               ID ".",
+                               ID "..r1",
+                               ID ".r1.",
+                               ID ".r1.r2",
+                               ID ".r1.w1",
+                               ID ".r",
+                               ID ".r--1",
+                               ID ".r1x",
+                               ID ".r2147483648",
+                               ID ".r-2147483648",
+                               ID ".b",
+                               ID ".b0",
+                               ID ".b-1",
+                               ID ".b1.b1",
+                               ID ".b99999999999999999999",
+                               ID ".x1",
+                               ID ".t5",
+                               ID ".f1",
+                               ID ".ph",
+                               ID ".r1.t-1",
+                               ID ".r1.t2147483648",
+                               ID ".r1.f",
+                               ID ".r1.f2",
+                               ID ".r1.px",
+                               ID ".r1.phh",
+                               ID
+                               ".r1.f"
+                               "11111111111111111111111111111111111111111111111111111111111111111",
+                               ID " ",
+                               ID "/r1",
+                               "g0112233-4455-6677-8899-aabbccddeeff"};
+  for (size_t i = 0; i < COUNT(wrong); i++) {
+    struct name name;
+    assert_int_equal(name_parse(wrong[i], &name), -EINVAL);
+  }
+}
+
+/* As 3FS's clients spell it, who remove by that name what they made. */
+static void a_name_is_spelled_as_it_was(void **state) {
+  (void)state;
+  const char *const names[] = {ID,
+                               ID ".b4096",
+                               ID ".r32.t0",
+                               ID ".w-32.ph.t250.f110",
+                               ID ".r0.pl.t2147483647",
+                               ID
+                               ".b9223372036854775807.r-2147483647.ph.t2147483647.f"
+                               "1111111111111111111111111111111111111111111111111111111111111111"};
+  for (size_t i = 0; i < COUNT(names); i++) {
+    char text[NAME_ROOM];
+    struct name name = parsed(names[i]);
+    assert_int_equal(name_format(&name, text), strlen(names[i]));
+    assert_string_equal(text, names[i]);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_buffer_is_an_id_and_its_blocks),
+      cmocka_unit_test(a_ring_has_marks_in_any_order),
+      cmocka_unit_test(what_is_no_name_is_refused),
+      cmocka_unit_test(a_name_is_spelled_as_it_was),
+  };
+  return cmocka_run_group_tests_name("storage/name", tests, NULL, NULL);
+}
