@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Which files rings may use: those that their user has open at this moment. The file system tells
- * of every open and release; the workers ask. */
+ * of every open and release; the workers ask. Any thread; 0 or a negative errno value. */
 #ifndef HAUL_STORAGE_FILES_H
 #define HAUL_STORAGE_FILES_H
 
@@ -11,15 +11,24 @@
 
 struct files;
 
-/* A file that somebody has open or uses; by inode number. */
+enum file_way { FILE_READS, FILE_WRITES, FILE_WAYS };
+
+/* A file that somebody has open, or that is still in use. */
 struct file {
   uint64_t inode;
-  int fd;             /* of the daemon's, for reading or for both, as far as anybody asked for */
-  _Atomic int direct; /* the same with O_DIRECT; -1: not tried yet, -2: not allowed */
-  bool writes;        /* fd may write */
+  int fd[FILE_WAYS];             /* -1: nobody has opened it so */
+  _Atomic int direct[FILE_WAYS]; /* the same with O_DIRECT, or enum file_direct */
+  /* What O_DIRECT wants of addresses, and of offsets and lengths; set before `direct`. */
+  uint32_t memory_align, offset_align;
+};
+
+enum file_direct {
+  DIRECT_UNKNOWN = -1,
+  DIRECT_REFUSED = -2 /* the file system has none of it */
 };
 
 int files_open(struct files **files);
+/* What is still held stays until it is put. */
 void files_close(struct files *files);
 
 /* A user has opened the file with `fd`, which stays the caller's and which this duplicates;
@@ -28,8 +37,13 @@ int files_opened(struct files *files, uint64_t inode, int fd, uid_t uid, bool re
                  uint64_t *handle);
 void files_closed(struct files *files, uint64_t handle);
 
-/* The file, held until files_put; -EBADF: this user has not opened it, -EACCES: not so. */
-int files_get(struct files *files, uint64_t inode, uid_t uid, bool write, struct file **file);
-void files_put(struct files *files, struct file *file);
+/* The file, held until files_put. EBADF: this user has not opened it; EACCES: not for that. */
+int files_get(struct files *files, uint64_t inode, uid_t uid, enum file_way way,
+              struct file **file);
+void files_put(struct file *file);
+
+/* The descriptor with O_DIRECT, opened at the first call, or DIRECT_REFUSED. May block for as long
+ * as an open does. */
+int file_direct(struct file *file, enum file_way way);
 
 #endif

@@ -32,7 +32,7 @@ struct virt_config {
 };
 
 int virt_open(const struct virt_config *config, struct virt **virt);
-/* Ends the workers: what is under way is canceled and completed with -ECANCELED. */
+/* What is under way ends first, and is completed. */
 void virt_close(struct virt *virt);
 
 /* Registers what `target` names under `name`, for the caller's process. EEXIST, EINVAL (the name),

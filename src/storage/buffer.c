@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+#include "storage/buffer.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define BUCKETS 1024u
+
+struct buffers {
+  pthread_rwlock_t lock; /* the buckets; nothing is taken after it */
+  struct list buckets[BUCKETS];
+};
+
+/* Ids are random, but a client may choose them: its own search is longer then. */
+static struct list *bucket_of(struct buffers *buffers, const uint8_t id[16]) {
+  uint64_t half[2];
+  memcpy(half, id, sizeof half);
+  return &buffers->buckets[((half[0] ^ half[1]) * UINT64_C(0x9e3779b97f4a7c15)) >> 54];
+}
+
+static struct buffer *find(struct buffers *buffers, const uint8_t id[16]) {
+  list_each(item, bucket_of(buffers, id)) {
+    struct buffer *buffer = list_entry(item, struct buffer, link);
+    if (memcmp(buffer->id, id, sizeof buffer->id) == 0)
+      return buffer;
+  }
+  return NULL;
+}
+
+int buffers_add(struct buffers *buffers, const uint8_t id[16], uid_t uid, void *address,
+                size_t length, struct buffer **out) {
+  struct buffer *buffer = malloc(sizeof *buffer);
+  if (!buffer)
+    return -ENOMEM;
+  *buffer = (struct buffer){.uid = uid, .address = address, .length = length, .holds = 1};
+  memcpy(buffer->id, id, sizeof buffer->id);
+  list_init(&buffer->link);
+  pthread_rwlock_wrlock(&buffers->lock);
+  int code = find(buffers, id) ? -EEXIST : 0;
+  if (code == 0)
+    list_append(bucket_of(buffers, id), &buffer->link);
+  pthread_rwlock_unlock(&buffers->lock);
+  if (code)
+    free(buffer);
+  else
+    *out = buffer;
+  return code;
+}
+
+void buffers_remove(struct buffers *buffers, struct buffer *buffer) {
+  pthread_rwlock_wrlock(&buffers->lock);
+  list_remove(&buffer->link);
+  pthread_rwlock_unlock(&buffers->lock);
+  buffer_put(buffer);
+}
+
+int buffers_get(struct buffers *buffers, const uint8_t id[16], uid_t uid, struct buffer **out) {
+  pthread_rwlock_rdlock(&buffers->lock);
+  struct buffer *buffer = find(buffers, id);
+  if (buffer && buffer->uid != uid)
+    buffer = NULL;
+  if (buffer)
+    atomic_fetch_add_explicit(&buffer->holds, 1, memory_order_relaxed);
+  pthread_rwlock_unlock(&buffers->lock);
+  *out = buffer;
+  return buffer ? 0 : -ENOENT;
+}
+
+void buffer_put(struct buffer *buffer) {
+  if (atomic_fetch_sub_explicit(&buffer->holds, 1, memory_order_acq_rel) != 1)
+    return;
+  munmap(buffer->address, buffer->length);
+  free(buffer);
+}
+
+int buffers_open(struct buffers **out) {
+  struct buffers *buffers = malloc(sizeof *buffers);
+  if (!buffers)
+    return -ENOMEM;
+  pthread_rwlock_init(&buffers->lock, NULL);
+  for (unsigned i = 0; i < BUCKETS; i++)
+    list_init(&buffers->buckets[i]);
+  *out = buffers;
+  return 0;
+}
+
+void buffers_close(struct buffers *buffers) {
+  if (!buffers)
+    return;
+  pthread_rwlock_destroy(&buffers->lock);
+  free(buffers);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT
+ * The semaphores that clients post when they have submitted something, one a priority, and the
+ * threads that wait for it. */
+#ifndef HAUL_STORAGE_DOORBELL_H
+#define HAUL_STORAGE_DOORBELL_H
+
+#include "storage/name.h"
+#include "storage/worker.h"
+
+struct doorbell;
+
+/* Makes /dev/shm/sem.haul-…, which every user may post, and a thread. */
+int doorbell_open(struct workers *workers, enum name_priority priority, struct doorbell **doorbell);
+void doorbell_close(struct doorbell *doorbell);
+const char *doorbell_path(const struct doorbell *doorbell);
+
+#endif

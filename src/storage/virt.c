@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: MIT */
+#include "storage/virt.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/list.h"
+#include "storage/doorbell.h"
+#include "storage/shared.h"
+#include "storage/worker.h"
+
+#define ENTRIES_MAX 65536u /* of all users */
+#define USER_MAX    16384u /* of one */
+#define WORKERS_MAX 64u
+
+/* A buffer or a ring that a client registered. */
+struct entry {
+  struct list link; /* virt->entries */
+  uint64_t id;
+  struct virt_caller owner;
+  pid_t process;
+  struct buffer *buffer; /* one of these two */
+  struct served *served;
+  char *target;
+  char name[];
+};
+
+/* A directory handle, which keeps its process's entries. */
+struct holder {
+  struct list link; /* virt->holders */
+  pid_t process;
+};
+
+struct virt {
+  struct files *files;
+  struct buffers *buffers;
+  struct workers *workers;
+  struct doorbell *bells[NAME_PRIORITIES];
+  pthread_mutex_t lock; /* guards what follows; before the buffers' and the workers' locks */
+  struct list entries, holders;
+  unsigned count;
+  uint64_t last_id;
+};
+
+/* ---- Semaphores ---- */
+
+static const char *const bell_names[NAME_PRIORITIES] = {"submit-ios.ph", "submit-ios",
+                                                        "submit-ios.pl"};
+
+/* Their ids come first. */
+static void tell_bell(const struct virt *virt, unsigned i, struct virt_entry *entry) {
+  *entry = (struct virt_entry){.id = i + 1,
+                               .uid = geteuid(),
+                               .gid = getegid(),
+                               .mode = S_IFLNK | 0777,
+                               .length = strlen(doorbell_path(virt->bells[i]))};
+}
+
+static int find_bell(const char *name) {
+  for (int i = 0; i < NAME_PRIORITIES; i++)
+    if (strcmp(name, bell_names[i]) == 0)
+      return i;
+  return -1;
+}
+
+/* ---- Entries; with the lock ---- */
+
+static void tell(const struct entry *entry, struct virt_entry *told) {
+  *told = (struct virt_entry){.id = entry->id,
+                              .uid = entry->owner.uid,
+                              .gid = entry->owner.gid,
+                              .mode = S_IFLNK | 0400,
+                              .length = strlen(entry->target)};
+}
+
+static bool may_see(const struct entry *entry, const struct virt_caller *caller) {
+  return entry->owner.uid == caller->uid || caller->uid == 0;
+}
+
+static struct entry *find_name(struct virt *virt, const char *name) {
+  list_each(item, &virt->entries) {
+    struct entry *entry = list_entry(item, struct entry, link);
+    if (strcmp(entry->name, name) == 0)
+      return entry;
+  }
+  return NULL;
+}
+
+static struct entry *find_id(struct virt *virt, uint64_t id) {
+  list_each(item, &virt->entries) {
+    struct entry *entry = list_entry(item, struct entry, link);
+    if (entry->id == id)
+      return entry;
+  }
+  return NULL;
+}
+
+static unsigned count_of(struct virt *virt, uid_t uid) {
+  unsigned count = 0;
+  list_each(item, &virt->entries) count += list_entry(item, struct entry, link)->owner.uid == uid;
+  return count;
+}
+
+/* Not in the list any more. */
+static void end_entry(struct virt *virt, struct entry *entry) {
+  if (entry->buffer)
+    buffers_remove(virt->buffers, entry->buffer);
+  if (entry->served) {
+    workers_remove(entry->served);
+    served_put(entry->served);
+  }
+  free(entry->target);
+  free(entry);
+}
+
+static void remove_entry(struct virt *virt, struct entry *entry) {
+  list_remove(&entry->link);
+  virt->count--;
+  end_entry(virt, entry);
+}
+
+/* ---- Registering ---- */
+
+static struct served *new_served(const struct name *name, uid_t uid, void *memory, size_t length,
+                                 int *code) {
+  struct served *served = calloc(1, sizeof *served);
+  *code = served ? queue_open(&served->queue, memory, length, name) : -ENOMEM;
+  if (*code) {
+    free(served);
+    return NULL;
+  }
+  served->uid = uid;
+  served->way = name->for_read ? FILE_READS : FILE_WRITES;
+  served->priority = name->priority;
+  served->no_holes = name->flags & RING_NO_HOLES;
+  served->durable = name->flags & RING_DURABLE;
+  served->holds = 1;
+  list_init(&served->link);
+  return served;
+}
+
+/* Takes the mapping, but for a failure. */
+static int make(struct virt *virt, const struct name *name, struct entry *entry, void *memory,
+                size_t length) {
+  int code = 0;
+  if (name->block > length)
+    return -EINVAL;
+  if (!name->ring)
+    return buffers_add(virt->buffers, name->id, entry->owner.uid, memory, length, &entry->buffer);
+  entry->served = new_served(name, entry->owner.uid, memory, length, &code);
+  if (entry->served)
+    workers_add(virt->workers, entry->served);
+  return code;
+}
+
+static struct entry *new_entry(const struct virt_caller *caller, const char *name,
+                               const char *target) {
+  size_t length = strlen(name) + 1;
+  struct entry *entry = calloc(1, sizeof *entry + length);
+  if (!entry)
+    return NULL;
+  memcpy(entry->name, name, length);
+  list_init(&entry->link);
+  entry->owner = *caller;
+  entry->process = shared_process(caller->thread);
+  entry->target = strdup(target);
+  if (entry->target)
+    return entry;
+  free(entry);
+  return NULL;
+}
+
+/* With the lock. */
+static int may_add(struct virt *virt, const struct virt_caller *caller, const char *name) {
+  if (find_name(virt, name))
+    return -EEXIST;
+  return virt->count >= ENTRIES_MAX || count_of(virt, caller->uid) >= USER_MAX ? -EMFILE : 0;
+}
+
+static int add(struct virt *virt, const struct name *name, struct entry *entry, void *memory,
+               size_t length, struct virt_entry *told) {
+  pthread_mutex_lock(&virt->lock);
+  int code = may_add(virt, &entry->owner, entry->name);
+  if (code == 0)
+    code = make(virt, name, entry, memory, length);
+  if (code == 0) {
+    entry->id = ++virt->last_id;
+    list_append(&virt->entries, &entry->link);
+    virt->count++;
+    tell(entry, told);
+  }
+  pthread_mutex_unlock(&virt->lock);
+  return code;
+}
+
+/* The memory is mapped at once: some clients unlink it right after. */
+int virt_symlink(struct virt *virt, const struct virt_caller *caller, const char *name,
+                 const char *target, struct virt_entry *told) {
+  struct name parsed;
+  void *memory;
+  size_t length;
+  if (find_bell(name) >= 0)
+    return -EEXIST;
+  int code = name_parse(name, &parsed);
+  if (code == 0)
+    code = shared_map(caller, target, &memory, &length);
+  if (code)
+    return code;
+  struct entry *entry = new_entry(caller, name, target);
+  code = entry ? add(virt, &parsed, entry, memory, length, told) : -ENOMEM;
+  if (code == 0)
+    return 0;
+  munmap(memory, length);
+  if (entry)
+    free(entry->target);
+  free(entry);
+  return code;
+}
+
+/* ---- Looking ---- */
+
+int virt_lookup(struct virt *virt, const struct virt_caller *caller, const char *name,
+                struct virt_entry *told) {
+  int bell = find_bell(name);
+  if (bell >= 0) {
+    tell_bell(virt, (unsigned)bell, told);
+    return 0;
+  }
+  pthread_mutex_lock(&virt->lock);
+  struct entry *entry = find_name(virt, name);
+  int code = entry && may_see(entry, caller) ? 0 : -ENOENT;
+  if (code == 0)
+    tell(entry, told);
+  pthread_mutex_unlock(&virt->lock);
+  return code;
+}
+
+int virt_stat(struct virt *virt, uint64_t id, struct virt_entry *told) {
+  if (id - 1 < NAME_PRIORITIES) {
+    tell_bell(virt, (unsigned)id - 1, told);
+    return 0;
+  }
+  pthread_mutex_lock(&virt->lock);
+  struct entry *entry = find_id(virt, id);
+  if (entry)
+    tell(entry, told);
+  pthread_mutex_unlock(&virt->lock);
+  return entry ? 0 : -ENOENT;
+}
+
+int virt_readlink(struct virt *virt, uint64_t id, char *target, size_t size) {
+  int length = -1;
+  if (id - 1 < NAME_PRIORITIES) {
+    length = snprintf(target, size, "%s", doorbell_path(virt->bells[id - 1]));
+  } else {
+    pthread_mutex_lock(&virt->lock);
+    const struct entry *entry = find_id(virt, id);
+    if (entry)
+      length = snprintf(target, size, "%s", entry->target);
+    pthread_mutex_unlock(&virt->lock);
+  }
+  if (length < 0)
+    return -ENOENT;
+  return (size_t)length < size ? 0 : -ENAMETOOLONG;
+}
+
+int virt_unlink(struct virt *virt, const struct virt_caller *caller, const char *name) {
+  if (find_bell(name) >= 0)
+    return -EPERM;
+  pthread_mutex_lock(&virt->lock);
+  struct entry *entry = find_name(virt, name);
+  int code = entry && may_see(entry, caller) ? 0 : -ENOENT;
+  if (code == 0)
+    remove_entry(virt, entry);
+  pthread_mutex_unlock(&virt->lock);
+  return code;
+}
+
+void virt_list(struct virt *virt, const struct virt_caller *caller,
+               void (*each)(void *user, const char *name, const struct virt_entry *entry),
+               void *user) {
+  struct virt_entry told;
+  for (unsigned i = 0; i < NAME_PRIORITIES; i++) {
+    tell_bell(virt, i, &told);
+    each(user, bell_names[i], &told);
+  }
+  pthread_mutex_lock(&virt->lock);
+  list_each(item, &virt->entries) {
+    const struct entry *entry = list_entry(item, struct entry, link);
+    if (!may_see(entry, caller))
+      continue;
+    tell(entry, &told);
+    each(user, entry->name, &told);
+  }
+  pthread_mutex_unlock(&virt->lock);
+}
+
+/* ---- Liveness ---- */
+
+int virt_hold(struct virt *virt, const struct virt_caller *caller, uint64_t *handle) {
+  struct holder *holder = malloc(sizeof *holder);
+  if (!holder)
+    return -ENOMEM;
+  holder->process = shared_process(caller->thread);
+  pthread_mutex_lock(&virt->lock);
+  list_append(&virt->holders, &holder->link);
+  pthread_mutex_unlock(&virt->lock);
+  *handle = (uintptr_t)holder;
+  return 0;
+}
+
+/* With the lock. */
+static bool is_held(struct virt *virt, pid_t process) {
+  list_each(item, &virt->holders) if (list_entry(item, struct holder, link)->process ==
+                                      process) return true;
+  return false;
+}
+
+void virt_release(struct virt *virt, uint64_t handle) {
+  struct holder *holder = (struct holder *)(uintptr_t)handle;
+  pthread_mutex_lock(&virt->lock);
+  list_remove(&holder->link);
+  if (!is_held(virt, holder->process))
+    list_each_safe(item, &virt->entries) {
+      struct entry *entry = list_entry(item, struct entry, link);
+      if (entry->process == holder->process)
+        remove_entry(virt, entry);
+    }
+  pthread_mutex_unlock(&virt->lock);
+  free(holder);
+}
+
+/* ---- Life ---- */
+
+static unsigned workers_for(unsigned asked) {
+  long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  if (asked == 0)
+    asked = processors > 4 ? 4 : processors > 0 ? (unsigned)processors : 1;
+  return asked < WORKERS_MAX ? asked : WORKERS_MAX;
+}
+
+static int start(struct virt *virt, const struct virt_config *config) {
+  int code = buffers_open(&virt->buffers);
+  if (code == 0)
+    code = workers_open(virt->files, virt->buffers, workers_for(config->workers), &virt->workers);
+  for (unsigned i = 0; i < NAME_PRIORITIES && code == 0; i++)
+    code = doorbell_open(virt->workers, i, &virt->bells[i]);
+  return code;
+}
+
+int virt_open(const struct virt_config *config, struct virt **out) {
+  struct virt *virt = calloc(1, sizeof *virt);
+  if (!virt)
+    return -ENOMEM;
+  virt->files = config->files;
+  virt->last_id = NAME_PRIORITIES;
+  pthread_mutex_init(&virt->lock, NULL);
+  list_init(&virt->entries);
+  list_init(&virt->holders);
+  int code = guard_start();
+  if (code) {
+    free(virt);
+    return code;
+  }
+  code = start(virt, config);
+  if (code)
+    virt_close(virt);
+  else
+    *out = virt;
+  return code;
+}
+
+void virt_close(struct virt *virt) {
+  if (!virt)
+    return;
+  for (unsigned i = 0; i < NAME_PRIORITIES; i++)
+    doorbell_close(virt->bells[i]);
+  list_each_safe(item, &virt->entries) remove_entry(virt, list_entry(item, struct entry, link));
+  list_each_safe(item, &virt->holders) free(list_entry(item, struct holder, link));
+  workers_close(virt->workers);
+  buffers_close(virt->buffers);
+  guard_stop();
+  pthread_mutex_destroy(&virt->lock);
+  free(virt);
+}
