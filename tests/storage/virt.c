@@ -170,7 +170,8 @@ static void what_was_registered_is_told(void **state) {
   assert_int_equal(entry.length, strlen(path));
   assert_int_equal(unlink(path), 0); /* as some clients do at once */
   assert_int_equal(virt_lookup(rig.virt, &rig.caller, ID ".b4096", &again), 0);
-  assert_memory_equal(&again, &entry, sizeof entry);
+  assert_int_equal(again.id, entry.id);
+  assert_int_equal(again.length, entry.length);
   assert_int_equal(virt_stat(rig.virt, entry.id, &again), 0);
   assert_int_equal(virt_readlink(rig.virt, entry.id, target, sizeof target), 0);
   assert_string_equal(target, path);
