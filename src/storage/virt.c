@@ -130,7 +130,7 @@ static void remove_entry(struct virt *virt, struct entry *entry) {
 static struct served *new_served(const struct name *name, uid_t uid, void *memory, size_t length,
                                  int *code) {
   struct served *served = calloc(1, sizeof *served);
-  *code = served ? queue_open(&served->queue, memory, length, name) : -ENOMEM;
+  *code = served ? intake_open(&served->intake, memory, length, name) : -ENOMEM;
   if (*code) {
     free(served);
     return NULL;

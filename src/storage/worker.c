@@ -68,7 +68,7 @@ static void count(_Atomic uint64_t *counter, uint64_t by) {
 void served_put(struct served *served) {
   if (atomic_fetch_sub_explicit(&served->holds, 1, memory_order_acq_rel) != 1)
     return;
-  munmap(served->queue.guard.start, served->queue.guard.length);
+  munmap(served->intake.guard.start, served->intake.guard.length);
   free(served);
 }
 
@@ -80,7 +80,7 @@ static void end(struct worker *worker, struct operation *operation, int64_t resu
     files_put(operation->file);
   if (operation->buffer)
     buffer_put(operation->buffer);
-  queue_complete(&served->queue, operation->index, operation->userdata, result);
+  intake_complete(&served->intake, operation->index, operation->userdata, result);
   count(result < 0 ? &worker->workers->counters.refused : &worker->workers->counters.bytes,
         result < 0 ? 1 : (uint64_t)result);
   list_append(&worker->free, &operation->link);
@@ -167,7 +167,7 @@ static int check(struct worker *worker, const struct ring_record *record,
                                                                     : code;
 }
 
-static void begin(struct worker *worker, struct served *served, const struct queue_entry *entry) {
+static void begin(struct worker *worker, struct served *served, const struct intake_entry *entry) {
   struct operation *operation = list_entry(list_take(&worker->free), struct operation, link);
   *operation = (struct operation){.served = served,
                                   .userdata = entry->userdata,
@@ -227,16 +227,16 @@ static void drop(struct worker *worker, struct served *served) {
 
 /* True when it began something. */
 static bool serve(struct worker *worker, struct served *served, int64_t time, int64_t *until) {
-  if (atomic_load_explicit(&served->left, memory_order_acquire) || served->queue.broken) {
-    if (served->queue.under_way == 0)
+  if (atomic_load_explicit(&served->left, memory_order_acquire) || served->intake.broken) {
+    if (served->intake.under_way == 0)
       drop(worker, served);
     return false;
   }
-  int32_t ready = queue_ready(&served->queue, time, until);
+  int32_t ready = intake_ready(&served->intake, time, until);
   int32_t most = ready < TURN ? ready : TURN, taken = 0;
   for (; taken < most && !list_empty(&worker->free); taken++) {
-    struct queue_entry entry;
-    if (queue_take(&served->queue, &entry))
+    struct intake_entry entry;
+    if (intake_take(&served->intake, &entry))
       begin(worker, served, &entry);
   }
   return taken > 0;
@@ -258,7 +258,7 @@ static bool serve_all(struct worker *worker, int64_t *until) {
 static void announce_all(struct worker *worker) {
   for (unsigned i = 0; i < NAME_PRIORITIES; i++)
     list_each(item, &worker->rings[i])
-        queue_announce(&list_entry(item, struct served, link)->queue);
+        intake_announce(&list_entry(item, struct served, link)->intake);
 }
 
 /* ---- Turns ---- */

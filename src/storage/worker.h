@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Threads that do what rings ask for, each with an io_uring. A ring belongs to one of them from
- * workers_add on; nobody else touches its queue.
+ * workers_add on; nobody else touches its intake.
  *
  * A worker that has something to do looks at its rings in every turn. One that has not says so and
  * sleeps in io_uring until a read or write is over, or workers_wake is called by who hears of new
@@ -16,14 +16,14 @@
 #include "core/list.h"
 #include "storage/buffer.h"
 #include "storage/files.h"
-#include "storage/queue.h"
+#include "storage/intake.h"
 
 struct workers;
 struct worker;
 
 /* A ring and whose it is. Its owner has one hold, the worker another one. */
 struct served {
-  struct queue queue; /* the worker's */
+  struct intake intake; /* the worker's */
   uid_t uid;
   enum file_way way;
   uint8_t priority; /* enum name_priority */

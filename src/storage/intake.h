@@ -2,14 +2,14 @@
  * A client's ring as the daemon sees it. Nothing in it is believed: what is taken is copied out
  * once and then checked, and a ring whose indices make no sense is broken for good. One thread at
  * a time: the worker that the ring belongs to. */
-#ifndef HAUL_STORAGE_QUEUE_H
-#define HAUL_STORAGE_QUEUE_H
+#ifndef HAUL_STORAGE_INTAKE_H
+#define HAUL_STORAGE_INTAKE_H
 
 #include "storage/guard.h"
 #include "storage/name.h"
 #include "storage/ring.h"
 
-struct queue {
+struct intake {
   struct ring_view view;
   struct guard guard; /* over all of the mapping */
   /* Of the name, constant. */
@@ -25,7 +25,7 @@ struct queue {
 };
 
 /* One operation as it was asked for. */
-struct queue_entry {
+struct intake_entry {
   struct ring_record record;
   int32_t index;
   uint64_t userdata;
@@ -33,16 +33,16 @@ struct queue_entry {
 
 /* Over a mapping of at least one entry, which stays the caller's. -EINVAL: it is too small, or the
  * depth is more than it has entries. */
-int queue_open(struct queue *queue, void *memory, size_t bytes, const struct name *name);
+int intake_open(struct intake *intake, void *memory, size_t bytes, const struct name *name);
 
 /* How many to take now, by the ring's depth and the room for completions. When it is none though
  * some are there, *until becomes no later than the time at which that changes by itself. */
-int32_t queue_ready(struct queue *queue, int64_t now, int64_t *until);
+int32_t intake_ready(struct intake *intake, int64_t now, int64_t *until);
 /* Takes one of those. False: its index makes no sense, and it was answered with -EINVAL. */
-bool queue_take(struct queue *queue, struct queue_entry *entry);
+bool intake_take(struct intake *intake, struct intake_entry *entry);
 /* For each that was taken, once. */
-void queue_complete(struct queue *queue, int32_t index, uint64_t userdata, int64_t result);
+void intake_complete(struct intake *intake, int32_t index, uint64_t userdata, int64_t result);
 /* Tells the client of what was completed since. */
-void queue_announce(struct queue *queue);
+void intake_announce(struct intake *intake);
 
 #endif

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT
+ * A ring whose client does what it likes between any two steps of the daemon's. The first bytes
+ * say how large it is and its depth; then a byte says what comes next: the client writes
+ * somewhere, or the daemon takes, completes or announces. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "rig.h"
+#include "storage/intake.h"
+
+struct input {
+  const uint8_t *bytes;
+  size_t left;
+};
+
+static uint32_t next(struct input *input, size_t count) {
+  uint32_t value = 0;
+  count = count < input->left ? count : input->left;
+  memcpy(&value, input->bytes, count);
+  input->bytes += count;
+  input->left -= count;
+  return value;
+}
+
+static void write_somewhere(struct input *input, const struct ring_view *view, size_t bytes) {
+  uint32_t value = next(input, 4), at = next(input, 2);
+  char *memory = (char *)view->indices;
+  memcpy(memory + (at % (bytes / 4)) * 4, &value, sizeof value);
+}
+
+static void move(struct input *input, const struct ring_view *view, _Atomic int32_t *index) {
+  atomic_store(index, (int32_t)(next(input, 1) % ((unsigned)view->slots + 1)));
+}
+
+static void take(struct intake *intake, int32_t *out, int64_t now) {
+  int64_t until = INT64_MAX;
+  int32_t ready = intake_ready(intake, now, &until);
+  RIG_ASSERT(ready >= 0 && ready < intake->view.slots);
+  for (int32_t i = 0; i < ready; i++) {
+    struct intake_entry entry;
+    if (!intake_take(intake, &entry))
+      continue;
+    RIG_ASSERT(entry.index >= 0 && entry.index < intake->view.slots);
+    ++*out;
+  }
+  RIG_ASSERT(intake->under_way == *out && *out < intake->view.slots);
+}
+
+static void complete(struct intake *intake, int32_t *out) {
+  if (*out == 0)
+    return;
+  intake_complete(intake, 1, 2, 3);
+  --*out;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
+  struct input input = {bytes, length};
+  int32_t entries = 1 + (int32_t)(next(&input, 1) % 32), out = 0;
+  const struct name name = {.ring = true,
+                            .depth = (int32_t)(int8_t)next(&input, 1) % (entries + 1),
+                            .timeout_ms = (int32_t)(next(&input, 1) % 3)};
+  struct intake intake;
+  size_t size = ring_bytes(entries);
+  void *memory = calloc(1, size);
+  RIG_ASSERT(memory && intake_open(&intake, memory, size, &name) == 0);
+  for (int64_t now = 1; input.left > 0; now += 400000) {
+    switch (next(&input, 1) % 6) {
+    case 0:
+      write_somewhere(&input, &intake.view, size);
+      break;
+    case 1:
+      move(&input, &intake.view, &intake.view.indices->submit_head);
+      break;
+    case 2:
+      move(&input, &intake.view, &intake.view.indices->complete_tail);
+      break;
+    case 3:
+      take(&intake, &out, now);
+      break;
+    case 4:
+      complete(&intake, &out);
+      break;
+    default:
+      intake_announce(&intake);
+    }
+  }
+  free(memory);
+  return 0;
+}
