@@ -2,12 +2,15 @@
 #include "client.h"
 
 #include <fcntl.h>
+#include <liburing.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,6 +27,20 @@ static void fill_file(int fd) {
       bytes[i] = rig_byte(at + i);
     assert_int_equal(pwrite(fd, bytes, sizeof bytes, (off_t)at), sizeof bytes);
   }
+}
+
+bool rig_is_possible(void) {
+  struct io_uring uring;
+  struct statfs shm;
+  int code = io_uring_queue_init(2, &uring, 0);
+  if (code)
+    printf("skipped all: io_uring is not allowed here: %s\n", strerror(-code));
+  else
+    io_uring_queue_exit(&uring);
+  bool has_shm = statfs("/dev/shm", &shm) == 0 && shm.f_type == TMPFS_MAGIC;
+  if (!has_shm)
+    printf("skipped all: /dev/shm is no tmpfs here\n");
+  return code == 0 && has_shm;
 }
 
 void rig_open(struct rig *rig, unsigned workers) {

@@ -20,6 +20,8 @@ struct rig {
   char path[64];
 };
 
+/* Does this host allow it? Else it says that the program is skipped, and why. */
+bool rig_is_possible(void);
 void rig_open(struct rig *rig, unsigned workers);
 void rig_close(struct rig *rig);
 /* What the file has at `offset`. */
