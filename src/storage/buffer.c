@@ -30,18 +30,17 @@ static struct buffer *find(struct buffers *buffers, const uint8_t id[16]) {
   return NULL;
 }
 
-int buffers_add(struct buffers *buffers, const uint8_t id[16], uid_t uid, void *address,
-                size_t length, struct buffer **out) {
+int buffers_add(struct buffers *buffers, const struct buffer *like, struct buffer **out) {
   struct buffer *buffer = malloc(sizeof *buffer);
   if (!buffer)
     return -ENOMEM;
-  *buffer = (struct buffer){.uid = uid, .address = address, .length = length, .holds = 1};
-  memcpy(buffer->id, id, sizeof buffer->id);
+  *buffer = *like;
+  atomic_init(&buffer->holds, 1);
   list_init(&buffer->link);
   pthread_rwlock_wrlock(&buffers->lock);
-  int code = find(buffers, id) ? -EEXIST : 0;
+  int code = find(buffers, like->id) ? -EEXIST : 0;
   if (code == 0)
-    list_append(bucket_of(buffers, id), &buffer->link);
+    list_append(bucket_of(buffers, like->id), &buffer->link);
   pthread_rwlock_unlock(&buffers->lock);
   if (code)
     free(buffer);
@@ -72,7 +71,10 @@ int buffers_get(struct buffers *buffers, const uint8_t id[16], uid_t uid, struct
 void buffer_put(struct buffer *buffer) {
   if (atomic_fetch_sub_explicit(&buffer->holds, 1, memory_order_acq_rel) != 1)
     return;
-  munmap(buffer->address, buffer->length);
+  if (buffer->region)
+    haul_region_release(buffer->region);
+  else
+    munmap(buffer->address, buffer->length);
   free(buffer);
 }
 

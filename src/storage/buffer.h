@@ -9,15 +9,19 @@
 #include <sys/types.h>
 
 #include "core/list.h"
+#include "haul/haul.h"
 
 struct buffers;
 
-/* Mapped memory of a client's, which may cut it short: only the kernel copies to and from it. */
+/* Mapped memory of a client's, which may cut it short, so only the kernel copies to and from it; or
+ * a region of a device's. */
 struct buffer {
   uint8_t id[16];
   uid_t uid;
-  char *address;
+  char *address; /* NULL: a device's */
   size_t length;
+  haul_region *region;    /* a device's, else NULL */
+  haul_node *node;        /* the region's */
   struct list link;       /* the table's */
   _Atomic unsigned holds; /* the table's, and one for each operation */
 };
@@ -26,9 +30,9 @@ int buffers_open(struct buffers **buffers);
 /* None is in the table any more. */
 void buffers_close(struct buffers *buffers);
 
-/* Takes the mapping, which ends with the last hold. EEXIST, ENOMEM: it stays the caller's. */
-int buffers_add(struct buffers *buffers, const uint8_t id[16], uid_t uid, void *address,
-                size_t length, struct buffer **buffer);
+/* `like` has id, user, length, and the mapping or the region, which end with the last hold. EEXIST,
+ * ENOMEM: they stay the caller's. */
+int buffers_add(struct buffers *buffers, const struct buffer *like, struct buffer **buffer);
 /* It is found no more. */
 void buffers_remove(struct buffers *buffers, struct buffer *buffer);
 

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -13,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "storage/semaphore.h"
+#include "storage/threads.h"
 
 #define LOOK_NS INT64_C(1000000000) /* clients write to the semaphore: it may lose a waiter */
 #define LOST_NS 1000000             /* what is left of one that a client cut short: looking */
@@ -74,16 +74,6 @@ static int make_semaphore(struct doorbell *doorbell, enum name_priority priority
   return 0;
 }
 
-static int start(struct doorbell *doorbell) {
-  sigset_t all, before;
-  sigfillset(&all);
-  sigdelset(&all, SIGBUS);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int code = -pthread_create(&doorbell->thread, NULL, run, doorbell);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return code;
-}
-
 static void forget(struct doorbell *doorbell) {
   unlink(doorbell->path);
   munmap(doorbell->guard.start, sizeof(sem_t));
@@ -100,7 +90,7 @@ int doorbell_open(struct workers *workers, enum name_priority priority, struct d
     free(doorbell);
     return code;
   }
-  code = start(doorbell);
+  code = storage_thread(&doorbell->thread, run, doorbell);
   if (code)
     forget(doorbell);
   else

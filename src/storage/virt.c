@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/list.h"
+#include "storage/devices.h"
 #include "storage/doorbell.h"
 #include "storage/shared.h"
 #include "storage/worker.h"
@@ -42,31 +43,39 @@ struct virt {
   struct buffers *buffers;
   struct workers *workers;
   struct doorbell *bells[NAME_PRIORITIES];
+  struct devices *devices;
   pthread_mutex_t lock; /* guards what follows; before the buffers' and the workers' locks */
   struct list entries, holders;
   unsigned count;
   uint64_t last_id;
 };
 
-/* ---- Semaphores ---- */
+/* ---- What is always there ---- */
 
-static const char *const bell_names[NAME_PRIORITIES] = {"submit-ios.ph", "submit-ios",
-                                                        "submit-ios.pl"};
+#define FIXED (NAME_PRIORITIES + 1u)
+
+static const char *const fixed_names[FIXED] = {"submit-ios.ph", "submit-ios", "submit-ios.pl",
+                                               DEVICES_NAME};
+
+static const char *fixed_target(const struct virt *virt, size_t i) {
+  return i < NAME_PRIORITIES ? doorbell_path(virt->bells[i]) : devices_address(virt->devices);
+}
 
 /* Their ids come first. */
-static void tell_bell(const struct virt *virt, unsigned i, struct virt_entry *entry) {
+static void tell_fixed(const struct virt *virt, size_t i, struct virt_entry *entry) {
   *entry = (struct virt_entry){.id = i + 1,
                                .uid = geteuid(),
                                .gid = getegid(),
                                .mode = S_IFLNK | 0777,
-                               .length = strlen(doorbell_path(virt->bells[i]))};
+                               .length = strlen(fixed_target(virt, i))};
 }
 
-static int find_bell(const char *name) {
-  for (int i = 0; i < NAME_PRIORITIES; i++)
-    if (strcmp(name, bell_names[i]) == 0)
-      return i;
-  return -1;
+/* FIXED: it is none. */
+static size_t find_fixed(const char *name) {
+  size_t i = 0;
+  while (i < FIXED && strcmp(name, fixed_names[i]) != 0)
+    i++;
+  return i;
 }
 
 /* ---- Entries; with the lock ---- */
@@ -151,8 +160,11 @@ static int make(struct virt *virt, const struct name *name, struct entry *entry,
   int code = 0;
   if (name->block > length)
     return -EINVAL;
-  if (!name->ring)
-    return buffers_add(virt->buffers, name->id, entry->owner.uid, memory, length, &entry->buffer);
+  if (!name->ring) {
+    struct buffer like = {.uid = entry->owner.uid, .address = memory, .length = length};
+    memcpy(like.id, name->id, sizeof like.id);
+    return buffers_add(virt->buffers, &like, &entry->buffer);
+  }
   entry->served = new_served(name, entry->owner.uid, memory, length, &code);
   if (entry->served)
     workers_add(virt->workers, entry->served);
@@ -205,7 +217,7 @@ int virt_symlink(struct virt *virt, const struct virt_caller *caller, const char
   struct name parsed;
   void *memory;
   size_t length;
-  if (find_bell(name) >= 0)
+  if (find_fixed(name) < FIXED)
     return -EEXIST;
   int code = name_parse(name, &parsed);
   if (code == 0)
@@ -227,9 +239,9 @@ int virt_symlink(struct virt *virt, const struct virt_caller *caller, const char
 
 int virt_lookup(struct virt *virt, const struct virt_caller *caller, const char *name,
                 struct virt_entry *told) {
-  int bell = find_bell(name);
-  if (bell >= 0) {
-    tell_bell(virt, (unsigned)bell, told);
+  size_t fixed = find_fixed(name);
+  if (fixed < FIXED) {
+    tell_fixed(virt, fixed, told);
     return 0;
   }
   pthread_mutex_lock(&virt->lock);
@@ -242,8 +254,8 @@ int virt_lookup(struct virt *virt, const struct virt_caller *caller, const char 
 }
 
 int virt_stat(struct virt *virt, uint64_t id, struct virt_entry *told) {
-  if (id - 1 < NAME_PRIORITIES) {
-    tell_bell(virt, (unsigned)id - 1, told);
+  if (id - 1 < FIXED) {
+    tell_fixed(virt, id - 1, told);
     return 0;
   }
   pthread_mutex_lock(&virt->lock);
@@ -256,8 +268,8 @@ int virt_stat(struct virt *virt, uint64_t id, struct virt_entry *told) {
 
 int virt_readlink(struct virt *virt, uint64_t id, char *target, size_t size) {
   int length = -1;
-  if (id - 1 < NAME_PRIORITIES) {
-    length = snprintf(target, size, "%s", doorbell_path(virt->bells[id - 1]));
+  if (id - 1 < FIXED) {
+    length = snprintf(target, size, "%s", fixed_target(virt, id - 1));
   } else {
     pthread_mutex_lock(&virt->lock);
     const struct entry *entry = find_id(virt, id);
@@ -271,7 +283,7 @@ int virt_readlink(struct virt *virt, uint64_t id, char *target, size_t size) {
 }
 
 int virt_unlink(struct virt *virt, const struct virt_caller *caller, const char *name) {
-  if (find_bell(name) >= 0)
+  if (find_fixed(name) < FIXED)
     return -EPERM;
   pthread_mutex_lock(&virt->lock);
   struct entry *entry = find_name(virt, name);
@@ -286,9 +298,9 @@ void virt_list(struct virt *virt, const struct virt_caller *caller,
                void (*each)(void *user, const char *name, const struct virt_entry *entry),
                void *user) {
   struct virt_entry told;
-  for (unsigned i = 0; i < NAME_PRIORITIES; i++) {
-    tell_bell(virt, i, &told);
-    each(user, bell_names[i], &told);
+  for (size_t i = 0; i < FIXED; i++) {
+    tell_fixed(virt, i, &told);
+    each(user, fixed_names[i], &told);
   }
   pthread_mutex_lock(&virt->lock);
   list_each(item, &virt->entries) {
@@ -351,6 +363,8 @@ static int start(struct virt *virt, const struct virt_config *config) {
     code = workers_open(virt->files, virt->buffers, workers_for(config->workers), &virt->workers);
   for (unsigned i = 0; i < NAME_PRIORITIES && code == 0; i++)
     code = doorbell_open(virt->workers, i, &virt->bells[i]);
+  if (code == 0)
+    code = devices_open(virt->buffers, &virt->devices);
   return code;
 }
 
@@ -359,7 +373,7 @@ int virt_open(const struct virt_config *config, struct virt **out) {
   if (!virt)
     return -ENOMEM;
   virt->files = config->files;
-  virt->last_id = NAME_PRIORITIES;
+  virt->last_id = FIXED;
   pthread_mutex_init(&virt->lock, NULL);
   list_init(&virt->entries);
   list_init(&virt->holders);
@@ -381,9 +395,11 @@ void virt_close(struct virt *virt) {
     return;
   for (unsigned i = 0; i < NAME_PRIORITIES; i++)
     doorbell_close(virt->bells[i]);
+  devices_stop(virt->devices);
   list_each_safe(item, &virt->entries) remove_entry(virt, list_entry(item, struct entry, link));
   list_each_safe(item, &virt->holders) free(list_entry(item, struct holder, link));
   workers_close(virt->workers);
+  devices_close(virt->devices);
   buffers_close(virt->buffers);
   guard_stop();
   pthread_mutex_destroy(&virt->lock);

@@ -35,7 +35,7 @@ struct served {
 };
 
 struct workers_counters {
-  _Atomic uint64_t operations, bytes, direct, refused;
+  _Atomic uint64_t operations, bytes, direct, refused, staged; /* the second and last: bytes */
   /* Through the page cache, because the file system has no O_DIRECT, or of how it lay. */
   _Atomic uint64_t buffered_file, buffered_alignment;
 };

@@ -94,7 +94,7 @@ static void only_regular_files_of_the_callers_in_dev_shm(void **state) {
   assert_int_equal(mkfifo(path, 0600), 0);
   assert_int_equal(registers(ID, path), -EPERM);
   assert_int_equal(unlink(path), 0);
-  assert_int_equal(listed(), 3);
+  assert_int_equal(listed(), 4);
 }
 
 static void memory_that_does_not_fit_its_name(void **state) {
@@ -109,7 +109,7 @@ static void memory_that_does_not_fit_its_name(void **state) {
   assert_int_equal(registers("submit-ios", path), -EEXIST);
   assert_int_equal(registers("no-name", path), -EINVAL);
   assert_int_equal(unlink(path), 0);
-  assert_int_equal(listed(), 3);
+  assert_int_equal(listed(), 4);
 }
 
 static void a_name_or_an_id_twice(void **state) {
@@ -175,11 +175,11 @@ static void what_was_registered_is_told(void **state) {
   assert_int_equal(virt_stat(rig.virt, entry.id, &again), 0);
   assert_int_equal(virt_readlink(rig.virt, entry.id, target, sizeof target), 0);
   assert_string_equal(target, path);
-  assert_int_equal(listed(), 4);
+  assert_int_equal(listed(), 5);
   assert_int_equal(virt_unlink(rig.virt, &rig.caller, ID ".b4096"), 0);
   assert_int_equal(finds(ID ".b4096"), -ENOENT);
   assert_int_equal(virt_stat(rig.virt, entry.id, &again), -ENOENT);
-  assert_int_equal(listed(), 3);
+  assert_int_equal(listed(), 4);
 }
 
 static void a_buffer_that_went_is_found_no_more(void **state) {
@@ -245,7 +245,7 @@ static void a_thousand_rings_and_one_that_works(void **state) {
   client_close(&client);
   for (size_t i = 0; i < COUNT(rings); i++)
     piece_close(&rings[i]);
-  assert_int_equal(listed(), 3);
+  assert_int_equal(listed(), 4);
 }
 
 int main(void) {

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT
+ * Device memory as buffers: what a symlink cannot say goes over a socket. A client connects to the
+ * address that 3fs-virt/iovs/haul-devices names, and sends a ticket and a descriptor; the buffer
+ * lives as long as that connection.
+ *
+ * Records are of SOCK_SEQPACKET and of this host, so their fields are in its byte order. */
+#ifndef HAUL_STORAGE_DEVICES_H
+#define HAUL_STORAGE_DEVICES_H
+
+#include <stdint.h>
+
+#define DEVICES_NAME    "haul-devices"
+#define DEVICES_MAGIC   UINT32_C(0x42535548) /* "HUSB" */
+#define DEVICES_VERSION 1u
+
+enum devices_what {
+  DEVICES_ADD = 1, /* id, length, ticket, and a descriptor */
+  DEVICES_FIND,    /* id; the answer has length, ticket, and a descriptor */
+  DEVICES_REMOVE   /* id, of this connection's */
+};
+
+struct devices_request {
+  uint32_t magic, version, what, reserved;
+  uint8_t id[16];
+  uint64_t length;
+  uint8_t ticket[256];
+};
+
+struct devices_answer {
+  int32_t code; /* 0 or a negative errno value */
+  uint32_t reserved;
+  uint64_t length;
+  uint8_t ticket[256];
+  char text[240]; /* of a failure: what, and after '|' what to do */
+};
+
+struct devices;
+struct buffers;
+
+/* 0 or a negative errno value. */
+int devices_open(struct buffers *buffers, struct devices **devices);
+/* Takes all buffers back; workers may still use some. */
+void devices_stop(struct devices *devices);
+/* After that, and when they use none any more. */
+void devices_close(struct devices *devices);
+/* "@haul-…": a name in the abstract namespace of Unix sockets. */
+const char *devices_address(const struct devices *devices);
+
+#endif

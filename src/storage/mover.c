@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+#include "storage/mover.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "storage/threads.h"
+
+#define DEADLINE_NS INT64_C(30000000000) /* of one copy; a device that takes longer is lost */
+
+struct mover {
+  pthread_mutex_t lock; /* guards what follows; nothing is taken after it */
+  pthread_cond_t posted;
+  struct list waiting;
+  bool stops;
+  unsigned count;
+  pthread_t threads[];
+};
+
+static int errno_of(int code) {
+  switch (code) {
+  case 0:
+    return 0;
+  case HAUL_ETIMEDOUT:
+    return -ETIMEDOUT;
+  case HAUL_ENOMEM:
+    return -ENOMEM;
+  case HAUL_ESTALE:
+    return -ESTALE;
+  case HAUL_EACCESS:
+    return -EACCES;
+  default:
+    return -EIO;
+  }
+}
+
+static void copy(struct moving *moving) {
+  moving->code =
+      errno_of(haul_region_copy(moving->to, moving->to_offset, moving->from, moving->from_offset,
+                                moving->length, haul_deadline_in(DEADLINE_NS)));
+  moving->done(moving);
+}
+
+static struct moving *take(struct mover *mover) {
+  pthread_mutex_lock(&mover->lock);
+  while (list_empty(&mover->waiting) && !mover->stops)
+    pthread_cond_wait(&mover->posted, &mover->lock);
+  struct list *item = list_take(&mover->waiting);
+  pthread_mutex_unlock(&mover->lock);
+  return item ? list_entry(item, struct moving, link) : NULL;
+}
+
+static void *run(void *argument) {
+  struct mover *mover = argument;
+  for (struct moving *moving; (moving = take(mover));)
+    copy(moving);
+  return NULL;
+}
+
+void mover_post(struct mover *mover, struct moving *moving) {
+  list_init(&moving->link);
+  pthread_mutex_lock(&mover->lock);
+  list_append(&mover->waiting, &moving->link);
+  pthread_cond_signal(&mover->posted);
+  pthread_mutex_unlock(&mover->lock);
+}
+
+int mover_open(unsigned threads, struct mover **out) {
+  struct mover *mover = calloc(1, sizeof *mover + threads * sizeof mover->threads[0]);
+  int code = mover ? 0 : -ENOMEM;
+  if (code)
+    return code;
+  pthread_mutex_init(&mover->lock, NULL);
+  pthread_cond_init(&mover->posted, NULL);
+  list_init(&mover->waiting);
+  while (code == 0 && mover->count < threads) {
+    code = storage_thread(&mover->threads[mover->count], run, mover);
+    mover->count += code == 0;
+  }
+  if (code)
+    mover_close(mover);
+  else
+    *out = mover;
+  return code;
+}
+
+void mover_close(struct mover *mover) {
+  if (!mover)
+    return;
+  pthread_mutex_lock(&mover->lock);
+  mover->stops = true;
+  pthread_cond_broadcast(&mover->posted);
+  pthread_mutex_unlock(&mover->lock);
+  for (unsigned i = 0; i < mover->count; i++)
+    pthread_join(mover->threads[i], NULL);
+  pthread_cond_destroy(&mover->posted);
+  pthread_mutex_destroy(&mover->lock);
+  free(mover);
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: MIT
+ * Buffers in a device's memory: how they come to the daemon, and what is read into them and
+ * written from them. HAUL_TEST_DEVICE says whose memory; the emulated accelerator's by default. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "client.h"
+#include "haul/haul.h"
+#include "storage/devices.h"
+
+#define MIB    ((size_t)1 << 20)
+#define LENGTH (6 * MIB)
+
+static struct {
+  struct rig rig;
+  haul_node *node;
+  haul_region *device, *host;
+  struct haul_ticket ticket;
+  int descriptor;
+  uint8_t id[16];
+  struct client client;
+} t;
+
+static const struct name reads = {.for_read = true, .priority = NAME_NORMAL};
+static const struct name writes = {.for_read = false, .priority = NAME_NORMAL};
+
+static int set_up(void **state) {
+  const char *device = getenv("HAUL_TEST_DEVICE");
+  struct haul_place place;
+  (void)state;
+  rig_open(&t.rig, 1);
+  assert_works(haul_place_parse(device ? device : "sim:0", &place));
+  assert_works(haul_node_open(NULL, &t.node));
+  assert_works(haul_region_alloc(t.node, place, LENGTH, 0, &t.device));
+  assert_works(haul_region_alloc(t.node, (struct haul_place){HAUL_HOST, 0}, LENGTH, 0, &t.host));
+  assert_works(
+      haul_region_export(t.device, HAUL_READ | HAUL_WRITE, NULL, &t.ticket, &t.descriptor));
+  assert_int_equal(getrandom(t.id, sizeof t.id, 0), sizeof t.id);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  close(t.descriptor);
+  haul_region_release(t.host);
+  haul_region_release(t.device);
+  haul_node_close(t.node);
+  rig_close(&t.rig);
+  return 0;
+}
+
+static int dial(void) {
+  struct sockaddr_un at = {.sun_family = AF_UNIX};
+  struct virt_entry entry;
+  char address[64];
+  assert_int_equal(virt_lookup(t.rig.virt, &t.rig.caller, DEVICES_NAME, &entry), 0);
+  assert_int_equal(virt_readlink(t.rig.virt, entry.id, address, sizeof address), 0);
+  memcpy(at.sun_path, address, strlen(address));
+  at.sun_path[0] = '\0';
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  assert_int_equal(connect(fd, (struct sockaddr *)&at,
+                           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(address))),
+                   0);
+  return fd;
+}
+
+static void send_record(int fd, const void *record, size_t length, int descriptor) {
+  union {
+    struct cmsghdr header;
+    char room[CMSG_SPACE(sizeof(int))];
+  } control = {.room = {0}};
+  struct iovec span = {(void *)(uintptr_t)record, length};
+  struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+  if (descriptor >= 0) {
+    message.msg_control = &control;
+    message.msg_controllen = sizeof control;
+    control.header.cmsg_level = SOL_SOCKET;
+    control.header.cmsg_type = SCM_RIGHTS;
+    control.header.cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(&control.header), &descriptor, sizeof descriptor);
+  }
+  assert_int_equal(sendmsg(fd, &message, MSG_NOSIGNAL), (ssize_t)length);
+}
+
+static struct devices_request request(uint32_t what) {
+  struct devices_request request = {
+      .magic = DEVICES_MAGIC, .version = DEVICES_VERSION, .what = what, .length = LENGTH};
+  memcpy(request.id, t.id, sizeof request.id);
+  memcpy(request.ticket, t.ticket.bytes, sizeof request.ticket);
+  return request;
+}
+
+static struct devices_answer ask(int fd, const struct devices_request *request, int descriptor) {
+  struct devices_answer answer;
+  send_record(fd, request, sizeof *request, descriptor);
+  assert_int_equal(recv(fd, &answer, sizeof answer, 0), sizeof answer);
+  return answer;
+}
+
+static int add(int fd) {
+  struct devices_request asked = request(DEVICES_ADD);
+  return ask(fd, &asked, t.descriptor).code;
+}
+
+static void open_client(const struct name *how) {
+  client_open(&t.client, &t.rig, how, 8, 4096);
+  memcpy(t.client.buffer.name.id, t.id, sizeof t.id); /* records name the device's buffer */
+}
+
+/* What the device has, in memory of the host. */
+static const char *bytes_of_device(void) {
+  assert_works(haul_region_copy(t.host, 0, t.device, 0, LENGTH, HAUL_FOREVER));
+  return haul_region_address(t.host);
+}
+
+static void fill_device(int byte) {
+  memset(haul_region_address(t.host), byte, LENGTH);
+  assert_works(haul_region_copy(t.device, 0, t.host, 0, LENGTH, HAUL_FOREVER));
+}
+
+/* ---- What is refused ---- */
+
+static void what_is_no_request_ends_the_connection(void **state) {
+  (void)state;
+  struct devices_request wrong[] = {request(DEVICES_ADD), request(DEVICES_ADD)};
+  char byte;
+  wrong[0].magic++;
+  wrong[1].version++;
+  for (unsigned i = 0; i < 4; i++) {
+    int fd = dial();
+    send_record(fd, &wrong[i % 2], i < 2 ? sizeof wrong[0] : 17, i % 2 ? t.descriptor : -1);
+    assert_int_equal(recv(fd, &byte, 1, 0), 0);
+    close(fd);
+  }
+}
+
+static void a_ticket_that_is_none_is_refused_in_words(void **state) {
+  (void)state;
+  int fd = dial();
+  struct devices_request asked = request(DEVICES_ADD);
+  assert_int_equal(ask(fd, &asked, -1).code, -EINVAL);
+  asked.length = LENGTH + 1;
+  assert_int_equal(ask(fd, &asked, t.descriptor).code, -EINVAL);
+  asked.length = LENGTH;
+  asked.ticket[7]++;
+  struct devices_answer answer = ask(fd, &asked, t.descriptor);
+  assert_int_equal(answer.code, -EINVAL);
+  assert_true(strlen(answer.text) > 0);
+  int socket_of_mine = dial();
+  asked.ticket[7]--;
+  assert_int_equal(ask(fd, &asked, socket_of_mine).code, -EINVAL);
+  close(socket_of_mine);
+  asked.what = 9;
+  assert_int_equal(ask(fd, &asked, -1).code, -EINVAL);
+  close(fd);
+}
+
+static void a_buffer_ends_with_its_connection(void **state) {
+  (void)state;
+  int fd = dial();
+  assert_int_equal(add(fd), 0);
+  assert_int_equal(add(fd), -EEXIST);
+  open_client(&reads);
+  assert_int_equal(client_do(&t.client, 0, 0, 4096), 4096);
+  struct devices_request gone = request(DEVICES_REMOVE);
+  assert_int_equal(ask(fd, &gone, -1).code, 0);
+  assert_int_equal(ask(fd, &gone, -1).code, -ENOENT);
+  assert_int_equal(client_do(&t.client, 0, 0, 4096), -ENOENT);
+  assert_int_equal(add(fd), 0);
+  close(fd);
+  for (unsigned tries = 0; client_do(&t.client, 0, 0, 1) != -ENOENT; tries++) {
+    assert_true(tries < 1000);
+    usleep(1000);
+  }
+  client_close(&t.client);
+}
+
+static void another_process_finds_it(void **state) {
+  (void)state;
+  int owner = dial(), other = dial();
+  struct devices_request asked = request(DEVICES_FIND);
+  assert_int_equal(ask(other, &asked, -1).code, -ENOENT);
+  assert_int_equal(add(owner), 0);
+  struct devices_answer answer = ask(other, &asked, -1);
+  assert_int_equal(answer.code, 0);
+  assert_int_equal(answer.length, LENGTH);
+  assert_memory_equal(answer.ticket, t.ticket.bytes, sizeof answer.ticket);
+  asked.what = DEVICES_REMOVE; /* but it is not its own */
+  assert_int_equal(ask(other, &asked, -1).code, -ENOENT);
+  close(owner);
+  close(other);
+}
+
+/* ---- What works ---- */
+
+static void a_file_is_read_into_a_device(void **state) {
+  (void)state;
+  const struct {
+    uint64_t at, offset, length;
+    int64_t result;
+  } ranges[] = {{0, 0, 1, 1},
+                {4096, 8192, 4096, 4096},
+                {5, 77, 100001, 100001},
+                {0, 0, MIB, MIB},
+                {3, 1, 3 * MIB + 5, 3 * MIB + 5},
+                {MIB, PATTERN_BYTES - 100, MIB, 100},
+                {0, PATTERN_BYTES - 2 * MIB - 7, 5 * MIB, 2 * MIB + 7},
+                {9, PATTERN_BYTES, MIB, 0}};
+  int fd = dial();
+  assert_int_equal(add(fd), 0);
+  open_client(&reads);
+  for (size_t i = 0; i < COUNT(ranges); i++) {
+    fill_device(0x55);
+    assert_int_equal(client_do(&t.client, ranges[i].at, ranges[i].offset, ranges[i].length),
+                     ranges[i].result);
+    const char *bytes = bytes_of_device();
+    for (uint64_t k = 0; k < LENGTH; k++) {
+      bool inside = k >= ranges[i].at && k < ranges[i].at + (uint64_t)ranges[i].result;
+      uint8_t expected = inside ? rig_byte(ranges[i].offset + k - ranges[i].at) : 0x55;
+      if ((uint8_t)bytes[k] != expected)
+        fail_msg("range %zu: byte %llu is wrong", i, (unsigned long long)k);
+    }
+  }
+  client_close(&t.client);
+  close(fd);
+}
+
+static void a_device_is_written_to_a_file(void **state) {
+  (void)state;
+  static char got[3 * MIB + 5];
+  int fd = dial();
+  assert_int_equal(add(fd), 0);
+  open_client(&writes);
+  fill_device(0x33);
+  assert_int_equal(client_do(&t.client, 7, 1001, sizeof got), sizeof got);
+  assert_int_equal(pread(t.rig.fd, got, sizeof got, 1001), sizeof got);
+  for (size_t i = 0; i < sizeof got; i++)
+    assert_int_equal(got[i], 0x33);
+  char beside;
+  assert_int_equal(pread(t.rig.fd, &beside, 1, 1000), 1);
+  assert_int_equal((uint8_t)beside, rig_byte(1000));
+  assert_int_equal(pread(t.rig.fd, &beside, 1, (off_t)(1001 + sizeof got)), 1);
+  assert_int_equal((uint8_t)beside, rig_byte(1001 + sizeof got));
+  client_close(&t.client);
+  close(fd);
+}
+
+/* More than there are staging buffers, all at once; the connection ends under the last of them. */
+static void many_at_once_share_what_staging_there_is(void **state) {
+  (void)state;
+  struct ring_completion completion;
+  int fd = dial();
+  assert_int_equal(add(fd), 0);
+  client_open(&t.client, &t.rig, &reads, 64, 4096);
+  memcpy(t.client.buffer.name.id, t.id, sizeof t.id);
+  for (unsigned round = 0; round < 3; round++) {
+    for (int32_t i = 0; i < 64; i++)
+      client_prepare(&t.client, i, t.rig.inode, 0, 0, 3 * MIB);
+    client_submit(&t.client);
+    if (round == 2)
+      close(fd);
+    for (int32_t i = 0; i < 64; i++) {
+      assert_true(client_take(&t.client, &completion, 30000));
+      assert_true(completion.result == (int64_t)(3 * MIB) ||
+                  (round == 2 && completion.result == -ENOENT));
+    }
+  }
+  client_close(&t.client);
+}
+
+int main(void) {
+  if (!rig_is_possible())
+    return 77;
+  setenv("HAUL_SIM_DEVICES", "2", 0);
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(what_is_no_request_ends_the_connection),
+      TEST(a_ticket_that_is_none_is_refused_in_words),
+      TEST(a_buffer_ends_with_its_connection),
+      TEST(another_process_finds_it),
+      TEST(a_file_is_read_into_a_device),
+      TEST(a_device_is_written_to_a_file),
+      TEST(many_at_once_share_what_staging_there_is),
+  };
+  return cmocka_run_group_tests_name("storage/devices", tests, NULL, NULL);
+}
