@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ * What stands behind the handles of hf3fs_usrbio.h. */
+#ifndef HAUL_USRBIO_CLIENT_H
+#define HAUL_USRBIO_CLIENT_H
+
+#include <pthread.h>
+
+#include "hf3fs_usrbio.h"
+#include "memory.h"
+#include "mounts.h"
+#include "slots.h"
+#include "storage/name.h"
+#include "storage/ring.h"
+
+/* A place under a mount's 3fs-virt/iovs. */
+#define LINK_ROOM (MOUNT_PATH + sizeof "/3fs-virt/iovs/" + NAME_ROOM)
+
+/* Memory that the daemon may know by a link. */
+struct buffer {
+  struct memory memory;
+  struct mount *mount;  /* NULL: opened, not made */
+  char link[LINK_ROOM]; /* with `mount` */
+};
+
+/* hf3fs_ior.iorh. */
+struct ring {
+  struct ring_view view;
+  struct buffer *buffer;
+  sem_t *submit; /* the daemon's */
+  bool for_read;
+  /* 0, or the negative errno value that every operation has from now on. Written by who waits. */
+  _Atomic int broken;
+  struct slots slots;
+
+  /* Of the thread that prepares: what it last published, which shared memory need not say. */
+  _Alignas(64) int32_t submit_head;
+
+  /* Who waits has `taking`; the rest is under it. */
+  _Alignas(64) pthread_mutex_t taking;
+  int32_t complete_tail;
+  int64_t silent_since; /* CLOCK_MONOTONIC, ns; 0: not yet */
+};
+
+/* MOUNT/3fs-virt/iovs/NAME. */
+void client_link(const char *mount, const struct name *name, char link[LINK_ROOM]);
+/* New memory to be registered under `name`, whose id this makes. */
+int buffer_make(const char *mount, struct name *name, size_t size, int numa,
+                struct buffer **buffer);
+/* Tells the daemon, who maps it at once. */
+int buffer_register(struct buffer *buffer);
+void buffer_end(struct buffer *buffer);
+
+#endif

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT
+ * USRBIO with buffers in the memory of accelerators: the calls that were proposed for 3FS, by their
+ * earlier names (_gpu) and their later ones. This version has no such buffers: it says so, and
+ * never gives host memory instead. */
+#ifndef HF3FS_USRBIO_GDR_H
+#define HF3FS_USRBIO_GDR_H
+
+#include "hf3fs_usrbio.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum hf3fs_mem_type { HF3FS_MEM_HOST = 0, HF3FS_MEM_DEVICE = 1, HF3FS_MEM_MANAGED = 2 };
+
+/* What one process hands to another one, by whatever means. */
+typedef struct {
+  uint8_t data[80];
+} hf3fs_gpu_ipc_handle_t;
+
+/* Whether there may be buffers in device memory, and of how many devices. */
+bool hf3fs_gdr_available(void);
+int hf3fs_gdr_device_count(void);
+
+/* As hf3fs_iovcreate, hf3fs_iovopen and hf3fs_iovwrap, on a device: 0 or a negative errno value,
+ * ENOTSUP where hf3fs_gdr_available is false. On failure `iov` is as if zeroed. */
+int hf3fs_iovcreate_gpu(struct hf3fs_iov *iov, const char *hf3fs_mount_point, size_t size,
+                        size_t block_size, int gpu_device_id);
+int hf3fs_iovopen_gpu(struct hf3fs_iov *iov, const uint8_t id[16], const char *hf3fs_mount_point,
+                      size_t size, size_t block_size, int gpu_device_id);
+int hf3fs_iovwrap_gpu(struct hf3fs_iov *iov, void *gpu_ptr, const uint8_t id[16],
+                      const char *hf3fs_mount_point, size_t size, size_t block_size,
+                      int gpu_device_id);
+int hf3fs_iovcreate_device(struct hf3fs_iov *iov, const char *hf3fs_mount_point, size_t size,
+                           size_t block_size, int device_id);
+int hf3fs_iovopen_device(struct hf3fs_iov *iov, const uint8_t id[16], const char *hf3fs_mount_point,
+                         size_t size, size_t block_size, int device_id);
+int hf3fs_iovwrap_device(struct hf3fs_iov *iov, void *device_ptr, const uint8_t id[16],
+                         const char *hf3fs_mount_point, size_t size, size_t block_size,
+                         int device_id);
+
+/* As hf3fs_iovunlink and hf3fs_iovdestroy, which take buffers of all memories. */
+void hf3fs_iovunlink_gpu(struct hf3fs_iov *iov);
+void hf3fs_iovdestroy_gpu(struct hf3fs_iov *iov);
+
+/* A buffer handed to another process. 0, EINVAL for one that is not in device memory, ENOTSUP. */
+int hf3fs_iov_export_gpu(const struct hf3fs_iov *iov, hf3fs_gpu_ipc_handle_t *handle);
+int hf3fs_iov_import_gpu(struct hf3fs_iov *iov, const hf3fs_gpu_ipc_handle_t *handle,
+                         const char *hf3fs_mount_point);
+
+/* Where a buffer is. A device's number is -1 for host memory. */
+bool hf3fs_iov_is_gpu(const struct hf3fs_iov *iov);
+int hf3fs_iov_gpu_device(const struct hf3fs_iov *iov);
+enum hf3fs_mem_type hf3fs_iov_mem_type(const struct hf3fs_iov *iov);
+int hf3fs_iov_device_id(const struct hf3fs_iov *iov);
+
+/* Makes bytes visible across a device: direction 0, what its kernels wrote, before an operation
+ * reads it; 1, what an operation wrote, before its kernels read it. For host memory
+ * hf3fs_iovsync_gpu is EINVAL, and hf3fs_iovsync has nothing to do and returns 0. */
+int hf3fs_iovsync_gpu(const struct hf3fs_iov *iov, int direction);
+int hf3fs_iovsync(const struct hf3fs_iov *iov, int direction);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
