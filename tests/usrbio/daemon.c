@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: MIT */
+#include "usrbio/daemon.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "storage/name.h"
+#include "usrbio/answers.h"
+
+#define REGISTERED 4096
+#define TARGET     256
+
+struct registered {
+  bool used;
+  struct name name;
+  uint8_t *base;
+  size_t size;
+  struct ring_view view;
+};
+
+static struct {
+  char mount[PATH_MAX], iovs[PATH_MAX + 32];
+  bool made;
+  sem_t *semaphores[NAME_PRIORITIES];
+  pthread_t threads[NAME_PRIORITIES];
+  struct registered registered[REGISTERED];
+  char last_name[NAME_ROOM], last_target[TARGET];
+  int file; /* the last one, whose inode is `inode` */
+  uint64_t inode;
+} state;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of `state` */
+static _Atomic bool running, held, dead;
+static _Atomic int refused;
+static _Atomic unsigned asked, woken[NAME_PRIORITIES];
+
+static void must(bool done, const char *what) {
+  if (done)
+    return;
+  fprintf(stderr, "the double of the daemon: %s: %s\n", what, strerror(errno));
+  abort();
+}
+
+/* ---- Rings ---- */
+
+/* A registered file's descriptor in this process, which is the client's too. */
+static int file_of(uint64_t inode) {
+  struct stat found;
+  if (state.file >= 0 && state.inode == inode && fstat(state.file, &found) == 0 &&
+      found.st_ino == inode)
+    return state.file;
+  for (int fd = 0; fd < 4096; fd++) {
+    if (fstat(fd, &found) != 0 || found.st_ino != inode || !answers_is_below(fd, state.mount))
+      continue;
+    state.file = fd;
+    state.inode = inode;
+    return fd;
+  }
+  return -1;
+}
+
+static struct registered *find(const uint8_t id[16], bool ring) {
+  for (size_t i = 0; i < REGISTERED; i++) {
+    struct registered *entry = &state.registered[i];
+    if (entry->used && entry->name.ring == ring && memcmp(entry->name.id, id, 16) == 0)
+      return entry;
+  }
+  return NULL;
+}
+
+static int64_t carry_out(const struct ring_record *record, bool read) {
+  struct registered *buffer = find(record->buffer, false);
+  if (!buffer || record->buffer_offset > buffer->size ||
+      record->length > buffer->size - record->buffer_offset)
+    return -EINVAL;
+  int file = file_of(record->file);
+  if (file < 0)
+    return -EBADF;
+  void *at = buffer->base + record->buffer_offset;
+  ssize_t done = read ? pread(file, at, record->length, (off_t)record->offset)
+                      : pwrite(file, at, record->length, (off_t)record->offset);
+  return done < 0 ? -errno : done;
+}
+
+bool daemon_next(struct ring_view *view, struct ring_submission *submission) {
+  int32_t tail = atomic_load_explicit(&view->indices->submit_tail, memory_order_relaxed);
+  if (tail == atomic_load_explicit(&view->indices->submit_head, memory_order_acquire))
+    return false;
+  *submission = view->submissions[tail];
+  atomic_store_explicit(&view->indices->submit_tail, tail + 1 == view->slots ? 0 : tail + 1,
+                        memory_order_release);
+  return true;
+}
+
+static void complete(struct ring_view *view, int32_t index, int64_t result) {
+  int32_t head = atomic_load_explicit(&view->indices->complete_head, memory_order_relaxed);
+  int32_t next = head + 1 == view->slots ? 0 : head + 1;
+  must(next != atomic_load_explicit(&view->indices->complete_tail, memory_order_acquire),
+       "the client left no room for a completion");
+  view->completions[head] = (struct ring_completion){.index = index, .result = result};
+  atomic_store_explicit(&view->indices->complete_head, next, memory_order_release);
+}
+
+void daemon_complete(struct ring_view *view, int32_t index, int64_t result) {
+  complete(view, index, result);
+  sem_post(view->semaphore);
+}
+
+/* Under `lock`. */
+static void serve(struct registered *ring) {
+  struct ring_submission submission;
+  unsigned done = 0;
+  while (daemon_next(&ring->view, &submission)) {
+    struct ring_record record = ring->view.records[submission.index];
+    complete(&ring->view, submission.index, carry_out(&record, ring->name.for_read));
+    done++;
+  }
+  if (done > 0)
+    sem_post(ring->view.semaphore);
+}
+
+static void *work(void *argument) {
+  enum name_priority priority = (enum name_priority)(intptr_t)argument;
+  for (;;) {
+    while (sem_wait(state.semaphores[priority]) != 0)
+      ;
+    if (!running)
+      return NULL;
+    woken[priority]++;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < REGISTERED && !dead && !held; i++) {
+      struct registered *entry = &state.registered[i];
+      if (entry->used && entry->name.ring && entry->name.priority == priority)
+        serve(entry);
+    }
+    pthread_mutex_unlock(&lock);
+  }
+}
+
+/* ---- What the file system is asked ---- */
+
+/* The name behind the folder of links; NULL: it is in another folder. */
+static const char *name_in(const char *path) {
+  size_t length = strlen(state.iovs);
+  bool inside = state.iovs[0] && strncmp(path, state.iovs, length) == 0 && path[length] == '/';
+  return inside ? path + length + 1 : NULL;
+}
+
+/* Under `lock`. */
+static int enter(const char *target, const struct name *name) {
+  struct stat found;
+  struct registered *entry = state.registered;
+  while (entry->used)
+    must(++entry < state.registered + REGISTERED, "too much is registered");
+  int file = open(target, O_RDWR | O_CLOEXEC);
+  if (file < 0)
+    return -errno;
+  must(fstat(file, &found) == 0, target);
+  void *base = mmap(NULL, (size_t)found.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  must(base != MAP_FAILED, target);
+  close(file);
+  *entry =
+      (struct registered){.used = true, .name = *name, .base = base, .size = (size_t)found.st_size};
+  if (name->ring)
+    must(ring_lay(&entry->view, base, entry->size), "a ring without room");
+  return 0;
+}
+
+static int leave(const struct name *name) {
+  struct registered *entry = find(name->id, name->ring);
+  if (!entry)
+    return -ENOENT;
+  munmap(entry->base, entry->size);
+  entry->used = false;
+  return 0;
+}
+
+int answer_symlink(const char *target, const char *path) {
+  struct name name;
+  const char *text = name_in(path);
+  if (!text || name_parse(text, &name) != 0)
+    return text && running ? -EINVAL : 0;
+  if (dead || refused)
+    snprintf(state.last_target, sizeof state.last_target, "%s", target);
+  if (dead || refused)
+    return dead ? -ENOTCONN : -refused;
+  pthread_mutex_lock(&lock);
+  snprintf(state.last_name, sizeof state.last_name, "%s", text);
+  snprintf(state.last_target, sizeof state.last_target, "%s", target);
+  int status = enter(target, &name);
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+int answer_unlink(const char *path) {
+  struct name name;
+  const char *text = name_in(path);
+  if (!text || name_parse(text, &name) != 0)
+    return 0;
+  if (dead)
+    return -ENOTCONN;
+  pthread_mutex_lock(&lock);
+  int status = leave(&name);
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+const char *answer_mount(void) {
+  return running ? state.mount : NULL;
+}
+
+bool answer_liveness(void) {
+  asked++;
+  return !dead;
+}
+
+/* ---- Beginning and end ---- */
+
+static void link_semaphore(enum name_priority priority) {
+  static const char *const marks[] = {".ph", "", ".pl"};
+  char name[64], target[96], link[PATH_MAX + 64];
+  snprintf(name, sizeof name, "/haul-test-%d-%d", (int)getpid(), (int)priority);
+  snprintf(target, sizeof target, "/dev/shm/sem.%s", name + 1);
+  snprintf(link, sizeof link, "%s/submit-ios%s", state.iovs, marks[priority]);
+  sem_unlink(name);
+  state.semaphores[priority] = sem_open(name, O_CREAT | O_EXCL, 0600, 0);
+  must(state.semaphores[priority] != SEM_FAILED, name);
+  must(symlinkat(target, AT_FDCWD, link) == 0, link);
+}
+
+static void make_folders(void) {
+  char virt[PATH_MAX + 16];
+  snprintf(virt, sizeof virt, "%s/3fs-virt", state.mount);
+  must(mkdir(virt, 0700) == 0, virt);
+  snprintf(state.iovs, sizeof state.iovs, "%s/iovs", virt);
+  must(mkdir(state.iovs, 0700) == 0, state.iovs);
+}
+
+const char *daemon_start(const char *folder) {
+  char made[] = "/tmp/haul-usrbio.XXXXXX";
+  state.made = !folder;
+  if (!folder)
+    folder = mkdtemp(made);
+  must(folder && realpath(folder, state.mount), "its folder");
+  state.file = -1;
+  make_folders();
+  dead = held = false;
+  refused = 0;
+  asked = 0;
+  running = true;
+  for (intptr_t i = 0; i < NAME_PRIORITIES; i++) {
+    link_semaphore((enum name_priority)i);
+    must(pthread_create(&state.threads[i], NULL, work, (void *)i) == 0, "a thread");
+  }
+  return state.mount;
+}
+
+void daemon_hold(bool hold) {
+  pthread_mutex_lock(&lock);
+  held = hold;
+  pthread_mutex_unlock(&lock);
+  for (int i = 0; i < NAME_PRIORITIES && !hold; i++)
+    sem_post(state.semaphores[i]);
+}
+
+static void empty(const char *folder) {
+  DIR *files = opendir(folder);
+  must(files, folder);
+  for (struct dirent *file; (file = readdir(files));)
+    if (file->d_type != DT_DIR)
+      unlinkat(dirfd(files), file->d_name, 0);
+  closedir(files);
+}
+
+static void remove_folders(void) {
+  char virt[PATH_MAX + 16];
+  snprintf(virt, sizeof virt, "%s/3fs-virt", state.mount);
+  empty(state.iovs);
+  must(rmdir(state.iovs) == 0, state.iovs);
+  must(rmdir(virt) == 0, virt);
+  if (!state.made)
+    return;
+  empty(state.mount);
+  must(rmdir(state.mount) == 0, state.mount);
+}
+
+static void forget_all(void) {
+  for (size_t i = 0; i < REGISTERED; i++)
+    if (state.registered[i].used)
+      leave(&state.registered[i].name);
+}
+
+void daemon_stop(void) {
+  daemon_hold(false);
+  running = false;
+  for (int i = 0; i < NAME_PRIORITIES; i++) {
+    char name[64];
+    sem_post(state.semaphores[i]);
+    pthread_join(state.threads[i], NULL);
+    sem_close(state.semaphores[i]);
+    snprintf(name, sizeof name, "/haul-test-%d-%d", (int)getpid(), i);
+    sem_unlink(name);
+  }
+  forget_all();
+  remove_folders();
+}
+
+void daemon_refuse(int error) {
+  refused = error;
+}
+
+void daemon_die(void) {
+  dead = true;
+}
+
+void daemon_restart(void) {
+  char virt[PATH_MAX + 16], old[PATH_MAX + 32];
+  snprintf(virt, sizeof virt, "%s/3fs-virt", state.mount);
+  snprintf(old, sizeof old, "%s/old", virt);
+  pthread_mutex_lock(&lock);
+  forget_all();
+  must(rename(state.iovs, old) == 0, old); /* the new folder is then another inode */
+  must(mkdir(state.iovs, 0700) == 0, state.iovs);
+  static const char *const links[] = {"submit-ios.ph", "submit-ios", "submit-ios.pl"};
+  for (int i = 0; i < NAME_PRIORITIES; i++) {
+    char from[PATH_MAX + 64], to[PATH_MAX + 64];
+    snprintf(from, sizeof from, "%s/%s", old, links[i]);
+    snprintf(to, sizeof to, "%s/%s", state.iovs, links[i]);
+    must(rename(from, to) == 0, to);
+  }
+  empty(old);
+  must(rmdir(old) == 0, old);
+  dead = false;
+  pthread_mutex_unlock(&lock);
+}
+
+/* ---- What tests ask ---- */
+
+struct ring_view *daemon_ring(const struct hf3fs_ior *ior) {
+  struct registered *entry = find((const uint8_t *)ior->iov.id, true);
+  must(entry, "no such ring");
+  return &entry->view;
+}
+
+size_t daemon_registered(void) {
+  size_t count = 0;
+  for (size_t i = 0; i < REGISTERED; i++)
+    count += state.registered[i].used;
+  return count;
+}
+
+unsigned daemon_asked(void) {
+  return asked;
+}
+
+const char *daemon_last_name(void) {
+  return state.last_name;
+}
+
+const char *daemon_last_target(void) {
+  return state.last_target;
+}
+
+unsigned daemon_woken(int priority) {
+  return woken[priority];
+}
