@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: MIT
+ * A daemon that dies, and one that comes in its place; and forked clients. */
+#include "usrbio/world.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "support/child.h"
+
+#define ENTRIES 8
+
+static struct hf3fs_ior ring(struct world *world) {
+  struct hf3fs_ior ior;
+  assert_int_equal(hf3fs_iorcreate(&ior, world->mount, ENTRIES, true, 0, -1), 0);
+  return ior;
+}
+
+static int prepare(struct world *world, const struct hf3fs_ior *ior) {
+  return hf3fs_prep_io(ior, &world->iov, true, world->iov.base, world->file, 0, 1, world);
+}
+
+static int read_one(struct world *world, const struct hf3fs_ior *ior) {
+  struct hf3fs_cqe cqe;
+  assert_true(prepare(world, ior) >= 0);
+  assert_int_equal(hf3fs_submit_ios(ior), 0);
+  world_wait(ior, &cqe, 1);
+  return (int)cqe.result;
+}
+
+static void check_dead(struct world *world, const struct hf3fs_ior *ior) {
+  struct hf3fs_cqe cqe;
+  assert_int_equal(hf3fs_wait_for_ios(ior, &cqe, 1, 1, NULL), -ENOTCONN);
+  assert_int_equal(hf3fs_wait_for_ios(ior, &cqe, 1, 0, NULL), -ENOTCONN);
+  assert_int_equal(prepare(world, ior), -ENOTCONN);
+  assert_int_equal(hf3fs_submit_ios(ior), -ENOTCONN);
+}
+
+/* Who waits without a bound is told, of what is under way and of nothing else. */
+static void a_wait_ends_when_it_dies(void **state) {
+  struct world *world = *state;
+  struct hf3fs_ior ior = ring(world);
+  struct hf3fs_cqe cqes[ENTRIES];
+  daemon_hold(true);
+  for (int i = 0; i < 5; i++)
+    assert_true(prepare(world, &ior) >= 0);
+  struct ring_submission submission;
+  assert_true(daemon_next(daemon_ring(&ior), &submission));
+  daemon_complete(daemon_ring(&ior), submission.index, 1);
+  daemon_die();
+  int got = hf3fs_wait_for_ios(&ior, cqes, ENTRIES, 5, NULL);
+  assert_int_equal(got, 5);
+  assert_int_equal(cqes[0].index, submission.index);
+  assert_int_equal(cqes[0].result, 1);
+  for (int i = 1; i < 5; i++) {
+    assert_int_equal(cqes[i].result, -ENOTCONN);
+    assert_ptr_equal(cqes[i].userdata, world);
+  }
+  check_dead(world, &ior);
+  hf3fs_iordestroy(&ior);
+}
+
+/* Who has room for fewer than are under way gets all of them in turn. */
+static void all_are_told_in_turn(void **state) {
+  struct world *world = *state;
+  struct hf3fs_ior ior = ring(world);
+  struct hf3fs_cqe cqes[2];
+  daemon_hold(true);
+  for (int i = 0; i < 5; i++)
+    assert_true(prepare(world, &ior) >= 0);
+  daemon_die();
+  assert_int_equal(hf3fs_wait_for_ios(&ior, cqes, 2, 2, NULL), 2);
+  assert_int_equal(hf3fs_wait_for_ios(&ior, cqes, 2, 2, NULL), 2);
+  assert_int_equal(hf3fs_wait_for_ios(&ior, cqes, 2, 2, NULL), 1);
+  assert_int_equal(cqes[0].result, -ENOTCONN);
+  check_dead(world, &ior);
+  hf3fs_iordestroy(&ior);
+}
+
+/* So are those who only ever look, or wait for less than a second. */
+static void short_waits_find_it_too(void **state) {
+  struct world *world = *state;
+  const long times[] = {-1000, 50};
+  for (size_t i = 0; i < COUNT(times); i++) {
+    struct hf3fs_ior ior = ring(world);
+    struct hf3fs_cqe cqe;
+    daemon_hold(true);
+    assert_true(prepare(world, &ior) >= 0);
+    daemon_die();
+    struct timespec end = world_in(AGES * 1000), now;
+    int got = 0;
+    do {
+      struct timespec deadline = world_in(times[i]);
+      got = hf3fs_wait_for_ios(&ior, &cqe, 1, 1, &deadline);
+      assert_in_range(got, 0, 1);
+      usleep(1000);
+      now = world_in(0);
+    } while (got == 0 && now.tv_sec < end.tv_sec);
+    assert_int_equal(got, 1);
+    assert_int_equal(cqe.result, -ENOTCONN);
+    hf3fs_iordestroy(&ior);
+    daemon_restart();
+  }
+}
+
+/* A daemon that is slow is not dead, and not asked more than about once a second. */
+static void silence_alone_is_no_death(void **state) {
+  struct world *world = *state;
+  struct hf3fs_ior ior = ring(world);
+  struct hf3fs_cqe cqe;
+  daemon_hold(true);
+  assert_true(prepare(world, &ior) >= 0);
+  unsigned before = daemon_asked();
+  struct timespec deadline = world_in(2500);
+  assert_int_equal(hf3fs_wait_for_ios(&ior, &cqe, 1, 1, &deadline), 0);
+  assert_in_range(daemon_asked() - before, 1, 3);
+  daemon_hold(false);
+  hf3fs_submit_ios(&ior);
+  world_wait(&ior, &cqe, 1);
+  assert_int_equal(cqe.result, 1);
+  hf3fs_iordestroy(&ior);
+}
+
+static void a_ring_at_work_asks_nobody(void **state) {
+  struct world *world = *state;
+  struct hf3fs_ior ior = ring(world);
+  unsigned before = daemon_asked();
+  for (int i = 0; i < 1000; i++)
+    assert_int_equal(read_one(world, &ior), 1);
+  assert_in_range(daemon_asked() - before, 0, 1); /* a machine may stand still for a second */
+  hf3fs_iordestroy(&ior);
+}
+
+static void nothing_is_made_without_it(void **state) {
+  struct world *world = *state;
+  struct hf3fs_ior ior;
+  struct hf3fs_iov iov;
+  daemon_die();
+  assert_int_equal(hf3fs_iovcreate(&iov, world->mount, 4096, 0, -1), -ENOTCONN);
+  assert_false(world_has(daemon_last_target()));
+  assert_int_equal(hf3fs_iorcreate(&ior, world->mount, 8, true, 0, -1), -ENOTCONN);
+  assert_false(world_has(daemon_last_target()));
+}
+
+/* Everything can be set up again while what belonged to the old one is still there. */
+static void another_one_comes(void **state) {
+  struct world *world = *state;
+  for (int i = 0; i < 3; i++) {
+    struct hf3fs_ior old = ring(world);
+    daemon_hold(true);
+    assert_true(prepare(world, &old) >= 0);
+    daemon_die();
+    struct hf3fs_cqe cqe;
+    assert_int_equal(hf3fs_wait_for_ios(&old, &cqe, 1, 1, NULL), 1);
+    assert_int_equal(cqe.result, -ENOTCONN);
+    daemon_restart();
+    daemon_hold(false);
+    struct hf3fs_iov iov;
+    assert_int_equal(hf3fs_iovcreate(&iov, world->mount, 4096, 0, -1), 0);
+    struct hf3fs_ior ior = ring(world);
+    hf3fs_iovdestroy(&world->iov);
+    world->iov = iov;
+    assert_int_equal(read_one(world, &ior), 1);
+    check_dead(world, &old);
+    hf3fs_iordestroy(&old);
+    assert_int_equal(read_one(world, &ior), 1);
+    hf3fs_iordestroy(&ior);
+  }
+}
+
+/* Descriptors of this process that are of the folder of links. */
+static int holds(struct world *world) {
+  char folder[PATH_MAX + 32], link[64], path[PATH_MAX];
+  int count = 0;
+  snprintf(folder, sizeof folder, "%s/3fs-virt/iovs", world->mount);
+  for (int fd = 0; fd < 1024; fd++) {
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    if (length < 0)
+      continue;
+    path[length] = '\0';
+    count += strcmp(path, folder) == 0;
+  }
+  return count;
+}
+
+static void one_descriptor_says_that_it_lives(void **state) {
+  struct world *world = *state;
+  assert_int_equal(holds(world), 1);
+  struct hf3fs_ior rings[10];
+  for (int i = 0; i < 10; i++)
+    rings[i] = ring(world);
+  assert_int_equal(holds(world), 1);
+  for (int i = 0; i < 10; i++)
+    hf3fs_iordestroy(&rings[i]);
+  hf3fs_iovdestroy(&world->iov);
+  assert_int_equal(holds(world), 1); /* what was registered by hand would go with it */
+}
+
+/* A program that closes what it does not know takes its own life sign away: that is found out. */
+static void a_descriptor_closed_by_the_program(void **state) {
+  struct world *world = *state;
+  struct hf3fs_ior ior = ring(world);
+  struct hf3fs_cqe cqe;
+  char link[64], path[PATH_MAX];
+  daemon_hold(true);
+  assert_true(prepare(world, &ior) >= 0);
+  for (int fd = 3; fd < 1024; fd++) {
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path);
+    if (length > 5 && strncmp(path + length - 5, "/iovs", 5) == 0)
+      close(fd);
+  }
+  assert_int_equal(hf3fs_wait_for_ios(&ior, &cqe, 1, 1, NULL), 1);
+  assert_int_equal(cqe.result, -ENOTCONN);
+  hf3fs_iordestroy(&ior);
+}
+
+/* A forked child is a client of its own; here it has no daemon, whose threads stayed behind. */
+static void make_another(void *argument) {
+  struct world *world = argument;
+  struct hf3fs_iov iov;
+  struct hf3fs_ior ior;
+  if (holds(world) != 1 || hf3fs_iovcreate(&iov, world->mount, 4096, 0, -1) != 0)
+    _exit(1);
+  if (holds(world) != 2) /* the parent's may be the last copy that keeps the parent's things */
+    _exit(2);
+  if (hf3fs_iorcreate(&ior, world->mount, 8, true, 0, -1) != 0 || holds(world) != 2)
+    _exit(3);
+  int file = open(world->path, O_RDONLY | O_CLOEXEC);
+  if (hf3fs_reg_fd(file, 0) > 0 ||
+      hf3fs_prep_io(&ior, &iov, true, iov.base, world->file, 0, 1, NULL) < 0)
+    _exit(4);
+  hf3fs_iordestroy(&ior);
+  hf3fs_iovdestroy(&iov);
+}
+
+static void a_child_is_a_client_of_its_own(void **state) {
+  struct world *world = *state;
+  struct hf3fs_ior ior = ring(world);
+  assert_int_equal(read_one(world, &ior), 1);
+  assert_int_equal(child_run(make_another, world), 0);
+  assert_int_equal(read_one(world, &ior), 1);
+  hf3fs_iordestroy(&ior);
+}
+
+struct parents {
+  struct world *world;
+  struct hf3fs_ior ior;
+};
+
+/* As daemon(3) does after it is set up: the child goes on with what the parent made. */
+static void go_on(void *argument) {
+  struct parents *parents = argument;
+  struct hf3fs_cqe cqe;
+  struct timespec deadline = world_in(AGES * 1000);
+  if (prepare(parents->world, &parents->ior) < 0 || hf3fs_submit_ios(&parents->ior) != 0)
+    _exit(1);
+  if (hf3fs_wait_for_ios(&parents->ior, &cqe, 1, 1, &deadline) != 1 || cqe.result != 1)
+    _exit(2);
+}
+
+static void a_child_goes_on_with_the_parents(void **state) {
+  struct parents parents = {.world = *state, .ior = ring(*state)};
+  assert_int_equal(read_one(parents.world, &parents.ior), 1);
+  assert_int_equal(child_run(go_on, &parents), 0);
+  hf3fs_iordestroy(&parents.ior);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      world_test(a_wait_ends_when_it_dies),
+      world_test(all_are_told_in_turn),
+      world_test(short_waits_find_it_too),
+      world_test(silence_alone_is_no_death),
+      world_test(a_ring_at_work_asks_nobody),
+      world_test(nothing_is_made_without_it),
+      world_test(another_one_comes),
+      world_test(one_descriptor_says_that_it_lives),
+      world_test(a_descriptor_closed_by_the_program),
+      world_test(a_child_is_a_client_of_its_own),
+      world_test(a_child_goes_on_with_the_parents),
+  };
+  return cmocka_run_group_tests_name("usrbio/gone", tests, NULL, NULL);
+}

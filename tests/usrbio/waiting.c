@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: MIT
+ * Waiting: deadlines of the real time, how many at least and at most. */
+#include "usrbio/world.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+struct scene {
+  struct world *world;
+  struct hf3fs_ior ior;
+  struct ring_view *view;
+};
+
+static struct scene held_ring(void **state) {
+  struct scene scene = {.world = *state};
+  assert_int_equal(hf3fs_iorcreate(&scene.ior, scene.world->mount, 8, true, 0, -1), 0);
+  daemon_hold(true);
+  scene.view = daemon_ring(&scene.ior);
+  return scene;
+}
+
+static void prepare(struct scene *scene, int count) {
+  for (int i = 0; i < count; i++)
+    assert_true(hf3fs_prep_io(&scene->ior, &scene->world->iov, true, scene->world->iov.base,
+                              scene->world->file, 0, 1, NULL) >= 0);
+}
+
+static void complete(struct scene *scene, int count) {
+  struct ring_submission submission;
+  for (int i = 0; i < count; i++) {
+    assert_true(daemon_next(scene->view, &submission));
+    daemon_complete(scene->view, submission.index, 1);
+  }
+}
+
+static int64_t now_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static int wait_ms(struct scene *scene, int room, int least, long milliseconds) {
+  struct hf3fs_cqe cqes[8];
+  struct timespec deadline = world_in(milliseconds);
+  return hf3fs_wait_for_ios(&scene->ior, cqes, room, least, &deadline);
+}
+
+static void what_is_no_wait_is_refused(void **state) {
+  struct scene scene = held_ring(state);
+  struct hf3fs_cqe cqe;
+  struct hf3fs_ior zeroed = {0};
+  const struct timespec below = {.tv_nsec = -1}, above = {.tv_nsec = 1000000000};
+  assert_int_equal(hf3fs_wait_for_ios(NULL, &cqe, 1, 0, NULL), -EINVAL);
+  assert_int_equal(hf3fs_wait_for_ios(&zeroed, &cqe, 1, 0, NULL), -EINVAL);
+  assert_int_equal(hf3fs_wait_for_ios(&scene.ior, NULL, 1, 0, NULL), -EINVAL);
+  assert_int_equal(hf3fs_wait_for_ios(&scene.ior, &cqe, 0, 0, NULL), -EINVAL);
+  assert_int_equal(hf3fs_wait_for_ios(&scene.ior, &cqe, -1, 0, NULL), -EINVAL);
+  assert_int_equal(hf3fs_wait_for_ios(&scene.ior, &cqe, 1, 1, &below), -EINVAL);
+  assert_int_equal(hf3fs_wait_for_ios(&scene.ior, &cqe, 1, 1, &above), -EINVAL);
+  hf3fs_iordestroy(&scene.ior);
+}
+
+static void no_time_is_left(void **state) {
+  struct scene scene = held_ring(state);
+  struct hf3fs_cqe cqe;
+  struct timespec monotonic, ancient = {.tv_sec = INT64_MIN}, never = {.tv_sec = INT64_MAX};
+  clock_gettime(CLOCK_MONOTONIC, &monotonic); /* as a program does by mistake */
+  prepare(&scene, 4);
+  assert_int_equal(wait_ms(&scene, 8, 1, -1000), 0);
+  assert_int_equal(hf3fs_wait_for_ios(&scene.ior, &cqe, 1, 1, &monotonic), 0);
+  assert_int_equal(hf3fs_wait_for_ios(&scene.ior, &cqe, 1, 1, &ancient), 0);
+  complete(&scene, 4);
+  assert_int_equal(wait_ms(&scene, 1, 1, -1000), 1);
+  assert_int_equal(hf3fs_wait_for_ios(&scene.ior, &cqe, 1, 1, &monotonic), 1);
+  assert_int_equal(hf3fs_wait_for_ios(&scene.ior, &cqe, 1, 1, &ancient), 1);
+  assert_int_equal(hf3fs_wait_for_ios(&scene.ior, &cqe, 1, 1, &never), 1);
+  hf3fs_iordestroy(&scene.ior);
+}
+
+static void the_time_passes(void **state) {
+  struct scene scene = held_ring(state);
+  const long times[] = {1, 30, 300, 1100};
+  for (size_t i = 0; i < COUNT(times); i++) {
+    int64_t before = now_ms();
+    assert_int_equal(wait_ms(&scene, 8, 1, times[i]), 0);
+    assert_in_range(now_ms() - before, times[i] - 1, AGES * 1000);
+  }
+  prepare(&scene, 2);
+  complete(&scene, 1);
+  assert_int_equal(wait_ms(&scene, 8, 2, 50), 1); /* what there is, and no error */
+  hf3fs_iordestroy(&scene.ior);
+}
+
+static void as_many_as_there_are(void **state) {
+  struct scene scene = held_ring(state);
+  prepare(&scene, 8);
+  complete(&scene, 8);
+  assert_int_equal(wait_ms(&scene, 3, 1, AGES * 1000), 3);
+  assert_int_equal(wait_ms(&scene, 2, 100, AGES * 1000), 2);
+  assert_int_equal(wait_ms(&scene, 1, -5, AGES * 1000), 1);
+  assert_int_equal(wait_ms(&scene, 8, 0, AGES * 1000), 2);
+  assert_int_equal(wait_ms(&scene, 8, 0, AGES * 1000), 0);
+  struct hf3fs_cqe cqe;
+  assert_int_equal(hf3fs_wait_for_ios(&scene.ior, &cqe, 1, 0, NULL), 0);
+  hf3fs_iordestroy(&scene.ior);
+}
+
+static void *complete_late(void *argument) {
+  struct scene *scene = argument;
+  for (int i = 0; i < 3; i++) {
+    usleep(20000);
+    complete(scene, 1);
+  }
+  return NULL;
+}
+
+static void without_a_bound_until_it_comes(void **state) {
+  struct scene scene = held_ring(state);
+  struct hf3fs_cqe cqes[8];
+  pthread_t thread;
+  prepare(&scene, 3);
+  assert_int_equal(pthread_create(&thread, NULL, complete_late, &scene), 0);
+  assert_int_equal(hf3fs_wait_for_ios(&scene.ior, cqes, 8, 3, NULL), 3);
+  pthread_join(thread, NULL);
+  hf3fs_iordestroy(&scene.ior);
+}
+
+/* What was posted for completions that are long taken ends no later wait, and costs it nothing. */
+static void old_posts_are_forgotten(void **state) {
+  struct scene scene = held_ring(state);
+  for (int i = 0; i < 10000; i++) {
+    prepare(&scene, 1);
+    complete(&scene, 1);
+    assert_int_equal(wait_ms(&scene, 1, 1, -1), 1);
+  }
+  int posts;
+  sem_getvalue(scene.view->semaphore, &posts);
+  assert_in_range(posts, 0, 1);
+  int64_t before = now_ms();
+  assert_int_equal(wait_ms(&scene, 8, 1, 100), 0);
+  assert_in_range(now_ms() - before, 99, AGES * 1000);
+  hf3fs_iordestroy(&scene.ior);
+}
+
+static int64_t used_ms(void) {
+  struct rusage used;
+  getrusage(RUSAGE_THREAD, &used);
+  return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000 +
+         (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1000;
+}
+
+static void waiting_is_not_spinning(void **state) {
+  struct scene scene = held_ring(state);
+  prepare(&scene, 1);
+  int64_t before = used_ms();
+  assert_int_equal(wait_ms(&scene, 1, 1, 1500), 0);
+  assert_in_range(used_ms() - before, 0, 500);
+  hf3fs_iordestroy(&scene.ior);
+}
+
+static void nothing(int signal) {
+  (void)signal;
+}
+
+/* A signal's handler runs, and the wait goes on. */
+static void signals_end_no_wait(void **state) {
+  struct scene scene = held_ring(state);
+  struct sigaction action = {.sa_handler = nothing}, old;
+  const struct itimerval often = {{0, 5000}, {0, 5000}}, never = {{0, 0}, {0, 0}};
+  sigaction(SIGALRM, &action, &old);
+  setitimer(ITIMER_REAL, &often, NULL);
+  int64_t before = now_ms();
+  assert_int_equal(wait_ms(&scene, 8, 1, 100), 0);
+  assert_in_range(now_ms() - before, 99, AGES * 1000);
+  setitimer(ITIMER_REAL, &never, NULL);
+  sigaction(SIGALRM, &old, NULL);
+  hf3fs_iordestroy(&scene.ior);
+}
+
+static void *wait_long(void *argument) {
+  struct scene *scene = argument;
+  struct hf3fs_cqe cqe;
+  assert_int_equal(hf3fs_wait_for_ios(&scene->ior, &cqe, 1, 1, NULL), 1);
+  return NULL;
+}
+
+/* Another waiter's deadline holds while one waits without. */
+static void each_waiter_has_its_deadline(void **state) {
+  struct scene scene = held_ring(state);
+  pthread_t threads[2];
+  for (int i = 0; i < 2; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, wait_long, &scene), 0);
+  usleep(20000);
+  assert_int_equal(wait_ms(&scene, 8, 1, 100), 0);
+  assert_int_equal(wait_ms(&scene, 8, 1, -100), 0);
+  assert_int_equal(wait_ms(&scene, 8, 0, 100), 0);
+  prepare(&scene, 2);
+  complete(&scene, 2); /* at once: who takes the first may not keep the other one from waking */
+  for (int i = 0; i < 2; i++)
+    pthread_join(threads[i], NULL);
+  hf3fs_iordestroy(&scene.ior);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      world_test(what_is_no_wait_is_refused),
+      world_test(no_time_is_left),
+      world_test(the_time_passes),
+      world_test(as_many_as_there_are),
+      world_test(without_a_bound_until_it_comes),
+      world_test(old_posts_are_forgotten),
+      world_test(waiting_is_not_spinning),
+      world_test(signals_end_no_wait),
+      world_test(each_waiter_has_its_deadline),
+  };
+  return cmocka_run_group_tests_name("usrbio/waiting", tests, NULL, NULL);
+}
