@@ -10,3 +10,7 @@ if(NOT HAUL_URING_INCLUDE OR NOT HAUL_URING_LIBRARY OR NOT HAUL_FUSE_INCLUDE OR 
   message(STATUS "haul is built without files for USRBIO (haul mount): "
     "sudo apt-get install liburing-dev libfuse3-dev")
 endif()
+
+# From the command's folder to that of modules: the same where they are built and where they are installed.
+include(GNUInstallDirs)
+file(RELATIVE_PATH HAUL_COMMAND_TO_MODULES ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/haul)
