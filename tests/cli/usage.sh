@@ -6,7 +6,7 @@ here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
 
-commands="info doctor serve ls put get explain bench pingpong"
+commands="info doctor serve ls put get explain bench pingpong mount"
 
 section "wrong usage ends with status 2 and says what is wrong"
 expect 2 "no command at all" "$HAUL"
@@ -68,6 +68,12 @@ expect 2 "bench with two forms of output" "$HAUL" bench localhost --json --csv
 expect 2 "pingpong without an address" "$HAUL" pingpong
 expect 2 "a pingpong server with an operand" "$HAUL" pingpong --server localhost
 expect 2 "pingpong with a size that is no multiple of 4" "$HAUL" pingpong localhost --size 6
+expect 2 "mount without a mount point" "$HAUL" mount somewhere
+complains "an operand is missing"
+expect 2 "mount with a ready descriptor that is not open" "$HAUL" mount somewhere there --ready-fd 77
+expect 2 "mount with no name" "$HAUL" mount somewhere there --name ""
+expect 2 "mount with a name of 32 bytes" "$HAUL" mount somewhere there --name 12345678901234567890123456789012
+complains "--name, which has 1 to 31 bytes"
 expect 2 "get of data and report to one place" "$HAUL" get localhost/name - --json
 expect 2 "doctor of a backend that does not exist" "$HAUL" doctor carrier-pigeon
 expect 2 "doctor that requires what does not exist" "$HAUL" doctor --require carrier-pigeon
