@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bash disable=SC2034,SC2154 # bench/run has what is not set or not used here
+# What bench/run knows of files: a tree in $HAUL_BENCH_FOLDER (/var/tmp), `haul mount` over it, and fio, which
+# reads the same file below the mount. Rates are of the disk that is there, so only ratios say something.
+
+tree=
+
+storage_table() {
+  cat <<'TABLE'
+usrbio-read|GB/s|higher|ring cold read 1M 32 2G|fio_run cold read 1M 32 2G|1 MiB, depth 32, read in order through the daemon; fio, io_uring, direct, the same; the page cache is empty
+usrbio-read-warm|GB/s|higher|ring warm read 1M 32 2G|fio_run warm read 1M 32 2G|the same; the file is in the page cache
+usrbio-read-small|GB/s|higher|ring cold randread 4K 128 512M|fio_run cold randread 4K 128 512M|4 KiB, depth 128, in random order; fio, io_uring, direct, the same; the page cache is empty
+usrbio-read-small-warm|GB/s|higher|ring warm randread 4K 128 512M|fio_run warm randread 4K 128 512M|the same; the file is in the page cache
+usrbio-fuse|GB/s|higher|ring cold randread 4K 128 256M|ring cold plain 4K 1 32M|the same reads; read() through the FUSE mount, the page cache is empty
+usrbio-fuse-warm|GB/s|higher|ring warm randread 4K 128 256M|ring warm plain 4K 1 128M|the same; the file is in the page cache
+usrbio-write|GB/s|higher|ring cold write 1M 32 1G|fio_run cold write 1M 32 1G|1 MiB, depth 32, written in order; fio, io_uring, direct, the same
+TABLE
+}
+
+lacks_for_storage() {
+  if [ ! -e "$build/cmd/lib/haul/libhaul-storage.so" ]; then
+    echo "haul mount was not built (sudo apt-get install liburing-dev libfuse3-dev)"
+  elif [ ! -w /dev/fuse ]; then
+    echo "/dev/fuse is not there for this user"
+  elif ! command -v fio >/dev/null; then
+    echo "the peer is missing (sudo apt-get install fio)"
+  fi
+}
+
+# Once: a file of 1 GiB that is no hole, and the mount.
+mount_tree() {
+  [ -z "$tree" ] || return 0
+  tree=$(mktemp -d "${HAUL_BENCH_FOLDER:-/var/tmp}/haul-bench.XXXXXX")
+  mkdir "$tree/files" "$tree/mount"
+  trap unmount_tree EXIT
+  dd if=/dev/urandom of="$tree/files/file" bs=1M count=1024 conv=fsync status=none
+  "$build/cmd/haul/haul" mount --foreground "$tree/files" "$tree/mount" >"$tree/log" 2>&1 &
+  HAUL_BENCH_DAEMON=$!
+  export HAUL_BENCH_DAEMON
+  for _ in $(seq 100); do
+    [ ! -d "$tree/mount/3fs-virt/iovs" ] || return 0
+    sleep 0.05
+  done
+  echo "run: haul mount does not come up: $(cat "$tree/log")" >&2
+  return 1
+}
+
+unmount_tree() {
+  kill "$HAUL_BENCH_DAEMON" 2>/dev/null || true
+  wait "$HAUL_BENCH_DAEMON" 2>/dev/null || true
+  rm -rf "$tree"
+}
+
+# The file is in the page cache, or is not.
+temper() {
+  if [ "$1" = warm ]; then
+    cat "$tree/files/file" >/dev/null
+  else
+    dd if="$tree/files/file" iflag=nocache count=0 status=none 2>/dev/null
+  fi
+}
+
+ring() { # cold|warm HOW BLOCK DEPTH BYTES
+  temper "$1"
+  bench usrbio "$tree/mount/file" "$3" "$4" "$5" "$2"
+}
+
+# GB/s of the one direction that there is; fields of fio's terse output, version 3.
+fio_run() { # cold|warm HOW BLOCK DEPTH BYTES
+  temper "$1"
+  fio --name=bench --filename="$tree/files/file" --ioengine=io_uring --direct=1 --rw="$2" --bs="$3" \
+    --iodepth="$4" --io_size="$5" --size=1G --minimal --terse-version=3 2>/dev/null |
+    awk -F';' '{kib = $6 + $47; ms = $9 + $50
+      printf "%.4f\n", kib * 1024 / ms / 1e6
+      printf "cpu %.3f s/GiB\n", ($88 + $89) / 100 * ms / 1000 / (kib / 1048576) > "/dev/stderr"}'
+}
