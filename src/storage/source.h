@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/types.h>
+#include <sys/uio.h> /* RWF_... */
 #include <time.h>
 
 #define SOURCE_ROOT 1u /* the root's handle: always there, never forgotten */
