@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT
+ * The life of `haul mount`: what it refuses and what it advises, how it begins and how it ends. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "mounted.h"
+
+static struct mounted mounted;
+
+static int set_up(void **state) {
+  (void)state;
+  mounted_make(&mounted);
+  folder_put(mounted.source, "file", "hello");
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  mounted_end(&mounted);
+  return 0;
+}
+
+/* In the background, which is the way that has a second process to tell of errors. */
+static void assert_refuses(const char *source, const char *point, const char *text,
+                           const char *hint) {
+  char line[256];
+  const char *const arguments[] = {source, point, NULL};
+  assert_int_equal(mounted_run(&mounted, arguments), 1);
+  assert_true(mounted_says(&mounted, text));
+  snprintf(line, sizeof line, "\nhint: %s", hint);
+  assert_true(mounted_says(&mounted, line));
+  assert_false(mounted_is(&mounted));
+}
+
+static void the_mount_point_is_an_empty_folder(void **state) {
+  (void)state;
+  char missing[128], file[128];
+  snprintf(missing, sizeof missing, "%s/missing", mounted.root);
+  snprintf(file, sizeof file, "%s/file", mounted.source);
+  assert_refuses(mounted.source, missing, "is not there", "make it: `mkdir -p ");
+  assert_refuses(mounted.source, file, "is no folder", "give an empty folder");
+  folder_put(mounted.point, "covered", "");
+  assert_refuses(mounted.source, mounted.point, "is not empty", "give an empty folder");
+}
+
+static void the_mount_point_does_not_lie_in_the_source(void **state) {
+  (void)state;
+  char inside[128];
+  snprintf(inside, sizeof inside, "%s/inside", mounted.source);
+  assert_int_equal(mkdir(inside, 0755), 0);
+  assert_refuses(mounted.source, inside, "show itself without end", "mount it at a folder outside");
+  assert_refuses(inside, inside, "show itself without end", "mount it at a folder outside");
+}
+
+static void the_source_is_a_folder_of_this_host(void **state) {
+  (void)state;
+  char file[128];
+  snprintf(file, sizeof file, "%s/file", mounted.source);
+  assert_refuses("haul://host/name", mounted.point, "is no folder", "give a folder of this host");
+  assert_refuses(file, mounted.point, "is no folder", "give the folder it lies in");
+  const char *const arguments[] = {"/nowhere/at/all", mounted.point, NULL};
+  assert_int_equal(mounted_run(&mounted, arguments), 1);
+  assert_true(mounted_says(&mounted, "cannot use /nowhere/at/all: No such file"));
+}
+
+static void a_mount_whose_process_was_killed_is_told_from_others(void **state) {
+  (void)state;
+  struct stat stat_of;
+  mounted_start(&mounted, NULL);
+  kill(mounted.daemon, SIGKILL);
+  assert_int_equal(mounted_wait(&mounted), 128 + SIGKILL);
+  assert_int_equal(stat(mounted.point, &stat_of), -1);
+  assert_int_equal(errno, ENOTCONN);
+  const char *const arguments[] = {mounted.source, mounted.point, NULL};
+  assert_int_equal(mounted_run(&mounted, arguments), 1);
+  assert_true(mounted_says(&mounted, "a mount whose process is gone"));
+  assert_true(mounted_says(&mounted, "hint: take it away with `fusermount3 -u "));
+  mounted_detach(&mounted);
+  mounted_start(&mounted, NULL);
+  assert_int_equal(access(at_point(&mounted, "file"), R_OK), 0);
+}
+
+static void the_command_ends_when_the_mount_answers(void **state) {
+  (void)state;
+  const char *const arguments[] = {mounted.source, mounted.point, NULL};
+  assert_int_equal(mounted_run(&mounted, arguments), 0);
+  assert_true(mounted_is(&mounted));
+  assert_int_equal(access(at_point(&mounted, "file"), R_OK), 0);
+  mounted_detach(&mounted);
+  assert_false(mounted_is(&mounted));
+}
+
+static void paths_may_be_relative(void **state) {
+  (void)state;
+  char here[4096];
+  assert_non_null(getcwd(here, sizeof here));
+  assert_int_equal(chdir(mounted.root), 0);
+  const char *const arguments[] = {"source", "point", NULL};
+  int status = mounted_run(&mounted, arguments);
+  assert_int_equal(chdir(here), 0);
+  assert_int_equal(status, 0);
+  assert_int_equal(access(at_point(&mounted, "file"), R_OK), 0);
+  mounted_detach(&mounted);
+}
+
+static void it_ends_with_0_on_signals_and_when_it_is_unmounted(void **state) {
+  (void)state;
+  const int signals[] = {SIGTERM, SIGINT, SIGHUP, 0};
+  for (size_t i = 0; i < COUNT(signals); i++) {
+    mounted_start(&mounted, NULL);
+    if (signals[i])
+      kill(mounted.daemon, signals[i]);
+    else
+      mounted_detach(&mounted);
+    assert_int_equal(mounted_wait(&mounted), 0);
+    assert_false(mounted_is(&mounted));
+  }
+}
+
+/* Also one that comes before the process has done anything else. */
+static void a_signal_ends_it_at_any_moment(void **state) {
+  (void)state;
+  for (int i = 0; i < 20; i++) {
+    mounted_start(&mounted, NULL);
+    if (i % 2)
+      access(at_point(&mounted, "file"), R_OK);
+    kill(mounted.daemon, SIGTERM);
+    assert_int_equal(mounted_wait(&mounted), 0);
+  }
+}
+
+static void files_that_are_open_at_the_end_lose_their_connection(void **state) {
+  (void)state;
+  char byte;
+  mounted_start(&mounted, NULL);
+  int fd = open(at_point(&mounted, "file"), O_RDWR);
+  int folder = open(mounted.point, O_RDONLY | O_DIRECTORY);
+  assert_true(fd >= 0 && folder >= 0);
+  kill(mounted.daemon, SIGTERM);
+  assert_int_equal(mounted_wait(&mounted), 0);
+  assert_false(mounted_is(&mounted));
+  assert_int_equal(pread(fd, &byte, 1, 0), -1);
+  assert_true(errno == ENOTCONN || errno == ECONNABORTED);
+  close(fd);
+  close(folder);
+}
+
+/* The line of mountinfo from the type on. */
+static void read_type(char *line, size_t size) {
+  FILE *mounts = fopen("/proc/self/mountinfo", "re");
+  assert_non_null(mounts);
+  while (fgets(line, (int)size, mounts))
+    if (strstr(line, mounted.point))
+      break;
+  fclose(mounts);
+  const char *type = strstr(line, " - ");
+  assert_non_null(type);
+  memmove(line, type + 3, strlen(type + 3) + 1);
+}
+
+/* Clients look for it there. */
+static void the_type_is_that_of_3fs_and_the_name_is_the_source(void **state) {
+  (void)state;
+  char line[4096], wanted[256];
+  mounted_start(&mounted, NULL);
+  read_type(line, sizeof line);
+  snprintf(wanted, sizeof wanted, "fuse.hf3fs %s ", mounted.source);
+  assert_memory_equal(line, wanted, strlen(wanted));
+}
+
+static void a_source_may_have_any_name(void **state) {
+  (void)state;
+  char line[4096];
+  assert_int_equal(rmdir(mounted.point), 0);
+  assert_int_equal(mkdir(mounted.point, 0755), 0);
+  char before[sizeof mounted.source];
+  memcpy(before, mounted.source, sizeof before);
+  snprintf(mounted.source, sizeof mounted.source, "%s/a,ro\\b c", mounted.root);
+  assert_int_equal(rename(before, mounted.source), 0);
+  mounted_start(&mounted, NULL);
+  read_type(line, sizeof line);
+  assert_non_null(strstr(line, "a,ro\\134b\\040c rw,"));
+  folder_put(mounted.point, "new", "");
+}
+
+static void a_copy_without_its_module_says_what_is_missing(void **state) {
+  (void)state;
+  char copy[128], command[512];
+  snprintf(copy, sizeof copy, "%s/haul", mounted.root);
+  snprintf(command, sizeof command, "cp '%s' '%s'", getenv("HAUL"), copy);
+  assert_int_equal(system(command), 0);
+  char *whole = strdup(getenv("HAUL"));
+  setenv("HAUL", copy, 1);
+  assert_refuses(mounted.source, mounted.point, "this haul cannot mount: ",
+                 "build haul where the headers for it are: sudo apt-get install");
+  setenv("HAUL", whole, 1);
+  free(whole);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(the_mount_point_is_an_empty_folder),
+      TEST(the_mount_point_does_not_lie_in_the_source),
+      TEST(the_source_is_a_folder_of_this_host),
+      TEST(a_mount_whose_process_was_killed_is_told_from_others),
+      TEST(the_command_ends_when_the_mount_answers),
+      TEST(paths_may_be_relative),
+      TEST(it_ends_with_0_on_signals_and_when_it_is_unmounted),
+      TEST(a_signal_ends_it_at_any_moment),
+      TEST(files_that_are_open_at_the_end_lose_their_connection),
+      TEST(the_type_is_that_of_3fs_and_the_name_is_the_source),
+      TEST(a_source_may_have_any_name),
+      TEST(a_copy_without_its_module_says_what_is_missing),
+  };
+  mounted_need_fuse();
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT */
+#include "mounted.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support/check.h"
+
+#define ARGUMENTS 16
+
+static void skip_program(const char *why) {
+  printf("skipped: %s\n", why);
+  exit(77);
+}
+
+static bool may_mount(void) {
+  pid_t child = fork();
+  int status;
+  if (child == 0)
+    _exit(unshare(CLONE_NEWNS) ? 1 : 0);
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
+void mounted_need_fuse(void) {
+  if (!getenv("HAUL"))
+    skip_program("HAUL is to be the path of the command");
+  if (access("/dev/fuse", R_OK | W_OK))
+    skip_program("there is no /dev/fuse that this user may use");
+  if (geteuid() == 0 && !may_mount())
+    skip_program("root may not mount here (CAP_SYS_ADMIN)");
+  if (geteuid() != 0 && access("/usr/bin/fusermount3", X_OK) && access("/bin/fusermount3", X_OK))
+    skip_program("users who are not root need fusermount3: sudo apt-get install fuse3");
+}
+
+void mounted_need_root(void) {
+  if (geteuid() != 0)
+    skip_program("several users are there for root alone");
+}
+
+void mounted_pause(int milliseconds) {
+  nanosleep(&(struct timespec){milliseconds / 1000, milliseconds % 1000 * 1000000L}, NULL);
+}
+
+static void unmount_lazily(const char *point) {
+  pid_t child = fork();
+  if (child == 0) {
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    dup2(null, STDERR_FILENO);
+    if (geteuid() == 0)
+      _exit(umount2(point, MNT_DETACH) ? 1 : 0);
+    execlp("fusermount3", "fusermount3", "-u", "-q", "-z", point, (char *)NULL);
+    _exit(127);
+  }
+  waitpid(child, NULL, 0);
+}
+
+/* In a process of its own, with one end of a pipe: the other one closes with the test. */
+static void watch(struct mounted *mounted, int pipe) {
+  char byte;
+  setsid(); /* what ends the test's group does not end this */
+  signal(SIGTERM, SIG_IGN);
+  while (read(pipe, &byte, 1) < 0 && errno == EINTR)
+    ;
+  while (mounted_is(mounted))
+    unmount_lazily(mounted->point);
+  if (umount2(mounted->source, MNT_DETACH) == 0)
+    mounted_pause(10);
+  folder_remove(mounted->root);
+  _exit(0);
+}
+
+void mounted_make(struct mounted *mounted) {
+  int ends[2];
+  *mounted = (struct mounted){.daemon = -1};
+  folder_make(mounted->root);
+  snprintf(mounted->source, sizeof mounted->source, "%s/source", mounted->root);
+  snprintf(mounted->point, sizeof mounted->point, "%s/point", mounted->root);
+  snprintf(mounted->log, sizeof mounted->log, "%s/log", mounted->root);
+  assert_int_equal(mkdir(mounted->source, 0755), 0);
+  assert_int_equal(mkdir(mounted->point, 0755), 0);
+  assert_int_equal(chmod(mounted->root, 0755), 0);
+  assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+  mounted->guard = fork();
+  assert_true(mounted->guard >= 0);
+  if (mounted->guard == 0) {
+    close(ends[1]);
+    watch(mounted, ends[0]);
+  }
+  close(ends[0]); /* the other end stays open until this process ends */
+}
+
+/* Does not return. */
+static void run_command(const struct mounted *mounted, const char *const *arguments) {
+  const char *line[ARGUMENTS] = {getenv("HAUL"), "mount"};
+  unsigned count = 2;
+  for (; arguments && *arguments && count < ARGUMENTS - 1; arguments++)
+    line[count++] = *arguments;
+  int log = open(mounted->log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  dup2(log, STDERR_FILENO);
+  execv(line[0], (char *const *)(uintptr_t)line);
+  _exit(127);
+}
+
+static const char **join(const char *const *first, const char *const *then) {
+  static const char *line[ARGUMENTS];
+  unsigned count = 0;
+  for (; *first; first++)
+    line[count++] = *first;
+  for (; then && *then && count < ARGUMENTS - 1; then++)
+    line[count++] = *then;
+  line[count] = NULL;
+  return line;
+}
+
+void mounted_start(struct mounted *mounted, const char *const *options) {
+  int ends[2];
+  char number[16], line[PATH_MAX];
+  assert_int_equal(pipe(ends), 0);
+  snprintf(number, sizeof number, "%d", ends[1]);
+  const char *const first[] = {mounted->source, mounted->point, "--foreground",
+                               "--ready-fd",    number,         NULL};
+  mounted->daemon = fork();
+  assert_true(mounted->daemon >= 0);
+  if (mounted->daemon == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    close(ends[0]);
+    run_command(mounted, join(first, options));
+  }
+  close(ends[1]);
+  struct pollfd ready = {ends[0], POLLIN, 0};
+  assert_int_equal(poll(&ready, 1, 30000), 1);
+  ssize_t length = read(ends[0], line, sizeof line - 1);
+  close(ends[0]);
+  if (length <= 0)
+    fail_msg("haul mount ended with %d: see %s", mounted_wait(mounted), mounted->log);
+  line[length] = '\0';
+  assert_memory_equal(line, mounted->point, strlen(mounted->point));
+}
+
+int mounted_run(struct mounted *mounted, const char *const *arguments) {
+  mounted->daemon = fork();
+  assert_true(mounted->daemon >= 0);
+  if (mounted->daemon == 0)
+    run_command(mounted, arguments);
+  return mounted_wait(mounted);
+}
+
+int mounted_wait(struct mounted *mounted) {
+  int status;
+  pid_t ended = 0;
+  assert_true(eventually((ended = waitpid(mounted->daemon, &status, WNOHANG)) != 0));
+  assert_int_equal(ended, mounted->daemon);
+  mounted->daemon = -1;
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+void mounted_end(struct mounted *mounted) {
+  int status = 0;
+  if (mounted->daemon > 0) {
+    kill(mounted->daemon, SIGTERM);
+    status = mounted_wait(mounted);
+  }
+  bool left = mounted_is(mounted);
+  kill(mounted->guard, SIGKILL);
+  waitpid(mounted->guard, NULL, 0);
+  while (mounted_is(mounted))
+    unmount_lazily(mounted->point);
+  if (status)
+    fail_msg("the mount ended with %d: see %s", status, mounted->log);
+  folder_remove(mounted->root);
+  assert_false(left);
+}
+
+void mounted_detach(const struct mounted *mounted) {
+  unmount_lazily(mounted->point);
+}
+
+bool mounted_is(const struct mounted *mounted) {
+  char line[8192], place[PATH_MAX];
+  bool found = false;
+  FILE *mounts = fopen("/proc/self/mountinfo", "re");
+  if (!mounts)
+    abort();
+  while (!found && fgets(line, sizeof line, mounts))
+    found = sscanf(line, "%*s %*s %*s %*s %4095s", place) == 1 && !strcmp(place, mounted->point);
+  fclose(mounts);
+  return found;
+}
+
+bool mounted_says(const struct mounted *mounted, const char *text) {
+  char words[4096];
+  FILE *log = fopen(mounted->log, "re");
+  if (!log)
+    return false;
+  words[fread(words, 1, sizeof words - 1, log)] = '\0';
+  fclose(log);
+  if (strstr(words, text))
+    return true;
+  print_message("instead of '%s' it says: %s", text, words);
+  return false;
+}
+
+unsigned mounted_descriptors(const struct mounted *mounted) {
+  char path[64];
+  unsigned count = 0;
+  snprintf(path, sizeof path, "/proc/%d/fd", mounted->daemon);
+  DIR *folder = opendir(path);
+  assert_non_null(folder);
+  while (readdir(folder))
+    count++;
+  closedir(folder);
+  return count;
+}
+
+const char *at_source(const struct mounted *mounted, const char *name) {
+  return folder_path(mounted->source, name);
+}
+
+const char *at_point(const struct mounted *mounted, const char *name) {
+  return folder_path(mounted->point, name);
+}
