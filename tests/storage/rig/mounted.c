@@ -126,6 +126,20 @@ static const char **join(const char *const *first, const char *const *then) {
   return line;
 }
 
+static const char *read_log(const struct mounted *mounted) {
+  static char words[8192];
+  FILE *log = fopen(mounted->log, "re");
+  if (!log)
+    return "";
+  words[fread(words, 1, sizeof words - 1, log)] = '\0';
+  fclose(log);
+  return words;
+}
+
+static void fail_with_log(const struct mounted *mounted, int status) {
+  fail_msg("haul mount ended with %d, and said: %s", status, read_log(mounted));
+}
+
 void mounted_start(struct mounted *mounted, const char *const *options) {
   int ends[2];
   char number[16], line[PATH_MAX];
@@ -146,7 +160,7 @@ void mounted_start(struct mounted *mounted, const char *const *options) {
   ssize_t length = read(ends[0], line, sizeof line - 1);
   close(ends[0]);
   if (length <= 0)
-    fail_msg("haul mount ended with %d: see %s", mounted_wait(mounted), mounted->log);
+    fail_with_log(mounted, mounted_wait(mounted));
   line[length] = '\0';
   assert_memory_equal(line, mounted->point, strlen(mounted->point));
 }
@@ -180,7 +194,7 @@ void mounted_end(struct mounted *mounted) {
   while (mounted_is(mounted))
     unmount_lazily(mounted->point);
   if (status)
-    fail_msg("the mount ended with %d: see %s", status, mounted->log);
+    fail_with_log(mounted, status);
   folder_remove(mounted->root);
   assert_false(left);
 }
@@ -202,12 +216,7 @@ bool mounted_is(const struct mounted *mounted) {
 }
 
 bool mounted_says(const struct mounted *mounted, const char *text) {
-  char words[4096];
-  FILE *log = fopen(mounted->log, "re");
-  if (!log)
-    return false;
-  words[fread(words, 1, sizeof words - 1, log)] = '\0';
-  fclose(log);
+  const char *words = read_log(mounted);
   if (strstr(words, text))
     return true;
   print_message("instead of '%s' it says: %s", text, words);
