@@ -10,8 +10,11 @@
 #define BUCKETS 1024u
 
 struct buffers {
-  pthread_rwlock_t lock; /* the buckets; nothing is taken after it */
+  pthread_rwlock_t lock; /* the buckets, and who writes the rest; nothing is taken after it */
   struct list buckets[BUCKETS];
+  uint64_t last_serial;
+  _Atomic uint64_t changes;
+  _Atomic uint64_t serials[BUFFERS_SLOTS]; /* of who has the slot; 0: nobody */
 };
 
 /* Ids are random, but a client may choose them: its own search is longer then. */
@@ -30,6 +33,33 @@ static struct buffer *find(struct buffers *buffers, const uint8_t id[16]) {
   return NULL;
 }
 
+/* With the lock. */
+static void take_slot(struct buffers *buffers, struct buffer *buffer) {
+  buffer->slot = -1;
+  buffer->serial = ++buffers->last_serial;
+  for (int i = 0; i < BUFFERS_SLOTS && buffer->slot < 0; i++)
+    if (atomic_load(&buffers->serials[i]) == 0)
+      buffer->slot = i;
+  if (buffer->slot >= 0)
+    atomic_store(&buffers->serials[buffer->slot], buffer->serial);
+}
+
+/* With the lock. */
+static void give_slot(struct buffers *buffers, struct buffer *buffer) {
+  if (buffer->slot < 0)
+    return;
+  atomic_store(&buffers->serials[buffer->slot], 0);
+  atomic_fetch_add(&buffers->changes, 1);
+}
+
+uint64_t buffers_serial(const struct buffers *buffers, int slot) {
+  return atomic_load_explicit(&buffers->serials[slot], memory_order_acquire);
+}
+
+uint64_t buffers_changes(const struct buffers *buffers) {
+  return atomic_load_explicit(&buffers->changes, memory_order_acquire);
+}
+
 int buffers_add(struct buffers *buffers, const struct buffer *like, struct buffer **out) {
   struct buffer *buffer = malloc(sizeof *buffer);
   if (!buffer)
@@ -39,8 +69,10 @@ int buffers_add(struct buffers *buffers, const struct buffer *like, struct buffe
   list_init(&buffer->link);
   pthread_rwlock_wrlock(&buffers->lock);
   int code = find(buffers, like->id) ? -EEXIST : 0;
-  if (code == 0)
+  if (code == 0) {
+    take_slot(buffers, buffer);
     list_append(bucket_of(buffers, like->id), &buffer->link);
+  }
   pthread_rwlock_unlock(&buffers->lock);
   if (code)
     free(buffer);
@@ -52,6 +84,7 @@ int buffers_add(struct buffers *buffers, const struct buffer *like, struct buffe
 void buffers_remove(struct buffers *buffers, struct buffer *buffer) {
   pthread_rwlock_wrlock(&buffers->lock);
   list_remove(&buffer->link);
+  give_slot(buffers, buffer);
   pthread_rwlock_unlock(&buffers->lock);
   buffer_put(buffer);
 }
@@ -79,7 +112,7 @@ void buffer_put(struct buffer *buffer) {
 }
 
 int buffers_open(struct buffers **out) {
-  struct buffers *buffers = malloc(sizeof *buffers);
+  struct buffers *buffers = calloc(1, sizeof *buffers);
   if (!buffers)
     return -ENOMEM;
   pthread_rwlock_init(&buffers->lock, NULL);

@@ -20,9 +20,12 @@ struct buffer {
   uid_t uid;
   char *address; /* NULL: a device's */
   size_t length;
-  haul_region *region;    /* a device's, else NULL */
-  haul_node *node;        /* the region's */
-  struct list link;       /* the table's */
+  haul_region *region;   /* a device's, else NULL */
+  haul_node *node;       /* the region's */
+  int slot;              /* for fixed.c, nobody else's while it is in the table; -1: none is left */
+  uint64_t serial;       /* of this life of the slot */
+  _Atomic uint64_t used; /* bytes that operations on it asked for */
+  struct list link;      /* the table's */
   _Atomic unsigned holds; /* the table's, and one for each operation */
 };
 
@@ -35,6 +38,12 @@ void buffers_close(struct buffers *buffers);
 int buffers_add(struct buffers *buffers, const struct buffer *like, struct buffer **buffer);
 /* It is found no more. */
 void buffers_remove(struct buffers *buffers, struct buffer *buffer);
+
+/* The serial number that the slot's buffer has, 0 when it has none; and a number that changes
+ * whenever one of these does. */
+#define BUFFERS_SLOTS 1024
+uint64_t buffers_serial(const struct buffers *buffers, int slot);
+uint64_t buffers_changes(const struct buffers *buffers);
 
 /* Held until buffer_put. ENOENT: there is none of this user's. */
 int buffers_get(struct buffers *buffers, const uint8_t id[16], uid_t uid, struct buffer **buffer);

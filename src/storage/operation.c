@@ -67,6 +67,18 @@ static char *bytes_of(const struct part *part) {
   return part->stage ? part->stage->address : buffer->address + part->at;
 }
 
+static void prepare(struct io_uring_sqe *request, enum file_way way, int fd, void *bytes,
+                    unsigned length, uint64_t offset, int slot) {
+  if (way == FILE_READS && slot < 0)
+    io_uring_prep_read(request, fd, bytes, length, offset);
+  else if (way == FILE_READS)
+    io_uring_prep_read_fixed(request, fd, bytes, length, offset, slot);
+  else if (slot < 0)
+    io_uring_prep_write(request, fd, bytes, length, offset);
+  else
+    io_uring_prep_write_fixed(request, fd, bytes, length, offset, slot);
+}
+
 static void post(struct worker *worker, struct part *part) {
   const struct served *served = part->operation->served;
   struct file *file = part->operation->file;
@@ -74,10 +86,10 @@ static void post(struct worker *worker, struct part *part) {
   int fd = part->direct ? file_direct(file, served->way) : file->fd[served->way];
   char *bytes = bytes_of(part) + part->done;
   unsigned length = (unsigned)(part->left < ONCE ? part->left : ONCE);
-  if (served->way == FILE_READS)
-    io_uring_prep_read(request, fd, bytes, length, part->offset + part->done);
-  else
-    io_uring_prep_write(request, fd, bytes, length, part->offset + part->done);
+  prepare(request, served->way, fd, bytes, length, part->offset + part->done,
+          part->stage ? -1
+                      : fixed_slot(&worker->fixed, &worker->uring, worker->workers->buffers,
+                                   part->operation->buffer));
   if (served->way == FILE_WRITES && served->durable)
     request->rw_flags = RWF_DSYNC;
   io_uring_sqe_set_data(request, part);
@@ -323,6 +335,7 @@ void operation_begin(struct worker *worker, struct served *served,
     return;
   }
   operation->end = operation->offset + operation->length;
+  atomic_fetch_add_explicit(&operation->buffer->used, operation->length, memory_order_relaxed);
   list_append(&worker->cutting, &operation->link);
   cut_all(worker);
 }

@@ -118,8 +118,10 @@ static unsigned count_of(struct virt *virt, uid_t uid) {
 
 /* Not in the list any more. */
 static void end_entry(struct virt *virt, struct entry *entry) {
-  if (entry->buffer)
+  if (entry->buffer) {
     buffers_remove(virt->buffers, entry->buffer);
+    workers_tend(virt->workers);
+  }
   if (entry->served) {
     workers_remove(entry->served);
     served_put(entry->served);

@@ -161,6 +161,7 @@ static void *run(void *argument) {
   while (!atomic_load(&worker->stops) || worker->under_way > 0) {
     int64_t until = INT64_MAX;
     take_arrived(worker);
+    fixed_tend(&worker->fixed, &worker->uring, worker->workers->buffers);
     bool moved = !atomic_load(&worker->stops) && serve_all(worker, &until);
     moved |= operations_turn(worker);
     io_uring_submit(&worker->uring);
@@ -184,6 +185,11 @@ static void ring_bell(struct worker *worker) {
 void worker_nudge(struct worker *worker) {
   if (wake_one(worker))
     ring_bell(worker);
+}
+
+void workers_tend(struct workers *workers) {
+  for (unsigned i = 0; i < workers->count; i++)
+    ring_bell(&workers->each[i]);
 }
 
 bool workers_wake(struct workers *workers) {
@@ -243,8 +249,10 @@ static int open_worker(struct workers *workers, struct worker *worker) {
     return code;
   worker->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   code = worker->bell < 0 ? -errno : io_uring_queue_init(OPERATIONS, &worker->uring, 0);
-  if (code == 0)
+  if (code == 0) {
+    fixed_open(&worker->fixed, &worker->uring);
     return 0;
+  }
   if (worker->bell >= 0)
     close(worker->bell);
   operations_close(worker);

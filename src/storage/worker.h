@@ -52,6 +52,8 @@ void workers_add(struct workers *workers, struct served *served);
 void workers_remove(struct served *served);
 void served_put(struct served *served);
 
+/* Buffers have gone: workers let go of what they keep of them. */
+void workers_tend(struct workers *workers);
 /* Those that sleep look at their rings. False: none slept. */
 bool workers_wake(struct workers *workers);
 /* Changes, with a futex wake, when one goes to sleep; 0: none sleeps. */

@@ -7,6 +7,7 @@
 #include <liburing.h>
 #include <pthread.h>
 
+#include "storage/fixed.h"
 #include "storage/mover.h"
 #include "storage/worker.h"
 
@@ -49,6 +50,7 @@ struct worker {
   struct workers *workers;
   pthread_t thread;
   struct io_uring uring;
+  struct fixed fixed;
   int bell; /* eventfd: somebody wakes it */
   _Atomic bool asleep, stops;
   pthread_mutex_t lock;  /* guards the next two; nothing is taken after it */
