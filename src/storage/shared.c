@@ -66,25 +66,27 @@ static const char *name_in_folder(const char *path) {
   return special || strchr(name, '/') ? NULL : name;
 }
 
-static int check_file(int fd, const struct virt_caller *caller, size_t *length) {
+static int check_file(int fd, const struct virt_caller *caller, struct shared *shared) {
   struct stat stat;
   if (fstat(fd, &stat) != 0)
     return -errno;
   if (!S_ISREG(stat.st_mode) || (stat.st_uid != caller->uid && caller->uid != 0))
     return -EPERM;
-  *length = (size_t)stat.st_size;
+  shared->length = (size_t)stat.st_size;
+  shared->device = stat.st_dev;
+  shared->inode = stat.st_ino;
   return stat.st_size > 0 ? 0 : -EINVAL;
 }
 
-static int map_file(int fd, const struct virt_caller *caller, void **memory, size_t *length) {
-  int code = check_file(fd, caller, length);
+static int map_file(int fd, const struct virt_caller *caller, struct shared *shared) {
+  int code = check_file(fd, caller, shared);
   if (code)
     return code;
-  *memory = mmap(NULL, *length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  return *memory == MAP_FAILED ? -errno : 0;
+  shared->memory = mmap(NULL, shared->length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return shared->memory == MAP_FAILED ? -errno : 0;
 }
 
-int shared_map(const struct virt_caller *caller, const char *path, void **memory, size_t *length) {
+int shared_map(const struct virt_caller *caller, const char *path, struct shared *shared) {
   const char *name = name_in_folder(path);
   if (!name)
     return -EINVAL;
@@ -92,9 +94,22 @@ int shared_map(const struct virt_caller *caller, const char *path, void **memory
   if (folder < 0)
     return folder;
   int fd = openat(folder, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-  int code = fd < 0 ? -errno : map_file(fd, caller, memory, length);
+  int code = fd < 0 ? -errno : map_file(fd, caller, shared);
   if (fd >= 0)
     close(fd);
   close(folder);
   return code == -ELOOP || code == -EACCES ? -EPERM : code;
+}
+
+void shared_forget(const char *path, dev_t device, ino_t inode) {
+  static const char own[] = "hf3fs-iov-";
+  const char *name = name_in_folder(path);
+  struct stat stat;
+  int folder = name && strncmp(name, own, sizeof own - 1) == 0 ? open_folder(0) : -1;
+  if (folder < 0)
+    return;
+  if (fstatat(folder, name, &stat, AT_SYMLINK_NOFOLLOW) == 0 && stat.st_dev == device &&
+      stat.st_ino == inode)
+    unlinkat(folder, name, 0);
+  close(folder);
 }

@@ -26,6 +26,8 @@ struct entry {
   uint64_t id;
   struct virt_caller owner;
   pid_t process;
+  dev_t device; /* the file that it is */
+  ino_t inode;
   struct buffer *buffer; /* one of these two */
   struct served *served;
   char *target;
@@ -138,10 +140,10 @@ static void remove_entry(struct virt *virt, struct entry *entry) {
 
 /* ---- Registering ---- */
 
-static struct served *new_served(const struct name *name, uid_t uid, void *memory, size_t length,
+static struct served *new_served(const struct name *name, uid_t uid, const struct shared *shared,
                                  int *code) {
   struct served *served = calloc(1, sizeof *served);
-  *code = served ? intake_open(&served->intake, memory, length, name) : -ENOMEM;
+  *code = served ? intake_open(&served->intake, shared->memory, shared->length, name) : -ENOMEM;
   if (*code) {
     free(served);
     return NULL;
@@ -157,17 +159,18 @@ static struct served *new_served(const struct name *name, uid_t uid, void *memor
 }
 
 /* Takes the mapping, but for a failure. */
-static int make(struct virt *virt, const struct name *name, struct entry *entry, void *memory,
-                size_t length) {
+static int make(struct virt *virt, const struct name *name, struct entry *entry,
+                const struct shared *shared) {
   int code = 0;
-  if (name->block > length)
+  uid_t uid = entry->owner.uid;
+  if (name->block > shared->length)
     return -EINVAL;
   if (!name->ring) {
-    struct buffer like = {.uid = entry->owner.uid, .address = memory, .length = length};
+    struct buffer like = {.uid = uid, .address = shared->memory, .length = shared->length};
     memcpy(like.id, name->id, sizeof like.id);
     return buffers_add(virt->buffers, &like, &entry->buffer);
   }
-  entry->served = new_served(name, entry->owner.uid, memory, length, &code);
+  entry->served = new_served(name, uid, shared, &code);
   if (entry->served)
     workers_add(virt->workers, entry->served);
   return code;
@@ -197,12 +200,12 @@ static int may_add(struct virt *virt, const struct virt_caller *caller, const ch
   return virt->count >= ENTRIES_MAX || count_of(virt, caller->uid) >= USER_MAX ? -EMFILE : 0;
 }
 
-static int add(struct virt *virt, const struct name *name, struct entry *entry, void *memory,
-               size_t length, struct virt_entry *told) {
+static int add(struct virt *virt, const struct name *name, struct entry *entry,
+               const struct shared *shared, struct virt_entry *told) {
   pthread_mutex_lock(&virt->lock);
   int code = may_add(virt, &entry->owner, entry->name);
   if (code == 0)
-    code = make(virt, name, entry, memory, length);
+    code = make(virt, name, entry, shared);
   if (code == 0) {
     entry->id = ++virt->last_id;
     list_append(&virt->entries, &entry->link);
@@ -217,20 +220,23 @@ static int add(struct virt *virt, const struct name *name, struct entry *entry, 
 int virt_symlink(struct virt *virt, const struct virt_caller *caller, const char *name,
                  const char *target, struct virt_entry *told) {
   struct name parsed;
-  void *memory;
-  size_t length;
+  struct shared shared;
   if (find_fixed(name) < FIXED)
     return -EEXIST;
   int code = name_parse(name, &parsed);
   if (code == 0)
-    code = shared_map(caller, target, &memory, &length);
+    code = shared_map(caller, target, &shared);
   if (code)
     return code;
   struct entry *entry = new_entry(caller, name, target);
-  code = entry ? add(virt, &parsed, entry, memory, length, told) : -ENOMEM;
+  if (entry) {
+    entry->device = shared.device;
+    entry->inode = shared.inode;
+  }
+  code = entry ? add(virt, &parsed, entry, &shared, told) : -ENOMEM;
   if (code == 0)
     return 0;
-  munmap(memory, length);
+  munmap(shared.memory, shared.length);
   if (entry)
     free(entry->target);
   free(entry);
@@ -343,8 +349,10 @@ void virt_release(struct virt *virt, uint64_t handle) {
   if (!is_held(virt, holder->process))
     list_each_safe(item, &virt->entries) {
       struct entry *entry = list_entry(item, struct entry, link);
-      if (entry->process == holder->process)
-        remove_entry(virt, entry);
+      if (entry->process != holder->process)
+        continue;
+      shared_forget(entry->target, entry->device, entry->inode);
+      remove_entry(virt, entry);
     }
   pthread_mutex_unlock(&virt->lock);
   free(holder);

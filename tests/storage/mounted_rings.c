@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: MIT
+ * Programs of USRBIO's on a real mount, with the client's library: what rings and ordinary file
+ * access see of each other, and what becomes of clients and daemons that are killed. */
+#include "support/check.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "hf3fs_usrbio.h"
+#include "mounted.h"
+
+#define MIB    ((size_t)1 << 20)
+#define LENGTH (3 * MIB + 123)
+
+static struct mounted mounted;
+
+static uint8_t byte_at(uint64_t offset, unsigned seed) {
+  return (uint8_t)(offset * 7 + (offset >> 8) + seed);
+}
+
+static void put_file(const char *path, size_t length, unsigned seed) {
+  uint8_t *bytes = malloc(length);
+  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  assert_true(bytes && fd >= 0);
+  for (size_t i = 0; i < length; i++)
+    bytes[i] = byte_at(i, seed);
+  assert_int_equal(write(fd, bytes, length), (ssize_t)length);
+  close(fd);
+  free(bytes);
+}
+
+static void assert_bytes(const uint8_t *bytes, uint64_t offset, size_t length, unsigned seed) {
+  for (size_t i = 0; i < length; i++)
+    if (bytes[i] != byte_at(offset + i, seed))
+      fail_msg("byte %zu is %u instead of %u", i, bytes[i], byte_at(offset + i, seed));
+}
+
+static int set_up(void **state) {
+  (void)state;
+  mounted_make(&mounted);
+  put_file(at_source(&mounted, "file"), LENGTH, 1);
+  mounted_start(&mounted, NULL);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  mounted_end(&mounted);
+  return 0;
+}
+
+/* A file of the mount's with a ring and a buffer. */
+struct user {
+  struct hf3fs_iov iov;
+  struct hf3fs_ior ior;
+  int fd;
+};
+
+static void begin(struct user *user, const char *name, bool read, int entries) {
+  *user = (struct user){.fd = open(at_point(&mounted, name), read ? O_RDONLY : O_RDWR)};
+  assert_true(user->fd >= 0);
+  assert_true(hf3fs_reg_fd(user->fd, 0) <= 0);
+  assert_int_equal(hf3fs_iovcreate(&user->iov, mounted.point, 4 * MIB, 0, -1), 0);
+  assert_int_equal(hf3fs_iorcreate4(&user->ior, mounted.point, entries, read, 0, 0, -1, 0), 0);
+}
+
+static void end(struct user *user) {
+  hf3fs_iordestroy(&user->ior);
+  hf3fs_iovdestroy(&user->iov);
+  hf3fs_dereg_fd(user->fd);
+  close(user->fd);
+}
+
+static int64_t wait_one(struct user *user, int seconds) {
+  struct timespec until;
+  struct hf3fs_cqe done;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += seconds;
+  return hf3fs_wait_for_ios(&user->ior, &done, 1, 1, &until) == 1 ? done.result : -ETIME;
+}
+
+static int64_t do_one(struct user *user, uint64_t offset, uint64_t length) {
+  int slot = hf3fs_prep_io(&user->ior, &user->iov, user->ior.for_read, user->iov.base, user->fd,
+                           offset, length, NULL);
+  if (slot < 0)
+    return slot;
+  assert_int_equal(hf3fs_submit_ios(&user->ior), 0);
+  return wait_one(user, 20);
+}
+
+static unsigned entries_of(const char *path) {
+  unsigned count = 0;
+  DIR *folder = opendir(path);
+  assert_non_null(folder);
+  for (struct dirent *entry; (entry = readdir(folder));)
+    count += entry->d_name[0] != '.';
+  closedir(folder);
+  return count;
+}
+
+static unsigned registered(void) {
+  return entries_of(at_point(&mounted, "3fs-virt/iovs"));
+}
+
+/* The memory that the only client registered last; of its ring there is no name any more. */
+static void find_memory(char path[256]) {
+  const char *folder = at_point(&mounted, "3fs-virt/iovs");
+  DIR *names = opendir(folder);
+  assert_non_null(names);
+  *path = '\0';
+  for (struct dirent *entry; (entry = readdir(names));) {
+    char target[256];
+    ssize_t length = readlinkat(dirfd(names), entry->d_name, target, sizeof target - 1);
+    if (length < 0)
+      continue;
+    target[length] = '\0';
+    if (strncmp(target, "/dev/shm/hf3fs-iov-", 19) == 0 && access(target, F_OK) == 0)
+      memcpy(path, target, sizeof target);
+  }
+  closedir(names);
+  assert_true(*path);
+}
+
+/* ---- What is refused ---- */
+
+static void files_elsewhere_are_not_registered(void **state) {
+  (void)state;
+  char point[256];
+  int fd = open(at_source(&mounted, "file"), O_RDONLY);
+  assert_false(hf3fs_is_hf3fs(fd));
+  assert_int_equal(hf3fs_reg_fd(fd, 0), EBADF);
+  assert_int_equal(hf3fs_extract_mount_point(point, sizeof point, mounted.source), -1);
+  close(fd);
+  fd = open(at_point(&mounted, "file"), O_RDONLY);
+  assert_true(hf3fs_is_hf3fs(fd));
+  assert_true(hf3fs_reg_fd(fd, 0) <= 0);
+  assert_int_equal(hf3fs_reg_fd(fd, 0), EINVAL);
+  hf3fs_dereg_fd(fd);
+  close(fd);
+  assert_int_equal(hf3fs_extract_mount_point(point, sizeof point, at_point(&mounted, "file")),
+                   (int)strlen(mounted.point) + 1);
+  assert_string_equal(point, mounted.point);
+}
+
+static void a_file_that_is_not_open_any_more_is_not_used(void **state) {
+  (void)state;
+  struct user user;
+  struct stat stat;
+  begin(&user, "file", true, 4);
+  assert_int_equal(fstat(user.fd, &stat), 0);
+  assert_int_equal(do_one(&user, 0, 100), 100);
+  int fd = user.fd; /* behind the library's back: its own descriptor keeps the file open */
+  close(fd);
+  assert_int_equal(do_one(&user, 0, 100), 100);
+  user.fd = -1;
+  hf3fs_dereg_fd(fd);
+  hf3fs_iordestroy(&user.ior);
+  hf3fs_iovdestroy(&user.iov);
+}
+
+/* ---- What both see ---- */
+
+static void a_ring_reads_what_the_file_has(void **state) {
+  (void)state;
+  struct user user;
+  begin(&user, "file", true, 4);
+  const uint64_t ranges[][2] = {{0, MIB}, {4096, 2 * MIB}, {77, 100001}, {0, 1}};
+  for (size_t i = 0; i < COUNT(ranges); i++) {
+    assert_int_equal(do_one(&user, ranges[i][0], ranges[i][1]), (int64_t)ranges[i][1]);
+    assert_bytes(user.iov.base, ranges[i][0], ranges[i][1], 1);
+  }
+  assert_int_equal(do_one(&user, LENGTH - 5, 100), 5);
+  assert_int_equal(do_one(&user, LENGTH, 100), 0);
+  end(&user);
+}
+
+/* By who has the file open all the time, and by who opens it now; both had read it before. */
+static void what_a_ring_writes_is_read_by_others(void **state) {
+  (void)state;
+  struct user user;
+  static uint8_t bytes[MIB];
+  int fd = open(at_point(&mounted, "file"), O_RDONLY);
+  assert_int_equal(pread(fd, bytes, MIB, 0), MIB);
+  begin(&user, "file", false, 4);
+  nanosleep(&(struct timespec){0, 20000000}, NULL); /* a tick of the file system's clock */
+  for (size_t i = 0; i < MIB; i++)
+    user.iov.base[i] = byte_at(i, 9);
+  assert_int_equal(do_one(&user, 0, MIB), MIB);
+  assert_int_equal(do_one(&user, LENGTH, 100), 100);
+  assert_int_equal(pread(fd, bytes, MIB, 0), MIB);
+  assert_bytes(bytes, 0, MIB, 9);
+  assert_int_equal(pread(fd, bytes, MIB, (off_t)LENGTH), 100);
+  assert_bytes(bytes, 0, 100, 9);
+  close(fd);
+  end(&user);
+}
+
+static void what_others_write_is_read_by_a_ring(void **state) {
+  (void)state;
+  struct user user;
+  uint8_t *bytes = malloc(MIB);
+  begin(&user, "file", true, 4);
+  assert_int_equal(do_one(&user, 0, MIB), MIB);
+  int fd = open(at_point(&mounted, "file"), O_RDWR);
+  for (size_t i = 0; i < MIB; i++)
+    bytes[i] = byte_at(i, 5);
+  assert_int_equal(pwrite(fd, bytes, MIB, 0), MIB);
+  assert_int_equal(do_one(&user, 0, MIB), MIB);
+  assert_bytes(user.iov.base, 0, MIB, 5);
+  close(fd);
+  free(bytes);
+  end(&user);
+}
+
+static void a_file_is_cut_replaced_and_deleted_under_way(void **state) {
+  (void)state;
+  struct user user;
+  begin(&user, "file", true, 4);
+  assert_int_equal(truncate(at_point(&mounted, "file"), 1000), 0);
+  assert_int_equal(do_one(&user, 0, 4096), 1000);
+  put_file(at_source(&mounted, "other"), 5000, 3);
+  assert_int_equal(rename(at_source(&mounted, "other"), at_source(&mounted, "file")), 0);
+  assert_int_equal(do_one(&user, 0, 4096), 1000); /* the file that was opened */
+  assert_bytes(user.iov.base, 0, 1000, 1);
+  assert_int_equal(unlink(at_point(&mounted, "file")), 0);
+  assert_int_equal(do_one(&user, 0, 4096), 1000);
+  end(&user);
+}
+
+static void a_file_that_grows_by_a_ring_alone(void **state) {
+  (void)state;
+  struct user user;
+  struct stat stat;
+  int fd = open(at_point(&mounted, "new"), O_RDWR | O_CREAT, 0600);
+  assert_true(fd >= 0);
+  begin(&user, "new", false, 1);
+  for (unsigned i = 0; i < 3; i++) {
+    memset(user.iov.base, (int)i + 1, MIB);
+    assert_int_equal(do_one(&user, i * MIB, MIB), MIB);
+    assert_int_equal(fstat(fd, &stat), 0);
+    assert_int_equal(stat.st_size, (i + 1) * MIB);
+  }
+  close(fd);
+  end(&user);
+}
+
+/* ---- Clients that are killed ---- */
+
+/* In a child: registers, prepares as many as there is room for, and says so. */
+static void be_killed(int told) {
+  struct user user;
+  begin(&user, "file", true, 64);
+  for (unsigned i = 0; i < 64; i++)
+    assert_true(hf3fs_prep_io(&user.ior, &user.iov, true, user.iov.base, user.fd, 0, MIB, NULL) >=
+                0);
+  hf3fs_submit_ios(&user.ior);
+  if (write(told, "x", 1) == 1)
+    pause();
+  _exit(1);
+}
+
+static void of_a_client_that_is_killed_nothing_stays(void **state) {
+  (void)state;
+  struct user user;
+  begin(&user, "file", true, 4); /* what stays from the first use on is there now */
+  assert_int_equal(do_one(&user, 0, 100), 100);
+  end(&user);
+  unsigned descriptors = mounted_descriptors(&mounted);
+  for (unsigned round = 0; round < 10; round++) {
+    int told[2];
+    char byte, memory[256];
+    assert_int_equal(pipe2(told, O_CLOEXEC), 0);
+    pid_t child = fork();
+    if (child == 0)
+      be_killed(told[1]);
+    close(told[1]);
+    assert_int_equal(read(told[0], &byte, 1), 1);
+    find_memory(memory);
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(told[0]);
+    assert_true(eventually(registered() == 4));
+    assert_int_equal(access(memory, F_OK), -1);
+  }
+  assert_true(eventually(mounted_descriptors(&mounted) <= descriptors));
+}
+
+/* ---- Daemons that are ---- */
+
+static void a_daemon_that_is_killed_is_told_and_another_one_serves(void **state) {
+  (void)state;
+  struct user user;
+  begin(&user, "file", true, 4);
+  assert_int_equal(do_one(&user, 0, 100), 100);
+  kill(mounted.daemon, SIGKILL);
+  assert_int_equal(mounted_wait(&mounted), 128 + SIGKILL);
+  int64_t result = do_one(&user, 0, 100);
+  assert_true(result == -ENOTCONN);
+  end(&user);
+  mounted_detach(&mounted);
+  mounted_start(&mounted, NULL);
+  begin(&user, "file", true, 4);
+  assert_int_equal(do_one(&user, 0, 100), 100);
+  assert_bytes(user.iov.base, 0, 100, 1);
+  end(&user);
+}
+
+int main(void) {
+  mounted_need_fuse();
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(files_elsewhere_are_not_registered),
+      TEST(a_file_that_is_not_open_any_more_is_not_used),
+      TEST(a_ring_reads_what_the_file_has),
+      TEST(what_a_ring_writes_is_read_by_others),
+      TEST(what_others_write_is_read_by_a_ring),
+      TEST(a_file_is_cut_replaced_and_deleted_under_way),
+      TEST(a_file_that_grows_by_a_ring_alone),
+      TEST(of_a_client_that_is_killed_nothing_stays),
+      TEST(a_daemon_that_is_killed_is_told_and_another_one_serves),
+  };
+  return cmocka_run_group_tests_name("storage/mounted_rings", tests, NULL, NULL);
+}
