@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "device.h"
 #include "hf3fs_usrbio.h"
 #include "memory.h"
 #include "mounts.h"
@@ -17,6 +18,7 @@
 
 /* Memory that the daemon may know by a link. */
 struct buffer {
+  struct device *device; /* a device's; then the rest is empty. NULL: shared memory */
   struct memory memory;
   struct mount *mount;  /* NULL: opened, not made */
   char link[LINK_ROOM]; /* with `mount` */
@@ -49,5 +51,9 @@ int buffer_make(const char *mount, struct name *name, size_t size, int numa,
 /* Tells the daemon, who maps it at once. */
 int buffer_register(struct buffer *buffer);
 void buffer_end(struct buffer *buffer);
+/* What stands in a buffer's public half; `id` and `mount` may be those that are in it already. */
+void buffer_describe(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
+                     size_t block_size, int numa);
+bool buffer_is_size(size_t size, size_t block_size);
 
 #endif

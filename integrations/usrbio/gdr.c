@@ -1,29 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * Buffers in device memory, by their two families of names. The functions below `device_` are the
- * one place that decides; all else is names. */
+ * Buffers in device memory, by their two families of names. */
 #include "hf3fs_usrbio_gdr.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* ---- What there is of devices: nothing ---- */
+#include "client.h"
 
-static int device_count(void) {
-  return 0;
-}
-
-/* The device that the buffer is on; -1: host memory. */
-static int device_of(const struct hf3fs_iov *iov) {
-  (void)iov;
-  return -1;
-}
-
-/* Host memory would not be what was asked for, and nobody would notice. */
-static int device_none(struct hf3fs_iov *iov) {
-  if (!iov)
-    return -EINVAL;
-  memset(iov, 0, sizeof *iov);
-  return -ENOTSUP;
+/* The device's memory behind it; NULL: host memory. */
+static const struct device *device_of(const struct hf3fs_iov *iov) {
+  const struct buffer *buffer = iov ? iov->iovh : NULL;
+  return buffer ? buffer->device : NULL;
 }
 
 /* ---- The earlier names ---- */
@@ -36,22 +24,57 @@ int hf3fs_gdr_device_count(void) {
   return device_count();
 }
 
+/* Makes one where `number` is not negative, and else finds it. */
+static int take(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
+                size_t block_size, int number) {
+  struct buffer *buffer = calloc(1, sizeof *buffer);
+  if (!buffer)
+    return -ENOMEM;
+  int code = number >= 0 ? device_make(mount, id, size, number, &buffer->device)
+                         : device_find(mount, id, size, &buffer->device);
+  if (code) {
+    free(buffer);
+    return code;
+  }
+  size = size ? size : device_length(buffer->device);
+  buffer_describe(iov, id, mount, size, block_size, -1);
+  iov->base = device_address(buffer->device);
+  iov->iovh = buffer;
+  return 0;
+}
+
+static int done(struct hf3fs_iov *iov, int code) {
+  if (code && iov)
+    memset(iov, 0, sizeof *iov);
+  return code;
+}
+
 int hf3fs_iovcreate_gpu(struct hf3fs_iov *iov, const char *mount, size_t size, size_t block_size,
                         int device) {
-  (void)mount, (void)size, (void)block_size, (void)device;
-  return device_none(iov);
+  uint8_t id[16];
+  if (!iov || !mount_is_path(mount) || !buffer_is_size(size, block_size) || device < 0)
+    return done(iov, -EINVAL);
+  int code = memory_id(id);
+  return done(iov, code ? code : take(iov, id, mount, size, block_size, device));
 }
 
 int hf3fs_iovopen_gpu(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
                       size_t block_size, int device) {
-  (void)id, (void)mount, (void)size, (void)block_size, (void)device;
-  return device_none(iov);
+  if (!iov || !id || !mount_is_path(mount) || !buffer_is_size(size, block_size))
+    return done(iov, -EINVAL);
+  int code = take(iov, id, mount, size, block_size, -1);
+  if (code == 0 && device_number(device_of(iov)) != device) {
+    hf3fs_iovdestroy(iov);
+    code = -ENODEV;
+  }
+  return done(iov, code);
 }
 
+/* A driver shares what was allocated to be shared, and the application's own allocation was not. */
 int hf3fs_iovwrap_gpu(struct hf3fs_iov *iov, void *memory, const uint8_t id[16], const char *mount,
                       size_t size, size_t block_size, int device) {
   (void)memory, (void)id, (void)mount, (void)size, (void)block_size, (void)device;
-  return device_none(iov);
+  return done(iov, iov ? -ENOTSUP : -EINVAL);
 }
 
 void hf3fs_iovunlink_gpu(struct hf3fs_iov *iov) {
@@ -62,31 +85,51 @@ void hf3fs_iovdestroy_gpu(struct hf3fs_iov *iov) {
   hf3fs_iovdestroy(iov);
 }
 
-int hf3fs_iov_export_gpu(const struct hf3fs_iov *iov, hf3fs_gpu_ipc_handle_t *handle) {
-  if (!iov || !handle)
+/* What does not fit into a handle is asked of the daemon. */
+struct handle {
+  char magic[8];
+  uint8_t id[16];
+  uint64_t size, block_size;
+};
+#define HANDLE_MAGIC "haulgpu1"
+_Static_assert(sizeof(struct handle) <= sizeof(hf3fs_gpu_ipc_handle_t), "80 bytes");
+
+int hf3fs_iov_export_gpu(const struct hf3fs_iov *iov, hf3fs_gpu_ipc_handle_t *out) {
+  struct handle handle = {.magic = {0}};
+  if (!iov || !out || !device_of(iov))
     return -EINVAL;
-  memset(handle, 0, sizeof *handle);
-  return device_of(iov) < 0 ? -EINVAL : -ENOTSUP;
+  memcpy(handle.magic, HANDLE_MAGIC, sizeof handle.magic);
+  memcpy(handle.id, iov->id, sizeof handle.id);
+  handle.size = iov->size;
+  handle.block_size = iov->block_size;
+  memset(out, 0, sizeof *out);
+  memcpy(out, &handle, sizeof handle);
+  return 0;
 }
 
-int hf3fs_iov_import_gpu(struct hf3fs_iov *iov, const hf3fs_gpu_ipc_handle_t *handle,
+int hf3fs_iov_import_gpu(struct hf3fs_iov *iov, const hf3fs_gpu_ipc_handle_t *in,
                          const char *mount) {
-  (void)mount;
-  return handle ? device_none(iov) : -EINVAL;
+  struct handle handle;
+  if (!iov || !in || !mount_is_path(mount))
+    return done(iov, -EINVAL);
+  memcpy(&handle, in, sizeof handle);
+  if (memcmp(handle.magic, HANDLE_MAGIC, sizeof handle.magic) != 0 ||
+      !buffer_is_size(handle.size, handle.block_size))
+    return done(iov, -EINVAL);
+  return done(iov, take(iov, handle.id, mount, handle.size, handle.block_size, -1));
 }
 
 bool hf3fs_iov_is_gpu(const struct hf3fs_iov *iov) {
-  return device_of(iov) >= 0;
-}
-
-int hf3fs_iov_gpu_device(const struct hf3fs_iov *iov) {
   return device_of(iov);
 }
 
+int hf3fs_iov_gpu_device(const struct hf3fs_iov *iov) {
+  return device_of(iov) ? device_number(device_of(iov)) : -1;
+}
+
+/* An operation completes when its bytes are there for the device, so nothing is left to do. */
 int hf3fs_iovsync_gpu(const struct hf3fs_iov *iov, int direction) {
-  if (!iov || direction < 0 || direction > 1)
-    return -EINVAL;
-  return device_of(iov) < 0 ? -EINVAL : -ENOTSUP;
+  return !device_of(iov) || direction < 0 || direction > 1 ? -EINVAL : 0;
 }
 
 /* ---- The later names ---- */
@@ -107,15 +150,15 @@ int hf3fs_iovwrap_device(struct hf3fs_iov *iov, void *memory, const uint8_t id[1
 }
 
 enum hf3fs_mem_type hf3fs_iov_mem_type(const struct hf3fs_iov *iov) {
-  return device_of(iov) >= 0 ? HF3FS_MEM_DEVICE : HF3FS_MEM_HOST;
+  return device_of(iov) ? HF3FS_MEM_DEVICE : HF3FS_MEM_HOST;
 }
 
 int hf3fs_iov_device_id(const struct hf3fs_iov *iov) {
-  return device_of(iov);
+  return hf3fs_iov_gpu_device(iov);
 }
 
 int hf3fs_iovsync(const struct hf3fs_iov *iov, int direction) {
-  if (iov && device_of(iov) < 0)
+  if (iov && !device_of(iov))
     return direction == 0 || direction == 1 ? 0 : -EINVAL;
   return hf3fs_iovsync_gpu(iov, direction);
 }

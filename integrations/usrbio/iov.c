@@ -49,12 +49,11 @@ void buffer_end(struct buffer *buffer) {
   free(buffer);
 }
 
-static bool is_size(size_t size, size_t block_size) {
+bool buffer_is_size(size_t size, size_t block_size) {
   return size > 0 && size <= INT64_MAX && block_size <= size;
 }
 
-/* `id` and `mount` may be those that are in it already. */
-static void describe(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
+void buffer_describe(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
                      size_t block_size, int numa) {
   memmove(iov->id, id, sizeof iov->id);
   memmove(iov->mount_point, mount, strlen(mount) + 1);
@@ -67,7 +66,7 @@ static int create(struct hf3fs_iov *iov, const char *mount, size_t size, size_t 
                   int numa) {
   struct buffer *buffer;
   struct name name = {.block = block_size};
-  if (!mount_is_path(mount) || !is_size(size, block_size))
+  if (!mount_is_path(mount) || !buffer_is_size(size, block_size))
     return -EINVAL;
   int status = buffer_make(mount, &name, size, numa, &buffer);
   if (status != 0)
@@ -77,7 +76,7 @@ static int create(struct hf3fs_iov *iov, const char *mount, size_t size, size_t 
     buffer_end(buffer);
     return status;
   }
-  describe(iov, name.id, mount, size, block_size, numa);
+  buffer_describe(iov, name.id, mount, size, block_size, numa);
   iov->base = buffer->memory.base;
   iov->iovh = buffer;
   return 0;
@@ -107,7 +106,7 @@ static int open_other(struct hf3fs_iov *iov, const uint8_t id[16], const char *m
                       size_t block_size, int numa) {
   struct name name = {.block = block_size};
   char link[LINK_ROOM];
-  if (!id || !mount_is_path(mount) || !is_size(size, block_size))
+  if (!id || !mount_is_path(mount) || !buffer_is_size(size, block_size))
     return -EINVAL;
   struct buffer *buffer = calloc(1, sizeof *buffer);
   if (!buffer)
@@ -119,7 +118,7 @@ static int open_other(struct hf3fs_iov *iov, const uint8_t id[16], const char *m
     free(buffer);
     return status;
   }
-  describe(iov, id, mount, size, block_size, numa);
+  buffer_describe(iov, id, mount, size, block_size, numa);
   iov->base = buffer->memory.base;
   iov->iovh = buffer;
   return 0;
@@ -135,9 +134,9 @@ int hf3fs_iovopen(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount
 
 int hf3fs_iovwrap(struct hf3fs_iov *iov, void *base, const uint8_t id[16], const char *mount,
                   size_t size, size_t block_size, int numa) {
-  if (!iov || !base || !id || !mount_is_path(mount) || !is_size(size, block_size))
+  if (!iov || !base || !id || !mount_is_path(mount) || !buffer_is_size(size, block_size))
     return -EINVAL;
-  describe(iov, id, mount, size, block_size, numa);
+  buffer_describe(iov, id, mount, size, block_size, numa);
   iov->base = base;
   iov->iovh = NULL;
   memory_prefer(base, size, numa);
@@ -146,7 +145,7 @@ int hf3fs_iovwrap(struct hf3fs_iov *iov, void *base, const uint8_t id[16], const
 
 void hf3fs_iovunlink(struct hf3fs_iov *iov) {
   struct buffer *buffer = iov ? iov->iovh : NULL;
-  if (buffer)
+  if (buffer && !buffer->device)
     memory_unlink(&buffer->memory);
 }
 
@@ -156,7 +155,12 @@ void hf3fs_iovdestroy(struct hf3fs_iov *iov) {
     return;
   if (buffer->mount)
     unlink(buffer->link);
-  buffer_end(buffer);
+  if (buffer->device) {
+    device_end(buffer->device);
+    free(buffer);
+  } else {
+    buffer_end(buffer);
+  }
   iov->iovh = NULL;
   iov->base = NULL;
 }

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT
+ * Programs of USRBIO's with buffers in the memory of emulated accelerators, on a real mount. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "hf3fs_usrbio_gdr.h"
+#include "mounted.h"
+
+#define MIB    ((size_t)1 << 20)
+#define LENGTH (5 * MIB + 321)
+
+static struct mounted mounted;
+
+static uint8_t byte_at(uint64_t offset) {
+  return (uint8_t)(offset * 13 + (offset >> 10));
+}
+
+static int set_up(void **state) {
+  (void)state;
+  uint8_t *bytes = malloc(LENGTH);
+  mounted_make(&mounted);
+  for (size_t i = 0; i < LENGTH; i++)
+    bytes[i] = byte_at(i);
+  int fd = open(at_source(&mounted, "file"), O_WRONLY | O_CREAT, 0600);
+  assert_int_equal(write(fd, bytes, LENGTH), LENGTH);
+  close(fd);
+  free(bytes);
+  mounted_start(&mounted, NULL);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  mounted_end(&mounted);
+  return 0;
+}
+
+static int64_t do_one(struct hf3fs_iov *iov, const char *name, bool read, uint64_t at,
+                      uint64_t offset, uint64_t length) {
+  struct hf3fs_ior ior;
+  struct hf3fs_cqe done;
+  struct timespec until;
+  int fd = open(at_point(&mounted, name), read ? O_RDONLY : O_RDWR | O_CREAT, 0600);
+  assert_true(fd >= 0 && hf3fs_reg_fd(fd, 0) <= 0);
+  assert_int_equal(hf3fs_iorcreate(&ior, mounted.point, 4, read, 0, -1), 0);
+  assert_true(hf3fs_prep_io(&ior, iov, read, iov->base + at, fd, offset, length, NULL) >= 0);
+  assert_int_equal(hf3fs_submit_ios(&ior), 0);
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += 20;
+  assert_int_equal(hf3fs_wait_for_ios(&ior, &done, 1, 1, &until), 1);
+  hf3fs_iordestroy(&ior);
+  hf3fs_dereg_fd(fd);
+  close(fd);
+  return done.result;
+}
+
+static void assert_copy(const char *name, uint64_t offset, size_t length) {
+  uint8_t *bytes = malloc(length);
+  int fd = open(at_source(&mounted, name), O_RDONLY);
+  assert_int_equal(pread(fd, bytes, length, 0), (ssize_t)length);
+  for (size_t i = 0; i < length; i++)
+    if (bytes[i] != byte_at(offset + i))
+      fail_msg("byte %zu of %s is wrong", i, name);
+  close(fd);
+  free(bytes);
+}
+
+static void what_is_not_there_is_refused(void **state) {
+  (void)state;
+  struct hf3fs_iov iov, zeroed = {0};
+  hf3fs_gpu_ipc_handle_t handle = {{0}};
+  const uint8_t id[16] = {3};
+  char byte;
+  assert_true(hf3fs_gdr_available());
+  int count = hf3fs_gdr_device_count();
+  assert_true(count > 0);
+  assert_int_equal(hf3fs_iovcreate_gpu(&iov, mounted.point, MIB, 0, count), -ENODEV);
+  assert_memory_equal(&iov, &zeroed, sizeof iov);
+  assert_int_equal(hf3fs_iovcreate_gpu(&iov, mounted.point, MIB, 0, -1), -EINVAL);
+  assert_int_equal(hf3fs_iovcreate_gpu(&iov, mounted.point, 0, 0, 0), -EINVAL);
+  assert_int_equal(hf3fs_iovcreate_gpu(&iov, mounted.source, MIB, 0, 0), -ENOTSUP);
+  assert_int_equal(hf3fs_iovopen_gpu(&iov, id, mounted.point, MIB, 0, 0), -ENOENT);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, &byte, id, mounted.point, 1, 0, 0), -ENOTSUP);
+  assert_int_equal(hf3fs_iov_import_gpu(&iov, &handle, mounted.point), -EINVAL);
+  assert_memory_equal(&iov, &zeroed, sizeof iov);
+}
+
+static void a_file_goes_through_a_device(void **state) {
+  (void)state;
+  struct hf3fs_iov iov;
+  assert_int_equal(hf3fs_iovcreate_gpu(&iov, mounted.point, 8 * MIB, 0, 0), 0);
+  assert_true(hf3fs_iov_is_gpu(&iov));
+  assert_int_equal(hf3fs_iov_gpu_device(&iov), 0);
+  assert_int_equal(hf3fs_iov_mem_type(&iov), HF3FS_MEM_DEVICE);
+  assert_int_equal(hf3fs_iovsync_gpu(&iov, 0), 0);
+  assert_int_equal(do_one(&iov, "file", true, 4096, 0, 6 * MIB), LENGTH);
+  assert_int_equal(hf3fs_iovsync(&iov, 1), 0);
+  assert_int_equal(do_one(&iov, "copy", false, 4096, 0, LENGTH), LENGTH);
+  assert_copy("copy", 0, LENGTH);
+  assert_int_equal(do_one(&iov, "file", true, 0, 1001, 777), 777);
+  assert_int_equal(do_one(&iov, "part", false, 0, 0, 777), 777);
+  assert_copy("part", 1001, 777);
+  hf3fs_iovdestroy_gpu(&iov);
+  assert_null(iov.base);
+}
+
+/* The child reads the file into it, and the parent writes it. */
+static void another_process_uses_it_by_a_handle(void **state) {
+  (void)state;
+  struct hf3fs_iov iov, other;
+  hf3fs_gpu_ipc_handle_t handle;
+  int gone[2], status;
+  assert_int_equal(pipe(gone), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    if (read(gone[0], &handle, sizeof handle) != (ssize_t)sizeof handle)
+      _exit(1);
+    assert_int_equal(hf3fs_iov_import_gpu(&other, &handle, mounted.point), 0);
+    assert_int_equal(do_one(&other, "file", true, 0, 0, 6 * MIB), LENGTH);
+    hf3fs_iovdestroy_gpu(&other);
+    _exit(0);
+  }
+  assert_int_equal(hf3fs_iovcreate_device(&iov, mounted.point, 8 * MIB, 0, 0), 0);
+  assert_int_equal(hf3fs_iov_export_gpu(&iov, &handle), 0);
+  assert_int_equal(write(gone[1], &handle, sizeof handle), sizeof handle);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+  assert_int_equal(do_one(&iov, "copy", false, 0, 0, LENGTH), LENGTH);
+  assert_copy("copy", 0, LENGTH);
+  hf3fs_iovdestroy_gpu(&iov);
+  assert_int_equal(hf3fs_iov_import_gpu(&other, &handle, mounted.point), -ENOENT);
+  close(gone[0]);
+  close(gone[1]);
+}
+
+int main(void) {
+  mounted_need_fuse();
+  setenv("HAUL_USRBIO_DEVICES", "sim", 1);
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(another_process_uses_it_by_a_handle), /* before this process has asked for devices */
+      TEST(what_is_not_there_is_refused),
+      TEST(a_file_goes_through_a_device),
+  };
+  return cmocka_run_group_tests_name("storage/mounted_devices", tests, NULL, NULL);
+}
