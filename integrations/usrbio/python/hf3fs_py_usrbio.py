@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: MIT
+"""hf3fs_usrbio.h for Python, by the names of 3FS's own module: buffers, rings, files.
+
+Over libhf3fs_api_shared.so by ctypes, so there is nothing to compile. The library is found as the
+loader finds it, or where HAUL_USRBIO_LIBRARY says. What the C calls return as an error is an
+OSError here.
+"""
+
+import ctypes
+import datetime
+import errno
+import fcntl
+import os
+import threading
+import time
+import uuid
+
+__all__ = [
+    "deregister_fd",
+    "extract_mount_point",
+    "force_fsync",
+    "hardlink",
+    "ioring",
+    "iovec",
+    "punch_hole",
+    "register_fd",
+]
+
+_HOLES = 1000  # of one call
+_FSYNC = 0x8004680B  # _IOR('h', 11, uint32_t)
+_SLICE = 0.1  # seconds that a wait may keep a signal's handler waiting
+
+
+class _Iov(ctypes.Structure):
+    _fields_ = [
+        ("base", ctypes.c_void_p),
+        ("iovh", ctypes.c_void_p),
+        ("id", ctypes.c_char * 16),
+        ("mount_point", ctypes.c_char * 256),
+        ("size", ctypes.c_size_t),
+        ("block_size", ctypes.c_size_t),
+        ("numa", ctypes.c_int),
+    ]
+
+
+class _Ior(ctypes.Structure):
+    _fields_ = [
+        ("iov", _Iov),
+        ("iorh", ctypes.c_void_p),
+        ("mount_point", ctypes.c_char * 256),
+        ("for_read", ctypes.c_bool),
+        ("io_depth", ctypes.c_int),
+        ("priority", ctypes.c_int),
+        ("timeout", ctypes.c_int),
+        ("flags", ctypes.c_uint64),
+    ]
+
+
+class _Cqe(ctypes.Structure):
+    _fields_ = [
+        ("index", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("result", ctypes.c_int64),
+        ("userdata", ctypes.c_void_p),
+    ]
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = [("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long)]
+
+
+def _calls():
+    """The library's calls; those that cannot block keep the interpreter's lock."""
+    name = os.environ.get("HAUL_USRBIO_LIBRARY") or "libhf3fs_api_shared.so"
+    may_block, cannot = ctypes.CDLL(name), ctypes.PyDLL(name)
+    iov, ior = ctypes.POINTER(_Iov), ctypes.POINTER(_Ior)
+    integer, text, size = ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t
+    sizes, yes, address = ctypes.POINTER(size), ctypes.c_bool, ctypes.c_void_p
+    time_at, word = ctypes.POINTER(_Timespec), ctypes.c_uint64
+    table = {
+        "extract_mount_point": (may_block, integer, text, integer, text),
+        "iovwrap": (may_block, integer, iov, address, text, text, size, size, integer),
+        "ior_size": (cannot, size, integer),
+        "iorcreate3": (may_block, integer, ior, text, *[integer, yes] + [integer] * 4),
+        "iorcreate4": (may_block, integer, ior, text, *[integer, yes] + [integer] * 3, word),
+        "iordestroy": (may_block, None, ior),
+        "reg_fd": (may_block, integer, integer, word),
+        "dereg_fd": (may_block, None, integer),
+        "io_entries": (cannot, integer, ior),
+        "prep_io": (cannot, integer, ior, iov, yes, address, integer, size, word, address),
+        "submit_ios": (cannot, integer, ior),
+        "wait_for_ios": (may_block, integer, ior, address, integer, integer, time_at),
+        "hardlink": (may_block, integer, text, text),
+        "punchhole": (may_block, integer, integer, integer, sizes, sizes, size),
+    }
+    calls = {}
+    for call, (library, result, *arguments) in table.items():
+        calls[call] = getattr(library, "hf3fs_" + call)
+        calls[call].restype = result
+        calls[call].argtypes = arguments
+    return calls
+
+
+_CALLS = _calls()
+
+
+def _error(code):
+    return OSError(code, os.strerror(code))
+
+
+def extract_mount_point(path):
+    """Where the file system of `path` is mounted; None: on none that speaks USRBIO."""
+    place = ctypes.create_string_buffer(4096)
+    length = _CALLS["extract_mount_point"](place, len(place), os.fsencode(path))
+    if length < 0:
+        return None
+    if length > len(place):
+        raise _error(errno.ENAMETOOLONG)
+    return os.fsdecode(place.value)
+
+
+def register_fd(fd, flags=0):
+    """Lets rings use an open file, until deregister_fd."""
+    status = _CALLS["reg_fd"](fd, flags)
+    if status > 0:
+        raise _error(status)
+
+
+def deregister_fd(fd):
+    _CALLS["dereg_fd"](fd)
+
+
+def force_fsync(fd):
+    """Makes the next stat tell the file's true length. 0, or -1 for failure."""
+    try:
+        return fcntl.ioctl(fd, _FSYNC, 0)
+    except OSError:
+        return -1
+
+
+def hardlink(target, link_name):
+    status = _CALLS["hardlink"](os.fsencode(target), os.fsencode(link_name))
+    if status != 0:
+        raise _error(status)
+
+
+def punch_hole(filename, start, end, flags=0):
+    """Holes from each start up to each end, in a file by its name or by its descriptor."""
+    if len(start) != len(end) or len(start) > _HOLES:
+        raise RuntimeError("size not equal")
+    if not isinstance(filename, int):
+        fd = os.open(filename, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return punch_hole(fd, start, end, flags)
+        finally:
+            os.close(fd)
+    count = len(start)
+    array = ctypes.c_size_t * count
+    status = _CALLS["punchhole"](filename, count, array(*start), array(*end), flags)
+    if status != 0:
+        raise _error(status)
+    return None
+
+
+def _place(buffer):
+    """Address and bytes of a buffer that can be written; it is not kept from being closed."""
+    view = memoryview(buffer)
+    if not view.contiguous:
+        raise ValueError("the buffer is not in one piece")
+    if view.nbytes == 0:
+        return 0, 0
+    return ctypes.addressof(ctypes.c_char.from_buffer(view)), view.nbytes
+
+
+class iovec:
+    """Shared memory for operations, or a slice of it: what an operation reads to or writes from.
+
+    `base` is a buffer over a file in /dev/shm that a link MOUNT/3fs-virt/iovs/ID names. It has to
+    stay mapped as long as operations use it. After an operation its slice has `result`, bytes or a
+    negative errno value, and `userdata`.
+    """
+
+    def __init__(self, base, id, hf3fs_mount_point, block_size=0, numa=-1):
+        try:
+            identity = uuid.UUID(id).bytes
+        except ValueError:
+            raise ValueError(f"id '{id}' is not a valid UUID") from None
+        self._iov = _Iov()
+        self._address, self._size = _place(base)
+        self._root = self
+        self._clear()
+        status = _CALLS["iovwrap"](
+            self._iov,
+            self._address,
+            identity,
+            os.fsencode(hf3fs_mount_point),
+            self._size,
+            block_size,
+            numa,
+        )
+        if status < 0:
+            raise _error(-status)
+
+    def _clear(self):
+        self.result = 0
+        self.userdata = None
+
+    def _part(self, offset, size):
+        part = iovec.__new__(iovec)
+        part._iov = None
+        part._root = self._root
+        part._address = self._address + offset
+        part._size = size
+        part._clear()
+        return part
+
+    def slice_by(self, buf):
+        """The slice where another buffer lies in this one's memory."""
+        address, size = _place(buf)
+        if address < self._address or address + size > self._address + self._size:
+            raise IndexError("given buf is out of range")
+        return self._part(address - self._address, size)
+
+    def __getitem__(self, key):
+        start, stop, step = key.indices(self._size)
+        if step != 1:
+            raise ValueError("step not 1 when slicing iovec")
+        return self._part(start, max(0, stop - start))
+
+    def __setitem__(self, key, value):
+        self._view()[key] = value
+
+    def __len__(self):
+        return self._size
+
+    def _view(self):
+        return memoryview((ctypes.c_ubyte * self._size).from_address(self._address)).cast("B")
+
+    def __buffer__(self, flags):  # asked for from Python 3.12 on
+        return self._view()
+
+    @property
+    def __array_interface__(self):  # for numpy before that
+        return {
+            "version": 3,
+            "shape": (self._size,),
+            "typestr": "|u1",
+            "data": (self._address, False),
+        }
+
+    @property
+    def base_off(self):
+        """Where a slice begins in the whole."""
+        return self._address - self._root._address
+
+
+def _seconds(timeout):
+    return timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else float(timeout)
+
+
+class ioring:
+    """Operations that are under way, either for reading or for writing.
+
+    One thread prepares and submits; others may wait. `priority` is told to the daemon where no
+    `flags` are given, since USRBIO has no call for both.
+    """
+
+    def __init__(
+        self,
+        hf3fs_mount_point,
+        entries,
+        for_read=True,
+        io_depth=0,
+        priority=None,
+        timeout=None,
+        numa=-1,
+        flags=0,
+    ):
+        self._ior = _Ior()
+        self._lock = threading.Lock()  # of the two below
+        self._pending = {}  # slice and userdata by token
+        self._token = 0
+        mount, wait = os.fsencode(hf3fs_mount_point), timeout or 0
+        if flags == 0:
+            status = _CALLS["iorcreate3"](
+                self._ior, mount, entries, for_read, io_depth, priority or 0, wait, numa
+            )
+        else:
+            status = _CALLS["iorcreate4"](
+                self._ior, mount, entries, for_read, io_depth, wait, numa, flags
+            )
+        if status < 0:
+            raise _error(-status)
+
+    def __del__(self):
+        if "_ior" in self.__dict__:
+            self.destroy()
+
+    @staticmethod
+    def size_for_entries(entries):
+        return _CALLS["ior_size"](entries)
+
+    @property
+    def entries(self):
+        return _CALLS["io_entries"](self._ior)
+
+    def prepare(self, iov, read, fd, off, userdata=None):
+        """An operation on as many bytes as the slice has. It may begin at once. The ring itself."""
+        with self._lock:
+            self._token += 1
+            index = _CALLS["prep_io"](
+                self._ior, iov._root._iov, read, iov._address, fd, off, iov._size, self._token
+            )
+            if index < 0:
+                raise _error(-index)
+            self._pending[self._token] = (iov, userdata)
+        return self
+
+    def submit(self):
+        """Tells the daemon. The ring itself."""
+        status = _CALLS["submit_ios"](self._ior)
+        if status < 0:
+            raise _error(-status)
+        return self
+
+    def _take(self, room, least, deadline):
+        """What one call gives, as slices; an errno value for failure."""
+        cqes = (_Cqe * room)()
+        until = _Timespec(int(deadline // 1), int(deadline % 1 * 1e9))
+        got = _CALLS["wait_for_ios"](self._ior, cqes, room, least, until)
+        done = []
+        with self._lock:
+            for cqe in cqes[: max(0, got)]:
+                iov, iov_userdata = self._pending.pop(cqe.userdata)
+                iov.result, iov.userdata = cqe.result, iov_userdata
+                done.append(iov)
+        return done, max(0, -got)
+
+    def wait(self, *, max_results=0, min_results=0, timeout=None):
+        """The slices of completed operations, up to `max_results`: at least `min_results`, unless
+        the timeout (seconds, or a timedelta; None: never) ends the wait before."""
+        room = max(max_results, min_results, 1)
+        now = time.time()
+        end = None if timeout is None else now + _seconds(timeout)
+        done = []
+        while len(done) < room:
+            least = max(0, min_results - len(done))
+            deadline = now + _SLICE if end is None else min(end, now + _SLICE)
+            more, failure = self._take(room - len(done), least, deadline)
+            if failure and not done:
+                raise _error(failure)
+            done += more
+            now = time.time()
+            over = least == 0 or (end is not None and now >= end)
+            if failure or (not more and over):
+                break
+        return done
+
+    def destroy(self):
+        _CALLS["iordestroy"](self._ior)

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: MIT
+"""hf3fs_fuse.io over the double of the daemon in tests/usrbio, which is preloaded."""
+
+import ctypes
+import datetime
+import errno
+import gc
+import multiprocessing.shared_memory
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import hf3fs_fuse.io as io
+import hf3fs_py_usrbio
+
+DOUBLE = ctypes.CDLL(None)
+FILE = random.Random(1).randbytes(1 << 20)
+PATIENCE = 60  # seconds: for slow machines, never waited for otherwise
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.mount = os.path.realpath(folder.name)
+        DOUBLE.daemon_start(self.mount.encode())
+        self.addCleanup(DOUBLE.daemon_stop)
+        self.addCleanup(gc.collect)
+        self.path = os.path.join(self.mount, "file")
+        with open(self.path, "wb") as file:
+            file.write(FILE)
+        self.fd = os.open(self.path, os.O_RDWR)
+        self.addCleanup(os.close, self.fd)
+        io.register_fd(self.fd)
+        self.addCleanup(io.deregister_fd, self.fd)
+        self.shm = multiprocessing.shared_memory.SharedMemory(size=1 << 20, create=True)
+        self.addCleanup(self.shm.unlink)
+        self.addCleanup(self.shm.close)
+        self.iov = io.make_iovec(self.shm, self.mount)
+        self.addCleanup(self.__dict__.pop, "iov")
+
+    def assert_errno(self, code, call, *args, **kwargs):
+        with self.assertRaises(OSError) as caught:
+            call(*args, **kwargs)
+        self.assertEqual(caught.exception.errno, code)
+
+
+class Operations(Case):
+    def test_reading(self):
+        ring = io.make_ioring(self.mount, 16)
+        for i in range(16):
+            ring.prepare(self.iov[i * 100 : i * 100 + 100], True, self.fd, i * 1000, userdata=i)
+        done = ring.submit().wait(min_results=16)
+        self.assertEqual(sorted(iov.userdata for iov in done), list(range(16)))
+        for iov in done:
+            self.assertEqual(iov.result, 100)
+            self.assertEqual(iov.base_off, iov.userdata * 100)
+            offset = iov.userdata * 1000
+            self.assertEqual(
+                bytes(self.shm.buf[iov.base_off : iov.base_off + 100]), FILE[offset : offset + 100]
+            )
+
+    def test_writing(self):
+        ring = io.make_ioring(self.mount, 4, for_read=False)
+        self.iov[0:5] = b"bytes"
+        ring.prepare(self.iov[0:5], False, self.fd, 77)
+        self.assertEqual(ring.submit().wait(min_results=1)[0].result, 5)
+        self.assertEqual(os.pread(self.fd, 5, 77), b"bytes")
+
+    def test_the_whole_buffer_and_the_end_of_the_file(self):
+        ring = io.make_ioring(self.mount, 1)
+        ring.prepare(self.iov, True, self.fd, len(FILE) - 10)
+        self.assertEqual(ring.submit().wait(min_results=1)[0].result, 10)
+        self.assertEqual(bytes(self.shm.buf[:10]), FILE[-10:])
+
+    def test_a_full_ring(self):
+        DOUBLE.daemon_hold(True)
+        ring = io.make_ioring(self.mount, 2)
+        for _ in range(2):
+            ring.prepare(self.iov[0:1], True, self.fd, 0)
+        self.assert_errno(errno.EAGAIN, ring.prepare, self.iov[0:1], True, self.fd, 0)
+        DOUBLE.daemon_hold(False)
+        self.assertEqual(len(ring.submit().wait(max_results=2, min_results=2)), 2)
+
+    def test_what_is_refused(self):
+        ring = io.make_ioring(self.mount, 2)
+        self.assert_errno(errno.EBADF, ring.prepare, self.iov[0:1], True, self.fd + 50, 0)
+        self.assert_errno(errno.EINVAL, ring.prepare, self.iov[0:1], False, self.fd, 0)
+        self.assert_errno(errno.EINVAL, ring.prepare, self.iov[5:5], True, self.fd, 0)
+        self.assert_errno(errno.EINVAL, io.register_fd, self.fd)
+        self.assert_errno(errno.EINVAL, io.make_ioring, self.mount, 0)
+        self.assert_errno(errno.ENOENT, io.make_ioring, "/nowhere", 1)
+
+    def test_userdata_lives_as_long_as_its_operation(self):
+        ring = io.make_ioring(self.mount, 1)
+        for i in range(1000):
+            ring.prepare(self.iov[0:1], True, self.fd, 0, userdata=["object", i])
+            gc.collect() if i % 100 == 0 else None
+            (iov,) = ring.submit().wait(min_results=1)
+            self.assertEqual(iov.userdata, ["object", i])
+
+    def test_a_thread_that_waits(self):
+        ring = io.make_ioring(self.mount, 8)
+        seen = []
+
+        def wait():
+            while len(seen) < 3000:
+                seen.extend(iov.userdata for iov in ring.wait(max_results=8, min_results=1))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        for i in range(3000):
+            while True:
+                try:
+                    ring.prepare(self.iov[i % 99 : i % 99 + 1], True, self.fd, i, userdata=i)
+                    break
+                except OSError as failure:
+                    self.assertEqual(failure.errno, errno.EAGAIN)
+                    time.sleep(0.0001)
+            ring.submit()
+        thread.join(PATIENCE)
+        self.assertEqual(sorted(seen), list(range(3000)))
+
+
+class Waiting(Case):
+    def setUp(self):
+        super().setUp()
+        DOUBLE.daemon_hold(True)
+        self.ring = io.make_ioring(self.mount, 8)
+        self.addCleanup(self.__dict__.pop, "ring")
+
+    def prepare(self, count):
+        for _ in range(count):
+            self.ring.prepare(self.iov[0:1], True, self.fd, 0)
+
+    def let_go(self):
+        DOUBLE.daemon_hold(False)
+        self.ring.submit()
+
+    def test_the_timeout(self):
+        self.prepare(1)
+        for timeout in (0.05, datetime.timedelta(milliseconds=50), 0):
+            before = time.monotonic()
+            self.assertEqual(self.ring.wait(min_results=1, timeout=timeout), [])
+            self.assertLess(time.monotonic() - before, PATIENCE)
+
+    def test_how_many(self):
+        self.prepare(8)
+        self.assertEqual(self.ring.wait(), [])
+        self.let_go()
+        self.assertEqual(len(self.ring.wait(max_results=3, min_results=3)), 3)
+        self.assertEqual(len(self.ring.wait(min_results=2)), 2)
+        self.assertEqual(len(self.ring.wait()), 1)
+        self.assertEqual(len(self.ring.wait(max_results=9, min_results=1)), 2)
+        with self.assertRaises(TypeError):
+            self.ring.wait(1)
+
+    def test_without_a_bound(self):
+        self.prepare(1)
+        threading.Timer(0.3, self.let_go).start()
+        self.assertEqual(len(self.ring.wait(min_results=1)), 1)
+
+    def test_a_daemon_that_dies(self):
+        self.prepare(2)
+        DOUBLE.daemon_die()
+        done = self.ring.wait(min_results=2)
+        self.assertEqual([iov.result for iov in done], [-errno.ENOTCONN] * 2)
+        self.assert_errno(errno.ENOTCONN, self.ring.wait, min_results=1)
+
+
+class Buffers(Case):
+    def test_slices(self):
+        part = self.iov[100:200]
+        self.assertEqual((part.base_off, len(part)), (100, 100))
+        inner = part[10:20]
+        self.assertEqual((inner.base_off, len(inner)), (110, 10))
+        self.assertEqual((inner.result, inner.userdata), (0, None))
+        self.assertEqual(len(self.iov[:]), 1 << 20)
+        self.assertEqual(self.iov[-16:].base_off, (1 << 20) - 16)
+        self.assertEqual(len(self.iov[20:10]), 0)
+        with self.assertRaises(ValueError):
+            self.iov[::2]
+
+    def test_slices_by_a_buffer(self):
+        with self.shm.buf[1000:1010] as view:
+            part = self.iov.iov.slice_by(view)
+            self.assertEqual((part.base_off, len(part)), (1000, 10))
+            with self.assertRaises(IndexError):
+                part.slice_by(self.shm.buf)
+        with self.assertRaises(IndexError):
+            self.iov.iov.slice_by(bytearray(10))
+
+    def test_a_link_for_its_life(self):
+        link = self.iov.link
+        self.assertEqual(os.readlink(link), f"/dev/shm/{self.shm.name}")
+        with_blocks = io.make_iovec(self.shm, self.mount, block_size=4096, numa=0)
+        self.assertTrue(with_blocks.link.endswith(".b4096"))
+        other = with_blocks.link
+        del with_blocks
+        gc.collect()
+        self.assertFalse(os.path.lexists(other))
+        self.assertTrue(os.path.lexists(link))
+
+    def test_what_is_no_buffer(self):
+        for bad in ("", "0123", "z" * 32):
+            with self.assertRaises(ValueError):
+                hf3fs_py_usrbio.iovec(self.shm.buf, bad, self.mount)
+        with self.assertRaises((TypeError, ValueError, BufferError)):
+            hf3fs_py_usrbio.iovec(b"read only", "0" * 32, self.mount)
+        self.assert_errno(errno.EINVAL, hf3fs_py_usrbio.iovec, bytearray(), "0" * 32, self.mount)
+        with self.assertRaises(FileNotFoundError):
+            io.make_iovec(self.shm, "/nowhere")
+
+    @unittest.skipIf(sys.version_info < (3, 12), "classes are no buffers before Python 3.12")
+    def test_as_a_buffer(self):
+        self.shm.buf[0:5] = b"bytes"
+        self.assertEqual(bytes(memoryview(self.iov[0:5])), b"bytes")
+
+
+class Files(Case):
+    def test_read_file(self):
+        self.assertEqual(io.read_file(self.path, self.mount, block_size=1 << 16), FILE)
+        self.assertEqual(io.read_file(self.path, self.mount, block_size=3 << 20), FILE)
+        self.assertEqual(
+            io.read_file(self.path, self.mount, block_size=1000, off=len(FILE) - 2500), FILE[-2500:]
+        )
+
+    def test_read_file_by_calls(self):
+        seen = []
+
+        def each(block, offset):
+            seen.append((offset, bytes(block)))
+            return 5000 if offset == 2000 else offset >= 6000
+
+        self.assertIsNone(io.read_file(self.path, self.mount, block_size=1000, cb=each))
+        self.assertEqual([offset for offset, _ in seen], [0, 1000, 2000, 5000, 6000])
+        for offset, block in seen:
+            self.assertEqual(block, FILE[offset : offset + 1000])
+
+    def test_read_file_that_fails(self):
+        with self.assertRaises(FileNotFoundError):
+            io.read_file(os.path.join(self.mount, "missing"), self.mount)
+        with self.assertRaises(ValueError):
+            io.read_file("/proc/self/status")
+
+        def each(block, offset):
+            raise KeyError("mine")
+
+        with self.assertRaises(KeyError):
+            io.read_file(self.path, self.mount, block_size=1000, cb=each)
+
+    def test_links_and_holes(self):
+        link = os.path.join(self.mount, "link")
+        io.hardlink(self.path, link)
+        self.assertTrue(os.path.samefile(self.path, link))
+        self.assert_errno(errno.EEXIST, io.hardlink, self.path, link)
+        io.punch_hole(self.path, [4096], [8192])
+        io.punch_hole(self.fd, [16384], [20480], flags=0)
+        self.assertEqual(os.pread(self.fd, 4096, 4096), bytes(4096))
+        self.assertEqual(os.pread(self.fd, 4096, 16384), bytes(4096))
+        with self.assertRaises(RuntimeError):
+            io.punch_hole(self.path, [1], [2, 3])
+        self.assertEqual(io.force_fsync(self.fd), 0)
+        self.assertEqual(io.force_fsync(10**6), -1)
+
+    def test_mount_points(self):
+        self.assertIsNone(io.extract_mount_point(self.path))  # a plain folder here
+        self.assertIsNone(io.extract_mount_point("/missing"))
+
+    def test_sizes(self):
+        self.assertEqual(io.ioring.size_for_entries(1), 96 * 2 + 4144)
+        ring = io.make_ioring(self.mount, 5, priority=io.IorPriority.HIGH, io_depth=-4, timeout=10)
+        self.assertEqual(ring.ior.entries, 5)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
