@@ -43,6 +43,19 @@ static _Atomic bool running, held, dead;
 static _Atomic int refused;
 static _Atomic unsigned asked, woken[NAME_PRIORITIES];
 
+static void before_fork(void) {
+  pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void) {
+  pthread_mutex_unlock(&lock);
+}
+
+/* A forked client finds the lock free, whatever its parent's threads do at that moment. */
+__attribute__((constructor)) static void watch_forks(void) {
+  pthread_atfork(before_fork, after_fork, after_fork);
+}
+
 static void must(bool done, const char *what) {
   if (done)
     return;
