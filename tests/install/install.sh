@@ -39,7 +39,8 @@ holds "it installs" cmake --install "$build" --prefix "$prefix"
 library=$(find "$prefix" -name libhaul.so)
 libdir=$(dirname "$library")
 for file in bin/haul include/haul/haul.h include/haul/cudahook.h share/man/man1/haul.1 \
-  share/man/man5/haul.conf.5 share/man/man7/haul-cudahook.7 \
+  share/man/man5/haul.conf.5 share/man/man7/haul-cudahook.7 share/man/man7/haul-usrbio.7 \
+  include/hf3fs_usrbio.h include/hf3fs_usrbio_gdr.h \
   share/bash-completion/completions/haul; do
   holds "$file is there" test -s "$prefix/$file"
 done
@@ -89,6 +90,15 @@ declared=$("$cc" -E -P "-I$source/include" "$source/integrations/cudahook/haul-c
   grep -o '\bhaul_cudahook_[a-z_]*(' | tr -d '(' | sort -u)
 holds "it exports what its header declares, and calls of CUDA's" is_same "$exported" "$declared"
 holds "its symbols carry no version" is_empty "$(nm -D --defined-only "$hook" | grep @)"
+
+echo "-- the library for 3FS's programs"
+usrbio=$libdir/libhf3fs_api_shared.so
+holds "it is there by that name, and needs libc alone" is_same libc.so.6 \
+  "$(readelf -dW "$usrbio" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')"
+holds "a program of 3FS's links it" "$cc" -xc - -I"$prefix/include" -L"$libdir" \
+  -lhf3fs_api_shared -o "$work/usrbio" <<<'#include <hf3fs_usrbio.h>
+int main(void) { return hf3fs_ior_size(1) == 4336 ? 0 : 1; }'
+holds "and runs" env LD_LIBRARY_PATH="$libdir" "$work/usrbio"
 
 echo "-- consumers"
 export PKG_CONFIG_PATH=$libdir/pkgconfig
