@@ -27,7 +27,8 @@ static bool is_ring(const struct wish *wish) {
          wish->depth > INT_MIN && wish->depth <= wish->entries;
 }
 
-static enum name_priority priority_of(int priority) {
+/* enum name_priority. */
+static uint8_t priority_of(int priority) {
   return priority < 0 ? NAME_HIGH : priority > 0 ? NAME_LOW : NAME_NORMAL;
 }
 
@@ -51,7 +52,7 @@ static int semaphore_name(const char *target, char name[NAME_MAX + 1]) {
 }
 
 /* The semaphore that the daemon waits for. EIO: its link names something else. */
-static int open_semaphore(const char *mount, enum name_priority priority, sem_t **semaphore) {
+static int open_semaphore(const char *mount, uint8_t priority, sem_t **semaphore) {
   static const char *const marks[] = {".ph", "", ".pl"};
   char link[LINK_ROOM], target[PATH_MAX], name[NAME_MAX + 1];
   snprintf(link, sizeof link, "%s/3fs-virt/iovs/submit-ios%s", mount, marks[priority]);
