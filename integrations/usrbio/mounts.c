@@ -135,8 +135,25 @@ void mount_release(struct mount *mount) {
   pthread_mutex_unlock(&lock);
 }
 
+/* What the kernel says of a mount whose daemon is gone, and of a descriptor that is. Others do not
+ * say so: a process that has become another user may not ask (EACCES), and its rings still work. */
+static bool says_gone(int error) {
+  switch (error) {
+  case ENOTCONN:
+  case ECONNABORTED:
+  case ECONNREFUSED:
+  case ESTALE:
+  case ENODEV:
+  case EIO:
+  case EBADF:
+    return true;
+  default:
+    return false;
+  }
+}
+
 bool mount_answers(const struct mount *mount) {
   /* What the kernel has cached would outlive the daemon. */
   int answer = is_ours(mount, AT_STATX_FORCE_SYNC);
-  return answer == 1 || answer == -EINTR || answer == -ENOMEM;
+  return answer < 0 ? !says_gone(-answer) : answer == 1;
 }

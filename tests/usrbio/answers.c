@@ -42,8 +42,9 @@ int unlink(const char *path) {
 
 int statx(int folder, const char *restrict path, int flags, unsigned mask,
           struct statx *restrict found) {
-  if (flags & AT_STATX_FORCE_SYNC && !answer_liveness())
-    return fail(-ENOTCONN);
+  int status = flags & AT_STATX_FORCE_SYNC ? answer_liveness() : 0;
+  if (status != 0)
+    return fail(status);
   return (int)syscall(SYS_statx, folder, path, flags, mask, found);
 }
 

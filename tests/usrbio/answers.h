@@ -10,7 +10,7 @@ int answer_symlink(const char *target, const char *path);
 int answer_unlink(const char *path);
 /* The folder that stands for the mount; NULL: there is none. */
 const char *answer_mount(void);
-bool answer_liveness(void);
+int answer_liveness(void); /* as the first two */
 
 /* Whether an open file lies below a folder. */
 bool answers_is_below(int fd, const char *folder);

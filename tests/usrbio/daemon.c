@@ -40,7 +40,7 @@ static struct {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of `state` */
 static _Atomic bool running, held, dead;
-static _Atomic int refused;
+static _Atomic int refused, unanswered;
 static _Atomic unsigned asked, woken[NAME_PRIORITIES];
 
 static void before_fork(void) {
@@ -231,9 +231,9 @@ const char *answer_mount(void) {
   return running ? state.mount : NULL;
 }
 
-bool answer_liveness(void) {
+int answer_liveness(void) {
   asked++;
-  return !dead;
+  return dead ? -ENOTCONN : -unanswered;
 }
 
 /* ---- Beginning and end ---- */
@@ -267,7 +267,7 @@ const char *daemon_start(const char *folder) {
   state.file = -1;
   make_folders();
   dead = held = false;
-  refused = 0;
+  refused = unanswered = 0;
   asked = 0;
   running = true;
   for (intptr_t i = 0; i < NAME_PRIORITIES; i++) {
@@ -329,6 +329,10 @@ void daemon_stop(void) {
 
 void daemon_refuse(int error) {
   refused = error;
+}
+
+void daemon_answer(int error) {
+  unanswered = error;
 }
 
 void daemon_die(void) {

@@ -28,6 +28,8 @@ void daemon_complete(struct ring_view *view, int32_t index, int64_t result);
 
 /* Every symlink fails from now on; 0: none. */
 void daemon_refuse(int error);
+/* Whoever asks whether it lives gets this error; 0: none. */
+void daemon_answer(int error);
 /* It has died, and answers nothing; or another one is there, at a folder of the same name. */
 void daemon_die(void);
 void daemon_restart(void);

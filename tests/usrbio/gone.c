@@ -121,6 +121,29 @@ static void silence_alone_is_no_death(void **state) {
   hf3fs_iordestroy(&ior);
 }
 
+/* A client that has become another user may not ask any more, and its rings still work. */
+static void no_answer_is_no_death(void **state) {
+  struct world *world = *state;
+  const int errors[] = {EACCES, EINTR, ENOMEM};
+  for (size_t i = 0; i < COUNT(errors); i++) {
+    struct hf3fs_ior ior = ring(world);
+    struct hf3fs_cqe cqe;
+    daemon_hold(true);
+    daemon_answer(errors[i]);
+    assert_true(prepare(world, &ior) >= 0);
+    unsigned before = daemon_asked();
+    struct timespec deadline = world_in(1200);
+    assert_int_equal(hf3fs_wait_for_ios(&ior, &cqe, 1, 1, &deadline), 0);
+    assert_true(daemon_asked() > before);
+    daemon_hold(false);
+    hf3fs_submit_ios(&ior);
+    world_wait(&ior, &cqe, 1);
+    assert_int_equal(cqe.result, 1);
+    daemon_answer(0);
+    hf3fs_iordestroy(&ior);
+  }
+}
+
 static void a_ring_at_work_asks_nobody(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior = ring(world);
@@ -273,6 +296,7 @@ int main(void) {
       world_test(all_are_told_in_turn),
       world_test(short_waits_find_it_too),
       world_test(silence_alone_is_no_death),
+      world_test(no_answer_is_no_death),
       world_test(a_ring_at_work_asks_nobody),
       world_test(nothing_is_made_without_it),
       world_test(another_one_comes),
