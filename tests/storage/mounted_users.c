@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT
+ * Several users on one mount of root's: each has his own rights, and what he makes is his. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "calls.h"
+#include "mounted.h"
+#include "support/child.h"
+
+#define ALICE 12001u
+#define BOB   12002u
+#define TEAM  12100u
+
+static struct mounted mounted;
+
+static void make_folder(const char *name, mode_t mode, uid_t uid, gid_t gid) {
+  const char *path = at_source(&mounted, name);
+  assert_int_equal(mkdir(path, 0700), 0);
+  assert_int_equal(chown(path, uid, gid), 0);
+  assert_int_equal(chmod(path, mode), 0);
+}
+
+static void make_tree(void) {
+  mounted_make(&mounted);
+  make_folder("open", 0777, 0, 0);
+  make_folder("sticky", 01777, 0, 0);
+  make_folder("root", 0700, 0, 0);
+  make_folder("team", 0770, 0, TEAM);
+  make_folder("set-group", 02777, 0, TEAM);
+  make_folder("alice", 0700, ALICE, ALICE);
+  make_folder("root/open", 0777, 0, 0);
+  folder_put(mounted.source, "root/secret", "secret");
+  folder_put(mounted.source, "of-root", "root's");
+  assert_int_equal(chmod(at_source(&mounted, "of-root"), 0600), 0);
+}
+
+static int set_up(void **state) {
+  const char *const options[] = {"--allow-other", NULL};
+  (void)state;
+  make_tree();
+  mounted_start(&mounted, options);
+  return 0;
+}
+
+static int set_up_alone(void **state) {
+  (void)state;
+  make_tree();
+  mounted_start(&mounted, NULL);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  mounted_end(&mounted);
+  return 0;
+}
+
+struct user {
+  uid_t uid;
+  gid_t gid, group; /* a supplementary one; 0: none */
+  int (*act)(void);
+};
+
+static int error_of(int result) {
+  return result < 0 ? errno : 0;
+}
+
+static void become_and_act(void *argument) {
+  const struct user *user = argument;
+  if (setgroups(user->group ? 1 : 0, &user->group) || setgid(user->gid) || setuid(user->uid))
+    _exit(125);
+  umask(022);
+  _exit(user->act());
+}
+
+/* What the call said, done by a process of that user's. */
+static int by(uid_t uid, gid_t group, int (*act)(void)) {
+  struct user user = {uid, uid, group, act};
+  return child_run(become_and_act, &user);
+}
+
+static int make_in(const char *folder) {
+  char name[64];
+  snprintf(name, sizeof name, "%s/new", folder);
+  return error_of(open(at_point(&mounted, name), O_CREAT | O_EXCL | O_WRONLY, 0666));
+}
+
+static void assert_owned(const char *name, uid_t uid, gid_t gid, mode_t mode) {
+  struct stat stat_of;
+  assert_int_equal(lstat(at_source(&mounted, name), &stat_of), 0);
+  assert_int_equal(stat_of.st_uid, uid);
+  assert_int_equal(stat_of.st_gid, gid);
+  assert_int_equal(stat_of.st_mode, mode);
+}
+
+static int make_all(void) {
+  int failed = make_in("open");
+  failed = failed ? failed : error_of(mkdir(at_point(&mounted, "open/folder"), 0777));
+  failed = failed ? failed : error_of(symlink("x", at_point(&mounted, "open/symlink")));
+  failed = failed ? failed : error_of(mknod(at_point(&mounted, "open/node"), S_IFREG | 0666, 0));
+  return failed;
+}
+
+static void what_a_user_makes_is_his(void **state) {
+  (void)state;
+  assert_int_equal(by(ALICE, 0, make_all), 0);
+  assert_owned("open/new", ALICE, ALICE, S_IFREG | 0644);
+  assert_owned("open/folder", ALICE, ALICE, S_IFDIR | 0755);
+  assert_owned("open/symlink", ALICE, ALICE, S_IFLNK | 0777);
+  assert_owned("open/node", ALICE, ALICE, S_IFREG | 0644);
+  folder_put(mounted.point, "open/of-root", "");
+  assert_owned("open/of-root", 0, 0, S_IFREG | 0644);
+}
+
+static int make_in_root(void) {
+  return make_in("root");
+}
+
+static int make_in_team(void) {
+  return make_in("team");
+}
+
+static int make_in_set_group(void) {
+  int failed = make_in("set-group");
+  return failed ? failed : error_of(mkdir(at_point(&mounted, "set-group/folder"), 0777));
+}
+
+static void a_folder_that_a_user_may_not_write_stays_so(void **state) {
+  (void)state;
+  assert_int_equal(by(ALICE, 0, make_in_root), EACCES);
+  assert_int_equal(by(ALICE, 0, make_in_team), EACCES);
+  assert_int_equal(by(ALICE, TEAM, make_in_team), 0);
+  assert_owned("team/new", ALICE, ALICE, S_IFREG | 0644);
+}
+
+static void a_set_group_folder_gives_its_group(void **state) {
+  (void)state;
+  assert_int_equal(by(ALICE, 0, make_in_set_group), 0);
+  assert_owned("set-group/new", ALICE, TEAM, S_IFREG | 0644);
+  assert_owned("set-group/folder", ALICE, TEAM, S_IFDIR | S_ISGID | 0755);
+}
+
+static int read_of_root(void) {
+  return error_of(open(at_point(&mounted, "of-root"), O_RDONLY));
+}
+
+static int read_secret(void) {
+  return error_of(open(at_point(&mounted, "root/secret"), O_RDONLY));
+}
+
+static int chown_open(void) {
+  return error_of(chown(at_point(&mounted, "open"), ALICE, ALICE));
+}
+
+static void a_file_that_a_user_may_not_read_stays_so(void **state) {
+  (void)state;
+  assert_int_equal(by(ALICE, 0, read_of_root), EACCES);
+  assert_int_equal(by(ALICE, 0, read_secret), EACCES);
+  assert_int_equal(by(ALICE, 0, chown_open), EPERM);
+}
+
+static int make_in_sticky(void) {
+  return make_in("sticky");
+}
+
+static int take_from_sticky(void) {
+  return error_of(unlink(at_point(&mounted, "sticky/new")));
+}
+
+static void a_sticky_folder_keeps_what_is_others(void **state) {
+  (void)state;
+  assert_int_equal(by(ALICE, 0, make_in_sticky), 0);
+  assert_int_equal(by(BOB, 0, take_from_sticky), EPERM);
+  assert_int_equal(by(ALICE, 0, take_from_sticky), 0);
+}
+
+static void without_allow_other_there_is_nobody_else(void **state) {
+  (void)state;
+  assert_int_equal(by(ALICE, 0, make_all), EACCES);
+  assert_int_equal(by(ALICE, 0, read_of_root), EACCES);
+  assert_int_equal(read_of_root(), 0);
+}
+
+static uint64_t target; /* a folder's number, as one tells the other */
+
+static int link_there(void) {
+  struct call_link call = {.folder = target, .name = "link"};
+  int fd = open(at_point(&mounted, "open/of-alice"), O_RDONLY);
+  return fd < 0 ? 125 : error_of(ioctl(fd, CALL_LINK, &call));
+}
+
+static void make_target(const char *name) {
+  struct stat stat_of;
+  assert_int_equal(stat(at_point(&mounted, name), &stat_of), 0);
+  target = stat_of.st_ino;
+}
+
+/* The kernel checks nothing of it: a number is all that comes. */
+static void the_call_that_links_goes_by_the_callers_rights(void **state) {
+  (void)state;
+  struct stat stat_of;
+  folder_put(mounted.source, "open/of-alice", "text");
+  assert_int_equal(chown(at_source(&mounted, "open/of-alice"), ALICE, ALICE), 0);
+  make_target("root");
+  assert_int_equal(by(ALICE, 0, link_there), EACCES);
+  make_target("alice");
+  assert_int_equal(by(BOB, 0, link_there), EACCES);
+  assert_int_equal(by(ALICE, 0, link_there), 0);
+  make_target("team");
+  assert_int_equal(by(ALICE, 0, link_there), EACCES);
+  assert_int_equal(by(ALICE, TEAM, link_there), 0);
+  assert_int_equal(stat(at_source(&mounted, "alice/link"), &stat_of), 0);
+  assert_int_equal(stat_of.st_nlink, 3);
+  assert_int_equal(stat_of.st_uid, ALICE);
+}
+
+static void the_process_is_root_again_after_each_call(void **state) {
+  (void)state;
+  for (int i = 0; i < 40; i++) {
+    assert_int_equal(by(ALICE, TEAM, make_in_set_group), 0);
+    assert_int_equal(by(BOB, 0, make_in_root), EACCES);
+    assert_int_equal(unlink(at_point(&mounted, "set-group/new")), 0);
+    assert_int_equal(rmdir(at_point(&mounted, "set-group/folder")), 0);
+    folder_put(mounted.point, "root/mine", "x");
+    assert_owned("root/mine", 0, 0, S_IFREG | 0644);
+  }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(what_a_user_makes_is_his),
+      TEST(a_folder_that_a_user_may_not_write_stays_so),
+      TEST(a_set_group_folder_gives_its_group),
+      TEST(a_file_that_a_user_may_not_read_stays_so),
+      TEST(a_sticky_folder_keeps_what_is_others),
+      cmocka_unit_test_setup_teardown(without_allow_other_there_is_nobody_else, set_up_alone,
+                                      tear_down),
+      TEST(the_call_that_links_goes_by_the_callers_rights),
+      TEST(the_process_is_root_again_after_each_call),
+  };
+  mounted_need_fuse();
+  mounted_need_root();
+  umask(022);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
