@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -20,6 +21,8 @@
 #include "common/fail.h"
 #include "common/options.h"
 #include "storage/mount.h"
+
+#define PATIENCE_MS 60000 /* until the mount answers */
 
 struct values {
   const char *name;
@@ -153,12 +156,16 @@ static int mount_here(struct mounting *mounting, const char *source) {
 
 /* The child has mounted, or has said on standard error why not. */
 static int wait_for(pid_t child, int pipe) {
+  struct pollfd told = {pipe, POLLIN, 0};
   char byte;
   int status;
-  ssize_t got;
-  while ((got = read(pipe, &byte, 1)) < 0 && errno == EINTR)
-    ;
-  if (got == 1)
+  if (poll(&told, 1, PATIENCE_MS) == 0) {
+    kill(child, SIGTERM);
+    return fail_because("look whether its disk or server answers",
+                        "it is not mounted after %d seconds: SOURCE does not answer",
+                        PATIENCE_MS / 1000);
+  }
+  if (read(pipe, &byte, 1) == 1)
     return EXIT_DONE;
   while (waitpid(child, &status, 0) < 0)
     if (errno != EINTR)

@@ -87,6 +87,10 @@ struct source_ops {
   /* Every file has been released. Forgets all nodes. */
   void (*close)(struct source *source);
 
+  /* Optional. Nothing of this device belongs to the tree from now on: -ELOOP. It is that of the
+   * file system that shows the tree: asking it would mean to wait for oneself. */
+  void (*leave_out)(struct source *source, dev_t device);
+
   /* Each success counts one for the node's handle. */
   int (*lookup)(struct source *source, uint64_t folder, const char *name,
                 struct source_entry *entry);
@@ -153,7 +157,8 @@ struct source_ops {
   int (*readdir)(struct source *source, struct source_file *folder, off_t offset, size_t bytes,
                  bool (*each)(void *user, const struct source_name *name), void *user);
 
-  /* Optional. As getxattr(2) and its like: a length, also for size 0; -ERANGE; -ENODATA. */
+  /* Optional, all or none. As getxattr(2) and its like: a length, also for size 0; -ERANGE;
+   * -ENODATA. */
   ssize_t (*getxattr)(struct source *source, uint64_t node, const char *name, void *value,
                       size_t size);
   ssize_t (*listxattr)(struct source *source, uint64_t node, char *list, size_t size);

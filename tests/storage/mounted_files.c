@@ -58,14 +58,6 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static int tear_down_small(void **state) {
-  kill(mounted.daemon, SIGTERM);
-  assert_int_equal(mounted_wait(&mounted), 0);
-  if (geteuid() == 0)
-    assert_int_equal(umount2(mounted.source, MNT_DETACH), 0);
-  return tear_down(state);
-}
-
 /* A file's text, as somebody reads who opens it now. */
 static const char *text_of(const char *path) {
   static char text[64];
@@ -467,7 +459,7 @@ int main(void) {
       TEST(extended_attributes_are_those_of_the_source),
       TEST(a_large_folder_is_listed_whole),
       cmocka_unit_test_setup_teardown(nothing_changes_with_read_only, set_up_read_only, tear_down),
-      cmocka_unit_test_setup_teardown(a_disk_that_is_full_is_told, set_up_small, tear_down_small),
+      cmocka_unit_test_setup_teardown(a_disk_that_is_full_is_told, set_up_small, tear_down),
       TEST(four_make_rename_and_take_away_in_one_folder),
       TEST(a_client_that_is_killed_leaves_nothing_open),
   };

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "calls.h"
@@ -235,6 +237,69 @@ static void the_process_is_root_again_after_each_call(void **state) {
   }
 }
 
+/* A POSIX ACL as the kernel has it in an attribute. */
+struct acl {
+  uint32_t version;
+  struct {
+    uint16_t tag, rights;
+    uint32_t id;
+  } entries[5];
+};
+
+static int read_shared(void) {
+  return error_of(open(at_point(&mounted, "shared"), O_RDONLY));
+}
+
+/* The mode's bits for the group are the mask here, and more than the group has. */
+static void an_acl_counts_and_not_the_mode_alone(void **state) {
+  (void)state;
+  const struct acl acl = {2,
+                          {{0x01, 6, UINT32_MAX},
+                           {0x02, 4, ALICE},
+                           {0x04, 0, UINT32_MAX},
+                           {0x10, 7, UINT32_MAX},
+                           {0x20, 0, UINT32_MAX}}};
+  folder_put(mounted.source, "shared", "text");
+  const char *path = at_source(&mounted, "shared");
+  assert_int_equal(chown(path, 0, TEAM), 0);
+  if (setxattr(path, "system.posix_acl_access", &acl, sizeof acl, 0))
+    skip(); /* not on this file system */
+  assert_owned("shared", 0, TEAM, S_IFREG | 0670);
+  assert_int_equal(by(ALICE, 0, read_shared), 0);
+  assert_int_equal(by(BOB, 0, read_shared), EACCES);
+  assert_int_equal(by(BOB, TEAM, read_shared), EACCES);
+}
+
+static int set_up_without_acls(void **state) {
+  const char *const options[] = {"--allow-other", NULL};
+  (void)state;
+  mounted_make(&mounted);
+  assert_int_equal(mount("none", mounted.source, "ramfs", 0, NULL), 0);
+  assert_int_equal(chmod(mounted.source, 0755), 0);
+  mounted_start(&mounted, options);
+  return 0;
+}
+
+static void a_source_without_acls_has_modes(void **state) {
+  (void)state;
+  folder_put(mounted.source, "shared", "text");
+  const char *path = at_source(&mounted, "shared");
+  assert_int_equal(chown(path, 0, TEAM), 0);
+  assert_int_equal(chmod(path, 0640), 0);
+  assert_int_equal(by(ALICE, TEAM, read_shared), 0);
+  assert_int_equal(by(ALICE, 0, read_shared), EACCES);
+}
+
+/* Each step down would ask the mount itself, and it would wait for itself. */
+static void a_mount_that_is_bound_into_its_source_shows_itself_to_nobody(void **state) {
+  (void)state;
+  struct stat stat_of;
+  assert_int_equal(mount(mounted.point, at_source(&mounted, "open"), NULL, MS_BIND, NULL), 0);
+  assert_int_equal(error_of(stat(at_point(&mounted, "open"), &stat_of)), ELOOP);
+  assert_int_equal(error_of(stat(at_point(&mounted, "open/open/open/open/open"), &stat_of)), ELOOP);
+  assert_int_equal(umount2(at_source(&mounted, "open"), MNT_DETACH), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -248,6 +313,10 @@ int main(void) {
                                       tear_down),
       TEST(the_call_that_links_goes_by_the_callers_rights),
       TEST(the_process_is_root_again_after_each_call),
+      TEST(an_acl_counts_and_not_the_mode_alone),
+      cmocka_unit_test_setup_teardown(a_source_without_acls_has_modes, set_up_without_acls,
+                                      tear_down),
+      TEST(a_mount_that_is_bound_into_its_source_shows_itself_to_nobody),
   };
   mounted_need_fuse();
   mounted_need_root();

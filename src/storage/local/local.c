@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "storage/local/local.h"
@@ -42,7 +43,23 @@ int local_admit(struct local *local, const struct node *folder, const char *name
   return local_admit_fd(local, fd, entry);
 }
 
+static void leave_out(struct source *source, dev_t device) {
+  local_of(source)->left_out = device;
+}
+
+/* By what the kernel has at hand: it asks no file system for that. */
+static bool is_left_out(const struct local *local, int fd) {
+  struct statx stat;
+  if (!local->left_out || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &stat))
+    return false;
+  return makedev(stat.stx_dev_major, stat.stx_dev_minor) == local->left_out;
+}
+
 int local_admit_fd(struct local *local, int fd, struct source_entry *entry) {
+  if (is_left_out(local, fd)) {
+    close(fd);
+    return -ELOOP;
+  }
   if (fstatat(fd, "", &entry->stat, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW)) {
     int result = -errno;
     close(fd);
@@ -104,6 +121,7 @@ static int stat_source(struct source *source, struct statvfs *stat) {
 
 static const struct source_ops ops = {
     .close = close_source,
+    .leave_out = leave_out,
     .lookup = lookup,
     .forget = forget,
     .find = find,

@@ -11,6 +11,7 @@ struct local {
   struct source source;
   struct nodes nodes;
   bool read_only;
+  _Atomic dev_t left_out; /* 0: none */
 };
 
 struct local_file {

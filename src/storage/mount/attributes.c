@@ -2,6 +2,7 @@
  * Operations on attributes, also extended ones. */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "storage/mount/mount.h"
 #include "storage/mount/virtual.h"
@@ -85,12 +86,15 @@ static void reply_extended(fuse_req_t request, ssize_t length, const void *value
 /* A value, or with no name the list of names. */
 static ssize_t read_extended(struct source *source, uint64_t node, const char *name, void *value,
                              size_t size) {
-  if (virtual_node(node))
+  if (virtual_node(node) || !source->ops->getxattr)
     return name ? -ENODATA : 0;
-  if (!(name ? source->ops->getxattr != NULL : source->ops->listxattr != NULL))
-    return -EOPNOTSUPP;
-  return name ? source->ops->getxattr(source, node, name, value, size)
-              : source->ops->listxattr(source, node, value, size);
+  if (!name)
+    return source->ops->listxattr(source, node, value, size);
+  ssize_t length = source->ops->getxattr(source, node, name, value, size);
+  /* The kernel asks for these before it grants anything, and takes any other error for its own. */
+  if (length == -EOPNOTSUPP && strncmp(name, "system.posix_acl_", 17) == 0)
+    return -ENODATA;
+  return length;
 }
 
 static void get_or_list(fuse_req_t request, uint64_t node, const char *name, size_t size) {

@@ -3,6 +3,7 @@
 #include "storage/mount/mount.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fuse_log.h>
 #include <poll.h>
 #include <stdatomic.h>
@@ -11,12 +12,16 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <syslog.h>
 #include <unistd.h>
 
 #include "storage/files.h"
 #include "storage/local.h"
 #include "storage/mount/loop.h"
+
+#define REQUESTS_BEHIND 64 /* of reading ahead and writing back, that the kernel has under way */
 
 /* What libfuse says goes to the one mount there is; the last line of it explains a failure. */
 static struct {
@@ -45,6 +50,8 @@ static void begin(void *user, struct fuse_conn_info *connection) {
                           FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_ATOMIC_O_TRUNC;
   const uint64_t one = 1;
   connection->want |= connection->capable & wanted;
+  connection->max_background = REQUESTS_BEHIND;
+  connection->congestion_threshold = REQUESTS_BEHIND * 3 / 4;
   if (write(mount->begun, &one, sizeof one) < 0)
     fuse_session_exit(mount->session);
 }
@@ -118,6 +125,22 @@ static void close_parts(struct mount *mount) {
     mount->source->ops->close(mount->source);
 }
 
+static void tell(const struct mount *mount, const char *what) {
+  char line[2 * POINT_ROOM + 64];
+  snprintf(line, sizeof line, "%s %s %s", mount->point.source, what, mount->point.target);
+  mount->config->log(mount->config->user, LOG_INFO, line);
+}
+
+/* The kernel knows the device without asking us. */
+static void is_ready(struct mount *mount) {
+  struct statx stat;
+  if (mount->source->ops->leave_out &&
+      statx(AT_FDCWD, mount->point.target, AT_STATX_DONT_SYNC, 0, &stat) == 0)
+    mount->source->ops->leave_out(mount->source, makedev(stat.stx_dev_major, stat.stx_dev_minor));
+  tell(mount, "is mounted at");
+  mount->config->ready(mount->config->user);
+}
+
 /* Until it was unmounted, or is to be. */
 static int attend(struct mount *mount, const struct loop *loop, struct haul_storage_error *error) {
   struct pollfd events[] = {
@@ -131,11 +154,13 @@ static int attend(struct mount *mount, const struct loop *loop, struct haul_stor
     }
     if (!begun && events[2].revents) {
       begun = true;
-      mount->config->ready(mount->config->user);
+      is_ready(mount);
     }
     if (events[0].revents && !begun)
       return point_refuse(error, -EPROTO, NULL, "the kernel and libfuse do not agree: %s",
                           words.last);
+    if (events[1].revents && !begun)
+      return point_refuse(error, -ECANCELED, NULL, "ended before it was mounted");
     if (events[0].revents || events[1].revents)
       return 0;
   }
@@ -159,6 +184,8 @@ static int serve(struct mount *mount, struct haul_storage_error *error) {
                             "the file system was unmounted while the disk did not answer");
   }
   fuse_session_unmount(mount->session);
+  if (!status)
+    tell(mount, "is no longer mounted at");
   return status;
 }
 
@@ -198,14 +225,28 @@ static struct mount *make(const struct haul_storage_mount *config) {
   return mount;
 }
 
-/* The kernel has applied the callers' umasks; nodes and files are a descriptor each. */
-static void prepare_process(void) {
+/* What the kernel lets a process have at all. */
+static rlim_t descriptors_most(void) {
+  unsigned long long most = 0;
+  FILE *setting = fopen("/proc/sys/fs/nr_open", "re");
+  if (setting && fscanf(setting, "%llu", &most) != 1)
+    most = 0;
+  if (setting)
+    fclose(setting);
+  return most;
+}
+
+/* Nodes and files are a descriptor each, and the kernel may remember all files of a tree: root
+ * allows itself as many as there can be. */
+static void raise_descriptors(void) {
   struct rlimit limit;
-  umask(0);
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-  }
+  if (getrlimit(RLIMIT_NOFILE, &limit))
+    return;
+  struct rlimit most = {descriptors_most(), descriptors_most()};
+  if (most.rlim_max > limit.rlim_max && setrlimit(RLIMIT_NOFILE, &most) == 0)
+    return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 __attribute__((visibility("default"))) int
@@ -220,7 +261,8 @@ haul_storage_mount(const struct haul_storage_mount *config, struct haul_storage_
   atomic_store(&words.mounted, false);
   words.last[0] = '\0';
   fuse_set_log_func(take_words);
-  prepare_process();
+  raise_descriptors();
+  umask(0); /* the kernel has applied the callers' own */
   int status = point_check(config, &mount->point, error);
   if (!status) {
     choose_name(mount);

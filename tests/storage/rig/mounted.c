@@ -68,6 +68,32 @@ static void unmount_lazily(const char *point) {
   waitpid(child, NULL, 0);
 }
 
+/* The last mount that lies in a folder; false: there is none. */
+static bool find_beneath(const char *folder, char place[PATH_MAX]) {
+  char line[8192], one[PATH_MAX];
+  size_t length = strlen(folder);
+  bool found = false;
+  FILE *mounts = fopen("/proc/self/mountinfo", "re");
+  if (!mounts)
+    abort();
+  while (fgets(line, sizeof line, mounts)) {
+    if (sscanf(line, "%*s %*s %*s %*s %4095s", one) != 1)
+      continue;
+    if (strncmp(one, folder, length) == 0 && one[length] == '/') {
+      memcpy(place, one, PATH_MAX);
+      found = true;
+    }
+  }
+  fclose(mounts);
+  return found;
+}
+
+static void unmount_all(const struct mounted *mounted) {
+  char place[PATH_MAX];
+  for (int i = 0; i < 100 && find_beneath(mounted->root, place); i++)
+    unmount_lazily(place);
+}
+
 /* In a process of its own, with one end of a pipe: the other one closes with the test. */
 static void watch(struct mounted *mounted, int pipe) {
   char byte;
@@ -75,10 +101,7 @@ static void watch(struct mounted *mounted, int pipe) {
   signal(SIGTERM, SIG_IGN);
   while (read(pipe, &byte, 1) < 0 && errno == EINTR)
     ;
-  while (mounted_is(mounted))
-    unmount_lazily(mounted->point);
-  if (umount2(mounted->source, MNT_DETACH) == 0)
-    mounted_pause(10);
+  unmount_all(mounted);
   folder_remove(mounted->root);
   _exit(0);
 }
@@ -191,8 +214,7 @@ void mounted_end(struct mounted *mounted) {
   bool left = mounted_is(mounted);
   kill(mounted->guard, SIGKILL);
   waitpid(mounted->guard, NULL, 0);
-  while (mounted_is(mounted))
-    unmount_lazily(mounted->point);
+  unmount_all(mounted);
   if (status)
     fail_with_log(mounted, status);
   folder_remove(mounted->root);
@@ -203,16 +225,10 @@ void mounted_detach(const struct mounted *mounted) {
   unmount_lazily(mounted->point);
 }
 
+/* It is the last one of them all. */
 bool mounted_is(const struct mounted *mounted) {
-  char line[8192], place[PATH_MAX];
-  bool found = false;
-  FILE *mounts = fopen("/proc/self/mountinfo", "re");
-  if (!mounts)
-    abort();
-  while (!found && fgets(line, sizeof line, mounts))
-    found = sscanf(line, "%*s %*s %*s %*s %4095s", place) == 1 && !strcmp(place, mounted->point);
-  fclose(mounts);
-  return found;
+  char place[PATH_MAX];
+  return find_beneath(mounted->root, place) && strcmp(place, mounted->point) == 0;
 }
 
 bool mounted_says(const struct mounted *mounted, const char *text) {
