@@ -49,33 +49,39 @@ static const struct option_spec options[] = {
 struct mounting {
   const struct values *values;
   const char *target;
-  int (*mount)(const struct haul_storage_mount *mount, struct haul_storage_error *error);
   int parent; /* a pipe to the command that waits; -1 */
 };
 
+typedef int mount_call(const struct haul_storage_mount *mount, struct haul_storage_error *error);
+
 /* Built without it, or what it links is not there: the loader's words say which library. */
-static int module_is_missing(const char *path, const char *why) {
-  return fail_because(access(path, F_OK) == 0 ? "sudo apt-get install liburing2 libfuse3-3"
-                                              : "build haul where the headers for it are: "
-                                                "sudo apt-get install liburing-dev libfuse3-dev",
-                      "this haul cannot mount: %s", why);
+static void tell_missing(const char *path, const char *why) {
+  fail_because(access(path, F_OK) == 0 ? "sudo apt-get install liburing2 libfuse3-3"
+                                       : "build haul where the headers for it are: "
+                                         "sudo apt-get install liburing-dev libfuse3-dev",
+               "this haul cannot mount: %s", why);
 }
 
-/* Beside the libraries of the haul that this command belongs to: no other's would fit. */
-static int open_module(struct mounting *mounting) {
+/* Beside the libraries of the haul that this command belongs to: no other's would fit. NULL: it is
+ * told why. */
+static mount_call *open_module(void) {
   char self[PATH_MAX], path[PATH_MAX + sizeof HAUL_STORAGE_MODULE];
+  mount_call *call = NULL;
   ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-  if (length < 0)
-    return fail_system(errno, "cannot find out where haul is");
+  if (length < 0) {
+    fail_system(errno, "cannot find out where haul is");
+    return NULL;
+  }
   self[length] = '\0';
   strrchr(self, '/')[1] = '\0';
   snprintf(path, sizeof path, "%s%s", self, HAUL_STORAGE_MODULE);
   void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (!module)
-    return module_is_missing(path, dlerror());
-  /* POSIX has functions and data of one size. */
-  *(void **)&mounting->mount = dlsym(module, HAUL_STORAGE_MOUNT_SYMBOL);
-  return mounting->mount ? EXIT_DONE : module_is_missing(path, dlerror());
+  void *symbol = module ? dlsym(module, HAUL_STORAGE_MOUNT_SYMBOL) : NULL;
+  if (!symbol)
+    tell_missing(path, dlerror());
+  else /* POSIX has addresses of functions and data of one size; C has no conversion */
+    memcpy(&call, &symbol, sizeof symbol);
+  return call;
 }
 
 /* For good: what ends the mount is read from the descriptor, and the module's threads inherit the
@@ -129,11 +135,9 @@ static int mount_here(struct mounting *mounting, const char *source) {
   const struct values *values = mounting->values;
   struct haul_storage_error error;
   int signals = -1;
-  int status = open_module(mounting);
-  if (status == EXIT_DONE)
-    status = catch_signals(&signals);
-  if (status != EXIT_DONE)
-    return status;
+  mount_call *call = open_module();
+  if (!call || catch_signals(&signals) != EXIT_DONE)
+    return EXIT_FAILED;
   const struct haul_storage_mount mount = {
       .size = sizeof mount,
       .source = source,
@@ -147,7 +151,7 @@ static int mount_here(struct mounting *mounting, const char *source) {
       .log = log_line,
       .user = mounting,
   };
-  if (mounting->mount(&mount, &error) == 0)
+  if (call(&mount, &error) == 0)
     return EXIT_DONE;
   if (mounting->parent >= 0) /* standard error may be gone */
     syslog(LOG_ERR, "%s", error.text);

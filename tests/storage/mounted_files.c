@@ -185,9 +185,9 @@ static void files_can_be_mapped_and_shared(void **state) {
   char *bytes = mmap(NULL, 5, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   assert_true(bytes != MAP_FAILED);
   assert_memory_equal(bytes, "hello", 5);
-  memcpy(bytes, "HELLO", 5);
+  bytes[0] = 'H';
   assert_int_equal(msync(bytes, 5, MS_SYNC), 0);
-  assert_string_equal(text_of(at_source(&mounted, "file")), "HELLO");
+  assert_string_equal(text_of(at_source(&mounted, "file")), "Hello");
   munmap(bytes, 5);
   close(fd);
 }
@@ -394,9 +394,7 @@ static void *make_and_take(void *argument) {
     snprintf(name, sizeof name, "folder/t%u", i % 5);
     snprintf(other, sizeof other, "folder/t%u", (i + 1) % 5);
     int fd = open(at_point(&mounted, name), O_CREAT | O_RDWR, 0600);
-    if (fd < 0)
-      *(int *)argument = errno;
-    else if (write(fd, "x", 1) != 1)
+    if (fd < 0 || write(fd, "x", 1) != 1)
       *(int *)argument = errno;
     close(fd);
     if (rename(at_point(&mounted, name), at_point(&mounted, other)) && errno != ENOENT)

@@ -36,9 +36,9 @@ static void place_give_back(struct place *place) {
 
 /* What is to be made there. */
 struct wish {
-  mode_t mode;             /* with its S_IFMT bits */
-  const char *target;      /* of a symlink */
-  const struct node *node; /* for a link */
+  const struct node *node; /* a link to this */
+  const char *target;      /* else a symlink to this */
+  mode_t mode;             /* else a folder or a file, by its S_IFMT bits */
 };
 
 static int make_at(const struct place *place, const struct wish *wish) {
@@ -50,7 +50,7 @@ static int make_at(const struct place *place, const struct wish *wish) {
   }
   if (S_ISDIR(wish->mode))
     return mkdirat(folder, place->name, wish->mode & ~(mode_t)S_IFMT);
-  if (S_ISLNK(wish->mode))
+  if (wish->target)
     return symlinkat(wish->target, folder, place->name);
   return mknodat(folder, place->name, wish->mode, 0);
 }
@@ -80,7 +80,7 @@ int local_mkdir(struct source *source, const struct source_caller *caller, uint6
 
 int local_symlink(struct source *source, const struct source_caller *caller, uint64_t folder,
                   const char *name, const char *target, struct source_entry *entry) {
-  const struct wish wish = {.mode = S_IFLNK, .target = target};
+  const struct wish wish = {.target = target};
   return make(source, caller, folder, name, &wish, entry);
 }
 

@@ -7,14 +7,17 @@
 #include "storage/mount/mount.h"
 #include "storage/mount/virtual.h"
 
+/* The call may come without an open file. */
+static struct source_file *file_of(const struct fuse_file_info *info) {
+  return info ? handle_of(info)->file : NULL;
+}
+
 static void get(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info) {
   struct mount *mount = mount_of(request);
-  struct handle *handle = handle_of(info);
+  struct source *source = mount->source;
   struct stat stat;
-  int status =
-      virtual_node(node)
-          ? virtual_stat(mount, node, &stat)
-          : mount->source->ops->getattr(mount->source, node, handle ? handle->file : NULL, &stat);
+  int status = virtual_node(node) ? virtual_stat(mount, node, &stat)
+                                  : source->ops->getattr(source, node, file_of(info), &stat);
   reply_stat(request, status, &stat);
 }
 
@@ -55,12 +58,11 @@ static struct source_change change_of(const struct stat *attributes, int wanted)
 static void set(fuse_req_t request, fuse_ino_t node, struct stat *attributes, int wanted,
                 struct fuse_file_info *info) {
   struct source *source = mount_of(request)->source;
-  struct handle *handle = handle_of(info);
   struct source_change change = change_of(attributes, wanted);
   struct stat stat;
   int status = -EPERM;
   if (!virtual_node(node))
-    status = source->ops->setattr(source, node, handle ? handle->file : NULL, &change, &stat);
+    status = source->ops->setattr(source, node, file_of(info), &change, &stat);
   reply_stat(request, status, &stat);
 }
 

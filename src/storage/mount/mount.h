@@ -62,7 +62,7 @@ static inline struct mount *mount_of(fuse_req_t request) {
 }
 
 static inline struct handle *handle_of(const struct fuse_file_info *info) {
-  return info ? (struct handle *)(uintptr_t)info->fh : NULL;
+  return (struct handle *)(uintptr_t)info->fh;
 }
 
 /* Answers with a status: 0 or a negative errno value. */

@@ -14,7 +14,7 @@ static struct source_caller caller_of(fuse_req_t request) {
 
 static void lookup(fuse_req_t request, fuse_ino_t folder, const char *name) {
   struct source *source = mount_of(request)->source;
-  struct source_entry entry;
+  struct source_entry entry = {0};
   int status = virtual_name(folder, name) ? virtual_lookup(request, folder, name, &entry)
                                           : source->ops->lookup(source, folder, name, &entry);
   reply_entry(request, status, &entry);
@@ -56,7 +56,7 @@ static void read_link(fuse_req_t request, fuse_ino_t node) {
 static void make_folder(fuse_req_t request, fuse_ino_t folder, const char *name, mode_t mode) {
   struct source *source = mount_of(request)->source;
   struct source_caller caller = caller_of(request);
-  struct source_entry entry;
+  struct source_entry entry = {0};
   int status = -EPERM;
   if (!virtual_name(folder, name))
     status = source->ops->mkdir(source, &caller, folder, name, mode, &entry);
@@ -67,7 +67,7 @@ static void make_node(fuse_req_t request, fuse_ino_t folder, const char *name, m
                       dev_t device) {
   struct source *source = mount_of(request)->source;
   struct source_caller caller = caller_of(request);
-  struct source_entry entry;
+  struct source_entry entry = {0};
   int status = -EPERM;
   (void)device;
   if (!virtual_name(folder, name))
@@ -79,7 +79,7 @@ static void make_symlink(fuse_req_t request, const char *target, fuse_ino_t fold
                          const char *name) {
   struct source *source = mount_of(request)->source;
   struct source_caller caller = caller_of(request);
-  struct source_entry entry;
+  struct source_entry entry = {0};
   int status = virtual_name(folder, name)
                    ? virtual_symlink(request, folder, name, target, &entry)
                    : source->ops->symlink(source, &caller, folder, name, target, &entry);
@@ -89,7 +89,7 @@ static void make_symlink(fuse_req_t request, const char *target, fuse_ino_t fold
 static void make_link(fuse_req_t request, fuse_ino_t node, fuse_ino_t folder, const char *name) {
   struct source *source = mount_of(request)->source;
   struct source_caller caller = caller_of(request);
-  struct source_entry entry;
+  struct source_entry entry = {0};
   int status = -EPERM;
   if (!virtual_node(node) && !virtual_name(folder, name))
     status = source->ops->link(source, &caller, node, folder, name, &entry);

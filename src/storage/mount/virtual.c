@@ -132,15 +132,15 @@ static void listing_clear(struct listing *listing) {
 static void listing_add(void *user, const char *name, const struct virt_entry *entry) {
   struct listing *listing = user;
   struct shown *more = realloc(listing->list, (listing->count + 1) * sizeof *more);
-  char *copy = strdup(name);
-  if (more)
+  if (more) {
     listing->list = more;
-  if (!more || !copy) {
-    free(copy);
-    listing->status = -ENOMEM;
-    return;
+    more[listing->count].name = strdup(name);
+    more[listing->count].inode = ENTRIES | entry->id;
   }
-  more[listing->count++] = (struct shown){copy, ENTRIES | entry->id};
+  if (more && more[listing->count].name)
+    listing->count++;
+  else
+    listing->status = -ENOMEM;
 }
 
 int virtual_opendir(fuse_req_t request, uint64_t node, struct handle *handle) {

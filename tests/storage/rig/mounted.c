@@ -128,13 +128,15 @@ void mounted_make(struct mounted *mounted) {
 
 /* Does not return. */
 static void run_command(const struct mounted *mounted, const char *const *arguments) {
-  const char *line[ARGUMENTS] = {getenv("HAUL"), "mount"};
+  const char *command = getenv("HAUL");
+  const char *line[ARGUMENTS] = {command, "mount"};
   unsigned count = 2;
   for (; arguments && *arguments && count < ARGUMENTS - 1; arguments++)
     line[count++] = *arguments;
   int log = open(mounted->log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   dup2(log, STDERR_FILENO);
-  execv(line[0], (char *const *)(uintptr_t)line);
+  if (command)
+    execv(command, (char *const *)(uintptr_t)line);
   _exit(127);
 }
 
