@@ -100,6 +100,17 @@ holds "a program of 3FS's links it" "$cc" -xc - -I"$prefix/include" -L"$libdir" 
 int main(void) { return hf3fs_ior_size(1) == 4336 ? 0 : 1; }'
 holds "and runs" env LD_LIBRARY_PATH="$libdir" "$work/usrbio"
 
+echo "-- the module for files"
+module=$libdir/haul/libhaul-storage.so
+mount_says() { grep -q -e "$1" <("$prefix/bin/haul" mount /nowhere/at/all "$work" 2>&1); }
+if [[ -e $module ]]; then
+  holds "the command finds it where it was moved to" mount_says "cannot use /nowhere/at/all"
+  holds "it exports its one call" is_same haul_storage_mount@@HAUL_STORAGE_0 \
+    "$(nm -D --defined-only "$module" | awk '$2 != "A" {print $3}')"
+else
+  holds "the command says what is missing" mount_says "^hint: .*libfuse3-dev"
+fi
+
 echo "-- consumers"
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 holds "pkg-config knows the version" is_same "$(pkg-config --modversion haul)" "$version"
@@ -126,9 +137,11 @@ for language in c:c99 c:c11 c:c17 c++:c++11 c++:c++20; do
   holds "cudahook.h alone as ${language#*:}" \
     compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/cudahook.h" -I"$prefix/include"
 done
+fuse=$(pkg-config --variable=includedir fuse3 2>/dev/null)
 while read -r header; do
+  [[ $header == */storage/mount/* && ! -e $module ]] && continue
   holds "${header#"$source/"} alone" compiles c gnu11 "$header" -D_GNU_SOURCE -I"$source/src" \
-    -I"$source/include"
+    -I"$source/include" -isystem "${fuse:-/usr/include}/fuse3"
 done < <(find "$source/src" -name '*.h' | sort)
 
 echo "$failures failed"
