@@ -56,6 +56,7 @@ struct source_entry {
 struct source_file {
   uint64_t inode; /* as in stat.st_ino */
   int fd;         /* of this host, the file's own, not the caller's to close; -1: there is none */
+  bool flushes;   /* closing it may tell of errors: ask `flush` first */
 };
 
 enum {

@@ -3,14 +3,33 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "storage/local/local.h"
 
 static struct local_file *file_of(struct source_file *file) {
   return (struct local_file *)(void *)file;
+}
+
+/* File systems whose close(2) has nothing to tell. Those of a network do, and others might. */
+static bool may_flush(int fd) {
+  struct statfs stat;
+  if (fstatfs(fd, &stat))
+    return true;
+  switch ((unsigned long)stat.f_type) {
+  case EXT4_SUPER_MAGIC:
+  case XFS_SUPER_MAGIC:
+  case BTRFS_SUPER_MAGIC:
+  case F2FS_SUPER_MAGIC:
+  case TMPFS_MAGIC:
+    return false;
+  default:
+    return true;
+  }
 }
 
 int local_make_file(struct local *local, struct node *node, int fd, struct source_file **file) {
@@ -20,7 +39,7 @@ int local_make_file(struct local *local, struct node *node, int fd, struct sourc
     nodes_put(&local->nodes, node);
     return -ENOMEM;
   }
-  made->file = (struct source_file){.inode = node->inode, .fd = fd};
+  made->file = (struct source_file){.inode = node->inode, .fd = fd, .flushes = may_flush(fd)};
   made->node = node;
   pthread_mutex_init(&made->lock, NULL);
   *file = &made->file;

@@ -34,6 +34,7 @@ static int take_file(fuse_req_t request, struct source_file *file, struct fuse_f
   }
   info->fh = (uintptr_t)handle;
   info->direct_io = (info->flags & O_DIRECT) != 0;
+  info->noflush = !file->flushes;
   return register_file(mount, request, handle, info->flags);
 }
 
@@ -145,7 +146,7 @@ static void write_file(fuse_req_t request, fuse_ino_t node, const char *bytes, s
 static void flush_file(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info) {
   struct source *source = mount_of(request)->source;
   (void)node;
-  reply_status(request, source->ops->flush ? source->ops->flush(source, handle_of(info)->file) : 0);
+  reply_status(request, source->ops->flush(source, handle_of(info)->file));
 }
 
 static void sync_file(fuse_req_t request, fuse_ino_t node, int data_only,
