@@ -31,9 +31,8 @@ struct haul_storage_error {
 
 /* Mounts, and returns when it was unmounted: 0. Else a negative errno value and *error; nothing
  * stays mounted. Threads inherit the signal mask: the caller has blocked what it waits for by
- * `stop`. Sets the process's umask to 0, and its limit of descriptors to what is
- * allowed. Once in a
- * process at a time. */
+ * `stop`; SIGUSR1 is the module's meanwhile. Sets the process's umask to 0, and its limit of
+ * descriptors to what is allowed. Once in a process at a time. */
 int haul_storage_mount(const struct haul_storage_mount *mount, struct haul_storage_error *error);
 
 #endif

@@ -4,6 +4,7 @@
 #define HAUL_STORAGE_MOUNT_LOOP_H
 
 #include <pthread.h>
+#include <signal.h>
 
 struct fuse_session;
 
@@ -11,8 +12,8 @@ struct fuse_session;
 
 struct loop {
   struct fuse_session *session;
-  int stop;  /* an eventfd: all of them end */
-  int ended; /* an eventfd: one of them has ended, since the file system is unmounted */
+  int ended;               /* an eventfd: one of them has, since the file system is unmounted */
+  struct sigaction before; /* of the signal that it uses, SIGUSR1 */
   pthread_t threads[LOOP_THREADS];
   unsigned count;
 };
