@@ -13,6 +13,8 @@ usrbio-read-small|GB/s|higher|ring cold randread 4K 128 512M|fio_run cold randre
 usrbio-read-small-warm|GB/s|higher|ring warm randread 4K 128 512M|fio_run warm randread 4K 128 512M|the same; the file is in the page cache
 usrbio-fuse|GB/s|higher|ring cold randread 4K 128 256M|ring cold plain 4K 1 32M|the same reads; read() through the FUSE mount, the page cache is empty
 usrbio-fuse-warm|GB/s|higher|ring warm randread 4K 128 256M|ring warm plain 4K 1 128M|the same; the file is in the page cache
+usrbio-device|GB/s|higher|ring cold read 1M 32 2G device|ring cold read 1M 32 2G|1 MiB, depth 32, into memory of the emulated accelerator; into memory of the host
+usrbio-device-warm|GB/s|higher|ring warm read 1M 32 2G device|ring warm read 1M 32 2G|the same; the file is in the page cache
 usrbio-write|GB/s|higher|ring cold write 1M 32 1G|fio_run cold write 1M 32 1G|1 MiB, depth 32, written in order; fio, io_uring, direct, the same
 TABLE
 }
@@ -60,9 +62,9 @@ temper() {
   fi
 }
 
-ring() { # cold|warm HOW BLOCK DEPTH BYTES
+ring() { # cold|warm HOW BLOCK DEPTH BYTES [device]
   temper "$1"
-  bench usrbio "$tree/mount/file" "$3" "$4" "$5" "$2"
+  bench usrbio "$tree/mount/file" "$3" "$4" "$5" "$2" "${@:6}"
 }
 
 # GB/s of the one direction that there is; fields of fio's terse output, version 3.

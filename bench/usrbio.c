@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * usrbio FILE BLOCK DEPTH BYTES read|randread|write|plain: BYTES of the file, in blocks, through a
- * ring of USRBIO of that many entries; gigabytes a second. `plain`: pread(2) in random order
- * instead. FILE lies under a mount of haul's; the process that HAUL_BENCH_DAEMON names works for
- * it. What that and this process took of the processors is told on standard error. */
+ * usrbio FILE BLOCK DEPTH BYTES read|randread|write|plain [device]: BYTES of the file, in blocks,
+ * through a ring of USRBIO of that many entries; gigabytes a second. `plain`: pread(2) in random
+ * order instead. `device`: the buffer is the emulated accelerator's memory. FILE lies under a mount
+ * of haul's; the process that HAUL_BENCH_DAEMON names works for it. What that and this process took
+ * of the processors is told on standard error. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,13 +14,14 @@
 #include <unistd.h>
 
 #include "common.h"
-#include "hf3fs_usrbio.h"
+#include "hf3fs_usrbio_gdr.h"
 
 static struct {
   const char *path, *how;
   uint64_t block, bytes, blocks;
   int depth, fd;
   unsigned seed;
+  bool device;
 } t;
 
 static uint64_t next_offset(uint64_t number) {
@@ -76,10 +78,14 @@ static void set_up(struct run *run) {
   char mount[256];
   bool read = strcmp(t.how, "write") != 0;
   need(hf3fs_extract_mount_point(mount, sizeof mount, t.path) > 0, "no mount of haul's");
-  works(hf3fs_iovcreate(&run->iov, mount, t.block * (uint64_t)t.depth, 0, -1), "iovcreate");
+  size_t size = t.block * (uint64_t)t.depth;
+  works(t.device ? hf3fs_iovcreate_gpu(&run->iov, mount, size, 0, 0)
+                 : hf3fs_iovcreate(&run->iov, mount, size, 0, -1),
+        "iovcreate");
   works(hf3fs_iorcreate4(&run->ior, mount, t.depth, read, 0, 0, -1, 0), "iorcreate4");
   need(hf3fs_reg_fd(t.fd, 0) <= 0, "reg_fd");
-  memset(run->iov.base, 1, run->iov.size);
+  if (!t.device)
+    memset(run->iov.base, 1, run->iov.size);
   run->done = calloc((size_t)t.depth, sizeof *run->done);
   run->idle = calloc((size_t)t.depth, sizeof *run->idle);
   need(run->done && run->idle, "memory");
@@ -131,7 +137,9 @@ static void by_pread(void) {
 int main(int argc, char **argv) {
   static struct run run;
   struct stat stat;
-  need(argc == 6, "usage: usrbio FILE BLOCK DEPTH BYTES read|randread|write|plain");
+  need(argc == 6 || argc == 7, "usage: usrbio FILE BLOCK DEPTH BYTES read|… [device]");
+  t.device = argc == 7;
+  setenv("HAUL_USRBIO_DEVICES", "sim", 1);
   t.path = argv[1];
   t.block = parse_size(argv[2]);
   t.depth = atoi(argv[3]);
