@@ -35,8 +35,9 @@ struct source {
   const struct source_ops *ops;
 };
 
-/* For whom something is done: it will be his, and with `checked` false his rights alone count.
- * True: whoever asks has checked them, as the kernel does for a file system. */
+/* For whom something is done: what is made will be his, and with `checked` false his rights alone
+ * count. True: whoever asks has checked them, as the kernel does for a file system. -EPERM: this
+ * process cannot act for him. */
 struct source_caller {
   uid_t uid;
   gid_t gid;
@@ -125,11 +126,12 @@ struct source_ops {
   int (*rename)(struct source *source, uint64_t folder, const char *name, uint64_t new_folder,
                 const char *new_name, unsigned flags);
 
-  /* `flags`: access mode, O_TRUNC, and for create O_EXCL; others are left out, since offsets,
-   * appending and durability are asked for with each write. The file is the caller's, until
-   * release. A file that create has not made is opened as by open. -EISDIR for a folder, -ELOOP
-   * for a symlink, -ENXIO for what is neither and no regular file. */
-  int (*open)(struct source *source, uint64_t node, int flags, struct source_file **file);
+  /* `flags`: access mode and O_TRUNC; others are left out, since offsets, appending and durability
+   * are asked for with each write. The file is for whoever asked, until release. -EISDIR for a
+   * folder, -ELOOP for a symlink, -ENXIO for what is neither and no regular file. create makes a
+   * new file or none: -EEXIST, since rights to a folder are no rights to what is in it. */
+  int (*open)(struct source *source, const struct source_caller *caller, uint64_t node, int flags,
+              struct source_file **file);
   int (*create)(struct source *source, const struct source_caller *caller, uint64_t folder,
                 const char *name, mode_t mode, int flags, struct source_entry *entry,
                 struct source_file **file);

@@ -116,7 +116,7 @@ static void a_symlink_is_never_followed(void **state) {
   assert_int_equal(ops->readlink(source, entry.node, target, sizeof target), 4);
   assert_memory_equal(target, "/etc", 4);
   assert_int_equal(ops->readlink(source, entry.node, target, 4), -ENAMETOOLONG);
-  assert_int_equal(ops->open(source, entry.node, O_RDONLY, &file), -ELOOP);
+  assert_int_equal(ops->open(source, &me, entry.node, O_RDONLY, &file), -ELOOP);
   assert_int_equal(ops->opendir(source, entry.node, &file), -ENOTDIR);
   assert_int_equal(finds(entry.node, "passwd"), -ENOTDIR);
   assert_int_equal(ops->unlink(source, entry.node, "passwd"), -ENOTDIR);
@@ -138,11 +138,11 @@ static void what_is_no_file_is_not_opened(void **state) {
   (void)state;
   struct source_file *file;
   struct source_entry entry = found(SOURCE_ROOT, "folder");
-  assert_int_equal(ops->open(source, entry.node, O_RDONLY, &file), -EISDIR);
+  assert_int_equal(ops->open(source, &me, entry.node, O_RDONLY, &file), -EISDIR);
   ops->forget(source, entry.node, 1);
   assert_int_equal(mkfifo(folder_path(root, "fifo"), 0666), 0);
   entry = found(SOURCE_ROOT, "fifo"); /* opening it would wait for a writer */
-  assert_int_equal(ops->open(source, entry.node, O_RDONLY, &file), -ENXIO);
+  assert_int_equal(ops->open(source, &me, entry.node, O_RDONLY, &file), -ENXIO);
   ops->forget(source, entry.node, 1);
   assert_int_equal(ops->mknod(source, &me, SOURCE_ROOT, "fifo2", S_IFIFO | 0644, &entry), -EPERM);
   assert_int_equal(ops->mknod(source, &me, SOURCE_ROOT, "disk", S_IFBLK | 0644, &entry), -EPERM);
@@ -162,7 +162,7 @@ static void assert_stale(uint64_t node) {
   assert_int_equal(ops->link(source, &me, node, SOURCE_ROOT, "name", &entry), -ESTALE);
   assert_int_equal(ops->unlink(source, node, "name"), -ESTALE);
   assert_int_equal(ops->rename(source, SOURCE_ROOT, "file", node, "name", 0), -ESTALE);
-  assert_int_equal(ops->open(source, node, O_RDONLY, &file), -ESTALE);
+  assert_int_equal(ops->open(source, &me, node, O_RDONLY, &file), -ESTALE);
   assert_int_equal(ops->create(source, &me, node, "name", 0644, O_RDWR, &entry, &file), -ESTALE);
   assert_int_equal(ops->opendir(source, node, &file), -ESTALE);
   assert_int_equal(ops->getxattr(source, node, "user.a", bytes, sizeof bytes), -ESTALE);
@@ -214,7 +214,7 @@ static void a_file_that_was_replaced_is_another_node(void **state) {
   struct source_entry after = found(SOURCE_ROOT, "file");
   assert_int_not_equal(before.node, after.node);
   assert_int_not_equal(before.stat.st_ino, after.stat.st_ino);
-  assert_int_equal(ops->open(source, before.node, O_RDONLY, &file), 0);
+  assert_int_equal(ops->open(source, &me, before.node, O_RDONLY, &file), 0);
   assert_int_equal(ops->read(source, file, bytes, sizeof bytes, 0), 5);
   assert_string_equal(bytes, "hello");
   ops->release(source, file);
@@ -238,7 +238,7 @@ static void an_open_file_outlives_its_name_and_its_node(void **state) {
   struct source_file *file;
   char bytes[8] = {0};
   uint64_t node = found(SOURCE_ROOT, "file").node;
-  assert_int_equal(ops->open(source, node, O_RDWR, &file), 0);
+  assert_int_equal(ops->open(source, &me, node, O_RDWR, &file), 0);
   ops->forget(source, node, 1);
   assert_int_equal(ops->unlink(source, SOURCE_ROOT, "file"), 0);
   assert_int_equal(ops->write(source, file, "HE", 2, 0, 0), 2);
@@ -268,6 +268,44 @@ static void create_makes_a_new_file_or_none(void **state) {
   ops->forget(source, entry.node, 1);
 }
 
+/* Of a file of this user's that nobody else may use. */
+static int opens(const struct source_caller *caller, int flags) {
+  struct source_file *file;
+  uint64_t node = found(SOURCE_ROOT, "file").node;
+  int status = ops->open(source, caller, node, flags, &file);
+  if (!status)
+    ops->release(source, file);
+  ops->forget(source, node, 1);
+  return status;
+}
+
+static void who_was_not_checked_has_his_own_rights(void **state) {
+  (void)state;
+  struct source_entry entry;
+  struct source_caller other = {.uid = 12001, .gid = 12001};
+  const int refused = geteuid() == 0 ? -EACCES : -EPERM;
+  assert_int_equal(chmod(root, 0755), 0);
+  assert_int_equal(chmod(folder_path(root, "file"), 0600), 0);
+  assert_int_equal(opens(&other, O_RDONLY), refused);
+  assert_int_equal(opens(&other, O_WRONLY | O_TRUNC), refused);
+  uint64_t node = found(SOURCE_ROOT, "file").node;
+  int status = ops->link(source, &other, node, SOURCE_ROOT, "link", &entry);
+  assert_true(status == -EACCES || status == -EPERM); /* by the folder, or fs.protected_hardlinks */
+  ops->forget(source, node, 1);
+  if (geteuid() == 0) {
+    assert_int_equal(chmod(folder_path(root, "file"), 0604), 0);
+    assert_int_equal(opens(&other, O_RDONLY), 0);
+    assert_int_equal(opens(&other, O_RDWR), -EACCES);
+    gid_t group = getegid();
+    other.groups = &group;
+    other.group_count = 1;
+    assert_int_equal(chmod(folder_path(root, "file"), 0660), 0);
+    assert_int_equal(opens(&other, O_RDWR), 0);
+  }
+  me.checked = false;
+  assert_int_equal(opens(&me, O_RDWR), 0);
+}
+
 static void nothing_changes_where_it_is_read_only(void **state) {
   (void)state;
   struct source_file *file;
@@ -277,12 +315,12 @@ static void nothing_changes_where_it_is_read_only(void **state) {
   uint64_t node = found(SOURCE_ROOT, "file").node;
   assert_change_is(-EROFS, "name");
   assert_int_equal(finds(SOURCE_ROOT, "file"), 0);
-  assert_int_equal(ops->open(source, node, O_RDWR, &file), -EROFS);
-  assert_int_equal(ops->open(source, node, O_RDONLY | O_TRUNC, &file), -EROFS);
+  assert_int_equal(ops->open(source, &me, node, O_RDWR, &file), -EROFS);
+  assert_int_equal(ops->open(source, &me, node, O_RDONLY | O_TRUNC, &file), -EROFS);
   assert_int_equal(ops->setattr(source, node, NULL, &change, &stat), -EROFS);
   assert_int_equal(ops->setxattr(source, node, "user.a", "b", 1, 0), -EROFS);
   assert_int_equal(ops->removexattr(source, node, "user.a"), -EROFS);
-  assert_int_equal(ops->open(source, node, O_RDONLY, &file), 0);
+  assert_int_equal(ops->open(source, &me, node, O_RDONLY, &file), 0);
   assert_int_equal(ops->write(source, file, "x", 1, 0, 0), -EROFS);
   assert_int_equal(ops->fallocate(source, file, 0, 0, 10), -EROFS);
   ops->release(source, file);
@@ -417,6 +455,7 @@ int main(void) {
       TEST(a_file_is_found_by_its_number_while_it_is_known),
       TEST(an_open_file_outlives_its_name_and_its_node),
       TEST(create_makes_a_new_file_or_none),
+      TEST(who_was_not_checked_has_his_own_rights),
       TEST(nothing_changes_where_it_is_read_only),
       TEST(a_folder_is_read_in_parts_each_name_once),
       TEST(inode_numbers_are_unique_across_devices),

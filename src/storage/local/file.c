@@ -9,6 +9,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "storage/local/identity.h"
 #include "storage/local/local.h"
 
 static struct local_file *file_of(struct source_file *file) {
@@ -73,7 +74,21 @@ static int may_be_opened(const struct node *node) {
   }
 }
 
-int local_open_node(struct source *source, uint64_t handle, int flags, struct source_file **file) {
+/* Takes the hold on the node. */
+static int open_for(struct local *local, const struct source_caller *caller, struct node *node,
+                    int flags, struct source_file **file) {
+  struct identity identity;
+  int result = identity_take(&identity, caller);
+  if (result)
+    nodes_put(&local->nodes, node);
+  else
+    result = open_held(local, node, flags, file);
+  identity_give_back(&identity);
+  return result;
+}
+
+int local_open_node(struct source *source, const struct source_caller *caller, uint64_t handle,
+                    int flags, struct source_file **file) {
   struct local *local = local_of(source);
   flags &= O_ACCMODE | O_TRUNC;
   if (local->read_only && flags != O_RDONLY)
@@ -86,7 +101,9 @@ int local_open_node(struct source *source, uint64_t handle, int flags, struct so
     nodes_put(&local->nodes, node);
     return result;
   }
-  return open_held(local, node, flags, file);
+  /* Nothing is made: who checked his rights need not become him. */
+  return caller->checked ? open_held(local, node, flags, file)
+                         : open_for(local, caller, node, flags, file);
 }
 
 void local_release(struct source *source, struct source_file *file) {

@@ -73,7 +73,7 @@ static int take_groups(struct identity *identity, const struct source_caller *ca
 int identity_take(struct identity *identity, const struct source_caller *caller) {
   *identity = (struct identity){0};
   if (geteuid() != 0)
-    return 0;
+    return caller->checked || caller->uid == geteuid() ? 0 : -EPERM;
   if (caller->uid == 0 && caller->gid == getegid())
     return 0;
   if (!caller->checked) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Doing something as another user: for the calling thread alone, and only where the process is
- * root. Any other user's process does everything as itself. */
+ * root. Any other user's process does everything as itself, and nothing for others
+ * whose rights nobody has checked. */
 #ifndef HAUL_STORAGE_LOCAL_IDENTITY_H
 #define HAUL_STORAGE_LOCAL_IDENTITY_H
 

@@ -68,7 +68,8 @@ int local_setxattr(struct source *source, uint64_t node, const char *name, const
 int local_removexattr(struct source *source, uint64_t node, const char *name);
 
 /* file.c */
-int local_open_node(struct source *source, uint64_t node, int flags, struct source_file **file);
+int local_open_node(struct source *source, const struct source_caller *caller, uint64_t node,
+                    int flags, struct source_file **file);
 void local_release(struct source *source, struct source_file *file);
 ssize_t local_read(struct source *source, struct source_file *file, void *bytes, size_t length,
                    off_t offset);

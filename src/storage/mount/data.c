@@ -8,6 +8,8 @@
 #include "storage/mount/mount.h"
 #include "storage/mount/virtual.h"
 
+#define TRIES 16
+
 /* Rings may use the file from now on. The handle is gone where it fails. */
 static int register_file(struct mount *mount, fuse_req_t request, struct handle *handle,
                          int flags) {
@@ -40,10 +42,11 @@ static int take_file(fuse_req_t request, struct source_file *file, struct fuse_f
 
 static void open_file(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info) {
   struct mount *mount = mount_of(request);
+  struct source_caller caller = caller_of(request);
   struct source_file *file;
   int status = -EPERM;
   if (!virtual_node(node))
-    status = mount->source->ops->open(mount->source, node, info->flags, &file);
+    status = mount->source->ops->open(mount->source, &caller, node, info->flags, &file);
   if (!status)
     status = take_file(request, file, info);
   if (status)
@@ -52,19 +55,50 @@ static void open_file(fuse_req_t request, fuse_ino_t node, struct fuse_file_info
     handle_drop(mount, handle_of(info));
 }
 
-/* A file that appeared under the name since the kernel looked is opened as any other, rights and
- * all: the kernel looks again after ESTALE. */
+/* A file that appeared under the name since the kernel looked: the kernel has checked no rights to
+ * it. What is no file the kernel is to look at again, which ESTALE tells it to. */
+static int open_other(fuse_req_t request, fuse_ino_t folder, const char *name, int flags,
+                      struct source_entry *entry, struct source_file **file) {
+  struct source *source = mount_of(request)->source;
+  struct source_caller caller;
+  gid_t *groups = NULL;
+  int status = source->ops->lookup(source, folder, name, entry);
+  if (status)
+    return status;
+  status = S_ISREG(entry->stat.st_mode) ? caller_unchecked(request, &caller, &groups) : -ESTALE;
+  if (!status)
+    status = source->ops->open(source, &caller, entry->node, flags, file);
+  free(groups);
+  if (status)
+    source->ops->forget(source, entry->node, 1);
+  return status;
+}
+
+/* Others may make and take the name away meanwhile, again and again. */
+static int make_or_open(fuse_req_t request, fuse_ino_t folder, const char *name, mode_t mode,
+                        int flags, struct source_entry *entry, struct source_file **file) {
+  struct source *source = mount_of(request)->source;
+  struct source_caller caller = caller_of(request);
+  for (int i = 0; i < TRIES; i++) {
+    int status = source->ops->create(source, &caller, folder, name, mode, flags, entry, file);
+    if (status != -EEXIST || (flags & O_EXCL))
+      return status;
+    status = open_other(request, folder, name, flags, entry, file);
+    if (status != -ENOENT)
+      return status;
+  }
+  return -ESTALE;
+}
+
 static int make_file(fuse_req_t request, fuse_ino_t folder, const char *name, mode_t mode,
                      struct fuse_file_info *info, struct source_entry *entry) {
   struct source *source = mount_of(request)->source;
-  const struct fuse_ctx *context = fuse_req_ctx(request);
-  const struct source_caller caller = {.uid = context->uid, .gid = context->gid, .checked = true};
   struct source_file *file;
   if (virtual_name(folder, name))
     return -EPERM;
-  int status = source->ops->create(source, &caller, folder, name, mode, info->flags, entry, &file);
+  int status = make_or_open(request, folder, name, mode, info->flags, entry, &file);
   if (status)
-    return status == -EEXIST && !(info->flags & O_EXCL) ? -ESTALE : status;
+    return status;
   status = take_file(request, file, info);
   if (status)
     source->ops->forget(source, entry->node, 1);

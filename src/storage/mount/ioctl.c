@@ -11,10 +11,9 @@
 #include "storage/mount/mount.h"
 #include "storage/mount/virtual.h"
 
-#define MAGIC      0x8f3f5fffu
-#define VERSION    1u
-#define HOLES_MAX  1000
-#define GROUPS_MAX 65536 /* the kernel's own limit for a process */
+#define MAGIC     0x8f3f5fffu
+#define VERSION   1u
+#define HOLES_MAX 1000
 
 struct link_argument {
   uint64_t folder; /* its inode number */
@@ -66,31 +65,6 @@ static int sync_any(const struct question *question) {
   return file ? source->ops->fsync(source, file, false) : 0;
 }
 
-/* The groups of the thread that asks; the caller frees. */
-static int groups_of(fuse_req_t request, gid_t **groups, size_t *count) {
-  gid_t *list = NULL;
-  int room = 64, got;
-  do {
-    gid_t *more = realloc(list, (size_t)room * sizeof *more);
-    if (!more) {
-      free(list);
-      return -ENOMEM;
-    }
-    list = more;
-    got = fuse_req_getgroups(request, room, list);
-    if (got <= room)
-      break;
-    room = got;
-  } while (room <= GROUPS_MAX);
-  if (got < 0 || got > room) {
-    free(list);
-    return got < 0 ? got : -EINVAL;
-  }
-  *groups = list;
-  *count = (size_t)got;
-  return 0;
-}
-
 static int link_into(struct mount *mount, const struct source_caller *caller, fuse_ino_t node,
                      const struct source_entry *folder, const char *name) {
   struct source *source = mount->source;
@@ -108,11 +82,10 @@ static int link_into(struct mount *mount, const struct source_caller *caller, fu
 /* The folder comes as a number that anybody can guess: the caller's own rights to it count. */
 static int link_file(const struct question *question) {
   struct mount *mount = mount_of(question->request);
-  const struct fuse_ctx *context = fuse_req_ctx(question->request);
   const struct link_argument *asked = question->argument;
-  struct source_caller caller = {.uid = context->uid, .gid = context->gid};
+  struct source_caller caller;
   struct source_entry folder;
-  gid_t *groups = NULL;
+  gid_t *groups;
   if (question->folder)
     return -EPERM;
   if (!memchr(asked->name, '\0', sizeof asked->name))
@@ -122,8 +95,7 @@ static int link_file(const struct question *question) {
   int status = mount->source->ops->find(mount->source, asked->folder, &folder);
   if (status)
     return status;
-  status = groups_of(question->request, &groups, &caller.group_count);
-  caller.groups = groups;
+  status = caller_unchecked(question->request, &caller, &groups);
   if (!status)
     status = link_into(mount, &caller, question->node, &folder, asked->name);
   free(groups);

@@ -65,6 +65,12 @@ static inline struct handle *handle_of(const struct fuse_file_info *info) {
   return (struct handle *)(uintptr_t)info->fh;
 }
 
+/* Who asks; the kernel has checked what he may: default_permissions. */
+struct source_caller caller_of(fuse_req_t request);
+/* Who asks for what the kernel checks nothing of. The groups are the receiver's to free, also where
+ * it fails. */
+int caller_unchecked(fuse_req_t request, struct source_caller *caller, gid_t **groups);
+
 /* Answers with a status: 0 or a negative errno value. */
 void reply_status(fuse_req_t request, int status);
 /* Answers with a node, or with the status; takes its lookup back where nobody gets the answer. */

@@ -6,12 +6,6 @@
 #include "storage/mount/mount.h"
 #include "storage/mount/virtual.h"
 
-/* The kernel has checked what the caller may: default_permissions. */
-static struct source_caller caller_of(fuse_req_t request) {
-  const struct fuse_ctx *context = fuse_req_ctx(request);
-  return (struct source_caller){.uid = context->uid, .gid = context->gid, .checked = true};
-}
-
 static void lookup(fuse_req_t request, fuse_ino_t folder, const char *name) {
   struct source *source = mount_of(request)->source;
   struct source_entry entry = {0};

@@ -10,7 +10,7 @@
 #define IOVS    (SOURCE_HANDLES | 2)
 #define ENTRIES (SOURCE_HANDLES | UINT64_C(1) << 62) /* from here on by virt.h's ids */
 
-static struct virt_caller caller_of(fuse_req_t request) {
+static struct virt_caller virt_caller_of(fuse_req_t request) {
   const struct fuse_ctx *context = fuse_req_ctx(request);
   return (struct virt_caller){.uid = context->uid, .gid = context->gid, .thread = context->pid};
 }
@@ -59,7 +59,7 @@ static void fill(const struct mount *mount, const struct virt_entry *virt,
 int virtual_lookup(fuse_req_t request, uint64_t folder, const char *name,
                    struct source_entry *entry) {
   struct mount *mount = mount_of(request);
-  struct virt_caller caller = caller_of(request);
+  struct virt_caller caller = virt_caller_of(request);
   struct virt_entry found;
   if (folder == SOURCE_ROOT || (folder == FOLDER && strcmp(name, "iovs") == 0)) {
     entry->node = folder == SOURCE_ROOT ? FOLDER : IOVS;
@@ -95,7 +95,7 @@ int virtual_readlink(struct mount *mount, uint64_t node, char *target, size_t si
 int virtual_symlink(fuse_req_t request, uint64_t folder, const char *name, const char *target,
                     struct source_entry *entry) {
   struct mount *mount = mount_of(request);
-  struct virt_caller caller = caller_of(request);
+  struct virt_caller caller = virt_caller_of(request);
   struct virt_entry made;
   if (folder != IOVS)
     return -EPERM;
@@ -106,7 +106,7 @@ int virtual_symlink(fuse_req_t request, uint64_t folder, const char *name, const
 }
 
 int virtual_unlink(fuse_req_t request, uint64_t folder, const char *name) {
-  struct virt_caller caller = caller_of(request);
+  struct virt_caller caller = virt_caller_of(request);
   return folder == IOVS ? virt_unlink(mount_of(request)->virt, &caller, name) : -EPERM;
 }
 
@@ -144,7 +144,7 @@ static void listing_add(void *user, const char *name, const struct virt_entry *e
 }
 
 int virtual_opendir(fuse_req_t request, uint64_t node, struct handle *handle) {
-  struct virt_caller caller = caller_of(request);
+  struct virt_caller caller = virt_caller_of(request);
   if (node != FOLDER && node != IOVS)
     return -ENOTDIR;
   handle->listing = calloc(1, sizeof *handle->listing);
@@ -171,7 +171,7 @@ void virtual_releasedir(struct mount *mount, struct handle *handle) {
 
 /* The names as virt.h has them now, behind "." and "..". */
 static int listing_take(fuse_req_t request, struct listing *listing) {
-  struct virt_caller caller = caller_of(request);
+  struct virt_caller caller = virt_caller_of(request);
   listing_clear(listing);
   listing->status = 0;
   virt_list(mount_of(request)->virt, &caller, listing_add, listing);
