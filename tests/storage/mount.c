@@ -52,6 +52,18 @@ static void the_mount_point_is_an_empty_folder(void **state) {
   assert_refuses(mounted.source, mounted.point, "is not empty", "give an empty folder");
 }
 
+static void what_is_mounted_already_is_not_covered(void **state) {
+  (void)state;
+  assert_int_equal(unlink(at_source(&mounted, "file")), 0); /* it looks empty now */
+  mounted_start(&mounted, NULL);
+  struct mounted second = mounted;
+  const char *const arguments[] = {mounted.source, mounted.point, NULL};
+  assert_int_equal(mounted_run(&second, arguments), 1);
+  assert_true(mounted_says(&mounted, "already"));
+  assert_true(mounted_says(&mounted, "hint: unmount it first: `fusermount3 -u "));
+  folder_put(mounted.point, "file", "");
+}
+
 static void the_mount_point_does_not_lie_in_the_source(void **state) {
   (void)state;
   char inside[128];
@@ -215,6 +227,7 @@ static void a_copy_without_its_module_says_what_is_missing(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(the_mount_point_is_an_empty_folder),
+      TEST(what_is_mounted_already_is_not_covered),
       TEST(the_mount_point_does_not_lie_in_the_source),
       TEST(the_source_is_a_folder_of_this_host),
       TEST(a_mount_whose_process_was_killed_is_told_from_others),

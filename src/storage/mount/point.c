@@ -48,6 +48,20 @@ static int refuse_missing(const char *target, struct haul_storage_error *error) 
   return point_refuse(error, -ENOENT, hint, "%s is not there", target);
 }
 
+/* A second mount over it would hide the first one, which looks empty if its source is. */
+static int refuse_mounted(const char *target, struct haul_storage_error *error) {
+  char hint[sizeof error->hint];
+  snprintf(hint, sizeof hint, "unmount it first: `fusermount3 -u %.400s`", target);
+  return point_refuse(error, -EBUSY, hint, "%s is mounted by haul, or by 3FS, already", target);
+}
+
+static bool is_mounted(const char *target) {
+  char path[PATH_MAX];
+  struct stat stat_of;
+  return snprintf(path, sizeof path, "%s/" VIRTUAL_NAME, target) < (int)sizeof path &&
+         stat(path, &stat_of) == 0;
+}
+
 /* -1: it cannot be read. */
 static int count_names(const char *path) {
   int count = 0;
@@ -71,6 +85,8 @@ static int check_target(const char *path, struct haul_storage_error *error) {
   }
   if (!S_ISDIR(stat_of.st_mode))
     return point_refuse(error, -ENOTDIR, "give an empty folder", "%s is no folder", path);
+  if (is_mounted(path))
+    return refuse_mounted(path, error);
   int names = count_names(path);
   if (names < 0)
     return point_refuse(error, -errno, NULL, "cannot read %s: %s", path, strerror(errno));

@@ -5,6 +5,8 @@
 
 #include "storage/mount.h"
 
+#define VIRTUAL_NAME "3fs-virt"
+
 #define POINT_ROOM 4096 /* PATH_MAX */
 
 struct point {

@@ -6,8 +6,6 @@
 
 #include "storage/mount/mount.h"
 
-#define VIRTUAL_NAME "3fs-virt"
-
 static inline bool virtual_node(uint64_t node) {
   return node >= SOURCE_HANDLES;
 }
