@@ -41,8 +41,8 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
   (void)state;
   ops->close(source);
-  assert_int_equal(open_descriptors(), descriptors);
   folder_remove(root);
+  assert_int_equal(open_descriptors(), descriptors);
   return 0;
 }
 

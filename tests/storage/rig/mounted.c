@@ -161,10 +161,6 @@ static const char *read_log(const struct mounted *mounted) {
   return words;
 }
 
-static void fail_with_log(const struct mounted *mounted, int status) {
-  fail_msg("haul mount ended with %d, and said: %s", status, read_log(mounted));
-}
-
 void mounted_start(struct mounted *mounted, const char *const *options) {
   int ends[2];
   char number[16], line[PATH_MAX];
@@ -185,7 +181,7 @@ void mounted_start(struct mounted *mounted, const char *const *options) {
   ssize_t length = read(ends[0], line, sizeof line - 1);
   close(ends[0]);
   if (length <= 0)
-    fail_with_log(mounted, mounted_wait(mounted));
+    fail_msg("haul mount ended with %d, and said: %s", mounted_wait(mounted), read_log(mounted));
   line[length] = '\0';
   assert_memory_equal(line, mounted->point, strlen(mounted->point));
 }
@@ -217,9 +213,10 @@ void mounted_end(struct mounted *mounted) {
   kill(mounted->guard, SIGKILL);
   waitpid(mounted->guard, NULL, 0);
   unmount_all(mounted);
-  if (status)
-    fail_with_log(mounted, status);
+  const char *words = read_log(mounted);
   folder_remove(mounted->root);
+  if (status)
+    fail_msg("haul mount ended with %d, and said: %s", status, words);
   assert_false(left);
 }
 
