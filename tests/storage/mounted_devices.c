@@ -120,6 +120,7 @@ static void another_process_uses_it_by_a_handle(void **state) {
   assert_int_equal(pipe(gone), 0);
   pid_t child = fork();
   if (child == 0) {
+    close(gone[1]); /* so that it ends with a parent that fails */
     if (read(gone[0], &handle, sizeof handle) != (ssize_t)sizeof handle)
       _exit(1);
     assert_int_equal(hf3fs_iov_import_gpu(&other, &handle, mounted.point), 0);
