@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "storage/doorbell.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -20,6 +23,7 @@
 struct doorbell {
   struct workers *workers;
   struct guard guard; /* over the semaphore */
+  int fd;             /* of it, locked: while it is, its daemon lives */
   _Atomic bool stops;
   pthread_t thread;
   char path[96];
@@ -51,22 +55,61 @@ static void *run(void *argument) {
   return NULL;
 }
 
+#define FOLDER "/dev/shm"
+#define PREFIX "sem.haul-"
+
+/* Of a daemon of this user's that was killed: nobody holds its lock. */
+static void remove_dead(int folder, const char *name) {
+  struct stat stat;
+  int fd = openat(folder, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0)
+    return;
+  if (fstat(fd, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_uid == geteuid() &&
+      flock(fd, LOCK_EX | LOCK_NB) == 0)
+    unlinkat(folder, name, 0);
+  close(fd);
+}
+
+void doorbell_sweep(void) {
+  DIR *folder = opendir(FOLDER);
+  if (!folder)
+    return;
+  for (struct dirent *entry; (entry = readdir(folder));)
+    if (strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) == 0)
+      remove_dead(dirfd(folder), entry->d_name);
+  closedir(folder);
+}
+
+/* Locked before anybody else can find it unlocked: it gets its name last. */
+static int make_file(struct doorbell *doorbell) {
+  char self[40];
+  doorbell->fd = open(FOLDER, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (doorbell->fd < 0)
+    return -errno;
+  snprintf(self, sizeof self, "/proc/self/fd/%d", doorbell->fd);
+  if (flock(doorbell->fd, LOCK_EX | LOCK_NB) == 0 && fchmod(doorbell->fd, 0666) == 0 &&
+      ftruncate(doorbell->fd, sizeof(sem_t)) == 0 &&
+      linkat(AT_FDCWD, self, AT_FDCWD, doorbell->path, AT_SYMLINK_FOLLOW) == 0)
+    return 0;
+  int code = -errno;
+  close(doorbell->fd);
+  return code;
+}
+
 static int make_semaphore(struct doorbell *doorbell, enum name_priority priority) {
   uint64_t random;
   if (getrandom(&random, sizeof random, 0) != sizeof random)
     return -errno;
-  snprintf(doorbell->path, sizeof doorbell->path, "/dev/shm/sem.haul-%016" PRIx64 ".%d", random,
+  snprintf(doorbell->path, sizeof doorbell->path, FOLDER "/" PREFIX "%016" PRIx64 ".%d", random,
            (int)priority);
-  int fd = open(doorbell->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0)
-    return -errno;
-  void *memory = MAP_FAILED;
-  if (fchmod(fd, 0666) == 0 && ftruncate(fd, sizeof(sem_t)) == 0)
-    memory = mmap(NULL, sizeof(sem_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  int code = memory == MAP_FAILED ? -errno : 0;
-  close(fd);
-  if (code) {
+  int code = make_file(doorbell);
+  if (code)
+    return code;
+  void *memory = mmap(NULL, sizeof(sem_t), PROT_READ | PROT_WRITE, MAP_SHARED, doorbell->fd, 0);
+  if (memory == MAP_FAILED) {
+    code = -errno;
     unlink(doorbell->path);
+    close(doorbell->fd);
     return code;
   }
   doorbell->guard = (struct guard){.start = memory, .length = (size_t)sysconf(_SC_PAGESIZE)};
@@ -77,6 +120,7 @@ static int make_semaphore(struct doorbell *doorbell, enum name_priority priority
 static void forget(struct doorbell *doorbell) {
   unlink(doorbell->path);
   munmap(doorbell->guard.start, sizeof(sem_t));
+  close(doorbell->fd);
   free(doorbell);
 }
 

@@ -12,6 +12,8 @@ struct doorbell;
 /* Makes /dev/shm/sem.haul-…, which every user may post, and a thread. */
 int doorbell_open(struct workers *workers, enum name_priority priority, struct doorbell **doorbell);
 void doorbell_close(struct doorbell *doorbell);
+/* Takes away what killed daemons of this user's left. */
+void doorbell_sweep(void);
 const char *doorbell_path(const struct doorbell *doorbell);
 
 #endif

@@ -371,6 +371,7 @@ static int start(struct virt *virt, const struct virt_config *config) {
   int code = buffers_open(&virt->buffers);
   if (code == 0)
     code = workers_open(virt->files, virt->buffers, workers_for(config->workers), &virt->workers);
+  doorbell_sweep();
   for (unsigned i = 0; i < NAME_PRIORITIES && code == 0; i++)
     code = doorbell_open(virt->workers, i, &virt->bells[i]);
   if (code == 0)

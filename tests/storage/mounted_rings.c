@@ -299,15 +299,19 @@ static void of_a_client_that_is_killed_nothing_stays(void **state) {
 static void a_daemon_that_is_killed_is_told_and_another_one_serves(void **state) {
   (void)state;
   struct user user;
+  char bell[256] = "";
   begin(&user, "file", true, 4);
   assert_int_equal(do_one(&user, 0, 100), 100);
+  assert_true(readlink(at_point(&mounted, "3fs-virt/iovs/submit-ios"), bell, sizeof bell - 1) > 0);
   kill(mounted.daemon, SIGKILL);
   assert_int_equal(mounted_wait(&mounted), 128 + SIGKILL);
   int64_t result = do_one(&user, 0, 100);
   assert_true(result == -ENOTCONN);
   end(&user);
   mounted_detach(&mounted);
+  assert_int_equal(access(bell, F_OK), 0);
   mounted_start(&mounted, NULL);
+  assert_int_equal(access(bell, F_OK), -1); /* what the first one left is gone */
   begin(&user, "file", true, 4);
   assert_int_equal(do_one(&user, 0, 100), 100);
   assert_bytes(user.iov.base, 0, 100, 1);
