@@ -183,7 +183,7 @@ static bool is_still(int fd, uint64_t inode) {
 }
 
 void hf3fs_dereg_fd(int fd) {
-  struct file file;
+  struct file file = {.inode = 0};
   pthread_mutex_lock(&lock);
   fd = number_of(fd);
   fds_find(fd, &file);

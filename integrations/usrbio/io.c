@@ -212,7 +212,7 @@ static bool sleep_until(struct ring *ring, const struct timespec *deadline) {
   if (left == 0)
     return false;
   int status;
-  if (left < SILENCE) {
+  if (deadline && left < SILENCE) {
     status = sem_timedwait(ring->view.semaphore, deadline);
   } else {
     int64_t then = monotonic() + SILENCE;

@@ -114,7 +114,7 @@ static struct mount *settle(const char *path, int folder, const struct stat *fou
 }
 
 int mount_hold(const char *path, struct mount **mount) {
-  struct stat found;
+  struct stat found = {.st_dev = 0};
   int folder = open_folder(path, &found); /* may wait for the daemon: not under the lock */
   if (folder < 0)
     return folder;

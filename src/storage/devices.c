@@ -160,9 +160,10 @@ static int answer_find(struct devices *devices, const struct client *client,
 
 static int drop(struct devices *devices, struct client *client, const uint8_t id[16]) {
   struct memory *memory = find(&client->memories, id);
-  if (memory)
-    end_memory(devices, client, memory);
-  return memory ? 0 : -ENOENT;
+  if (!memory)
+    return -ENOENT;
+  end_memory(devices, client, memory);
+  return 0;
 }
 
 /* ---- Records ---- */
@@ -250,8 +251,8 @@ static bool serve(struct devices *devices, struct client *client) {
 /* ---- Clients ---- */
 
 static void end_client(struct devices *devices, struct client *client) {
-  while (!list_empty(&client->memories))
-    end_memory(devices, client, list_entry(client->memories.next, struct memory, link));
+  list_each_safe(item, &client->memories)
+      end_memory(devices, client, list_entry(item, struct memory, link));
   list_remove(&client->link);
   devices->count--;
   close(client->fd);
@@ -370,8 +371,8 @@ void devices_stop(struct devices *devices) {
   if (write(devices->bell, &one, sizeof one) < 0)
     return; /* an eventfd that nobody has written to before */
   pthread_join(devices->thread, NULL);
-  while (!list_empty(&devices->clients))
-    end_client(devices, list_entry(devices->clients.next, struct client, link));
+  list_each_safe(item, &devices->clients)
+      end_client(devices, list_entry(item, struct client, link));
 }
 
 void devices_close(struct devices *devices) {

@@ -69,12 +69,12 @@ void mover_post(struct mover *mover, struct moving *moving) {
 
 int mover_open(unsigned threads, struct mover **out) {
   struct mover *mover = calloc(1, sizeof *mover + threads * sizeof mover->threads[0]);
-  int code = mover ? 0 : -ENOMEM;
-  if (code)
-    return code;
+  if (!mover)
+    return -ENOMEM;
   pthread_mutex_init(&mover->lock, NULL);
   pthread_cond_init(&mover->posted, NULL);
   list_init(&mover->waiting);
+  int code = 0;
   while (code == 0 && mover->count < threads) {
     code = storage_thread(&mover->threads[mover->count], run, mover);
     mover->count += code == 0;
