@@ -2,6 +2,7 @@
 #include "storage/virt.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,22 +55,45 @@ struct virt {
 
 /* ---- What is always there ---- */
 
-#define FIXED (NAME_PRIORITIES + 1u)
+#define FIXED       (NAME_PRIORITIES + 2u)
+#define TARGET_ROOM 320
 
 static const char *const fixed_names[FIXED] = {"submit-ios.ph", "submit-ios", "submit-ios.pl",
-                                               DEVICES_NAME};
+                                               DEVICES_NAME, "haul-counters"};
 
-static const char *fixed_target(const struct virt *virt, size_t i) {
-  return i < NAME_PRIORITIES ? doorbell_path(virt->bells[i]) : devices_address(virt->devices);
+static uint64_t now_of(const _Atomic uint64_t *counter) {
+  return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+/* What the rings did, for who wants to know: readlink(1) shows it. */
+static void count_up(const struct virt *virt, char text[TARGET_ROOM]) {
+  const struct workers_counters *counters = workers_counters(virt->workers);
+  snprintf(text, TARGET_ROOM,
+           "operations=%" PRIu64 " failed=%" PRIu64 " bytes=%" PRIu64 " staged_bytes=%" PRIu64
+           " direct=%" PRIu64 " buffered_no_direct=%" PRIu64 " buffered_unaligned=%" PRIu64,
+           now_of(&counters->operations), now_of(&counters->refused), now_of(&counters->bytes),
+           now_of(&counters->staged), now_of(&counters->direct), now_of(&counters->buffered_file),
+           now_of(&counters->buffered_alignment));
+}
+
+static void fixed_target(const struct virt *virt, size_t i, char text[TARGET_ROOM]) {
+  if (i < NAME_PRIORITIES)
+    snprintf(text, TARGET_ROOM, "%s", doorbell_path(virt->bells[i]));
+  else if (i == NAME_PRIORITIES)
+    snprintf(text, TARGET_ROOM, "%s", devices_address(virt->devices));
+  else
+    count_up(virt, text);
 }
 
 /* Their ids come first. */
 static void tell_fixed(const struct virt *virt, size_t i, struct virt_entry *entry) {
+  char text[TARGET_ROOM];
+  fixed_target(virt, i, text);
   *entry = (struct virt_entry){.id = i + 1,
                                .uid = geteuid(),
                                .gid = getegid(),
                                .mode = S_IFLNK | 0777,
-                               .length = strlen(fixed_target(virt, i))};
+                               .length = strlen(text)};
 }
 
 /* FIXED: it is none. */
@@ -277,7 +301,9 @@ int virt_stat(struct virt *virt, uint64_t id, struct virt_entry *told) {
 int virt_readlink(struct virt *virt, uint64_t id, char *target, size_t size) {
   int length = -1;
   if (id - 1 < FIXED) {
-    length = snprintf(target, size, "%s", fixed_target(virt, id - 1));
+    char text[TARGET_ROOM];
+    fixed_target(virt, id - 1, text);
+    length = snprintf(target, size, "%s", text);
   } else {
     pthread_mutex_lock(&virt->lock);
     const struct entry *entry = find_id(virt, id);

@@ -288,7 +288,7 @@ static void of_a_client_that_is_killed_nothing_stays(void **state) {
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, NULL, 0), child);
     close(told[0]);
-    assert_true(eventually(registered() == 4));
+    assert_true(eventually(registered() == 5));
     assert_int_equal(access(memory, F_OK), -1);
   }
   assert_true(eventually(mounted_descriptors(&mounted) <= descriptors));

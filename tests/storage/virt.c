@@ -94,7 +94,7 @@ static void only_regular_files_of_the_callers_in_dev_shm(void **state) {
   assert_int_equal(mkfifo(path, 0600), 0);
   assert_int_equal(registers(ID, path), -EPERM);
   assert_int_equal(unlink(path), 0);
-  assert_int_equal(listed(), 4);
+  assert_int_equal(listed(), 5);
 }
 
 static void memory_that_does_not_fit_its_name(void **state) {
@@ -109,7 +109,7 @@ static void memory_that_does_not_fit_its_name(void **state) {
   assert_int_equal(registers("submit-ios", path), -EEXIST);
   assert_int_equal(registers("no-name", path), -EINVAL);
   assert_int_equal(unlink(path), 0);
-  assert_int_equal(listed(), 4);
+  assert_int_equal(listed(), 5);
 }
 
 static void a_name_or_an_id_twice(void **state) {
@@ -175,11 +175,11 @@ static void what_was_registered_is_told(void **state) {
   assert_int_equal(virt_stat(rig.virt, entry.id, &again), 0);
   assert_int_equal(virt_readlink(rig.virt, entry.id, target, sizeof target), 0);
   assert_string_equal(target, path);
-  assert_int_equal(listed(), 5);
+  assert_int_equal(listed(), 6);
   assert_int_equal(virt_unlink(rig.virt, &rig.caller, ID ".b4096"), 0);
   assert_int_equal(finds(ID ".b4096"), -ENOENT);
   assert_int_equal(virt_stat(rig.virt, entry.id, &again), -ENOENT);
-  assert_int_equal(listed(), 4);
+  assert_int_equal(listed(), 5);
 }
 
 static void a_buffer_that_went_is_found_no_more(void **state) {
@@ -189,6 +189,34 @@ static void a_buffer_that_went_is_found_no_more(void **state) {
   assert_int_equal(client_do(&client, 0, 0, 4096), 4096);
   assert_int_equal(virt_unlink(rig.virt, &rig.caller, client.buffer.text), 0);
   assert_int_equal(client_do(&client, 0, 0, 4096), -ENOENT);
+  client_close(&client);
+}
+
+static uint64_t counted(const char *name) {
+  struct virt_entry entry;
+  char text[512];
+  assert_int_equal(virt_lookup(rig.virt, &rig.caller, "haul-counters", &entry), 0);
+  assert_int_equal(virt_readlink(rig.virt, entry.id, text, sizeof text), 0);
+  const char *found = strstr(text, name);
+  assert_non_null(found);
+  return strtoull(found + strlen(name), NULL, 10);
+}
+
+static void counters_tell_what_went_by_the_page_cache_and_why(void **state) {
+  (void)state;
+  struct client client;
+  client_open(&client, &rig, &(struct name){.for_read = true, .priority = NAME_HIGH}, 4, 8192);
+  assert_int_equal(client_do(&client, 0, 0, 4096), 4096);
+  assert_int_equal(counted("operations="), 1);
+  assert_int_equal(counted(" bytes="), 4096);
+  if (counted("buffered_no_direct=") == 0) {
+    assert_int_equal(counted(" direct="), 1);
+    assert_int_equal(client_do(&client, 1, 0, 4096), 4096);
+    assert_int_equal(client_do(&client, 0, 0, 77), 77);
+    assert_int_equal(counted("buffered_unaligned="), 2);
+  }
+  assert_int_equal(client_do(&client, 0, 0, 0), -EINVAL);
+  assert_int_equal(counted("failed="), 1);
   client_close(&client);
 }
 
@@ -245,7 +273,7 @@ static void a_thousand_rings_and_one_that_works(void **state) {
   client_close(&client);
   for (size_t i = 0; i < COUNT(rings); i++)
     piece_close(&rings[i]);
-  assert_int_equal(listed(), 4);
+  assert_int_equal(listed(), 5);
 }
 
 int main(void) {
@@ -260,6 +288,7 @@ int main(void) {
       TEST(semaphores_stay),
       TEST(what_was_registered_is_told),
       TEST(a_buffer_that_went_is_found_no_more),
+      TEST(counters_tell_what_went_by_the_page_cache_and_why),
       TEST(when_its_last_handle_goes_so_does_what_a_process_has),
       TEST(a_process_keeps_what_is_its_own),
       TEST(a_thousand_rings_and_one_that_works),
