@@ -14,8 +14,11 @@
 #ifndef HAUL_STORAGE_SOURCE_H
 #define HAUL_STORAGE_SOURCE_H
 
+#include <errno.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/types.h>
@@ -84,6 +87,13 @@ struct source_name {
   mode_t type;    /* S_IFMT bits; 0: not known */
   off_t next;
 };
+
+/* -EINVAL, -ENAMETOOLONG. */
+static inline int source_check_name(const char *name) {
+  if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strchr(name, '/'))
+    return -EINVAL;
+  return strlen(name) > NAME_MAX ? -ENAMETOOLONG : 0;
+}
 
 struct source_ops {
   /* Every file has been released. Forgets all nodes. */

@@ -18,12 +18,6 @@ static void close_source(struct source *source) {
   free(local);
 }
 
-int local_check_name(const char *name) {
-  if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strchr(name, '/'))
-    return -EINVAL;
-  return strlen(name) > NAME_MAX ? -ENAMETOOLONG : 0;
-}
-
 void local_proc_path(char path[PROC_ROOM], const struct node *node) {
   snprintf(path, PROC_ROOM, "/proc/self/fd/%d", node->fd);
 }
@@ -71,7 +65,7 @@ int local_admit_fd(struct local *local, int fd, struct source_entry *entry) {
 static int lookup(struct source *source, uint64_t folder, const char *name,
                   struct source_entry *entry) {
   struct local *local = local_of(source);
-  int result = local_check_name(name);
+  int result = source_check_name(name);
   if (result)
     return result;
   struct node *node = nodes_get(&local->nodes, folder);
@@ -165,6 +159,10 @@ static int admit_root(struct local *local, const char *path) {
     return result;
   }
   return local_admit_fd(local, fd, &root);
+}
+
+void local_bound(struct source *source, size_t nodes) {
+  local_of(source)->nodes.most = nodes + 1;
 }
 
 int local_open(const char *path, bool read_only, struct source **source) {

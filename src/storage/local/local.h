@@ -26,8 +26,6 @@ static inline struct local *local_of(struct source *source) {
   return (struct local *)(void *)source;
 }
 
-/* -EINVAL, -ENAMETOOLONG. */
-int local_check_name(const char *name);
 void local_proc_path(char path[PROC_ROOM], const struct node *node);
 int local_stat(const struct node *node, struct stat *stat);
 /* What is there under the name becomes a node. */

@@ -21,7 +21,7 @@ struct place {
 static int place_take(struct place *place, struct source *source, uint64_t folder,
                       const char *name) {
   *place = (struct place){.local = local_of(source), .name = name};
-  int result = local_check_name(name);
+  int result = source_check_name(name);
   if (result)
     return result;
   if (place->local->read_only)

@@ -175,7 +175,8 @@ int nodes_admit(struct nodes *nodes, int fd, struct stat *stat, uint64_t *handle
   pthread_mutex_lock(&nodes->lock);
   struct node *node = by_file(nodes, stat->st_dev, stat->st_ino);
   bool known = node != NULL;
-  if (!known)
+  bool full = !known && nodes->most && nodes->count >= nodes->most;
+  if (!known && !full)
     node = add(nodes, fd, stat);
   if (node) {
     node->lookups++;
@@ -185,7 +186,7 @@ int nodes_admit(struct nodes *nodes, int fd, struct stat *stat, uint64_t *handle
   pthread_mutex_unlock(&nodes->lock);
   if (known || !node)
     close(fd);
-  return node ? 0 : -ENOMEM;
+  return node ? 0 : full ? -ENFILE : -ENOMEM;
 }
 
 struct node *nodes_get(struct nodes *nodes, uint64_t handle) {

@@ -26,6 +26,7 @@ struct nodes {
   pthread_mutex_t lock; /* guards all of it, and each node's counts */
   struct node **by_handle, **by_file;
   size_t buckets, count; /* buckets: a power of two */
+  size_t most;           /* nodes at a time; 0: any number */
   uint64_t last_handle, last_number;
   dev_t *devices; /* their places make inode numbers; the root's comes first */
   size_t device_count;
@@ -36,7 +37,8 @@ int nodes_open(struct nodes *nodes);
 void nodes_close(struct nodes *nodes);
 
 /* Takes `fd`, an O_PATH descriptor of what `stat` says, also on failure. Counts as a lookup; sets
- * *handle, and stat->st_ino to what users see. The first one ever is SOURCE_ROOT. ENOMEM. */
+ * *handle, and stat->st_ino to what users see. The first one ever is SOURCE_ROOT. ENOMEM, ENFILE.
+ */
 int nodes_admit(struct nodes *nodes, int fd, struct stat *stat, uint64_t *handle);
 /* Held until nodes_put; NULL: there is none. */
 struct node *nodes_get(struct nodes *nodes, uint64_t handle);
