@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT
+ * The file service, for the command: trees of files of this host for other machines. One const
+ * table is the module's symbol for it. */
+#ifndef HAUL_STORAGE_SERVICE_H
+#define HAUL_STORAGE_SERVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <haul/haul.h>
+
+#include "storage/mount.h" /* struct haul_storage_error */
+
+#define HAUL_STORAGE_SERVICE_SYMBOL "haul_storage_service"
+
+struct haul_storage_export {
+  const char *name; /* 1 to 63 printable bytes without blanks and '/' */
+  const char *path; /* a folder of this host */
+  bool writable;
+};
+
+struct haul_storage_serving {
+  size_t size;     /* sizeof this: the module of another build refuses */
+  haul_node *node; /* opened with peer_events; the module receives its messages from now on */
+  const struct haul_storage_export *exports;
+  size_t count;
+  /* Messages that are no business of the file service, one at a time, in a thread of the module's;
+   * NULL: they are dropped. It does not keep them. */
+  void (*other)(void *user, const struct haul_message *message);
+  void *user;
+};
+
+struct service;
+
+struct haul_storage_service {
+  /* Everything stays the caller's. Raises the process's limit of descriptors to what is allowed. A
+   * negative errno value and *error: nothing runs. */
+  int (*open)(const struct haul_storage_serving *serving, struct service **service,
+              struct haul_storage_error *error);
+  /* After haul_node_close, which ends what waits. -ETIMEDOUT: a disk does not answer, and threads
+   * are left behind that use what they have. */
+  int (*close)(struct service *service);
+};
+
+#endif

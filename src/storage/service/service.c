@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT
+ * The server: what it exports, and the thread that hands messages to sessions. */
+#include "storage/service.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "storage/local.h"
+#include "storage/mount/point.h"
+#include "storage/service/server.h"
+#include "storage/threads.h"
+
+#define END_WAIT_S 10
+
+/* ---- Messages ---- */
+
+static struct session *find_session(struct service *service, const haul_peer *peer) {
+  list_each(item, &service->sessions) {
+    struct session *session = list_entry(item, struct session, link);
+    if (session->peer == peer)
+      return session;
+  }
+  return NULL;
+}
+
+static void peer_left(struct service *service, const haul_peer *peer) {
+  struct session *session = find_session(service, peer);
+  if (!session)
+    return;
+  list_remove(&session->link);
+  session_end(session);
+}
+
+/* Without waiting: who has not read the one word sent so far is not owed another one. */
+static void refuse(const struct haul_message *message, int status) {
+  uint8_t bytes[PROTOCOL_ANSWER_ROOM];
+  size_t length = protocol_put_answer(PROTOCOL_GREET, status, NULL, bytes);
+  haul_message_send(message->peer, message->tag, bytes, length, HAUL_NO_WAIT);
+}
+
+static struct session *admit(struct service *service, const struct haul_message *message) {
+  pthread_mutex_lock(&service->lock);
+  bool full = service->session_count == SERVICE_SESSIONS;
+  pthread_mutex_unlock(&service->lock);
+  struct session *session = full ? NULL : session_open(service, message->peer);
+  if (session)
+    list_append(&service->sessions, &session->link);
+  else
+    refuse(message, full ? -EUSERS : -ENOMEM);
+  return session;
+}
+
+static bool is_ours(const struct haul_message *message) {
+  return message->kind == HAUL_MESSAGE && message->tag / PROTOCOL_NUMBERS == PROTOCOL_TAG >> 48;
+}
+
+static void take(struct service *service, struct haul_message *message) {
+  if (is_ours(message)) {
+    struct session *session = find_session(service, message->peer);
+    if (!session)
+      session = admit(service, message);
+    if (session) {
+      session_take(session, message);
+      return;
+    }
+  } else if (message->kind == HAUL_PEER_LEFT) {
+    peer_left(service, message->peer);
+  } else if (message->kind == HAUL_MESSAGE && service->other) {
+    service->other(service->user, message);
+  }
+  haul_message_release(message);
+}
+
+/* Until the node is closed. */
+static void *run(void *argument) {
+  struct service *service = argument;
+  struct haul_message message;
+  while (haul_message_receive(service->node, &message, HAUL_FOREVER) == 0)
+    take(service, &message);
+  return NULL;
+}
+
+/* ---- Opening ---- */
+
+/* What is wrong with a folder is told now, and not to each client. */
+static int check_export(const struct haul_storage_export *export,
+                        struct haul_storage_error *error) {
+  struct source *source;
+  int status = local_open(export->path, !export->writable, &source);
+  if (!status) {
+    source->ops->close(source);
+    return 0;
+  }
+  return point_refuse(error, status, status == -ENOTDIR ? "give the folder it lies in" : "",
+                      "cannot export %s: %s", export->path, strerror(-status));
+}
+
+static int copy_exports(struct service *service, const struct haul_storage_serving *serving) {
+  service->exports = calloc(serving->count ? serving->count : 1, sizeof *service->exports);
+  if (!service->exports)
+    return -ENOMEM;
+  for (size_t i = 0; i < serving->count; i++) {
+    struct haul_storage_export *export = &service->exports[i];
+    export->writable = serving->exports[i].writable;
+    export->name = strdup(serving->exports[i].name);
+    export->path = strdup(serving->exports[i].path);
+    service->export_count++;
+    if (!export->name || !export->path)
+      return -ENOMEM;
+  }
+  return 0;
+}
+
+/* A client's files and regions, and those of the node itself, are to be there besides nodes. */
+static size_t share_of_descriptors(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit))
+    return SERVICE_FILES;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_max == RLIM_INFINITY || limit.rlim_max > (1u << 24))
+    return 1u << 20;
+  return limit.rlim_max / 8 > 64 ? limit.rlim_max / 8 : 64;
+}
+
+static void free_service(struct service *service) {
+  for (size_t i = 0; i < service->export_count; i++) {
+    free((char *)(uintptr_t)service->exports[i].name);
+    free((char *)(uintptr_t)service->exports[i].path);
+  }
+  free(service->exports);
+  pthread_cond_destroy(&service->changed);
+  pthread_mutex_destroy(&service->lock);
+  free(service);
+}
+
+static struct service *make(const struct haul_storage_serving *serving) {
+  pthread_condattr_t monotonic;
+  struct service *service = calloc(1, sizeof *service);
+  if (!service)
+    return NULL;
+  service->node = serving->node;
+  service->other = serving->other;
+  service->user = serving->user;
+  service->nodes_max = share_of_descriptors();
+  list_init(&service->sessions);
+  pthread_mutex_init(&service->lock, NULL);
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&service->changed, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  return service;
+}
+
+static int open_service(const struct haul_storage_serving *serving, struct service **out,
+                        struct haul_storage_error *error) {
+  if (serving->size != sizeof *serving)
+    return point_refuse(error, -EINVAL, "install both from one build",
+                        "libhaul-storage.so is of another version");
+  for (size_t i = 0; i < serving->count; i++) {
+    int status = check_export(&serving->exports[i], error);
+    if (status)
+      return status;
+  }
+  struct service *service = make(serving);
+  if (!service)
+    return point_refuse(error, -ENOMEM, "", "no memory left");
+  int status = copy_exports(service, serving);
+  if (!status)
+    status = storage_thread(&service->thread, run, service);
+  if (status) {
+    free_service(service);
+    return point_refuse(error, status, "", "cannot serve files: %s", strerror(-status));
+  }
+  *out = service;
+  return 0;
+}
+
+/* ---- Closing ---- */
+
+static int close_service(struct service *service) {
+  struct timespec until;
+  int status = 0;
+  pthread_join(service->thread, NULL);
+  for (struct list *item; (item = list_take(&service->sessions));)
+    session_end(list_entry(item, struct session, link));
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_sec += END_WAIT_S;
+  pthread_mutex_lock(&service->lock);
+  while (service->session_count > 0 && !status)
+    status = -pthread_cond_timedwait(&service->changed, &service->lock, &until);
+  pthread_mutex_unlock(&service->lock);
+  if (!status)
+    free_service(service);
+  return status;
+}
+
+__attribute__((visibility("default"))) const struct haul_storage_service haul_storage_service = {
+    .open = open_service,
+    .close = close_service,
+};
