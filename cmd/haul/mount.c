@@ -3,10 +3,8 @@
  * haul mount: a tree of files as a file system, by the module libhaul-storage.so. Unless it is to
  * stay in the foreground a child does the work, and the command ends once the mount answers.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -19,7 +17,9 @@
 
 #include "command.h"
 #include "common/fail.h"
+#include "common/module.h"
 #include "common/options.h"
+#include "common/session.h"
 #include "storage/mount.h"
 
 #define PATIENCE_MS 60000 /* until the mount answers */
@@ -27,6 +27,7 @@
 struct values {
   const char *name;
   unsigned workers, ready_fd;
+  int64_t timeout;
   int foreground, read_only, allow_other;
 };
 
@@ -41,6 +42,8 @@ static const struct option_spec options[] = {
      "threads that serve rings (default: as many as there are processors, at most 4)"},
     {"allow-other", OPTION_FLAG, offsetof(struct values, allow_other), NULL,
      "let other users in, each with their own rights"},
+    {"timeout", OPTION_SECONDS, offsetof(struct values, timeout), "SECONDS",
+     "wait for another machine's answer no longer than this (default: 30)"},
     {"ready-fd", OPTION_COUNT, offsetof(struct values, ready_fd), "N",
      "write MOUNTPOINT to this descriptor once it answers, and close it"},
     {0},
@@ -49,40 +52,10 @@ static const struct option_spec options[] = {
 struct mounting {
   const struct values *values;
   const char *target;
-  int parent; /* a pipe to the command that waits; -1 */
+  int (*mount)(const struct haul_storage_mount *mount, struct haul_storage_error *error);
+  struct target remote; /* without a name: a folder of this host */
+  int parent;           /* a pipe to the command that waits; -1 */
 };
-
-typedef int mount_call(const struct haul_storage_mount *mount, struct haul_storage_error *error);
-
-/* Built without it, or what it links is not there: the loader's words say which library. */
-static void tell_missing(const char *path, const char *why) {
-  fail_because(access(path, F_OK) == 0 ? "sudo apt-get install liburing2 libfuse3-3"
-                                       : "build haul where the headers for it are: "
-                                         "sudo apt-get install liburing-dev libfuse3-dev",
-               "this haul cannot mount: %s", why);
-}
-
-/* Beside the libraries of the haul that this command belongs to: no other's would fit. NULL: it is
- * told why. */
-static mount_call *open_module(void) {
-  char self[PATH_MAX], path[PATH_MAX + sizeof HAUL_STORAGE_MODULE];
-  mount_call *call = NULL;
-  ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-  if (length < 0) {
-    fail_system(errno, "cannot find out where haul is");
-    return NULL;
-  }
-  self[length] = '\0';
-  strrchr(self, '/')[1] = '\0';
-  snprintf(path, sizeof path, "%s%s", self, HAUL_STORAGE_MODULE);
-  void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  void *symbol = module ? dlsym(module, HAUL_STORAGE_MOUNT_SYMBOL) : NULL;
-  if (!symbol)
-    tell_missing(path, dlerror());
-  else /* POSIX has addresses of functions and data of one size; C has no conversion */
-    memcpy(&call, &symbol, sizeof symbol);
-  return call;
-}
 
 /* For good: what ends the mount is read from the descriptor, and the module's threads inherit the
  * mask. */
@@ -133,14 +106,23 @@ static void is_ready(void *user) {
 
 static int mount_here(struct mounting *mounting, const char *source) {
   const struct values *values = mounting->values;
+  const struct target *remote = &mounting->remote;
   struct haul_storage_error error;
   int signals = -1;
-  mount_call *call = open_module();
-  if (!call || catch_signals(&signals) != EXIT_DONE)
-    return EXIT_FAILED;
+  void *symbol;
+  int status = module_symbol(HAUL_STORAGE_MOUNT_SYMBOL, "mount", &symbol);
+  if (status == EXIT_DONE)
+    status = catch_signals(&signals);
+  if (status != EXIT_DONE)
+    return status;
+  /* POSIX has addresses of functions and data of one size; C has no conversion. */
+  memcpy(&mounting->mount, &symbol, sizeof symbol);
   const struct haul_storage_mount mount = {
       .size = sizeof mount,
       .source = source,
+      .address = remote->name ? remote->address : NULL,
+      .export = remote->name,
+      .timeout_ns = values->timeout,
       .target = mounting->target,
       .name = values->name,
       .workers = values->workers,
@@ -151,7 +133,7 @@ static int mount_here(struct mounting *mounting, const char *source) {
       .log = log_line,
       .user = mounting,
   };
-  if (call(&mount, &error) == 0)
+  if (mounting->mount(&mount, &error) == 0)
     return EXIT_DONE;
   if (mounting->parent >= 0) /* standard error may be gone */
     syslog(LOG_ERR, "%s", error.text);
@@ -209,22 +191,28 @@ static int run(const struct command *self, int argc, char **argv) {
     return options_wrong(self, "'%s' is no good value for --name, which has 1 to %d bytes",
                          values.name, HAUL_STORAGE_NAME_ROOM - 1);
   struct mounting mounting = {.values = &values, .target = operands[1], .parent = -1};
+  if (strstr(operands[0], "://") &&
+      (!target_parse(operands[0], &mounting.remote) || strchr(mounting.remote.name, '/')))
+    return options_wrong(self, "'%s' is not haul://HOST[:PORT]/EXPORT", operands[0]);
   return values.foreground ? mount_here(&mounting, operands[0])
                            : mount_behind(&mounting, operands[0]);
 }
 
 const struct command mount_command = {
     .name = "mount",
-    .summary = "Show a folder as a file system whose files rings can use",
+    .summary = "Show a folder, or another machine's, as a file system",
     .usage = "SOURCE MOUNTPOINT [OPTIONS]",
     .about =
         "Programs that speak USRBIO, 3FS's interface, use the files under MOUNTPOINT, which is an\n"
-        "empty folder; all others use them as any files. SOURCE is a folder of this host. The\n"
+        "empty folder; all others use them as any files. SOURCE is a folder of this host,\n"
+        "or a tree that `haul serve --export` exports elsewhere: haul://HOST[:PORT]/EXPORT,\n"
+        "unix:///PATH/EXPORT or unix://@NAME/EXPORT. There rings are not there yet. The\n"
         "command ends once MOUNTPOINT answers, and a process stays in the background until\n"
         "`fusermount3 -u MOUNTPOINT` (for root also umount), SIGTERM or SIGINT.",
     .options = options,
     .examples = "  haul mount /data/weights /mnt/weights\n"
                 "  haul mount /data /mnt/data --read-only --allow-other --name data\n"
+                "  haul mount haul://10.0.0.2/weights /mnt/weights\n"
                 "  fusermount3 -u /mnt/weights\n",
     .run = run,
 };

@@ -2,6 +2,8 @@
  *
  * haul serve: a node that publishes regions until it is told to stop. One thread does everything:
  * it sleeps in poll on the node's descriptor and on the signals, and costs nothing while idle.
+ * Where trees of files are exported a thread of their module drives the node, and this one waits
+ * for signals alone.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +18,7 @@
 #include "common/fail.h"
 #include "common/options.h"
 #include "common/session.h"
+#include "serve_exports.h"
 #include "serve_regions.h"
 
 #define LISTEN_DEFAULT  "tcp://127.0.0.1:" DEFAULT_PORT
@@ -24,7 +27,7 @@
 #define ROUNDS_A_TURN   1024 /* of polling, likewise */
 
 struct values {
-  struct text_list listen, region, file;
+  struct text_list listen, region, file, export;
   const char *name;
   unsigned ready_fd;
   int poll, echo, insecure;
@@ -37,6 +40,8 @@ static const struct option_spec options[] = {
      "publish memory of this size at this place; ro: peers may only read"},
     {"file", OPTION_LIST, offsetof(struct values, file), "NAME=PATH[:ro]",
      "publish host memory filled from a file"},
+    {"export", OPTION_LIST, offsetof(struct values, export), "[NAME=]DIR[:rw]",
+     "export the files under a folder; rw: peers may change them, too"},
     {"name", OPTION_TEXT, offsetof(struct values, name), "NAME",
      "what peers see as this node's name"},
     {"poll", OPTION_FLAG, offsetof(struct values, poll), NULL,
@@ -55,6 +60,7 @@ struct server {
   haul_node *node;
   int signals; /* descriptor */
   struct offers offers;
+  struct exports exports;
 };
 
 /* Before the node is opened: its threads inherit the mask, so that no signal ends the process. */
@@ -74,6 +80,7 @@ static int open_node(struct server *server) {
   config.name = values->name;
   config.progress = HAUL_PROGRESS_CALLER;
   config.insecure = values->insecure;
+  config.peer_events = server->exports.count > 0;
   config.spin_ns = values->poll ? HAUL_SPIN_ALWAYS : 0;
   if (haul_node_open(&config, &server->node))
     return fail_library("cannot open a node");
@@ -148,6 +155,21 @@ static int turn(const struct server *server) {
   return more;
 }
 
+/* What the module has no use for. */
+static void take_other(void *user, const struct haul_message *message) {
+  const struct server *server = user;
+  if (server->values->echo)
+    echo(message);
+}
+
+static int wait_for_signal(const struct server *server) {
+  struct pollfd entry = {server->signals, POLLIN, 0};
+  while (poll(&entry, 1, -1) < 0)
+    if (errno != EINTR)
+      return fail_system(errno, "cannot wait");
+  return EXIT_DONE;
+}
+
 static int loop(const struct server *server) {
   struct pollfd entries[] = {{server->signals, POLLIN, 0}, {haul_node_fd(server->node), POLLIN, 0}};
   for (int more = 0;;) {
@@ -170,13 +192,18 @@ static int serve(struct server *server) {
   if (status == EXIT_DONE)
     status = offers_publish(&server->offers, server->node);
   if (status == EXIT_DONE)
+    status = exports_open(&server->exports, server->node, take_other, server);
+  if (status == EXIT_DONE)
     status = listen_all(server);
   if (status == EXIT_DONE)
     status = announce(server);
   if (status == EXIT_DONE)
-    status = loop(server);
+    status = server->exports.count ? wait_for_signal(server) : loop(server);
   offers_release(&server->offers);
   haul_node_close(server->node);
+  int ended = exports_close(&server->exports);
+  if (status == EXIT_DONE)
+    status = ended;
   if (server->signals >= 0)
     close(server->signals);
   return status;
@@ -193,21 +220,25 @@ static int run(const struct command *self, int argc, char **argv) {
     return options_wrong(self, "--ready-fd %u: no such descriptor is open", values.ready_fd);
   server = (struct server){.values = &values, .signals = -1};
   status = offers_parse(self, &server.offers, &values.region, &values.file);
+  if (status == EXIT_DONE)
+    status = exports_parse(self, &server.exports, &values.export);
   return status ? status : serve(&server);
 }
 
 const struct command serve_command = {
     .name = "serve",
-    .summary = "Run a node that publishes regions",
+    .summary = "Run a node that publishes regions and exports files",
     .usage = "[OPTIONS]",
     .about =
-        "Publishes the regions, prints `listening on ADDRESS` for each listener once peers may\n"
+        "Publishes the regions and exports the files, prints `listening on ADDRESS` for each "
+        "listener once peers may\n"
         "come, and runs until SIGINT or SIGTERM. An ADDRESS is tcp://HOST:PORT (port 0: any free\n"
         "one), unix:///PATH or unix://@NAME. Names have no '/', so that NODE/NAME can be told\n"
         "apart.",
     .options = options,
     .examples = "  haul serve --region scratch=host:1G --region kv=sim:0:256M\n"
                 "  haul serve --listen unix:///run/haul.sock --file weights=weights.bin:ro\n"
+                "  haul serve --export /data/weights --export scratch=/data/scratch:rw\n"
                 "  haul serve --listen tcp://127.0.0.1:0 --region r=host:64M --echo --poll\n",
     .run = run,
 };

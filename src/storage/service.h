@@ -34,8 +34,8 @@ struct haul_storage_serving {
 struct service;
 
 struct haul_storage_service {
-  /* Everything stays the caller's. Raises the process's limit of descriptors to what is allowed. A
-   * negative errno value and *error: nothing runs. */
+  /* Everything stays the caller's. Raises the process's limit of descriptors to what is allowed,
+   * and sets its umask to 0. A negative errno value and *error: nothing runs. */
   int (*open)(const struct haul_storage_serving *serving, struct service **service,
               struct haul_storage_error *error);
   /* After haul_node_close, which ends what waits. -ETIMEDOUT: a disk does not answer, and threads

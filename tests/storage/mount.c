@@ -77,11 +77,21 @@ static void the_source_is_a_folder_of_this_host(void **state) {
   (void)state;
   char file[128];
   snprintf(file, sizeof file, "%s/file", mounted.source);
-  assert_refuses("haul://host/name", mounted.point, "is no folder", "give a folder of this host");
   assert_refuses(file, mounted.point, "is no folder", "give the folder it lies in");
   const char *const arguments[] = {"/nowhere/at/all", mounted.point, NULL};
   assert_int_equal(mounted_run(&mounted, arguments), 1);
   assert_true(mounted_says(&mounted, "cannot use /nowhere/at/all: No such file"));
+}
+
+static void a_tree_of_another_machine_is_to_be_there(void **state) {
+  (void)state;
+  const char *const nobody[] = {"unix://@haul-nobody-here/tree", mounted.point, NULL};
+  assert_int_equal(mounted_run(&mounted, nobody), 1);
+  assert_true(mounted_says(&mounted, "cannot connect to unix://@haul-nobody-here"));
+  const char *const no_export[] = {"haul://127.0.0.1", mounted.point, NULL};
+  assert_int_equal(mounted_run(&mounted, no_export), 2);
+  assert_true(mounted_says(&mounted, "is not haul://HOST[:PORT]/EXPORT"));
+  assert_false(mounted_is(&mounted));
 }
 
 static void a_mount_whose_process_was_killed_is_told_from_others(void **state) {
@@ -230,6 +240,7 @@ int main(void) {
       TEST(what_is_mounted_already_is_not_covered),
       TEST(the_mount_point_does_not_lie_in_the_source),
       TEST(the_source_is_a_folder_of_this_host),
+      TEST(a_tree_of_another_machine_is_to_be_there),
       TEST(a_mount_whose_process_was_killed_is_told_from_others),
       TEST(the_command_ends_when_the_mount_answers),
       TEST(paths_may_be_relative),

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "../command.h"
 #include "fail.h"
@@ -23,9 +24,34 @@ bool address_expand(const char *text, const char *port, char address[ADDRESS_MAX
   return *text && length < ADDRESS_MAX;
 }
 
+static bool is_socket(const char *path, size_t length) {
+  char start[ADDRESS_MAX];
+  struct stat status;
+  if (length >= sizeof start)
+    return false;
+  memcpy(start, path, length);
+  start[length] = '\0';
+  return stat(start, &status) == 0 && S_ISSOCK(status.st_mode);
+}
+
+/* The '/' before NAME; NULL: there is none. */
+static const char *name_slash(const char *text) {
+  const char *scheme_end = strstr(text, "://");
+  const char *node = scheme_end ? scheme_end + strlen("://") : text;
+  if (strncmp(text, "unix:///", strlen("unix:///")) != 0)
+    return strchr(node, '/');
+  for (const char *slash = strchr(node + 1, '/'); slash; slash = strchr(slash + 1, '/'))
+    if (is_socket(node, (size_t)(slash - node)))
+      return slash;
+  const char *last = strrchr(node, '/');
+  return last > node ? last : NULL;
+}
+
 bool target_parse(const char *text, struct target *target) {
   char node[ADDRESS_MAX];
-  const char *slash = strrchr(text, '/');
+  if (strncmp(text, "haul://", strlen("haul://")) == 0)
+    text += strlen("haul://");
+  const char *slash = name_slash(text);
   if (!slash || slash == text || !slash[1])
     return false;
   size_t length = (size_t)(slash - text);
@@ -33,10 +59,6 @@ bool target_parse(const char *text, struct target *target) {
     return false;
   memcpy(node, text, length);
   node[length] = '\0';
-  /* "tcp://host" has its last '/' within the "://": a node without a name. */
-  const char *scheme_end = strstr(text, "://");
-  if (scheme_end && slash < scheme_end + strlen("://x"))
-    return false;
   target->name = slash + 1;
   return address_expand(node, DEFAULT_PORT, target->address);
 }

@@ -24,7 +24,9 @@ struct target {
   const char *name; /* lies within the text that was parsed */
 };
 
-/* Splits NODE/NAME at the last '/'. False when either is missing. */
+/* Splits NODE/NAME. NAME begins behind the first '/' that is none of the address: of
+ * unix:///PATH/NAME behind the first PATH that is a socket, or where there is none behind the last
+ * '/'. "haul://" before NODE is as good as nothing. False when either is missing. */
 bool target_parse(const char *text, struct target *target);
 
 struct session {

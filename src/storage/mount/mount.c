@@ -20,6 +20,9 @@
 #include "storage/files.h"
 #include "storage/local.h"
 #include "storage/mount/loop.h"
+#include "storage/service/remote.h"
+
+#define TIMEOUT_NS INT64_C(30000000000)
 
 #define REQUESTS_BEHIND 64 /* of reading ahead and writing back, that the kernel has under way */
 
@@ -99,12 +102,29 @@ static int attach(struct mount *mount, struct haul_storage_error *error) {
                       *words.last ? words.last : "fusermount3 refuses");
 }
 
+static int open_source(struct mount *mount, struct haul_storage_error *error) {
+  const struct haul_storage_mount *config = mount->config;
+  if (config->address) {
+    const struct remote_config remote = {
+        .dial = {.address = config->address,
+                 .export = config->export,
+                 .timeout_ns = config->timeout_ns ? config->timeout_ns : TIMEOUT_NS},
+        .read_only = config->read_only,
+    };
+    return remote_source_open(&remote, &mount->source, error);
+  }
+  int status = local_open(mount->point.source, config->read_only, &mount->source);
+  if (status)
+    return point_refuse(error, status, NULL, "cannot use %s: %s", config->source,
+                        strerror(-status));
+  return 0;
+}
+
 static int open_parts(struct mount *mount, struct haul_storage_error *error) {
   struct virt_config config = {.workers = mount->config->workers};
-  int status = local_open(mount->point.source, mount->config->read_only, &mount->source);
+  int status = open_source(mount, error);
   if (status)
-    return point_refuse(error, status, NULL, "cannot use %s: %s", mount->config->source,
-                        strerror(-status));
+    return status;
   status = files_open(&mount->files);
   config.files = mount->files;
   if (!status)

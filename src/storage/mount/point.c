@@ -24,9 +24,6 @@ int point_refuse(struct haul_storage_error *error, int status, const char *hint,
 
 static int check_source(const char *path, struct haul_storage_error *error) {
   struct stat stat_of;
-  if (strstr(path, "://"))
-    return point_refuse(error, -EPROTONOSUPPORT, "give a folder of this host",
-                        "'%s' is no folder, and other sources are not there yet", path);
   if (stat(path, &stat_of))
     return point_refuse(error, -errno, NULL, "cannot use %s: %s", path, strerror(errno));
   if (!S_ISDIR(stat_of.st_mode))
@@ -135,21 +132,39 @@ static int check_device(struct haul_storage_error *error) {
                       "cannot use /dev/fuse: %s", strerror(errno));
 }
 
-int point_check(const struct haul_storage_mount *mount, struct point *point,
-                struct haul_storage_error *error) {
-  int status = check_source(mount->source, error);
-  if (!status)
-    status = check_target(mount->target, error);
-  if (!status)
-    status = check_device(error);
-  if (status)
-    return status;
+/* The kernel's table of mounts shows it. */
+static int use_remote(const struct haul_storage_mount *mount, struct point *point,
+                      struct haul_storage_error *error) {
+  int length =
+      snprintf(point->source, sizeof point->source, "%s/%s", mount->address, mount->export);
+  if (length >= (int)sizeof point->source)
+    return point_refuse(error, -ENAMETOOLONG, NULL, "%s is too long", mount->source);
+  return 0;
+}
+
+/* Neither may show the other one. */
+static int use_folder(const struct haul_storage_mount *mount, struct point *point,
+                      struct haul_storage_error *error) {
   if (lies_in(mount->target, mount->source))
     return point_refuse(error, -ELOOP, "mount it at a folder outside",
                         "%s lies in %s, which would show itself without end", mount->target,
                         mount->source);
   if (!realpath(mount->source, point->source))
     return point_refuse(error, -errno, NULL, "cannot use %s: %s", mount->source, strerror(errno));
+  return 0;
+}
+
+int point_check(const struct haul_storage_mount *mount, struct point *point,
+                struct haul_storage_error *error) {
+  int status = mount->address ? 0 : check_source(mount->source, error);
+  if (!status)
+    status = check_target(mount->target, error);
+  if (!status)
+    status = check_device(error);
+  if (!status)
+    status = mount->address ? use_remote(mount, point, error) : use_folder(mount, point, error);
+  if (status)
+    return status;
   if (!realpath(mount->target, point->target))
     return point_refuse(error, -errno, NULL, "cannot mount at %s: %s", mount->target,
                         strerror(errno));

@@ -215,7 +215,8 @@ int remote_create(struct source *source, const struct source_caller *caller, uin
                   const char *name, mode_t mode, int flags, struct source_entry *entry,
                   struct source_file **file) {
   struct remote_request asked;
-  (void)caller;
+  if (!caller->checked)
+    return -EPERM;
   int status = source_check_name(name);
   if (!status && remote_of(source)->read_only)
     status = -EROFS;

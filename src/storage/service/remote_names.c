@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * What makes, takes away and moves names. The server does it as its own user, whoever the caller
- * is. */
+ * is: one whose own rights are to count is refused, since it does not know him. */
 #include <errno.h>
 #include <fcntl.h>
 
@@ -27,7 +27,8 @@ static int make(struct source *source, struct remote_request *asked, struct sour
 int remote_mkdir(struct source *source, const struct source_caller *caller, uint64_t folder,
                  const char *name, mode_t mode, struct source_entry *entry) {
   struct remote_request asked;
-  (void)caller;
+  if (!caller->checked)
+    return -EPERM;
   int status = begin(&asked, source, PROTOCOL_MKDIR, folder, name);
   if (status)
     return status;
@@ -38,7 +39,8 @@ int remote_mkdir(struct source *source, const struct source_caller *caller, uint
 int remote_symlink(struct source *source, const struct source_caller *caller, uint64_t folder,
                    const char *name, const char *target, struct source_entry *entry) {
   struct remote_request asked;
-  (void)caller;
+  if (!caller->checked)
+    return -EPERM;
   int status = begin(&asked, source, PROTOCOL_SYMLINK, folder, name);
   if (status)
     return status;
@@ -50,7 +52,8 @@ int remote_symlink(struct source *source, const struct source_caller *caller, ui
 int remote_mknod(struct source *source, const struct source_caller *caller, uint64_t folder,
                  const char *name, mode_t mode, struct source_entry *entry) {
   struct remote_request asked;
-  (void)caller;
+  if (!caller->checked)
+    return -EPERM;
   if ((mode & S_IFMT) && !S_ISREG(mode))
     return -EPERM;
   int status = begin(&asked, source, PROTOCOL_MKNOD, folder, name);
@@ -63,7 +66,8 @@ int remote_mknod(struct source *source, const struct source_caller *caller, uint
 int remote_link(struct source *source, const struct source_caller *caller, uint64_t node,
                 uint64_t folder, const char *name, struct source_entry *entry) {
   struct remote_request asked;
-  (void)caller;
+  if (!caller->checked)
+    return -EPERM;
   int status = begin(&asked, source, PROTOCOL_LINK, node, name);
   if (!status)
     status = remote_add_folder(&asked, folder);

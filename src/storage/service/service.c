@@ -169,6 +169,7 @@ static int open_service(const struct haul_storage_serving *serving, struct servi
   struct service *service = make(serving);
   if (!service)
     return point_refuse(error, -ENOMEM, "", "no memory left");
+  umask(0); /* a mode comes as the client's umask has left it */
   int status = copy_exports(service, serving);
   if (!status)
     status = storage_thread(&service->thread, run, service);

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The trees of files that `haul serve` exports, by the module libhaul-storage.so.
+ */
+#ifndef HAUL_COMMAND_SERVE_EXPORTS_H
+#define HAUL_COMMAND_SERVE_EXPORTS_H
+
+#include <limits.h>
+#include <stddef.h>
+
+#include <haul/haul.h>
+
+#include "command.h"
+#include "common/options.h"
+#include "storage/service.h"
+
+struct served_tree {
+  char name[64];
+  char path[PATH_MAX];
+};
+
+struct exports {
+  size_t count;
+  struct haul_storage_export list[LIST_MAX];
+  struct served_tree trees[LIST_MAX];
+  const struct haul_storage_service *calls;
+  struct service *service;
+};
+
+/* Reads "[NAME=]DIR[:rw]". Returns an exit status: usage errors only. */
+int exports_parse(const struct command *command, struct exports *exports,
+                  const struct text_list *list);
+
+/* From now on the node's messages are received by a thread of the module's, which hands those that
+ * are no business of files to `other`. Nothing is done where nothing is exported. Returns an exit
+ * status. */
+int exports_open(struct exports *exports, haul_node *node,
+                 void (*other)(void *user, const struct haul_message *message), void *user);
+/* After haul_node_close. */
+int exports_close(struct exports *exports);
+
+#endif
