@@ -428,7 +428,7 @@ static int explain_refusal(const struct dial *dial, int status, struct haul_stor
   const struct haul_error *last = haul_error_last();
   switch (status) {
   case -ENOENT:
-    return point_refuse(error, status, "`haul ls` shows the exports of a node",
+    return point_refuse(error, status, "`haul ls NODE/` shows the exports of a node",
                         "%s has no export '%s'", dial->address, dial->export);
   case -ETIMEDOUT:
     return point_refuse(error, status, "was it started with `haul serve --export`?",
