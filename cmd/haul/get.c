@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * haul get: a published region into a file.
+ * haul get: a published region, or an exported file, into a file.
  */
 #include <string.h>
 
@@ -13,6 +13,7 @@
 #include "common/ring.h"
 #include "common/session.h"
 #include "common/units.h"
+#include "exported.h"
 
 struct values {
   uint64_t offset, length; /* length 0: not given */
@@ -128,9 +129,30 @@ static int get(struct job *job) {
   return status;
 }
 
+/* Options about the path are for regions: a file's bytes go as the server sends them. */
+static int get_exported(const struct job *job) {
+  const struct values *values = job->values;
+  if (values->transfer.only || values->transfer.zero_copy)
+    return fail_because("leave --only and --require-zero-copy out",
+                        "%s is an exported file, whose server chooses the path", job->target_text);
+  const struct exported exported = {.target = &job->target,
+                                    .text = job->target_text,
+                                    .file = job->file,
+                                    .offset = values->offset,
+                                    .length = values->length,
+                                    .timeout = values->transfer.timeout,
+                                    .json = values->json,
+                                    .quiet = values->quiet};
+  return exported_get(&exported);
+}
+
 static int work(struct job *job) {
   int64_t timeout = job->values->transfer.timeout;
   int status = session_open(&job->session, NULL, job->target.address, timeout);
+  if (status == EXIT_DONE && session_is_file(&job->session, job->target.name, timeout)) {
+    session_close(&job->session);
+    return get_exported(job);
+  }
   if (status == EXIT_DONE)
     status = session_lookup(&job->session, job->target.name, timeout);
   if (status == EXIT_DONE)
@@ -169,16 +191,18 @@ static int run(const struct command *self, int argc, char **argv) {
 
 const struct command get_command = {
     .name = "get",
-    .summary = "Read a published region into a file",
+    .summary = "Read a published region or an exported file into a file",
     .usage = "NODE/NAME FILE [OPTIONS]",
     .about =
         "Moves the bytes of the region NAME of the node into FILE ('-': standard output) and\n"
         "prints which path they took, and why a better one was closed. FILE appears when it is\n"
         "whole: until then the bytes are in a temporary file beside it, and a failure leaves\n"
-        "nothing behind.",
+        "nothing behind. Where no region has that name, NAME is EXPORT/PATH: a file that\n"
+        "`haul serve --export` exports.",
     .options = options,
     .examples = "  haul get 127.0.0.1:7420/weights copy.bin\n"
                 "  haul get 127.0.0.1:7420/weights - --offset 1M --length 64K | xxd | head\n"
+                "  haul get 10.0.0.2/weights/llama/part-1 part-1\n"
                 "  haul get unix:///run/haul.sock/weights copy.bin --only map --checksum\n",
     .run = run,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * haul ls: what a node publishes.
+ * haul ls: what a node publishes, and the files that it exports.
  */
 #include <stdlib.h>
 
@@ -11,6 +11,7 @@
 #include "common/session.h"
 #include "common/table.h"
 #include "common/units.h"
+#include "exported.h"
 
 struct values {
   int json;
@@ -71,14 +72,19 @@ static int list(const struct session *session, int as_json) {
 static int run(const struct command *self, int argc, char **argv) {
   struct values values = {0};
   struct session session;
-  char address[ADDRESS_MAX];
+  struct target target;
   char **operands;
   int status;
   if (!options_parse(self, argc, argv, &values, (struct operand_range){1, 1}, &operands, &status))
     return status;
-  if (!address_expand(operands[0], DEFAULT_PORT, address))
+  if (!target_or_node_parse(operands[0], &target))
     return options_wrong(self, "'%s' is no address", operands[0]);
-  status = session_open(&session, NULL, address, values.timeout);
+  if (target.name) {
+    const struct exported exported = {
+        .target = &target, .text = operands[0], .timeout = values.timeout, .json = values.json};
+    return exported_list(&exported);
+  }
+  status = session_open(&session, NULL, target.address, values.timeout);
   if (status == EXIT_DONE)
     status = list(&session, values.json);
   session_close(&session);
@@ -87,12 +93,16 @@ static int run(const struct command *self, int argc, char **argv) {
 
 const struct command ls_command = {
     .name = "ls",
-    .summary = "List the regions that a node publishes",
-    .usage = "NODE [OPTIONS]",
-    .about = "Prints name, size, place and rights of each region. NODE is tcp://HOST:PORT,\n"
-             "unix:///PATH or unix://@NAME; HOST:PORT is short for tcp, and HOST for port 7420.",
+    .summary = "List the regions that a node publishes, or the files that it exports",
+    .usage = "NODE[/[EXPORT[/PATH]]] [OPTIONS]",
+    .about =
+        "Prints name, size, place and rights of each region. NODE is tcp://HOST:PORT,\n"
+        "unix:///PATH or unix://@NAME; HOST:PORT is short for tcp, and HOST for port 7420.\n"
+        "NODE/ lists the trees of files that the node exports, and NODE/EXPORT/PATH what is in\n"
+        "a folder of one.",
     .options = options,
     .examples = "  haul ls tcp://127.0.0.1:7420\n"
+                "  haul ls 10.0.0.2/weights/llama\n"
                 "  haul ls unix:///run/haul.sock --json\n",
     .run = run,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * haul put: a file into a published region.
+ * haul put: a file into a published region, or into an exported tree of files.
  */
 #include <string.h>
 
@@ -13,6 +13,7 @@
 #include "common/session.h"
 #include "common/source.h"
 #include "common/units.h"
+#include "exported.h"
 
 struct values {
   uint64_t offset;
@@ -39,6 +40,7 @@ struct job {
   struct target target;
   struct source source;
   struct session session;
+  bool is_file; /* an exported one: there is no such region */
   struct ring ring;
 };
 
@@ -142,10 +144,29 @@ static int put(struct job *job) {
   return status;
 }
 
+/* Options about the path are for regions: the server of a file fetches its bytes as it likes. */
+static int put_exported(const struct job *job) {
+  const struct values *values = job->values;
+  if (values->transfer.only || values->transfer.zero_copy)
+    return fail_because("leave --only and --require-zero-copy out",
+                        "%s is an exported file, whose server chooses the path", job->target_text);
+  const struct exported exported = {.target = &job->target,
+                                    .text = job->target_text,
+                                    .file = job->file,
+                                    .offset = values->offset,
+                                    .timeout = values->transfer.timeout,
+                                    .json = values->json,
+                                    .quiet = values->quiet};
+  return exported_put(&exported);
+}
+
 static int prepare(struct job *job) {
   const struct values *values = job->values;
   int64_t timeout = values->transfer.timeout;
   int status = session_open(&job->session, NULL, job->target.address, timeout);
+  job->is_file = status == EXIT_DONE && session_is_file(&job->session, job->target.name, timeout);
+  if (job->is_file)
+    return EXIT_DONE;
   if (status == EXIT_DONE)
     status = session_lookup(&job->session, job->target.name, timeout);
   if (status == EXIT_DONE)
@@ -160,6 +181,11 @@ static int work(struct job *job) {
   int status = source_open(&job->source, job->file);
   if (status == EXIT_DONE)
     status = prepare(job);
+  if (job->is_file) {
+    source_close(&job->source);
+    session_close(&job->session);
+    return put_exported(job);
+  }
   if (status == EXIT_DONE)
     status = put(job);
   if (status == EXIT_DONE && job->values->json)
@@ -188,14 +214,17 @@ static int run(const struct command *self, int argc, char **argv) {
 
 const struct command put_command = {
     .name = "put",
-    .summary = "Write a file into a published region",
+    .summary = "Write a file into a published region or an exported folder",
     .usage = "FILE NODE/NAME [OPTIONS]",
-    .about = "Moves the bytes of FILE ('-': standard input) into the region NAME of the node and\n"
-             "prints which path they took, and why a better one was closed. NAME is what follows\n"
-             "the last '/'. A file larger than the region is refused before a byte is moved.",
+    .about =
+        "Moves the bytes of FILE ('-': standard input) into the region NAME of the node and\n"
+        "prints which path they took, and why a better one was closed. A file larger\n"
+        "than the region is refused before a byte is moved. Where no region has that name, NAME\n"
+        "is EXPORT/PATH: a file in what `haul serve --export` exports, new or overwritten.",
     .options = options,
     .examples = "  haul put weights.bin 127.0.0.1:7420/weights\n"
                 "  haul put weights.bin unix:///run/haul.sock/weights --only map --checksum\n"
+                "  haul put part-1 10.0.0.2/scratch/llama/part-1\n"
                 "  tar c model | haul put - 127.0.0.1:7420/scratch --offset 1M --json\n",
     .run = run,
 };

@@ -34,33 +34,49 @@ static bool is_socket(const char *path, size_t length) {
   return stat(start, &status) == 0 && S_ISSOCK(status.st_mode);
 }
 
+static const char *without_haul(const char *text) {
+  size_t length = strlen("haul://");
+  return strncmp(text, "haul://", length) == 0 ? text + length : text;
+}
+
 /* The '/' before NAME; NULL: there is none. */
 static const char *name_slash(const char *text) {
   const char *scheme_end = strstr(text, "://");
   const char *node = scheme_end ? scheme_end + strlen("://") : text;
   if (strncmp(text, "unix:///", strlen("unix:///")) != 0)
     return strchr(node, '/');
-  for (const char *slash = strchr(node + 1, '/'); slash; slash = strchr(slash + 1, '/'))
-    if (is_socket(node, (size_t)(slash - node)))
-      return slash;
-  const char *last = strrchr(node, '/');
-  return last > node ? last : NULL;
+  const char *slash = strchr(node + 1, '/');
+  while (slash && !is_socket(node, (size_t)(slash - node)))
+    slash = strchr(slash + 1, '/');
+  return slash;
 }
 
-bool target_parse(const char *text, struct target *target) {
+static bool parse_node(const char *text, const char *end, struct target *target) {
   char node[ADDRESS_MAX];
-  if (strncmp(text, "haul://", strlen("haul://")) == 0)
-    text += strlen("haul://");
-  const char *slash = name_slash(text);
-  if (!slash || slash == text || !slash[1])
-    return false;
-  size_t length = (size_t)(slash - text);
+  size_t length = (size_t)(end - text);
   if (length >= sizeof(node))
     return false;
   memcpy(node, text, length);
   node[length] = '\0';
-  target->name = slash + 1;
   return address_expand(node, DEFAULT_PORT, target->address);
+}
+
+bool target_parse(const char *text, struct target *target) {
+  text = without_haul(text);
+  const char *slash = name_slash(text);
+  if (!slash && strncmp(text, "unix:///", strlen("unix:///")) == 0)
+    slash = strrchr(text + strlen("unix:///"), '/');
+  if (!slash || slash == text || !slash[1])
+    return false;
+  target->name = slash + 1;
+  return parse_node(text, slash, target);
+}
+
+bool target_or_node_parse(const char *text, struct target *target) {
+  text = without_haul(text);
+  const char *slash = name_slash(text);
+  target->name = slash ? slash + 1 : NULL;
+  return parse_node(text, slash ? slash : text + strlen(text), target);
 }
 
 int session_open(struct session *session, const struct haul_node_config *config,
@@ -79,6 +95,16 @@ int session_lookup(struct session *session, const char *name, int64_t timeout_ns
   if (haul_peer_lookup(session->peer, name, haul_deadline_in(wait_ns), &session->remote))
     return fail_library("cannot find the region '%s'", name);
   return EXIT_DONE;
+}
+
+bool session_is_file(struct session *session, const char *name, int64_t timeout_ns) {
+  int64_t wait_ns = timeout_ns ? timeout_ns : CONNECT_TIMEOUT_NS;
+  haul_remote *remote = NULL;
+  if (!strchr(name, '/'))
+    return false;
+  int code = haul_peer_lookup(session->peer, name, haul_deadline_in(wait_ns), &remote);
+  haul_remote_release(remote);
+  return code == HAUL_ENAME || code == HAUL_EINVAL;
 }
 
 void session_close(struct session *session) {

@@ -29,6 +29,10 @@ struct target {
  * '/'. "haul://" before NODE is as good as nothing. False when either is missing. */
 bool target_parse(const char *text, struct target *target);
 
+/* The same of NODE or NODE/NAME: `name` is NULL, or what is behind the '/', which may be "". Of
+ * unix:///PATH the name begins behind a socket, or is not there. False when it is no address. */
+bool target_or_node_parse(const char *text, struct target *target);
+
 struct session {
   haul_node *node;
   haul_peer *peer;
@@ -40,6 +44,9 @@ struct session {
 int session_open(struct session *session, const struct haul_node_config *config,
                  const char *address, int64_t timeout_ns);
 int session_lookup(struct session *session, const char *name, int64_t timeout_ns);
+/* Whether that region is there, where its name may be an exported file's, EXPORT/PATH, as well.
+ * session_lookup says what else is wrong. */
+bool session_is_file(struct session *session, const char *name, int64_t timeout_ns);
 void session_close(struct session *session);
 
 /* What the peer publishes, *count entries; the caller frees *entries. Returns an exit status. */

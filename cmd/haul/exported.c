@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT */
+#include "exported.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "common/fail.h"
+#include "common/json.h"
+#include "common/module.h"
+#include "common/outfile.h"
+#include "common/progress.h"
+#include "common/table.h"
+#include "common/text.h"
+#include "common/units.h"
+#include "storage/tree.h"
+
+struct job {
+  const struct exported *exported;
+  const struct haul_storage_tree *calls;
+  struct tree *tree;
+  char export[64];
+  const char *path; /* within the export */
+  struct outfile outfile;
+  int input; /* a descriptor */
+  struct progress progress;
+  int64_t started;
+  uint64_t done;
+  int failed; /* an exit status that was printed already */
+};
+
+/* ---- Opening ---- */
+
+static int split(struct job *job) {
+  const char *name = job->exported->target->name;
+  size_t length = strcspn(name, "/");
+  if (length >= sizeof job->export)
+    return fail_because("`haul ls NODE/` shows the exports", "'%s' names no export",
+                        job->exported->text);
+  memcpy(job->export, name, length);
+  job->path = name + length + strspn(name + length, "/");
+  return EXIT_DONE;
+}
+
+static int open_job(struct job *job, const struct exported *exported) {
+  struct haul_storage_error error;
+  void *symbol;
+  *job = (struct job){.exported = exported, .outfile = {.descriptor = -1}, .input = -1};
+  int status = split(job);
+  if (status == EXIT_DONE)
+    status = module_symbol(HAUL_STORAGE_TREE_SYMBOL, "reach exported files", &symbol);
+  if (status)
+    return status;
+  job->calls = symbol;
+  const struct haul_storage_reach reach = {
+      .size = sizeof reach,
+      .address = exported->target->address,
+      .export = job->export,
+      .timeout_ns = exported->timeout,
+  };
+  if (job->calls->open(&reach, &job->tree, &error))
+    return fail_because(error.hint, "%s", error.text);
+  job->started = now_ns();
+  return EXIT_DONE;
+}
+
+static int close_job(struct job *job, int status) {
+  if (job->tree)
+    job->calls->close(job->tree);
+  if (job->input > STDIN_FILENO)
+    close(job->input);
+  outfile_discard(&job->outfile);
+  return status;
+}
+
+static int finish(struct job *job, int failed, const struct haul_storage_error *error) {
+  progress_hide();
+  if (job->failed)
+    return job->failed;
+  return failed ? fail_because(error->hint, "%s", error->text) : EXIT_DONE;
+}
+
+static void print_report(const struct job *job, const char *command) {
+  const struct exported *exported = job->exported;
+  double seconds = (double)(now_ns() - job->started) / 1e9;
+  bool get = strcmp(command, "get") == 0;
+  if (exported->json) {
+    struct json json;
+    json_begin(&json, stdout);
+    json_object(&json, NULL);
+    json_text(&json, "command", command);
+    json_text(&json, "target", exported->text);
+    json_text(&json, "file", exported->file);
+    json_number(&json, "bytes", job->done);
+    json_end_object(&json);
+  } else if (!exported->quiet) {
+    fprintf(get && strcmp(exported->file, "-") == 0 ? stderr : stdout, "%s %s (%s) %s %s, %.2f s\n",
+            command, get ? exported->text : exported->file, size_text(job->done).text, "->",
+            get ? exported->file : exported->text, seconds);
+  }
+}
+
+/* ---- Get ---- */
+
+static bool begin_file(void *user, uint64_t length) {
+  struct job *job = user;
+  progress_begin(&job->progress, job->path, length, job->exported->quiet);
+  job->failed = outfile_open(&job->outfile, job->exported->file, length);
+  return job->failed == EXIT_DONE;
+}
+
+static bool take_bytes(void *user, const void *bytes, size_t length) {
+  struct job *job = user;
+  job->failed = outfile_write(&job->outfile, bytes, length);
+  job->done += length;
+  progress_update(&job->progress, job->done);
+  return job->failed == EXIT_DONE;
+}
+
+int exported_get(const struct exported *exported) {
+  struct haul_storage_error error;
+  struct job job;
+  int status = open_job(&job, exported);
+  if (status == EXIT_DONE)
+    status = finish(&job,
+                    job.calls->get(job.tree, job.path, exported->offset, exported->length,
+                                   begin_file, take_bytes, &job, &error),
+                    &error);
+  if (status == EXIT_DONE)
+    status = outfile_commit(&job.outfile);
+  if (status == EXIT_DONE)
+    print_report(&job, "get");
+  return close_job(&job, status);
+}
+
+/* ---- Put ---- */
+
+static ssize_t give_bytes(void *user, void *bytes, size_t room) {
+  struct job *job = user;
+  ssize_t got;
+  while ((got = read(job->input, bytes, room)) < 0 && errno == EINTR)
+    ;
+  if (got < 0)
+    job->failed = fail_system(errno, "cannot read %s", job->exported->file);
+  else
+    job->done += (uint64_t)got;
+  progress_update(&job->progress, job->done);
+  return got;
+}
+
+static int open_input(struct job *job) {
+  const char *file = job->exported->file;
+  bool standard = strcmp(file, "-") == 0;
+  struct stat status;
+  job->input = standard ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC);
+  if (job->input < 0 || fstat(job->input, &status))
+    return fail_system(errno, "cannot open %s", file);
+  progress_begin(&job->progress, file, S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0,
+                 job->exported->quiet);
+  return EXIT_DONE;
+}
+
+int exported_put(const struct exported *exported) {
+  struct haul_storage_error error;
+  struct job job;
+  if (exported->offset)
+    return fail_because("leave --offset out", "a file is put as a whole");
+  int status = open_job(&job, exported);
+  if (status == EXIT_DONE)
+    status = open_input(&job);
+  if (status == EXIT_DONE)
+    status = finish(&job, job.calls->put(job.tree, job.path, give_bytes, &job, &error), &error);
+  if (status == EXIT_DONE)
+    print_report(&job, "put");
+  return close_job(&job, status);
+}
+
+/* ---- Lists ---- */
+
+struct listed {
+  char *name;
+  mode_t mode;
+  uint64_t size;
+};
+
+struct listing {
+  struct listed *list;
+  size_t count, room;
+};
+
+static void add_name(void *user, const struct haul_storage_name *name) {
+  struct listing *listing = user;
+  if (listing->count == listing->room) {
+    listing->room = listing->room ? 2 * listing->room : 64;
+    listing->list = must_realloc(listing->list, listing->room * sizeof *listing->list);
+  }
+  struct listed *listed = &listing->list[listing->count++];
+  *listed = (struct listed){must_strdup(name->name), name->mode, name->size};
+}
+
+static int by_name(const void *one, const void *other) {
+  return strcmp(((const struct listed *)one)->name, ((const struct listed *)other)->name);
+}
+
+static const char *type_text(mode_t mode) {
+  switch (mode & S_IFMT) {
+  case S_IFREG:
+    return "file";
+  case S_IFDIR:
+    return "folder";
+  case S_IFLNK:
+    return "symlink";
+  default:
+    return "other";
+  }
+}
+
+static void print_listing(const struct job *job, const struct listing *listing) {
+  struct table table;
+  bool exports = !*job->export;
+  table_init(&table, exports ? "ll" : "lrl");
+  if (exports)
+    table_row(&table, "EXPORT", "RIGHTS");
+  else
+    table_row(&table, "NAME", "SIZE", "TYPE");
+  for (size_t i = 0; i < listing->count; i++) {
+    struct listed *listed = &listing->list[i];
+    text_clean(listed->name);
+    if (exports)
+      table_row(&table, listed->name, rights_text(listed->mode & 0200 ? 3 : 1));
+    else
+      table_row(&table, listed->name, size_text(listed->size).text, type_text(listed->mode));
+  }
+  table_print(&table, stdout);
+  table_free(&table);
+}
+
+static void print_listing_json(const struct job *job, const struct listing *listing) {
+  struct json json;
+  bool exports = !*job->export;
+  json_begin(&json, stdout);
+  json_object(&json, NULL);
+  json_text(&json, "target", job->exported->text);
+  json_array(&json, exports ? "exports" : "files");
+  for (size_t i = 0; i < listing->count; i++) {
+    const struct listed *listed = &listing->list[i];
+    json_object(&json, NULL);
+    json_text(&json, "name", listed->name);
+    if (exports) {
+      json_text(&json, "rights", rights_text(listed->mode & 0200 ? 3 : 1));
+    } else {
+      json_number(&json, "bytes", listed->size);
+      json_text(&json, "type", type_text(listed->mode));
+    }
+    json_end_object(&json);
+  }
+  json_end_array(&json);
+  json_end_object(&json);
+}
+
+int exported_list(const struct exported *exported) {
+  struct haul_storage_error error;
+  struct listing listing = {0};
+  struct job job;
+  int status = open_job(&job, exported);
+  if (status == EXIT_DONE)
+    status = finish(&job, job.calls->list(job.tree, job.path, add_name, &listing, &error), &error);
+  if (listing.count)
+    qsort(listing.list, listing.count, sizeof *listing.list, by_name);
+  if (status == EXIT_DONE && exported->json)
+    print_listing_json(&job, &listing);
+  else if (status == EXIT_DONE)
+    print_listing(&job, &listing);
+  for (size_t i = 0; i < listing.count; i++)
+    free(listing.list[i].name);
+  free(listing.list);
+  return close_job(&job, status);
+}

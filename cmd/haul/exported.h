@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What get, put and ls do with files that a node exports: NODE/EXPORT/PATH.
+ */
+#ifndef HAUL_COMMAND_EXPORTED_H
+#define HAUL_COMMAND_EXPORTED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/session.h"
+
+struct exported {
+  const struct target *target; /* its name is EXPORT/PATH */
+  const char *text;            /* for messages */
+  const char *file;            /* here; "-": standard output or input */
+  uint64_t offset, length;     /* length 0: up to the end */
+  int64_t timeout;             /* nanoseconds; 0: the default */
+  bool json, quiet;
+};
+
+/* All return an exit status. */
+int exported_get(const struct exported *exported);
+int exported_put(const struct exported *exported);
+/* `name` "": the exports themselves. */
+int exported_list(const struct exported *exported);
+
+#endif
