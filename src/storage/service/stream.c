@@ -9,17 +9,35 @@
 #define SLICES 3u
 #define TRIES  3u /* of a slice that arrives damaged, after the first */
 
+struct lanes;
+
 struct slice {
+  struct lanes *lanes;
   haul_region *buffer;
   haul_transfer *transfer; /* on the wire */
+  bool ended;              /* lanes->lock */
   uint64_t done, length;   /* its place in the whole */
 };
 
+/* Waiting for a transfer by haul_transfer_wait would wake up with whatever else happens on the
+ * node: with many clients that is most of the time. */
 struct lanes {
   const struct stream *stream;
   struct slice slices[SLICES];
   bool out; /* to the client */
+  pthread_mutex_t lock;
+  pthread_cond_t news;
 };
+
+/* By who drives the node. */
+static void has_ended(void *user, haul_transfer *transfer) {
+  struct slice *slice = user;
+  (void)transfer;
+  pthread_mutex_lock(&slice->lanes->lock);
+  slice->ended = true;
+  pthread_cond_signal(&slice->lanes->news);
+  pthread_mutex_unlock(&slice->lanes->lock);
+}
 
 static int start(const struct lanes *lanes, struct slice *slice) {
   const struct stream *stream = lanes->stream;
@@ -27,6 +45,9 @@ static int start(const struct lanes *lanes, struct slice *slice) {
   const struct haul_piece piece = {0, stream->at + slice->done, slice->length};
   options.flags = HAUL_CHECKSUM;
   options.deadline = haul_deadline_in(SERVICE_WAIT_NS);
+  options.done = has_ended;
+  options.user = slice;
+  slice->ended = false;
   int code = lanes->out
                  ? haul_write(stream->remote, slice->buffer, &piece, 1, &options, &slice->transfer)
                  : haul_read(slice->buffer, stream->remote, &piece, 1, &options, &slice->transfer);
@@ -37,7 +58,11 @@ static int start(const struct lanes *lanes, struct slice *slice) {
 
 /* It has a deadline, so it ends. */
 static int wait_for(struct slice *slice) {
-  int code = haul_transfer_wait(slice->transfer, HAUL_FOREVER);
+  pthread_mutex_lock(&slice->lanes->lock);
+  while (!slice->ended)
+    pthread_cond_wait(&slice->lanes->news, &slice->lanes->lock);
+  pthread_mutex_unlock(&slice->lanes->lock);
+  int code = haul_transfer_test(slice->transfer);
   haul_transfer_release(slice->transfer);
   slice->transfer = NULL;
   return code;
@@ -56,6 +81,10 @@ static int settle(const struct lanes *lanes, struct slice *slice) {
 static int open_lanes(struct lanes *lanes) {
   uint64_t length = lanes->stream->length;
   const struct haul_place host = {HAUL_HOST, 0};
+  pthread_mutex_init(&lanes->lock, NULL);
+  pthread_cond_init(&lanes->news, NULL);
+  for (unsigned i = 0; i < SLICES; i++)
+    lanes->slices[i].lanes = lanes;
   for (unsigned i = 0; i < SLICES && i * SLICE < length; i++)
     if (haul_region_alloc(lanes->stream->node, host, length < SLICE ? length : SLICE, 0,
                           &lanes->slices[i].buffer))
@@ -74,6 +103,8 @@ static void close_lanes(struct lanes *lanes) {
     }
     haul_region_release(slice->buffer);
   }
+  pthread_cond_destroy(&lanes->news);
+  pthread_mutex_destroy(&lanes->lock);
 }
 
 static void aim(const struct lanes *lanes, struct slice *slice, uint64_t done) {
