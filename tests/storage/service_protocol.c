@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT
+ * The messages of the file service: what is written is what is read, and nothing else is read. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "storage/service/protocol.h"
+
+static struct protocol_request request, back;
+static struct protocol_fields fields;
+static uint8_t bytes[PROTOCOL_REQUEST_ROOM], answer[PROTOCOL_ANSWER_ROOM];
+
+static void fill(struct protocol_fields *all) {
+  *all = (struct protocol_fields){
+      .node = 11,
+      .folder = 12,
+      .file = UINT64_C(1) << 40 | 13,
+      .inode = 14,
+      .offset = INT64_MAX,
+      .length = 15,
+      .at = 16,
+      .region = 17,
+      .flags = 18,
+      .mode = 0755,
+      .version = 1,
+      .depth = 19,
+      .name = "name with a blank and \xff",
+      .new_name = "new",
+      .bytes = "target",
+      .size = 6,
+      .change = {.which = SOURCE_SIZE | SOURCE_TIMES, .size = 20, .mode = 0644},
+      .stat = {.st_ino = 21, .st_mode = S_IFREG | 0644, .st_nlink = 1, .st_size = 22},
+      .space = {.f_bsize = 4096, .f_frsize = 4096, .f_blocks = 23, .f_namemax = 255},
+  };
+  all->change.times[0].tv_nsec = UTIME_OMIT;
+  all->change.times[1].tv_nsec = UTIME_NOW;
+  all->stat.st_mtim = (struct timespec){-5, 999999999};
+}
+
+static size_t put_request(uint16_t operation) {
+  request.operation = operation;
+  request.forget_count = 2;
+  request.forgets[0] = (struct protocol_forget){5, 6};
+  request.forgets[1] = (struct protocol_forget){7, UINT64_MAX};
+  fill(&request.fields);
+  return protocol_put_request(&request, bytes);
+}
+
+static void each_request_is_read_as_it_was_written(void **state) {
+  (void)state;
+  static uint8_t again[PROTOCOL_REQUEST_ROOM];
+  for (uint16_t i = 1; i < PROTOCOL_OPERATIONS; i++) {
+    size_t length = put_request(i);
+    assert_true(length > 0);
+    assert_int_equal(protocol_get_request(bytes, length, &back), 0);
+    assert_int_equal(back.operation, i);
+    assert_int_equal(back.forgets[1].count, UINT64_MAX);
+    assert_int_equal(protocol_put_request(&back, again), length);
+    assert_memory_equal(again, bytes, length);
+  }
+}
+
+static void a_request_that_is_cut_or_longer_is_none(void **state) {
+  (void)state;
+  for (uint16_t i = 1; i < PROTOCOL_OPERATIONS; i++) {
+    size_t length = put_request(i);
+    for (size_t cut = 0; cut < length; cut++)
+      assert_int_equal(protocol_get_request(bytes, cut, &back), -EPROTO);
+    assert_int_equal(protocol_get_request(bytes, length + 1, &back), -EPROTO);
+  }
+}
+
+static void an_operation_that_there_is_not_is_told_apart(void **state) {
+  (void)state;
+  const uint16_t unknown[] = {0, PROTOCOL_OPERATIONS, 0xffff};
+  for (size_t i = 0; i < COUNT(unknown); i++) {
+    size_t length = put_request(PROTOCOL_STATFS);
+    memcpy(bytes, &unknown[i], 2);
+    assert_int_equal(protocol_get_request(bytes, length, &back), -EOPNOTSUPP);
+  }
+}
+
+static void each_answer_is_read_as_it_was_written(void **state) {
+  (void)state;
+  static uint8_t again[PROTOCOL_ANSWER_ROOM];
+  struct protocol_fields all;
+  fill(&all);
+  for (uint16_t i = 1; i < PROTOCOL_OPERATIONS; i++) {
+    size_t length = protocol_put_answer(i, 0, &all, answer);
+    assert_int_equal(protocol_get_answer(answer, length, i, &fields), 0);
+    assert_int_equal(protocol_put_answer(i, 0, &fields, again), length);
+    assert_memory_equal(again, answer, length);
+    for (size_t cut = 0; cut < length; cut++)
+      assert_int_equal(protocol_get_answer(answer, cut, i, &fields), -EPROTO);
+    length = protocol_put_answer(i, -EBADMSG, &all, answer);
+    assert_int_equal(protocol_get_answer(answer, length, i, &fields), -EBADMSG);
+  }
+}
+
+static int answered(uint16_t operation, const struct protocol_fields *all) {
+  size_t length = protocol_put_answer(operation, 0, all, answer);
+  return protocol_get_answer(answer, length, operation, &fields);
+}
+
+static void what_a_server_says_of_a_file_is_checked(void **state) {
+  (void)state;
+  struct protocol_fields all;
+#define REFUSED(operation, change)                                                                 \
+  fill(&all);                                                                                      \
+  change;                                                                                          \
+  assert_int_equal(answered(operation, &all), -EPROTO)
+  REFUSED(PROTOCOL_GETATTR, all.stat.st_mode = 0644);
+  REFUSED(PROTOCOL_GETATTR, all.stat.st_mode |= 1u << 20);
+  REFUSED(PROTOCOL_GETATTR, all.stat.st_size = -1);
+  REFUSED(PROTOCOL_GETATTR, all.stat.st_ino = 0);
+  REFUSED(PROTOCOL_GETATTR, all.stat.st_ino = SOURCE_INODES);
+  REFUSED(PROTOCOL_GETATTR, all.stat.st_atim.tv_nsec = 1000000000);
+  REFUSED(PROTOCOL_GETATTR, all.stat.st_ctim.tv_nsec = UTIME_NOW);
+  REFUSED(PROTOCOL_LOOKUP, all.node = 0);
+  REFUSED(PROTOCOL_LOOKUP, all.node = PROTOCOL_NODES);
+  REFUSED(PROTOCOL_STATFS, all.space.f_bsize = 0);
+  REFUSED(PROTOCOL_STATFS, all.space.f_frsize = UINT64_C(1) << 40);
+#undef REFUSED
+}
+
+static bool reads_name(const char *name, uint64_t inode, int64_t next) {
+  struct protocol_name read;
+  const struct source_name written = {.name = name, .inode = inode, .next = next, .type = S_IFREG};
+  struct wire wire = wire_over(bytes, sizeof bytes);
+  assert_true(protocol_put_name(&wire, &written));
+  wire = wire_over(bytes, (size_t)(wire.at - bytes));
+  return protocol_get_name(&wire, &read) && strcmp(read.text, name) == 0;
+}
+
+static void a_listed_name_leads_nowhere_else(void **state) {
+  (void)state;
+  assert_true(reads_name("..", 1, 1));
+  assert_true(reads_name("name", 0, INT64_MAX));
+  assert_false(reads_name("", 1, 1));
+  assert_false(reads_name("../etc/passwd", 1, 1));
+  assert_false(reads_name("name", SOURCE_INODES, 1));
+  assert_false(reads_name("name", 1, -1));
+}
+
+static void a_name_has_no_zero_byte(void **state) {
+  (void)state;
+  size_t length = put_request(PROTOCOL_UNLINK);
+  uint8_t *at = memmem(bytes, length, "blank", 5);
+  assert_non_null(at);
+  *at = 0;
+  assert_int_equal(protocol_get_request(bytes, length, &back), -EPROTO);
+}
+
+static void flags_are_those_that_there_are(void **state) {
+  (void)state;
+  assert_int_equal(protocol_flags_to_open(protocol_open_flags(O_RDWR | O_TRUNC | O_EXCL)),
+                   O_RDWR | O_TRUNC | O_EXCL);
+  assert_int_equal(protocol_open_flags(O_WRONLY | O_APPEND | O_DIRECT), O_WRONLY);
+  assert_int_equal(protocol_flags_to_open(3), -EINVAL);
+  assert_int_equal(protocol_flags_to_open(16), -EINVAL);
+  assert_int_equal(protocol_flags_to_write(protocol_write_flags(RWF_APPEND | RWF_SYNC)),
+                   RWF_APPEND | RWF_SYNC);
+  assert_int_equal(protocol_flags_to_write(8), -EINVAL);
+}
+
+static void damage_lateness_and_the_disk_are_told_apart(void **state) {
+  (void)state;
+  assert_int_equal(protocol_errno(HAUL_ECHECKSUM), -EBADMSG);
+  assert_int_equal(protocol_errno(HAUL_ETIMEDOUT), -ETIMEDOUT);
+  assert_int_equal(protocol_errno(HAUL_EPEER), -ENOTCONN);
+  for (int code = -27; code < 0; code++)
+    assert_true(protocol_errno(code) < 0 && protocol_errno(code) != -EIO);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(each_request_is_read_as_it_was_written),
+      cmocka_unit_test(a_request_that_is_cut_or_longer_is_none),
+      cmocka_unit_test(an_operation_that_there_is_not_is_told_apart),
+      cmocka_unit_test(each_answer_is_read_as_it_was_written),
+      cmocka_unit_test(what_a_server_says_of_a_file_is_checked),
+      cmocka_unit_test(a_listed_name_leads_nowhere_else),
+      cmocka_unit_test(a_name_has_no_zero_byte),
+      cmocka_unit_test(flags_are_those_that_there_are),
+      cmocka_unit_test(damage_lateness_and_the_disk_are_told_apart),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
