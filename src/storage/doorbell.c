@@ -56,7 +56,7 @@ static void *run(void *argument) {
 }
 
 #define FOLDER "/dev/shm"
-#define PREFIX "sem.haul-"
+#define PREFIX "sem.haul-submit-"
 
 /* Of a daemon of this user's that was killed: nobody holds its lock. */
 static void remove_dead(int folder, const char *name) {

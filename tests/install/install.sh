@@ -105,8 +105,8 @@ module=$libdir/haul/libhaul-storage.so
 mount_says() { grep -q -e "$1" <("$prefix/bin/haul" mount /nowhere/at/all "$work" 2>&1); }
 if [[ -e $module ]]; then
   holds "the command finds it where it was moved to" mount_says "cannot use /nowhere/at/all"
-  holds "it exports its one call" is_same haul_storage_mount@@HAUL_STORAGE_0 \
-    "$(nm -D --defined-only "$module" | awk '$2 != "A" {print $3}')"
+  holds "it exports its calls and no more" is_same "$(printf '%s@@HAUL_STORAGE_0\n' haul_storage_{mount,service,tree})" \
+    "$(nm -D --defined-only "$module" | awk '$2 != "A" {print $3}' | sort)"
 else
   holds "the command says what is missing" mount_says "^hint: .*libfuse3-dev"
 fi

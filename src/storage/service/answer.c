@@ -236,9 +236,10 @@ static int give_file(struct worker_desk *desk, struct source_file *file) {
 
 static int open_file(struct worker_desk *desk, const struct protocol_fields *fields) {
   struct source *source = desk->session->source;
+  const struct source_caller caller = itself();
   struct source_file *file;
   int flags = protocol_flags_to_open(fields->flags);
-  int status = flags < 0 ? flags : source->ops->open(source, fields->node, flags, &file);
+  int status = flags < 0 ? flags : source->ops->open(source, &caller, fields->node, flags, &file);
   return status ? status : give_file(desk, file);
 }
 

@@ -200,8 +200,12 @@ static int make_file(struct remote_source *remote, struct remote_request *asked,
   return -ENOMEM;
 }
 
-int remote_open_node(struct source *source, uint64_t node, int flags, struct source_file **file) {
+/* Rights that nobody has checked are not the server's to check: it knows no users of this host. */
+int remote_open_node(struct source *source, const struct source_caller *caller, uint64_t node,
+                     int flags, struct source_file **file) {
   struct remote_request asked;
+  if (!caller->checked)
+    return -EPERM;
   if (remote_of(source)->read_only && flags & (O_ACCMODE | O_TRUNC))
     return -EROFS;
   int status = remote_begin(&asked, PROTOCOL_OPEN, node);

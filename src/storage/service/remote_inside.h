@@ -67,7 +67,8 @@ int remote_ask_bytes(struct source *source, struct remote_request *asked,
 /* remote_data.c */
 int remote_open_stages(struct remote_source *remote);
 void remote_close_stages(struct remote_source *remote);
-int remote_open_node(struct source *source, uint64_t node, int flags, struct source_file **file);
+int remote_open_node(struct source *source, const struct source_caller *caller, uint64_t node,
+                     int flags, struct source_file **file);
 int remote_create(struct source *source, const struct source_caller *caller, uint64_t folder,
                   const char *name, mode_t mode, int flags, struct source_entry *entry,
                   struct source_file **file);

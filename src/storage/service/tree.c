@@ -289,7 +289,8 @@ static int get_file(struct tree *tree, const struct source_entry *entry, struct 
   struct source_file *file;
   struct flow flow;
   uint64_t size = (uint64_t)entry->stat.st_size;
-  int status = source->ops->open(source, entry->node, O_RDONLY, &file);
+  const struct source_caller caller = {.checked = true};
+  int status = source->ops->open(source, &caller, entry->node, O_RDONLY, &file);
   if (status)
     return status;
   if (job->at > size || job->end > size)
@@ -382,7 +383,7 @@ static int open_to_write(struct source *source, uint64_t folder, const char *nam
   status = source->ops->lookup(source, folder, name, entry);
   if (status)
     return status;
-  status = source->ops->open(source, entry->node, O_WRONLY | O_TRUNC, file);
+  status = source->ops->open(source, &caller, entry->node, O_WRONLY | O_TRUNC, file);
   if (status)
     source->ops->forget(source, entry->node, 1);
   return status;
