@@ -112,11 +112,12 @@ static int tear_down(void **state) {
 /* A good client is served. */
 static void assert_serves(void) {
   struct source *source = served_connect(&served, false);
+  const struct source_caller caller = {.checked = true};
   struct source_entry entry;
   struct source_file *file;
   char bytes[8] = {0};
   assert_int_equal(source->ops->lookup(source, SOURCE_ROOT, "file", &entry), 0);
-  assert_int_equal(source->ops->open(source, entry.node, O_RDONLY, &file), 0);
+  assert_int_equal(source->ops->open(source, &caller, entry.node, O_RDONLY, &file), 0);
   assert_int_equal(source->ops->read(source, file, bytes, sizeof bytes, 0), 5);
   assert_string_equal(bytes, "hello");
   source->ops->release(source, file);

@@ -170,8 +170,7 @@ static void hang_up(struct dial *dial, const haul_peer *peer) {
   }
   pthread_mutex_unlock(&dial->lock);
   haul_peer_close(gone);
-  for (struct list *item; (item = list_take(&orphans));)
-    bury(list_entry(item, struct call, link));
+  list_each_safe(item, &orphans) bury(list_entry(item, struct call, link));
 }
 
 /* Until the node is closed. */

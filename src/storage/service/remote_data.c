@@ -70,10 +70,12 @@ static int take_slot(struct stage_area *area, struct slot **out) {
     area->taken |= UINT32_C(1) << slot->number;
   }
   pthread_mutex_unlock(&area->lock);
-  if (failed)
+  if (failed) {
     free(slot);
+    return failed == ENOMEM ? -ENOMEM : -ETIMEDOUT;
+  }
   *out = slot;
-  return -failed;
+  return 0;
 }
 
 static void give_slot(void *user) {

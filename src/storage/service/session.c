@@ -18,8 +18,7 @@ static void free_task(struct task *task) {
 
 static void destroy(struct session *session) {
   struct service *service = session->service;
-  for (struct list *item; (item = list_take(&session->queue));)
-    free_task(list_entry(item, struct task, link));
+  list_each_safe(item, &session->queue) free_task(list_entry(item, struct task, link));
   held_close(session);
   if (session->source)
     session->source->ops->close(session->source);
