@@ -3,8 +3,11 @@
 #ifndef HAUL_STORAGE_THREADS_H
 #define HAUL_STORAGE_THREADS_H
 
+#include <linux/capability.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* 0 or a negative errno value. Faults are handled where they are. */
 static inline int storage_thread(pthread_t *thread, void *(*run)(void *argument), void *argument) {
@@ -16,6 +19,17 @@ static inline int storage_thread(pthread_t *thread, void *(*run)(void *argument)
   int code = -pthread_create(thread, NULL, run, argument);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return code;
+}
+
+/* Whoever writes for others must not keep a file's set-user-ID bit, as root's writes do: a user who
+ * may write to such a file would be its owner. This thread's alone. */
+static inline void threads_write_for_others(void) {
+  struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+  struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+  if (syscall(SYS_capget, &header, data) != 0)
+    return;
+  data[CAP_TO_INDEX(CAP_FSETID)].effective &= ~CAP_TO_MASK(CAP_FSETID);
+  syscall(SYS_capset, &header, data);
 }
 
 #endif

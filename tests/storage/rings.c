@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -270,6 +271,21 @@ static void what_is_written_is_in_the_file(void **state) {
   }
 }
 
+/* As it does when the user writes himself, and not the daemon, which may be root. */
+static void a_write_takes_the_set_user_id_bit_away(void **state) {
+  (void)state;
+  struct client client;
+  struct stat stat;
+  client_open(&client, &rig, &writes, 8, MIB);
+  for (uint64_t at = 0; at < 2; at++) {
+    assert_int_equal(fchmod(rig.fd, 06777), 0);
+    assert_int_equal(client_do(&client, at, 4096, 8192), 8192); /* direct, and by the cache */
+    assert_int_equal(fstat(rig.fd, &stat), 0);
+    assert_int_equal(stat.st_mode & 07777, 0777);
+  }
+  client_close(&client);
+}
+
 /* Thousands of operations through a few entries, each answered once. */
 static void a_ring_turns_round_and_round(void **state) {
   (void)state;
@@ -338,6 +354,7 @@ int main(void) {
       TEST(the_end_of_a_file_is_short),
       TEST(holes_are_zeros_or_told),
       TEST(what_is_written_is_in_the_file),
+      TEST(a_write_takes_the_set_user_id_bit_away),
       TEST(a_ring_turns_round_and_round),
       TEST(a_buffer_in_anothers_place_is_its_own),
   };
