@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT
+ * Files of another process: `haul serve --export`, run as a person would, over loopback tcp and
+ * over a Unix socket; what a client sees when it is stopped, killed and started again. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "mounted.h" /* eventually */
+#include "storage/service/remote.h"
+#include "storage/service/remote_inside.h"
+#include "storage/source.h"
+
+#define S    INT64_C(1000000000)
+#define MIB  ((size_t)1 << 20)
+#define SIZE (5 * MIB + 4321)
+
+static char root[FOLDER_ROOM], listens[160];
+static pid_t server = -1;
+static struct source *source;
+static const struct source_ops *ops;
+static char *expected;
+
+static void run_server(const char *listen, int ready) {
+  char number[16], export[FOLDER_ROOM + 16];
+  snprintf(number, sizeof number, "%d", ready);
+  snprintf(export, sizeof export, "tree=%s:rw", root);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  dup2(null, STDOUT_FILENO);
+  execl(getenv("HAUL"), "haul", "serve", "--listen", listen, "--export", export, "--ready-fd",
+        number, (char *)NULL);
+  _exit(127);
+}
+
+static void start_server(const char *listen) {
+  int ends[2];
+  assert_int_equal(pipe(ends), 0);
+  server = fork();
+  assert_true(server >= 0);
+  if (server == 0)
+    run_server(listen, ends[1]);
+  close(ends[1]);
+  ssize_t length = read(ends[0], listens, sizeof listens - 1);
+  close(ends[0]);
+  assert_true(length > 1);
+  listens[length - 1] = '\0';
+}
+
+static int end_server(int signal) {
+  int status;
+  kill(server, signal);
+  assert_int_equal(waitpid(server, &status, 0), server);
+  server = -1;
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static void connect_to_it(int64_t timeout_ns) {
+  const struct remote_config config = {
+      .dial = {.address = listens, .export = "tree", .timeout_ns = timeout_ns}};
+  struct haul_storage_error error;
+  if (remote_source_open(&config, &source, &error))
+    fail_msg("%s", error.text);
+  ops = source->ops;
+}
+
+static void make_file(void) {
+  int fd = open(folder_path(root, "file"), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  pattern_fill(expected, SIZE, 7);
+  assert_int_equal(write(fd, expected, SIZE), SIZE);
+  close(fd);
+}
+
+static int set_up(void **state) {
+  folder_make(root);
+  expected = malloc(SIZE);
+  make_file();
+  start_server(*state);
+  connect_to_it(10 * S);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  ops->close(source);
+  if (server > 0)
+    assert_int_equal(end_server(SIGTERM), 0);
+  free(expected);
+  folder_remove(root);
+  return 0;
+}
+
+static struct source_file *open_named(const char *name, int flags) {
+  struct source_entry entry;
+  struct source_file *file;
+  assert_int_equal(ops->lookup(source, SOURCE_ROOT, name, &entry), 0);
+  assert_int_equal(ops->open(source, entry.node, flags, &file), 0);
+  ops->forget(source, entry.node, 1);
+  return file;
+}
+
+static void what_is_read_is_what_is_there(void **state) {
+  (void)state;
+  const struct {
+    off_t offset;
+    size_t length, there;
+  } reads[] = {{0, SIZE, SIZE},
+               {0, 1, 1},
+               {SIZE - 1, 10, 1},
+               {SIZE, 10, 0},
+               {MIB - 3, 2 * MIB, 2 * MIB},
+               {4321, 4096, 4096},
+               {3 * MIB, SIZE, SIZE - 3 * MIB}};
+  char *bytes = malloc(SIZE);
+  struct source_file *file = open_named("file", O_RDONLY);
+  for (size_t i = 0; i < COUNT(reads); i++) {
+    assert_int_equal(ops->read(source, file, bytes, reads[i].length, reads[i].offset),
+                     reads[i].there);
+    assert_memory_equal(bytes, expected + reads[i].offset, reads[i].there);
+  }
+  ops->release(source, file);
+  free(bytes);
+}
+
+static void what_is_written_is_there(void **state) {
+  (void)state;
+  struct source_entry entry;
+  struct source_file *file;
+  const struct source_caller caller = {.checked = true};
+  char *bytes = malloc(SIZE);
+  assert_int_equal(ops->create(source, &caller, SOURCE_ROOT, "new", 0600, O_RDWR, &entry, &file),
+                   0);
+  assert_int_equal(ops->write(source, file, expected, SIZE, 0, 0), SIZE);
+  assert_int_equal(ops->write(source, file, "end", 3, 0, RWF_APPEND), 3);
+  assert_int_equal(ops->fsync(source, file, true), 0);
+  int fd = open(folder_path(root, "new"), O_RDONLY | O_CLOEXEC);
+  assert_int_equal(pread(fd, bytes, SIZE, 0), SIZE);
+  assert_memory_equal(bytes, expected, SIZE);
+  assert_int_equal(pread(fd, bytes, 10, SIZE), 3);
+  close(fd);
+  const struct source_caller other = {.checked = false};
+  assert_int_equal(ops->mkdir(source, &other, SOURCE_ROOT, "folder", 0755, &entry), -EPERM);
+  ops->release(source, file);
+  free(bytes);
+}
+
+static void a_file_may_become_shorter(void **state) {
+  (void)state;
+  char bytes[64];
+  struct source_file *file = open_named("file", O_RDONLY);
+  assert_int_equal(truncate(folder_path(root, "file"), 10), 0);
+  assert_int_equal(ops->read(source, file, bytes, sizeof bytes, 0), 10);
+  assert_int_equal(ops->read(source, file, bytes, sizeof bytes, MIB), 0);
+  ops->release(source, file);
+}
+
+static void *read_all(void *argument) {
+  struct source_file *file = argument;
+  char *bytes = malloc(SIZE);
+  bool good = true;
+  for (unsigned i = 0; i < 4; i++)
+    good =
+        ops->read(source, file, bytes, SIZE, 0) == SIZE && !memcmp(bytes, expected, SIZE) && good;
+  free(bytes);
+  return good ? argument : NULL;
+}
+
+/* More of them than there are slots. */
+static void threads_read_at_once(void **state) {
+  (void)state;
+  pthread_t threads[24];
+  void *good;
+  struct source_file *file = open_named("file", O_RDONLY);
+  for (unsigned i = 0; i < COUNT(threads); i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, read_all, file), 0);
+  for (unsigned i = 0; i < COUNT(threads); i++) {
+    pthread_join(threads[i], &good);
+    assert_non_null(good);
+  }
+  ops->release(source, file);
+}
+
+/* Straight into memory that the processor does not reach. */
+static void a_file_is_read_into_a_device(void **state) {
+  (void)state;
+  struct dial *dial = remote_of(source)->dial;
+  const struct haul_place host = {HAUL_HOST, 0}, device = {HAUL_SIM, 0};
+  haul_region *target, *copy;
+  struct wharf wharf;
+  struct call *call;
+  bool in_use;
+  struct source_file *file = open_named("file", O_RDONLY);
+  assert_works(haul_region_alloc(dial_node(dial), device, 2 * MIB, 0, &target));
+  assert_works(haul_region_alloc(dial_node(dial), host, 2 * MIB, 0, &copy));
+  wharf_open(&wharf, dial, target, HAUL_WRITE);
+  const struct wharf_move move = {.operation = PROTOCOL_READ,
+                                  .generation = open_of(file)->generation,
+                                  .file = open_of(file)->handle,
+                                  .offset = 77,
+                                  .at = 4096,
+                                  .length = MIB + 5};
+  assert_int_equal(wharf_start(&wharf, &move, &call), 0);
+  assert_int_equal(wharf_wait(&wharf, &move, call, NULL, NULL, &in_use), MIB + 5);
+  assert_works(haul_region_copy(copy, 0, target, 4096, MIB + 5, haul_deadline_in(10 * S)));
+  assert_memory_equal(haul_region_address(copy), expected + 77, MIB + 5);
+  wharf_close(&wharf);
+  haul_region_release(target);
+  haul_region_release(copy);
+  ops->release(source, file);
+}
+
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static void a_server_that_is_gone_is_connected_to_again(void **state) {
+  (void)state;
+  struct source_entry entry, again;
+  struct source_file *file = open_named("file", O_RDONLY);
+  char bytes[64], address[160];
+  assert_int_equal(ops->lookup(source, SOURCE_ROOT, "file", &entry), 0);
+  snprintf(address, sizeof address, "%s", listens);
+  end_server(SIGKILL);
+  double began = seconds();
+  assert_true(ops->read(source, file, bytes, sizeof bytes, 0) < 0);
+  assert_int_equal(ops->lookup(source, SOURCE_ROOT, "file", &again), -ENOTCONN);
+  assert_true(seconds() - began < 5);
+  start_server(address);
+  assert_true(eventually(ops->lookup(source, SOURCE_ROOT, "file", &again) == 0));
+  assert_int_not_equal(again.node, entry.node);
+  assert_int_equal(ops->getattr(source, entry.node, NULL, &entry.stat), -ESTALE);
+  assert_int_equal(ops->read(source, file, bytes, sizeof bytes, 0), -ESTALE);
+  ops->forget(source, entry.node, 1);
+  ops->release(source, file);
+  file = open_named("file", O_RDONLY);
+  assert_int_equal(ops->read(source, file, bytes, sizeof bytes, 0), sizeof bytes);
+  assert_memory_equal(bytes, expected, sizeof bytes);
+  ops->release(source, file);
+}
+
+static void a_server_that_does_not_answer_is_not_waited_for(void **state) {
+  (void)state;
+  struct source_entry entry;
+  struct source_file *file;
+  char bytes[64];
+  ops->close(source);
+  connect_to_it(S / 2);
+  file = open_named("file", O_RDONLY);
+  kill(server, SIGSTOP);
+  double began = seconds();
+  assert_int_equal(ops->lookup(source, SOURCE_ROOT, "file", &entry), -ETIMEDOUT);
+  assert_int_equal(ops->read(source, file, bytes, sizeof bytes, 0), -ETIMEDOUT);
+  assert_true(seconds() - began < 3);
+  kill(server, SIGCONT);
+  assert_true(eventually(ops->read(source, file, bytes, sizeof bytes, 0) == sizeof bytes));
+  assert_memory_equal(bytes, expected, sizeof bytes);
+  ops->release(source, file);
+}
+
+static void a_server_may_be_killed_at_any_moment(void **state) {
+  (void)state;
+  for (unsigned i = 0; i < 6; i++) {
+    pthread_t threads[4];
+    char address[160];
+    snprintf(address, sizeof address, "%s", listens);
+    struct source_file *file = open_named("file", O_RDONLY);
+    for (unsigned t = 0; t < COUNT(threads); t++)
+      assert_int_equal(pthread_create(&threads[t], NULL, read_all, file), 0);
+    mounted_pause((int)(7 * i));
+    end_server(SIGKILL);
+    for (unsigned t = 0; t < COUNT(threads); t++)
+      pthread_join(threads[t], NULL);
+    ops->release(source, file);
+    start_server(address);
+    struct source_entry entry;
+    assert_true(eventually(ops->lookup(source, SOURCE_ROOT, "file", &entry) == 0));
+  }
+}
+
+int main(void) {
+  static char own[64];
+  if (!getenv("HAUL")) {
+    printf("skipped: HAUL is to be the path of the command\n");
+    return 77;
+  }
+  snprintf(own, sizeof own, "unix://@haul-files-%d", getpid());
+#define OVER(name, address)                                                                        \
+  { #name, name, set_up, tear_down, (void *)(uintptr_t)(address) }
+#define TEST(name) OVER(name, "tcp://127.0.0.1:0"), OVER(name, own)
+  const struct CMUnitTest tests[] = {
+      TEST(what_is_read_is_what_is_there),
+      TEST(what_is_written_is_there),
+      TEST(a_file_may_become_shorter),
+      TEST(threads_read_at_once),
+      TEST(a_file_is_read_into_a_device),
+      TEST(a_server_that_is_gone_is_connected_to_again),
+      TEST(a_server_that_does_not_answer_is_not_waited_for),
+      TEST(a_server_may_be_killed_at_any_moment),
+  };
+  setenv("HAUL_SIM_DEVICES", "1", 0);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
