@@ -17,7 +17,7 @@ enum state { DOWN, CONNECTING, UP };
 
 struct call {
   struct list link; /* dial->calls, while it is under way */
-  uint64_t number;
+  uint64_t number, generation;
   uint16_t operation;
   bool over, lost;
   struct haul_message answer;
@@ -95,6 +95,7 @@ static struct call *add_call(struct dial *dial, uint16_t operation) {
   if (!call)
     return NULL;
   call->number = ++dial->last_number % PROTOCOL_NUMBERS;
+  call->generation = dial->generation;
   call->operation = operation;
   open_condition(&call->ended);
   list_append(&dial->calls, &call->link);
@@ -113,11 +114,14 @@ static struct call *end_call(struct dial *dial, struct call *call) {
   return call->abandoned ? call : NULL;
 }
 
+/* What is owed for a call that nobody waits for any more. */
 static void bury(struct call *call) {
   if (call->late)
     call->late(call->user);
   free_call(call);
 }
+
+static void send_unheard(struct dial *dial, uint64_t generation, struct protocol_request *request);
 
 /* ---- What comes from the server ---- */
 
@@ -131,6 +135,21 @@ static struct call *find_call(struct dial *dial, uint64_t tag) {
   return NULL;
 }
 
+/* What it gave goes back, since nobody will. */
+static void give_back(struct dial *dial, const struct call *call) {
+  struct protocol_request request = {.operation = PROTOCOL_RELEASE};
+  struct protocol_fields answer;
+  bool opens = call->operation == PROTOCOL_OPEN || call->operation == PROTOCOL_CREATE ||
+               call->operation == PROTOCOL_OPENDIR;
+  if (protocol_get_answer(call->answer.bytes, call->answer.length, call->operation, &answer))
+    return;
+  request.fields.file = answer.file;
+  if (answer.node > SOURCE_ROOT)
+    dial_forget(dial, call->generation, answer.node, 1);
+  if (opens)
+    send_unheard(dial, call->generation, &request);
+}
+
 static void take_answer(struct dial *dial, struct haul_message *message) {
   struct call *orphan = NULL;
   pthread_mutex_lock(&dial->lock);
@@ -142,8 +161,10 @@ static void take_answer(struct dial *dial, struct haul_message *message) {
   pthread_mutex_unlock(&dial->lock);
   if (!call)
     haul_message_release(message);
-  if (orphan)
+  if (orphan) {
+    give_back(dial, orphan);
     bury(orphan);
+  }
 }
 
 /* The lock. Nobody gets an answer any more; those that nobody waits for are put aside. */
@@ -386,23 +407,30 @@ int dial_ask(struct dial *dial, uint64_t *generation, struct protocol_request *r
   return status;
 }
 
-void dial_forget(struct dial *dial, uint64_t generation, uint64_t node, uint64_t count) {
-  struct protocol_request request;
+/* Without waiting, and where it is not sent the end of the connection does as well. */
+static void send_unheard(struct dial *dial, uint64_t generation, struct protocol_request *request) {
   struct call *call = NULL;
+  pthread_mutex_lock(&dial->lock);
+  if (dial->state == UP && dial->generation == generation && dial->under_way < dial->depth &&
+      post(dial, request, HAUL_NO_WAIT, &call) == 0 && !call->over) {
+    call->abandoned = true;
+    call = NULL;
+  }
+  pthread_mutex_unlock(&dial->lock);
+  dial_end(call);
+}
+
+void dial_forget(struct dial *dial, uint64_t generation, uint64_t node, uint64_t count) {
+  struct protocol_request request = {.operation = PROTOCOL_FORGET};
+  bool many = false;
   pthread_mutex_lock(&dial->lock);
   if (dial->state == UP && dial->generation == generation) {
     add_forget(dial, node, count);
-    if (dial->forget_count >= PROTOCOL_FORGETS_MAX && dial->under_way < dial->depth) {
-      request.operation = PROTOCOL_FORGET;
-      if (post(dial, &request, 0, &call) == 0) {
-        call->abandoned = !call->over;
-        call = call->abandoned ? NULL : call;
-      }
-    }
+    many = dial->forget_count >= PROTOCOL_FORGETS_MAX;
   }
   pthread_mutex_unlock(&dial->lock);
-  if (call)
-    free_call(call);
+  if (many)
+    send_unheard(dial, generation, &request);
 }
 
 /* ---- Opening and closing ---- */
