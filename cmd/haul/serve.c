@@ -200,6 +200,7 @@ static int serve(struct server *server) {
   if (status == EXIT_DONE)
     status = server->exports.count ? wait_for_signal(server) : loop(server);
   offers_release(&server->offers);
+  exports_stop(&server->exports);
   haul_node_close(server->node);
   int ended = exports_close(&server->exports);
   if (status == EXIT_DONE)

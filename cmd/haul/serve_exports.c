@@ -95,6 +95,11 @@ int exports_open(struct exports *exports, haul_node *node,
   return EXIT_DONE;
 }
 
+void exports_stop(struct exports *exports) {
+  if (exports->service)
+    exports->calls->stop(exports->service);
+}
+
 int exports_close(struct exports *exports) {
   if (exports->service && exports->calls->close(exports->service))
     return fail_because("look at the disk: its errors are in `dmesg`",

@@ -36,7 +36,8 @@ int exports_parse(const struct command *command, struct exports *exports,
  * status. */
 int exports_open(struct exports *exports, haul_node *node,
                  void (*other)(void *user, const struct haul_message *message), void *user);
-/* After haul_node_close. */
+/* Before haul_node_close, and after it. */
+void exports_stop(struct exports *exports);
 int exports_close(struct exports *exports);
 
 #endif

@@ -38,6 +38,8 @@ struct haul_storage_service {
    * and sets its umask to 0. A negative errno value and *error: nothing runs. */
   int (*open)(const struct haul_storage_serving *serving, struct service **service,
               struct haul_storage_error *error);
+  /* Before haul_node_close: from then on nothing here uses the node. Some tenths of a second. */
+  void (*stop)(struct service *service);
   /* After haul_node_close, which ends what waits. -ETIMEDOUT: a disk does not answer, and threads
    * are left behind that use what they have. */
   int (*close)(struct service *service);

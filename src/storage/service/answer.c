@@ -285,7 +285,7 @@ static int move_bytes(struct worker_desk *desk, const struct protocol_fields *fi
     return -EINVAL;
   if (!out && !session->writable)
     return -EROFS;
-  struct stream stream = {.node = session->service->node,
+  struct stream stream = {.service = session->service,
                           .source = session->source,
                           .file = file,
                           .remote = held_take_region(session, fields->region),

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -32,6 +33,7 @@ struct dial {
   char *address, *export;
   int64_t timeout_ns;
   pthread_t receiver;
+  atomic_bool stops;
   pthread_mutex_t lock;   /* guards what follows */
   pthread_cond_t changed; /* state, under_way */
   enum state state;
@@ -194,11 +196,13 @@ static void hang_up(struct dial *dial, const haul_peer *peer) {
   list_each_safe(item, &orphans) bury(list_entry(item, struct call, link));
 }
 
-/* Until the node is closed. */
+/* A node that is being closed is none to wait on, so this looks for its end now and then. */
 static void *receive(void *argument) {
   struct dial *dial = argument;
   struct haul_message message;
-  while (haul_message_receive(dial->node, &message, HAUL_FOREVER) == 0) {
+  while (!atomic_load(&dial->stops)) {
+    if (haul_message_receive(dial->node, &message, haul_deadline_in(PROTOCOL_LOOK_NS)))
+      continue;
     if (message.kind == HAUL_MESSAGE) {
       take_answer(dial, &message);
       continue;
@@ -505,8 +509,9 @@ int dial_open(const struct dial_config *config, struct dial **out,
 
 void dial_close(struct dial *dial) {
   if (dial->node) {
-    haul_node_close(dial->node);
+    atomic_store(&dial->stops, true);
     pthread_join(dial->receiver, NULL);
+    haul_node_close(dial->node);
   }
   hang_up(dial, dial->peer);
   pthread_cond_destroy(&dial->changed);

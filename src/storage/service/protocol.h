@@ -27,6 +27,9 @@
 #define PROTOCOL_EXPORT_ROOM  64 /* of an export's name, with its zero byte */
 #define PROTOCOL_REGION_ROOM  64 /* likewise of a client's region */
 
+/* How often who receives messages looks whether it is to end. */
+#define PROTOCOL_LOOK_NS INT64_C(200000000)
+
 #define PROTOCOL_READ_MAX (UINT64_C(64) << 20) /* bytes of one READ or WRITE */
 #define PROTOCOL_NODES    (UINT64_C(1) << 40)  /* handles of nodes are below */
 

@@ -9,6 +9,7 @@
 #define HAUL_STORAGE_SERVICE_SERVER_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "core/list.h"
 #include "storage/service.h"
@@ -23,7 +24,9 @@
 #define SERVICE_WAIT_NS INT64_C(20000000000) /* for a client, with anything */
 
 struct service {
-  haul_node *node;
+  haul_node *node; /* NULL: it is being closed; workers read it, and use it, with node_lock */
+  pthread_rwlock_t node_lock;
+  atomic_bool stops;
   struct haul_storage_export *exports;
   size_t export_count;
   void (*other)(void *user, const struct haul_message *message);
@@ -100,7 +103,7 @@ void held_close(struct session *session);
 
 /* stream.c: between an open file and a client's region; how many bytes. */
 struct stream {
-  haul_node *node;
+  struct service *service;
   struct source *source;
   struct source_file *file;
   haul_remote *remote;

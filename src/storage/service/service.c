@@ -75,12 +75,13 @@ static void take(struct service *service, struct haul_message *message) {
   haul_message_release(message);
 }
 
-/* Until the node is closed. */
+/* A node that is being closed is none to wait on, so this looks for its end now and then. */
 static void *run(void *argument) {
   struct service *service = argument;
   struct haul_message message;
-  while (haul_message_receive(service->node, &message, HAUL_FOREVER) == 0)
-    take(service, &message);
+  while (!atomic_load(&service->stops))
+    if (haul_message_receive(service->node, &message, haul_deadline_in(PROTOCOL_LOOK_NS)) == 0)
+      take(service, &message);
   return NULL;
 }
 
@@ -135,6 +136,7 @@ static void free_service(struct service *service) {
   free(service->exports);
   pthread_cond_destroy(&service->changed);
   pthread_mutex_destroy(&service->lock);
+  pthread_rwlock_destroy(&service->node_lock);
   free(service);
 }
 
@@ -149,6 +151,7 @@ static struct service *make(const struct haul_storage_serving *serving) {
   service->nodes_max = share_of_descriptors();
   list_init(&service->sessions);
   pthread_mutex_init(&service->lock, NULL);
+  pthread_rwlock_init(&service->node_lock, NULL);
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_cond_init(&service->changed, &monotonic);
@@ -183,10 +186,17 @@ static int open_service(const struct haul_storage_serving *serving, struct servi
 
 /* ---- Closing ---- */
 
+static void stop_service(struct service *service) {
+  atomic_store(&service->stops, true);
+  pthread_join(service->thread, NULL);
+  pthread_rwlock_wrlock(&service->node_lock);
+  service->node = NULL;
+  pthread_rwlock_unlock(&service->node_lock);
+}
+
 static int close_service(struct service *service) {
   struct timespec until;
   int status = 0;
-  pthread_join(service->thread, NULL);
   for (struct list *item; (item = list_take(&service->sessions));)
     session_end(list_entry(item, struct session, link));
   clock_gettime(CLOCK_MONOTONIC, &until);
@@ -202,5 +212,6 @@ static int close_service(struct service *service) {
 
 __attribute__((visibility("default"))) const struct haul_storage_service haul_storage_service = {
     .open = open_service,
+    .stop = stop_service,
     .close = close_service,
 };

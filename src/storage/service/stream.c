@@ -78,18 +78,27 @@ static int settle(const struct lanes *lanes, struct slice *slice) {
   return protocol_errno(code);
 }
 
+static int open_buffer(struct service *service, uint64_t length, haul_region **buffer) {
+  const struct haul_place host = {HAUL_HOST, 0};
+  int status = -ENOTCONN;
+  pthread_rwlock_rdlock(&service->node_lock);
+  if (service->node)
+    status = haul_region_alloc(service->node, host, length, 0, buffer) ? -ENOMEM : 0;
+  pthread_rwlock_unlock(&service->node_lock);
+  return status;
+}
+
 static int open_lanes(struct lanes *lanes) {
   uint64_t length = lanes->stream->length;
-  const struct haul_place host = {HAUL_HOST, 0};
+  int status = 0;
   pthread_mutex_init(&lanes->lock, NULL);
   pthread_cond_init(&lanes->news, NULL);
   for (unsigned i = 0; i < SLICES; i++)
     lanes->slices[i].lanes = lanes;
-  for (unsigned i = 0; i < SLICES && i * SLICE < length; i++)
-    if (haul_region_alloc(lanes->stream->node, host, length < SLICE ? length : SLICE, 0,
-                          &lanes->slices[i].buffer))
-      return -ENOMEM;
-  return 0;
+  for (unsigned i = 0; !status && i < SLICES && i * SLICE < length; i++)
+    status = open_buffer(lanes->stream->service, length < SLICE ? length : SLICE,
+                         &lanes->slices[i].buffer);
+  return status;
 }
 
 /* What is under way where something failed is waited for: a client that was told of the failure

@@ -24,6 +24,7 @@ void served_open(struct served *served, const char *folder, bool writable) {
 }
 
 void served_close(struct served *served) {
+  haul_storage_service.stop(served->service);
   haul_node_close(served->node);
   assert_int_equal(haul_storage_service.close(served->service), 0);
 }
