@@ -23,11 +23,13 @@ static const char *name_end(const char *text) {
   return equals && (!slash || equals < slash) ? equals : NULL;
 }
 
-/* The folder's own name, where the user gave none. */
+/* The folder's own name, where the user gave none. That it is not there is told when it is opened.
+ */
 static void name_after(char *name, size_t size, const char *path) {
   char whole[PATH_MAX];
-  const char *slash = realpath(path, whole) ? strrchr(whole, '/') : NULL;
-  snprintf(name, size, "%.*s", (int)size - 1, slash ? slash + 1 : path);
+  const char *found = realpath(path, whole) ? whole : path;
+  const char *slash = strrchr(found, '/');
+  snprintf(name, size, "%.*s", (int)size - 1, slash ? slash + 1 : found);
 }
 
 static int parse_one(const struct command *command, const char *text, struct served_tree *tree,
