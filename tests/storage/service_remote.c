@@ -101,10 +101,11 @@ static int tear_down(void **state) {
 }
 
 static struct source_file *open_named(const char *name, int flags) {
+  const struct source_caller caller = {.checked = true};
   struct source_entry entry;
   struct source_file *file;
   assert_int_equal(ops->lookup(source, SOURCE_ROOT, name, &entry), 0);
-  assert_int_equal(ops->open(source, entry.node, flags, &file), 0);
+  assert_int_equal(ops->open(source, &caller, entry.node, flags, &file), 0);
   ops->forget(source, entry.node, 1);
   return file;
 }
