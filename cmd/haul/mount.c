@@ -23,6 +23,7 @@
 #include "storage/mount.h"
 
 #define PATIENCE_MS 60000 /* until the mount answers */
+#define WORKERS_MAX 64
 
 struct values {
   const char *name;
@@ -190,6 +191,8 @@ static int run(const struct command *self, int argc, char **argv) {
   if (values.name && (!*values.name || strlen(values.name) >= HAUL_STORAGE_NAME_ROOM))
     return options_wrong(self, "'%s' is no good value for --name, which has 1 to %d bytes",
                          values.name, HAUL_STORAGE_NAME_ROOM - 1);
+  if (values.workers > WORKERS_MAX)
+    return options_wrong(self, "--workers %u is more than %d", values.workers, WORKERS_MAX);
   struct mounting mounting = {.values = &values, .target = operands[1], .parent = -1};
   if (strstr(operands[0], "://") &&
       (!target_parse(operands[0], &mounting.remote) || strchr(mounting.remote.name, '/')))

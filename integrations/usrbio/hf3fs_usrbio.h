@@ -65,7 +65,8 @@ struct hf3fs_ior {
  *   ETIMEDOUT    a deadline of the daemon's has passed
  *   EIO          a fault of the disk
  *   EBADF        the file is not open any more
- *   EINVAL       no buffer of this id, or the range is not in it
+ *   ENOENT       this user has no buffer of this id
+ *   EINVAL       the range is not in the buffer, or is none
  *   ENODATA      a hole, with HF3FS_IOR_FORBID_READ_HOLES
  *   ECANCELED    the file system is being unmounted
  *   ENOTCONN     the daemon is gone; whether bytes were moved is not known

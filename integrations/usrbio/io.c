@@ -5,6 +5,7 @@
 
 #include "client.h"
 #include "fds.h"
+#include "storage/semaphore.h"
 
 /* How long a ring is silent before its daemon is asked whether it is there, ns. */
 #define SILENCE 1000000000ll
@@ -90,7 +91,7 @@ int hf3fs_submit_ios(const struct hf3fs_ior *ior) {
   struct ring *ring = ring_of(ior);
   if (!ring)
     return -EINVAL;
-  sem_post(ring->submit); /* EOVERFLOW: it is awake already */
+  semaphore_post(ring->submit);
   return broken(ring);
 }
 

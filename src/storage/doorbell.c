@@ -81,13 +81,14 @@ void doorbell_sweep(void) {
 }
 
 /* Locked before anybody else can find it unlocked: it gets its name last. */
-static int make_file(struct doorbell *doorbell) {
+static int make_file(struct doorbell *doorbell, bool others) {
   char self[40];
   doorbell->fd = open(FOLDER, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (doorbell->fd < 0)
     return -errno;
   snprintf(self, sizeof self, "/proc/self/fd/%d", doorbell->fd);
-  if (flock(doorbell->fd, LOCK_EX | LOCK_NB) == 0 && fchmod(doorbell->fd, 0666) == 0 &&
+  if (flock(doorbell->fd, LOCK_EX | LOCK_NB) == 0 &&
+      fchmod(doorbell->fd, others ? 0666 : 0600) == 0 &&
       ftruncate(doorbell->fd, sizeof(sem_t)) == 0 &&
       linkat(AT_FDCWD, self, AT_FDCWD, doorbell->path, AT_SYMLINK_FOLLOW) == 0)
     return 0;
@@ -96,13 +97,13 @@ static int make_file(struct doorbell *doorbell) {
   return code;
 }
 
-static int make_semaphore(struct doorbell *doorbell, enum name_priority priority) {
+static int make_semaphore(struct doorbell *doorbell, enum name_priority priority, bool others) {
   uint64_t random;
   if (getrandom(&random, sizeof random, 0) != sizeof random)
     return -errno;
   snprintf(doorbell->path, sizeof doorbell->path, FOLDER "/" PREFIX "%016" PRIx64 ".%d", random,
            (int)priority);
-  int code = make_file(doorbell);
+  int code = make_file(doorbell, others);
   if (code)
     return code;
   void *memory = mmap(NULL, sizeof(sem_t), PROT_READ | PROT_WRITE, MAP_SHARED, doorbell->fd, 0);
@@ -124,12 +125,13 @@ static void forget(struct doorbell *doorbell) {
   free(doorbell);
 }
 
-int doorbell_open(struct workers *workers, enum name_priority priority, struct doorbell **out) {
+int doorbell_open(struct workers *workers, enum name_priority priority, bool others,
+                  struct doorbell **out) {
   struct doorbell *doorbell = calloc(1, sizeof *doorbell);
   if (!doorbell)
     return -ENOMEM;
   doorbell->workers = workers;
-  int code = make_semaphore(doorbell, priority);
+  int code = make_semaphore(doorbell, priority, others);
   if (code) {
     free(doorbell);
     return code;

@@ -9,8 +9,10 @@
 
 struct doorbell;
 
-/* Makes /dev/shm/sem.haul-…, which every user may post, and a thread. */
-int doorbell_open(struct workers *workers, enum name_priority priority, struct doorbell **doorbell);
+/* Makes /dev/shm/sem.haul-…, which this user may post, or with `others` every user, and a thread.
+ */
+int doorbell_open(struct workers *workers, enum name_priority priority, bool others,
+                  struct doorbell **doorbell);
 void doorbell_close(struct doorbell *doorbell);
 /* Takes away what killed daemons of this user's left. */
 void doorbell_sweep(void);

@@ -57,12 +57,13 @@ static inline bool semaphore_take(sem_t *semaphore) {
   return false;
 }
 
-/* Until somebody posts, or not for much longer than so many nanoseconds. Takes nothing. */
+/* Until somebody posts, or not for much longer than so many nanoseconds. Takes nothing. For the one
+ * thread that ever waits: it says so by a bit, so that whatever others wrote there is forgotten. */
 static inline void semaphore_wait(sem_t *semaphore, int64_t nanoseconds) {
   const struct timespec most = {nanoseconds / 1000000000, nanoseconds % 1000000000};
-  atomic_fetch_add_explicit(semaphore_word(semaphore), SEMAPHORE_WAITER, memory_order_seq_cst);
+  atomic_fetch_or_explicit(semaphore_word(semaphore), SEMAPHORE_WAITER, memory_order_seq_cst);
   syscall(SYS_futex, semaphore, FUTEX_WAIT, 0, &most, NULL, 0);
-  atomic_fetch_sub_explicit(semaphore_word(semaphore), SEMAPHORE_WAITER, memory_order_relaxed);
+  atomic_fetch_and_explicit(semaphore_word(semaphore), UINT32_MAX, memory_order_relaxed);
 }
 
 #endif

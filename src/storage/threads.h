@@ -6,6 +6,7 @@
 #include <linux/capability.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,14 +22,17 @@ static inline int storage_thread(pthread_t *thread, void *(*run)(void *argument)
   return code;
 }
 
-/* Whoever writes for others must not keep a file's set-user-ID bit, as root's writes do: a user who
- * may write to such a file would be its owner. This thread's alone. */
-static inline void threads_write_for_others(void) {
+/* Whoever changes a file for others must not keep its set-user-ID bit, as root does: a user who may
+ * write to such a file would be its owner. This thread's alone. */
+static inline void threads_keep_set_ids(bool keep) {
   struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
   struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+  const __u32 bit = CAP_TO_MASK(CAP_FSETID);
   if (syscall(SYS_capget, &header, data) != 0)
     return;
-  data[CAP_TO_INDEX(CAP_FSETID)].effective &= ~CAP_TO_MASK(CAP_FSETID);
+  __u32 *effective = &data[CAP_TO_INDEX(CAP_FSETID)].effective;
+  __u32 permitted = data[CAP_TO_INDEX(CAP_FSETID)].permitted;
+  *effective = keep ? *effective | (permitted & bit) : *effective & ~bit;
   syscall(SYS_capset, &header, data);
 }
 

@@ -4,17 +4,20 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/list.h"
 #include "storage/devices.h"
 #include "storage/doorbell.h"
 #include "storage/shared.h"
+#include "storage/threads.h"
 #include "storage/worker.h"
 
 #define ENTRIES_MAX 65536u /* of all users */
@@ -47,7 +50,10 @@ struct virt {
   struct workers *workers;
   struct doorbell *bells[NAME_PRIORITIES];
   struct devices *devices;
+  pthread_t mourner;
+  pthread_cond_t changed;
   pthread_mutex_t lock; /* guards what follows; before the buffers' and the workers' locks */
+  bool stops;
   struct list entries, holders;
   unsigned count;
   uint64_t last_id;
@@ -233,7 +239,8 @@ static int add(struct virt *virt, const struct name *name, struct entry *entry,
   if (code == 0) {
     entry->id = ++virt->last_id;
     list_append(&virt->entries, &entry->link);
-    virt->count++;
+    if (virt->count++ == 0)
+      pthread_cond_signal(&virt->changed);
     tell(entry, told);
   }
   pthread_mutex_unlock(&virt->lock);
@@ -384,6 +391,67 @@ void virt_release(struct virt *virt, uint64_t handle) {
   free(holder);
 }
 
+/* Of processes that never had a handle of the folder, or share one with others. */
+#define LOOK_S 2
+
+static bool is_dead(pid_t process) {
+  return process > 0 && kill(process, 0) != 0 && errno == ESRCH;
+}
+
+/* With the lock. */
+static void bury(struct virt *virt) {
+  pid_t asked = 0;
+  bool dead = false;
+  list_each_safe(item, &virt->entries) {
+    struct entry *entry = list_entry(item, struct entry, link);
+    if (entry->process != asked)
+      dead = is_dead(asked = entry->process);
+    if (!dead)
+      continue;
+    shared_forget(entry->target, entry->device, entry->inode);
+    remove_entry(virt, entry);
+  }
+}
+
+static void *mourn(void *argument) {
+  struct virt *virt = argument;
+  pthread_mutex_lock(&virt->lock);
+  while (!virt->stops) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += LOOK_S;
+    if (virt->count == 0)
+      pthread_cond_wait(&virt->changed, &virt->lock);
+    else if (pthread_cond_timedwait(&virt->changed, &virt->lock, &until) == ETIMEDOUT)
+      bury(virt);
+  }
+  pthread_mutex_unlock(&virt->lock);
+  return NULL;
+}
+
+static int start_mourner(struct virt *virt) {
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&virt->changed, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  int code = storage_thread(&virt->mourner, mourn, virt);
+  virt->stops = code != 0;
+  return code;
+}
+
+static void end_mourner(struct virt *virt) {
+  pthread_mutex_lock(&virt->lock);
+  bool runs = !virt->stops;
+  virt->stops = true;
+  pthread_cond_signal(&virt->changed);
+  pthread_mutex_unlock(&virt->lock);
+  if (!runs)
+    return;
+  pthread_join(virt->mourner, NULL);
+  pthread_cond_destroy(&virt->changed);
+}
+
 /* ---- Life ---- */
 
 static unsigned workers_for(unsigned asked) {
@@ -399,9 +467,11 @@ static int start(struct virt *virt, const struct virt_config *config) {
     code = workers_open(virt->files, virt->buffers, workers_for(config->workers), &virt->workers);
   doorbell_sweep();
   for (unsigned i = 0; i < NAME_PRIORITIES && code == 0; i++)
-    code = doorbell_open(virt->workers, i, &virt->bells[i]);
+    code = doorbell_open(virt->workers, i, config->others, &virt->bells[i]);
   if (code == 0)
     code = devices_open(virt->buffers, &virt->devices);
+  if (code == 0)
+    code = start_mourner(virt);
   return code;
 }
 
@@ -411,6 +481,7 @@ int virt_open(const struct virt_config *config, struct virt **out) {
     return -ENOMEM;
   virt->files = config->files;
   virt->last_id = FIXED;
+  virt->stops = true;
   pthread_mutex_init(&virt->lock, NULL);
   list_init(&virt->entries);
   list_init(&virt->holders);
@@ -430,6 +501,7 @@ int virt_open(const struct virt_config *config, struct virt **out) {
 void virt_close(struct virt *virt) {
   if (!virt)
     return;
+  end_mourner(virt);
   for (unsigned i = 0; i < NAME_PRIORITIES; i++)
     doorbell_close(virt->bells[i]);
   devices_stop(virt->devices);

@@ -4,6 +4,7 @@
 #ifndef HAUL_STORAGE_VIRT_H
 #define HAUL_STORAGE_VIRT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -29,6 +30,7 @@ struct virt_entry {
 struct virt_config {
   struct files *files; /* what rings may use; outlives the virt */
   unsigned workers;    /* 0: as many as there are processors, at most four */
+  bool others;         /* users besides the daemon's own may post its semaphores */
 };
 
 int virt_open(const struct virt_config *config, struct virt **virt);

@@ -157,7 +157,7 @@ static void rest(struct worker *worker) {
 
 static void *run(void *argument) {
   struct worker *worker = argument;
-  threads_write_for_others();
+  threads_keep_set_ids(false);
   watch_bell(worker);
   while (!atomic_load(&worker->stops) || worker->under_way > 0) {
     int64_t until = INT64_MAX;

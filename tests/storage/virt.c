@@ -256,6 +256,30 @@ static void a_process_keeps_what_is_its_own(void **state) {
   piece_close(&piece);
 }
 
+static void what_a_dead_process_registered_goes_without_a_handle_too(void **state) {
+  (void)state;
+  struct piece piece, mine;
+  struct rig other = rig;
+  pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  other.caller.thread = child;
+  assert_int_equal(piece_open(&mine, &rig, &buffer, 4096), 0);
+  assert_int_equal(piece_open(&piece, &other, &buffer, 4096), 0);
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+  for (unsigned tries = 0; finds(piece.text) == 0; tries++) {
+    assert_true(tries < 1000);
+    usleep(20000);
+  }
+  assert_int_equal(access(piece.path, F_OK), -1);
+  assert_int_equal(finds(mine.text), 0);
+  piece_close(&piece);
+  piece_close(&mine);
+}
+
 /* ---- Many ---- */
 
 static void a_thousand_rings_and_one_that_works(void **state) {
@@ -291,6 +315,7 @@ int main(void) {
       TEST(counters_tell_what_went_by_the_page_cache_and_why),
       TEST(when_its_last_handle_goes_so_does_what_a_process_has),
       TEST(a_process_keeps_what_is_its_own),
+      TEST(what_a_dead_process_registered_goes_without_a_handle_too),
       TEST(a_thousand_rings_and_one_that_works),
   };
   return cmocka_run_group_tests_name("storage/virt", tests, NULL, NULL);

@@ -10,6 +10,7 @@
 
 #include "storage/mount/mount.h"
 #include "storage/mount/virtual.h"
+#include "storage/threads.h"
 
 #define MAGIC     0x8f3f5fffu
 #define VERSION   1u
@@ -123,11 +124,13 @@ static int punch_holes(const struct question *question) {
   int status = check_holes(holes);
   if (!status && !source->ops->fallocate)
     status = -EOPNOTSUPP;
+  threads_keep_set_ids(false);
   for (int i = 0; !status && i < holes->count; i++)
     if (holes->start[i] < holes->end[i])
       status = source->ops->fallocate(
           source, question->handle->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
           (off_t)holes->start[i], (off_t)(holes->end[i] - holes->start[i]));
+  threads_keep_set_ids(true);
   return status;
 }
 

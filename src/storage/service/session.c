@@ -98,7 +98,7 @@ static bool work_on(struct worker_desk *desk, const struct task *task) {
 static void *run(void *argument) {
   struct worker_desk *desk = argument;
   struct session *session = desk->session;
-  threads_write_for_others();
+  threads_keep_set_ids(false);
   for (struct task *task; (task = next_task(session));) {
     if (!work_on(desk, task))
       shut(session);
