@@ -435,8 +435,10 @@ static int start_mourner(struct virt *virt) {
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_cond_init(&virt->changed, &monotonic);
   pthread_condattr_destroy(&monotonic);
+  virt->stops = false; /* before it looks */
   int code = storage_thread(&virt->mourner, mourn, virt);
-  virt->stops = code != 0;
+  if (code)
+    virt->stops = true;
   return code;
 }
 
