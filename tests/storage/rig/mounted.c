@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <liburing.h>
 #include <limits.h>
 #include <poll.h>
 #include <sched.h>
@@ -35,6 +36,14 @@ static bool may_mount(void) {
   return waitpid(child, &status, 0) == child && status == 0;
 }
 
+static bool has_io_uring(void) {
+  struct io_uring uring;
+  if (io_uring_queue_init(2, &uring, 0) != 0)
+    return false;
+  io_uring_queue_exit(&uring);
+  return true;
+}
+
 void mounted_need_fuse(void) {
   if (!getenv("HAUL"))
     skip_program("HAUL is to be the path of the command");
@@ -44,6 +53,8 @@ void mounted_need_fuse(void) {
     skip_program("root may not mount here (CAP_SYS_ADMIN)");
   if (geteuid() != 0 && access("/usr/bin/fusermount3", X_OK) && access("/bin/fusermount3", X_OK))
     skip_program("users who are not root need fusermount3: sudo apt-get install fuse3");
+  if (!has_io_uring())
+    skip_program("io_uring is not allowed here");
 }
 
 void mounted_need_root(void) {
