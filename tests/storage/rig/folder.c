@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "support/check.h"
@@ -41,4 +42,9 @@ void folder_put(const char *folder, const char *name, const char *text) {
   assert_true(fd >= 0);
   assert_int_equal(write(fd, text, strlen(text)), strlen(text));
   close(fd);
+}
+
+bool folder_is_for_others(void) {
+  struct stat stat_of_root;
+  return stat("/", &stat_of_root) == 0 && (stat_of_root.st_mode & S_IXOTH);
 }

@@ -3,6 +3,8 @@
 #ifndef HAUL_TESTS_STORAGE_FOLDER_H
 #define HAUL_TESTS_STORAGE_FOLDER_H
 
+#include <stdbool.h>
+
 #define FOLDER_ROOM 64
 
 void folder_make(char path[FOLDER_ROOM]);
@@ -11,5 +13,9 @@ void folder_remove(const char *path);
 const char *folder_path(const char *folder, const char *name);
 /* A file with this text. */
 void folder_put(const char *folder, const char *name, const char *text);
+
+/* Whether other users can come as far as to any folder: some systems are tried in a root folder
+ * that is closed to them. */
+bool folder_is_for_others(void);
 
 #endif

@@ -60,6 +60,8 @@ void mounted_need_fuse(void) {
 void mounted_need_root(void) {
   if (geteuid() != 0)
     skip_program("several users are there for root alone");
+  if (!folder_is_for_others())
+    skip_program("other users may not pass the root folder here");
 }
 
 void mounted_pause(int milliseconds) {
