@@ -55,7 +55,11 @@ static int dial(const char *mount) {
     return -errno;
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof bound);
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &bound, sizeof bound);
-  if (connect(fd, (struct sockaddr *)&at, size) == 0)
+  int status;
+  do /* with a bound on its time a call is not begun again after a signal */
+    status = connect(fd, (struct sockaddr *)&at, size);
+  while (status != 0 && errno == EINTR);
+  if (status == 0)
     return fd;
   code = errno == ECONNREFUSED ? -ENOTCONN : -errno;
   close(fd);
@@ -79,7 +83,11 @@ static int tell(int fd, const struct devices_request *request, int descriptor) {
     control.header.cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(&control.header), &descriptor, sizeof descriptor);
   }
-  return sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)sizeof *request ? 0 : -ENOTCONN;
+  ssize_t put;
+  do
+    put = sendmsg(fd, &message, MSG_NOSIGNAL);
+  while (put < 0 && errno == EINTR);
+  return put == (ssize_t)sizeof *request ? 0 : -ENOTCONN;
 }
 
 /* `descriptor` becomes -1 where none came. */
@@ -89,7 +97,10 @@ static int hear(int fd, struct devices_answer *answer, int *descriptor) {
   struct msghdr message = {
       .msg_iov = &span, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
   *descriptor = -1;
-  ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  ssize_t got;
+  do
+    got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  while (got < 0 && errno == EINTR);
   if (got < 0)
     return errno == EAGAIN ? -ETIMEDOUT : -ENOTCONN;
   struct cmsghdr *header = CMSG_FIRSTHDR(&message);

@@ -4,8 +4,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -141,6 +143,27 @@ static void another_process_uses_it_by_a_handle(void **state) {
   close(gone[1]);
 }
 
+static void on_alarm(int signal) {
+  (void)signal;
+}
+
+/* As profilers send them; a wait with a bound is not begun again by the kernel. */
+static void signals_do_not_look_like_a_daemon_that_is_gone(void **state) {
+  (void)state;
+  const struct sigaction handle = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+  const struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+  struct hf3fs_iov iov;
+  int code = 0;
+  assert_int_equal(sigaction(SIGALRM, &handle, NULL), 0);
+  assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+  for (unsigned i = 0; i < 100 && code == 0; i++) {
+    code = hf3fs_iovcreate_gpu(&iov, mounted.point, MIB, 0, 0);
+    hf3fs_iovdestroy_gpu(&iov);
+  }
+  assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
+  assert_int_equal(code, 0);
+}
+
 int main(void) {
   mounted_need_fuse();
   setenv("HAUL_USRBIO_DEVICES", "sim", 1);
@@ -149,6 +172,7 @@ int main(void) {
       TEST(another_process_uses_it_by_a_handle), /* before this process has asked for devices */
       TEST(what_is_not_there_is_refused),
       TEST(a_file_goes_through_a_device),
+      TEST(signals_do_not_look_like_a_daemon_that_is_gone),
   };
   return cmocka_run_group_tests_name("storage/mounted_devices", tests, NULL, NULL);
 }
