@@ -16,6 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "core/aside.h"
 #include "storage/buffer.h"
 #include "storage/threads.h"
 
@@ -49,15 +50,6 @@ struct devices {
   pthread_t thread;
   char address[40];
 };
-
-/* A client's socket may linger over what nobody reads. */
-static void close_foreign(int fd) {
-  const struct linger none = {0, 0};
-  if (fd < 0)
-    return;
-  setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
-  close(fd);
-}
 
 /* ---- What is asked for ---- */
 
@@ -168,11 +160,20 @@ static int drop(struct devices *devices, struct client *client, const uint8_t id
 
 /* ---- Records ---- */
 
-/* One record and at most one descriptor; others are closed. Its length, or negative. */
+static void put_aside(int descriptor) {
+  if (descriptor >= 0)
+    close_foreign(descriptor);
+}
+
+#define RECORD_MOST 253 /* descriptors: the kernel's SCM_MAX_FD */
+
+/* One record and at most one descriptor; others are closed. Its length, or negative. There is room
+ * for all that can come: what the kernel has to close it closes here and now, and a client's socket
+ * may linger for as long as the client likes. */
 static ssize_t receive(int fd, void *record, size_t size, int *descriptor) {
   union {
     struct cmsghdr header;
-    char room[CMSG_SPACE(sizeof(int) * 4)];
+    char room[CMSG_SPACE(sizeof(int) * RECORD_MOST)];
   } control;
   struct iovec span = {record, size};
   struct msghdr message = {
@@ -186,7 +187,7 @@ static ssize_t receive(int fd, void *record, size_t size, int *descriptor) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
       continue;
     for (size_t i = 0; i < (header->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
-      close_foreign(*descriptor);
+      put_aside(*descriptor);
       memcpy(descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
     }
   }
@@ -226,7 +227,7 @@ static bool serve(struct devices *devices, struct client *client) {
   if (got < 0 && (errno == EAGAIN || errno == EINTR))
     return true;
   if (!is_request(&request, got)) {
-    close_foreign(came);
+    put_aside(came);
     return false;
   }
   switch (request.what) {
@@ -244,18 +245,28 @@ static bool serve(struct devices *devices, struct client *client) {
   default:
     answer.code = refuse(&answer, -EINVAL, "there is no such request|");
   }
-  close_foreign(came);
+  put_aside(came);
   return reply(client->fd, &answer, goes);
 }
 
 /* ---- Clients ---- */
+
+/* What nobody has read would be closed with the socket. */
+static void close_client(int fd) {
+  struct devices_request unread;
+  int descriptor;
+  shutdown(fd, SHUT_RDWR); /* nothing comes any more */
+  while (receive(fd, &unread, sizeof unread, &descriptor) > 0)
+    put_aside(descriptor);
+  close(fd);
+}
 
 static void end_client(struct devices *devices, struct client *client) {
   list_each_safe(item, &client->memories)
       end_memory(devices, client, list_entry(item, struct memory, link));
   list_remove(&client->link);
   devices->count--;
-  close(client->fd);
+  close_client(client->fd);
   free(client);
 }
 
@@ -286,7 +297,7 @@ static void welcome(struct devices *devices) {
   struct client *client = devices->count < CLIENTS_MAX ? new_client(fd) : NULL;
   if (!client || !watch(devices, fd, client)) {
     free(client);
-    close(fd);
+    close_client(fd);
     return;
   }
   list_append(&devices->clients, &client->link);
@@ -340,7 +351,9 @@ static int start(struct devices *devices) {
 }
 
 static void close_all(struct devices *devices) {
-  const int all[] = {devices->listener, devices->epoll, devices->bell};
+  const int all[] = {devices->epoll, devices->bell};
+  if (devices->listener >= 0) /* with connections that nobody has accepted */
+    close_aside(devices->listener);
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
     if (all[i] >= 0)
       close(all[i]);

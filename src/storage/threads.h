@@ -5,21 +5,15 @@
 
 #include <linux/capability.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* 0 or a negative errno value. Faults are handled where they are. */
+#include "core/thread.h"
+
+/* 0 or a negative errno value. */
 static inline int storage_thread(pthread_t *thread, void *(*run)(void *argument), void *argument) {
-  sigset_t all, before;
-  sigfillset(&all);
-  sigdelset(&all, SIGBUS);
-  sigdelset(&all, SIGSEGV);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int code = -pthread_create(thread, NULL, run, argument);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return code;
+  return -thread_start(thread, run, argument);
 }
 
 /* Whoever changes a file for others must not keep its set-user-ID bit, as root does: a user who may

@@ -16,6 +16,7 @@
 #include "client.h"
 #include "haul/haul.h"
 #include "storage/devices.h"
+#include "support/lingering.h"
 
 #define MIB    ((size_t)1 << 20)
 #define LENGTH (6 * MIB)
@@ -164,6 +165,33 @@ static void a_ticket_that_is_none_is_refused_in_words(void **state) {
   close(fd);
 }
 
+/* Not by what it takes to close them, either: what came with a request, what came too much, and
+ * what nobody has read. The first buffer of all keeps the daemon for long enough. */
+static void descriptors_that_nobody_asked_for_keep_nobody(void **state) {
+  (void)state;
+  struct devices_request asked = request(9), added = request(DEVICES_ADD);
+  struct devices_answer answer;
+  int hostile = dial(), unread = dial(), good = dial();
+  int sockets[] = {lingering_socket(), lingering_socket()};
+  haul_deadline began = haul_deadline_in(0);
+  send_record(good, &added, sizeof added, t.descriptor);
+  send_record(unread, "x", 1, sockets[0]); /* it is dropped for this */
+  send_record(unread, &asked, sizeof asked, sockets[1]);
+  for (size_t i = 0; i < COUNT(sockets); i++)
+    close(sockets[i]);
+  assert_int_equal(recv(good, &answer, sizeof answer, 0), sizeof answer);
+  assert_int_equal(answer.code, 0);
+  assert_true(lingering_send(hostile, &asked, sizeof asked, 253, 0));
+  asked = request(DEVICES_FIND);
+  assert_int_equal(ask(good, &asked, -1).code, 0);
+  close(hostile);
+  close(unread);
+  close(good);
+  virt_close(t.rig.virt);
+  t.rig.virt = NULL;
+  assert_in_range(haul_deadline_in(0) - began, 0, INT64_C(1000000000) * LINGERS / 2);
+}
+
 static void a_buffer_ends_with_its_connection(void **state) {
   (void)state;
   int fd = dial();
@@ -285,6 +313,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(what_is_no_request_ends_the_connection),
       TEST(a_ticket_that_is_none_is_refused_in_words),
+      TEST(descriptors_that_nobody_asked_for_keep_nobody),
       TEST(a_buffer_ends_with_its_connection),
       TEST(another_process_finds_it),
       TEST(a_file_is_read_into_a_device),
