@@ -220,7 +220,7 @@ static bool is_request(const struct devices_request *request, ssize_t got) {
 
 /* False: the client is to be dropped. */
 static bool serve(struct devices *devices, struct client *client) {
-  struct devices_request request;
+  struct devices_request request = {0};
   struct devices_answer answer = {0};
   int came, goes = -1;
   ssize_t got = receive(client->fd, &request, sizeof request, &came);
@@ -253,7 +253,7 @@ static bool serve(struct devices *devices, struct client *client) {
 
 /* What nobody has read would be closed with the socket. */
 static void close_client(int fd) {
-  struct devices_request unread;
+  struct devices_request unread = {0};
   int descriptor;
   shutdown(fd, SHUT_RDWR); /* nothing comes any more */
   while (receive(fd, &unread, sizeof unread, &descriptor) > 0)
