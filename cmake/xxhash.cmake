@@ -13,3 +13,13 @@ else()
   message(STATUS "xxhash.h is missing: ${HAUL_XXHASH_LIBRARY} is used by the calls' own declarations")
   target_include_directories(haul_xxhash INTERFACE ${PROJECT_SOURCE_DIR}/src/core/standin)
 endif()
+
+# XXH3 with a choice of instructions at run time is a part of the library on x86 alone.
+include(CheckCSourceCompiles)
+set(CMAKE_REQUIRED_LIBRARIES ${HAUL_XXHASH_LIBRARY})
+check_c_source_compiles("#include <xxh_x86dispatch.h>
+int main(void) { return (int)XXH3_64bits(\"\", 0); }" HAUL_XXHASH_DISPATCH)
+unset(CMAKE_REQUIRED_LIBRARIES)
+if(HAUL_XXHASH_DISPATCH)
+  target_compile_definitions(haul_xxhash INTERFACE HAUL_XXHASH_DISPATCH)
+endif()

@@ -2,10 +2,10 @@
 #include "memory/copy.h"
 
 #include <stdio.h>
-#include <xxhash.h>
 
 #include "core/error.h"
 #include "core/futex.h"
+#include "core/sum.h"
 #include "core/sys.h"
 #include "core/tune.h"
 #include "memory/staging.h"

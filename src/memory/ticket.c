@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "memory/ticket.h"
 
-#include <xxhash.h>
-
 #include "core/error.h"
+#include "core/sum.h"
 #include "core/wire.h"
 
 #define TICKET_MAGIC   0x544c5548u /* "HULT" */

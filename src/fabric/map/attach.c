@@ -17,10 +17,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <xxhash.h>
-
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/sum.h"
 #include "core/sys.h"
 #include "fabric/map/map.h"
 

@@ -4,10 +4,10 @@
  * through those that it needs, in the order of enum rdma_step, in the loop alone. */
 #include <errno.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/sum.h"
 #include "fabric/rdma/rdma.h"
 #include "memory/copy.h"
 

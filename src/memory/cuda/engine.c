@@ -7,11 +7,11 @@
  * be the fastest. What was allocated to be pinned is, at its first copy. */
 #include <stdio.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/fork.h"
+#include "core/sum.h"
 #include "core/sys.h"
 #include "core/tune.h"
 #include "memory/copy.h"

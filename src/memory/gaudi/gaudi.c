@@ -4,9 +4,9 @@
 
 #include <sched.h>
 #include <stdio.h>
-#include <xxhash.h>
 
 #include "core/error.h"
+#include "core/sum.h"
 
 #define SUM_SLICE ((uint64_t)1 << 20)
 

@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "core/check.h"
 #include "core/error.h"
+#include "core/sum.h"
 
 struct sim_settings sim_settings;
 
