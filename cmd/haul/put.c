@@ -106,7 +106,7 @@ static void print_json(const struct job *job) {
   json_text(&json, "file", job->file);
   json_text(&json, "target", job->target_text);
   json_number(&json, "offset", job->values->offset);
-  json_text(&json, "source", job->source.mapping ? "mapped" : "read");
+  json_text(&json, "source", job->source.region ? "mapped" : "read");
   tally_to_json(&job->ring.tally, &json);
   json_end_object(&json);
 }
@@ -119,8 +119,8 @@ static void print_report(const struct job *job) {
     return;
   }
   tally_print(&job->ring.tally, stdout);
-  printf("  source: %s\n", job->source.mapping ? "the file's own pages, mapped"
-                                               : "read into host buffers: kernel 1 more copy");
+  printf("  source: %s\n", job->source.region ? "the file's own pages, mapped"
+                                              : "read into host buffers: kernel 1 more copy");
 }
 
 static int put(struct job *job) {
@@ -132,7 +132,7 @@ static int put(struct job *job) {
   uint64_t length = job->source.length;
   progress_begin(&ring->progress, job->source.label, length == SOURCE_LENGTH_UNKNOWN ? 0 : length,
                  job->values->quiet);
-  int status = ring_open(ring, job->source.mapping != NULL);
+  int status = ring_open(ring, job->source.region != NULL);
   if (status == EXIT_DONE)
     status = move_all(job);
   if (status == EXIT_DONE)

@@ -324,6 +324,18 @@ HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t 
  * wraps around, is not mapped, or lies only partly within a device's memory. */
 HAUL_API int haul_region_wrap(haul_node *node, void *address, size_t length, haul_region **region);
 
+/* Makes a region of a range of a regular file, to be read: its bytes go from the page cache to a
+ * peer without a copy in between where they lie (tcp passes the pages by reference), and are the
+ * file's as they are when they are read. The descriptor, which must be readable, stays the
+ * caller's; the file's bytes stay readable until haul_region_release. A byte that the file has lost
+ * meanwhile (truncated, an error of its disk) raises SIGBUS in whoever reads it, a thread of haul's
+ * too, as with any mapping. Whoever was sent pages by reference sees what is written to that range
+ * of the file until it has read them, also after a transfer that was canceled. Since 0.1.
+ * HAUL_EINVAL (no regular file, not open for reading), HAUL_ERANGE (the file ends before),
+ * HAUL_ENOTSUP (its file system maps no files). */
+HAUL_API int haul_region_wrap_file(haul_node *node, int descriptor, uint64_t offset, size_t length,
+                                   haul_region **region);
+
 /* The address in the place's own terms. Only that of HAUL_HOST and HAUL_DPDK may be touched by the
  * CPU. */
 HAUL_API void *haul_region_address(const haul_region *region);

@@ -117,6 +117,10 @@ struct provider {
   /* A block over memory that `owns` claimed. */
   int (*wrap)(void *address, size_t length, struct memory *memory);
 
+  /* A block over a range of a file, to be read; the descriptor is not believed, and stays the
+   * caller's. Host's alone. */
+  int (*wrap_file)(int descriptor, uint64_t offset, size_t length, struct memory *memory);
+
   /* Makes another kind's memory, which the CPU reaches, known to this kind's own library, and
    * unknown again; what is enrolled is not enrolled once more. EINVAL, EACCESS, ELIMIT, ENOTSUP. */
   int (*enroll)(const struct memory *memory);
@@ -211,6 +215,7 @@ int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct 
 int memory_alloc_patiently(struct haul_place place, size_t length, unsigned flags,
                            struct memory *memory);
 int memory_wrap(void *address, size_t length, struct memory *memory);
+int memory_wrap_file(int descriptor, uint64_t offset, size_t length, struct memory *memory);
 int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
 int memory_import(const struct ticket *ticket, int descriptor, struct memory *memory);
 int memory_lend(const struct memory *memory, struct ticket *ticket, uint8_t token[LOAN_TOKEN]);

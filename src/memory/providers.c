@@ -246,6 +246,12 @@ int memory_wrap(void *address, size_t length, struct memory *memory) {
   return error_set(HAUL_EINVAL, 0, NULL, "no provider knows this memory|check address and length");
 }
 
+int memory_wrap_file(int descriptor, uint64_t offset, size_t length, struct memory *memory) {
+  const struct provider *host = provider_of(HAUL_HOST);
+  *memory = (struct memory){.provider = host, .place = {HAUL_HOST, 0}};
+  return host->wrap_file(descriptor, offset, length, memory);
+}
+
 int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor) {
   const char *object = memory->provider->name;
   if (memory->provider->unshareable)

@@ -301,6 +301,14 @@ int heap_wrap(struct heap *heap, void *address, size_t length, struct haul_regio
   return status;
 }
 
+int heap_wrap_file(struct heap *heap, int descriptor, uint64_t offset, size_t length,
+                   struct haul_region **region) {
+  struct haul_region *made = new_region(heap);
+  if (!made)
+    return HAUL_ENOMEM;
+  return finish(made, memory_wrap_file(descriptor, offset, length, &made->memory), region);
+}
+
 /* Known from now on to tickets without a descriptor. */
 static int import_anew(struct haul_region *made, const struct ticket *ticket, int descriptor) {
   static const uint8_t unknown[sizeof ticket->identity];

@@ -77,6 +77,8 @@ void heap_counters(struct heap *heap, struct heap_counters *counters);
 int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsigned flags,
                struct haul_region **region);
 int heap_wrap(struct heap *heap, void *address, size_t length, struct haul_region **region);
+int heap_wrap_file(struct heap *heap, int descriptor, uint64_t offset, size_t length,
+                   struct haul_region **region);
 int heap_import(struct heap *heap, const struct haul_ticket *ticket, int descriptor,
                 struct haul_region **region);
 int region_export(struct haul_region *region, unsigned rights, const struct haul_tensor *layout,

@@ -31,6 +31,12 @@ HAUL_API int haul_region_wrap(haul_node *node, void *address, size_t length, hau
   return code ? code : heap_wrap(node->heap, address, length, region);
 }
 
+HAUL_API int haul_region_wrap_file(haul_node *node, int descriptor, uint64_t offset, size_t length,
+                                   haul_region **region) {
+  int code = enter("haul_region_wrap_file", node, region);
+  return code ? code : heap_wrap_file(node->heap, descriptor, offset, length, region);
+}
+
 HAUL_API int haul_region_import(haul_node *node, const struct haul_ticket *ticket, int descriptor,
                                 haul_region **region) {
   int code = enter("haul_region_import", node, region);

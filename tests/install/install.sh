@@ -70,13 +70,13 @@ holds "symbols carry the version node" is_empty \
 strip -o "$work/stripped" "$library"
 size=$(stat -c %s "$work/stripped")
 echo "        stripped size $((size / 1024)) KiB"
-# 300 for the core, and 32 for each of the drivers it opens: of NVIDIA's GPUs, of Gaudi, and DPDK, which
+# 312 for the core, and 32 for each of the drivers it opens: of NVIDIA's GPUs, of Gaudi, and DPDK, which
 # brings host memory, its pools and settings, and GPUs of its own. It is what ships that has
 # to be small: the build that is optimised across files.
 if [[ $("$cc" --version) == *clang* ]]; then
   echo "skipped the library's size: clang's build is not optimised across files, and does not ship"
 else
-  holds "stripped it is under 396 KiB" test "$size" -lt $(((300 + 3 * 32) * 1024))
+  holds "stripped it is under 408 KiB" test "$size" -lt $(((312 + 3 * 32) * 1024))
 fi
 
 echo "-- the CUDA hook"

@@ -3,6 +3,8 @@
 #include "support/check.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -116,6 +118,58 @@ static void wraps_also_where_a_sandbox_forbids_to_look(void **state) {
   int status = heap_wrap(heap, &byte, 1, &region);
   sys_ops = before;
   assert_works(status);
+  region_put(region);
+}
+
+static int file_of(size_t length) {
+  int fd = memfd_create("file", MFD_CLOEXEC);
+  char bytes[20000];
+  pattern_fill(bytes, sizeof bytes, 5);
+  assert_true(fd >= 0 && length <= sizeof bytes);
+  assert_int_equal(write(fd, bytes, length), (ssize_t)length);
+  return fd;
+}
+
+static void refuses_files_that_cannot_be_read(void **state) {
+  (void)state;
+  struct haul_region *region;
+  int fd = file_of(10000), ends[2];
+  assert_int_equal(pipe(ends), 0);
+  assert_fails(HAUL_EINVAL, heap_wrap_file(heap, -1, 0, 1, &region));
+  assert_fails(HAUL_EINVAL, heap_wrap_file(heap, ends[0], 0, 1, &region));
+  assert_fails(HAUL_EINVAL, heap_wrap_file(heap, fd, 0, 0, &region));
+  assert_fails(HAUL_ERANGE, heap_wrap_file(heap, fd, 0, 10001, &region));
+  assert_fails(HAUL_ERANGE, heap_wrap_file(heap, fd, 10000, 1, &region));
+  assert_fails(HAUL_ERANGE, heap_wrap_file(heap, fd, UINT64_MAX, 1, &region));
+  assert_fails(HAUL_ERANGE, heap_wrap_file(heap, fd, 1, SIZE_MAX, &region));
+  char path[64];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  int written = open(path, O_WRONLY | O_CLOEXEC);
+  assert_fails(HAUL_EINVAL, heap_wrap_file(heap, written, 0, 1, &region));
+  close(written);
+  close(ends[0]);
+  close(ends[1]);
+  close(fd);
+}
+
+static void a_file_is_read_from_any_byte_on(void **state) {
+  (void)state;
+  struct haul_region *region;
+  char bytes[20000];
+  pattern_fill(bytes, sizeof bytes, 5);
+  int fd = file_of(sizeof bytes);
+  for (size_t at = 0; at < sizeof bytes; at += 4095) {
+    assert_works(heap_wrap_file(heap, fd, at, sizeof bytes - at, &region));
+    assert_memory_equal(region->memory.view, bytes + at, sizeof bytes - at);
+    assert_false(region->memory.writable);
+    struct haul_ticket ticket;
+    int descriptor;
+    assert_fails(HAUL_ENOTSUP, region_export(region, HAUL_READ, NULL, &ticket, &descriptor));
+    region_put(region);
+  }
+  assert_works(heap_wrap_file(heap, fd, 0, 1, &region));
+  close(fd);
+  assert_int_equal(*(char *)region->memory.view, bytes[0]);
   region_put(region);
 }
 
@@ -436,6 +490,8 @@ int main(void) {
       TEST(wraps_and_leaves_alone),
       TEST(knows_memory_that_cannot_be_written),
       TEST(wraps_also_where_a_sandbox_forbids_to_look),
+      TEST(refuses_files_that_cannot_be_read),
+      TEST(a_file_is_read_from_any_byte_on),
       TEST(ranges_are_checked_without_overflow),
       TEST(refuses_exports_that_cannot_be),
       TEST(refuses_imports_that_do_not_fit),

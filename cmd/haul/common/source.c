@@ -58,7 +58,7 @@ static void explain_bus_error(int number) {
 
 void source_note_change(const struct source *source) {
   struct stat status;
-  if (source->mapping && fstat(source->descriptor, &status) == 0 &&
+  if (source->region && fstat(source->descriptor, &status) == 0 &&
       (uint64_t)status.st_size < source->mapped)
     fail_note("%s became shorter while it was being sent", source->label);
 }
@@ -66,25 +66,23 @@ void source_note_change(const struct source *source) {
 int source_map(struct source *source, haul_node *node) {
   if (source->length == SOURCE_LENGTH_UNKNOWN || source->length == 0)
     return EXIT_DONE;
-  source->mapped = (size_t)(source->at + source->length);
-  void *mapping = mmap(NULL, source->mapped, PROT_READ, MAP_SHARED, source->descriptor, 0);
-  if (mapping == MAP_FAILED)
-    return EXIT_DONE; /* some file systems cannot: it is read instead, and the report says so */
-  source->mapping = mapping;
+  size_t bytes = (size_t)(source->at + source->length);
+  int code = haul_region_wrap_file(node, source->descriptor, 0, bytes, &source->region);
+  if (code == HAUL_ERANGE)
+    return fail_library("%s became shorter", source->label);
+  if (code)
+    return EXIT_DONE; /* not every file can be mapped: it is read instead, and the report says so */
+  source->mapped = bytes;
   signal(SIGBUS, explain_bus_error);
-  madvise(mapping, source->mapped, MADV_SEQUENTIAL);
-  if (haul_region_wrap(node, mapping, source->mapped, &source->region) == 0)
-    return EXIT_DONE;
-  int status = fail_library("cannot use the mapping of %s", source->label);
-  source_note_change(source);
-  return status;
+  madvise(haul_region_address(source->region), bytes, MADV_SEQUENTIAL);
+  return EXIT_DONE;
 }
 
 /* Brings a window into memory. The pages need not begin where the window does. */
 static int populate(const struct source *source, uint64_t length) {
   uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
   uint64_t start = source->at & ~(page - 1);
-  char *address = (char *)source->mapping + start;
+  char *address = (char *)haul_region_address(source->region) + start;
   int result = madvise(address, source->at + length - start, MADV_POPULATE_READ);
   if (result && errno != EINVAL) /* EINVAL: an older kernel; the pages come in as they are used */
     return fail_because(NULL, "cannot read %s: its bytes are not there any more", source->label);
@@ -140,13 +138,11 @@ static int next_read(struct source *source, struct slot *slot, haul_peer *peer,
 }
 
 int source_next(struct source *source, struct slot *slot, haul_peer *peer, haul_deadline until) {
-  return source->mapping ? next_window(source, slot) : next_read(source, slot, peer, until);
+  return source->region ? next_window(source, slot) : next_read(source, slot, peer, until);
 }
 
 void source_close(struct source *source) {
   haul_region_release(source->region);
-  if (source->mapping)
-    munmap(source->mapping, source->mapped);
   if (source->descriptor > STDIN_FILENO)
     close(source->descriptor);
 }

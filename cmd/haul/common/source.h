@@ -24,10 +24,9 @@ struct source {
   int descriptor;
   const char *label;   /* for messages */
   uint64_t length;     /* bytes from here to the end, or SOURCE_LENGTH_UNKNOWN */
-  uint64_t at;         /* offset in the mapping */
-  void *mapping;       /* NULL: the source is read */
-  size_t mapped;       /* bytes */
-  haul_region *region; /* wraps the mapping */
+  uint64_t at;         /* offset in the file */
+  haul_region *region; /* the file's own pages; NULL: it is read */
+  size_t mapped;       /* bytes of it */
 };
 
 /* Opens `path`, "-" for standard input. Returns an exit status; source_close is due either way. */

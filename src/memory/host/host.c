@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * Host memory: anonymous when it is private, a memfd when it is to be shared. */
+ * Host memory: anonymous when it is private, a memfd when it is to be shared, a file's page cache.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
@@ -100,12 +102,16 @@ static int host_alloc(unsigned device, size_t length, unsigned flags, struct mem
   return 0;
 }
 
+static char *page_of(const void *address) {
+  return (char *)((uintptr_t)address & ~(uintptr_t)(page_size() - 1));
+}
+
 static void host_free(struct memory *memory) {
   struct block *block = memory->state;
   if (!block) /* wrapped */
     return;
   shm_retire(&block->shm);
-  munmap(memory->address, block->mapped);
+  munmap(page_of(memory->address), block->mapped);
   shm_close(&block->shm);
   alloc_free(block);
 }
@@ -129,10 +135,6 @@ static bool is_readable(const void *address, size_t length) {
   ssize_t got = sys_ops.vm_write(getpid(), local, 2, &remote, 1, 0);
   /* A sandbox may forbid the call; then the caller is believed. */
   return got == 2 || (got < 0 && errno != EFAULT);
-}
-
-static char *page_of(const void *address) {
-  return (char *)((uintptr_t)address & ~(uintptr_t)(page_size() - 1));
 }
 
 static int host_owns(const void *address, size_t length, struct haul_place *place) {
@@ -162,6 +164,66 @@ static int host_wrap(void *address, size_t length, struct memory *memory) {
       !is_read_only(page_of(address)) && !is_read_only(page_of((char *)address + length - 1));
   memory->alive = NULL;
   memory->state = NULL;
+  return 0;
+}
+
+/* ---- a file ---- */
+
+static int check_file(int descriptor, uint64_t offset, size_t length) {
+  struct stat status;
+  uint64_t end;
+  if (fstat(descriptor, &status) != 0)
+    return error_set(HAUL_EINVAL, errno, NULL, "fstat: %s|is the file still open?",
+                     strerror(errno));
+  if (!S_ISREG(status.st_mode))
+    return error_set(HAUL_EINVAL, 0, NULL,
+                     "this is no regular file|read it into a region that was allocated");
+  if (length == 0)
+    return error_set(HAUL_EINVAL, 0, NULL, "the range is empty|");
+  if (__builtin_add_overflow(offset, length, &end) || end > (uint64_t)status.st_size)
+    return error_set(HAUL_ERANGE, 0, NULL,
+                     "the file has %lld bytes|is it the right one, and written whole?",
+                     (long long)status.st_size);
+  return 0;
+}
+
+static int no_mapping(int system) {
+  if (system == EACCES)
+    return error_set(HAUL_EINVAL, system, NULL, "the file is not open for reading|open it so");
+  if (system == ENODEV)
+    return error_set(HAUL_ENOTSUP, system, NULL,
+                     "its file system maps no files|read it into a region that was allocated");
+  return error_system(system, NULL, "mmap");
+}
+
+static int map_file(struct block *block, int descriptor, uint64_t offset, size_t length,
+                    void **address) {
+  size_t within = (size_t)(offset % page_size());
+  if (!page_round(within + length, &block->mapped) || offset > INT64_MAX)
+    return error_set(HAUL_ERANGE, 0, NULL, "%zu bytes are more than one mapping takes|", length);
+  char *base = sys_ops.mmap(NULL, block->mapped, PROT_READ, MAP_SHARED, descriptor,
+                            (off_t)(offset - within));
+  if (base == MAP_FAILED)
+    return no_mapping(errno);
+  *address = base + within;
+  return 0;
+}
+
+static int host_wrap_file(int descriptor, uint64_t offset, size_t length, struct memory *memory) {
+  int status = check_file(descriptor, offset, length);
+  if (status != 0)
+    return status;
+  struct block *block = new_block();
+  if (!block)
+    return HAUL_ENOMEM;
+  status = map_file(block, descriptor, offset, length, &memory->address);
+  if (status != 0) {
+    alloc_free(block);
+    return status;
+  }
+  memory->view = memory->address;
+  memory->length = length;
+  memory->state = block;
   return 0;
 }
 
@@ -310,6 +372,7 @@ const struct provider provider_host = {
     .free = host_free,
     .owns = host_owns,
     .wrap = host_wrap,
+    .wrap_file = host_wrap_file,
     .export = host_export,
     .import = host_import,
     .dmabuf = host_dmabuf,
