@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "core/wire.h"
 #include "fabric/tcp/tcp.h"
@@ -192,6 +193,52 @@ static void a_payload_that_was_given_up_does_not_count(void **state) {
   request.bytes[5] = FRAME_CHECKSUM;
   assert_true(raw_send(rail.fd, request.bytes, request.length));
   assert_int_equal(answer(&rail).status, HAUL_ECHECKSUM);
+  close_rail(&rail);
+  assert_unharmed();
+}
+
+/* In two pieces, the second one first, and in portions that end anywhere. `damage`: this byte
+ * changed on the way; -1: none. The answer's status. */
+static int write_in_portions(struct rail *rail, uint64_t handle, uint64_t *seed, long damage) {
+  const struct frame_piece pieces[] = {{700001, 300000}, {0, 700001}};
+  const struct frame frame = {.type = FRAME_WRITE,
+                              .flags = FRAME_CHECKSUM,
+                              .count = 2,
+                              .request = next_random(seed),
+                              .handle = handle,
+                              .payload = 1000001};
+  const size_t head = FRAME_HEADER + 2 * FRAME_PIECE, whole = head + 1000001 + FRAME_TRAILER;
+  struct frame_trailer trailer = {0, 0};
+  uint8_t *bytes = malloc(whole), *payload = bytes + head;
+  frame_pack(&frame, bytes);
+  for (size_t i = 0; i < 2; i++)
+    frame_pack_piece(&pieces[i], bytes + FRAME_HEADER + i * FRAME_PIECE);
+  pattern_fill(payload, 1000001, *seed);
+  trailer.checksum =
+      frame_checksum(XXH3_64bits(payload, 300000), XXH3_64bits(payload + 300000, 700001));
+  frame_pack_trailer(&trailer, payload + 1000001);
+  if (damage >= 0)
+    payload[damage] ^= 1;
+  for (size_t at = 0, portion; at < whole; at += portion) {
+    portion = 1 + next_random(seed) % 200000;
+    portion = portion < whole - at ? portion : whole - at;
+    assert_true(raw_send(rail->fd, bytes + at, portion));
+  }
+  free(bytes);
+  return answer(rail).status;
+}
+
+static void a_large_payload_is_summed_as_it_comes(void **state) {
+  (void)state;
+  struct rail rail = open_rail();
+  uint64_t seed = test_seed();
+  const uint64_t handles[] = {rail.host, rail.sim, rail.wrapped};
+  const long damages[] = {0, 299999, 300000, 1000000};
+  for (size_t i = 0; i < COUNT(handles); i++)
+    for (size_t k = 0; k < COUNT(damages); k++) {
+      assert_int_equal(write_in_portions(&rail, handles[i], &seed, -1), 0);
+      assert_int_equal(write_in_portions(&rail, handles[i], &seed, damages[k]), HAUL_ECHECKSUM);
+    }
   close_rail(&rail);
   assert_unharmed();
 }
@@ -634,6 +681,7 @@ int main(int argc, char **argv) {
       OVER_BOTH(ranges_rights_and_handles_are_checked_by_the_owner),
       OVER_BOTH(atomics_are_checked_by_the_owner),
       OVER_BOTH(a_payload_that_was_given_up_does_not_count),
+      OVER_BOTH(a_large_payload_is_summed_as_it_comes),
       OVER_BOTH(a_wrong_frame_ends_the_connection),
       OVER_BOTH(a_wrong_atomic_ends_the_connection),
       OVER_BOTH(answers_to_nothing_end_the_connection),

@@ -71,7 +71,8 @@ struct tcp_job *job_request(const struct work *work, uint64_t request) {
   const struct tcp_endpoint *endpoint = (const struct tcp_endpoint *)work->endpoint;
   job->splice = tcp_lends(&work->region->memory) && work->bytes >= endpoint->splice_from &&
                 work->bytes >= (uint64_t)work->count * SPLICE_PIECE;
-  if (set_trailer(job, work->checksum) != 0) {
+  job->tallies = work->checksum && job->splice && !work->region->memory.provider->checksum;
+  if (set_trailer(job, work->checksum && !job->tallies) != 0) {
     alloc_free(job);
     return NULL;
   }

@@ -33,16 +33,20 @@ void rail_drop_landing(struct tcp_rail *rail) {
   rail->state = RX_HEAD;
 }
 
-static int verify(struct haul_region *region, const struct frame_piece *pieces, uint32_t count,
-                  uint64_t expected) {
-  uint64_t sum = 0;
+static int sum_landed(struct haul_region *region, const struct frame_piece *pieces, uint32_t count,
+                      uint64_t *sum) {
+  *sum = 0;
   for (uint32_t i = 0; i < count; i++) {
     uint64_t piece;
     int code = memory_checksum(&region->memory, pieces[i].offset, pieces[i].length, &piece);
     if (code)
       return code;
-    sum = frame_checksum(sum, piece);
+    *sum = frame_checksum(*sum, piece);
   }
+  return 0;
+}
+
+static int compare(uint64_t sum, uint64_t expected) {
   return sum == expected
              ? 0
              : error_set(HAUL_ECHECKSUM, 0, NULL,
@@ -51,15 +55,19 @@ static int verify(struct haul_region *region, const struct frame_piece *pieces, 
                          "the network");
 }
 
+/* `tally`: NULL, or what was summed up already. */
 static int settle(struct haul_region *region, const struct frame *frame,
                   const struct frame_trailer *trailer, const struct frame_piece *pieces,
-                  uint32_t count) {
+                  uint32_t count, const struct tally *tally) {
+  uint64_t sum = tally ? tally->sum : 0;
   if (trailer->status)
     return error_set(trailer->status, 0, NULL, "the peer gave up in the middle|");
   int code = memory_fence(&region->memory, FENCE_AFTER_WRITE);
-  if (code == 0 && (frame->flags & FRAME_CHECKSUM))
-    code = verify(region, pieces, count, trailer->checksum);
-  return code;
+  if (code || !(frame->flags & FRAME_CHECKSUM))
+    return code;
+  if (!tally)
+    code = sum_landed(region, pieces, count, &sum);
+  return code ? code : compare(sum, trailer->checksum);
 }
 
 /* Answers a WRITE, or ends the work of a DATA. */
@@ -84,7 +92,7 @@ void landing_finish(struct landing *landing, int code) {
   stage_give(&rail->endpoint->rx, &landing->stage);
   if (code == 0)
     code = settle(landing->region, &landing->frame, &landing->trailer, landing->pieces,
-                  landing->count);
+                  landing->count, NULL);
   if (landing->frame.type == FRAME_WRITE)
     region_put(landing->region);
   if (rail->fd >= 0)
@@ -137,7 +145,8 @@ void payload_end(struct tcp_rail *rail, const struct frame_trailer *trailer) {
   if (code && rail->frame.type == FRAME_DATA)
     code = code == HAUL_ELIMIT ? staging_full() : error_memory("buffer for a device");
   if (rail->region)
-    code = settle(rail->region, &rail->frame, trailer, rail->pieces, rail->frame.count);
+    code = settle(rail->region, &rail->frame, trailer, rail->pieces, rail->frame.count,
+                  rail->tallies ? &rail->arriving : NULL);
   forget_payload(rail);
   conclude(rail, &rail->frame, code);
 }

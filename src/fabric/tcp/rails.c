@@ -48,6 +48,15 @@ static void tune(int fd, const struct link *link) {
   }
 }
 
+void rail_free(struct tcp_rail *rail) {
+  if (!rail)
+    return;
+  tally_close(&rail->leaving);
+  tally_close(&rail->arriving);
+  alloc_free(rail->scratch);
+  alloc_free(rail);
+}
+
 /* With both locks. Rails come in order, so that there are no gaps. */
 static int make_rail(struct tcp_endpoint *endpoint, unsigned index) {
   if (endpoint->rails[index])
@@ -55,8 +64,10 @@ static int make_rail(struct tcp_endpoint *endpoint, unsigned index) {
   if (index != endpoint->rail_count && index != TCP_EXPRESS)
     return error_set(HAUL_EPROTO, 0, NULL, "rails out of order|");
   struct tcp_rail *rail = alloc_zero(1, sizeof *rail);
-  if (!rail)
+  if (!rail || !tally_open(&rail->leaving) || !tally_open(&rail->arriving)) {
+    rail_free(rail);
     return error_memory("tcp rail");
+  }
   rail->endpoint = endpoint;
   rail->index = index;
   rail->fd = rail->pipe[0] = rail->pipe[1] = -1;

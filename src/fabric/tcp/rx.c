@@ -87,8 +87,17 @@ static int find_region(struct tcp_rail *rail, enum haul_operation operation, uin
   return 0;
 }
 
+/* One that came in a single call is in the cache still when it is whole. */
+static bool is_tallied(const struct tcp_rail *rail) {
+  return rail->frame.flags & FRAME_CHECKSUM && rail->frame.payload > TCP_RECEIVES && rail->region &&
+         rail->region->memory.view && !rail->region->memory.provider->checksum;
+}
+
 static void start_payload(struct tcp_rail *rail) {
   rail->state = RX_PAYLOAD;
+  rail->tallies = is_tallied(rail);
+  if (rail->tallies)
+    tally_begin(&rail->arriving);
   rail->left = rail->frame.payload;
   rail->piece = 0;
   rail->piece_at = 0;
@@ -269,11 +278,17 @@ static int payload_spans(struct tcp_rail *rail, struct iovec *spans, int room) {
 static void took_payload(struct tcp_rail *rail, uint64_t bytes) {
   rail->left -= bytes;
   while (bytes > 0 && rail->region && !rail->stage) {
-    uint64_t left = rail->pieces[rail->piece].length - rail->piece_at;
+    const struct frame_piece *piece = &rail->pieces[rail->piece];
+    uint64_t left = piece->length - rail->piece_at;
     uint64_t here = bytes < left ? bytes : left;
+    if (rail->tallies)
+      tally_add(&rail->arriving,
+                (uint8_t *)rail->region->memory.view + piece->offset + rail->piece_at, here);
     rail->piece_at += here;
     bytes -= here;
     if (here == left) {
+      if (rail->tallies)
+        tally_piece(&rail->arriving);
       rail->piece++;
       rail->piece_at = 0;
     }

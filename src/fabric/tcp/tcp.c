@@ -429,11 +429,8 @@ static void forked(struct endpoint *base) {
 
 static void destroy(struct endpoint *base) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
-  for (unsigned i = 0; i < TCP_RAILS; i++) {
-    if (endpoint->rails[i])
-      alloc_free(endpoint->rails[i]->scratch);
-    alloc_free(endpoint->rails[i]);
-  }
+  for (unsigned i = 0; i < TCP_RAILS; i++)
+    rail_free(endpoint->rails[i]);
   gate_destroy(&endpoint->gate);
   alloc_free(endpoint);
 }

@@ -5,6 +5,7 @@
  *   frame.c    what goes over a rail, packed and parsed
  *   job.c      jobs, the frames to send
  *   tx.c       the pump that sends them
+ *   tally.h    checksums of what passes by
  *   rx.c       the state machine that reads a rail
  *   atomic.c   atomic operations
  *   landing.c  the end of a payload that arrived
@@ -26,6 +27,7 @@
 #include "fabric/exports.h"
 #include "fabric/hold.h"
 #include "fabric/tcp/frame.h"
+#include "fabric/tcp/tally.h"
 #include "fabric/transport.h"
 #include "memory/staging.h"
 
@@ -55,6 +57,7 @@ struct tcp_job {
   uint8_t type;                    /* enum frame_type */
   bool filler;                     /* the work ended: the rest of the payload is zeros */
   bool splice;                     /* payload goes by reference (tx.c) */
+  bool tallies;                    /* its checksum is the rail's `leaving`, known at its end */
   bool queued;                     /* in the rail's queue, not in the staging list */
   struct slot *slot;               /* WRITE, READ: until it was sent or abandoned */
   struct haul_region *region;      /* WRITE, DATA: the source; a reference for DATA */
@@ -122,7 +125,8 @@ struct tcp_rail {
   int pipe[2];         /* for splicing; -1: none */
   size_t in_pipe;
   bool may_splice;
-  bool corked;      /* the socket may hold back what it took, for more to come */
+  bool corked; /* the socket may hold back what it took, for more to come */
+  struct tally leaving;
   int64_t tx_moved; /* when the socket last took bytes */
 
   /* Receiving; loop's lock. */
@@ -139,7 +143,9 @@ struct tcp_rail {
   int64_t staged_at; /* when it got that */
   uint32_t piece;
   uint64_t piece_at;
-  uint64_t left;    /* payload bytes to come */
+  uint64_t left; /* payload bytes to come */
+  bool tallies;  /* this payload's checksum is `arriving` */
+  struct tally arriving;
   uint8_t *scratch; /* for bytes that are thrown away */
   int64_t rx_moved; /* when bytes last came */
   unsigned idle_polls;
@@ -151,7 +157,7 @@ struct tcp_rail {
 #define SPLICE_NS    5400.0
 #define SPLICE_PIECE 4096u /* and not less a piece on the average: a pipe holds pages */
 
-/* Whether pages of it may be passed by reference (tx.c). */
+/* Whether pages of it may be passed by reference (tx.c): what haul allocated, and files. */
 static inline bool tcp_lends(const struct memory *memory) {
   return memory->view && !memory->wrapped && !memory->imported && !memory->provider->recycles;
 }
@@ -293,6 +299,7 @@ bool stage_landings(struct tcp_endpoint *endpoint, bool *urgent); /* with the lo
 /* rails.c; with the loop's lock. */
 /* The descriptor is the endpoint's from now on, also on failure. */
 int rail_open(struct tcp_endpoint *endpoint, unsigned index, int descriptor);
+void rail_free(struct tcp_rail *rail); /* closed, or NULL */
 /* Sends what waits to be sent, if anything does, up to a bound. */
 void rail_push(struct tcp_rail *rail);
 /* In the middle of this rail's turn: what has the best rank does not wait for its end. */
