@@ -49,7 +49,6 @@ static void listen(struct doorbell *doorbell, sem_t *semaphore) {
 
 static void *run(void *argument) {
   struct doorbell *doorbell = argument;
-  guard_enter(&doorbell->guard);
   while (!atomic_load(&doorbell->stops))
     listen(doorbell, doorbell->guard.start);
   return NULL;
@@ -113,13 +112,14 @@ static int make_semaphore(struct doorbell *doorbell, enum name_priority priority
     close(doorbell->fd);
     return code;
   }
-  doorbell->guard = (struct guard){.start = memory, .length = (size_t)sysconf(_SC_PAGESIZE)};
+  guard_watch(&doorbell->guard, memory, (size_t)sysconf(_SC_PAGESIZE));
   sem_init(memory, 1, 0);
   return 0;
 }
 
 static void forget(struct doorbell *doorbell) {
   unlink(doorbell->path);
+  guard_unwatch(&doorbell->guard);
   munmap(doorbell->guard.start, sizeof(sem_t));
   close(doorbell->fd);
   free(doorbell);
@@ -148,9 +148,7 @@ void doorbell_close(struct doorbell *doorbell) {
   if (!doorbell)
     return;
   atomic_store(&doorbell->stops, true);
-  guard_enter(&doorbell->guard);
   semaphore_post(doorbell->guard.start);
-  guard_enter(NULL);
   pthread_join(doorbell->thread, NULL);
   forget(doorbell);
 }

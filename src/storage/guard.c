@@ -3,33 +3,64 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Written by its thread, read by the handler in the same thread: signal fences suffice. */
-static _Thread_local struct guard *here;
+#include "core/spin.h"
+
+/* The handler takes it, too: whoever holds it touches nothing that a guard watches, so the fault of
+ * a thread never finds it held by the same one. */
+static struct spin watching;
+static struct list guards = LIST_INIT(guards); /* `watching` */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the count and `before` */
 static unsigned starts;
 static struct sigaction before;
 static uintptr_t page;
 
-void guard_enter(struct guard *guard) {
-  atomic_signal_fence(memory_order_seq_cst);
-  here = guard;
-  atomic_signal_fence(memory_order_seq_cst);
+static void watching_lock(void) {
+  while (!spin_try(&watching))
+    sched_yield();
+}
+
+void guard_watch(struct guard *guard, void *start, size_t length) {
+  guard->start = start;
+  guard->length = length;
+  atomic_store(&guard->lost, false);
+  watching_lock();
+  list_append(&guards, &guard->link);
+  spin_unlock(&watching);
+}
+
+void guard_unwatch(struct guard *guard) {
+  watching_lock();
+  list_remove(&guard->link);
+  spin_unlock(&watching);
+}
+
+/* `watching` */
+static struct guard *find(uintptr_t address) {
+  list_each(item, &guards) {
+    struct guard *guard = list_entry(item, struct guard, link);
+    if (address - (uintptr_t)guard->start < guard->length)
+      return guard;
+  }
+  return NULL;
 }
 
 /* An empty page where the lost one was; the access is then made again. */
-static bool replace(struct guard *guard, uintptr_t address) {
-  uintptr_t start = (uintptr_t)guard->start;
-  if (address < start || address - start >= guard->length)
-    return false;
-  atomic_store(&guard->lost, true);
-  return mmap((void *)(address & ~(page - 1)), page, PROT_READ | PROT_WRITE,
-              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
+static bool replace(uintptr_t address) {
+  watching_lock();
+  struct guard *guard = find(address);
+  bool done = guard && mmap((void *)(address & ~(page - 1)), page, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
+  if (guard)
+    atomic_store(&guard->lost, true);
+  spin_unlock(&watching);
+  return done;
 }
 
 /* As if there were no handler of ours: the default one ends the process at the second fault. */
@@ -44,8 +75,8 @@ static void pass_on(int signal, siginfo_t *info, void *context) {
 
 static void on_fault(int signal, siginfo_t *info, void *context) {
   int saved = errno;
-  struct guard *guard = here;
-  if (!guard || info->si_code <= 0 || !replace(guard, (uintptr_t)info->si_addr))
+  bool ours = info->si_code == BUS_ADRERR || info->si_code == BUS_MCEERR_AR;
+  if (!ours || !replace((uintptr_t)info->si_addr))
     pass_on(signal, info, context);
   errno = saved;
 }

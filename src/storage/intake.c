@@ -8,12 +8,16 @@
 
 int intake_open(struct intake *intake, void *memory, size_t bytes, const struct name *name) {
   int32_t entries = ring_entries(bytes);
-  *intake = (struct intake){.guard = {.start = memory, .length = bytes},
-                            .depth = name->depth,
-                            .patience_ns = (int64_t)name->timeout_ms * 1000000};
-  if (entries > RING_ENTRIES || !ring_lay(&intake->view, memory, bytes))
+  *intake =
+      (struct intake){.depth = name->depth, .patience_ns = (int64_t)name->timeout_ms * 1000000};
+  if (entries > RING_ENTRIES || !ring_lay(&intake->view, memory, bytes) || name->depth > entries)
     return -EINVAL;
-  return name->depth > entries ? -EINVAL : 0;
+  guard_watch(&intake->guard, memory, bytes);
+  return 0;
+}
+
+void intake_close(struct intake *intake) {
+  guard_unwatch(&intake->guard);
 }
 
 /* Distance in the ring from one index to another. */
@@ -74,11 +78,9 @@ static int32_t by_depth(struct intake *intake, int32_t there, int32_t left, int6
 int32_t intake_ready(struct intake *intake, int64_t now, int64_t *until) {
   if (intake->broken || intake->owed > 0)
     return intake->broken ? 0 : intake->owed;
-  guard_enter(&intake->guard);
   int32_t head = look(intake, &intake->view.indices->submit_head);
   int32_t there = head < 0 ? 0 : distance(intake, intake->taken, head);
   int32_t ready = there > 0 ? by_depth(intake, there, room(intake), now, until) : 0;
-  guard_enter(NULL);
   if (there == 0 || ready > 0)
     intake->since = 0;
   intake->owed = intake->broken ? 0 : ready;
@@ -89,7 +91,6 @@ int32_t intake_ready(struct intake *intake, int64_t now, int64_t *until) {
  * the client's again only after that. */
 bool intake_take(struct intake *intake, struct intake_entry *entry) {
   struct ring_submission submission;
-  guard_enter(&intake->guard);
   memcpy(&submission, &intake->view.submissions[intake->taken], sizeof submission);
   entry->index = submission.index;
   entry->userdata = submission.userdata;
@@ -98,7 +99,6 @@ bool intake_take(struct intake *intake, struct intake_entry *entry) {
     memcpy(&entry->record, &intake->view.records[entry->index], sizeof entry->record);
   intake->taken = next(intake, intake->taken);
   atomic_store_explicit(&intake->view.indices->submit_tail, intake->taken, memory_order_release);
-  guard_enter(NULL);
   intake->under_way++;
   intake->owed--;
   if (!known)
@@ -112,12 +112,10 @@ void intake_complete(struct intake *intake, int32_t index, uint64_t userdata, in
   intake->under_way--;
   if (intake->broken)
     return;
-  guard_enter(&intake->guard);
   memcpy(&intake->view.completions[intake->completed], &completion, sizeof completion);
   intake->completed = next(intake, intake->completed);
   atomic_store_explicit(&intake->view.indices->complete_head, intake->completed,
                         memory_order_release);
-  guard_enter(NULL);
   intake->announces = true;
 }
 
@@ -125,7 +123,5 @@ void intake_announce(struct intake *intake) {
   if (!intake->announces || intake->broken)
     return;
   intake->announces = false;
-  guard_enter(&intake->guard);
   semaphore_post(intake->view.semaphore);
-  guard_enter(NULL);
 }

@@ -35,6 +35,9 @@ struct intake_entry {
  * depth is more than it has entries. */
 int intake_open(struct intake *intake, void *memory, size_t bytes, const struct name *name);
 
+/* The mapping may go then. */
+void intake_close(struct intake *intake);
+
 /* How many to take now, by the ring's depth and the room for completions. When it is none though
  * some are there, *until becomes no later than the time at which that changes by itself. */
 int32_t intake_ready(struct intake *intake, int64_t now, int64_t *until);

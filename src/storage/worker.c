@@ -25,6 +25,7 @@ static int64_t now(void) {
 void served_put(struct served *served) {
   if (atomic_fetch_sub_explicit(&served->holds, 1, memory_order_acq_rel) != 1)
     return;
+  intake_close(&served->intake);
   munmap(served->intake.guard.start, served->intake.guard.length);
   free(served);
 }

@@ -84,6 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
       intake_announce(&intake);
     }
   }
+  intake_close(&intake);
   free(memory);
   return 0;
 }

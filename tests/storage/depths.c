@@ -28,6 +28,9 @@ static void open_intake(int32_t depth, int32_t timeout_ms) {
 
 static int close_intake(void **state) {
   (void)state;
+  if (t.view.slots)
+    intake_close(&t.intake);
+  t.view.slots = 0;
   free(t.memory);
   return 0;
 }
