@@ -295,7 +295,10 @@ static int move_bytes(struct worker_desk *desk, const struct protocol_fields *fi
                           .flags = flags};
   if (!stream.remote)
     return -ENXIO;
+  if (out && fields->length >= VIEW_MIN)
+    stream.view = view_take(session->service, file->fd, (uint64_t)fields->offset + fields->length);
   ssize_t moved = out ? stream_read(&stream) : stream_write(&stream);
+  view_give(&session->service->views, stream.view);
   held_give_region(session, fields->region);
   if (moved < 0)
     return (int)moved;

@@ -14,6 +14,7 @@
 #include "core/list.h"
 #include "storage/service.h"
 #include "storage/service/protocol.h"
+#include "storage/service/view.h"
 
 #define SERVICE_SESSIONS 64u
 /* Of one client: */
@@ -27,10 +28,12 @@ struct service {
   haul_node *node; /* NULL: it is being closed; workers read it, and use it, with node_lock */
   pthread_rwlock_t node_lock;
   atomic_bool stops;
+  bool guarded; /* guard_start was called for it */
   struct haul_storage_export *exports;
   size_t export_count;
   void (*other)(void *user, const struct haul_message *message);
   void *user;
+  struct views views;
   size_t nodes_max; /* of one client: each is a descriptor */
   pthread_t thread;
   pthread_mutex_t lock;   /* guards what follows */
@@ -106,6 +109,7 @@ struct stream {
   struct service *service;
   struct source *source;
   struct source_file *file;
+  struct view *view; /* NULL: what is read is copied */
   haul_remote *remote;
   int64_t offset;
   uint64_t length, at;

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "storage/guard.h"
 #include "storage/local.h"
 #include "storage/mount/point.h"
 #include "storage/service/server.h"
@@ -79,9 +80,11 @@ static void take(struct service *service, struct haul_message *message) {
 static void *run(void *argument) {
   struct service *service = argument;
   struct haul_message message;
-  while (!atomic_load(&service->stops))
+  while (!atomic_load(&service->stops)) {
+    views_expire(&service->views);
     if (haul_message_receive(service->node, &message, haul_deadline_in(PROTOCOL_LOOK_NS)) == 0)
       take(service, &message);
+  }
   return NULL;
 }
 
@@ -134,6 +137,9 @@ static void free_service(struct service *service) {
     free((char *)(uintptr_t)service->exports[i].path);
   }
   free(service->exports);
+  views_close(&service->views);
+  if (service->guarded)
+    guard_stop();
   pthread_cond_destroy(&service->changed);
   pthread_mutex_destroy(&service->lock);
   pthread_rwlock_destroy(&service->node_lock);
@@ -150,6 +156,7 @@ static struct service *make(const struct haul_storage_serving *serving) {
   service->user = serving->user;
   service->nodes_max = share_of_descriptors();
   list_init(&service->sessions);
+  views_open(&service->views);
   pthread_mutex_init(&service->lock, NULL);
   pthread_rwlock_init(&service->node_lock, NULL);
   pthread_condattr_init(&monotonic);
@@ -173,7 +180,10 @@ static int open_service(const struct haul_storage_serving *serving, struct servi
   if (!service)
     return point_refuse(error, -ENOMEM, "", "no memory left");
   umask(0); /* a mode comes as the client's umask has left it */
-  int status = copy_exports(service, serving);
+  int status = guard_start();
+  service->guarded = !status;
+  if (!status)
+    status = copy_exports(service, serving);
   if (!status)
     status = storage_thread(&service->thread, run, service);
   if (status) {

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * Bytes between an open file and a client's region, cut into slices, some of which are on the wire
- * while another one is on the disk. */
+ * while another one is on the disk.
+ *
+ * What is read goes out from the file's own pages where it can, without a copy. A file that is cut
+ * short or changed meanwhile spoils that; then all is sent again from copies, so that nobody sees
+ * an error of the wire where there was none. */
 #include <errno.h>
 
 #include "storage/service/server.h"
@@ -13,7 +17,9 @@ struct lanes;
 
 struct slice {
   struct lanes *lanes;
-  haul_region *buffer;
+  haul_region *buffer; /* from its first use on */
+  haul_region *region; /* where its bytes are: the buffer, or the view's */
+  uint64_t at;
   haul_transfer *transfer; /* on the wire */
   bool ended;              /* lanes->lock */
   uint64_t done, length;   /* its place in the whole */
@@ -42,15 +48,15 @@ static void has_ended(void *user, haul_transfer *transfer) {
 static int start(const struct lanes *lanes, struct slice *slice) {
   const struct stream *stream = lanes->stream;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  const struct haul_piece piece = {0, stream->at + slice->done, slice->length};
+  const struct haul_piece piece = {slice->at, stream->at + slice->done, slice->length};
   options.flags = HAUL_CHECKSUM;
   options.deadline = haul_deadline_in(SERVICE_WAIT_NS);
   options.done = has_ended;
   options.user = slice;
   slice->ended = false;
   int code = lanes->out
-                 ? haul_write(stream->remote, slice->buffer, &piece, 1, &options, &slice->transfer)
-                 : haul_read(slice->buffer, stream->remote, &piece, 1, &options, &slice->transfer);
+                 ? haul_write(stream->remote, slice->region, &piece, 1, &options, &slice->transfer)
+                 : haul_read(slice->region, stream->remote, &piece, 1, &options, &slice->transfer);
   if (code)
     slice->transfer = NULL;
   return code;
@@ -68,6 +74,37 @@ static int wait_for(struct slice *slice) {
   return code;
 }
 
+/* ---- Where its bytes are ---- */
+
+static int open_buffer(const struct lanes *lanes, haul_region **buffer) {
+  const struct haul_place host = {HAUL_HOST, 0};
+  struct service *service = lanes->stream->service;
+  uint64_t length = lanes->stream->length < SLICE ? lanes->stream->length : SLICE;
+  int status = -ENOTCONN;
+  pthread_rwlock_rdlock(&service->node_lock);
+  if (service->node)
+    status = haul_region_alloc(service->node, host, length, 0, buffer) ? -ENOMEM : 0;
+  pthread_rwlock_unlock(&service->node_lock);
+  return status;
+}
+
+static int use_buffer(const struct lanes *lanes, struct slice *slice) {
+  int status = slice->buffer ? 0 : open_buffer(lanes, &slice->buffer);
+  slice->region = slice->buffer;
+  slice->at = 0;
+  return status;
+}
+
+/* In memory from then on: the node's thread does not wait for the disk. */
+static bool use_view(const struct stream *stream, struct slice *slice) {
+  const struct view *view = stream->view;
+  slice->at = (uint64_t)stream->offset + slice->done;
+  if (!view || !view_populate(view, slice->at, slice->length))
+    return false;
+  slice->region = view->region;
+  return true;
+}
+
 static int settle(const struct lanes *lanes, struct slice *slice) {
   int code = wait_for(slice);
   for (unsigned i = 0; code == HAUL_ECHECKSUM && i < TRIES; i++) {
@@ -78,27 +115,11 @@ static int settle(const struct lanes *lanes, struct slice *slice) {
   return protocol_errno(code);
 }
 
-static int open_buffer(struct service *service, uint64_t length, haul_region **buffer) {
-  const struct haul_place host = {HAUL_HOST, 0};
-  int status = -ENOTCONN;
-  pthread_rwlock_rdlock(&service->node_lock);
-  if (service->node)
-    status = haul_region_alloc(service->node, host, length, 0, buffer) ? -ENOMEM : 0;
-  pthread_rwlock_unlock(&service->node_lock);
-  return status;
-}
-
-static int open_lanes(struct lanes *lanes) {
-  uint64_t length = lanes->stream->length;
-  int status = 0;
+static void open_lanes(struct lanes *lanes) {
   pthread_mutex_init(&lanes->lock, NULL);
   pthread_cond_init(&lanes->news, NULL);
   for (unsigned i = 0; i < SLICES; i++)
     lanes->slices[i].lanes = lanes;
-  for (unsigned i = 0; !status && i < SLICES && i * SLICE < length; i++)
-    status = open_buffer(lanes->stream->service, length < SLICE ? length : SLICE,
-                         &lanes->slices[i].buffer);
-  return status;
 }
 
 /* What is under way where something failed is waited for: a client that was told of the failure
@@ -122,6 +143,18 @@ static void aim(const struct lanes *lanes, struct slice *slice, uint64_t done) {
   slice->length = left < SLICE ? left : SLICE;
 }
 
+/* How much of the file is there; the slice's length at most. */
+static ssize_t fill(const struct lanes *lanes, struct slice *slice) {
+  const struct stream *stream = lanes->stream;
+  if (use_view(stream, slice))
+    return (ssize_t)slice->length;
+  int status = use_buffer(lanes, slice);
+  if (status)
+    return status;
+  return stream->source->ops->read(stream->source, stream->file, haul_region_address(slice->buffer),
+                                   slice->length, stream->offset + (off_t)slice->done);
+}
+
 /* The whole from `done` on; *done: how much of the file was there. */
 static int read_slices(struct lanes *lanes, uint64_t *done) {
   const struct stream *stream = lanes->stream;
@@ -132,9 +165,7 @@ static int read_slices(struct lanes *lanes, uint64_t *done) {
     if (slice->transfer && (status = settle(lanes, slice)))
       return status;
     aim(lanes, slice, *done);
-    ssize_t got =
-        stream->source->ops->read(stream->source, stream->file, haul_region_address(slice->buffer),
-                                  slice->length, stream->offset + (off_t)*done);
+    ssize_t got = fill(lanes, slice);
     if (got <= 0)
       return *done ? 0 : (int)got;
     more = (uint64_t)got == slice->length;
@@ -156,16 +187,24 @@ static int settle_all(struct lanes *lanes) {
   return status;
 }
 
-ssize_t stream_read(const struct stream *stream) {
+static ssize_t read_once(const struct stream *stream) {
   struct lanes lanes = {.stream = stream, .out = true};
   uint64_t done = 0;
-  int status = open_lanes(&lanes);
-  if (!status)
-    status = read_slices(&lanes, &done);
+  open_lanes(&lanes);
+  int status = read_slices(&lanes, &done);
   if (!status)
     status = settle_all(&lanes);
   close_lanes(&lanes);
   return status ? status : (ssize_t)done;
+}
+
+ssize_t stream_read(const struct stream *stream) {
+  struct stream copying = *stream;
+  ssize_t done = read_once(stream);
+  if (!stream->view || (done >= 0 && !view_is_spoiled(stream->view)) || done == -ENOTCONN)
+    return done;
+  copying.view = NULL;
+  return read_once(&copying);
 }
 
 /* Asks for the slice that begins at *asked. */
@@ -173,7 +212,8 @@ static int ask(const struct lanes *lanes, unsigned turn, uint64_t *asked) {
   struct slice *slice = (struct slice *)(uintptr_t)&lanes->slices[turn % SLICES];
   aim(lanes, slice, *asked);
   *asked += slice->length;
-  return protocol_errno(start(lanes, slice));
+  int status = use_buffer(lanes, slice);
+  return status ? status : protocol_errno(start(lanes, slice));
 }
 
 /* Keeps the other lanes asking while one is on the disk. */
@@ -204,9 +244,8 @@ static int write_slices(struct lanes *lanes, uint64_t *done) {
 ssize_t stream_write(const struct stream *stream) {
   struct lanes lanes = {.stream = stream};
   uint64_t done = 0;
-  int status = open_lanes(&lanes);
-  if (!status)
-    status = write_slices(&lanes, &done);
+  open_lanes(&lanes);
+  int status = write_slices(&lanes, &done);
   close_lanes(&lanes);
   return status ? status : (ssize_t)done;
 }

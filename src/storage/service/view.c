@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT */
+#include "storage/service/view.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "storage/service/server.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* linux/mman.h, since Linux 5.14 */
+#endif
+
+#define KEPT_MAX 64u /* mappings are a limited good: vm.max_map_count */
+#define KEPT_NS  INT64_C(5000000000)
+
+void views_open(struct views *views) {
+  pthread_mutex_init(&views->lock, NULL);
+  list_init(&views->all);
+}
+
+/* Out of the list. */
+static void free_view(struct view *view) {
+  guard_unwatch(&view->guard); /* nobody reads any more */
+  haul_region_release(view->region);
+  free(view);
+}
+
+void views_close(struct views *views) {
+  list_each_safe(item, &views->all) free_view(list_entry(item, struct view, link));
+  pthread_mutex_destroy(&views->lock);
+}
+
+bool view_is_spoiled(const struct view *view) {
+  return atomic_load(&view->guard.lost);
+}
+
+/* The lock. */
+static void unlist(struct views *views, struct view *view) {
+  list_remove(&view->link);
+  views->count--;
+}
+
+/* The lock. The first one that nobody holds, where it is to go. */
+static struct view *take_idle(struct views *views, int64_t before) {
+  list_each(item, &views->all) {
+    struct view *view = list_entry(item, struct view, link);
+    if (view->holders > 0)
+      continue;
+    if (view->left >= before && views->count <= KEPT_MAX && !view_is_spoiled(view))
+      return NULL;
+    unlist(views, view);
+    return view;
+  }
+  return NULL;
+}
+
+void views_expire(struct views *views) {
+  int64_t before = haul_deadline_in(0) - KEPT_NS;
+  struct view *view;
+  do {
+    pthread_mutex_lock(&views->lock);
+    view = take_idle(views, before);
+    pthread_mutex_unlock(&views->lock);
+    if (view)
+      free_view(view);
+  } while (view);
+}
+
+/* Reading a hole by a mapping takes memory where the file is memory. */
+static bool has_pages(int fd, const struct stat *stat) {
+  struct statfs system;
+  return fstatfs(fd, &system) == 0 && (system.f_type != TMPFS_MAGIC ||
+                                       (uint64_t)stat->st_blocks * 512 >= (uint64_t)stat->st_size);
+}
+
+/* What a view shows, a descriptor for writing alone does not. */
+static bool may_read(int fd) {
+  int flags = fcntl(fd, F_GETFL);
+  return flags >= 0 && (flags & O_ACCMODE) != O_WRONLY;
+}
+
+/* Of all of the file, held; NULL where there is none. */
+static struct view *make(struct service *service, int fd, const struct stat *stat) {
+  struct view *view = calloc(1, sizeof *view);
+  int code = HAUL_ECLOSED;
+  if (!view)
+    return NULL;
+  pthread_rwlock_rdlock(&service->node_lock);
+  if (service->node)
+    code = haul_region_wrap_file(service->node, fd, 0, (size_t)stat->st_size, &view->region);
+  pthread_rwlock_unlock(&service->node_lock);
+  if (code) {
+    free(view);
+    return NULL;
+  }
+  guard_watch(&view->guard, haul_region_address(view->region), (size_t)stat->st_size);
+  view->device = stat->st_dev;
+  view->inode = stat->st_ino;
+  view->holders = 1;
+  return view;
+}
+
+static bool shows(const struct view *view, const struct stat *stat, uint64_t end) {
+  return view->inode == stat->st_ino && view->device == stat->st_dev &&
+         end <= haul_region_length(view->region) && !view_is_spoiled(view);
+}
+
+static struct view *find(struct views *views, const struct stat *stat, uint64_t end) {
+  struct view *found = NULL;
+  pthread_mutex_lock(&views->lock);
+  list_each(item, &views->all) {
+    struct view *view = list_entry(item, struct view, link);
+    if (shows(view, stat, end)) {
+      view->holders++;
+      found = view;
+      break;
+    }
+  }
+  pthread_mutex_unlock(&views->lock);
+  return found;
+}
+
+struct view *view_take(struct service *service, int fd, uint64_t end) {
+  struct views *views = &service->views;
+  struct stat stat;
+  if (fd < 0 || !may_read(fd) || fstat(fd, &stat) != 0 || end > (uint64_t)stat.st_size ||
+      !has_pages(fd, &stat))
+    return NULL;
+  struct view *view = find(views, &stat, end);
+  if (view)
+    return view;
+  view = make(service, fd, &stat);
+  if (!view)
+    return NULL;
+  pthread_mutex_lock(&views->lock);
+  list_append(&views->all, &view->link); /* another thread may have made one: it goes in time */
+  views->count++;
+  pthread_mutex_unlock(&views->lock);
+  return view;
+}
+
+void view_give(struct views *views, struct view *view) {
+  if (!view)
+    return;
+  pthread_mutex_lock(&views->lock);
+  if (--view->holders == 0) {
+    view->left = haul_deadline_in(0);
+    list_remove(&view->link);
+    list_append(&views->all, &view->link);
+  }
+  bool many = views->count > KEPT_MAX;
+  pthread_mutex_unlock(&views->lock);
+  if (many)
+    views_expire(views);
+}
+
+bool view_populate(const struct view *view, uint64_t offset, uint64_t length) {
+  uint64_t within = offset % (uint64_t)sysconf(_SC_PAGESIZE);
+  char *start = (char *)haul_region_address(view->region) + offset - within;
+  return madvise(start, within + length, MADV_POPULATE_READ) == 0;
+}
