@@ -364,8 +364,15 @@ static bool consume(struct tcp_rail *rail) {
   return rail->state != RX_PAYLOAD;
 }
 
+/* Whether nothing urgent came for long, as far as this rail knows. */
+static size_t share_of(const struct tcp_rail *rail) {
+  const struct tcp_rail *express = rail->endpoint->rails[TCP_EXPRESS];
+  bool calm = !express || (express != rail && rail->rx_moved - express->rx_moved > TCP_CALM_NS);
+  return calm ? TCP_CALM * TCP_RECEIVES : TCP_RECEIVES;
+}
+
 /* One read: payload to its place, then trailer and head to the inbox. */
-static ssize_t read_more(struct tcp_rail *rail) {
+static ssize_t read_more(struct tcp_rail *rail, size_t share) {
   struct iovec spans[SPANS_MAX + 1];
   int count = 0;
   uint64_t payload = 0;
@@ -377,7 +384,7 @@ static ssize_t read_more(struct tcp_rail *rail) {
   size_t room = TCP_INBOX - rail->inbox_end;
   if (rail->state == RX_PAYLOAD) {
     count = payload_spans(rail, spans, SPANS_MAX);
-    payload = spans_cut(spans, &count, TCP_RECEIVES);
+    payload = spans_cut(spans, &count, share);
     room = payload == rail->left ? READ_AHEAD : 0;
   }
   if (room > 0)
@@ -414,7 +421,8 @@ bool rail_receive(struct tcp_rail *rail) {
       came = true;
     if (rail->broken || rail->fd < 0 || rail_waits_for_stage(rail) || budget == 0)
       break;
-    ssize_t got = read_more(rail);
+    size_t share = share_of(rail);
+    ssize_t got = read_more(rail, share);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
       rail->broken = true;
       break;
@@ -426,7 +434,7 @@ bool rail_receive(struct tcp_rail *rail) {
     atomic_store_explicit(&link->heard, rail->rx_moved, memory_order_relaxed);
     budget -= (size_t)got < budget ? (size_t)got : budget;
     unlooked += (size_t)got;
-    if (unlooked >= TCP_RECEIVES) {
+    if (unlooked >= share) {
       rail_look_aside(rail);
       unlooked = 0;
     }

@@ -178,7 +178,7 @@ static ssize_t send_spans(struct tcp_rail *rail, bool alone) {
     if (!all || alone)
       break;
   }
-  all &= spans_cut(spans, &count, TCP_SENDS) < TCP_SENDS;
+  all &= spans_cut(spans, &count, rail->share) < rail->share;
   struct msghdr message = {.msg_iov = spans, .msg_iovlen = (size_t)count};
   ssize_t put =
       sys_ops.sendmsg(rail->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL | (all ? 0 : MSG_MORE));
@@ -203,7 +203,7 @@ static void fill_pipe(struct tcp_rail *rail, struct tcp_job *job) {
   if (left == 0 || job->filler)
     return;
   payload_spans(job, left, spans, &count, SPANS_MAX);
-  spans_cut(spans, &count, TCP_SENDS);
+  spans_cut(spans, &count, rail->share);
   ssize_t put = vmsplice(rail->pipe[1], spans, (size_t)count, SPLICE_F_NONBLOCK);
   if (put > 0) {
     rail->in_pipe += (size_t)put;
@@ -216,7 +216,7 @@ static void fill_pipe(struct tcp_rail *rail, struct tcp_job *job) {
   }
 }
 
-/* For TCP_SENDS, which begin anywhere in a page: a larger pipe is no faster. */
+/* For TCP_CALM times TCP_SENDS, which begin anywhere in a page: a larger pipe is no faster. */
 static void open_pipe(struct tcp_rail *rail) {
   if (rail->pipe[0] >= 0)
     return;
@@ -225,7 +225,7 @@ static void open_pipe(struct tcp_rail *rail) {
     stop_lending(rail);
     return;
   }
-  fcntl(rail->pipe[1], F_SETPIPE_SZ, 131072); /* refused past a user's limit: then it stays small */
+  fcntl(rail->pipe[1], F_SETPIPE_SZ, 262144); /* refused past a user's limit: then it stays small */
 }
 
 static int try_lending(const int pipe[2], int socket) {
@@ -255,7 +255,7 @@ int tcp_try_lending(void) {
  * held back in this thread, and taken away unless the application holds it back itself. */
 static ssize_t splice_quietly(struct tcp_rail *rail) {
   sigset_t broken, before;
-  size_t bytes = rail->in_pipe < TCP_SENDS ? rail->in_pipe : TCP_SENDS;
+  size_t bytes = rail->in_pipe < rail->share ? rail->in_pipe : rail->share;
   sigemptyset(&broken);
   sigaddset(&broken, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &broken, &before);
@@ -310,12 +310,21 @@ void rail_watch(struct tcp_rail *rail) {
 }
 
 static bool may_pump(const struct tcp_rail *rail) {
-  return rail->fd >= 0 && !rail->broken && !list_empty(&rail->queue) && rail->pumped < TCP_SENDS;
+  return rail->fd >= 0 && !rail->broken && !list_empty(&rail->queue) && rail->pumped < rail->share;
+}
+
+/* Whether nothing urgent was sent for long, as far as this rail knows. */
+static size_t share_of(const struct tcp_rail *rail) {
+  const struct tcp_rail *express = rail->endpoint->rails[TCP_EXPRESS];
+  bool calm = !express || (express != rail && list_empty(&express->queue) &&
+                           rail->tx_moved - express->tx_moved > TCP_CALM_NS);
+  return calm ? TCP_CALM * TCP_SENDS : TCP_SENDS;
 }
 
 bool rail_pump_some(struct tcp_rail *rail) {
   bool alone = false;
   rail->fresh = false;
+  rail->share = share_of(rail);
   while (may_pump(rail)) {
     struct tcp_job *job = list_entry(rail->queue.next, struct tcp_job, link);
     ssize_t put = by_pages(rail, job) ? send_pages(rail, job) : send_spans(rail, alone);
@@ -342,7 +351,7 @@ bool rail_pump_some(struct tcp_rail *rail) {
     rail->tx_moved = clock_now();
     rail->pumped += (size_t)put;
   }
-  bool more = rail->pumped >= TCP_SENDS && !list_empty(&rail->queue);
+  bool more = rail->pumped >= rail->share && !list_empty(&rail->queue);
   tcp_settled(rail->endpoint);
   bool left = !list_empty(&rail->queue) && !rail->broken;
   atomic_store_explicit(&rail->unsent, left, memory_order_relaxed);
