@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "storage/node.h"
 #include "storage/service.h"
 #include "storage/tree.h"
 
@@ -35,8 +36,7 @@ static _Noreturn void serve(char *file) {
   need(slash != NULL, "a whole path");
   *slash = '\0';
   const struct haul_storage_export export = {.name = "bench", .path = file};
-  config.progress = HAUL_PROGRESS_CALLER;
-  config.peer_events = 1;
+  storage_node_config(&config);
   haul_node *node;
   must(haul_node_open(&config, &node), "node");
   const struct haul_storage_serving serving = {

@@ -72,7 +72,7 @@ ring() { # cold|warm HOW BLOCK DEPTH BYTES [device]
 fileservice() {
   local folder
   folder=$(mktemp -d "${HAUL_BENCH_FOLDER:-/var/tmp}/haul-bench.XXXXXX")
-  dd if=/dev/urandom of="$folder/file" bs=1M count=256 status=none
+  dd if=/dev/urandom of="$folder/file" bs=1M count=256 conv=fsync status=none
   bench fileservice "$folder/file" 2 || { rm -rf "$folder"; return 1; }
   rm -rf "$folder"
 }

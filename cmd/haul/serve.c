@@ -20,6 +20,7 @@
 #include "common/session.h"
 #include "serve_exports.h"
 #include "serve_regions.h"
+#include "storage/node.h"
 
 #define LISTEN_DEFAULT  "tcp://127.0.0.1:" DEFAULT_PORT
 #define ECHO_WAIT_NS    INT64_C(1000000000)
@@ -80,8 +81,9 @@ static int open_node(struct server *server) {
   config.name = values->name;
   config.progress = HAUL_PROGRESS_CALLER;
   config.insecure = values->insecure;
-  config.peer_events = server->exports.count > 0;
   config.spin_ns = values->poll ? HAUL_SPIN_ALWAYS : 0;
+  if (server->exports.count > 0)
+    storage_node_config(&config);
   if (haul_node_open(&config, &server->node))
     return fail_library("cannot open a node");
   return EXIT_DONE;

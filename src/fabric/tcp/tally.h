@@ -4,6 +4,7 @@
 #ifndef HAUL_FABRIC_TCP_TALLY_H
 #define HAUL_FABRIC_TCP_TALLY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "core/sum.h"
