@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT
+ * Exported files that go out from their own pages: over `map` and, with an argument, over tcp,
+ * files are cut short, changed, grown and deleted while they are read. Who reads gets what the file
+ * had, and no error of the wire where there was none. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "mounted.h" /* eventually */
+#include "served.h"
+#include "storage/guard.h"
+#include "storage/source.h"
+#include "support/owner.h"
+#include "support/seams.h"
+
+#define MIB   ((size_t)1 << 20)
+#define SIZE  (4 * MIB)
+#define TURNS 200u
+
+static char root[FOLDER_ROOM];
+static struct served served;
+static struct source *source;
+static struct source_file *file;
+static char *expected, *bytes;
+static int own; /* the file, as the server's host has it */
+
+static struct source_file *open_named(const char *name, int flags) {
+  const struct source_caller caller = {.checked = true};
+  struct source_entry entry;
+  struct source_file *opened;
+  assert_int_equal(source->ops->lookup(source, SOURCE_ROOT, name, &entry), 0);
+  assert_int_equal(source->ops->open(source, &caller, entry.node, flags, &opened), 0);
+  source->ops->forget(source, entry.node, 1);
+  return opened;
+}
+
+static int set_up(void **state) {
+  (void)state;
+  folder_make(root);
+  expected = malloc(SIZE);
+  bytes = malloc(SIZE);
+  pattern_fill(expected, SIZE, 3);
+  own = open(folder_path(root, "file"), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  assert_int_equal(write(own, expected, SIZE), SIZE);
+  source = served_open_source(&served, root, false);
+  file = open_named("file", O_RDONLY);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  source->ops->release(source, file);
+  source->ops->close(source);
+  served_close(&served);
+  close(own);
+  free(bytes);
+  free(expected);
+  folder_remove(root);
+  return 0;
+}
+
+static ssize_t read_at(size_t offset, size_t length) {
+  return source->ops->read(source, file, bytes, length, (off_t)offset);
+}
+
+static void assert_reads(size_t offset, size_t length) {
+  memset(bytes, 0x5a, length);
+  assert_int_equal(read_at(offset, length), length);
+  assert_memory_equal(bytes, expected + offset, length);
+}
+
+/* How often this process maps what has this name. */
+static unsigned mapped(const char *name) {
+  char line[512];
+  unsigned count = 0;
+  FILE *maps = fopen("/proc/self/maps", "re");
+  while (fgets(line, sizeof line, maps))
+    count += strstr(line, root) && strstr(line, name);
+  fclose(maps);
+  return count;
+}
+
+/* ---- What is read ---- */
+
+static void any_part_is_read_as_it_is(void **state) {
+  (void)state;
+  const size_t lengths[] = {1, 100000, 131072, 131073, MIB, MIB + 1, SIZE};
+  for (size_t i = 0; i < COUNT(lengths); i++)
+    for (size_t at = 0; at + lengths[i] <= SIZE; at += 1000003)
+      assert_reads(at, lengths[i]);
+  assert_int_equal(read_at(SIZE - 200000, MIB), 200000);
+  assert_memory_equal(bytes, expected + SIZE - 200000, 200000);
+  assert_int_equal(read_at(SIZE, MIB), 0);
+}
+
+static void small_reads_map_nothing(void **state) {
+  (void)state;
+  for (size_t at = 0; at < SIZE; at += 65536)
+    assert_reads(at, 65536);
+  assert_int_equal(mapped("file"), 0);
+}
+
+static void a_file_is_mapped_once_and_for_a_while(void **state) {
+  (void)state;
+  struct source_file *other = open_named("file", O_RDONLY);
+  assert_reads(0, SIZE);
+  assert_int_equal(source->ops->read(source, other, bytes, SIZE, 0), SIZE);
+  assert_int_equal(mapped("file"), 1);
+  assert_int_equal(unlink(folder_path(root, "file")), 0);
+  source->ops->release(source, other);
+  assert_reads(MIB, MIB);
+  assert_true(eventually(mapped("file") == 0));
+  assert_reads(0, MIB);
+}
+
+static void a_file_that_has_grown_is_read_to_its_end(void **state) {
+  (void)state;
+  assert_reads(0, SIZE);
+  assert_int_equal(pwrite(own, expected, SIZE, SIZE), SIZE);
+  assert_int_equal(read_at(SIZE, MIB), MIB);
+  assert_memory_equal(bytes, expected, MIB);
+}
+
+/* It is the same file, and somebody else has its pages. */
+static void who_may_only_write_reads_nothing(void **state) {
+  (void)state;
+  struct source_file *writer = open_named("file", O_WRONLY);
+  assert_reads(0, MIB);
+  assert_int_equal(mapped("file"), 1);
+  assert_int_equal(source->ops->read(source, writer, bytes, MIB, 0), -EBADF);
+  source->ops->release(source, writer);
+}
+
+/* In a file system that is memory. */
+static void holes_are_not_filled(void **state) {
+  (void)state;
+  struct stat stat;
+  char folder[] = "/dev/shm/haul-pages.XXXXXX", path[64];
+  assert_non_null(mkdtemp(folder));
+  snprintf(path, sizeof path, "%s/sparse", folder);
+  int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  assert_int_equal(ftruncate(fd, SIZE), 0);
+  struct served other;
+  struct source *before = source;
+  source = served_open_source(&other, folder, true);
+  struct source_file *sparse = open_named("sparse", O_RDONLY);
+  memset(bytes, 1, SIZE);
+  assert_int_equal(source->ops->read(source, sparse, bytes, SIZE, 0), SIZE);
+  for (size_t i = 0; i < SIZE; i++)
+    assert_int_equal(bytes[i], 0);
+  assert_int_equal(fstat(fd, &stat), 0);
+  assert_int_equal(stat.st_blocks, 0);
+  source->ops->release(source, sparse);
+  source->ops->close(source);
+  served_close(&other);
+  source = before;
+  close(fd);
+  unlink(path);
+  rmdir(folder);
+}
+
+/* ---- What changes meanwhile ---- */
+
+static struct {
+  pthread_t thread;
+  _Atomic bool ends;
+} changer;
+
+static void change(void *(*how)(void *unused)) {
+  atomic_store(&changer.ends, false);
+  assert_int_equal(pthread_create(&changer.thread, NULL, how, NULL), 0);
+}
+
+static void change_no_more(void) {
+  atomic_store(&changer.ends, true);
+  pthread_join(changer.thread, NULL);
+}
+
+static void *cut(void *unused) {
+  uint64_t seed = test_seed();
+  while (!atomic_load(&changer.ends)) {
+    off_t size = (off_t)(next_random(&seed) % SIZE);
+    if (ftruncate(own, size) || ftruncate(own, SIZE))
+      return &changer;
+    usleep((useconds_t)(next_random(&seed) % 2000));
+  }
+  return unused;
+}
+
+/* cmocka has set a handler of its own since the server was started. */
+static void guard_again(void) {
+  guard_stop();
+  assert_int_equal(guard_start(), 0);
+}
+
+/* Each byte is what the file had at some time: what was written, or what it has lost. */
+static void a_file_may_be_cut_short_at_any_moment(void **state) {
+  (void)state;
+  guard_again();
+  change(cut);
+  for (unsigned i = 0; i < TURNS; i++) {
+    size_t at = i % 4 * 777777;
+    ssize_t got = read_at(at, MIB);
+    assert_in_range(got, 0, MIB);
+    for (ssize_t k = 0; k < got; k++)
+      if (bytes[k] != 0 && bytes[k] != expected[at + (size_t)k])
+        fail_msg("turn %u: byte %zd is neither of the file nor empty", i, k);
+  }
+  change_no_more();
+}
+
+static void *scribble(void *unused) {
+  uint64_t seed = test_seed();
+  while (!atomic_load(&changer.ends)) {
+    uint64_t value = next_random(&seed);
+    if (pwrite(own, &value, sizeof value, (off_t)(value % (SIZE - 8))) < 0)
+      return &changer;
+  }
+  return unused;
+}
+
+static void a_file_may_change_all_the_time(void **state) {
+  (void)state;
+  change(scribble);
+  for (unsigned i = 0; i < TURNS / 4; i++)
+    assert_int_equal(read_at(0, MIB), MIB);
+  change_no_more();
+  pattern_fill(expected, SIZE, 4);
+  assert_int_equal(pwrite(own, expected, SIZE, 0), SIZE);
+  assert_reads(0, SIZE);
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], "tcp") == 0)
+    seams_no_unix_sockets();
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(any_part_is_read_as_it_is),
+      TEST(small_reads_map_nothing),
+      TEST(a_file_is_mapped_once_and_for_a_while),
+      TEST(a_file_that_has_grown_is_read_to_its_end),
+      TEST(who_may_only_write_reads_nothing),
+      TEST(holes_are_not_filled),
+      TEST(a_file_may_be_cut_short_at_any_moment),
+      TEST(a_file_may_change_all_the_time),
+  };
+  return cmocka_run_group_tests_name("storage/service_pages", tests, NULL, NULL);
+}
