@@ -73,6 +73,8 @@ int buffers_add(struct buffers *buffers, const struct buffer *like, struct buffe
     take_slot(buffers, buffer);
     list_append(bucket_of(buffers, like->id), &buffer->link);
   }
+  if (code == 0 && buffer->address)
+    guard_watch(&buffer->guard, buffer->address, buffer->length);
   pthread_rwlock_unlock(&buffers->lock);
   if (code)
     free(buffer);
@@ -104,10 +106,12 @@ int buffers_get(struct buffers *buffers, const uint8_t id[16], uid_t uid, struct
 void buffer_put(struct buffer *buffer) {
   if (atomic_fetch_sub_explicit(&buffer->holds, 1, memory_order_acq_rel) != 1)
     return;
-  if (buffer->region)
+  if (buffer->region) {
     haul_region_release(buffer->region);
-  else
+  } else {
+    guard_unwatch(&buffer->guard);
     munmap(buffer->address, buffer->length);
+  }
   free(buffer);
 }
 

@@ -10,16 +10,18 @@
 
 #include "core/list.h"
 #include "haul/haul.h"
+#include "storage/guard.h"
 
 struct buffers;
 
-/* Mapped memory of a client's, which may cut it short, so only the kernel copies to and from it; or
- * a region of a device's. */
+/* Mapped memory of a client's, which may cut it short: where it is not the kernel that copies, the
+ * guard is asked afterwards. Or a region of a device's. */
 struct buffer {
   uint8_t id[16];
   uid_t uid;
   char *address; /* NULL: a device's */
   size_t length;
+  struct guard guard;    /* over the mapping */
   haul_region *region;   /* a device's, else NULL */
   haul_node *node;       /* the region's */
   int slot;              /* for fixed.c, nobody else's while it is in the table; -1: none is left */

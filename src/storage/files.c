@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/list.h"
+#include "storage/far.h"
 
 #define BUCKETS 1024u
 
@@ -17,6 +18,7 @@
 struct opening {
   struct list link; /* entry->openings */
   struct entry *entry;
+  struct far *far; /* NULL: the entry has a descriptor */
   uid_t uid;
   bool may[FILE_WAYS];
 };
@@ -76,7 +78,7 @@ static struct entry *new_entry(uint64_t inode) {
 /* With the lock: the descriptors that the entry lacks. */
 static int take_descriptors(struct entry *entry, int fd, const bool may[FILE_WAYS]) {
   for (unsigned way = 0; way < FILE_WAYS; way++) {
-    if (!may[way] || entry->file.fd[way] >= 0)
+    if (fd < 0 || !may[way] || entry->file.fd[way] >= 0)
       continue;
     entry->file.fd[way] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     if (entry->file.fd[way] < 0)
@@ -105,20 +107,23 @@ static int add(struct files *files, struct opening *opening, uint64_t inode, int
   return 0;
 }
 
-int files_opened(struct files *files, uint64_t inode, int fd, uid_t uid, bool reads, bool writes,
-                 uint64_t *handle) {
+int files_opened(struct files *files, const struct files_open_file *file, uid_t uid, bool reads,
+                 bool writes, uint64_t *handle) {
   struct opening *opening = malloc(sizeof *opening);
   if (!opening)
     return -ENOMEM;
-  *opening = (struct opening){.uid = uid, .may = {reads, writes}};
+  *opening = (struct opening){.far = file->far, .uid = uid, .may = {reads, writes}};
   pthread_rwlock_wrlock(&files->lock);
-  int code = add(files, opening, inode, fd);
+  int code = add(files, opening, file->inode, file->fd);
   pthread_rwlock_unlock(&files->lock);
-  if (code)
+  if (code) {
     free(opening);
-  else
-    *handle = (uintptr_t)opening;
-  return code;
+    return code;
+  }
+  if (opening->far)
+    far_hold(opening->far);
+  *handle = (uintptr_t)opening;
+  return 0;
 }
 
 void files_closed(struct files *files, uint64_t handle) {
@@ -129,29 +134,34 @@ void files_closed(struct files *files, uint64_t handle) {
   if (list_empty(&entry->openings))
     list_remove(&entry->link);
   pthread_rwlock_unlock(&files->lock);
+  far_put(opening->far);
   free(opening);
   put(entry);
 }
 
 /* With the lock. */
-static int check(const struct entry *entry, uid_t uid, enum file_way way) {
+static int check(const struct entry *entry, uid_t uid, enum file_way way, struct far **far) {
   bool known = false;
   list_each(item, &entry->openings) {
     const struct opening *opening = list_entry(item, struct opening, link);
-    if (opening->uid == uid && opening->may[way])
+    if (opening->uid == uid && opening->may[way]) {
+      *far = opening->far;
       return 0;
+    }
     known |= opening->uid == uid;
   }
   return known ? -EACCES : -EBADF;
 }
 
-int files_get(struct files *files, uint64_t inode, uid_t uid, enum file_way way,
-              struct file **file) {
+int files_get(struct files *files, uint64_t inode, uid_t uid, enum file_way way, struct file **file,
+              struct far **far) {
   pthread_rwlock_rdlock(&files->lock);
   struct entry *entry = find(files, inode);
-  int code = entry ? check(entry, uid, way) : -EBADF;
+  int code = entry ? check(entry, uid, way, far) : -EBADF;
   if (code == 0)
     atomic_fetch_add_explicit(&entry->holds, 1, memory_order_relaxed);
+  if (code == 0 && *far)
+    far_hold(*far);
   pthread_rwlock_unlock(&files->lock);
   if (code == 0)
     *file = &entry->file;

@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 struct files;
+struct far;
 
 enum file_way { FILE_READS, FILE_WRITES, FILE_WAYS };
 
@@ -31,15 +32,23 @@ int files_open(struct files **files);
 /* What is still held stays until it is put. */
 void files_close(struct files *files);
 
-/* A user has opened the file with `fd`, which stays the caller's and which this duplicates;
- * `handle` names it to files_closed. ENOMEM, EMFILE. */
-int files_opened(struct files *files, uint64_t inode, int fd, uid_t uid, bool reads, bool writes,
-                 uint64_t *handle);
+/* What was opened: a descriptor, which stays the caller's and which this duplicates, or `far`,
+ * which this holds. */
+struct files_open_file {
+  uint64_t inode;
+  int fd;          /* -1: it is far */
+  struct far *far; /* NULL: it is not */
+};
+
+/* A user has opened the file; `handle` names it to files_closed. ENOMEM, EMFILE. */
+int files_opened(struct files *files, const struct files_open_file *file, uid_t uid, bool reads,
+                 bool writes, uint64_t *handle);
 void files_closed(struct files *files, uint64_t handle);
 
-/* The file, held until files_put. EBADF: this user has not opened it; EACCES: not for that. */
-int files_get(struct files *files, uint64_t inode, uid_t uid, enum file_way way,
-              struct file **file);
+/* The file, held until files_put, and the far one, held too, or NULL. EBADF: this user has not
+ * opened it; EACCES: not for that. */
+int files_get(struct files *files, uint64_t inode, uid_t uid, enum file_way way, struct file **file,
+              struct far **far);
 void files_put(struct file *file);
 
 /* The descriptor with O_DIRECT, opened at the first call, or DIRECT_REFUSED. May block for as long

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "storage/threads.h"
 
@@ -36,10 +37,48 @@ static int errno_of(int code) {
   }
 }
 
-static void copy(struct moving *moving) {
-  moving->code =
-      errno_of(haul_region_copy(moving->to, moving->to_offset, moving->from, moving->from_offset,
-                                moving->length, haul_deadline_in(DEADLINE_NS)));
+static int copy(const struct moving *moving) {
+  return errno_of(haul_region_copy(moving->to, moving->to_offset, moving->from, moving->from_offset,
+                                   moving->length, haul_deadline_in(DEADLINE_NS)));
+}
+
+/* What lies beyond the end of the file is no hole. */
+static int look_for_holes(const struct moving *moving) {
+  struct source *source = moving->far->source;
+  struct source_file *file = moving->far->file;
+  off_t hole = source->ops->lseek(source, file, moving->hole_from, SEEK_HOLE);
+  if (hole < 0)
+    return hole == -ENXIO ? 0 : (int)hole;
+  if (hole >= moving->hole_end)
+    return 0;
+  char byte; /* the end of the file is told as a hole, too */
+  ssize_t got = source->ops->read(source, file, &byte, 1, hole);
+  return got > 0 ? -ENODATA : (int)got;
+}
+
+static ssize_t read_far(const struct moving *moving) {
+  struct source *source = moving->far->source;
+  int status = moving->hole_end ? look_for_holes(moving) : 0;
+  return status ? status
+                : source->ops->read(source, moving->far->file, moving->bytes, moving->length,
+                                    moving->offset);
+}
+
+static ssize_t move_far(const struct moving *moving) {
+  struct source *source = moving->far->source;
+  ssize_t done = 0;
+  if (!moving->bytes)
+    far_put(moving->far);
+  else if (moving->writes)
+    done = source->ops->write(source, moving->far->file, moving->bytes, moving->length,
+                              moving->offset, moving->flags);
+  else
+    done = read_far(moving);
+  return moving->guard && atomic_load(&moving->guard->lost) ? -EFAULT : done;
+}
+
+static void move(struct moving *moving) {
+  moving->result = moving->far ? move_far(moving) : copy(moving);
   moving->done(moving);
 }
 
@@ -55,7 +94,7 @@ static struct moving *take(struct mover *mover) {
 static void *run(void *argument) {
   struct mover *mover = argument;
   for (struct moving *moving; (moving = take(mover));)
-    copy(moving);
+    move(moving);
   return NULL;
 }
 

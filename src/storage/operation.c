@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Reads and writes by io_uring. Memory of the host is read into where it lies; a device's goes
- * through staging buffers, in parts, so that the disk and the device work at the same time. */
+ * Reads and writes by io_uring, those of far files by threads that wait (mover.h). Memory of the
+ * host is read into where it lies; a device's goes through staging buffers, in parts, so that the
+ * disk and the device work at the same time. */
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -15,7 +16,27 @@ static enum file_way way_of(const struct part *part) {
 
 /* ---- The whole ---- */
 
+static void free_errand(struct moving *errand) {
+  free(errand);
+}
+
+/* The last hold blocks: somebody else gives it back. */
+static void leave_far(struct worker *worker, struct far *far) {
+  if (far_put_unless_last(far))
+    return;
+  struct moving *errand = calloc(1, sizeof *errand);
+  if (!errand) {
+    far_put(far);
+    return;
+  }
+  errand->far = far;
+  errand->done = free_errand;
+  mover_post(worker->workers->mover, errand);
+}
+
 static void free_operation(struct worker *worker, struct operation *operation) {
+  if (operation->far)
+    leave_far(worker, operation->far);
   if (operation->file)
     files_put(operation->file);
   if (operation->buffer)
@@ -79,7 +100,36 @@ static void prepare(struct io_uring_sqe *request, enum file_way way, int fd, voi
     io_uring_prep_write_fixed(request, fd, bytes, length, offset, slot);
 }
 
-static void post(struct worker *worker, struct part *part) {
+/* In the mover's thread. */
+static void moved(struct moving *moving) {
+  struct worker *worker = moving->context;
+  pthread_mutex_lock(&worker->lock);
+  list_append(&worker->copied, &moving->link);
+  pthread_mutex_unlock(&worker->lock);
+  worker_nudge(worker);
+}
+
+static void post_far(struct worker *worker, struct part *part) {
+  struct operation *operation = part->operation;
+  const struct served *served = operation->served;
+  part->moving = (struct moving){.far = operation->far,
+                                 .bytes = bytes_of(part) + part->done,
+                                 .offset = (off_t)(part->offset + part->done),
+                                 .length = part->left,
+                                 .writes = served->way == FILE_WRITES,
+                                 .flags = served->durable ? RWF_DSYNC : 0,
+                                 .guard = part->stage ? NULL : &operation->buffer->guard,
+                                 .done = moved,
+                                 .context = worker};
+  if (served->no_holes) {
+    part->moving.hole_from = (off_t)operation->offset;
+    part->moving.hole_end = (off_t)(operation->offset + operation->asked);
+  }
+  worker_count(&worker->workers->counters.far, part->left);
+  mover_post(worker->workers->mover, &part->moving);
+}
+
+static void post_here(struct worker *worker, struct part *part) {
   const struct served *served = part->operation->served;
   struct file *file = part->operation->file;
   struct io_uring_sqe *request = worker_request(worker);
@@ -93,6 +143,13 @@ static void post(struct worker *worker, struct part *part) {
   if (served->way == FILE_WRITES && served->durable)
     request->rw_flags = RWF_DSYNC;
   io_uring_sqe_set_data(request, part);
+}
+
+static void post(struct worker *worker, struct part *part) {
+  if (part->operation->far)
+    post_far(worker, part);
+  else
+    post_here(worker, part);
 }
 
 static bool is_aligned(const struct part *part) {
@@ -113,15 +170,6 @@ static bool goes_direct(struct worker *worker, const struct part *part) {
   return false;
 }
 
-/* In the mover's thread. */
-static void copied(struct moving *moving) {
-  struct worker *worker = moving->context;
-  pthread_mutex_lock(&worker->lock);
-  list_append(&worker->copied, &moving->link);
-  pthread_mutex_unlock(&worker->lock);
-  worker_nudge(worker);
-}
-
 /* Between the stage and the device: what was read, or all that is to be written. */
 static void start_copy(struct worker *worker, struct part *part) {
   bool reads = way_of(part) == FILE_READS;
@@ -131,14 +179,14 @@ static void start_copy(struct worker *worker, struct part *part) {
                                  .to_offset = reads ? part->at : 0,
                                  .from_offset = reads ? 0 : part->at,
                                  .length = reads ? part->done : part->left,
-                                 .done = copied,
+                                 .done = moved,
                                  .context = worker};
   worker_count(&worker->workers->counters.staged, part->moving.length);
   mover_post(worker->workers->mover, &part->moving);
 }
 
 static void start_part(struct worker *worker, struct part *part) {
-  part->direct = goes_direct(worker, part);
+  part->direct = !part->operation->far && goes_direct(worker, part);
   if (part->stage && way_of(part) == FILE_WRITES)
     start_copy(worker, part);
   else
@@ -154,7 +202,7 @@ static void end_request(struct worker *worker, struct part *part, int code) {
 }
 
 static void end_copy(struct worker *worker, struct part *part) {
-  int code = part->moving.code;
+  int code = (int)part->moving.result;
   bool reads = way_of(part) == FILE_READS;
   if (code && reads) {
     part->left += part->done;
@@ -217,6 +265,10 @@ static struct stage *take_stage(struct worker *worker, haul_node *node, int *cod
   return stage;
 }
 
+static uint64_t part_most(const struct operation *operation) {
+  return operation->buffer->region || operation->far ? STAGE_BYTES : UINT64_MAX;
+}
+
 /* False: it has to wait. */
 static bool cut_one(struct worker *worker, struct operation *operation) {
   uint64_t left = operation->length - operation->cut;
@@ -225,10 +277,9 @@ static bool cut_one(struct worker *worker, struct operation *operation) {
   int code = 0;
   if (list_empty(&worker->free_parts))
     return false;
-  if (buffer->region) {
+  left = left < part_most(operation) ? left : part_most(operation);
+  if (buffer->region)
     stage = take_stage(worker, buffer->node, &code);
-    left = left < STAGE_BYTES ? left : STAGE_BYTES;
-  }
   if (buffer->region && !stage && code == 0)
     return false;
   struct part *part = list_entry(list_take(&worker->free_parts), struct part, link);
@@ -252,8 +303,7 @@ static bool cut_all(struct worker *worker) {
   bool moved = false;
   while (!list_empty(&worker->cutting)) {
     struct operation *operation = list_entry(worker->cutting.next, struct operation, link);
-    bool last = operation->length - operation->cut <=
-                (operation->buffer->region ? STAGE_BYTES : UINT64_MAX);
+    bool last = operation->length - operation->cut <= part_most(operation);
     if (last)
       list_remove(&operation->link);
     if (!cut_one(worker, operation)) {
@@ -272,8 +322,13 @@ bool operations_turn(struct worker *worker) {
   list_splice(&done, &worker->copied);
   pthread_mutex_unlock(&worker->lock);
   bool moved = !list_empty(&done);
-  for (struct list *item; (item = list_take(&done));)
-    end_copy(worker, list_entry(list_entry(item, struct moving, link), struct part, moving));
+  for (struct list *item; (item = list_take(&done));) {
+    struct part *part = list_entry(list_entry(item, struct moving, link), struct part, moving);
+    if (part->moving.far)
+      part_proceed(worker, part, (int)part->moving.result);
+    else
+      end_copy(worker, part);
+  }
   return cut_all(worker) || moved;
 }
 
@@ -310,8 +365,9 @@ static int check(struct worker *worker, const struct ring_record *record,
   if (code == 0)
     code = check_range(record, operation->buffer);
   if (code == 0)
-    code = files_get(workers->files, record->file, served->uid, served->way, &operation->file);
-  if (code == 0 && served->no_holes && served->way == FILE_READS)
+    code = files_get(workers->files, record->file, served->uid, served->way, &operation->file,
+                     &operation->far);
+  if (code == 0 && served->no_holes && served->way == FILE_READS && !operation->far)
     code = look_for_holes(operation);
   return code;
 }
@@ -324,6 +380,7 @@ void operation_begin(struct worker *worker, struct served *served,
                                   .at = entry->record.buffer_offset,
                                   .offset = entry->record.offset,
                                   .length = entry->record.length,
+                                  .asked = entry->record.length,
                                   .index = entry->index};
   list_init(&operation->link);
   worker->under_way++;

@@ -59,6 +59,11 @@ struct virt {
   uint64_t last_id;
 };
 
+/* Threads that do what blocks (mover.h): copies to devices; with them, reads and writes of files of
+ * another host, of which the server has four at a time under way for each client. */
+#define MOVERS     2u
+#define FAR_MOVERS 8u
+
 /* ---- What is always there ---- */
 
 #define FIXED       (NAME_PRIORITIES + 2u)
@@ -76,10 +81,11 @@ static void count_up(const struct virt *virt, char text[TARGET_ROOM]) {
   const struct workers_counters *counters = workers_counters(virt->workers);
   snprintf(text, TARGET_ROOM,
            "operations=%" PRIu64 " failed=%" PRIu64 " bytes=%" PRIu64 " staged_bytes=%" PRIu64
-           " direct=%" PRIu64 " buffered_no_direct=%" PRIu64 " buffered_unaligned=%" PRIu64,
+           " far_bytes=%" PRIu64 " direct=%" PRIu64 " buffered_no_direct=%" PRIu64
+           " buffered_unaligned=%" PRIu64,
            now_of(&counters->operations), now_of(&counters->refused), now_of(&counters->bytes),
-           now_of(&counters->staged), now_of(&counters->direct), now_of(&counters->buffered_file),
-           now_of(&counters->buffered_alignment));
+           now_of(&counters->staged), now_of(&counters->far), now_of(&counters->direct),
+           now_of(&counters->buffered_file), now_of(&counters->buffered_alignment));
 }
 
 static void fixed_target(const struct virt *virt, size_t i, char text[TARGET_ROOM]) {
@@ -466,7 +472,8 @@ static unsigned workers_for(unsigned asked) {
 static int start(struct virt *virt, const struct virt_config *config) {
   int code = buffers_open(&virt->buffers);
   if (code == 0)
-    code = workers_open(virt->files, virt->buffers, workers_for(config->workers), &virt->workers);
+    code = workers_open(virt->files, virt->buffers, workers_for(config->workers),
+                        config->far ? FAR_MOVERS : MOVERS, &virt->workers);
   doorbell_sweep();
   for (unsigned i = 0; i < NAME_PRIORITIES && code == 0; i++)
     code = doorbell_open(virt->workers, i, config->others, &virt->bells[i]);

@@ -31,6 +31,7 @@ struct virt_config {
   struct files *files; /* what rings may use; outlives the virt */
   unsigned workers;    /* 0: as many as there are processors, at most four */
   bool others;         /* users besides the daemon's own may post its semaphores */
+  bool far;            /* files have no descriptors here (far.h) */
 };
 
 int virt_open(const struct virt_config *config, struct virt **virt);

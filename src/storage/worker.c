@@ -12,9 +12,8 @@
 #include "storage/threads.h"
 #include "storage/worker_inside.h"
 
-#define TURN   64  /* operations that a ring begins in a turn */
-#define FAIR   16u /* each such turn begins with low priorities */
-#define MOVERS 2u
+#define TURN 64  /* operations that a ring begins in a turn */
+#define FAIR 16u /* each such turn begins with low priorities */
 
 static int64_t now(void) {
   struct timespec time;
@@ -283,14 +282,14 @@ static int start_workers(struct workers *workers, unsigned number) {
   return code;
 }
 
-int workers_open(struct files *files, struct buffers *buffers, unsigned number,
+int workers_open(struct files *files, struct buffers *buffers, unsigned number, unsigned movers,
                  struct workers **out) {
   struct workers *workers = calloc(1, sizeof *workers + number * sizeof workers->each[0]);
   if (!workers)
     return -ENOMEM;
   workers->files = files;
   workers->buffers = buffers;
-  int code = mover_open(MOVERS, &workers->mover);
+  int code = mover_open(movers, &workers->mover);
   if (code == 0)
     code = start_workers(workers, number);
   if (code)

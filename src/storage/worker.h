@@ -35,13 +35,14 @@ struct served {
 };
 
 struct workers_counters {
-  _Atomic uint64_t operations, bytes, direct, refused, staged; /* the second and last: bytes */
+  _Atomic uint64_t operations, direct, refused;
+  _Atomic uint64_t bytes, staged, far; /* in all; through staging buffers; of far files */
   /* Through the page cache, because the file system has no O_DIRECT, or of how it lay. */
   _Atomic uint64_t buffered_file, buffered_alignment;
 };
 
-/* `count` threads. */
-int workers_open(struct files *files, struct buffers *buffers, unsigned count,
+/* `count` threads, and `movers` for what blocks. */
+int workers_open(struct files *files, struct buffers *buffers, unsigned count, unsigned movers,
                  struct workers **workers);
 /* What is under way ends first; the rings stay their owners'. */
 void workers_close(struct workers *workers);

@@ -16,14 +16,16 @@
 #define STAGES      32u               /* of a worker: what its devices' operations share */
 
 /* One read or write as it was asked for. It is done in parts: one of its own for memory of the
- * host, one for each staging buffer for a device's. */
+ * host, one for each staging buffer for a device's, and of that size for a far file. */
 struct operation {
   struct list link; /* the free ones, or those that are not cut into parts yet */
   struct served *served;
   struct file *file;
+  struct far *far; /* NULL: the file has descriptors */
   struct buffer *buffer;
   uint64_t userdata;
   uint64_t at, offset, length; /* in the buffer; in the file */
+  uint64_t asked;              /* the length at first */
   uint64_t cut;                /* so much of it is in parts */
   uint64_t end;                /* where it ends in the file, by what has ended so far */
   int code;                    /* why there; 0: the file is that short, or all was done */

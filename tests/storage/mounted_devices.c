@@ -164,8 +164,10 @@ static void signals_do_not_look_like_a_daemon_that_is_gone(void **state) {
   assert_int_equal(code, 0);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   mounted_need_fuse();
+  if (argc > 1 && strcmp(argv[1], "far") == 0)
+    mounted_be_far();
   setenv("HAUL_USRBIO_DEVICES", "sim", 1);
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {

@@ -317,8 +317,10 @@ static void a_daemon_that_is_killed_is_told_and_another_one_serves(void **state)
   end(&user);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   mounted_need_fuse();
+  if (argc > 1 && strcmp(argv[1], "far") == 0)
+    mounted_be_far();
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(files_elsewhere_are_not_registered),

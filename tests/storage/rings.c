@@ -167,11 +167,10 @@ static void a_file_is_used_only_as_its_user_has_opened_it(void **state) {
   client_open(&client, &rig, &writes, 8, MIB);
   files_closed(rig.files, rig.handle);
   assert_int_equal(client_do(&client, 0, 0, 1), -EBADF);
-  assert_int_equal(files_opened(rig.files, rig.inode, fd, rig.caller.uid + 1, true, true, &handle),
-                   0);
+  const struct files_open_file file = {rig.inode, fd, NULL};
+  assert_int_equal(files_opened(rig.files, &file, rig.caller.uid + 1, true, true, &handle), 0);
   assert_int_equal(client_do(&client, 0, 0, 1), -EBADF);
-  assert_int_equal(files_opened(rig.files, rig.inode, fd, rig.caller.uid, true, false, &rig.handle),
-                   0);
+  assert_int_equal(files_opened(rig.files, &file, rig.caller.uid, true, false, &rig.handle), 0);
   assert_int_equal(client_do(&client, 0, 0, 1), -EACCES);
   files_closed(rig.files, handle);
   close(fd);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 
+#include "storage/far.h"
 #include "storage/files.h"
 #include "storage/mount/mount.h"
 #include "storage/mount/virtual.h"
@@ -13,13 +14,14 @@
 /* Rings may use the file from now on. The handle is gone where it fails. */
 static int register_file(struct mount *mount, fuse_req_t request, struct handle *handle,
                          int flags) {
-  int mode = flags & O_ACCMODE;
+  int mode = flags & O_ACCMODE, status = 0;
   handle->writes = mode != O_RDONLY;
-  if (handle->file->fd < 0)
-    return 0;
-  int status =
-      files_opened(mount->files, handle->file->inode, handle->file->fd, fuse_req_ctx(request)->uid,
-                   mode != O_WRONLY, handle->writes, &handle->key);
+  if (handle->file->fd < 0 && !(handle->far = far_make(mount->source, handle->file)))
+    status = -ENOMEM;
+  const struct files_open_file file = {handle->file->inode, handle->file->fd, handle->far};
+  if (!status)
+    status = files_opened(mount->files, &file, fuse_req_ctx(request)->uid, mode != O_WRONLY,
+                          handle->writes, &handle->key);
   handle->registered = status == 0;
   if (status)
     handle_drop(mount, handle);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "storage/far.h"
 #include "storage/files.h"
 #include "storage/mount/mount.h"
 #include "storage/mount/virtual.h"
@@ -28,7 +29,8 @@ void handle_drop(struct mount *mount, struct handle *handle) {
     virtual_releasedir(mount, handle);
   else if (handle->registered)
     files_closed(mount->files, handle->key);
-  if (handle->file)
+  far_put(handle->far);
+  if (handle->file && !handle->far)
     mount->source->ops->release(mount->source, handle->file);
   free(handle);
 }

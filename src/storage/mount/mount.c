@@ -122,7 +122,8 @@ static int open_source(struct mount *mount, struct haul_storage_error *error) {
 
 static int open_parts(struct mount *mount, struct haul_storage_error *error) {
   struct virt_config config = {.workers = mount->config->workers,
-                               .others = mount->config->allow_other};
+                               .others = mount->config->allow_other,
+                               .far = mount->config->address != NULL};
   int status = open_source(mount, error);
   if (status)
     return status;

@@ -45,6 +45,7 @@ struct mount {
 struct handle {
   struct list link;
   struct source_file *file; /* NULL for a folder of 3fs-virt */
+  struct far *far;          /* who has the file, where rings may use it; NULL: this handle */
   bool writes;
   bool registered; /* with files.h, as `key`; or with virt.h */
   uint64_t key;

@@ -53,8 +53,8 @@ void rig_open(struct rig *rig, unsigned workers) {
   assert_int_equal(fstat(rig->fd, &stat), 0);
   rig->inode = stat.st_ino;
   assert_int_equal(files_open(&rig->files), 0);
-  assert_int_equal(
-      files_opened(rig->files, rig->inode, rig->fd, rig->caller.uid, true, true, &rig->handle), 0);
+  const struct files_open_file file = {rig->inode, rig->fd, NULL};
+  assert_int_equal(files_opened(rig->files, &file, rig->caller.uid, true, true, &rig->handle), 0);
   const struct virt_config config = {.files = rig->files, .workers = workers};
   assert_int_equal(virt_open(&config, &rig->virt), 0);
 }

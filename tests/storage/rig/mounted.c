@@ -23,6 +23,12 @@
 
 #define ARGUMENTS 16
 
+static bool far;
+
+void mounted_be_far(void) {
+  far = true;
+}
+
 static void skip_program(const char *why) {
   printf("skipped: %s\n", why);
   exit(77);
@@ -121,7 +127,7 @@ static void watch(struct mounted *mounted, int pipe) {
 
 void mounted_make(struct mounted *mounted) {
   int ends[2];
-  *mounted = (struct mounted){.daemon = -1};
+  *mounted = (struct mounted){.daemon = -1, .server = -1};
   folder_make(mounted->root);
   snprintf(mounted->source, sizeof mounted->source, "%s/source", mounted->root);
   snprintf(mounted->point, sizeof mounted->point, "%s/point", mounted->root);
@@ -174,13 +180,56 @@ static const char *read_log(const struct mounted *mounted) {
   return words;
 }
 
+/* The line that a command writes once it is ready; false: it ended instead. */
+static bool read_ready(int fd, char *line, size_t size) {
+  struct pollfd ready = {fd, POLLIN, 0};
+  assert_int_equal(poll(&ready, 1, 30000), 1);
+  ssize_t length = read(fd, line, size - 1);
+  close(fd);
+  line[length > 0 ? length : 0] = '\0';
+  return length > 0;
+}
+
+static void run_server(const struct mounted *mounted, int ready) {
+  char number[16], export[128];
+  const char *command = getenv("HAUL");
+  snprintf(number, sizeof number, "%d", ready);
+  snprintf(export, sizeof export, "tree=%s:rw", mounted->source);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  dup2(open("/dev/null", O_WRONLY | O_CLOEXEC), STDOUT_FILENO);
+  if (command)
+    execl(command, "haul", "serve", "--listen", "tcp://127.0.0.1:0", "--export", export,
+          "--ready-fd", number, (char *)NULL);
+  _exit(127);
+}
+
+/* What the command is to mount. */
+static const char *source_of(struct mounted *mounted) {
+  static char address[256], line[160];
+  int ends[2];
+  if (!far)
+    return mounted->source;
+  if (mounted->server > 0)
+    return address;
+  assert_int_equal(pipe(ends), 0);
+  mounted->server = fork();
+  assert_true(mounted->server >= 0);
+  if (mounted->server == 0)
+    run_server(mounted, ends[1]);
+  close(ends[1]);
+  assert_true(read_ready(ends[0], line, sizeof line));
+  line[strcspn(line, "\n")] = '\0';
+  snprintf(address, sizeof address, "haul://%s/tree", line + strlen("tcp://"));
+  return address;
+}
+
 void mounted_start(struct mounted *mounted, const char *const *options) {
   int ends[2];
   char number[16], line[PATH_MAX];
+  const char *source = source_of(mounted);
   assert_int_equal(pipe(ends), 0);
   snprintf(number, sizeof number, "%d", ends[1]);
-  const char *const first[] = {mounted->source, mounted->point, "--foreground",
-                               "--ready-fd",    number,         NULL};
+  const char *const first[] = {source, mounted->point, "--foreground", "--ready-fd", number, NULL};
   mounted->daemon = fork();
   assert_true(mounted->daemon >= 0);
   if (mounted->daemon == 0) {
@@ -189,13 +238,8 @@ void mounted_start(struct mounted *mounted, const char *const *options) {
     run_command(mounted, join(first, options));
   }
   close(ends[1]);
-  struct pollfd ready = {ends[0], POLLIN, 0};
-  assert_int_equal(poll(&ready, 1, 30000), 1);
-  ssize_t length = read(ends[0], line, sizeof line - 1);
-  close(ends[0]);
-  if (length <= 0)
+  if (!read_ready(ends[0], line, sizeof line))
     fail_msg("haul mount ended with %d, and said: %s", mounted_wait(mounted), read_log(mounted));
-  line[length] = '\0';
   assert_memory_equal(line, mounted->point, strlen(mounted->point));
 }
 
@@ -223,6 +267,10 @@ void mounted_end(struct mounted *mounted) {
     status = mounted_wait(mounted);
   }
   bool left = mounted_is(mounted);
+  if (mounted->server > 0) {
+    kill(mounted->server, SIGKILL);
+    waitpid(mounted->server, NULL, 0);
+  }
   kill(mounted->guard, SIGKILL);
   waitpid(mounted->guard, NULL, 0);
   unmount_all(mounted);

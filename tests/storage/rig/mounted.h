@@ -14,8 +14,11 @@ struct mounted {
   char root[FOLDER_ROOM]; /* which has the two */
   char source[FOLDER_ROOM + 16], point[FOLDER_ROOM + 16];
   char log[FOLDER_ROOM + 16]; /* what the command says on standard error */
-  pid_t daemon, guard;
+  pid_t daemon, guard, server;
 };
+
+/* From now on the command mounts not the folder but what `haul serve` exports of it. */
+void mounted_be_far(void);
 
 /* Ends the program with 77, which is a skip, and says why, where there is no FUSE. */
 void mounted_need_fuse(void);
