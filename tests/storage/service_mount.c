@@ -120,15 +120,6 @@ static void a_large_file_comes_back_whole(void **state) {
   free(bytes);
 }
 
-static void rings_are_refused(void **state) {
-  (void)state;
-  assert_int_equal(
-      symlink("/dev/shm/none",
-              at_point(&mounted, "3fs-virt/iovs/00112233-4455-6677-8899-aabbccddeeff")),
-      -1);
-  assert_int_equal(errno, EOPNOTSUPP);
-}
-
 static void nothing_changes_in_a_tree_that_is_read_only(void **state) {
   (void)state;
   assert_int_equal(unlink(at_point(&mounted, "file")), 0);
@@ -162,11 +153,8 @@ static void a_server_that_is_gone_gives_errors(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(files_are_read_and_listed),
-      TEST(files_are_made_changed_and_moved),
-      TEST(a_large_file_comes_back_whole),
-      TEST(rings_are_refused),
-      TEST(nothing_changes_in_a_tree_that_is_read_only),
+      TEST(files_are_read_and_listed),          TEST(files_are_made_changed_and_moved),
+      TEST(a_large_file_comes_back_whole),      TEST(nothing_changes_in_a_tree_that_is_read_only),
       TEST(a_server_that_is_gone_gives_errors),
   };
   mounted_need_fuse();
