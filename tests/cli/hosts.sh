@@ -212,6 +212,50 @@ else
   fi
 fi
 
+section "files of the other host"
+mkdir "$work/tree" "$work/point"
+cp "$work/file" "$work/tree/large"
+if "$HAUL" serve --listen tcp://127.0.0.1:0 --export "$work/nowhere" 2>&1 | grep -q "cannot export $work"; then
+  first=$server
+  serve_far --listen "tcp://$far_v4:7421" --export "tree=$work/tree:rw"
+  expect 0 "ls" "${on_near[@]}" "$HAUL" ls "$far_v4:7421/tree"
+  says "^large"
+  rm -f "$work/copy"
+  expect 0 "get" "${on_near[@]}" "$HAUL" get "$far_v4:7421/tree/large" "$work/copy"
+  holds "the bytes are the same" cmp "$work/file" "$work/copy"
+  expect 0 "put" "${on_near[@]}" "$HAUL" put "$work/file" "$far_v4:7421/tree/new"
+  holds "the bytes are the same" cmp "$work/file" "$work/tree/new"
+  rm -f "$work/copy"
+  "${on_near[@]}" timeout 30 "$HAUL" get "$far_v4:7421/tree/large" - 2>"$work/err" | {
+    head -c 1M
+    cut
+    sleep 1
+    mend
+    cat
+  } >"$work/copy"
+  holds "get goes on where the wire was cut for a second" test "${PIPESTATUS[0]}" = 0
+  holds "the bytes are the same" cmp "$work/file" "$work/copy"
+  # ip-netns(8) gives its command mounts of its own, so all is done in one.
+  # shellcheck disable=SC2016 # the inner shell's to expand
+  mounted='"$HAUL" mount "$1" "$2" || exit 3
+    cmp "$3" "$2/large" && cp "$3" "$2/mounted"
+    status=$?
+    umount "$2"
+    exit $status'
+  if [[ -w /dev/fuse ]]; then
+    expect 0 "a mount there" "${on_near[@]}" sh -c "$mounted" mounted \
+      "haul://$far_v4:7421/tree" "$work/point" "$work/file"
+    holds "the bytes are the same" cmp "$work/file" "$work/tree/mounted"
+  else
+    skipped "a mount of files of the other host: there is no /dev/fuse"
+  fi
+  stop "$server"
+  holds "serve ends with status 0" test "$status" = 0
+  server=$first
+else
+  skipped "files of the other host: this haul was built without the module for files"
+fi
+
 section "the end"
 stop "$server"
 holds "serve ends with status 0 when it is told to" test "$status" = 0
