@@ -15,8 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "hf3fs_usrbio.h"
-#include "mounted.h"
+#include "user.h"
 
 #define MIB    ((size_t)1 << 20)
 #define LENGTH (3 * MIB + 123)
@@ -56,45 +55,6 @@ static int tear_down(void **state) {
   (void)state;
   mounted_end(&mounted);
   return 0;
-}
-
-/* A file of the mount's with a ring and a buffer. */
-struct user {
-  struct hf3fs_iov iov;
-  struct hf3fs_ior ior;
-  int fd;
-};
-
-static void begin(struct user *user, const char *name, bool read, int entries) {
-  *user = (struct user){.fd = open(at_point(&mounted, name), read ? O_RDONLY : O_RDWR)};
-  assert_true(user->fd >= 0);
-  assert_true(hf3fs_reg_fd(user->fd, 0) <= 0);
-  assert_int_equal(hf3fs_iovcreate(&user->iov, mounted.point, 4 * MIB, 0, -1), 0);
-  assert_int_equal(hf3fs_iorcreate4(&user->ior, mounted.point, entries, read, 0, 0, -1, 0), 0);
-}
-
-static void end(struct user *user) {
-  hf3fs_iordestroy(&user->ior);
-  hf3fs_iovdestroy(&user->iov);
-  hf3fs_dereg_fd(user->fd);
-  close(user->fd);
-}
-
-static int64_t wait_one(struct user *user, int seconds) {
-  struct timespec until;
-  struct hf3fs_cqe done;
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += seconds;
-  return hf3fs_wait_for_ios(&user->ior, &done, 1, 1, &until) == 1 ? done.result : -ETIME;
-}
-
-static int64_t do_one(struct user *user, uint64_t offset, uint64_t length) {
-  int slot = hf3fs_prep_io(&user->ior, &user->iov, user->ior.for_read, user->iov.base, user->fd,
-                           offset, length, NULL);
-  if (slot < 0)
-    return slot;
-  assert_int_equal(hf3fs_submit_ios(&user->ior), 0);
-  return wait_one(user, 20);
 }
 
 static unsigned entries_of(const char *path) {
@@ -155,12 +115,12 @@ static void a_file_that_is_not_open_any_more_is_not_used(void **state) {
   (void)state;
   struct user user;
   struct stat stat;
-  begin(&user, "file", true, 4);
+  user_begin(&user, &mounted, "file", O_RDONLY, 0);
   assert_int_equal(fstat(user.fd, &stat), 0);
-  assert_int_equal(do_one(&user, 0, 100), 100);
+  assert_int_equal(user_do(&user, 0, 100), 100);
   int fd = user.fd; /* behind the library's back: its own descriptor keeps the file open */
   close(fd);
-  assert_int_equal(do_one(&user, 0, 100), 100);
+  assert_int_equal(user_do(&user, 0, 100), 100);
   user.fd = -1;
   hf3fs_dereg_fd(fd);
   hf3fs_iordestroy(&user.ior);
@@ -172,15 +132,15 @@ static void a_file_that_is_not_open_any_more_is_not_used(void **state) {
 static void a_ring_reads_what_the_file_has(void **state) {
   (void)state;
   struct user user;
-  begin(&user, "file", true, 4);
+  user_begin(&user, &mounted, "file", O_RDONLY, 0);
   const uint64_t ranges[][2] = {{0, MIB}, {4096, 2 * MIB}, {77, 100001}, {0, 1}};
   for (size_t i = 0; i < COUNT(ranges); i++) {
-    assert_int_equal(do_one(&user, ranges[i][0], ranges[i][1]), (int64_t)ranges[i][1]);
+    assert_int_equal(user_do(&user, ranges[i][0], ranges[i][1]), (int64_t)ranges[i][1]);
     assert_bytes(user.iov.base, ranges[i][0], ranges[i][1], 1);
   }
-  assert_int_equal(do_one(&user, LENGTH - 5, 100), 5);
-  assert_int_equal(do_one(&user, LENGTH, 100), 0);
-  end(&user);
+  assert_int_equal(user_do(&user, LENGTH - 5, 100), 5);
+  assert_int_equal(user_do(&user, LENGTH, 100), 0);
+  user_end(&user);
 }
 
 /* By who has the file open all the time, and by who opens it now; both had read it before. */
@@ -190,50 +150,50 @@ static void what_a_ring_writes_is_read_by_others(void **state) {
   static uint8_t bytes[MIB];
   int fd = open(at_point(&mounted, "file"), O_RDONLY);
   assert_int_equal(pread(fd, bytes, MIB, 0), MIB);
-  begin(&user, "file", false, 4);
+  user_begin(&user, &mounted, "file", O_RDWR, 0);
   nanosleep(&(struct timespec){0, 20000000}, NULL); /* a tick of the file system's clock */
   for (size_t i = 0; i < MIB; i++)
     user.iov.base[i] = byte_at(i, 9);
-  assert_int_equal(do_one(&user, 0, MIB), MIB);
-  assert_int_equal(do_one(&user, LENGTH, 100), 100);
+  assert_int_equal(user_do(&user, 0, MIB), MIB);
+  assert_int_equal(user_do(&user, LENGTH, 100), 100);
   assert_int_equal(pread(fd, bytes, MIB, 0), MIB);
   assert_bytes(bytes, 0, MIB, 9);
   assert_int_equal(pread(fd, bytes, MIB, (off_t)LENGTH), 100);
   assert_bytes(bytes, 0, 100, 9);
   close(fd);
-  end(&user);
+  user_end(&user);
 }
 
 static void what_others_write_is_read_by_a_ring(void **state) {
   (void)state;
   struct user user;
   uint8_t *bytes = malloc(MIB);
-  begin(&user, "file", true, 4);
-  assert_int_equal(do_one(&user, 0, MIB), MIB);
+  user_begin(&user, &mounted, "file", O_RDONLY, 0);
+  assert_int_equal(user_do(&user, 0, MIB), MIB);
   int fd = open(at_point(&mounted, "file"), O_RDWR);
   for (size_t i = 0; i < MIB; i++)
     bytes[i] = byte_at(i, 5);
   assert_int_equal(pwrite(fd, bytes, MIB, 0), MIB);
-  assert_int_equal(do_one(&user, 0, MIB), MIB);
+  assert_int_equal(user_do(&user, 0, MIB), MIB);
   assert_bytes(user.iov.base, 0, MIB, 5);
   close(fd);
   free(bytes);
-  end(&user);
+  user_end(&user);
 }
 
 static void a_file_is_cut_replaced_and_deleted_under_way(void **state) {
   (void)state;
   struct user user;
-  begin(&user, "file", true, 4);
+  user_begin(&user, &mounted, "file", O_RDONLY, 0);
   assert_int_equal(truncate(at_point(&mounted, "file"), 1000), 0);
-  assert_int_equal(do_one(&user, 0, 4096), 1000);
+  assert_int_equal(user_do(&user, 0, 4096), 1000);
   put_file(at_source(&mounted, "other"), 5000, 3);
   assert_int_equal(rename(at_source(&mounted, "other"), at_source(&mounted, "file")), 0);
-  assert_int_equal(do_one(&user, 0, 4096), 1000); /* the file that was opened */
+  assert_int_equal(user_do(&user, 0, 4096), 1000); /* the file that was opened */
   assert_bytes(user.iov.base, 0, 1000, 1);
   assert_int_equal(unlink(at_point(&mounted, "file")), 0);
-  assert_int_equal(do_one(&user, 0, 4096), 1000);
-  end(&user);
+  assert_int_equal(user_do(&user, 0, 4096), 1000);
+  user_end(&user);
 }
 
 static void a_file_that_grows_by_a_ring_alone(void **state) {
@@ -242,15 +202,15 @@ static void a_file_that_grows_by_a_ring_alone(void **state) {
   struct stat stat;
   int fd = open(at_point(&mounted, "new"), O_RDWR | O_CREAT, 0600);
   assert_true(fd >= 0);
-  begin(&user, "new", false, 1);
+  user_begin(&user, &mounted, "new", O_RDWR, 0);
   for (unsigned i = 0; i < 3; i++) {
     memset(user.iov.base, (int)i + 1, MIB);
-    assert_int_equal(do_one(&user, i * MIB, MIB), MIB);
+    assert_int_equal(user_do(&user, i * MIB, MIB), MIB);
     assert_int_equal(fstat(fd, &stat), 0);
     assert_int_equal(stat.st_size, (i + 1) * MIB);
   }
   close(fd);
-  end(&user);
+  user_end(&user);
 }
 
 /* ---- Clients that are killed ---- */
@@ -258,7 +218,7 @@ static void a_file_that_grows_by_a_ring_alone(void **state) {
 /* In a child: registers, prepares as many as there is room for, and says so. */
 static void be_killed(int told) {
   struct user user;
-  begin(&user, "file", true, 64);
+  user_begin(&user, &mounted, "file", O_RDONLY, 0);
   for (unsigned i = 0; i < 64; i++)
     assert_true(hf3fs_prep_io(&user.ior, &user.iov, true, user.iov.base, user.fd, 0, MIB, NULL) >=
                 0);
@@ -271,9 +231,10 @@ static void be_killed(int told) {
 static void of_a_client_that_is_killed_nothing_stays(void **state) {
   (void)state;
   struct user user;
-  begin(&user, "file", true, 4); /* what stays from the first use on is there now */
-  assert_int_equal(do_one(&user, 0, 100), 100);
-  end(&user);
+  user_begin(&user, &mounted, "file", O_RDONLY,
+             0); /* what stays from the first use on is there now */
+  assert_int_equal(user_do(&user, 0, 100), 100);
+  user_end(&user);
   unsigned descriptors = mounted_descriptors(&mounted);
   for (unsigned round = 0; round < 10; round++) {
     int told[2];
@@ -300,21 +261,21 @@ static void a_daemon_that_is_killed_is_told_and_another_one_serves(void **state)
   (void)state;
   struct user user;
   char bell[256] = "";
-  begin(&user, "file", true, 4);
-  assert_int_equal(do_one(&user, 0, 100), 100);
+  user_begin(&user, &mounted, "file", O_RDONLY, 0);
+  assert_int_equal(user_do(&user, 0, 100), 100);
   assert_true(readlink(at_point(&mounted, "3fs-virt/iovs/submit-ios"), bell, sizeof bell - 1) > 0);
   kill(mounted.daemon, SIGKILL);
   assert_int_equal(mounted_wait(&mounted), 128 + SIGKILL);
-  int64_t result = do_one(&user, 0, 100);
+  int64_t result = user_do(&user, 0, 100);
   assert_true(result == -ENOTCONN);
-  end(&user);
+  user_end(&user);
   mounted_detach(&mounted);
   mounted_start(&mounted, NULL);
   assert_int_equal(access(bell, F_OK), -1); /* what the first one left is gone */
-  begin(&user, "file", true, 4);
-  assert_int_equal(do_one(&user, 0, 100), 100);
+  user_begin(&user, &mounted, "file", O_RDONLY, 0);
+  assert_int_equal(user_do(&user, 0, 100), 100);
   assert_bytes(user.iov.base, 0, 100, 1);
-  end(&user);
+  user_end(&user);
 }
 
 int main(int argc, char **argv) {
