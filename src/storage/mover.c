@@ -12,6 +12,7 @@
 #define DEADLINE_NS INT64_C(30000000000) /* of one copy; a device that takes longer is lost */
 
 struct mover {
+  _Atomic bool hurries; /* far files are not asked any more */
   pthread_mutex_t lock; /* guards what follows; nothing is taken after it */
   pthread_cond_t posted;
   struct list waiting;
@@ -64,11 +65,13 @@ static ssize_t read_far(const struct moving *moving) {
                                     moving->offset);
 }
 
-static ssize_t move_far(const struct moving *moving) {
+static ssize_t move_far(const struct mover *mover, const struct moving *moving) {
   struct source *source = moving->far->source;
   ssize_t done = 0;
   if (!moving->bytes)
     far_put(moving->far);
+  else if (atomic_load(&mover->hurries))
+    done = -ECANCELED;
   else if (moving->writes)
     done = source->ops->write(source, moving->far->file, moving->bytes, moving->length,
                               moving->offset, moving->flags);
@@ -77,8 +80,8 @@ static ssize_t move_far(const struct moving *moving) {
   return moving->guard && atomic_load(&moving->guard->lost) ? -EFAULT : done;
 }
 
-static void move(struct moving *moving) {
-  moving->result = moving->far ? move_far(moving) : copy(moving);
+static void move(const struct mover *mover, struct moving *moving) {
+  moving->result = moving->far ? move_far(mover, moving) : copy(moving);
   moving->done(moving);
 }
 
@@ -94,8 +97,12 @@ static struct moving *take(struct mover *mover) {
 static void *run(void *argument) {
   struct mover *mover = argument;
   for (struct moving *moving; (moving = take(mover));)
-    move(moving);
+    move(mover, moving);
   return NULL;
+}
+
+void mover_hurry(struct mover *mover) {
+  atomic_store(&mover->hurries, true);
 }
 
 void mover_post(struct mover *mover, struct moving *moving) {

@@ -37,5 +37,8 @@ int mover_open(unsigned threads, struct mover **mover);
 /* Nothing is under way any more. */
 void mover_close(struct mover *mover);
 void mover_post(struct mover *mover, struct moving *moving);
+/* From now on what far files are asked for, and nobody asks yet, is ECANCELED: a server that does
+ * not answer would keep each of them for its whole deadline. */
+void mover_hurry(struct mover *mover);
 
 #endif

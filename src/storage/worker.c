@@ -312,6 +312,8 @@ static void end_worker(struct worker *worker) {
 void workers_close(struct workers *workers) {
   if (!workers)
     return;
+  if (workers->mover)
+    mover_hurry(workers->mover);
   for (unsigned i = 0; i < workers->count; i++)
     end_worker(&workers->each[i]);
   mover_close(workers->mover);

@@ -109,6 +109,21 @@ static void a_server_that_is_gone_is_told(void **state) {
   user_end(&user);
 }
 
+/* It asks for more than the server could refuse one after the other in time. */
+static void nobody_waits_for_a_server_at_the_end(void **state) {
+  (void)state;
+  struct user user;
+  user_begin(&user, &mounted, "file", O_RDONLY, 0);
+  kill(mounted.server, SIGSTOP);
+  for (unsigned i = 0; i < 60; i++)
+    assert_true(user_ask(&user, i * 4096, i * 4096, 4096) >= 0);
+  assert_int_equal(hf3fs_submit_ios(&user.ior), 0);
+  mounted_pause(300);
+  kill(mounted.daemon, SIGTERM);
+  assert_int_equal(mounted_wait(&mounted), 0); /* ten seconds at the most */
+  user_end(&user);
+}
+
 /* Its own operations fail, and the daemon lives. */
 static void a_client_that_cuts_its_buffer_short_harms_itself(void **state) {
   (void)state;
@@ -138,6 +153,7 @@ int main(void) {
       TEST(many_are_under_way),
       TEST(holes_are_told_by_flag),
       TEST(a_server_that_is_gone_is_told),
+      TEST(nobody_waits_for_a_server_at_the_end),
       TEST(a_client_that_cuts_its_buffer_short_harms_itself),
   };
   return cmocka_run_group_tests_name("storage/mounted_far", tests, NULL, NULL);

@@ -6,12 +6,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "mounted.h" /* eventually */
@@ -88,6 +90,13 @@ static unsigned mapped(const char *name) {
   return count;
 }
 
+/* Once, but for file systems whose mappings are not to be trusted: there all is copied. */
+static unsigned once(void) {
+  struct statfs system;
+  assert_int_equal(fstatfs(own, &system), 0);
+  return system.f_type != OVERLAYFS_SUPER_MAGIC && system.f_type != FUSE_SUPER_MAGIC;
+}
+
 /* ---- What is read ---- */
 
 static void any_part_is_read_as_it_is(void **state) {
@@ -113,7 +122,7 @@ static void a_file_is_mapped_once_and_for_a_while(void **state) {
   struct source_file *other = open_named("file", O_RDONLY);
   assert_reads(0, SIZE);
   assert_int_equal(source->ops->read(source, other, bytes, SIZE, 0), SIZE);
-  assert_int_equal(mapped("file"), 1);
+  assert_int_equal(mapped("file"), once());
   assert_int_equal(unlink(folder_path(root, "file")), 0);
   source->ops->release(source, other);
   assert_reads(MIB, MIB);
@@ -134,7 +143,7 @@ static void who_may_only_write_reads_nothing(void **state) {
   (void)state;
   struct source_file *writer = open_named("file", O_WRONLY);
   assert_reads(0, MIB);
-  assert_int_equal(mapped("file"), 1);
+  assert_int_equal(mapped("file"), once());
   assert_int_equal(source->ops->read(source, writer, bytes, MIB, 0), -EBADF);
   source->ops->release(source, writer);
 }

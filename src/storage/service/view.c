@@ -71,11 +71,22 @@ void views_expire(struct views *views) {
   } while (view);
 }
 
-/* Reading a hole by a mapping takes memory where the file is memory. */
+/* Whether a mapping shows what read(2) does, whoever made it and when. In an overlay a file goes to
+ * another layer when it is first written to, and mappings stay with the old one; what FUSE serves
+ * may change behind the page cache. Reading a hole takes memory where the file is memory. */
 static bool has_pages(int fd, const struct stat *stat) {
   struct statfs system;
-  return fstatfs(fd, &system) == 0 && (system.f_type != TMPFS_MAGIC ||
-                                       (uint64_t)stat->st_blocks * 512 >= (uint64_t)stat->st_size);
+  if (fstatfs(fd, &system) != 0)
+    return false;
+  switch (system.f_type) {
+  case OVERLAYFS_SUPER_MAGIC:
+  case FUSE_SUPER_MAGIC:
+    return false;
+  case TMPFS_MAGIC:
+    return (uint64_t)stat->st_blocks * 512 >= (uint64_t)stat->st_size;
+  default:
+    return true;
+  }
 }
 
 /* What a view shows, a descriptor for writing alone does not. */
