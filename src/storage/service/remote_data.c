@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "storage/foreign.h"
 #include "storage/service/remote_inside.h"
 
 /* ---- Slots ---- */
@@ -118,7 +119,7 @@ static ssize_t read_part(struct remote_source *remote, const struct remote_open_
     return status;
   ssize_t moved = move(slot, &part, &in_use);
   if (moved > 0)
-    memcpy(bytes, slot_bytes(slot), (size_t)moved);
+    foreign_copy(bytes, slot_bytes(slot), (size_t)moved);
   if (!in_use)
     give_slot(slot);
   return moved;
@@ -137,7 +138,7 @@ static ssize_t write_part(struct remote_source *remote, const struct remote_open
   int status = take_slot(&remote->out, &slot);
   if (status)
     return status;
-  memcpy(slot_bytes(slot), bytes, length);
+  foreign_copy(slot_bytes(slot), bytes, length);
   ssize_t moved = move(slot, &part, &in_use);
   if (!in_use)
     give_slot(slot);
