@@ -2,6 +2,7 @@
  *
  * haul ls: what a node publishes, and the files that it exports.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "command.h"
@@ -55,7 +56,7 @@ static void print_json(const struct session *session, const struct haul_publishe
   json_end_object(&json);
 }
 
-static int list(const struct session *session, int as_json) {
+static int list(const struct session *session, const char *node, int as_json) {
   struct haul_published *entries;
   size_t count;
   int status = session_list(session, &entries, &count);
@@ -65,6 +66,9 @@ static int list(const struct session *session, int as_json) {
     print_json(session, entries, count);
   else
     print_table(entries, count);
+  if (count == 0 && !as_json)
+    fprintf(stderr,
+            "hint: it publishes no regions; `haul ls %s/` lists the files that it exports\n", node);
   free(entries);
   return EXIT_DONE;
 }
@@ -86,7 +90,7 @@ static int run(const struct command *self, int argc, char **argv) {
   }
   status = session_open(&session, NULL, target.address, values.timeout);
   if (status == EXIT_DONE)
-    status = list(&session, values.json);
+    status = list(&session, operands[0], values.json);
   session_close(&session);
   return status;
 }

@@ -55,10 +55,10 @@ static struct guard *find(uintptr_t address) {
 static bool replace(uintptr_t address) {
   watching_lock();
   struct guard *guard = find(address);
+  if (guard) /* before anybody can read the empty page */
+    atomic_store(&guard->lost, true);
   bool done = guard && mmap((void *)(address & ~(page - 1)), page, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
-  if (guard)
-    atomic_store(&guard->lost, true);
   spin_unlock(&watching);
   return done;
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "storage/foreign.h"
 #include "storage/threads.h"
 
 #define DEADLINE_NS INT64_C(30000000000) /* of one copy; a device that takes longer is lost */
@@ -65,19 +66,38 @@ static ssize_t read_far(const struct moving *moving) {
                                     moving->offset);
 }
 
-static ssize_t move_far(const struct mover *mover, const struct moving *moving) {
+static bool is_lost(const struct moving *moving) {
+  return moving->guard && atomic_load(&moving->guard->lost);
+}
+
+/* By way of memory of our own, so that what a client has cut off is not written as zeros. */
+static ssize_t write_far(const struct moving *moving) {
   struct source *source = moving->far->source;
-  ssize_t done = 0;
-  if (!moving->bytes)
+  char *bytes = moving->guard ? malloc(moving->length) : moving->bytes;
+  if (!bytes)
+    return -ENOMEM;
+  if (moving->guard)
+    foreign_copy(bytes, moving->bytes, moving->length);
+  ssize_t done = is_lost(moving)
+                     ? -EFAULT
+                     : source->ops->write(source, moving->far->file, bytes, moving->length,
+                                          moving->offset, moving->flags);
+  if (moving->guard)
+    free(bytes);
+  return done;
+}
+
+static ssize_t move_far(const struct mover *mover, const struct moving *moving) {
+  if (!moving->bytes) {
     far_put(moving->far);
-  else if (atomic_load(&mover->hurries))
-    done = -ECANCELED;
-  else if (moving->writes)
-    done = source->ops->write(source, moving->far->file, moving->bytes, moving->length,
-                              moving->offset, moving->flags);
-  else
-    done = read_far(moving);
-  return moving->guard && atomic_load(&moving->guard->lost) ? -EFAULT : done;
+    return 0;
+  }
+  if (atomic_load(&mover->hurries))
+    return -ECANCELED;
+  if (moving->writes)
+    return write_far(moving);
+  ssize_t done = read_far(moving);
+  return is_lost(moving) ? -EFAULT : done;
 }
 
 static void move(const struct mover *mover, struct moving *moving) {

@@ -121,7 +121,7 @@ static void post_far(struct worker *worker, struct part *part) {
                                  .guard = part->stage ? NULL : &operation->buffer->guard,
                                  .done = moved,
                                  .context = worker};
-  if (served->no_holes) {
+  if (served->no_holes && part->offset == operation->offset && part->done == 0) {
     part->moving.hole_from = (off_t)operation->offset;
     part->moving.hole_end = (off_t)(operation->offset + operation->asked);
   }
@@ -216,7 +216,8 @@ static void end_copy(struct worker *worker, struct part *part) {
 
 /* A read that is short goes on until it finds nothing more. */
 void part_proceed(struct worker *worker, struct part *part, int result) {
-  if (result == -EINTR || result == -EAGAIN) {
+  bool again = result == -EINTR || result == -EAGAIN;
+  if (again && !part->operation->far) { /* a server that goes on saying so is not asked for ever */
     post(worker, part);
   } else if (result == -EINVAL && part->direct) {
     worker_count(&worker->workers->counters.buffered_file, 1);

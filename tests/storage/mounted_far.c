@@ -109,6 +109,23 @@ static void a_server_that_is_gone_is_told(void **state) {
   user_end(&user);
 }
 
+/* Though an old open file of the same user's is left. */
+static void a_server_that_is_there_again_is_used_again(void **state) {
+  (void)state;
+  struct user before, after;
+  user_begin(&before, &mounted, "file", O_RDONLY, 0);
+  assert_int_equal(user_do(&before, 0, MIB), MIB);
+  mounted_restart_server(&mounted);
+  int fd = -1;
+  assert_true(eventually((fd = open(at_point(&mounted, "file"), O_RDONLY)) >= 0));
+  close(fd);
+  user_begin(&after, &mounted, "file", O_RDONLY, 0);
+  assert_int_equal(user_do(&after, MIB, MIB), MIB);
+  assert_memory_equal(after.iov.base, expected + MIB, MIB);
+  user_end(&after);
+  user_end(&before);
+}
+
 /* It asks for more than the server could refuse one after the other in time. */
 static void nobody_waits_for_a_server_at_the_end(void **state) {
   (void)state;
@@ -124,24 +141,32 @@ static void nobody_waits_for_a_server_at_the_end(void **state) {
   user_end(&user);
 }
 
-/* Its own operations fail, and the daemon lives. */
-static void a_client_that_cuts_its_buffer_short_harms_itself(void **state) {
-  (void)state;
-  struct user bad, good;
+static void cut_buffer(const struct user *user) {
   char name[64] = "/dev/shm/hf3fs-iov-";
   size_t length = strlen(name);
-  user_begin(&bad, &mounted, "file", O_RDONLY, 0);
-  user_begin(&good, &mounted, "file", O_RDONLY, 0);
   for (unsigned i = 0; i < 16; i++)
     length += (size_t)snprintf(name + length, sizeof name - length,
                                i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
-                               (unsigned char)bad.iov.id[i]);
+                               (unsigned char)user->iov.id[i]);
   assert_int_equal(truncate(name, 4096), 0);
-  assert_int_equal(user_do(&bad, 0, MIB), -EFAULT);
+}
+
+/* Its own operations fail and leave the file as it is, and the daemon lives. */
+static void a_client_that_cuts_its_buffer_short_harms_itself(void **state) {
+  (void)state;
+  struct user reader, writer, good;
+  user_begin(&reader, &mounted, "file", O_RDONLY, 0);
+  user_begin(&writer, &mounted, "file", O_RDWR, 0);
+  user_begin(&good, &mounted, "file", O_RDONLY, 0);
+  cut_buffer(&reader);
+  cut_buffer(&writer);
+  assert_int_equal(user_do(&reader, 0, MIB), -EFAULT);
+  assert_int_equal(user_do(&writer, 0, MIB), -EFAULT);
   assert_int_equal(user_do(&good, 0, MIB), MIB);
   assert_memory_equal(good.iov.base, expected, MIB);
   user_end(&good);
-  user_end(&bad);
+  user_end(&writer);
+  user_end(&reader);
 }
 
 int main(void) {
@@ -153,6 +178,7 @@ int main(void) {
       TEST(many_are_under_way),
       TEST(holes_are_told_by_flag),
       TEST(a_server_that_is_gone_is_told),
+      TEST(a_server_that_is_there_again_is_used_again),
       TEST(nobody_waits_for_a_server_at_the_end),
       TEST(a_client_that_cuts_its_buffer_short_harms_itself),
   };

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -58,6 +59,7 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
+  char merged[80];
   (void)state;
   source->ops->release(source, file);
   source->ops->close(source);
@@ -65,6 +67,8 @@ static int tear_down(void **state) {
   close(own);
   free(bytes);
   free(expected);
+  snprintf(merged, sizeof merged, "%s/merged", root);
+  umount2(merged, MNT_DETACH); /* where a test has mounted something */
   folder_remove(root);
   return 0;
 }
@@ -90,11 +94,13 @@ static unsigned mapped(const char *name) {
   return count;
 }
 
-/* Once, but for file systems whose mappings are not to be trusted: there all is copied. */
+/* Once, where mappings are to be trusted; elsewhere all is copied. */
 static unsigned once(void) {
   struct statfs system;
   assert_int_equal(fstatfs(own, &system), 0);
-  return system.f_type != OVERLAYFS_SUPER_MAGIC && system.f_type != FUSE_SUPER_MAGIC;
+  return system.f_type == EXT4_SUPER_MAGIC || system.f_type == XFS_SUPER_MAGIC ||
+         system.f_type == BTRFS_SUPER_MAGIC || system.f_type == F2FS_SUPER_MAGIC ||
+         system.f_type == TMPFS_MAGIC;
 }
 
 /* ---- What is read ---- */
@@ -146,6 +152,45 @@ static void who_may_only_write_reads_nothing(void **state) {
   assert_int_equal(mapped("file"), once());
   assert_int_equal(source->ops->read(source, writer, bytes, MIB, 0), -EBADF);
   source->ops->release(source, writer);
+}
+
+/* It goes to another layer, and keeps its numbers. */
+static void a_file_of_an_overlay_is_read_as_it_is_now(void **state) {
+  (void)state;
+  char lower[80], upper[80], work[80], merged[80], options[300], path[100];
+  char *const folders[] = {lower, upper, work, merged};
+  static const char *const names[] = {"lower", "upper", "work", "merged"};
+  for (size_t i = 0; i < COUNT(names); i++) {
+    snprintf(folders[i], sizeof lower, "%s/%s", root, names[i]);
+    assert_int_equal(mkdir(folders[i], 0755), 0);
+  }
+  snprintf(path, sizeof path, "%s/big", lower);
+  int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  assert_int_equal(write(fd, expected, SIZE), SIZE);
+  close(fd);
+  snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s,workdir=%s", lower, upper, work);
+  if (mount("haul-test", merged, "overlay", 0, options) != 0) {
+    print_message("skipped: no overlay can be mounted here: %s\n", strerror(errno));
+    skip();
+  }
+  struct source_file *before = file;
+  struct source_entry folder, entry;
+  assert_int_equal(source->ops->lookup(source, SOURCE_ROOT, "merged", &folder), 0);
+  snprintf(path, sizeof path, "%s/big", merged);
+  for (unsigned round = 0; round < 3; round++) {
+    const struct source_caller caller = {.checked = true};
+    assert_int_equal(source->ops->lookup(source, folder.node, "big", &entry), 0);
+    assert_int_equal(source->ops->open(source, &caller, entry.node, O_RDONLY, &file), 0);
+    source->ops->forget(source, entry.node, 1);
+    assert_reads(0, MIB);
+    source->ops->release(source, file);
+    expected[round]++;
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, expected, MIB, 0), MIB);
+    close(fd);
+  }
+  source->ops->forget(source, folder.node, 1);
+  file = before;
 }
 
 /* In a file system that is memory. */
@@ -257,6 +302,7 @@ int main(int argc, char **argv) {
       TEST(a_file_is_mapped_once_and_for_a_while),
       TEST(a_file_that_has_grown_is_read_to_its_end),
       TEST(who_may_only_write_reads_nothing),
+      TEST(a_file_of_an_overlay_is_read_as_it_is_now),
       TEST(holes_are_not_filled),
       TEST(a_file_may_be_cut_short_at_any_moment),
       TEST(a_file_may_change_all_the_time),

@@ -3,11 +3,13 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
@@ -171,6 +173,7 @@ static int host_wrap(void *address, size_t length, struct memory *memory) {
 
 static int check_file(int descriptor, uint64_t offset, size_t length) {
   struct stat status;
+  struct statfs system;
   uint64_t end;
   if (fstat(descriptor, &status) != 0)
     return error_set(HAUL_EINVAL, errno, NULL, "fstat: %s|is the file still open?",
@@ -178,6 +181,9 @@ static int check_file(int descriptor, uint64_t offset, size_t length) {
   if (!S_ISREG(status.st_mode))
     return error_set(HAUL_EINVAL, 0, NULL,
                      "this is no regular file|read it into a region that was allocated");
+  if (fstatfs(descriptor, &system) == 0 && system.f_type == HUGETLBFS_MAGIC)
+    return error_set(HAUL_ENOTSUP, 0, NULL,
+                     "files of hugetlbfs are not mapped by parts|map it, and use haul_region_wrap");
   if (length == 0)
     return error_set(HAUL_EINVAL, 0, NULL, "the range is empty|");
   if (__builtin_add_overflow(offset, length, &end) || end > (uint64_t)status.st_size)

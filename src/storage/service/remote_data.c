@@ -138,7 +138,7 @@ static ssize_t write_part(struct remote_source *remote, const struct remote_open
   int status = take_slot(&remote->out, &slot);
   if (status)
     return status;
-  foreign_copy(slot_bytes(slot), bytes, length);
+  memcpy(slot_bytes(slot), bytes, length);
   ssize_t moved = move(slot, &part, &in_use);
   if (!in_use)
     give_slot(slot);

@@ -71,21 +71,24 @@ void views_expire(struct views *views) {
   } while (view);
 }
 
-/* Whether a mapping shows what read(2) does, whoever made it and when. In an overlay a file goes to
- * another layer when it is first written to, and mappings stay with the old one; what FUSE serves
- * may change behind the page cache. Reading a hole takes memory where the file is memory. */
+/* Whether device and inode are one file, and its mappings show what read(2) does, whoever made them
+ * and when: on file systems that are known to be so. In an overlay a file goes to another layer
+ * when it is first written to, and keeps its numbers; those of what FUSE and other hosts serve may
+ * come again. Reading a hole takes memory where the file is memory. */
 static bool has_pages(int fd, const struct stat *stat) {
   struct statfs system;
   if (fstatfs(fd, &system) != 0)
     return false;
   switch (system.f_type) {
-  case OVERLAYFS_SUPER_MAGIC:
-  case FUSE_SUPER_MAGIC:
-    return false;
+  case EXT4_SUPER_MAGIC:
+  case XFS_SUPER_MAGIC:
+  case BTRFS_SUPER_MAGIC:
+  case F2FS_SUPER_MAGIC:
+    return true;
   case TMPFS_MAGIC:
     return (uint64_t)stat->st_blocks * 512 >= (uint64_t)stat->st_size;
   default:
-    return true;
+    return false;
   }
 }
 

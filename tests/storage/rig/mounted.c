@@ -190,7 +190,7 @@ static bool read_ready(int fd, char *line, size_t size) {
   return length > 0;
 }
 
-static void run_server(const struct mounted *mounted, int ready) {
+static void run_server(const struct mounted *mounted, const char *listen, int ready) {
   char number[16], export[128];
   const char *command = getenv("HAUL");
   snprintf(number, sizeof number, "%d", ready);
@@ -198,29 +198,42 @@ static void run_server(const struct mounted *mounted, int ready) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   dup2(open("/dev/null", O_WRONLY | O_CLOEXEC), STDOUT_FILENO);
   if (command)
-    execl(command, "haul", "serve", "--listen", "tcp://127.0.0.1:0", "--export", export,
-          "--ready-fd", number, (char *)NULL);
+    execl(command, "haul", "serve", "--listen", listen, "--export", export, "--ready-fd", number,
+          (char *)NULL);
   _exit(127);
 }
 
-/* What the command is to mount. */
-static const char *source_of(struct mounted *mounted) {
-  static char address[256], line[160];
+static char server_address[160];
+
+static void start_server(struct mounted *mounted, const char *listen) {
   int ends[2];
-  if (!far)
-    return mounted->source;
-  if (mounted->server > 0)
-    return address;
   assert_int_equal(pipe(ends), 0);
   mounted->server = fork();
   assert_true(mounted->server >= 0);
   if (mounted->server == 0)
-    run_server(mounted, ends[1]);
+    run_server(mounted, listen, ends[1]);
   close(ends[1]);
-  assert_true(read_ready(ends[0], line, sizeof line));
-  line[strcspn(line, "\n")] = '\0';
-  snprintf(address, sizeof address, "haul://%s/tree", line + strlen("tcp://"));
-  return address;
+  assert_true(read_ready(ends[0], server_address, sizeof server_address));
+  server_address[strcspn(server_address, "\n")] = '\0';
+}
+
+void mounted_restart_server(struct mounted *mounted) {
+  char same[sizeof server_address];
+  snprintf(same, sizeof same, "%s", server_address);
+  kill(mounted->server, SIGKILL);
+  waitpid(mounted->server, NULL, 0);
+  start_server(mounted, same);
+}
+
+/* What the command is to mount. */
+static const char *source_of(struct mounted *mounted) {
+  static char source[256];
+  if (!far)
+    return mounted->source;
+  if (mounted->server < 0)
+    start_server(mounted, "tcp://127.0.0.1:0");
+  snprintf(source, sizeof source, "haul://%s/tree", server_address + strlen("tcp://"));
+  return source;
 }
 
 void mounted_start(struct mounted *mounted, const char *const *options) {

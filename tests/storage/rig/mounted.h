@@ -19,6 +19,8 @@ struct mounted {
 
 /* From now on the command mounts not the folder but what `haul serve` exports of it. */
 void mounted_be_far(void);
+/* Kills the server, and starts it again at the same address. */
+void mounted_restart_server(struct mounted *mounted);
 
 /* Ends the program with 77, which is a skip, and says why, where there is no FUSE. */
 void mounted_need_fuse(void);
