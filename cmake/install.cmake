@@ -10,8 +10,11 @@ install(FILES include/haul/haul.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/haul)
 file(RELATIVE_PATH HAUL_PC_TO_PREFIX
   ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 string(REGEX REPLACE "/$" "" HAUL_PC_TO_PREFIX "${HAUL_PC_TO_PREFIX}")
-configure_file(cmake/haul.pc.in haul.pc @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haul.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(package haul hf3fs_api_shared)
+  configure_file(cmake/${package}.pc.in ${package}.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${package}.pc
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()
 
 set(HAUL_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/haul)
 configure_package_config_file(cmake/haulConfig.cmake.in haulConfig.cmake

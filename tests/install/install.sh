@@ -95,8 +95,9 @@ echo "-- the library for 3FS's programs"
 usrbio=$libdir/libhf3fs_api_shared.so
 holds "it is there by that name, and needs libc alone" is_same libc.so.6 \
   "$(readelf -dW "$usrbio" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')"
-holds "a program of 3FS's links it" "$cc" -xc - -I"$prefix/include" -L"$libdir" \
-  -lhf3fs_api_shared -o "$work/usrbio" <<<'#include <hf3fs_usrbio.h>
+export PKG_CONFIG_PATH=$libdir/pkgconfig
+read -r -a flags < <(pkg-config --cflags --libs hf3fs_api_shared)
+holds "a program of 3FS's links it" "$cc" -xc - "${flags[@]}" -o "$work/usrbio" <<<'#include <hf3fs_usrbio.h>
 int main(void) { return hf3fs_ior_size(1) == 4336 ? 0 : 1; }'
 holds "and runs" env LD_LIBRARY_PATH="$libdir" "$work/usrbio"
 
@@ -112,7 +113,6 @@ else
 fi
 
 echo "-- consumers"
-export PKG_CONFIG_PATH=$libdir/pkgconfig
 holds "pkg-config knows the version" is_same "$(pkg-config --modversion haul)" "$version"
 read -r -a flags < <(pkg-config --cflags --libs haul)
 for language in c:c11 c:c99 c++:c++11 c++:c++20; do
