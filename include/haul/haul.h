@@ -331,8 +331,9 @@ HAUL_API int haul_region_wrap(haul_node *node, void *address, size_t length, hau
  * meanwhile (truncated, an error of its disk) raises SIGBUS in whoever reads it, a thread of haul's
  * too, as with any mapping. Whoever was sent pages by reference sees what is written to that range
  * of the file until it has read them, also after a transfer that was canceled. Since 0.1.
- * HAUL_EINVAL (no regular file, not open for reading), HAUL_ERANGE (the file ends before),
- * HAUL_ENOTSUP (its file system maps no files). */
+ * Blocks for the file system, as fstat(2) and mmap(2) do. HAUL_EINVAL (no regular file, not open
+ * for reading), HAUL_ERANGE (the file ends before), HAUL_ENOTSUP (its file system maps no files,
+ * or huge pages alone), HAUL_ENOMEM, HAUL_ESYSTEM. */
 HAUL_API int haul_region_wrap_file(haul_node *node, int descriptor, uint64_t offset, size_t length,
                                    haul_region **region);
 

@@ -103,8 +103,8 @@ static int add(struct files *files, struct opening *opening, uint64_t inode, int
   if (made)
     list_append(bucket_of(files, inode), &entry->link);
   opening->entry = entry;
-  list_prepend(&entry->openings,
-               &opening->link); /* far ones of before may have lost their server */
+  /* The newest first: far ones of before may have lost their server. */
+  list_prepend(&entry->openings, &opening->link);
   return 0;
 }
 

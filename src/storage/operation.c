@@ -125,7 +125,6 @@ static void post_far(struct worker *worker, struct part *part) {
     part->moving.hole_from = (off_t)operation->offset;
     part->moving.hole_end = (off_t)(operation->offset + operation->asked);
   }
-  worker_count(&worker->workers->counters.far, part->left);
   mover_post(worker->workers->mover, &part->moving);
 }
 
@@ -325,8 +324,11 @@ bool operations_turn(struct worker *worker) {
   bool moved = !list_empty(&done);
   for (struct list *item; (item = list_take(&done));) {
     struct part *part = list_entry(list_entry(item, struct moving, link), struct part, moving);
+    ssize_t result = part->moving.result;
+    if (part->moving.far && result > 0)
+      worker_count(&worker->workers->counters.far, (uint64_t)result);
     if (part->moving.far)
-      part_proceed(worker, part, (int)part->moving.result);
+      part_proceed(worker, part, (int)result);
     else
       end_copy(worker, part);
   }

@@ -3,7 +3,6 @@
  * device, comparing sums. A NIC computes no sum that a program could see, so the asker sums its own
  * bytes and the owner says whether its own are the same. That is for those who may read: a span of
  * one byte is found out by asking for all 256, and nothing says that it was written before. */
-
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/sum.h"

@@ -42,7 +42,8 @@
  * lock: between two of them the express rail is looked at. A page less than the 64 KiB of a segment
  * on loopback, so that a segment is not left with a few bytes of the next. Where nothing urgent
  * came by for TCP_CALM_NS it is four times as much, which saves system calls, a tenth of a
- * processor at most (bench/run fileservice), and costs the first urgent work some 20 us. */
+ * processor at most (bench/run fileservice), and costs the first urgent work the time of such a
+ * call. */
 #define TCP_SENDS    61440u
 #define TCP_RECEIVES 65536u
 #define TCP_CALM     4u

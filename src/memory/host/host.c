@@ -185,7 +185,7 @@ static int check_file(int descriptor, uint64_t offset, size_t length) {
     return error_set(HAUL_ENOTSUP, 0, NULL,
                      "files of hugetlbfs are not mapped by parts|map it, and use haul_region_wrap");
   if (length == 0)
-    return error_set(HAUL_EINVAL, 0, NULL, "the range is empty|");
+    return error_set(HAUL_EINVAL, 0, NULL, "the range is empty|give it a length");
   if (__builtin_add_overflow(offset, length, &end) || end > (uint64_t)status.st_size)
     return error_set(HAUL_ERANGE, 0, NULL,
                      "the file has %lld bytes|is it the right one, and written whole?",
@@ -206,7 +206,8 @@ static int map_file(struct block *block, int descriptor, uint64_t offset, size_t
                     void **address) {
   size_t within = (size_t)(offset % page_size());
   if (!page_round(within + length, &block->mapped) || offset > INT64_MAX)
-    return error_set(HAUL_ERANGE, 0, NULL, "%zu bytes are more than one mapping takes|", length);
+    return error_set(HAUL_ERANGE, 0, NULL,
+                     "%zu bytes are more than one mapping takes|wrap it by parts", length);
   char *base = sys_ops.mmap(NULL, block->mapped, PROT_READ, MAP_SHARED, descriptor,
                             (off_t)(offset - within));
   if (base == MAP_FAILED)

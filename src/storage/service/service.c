@@ -80,11 +80,9 @@ static void take(struct service *service, struct haul_message *message) {
 static void *run(void *argument) {
   struct service *service = argument;
   struct haul_message message;
-  while (!atomic_load(&service->stops)) {
-    views_expire(&service->views);
+  while (!atomic_load(&service->stops))
     if (haul_message_receive(service->node, &message, haul_deadline_in(PROTOCOL_LOOK_NS)) == 0)
       take(service, &message);
-  }
   return NULL;
 }
 
@@ -156,7 +154,6 @@ static struct service *make(const struct haul_storage_serving *serving) {
   service->user = serving->user;
   service->nodes_max = share_of_descriptors();
   list_init(&service->sessions);
-  views_open(&service->views);
   pthread_mutex_init(&service->lock, NULL);
   pthread_rwlock_init(&service->node_lock, NULL);
   pthread_condattr_init(&monotonic);
@@ -184,6 +181,8 @@ static int open_service(const struct haul_storage_serving *serving, struct servi
   service->guarded = !status;
   if (!status)
     status = copy_exports(service, serving);
+  if (!status)
+    status = views_open(&service->views);
   if (!status)
     status = storage_thread(&service->thread, run, service);
   if (status) {

@@ -198,10 +198,16 @@ static ssize_t read_once(const struct stream *stream) {
   return status ? status : (ssize_t)done;
 }
 
+/* What a file can do that changes; a client that is slow or gone is not asked once more. */
+static bool is_spoiled(const struct stream *stream, ssize_t done) {
+  return stream->view && (view_is_spoiled(stream->view) || done == -EBADMSG || done == -EINVAL ||
+                          done == -EREMOTEIO);
+}
+
 ssize_t stream_read(const struct stream *stream) {
   struct stream copying = *stream;
   ssize_t done = read_once(stream);
-  if (!stream->view || (done >= 0 && !view_is_spoiled(stream->view)) || done == -ENOTCONN)
+  if (!is_spoiled(stream, done))
     return done;
   copying.view = NULL;
   return read_once(&copying);

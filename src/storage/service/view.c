@@ -7,9 +7,11 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "storage/service/server.h"
+#include "storage/threads.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* linux/mman.h, since Linux 5.14 */
@@ -18,11 +20,6 @@
 #define KEPT_MAX 64u /* mappings are a limited good: vm.max_map_count */
 #define KEPT_NS  INT64_C(5000000000)
 
-void views_open(struct views *views) {
-  pthread_mutex_init(&views->lock, NULL);
-  list_init(&views->all);
-}
-
 /* Out of the list. */
 static void free_view(struct view *view) {
   guard_unwatch(&view->guard); /* nobody reads any more */
@@ -30,45 +27,69 @@ static void free_view(struct view *view) {
   free(view);
 }
 
-void views_close(struct views *views) {
-  list_each_safe(item, &views->all) free_view(list_entry(item, struct view, link));
-  pthread_mutex_destroy(&views->lock);
-}
-
 bool view_is_spoiled(const struct view *view) {
   return atomic_load(&view->guard.lost);
 }
 
-/* The lock. */
-static void unlist(struct views *views, struct view *view) {
-  list_remove(&view->link);
-  views->count--;
-}
-
-/* The lock. The first one that nobody holds, where it is to go. */
-static struct view *take_idle(struct views *views, int64_t before) {
+/* The lock. The first one that nobody holds, where it is to go; else *next, when to look again. */
+static struct view *take_idle(struct views *views, int64_t now, int64_t *next) {
   list_each(item, &views->all) {
     struct view *view = list_entry(item, struct view, link);
     if (view->holders > 0)
       continue;
-    if (view->left >= before && views->count <= KEPT_MAX && !view_is_spoiled(view))
+    *next = view->left + KEPT_NS;
+    if (now < *next && views->count <= KEPT_MAX && !view_is_spoiled(view) && !views->stops)
       return NULL;
-    unlist(views, view);
+    list_remove(&view->link);
+    views->count--;
     return view;
   }
+  *next = now + KEPT_NS;
   return NULL;
 }
 
-void views_expire(struct views *views) {
-  int64_t before = haul_deadline_in(0) - KEPT_NS;
-  struct view *view;
-  do {
-    pthread_mutex_lock(&views->lock);
-    view = take_idle(views, before);
+static void *run(void *argument) {
+  struct views *views = argument;
+  pthread_mutex_lock(&views->lock);
+  while (!views->stops || !list_empty(&views->all)) {
+    int64_t next;
+    struct view *view = take_idle(views, haul_deadline_in(0), &next);
+    const struct timespec at = {next / 1000000000, next % 1000000000};
+    if (!view) {
+      pthread_cond_timedwait(&views->changed, &views->lock, &at);
+      continue;
+    }
     pthread_mutex_unlock(&views->lock);
-    if (view)
-      free_view(view);
-  } while (view);
+    free_view(view);
+    pthread_mutex_lock(&views->lock);
+  }
+  pthread_mutex_unlock(&views->lock);
+  return NULL;
+}
+
+int views_open(struct views *views) {
+  pthread_condattr_t monotonic;
+  pthread_mutex_init(&views->lock, NULL);
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC); /* haul_deadline's */
+  pthread_cond_init(&views->changed, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  list_init(&views->all);
+  int status = storage_thread(&views->thread, run, views);
+  views->open = status == 0;
+  return status;
+}
+
+void views_close(struct views *views) {
+  if (!views->open)
+    return;
+  pthread_mutex_lock(&views->lock);
+  views->stops = true;
+  pthread_cond_signal(&views->changed);
+  pthread_mutex_unlock(&views->lock);
+  pthread_join(views->thread, NULL);
+  pthread_cond_destroy(&views->changed);
+  pthread_mutex_destroy(&views->lock);
 }
 
 /* Whether device and inode are one file, and its mappings show what read(2) does, whoever made them
@@ -167,10 +188,9 @@ void view_give(struct views *views, struct view *view) {
     list_remove(&view->link);
     list_append(&views->all, &view->link);
   }
-  bool many = views->count > KEPT_MAX;
+  if (views->count > KEPT_MAX)
+    pthread_cond_signal(&views->changed);
   pthread_mutex_unlock(&views->lock);
-  if (many)
-    views_expire(views);
 }
 
 bool view_populate(const struct view *view, uint64_t offset, uint64_t length) {
