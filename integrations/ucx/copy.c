@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT
+ * gaudi_copy: between this process's host memory and its device's, complete when the call returns.
+ * Short and buffered operations go through a buffer that is the interface's own, so that no page of
+ * the caller's is pinned for them; zero-copy ones take the memory as it is. */
+#include "module.h"
+
+#include <sched.h>
+#include <string.h>
+
+static ucs_config_field_t config_table[] = {
+    {"", "", NULL, offsetof(struct gaudi_copy_config, super),
+     UCS_CONFIG_TYPE_TABLE(gaudi_iface_config_table)},
+    {"MAX_FAST", "64", "The largest operation that is waited for without sleeping.",
+     offsetof(struct gaudi_copy_config, max_fast), UCS_CONFIG_TYPE_MEMUNITS},
+    {"MAX_SHORT", "256", "The largest short operation.",
+     offsetof(struct gaudi_copy_config, max_short), UCS_CONFIG_TYPE_MEMUNITS},
+    {"MAX_BCOPY", "32k", "The largest buffered operation.",
+     offsetof(struct gaudi_copy_config, max_bcopy), UCS_CONFIG_TYPE_MEMUNITS},
+    {.name = NULL}};
+
+static gaudi_iface_t *iface_of(uct_ep_h ep) {
+  return (gaudi_iface_t *)ep->iface;
+}
+
+/* ---- One copy ---- */
+
+/* Asks again and again: a sleep takes longer than so few bytes do. */
+static int copy_fast(haul_region *to, uint64_t to_offset, haul_region *from, uint64_t from_offset,
+                     size_t length, haul_deadline until) {
+  haul_copy *copy;
+  int code = haul_copy_start(to, to_offset, from, from_offset, length, &copy);
+  if (code)
+    return code;
+  while ((code = haul_copy_test(copy)) == 1 && haul_deadline_in(0) < until)
+    sched_yield();
+  haul_copy_release(copy);
+  return code == 1 ? HAUL_ETIMEDOUT : code;
+}
+
+static ucs_status_t copy(const gaudi_iface_t *iface, const struct gaudi_part *to,
+                         const struct gaudi_part *from, size_t length) {
+  haul_deadline until = gaudi_until(iface);
+  int code;
+  if (length <= iface->max_fast)
+    code = copy_fast(to->region, to->offset, from->region, from->offset, length, until);
+  else
+    code = haul_region_copy(to->region, to->offset, from->region, from->offset, length, until);
+  return code ? gaudi_failed("a copy failed", UCS_LOG_LEVEL_ERROR) : UCS_OK;
+}
+
+/* Between the buffer and the device. */
+static ucs_status_t bounce(const gaudi_iface_t *iface, bool put, uint64_t address, uct_rkey_t rkey,
+                           size_t length) {
+  const struct gaudi_part buffer = {.region = iface->bounce};
+  struct gaudi_part device;
+  ucs_status_t status = gaudi_target_take(address, rkey, length, &device);
+  if (status != UCS_OK)
+    return status;
+  status = put ? copy(iface, &device, &buffer, length) : copy(iface, &buffer, &device, length);
+  gaudi_part_give(&device);
+  return status;
+}
+
+/* Between memory as it lies there and the device. */
+static ucs_status_t move(const gaudi_iface_t *iface, bool put, const void *buffer,
+                         const struct gaudi_memh *memh, size_t length, uint64_t address,
+                         uct_rkey_t rkey) {
+  struct gaudi_part local, device;
+  ucs_status_t status = gaudi_target_take(address, rkey, length, &device);
+  if (status != UCS_OK)
+    return status;
+  status = gaudi_part_take(buffer, length, memh, &local);
+  if (status == UCS_OK) {
+    status = put ? copy(iface, &device, &local, length) : copy(iface, &local, &device, length);
+    gaudi_part_give(&local);
+  }
+  gaudi_part_give(&device);
+  return status;
+}
+
+/* ---- The operations ---- */
+
+/* UCP packs and unpacks memory of devices by short operations of any length, whatever was told of
+ * them. What is larger than the buffer goes as zero-copy does. */
+static ucs_status_t put_short(uct_ep_h ep, const void *buffer, unsigned length, uint64_t address,
+                              uct_rkey_t rkey) {
+  const gaudi_iface_t *iface = iface_of(ep);
+  if (length == 0)
+    return UCS_OK;
+  if (length > iface->bounce_length)
+    return move(iface, true, buffer, NULL, length, address, rkey);
+  memcpy(haul_region_address(iface->bounce), buffer, length);
+  return bounce(iface, true, address, rkey, length);
+}
+
+static ucs_status_t get_short(uct_ep_h ep, void *buffer, unsigned length, uint64_t address,
+                              uct_rkey_t rkey) {
+  const gaudi_iface_t *iface = iface_of(ep);
+  if (length == 0)
+    return UCS_OK;
+  if (length > iface->bounce_length)
+    return move(iface, false, buffer, NULL, length, address, rkey);
+  ucs_status_t status = bounce(iface, false, address, rkey, length);
+  if (status == UCS_OK)
+    memcpy(buffer, haul_region_address(iface->bounce), length);
+  return status;
+}
+
+/* How much there is only the packer tells, and UCX's contract bounds it by what was advertised; of
+ * a packer that breaks it nothing is sent. */
+static ssize_t put_bcopy(uct_ep_h ep, uct_pack_callback_t pack, void *argument, uint64_t address,
+                         uct_rkey_t rkey) {
+  const gaudi_iface_t *iface = iface_of(ep);
+  size_t length = pack(haul_region_address(iface->bounce), argument);
+  ucs_status_t status = gaudi_check_length("put_bcopy", length, iface->max_bcopy);
+  if (status == UCS_OK && length > 0)
+    status = bounce(iface, true, address, rkey, length);
+  return status == UCS_OK ? (ssize_t)length : status;
+}
+
+static ucs_status_t get_bcopy(uct_ep_h ep, uct_unpack_callback_t unpack, void *argument,
+                              size_t length, uint64_t address, uct_rkey_t rkey,
+                              uct_completion_t *completion) {
+  const gaudi_iface_t *iface = iface_of(ep);
+  ucs_status_t status = gaudi_check_length("get_bcopy", length, iface->max_bcopy);
+  (void)completion; /* for what does not end at once */
+  if (status == UCS_OK && length > 0)
+    status = bounce(iface, false, address, rkey, length);
+  if (status == UCS_OK)
+    unpack(argument, haul_region_address(iface->bounce), length);
+  return status;
+}
+
+static ucs_status_t zcopy(uct_ep_h ep, bool put, const uct_iov_t *iov, size_t count,
+                          uint64_t address, uct_rkey_t rkey) {
+  const gaudi_iface_t *iface = iface_of(ep);
+  if (count > 1 || (count == 1 && iov->count > 1))
+    return UCS_ERR_INVALID_PARAM;
+  size_t length = count ? uct_iov_get_length(iov) : 0;
+  ucs_status_t status = gaudi_check_length("zcopy", length, iface->max_zcopy);
+  if (status != UCS_OK || length == 0)
+    return status;
+  return move(iface, put, iov->buffer, iov->memh, length, address, rkey);
+}
+
+static ucs_status_t put_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t count, uint64_t address,
+                              uct_rkey_t rkey, uct_completion_t *completion) {
+  (void)completion;
+  return zcopy(ep, true, iov, count, address, rkey);
+}
+
+static ucs_status_t get_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t count, uint64_t address,
+                              uct_rkey_t rkey, uct_completion_t *completion) {
+  (void)completion;
+  return zcopy(ep, false, iov, count, address, rkey);
+}
+
+/* ---- The interface ---- */
+
+static uct_iface_ops_t ops;
+
+static ucs_status_t take_bounce(gaudi_iface_t *iface) {
+  const struct haul_place host = {HAUL_HOST, 0};
+  size_t most = iface->max_bcopy > iface->max_short ? iface->max_bcopy : iface->max_short;
+  iface->bounce_length = most;
+  if (haul_region_alloc(gaudi_node(), host, most ? most : 1, HAUL_REGION_PINNED, &iface->bounce) ==
+      0)
+    return UCS_OK;
+  return gaudi_failed("no buffer for short and buffered operations", UCS_LOG_LEVEL_ERROR);
+}
+
+static ucs_status_t open_iface(uct_md_h md, uct_worker_h worker, const uct_iface_params_t *params,
+                               const uct_iface_config_t *base, uct_iface_h *out) {
+  const struct gaudi_copy_config *config = (const struct gaudi_copy_config *)base;
+  gaudi_iface_t *iface;
+  ucs_status_t status = gaudi_iface_new(GAUDI_COPY, &ops, md, worker, params, base, &iface);
+  if (status != UCS_OK)
+    return status;
+  iface->max_fast = config->max_fast;
+  iface->max_short = config->max_short < UINT_MAX ? config->max_short : UINT_MAX;
+  iface->max_bcopy = config->max_bcopy;
+  *out = &iface->super.super;
+  status = take_bounce(iface);
+  if (status != UCS_OK)
+    gaudi_iface_delete(*out);
+  return status;
+}
+
+uct_tl_t gaudi_copy_tl = {.name = "gaudi_cpy", /* UCX has room for nine letters */
+                          .query_devices = gaudi_query_devices,
+                          .iface_open = open_iface,
+                          .config = {.name = "gaudi_copy transport",
+                                     .prefix = "GAUDI_COPY_",
+                                     .table = config_table,
+                                     .size = sizeof(struct gaudi_copy_config)}};
+
+void gaudi_copy_init(void) {
+  ops = gaudi_iface_ops;
+  ops.ep_put_short = put_short;
+  ops.ep_get_short = get_short;
+  ops.ep_put_bcopy = put_bcopy;
+  ops.ep_get_bcopy = get_bcopy;
+  ops.ep_put_zcopy = put_zcopy;
+  ops.ep_get_zcopy = get_zcopy;
+}

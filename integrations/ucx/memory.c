@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT
+ * Memory that UCX hands in: blocks of devices, which are known whole, and registrations, which are
+ * kept for whoever comes with the same range. A registration of host memory holds no page: it stays
+ * right when the memory is mapped anew, as a device's copy pins what is there at its time. */
+#include "module.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "hook.h"
+
+static struct {
+  pthread_rwlock_t lock;      /* guards the blocks */
+  struct gaudi_block *blocks; /* by start; none touches another */
+  size_t count, room;
+  struct cache registrations;
+} state = {.lock = PTHREAD_RWLOCK_INITIALIZER};
+
+/* ---- UCX's own table of what is not host memory ---- */
+
+/* UCP takes for host memory what is not in it, and asks no domain. 1.13 has no type to put in.
+ * Called also by the hook, with its lock. */
+static void tell_type(uint64_t start, uint64_t end, bool there) {
+#if UCX_HAS_GAUDI
+  ucs_memory_info_t ignored;
+  if (!there) /* who keeps registrations of it forgets them */
+    ucm_vm_munmap((void *)(uintptr_t)start, (size_t)(end - start));
+  /* The first look makes the table; where there is none to be had, each domain is asked. */
+  if (ucs_memtype_cache_lookup((void *)(uintptr_t)start, 1, &ignored) == UCS_ERR_UNSUPPORTED)
+    return;
+  if (there)
+    ucs_memtype_cache_update((void *)(uintptr_t)start, (size_t)(end - start), GAUDI_MEMORY_TYPE,
+                             UCS_SYS_DEVICE_ID_UNKNOWN, UCS_MEM_FLAG_REGISTRABLE);
+  else
+    ucs_memtype_cache_remove((void *)(uintptr_t)start, (size_t)(end - start));
+#else
+  (void)start, (void)end, (void)there;
+#endif
+}
+
+static void drop_region(void *value) {
+  haul_region_release(value);
+}
+
+void gaudi_memory_open(unsigned registrations) {
+  state.count = 0;
+  cache_open(&state.registrations, registrations, drop_region);
+  hook_watch(tell_type);
+}
+
+void gaudi_memory_close(void) {
+  hook_watch(NULL);
+  cache_close(&state.registrations);
+  free(state.blocks);
+  state.blocks = NULL;
+  state.count = state.room = 0;
+}
+
+void gaudi_registrations_counters(struct cache_counters *counters) {
+  *counters = cache_counted(&state.registrations);
+}
+
+/* ---- Blocks ---- */
+
+/* With the lock: the first that ends behind the address. */
+static size_t search(uint64_t address) {
+  size_t low = 0, high = state.count;
+  while (low < high) {
+    size_t middle = (low + high) / 2;
+    if (state.blocks[middle].end > address)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+static bool grow(void) {
+  if (state.count < state.room)
+    return true;
+  size_t room = state.room ? 2 * state.room : 64;
+  struct gaudi_block *blocks = realloc(state.blocks, room * sizeof *blocks);
+  if (!blocks)
+    return false;
+  state.blocks = blocks;
+  state.room = room;
+  return true;
+}
+
+static bool add_block(struct gaudi_block block) {
+  pthread_rwlock_wrlock(&state.lock);
+  bool added = grow();
+  if (added) {
+    size_t at = search(block.start);
+    memmove(state.blocks + at + 1, state.blocks + at, (state.count - at) * sizeof block);
+    state.blocks[at] = block;
+    state.count++;
+  }
+  pthread_rwlock_unlock(&state.lock);
+  return added;
+}
+
+static void remove_block(uint64_t start) {
+  pthread_rwlock_wrlock(&state.lock);
+  size_t at = search(start);
+  if (at < state.count && state.blocks[at].start == start) {
+    state.count--;
+    memmove(state.blocks + at, state.blocks + at + 1, (state.count - at) * sizeof state.blocks[0]);
+  }
+  pthread_rwlock_unlock(&state.lock);
+}
+
+static bool find_own(uint64_t start, uint64_t length, struct gaudi_block *block) {
+  pthread_rwlock_rdlock(&state.lock);
+  size_t at = search(start);
+  bool found =
+      at < state.count && state.blocks[at].start <= start && length <= state.blocks[at].end - start;
+  if (found)
+    *block = state.blocks[at];
+  pthread_rwlock_unlock(&state.lock);
+  return found;
+}
+
+/* What the framework has mapped, where the hook saw it (hook.h). Which device it is on haul tells.
+ */
+static bool find_frameworks(uint64_t start, uint64_t length, struct gaudi_block *block) {
+  haul_region *region;
+  if (!hook_find(start, length, &block->start, &block->end) ||
+      haul_region_wrap(gaudi_node(), (void *)(uintptr_t)block->start,
+                       (size_t)(block->end - block->start), &region))
+    return false;
+  struct haul_place place = haul_region_place(region);
+  haul_region_release(region);
+  block->device = place.device;
+  block->region = NULL;
+  return place.kind == HAUL_GAUDI;
+}
+
+ucs_status_t gaudi_memory_find(const void *address, size_t length, struct gaudi_block *block) {
+  uint64_t start = (uintptr_t)address, least = length ? length : 1;
+  if (find_own(start, least, block) || find_frameworks(start, least, block))
+    return UCS_OK;
+  return UCS_ERR_INVALID_ADDR;
+}
+
+/* ---- Registrations ---- */
+
+/* Of host memory alone: a device's may be freed and be somebody else's when it is asked for again,
+ * and to find it again takes as long as to look it up here. NULL with the reason, which is logged.
+ */
+static struct cache_entry *take(const void *address, size_t length, ucs_log_level_t level,
+                                ucs_status_t *status) {
+  const struct cache_key key = {{(uintptr_t)address, length, 0}};
+  haul_region *region;
+  struct cache_entry *entry = cache_find(&state.registrations, key);
+  *status = UCS_OK;
+  if (entry)
+    return entry;
+  if (haul_region_wrap(gaudi_node(), (void *)(uintptr_t)address, length, &region)) {
+    *status = gaudi_failed("memory cannot be registered", level);
+    return NULL;
+  }
+  bool of_device = haul_region_place(region).kind == HAUL_GAUDI;
+  entry = cache_put(&state.registrations, key, region);
+  if (entry && of_device)
+    cache_forget(&state.registrations, entry);
+  *status = entry ? UCS_OK : UCS_ERR_NO_MEMORY;
+  return entry;
+}
+
+ucs_status_t gaudi_memory_register(void *address, size_t length, ucs_log_level_t level,
+                                   struct gaudi_memh **out) {
+  ucs_status_t status;
+  struct gaudi_memh *memh = calloc(1, sizeof *memh);
+  if (!memh)
+    return UCS_ERR_NO_MEMORY;
+  memh->entry = take(address, length, level, &status);
+  if (!memh->entry) {
+    free(memh);
+    return status;
+  }
+  memh->region = memh->entry->value;
+  memh->start = (uintptr_t)address;
+  memh->length = length;
+  memh->place = haul_region_place(memh->region);
+  *out = memh;
+  return UCS_OK;
+}
+
+/* Whole pages, as of other drivers: UCP widens what it registers to its cache's 16 bytes, and a
+ * driver that imports the dma-buf to pages. */
+static size_t in_pages(size_t length) {
+  size_t page = ucs_get_page_size();
+  return length > SIZE_MAX - page ? length : (length + page - 1) / page * page;
+}
+
+ucs_status_t gaudi_memory_alloc(uint16_t device, size_t *length, void **address,
+                                struct gaudi_memh **out) {
+  const struct haul_place place = {HAUL_GAUDI, device};
+  struct gaudi_memh *memh = calloc(1, sizeof *memh);
+  if (!memh)
+    return UCS_ERR_NO_MEMORY;
+  if (haul_region_alloc(gaudi_node(), place, in_pages(*length), 0, &memh->region)) {
+    free(memh);
+    return gaudi_failed("device memory cannot be allocated", UCS_LOG_LEVEL_DEBUG);
+  }
+  memh->start = (uintptr_t)haul_region_address(memh->region);
+  memh->length = *length = haul_region_length(memh->region);
+  memh->place = place;
+  if (!add_block((struct gaudi_block){memh->start, memh->start + memh->length, place.device,
+                                      memh->region})) {
+    haul_region_release(memh->region);
+    free(memh);
+    return UCS_ERR_NO_MEMORY;
+  }
+  tell_type(memh->start, memh->start + memh->length, true);
+  *address = (void *)(uintptr_t)memh->start;
+  *out = memh;
+  return UCS_OK;
+}
+
+void gaudi_memory_free(struct gaudi_memh *memh) {
+  char name[GAUDI_NAME_ROOM];
+  if (memh->id)
+    haul_region_unpublish(memh->region, gaudi_name_of(memh->id, name));
+  if (memh->entry) {
+    cache_give(&state.registrations, memh->entry);
+  } else {
+    tell_type(memh->start, memh->start + memh->length, false);
+    remove_block(memh->start);
+    haul_region_release(memh->region);
+  }
+  free(memh);
+}
+
+/* ---- Parts ---- */
+
+static ucs_status_t not_within(const void *address, size_t length) {
+  ucs_error("gaudi: %p+%zu does not lie in the memory that its handle is of", address, length);
+  return UCS_ERR_INVALID_PARAM;
+}
+
+ucs_status_t gaudi_part_take(const void *address, size_t length, const struct gaudi_memh *memh,
+                             struct gaudi_part *part) {
+  uint64_t start = (uintptr_t)address;
+  struct gaudi_block block;
+  ucs_status_t status = UCS_OK;
+  *part = (struct gaudi_part){0};
+  if (memh) {
+    if (start < memh->start || length > memh->length || start - memh->start > memh->length - length)
+      return not_within(address, length);
+    part->region = memh->region;
+    part->offset = start - memh->start;
+    return UCS_OK;
+  }
+  if (find_own(start, length, &block)) {
+    part->region = block.region;
+    part->offset = start - block.start;
+    return UCS_OK;
+  }
+  part->entry = take(address, length, UCS_LOG_LEVEL_ERROR, &status);
+  part->region = part->entry ? part->entry->value : NULL;
+  return status;
+}
+
+ucs_status_t gaudi_target_take(uint64_t address, uct_rkey_t rkey, size_t length,
+                               struct gaudi_part *part) {
+  const struct gaudi_key *key = rkey == UCT_INVALID_RKEY ? NULL : (const struct gaudi_key *)rkey;
+  if (key && !(key->process == gaudi_process() && gaudi_key_covers(key, address, length))) {
+    ucs_error("gaudi: 0x%lx+%zu is not what the remote key is for", (unsigned long)address, length);
+    return UCS_ERR_INVALID_ADDR;
+  }
+  return gaudi_part_take((void *)(uintptr_t)address, length, NULL, part);
+}
+
+void gaudi_part_give(struct gaudi_part *part) {
+  if (part->entry)
+    cache_give(&state.registrations, part->entry);
+  *part = (struct gaudi_part){0};
+}

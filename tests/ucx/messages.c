@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT
+ * UCP over memory of a Gaudi that it allocates by type: messages between host and device and from
+ * device to device, puts and gets, at sizes that take each of UCP's protocols. */
+#include "rig.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <ucp/api/ucp.h>
+#include <unistd.h>
+
+static struct {
+  ucp_context_h context;
+  ucp_worker_h worker;
+  ucp_ep_h ep;
+} side;
+
+/* NULL: to itself. Else the other process is at the ends of these pipes. */
+static ucp_address_t *swap_addresses(const int *pipes, ucp_address_t *own, size_t length) {
+  size_t others = 0;
+  if (!pipes)
+    return own;
+  assert_int_equal(write(pipes[1], &length, sizeof length), sizeof length);
+  assert_int_equal(write(pipes[1], own, length), length);
+  assert_int_equal(read(pipes[0], &others, sizeof others), sizeof others);
+  assert_true(others > 0 && others < 65536);
+  ucp_address_t *address = malloc(others);
+  assert_int_equal(read(pipes[0], address, others), others);
+  return address;
+}
+
+static void open_side(const int *pipes) {
+  const ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
+                               .features = UCP_FEATURE_TAG | UCP_FEATURE_RMA};
+  const ucp_worker_params_t worker_params = {0};
+  ucp_ep_params_t ep_params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS};
+  ucp_address_t *address;
+  size_t length;
+  assert_int_equal(ucp_init(&params, NULL, &side.context), UCS_OK);
+  assert_int_equal(ucp_worker_create(side.context, &worker_params, &side.worker), UCS_OK);
+  assert_int_equal(ucp_worker_get_address(side.worker, &address, &length), UCS_OK);
+  ucp_address_t *to = swap_addresses(pipes, address, length);
+  ep_params.address = to;
+  assert_int_equal(ucp_ep_create(side.worker, &ep_params, &side.ep), UCS_OK);
+  if (pipes)
+    free(to);
+  ucp_worker_release_address(side.worker, address);
+}
+
+static void end(void *request) {
+  haul_deadline until = haul_deadline_in(INT64_C(30000000000));
+  assert_false(UCS_PTR_IS_ERR(request));
+  while (request && ucp_request_check_status(request) == UCS_INPROGRESS &&
+         haul_deadline_in(0) < until)
+    ucp_worker_progress(side.worker);
+  if (!request)
+    return;
+  assert_int_equal(ucp_request_check_status(request), UCS_OK);
+  ucp_request_free(request);
+}
+
+static void close_side(void) {
+  const ucp_request_param_t param = {0};
+  end(ucp_ep_close_nbx(side.ep, &param));
+  ucp_worker_destroy(side.worker);
+  ucp_cleanup(side.context);
+}
+
+/* Nobody leaves while the other still waits for an answer to what it sent. */
+static void leave_together(const int *pipes) {
+  const ucp_request_param_t param = {0};
+  struct pollfd other = {.fd = pipes[0], .events = POLLIN};
+  haul_deadline until = haul_deadline_in(INT64_C(30000000000));
+  char word = 'f';
+  end(ucp_ep_flush_nbx(side.ep, &param));
+  assert_int_equal(write(pipes[1], &word, 1), 1);
+  while (poll(&other, 1, 0) == 0 && haul_deadline_in(0) < until)
+    ucp_worker_progress(side.worker);
+  assert_int_equal(read(pipes[0], &word, 1), 1);
+  close_side();
+}
+
+static void *device_memory(size_t length, ucp_mem_h *memh) {
+  const ucp_mem_map_params_t params = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                                                     UCP_MEM_MAP_PARAM_FIELD_FLAGS |
+                                                     UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+                                       .length = length,
+                                       .flags = UCP_MEM_MAP_ALLOCATE,
+                                       .memory_type = UCS_MEMORY_TYPE_GAUDI};
+  ucp_mem_attr_t attributes = {.field_mask =
+                                   UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_MEM_TYPE};
+  assert_int_equal(ucp_mem_map(side.context, &params, memh), UCS_OK);
+  assert_int_equal(ucp_mem_query(*memh, &attributes), UCS_OK);
+  assert_int_equal(attributes.mem_type, UCS_MEMORY_TYPE_GAUDI);
+  return attributes.address;
+}
+
+static void send_to(void *to, const void *from, size_t length, ucp_tag_t tag) {
+  const ucp_request_param_t param = {0};
+  void *receiving = ucp_tag_recv_nbx(side.worker, to, length, tag, UINT64_MAX, &param);
+  end(ucp_tag_send_nbx(side.ep, from, length, tag, &param));
+  end(receiving);
+}
+
+static void put_and_get(uint8_t *bytes, uint8_t *back, void *device, ucp_mem_h memh,
+                        size_t length) {
+  const ucp_request_param_t param = {0};
+  ucp_rkey_h key;
+  void *packed;
+  size_t size;
+  assert_int_equal(ucp_rkey_pack(side.context, memh, &packed, &size), UCS_OK);
+  assert_int_equal(ucp_ep_rkey_unpack(side.ep, packed, &key), UCS_OK);
+  end(ucp_put_nbx(side.ep, bytes, length, (uintptr_t)device, key, &param));
+  end(ucp_ep_flush_nbx(side.ep, &param));
+  end(ucp_get_nbx(side.ep, back, length, (uintptr_t)device, key, &param));
+  ucp_rkey_destroy(key);
+  ucp_rkey_buffer_release(packed);
+}
+
+static void at_each_size(void **state) {
+  const size_t sizes[] = {1, 8, 64, 65, 256, 257, 1000, 40000, 100000, MIB, 9 * MIB + 5};
+  (void)state;
+  open_side(NULL);
+  for (size_t i = 0; i < COUNT(sizes); i++) {
+    size_t length = sizes[i];
+    uint8_t *bytes = malloc(length), *back = calloc(1, length);
+    ucp_mem_h first, second;
+    void *one = device_memory(length, &first), *two = device_memory(length, &second);
+    pattern_fill(bytes, length, i);
+    send_to(one, bytes, length, 1);
+    send_to(two, one, length, 2);
+    send_to(back, two, length, 3);
+    pattern_check(back, length, i);
+    pattern_fill(bytes, length, 100 + i);
+    put_and_get(bytes, back, one, first, length);
+    pattern_check(back, length, 100 + i);
+    assert_int_equal(ucp_mem_unmap(side.context, first), UCS_OK);
+    assert_int_equal(ucp_mem_unmap(side.context, second), UCS_OK);
+    free(bytes);
+    free(back);
+  }
+  close_side();
+}
+
+/* ---- Between two processes ---- */
+
+static const size_t passed_on[] = {1, 300, 40000, 16 * MIB};
+
+/* The other process: each message into host memory, and back into the first one's device. */
+static int answer(const int *pipes) {
+  const ucp_request_param_t param = {0};
+  open_side(pipes);
+  for (size_t i = 0; i < COUNT(passed_on); i++) {
+    uint8_t *bytes = malloc(passed_on[i]);
+    end(ucp_tag_recv_nbx(side.worker, bytes, passed_on[i], 1, UINT64_MAX, &param));
+    pattern_check(bytes, passed_on[i], i);
+    end(ucp_tag_send_nbx(side.ep, bytes, passed_on[i], 2, &param));
+    free(bytes);
+  }
+  leave_together(pipes);
+  return 0;
+}
+
+/* Straight, by a rig of UCT's own. */
+static struct rig copies;
+
+static void put_by_copy(void *device, const void *bytes, size_t length) {
+  assert_int_equal(rig_put(&copies, bytes, length, (uintptr_t)device, UCT_INVALID_RKEY), UCS_OK);
+}
+
+static void get_by_copy(void *bytes, const void *device, size_t length) {
+  assert_int_equal(rig_get(&copies, bytes, length, (uintptr_t)device, UCT_INVALID_RKEY), UCS_OK);
+}
+
+static void send_on_and_back(const int *pipes) {
+  const ucp_request_param_t param = {0};
+  open_side(pipes);
+  rig_open(&copies, "gaudi_cpy", "gaudi");
+  assert_int_equal(rig_connect(&copies, NULL), UCS_OK);
+  for (size_t i = 0; i < COUNT(passed_on); i++) {
+    size_t length = passed_on[i];
+    uint8_t *bytes = malloc(length);
+    ucp_mem_h memh;
+    void *device = device_memory(length, &memh);
+    pattern_fill(bytes, length, i);
+    put_by_copy(device, bytes, length);
+    end(ucp_tag_send_nbx(side.ep, device, length, 1, &param));
+    end(ucp_tag_recv_nbx(side.worker, device, length, 2, UINT64_MAX, &param));
+    get_by_copy(bytes, device, length);
+    pattern_check(bytes, length, i);
+    assert_int_equal(ucp_mem_unmap(side.context, memh), UCS_OK);
+    free(bytes);
+  }
+  rig_close(&copies);
+  leave_together(pipes);
+}
+
+static void to_another_process_and_back(void **state) {
+  int there[2], back[2], status;
+  static char self[4096], reading[16], writing[16];
+  (void)state;
+  assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+  assert_int_equal(pipe(there) || pipe(back), 0);
+  snprintf(reading, sizeof reading, "%d", there[0]);
+  snprintf(writing, sizeof writing, "%d", back[1]);
+  pid_t child = fork();
+  if (child == 0) {
+    execl(self, self, reading, writing, NULL); /* UCX is not begun in a forked child */
+    _exit(4);
+  }
+  send_on_and_back((const int[]){back[0], there[1]});
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+}
+
+int main(int count, char **arguments) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(at_each_size),
+                                     cmocka_unit_test(to_another_process_and_back)};
+  if (count == 3)
+    return answer((const int[]){atoi(arguments[1]), atoi(arguments[2])});
+  return cmocka_run_group_tests_name("ucx/messages", tests, NULL, NULL);
+}

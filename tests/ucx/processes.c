@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: MIT
+ * gaudi_ipc: to and from device memory of another process, which has another device; in namespaces
+ * of its own where this user may make them; and what becomes of operations when it dies. */
+#include "rig.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define LENGTH (5 * MIB + 3)
+#define BLOCKS 3u
+
+/* What the owner tells: its interface, and its blocks. */
+struct offer {
+  uint8_t iface_address[256];
+  uint8_t keys[BLOCKS][256];
+  uint64_t addresses[BLOCKS];
+};
+
+static struct {
+  pid_t owner;
+  int order; /* a byte: check the block of this number; closing it: end */
+  int answer;
+  struct offer offer;
+} peer;
+
+/* ---- The owner ---- */
+
+static void read_all(int fd, void *bytes, size_t length) {
+  for (size_t got = 0; got < length;) {
+    ssize_t more = read(fd, (char *)bytes + got, length - got);
+    if (more <= 0)
+      _exit(3);
+    got += (size_t)more;
+  }
+}
+
+/* Puts a pattern into each block, and tells the sum of the first bytes of one when asked. */
+static void own(int order, int answer) {
+  static uint8_t bytes[LENGTH];
+  struct rig rig, copy;
+  struct target blocks[BLOCKS];
+  uct_mem_h offered[BLOCKS];
+  struct offer offer = {0};
+  uint8_t which;
+  rig_open(&rig, "gaudi_ipc", "gaudi");
+  rig_open(&copy, "gaudi_cpy", "gaudi");
+  assert_int_equal(rig_connect(&copy, NULL), UCS_OK);
+  assert_int_equal(uct_iface_get_address(rig.iface, (uct_iface_addr_t *)offer.iface_address), 0);
+  for (unsigned i = 0; i < BLOCKS; i++) {
+    rig_alloc(&copy, LENGTH, &blocks[i]);
+    assert_int_equal(
+        uct_md_mem_reg(rig.md, blocks[i].address, LENGTH, UCT_MD_MEM_ACCESS_ALL, &offered[i]),
+        UCS_OK);
+    assert_int_equal(uct_md_mkey_pack(rig.md, offered[i], offer.keys[i]), UCS_OK);
+    offer.addresses[i] = (uintptr_t)blocks[i].address;
+    pattern_fill(bytes, LENGTH, i);
+    assert_int_equal(rig_put(&copy, bytes, LENGTH, offer.addresses[i], UCT_INVALID_RKEY), UCS_OK);
+  }
+  if (write(answer, &offer, sizeof offer) != sizeof offer)
+    _exit(3);
+  while (read(order, &which, 1) == 1) {
+    uint8_t good = 1;
+    assert_int_equal(
+        rig_get(&copy, bytes, LENGTH, offer.addresses[which % BLOCKS], UCT_INVALID_RKEY), UCS_OK);
+    pattern_check(bytes, LENGTH, 100 + which);
+    if (write(answer, &good, 1) != 1)
+      _exit(3);
+  }
+  for (unsigned i = 0; i < BLOCKS; i++) {
+    assert_int_equal(uct_md_mem_dereg(rig.md, offered[i]), UCS_OK);
+    rig_free(&copy, &blocks[i]);
+  }
+  rig_close(&copy);
+  rig_close(&rig);
+}
+
+/* ---- This side ---- */
+
+/* In a child, so that this process is not the one that UCX was begun in. */
+static void start_owner(bool namespaces) {
+  int order[2], answer[2];
+  assert_int_equal(pipe(order), 0);
+  assert_int_equal(pipe(answer), 0);
+  char orders[16], answers[16];
+  static char self[4096];
+  assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+  snprintf(orders, sizeof orders, "%d", order[0]);
+  snprintf(answers, sizeof answers, "%d", answer[1]);
+  peer.owner = fork();
+  if (peer.owner == 0) {
+    close(order[1]);
+    close(answer[0]);
+    if (namespaces)
+      execlp("unshare", "unshare", "--fork", "--pid", "--kill-child", self, "own", orders, answers,
+             NULL);
+    execl(self, self, "own", orders, answers, NULL);
+    _exit(4);
+  }
+  close(order[0]);
+  close(answer[1]);
+  peer.order = order[1];
+  peer.answer = answer[0];
+  read_all(peer.answer, &peer.offer, sizeof peer.offer);
+}
+
+static void end_owner(void) {
+  int status;
+  close(peer.order);
+  close(peer.answer);
+  assert_int_equal(waitpid(peer.owner, &status, 0), peer.owner);
+  assert_int_equal(status, 0);
+}
+
+static struct rig rig;
+static uint8_t *bytes;
+static uct_rkey_bundle_t keys[BLOCKS];
+
+static void connect_to_owner(void) {
+  bytes = malloc(LENGTH);
+  rig_open(&rig, "gaudi_ipc", "gaudi");
+  assert_int_equal(rig_connect(&rig, peer.offer.iface_address), UCS_OK);
+  for (unsigned i = 0; i < BLOCKS; i++)
+    assert_int_equal(uct_rkey_unpack(rig.component, peer.offer.keys[i], &keys[i]), UCS_OK);
+}
+
+static void leave_owner(void) {
+  for (unsigned i = 0; i < BLOCKS; i++)
+    uct_rkey_release(rig.component, &keys[i]);
+  rig_close(&rig);
+  free(bytes);
+}
+
+static int set_up(void **state) {
+  (void)state;
+  start_owner(false);
+  connect_to_owner();
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  rig_quiet(false);
+  leave_owner();
+  end_owner();
+  return 0;
+}
+
+static void move_both_ways(void) {
+  for (unsigned i = 0; i < BLOCKS; i++) {
+    memset(bytes, 0, LENGTH);
+    assert_int_equal(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[i], keys[i].rkey), UCS_OK);
+    pattern_check(bytes, LENGTH, i);
+    pattern_fill(bytes, LENGTH, 100 + i);
+    assert_int_equal(rig_put(&rig, bytes, LENGTH, peer.offer.addresses[i], keys[i].rkey), UCS_OK);
+    uint8_t which = (uint8_t)i, good = 0;
+    assert_int_equal(write(peer.order, &which, 1), 1);
+    read_all(peer.answer, &good, 1);
+    assert_int_equal(good, 1);
+  }
+}
+
+static void bytes_get_there_and_back(void **state) {
+  (void)state;
+  move_both_ways();
+}
+
+/* From this process's device straight to the other's. */
+static void between_two_devices(void **state) {
+  struct rig copy;
+  struct target own_block;
+  (void)state;
+  rig_open(&copy, "gaudi_cpy", "gaudi");
+  assert_int_equal(rig_connect(&copy, NULL), UCS_OK);
+  rig_alloc(&copy, LENGTH, &own_block);
+  pattern_fill(bytes, LENGTH, 101);
+  assert_int_equal(rig_put(&copy, bytes, LENGTH, (uintptr_t)own_block.address, own_block.key.rkey),
+                   UCS_OK);
+  assert_int_equal(rig_put(&rig, own_block.address, LENGTH, peer.offer.addresses[1], keys[1].rkey),
+                   UCS_OK);
+  uint8_t which = 1, good = 0;
+  assert_int_equal(write(peer.order, &which, 1), 1);
+  read_all(peer.answer, &good, 1);
+  assert_int_equal(good, 1);
+  rig_free(&copy, &own_block);
+  rig_close(&copy);
+}
+
+static void several_at_a_time(void **state) {
+  struct told told[40];
+  (void)state;
+  for (unsigned i = 0; i < COUNT(told); i++) {
+    const uct_iov_t iov = {.buffer = bytes + 100000 * i, .length = 100000, .count = 1};
+    told_init(&told[i]);
+    ucs_status_t status = uct_ep_get_zcopy(rig.ep, &iov, 1, peer.offer.addresses[2] + 100000 * i,
+                                           keys[2].rkey, &told[i].completion);
+    assert_true(status == UCS_OK || status == UCS_INPROGRESS);
+    told[i].times += status == UCS_OK;
+  }
+  for (unsigned i = 0; i < COUNT(told); i++)
+    while (told[i].times == 0)
+      uct_worker_progress(rig.worker);
+  for (unsigned i = 0; i < COUNT(told); i++)
+    assert_int_equal(told[i].status, UCS_OK);
+  uint8_t *expected = malloc(LENGTH);
+  pattern_fill(expected, LENGTH, 2);
+  assert_memory_equal(bytes, expected, 100000 * COUNT(told));
+  free(expected);
+}
+
+static void what_the_key_is_not_for(void **state) {
+  (void)state;
+  rig_quiet(true);
+  assert_int_equal(rig_get(&rig, bytes, 1, peer.offer.addresses[0] - 1, keys[0].rkey),
+                   UCS_ERR_INVALID_ADDR);
+  assert_int_equal(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[0] + 8192, keys[0].rkey),
+                   UCS_ERR_INVALID_ADDR);
+  assert_int_equal(rig_get(&rig, bytes, 1, peer.offer.addresses[0], UCT_INVALID_RKEY),
+                   UCS_ERR_INVALID_ADDR);
+}
+
+static void it_is_not_for_this_process(void **state) {
+  (void)state;
+  rig_quiet(true);
+  uct_ep_destroy(rig.ep);
+  rig.ep = NULL;
+  assert_int_equal(rig_connect(&rig, NULL), UCS_ERR_UNREACHABLE);
+}
+
+static void a_process_that_dies(void **state) {
+  int status;
+  (void)state;
+  start_owner(false);
+  connect_to_owner();
+  assert_int_equal(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[0], keys[0].rkey), UCS_OK);
+  kill(peer.owner, SIGKILL);
+  waitpid(peer.owner, &status, 0);
+  rig_quiet(true);
+  assert_true(
+      UCS_STATUS_IS_ERR(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[0], keys[0].rkey)));
+  assert_true(
+      UCS_STATUS_IS_ERR(rig_put(&rig, bytes, LENGTH, peer.offer.addresses[1], keys[1].rkey)));
+  uct_ep_destroy(rig.ep);
+  rig.ep = NULL;
+  assert_true(UCS_STATUS_IS_ERR(rig_connect(&rig, peer.offer.iface_address)));
+  rig.ep = NULL;
+  leave_owner();
+  close(peer.order);
+  close(peer.answer);
+}
+
+static void another_pid_namespace(void **state) {
+  (void)state;
+  if (system("unshare --fork --pid true 2>/dev/null") != 0) {
+    print_message("skipped another PID namespace: this user may make none\n");
+    skip();
+  }
+  start_owner(true);
+  connect_to_owner();
+  move_both_ways();
+  leave_owner();
+  end_owner();
+}
+
+int main(int count, char **arguments) {
+  if (count == 4 && strcmp(arguments[1], "own") == 0) {
+    own(atoi(arguments[2]), atoi(arguments[3]));
+    return 0;
+  }
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(bytes_get_there_and_back, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(between_two_devices, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(several_at_a_time, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(what_the_key_is_not_for, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(it_is_not_for_this_process, set_up, tear_down),
+      cmocka_unit_test(another_pid_namespace),
+      cmocka_unit_test(a_process_that_dies),
+  };
+  return cmocka_run_group_tests_name("ucx/processes", tests, NULL, NULL);
+}
