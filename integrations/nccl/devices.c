@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT
+ * NCCL's devices: the network interfaces of this host that are up and have an address. As for
+ * NCCL's own sockets, NCCL_SOCKET_IFNAME chooses: prefixes with commas between, '=' before whole
+ * names, '^' in front of what is left out. Docker's are left out unless they are asked for, and
+ * loopback is there where nothing else is, or where it is asked for. */
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "plugin.h"
+
+/* "^": all but those; "=": whole names. */
+static bool is_chosen(const char *name, const char *rule) {
+  bool out = *rule == '^';
+  rule += out;
+  bool whole = *rule == '=';
+  rule += whole;
+  bool found = false;
+  while (*rule && !found) {
+    size_t length = strcspn(rule, ",");
+    found = length > 0 && strncmp(name, rule, length) == 0 && (!whole || strlen(name) == length);
+    rule += length + (rule[length] == ',');
+  }
+  return found != out;
+}
+
+static bool is_wanted(const struct ifaddrs *found, bool loopback) {
+  const char *rule = getenv("NCCL_SOCKET_IFNAME");
+  bool is_loopback = found->ifa_flags & IFF_LOOPBACK;
+  if (!found->ifa_addr || !(found->ifa_flags & IFF_UP))
+    return false;
+  if (rule && *rule)
+    return is_chosen(found->ifa_name, rule) && (*rule != '^' || is_loopback == loopback);
+  return is_loopback == loopback && strncmp(found->ifa_name, "docker", 6) != 0;
+}
+
+/* "tcp://ADDRESS:0"; false: it is of no family, or of the link alone. */
+static bool write_address(const struct sockaddr *address, char text[64]) {
+  char number[INET6_ADDRSTRLEN];
+  const struct sockaddr_in *four = (const void *)address;
+  const struct sockaddr_in6 *six = (const void *)address;
+  bool is_four = address->sa_family == AF_INET;
+  if (!is_four && (address->sa_family != AF_INET6 || IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)))
+    return false;
+  const void *bytes = is_four ? (const void *)&four->sin_addr : (const void *)&six->sin6_addr;
+  if (!inet_ntop(address->sa_family, bytes, number, sizeof number))
+    return false;
+  snprintf(text, 64, is_four ? "tcp://%s:0" : "tcp://[%s]:0", number);
+  return true;
+}
+
+/* Mbit/s; what has no speed of its own, as loopback, is taken for 10 Gbit/s, like NCCL does. */
+static int speed_of(const char *name) {
+  char path[96];
+  int speed = -1;
+  snprintf(path, sizeof path, "/sys/class/net/%s/speed", name);
+  FILE *file = fopen(path, "re");
+  if (file && fscanf(file, "%d", &speed) != 1)
+    speed = -1;
+  if (file)
+    fclose(file);
+  return speed > 0 ? speed : 10000;
+}
+
+/* The folder of its PCI device; "": it has none. */
+static void write_pci(const char *name, char pci[64]) {
+  char path[96], whole[PATH_MAX];
+  snprintf(path, sizeof path, "/sys/class/net/%s/device", name);
+  bool fits = realpath(path, whole) && strlen(whole) < 64 && strstr(whole, "/pci");
+  snprintf(pci, 64, "%.63s", fits ? whole : "");
+}
+
+static bool is_known(const struct device *devices, unsigned count, const char *name) {
+  for (unsigned i = 0; i < count; i++)
+    if (strcmp(devices[i].name, name) == 0)
+      return true;
+  return false;
+}
+
+/* IPv4 first: an interface is one device, by the first of its addresses. */
+static unsigned find(const struct ifaddrs *all, int family, bool loopback, struct device *devices,
+                     unsigned count, unsigned room) {
+  for (const struct ifaddrs *at = all; at && count < room; at = at->ifa_next) {
+    struct device *device = &devices[count];
+    if (!is_wanted(at, loopback) || at->ifa_addr->sa_family != family ||
+        strlen(at->ifa_name) >= sizeof device->name || is_known(devices, count, at->ifa_name) ||
+        !write_address(at->ifa_addr, device->address))
+      continue;
+    strcpy(device->name, at->ifa_name);
+    device->speed = speed_of(device->name);
+    device->guid = if_nametoindex(device->name);
+    write_pci(device->name, device->pci);
+    count++;
+  }
+  return count;
+}
+
+unsigned devices_find(struct device *devices, unsigned room) {
+  struct ifaddrs *all;
+  unsigned count = 0;
+  if (getifaddrs(&all) != 0)
+    return 0;
+  for (int loopback = 0; loopback < 2 && count == 0; loopback++) {
+    count = find(all, AF_INET, loopback, devices, 0, room);
+    count = find(all, AF_INET6, loopback, devices, count, room);
+  }
+  freeifaddrs(all);
+  return count;
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+#include "plugin.h"
+
+#include <string.h>
+
+struct plugin plugin = {.lock = PTHREAD_MUTEX_INITIALIZER, .pumping = PTHREAD_MUTEX_INITIALIZER};
+
+/* Polls so long before it sleeps: a step of NCCL's takes some tens of microseconds. */
+#define SPIN_NS 50000
+
+int warn_of_library(const char *what) {
+  const struct haul_error *error = haul_error_last();
+  WARN("NET/haul: %s: %s%s%s%s", what, error->text, error->object[0] ? " (" : "", error->object,
+       error->object[0] ? ")" : "");
+  if (error->hint[0])
+    WARN("NET/haul:   %s", error->hint);
+  switch (error->code) {
+  case HAUL_EINVAL:
+  case HAUL_EPLACE:
+    return NCCL_INVALID_ARGUMENT;
+  case HAUL_EPEER:
+  case HAUL_ECONNECT:
+  case HAUL_ETIMEDOUT:
+  case HAUL_ESTALE:
+    return NCCL_REMOTE_ERROR;
+  default:
+    return NCCL_SYSTEM_ERROR;
+  }
+}
+
+static int open_node(void) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.peer_events = 1;
+  config.insecure = 1; /* as NCCL's own transports: nothing is encrypted */
+  config.spin_ns = SPIN_NS;
+  if (haul_node_open(&config, &plugin.node))
+    return warn_of_library("cannot open a node");
+  for (unsigned i = 0; i < plugin.device_count; i++)
+    if (haul_node_listen(plugin.node, plugin.devices[i].address))
+      return warn_of_library("cannot listen");
+  return NCCL_SUCCESS;
+}
+
+static void close_all(void) {
+  clerks_close();
+  if (plugin.node)
+    haul_node_close(plugin.node);
+  plugin.node = NULL;
+  plugin.device_count = 0;
+}
+
+static int open_all(void) {
+  list_init(&plugin.listeners);
+  list_init(&plugin.comms);
+  list_init(&plugin.routes);
+  plugin.device_count = devices_find(plugin.devices, DEVICES_MAX);
+  if (plugin.device_count == 0) {
+    WARN("NET/haul: no network interface is up and chosen; NCCL_SOCKET_IFNAME chooses");
+    return NCCL_SYSTEM_ERROR;
+  }
+  int result = clerks_open();
+  if (!result)
+    result = open_node();
+  if (result)
+    close_all();
+  return result;
+}
+
+int plugin_init(nccl_logger *logger) {
+  int result = NCCL_SUCCESS;
+  pthread_mutex_lock(&plugin.lock);
+  plugin.logger = logger;
+  if (plugin.users == 0)
+    result = open_all();
+  if (!result && plugin.users++ == 0)
+    for (unsigned i = 0; i < plugin.device_count; i++)
+      INFO("NET/haul: %s at %s, not encrypted", plugin.devices[i].name, plugin.devices[i].address);
+  pthread_mutex_unlock(&plugin.lock);
+  return result;
+}
+
+/* Versions before 11 have no such call, and their node stays. */
+int plugin_finalize(void) {
+  pthread_mutex_lock(&plugin.lock);
+  bool last = plugin.users > 0 && --plugin.users == 0;
+  pthread_mutex_unlock(&plugin.lock);
+  if (last)
+    close_all();
+  return NCCL_SUCCESS;
+}
+
+int plugin_devices(int *count) {
+  *count = (int)plugin.device_count;
+  return NCCL_SUCCESS;
+}
+
+/* Does haul know a GPU here, so that it takes its memory as it is? */
+static bool has_gpu(void) {
+  struct haul_device devices[32];
+  size_t count = sizeof devices / sizeof devices[0];
+  if (haul_device_list(plugin.node, devices, &count) != 0)
+    return false;
+  for (size_t i = 0; i < count && i < sizeof devices / sizeof devices[0]; i++)
+    if (devices[i].place.kind == HAUL_CUDA)
+      return true;
+  return false;
+}
+
+#define MOST ((size_t)1 << 30) /* bytes of one send; test tells sizes as int */
+
+int plugin_properties(int number, struct nccl_properties_12 *properties) {
+  if (number < 0 || (unsigned)number >= plugin.device_count)
+    return NCCL_INVALID_ARGUMENT;
+  const struct device *device = &plugin.devices[number];
+  *properties = (struct nccl_properties_12){
+      .name = device->name,
+      .pci_path = device->pci[0] ? device->pci : NULL,
+      .guid = device->guid,
+      .pointers = NCCL_POINTER_HOST | (has_gpu() ? NCCL_POINTER_CUDA | NCCL_POINTER_DMABUF : 0),
+      .speed = device->speed,
+      .port = 0,
+      .max_comms = 65536,
+      .max_receives = GROUP_MAX,
+      .virtual_count = 1,
+      .virtual_devices = {number},
+      .max_p2p = MOST,
+      .max_collective = MOST,
+      .max_multi_request = 1,
+      .rail = -1,
+      .plane = -1,
+  };
+  return NCCL_SUCCESS;
+}

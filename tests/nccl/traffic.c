@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: MIT
+ * Ranks that send to each other as NCCL's collectives do: rings and all to all, sizes from nothing
+ * to 64 MiB, several requests under way, groups of receives with tags. */
+#include "support/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "places.h"
+
+#define MIB ((size_t)1 << 20)
+
+static uint8_t byte_of(unsigned from, unsigned to, size_t message, size_t i) {
+  return (uint8_t)(from * 31 + to * 17 + message * 7 + i * 3 + (i >> 8));
+}
+
+static void fill(uint8_t *bytes, size_t size, unsigned from, unsigned to, size_t message) {
+  for (size_t i = 0; i < size; i++)
+    bytes[i] = byte_of(from, to, message, i);
+}
+
+static bool holds(const uint8_t *bytes, size_t size, unsigned from, unsigned to, size_t message) {
+  for (size_t i = 0; i < size; i++)
+    if (bytes[i] != byte_of(from, to, message, i))
+      return false;
+  return true;
+}
+
+static void *start_receive(struct rank *rank, unsigned from, void *bytes, size_t size, int tag,
+                           void *memory) {
+  void *request = NULL, *data = bytes;
+  int64_t until = rank_now() + INT64_C(60000000000);
+  while (!request) {
+    rank_need(rank, net_receive(rank->from[from], 1, &data, &size, &tag, &memory, &request) == 0);
+    rank_need(rank, rank_now() < until);
+  }
+  return request;
+}
+
+/* NULL: the receiver has not asked for it yet. */
+static void *try_send(struct rank *rank, unsigned to, void *bytes, size_t size, int tag,
+                      void *memory) {
+  void *request = NULL;
+  rank_need(rank, net_send(rank->to[to], bytes, size, tag, memory, &request) == 0);
+  return request;
+}
+
+/* ---- Both ways with one neighbour or many ---- */
+
+#define UNDER_WAY 8
+
+struct lane {
+  unsigned peer;
+  struct place out, in;
+  uint8_t *scratch;
+  void *out_memory, *in_memory;
+  void *sends[UNDER_WAY], *receives[UNDER_WAY];
+  size_t sent, received, asked, checked;
+};
+
+/* Has room for `slots` messages of `size` bytes in each direction. */
+static void open_lane(struct rank *rank, struct lane *lane, unsigned to, unsigned from, size_t size,
+                      size_t slots) {
+  size_t room = (size ? size : 1) * slots;
+  lane->peer = to;
+  lane->scratch = malloc(size + 1);
+  place_make(rank, &lane->out, room);
+  place_make(rank, &lane->in, room);
+  rank_need(rank, net_register(rank->to[to], lane->out.address, room, lane->out.type,
+                               &lane->out_memory) == 0);
+  place_register(rank, &lane->in, rank->from[from], &lane->in_memory);
+}
+
+static void close_lane(struct rank *rank, struct lane *lane, unsigned from) {
+  rank_need(rank, net_deregister(rank->to[lane->peer], lane->out_memory) == 0);
+  rank_need(rank, net_deregister(rank->from[from], lane->in_memory) == 0);
+  place_end(&lane->out);
+  place_end(&lane->in);
+  free(lane->scratch);
+}
+
+static void step_out(struct rank *rank, struct lane *lane, size_t size, size_t count) {
+  size_t slot = lane->sent % UNDER_WAY;
+  int done = 0;
+  if (lane->sends[slot]) {
+    rank_need(rank, net_test(lane->sends[slot], &done, NULL) == 0);
+    if (done)
+      lane->sends[slot] = NULL;
+  }
+  if (lane->sent == count || lane->sends[slot])
+    return;
+  fill(lane->scratch, size, rank->number, lane->peer, lane->sent);
+  place_put(rank, &lane->out, slot * size, lane->scratch, size);
+  lane->sends[slot] =
+      try_send(rank, lane->peer, lane->out.address + slot * size, size, 5, lane->out_memory);
+  lane->sent += lane->sends[slot] != NULL;
+}
+
+static void step_in(struct rank *rank, struct lane *lane, unsigned from, size_t size,
+                    size_t count) {
+  int done = 0, got = -1;
+  while (lane->asked < count && lane->asked < lane->checked + UNDER_WAY) {
+    size_t slot = lane->asked % UNDER_WAY;
+    lane->receives[slot] =
+        start_receive(rank, from, lane->in.address + slot * size, size, 5, lane->in_memory);
+    lane->asked++;
+  }
+  size_t slot = lane->checked % UNDER_WAY;
+  if (lane->checked == lane->asked)
+    return;
+  rank_need(rank, net_test(lane->receives[slot], &done, &got) == 0);
+  if (!done)
+    return;
+  rank_need(rank, (size_t)got == size);
+  void *flush = lane;
+  rank_need(rank, net_flush(rank->from[from], lane->in.address + slot * size, got, lane->in_memory,
+                            &flush) == 0);
+  rank_need(rank, !flush); /* done at once */
+  place_get(rank, &lane->in, slot * size, lane->scratch, size);
+  rank_need(rank, holds(lane->scratch, size, from, rank->number, lane->checked));
+  lane->checked++;
+}
+
+static void drain(struct rank *rank, struct lane *lane) {
+  for (unsigned i = 0; i < UNDER_WAY; i++)
+    if (lane->sends[i])
+      rank_wait(rank, lane->sends[i], NULL);
+}
+
+/* `count` messages to each of `to`, and as many from each of `from`, at the same time. */
+static void exchange(struct rank *rank, const unsigned *to, const unsigned *from, unsigned lanes,
+                     size_t size, size_t count) {
+  struct lane all[RANKS_MAX] = {0};
+  int64_t until = rank_now() + INT64_C(120000000000);
+  bool busy = true;
+  for (unsigned i = 0; i < lanes; i++)
+    open_lane(rank, &all[i], to[i], from[i], size, count < UNDER_WAY ? count : UNDER_WAY);
+  while (busy) {
+    busy = false;
+    for (unsigned i = 0; i < lanes; i++) {
+      step_in(rank, &all[i], from[i], size, count);
+      step_out(rank, &all[i], size, count);
+      busy |= all[i].sent < count || all[i].checked < count;
+    }
+    rank_need(rank, rank_now() < until);
+  }
+  for (unsigned i = 0; i < lanes; i++)
+    drain(rank, &all[i]);
+  rank_barrier(rank);
+  for (unsigned i = 0; i < lanes; i++)
+    close_lane(rank, &all[i], from[i]);
+}
+
+static const size_t sizes[] = {0, 1, 4095, 8192, 8193, 100001, 4 * MIB};
+
+/* Where HAUL_PATHS allows but one, it is taken and told. */
+static void check_path(const struct rank *rank) {
+  const char *paths = getenv("HAUL_PATHS");
+  bool one = paths && strcmp(paths, "auto") != 0;
+  char words[64];
+  rank_need(rank, player_said("NET/haul: to "));
+  snprintf(words, sizeof words, " over %s (", one ? paths : "");
+  rank_need(rank, !one || player_said(words));
+}
+
+static void ring(struct rank *rank) {
+  unsigned ranks = rank->world->ranks;
+  unsigned next = (rank->number + 1) % ranks, previous = (rank->number + ranks - 1) % ranks;
+  bool peers[RANKS_MAX] = {false};
+  peers[next] = peers[previous] = true;
+  rank_connect(rank, peers);
+  for (size_t i = 0; i < COUNT(sizes); i++)
+    exchange(rank, &next, &previous, 1, sizes[i], sizes[i] > MIB ? 6 : 50);
+  rank_need(rank, player_warnings() == 0);
+  check_path(rank);
+  rank_disconnect(rank);
+}
+
+static void all_to_all(struct rank *rank) {
+  bool peers[RANKS_MAX];
+  unsigned others[RANKS_MAX], count = 0;
+  for (unsigned i = 0; i < RANKS_MAX; i++) {
+    peers[i] = i < rank->world->ranks && i != rank->number;
+    if (peers[i])
+      others[count++] = i;
+  }
+  rank_connect(rank, peers);
+  for (size_t i = 0; i < COUNT(sizes) - 1; i++)
+    exchange(rank, others, others, count, sizes[i], 20);
+  exchange(rank, others, others, count, MIB, 4);
+  rank_need(rank, player_warnings() == 0);
+  rank_disconnect(rank);
+}
+
+static void two_in_a_ring_by_each_version(void **state) {
+  (void)state;
+  for (int i = 0; i < PLAYER_VERSIONS; i++)
+    assert_true(ranks_run(2, player_versions[i], ring));
+}
+
+static void four_in_a_ring(void **state) {
+  (void)state;
+  assert_true(ranks_run(4, 11, ring));
+}
+
+static void eight_in_a_ring(void **state) {
+  (void)state;
+  assert_true(ranks_run(8, 12, ring));
+}
+
+static void four_all_to_all(void **state) {
+  (void)state;
+  assert_true(ranks_run(4, 12, all_to_all));
+}
+
+static void eight_all_to_all(void **state) {
+  (void)state;
+  assert_true(ranks_run(8, 11, all_to_all));
+}
+
+/* ---- One process with itself, groups, sizes ---- */
+
+static void with_itself(struct rank *rank) {
+  const bool peers[RANKS_MAX] = {true};
+  const unsigned self = 0;
+  rank_connect(rank, peers);
+  exchange(rank, &self, &self, 1, 100000, 20);
+  rank_disconnect(rank);
+}
+
+static void one_sends_to_itself(void **state) {
+  (void)state;
+  assert_true(ranks_run(1, 12, with_itself));
+}
+
+/* Sends come in another order than the receives of their group; the second group waits for the
+ * first one, although its tags are there earlier. */
+#define GROUP 8
+static void receive_groups(struct rank *rank, uint8_t *bytes, void *memory) {
+  void *requests[2] = {NULL};
+  int got[GROUP];
+  for (unsigned g = 0; g < 2; g++) {
+    void *data[GROUP], *memories[GROUP];
+    size_t room[GROUP];
+    int tags[GROUP];
+    for (unsigned i = 0; i < GROUP; i++) {
+      data[i] = bytes + (g * GROUP + i) * 50000;
+      memories[i] = memory;
+      room[i] = 50000;
+      tags[i] = (int)i;
+    }
+    while (!requests[g])
+      rank_need(rank,
+                net_receive(rank->from[1], GROUP, data, room, tags, memories, &requests[g]) == 0);
+  }
+  for (unsigned g = 0; g < 2; g++) {
+    rank_wait(rank, requests[g], got);
+    for (unsigned i = 0; i < GROUP; i++) {
+      size_t size = 1000 * (i + 1) * (g + 1);
+      rank_need(rank, (size_t)got[i] == size);
+      rank_need(rank, holds(bytes + (g * GROUP + i) * 50000, size, 1, 0, g * GROUP + i));
+    }
+  }
+}
+
+static void send_groups(struct rank *rank, uint8_t *bytes, void *memory) {
+  int64_t until = rank_now() + INT64_C(60000000000);
+  for (unsigned g = 0; g < 2; g++)
+    for (unsigned k = 0; k < GROUP; k++) {
+      unsigned i = GROUP - 1 - k;
+      size_t size = 1000 * (i + 1) * (g + 1);
+      uint8_t *at = bytes + (g * GROUP + i) * 50000;
+      void *request = NULL;
+      fill(at, size, 1, 0, g * GROUP + i);
+      while (!request && rank_now() < until)
+        request = try_send(rank, 0, at, size, (int)i, memory);
+      rank_need(rank, request);
+      rank_wait(rank, request, NULL);
+    }
+}
+
+static void groups(struct rank *rank) {
+  bool peers[RANKS_MAX] = {true, true};
+  peers[rank->number] = false;
+  size_t room = 2 * GROUP * 50000;
+  uint8_t *bytes = calloc(1, room);
+  void *memory;
+  rank_connect(rank, peers);
+  void *comm = rank->number == 0 ? rank->from[1] : rank->to[0];
+  rank_need(rank, net_register(comm, bytes, room, NCCL_POINTER_HOST, &memory) == 0);
+  if (rank->number == 0)
+    receive_groups(rank, bytes, memory);
+  else
+    send_groups(rank, bytes, memory);
+  rank_barrier(rank);
+  rank_need(rank, net_deregister(comm, memory) == 0);
+  free(bytes);
+  rank_disconnect(rank);
+}
+
+static void groups_are_matched_by_tags(void **state) {
+  (void)state;
+  assert_true(ranks_run(2, 12, groups));
+}
+
+static void large(struct rank *rank) {
+  bool peers[RANKS_MAX] = {true, true};
+  const unsigned other = 1 - rank->number;
+  peers[rank->number] = false;
+  rank_connect(rank, peers);
+  exchange(rank, &other, &other, 1, 64 * MIB, 2);
+  rank_disconnect(rank);
+}
+
+static void sixty_four_mib(void **state) {
+  (void)state;
+  assert_true(ranks_run(2, 12, large));
+}
+
+int main(void) {
+  setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  if (!places_are_there())
+    return 77;
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(one_sends_to_itself),
+      cmocka_unit_test(two_in_a_ring_by_each_version),
+      cmocka_unit_test(groups_are_matched_by_tags),
+      cmocka_unit_test(four_in_a_ring),
+      cmocka_unit_test(eight_in_a_ring),
+      cmocka_unit_test(four_all_to_all),
+      cmocka_unit_test(eight_all_to_all),
+      cmocka_unit_test(sixty_four_mib),
+  };
+  return cmocka_run_group_tests_name("nccl/traffic", tests, NULL, NULL);
+}
