@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "common.h"
 
+#include <haul/access.h>
+
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -138,7 +140,9 @@ void serve_target(const char *path, const char *place, uint64_t length) {
   char address[128];
   haul_node *node = open_node(0, SPIN_NS);
   haul_region *region = make_region(node, place, length, 1, 0);
-  must(haul_region_publish(region, "target", HAUL_READ | HAUL_WRITE), "publish");
+  const char *who = getenv("HAUL_BENCH_GRANT");
+  const struct haul_grant grant = {who ? who : "*", HAUL_READ | HAUL_WRITE};
+  must(haul_region_publish_to(region, "target", &grant, 1), "publish");
   must(haul_node_listen(node, listen_address(path)), "listen");
   must(haul_node_address(node, 0, address, sizeof address), "address");
   say_line(address);

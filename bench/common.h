@@ -37,7 +37,7 @@ haul_region *make_region(haul_node *node, const char *place, uint64_t length, in
                          unsigned flags);
 
 /* The child's whole part: a region of `length` bytes at the place, "target", which the parent may
- * read and write over the path. */
+ * read and write over the path; for the identity alone that HAUL_BENCH_GRANT names, if it does. */
 _Noreturn void serve_target(const char *path, const char *place, uint64_t length);
 
 /* "64M" and the like. */

@@ -15,7 +15,8 @@ usrbio-fuse|GB/s|higher|ring cold randread 4K 128 256M|ring cold plain 4K 1 32M|
 usrbio-fuse-warm|GB/s|higher|ring warm randread 4K 128 256M|ring warm plain 4K 1 128M|the same; the file is in the page cache
 usrbio-device|GB/s|higher|ring cold read 1M 32 2G device|ring cold read 1M 32 2G|1 MiB, depth 32, into memory of the emulated accelerator; into memory of the host
 usrbio-device-warm|GB/s|higher|ring warm read 1M 32 2G device|ring warm read 1M 32 2G|the same; the file is in the page cache
-fileservice|GB/s|higher|fileservice|iperf|an exported file that is in the page cache, read by another process over loopback, 4 MiB a request, checksums; iperf3 -l 1M
+fileservice|GB/s|higher|fileservice|iperf|an exported file that is in the page cache, read by another process of this host, 4 MiB a request, checksums, by the path that haul chooses (map); iperf3 -l 1M over loopback
+fileservice-tcp|GB/s|higher|fileservice tcp|iperf|the same over tcp, as towards another host; iperf3 -l 1M
 usrbio-write|GB/s|higher|ring cold write 1M 32 1G|fio_run cold write 1M 32 1G|1 MiB, depth 32, written in order; fio, io_uring, direct, the same
 TABLE
 }
@@ -69,11 +70,11 @@ ring() { # cold|warm HOW BLOCK DEPTH BYTES [device]
 }
 
 # A file of 256 MiB, warm. Neither a mount nor fio is needed.
-fileservice() {
+fileservice() { # [PATHS]
   local folder
   folder=$(mktemp -d "${HAUL_BENCH_FOLDER:-/var/tmp}/haul-bench.XXXXXX")
   dd if=/dev/urandom of="$folder/file" bs=1M count=256 conv=fsync status=none
-  bench fileservice "$folder/file" 2 || { rm -rf "$folder"; return 1; }
+  HAUL_PATHS=${1:-} bench fileservice "$folder/file" 2 || { rm -rf "$folder"; return 1; }
   rm -rf "$folder"
 }
 

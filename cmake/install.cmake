@@ -5,7 +5,8 @@ include(CMakePackageConfigHelpers)
 install(TARGETS haul EXPORT haulTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES include/haul/haul.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/haul)
+install(FILES include/haul/haul.h include/haul/device.h include/haul/access.h
+  include/haul/world.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/haul)
 
 file(RELATIVE_PATH HAUL_PC_TO_PREFIX
   ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
@@ -25,9 +26,18 @@ install(EXPORT haulTargets NAMESPACE haul:: DESTINATION ${HAUL_PACKAGE_DIR})
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haulConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/haulConfigVersion.cmake DESTINATION ${HAUL_PACKAGE_DIR})
 
+# For systemd: a node with its sockets and its user, and mounts.
+set(bindir ${CMAKE_INSTALL_FULL_BINDIR})
+foreach(unit haul.service haul-mount@.service)
+  configure_file(packaging/systemd/${unit}.in ${unit} @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${unit} DESTINATION lib/systemd/system)
+endforeach()
+install(FILES packaging/systemd/haul.socket DESTINATION lib/systemd/system)
+install(FILES packaging/systemd/haul.sysusers DESTINATION lib/sysusers.d RENAME haul.conf)
+
 file(GLOB HAUL_CALL_PAGES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/man/*.3)
 install(FILES ${HAUL_CALL_PAGES} DESTINATION ${CMAKE_INSTALL_MANDIR}/man3)
 install(FILES ${CMAKE_SOURCE_DIR}/man/haul.conf.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
-install(FILES ${CMAKE_SOURCE_DIR}/man/haul.7 ${CMAKE_SOURCE_DIR}/man/haul-cudahook.7
+install(FILES ${CMAKE_SOURCE_DIR}/man/haul.7 ${CMAKE_SOURCE_DIR}/man/haul-cudahook.7 ${CMAKE_SOURCE_DIR}/man/haul-nccl.7 ${CMAKE_SOURCE_DIR}/man/haul-ucx.7
   ${CMAKE_SOURCE_DIR}/man/haul-usrbio.7
   DESTINATION ${CMAKE_INSTALL_MANDIR}/man7)

@@ -50,5 +50,6 @@ extern const struct command explain_command;
 extern const struct command bench_command;
 extern const struct command pingpong_command;
 extern const struct command mount_command;
+extern const struct command key_command;
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,11 +11,13 @@
 
 #include "command.h"
 #include "common/fail.h"
+#include "common/interrupt.h"
 #include "common/json.h"
 #include "common/module.h"
 #include "common/outfile.h"
 #include "common/progress.h"
 #include "common/table.h"
+#include "common/tally.h"
 #include "common/text.h"
 #include "common/units.h"
 #include "storage/tree.h"
@@ -28,9 +31,9 @@ struct job {
   struct outfile outfile;
   int input; /* a descriptor */
   struct progress progress;
-  int64_t started;
-  uint64_t done;
-  int failed; /* an exit status that was printed already */
+  struct tally tally;
+  uint64_t done, pages; /* bytes; those that were the file's own pages */
+  int failed;           /* an exit status that was printed already */
 };
 
 /* ---- Opening ---- */
@@ -64,7 +67,7 @@ static int open_job(struct job *job, const struct exported *exported) {
   };
   if (job->calls->open(&reach, &job->tree, &error))
     return fail_because(error.hint, "%s", error.text);
-  job->started = now_ns();
+  tally_begin(&job->tally);
   return EXIT_DONE;
 }
 
@@ -79,29 +82,66 @@ static int close_job(struct job *job, int status) {
 
 static int finish(struct job *job, int failed, const struct haul_storage_error *error) {
   progress_hide();
+  if (interrupted() && failed && !job->failed)
+    return fail_because(NULL, "interrupted");
   if (job->failed)
     return job->failed;
   return failed ? fail_because(error->hint, "%s", error->text) : EXIT_DONE;
 }
 
-static void print_report(const struct job *job, const char *command) {
+/* ---- Reports ---- */
+
+/* How the server's side of it went. */
+static void add_told(void *user, const struct haul_report *report, uint64_t pages) {
+  struct job *job = user;
+  struct haul_report told = *report;
+  snprintf(told.peer, sizeof told.peer, "%.63s", job->exported->target->address);
+  if (pages < told.bytes && told.path_count > 0)
+    told.paths[0].zero_copy = 0; /* the server copied them */
+  tally_add(&job->tally, &told);
+  job->pages += pages;
+}
+
+static void print_json(const struct job *job, bool get) {
   const struct exported *exported = job->exported;
-  double seconds = (double)(now_ns() - job->started) / 1e9;
-  bool get = strcmp(command, "get") == 0;
-  if (exported->json) {
-    struct json json;
-    json_begin(&json, stdout);
-    json_object(&json, NULL);
-    json_text(&json, "command", command);
-    json_text(&json, "target", exported->text);
-    json_text(&json, "file", exported->file);
-    json_number(&json, "bytes", job->done);
-    json_end_object(&json);
-  } else if (!exported->quiet) {
-    fprintf(get && strcmp(exported->file, "-") == 0 ? stderr : stdout, "%s %s (%s) %s %s, %.2f s\n",
-            command, get ? exported->text : exported->file, size_text(job->done).text, "->",
-            get ? exported->file : exported->text, seconds);
+  struct json json;
+  json_begin(&json, stdout);
+  json_object(&json, NULL);
+  json_text(&json, "command", get ? "get" : "put");
+  json_text(&json, "target", exported->text);
+  json_text(&json, "file", exported->file);
+  json_number(&json, "offset", exported->offset);
+  json_number(&json, "bytes_from_pages", job->pages);
+  tally_to_json(&job->tally, &json);
+  json_end_object(&json);
+}
+
+static void print_words(const struct job *job, bool get) {
+  const struct exported *exported = job->exported;
+  FILE *out = get && strcmp(exported->file, "-") == 0 ? stderr : stdout;
+  fprintf(out, "%s %s (%s) -> %s\n", get ? "get" : "put", get ? exported->text : exported->file,
+          size_text(job->done).text, get ? exported->file : exported->text);
+  if (job->done == 0) {
+    fprintf(out, "  nothing to move\n");
+    return;
   }
+  tally_print(&job->tally, out);
+  if (!get)
+    fprintf(out, "  source: read into host buffers: kernel 1 more copy\n"
+                 "  target: written from host buffers: kernel 1 more copy\n");
+  else if (job->pages == job->done)
+    fprintf(out, "  source: the file's own pages\n");
+  else
+    fprintf(out, "  source: read into host buffers: kernel 1 more copy%s\n",
+            job->pages ? ", of a part" : "");
+}
+
+static void print_report(struct job *job, bool get) {
+  tally_end(&job->tally);
+  if (job->exported->json)
+    print_json(job, get);
+  else if (!job->exported->quiet)
+    print_words(job, get);
 }
 
 /* ---- Get ---- */
@@ -118,30 +158,46 @@ static bool take_bytes(void *user, const void *bytes, size_t length) {
   job->failed = outfile_write(&job->outfile, bytes, length);
   job->done += length;
   progress_update(&job->progress, job->done);
+  if (interrupted())
+    job->failed = fail_because(NULL, "interrupted");
   return job->failed == EXIT_DONE;
 }
 
 int exported_get(const struct exported *exported) {
   struct haul_storage_error error;
   struct job job;
+  const struct haul_storage_mover mover = {
+      .begin = begin_file, .take = take_bytes, .told = add_told, .user = &job};
   int status = open_job(&job, exported);
   if (status == EXIT_DONE)
-    status = finish(&job,
-                    job.calls->get(job.tree, job.path, exported->offset, exported->length,
-                                   begin_file, take_bytes, &job, &error),
-                    &error);
+    status = finish(
+        &job,
+        job.calls->get(job.tree, job.path, exported->offset, exported->length, &mover, &error),
+        &error);
   if (status == EXIT_DONE)
     status = outfile_commit(&job.outfile);
   if (status == EXIT_DONE)
-    print_report(&job, "get");
+    print_report(&job, true);
   return close_job(&job, status);
 }
 
 /* ---- Put ---- */
 
+/* Until there is something, or the end; false: interrupted. */
+static bool wait_for_input(const struct job *job) {
+  struct pollfd entry = {job->input, POLLIN, 0};
+  while (!interrupted() && poll(&entry, 1, INTERRUPT_SLICE_NS / 1000000) <= 0)
+    ;
+  return !interrupted();
+}
+
 static ssize_t give_bytes(void *user, void *bytes, size_t room) {
   struct job *job = user;
   ssize_t got;
+  if (!wait_for_input(job)) {
+    job->failed = fail_because(NULL, "interrupted");
+    return -1;
+  }
   while ((got = read(job->input, bytes, room)) < 0 && errno == EINTR)
     ;
   if (got < 0)
@@ -167,15 +223,16 @@ static int open_input(struct job *job) {
 int exported_put(const struct exported *exported) {
   struct haul_storage_error error;
   struct job job;
+  const struct haul_storage_mover mover = {.give = give_bytes, .told = add_told, .user = &job};
   if (exported->offset)
     return fail_because("leave --offset out", "a file is put as a whole");
   int status = open_job(&job, exported);
   if (status == EXIT_DONE)
     status = open_input(&job);
   if (status == EXIT_DONE)
-    status = finish(&job, job.calls->put(job.tree, job.path, give_bytes, &job, &error), &error);
+    status = finish(&job, job.calls->put(job.tree, job.path, &mover, &error), &error);
   if (status == EXIT_DONE)
-    print_report(&job, "put");
+    print_report(&job, false);
   return close_job(&job, status);
 }
 

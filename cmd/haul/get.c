@@ -198,7 +198,7 @@ const struct command get_command = {
         "prints which path they took, and why a better one was closed. FILE appears when it is\n"
         "whole: until then the bytes are in a temporary file beside it, and a failure leaves\n"
         "nothing behind. Where no region has that name, NAME is EXPORT/PATH: a file that\n"
-        "`haul serve --export` exports, whose path is not told.",
+        "`haul serve --export` exports.",
     .options = options,
     .examples = "  haul get 127.0.0.1:7420/weights copy.bin\n"
                 "  haul get 127.0.0.1:7420/weights - --offset 1M --length 64K | xxd | head\n"

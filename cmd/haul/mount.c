@@ -19,6 +19,7 @@
 #include "common/fail.h"
 #include "common/module.h"
 #include "common/options.h"
+#include "common/service.h"
 #include "common/session.h"
 #include "storage/mount.h"
 
@@ -93,6 +94,7 @@ static void log_line(void *user, int priority, const char *text) {
 static void is_ready(void *user) {
   struct mounting *mounting = user;
   unsigned descriptor = mounting->values->ready_fd;
+  service_notify("READY=1");
   if (descriptor) {
     if (dprintf((int)descriptor, "%s\n", mounting->target) < 0)
       fail_system(errno, "cannot write to descriptor %u", descriptor);
@@ -209,7 +211,7 @@ const struct command mount_command = {
         "Programs that speak USRBIO, 3FS's interface, use the files under MOUNTPOINT, which is an\n"
         "empty folder; all others use them as any files. SOURCE is a folder of this host,\n"
         "or a tree that `haul serve --export` exports elsewhere: haul://HOST[:PORT]/EXPORT,\n"
-        "unix:///PATH/EXPORT or unix://@NAME/EXPORT. There rings are not there yet. The\n"
+        "unix:///PATH/EXPORT or unix://@NAME/EXPORT. The\n"
         "command ends once MOUNTPOINT answers, and a process stays in the background until\n"
         "`fusermount3 -u MOUNTPOINT` (for root also umount), SIGTERM or SIGINT.",
     .options = options,

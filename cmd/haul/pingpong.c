@@ -45,7 +45,7 @@ static const struct option_spec options[] = {
     {"timeout", OPTION_SECONDS, offsetof(struct values, timeout), "SECONDS",
      "how long the other side may be silent (default: 30)"},
     {"insecure", OPTION_FLAG, offsetof(struct values, insecure), NULL,
-     "server: allow listening beyond this host although nothing is encrypted"},
+     "server: allow listening beyond this host also without a key"},
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print the summary alone, as JSON"},
     {0},
 };

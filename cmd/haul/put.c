@@ -220,7 +220,9 @@ const struct command put_command = {
         "Moves the bytes of FILE ('-': standard input) into the region NAME of the node and\n"
         "prints which path they took, and why a better one was closed. A file larger\n"
         "than the region is refused before a byte is moved. Where no region has that name, NAME\n"
-        "is EXPORT/PATH: a file in what `haul serve --export` exports, new or overwritten.",
+        "is EXPORT/PATH: a file in what `haul serve --export` exports, which is new, or replaced "
+        "once\n"
+        "all of it is there.",
     .options = options,
     .examples = "  haul put weights.bin 127.0.0.1:7420/weights\n"
                 "  haul put weights.bin unix:///run/haul.sock/weights --only map --checksum\n"

@@ -17,6 +17,7 @@
 #include "command.h"
 #include "common/fail.h"
 #include "common/options.h"
+#include "common/service.h"
 #include "common/session.h"
 #include "serve_exports.h"
 #include "serve_regions.h"
@@ -28,7 +29,7 @@
 #define ROUNDS_A_TURN   1024 /* of polling, likewise */
 
 struct values {
-  struct text_list listen, region, file, export;
+  struct text_list listen, region, file, allow, export;
   const char *name;
   unsigned ready_fd;
   int poll, echo, insecure;
@@ -41,6 +42,9 @@ static const struct option_spec options[] = {
      "publish memory of this size at this place; ro: peers may only read"},
     {"file", OPTION_LIST, offsetof(struct values, file), "NAME=PATH[:ro]",
      "publish host memory filled from a file"},
+    {"allow", OPTION_LIST, offsetof(struct values, allow), "NAME=WHO[:ro]",
+     "publish this region for these alone: WHO is the name of a key (haul key) or certificate, or "
+     "uid:N over a Unix socket; ro: to be read"},
     {"export", OPTION_LIST, offsetof(struct values, export), "[NAME=]DIR[:rw]",
      "export the files under a folder; rw: peers may change them, too"},
     {"name", OPTION_TEXT, offsetof(struct values, name), "NAME",
@@ -50,7 +54,7 @@ static const struct option_spec options[] = {
     {"echo", OPTION_FLAG, offsetof(struct values, echo), NULL,
      "send each message back (default: messages are taken and dropped)"},
     {"insecure", OPTION_FLAG, offsetof(struct values, insecure), NULL,
-     "allow listening beyond this host although nothing is encrypted"},
+     "allow listening beyond this host also without a key"},
     {"ready-fd", OPTION_COUNT, offsetof(struct values, ready_fd), "N",
      "write the addresses to this descriptor once all is ready, and close it"},
     {0},
@@ -89,9 +93,23 @@ static int open_node(struct server *server) {
   return EXIT_DONE;
 }
 
+/* Those that the service manager made, where nothing else is asked for. */
+static int listen_inherited(struct server *server, unsigned count) {
+  for (unsigned i = 0; i < count; i++) {
+    char address[ADDRESS_MAX];
+    snprintf(address, sizeof(address), "fd://%u", 3 + i);
+    if (haul_node_listen(server->node, address))
+      return fail_library("cannot listen on the socket that was passed");
+  }
+  return EXIT_DONE;
+}
+
 static int listen_all(struct server *server) {
   const struct text_list *list = &server->values->listen;
   const struct text_list fallback = {1, {LISTEN_DEFAULT}};
+  unsigned inherited = service_sockets();
+  if (list->count == 0 && inherited > 0)
+    return listen_inherited(server, inherited);
   if (list->count == 0)
     list = &fallback;
   for (size_t i = 0; i < list->count; i++) {
@@ -199,8 +217,11 @@ static int serve(struct server *server) {
     status = listen_all(server);
   if (status == EXIT_DONE)
     status = announce(server);
-  if (status == EXIT_DONE)
+  if (status == EXIT_DONE) {
+    service_notify("READY=1");
     status = server->exports.count ? wait_for_signal(server) : loop(server);
+    service_notify("STOPPING=1");
+  }
   offers_release(&server->offers);
   exports_stop(&server->exports);
   haul_node_close(server->node);
@@ -223,6 +244,8 @@ static int run(const struct command *self, int argc, char **argv) {
     return options_wrong(self, "--ready-fd %u: no such descriptor is open", values.ready_fd);
   server = (struct server){.values = &values, .signals = -1};
   status = offers_parse(self, &server.offers, &values.region, &values.file);
+  if (status == EXIT_DONE)
+    status = offers_allow(self, &server.offers, &values.allow);
   if (status == EXIT_DONE)
     status = exports_parse(self, &server.exports, &values.export);
   return status ? status : serve(&server);

@@ -68,6 +68,37 @@ int offers_parse(const struct command *command, struct offers *offers,
   return status;
 }
 
+static struct offer *offer_named(struct offers *offers, const char *name, size_t length) {
+  for (size_t i = 0; i < offers->count; i++)
+    if (strlen(offers->list[i].name) == length && memcmp(offers->list[i].name, name, length) == 0)
+      return &offers->list[i];
+  return NULL;
+}
+
+/* The rights are those of the region, or fewer. */
+static int allow(const struct command *command, struct offers *offers, char *text) {
+  char *equals = strchr(text, '=');
+  if (!equals || equals == text || !equals[1])
+    return options_wrong(command, "'%s' is not NAME=WHO[:ro]", text);
+  struct offer *offer = offer_named(offers, text, (size_t)(equals - text));
+  if (!offer)
+    return options_wrong(command, "'%s': no region of this name is published", text);
+  bool reads = ends_with(equals + 1, ":ro");
+  if (reads)
+    equals[1 + strlen(equals + 1) - strlen(":ro")] = '\0';
+  offer->grants[offer->grant_count++] =
+      (struct haul_grant){equals + 1, reads ? HAUL_READ : offer->rights};
+  return EXIT_DONE;
+}
+
+int offers_allow(const struct command *command, struct offers *offers,
+                 const struct text_list *allowed) {
+  int status = EXIT_DONE;
+  for (size_t i = 0; i < allowed->count && status == EXIT_DONE; i++)
+    status = allow(command, offers, (char *)(uintptr_t)allowed->items[i]); /* argv: ours to cut */
+  return status;
+}
+
 static int fill_from(haul_region *region, int descriptor, const char *path) {
   char *at = haul_region_address(region);
   size_t left = haul_region_length(region);
@@ -122,7 +153,10 @@ int offers_publish(struct offers *offers, haul_node *node) {
         offer->path ? make_from_file(offer, node, region) : make_empty(offer, node, region);
     if (status)
       return status;
-    if (haul_region_publish(*region, offer->name, offer->rights))
+    const struct haul_grant everybody = {"*", offer->rights};
+    size_t count = offer->grant_count ? offer->grant_count : 1;
+    if (haul_region_publish_to(*region, offer->name,
+                               offer->grant_count ? offer->grants : &everybody, count))
       return fail_library("cannot publish '%s'", offer->name);
   }
   return EXIT_DONE;

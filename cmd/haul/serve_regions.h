@@ -7,7 +7,7 @@
 
 #include <stddef.h>
 
-#include <haul/haul.h>
+#include <haul/access.h>
 
 #include "command.h"
 #include "common/options.h"
@@ -16,10 +16,12 @@
 struct offer {
   char name[256];
   unsigned rights;
-  const char *path;        /* --file: the file that fills it */
-  struct haul_place place; /* --region */
-  uint64_t size;           /* --region */
-  char rest[4096];         /* what follows the '=', cut into parts */
+  const char *path;                   /* --file: the file that fills it */
+  struct haul_place place;            /* --region */
+  uint64_t size;                      /* --region */
+  char rest[4096];                    /* what follows the '=', cut into parts */
+  struct haul_grant grants[LIST_MAX]; /* --allow; none: it is for everybody who can connect */
+  size_t grant_count;
 };
 
 struct offers {
@@ -31,6 +33,9 @@ struct offers {
 /* Reads "NAME=PLACE:SIZE[:ro]" and "NAME=PATH[:ro]". Returns an exit status: usage errors only. */
 int offers_parse(const struct command *command, struct offers *offers,
                  const struct text_list *regions, const struct text_list *files);
+/* Reads "NAME=WHO[:ro]", NAME being one of the offers; the texts are kept, and cut. */
+int offers_allow(const struct command *command, struct offers *offers,
+                 const struct text_list *allowed);
 
 /* Allocates, fills and publishes all of them. Returns an exit status; offers_release is due either
  * way. */

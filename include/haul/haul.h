@@ -75,7 +75,8 @@ HAUL_API const char *haul_version(void);
   X(HAUL_ESYSTEM, -24, "system", "a system call failed")                                           \
   X(HAUL_ETICKET, -25, "ticket", "the ticket is damaged, forged or for something else")            \
   X(HAUL_EPLACE, -26, "place", "there is no such place")                                           \
-  X(HAUL_EPATH, -27, "path", "the path broke")
+  X(HAUL_EPATH, -27, "path", "the path broke")                                                     \
+  X(HAUL_EAUTH, -28, "not-authenticated", "one side does not accept who the other is")
 
 enum haul_code {
   HAUL_OK = 0,
@@ -151,7 +152,7 @@ struct haul_node_config {
   const char *name;    /* what peers see, 1 to 63 printable ASCII bytes without blanks; default:
                           host name and process id */
   int progress;        /* enum haul_progress */
-  int insecure;        /* 1: listen beyond loopback although nothing is encrypted */
+  int insecure;        /* 1: listen beyond loopback also without a key */
   int64_t spin_ns;     /* poll this long before sleeping; 0: sleep at once;
                           HAUL_SPIN_ALWAYS: never sleep */
   int64_t liveness_ns; /* a silent peer is gone after this; default 5 s, at least 10 ms */
@@ -178,10 +179,28 @@ struct haul_node_config {
   size_t tcp_zero_copy;   /* writes over tcp of as many bytes pass pages by reference (only memory
                              that haul allocated); default: where that gets cheaper than copying;
                              SIZE_MAX: never */
+  const char *key;        /* the file of keys (haul key new): TCP connections prove who they are
+                             with its first one, and are taken from who has any of them; what goes
+                             over them is encrypted (TLS 1.3). Default: none */
+  const char *certificate, *private_key, *authority; /* files in PEM that do the same: who this is,
+                                                        the key to it, who says who others are */
+  int plain_data;       /* 1: where both sides say so, data goes over tcp unencrypted; the control
+                           connection never does */
+  int process_tls;      /* 1: this process encrypts also where the kernel could */
+  int any_user;         /* 1: Unix sockets take processes of any user; else this one's and root's */
+  int64_t handshake_ns; /* time in which who connects has to prove who it is; default 5 s */
+  unsigned max_peers_each; /* of one identity and one address; default: as max_peers */
+  unsigned max_lookups;    /* published regions that one peer may know at a time, at most 1,048,576;
+                              default, and UINT_MAX: no limit */
+  size_t
+      peer_bytes; /* in flight over tcp from one peer, in whole MiB; default, and most, 128 MiB */
 };
 
 #define HAUL_NODE_CONFIG_INIT                                                                      \
-  { sizeof(struct haul_node_config), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0 }
+  {                                                                                                \
+    sizeof(struct haul_node_config), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0,   \
+        0, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0                                             \
+  }
 
 /* Opens this process's end. `config` may be NULL. Release with haul_node_close. What a field leaves
  * at 0 comes from the environment (HAUL_POOL for pool_bytes), else from the file that HAUL_CONF
@@ -213,9 +232,10 @@ HAUL_API int haul_setting_list(const struct haul_node_config *config, struct hau
 HAUL_API void haul_node_close(haul_node *node);
 
 /* Listens on "tcp://address:port" (port 0: any free one; IPv6 in brackets) or "unix:///path"
- * ("unix://@name" for an abstract name). May be called several times. A host's name must be found
- * within 10 s, else HAUL_ETIMEDOUT. HAUL_EADDRESS, HAUL_EADDRINUSE, HAUL_ELIMIT, HAUL_EINSECURE
- * (not loopback and config.insecure is 0). */
+ * ("unix://@name" for an abstract name), or takes over "fd://3", a listening socket that the
+ * process was started with. May be called several times. A host's name must be found within 10 s,
+ * else HAUL_ETIMEDOUT. HAUL_EADDRESS, HAUL_EADDRINUSE, HAUL_ELIMIT, HAUL_EINSECURE (not loopback,
+ * and the node has neither a key nor config.insecure). */
 HAUL_API int haul_node_listen(haul_node *node, const char *address);
 
 /* The address of listener `index`, with the port that was chosen. HAUL_ERANGE past the last,
@@ -310,6 +330,7 @@ HAUL_API int haul_counter_list(haul_node *node,
 
 #define HAUL_READ  1u /* peers may read */
 #define HAUL_WRITE 2u /* peers may write */
+#define HAUL_LEND  4u /* for haul_region_export alone: see there */
 
 /* Allocates `length` bytes at `place`; the address is a multiple of the page size. The content is
  * undefined, and host pages are taken from the system when they are first touched. Regions up to
@@ -389,7 +410,14 @@ struct haul_ticket {
  * ticket of the same region and rights: many tensors of one region need one. HAUL_ENOTSUP for
  * memory that cannot be shared: private, wrapped or imported; for all memory of HAUL_GAUDI, whose
  * devices one process opens at a time; and for memory of a GPU with HAUL_READ alone, since its
- * driver's descriptors allow writing. */
+ * driver's descriptors allow writing.
+ *
+ * With HAUL_READ | HAUL_WRITE | HAUL_LEND memory of a GPU that the application made with cudaMalloc
+ * and wrapped can be exported too, through the driver's legacy IPC. Its ticket opens the memory by
+ * itself, in other processes of this host; `descriptor` becomes -1, and `layout` has no room in it.
+ * The driver keeps such memory for nobody: what is freed while another process has it imported is
+ * undefined there (CUDA driver API, cuIpcOpenMemHandle), so the owner frees it when it knows that
+ * all importers have released theirs; haul_region_release does not wait for them. */
 HAUL_API int haul_region_export(haul_region *region, unsigned rights,
                                 const struct haul_tensor *layout, struct haul_ticket *ticket,
                                 int *descriptor);
@@ -401,7 +429,8 @@ HAUL_API int haul_region_export(haul_region *region, unsigned rights,
  * connection to the owner's node, and gets HAUL_PEER_LEFT. `descriptor` -1: the memory that this
  * node imported before with a descriptor and a ticket of the same region and rights; such an import
  * is kept for five seconds after its last region's release (64 at most), and all regions of it
- * share one mapping. HAUL_ETICKET (with -1: there is none, the descriptor is needed), HAUL_ESTALE,
+ * share one mapping. A ticket of HAUL_LEND needs no descriptor and is not kept. HAUL_ETICKET (with
+ * -1: there is none, the descriptor is needed), HAUL_ESTALE,
  * HAUL_EPLACE (the memory is on a GPU that this process does not see). */
 HAUL_API int haul_region_import(haul_node *node, const struct haul_ticket *ticket, int descriptor,
                                 haul_region **region);

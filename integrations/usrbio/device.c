@@ -2,6 +2,8 @@
 #include "device.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "library.h"
@@ -19,7 +22,10 @@
 
 struct device {
   haul_region *region;
-  int daemon; /* the connection that keeps it registered; -1: another process's */
+  int daemon;    /* the connection that keeps it registered; -1: another process's */
+  int lent;      /* of lent memory its owner's end of the pipe, else -1 */
+  int other;     /* another process's memory: the descriptor that came with it, else -1 */
+  pid_t process; /* whose it is: a forked child's copy ends nothing */
 };
 
 int device_count(void) {
@@ -135,6 +141,8 @@ static int errno_of(int code) {
   switch (code) {
   case HAUL_ENOMEM:
     return -ENOMEM;
+  case HAUL_EINVAL:
+    return -EINVAL;
   case HAUL_EPLACE:
     return -ENODEV;
   case HAUL_ENOTSUP:
@@ -146,6 +154,22 @@ static int errno_of(int code) {
   }
 }
 
+/* What goes to the daemon with the ticket: the memory, or a pipe's end where the ticket opens it.
+ */
+static int export(const struct library *calls, struct device *device, struct haul_ticket *ticket,
+                  int *descriptor) {
+  const unsigned rights = HAUL_READ | HAUL_WRITE | HAUL_LEND;
+  int ends[2];
+  int code = errno_of(calls->haul_region_export(device->region, rights, NULL, ticket, descriptor));
+  if (code || *descriptor >= 0)
+    return code;
+  if (pipe2(ends, O_CLOEXEC) != 0)
+    return -errno;
+  device->lent = ends[0];
+  *descriptor = ends[1];
+  return 0;
+}
+
 /* The connection keeps it registered for as long as it is open. */
 static int give_to_daemon(const struct library *calls, const char *mount, const uint8_t id[16],
                           struct device *device) {
@@ -154,8 +178,7 @@ static int give_to_daemon(const struct library *calls, const char *mount, const 
   struct devices_answer answer;
   struct haul_ticket ticket;
   int descriptor, came;
-  int code = errno_of(calls->haul_region_export(device->region, HAUL_READ | HAUL_WRITE, NULL,
-                                                &ticket, &descriptor));
+  int code = export(calls, device, &ticket, &descriptor);
   if (code)
     return code;
   memcpy(request.ticket, ticket.bytes, sizeof request.ticket);
@@ -172,14 +195,24 @@ static int give_to_daemon(const struct library *calls, const char *mount, const 
 static struct device *new_device(void) {
   struct device *device = calloc(1, sizeof *device);
   if (device)
-    device->daemon = -1;
+    *device = (struct device){.daemon = -1, .lent = -1, .other = -1, .process = getpid()};
   return device;
 }
 
-int device_make(const char *mount, const uint8_t id[16], size_t size, int number,
+/* The application's memory, which has to be of that place. */
+static int wrap(const struct library *calls, void *memory, size_t size, struct haul_place place,
+                struct device *device) {
+  int code = errno_of(calls->haul_region_wrap(calls->node, memory, size, &device->region));
+  if (code)
+    return code;
+  struct haul_place is = calls->haul_region_place(device->region);
+  return is.kind != place.kind ? -EINVAL : is.device != place.device ? -ENODEV : 0;
+}
+
+int device_make(const char *mount, const uint8_t id[16], void *memory, size_t size, int number,
                 struct device **out) {
-  uint16_t kind = 0;
-  int count = library_devices(&kind);
+  struct haul_place place = {.device = (uint16_t)number};
+  int count = library_devices(&place.kind);
   const struct library *calls = library_get();
   if (count == 0)
     return -ENOTSUP;
@@ -188,8 +221,9 @@ int device_make(const char *mount, const uint8_t id[16], size_t size, int number
   struct device *device = new_device();
   if (!device)
     return -ENOMEM;
-  int code = errno_of(calls->haul_region_alloc(
-      calls->node, (struct haul_place){kind, (uint16_t)number}, size, 0, &device->region));
+  int code = memory
+                 ? wrap(calls, memory, size, place, device)
+                 : errno_of(calls->haul_region_alloc(calls->node, place, size, 0, &device->region));
   if (code == 0)
     code = give_to_daemon(calls, mount, id, device);
   if (code)
@@ -229,7 +263,10 @@ int device_find(const char *mount, const uint8_t id[16], size_t size, struct dev
       : size > answer.length
           ? -EINVAL
           : errno_of(calls->haul_region_import(calls->node, &ticket, descriptor, &device->region));
-  close(descriptor);
+  if (device)
+    device->other = descriptor;
+  else
+    close(descriptor);
   if (code)
     device_end(device);
   else
@@ -239,14 +276,36 @@ int device_find(const char *mount, const uint8_t id[16], size_t size, struct dev
 
 /* ---- The rest ---- */
 
+/* Until nobody has lent memory open any more: the daemon ends what it does on it, and other
+ * processes theirs. */
+static void wait_until_back(const struct device *device) {
+  struct pollfd end = {.fd = device->lent};
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  int64_t until = time.tv_sec * INT64_C(1000) + ANSWER_SECONDS * INT64_C(1000), left;
+  do {
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    left = until - time.tv_sec * INT64_C(1000);
+  } while (left > 0 && poll(&end, 1, (int)left) < 0 && errno == EINTR);
+}
+
 void device_end(struct device *device) {
   const struct library *calls = library_get();
   if (!device)
     return;
+  bool own = device->process == getpid();
+  if (device->daemon >= 0 && own)
+    shutdown(device->daemon, SHUT_RDWR); /* a child may still have it open */
   if (device->daemon >= 0)
     close(device->daemon);
+  if (device->lent >= 0 && own)
+    wait_until_back(device);
   if (calls && device->region)
     calls->haul_region_release(device->region);
+  if (device->lent >= 0)
+    close(device->lent);
+  if (device->other >= 0)
+    close(device->other); /* after the region: its owner waits for this */
   free(device);
 }
 

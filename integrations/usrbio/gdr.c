@@ -24,13 +24,13 @@ int hf3fs_gdr_device_count(void) {
   return device_count();
 }
 
-/* Makes one where `number` is not negative, and else finds it. */
-static int take(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
-                size_t block_size, int number) {
+/* Makes one, of `memory` where there is some, where `number` is not negative, and else finds it. */
+static int take(struct hf3fs_iov *iov, const uint8_t id[16], void *memory, const char *mount,
+                size_t size, size_t block_size, int number) {
   struct buffer *buffer = calloc(1, sizeof *buffer);
   if (!buffer)
     return -ENOMEM;
-  int code = number >= 0 ? device_make(mount, id, size, number, &buffer->device)
+  int code = number >= 0 ? device_make(mount, id, memory, size, number, &buffer->device)
                          : device_find(mount, id, size, &buffer->device);
   if (code) {
     free(buffer);
@@ -55,14 +55,14 @@ int hf3fs_iovcreate_gpu(struct hf3fs_iov *iov, const char *mount, size_t size, s
   if (!iov || !mount_is_path(mount) || !buffer_is_size(size, block_size) || device < 0)
     return done(iov, -EINVAL);
   int code = memory_id(id);
-  return done(iov, code ? code : take(iov, id, mount, size, block_size, device));
+  return done(iov, code ? code : take(iov, id, NULL, mount, size, block_size, device));
 }
 
 int hf3fs_iovopen_gpu(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
                       size_t block_size, int device) {
   if (!iov || !id || !mount_is_path(mount) || !buffer_is_size(size, block_size))
     return done(iov, -EINVAL);
-  int code = take(iov, id, mount, size, block_size, -1);
+  int code = take(iov, id, NULL, mount, size, block_size, -1);
   if (code == 0 && device_number(device_of(iov)) != device) {
     hf3fs_iovdestroy(iov);
     code = -ENODEV;
@@ -70,11 +70,12 @@ int hf3fs_iovopen_gpu(struct hf3fs_iov *iov, const uint8_t id[16], const char *m
   return done(iov, code);
 }
 
-/* A driver shares what was allocated to be shared, and the application's own allocation was not. */
 int hf3fs_iovwrap_gpu(struct hf3fs_iov *iov, void *memory, const uint8_t id[16], const char *mount,
                       size_t size, size_t block_size, int device) {
-  (void)memory, (void)id, (void)mount, (void)size, (void)block_size, (void)device;
-  return done(iov, iov ? -ENOTSUP : -EINVAL);
+  if (!iov || !memory || !id || !mount_is_path(mount) || !buffer_is_size(size, block_size) ||
+      device < 0)
+    return done(iov, -EINVAL);
+  return done(iov, take(iov, id, memory, mount, size, block_size, device));
 }
 
 void hf3fs_iovunlink_gpu(struct hf3fs_iov *iov) {
@@ -116,7 +117,7 @@ int hf3fs_iov_import_gpu(struct hf3fs_iov *iov, const hf3fs_gpu_ipc_handle_t *in
   if (memcmp(handle.magic, HANDLE_MAGIC, sizeof handle.magic) != 0 ||
       !buffer_is_size(handle.size, handle.block_size))
     return done(iov, -EINVAL);
-  return done(iov, take(iov, handle.id, mount, handle.size, handle.block_size, -1));
+  return done(iov, take(iov, handle.id, NULL, mount, handle.size, handle.block_size, -1));
 }
 
 bool hf3fs_iov_is_gpu(const struct hf3fs_iov *iov) {

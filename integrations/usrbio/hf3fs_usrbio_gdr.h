@@ -26,10 +26,16 @@ bool hf3fs_gdr_available(void);
 int hf3fs_gdr_device_count(void);
 
 /* As hf3fs_iovcreate, hf3fs_iovopen and hf3fs_iovwrap, on a device: 0 or a negative errno value,
- * ENOTSUP where hf3fs_gdr_available is false, and for memory that its driver does not share: all of
- * Gaudi's, and what the application allocated itself, so wrapping is ENOTSUP; ENODEV for another
- * device. `iov->base` is an address of the device's, which the CPU may not touch. The buffer is
- * registered until it is destroyed or its process ends. On failure `iov` is as if zeroed. */
+ * ENOTSUP where hf3fs_gdr_available is false, and for memory that its driver does not share (all of
+ * Gaudi's); ENODEV for another device. `iov->base` is an address of the device's, which the CPU may
+ * not touch. The buffer is registered until it is destroyed or its process ends. On failure `iov`
+ * is as if zeroed.
+ *
+ * What is wrapped is one allocation of cudaMalloc's, or a part of one; memory of pools and of the
+ * virtual-memory calls is ENOTSUP, and what is no memory of a device's EINVAL. Other than with
+ * hf3fs_iovwrap the call registers it. Free it after hf3fs_iovdestroy, which waits until the daemon
+ * and all who opened or imported the buffer have let go of it, 30 seconds at most: a driver leaves
+ * undefined what becomes of memory that is freed before. */
 int hf3fs_iovcreate_gpu(struct hf3fs_iov *iov, const char *hf3fs_mount_point, size_t size,
                         size_t block_size, int gpu_device_id);
 int hf3fs_iovopen_gpu(struct hf3fs_iov *iov, const uint8_t id[16], const char *hf3fs_mount_point,

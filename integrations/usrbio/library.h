@@ -6,9 +6,9 @@
 #include "haul/haul.h"
 
 #define LIBRARY_CALLS(call)                                                                        \
-  call(haul_node_open) call(haul_device_list) call(haul_region_alloc) call(haul_region_import)     \
-      call(haul_region_export) call(haul_region_release) call(haul_region_address)                 \
-          call(haul_region_length) call(haul_region_place)
+  call(haul_node_open) call(haul_device_list) call(haul_region_alloc) call(haul_region_wrap)       \
+      call(haul_region_import) call(haul_region_export) call(haul_region_release)                  \
+          call(haul_region_address) call(haul_region_length) call(haul_region_place)
 
 struct library {
 #define LIBRARY_SLOT(name) __typeof__(&(name)) name;

@@ -3,6 +3,8 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -112,12 +114,38 @@ static int parse_tcp(const char *text, const char *rest, int64_t until, struct a
   return 0;
 }
 
+static int parse_inherited(const char *text, const char *number, struct address *address) {
+  char *end;
+  int listens = 0, type = 0;
+  socklen_t size = sizeof listens;
+  errno = 0;
+  long fd = strtol(number, &end, 10);
+  if (number[0] < '0' || number[0] > '9' || *end || errno || fd < 3 || fd > INT_MAX)
+    return error_set(HAUL_EADDRESS, 0, text, "this is no descriptor|fd://3 and above");
+  address->length = sizeof address->storage;
+  if (getsockopt((int)fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || !listens ||
+      getsockopt((int)fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM ||
+      getsockname((int)fd, (struct sockaddr *)&address->storage, &address->length) != 0)
+    return error_set(HAUL_EADDRESS, errno, text,
+                     "this process has no listening socket there|systemd passes those of a socket "
+                     "unit from fd://3 on");
+  address->inherited = (int)fd;
+  address->local = address->storage.ss_family == AF_UNIX;
+  address->loopback = address->local || is_loopback(&address->storage);
+  if (address->local || address->storage.ss_family == AF_INET ||
+      address->storage.ss_family == AF_INET6)
+    return 0;
+  return error_set(HAUL_EADDRESS, 0, text, "the socket is neither TCP nor a Unix stream|");
+}
+
 int address_parse(const char *text, int64_t until, struct address *address) {
   memset(address, 0, sizeof *address);
   if (!text)
     return error_set(HAUL_EINVAL, 0, NULL, "no address|" ADDRESS_FORMS);
   if (strncmp(text, "unix://", 7) == 0)
     return parse_unix(text, text + 7, address);
+  if (strncmp(text, "fd://", 5) == 0)
+    return parse_inherited(text, text + 5, address);
   if (strncmp(text, "tcp://", 6) == 0)
     return parse_tcp(text, text + 6, until, address);
   return error_set(HAUL_EADDRESS, 0, text, "unknown kind of address|" ADDRESS_FORMS);
@@ -187,8 +215,34 @@ static int bind_error(int system, const char *object) {
   return error_system(system, object, "bind");
 }
 
+/* Before the connection is there: BBR, where it is the system's choice, paces a socket from then
+ * on, and goes on to with whatever is chosen after it. Where many sockets of a host share its
+ * processors the timers of that take half of them (bench/run peers-64). */
+static void choose_congestion(const struct address *address, int fd) {
+  if (address->loopback && !address->local)
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+}
+
+/* Who started the process bound it, and keeps its file. */
+static int take_inherited(const struct address *address, int *descriptor) {
+  int fd = fcntl(address->inherited, F_DUPFD_CLOEXEC, 3); /* others may listen on it too */
+  if (fd < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0) {
+    int system = errno;
+    if (fd >= 0)
+      close(fd);
+    return error_system(system, "fd://", "fcntl");
+  }
+  if (address->local)
+    pass_descriptors(fd, 0);
+  choose_congestion(address, fd);
+  *descriptor = fd;
+  return 0;
+}
+
 int sock_listen(struct address *address, int *descriptor) {
   char text[160];
+  if (address->inherited)
+    return take_inherited(address, descriptor);
   address_format(address, text, sizeof text);
   int fd =
       sys_ops.socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -199,6 +253,7 @@ int sock_listen(struct address *address, int *descriptor) {
     pass_descriptors(fd, 0); /* what is accepted takes after it */
   else
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  choose_congestion(address, fd); /* likewise */
   const struct sockaddr *name = (const struct sockaddr *)&address->storage;
   int failed = bind(fd, name, address->length);
   if (failed && errno == EADDRINUSE && is_stale(address)) {
@@ -216,8 +271,7 @@ int sock_listen(struct address *address, int *descriptor) {
   return 0;
 }
 
-/* 0 or an errno; ETIMEDOUT at the deadline. */
-static int wait_ready(int fd, short events, int64_t until) {
+int sock_wait(int fd, short events, int64_t until) {
   for (;;) {
     int64_t left = until - clock_now();
     if (left < 0)
@@ -248,12 +302,15 @@ static int connect_error(int system, const char *object) {
 
 int sock_connect(const struct address *address, const char *object, int64_t until,
                  int *descriptor) {
+  if (address->inherited)
+    return error_set(HAUL_EADDRESS, 0, object, "a listening socket is nothing to connect to|");
   int fd =
       sys_ops.socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
     return error_system(errno, object, "socket");
   if (address->local)
     pass_descriptors(fd, 0);
+  choose_congestion(address, fd);
   int system = 0;
   while (connect(fd, (const struct sockaddr *)&address->storage, address->length) != 0) {
     if (errno == EAGAIN && address->local) { /* a Unix listener whose queue is full */
@@ -268,7 +325,7 @@ int sock_connect(const struct address *address, const char *object, int64_t unti
       system = errno;
       break;
     }
-    system = wait_ready(fd, POLLOUT, until);
+    system = sock_wait(fd, POLLOUT, until);
     socklen_t size = sizeof system;
     if (system == 0)
       getsockopt(fd, SOL_SOCKET, SO_ERROR, &system, &size);
@@ -290,61 +347,22 @@ int sock_accept(int listener) {
   return fd;
 }
 
+void sock_origin(int descriptor, char *text, size_t size) {
+  struct sockaddr_storage other = {.ss_family = AF_UNSPEC};
+  socklen_t length = sizeof other;
+  text[0] = '\0';
+  if (getpeername(descriptor, (struct sockaddr *)&other, &length) != 0)
+    return;
+  if (other.ss_family == AF_INET)
+    inet_ntop(AF_INET, &((struct sockaddr_in *)&other)->sin_addr, text, (socklen_t)size);
+  else if (other.ss_family == AF_INET6)
+    inet_ntop(AF_INET6, &((struct sockaddr_in6 *)&other)->sin6_addr, text, (socklen_t)size);
+}
+
 void sock_tune(int descriptor) {
   int one = 1;
   setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* ENOTSUP on Unix sockets */
   setsockopt(descriptor, SOL_SOCKET, SO_OOBINLINE, &one, sizeof one); /* hides no descriptor */
-}
-
-/* ---- Whole buffers, for handshakes ---- */
-
-static int transfer_error(int system, const char *object) {
-  if (system == ETIMEDOUT)
-    return error_set(
-        HAUL_ETIMEDOUT, system, object,
-        "the peer does not answer|is it a haul node? a stopped process answers nothing");
-  return error_set(HAUL_EPEER, system, object, "the connection ended|%s",
-                   system ? strerror(system) : "the peer closed it; its log says why");
-}
-
-int sock_send_all(int descriptor, const char *object, const void *bytes, size_t length,
-                  int64_t until) {
-  const char *at = bytes;
-  while (length > 0) {
-    ssize_t put = send(descriptor, at, length, MSG_NOSIGNAL | MSG_DONTWAIT);
-    int system = put < 0 ? errno : 0;
-    if (system == EAGAIN)
-      system = wait_ready(descriptor, POLLOUT, until);
-    else if (put > 0) {
-      at += put;
-      length -= (size_t)put;
-    }
-    if (system && system != EINTR)
-      return transfer_error(system, object);
-  }
-  return 0;
-}
-
-int sock_receive_all(int descriptor, const char *object, void *bytes, size_t length,
-                     int64_t until) {
-  char *at = bytes;
-  while (length > 0) {
-    struct iovec span = {at, length};
-    struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
-    ssize_t got = sock_receive(descriptor, &message);
-    int system = got < 0 ? (int)-got : 0;
-    if (got == 0)
-      return transfer_error(0, object);
-    if (system == EAGAIN)
-      system = wait_ready(descriptor, POLLIN, until);
-    else if (got > 0) {
-      at += got;
-      length -= (size_t)got;
-    }
-    if (system && system != EINTR)
-      return transfer_error(system, object);
-  }
-  return 0;
 }
 
 /* ---- Descriptors ---- */

@@ -8,13 +8,15 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-/* A parsed "tcp://host:port", "unix:///path" or "unix://@name". */
+/* A parsed "tcp://host:port", "unix:///path" or "unix://@name"; or "fd://3", a listening socket
+ * that the process was started with. */
 struct address {
   struct sockaddr_storage storage;
   socklen_t length;
   bool local;     /* a Unix socket */
   bool loopback;  /* reachable from this host alone: a Unix socket or a loopback address */
-  char path[108]; /* a Unix socket's file, empty for an abstract one */
+  int inherited;  /* that socket; 0: it is to be made */
+  char path[108]; /* a Unix socket's file, which goes when it is closed; empty for others */
 };
 
 /* Host names are resolved, by `until`. HAUL_EADDRESS, HAUL_ETIMEDOUT, HAUL_ELIMIT with the detail.
@@ -34,6 +36,9 @@ int sock_connect(const struct address *address, const char *object, int64_t unti
 /* The next connection, non-blocking; -1 when there is none now, with errno. */
 int sock_accept(int listener);
 
+/* The address that a connection came from, without its port; "" of a Unix socket. */
+void sock_origin(int descriptor, char *text, size_t size);
+
 /* What every data socket gets: no delay of small segments, and urgent bytes among the others. */
 void sock_tune(int descriptor);
 
@@ -48,10 +53,8 @@ ssize_t sock_receive(int descriptor, struct msghdr *message);
 /* Ends a connection and closes it; the other side sees the end now. */
 void sock_close(int descriptor);
 
-/* All of `length` bytes by `until`; HAUL_ETIMEDOUT, HAUL_EPEER with `object`. For handshakes. */
-int sock_send_all(int descriptor, const char *object, const void *bytes, size_t length,
-                  int64_t until);
-int sock_receive_all(int descriptor, const char *object, void *bytes, size_t length, int64_t until);
+/* Waits for poll(2)'s events: 0 or an errno; ETIMEDOUT at the deadline. */
+int sock_wait(int descriptor, short events, int64_t until);
 
 #define SOCK_DESCRIPTORS_MAX 4
 

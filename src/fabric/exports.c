@@ -20,8 +20,15 @@
 struct export {
   uint64_t handle;
   struct haul_region *region;
-  unsigned rights;
+  unsigned rights; /* of everybody */
+  uint32_t count;  /* grants behind the name */
+  struct grant *grants;
   char name[];
+};
+
+struct grant {
+  unsigned rights;
+  char who[64];
 };
 
 struct exports {
@@ -29,6 +36,7 @@ struct exports {
   struct export **by_name; /* sorted, `count` */
   struct export **by_slot; /* `slots`, NULL where free */
   uint32_t count, slots, limit, next_slot;
+  uint32_t restricted; /* entries that are not for everybody */
   struct shm board;
   _Atomic uint32_t *words; /* the board, NULL until a peer wants it */
 };
@@ -137,28 +145,70 @@ static uint64_t new_handle(uint32_t slot) {
   return (random & ~(uint64_t)0xfffff) | slot;
 }
 
+static int check_grants(const char *name, const struct haul_grant *grants, size_t count) {
+  if (count == 0 || count > HAUL_GRANTS_MAX)
+    return error_set(HAUL_EINVAL, 0, name, "%zu grants|1 to %d, or it is of no use", count,
+                     HAUL_GRANTS_MAX);
+  for (size_t i = 0; i < count; i++) {
+    if (!name_is_valid(grants[i].who, sizeof((struct grant *)NULL)->who - 1))
+      return error_set(HAUL_EINVAL, 0, name,
+                       "a grant to nobody|who is 1 to 63 printable ASCII bytes without blanks: the "
+                       "name of a key or a certificate, uid:N, or * for everybody");
+    if (grants[i].rights == 0 || (grants[i].rights & ~(HAUL_READ | HAUL_WRITE)))
+      return error_set(HAUL_EINVAL, 0, name, "not a set of rights|HAUL_READ, HAUL_WRITE or both");
+  }
+  return 0;
+}
+
+static struct export *new_entry(struct haul_region *region, const char *name,
+                                const struct haul_grant *grants, size_t count) {
+  struct export *entry = alloc_zero(1, sizeof *entry + strlen(name) + 1);
+  struct grant *list = alloc_zero(count, sizeof *list);
+  if (!entry || !list) {
+    alloc_free(entry);
+    alloc_free(list);
+    error_memory("published region");
+    return NULL;
+  }
+  memcpy(entry->name, name, strlen(name));
+  entry->region = region;
+  entry->grants = list;
+  for (size_t i = 0; i < count; i++) {
+    if (strcmp(grants[i].who, "*") == 0) {
+      entry->rights |= grants[i].rights;
+      continue;
+    }
+    list[entry->count].rights = grants[i].rights;
+    snprintf(list[entry->count++].who, sizeof list->who, "%s", grants[i].who);
+  }
+  return entry;
+}
+
+static void free_entry(struct export *entry) {
+  alloc_free(entry->grants);
+  alloc_free(entry);
+}
+
 int exports_add(struct exports *exports, struct haul_region *region, const char *name,
-                unsigned rights, uint64_t *handle) {
+                const struct haul_grant *grants, size_t count, uint64_t *handle) {
   if (!name_is_valid(name, NAME_MAX_BYTES))
     return error_set(HAUL_EINVAL, 0, name && strlen(name) <= NAME_MAX_BYTES ? name : NULL,
                      "not a name|a name is 1 to 255 printable ASCII bytes without blanks");
-  if (rights == 0 || (rights & ~(HAUL_READ | HAUL_WRITE)))
-    return error_set(HAUL_EINVAL, 0, name, "not a set of rights|HAUL_READ, HAUL_WRITE or both");
-  struct export *entry = alloc_zero(1, sizeof *entry + strlen(name) + 1);
+  int code = check_grants(name, grants, count);
+  if (code)
+    return code;
+  struct export *entry = new_entry(region, name, grants, count);
   if (!entry)
-    return error_memory("published region");
-  memcpy(entry->name, name, strlen(name));
-  entry->region = region;
-  entry->rights = rights;
+    return HAUL_ENOMEM;
 
   pthread_mutex_lock(&exports->lock);
   bool taken;
   uint32_t slot = 0;
   uint32_t at = position(exports, name, &taken);
-  int code = taken ? error_set(HAUL_EEXIST, 0, name,
-                               "this node publishes it already|unpublish it first, or choose "
-                               "another name")
-                   : make_room(exports, &slot);
+  code = taken ? error_set(HAUL_EEXIST, 0, name,
+                           "this node publishes it already|unpublish it first, or choose "
+                           "another name")
+               : make_room(exports, &slot);
   if (code == 0) {
     entry->handle = *handle = new_handle(slot);
     memmove(exports->by_name + at + 1, exports->by_name + at,
@@ -166,6 +216,7 @@ int exports_add(struct exports *exports, struct haul_region *region, const char 
     exports->by_name[at] = entry;
     exports->by_slot[slot] = entry;
     exports->count++;
+    exports->restricted += entry->rights == 0;
     region_retain(region);
     atomic_fetch_add(&region->names, 1);
     atomic_store_explicit(&region->shown, true, memory_order_relaxed);
@@ -174,7 +225,7 @@ int exports_add(struct exports *exports, struct haul_region *region, const char 
   }
   pthread_mutex_unlock(&exports->lock);
   if (code)
-    alloc_free(entry);
+    free_entry(entry);
   return code;
 }
 
@@ -195,6 +246,7 @@ int exports_remove(struct exports *exports, struct haul_region *region, const ch
   if (found) {
     entry = exports->by_name[at];
     exports->count--;
+    exports->restricted -= entry->rights == 0;
     memmove(exports->by_name + at, exports->by_name + at + 1,
             (exports->count - at) * sizeof(void *));
     exports->by_slot[EXPORT_SLOT(entry->handle)] = NULL;
@@ -207,44 +259,57 @@ int exports_remove(struct exports *exports, struct haul_region *region, const ch
   *handle = entry->handle;
   atomic_fetch_sub(&region->names, 1);
   region_put(region);
-  alloc_free(entry);
+  free_entry(entry);
   return 0;
 }
 
 /* ---- Finding ---- */
 
-static void fill(const struct export *entry, struct export_view *view) {
+static unsigned rights_of(const struct export *entry, const char *who) {
+  unsigned rights = entry->rights;
+  for (uint32_t i = 0; i < entry->count; i++)
+    if (strcmp(entry->grants[i].who, who) == 0)
+      rights |= entry->grants[i].rights;
+  return rights;
+}
+
+static void fill(const struct export *entry, unsigned rights, struct export_view *view) {
   view->handle = entry->handle;
   view->region = entry->region;
   view->length = entry->region->memory.length;
   view->place = entry->region->memory.place;
-  view->rights = entry->rights;
+  view->rights = rights;
   memcpy(view->name, entry->name, strlen(entry->name) + 1);
 }
 
-int exports_find_name(struct exports *exports, const char *name, struct export_view *view) {
+/* With the lock. */
+static bool show(const struct export *entry, const char *who, struct export_view *view) {
+  unsigned rights = rights_of(entry, who);
+  if (rights == 0)
+    return false;
+  fill(entry, rights, view);
+  region_retain(view->region);
+  return true;
+}
+
+int exports_find_name(struct exports *exports, const char *name, const char *who,
+                      struct export_view *view) {
   bool found;
   pthread_mutex_lock(&exports->lock);
   uint32_t at = position(exports, name, &found);
-  if (found) {
-    fill(exports->by_name[at], view);
-    region_retain(view->region);
-  }
+  found = found && show(exports->by_name[at], who, view);
   pthread_mutex_unlock(&exports->lock);
   return found ? 0 : HAUL_ENAME;
 }
 
-int exports_find(struct exports *exports, uint64_t handle, struct export_view *view) {
+int exports_find(struct exports *exports, uint64_t handle, const char *who,
+                 struct export_view *view) {
   uint32_t slot = EXPORT_SLOT(handle);
   bool found = false;
   pthread_mutex_lock(&exports->lock);
   if (slot < exports->slots) {
     const struct export *entry = exports->by_slot[slot];
-    found = entry && entry->handle == handle;
-    if (found) {
-      fill(entry, view);
-      region_retain(view->region);
-    }
+    found = entry && entry->handle == handle && show(entry, who, view);
   }
   pthread_mutex_unlock(&exports->lock);
   return found ? 0 : HAUL_ESTALE;
@@ -263,23 +328,31 @@ int export_check(const struct export_view *view, enum haul_operation operation, 
   return 0;
 }
 
-size_t exports_list(struct exports *exports, const char *after, struct export_view *views,
-                    size_t room) {
+size_t exports_list(struct exports *exports, const char *after, const char *who,
+                    struct export_view *views, size_t room) {
   bool found;
   size_t written = 0;
   pthread_mutex_lock(&exports->lock);
   uint32_t at = position(exports, after, &found);
   for (at += found; at < exports->count && written < room; at++) {
-    fill(exports->by_name[at], &views[written]);
+    unsigned rights = rights_of(exports->by_name[at], who);
+    if (rights == 0)
+      continue;
+    fill(exports->by_name[at], rights, &views[written]);
     views[written++].region = NULL;
   }
   pthread_mutex_unlock(&exports->lock);
   return written;
 }
 
-size_t exports_count(struct exports *exports) {
+size_t exports_count(struct exports *exports, const char *who) {
+  size_t count = 0;
   pthread_mutex_lock(&exports->lock);
-  size_t count = exports->count;
+  bool all = !who || exports->restricted == 0;
+  for (uint32_t i = 0; !all && i < exports->count; i++)
+    count += rights_of(exports->by_name[i], who) != 0;
+  if (all)
+    count = exports->count;
   pthread_mutex_unlock(&exports->lock);
   return count;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * The regions that a node publishes: by name for lookups, by handle for transports. What is not
- * here cannot be reached. */
+ * here cannot be reached; and what is, by whom it was granted to: `who` is a peer's identity, "" of
+ * one who proved nothing. */
 #ifndef HAUL_FABRIC_EXPORTS_H
 #define HAUL_FABRIC_EXPORTS_H
 
+#include "haul/access.h"
 #include "memory/region.h"
 
 struct exports;
@@ -34,28 +36,31 @@ void exports_clear(struct exports *exports);
 /* Whether it is 1 to `most` printable ASCII bytes without blanks. */
 bool name_is_valid(const char *name, size_t most);
 
-/* HAUL_EINVAL for a name that is not valid, HAUL_EEXIST, HAUL_ELIMIT. Takes a reference to the
- * region. */
+/* HAUL_EINVAL for a name or a grant that is not valid, HAUL_EEXIST, HAUL_ELIMIT. Takes a reference
+ * to the region; the grants are copied. */
 int exports_add(struct exports *exports, struct haul_region *region, const char *name,
-                unsigned rights, uint64_t *handle);
+                const struct haul_grant *grants, size_t count, uint64_t *handle);
 /* Forgets the name and gives its handle; drops the reference. HAUL_ENAME when the region is not
  * published under it. NULL for the name: any one of the region's. */
 int exports_remove(struct exports *exports, struct haul_region *region, const char *name,
                    uint64_t *handle);
 
-/* HAUL_ENAME or HAUL_ESTALE without a detail; on success a reference to the region is the
- * caller's. */
-int exports_find_name(struct exports *exports, const char *name, struct export_view *view);
-int exports_find(struct exports *exports, uint64_t handle, struct export_view *view);
+/* HAUL_ENAME or HAUL_ESTALE without a detail, also where `who` has no right at all; on success a
+ * reference to the region is the caller's, and the view's rights are those of `who`. */
+int exports_find_name(struct exports *exports, const char *name, const char *who,
+                      struct export_view *view);
+int exports_find(struct exports *exports, uint64_t handle, const char *who,
+                 struct export_view *view);
 /* Checks a peer's range before anything is touched: HAUL_ESTALE, HAUL_EACCESS, HAUL_ERANGE. */
 int export_check(const struct export_view *view, enum haul_operation operation, uint64_t offset,
                  uint64_t length);
 
-/* Copies the published entries, sorted by name, from the first one behind `after` ("" for all); no
- * references. Returns how many were written, at most `room`. */
-size_t exports_list(struct exports *exports, const char *after, struct export_view *views,
-                    size_t room);
-size_t exports_count(struct exports *exports);
+/* Copies the published entries that `who` has a right to, sorted by name, from the first one behind
+ * `after` ("" for all); no references. Returns how many were written, at most `room`. */
+size_t exports_list(struct exports *exports, const char *after, const char *who,
+                    struct export_view *views, size_t room);
+/* How many of them there are; NULL: of all. */
+size_t exports_count(struct exports *exports, const char *who);
 
 /* A word for each slot that holds the handle's stamp while it is published and 0 after, in memory
  * that peers of this host may map to read: made on the first call. A read-only descriptor, the

@@ -15,6 +15,7 @@
 
 #include "core/backlog.h"
 #include "core/loop.h"
+#include "core/stream.h"
 #include "core/sys.h"
 #include "fabric/operation.h"
 #include "memory/region.h"
@@ -53,14 +54,22 @@ struct fabric {
 
 struct endpoint;
 
+/* Requests of up to a MiB that one side of a link may have unanswered, where its peer says no less:
+ * enough to fill the line and both sockets. */
+#define REQUESTS_MAX 128
+
 struct link {
   struct fabric *fabric;
   char name[64];         /* the peer's */
+  char identity[64];     /* who proved to be there: the name of a key or a certificate, "uid:N" over
+                            a Unix socket; "": nobody */
   bool boot_known;       /* both sides could read their boot id */
   bool same_host;        /* boot ids agree */
   bool local;            /* the control connection is a Unix socket */
   bool loopback;         /* or a loopback address */
   bool initiator;        /* this side connected */
+  uint16_t window;       /* requests that the peer lets this side have unanswered */
+  uint16_t own_window;   /* and this side the peer */
   _Atomic int64_t heard; /* when something last came from the peer */
   _Atomic int ended; /* 0 while the peer is there, else why not: HAUL_EPEER, HAUL_ECLOSED, … */
   char ended_reason[192]; /* set before `ended` */
@@ -76,7 +85,7 @@ struct link {
    * and that arrives at the other side's `adopt`. `local`: over a Unix socket, which must be able
    * to carry descriptors. Initiator only; blocks until `until`. 0 or a code with the detail. */
   int (*dial)(struct link *link, const struct transport *transport, bool local, unsigned index,
-              haul_deadline until, int *descriptor);
+              haul_deadline until, struct stream *stream);
   /* The peer broke the protocol, or its connection ended: the node drops the peer soon, with this
    * reason. With or without the lock, never blocks. */
   void (*fail)(struct link *link, int code, const char *reason);
@@ -200,6 +209,7 @@ struct transport {
   const char *name;
   unsigned index;   /* its place in the list; also its number on the wire */
   bool descriptors; /* its channels are Unix sockets that carry some */
+  bool payload;     /* its channels carry transfers' bytes, and may go without encryption */
   bool within_host; /* the memories of one host, by no line */
 
   /* Once a node; no slot: nothing to open. On failure the transport is closed on this node and the
@@ -227,8 +237,8 @@ struct transport {
   /* Initiator: dials the channels it wants. Blocks until `until`, without the lock. Not getting
    * them is no failure: the endpoint stays closed with its reason. */
   void (*connect)(struct endpoint *endpoint, haul_deadline until);
-  /* A channel arrived; with the lock. The descriptor is the endpoint's from now on. */
-  void (*adopt)(struct endpoint *endpoint, unsigned index, int descriptor);
+  /* A channel arrived; with the lock. The stream is the endpoint's from now on. */
+  void (*adopt)(struct endpoint *endpoint, unsigned index, struct stream stream);
   /* The peer is gone or the node closes: every work ends with `code`, channels are closed, nothing
    * is posted any more. With the lock. */
   void (*stop)(struct endpoint *endpoint, int code);

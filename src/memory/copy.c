@@ -34,14 +34,6 @@ static int late(const char *who) {
       "the copy did not end by its deadline|allow more time; the destination is undefined");
 }
 
-/* A copy and the word that its end is told through. The word is not the status: the engine may
- * still be about to call `wake` when the status is seen to be final. */
-struct pending {
-  struct copy copy;
-  const struct provider *engine;
-  _Atomic uint32_t ended;
-};
-
 static void pending_wake(void *user) {
   _Atomic uint32_t *ended = user;
   atomic_store_explicit(ended, 1, memory_order_release);
@@ -50,15 +42,14 @@ static void pending_wake(void *user) {
   futex_wake(ended);
 }
 
-static int pending_begin(struct pending *pending) {
+static int pending_begin(struct copy_pending *pending) {
   atomic_store_explicit(&pending->ended, 0, memory_order_relaxed);
   atomic_store_explicit(&pending->copy.status, 1, memory_order_relaxed);
   return pending->engine->copy_start(&pending->copy);
 }
 
-/* 1: the engine takes `through`. */
-static int pending_start(struct pending *pending, struct memory *to, uint64_t to_offset,
-                         struct memory *from, uint64_t from_offset, uint64_t length) {
+int copy_pending_start(struct copy_pending *pending, struct memory *to, uint64_t to_offset,
+                       struct memory *from, uint64_t from_offset, uint64_t length) {
   pending->copy = (struct copy){.to = to,
                                 .from = from,
                                 .to_offset = to_offset,
@@ -70,15 +61,36 @@ static int pending_start(struct pending *pending, struct memory *to, uint64_t to
   return pending_begin(pending);
 }
 
-static bool pending_is_over(struct pending *pending) {
+static bool is_over(struct copy_pending *pending) {
   if (pending->engine->wakes)
     return atomic_load_explicit(&pending->ended, memory_order_acquire) == 1;
   return pending->engine->copy_poll(&pending->copy) != 1;
 }
 
+/* How it ended, with the detail. */
+static int result_of(struct copy_pending *pending) {
+  int status = pending->engine->copy_poll(&pending->copy);
+  if (status == 0 || !pending->engine->wakes)
+    return status; /* the failure was this thread's */
+  if (status == HAUL_ECANCELED)
+    return status;
+  return error_set(status, 0, pending->engine->name,
+                   "the device's copy failed|haul_check_list says "
+                   "what state its provider is in");
+}
+
+int copy_pending_look(struct copy_pending *pending) {
+  return is_over(pending) ? result_of(pending) : 1;
+}
+
+void copy_pending_cancel(struct copy_pending *pending) {
+  if (!is_over(pending))
+    pending->engine->copy_cancel(&pending->copy);
+}
+
 /* When it returns the engine is done with the copy, whatever the result. */
-static int pending_wait(struct pending *pending, haul_deadline until) {
-  while (!pending_is_over(pending)) {
+static int pending_wait(struct copy_pending *pending, haul_deadline until) {
+  while (!is_over(pending)) {
     int64_t now = clock_now();
     if (now >= until) {
       pending->engine->copy_cancel(&pending->copy);
@@ -87,16 +99,23 @@ static int pending_wait(struct pending *pending, haul_deadline until) {
     int64_t look = pending->engine->wakes ? until : clock_after(now, POLL_NS);
     futex_wait(&pending->ended, 0, look < until ? look : until);
   }
-  int status = pending->engine->copy_poll(&pending->copy);
-  if (status == 0)
-    return 0;
-  if (status == HAUL_ECANCELED)
-    return late(pending->engine->name);
-  if (!pending->engine->wakes)
-    return status; /* the failure was this thread's */
-  return error_set(status, 0, pending->engine->name,
-                   "the device's copy failed|haul_check_list says "
-                   "what state its provider is in");
+  int status = result_of(pending);
+  return status == HAUL_ECANCELED ? late(pending->engine->name) : status;
+}
+
+/* ---- by the CPU ---- */
+
+static int copy_by_cpu(struct memory *to, uint64_t to_offset, struct memory *from,
+                       uint64_t from_offset, uint64_t length, haul_deadline until) {
+  int status = memory_fence(from, FENCE_BEFORE_READ);
+  for (uint64_t at = 0; status == 0 && at < length; at += CPU_SLICE) {
+    if (at > 0 && clock_now() >= until)
+      return late("cpu");
+    uint64_t bytes = length - at < CPU_SLICE ? length - at : CPU_SLICE;
+    copy_slice((char *)to->view + to_offset + at, (const char *)from->view + from_offset + at,
+               bytes, length);
+  }
+  return status == 0 ? memory_fence(to, FENCE_AFTER_WRITE) : status;
 }
 
 /* ---- staging ---- */
@@ -128,13 +147,17 @@ bool copy_stages(const struct memory *memory) {
   return memory->provider->reaches && memory->provider->reaches(&host);
 }
 
+static bool can_stage(const struct memory *memory) {
+  return memory->view || copy_stages(memory);
+}
+
 /* From `from` to `to` in slices; two buffers, so that one engine fills while the other drains. */
 struct staged {
   struct memory *to, *from;
   uint64_t to_offset, from_offset, length, slice;
   haul_deadline until;
   struct stage *stages[2];
-  struct pending in, out;
+  struct copy_pending in, out;
   bool filling, draining;
 };
 
@@ -143,25 +166,33 @@ static uint64_t slice_at(const struct staged *copy, uint64_t at) {
   return left < copy->slice ? left : copy->slice;
 }
 
+/* A slice to a buffer or from one: by the engine of the device at the other end, or by the CPU
+ * where there is none, as with host memory that the engine refuses. */
+static int stage_start(struct copy_pending *pending, bool *busy, struct memory *to,
+                       uint64_t to_offset, struct memory *from, uint64_t from_offset,
+                       uint64_t bytes) {
+  if (to->view && from->view)
+    return copy_by_cpu(to, to_offset, from, from_offset, bytes, HAUL_FOREVER);
+  int status = copy_pending_start(pending, to, to_offset, from, from_offset, bytes);
+  *busy = status == 0;
+  return status;
+}
+
 /* Starts to fill buffer `i` with the slice at `at`. */
 static int stage_fill(struct staged *copy, unsigned i, uint64_t at) {
   uint64_t bytes = slice_at(copy, at);
   if (bytes == 0)
     return 0;
-  int status = pending_start(&copy->in, &copy->stages[i]->region->memory, 0, copy->from,
-                             copy->from_offset + at, bytes);
-  copy->filling = status == 0;
-  return status;
+  return stage_start(&copy->in, &copy->filling, &copy->stages[i]->region->memory, 0, copy->from,
+                     copy->from_offset + at, bytes);
 }
 
 static int stage_drain(struct staged *copy, unsigned i, uint64_t at) {
-  int status = pending_start(&copy->out, copy->to, copy->to_offset + at,
-                             &copy->stages[i]->region->memory, 0, slice_at(copy, at));
-  copy->draining = status == 0;
-  return status;
+  return stage_start(&copy->out, &copy->draining, copy->to, copy->to_offset + at,
+                     &copy->stages[i]->region->memory, 0, slice_at(copy, at));
 }
 
-static int stage_finish(struct pending *pending, bool *busy, haul_deadline until) {
+static int stage_finish(struct copy_pending *pending, bool *busy, haul_deadline until) {
   if (!*busy)
     return 0;
   *busy = false;
@@ -215,7 +246,7 @@ static int stage_measured(struct staged *copy) {
 
 static int copy_staged(struct staging *staging, struct staged *copy) {
   struct staging_user user;
-  if (!staging || !copy_stages(copy->to) || !copy_stages(copy->from))
+  if (!staging || !can_stage(copy->to) || !can_stage(copy->from))
     return no_staging(copy->to);
   int status = take_two(staging, &user, copy->to, copy->stages, copy->until);
   if (status != 0)
@@ -226,7 +257,8 @@ static int copy_staged(struct staging *staging, struct staged *copy) {
 }
 
 /* A copy that an engine makes by way of buffers, as it does not reach the memory of the host. */
-static int copy_between(struct staging *staging, struct pending *pending, haul_deadline until) {
+static int copy_between(struct staging *staging, struct copy_pending *pending,
+                        haul_deadline until) {
   struct staging_user user;
   struct stage *stages[2];
   struct memory *device = pending->copy.to->view ? pending->copy.from : pending->copy.to;
@@ -246,19 +278,6 @@ static int copy_between(struct staging *staging, struct pending *pending, haul_d
 
 /* ---- the whole ---- */
 
-static int copy_by_cpu(struct memory *to, uint64_t to_offset, struct memory *from,
-                       uint64_t from_offset, uint64_t length, haul_deadline until) {
-  int status = memory_fence(from, FENCE_BEFORE_READ);
-  for (uint64_t at = 0; status == 0 && at < length; at += CPU_SLICE) {
-    if (at > 0 && clock_now() >= until)
-      return late("cpu");
-    uint64_t bytes = length - at < CPU_SLICE ? length - at : CPU_SLICE;
-    copy_slice((char *)to->view + to_offset + at, (const char *)from->view + from_offset + at,
-               bytes, length);
-  }
-  return status == 0 ? memory_fence(to, FENCE_AFTER_WRITE) : status;
-}
-
 static bool overlap(const struct memory *to, uint64_t to_offset, const struct memory *from,
                     uint64_t from_offset, uint64_t length) {
   uintptr_t a = (uintptr_t)to->address + to_offset, b = (uintptr_t)from->address + from_offset;
@@ -266,11 +285,8 @@ static bool overlap(const struct memory *to, uint64_t to_offset, const struct me
          a < b + length && b < a + length;
 }
 
-int copy_through(struct staging *staging, struct memory *to, uint64_t to_offset,
-                 struct memory *from, uint64_t from_offset, uint64_t length, haul_deadline until) {
-  const struct provider *engine;
-  if (length == 0)
-    return 0;
+int copy_check(const struct memory *to, uint64_t to_offset, const struct memory *from,
+               uint64_t from_offset, uint64_t length) {
   if (!to->writable)
     return error_set(
         HAUL_EACCESS, 0, to->provider->name,
@@ -278,6 +294,15 @@ int copy_through(struct staging *staging, struct memory *to, uint64_t to_offset,
   if (overlap(to, to_offset, from, from_offset, length))
     return error_set(HAUL_EINVAL, 0, to->provider->name,
                      "source and destination overlap|copy through a third region");
+  return 0;
+}
+
+int copy_through(struct staging *staging, struct memory *to, uint64_t to_offset,
+                 struct memory *from, uint64_t from_offset, uint64_t length, haul_deadline until) {
+  const struct provider *engine;
+  int code = length == 0 ? 0 : copy_check(to, to_offset, from, from_offset, length);
+  if (code || length == 0)
+    return code;
   switch (copy_who(to, from, &engine)) {
   case COPY_CPU:
     return copy_by_cpu(to, to_offset, from, from_offset, length, until);
@@ -291,8 +316,8 @@ int copy_through(struct staging *staging, struct memory *to, uint64_t to_offset,
   case COPY_ENGINE:
     break;
   }
-  struct pending pending;
-  int status = pending_start(&pending, to, to_offset, from, from_offset, length);
+  struct copy_pending pending;
+  int status = copy_pending_start(&pending, to, to_offset, from, from_offset, length);
   if (status == 1)
     return copy_between(staging, &pending, until);
   return status == 0 ? pending_wait(&pending, until) : status;

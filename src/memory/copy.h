@@ -34,6 +34,30 @@ static inline void copy_small(void *to, const void *from, size_t length) {
     memcpy(to, from, length);
 }
 
+/* A copy by an engine, and the word that its end is told through. The word is not the status: the
+ * engine may still be about to call `wake` when the status is seen to be final. */
+struct copy_pending {
+  struct copy copy;
+  const struct provider *engine;
+  _Atomic uint32_t ended;
+};
+
+/* HAUL_EACCESS, HAUL_EINVAL (the ranges overlap). */
+int copy_check(const struct memory *to, uint64_t to_offset, const struct memory *from,
+               uint64_t from_offset, uint64_t length);
+
+/* Starts what is COPY_ENGINE's to do and was checked, and does not block. 1: nothing is started,
+ * the engine takes buffers of the host between. `pending` stays in place until a look said how it
+ * ended, or cancel returned. */
+int copy_pending_start(struct copy_pending *pending, struct memory *to, uint64_t to_offset,
+                       struct memory *from, uint64_t from_offset, uint64_t length);
+
+/* 1: under way; 0, or the error it ended with. One caller at a time, cancel included. */
+int copy_pending_look(struct copy_pending *pending);
+
+/* When it returns the engine is done with the copy, whatever the result. */
+void copy_pending_cancel(struct copy_pending *pending);
+
 struct staging;
 
 /* Copies and waits, through two of these buffers where nobody does it directly. The offsets have

@@ -9,9 +9,9 @@
 #include <stdbool.h>
 
 #include "haul/haul.h"
+#include "memory/ticket.h"
 
 struct provider;
-struct ticket;
 
 /* One block of bytes at a place, as its provider made, found or imported it. */
 struct memory {
@@ -58,8 +58,6 @@ enum fence {
   FENCE_BEFORE_READ, /* the device's writes become visible to others, before a NIC or CPU reads */
   FENCE_AFTER_WRITE  /* others' writes become visible to the device, after a NIC or CPU wrote */
 };
-
-#define LOAN_TOKEN 64
 
 struct provider {
   const char *name; /* "host"; also how its places are written */

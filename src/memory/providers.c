@@ -252,8 +252,27 @@ int memory_wrap_file(int descriptor, uint64_t offset, size_t length, struct memo
   return host->wrap_file(descriptor, offset, length, memory);
 }
 
+static int export_loan(const struct memory *memory, unsigned rights, struct ticket *ticket,
+                       int *descriptor) {
+  if (rights != (HAUL_READ | HAUL_WRITE | HAUL_LEND))
+    return error_set(HAUL_EINVAL, 0, memory->provider->name,
+                     "impossible rights 0x%x|lend with HAUL_READ | HAUL_WRITE | HAUL_LEND", rights);
+  uint8_t token[LOAN_TOKEN];
+  int code = memory_lend(memory, ticket, token);
+  if (code)
+    return code;
+  ticket->has_loan = true;
+  memcpy(ticket->token, token, LOAN_TOKEN);
+  if (descriptor)
+    *descriptor = -1;
+  return 0;
+}
+
 int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor) {
   const char *object = memory->provider->name;
+  if (rights & HAUL_LEND && memory->wrapped)
+    return export_loan(memory, rights, ticket, descriptor);
+  rights &= ~HAUL_LEND;
   if (memory->provider->unshareable)
     return error_set(HAUL_ENOTSUP, 0, object, "%s|publish the region: peers reach it by its name",
                      memory->provider->unshareable);

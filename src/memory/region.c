@@ -345,7 +345,10 @@ int heap_import(struct heap *heap, const struct haul_ticket *packed, int descrip
   struct haul_region *made = new_region(heap);
   if (!made)
     return HAUL_ENOMEM;
-  status = descriptor < 0 ? import_again(made, &ticket) : import_anew(made, &ticket, descriptor);
+  if (ticket.has_loan)
+    status = memory_borrow(&ticket, ticket.token, &made->memory);
+  else
+    status = descriptor < 0 ? import_again(made, &ticket) : import_anew(made, &ticket, descriptor);
   return finish(made, status, region);
 }
 
@@ -381,6 +384,9 @@ int region_export(struct haul_region *region, unsigned rights, const struct haul
   status = memory_export(&region->memory, rights, &ticket, descriptor);
   if (status != 0)
     return status;
+  if (layout && ticket.has_loan)
+    return error_set(HAUL_ENOTSUP, 0, NULL,
+                     "a ticket of lent memory has no room for a layout|send the layout apart");
   ticket.generation = region->generation;
   identify(region, ticket.identity);
   ticket.has_layout = layout != NULL;

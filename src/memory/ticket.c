@@ -8,6 +8,8 @@
 #define TICKET_MAGIC   0x544c5548u /* "HULT" */
 #define TICKET_VERSION 1
 #define HAS_LAYOUT     1u
+#define HAS_LOAN       2u
+#define LAYOUT         (8 + 16 * HAUL_TENSOR_DIMENSIONS + 8) /* bytes */
 #define SUMMED         (sizeof((struct haul_ticket *)0)->bytes - 8)
 
 static void put_layout(struct wire *wire, const struct haul_tensor *layout) {
@@ -34,13 +36,26 @@ static void get_layout(struct wire *wire, struct haul_tensor *layout) {
     layout->strides[i] = (int64_t)wire_get64(wire);
 }
 
+/* In the layout's place. */
+static void put_token(struct wire *wire, const uint8_t token[LOAN_TOKEN]) {
+  static const uint8_t rest[LAYOUT - LOAN_TOKEN];
+  wire_put_bytes(wire, token, LOAN_TOKEN);
+  wire_put_bytes(wire, rest, sizeof rest);
+}
+
+static void get_token(struct wire *wire, uint8_t token[LOAN_TOKEN]) {
+  uint8_t rest[LAYOUT - LOAN_TOKEN];
+  wire_get_bytes(wire, token, LOAN_TOKEN);
+  wire_get_bytes(wire, rest, sizeof rest);
+}
+
 void ticket_pack(const struct ticket *ticket, struct haul_ticket *packed) {
   static const struct haul_tensor none;
   memset(packed, 0, sizeof *packed);
   struct wire wire = wire_over(packed->bytes, SUMMED);
   wire_put32(&wire, TICKET_MAGIC);
   wire_put16(&wire, TICKET_VERSION);
-  wire_put16(&wire, ticket->has_layout ? HAS_LAYOUT : 0);
+  wire_put16(&wire, ticket->has_layout ? HAS_LAYOUT : ticket->has_loan ? HAS_LOAN : 0);
   wire_put16(&wire, ticket->place.kind);
   wire_put16(&wire, ticket->place.device);
   wire_put32(&wire, ticket->rights);
@@ -49,7 +64,10 @@ void ticket_pack(const struct ticket *ticket, struct haul_ticket *packed) {
   wire_put64(&wire, ticket->generation);
   wire_put_bytes(&wire, ticket->capability, sizeof ticket->capability);
   wire_put_bytes(&wire, ticket->extra, sizeof ticket->extra);
-  put_layout(&wire, ticket->has_layout ? &ticket->layout : &none);
+  if (ticket->has_loan)
+    put_token(&wire, ticket->token);
+  else
+    put_layout(&wire, ticket->has_layout ? &ticket->layout : &none);
   wire_put_bytes(&wire, ticket->identity, sizeof ticket->identity);
   struct wire sum = wire_over(packed->bytes + SUMMED, 8);
   wire_put64(&sum, XXH3_64bits(packed->bytes, SUMMED));
@@ -77,7 +95,7 @@ static int check_envelope(const struct haul_ticket *packed, struct wire *wire) {
 
 static int check_fields(const struct ticket *ticket, unsigned flags) {
   uint64_t end;
-  if (flags & ~HAS_LAYOUT)
+  if (flags > HAS_LOAN)
     return bad_ticket("the ticket carries unknown flags");
   if (!(ticket->rights & HAUL_READ) || ticket->rights & ~(HAUL_READ | HAUL_WRITE))
     return bad_ticket("the ticket carries impossible rights");
@@ -95,7 +113,7 @@ int ticket_unpack(const struct haul_ticket *packed, struct ticket *ticket) {
   if (status != 0)
     return status;
   unsigned flags = wire_get16(&wire);
-  *ticket = (struct ticket){.has_layout = flags & HAS_LAYOUT};
+  *ticket = (struct ticket){.has_layout = flags == HAS_LAYOUT, .has_loan = flags == HAS_LOAN};
   ticket->place.kind = wire_get16(&wire);
   ticket->place.device = wire_get16(&wire);
   ticket->rights = wire_get32(&wire);
@@ -104,7 +122,10 @@ int ticket_unpack(const struct haul_ticket *packed, struct ticket *ticket) {
   ticket->generation = wire_get64(&wire);
   wire_get_bytes(&wire, ticket->capability, sizeof ticket->capability);
   wire_get_bytes(&wire, ticket->extra, sizeof ticket->extra);
-  get_layout(&wire, &ticket->layout);
+  if (ticket->has_loan)
+    get_token(&wire, ticket->token);
+  else
+    get_layout(&wire, &ticket->layout);
   wire_get_bytes(&wire, ticket->identity, sizeof ticket->identity);
   return check_fields(ticket, flags);
 }

@@ -7,17 +7,20 @@
 
 #include "haul/haul.h"
 
+#define LOAN_TOKEN 64
+
 struct ticket {
   struct haul_place place;
   uint64_t length;
   uint64_t offset; /* of the block within the descriptor's memory */
   uint64_t generation;
   unsigned rights;
-  uint8_t capability[16]; /* random; the descriptor's memory must carry the same */
-  uint8_t identity[16];   /* random, the same in all tickets of a region; zero: not known */
-  uint8_t extra[32];      /* the provider's own: a device's UUID, a size */
-  bool has_layout;
+  uint8_t capability[16];    /* random; the descriptor's memory must carry the same */
+  uint8_t identity[16];      /* random, the same in all tickets of a region; zero: not known */
+  uint8_t extra[32];         /* the provider's own: a device's UUID, a size */
+  bool has_layout, has_loan; /* not both */
   struct haul_tensor layout;
+  uint8_t token[LOAN_TOKEN]; /* as `lend` of the provider's gave it */
 };
 
 /* Fixed layout, little-endian, closed by an XXH3-64 over what goes before: that catches damage; a

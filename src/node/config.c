@@ -144,6 +144,9 @@ static int set_named(const char *name, const char *text, struct config *config) 
   return set((unsigned)setting_find(name), text, name, FROM_CALL, 0, config);
 }
 
+static const char *const file_settings[CONFIG_PATHS] = {"key", "certificate", "private_key",
+                                                        "authority"};
+
 static int read_call(const struct haul_node_config *given, struct config *config) {
   struct haul_node_config *values = &config->values;
   if (!given)
@@ -154,8 +157,13 @@ static int read_call(const struct haul_node_config *given, struct config *config
   memcpy(values, given, given->size < sizeof *values ? given->size : sizeof *values);
   if (values->progress != HAUL_PROGRESS_THREAD && values->progress != HAUL_PROGRESS_CALLER)
     return error_set(HAUL_EINVAL, 0, "progress", "not one of enum haul_progress|");
-  if (values->spin_ns < 0 || values->liveness_ns < 0 || values->transfer_ns < 0)
+  if (values->spin_ns < 0 || values->liveness_ns < 0 || values->transfer_ns < 0 ||
+      values->handshake_ns < 0)
     return error_set(HAUL_EINVAL, 0, NULL, "a negative time|times are nanoseconds from 0 on");
+  if (values->peer_bytes > 0 && values->peer_bytes < 1 << 20)
+    return error_set(HAUL_EINVAL, 0, "peer_bytes", "less than 1 MiB|");
+  if (values->max_lookups > 1048576 && values->max_lookups != UINT_MAX)
+    return error_set(HAUL_EINVAL, 0, "max_lookups", "more than 1,048,576|UINT_MAX is no limit");
   if (values->tcp_rails > 16)
     return error_set(HAUL_EINVAL, 0, "tcp_rails", "more than 16 rails|");
   if (values->tcp_rate > 0 && values->tcp_rate < TCP_RATE_LEAST)
@@ -168,7 +176,14 @@ static int read_call(const struct haul_node_config *given, struct config *config
     if (setting_in_call(i, config))
       config->origins[i].from = FROM_CALL;
   int code = values->name ? set_named("name", values->name, config) : 0;
-  return code == 0 && values->paths ? set_named("paths", values->paths, config) : code;
+  if (code == 0 && values->paths)
+    code = set_named("paths", values->paths, config);
+  const char *files[CONFIG_PATHS] = {values->key, values->certificate, values->private_key,
+                                     values->authority};
+  for (size_t i = 0; i < CONFIG_PATHS && code == 0; i++)
+    if (files[i])
+      code = set_named(file_settings[i], files[i], config);
+  return code;
 }
 
 static int read_environment(struct config *config) {
@@ -237,6 +252,13 @@ static void complete(struct config *config) {
     values->max_regions = 65536;
   if (values->max_transfers == 0)
     values->max_transfers = 16384;
+  if (values->max_peers_each == 0)
+    values->max_peers_each = values->max_peers;
+  if (values->max_lookups == 0)
+    values->max_lookups = UINT_MAX;
+  if (values->handshake_ns == 0)
+    values->handshake_ns = 5 * S;
+  set_default(&values->peer_bytes, (size_t)REQUESTS_MAX << 20);
   set_default(&values->pool_bytes, (size_t)256 << 20);
   set_default(&values->tcp_rate, SIZE_MAX);
   set_default(&values->staging_bytes, STAGING_DEFAULT);

@@ -10,7 +10,8 @@
 
 #define CONFIG_FILE    "/etc/haul/haul.conf"
 #define CONFIG_MAX     65536u /* bytes of a file */
-#define SETTINGS_COUNT 21u
+#define SETTINGS_COUNT 32u
+#define CONFIG_PATHS   4
 
 enum origin { FROM_DEFAULT, FROM_CALL, FROM_ENVIRONMENT, FROM_FILE };
 
@@ -19,7 +20,8 @@ struct config {
   struct memory_settings memory;
   struct path_rules rules; /* what `paths` says */
   char name[64];
-  char path[256]; /* of the file; "": none was read */
+  char path[256];                /* of the file; "": none was read */
+  char files[CONFIG_PATHS][256]; /* behind the paths in `values`, in their order from `key` on */
   struct {
     enum origin from;
     unsigned line; /* of the file */

@@ -42,11 +42,13 @@ void control_clear(struct haul_peer *peer) {
 }
 
 void control_pump(struct haul_peer *peer) {
+  if (!peer->closed && stream_owes(&peer->stream) && stream_flush(&peer->stream) == 0)
+    peer->moved_at = clock_now();
   while (!peer->closed && !list_empty(&peer->outgoing)) {
     struct outgoing *frame = list_entry(peer->outgoing.next, struct outgoing, link);
     struct iovec span = {frame->bytes + frame->sent, frame->length - frame->sent};
     struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
-    ssize_t put = sys_ops.sendmsg(peer->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t put = stream_send(&peer->stream, &message, 0);
     if (put < 0 && errno == EINTR)
       continue;
     if (put < 0 && errno == EAGAIN) {
@@ -67,14 +69,15 @@ void control_pump(struct haul_peer *peer) {
     alloc_free(frame);
   }
   if (!peer->closed)
-    want_room(peer, false);
+    want_room(peer, stream_owes(&peer->stream));
 }
 
 /* Frames wait, and the peer took some within the bound, or took none. */
 static bool waits(struct haul_peer *peer, bool moving) {
   pthread_mutex_lock(&peer->send_lock);
   bool moved = clock_now() - peer->moved_at < peer->node->config.liveness_ns;
-  bool is = !peer->closed && !list_empty(&peer->outgoing) && moved == moving;
+  bool is = !peer->closed && moved == moving &&
+            (!list_empty(&peer->outgoing) || stream_owes(&peer->stream));
   pthread_mutex_unlock(&peer->send_lock);
   return is;
 }
@@ -88,7 +91,7 @@ bool control_lingers(struct haul_peer *peer) {
 static void end_sending(struct haul_peer *peer) {
   pthread_mutex_lock(&peer->send_lock);
   if (!peer->closed && !peer->said_all)
-    shutdown(peer->fd, SHUT_WR);
+    shutdown(peer->stream.fd, SHUT_WR);
   peer->said_all = true;
   pthread_mutex_unlock(&peer->send_lock);
 }
@@ -353,7 +356,7 @@ static void receive_end(struct haul_peer *peer) {
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
   ssize_t got = 1;
   for (int i = 0; i < READS && got > 0; i++)
-    got = sock_receive(peer->fd, &message);
+    got = stream_take(&peer->stream, &message);
   if (got <= 0 && got != -EAGAIN && got != -EINTR)
     peer_drop(peer, HAUL_ECLOSED, "the connection was closed here");
 }
@@ -363,13 +366,18 @@ void control_receive(struct haul_peer *peer) {
     receive_end(peer);
     return;
   }
-  for (int i = 0; i < READS && !atomic_load(&peer->doomed); i++) {
+  for (int i = 0; !atomic_load(&peer->doomed); i++) {
+    size_t here = i < READS ? SIZE_MAX : stream_pending(&peer->stream);
+    if (here == 0)
+      return;
     struct iovec span = {peer->inbox + peer->inbox_length, sizeof peer->inbox - peer->inbox_length};
     if (peer->message)
       span = (struct iovec){peer->message->bytes + peer->message_got,
                             peer->message->length - peer->message_got};
+    if (span.iov_len > here)
+      span.iov_len = here;
     struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
-    ssize_t got = sock_receive(peer->fd, &message);
+    ssize_t got = stream_take(&peer->stream, &message);
     if (got == -EAGAIN || got == -EINTR)
       return;
     if (got <= 0) {

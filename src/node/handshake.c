@@ -2,6 +2,7 @@
 #include "node/handshake.h"
 
 #include "core/wire.h"
+#include "fabric/transport.h"
 #include "haul/haul.h"
 
 static const uint8_t hello_magic[8] = "haul-hi\n";
@@ -22,12 +23,13 @@ size_t hello_pack(const struct hello *hello, uint8_t *bytes) {
   wire_put16(&wire, 0);
   wire_put16(&wire, 0);
   wire_put8(&wire, hello->role);
-  wire_put8(&wire, hello->auth);
+  wire_put8(&wire, hello->plain);
   wire_put_bytes(&wire, hello->node_id, 16);
   wire_put_bytes(&wire, hello->boot, 16);
   if (hello->role == ROLE_CONTROL) {
     wire_put_string(&wire, hello->name);
     wire_put32(&wire, hello->message_window);
+    wire_put16(&wire, hello->window);
   } else {
     wire_put_bytes(&wire, hello->token, 16);
     wire_put_string(&wire, hello->transport);
@@ -53,6 +55,7 @@ size_t welcome_pack(const struct welcome *welcome, uint8_t *bytes) {
     wire_put_string(&wire, welcome->name);
     wire_put_string(&wire, welcome->companion);
     wire_put32(&wire, welcome->message_window);
+    wire_put16(&wire, welcome->window);
   }
   return finish(&wire, bytes, 14);
 }
@@ -73,6 +76,10 @@ int welcome_body(const uint8_t head[HANDSHAKE_HEAD]) {
   return body_length(head, welcome_magic, 14);
 }
 
+static bool is_window(uint16_t window) {
+  return window >= 1 && window <= REQUESTS_MAX;
+}
+
 int hello_parse(const uint8_t *bytes, size_t length, struct hello *hello) {
   memset(hello, 0, sizeof *hello);
   if (length < HANDSHAKE_HEAD || hello_body(bytes) != (int)(length - HANDSHAKE_HEAD))
@@ -84,12 +91,15 @@ int hello_parse(const uint8_t *bytes, size_t length, struct hello *hello) {
   if (hello->lowest > PROTOCOL_HIGHEST || hello->highest < PROTOCOL_LOWEST)
     return HAUL_EVERSION;
   hello->role = wire_get8(&wire);
-  hello->auth = wire_get8(&wire);
+  hello->plain = wire_get8(&wire);
   wire_get_bytes(&wire, hello->node_id, 16);
   wire_get_bytes(&wire, hello->boot, 16);
   if (hello->role == ROLE_CONTROL) {
     wire_get_string(&wire, hello->name, sizeof hello->name);
     hello->message_window = wire_get32(&wire);
+    hello->window = wire_get16(&wire);
+    if (!is_window(hello->window))
+      return HAUL_EPROTO;
   } else if (hello->role == ROLE_CHANNEL) {
     wire_get_bytes(&wire, hello->token, 16);
     wire_get_string(&wire, hello->transport, sizeof hello->transport);
@@ -97,6 +107,8 @@ int hello_parse(const uint8_t *bytes, size_t length, struct hello *hello) {
   } else {
     return HAUL_EPROTO;
   }
+  if (hello->plain > (hello->role == ROLE_CHANNEL))
+    return HAUL_EPROTO;
   return wire.failed || wire_left(&wire) > 0 ? HAUL_EPROTO : 0;
 }
 
@@ -112,7 +124,7 @@ int welcome_parse(const uint8_t *bytes, size_t length, struct welcome *welcome) 
   if (welcome->version == 0) {
     welcome->code = (int32_t)wire_get32(&wire);
     wire_get_string(&wire, welcome->reason, sizeof welcome->reason);
-    if (welcome->code >= 0 || welcome->code < HAUL_EPATH)
+    if (welcome->code >= 0 || welcome->code < HAUL_EAUTH)
       return HAUL_EPROTO;
   } else {
     if (welcome->version < PROTOCOL_LOWEST || welcome->version > PROTOCOL_HIGHEST)
@@ -123,6 +135,9 @@ int welcome_parse(const uint8_t *bytes, size_t length, struct welcome *welcome) 
     wire_get_string(&wire, welcome->name, sizeof welcome->name);
     wire_get_string(&wire, welcome->companion, sizeof welcome->companion);
     welcome->message_window = wire_get32(&wire);
+    welcome->window = wire_get16(&wire);
+    if (!is_window(welcome->window))
+      return HAUL_EPROTO;
   }
   return wire.failed || wire_left(&wire) > 0 ? HAUL_EPROTO : 0;
 }

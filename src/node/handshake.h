@@ -6,15 +6,15 @@
  *
  * These 16 bytes are the same in every version, so that two versions that cannot speak to each
  * other can say so. A connection is a control connection, or a channel of a transport that belongs
- * to one. `auth` leaves the place for keys: 0, nothing is proved, is the only kind today. */
+ * to one. Who the other side is was proved before, by TLS, where it is proved. */
 #ifndef HAUL_NODE_HANDSHAKE_H
 #define HAUL_NODE_HANDSHAKE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define PROTOCOL_LOWEST  2
-#define PROTOCOL_HIGHEST 2
+#define PROTOCOL_LOWEST  3
+#define PROTOCOL_HIGHEST 3
 #define HANDSHAKE_HEAD   16u
 #define HANDSHAKE_MAX    512u
 
@@ -22,11 +22,13 @@ enum role { ROLE_CONTROL = 1, ROLE_CHANNEL = 2 };
 
 struct hello {
   uint16_t lowest, highest;
-  uint8_t role, auth;
+  uint8_t role;
+  uint8_t plain; /* channel: 1: what follows the welcome is not to be encrypted */
   uint8_t node_id[16], boot[16];
   /* control */
   char name[64];
   uint32_t message_window;
+  uint16_t window; /* requests over tcp that the other side may have unanswered: 1 to 128 */
   /* channel */
   uint8_t token[16];
   char transport[16];
@@ -39,6 +41,7 @@ struct welcome {
   uint8_t node_id[16], boot[16], token[16];
   char name[64], companion[64];
   uint32_t message_window;
+  uint16_t window;
   /* refused */
   int32_t code;
   char reason[160];

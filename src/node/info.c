@@ -146,7 +146,7 @@ static void tell_node(struct haul_node *node, each_fn *each, void *user) {
   each(user, "staging.waits", staging.waits);
   each(user, "imports.shared", heap.imports_shared);
   each(user, "imports.expired", heap.imports_expired);
-  each(user, "node.published", exports_count(node->exports));
+  each(user, "node.published", exports_count(node->exports, NULL));
   each(user, "node.transfers", atomic_load(&node->transfers.handles));
   each(user, "node.transfers_bytes",
        atomic_load(&node->transfers.bytes) + atomic_load(&node->fabric.work_bytes));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Names: publishing them, answering peers that ask, asking peers. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,25 +26,36 @@ static int hold_open_node(struct haul_region *region, const char *name, struct h
   return error_set(HAUL_ECLOSED, 0, name, "|");
 }
 
-HAUL_API int haul_region_publish(haul_region *region, const char *name, unsigned rights) {
+static int publish(haul_region *region, const char *name, const struct haul_grant *grants,
+                   size_t count) {
   uint64_t handle;
-  int code = error_enter("haul_region_publish");
-  if (code)
-    return code;
-  if (!region)
-    return error_set(HAUL_EINVAL, 0, name, "no region|");
   struct haul_node *node;
+  if (!region || !grants)
+    return error_set(HAUL_EINVAL, 0, name, "no region, or nobody to publish it to|");
   if (!memory_alive(&region->memory))
     return memory_released(name);
-  if ((rights & HAUL_WRITE) && !region->memory.writable)
-    return error_set(HAUL_EACCESS, 0, name,
-                     "the memory may not be written|publish it with HAUL_READ alone");
-  code = hold_open_node(region, name, &node);
+  for (size_t i = 0; i < count; i++)
+    if ((grants[i].rights & HAUL_WRITE) && !region->memory.writable)
+      return error_set(HAUL_EACCESS, 0, name,
+                       "the memory may not be written|publish it with HAUL_READ alone");
+  int code = hold_open_node(region, name, &node);
   if (code)
     return code;
-  code = exports_add(node->exports, region, name, rights, &handle);
+  code = exports_add(node->exports, region, name, grants, count, &handle);
   node_put(node);
   return code;
+}
+
+HAUL_API int haul_region_publish(haul_region *region, const char *name, unsigned rights) {
+  const struct haul_grant everybody = {"*", rights};
+  int code = error_enter("haul_region_publish");
+  return code ? code : publish(region, name, &everybody, 1);
+}
+
+HAUL_API int haul_region_publish_to(haul_region *region, const char *name,
+                                    const struct haul_grant *grants, size_t count) {
+  int code = error_enter("haul_region_publish_to");
+  return code ? code : publish(region, name, grants, count);
 }
 
 /* With the loop's lock. */
@@ -115,6 +127,42 @@ void names_withdraw(struct haul_node *node, struct haul_region *region) {
 
 /* ---- Answering ---- */
 
+static bool is_told(const struct haul_peer *peer, uint64_t handle) {
+  for (uint32_t i = 0; i < peer->told_count; i++)
+    if (peer->told[i] == handle)
+      return true;
+  return false;
+}
+
+/* Of those that are not published any more the peer may be told others. */
+static void forget_ended(struct haul_peer *peer) {
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < peer->told_count; i++) {
+    struct export_view view;
+    if (exports_find(peer->node->exports, peer->told[i], peer->base.identity, &view) != 0)
+      continue;
+    region_put(view.region);
+    peer->told[kept++] = peer->told[i];
+  }
+  peer->told_count = kept;
+}
+
+/* Whether the peer may have this region too. What it is told is kept only where there is a limit.
+ */
+static int tell(struct haul_peer *peer, uint64_t handle) {
+  unsigned most = peer->node->config.max_lookups;
+  if (most == UINT_MAX || is_told(peer, handle))
+    return 0;
+  if (!peer->told && !(peer->told = alloc_zero(most, sizeof *peer->told)))
+    return HAUL_ENOMEM;
+  if (peer->told_count == most)
+    forget_ended(peer);
+  if (peer->told_count == most)
+    return HAUL_ELIMIT;
+  peer->told[peer->told_count++] = handle;
+  return 0;
+}
+
 int names_on_lookup(struct haul_peer *peer, uint32_t request, const uint8_t *body, size_t length) {
   char name[NAME_MAX_BYTES + 1];
   uint8_t answer[64];
@@ -124,9 +172,12 @@ int names_on_lookup(struct haul_peer *peer, uint32_t request, const uint8_t *bod
   wire_get_string(&in, name, sizeof name);
   if (in.failed || wire_left(&in) > 0)
     return HAUL_EPROTO;
-  int code = exports_find_name(peer->node->exports, name, &view);
-  wire_put32(&out, (uint32_t)code);
-  if (code == 0) {
+  int code = exports_find_name(peer->node->exports, name, peer->base.identity, &view);
+  int refused = code ? code : tell(peer, view.handle);
+  wire_put32(&out, (uint32_t)refused);
+  if (code == 0 && refused)
+    region_put(view.region);
+  if (refused == 0) {
     wire_put64(&out, view.handle);
     wire_put64(&out, view.region->memory.length);
     wire_put16(&out, view.region->memory.place.kind);
@@ -147,8 +198,8 @@ int names_on_list(struct haul_peer *peer, uint32_t request, const uint8_t *body,
   if (in.failed || wire_left(&in) > 0)
     return HAUL_EPROTO;
   struct export_view views[PAGE];
-  size_t count = exports_list(peer->node->exports, after, views, PAGE);
-  wire_put32(&out, (uint32_t)exports_count(peer->node->exports));
+  size_t count = exports_list(peer->node->exports, after, peer->base.identity, views, PAGE);
+  wire_put32(&out, (uint32_t)exports_count(peer->node->exports, peer->base.identity));
   wire_put16(&out, (uint16_t)count);
   for (size_t i = 0; i < count; i++) {
     wire_put64(&out, views[i].length);
@@ -176,8 +227,12 @@ static int take_found(struct request *request, const uint8_t *body, size_t lengt
   if (wire.failed || status > 0 || status < HAUL_EPATH)
     return HAUL_EPROTO;
   if (status)
-    return error_set(status, 0, lookup->name,
-                     "the peer publishes no region of this name|see what it has: haul ls NODE");
+    return error_set(status, 0, lookup->name, "%s",
+                     status == HAUL_ELIMIT   ? "the peer lets this node have no more regions at a "
+                                               "time|its max_lookups says how many"
+                     : status == HAUL_ENOMEM ? "the peer has no memory to tell of it|"
+                                             : "the peer publishes no region of this name|see what "
+                                               "it has: haul ls NODE");
   lookup->key.handle = wire_get64(&wire);
   lookup->key.length = wire_get64(&wire);
   lookup->key.place.kind = wire_get16(&wire);

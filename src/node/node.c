@@ -23,6 +23,19 @@ HAUL_API const char *haul_version(void) {
 
 /* ---- Opening ---- */
 
+/* The files are read once; their names are the configuration's, which ends here. */
+static int open_keys(struct haul_node *node) {
+  struct haul_node_config *config = &node->config;
+  const struct tls_settings settings = {.key = config->key,
+                                        .certificate = config->certificate,
+                                        .private_key = config->private_key,
+                                        .authority = config->authority,
+                                        .user = config->process_tls};
+  int code = tls_is_wanted(&settings) ? tls_context_open(&settings, &node->tls) : 0;
+  config->key = config->certificate = config->private_key = config->authority = NULL;
+  return code;
+}
+
 static int read_config(struct haul_node *node, const struct haul_node_config *given) {
   struct config config;
   int code = config_read(given, &config);
@@ -33,7 +46,7 @@ static int read_config(struct haul_node *node, const struct haul_node_config *gi
   node->config.name = node->name;
   node->transfers.rules = config.rules;
   memory_settings_set(&config.memory);
-  return 0;
+  return open_keys(node);
 }
 
 static void *progress_thread(void *argument) {
@@ -188,6 +201,7 @@ void node_put(struct haul_node *node) {
     fabric_release(&node->fabric);
   }
   exports_close(node->exports);
+  tls_context_close(node->tls);
   if (node->heap)
     heap_close(node->heap);
   loop_close(node->loop);
@@ -205,7 +219,7 @@ static void close_in_child(struct haul_node *node) {
   listen_forked(node);
   list_each(item, &node->peers) {
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
-    close(peer->fd);
+    close(peer->stream.fd);
     for (size_t i = 0; transport_at(i); i++)
       if (transport_at(i)->forked && peer->base.endpoints[i])
         transport_at(i)->forked(peer->base.endpoints[i]);

@@ -18,7 +18,7 @@
 
 #include <pthread.h>
 
-#include "core/sock.h"
+#include "core/stream.h"
 #include "fabric/exports.h"
 #include "node/handshake.h"
 #include "transfer/transfer.h"
@@ -102,7 +102,7 @@ struct haul_peer {
   bool said_all;               /* and the peer was told that nothing follows; likewise */
 
   /* Receiving. */
-  int fd;
+  struct stream stream;
   struct watch watch;
   struct timer timer;
   uint8_t inbox[CONTROL_HEAD + CONTROL_BODY_MAX];
@@ -115,6 +115,9 @@ struct haul_peer {
   size_t credit_due; /* taken out and not told yet; inbox_lock */
   unsigned queued;   /* its messages and events in the inbox; inbox_lock */
   bool departed;     /* it left with some of them there; inbox_lock */
+  char origin[48];   /* the address that it connected from, without the port; "": a Unix socket */
+  uint64_t *told;    /* names.c: handles that it looked up; the loop's lock */
+  uint32_t told_count;
 
   /* Sending. */
   pthread_mutex_t send_lock; /* the rest */
@@ -123,7 +126,7 @@ struct haul_peer {
   size_t credit;  /* bytes of messages that the peer has room for */
   int64_t sent_at;
   int64_t moved_at; /* when the socket last took bytes, or there was nothing to take */
-  bool closed;      /* fd is closed */
+  bool closed;      /* the connection is closed */
 };
 
 struct listener {
@@ -141,6 +144,7 @@ struct haul_node {
   _Atomic bool closing;
   struct haul_node_config config;
   char name[64];
+  struct tls_context *tls; /* NULL: this node has neither key nor certificate */
   struct loop *loop;
   struct heap *heap;
   struct exports *exports;
@@ -151,7 +155,7 @@ struct haul_node {
   bool has_thread;
   char companion[64]; /* the abstract socket's name; empty when there is none */
   struct list listeners, handshakes, peers;
-  unsigned handshake_count, peer_count;
+  unsigned handshake_count, proving, peer_count;
   struct poller poller; /* drops what is to be dropped */
   _Atomic bool keeps;   /* imports without a user: `expiry` is to be set */
   struct timer expiry;
@@ -161,6 +165,12 @@ struct haul_node {
 };
 
 #define MESSAGE_WINDOW(node) ((uint32_t)(node)->config.message_window)
+
+/* Requests of a MiB that a peer may have unanswered here. */
+static inline uint16_t node_window(const struct haul_node *node) {
+  size_t requests = node->config.peer_bytes >> 20;
+  return (uint16_t)(requests < REQUESTS_MAX ? requests : REQUESTS_MAX);
+}
 
 void node_retain(struct haul_node *node);
 void node_put(struct haul_node *node);
@@ -174,8 +184,16 @@ void listen_stop(struct haul_node *node);
 void listen_forked(struct haul_node *node); /* in a forked child: closes descriptors, no more */
 
 /* peer.c; with the loop's lock unless it says otherwise. */
-int peer_new(struct haul_node *node, int fd, const uint8_t boot[16], const char *name, bool local,
-             bool loopback, uint32_t credit, struct haul_peer **peer); /* takes fd on success */
+/* Takes the stream on success. */
+struct arrival {
+  const uint8_t *boot; /* 16 bytes */
+  const char *name;
+  bool local, loopback;
+  uint32_t message_window;
+  uint16_t window;
+};
+int peer_new(struct haul_node *node, const struct stream *stream, const struct arrival *arrival,
+             struct haul_peer **peer);
 int peer_start(struct haul_peer *peer);
 void peer_drop(struct haul_peer *peer, int code, const char *reason);
 int peer_check(struct haul_peer *peer);  /* 0, or why it is gone; any time */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * A peer from its connection to its end. `refs` keep the memory, `uses` are the application's; the
  * node holds one reference while the peer is in its list. */
+#include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -26,6 +28,7 @@ void peer_unref(struct haul_peer *peer) {
   if (peer->message)
     alloc_free(peer->message);
   message_free_events(peer);
+  alloc_free(peer->told);
   control_clear(peer);
   pthread_mutex_destroy(&peer->send_lock);
   pthread_mutex_destroy(&peer->doom_lock);
@@ -91,6 +94,10 @@ static void on_control(struct watch *watch, uint32_t events) {
   }
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) && !atomic_load(&peer->base.ended))
     control_receive(peer);
+  pthread_mutex_lock(&peer->send_lock); /* what came may have made TLS say something */
+  if (!peer->closed && stream_owes(&peer->stream))
+    control_pump(peer);
+  pthread_mutex_unlock(&peer->send_lock);
   peer_unref(peer);
 }
 
@@ -150,19 +157,22 @@ static void on_tick(struct timer *timer) {
   peer_unref(peer);
 }
 
-int peer_new(struct haul_node *node, int fd, const uint8_t boot[16], const char *name, bool local,
-             bool loopback, uint32_t credit, struct haul_peer **out) {
+int peer_new(struct haul_node *node, const struct stream *stream, const struct arrival *arrival,
+             struct haul_peer **out) {
   static const uint8_t no_boot[16];
   struct haul_peer *peer = alloc_zero(1, sizeof *peer);
   if (!peer)
     return error_memory("peer");
   struct link *link = &peer->base;
   link->fabric = &node->fabric;
-  snprintf(link->name, sizeof link->name, "%s", name);
+  const uint8_t *boot = arrival->boot;
+  snprintf(link->name, sizeof link->name, "%s", arrival->name);
   link->boot_known = memcmp(boot, no_boot, 16) != 0 && memcmp(node->fabric.boot, no_boot, 16) != 0;
   link->same_host = link->boot_known && memcmp(boot, node->fabric.boot, 16) == 0;
-  link->local = local;
-  link->loopback = loopback;
+  link->local = arrival->local;
+  link->loopback = arrival->loopback;
+  link->window = arrival->window;
+  link->own_window = node_window(node);
   link->fail = fail_link;
   link->leaves = link_leaves;
   link->retain = retain_link;
@@ -179,8 +189,9 @@ int peer_new(struct haul_node *node, int fd, const uint8_t boot[16], const char 
   pthread_mutex_init(&peer->doom_lock, NULL);
   timer_init(&peer->timer, on_tick);
   random_bytes(peer->token, sizeof peer->token);
-  peer->fd = fd;
+  peer->stream = *stream;
   peer->closed = true; /* until peer_start */
+  uint32_t credit = arrival->message_window;
   peer->credit = credit < WINDOW_MAX ? credit : WINDOW_MAX;
   int code = message_make_events(peer);
   if (code == 0)
@@ -202,7 +213,7 @@ int peer_start(struct haul_peer *peer) {
   if (node_is_closed(node))
     return error_set(HAUL_ECLOSED, 0, peer->base.name, "|");
   pthread_mutex_lock(&peer->send_lock);
-  int code = loop_watch(node->loop, &peer->watch, peer->fd, EPOLLIN, on_control);
+  int code = loop_watch(node->loop, &peer->watch, peer->stream.fd, EPOLLIN, on_control);
   peer->closed = code != 0;
   peer->sent_at = clock_now();
   pthread_mutex_unlock(&peer->send_lock);
@@ -235,8 +246,7 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason) {
   peer->closed = true;
   control_clear(peer);
   loop_unwatch(node->loop, &peer->watch);
-  sock_close(peer->fd);
-  peer->fd = -1;
+  stream_close(&peer->stream);
   pthread_mutex_unlock(&peer->send_lock);
   fail_requests(peer, code, reason);
   if (peer->ready)
@@ -307,22 +317,18 @@ static int drive_until_answer(struct haul_node *node, int fd, haul_deadline unti
   return 0;
 }
 
-static int exchange(struct haul_node *node, int fd, const struct hello *hello, const char *address,
-                    haul_deadline until, struct welcome *welcome) {
+/* The welcome, by whatever brings it. */
+static int receive_welcome(const struct stream *stream, const char *address, haul_deadline until,
+                           struct welcome *welcome) {
   uint8_t bytes[HANDSHAKE_MAX];
-  size_t length = hello_pack(hello, bytes);
-  int code = sock_send_all(fd, address, bytes, length, until);
-  if (code == 0)
-    code = drive_until_answer(node, fd, until);
-  if (code == 0)
-    code = sock_receive_all(fd, address, bytes, HANDSHAKE_HEAD, until);
+  int code = stream_receive_all(stream, address, bytes, HANDSHAKE_HEAD, until);
   if (code)
     return code;
   int body = welcome_body(bytes);
   if (body < 0)
     return error_set(HAUL_EPROTO, 0, address,
                      "what listens there is no haul node|check the address and the port");
-  code = sock_receive_all(fd, address, bytes + HANDSHAKE_HEAD, (size_t)body, until);
+  code = stream_receive_all(stream, address, bytes + HANDSHAKE_HEAD, (size_t)body, until);
   if (code)
     return code;
   code = welcome_parse(bytes, HANDSHAKE_HEAD + (size_t)body, welcome);
@@ -331,19 +337,80 @@ static int exchange(struct haul_node *node, int fd, const struct hello *hello, c
   return code || welcome->version == 0 ? refused(welcome, address) : 0;
 }
 
+/* A node that takes no TLS answers as it answers everybody: with a welcome that refuses. */
+static int answers_bare(int fd, const char *address, haul_deadline until) {
+  struct stream bare = {.fd = fd};
+  struct welcome welcome;
+  int code = receive_welcome(&bare, address, until, &welcome);
+  return code ? code : error_set(HAUL_EPROTO, 0, address, "it answers TLS without TLS|");
+}
+
+static int prove(struct haul_node *node, struct stream *stream, const char *address,
+                 haul_deadline until) {
+  int wants;
+  while ((wants = tls_handshake(stream->tls, address)) > 0) {
+    if (wants == TLS_BARE)
+      return answers_bare(stream->fd, address, until);
+    bool reads = wants == TLS_READ;
+    int code = reads ? drive_until_answer(node, stream->fd, until) : 0;
+    int system = code ? 0 : sock_wait(stream->fd, reads ? POLLIN : POLLOUT, until);
+    if (system)
+      code = error_set(system == ETIMEDOUT ? HAUL_ETIMEDOUT : HAUL_EPEER, system, address,
+                       "the peer does not answer|is it a haul node that has a key?");
+    if (code)
+      return code;
+  }
+  return wants;
+}
+
+/* Connects, and proves who this is where the node has something to do it with; a Unix socket's
+ * other end knows. */
+static int reach(struct haul_node *node, const struct address *address, const char *text,
+                 haul_deadline until, struct stream *stream) {
+  *stream = STREAM_NONE;
+  int code = sock_connect(address, text, until, &stream->fd);
+  if (code || address->local || !node->tls)
+    return code;
+  code = tls_open(node->tls, stream->fd, false, &stream->tls);
+  if (code == 0)
+    code = prove(node, stream, text, until);
+  if (code)
+    stream_close(stream);
+  return code;
+}
+
+static int exchange(struct haul_node *node, struct stream *stream, const struct hello *hello,
+                    const char *address, haul_deadline until, bool reads, struct welcome *welcome) {
+  uint8_t bytes[HANDSHAKE_MAX];
+  size_t length = hello_pack(hello, bytes);
+  int code = stream_send_all(stream, address, bytes, length, until);
+  if (code == 0)
+    code = drive_until_answer(node, stream->fd, until);
+  if (code == 0)
+    code = receive_welcome(stream, address, until, welcome);
+  if (code == HAUL_EPEER && stream->tls) /* where certificates are shown, this side's comes last */
+    code = error_set(HAUL_EAUTH, haul_error_last()->system, address,
+                     "the peer ended the connection when it had seen who this is|does its "
+                     "authority know this node's certificate? openssl verify -CAfile AUTHORITY "
+                     "CERTIFICATE");
+  return code ? code : stream_settle(stream, hello->plain, reads);
+}
+
 static void start_hello(const struct haul_node *node, enum role role, struct hello *hello) {
   *hello = (struct hello){.lowest = PROTOCOL_LOWEST,
                           .highest = PROTOCOL_HIGHEST,
                           .role = (uint8_t)role,
-                          .message_window = MESSAGE_WINDOW(node)};
+                          .message_window = MESSAGE_WINDOW(node),
+                          .window = node_window(node)};
   memcpy(hello->node_id, node->fabric.node_id, 16);
   memcpy(hello->boot, node->fabric.boot, 16);
   snprintf(hello->name, sizeof hello->name, "%s", node->name);
 }
 
 static int dial(struct link *link, const struct transport *transport, bool local, unsigned index,
-                haul_deadline until, int *descriptor) {
+                haul_deadline until, struct stream *stream) {
   struct haul_peer *peer = (struct haul_peer *)link;
+  struct haul_node *node = peer->node;
   struct address address = peer->address;
   struct hello hello;
   struct welcome welcome;
@@ -352,7 +419,7 @@ static int dial(struct link *link, const struct transport *transport, bool local
       return error_set(HAUL_ENOPATH, 0, link->name, "the peer has none|");
     address_abstract(peer->companion, &address);
   }
-  int code = sock_connect(&address, peer->address_text, until, descriptor);
+  int code = reach(node, &address, peer->address_text, until, stream);
   if (code == HAUL_ECONNECT && local && !link->local)
     return error_set(code, haul_error_last()->system, peer->address_text, /* abstract: not seen */
                      "it is in another network namespace; it could listen on unix:///path in a "
@@ -360,14 +427,15 @@ static int dial(struct link *link, const struct transport *transport, bool local
   if (code)
     return code;
   if (transport->descriptors)
-    sock_take_descriptors(*descriptor);
-  start_hello(peer->node, ROLE_CHANNEL, &hello);
+    sock_take_descriptors(stream->fd);
+  start_hello(node, ROLE_CHANNEL, &hello);
   memcpy(hello.token, peer->token, 16);
   snprintf(hello.transport, sizeof hello.transport, "%s", transport->name);
   hello.index = (uint16_t)index;
-  code = exchange(peer->node, *descriptor, &hello, peer->address_text, until, &welcome);
+  hello.plain = stream->tls && transport->payload && node->config.plain_data;
+  code = exchange(node, stream, &hello, peer->address_text, until, transport->payload, &welcome);
   if (code)
-    sock_close(*descriptor);
+    stream_close(stream);
   return code;
 }
 
@@ -376,30 +444,36 @@ static int connect_control(struct haul_node *node, const char *text, haul_deadli
                            struct haul_peer **out) {
   struct address address;
   struct hello hello;
-  struct welcome welcome;
-  int fd;
+  struct welcome welcome = {.version = 0};
+  struct stream stream;
+  char identity[64] = "";
   int code = address_parse(text, until, &address);
   if (code == 0)
-    code = sock_connect(&address, text, until, &fd);
+    code = reach(node, &address, text, until, &stream);
   if (code)
     return code;
+  if (stream.tls)
+    snprintf(identity, sizeof identity, "%s", tls_identity(stream.tls));
   start_hello(node, ROLE_CONTROL, &hello);
-  code = exchange(node, fd, &hello, text, until, &welcome);
+  code = exchange(node, &stream, &hello, text, until, false, &welcome);
   if (code == 0) {
     loop_lock(node->loop);
-    /* NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): what error_set returns is never 0 */
-    code = peer_new(node, fd, welcome.boot, welcome.name, address.local, address.loopback,
-                    welcome.message_window, out);
+    /* NOLINTBEGIN(clang-analyzer-core.CallAndMessage): what error_set returns is never 0 */
+    const struct arrival arrival = {welcome.boot,     welcome.name,           address.local,
+                                    address.loopback, welcome.message_window, welcome.window};
+    code = peer_new(node, &stream, &arrival, out);
+    /* NOLINTEND(clang-analyzer-core.CallAndMessage) */
     loop_unlock(node->loop);
   }
   if (code) {
-    sock_close(fd);
+    stream_close(&stream);
     return code;
   }
   struct haul_peer *peer = *out;
   peer->base.initiator = true; /* NOLINT(clang-analyzer-core.NullDereference): nor error_memory */
   peer->base.dial = dial;
   peer->address = address;
+  snprintf(peer->base.identity, sizeof peer->base.identity, "%s", identity);
   snprintf(peer->address_text, sizeof peer->address_text, "%s", text);
   memcpy(peer->token, welcome.token, sizeof peer->token);
   snprintf(peer->companion, sizeof peer->companion, "%s", welcome.companion);

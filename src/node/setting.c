@@ -16,7 +16,7 @@
 #define MS 1000000LL
 #define S  1000000000LL
 
-enum form { TEXT, SWITCH, TIME, COUNT, BYTES, EAL, POOLS, PATHS };
+enum form { TEXT, SWITCH, TIME, COUNT, BYTES, EAL, POOLS, PATHS, FILE_NAME };
 
 struct setting {
   const char *name; /* in capitals, after HAUL_, that of its variable */
@@ -52,6 +52,17 @@ static const struct setting settings[] = {
     {"paths", PATHS, RULES, 0, 0, NULL, 0, NULL},
     {"estimates_only", SWITCH, FIELD(estimates_only), 0, 1, NULL, 0, NULL},
     {"tcp_zero_copy", BYTES, FIELD(tcp_zero_copy), 4096, SIZE_MAX - 1, "none", SIZE_MAX, "auto"},
+    {"key", FILE_NAME, FIELD(key), 0, 0, NULL, 0, NULL},
+    {"certificate", FILE_NAME, FIELD(certificate), 0, 0, NULL, 0, NULL},
+    {"private_key", FILE_NAME, FIELD(private_key), 0, 0, NULL, 0, NULL},
+    {"authority", FILE_NAME, FIELD(authority), 0, 0, NULL, 0, NULL},
+    {"plain_data", SWITCH, FIELD(plain_data), 0, 1, NULL, 0, NULL},
+    {"process_tls", SWITCH, FIELD(process_tls), 0, 1, NULL, 0, NULL},
+    {"handshake", TIME, FIELD(handshake_ns), MS, INT64_MAX, NULL, 0, NULL},
+    {"max_peers_each", COUNT, FIELD(max_peers_each), 1, UINT_MAX, NULL, 0, NULL},
+    {"max_lookups", COUNT, FIELD(max_lookups), 1, 1048576, "none", UINT_MAX, NULL},
+    {"peer_bytes", BYTES, FIELD(peer_bytes), 1 << 20, SIZE_MAX, NULL, 0, NULL},
+    {"any_user", SWITCH, FIELD(any_user), 0, 1, NULL, 0, NULL},
     {"dpdk_eal", EAL, MEMORY(dpdk_eal), 0, 0, NULL, 0, NULL},
     {"dpdk_hugepages", BYTES, MEMORY(dpdk_hugepages), 1, SIZE_MAX - 1, "none", SIZE_MAX, "none"},
     {"dpdk_pool", POOLS, MEMORY(dpdk_pool), 0, 1048576, NULL, 0, NULL},
@@ -68,6 +79,7 @@ static uint64_t load(const struct setting *setting, const struct config *config)
   const void *field = (const char *)config + setting->field;
   switch (setting->form) {
   case TEXT:
+  case FILE_NAME:
     return *(const char *const *)field != NULL;
   case SWITCH:
     return *(const int *)field != 0;
@@ -193,6 +205,10 @@ static int bad_value(const struct setting *setting, const char *object, const ch
     return error_set(HAUL_EINVAL, 0, object,
                      "%s is no name|a node's name is 1 to 63 printable ASCII bytes without blanks",
                      text);
+  if (setting->form == FILE_NAME)
+    return error_set(HAUL_EINVAL, 0, object,
+                     "%s: %.60s is no path of a file|a path of 1 to 255 bytes, or none",
+                     setting->name, text);
   if (setting->form == EAL)
     return error_set(
         HAUL_EINVAL, 0, object,
@@ -237,6 +253,8 @@ static bool read_any(const struct setting *setting, const char *text, struct val
   switch (setting->form) {
   case TEXT:
     return name_is_valid(text, sizeof((struct config *)0)->name - 1);
+  case FILE_NAME:
+    return text[0] && strlen(text) < sizeof((struct config *)0)->files[0];
   case EAL:
     return strcmp(text, "auto") == 0 || memory_eal_is_valid(text);
   case POOLS:
@@ -248,11 +266,21 @@ static bool read_any(const struct setting *setting, const char *text, struct val
   }
 }
 
+/* "none" is as what is not set. */
+static void store_file(const struct setting *setting, const char *text, struct config *config) {
+  size_t i = (setting->field - FIELD(key)) / sizeof(char *);
+  bool none = strcmp(text, "none") == 0;
+  snprintf(config->files[i], sizeof config->files[i], "%s", none ? "" : text);
+  *(const char **)field_of(setting, config) = config->files[i];
+}
+
 static void store_any(const struct setting *setting, const char *text, const struct value *value,
                       struct config *config) {
   if (setting->form == TEXT) {
     snprintf(config->name, sizeof config->name, "%s", text);
     config->values.name = config->name;
+  } else if (setting->form == FILE_NAME) {
+    store_file(setting, text, config);
   } else if (setting->form == EAL) {
     snprintf(config->memory.dpdk_eal, sizeof config->memory.dpdk_eal, "%s",
              strcmp(text, "auto") == 0 ? "" : text);
@@ -284,7 +312,7 @@ void setting_variable(unsigned i, char *variable, size_t size) {
 bool setting_in_call(unsigned i, const struct config *config) {
   const struct setting *setting = &settings[i];
   return setting->field < offsetof(struct config, memory) && setting->form != TEXT &&
-         load(setting, config);
+         setting->form != FILE_NAME && load(setting, config);
 }
 
 int setting_read(unsigned i, const char *text, const char *object, bool store,
@@ -297,6 +325,16 @@ int setting_read(unsigned i, const char *text, const char *object, bool store,
   return 0;
 }
 
+/* Of a long path the end. */
+static void tell_file(const char *path, char *text, size_t size) {
+  size_t length = strlen(path);
+  bool whole = length < size;
+  snprintf(text, size, "%s%s", whole ? "" : "...",
+           !*path  ? "none"
+           : whole ? path
+                   : path + (length - size + 4));
+}
+
 void setting_tell(unsigned i, const struct config *config, struct haul_setting *told) {
   const struct setting *setting = &settings[i];
   size_t size = sizeof told->value;
@@ -304,6 +342,9 @@ void setting_tell(unsigned i, const struct config *config, struct haul_setting *
   uint64_t number = load(setting, config);
   if (setting->form == TEXT)
     snprintf(told->value, size, "%s", config->name);
+  else if (setting->form == FILE_NAME)
+    tell_file(number ? *(const char *const *)((const char *)config + setting->field) : "",
+              told->value, size);
   else if (setting->form == EAL)
     snprintf(told->value, size, "%.*s", (int)size - 1, number ? config->memory.dpdk_eal : "auto");
   else if (setting->form == POOLS)

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "core/aside.h"
+
 #define BUCKETS 1024u
 
 struct buffers {
@@ -108,6 +110,7 @@ void buffer_put(struct buffer *buffer) {
     return;
   if (buffer->region) {
     haul_region_release(buffer->region);
+    close_foreign(buffer->descriptor);
   } else {
     guard_unwatch(&buffer->guard);
     munmap(buffer->address, buffer->length);

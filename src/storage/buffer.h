@@ -21,13 +21,14 @@ struct buffer {
   uid_t uid;
   char *address; /* NULL: a device's */
   size_t length;
-  struct guard guard;    /* over the mapping */
-  haul_region *region;   /* a device's, else NULL */
-  haul_node *node;       /* the region's */
-  int slot;              /* for fixed.c, nobody else's while it is in the table; -1: none is left */
-  uint64_t serial;       /* of this life of the slot */
-  _Atomic uint64_t used; /* bytes that operations on it asked for */
-  struct list link;      /* the table's */
+  struct guard guard;  /* over the mapping */
+  haul_region *region; /* a device's, else NULL */
+  haul_node *node;     /* the region's */
+  int descriptor;  /* came with the region, and is closed after it: who lent it waits for that */
+  int slot;        /* for fixed.c, nobody else's while it is in the table; -1: none is left */
+  uint64_t serial; /* of this life of the slot */
+  _Atomic uint64_t used;  /* bytes that operations on it asked for */
+  struct list link;       /* the table's */
   _Atomic unsigned holds; /* the table's, and one for each operation */
 };
 

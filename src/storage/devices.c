@@ -36,7 +36,6 @@ struct memory {
   struct list link;
   struct buffer *buffer;
   uint8_t ticket[256];
-  int descriptor;
 };
 
 /* All of one thread's, but for `stops`. */
@@ -77,7 +76,6 @@ static void end_memory(struct devices *devices, struct client *client, struct me
   list_remove(&memory->link);
   client->count--;
   buffers_remove(devices->buffers, memory->buffer);
-  close_foreign(memory->descriptor);
   free(memory);
 }
 
@@ -88,6 +86,7 @@ static int add_region(struct devices *devices, struct client *client,
   struct buffer like = {.uid = client->uid,
                         .length = haul_region_length(region),
                         .region = region,
+                        .descriptor = descriptor,
                         .node = devices->node};
   if (!memory)
     return -ENOMEM;
@@ -98,7 +97,6 @@ static int add_region(struct devices *devices, struct client *client,
     return code;
   }
   memcpy(memory->ticket, request->ticket, sizeof memory->ticket);
-  memory->descriptor = descriptor;
   list_append(&client->memories, &memory->link);
   client->count++;
   return 0;
@@ -146,7 +144,7 @@ static int answer_find(struct devices *devices, const struct client *client,
     return refuse(answer, -ENOENT, "this user has no such device buffer|is its owner still there?");
   answer->length = memory->buffer->length;
   memcpy(answer->ticket, memory->ticket, sizeof answer->ticket);
-  *descriptor = memory->descriptor;
+  *descriptor = memory->buffer->descriptor;
   return 0;
 }
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Device memory as buffers: what a symlink cannot say goes over a socket. A client connects to the
  * address that 3fs-virt/iovs/haul-devices names, and sends a ticket and a descriptor; the buffer
- * lives as long as that connection.
+ * lives as long as that connection. For memory that is lent (HAUL_LEND) the descriptor is the
+ * writing end of a pipe, which all who import the ticket keep open for as long: its owner sees at
+ * the other end when nobody uses the memory any more, and may free it.
  *
  * Records are of SOCK_SEQPACKET and of this host, so their fields are in its byte order. */
 #ifndef HAUL_STORAGE_DEVICES_H

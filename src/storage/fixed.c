@@ -36,6 +36,10 @@ int fixed_slot(struct fixed *fixed, struct io_uring *uring, const struct buffers
   return slot;
 }
 
+bool fixed_refuses(const struct fixed *fixed, const struct buffer *buffer) {
+  return buffer->slot >= 0 && fixed->refused[buffer->slot] == buffer->serial;
+}
+
 void fixed_tend(struct fixed *fixed, struct io_uring *uring, const struct buffers *buffers) {
   uint64_t changes = buffers_changes(buffers);
   if (changes == fixed->changes)

@@ -21,6 +21,8 @@ void fixed_open(struct fixed *fixed, struct io_uring *uring);
  * while the limit of locked memory (RLIMIT_MEMLOCK) lasts. -1: it has none. */
 int fixed_slot(struct fixed *fixed, struct io_uring *uring, const struct buffers *buffers,
                struct buffer *buffer);
+/* The kernel did not take it. */
+bool fixed_refuses(const struct fixed *fixed, const struct buffer *buffer);
 /* Lets go of buffers that are gone. */
 void fixed_tend(struct fixed *fixed, struct io_uring *uring, const struct buffers *buffers);
 

@@ -4,6 +4,7 @@
 #define HAUL_STORAGE_NODE_H
 
 #include <string.h>
+#include <unistd.h>
 
 #include <haul/haul.h>
 
@@ -11,8 +12,12 @@
  * the rate where both run on one host (bench/run fileservice). */
 #define STORAGE_SPIN_NS 50000
 
-/* Driven by a thread of the caller's, told of peers; polls a while unless a setting says how long.
- */
+/* Threads that copy for a client on the same host, which checks each byte as well: one reads and
+ * writes 3.9 GB/s, two 6.1 (bench/run fileservice). */
+#define STORAGE_COPIERS 2
+
+/* Driven by a thread of the caller's, told of peers; polls a while, and has helpers, unless
+ * settings say otherwise. */
 static inline void storage_node_config(struct haul_node_config *config) {
   struct haul_setting settings[64];
   size_t count = sizeof settings / sizeof settings[0];
@@ -20,9 +25,14 @@ static inline void storage_node_config(struct haul_node_config *config) {
   config->peer_events = 1;
   if (haul_setting_list(config, settings, &count) != 0)
     return; /* opening the node says the same */
-  for (size_t i = 0; i < count && i < sizeof settings / sizeof settings[0]; i++)
-    if (strcmp(settings[i].name, "spin") == 0 && strcmp(settings[i].origin, "default") == 0)
+  for (size_t i = 0; i < count && i < sizeof settings / sizeof settings[0]; i++) {
+    if (strcmp(settings[i].origin, "default") != 0)
+      continue;
+    if (strcmp(settings[i].name, "spin") == 0)
       config->spin_ns = STORAGE_SPIN_NS;
+    else if (strcmp(settings[i].name, "copy_threads") == 0 && sysconf(_SC_NPROCESSORS_ONLN) > 1)
+      config->copy_threads = STORAGE_COPIERS;
+  }
 }
 
 #endif

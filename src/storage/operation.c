@@ -41,8 +41,11 @@ static void free_operation(struct worker *worker, struct operation *operation) {
     files_put(operation->file);
   if (operation->buffer)
     buffer_put(operation->buffer);
+  struct share *share = &worker->shares[operation->served->priority];
   list_append(&worker->free, &operation->link);
   worker->under_way--;
+  share->operations--;
+  share->bytes -= operation->asked;
 }
 
 /* All its parts have ended. Bytes before a fault count, as with read(2). */
@@ -128,17 +131,23 @@ static void post_far(struct worker *worker, struct part *part) {
   mover_post(worker->workers->mover, &part->moving);
 }
 
+static int pinned_slot(struct worker *worker, struct buffer *buffer) {
+  int slot = fixed_slot(&worker->fixed, &worker->uring, worker->workers->buffers, buffer);
+  if (slot < 0 && fixed_refuses(&worker->fixed, buffer))
+    worker_count(&worker->workers->counters.unpinned, 1);
+  return slot;
+}
+
 static void post_here(struct worker *worker, struct part *part) {
   const struct served *served = part->operation->served;
   struct file *file = part->operation->file;
   struct io_uring_sqe *request = worker_request(worker);
   int fd = part->direct ? file_direct(file, served->way) : file->fd[served->way];
   char *bytes = bytes_of(part) + part->done;
-  unsigned length = (unsigned)(part->left < ONCE ? part->left : ONCE);
+  uint64_t most = worker_yields(worker, served->priority) ? STAGE_BYTES : ONCE;
+  unsigned length = (unsigned)(part->left < most ? part->left : most);
   prepare(request, served->way, fd, bytes, length, part->offset + part->done,
-          part->stage ? -1
-                      : fixed_slot(&worker->fixed, &worker->uring, worker->workers->buffers,
-                                   part->operation->buffer));
+          part->stage ? -1 : pinned_slot(worker, part->operation->buffer));
   if (served->way == FILE_WRITES && served->durable)
     request->rw_flags = RWF_DSYNC;
   io_uring_sqe_set_data(request, part);
@@ -227,7 +236,7 @@ void part_proceed(struct worker *worker, struct part *part, int result) {
   } else {
     part->done += (uint64_t)result;
     part->left -= (uint64_t)result;
-    part->direct = false;
+    part->direct &= (size_t)result % STAGE_BYTES == 0; /* else the rest lies otherwise */
     if (part->left == 0)
       end_request(worker, part, 0);
     else
@@ -375,6 +384,15 @@ static int check(struct worker *worker, const struct ring_record *record,
   return code;
 }
 
+/* Behind those of its priority, and before lower ones. */
+static void wait_for_parts(struct worker *worker, struct operation *operation) {
+  struct list *before = worker->cutting.previous;
+  while (before != &worker->cutting &&
+         list_entry(before, struct operation, link)->served->priority > operation->served->priority)
+    before = before->previous;
+  list_prepend(before, &operation->link);
+}
+
 void operation_begin(struct worker *worker, struct served *served,
                      const struct intake_entry *entry) {
   struct operation *operation = list_entry(list_take(&worker->free), struct operation, link);
@@ -387,6 +405,8 @@ void operation_begin(struct worker *worker, struct served *served,
                                   .index = entry->index};
   list_init(&operation->link);
   worker->under_way++;
+  worker->shares[served->priority].operations++;
+  worker->shares[served->priority].bytes += operation->asked;
   worker_count(&worker->workers->counters.operations, 1);
   operation->code = check(worker, &entry->record, operation);
   if (operation->code) {
@@ -396,7 +416,7 @@ void operation_begin(struct worker *worker, struct served *served,
   }
   operation->end = operation->offset + operation->length;
   atomic_fetch_add_explicit(&operation->buffer->used, operation->length, memory_order_relaxed);
-  list_append(&worker->cutting, &operation->link);
+  wait_for_parts(worker, operation);
   cut_all(worker);
 }
 

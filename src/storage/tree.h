@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include <haul/haul.h>
+
 #include "storage/mount.h" /* struct haul_storage_error */
 
 #define HAUL_STORAGE_TREE_SYMBOL "haul_storage_tree"
@@ -26,6 +28,18 @@ struct haul_storage_name {
   uint64_t size;
 };
 
+/* Who moves bytes, and hears how each part of them went: `pages` of its bytes were the file's own
+ * pages, the server copied the others. */
+struct haul_storage_mover {
+  /* get: how many are to come, then they; false ends it with -ECANCELED. */
+  bool (*begin)(void *user, uint64_t length);
+  bool (*take)(void *user, const void *bytes, size_t length);
+  /* put: 0 is the end, a negative value ends it with -ECANCELED. */
+  ssize_t (*give)(void *user, void *bytes, size_t room);
+  void (*told)(void *user, const struct haul_report *report, uint64_t pages);
+  void *user;
+};
+
 struct tree;
 
 /* All return 0 or a negative errno value and *error. */
@@ -37,16 +51,11 @@ struct haul_storage_tree {
   int (*list)(struct tree *tree, const char *path,
               void (*each)(void *user, const struct haul_storage_name *name), void *user,
               struct haul_storage_error *error);
-  /* `length` bytes from `offset` on, 0: all there are, in order. `begin` is told how many there
-   * are to come, then `take` gets them; false ends it with -ECANCELED. */
+  /* `length` bytes from `offset` on, 0: all there are, in order. */
   int (*get)(struct tree *tree, const char *path, uint64_t offset, uint64_t length,
-             bool (*begin)(void *user, uint64_t length),
-             bool (*take)(void *user, const void *bytes, size_t length), void *user,
-             struct haul_storage_error *error);
-  /* A file of what `give` gives until it gives 0 bytes; a negative value ends it with -ECANCELED.
-   * What was under the name before is overwritten. */
-  int (*put)(struct tree *tree, const char *path,
-             ssize_t (*give)(void *user, void *bytes, size_t room), void *user,
+             const struct haul_storage_mover *mover, struct haul_storage_error *error);
+  /* A file of what is given. What was under the name before is replaced once all of it is there. */
+  int (*put)(struct tree *tree, const char *path, const struct haul_storage_mover *mover,
              struct haul_storage_error *error);
 };
 

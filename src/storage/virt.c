@@ -82,10 +82,11 @@ static void count_up(const struct virt *virt, char text[TARGET_ROOM]) {
   snprintf(text, TARGET_ROOM,
            "operations=%" PRIu64 " failed=%" PRIu64 " bytes=%" PRIu64 " staged_bytes=%" PRIu64
            " far_bytes=%" PRIu64 " direct=%" PRIu64 " buffered_no_direct=%" PRIu64
-           " buffered_unaligned=%" PRIu64,
+           " buffered_unaligned=%" PRIu64 " unpinned=%" PRIu64,
            now_of(&counters->operations), now_of(&counters->refused), now_of(&counters->bytes),
            now_of(&counters->staged), now_of(&counters->far), now_of(&counters->direct),
-           now_of(&counters->buffered_file), now_of(&counters->buffered_alignment));
+           now_of(&counters->buffered_file), now_of(&counters->buffered_alignment),
+           now_of(&counters->unpinned));
 }
 
 static void fixed_target(const struct virt *virt, size_t i, char text[TARGET_ROOM]) {

@@ -15,6 +15,13 @@
 #define TURN 64  /* operations that a ring begins in a turn */
 #define FAIR 16u /* each such turn begins with low priorities */
 
+/* What a worker has under way of a priority while a ring of a higher one was used in the last
+ * second: it is what an operation of those waits for. Of a larger operation one MiB is under way at
+ * a time then (operation.c). */
+#define LOWER_OPERATIONS 256u
+#define LOWER_BYTES      (UINT64_C(8) << 20)
+#define IDLE_NS          INT64_C(1000000000)
+
 static int64_t now(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -54,6 +61,23 @@ static void drop(struct worker *worker, struct served *served) {
   served_put(served);
 }
 
+bool worker_yields(const struct worker *worker, uint8_t priority) {
+  for (unsigned i = 0; i < priority; i++) {
+    int64_t began = atomic_load_explicit(&worker->workers->began[i], memory_order_relaxed);
+    if (began && worker->time - began < IDLE_NS)
+      return true;
+  }
+  return false;
+}
+
+static bool may_begin(const struct worker *worker, uint8_t priority) {
+  const struct share *share = &worker->shares[priority];
+  if (list_empty(&worker->free))
+    return false;
+  return !worker_yields(worker, priority) ||
+         (share->operations < LOWER_OPERATIONS && share->bytes < LOWER_BYTES);
+}
+
 /* True when it began something. */
 static bool serve(struct worker *worker, struct served *served, int64_t time, int64_t *until) {
   if (atomic_load_explicit(&served->left, memory_order_acquire) || served->intake.broken) {
@@ -63,17 +87,19 @@ static bool serve(struct worker *worker, struct served *served, int64_t time, in
   }
   int32_t ready = intake_ready(&served->intake, time, until);
   int32_t most = ready < TURN ? ready : TURN, taken = 0;
-  for (; taken < most && !list_empty(&worker->free); taken++) {
+  for (; taken < most && may_begin(worker, served->priority); taken++) {
     struct intake_entry entry;
     if (intake_take(&served->intake, &entry))
       operation_begin(worker, served, &entry);
   }
+  if (taken > 0)
+    atomic_store_explicit(&worker->workers->began[served->priority], time, memory_order_relaxed);
   return taken > 0;
 }
 
 static bool serve_all(struct worker *worker, int64_t *until) {
   bool began = false, low_first = ++worker->turns % FAIR == 0;
-  int64_t time = now();
+  int64_t time = worker->time = now();
   for (unsigned i = 0; i < NAME_PRIORITIES; i++) {
     struct list *rings = &worker->rings[low_first ? NAME_PRIORITIES - 1 - i : i];
     list_each_safe(item, rings) began |=

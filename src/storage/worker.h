@@ -39,6 +39,7 @@ struct workers_counters {
   _Atomic uint64_t bytes, staged, far; /* in all; through staging buffers; of far files */
   /* Through the page cache, because the file system has no O_DIRECT, or of how it lay. */
   _Atomic uint64_t buffered_file, buffered_alignment;
+  _Atomic uint64_t unpinned; /* on buffers that the kernel did not let us pin */
 };
 
 /* `count` threads, and `movers` for what blocks. */

@@ -48,6 +48,12 @@ struct part {
   struct moving moving;
 };
 
+/* Of one priority, under way. */
+struct share {
+  unsigned operations;
+  uint64_t bytes;
+};
+
 struct worker {
   struct workers *workers;
   pthread_t thread;
@@ -63,12 +69,15 @@ struct worker {
   struct list free, free_parts; /* operations, parts */
   struct list cutting;          /* operations that are not all in parts */
   struct list stages;           /* idle */
+  struct share shares[NAME_PRIORITIES];
   unsigned stage_count, under_way, turns;
+  int64_t time; /* of this turn */
   struct operation *operations;
   struct part *parts;
 };
 
 struct workers {
+  _Atomic int64_t began[NAME_PRIORITIES]; /* when one of each did something, CLOCK_MONOTONIC */
   struct files *files;
   struct buffers *buffers;
   struct mover *mover;
@@ -84,6 +93,8 @@ static inline void worker_count(_Atomic uint64_t *counter, uint64_t by) {
 
 /* worker.c: room for one request, always. */
 struct io_uring_sqe *worker_request(struct worker *worker);
+/* worker.c: is there something to do for higher priorities, these days? */
+bool worker_yields(const struct worker *worker, uint8_t priority);
 /* worker.c, any thread. */
 void worker_nudge(struct worker *worker);
 

@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/fork.h"
+#include "core/probe.h"
 #include "core/sys.h"
 #include "memory/copy.h"
 #include "transfer/transfer.h"
@@ -192,6 +193,7 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
   transfer->turn = (uint32_t)(flow / FLOW_STARTED) + 1;
   atomic_fetch_add_explicit(&owner->started, 1, memory_order_relaxed);
   transfer->posted = clock_now();
+  PROBE4(submit, transfer, asked->operation, asked->bytes, remote->name);
   post_all(transfer);
   *out = transfer;
   return 0;

@@ -7,6 +7,7 @@
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/probe.h"
 #include "core/sys.h"
 
 /* ---- The lists ---- */
@@ -89,6 +90,8 @@ void transfer_fail(struct haul_transfer *transfer, int code) {
 static void finish(struct haul_transfer *transfer) {
   struct transfers *owner = transfer->remote->transfers;
   transfer->ended = clock_now();
+  PROBE4(complete, transfer, atomic_load(&transfer->failure), transfer->bytes,
+         transfer->ended - transfer->called);
   transfer_learn(transfer);
   atomic_fetch_sub(&owner->flow, 1);
   lock_lists(owner);
@@ -180,6 +183,7 @@ int transfer_post(struct haul_transfer *transfer, struct work *work) {
   atomic_store(&transfer->path, (int)index);
   work->endpoint = remote->link->endpoints[index];
   work->binding = remote->bindings[index];
+  PROBE4(post, transfer, work, work->bytes, work->endpoint->transport->name);
   work->endpoint->transport->post(work->endpoint, work);
   return 0;
 }

@@ -17,7 +17,7 @@ serve_contained() {
   unix=unix://$1
   shift
   : >"$work/serve"
-  "${contained[@]}" "$@" "$HAUL" serve --listen "$unix" --region host=host:64M \
+  "${contained[@]}" "$@" env HAUL_ANY_USER=1 "$HAUL" serve --listen "$unix" --region host=host:64M \
     --region sim=sim:0:64M --file file="$work/file" >"$work/serve" 2>"$work/serve.err" &
   container=$!
   processes+=("$container")

@@ -174,13 +174,16 @@ expect 0 "put of a file" "$HAUL" put "$work/changing" "$tcp/big" --quiet
 : >"$work/changing"
 expect 0 "put of an empty file moves nothing" "$HAUL" put "$work/changing" "$tcp/big"
 says "nothing to move"
-for path in map tcp; do
+"$HAUL" key new "$work/key" 2>/dev/null
+for path in map tcp tls; do
   # Memory that nobody has touched yet is slow to write, so the cut comes in the middle.
+  if [[ $path == tls ]]; then export HAUL_KEY=$work/key; fi
   serve --region big=host:192M
   truncate -s 192M "$work/changing"
   (sleep 0.1 && : >"$work/changing") &
   processes+=($!)
-  timeout 30 "$HAUL" put "$work/changing" "$unix/big" --only "$path" >"$work/out" 2>"$work/err"
+  if [[ $path == tls ]]; then to=$tcp only=tcp; else to=$unix only=$path; fi
+  timeout 30 "$HAUL" put "$work/changing" "$to/big" --only "$only" >"$work/out" 2>"$work/err"
   status=$?
   wait $!
   # 0: the put was faster. What must not be is an end by SIGBUS.
@@ -188,6 +191,8 @@ for path in map tcp; do
   ((status == 1)) && complains "cut short\|became shorter"
   holds "the node is unharmed" timeout 10 "$HAUL" ls "$unix"
 done
+unset HAUL_KEY
+serve
 
 section "no time"
 kill -STOP "$server"

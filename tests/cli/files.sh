@@ -49,7 +49,12 @@ for node in "$tcp" "$unix"; do
   expect 0 "get" "$HAUL" get "$node/tree/large" "$work/copy" --json
   is_json
   holds "the bytes are the same" cmp "$work/tree/large" "$work/copy"
+  holds_json "the path is told" "it['path'] == 'map' and it['checksum_verified'] and it['bytes'] == 20000003"
+  holds_json "and why no other one" "[p['name'] for p in it['paths'] if p['state'] != 'chosen' and not p['reason']] == []"
 done
+expect 0 "in words" env HAUL_PATHS=tcp "$HAUL" get "$tcp/tree/large" "$work/copy"
+says "^  path map, "
+says "^  source: "
 expect 0 "a part" "$HAUL" get "$tcp/tree/large" "$work/copy" --offset 5000001 --length 9000000
 holds "the bytes are the same" cmp "$work/copy" <(tail -c +5000002 "$work/tree/large" | head -c 9000000)
 expect 0 "an empty file" "$HAUL" get "$tcp/tree/empty" "$work/none"
@@ -62,7 +67,17 @@ rm -f "$work/copy"
 expect 1 "beyond the end" "$HAUL" get "$tcp/tree/large" "$work/copy" --offset 1G
 complains_briefly
 expect 1 "a folder" "$HAUL" get "$tcp/tree/folder/" "$work/copy"
+complains "one file at a time"
 expect 1 "out of the tree" "$HAUL" get "$tcp/tree/../tree/large" "$work/copy"
+complains "neither '.' nor '..'"
+mkfifo "$work/tree/pipe"
+expect 1 "a pipe" "$HAUL" get "$tcp/tree/pipe" "$work/copy"
+complains "only regular files"
+expect 1 "over a pipe" "$HAUL" put "$work/tree/empty" "$tcp/rw/pipe"
+complains "only regular files"
+rm "$work/tree/pipe"
+expect 1 "below a file" "$HAUL" get "$tcp/tree/large/name" "$work/copy"
+complains "is a file's"
 ln -s /etc/passwd "$work/tree/link"
 expect 1 "a symlink" "$HAUL" get "$tcp/tree/link" "$work/copy"
 complains "symlinks are not followed"
@@ -75,6 +90,51 @@ expect 0 "put" "$HAUL" put "$work/tree/large" "$tcp/rw/folder/new"
 holds "the bytes are the same" cmp "$work/tree/large" "$work/tree/folder/new"
 expect 0 "over what is there" "$HAUL" put "$work/tree/empty" "$unix/rw/folder/new" --quiet
 holds "is empty" test ! -s "$work/tree/folder/new"
+chmod 0640 "$work/tree/folder/new"
+exec 7<"$work/tree/folder/new"
+expect 0 "and once more" "$HAUL" put "$work/tree/large" "$tcp/rw/folder/new"
+says "^  path map, "
+says "^  target: written from host buffers"
+holds "its mode is kept" test "$(stat -c %a "$work/tree/folder/new")" = 640
+holds "who had it open still has the old one" test ! -s /dev/fd/7
+exec 7<&-
+section "put as a whole or not at all"
+
+beside() { compgen -G "$work/tree/folder/.new.haul-*" >/dev/null; }
+nothing_beside() { ! beside; }
+
+# A put that has got some bytes and waits for more, of which there will be none; sets $putter.
+put_slowly() {
+  mkfifo "$work/slow"
+  exec 8<>"$work/slow"
+  head -c 6000000 "$work/tree/large" >&8 &
+  feeder=$!
+  "$HAUL" put "$work/slow" "$tcp/rw/folder/new" >"$work/out" 2>"$work/err" &
+  putter=$!
+  holds "it is made beside" await 10 beside
+}
+
+end_feeder() {
+  kill "$feeder" 2>/dev/null
+  wait "$feeder"
+  exec 8>&-
+  rm "$work/slow"
+}
+
+for signal in INT TERM KILL; do
+  put_slowly
+  kill -"$signal" "$putter"
+  wait "$putter"
+  status=$?
+  end_feeder
+  if [[ $signal != KILL ]]; then
+    holds "SIG$signal ends it with 1" test "$status" = 1
+    holds "and says so" grep -q interrupted "$work/err"
+  fi
+  holds "nothing is beside any more" await 10 nothing_beside
+  holds "and the old one is as it was" cmp "$work/tree/large" "$work/tree/folder/new"
+done
+section "written, again"
 expect 0 "of a pipe" bash -c "head -c 5000000 '$work/tree/large' | '$HAUL' put - '$tcp/rw/pipe'"
 holds "the bytes are the same" cmp -n 5000000 "$work/tree/large" "$work/tree/pipe"
 expect 1 "where nobody may" "$HAUL" put "$work/tree/large" "$tcp/tree/new"

@@ -39,6 +39,7 @@ with_boot_id=(unshare --mount sh -c
 
 # serve_far OPTIONS…: starts a node on the far host. Sets $server, its process.
 serve_far() {
+  : >"$work/serve" # what another one said would be taken for this one's
   "${on_far[@]}" "$HAUL" serve --insecure "$@" >"$work/serve" 2>"$work/serve.err" &
   server=$!
   processes+=("$server")
@@ -61,7 +62,7 @@ random_file "$work/file" 20000003
 
 section "listening"
 expect 1 "serve on the wire without saying so" "${on_far[@]}" "$HAUL" serve --listen "tcp://$far_v4:0"
-complains "nothing is encrypted"
+complains "without a key"
 complains "^hint: .*--insecure"
 complains_briefly
 listeners=(--listen "tcp://$far_v4:7420")

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "support/gpu.h"
 #include "support/owner.h"
@@ -124,6 +125,46 @@ static void a_process_borrows_nothing_of_its_own(void **state) {
   haul_node_close(node);
 }
 
+/* ---- By a ticket ---- */
+
+#define LENDS (BOTH | HAUL_LEND)
+
+static void a_ticket_lends_what_was_wrapped(void **state) {
+  (void)state;
+  struct haul_region *region = region_make(t.user, KIND_WRAPPED, MIB), *other;
+  const struct haul_tensor layout = {
+      .type = 2, .bits = 32, .lanes = 1, .dimensions = 1, .shape = {4}, .strides = {1}};
+  struct haul_ticket ticket;
+  int descriptor = 7;
+  assert_fails(HAUL_ENOTSUP, haul_region_export(region, BOTH, NULL, &ticket, &descriptor));
+  assert_fails(HAUL_EINVAL,
+               haul_region_export(region, HAUL_READ | HAUL_LEND, NULL, &ticket, &descriptor));
+  assert_fails(HAUL_ENOTSUP, haul_region_export(region, LENDS, &layout, &ticket, &descriptor));
+  assert_works(haul_region_export(region, LENDS, NULL, &ticket, NULL));
+  assert_works(haul_region_export(region, LENDS, NULL, &ticket, &descriptor));
+  assert_int_equal(descriptor, -1);
+  assert_fails(HAUL_ENAME, haul_ticket_layout(&ticket, &(struct haul_tensor){0}));
+  assert_fails(HAUL_ENOTSUP, haul_region_import(t.user, &ticket, -1, &other));
+  assert_non_null(strstr(haul_error_last()->text, "to other processes alone"));
+  region_drop(region, KIND_WRAPPED);
+}
+
+/* What can be shared is shared, and what has no driver that lends is not lent. */
+static void it_lends_nothing_else(void **state) {
+  (void)state;
+  struct haul_region *region = region_make(t.user, KIND_SIM, MIB), *host;
+  static char bytes[4096];
+  struct haul_ticket ticket;
+  int descriptor;
+  assert_works(haul_region_export(region, LENDS, NULL, &ticket, &descriptor));
+  assert_true(descriptor >= 0);
+  close(descriptor);
+  haul_region_release(region);
+  assert_works(haul_region_wrap(t.user, bytes, sizeof bytes, &host));
+  assert_fails(HAUL_ENOTSUP, haul_region_export(host, LENDS, NULL, &ticket, &descriptor));
+  haul_region_release(host);
+}
+
 /* ---- What is ---- */
 
 static void it_goes_straight(void **state) {
@@ -218,6 +259,8 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       TEST(nothing_is_lent_for_reading_alone),
       TEST(a_process_borrows_nothing_of_its_own),
+      TEST(a_ticket_lends_what_was_wrapped),
+      TEST(it_lends_nothing_else),
       TEST(it_goes_straight),
       TEST(many_regions_take_turns),
       TEST(it_is_never_open_when_it_is_freed),

@@ -117,7 +117,7 @@ logs "haul_node_listen .* not listening on carrier-pigeon://coop: "
 logs "cudaMalloc 3000000 .* served$"
 logs "cudaMalloc 3000000 .* not reachable as kv.0: not listening on carrier-pigeon://coop: "
 mistaken HAUL_CUDAHOOK_LISTEN=tcp://0.0.0.0:0 HAUL_CUDAHOOK_PUBLISH=kv
-tells "not listening on tcp://0.0.0.0:0: nothing is encrypted"
+tells "not listening on tcp://0.0.0.0:0: without a key"
 complains "HAUL_CUDAHOOK_INSECURE=1"
 holds "and names nothing of the command's" has_lines 0 "haul serve" "$work/err"
 mistaken HAUL_CUDAHOOK_LISTEN="unix://$work/%p.sock" HAUL_CUDAHOOK_INSECURE=yes

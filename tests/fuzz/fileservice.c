@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * The file service's messages. The first byte says whether the rest is a request, an answer, and
- * to which operation, or a list of names; what is taken is written as it was. */
+ * to which operation, a list of names, or how bytes went; what is taken is written as it was. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "rig.h"
 #include "storage/service/protocol.h"
+#include "storage/service/told.h"
 
 static void read_request(const uint8_t *bytes, size_t length) {
   static struct protocol_request request;
@@ -37,6 +38,17 @@ static void read_names(const uint8_t *bytes, size_t length) {
     RIG_ASSERT(*name.text && !strchr(name.text, '/') && strlen(name.text) <= NAME_MAX);
 }
 
+#define TOLD 255
+
+static void read_told(const uint8_t *bytes, size_t length) {
+  struct told told;
+  static uint8_t again[PROTOCOL_BYTES_MAX];
+  if (told_get(bytes, length, &told))
+    return;
+  RIG_ASSERT(told.report.path_count <= HAUL_PATHS_MAX && told.pages <= told.report.bytes);
+  RIG_ASSERT(told_put(&told, again, sizeof again) > 0);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   if (length == 0)
     return 0;
@@ -48,6 +60,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
     read_request(copy, length - 1);
   else if (bytes[0] < PROTOCOL_OPERATIONS)
     read_answer(bytes[0], copy, length - 1);
+  else if (bytes[0] == TOLD)
+    read_told(copy, length - 1);
   else
     read_names(copy, length - 1);
   free(copy);

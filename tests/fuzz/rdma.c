@@ -142,7 +142,7 @@ static void complete(const struct session *session, uint8_t bytes[RDMA_RECORD]) 
 static void hear(const struct session *session, const uint8_t bytes[RDMA_RECORD]) {
   struct rdma_endpoint *endpoint = session->endpoint;
   loop_lock(rig_node()->loop);
-  int code = endpoint->channel < 0 ? 0 : rdma_on_record(endpoint, bytes, endpoint->rails);
+  int code = endpoint->channel.fd < 0 ? 0 : rdma_on_record(endpoint, bytes, endpoint->rails);
   if (code)
     rdma_channel_fail(endpoint, code);
   loop_unlock(rig_node()->loop);
@@ -258,7 +258,7 @@ static void open_session(struct session *session, int *control) {
   peer_ref(session->peer);
   session->endpoint = (struct rdma_endpoint *)session->peer->base.endpoints[rdma_transport.index];
   rig_channel(session->peer, "rdma", &session->channel);
-  RIG_ASSERT(session->endpoint->channel >= 0);
+  RIG_ASSERT(session->endpoint->channel.fd >= 0);
   if ((session->kind & (ASKS | LOOPED)) == (ASKS | LOOPED))
     RIG_ASSERT(card_export(session->endpoint->rails[0].card, &lent->memory, HAUL_READ | HAUL_WRITE,
                            &session->target) == 0);

@@ -32,7 +32,7 @@ static haul_region *publish(haul_node *node, enum rig_slot slot, struct haul_pla
   else
     RIG_ASSERT(haul_region_alloc(node, place, RIG_BYTES, 0, &region) == 0);
   RIG_ASSERT(haul_region_publish(region, name, rights) == 0);
-  RIG_ASSERT(exports_find(node->exports, RIG_HANDLE(slot), &view) == 0);
+  RIG_ASSERT(exports_find(node->exports, RIG_HANDLE(slot), "", &view) == 0);
   region_put(view.region);
   return region;
 }
@@ -81,7 +81,8 @@ struct haul_peer *rig_peer(bool initiator, int *end) {
   haul_node *own = rig_node();
   make_pair(ends);
   loop_lock(own->loop);
-  RIG_ASSERT(peer_new(own, ends[0], own->fabric.boot, "peer", true, true, 1 << 20, &peer) == 0);
+  const struct arrival arrival = {own->fabric.boot, "peer", true, true, 1 << 20, REQUESTS_MAX};
+  RIG_ASSERT(peer_new(own, &(struct stream){.fd = ends[0]}, &arrival, &peer) == 0);
   peer->base.initiator = initiator;
   peer->ready = initiator;
   RIG_ASSERT(peer_start(peer) == 0);
@@ -97,7 +98,7 @@ void rig_channel(struct haul_peer *peer, const char *name, int *end) {
   const struct transport *transport = transport_named(name);
   make_pair(ends);
   loop_lock(node->loop);
-  transport->adopt(peer->base.endpoints[transport->index], 0, ends[0]);
+  transport->adopt(peer->base.endpoints[transport->index], 0, (struct stream){.fd = ends[0]});
   loop_unlock(node->loop);
   *end = ends[1];
 }

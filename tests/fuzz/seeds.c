@@ -130,6 +130,7 @@ static struct hello make_hello(enum role role) {
                         .highest = PROTOCOL_HIGHEST,
                         .role = (uint8_t)role,
                         .message_window = 65536,
+                        .window = 128,
                         .transport = "tcp"};
   snprintf(hello.name, sizeof hello.name, "fuzzer");
   memset(hello.token, RIG_RANDOM, sizeof hello.token);
@@ -151,7 +152,8 @@ static void handshakes(void) {
                             .highest = PROTOCOL_HIGHEST,
                             .name = "node",
                             .companion = "haul-1",
-                            .message_window = 4096};
+                            .message_window = 4096,
+                            .window = 1};
   struct welcome refusal = {.lowest = 7, .highest = 9, .code = HAUL_EVERSION, .reason = "no"};
   struct wire wire = seed_begin();
   put_hello(&wire, ROLE_CONTROL, "");

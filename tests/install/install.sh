@@ -38,8 +38,9 @@ echo "-- installing"
 holds "it installs" cmake --install "$build" --prefix "$prefix"
 library=$(find "$prefix" -name libhaul.so)
 libdir=$(dirname "$library")
-for file in bin/haul include/haul/haul.h include/haul/cudahook.h share/man/man1/haul.1 \
+for file in bin/haul include/haul/haul.h include/haul/device.h include/haul/access.h include/haul/world.h include/haul/cudahook.h share/man/man1/haul.1 \
   share/man/man5/haul.conf.5 share/man/man7/haul-cudahook.7 share/man/man7/haul-usrbio.7 \
+  share/man/man7/haul-nccl.7 share/man/man7/haul-ucx.7 \
   include/hf3fs_usrbio.h include/hf3fs_usrbio_gdr.h \
   share/bash-completion/completions/haul; do
   holds "$file is there" test -s "$prefix/$file"
@@ -53,6 +54,11 @@ mv "$prefix" "$work/moved" && prefix=$work/moved && libdir=$work/moved${libdir#"
 library=$libdir/libhaul.so
 holds "the command runs where it was moved to" "$prefix/bin/haul" info
 
+# Where UCX's source was to be had.
+ucx=$(find "$prefix" -name libuct_haulgaudi.so.0)
+[[ -z $ucx ]] || holds "UCX's module finds the library from where it was moved to" is_empty \
+  "$(LD_LIBRARY_PATH='' ldd "$ucx" | grep 'libhaul.*not found')"
+
 echo "-- the library"
 dynamic=$(readelf -dW "$library")
 holds "its soname carries the major version" is_same \
@@ -62,21 +68,28 @@ holds "it needs libc and libxxhash at most" is_empty \
   "$(tr ' ' '\n' <<<"$needed" | grep -v -E '^(libc\.so|libxxhash\.so|ld-linux|$)')"
 echo "        NEEDED $needed"
 exported=$(nm -D --defined-only "$library" | awk '$2 != "A" {sub(/@.*/, "", $3); print $3}' | sort)
-declared=$("$cc" -E -P "$source/include/haul/haul.h" |
+declared=$(printf '#include <haul/%s.h>\n' device access world | "$cc" -E -P -x c -I"$source/include" - |
   grep -o '\bhaul_[a-z_]*(' | tr -d '(' | sort -u)
-holds "it exports what the header declares, and nothing else" is_same "$exported" "$declared"
+holds "it exports what the headers declare, and nothing else" is_same "$exported" "$declared"
 holds "symbols carry the version node" is_empty \
   "$(nm -D --defined-only "$library" | grep haul_ | grep -v '@@HAUL_0$')"
 strip -o "$work/stripped" "$library"
 size=$(stat -c %s "$work/stripped")
 echo "        stripped size $((size / 1024)) KiB"
-# 312 for the core, and 32 for each of the drivers it opens: of NVIDIA's GPUs, of Gaudi, and DPDK, which
+# 312 for the core, 36 for TLS, access lists and ranks, and 32 for each of the drivers it opens: of NVIDIA's GPUs, of Gaudi, and DPDK, which
 # brings host memory, its pools and settings, and GPUs of its own. It is what ships that has
 # to be small: the build that is optimised across files.
 if [[ $("$cc" --version) == *clang* ]]; then
   echo "skipped the library's size: clang's build is not optimised across files, and does not ship"
 else
-  holds "stripped it is under 408 KiB" test "$size" -lt $(((312 + 3 * 32) * 1024))
+  holds "stripped it is under 444 KiB" test "$size" -lt $(((312 + 36 + 3 * 32) * 1024))
+fi
+
+probes=$(readelf -n "$library" 2>/dev/null | sed -n '/Provider: haul/{n;s/^ *Name: //p}' | sort -u | tr '\n' ' ')
+if echo '#include <sys/sdt.h>' | "$cc" -E -x c - >/dev/null 2>&1; then
+  holds "it has probes at submit, post and complete" is_same "$probes" "complete post submit "
+else
+  echo "skipped the probes: no <sys/sdt.h> (systemtap-sdt-dev)"
 fi
 
 echo "-- the CUDA hook"
@@ -90,6 +103,15 @@ declared=$("$cc" -E -P "-I$source/include" "$source/integrations/cudahook/haul-c
   grep -o '\bhaul_cudahook_[a-z_]*(' | tr -d '(' | sort -u)
 holds "it exports what its header declares, and calls of CUDA's" is_same "$exported" "$declared"
 holds "its symbols carry no version" is_empty "$(nm -D --defined-only "$hook" | grep @)"
+
+echo "-- the plugin for NCCL"
+plugin=$libdir/libnccl-net-haul.so
+holds "it needs libc and libhaul at most" is_empty \
+  "$(readelf -dW "$plugin" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+    grep -v -E '^(libc\.so|libhaul\.so|ld-linux)')"
+holds "it exports NCCL's tables alone" is_same \
+  "$(nm -D --defined-only "$plugin" | awk '{print $3}' | sort | tr '\n' ' ')" \
+  "ncclNetPlugin_v10 ncclNetPlugin_v11 ncclNetPlugin_v12 ncclNetPlugin_v8 ncclNetPlugin_v9 "
 
 echo "-- the library for 3FS's programs"
 usrbio=$libdir/libhf3fs_api_shared.so
@@ -134,6 +156,12 @@ echo "-- headers"
 for language in c:c99 c:c11 c:c17 c++:c++11 c++:c++20; do
   holds "haul.h alone as ${language#*:}" \
     compiles "${language%:*}" "${language#*:}" "$source/include/haul/haul.h"
+  holds "device.h alone as ${language#*:}" \
+    compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/device.h" -I"$prefix/include"
+  holds "access.h alone as ${language#*:}" \
+    compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/access.h" -I"$prefix/include"
+  holds "world.h alone as ${language#*:}" \
+    compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/world.h" -I"$prefix/include"
   holds "cudahook.h alone as ${language#*:}" \
     compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/cudahook.h" -I"$prefix/include"
 done

@@ -71,10 +71,10 @@ static void hellos_that_are_wrong_are_refused(void **state) {
   (void)state;
   struct welcome welcome;
   struct hello hello = raw_hello(ROLE_CONTROL);
-  hello.auth = 1;
+  hello.plain = 1;
   int fd = raw_connect(address());
   assert_true(raw_greet(fd, &hello, &welcome));
-  assert_int_equal(welcome.code, HAUL_ENOTSUP);
+  assert_int_equal(welcome.code, HAUL_EPROTO);
   assert_dropped(fd);
   hello = raw_hello(9);
   fd = raw_connect(address());

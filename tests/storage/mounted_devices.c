@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Programs of USRBIO's with buffers in the memory of emulated accelerators, on a real mount. */
+ * Programs of USRBIO's with buffers in the memory of emulated accelerators, on a real mount. As
+ * "gpu" with a GPU that is a double, whose driver ends a process that frees what another one has
+ * open: there the application wraps memory of its own. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -14,6 +16,7 @@
 
 #include "hf3fs_usrbio_gdr.h"
 #include "mounted.h"
+#include "support/gpu.h"
 
 #define MIB    ((size_t)1 << 20)
 #define LENGTH (5 * MIB + 321)
@@ -89,7 +92,10 @@ static void what_is_not_there_is_refused(void **state) {
   assert_int_equal(hf3fs_iovcreate_gpu(&iov, mounted.point, 0, 0, 0), -EINVAL);
   assert_int_equal(hf3fs_iovcreate_gpu(&iov, mounted.source, MIB, 0, 0), -ENOTSUP);
   assert_int_equal(hf3fs_iovopen_gpu(&iov, id, mounted.point, MIB, 0, 0), -ENOENT);
-  assert_int_equal(hf3fs_iovwrap_gpu(&iov, &byte, id, mounted.point, 1, 0, 0), -ENOTSUP);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, &byte, id, mounted.point, 1, 0, 0), -EINVAL);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, NULL, id, mounted.point, 1, 0, 0), -EINVAL);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, &byte, NULL, mounted.point, 1, 0, 0), -EINVAL);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, &byte, id, mounted.point, 1, 0, count), -ENODEV);
   assert_int_equal(hf3fs_iov_import_gpu(&iov, &handle, mounted.point), -EINVAL);
   assert_memory_equal(&iov, &zeroed, sizeof iov);
 }
@@ -143,6 +149,129 @@ static void another_process_uses_it_by_a_handle(void **state) {
   close(gone[1]);
 }
 
+/* ---- Memory of the application's own ---- */
+
+static const uint8_t own_id[16] = {7};
+
+static void its_own_memory_is_used(void **state) {
+  (void)state;
+  struct hf3fs_iov iov;
+  char *memory = gpu_alloc(12 * MIB);
+  assert_int_equal(
+      hf3fs_iovwrap_gpu(&iov, memory + MIB + 512, own_id, mounted.point, 8 * MIB, 0, 0), 0);
+  assert_ptr_equal(iov.base, memory + MIB + 512);
+  assert_true(hf3fs_iov_is_gpu(&iov));
+  assert_int_equal(do_one(&iov, "file", true, 4096, 0, 6 * MIB), LENGTH);
+  assert_int_equal(do_one(&iov, "copy", false, 4096, 0, LENGTH), LENGTH);
+  assert_copy("copy", 0, LENGTH);
+  hf3fs_iovdestroy(&iov);
+  gpu_free(memory);
+}
+
+static void of_its_own_memory_not_all_can_be_wrapped(void **state) {
+  (void)state;
+  struct hf3fs_iov iov, other;
+  char *memory = gpu_alloc(2 * MIB);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory, own_id, mounted.point, MIB, 0, 1), -ENODEV);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory + MIB, own_id, mounted.point, 2 * MIB, 0, 0),
+                   -EINVAL);
+  assert_int_equal(hf3fs_iovcreate_gpu(&other, mounted.point, MIB, 0, 0), 0);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, other.base, own_id, mounted.point, MIB, 0, 0), -ENOTSUP);
+  hf3fs_iovdestroy(&other);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory, own_id, mounted.point, MIB, 0, 0), 0);
+  assert_int_equal(hf3fs_iovwrap_gpu(&other, memory, own_id, mounted.point, MIB, 0, 0), -EEXIST);
+  hf3fs_iovdestroy(&iov);
+  gpu_free(memory);
+}
+
+static void it_is_given_back_with_operations_under_way(void **state) {
+  (void)state;
+  int fd = open(at_point(&mounted, "file"), O_RDONLY);
+  assert_true(fd >= 0 && hf3fs_reg_fd(fd, 0) <= 0);
+  for (unsigned round = 0; round < 30; round++) {
+    struct hf3fs_iov iov;
+    struct hf3fs_ior ior;
+    char *memory = gpu_alloc(8 * MIB);
+    assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory, own_id, mounted.point, 8 * MIB, 0, 0), 0);
+    assert_int_equal(hf3fs_iorcreate(&ior, mounted.point, 16, true, 0, -1), 0);
+    for (unsigned i = 0; i < 16; i++)
+      assert_true(hf3fs_prep_io(&ior, &iov, true, iov.base + i * MIB / 2, fd, i * MIB / 8, MIB / 2,
+                                NULL) >= 0);
+    assert_int_equal(hf3fs_submit_ios(&ior), 0);
+    hf3fs_iovdestroy(&iov);
+    gpu_free(memory);
+    hf3fs_iordestroy(&ior);
+  }
+  hf3fs_dereg_fd(fd);
+  close(fd);
+}
+
+/* The child has it open until it is told, and the parent waits for that. */
+static void another_process_imports_it(void **state) {
+  (void)state;
+  struct hf3fs_iov iov, other;
+  hf3fs_gpu_ipc_handle_t handle;
+  int goes[2], comes[2], status;
+  char byte = 0;
+  assert_true(pipe(goes) == 0 && pipe(comes) == 0);
+  pid_t child = fork();
+  if (child == 0) {
+    close(goes[1]);
+    if (read(goes[0], &handle, sizeof handle) != (ssize_t)sizeof handle)
+      _exit(1);
+    assert_int_equal(hf3fs_iov_import_gpu(&other, &handle, mounted.point), 0);
+    assert_int_equal(do_one(&other, "file", true, 0, 0, 6 * MIB), LENGTH);
+    assert_int_equal(write(comes[1], &byte, 1), 1);
+    nanosleep(&(struct timespec){0, 100000000}, NULL);
+    hf3fs_iovdestroy_gpu(&other);
+    _exit(0);
+  }
+  char *memory = gpu_alloc(8 * MIB);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory, own_id, mounted.point, 8 * MIB, 0, 0), 0);
+  assert_int_equal(hf3fs_iov_export_gpu(&iov, &handle), 0);
+  assert_int_equal(write(goes[1], &handle, sizeof handle), sizeof handle);
+  assert_int_equal(read(comes[0], &byte, 1), 1);
+  assert_int_equal(do_one(&iov, "copy", false, 0, 0, LENGTH), LENGTH);
+  assert_copy("copy", 0, LENGTH);
+  hf3fs_iovdestroy_gpu(&iov);
+  gpu_free(memory);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+  close(goes[0]), close(goes[1]), close(comes[0]), close(comes[1]);
+}
+
+static void nor_does_a_forked_child(void **state) {
+  (void)state;
+  struct hf3fs_iov iov;
+  int status;
+  char *memory = gpu_alloc(MIB);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory, own_id, mounted.point, MIB, 0, 0), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  time_t began = time(NULL);
+  hf3fs_iovdestroy_gpu(&iov);
+  assert_true(time(NULL) - began < 20); /* not until it gives up */
+  gpu_free(memory);
+  kill(child, SIGKILL);
+  assert_int_equal(waitpid(child, &status, 0), child);
+}
+
+static void a_daemon_that_is_gone_keeps_nobody(void **state) {
+  (void)state;
+  struct hf3fs_iov iov;
+  char *memory = gpu_alloc(MIB);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory, own_id, mounted.point, MIB, 0, 0), 0);
+  kill(mounted.daemon, SIGKILL);
+  assert_int_equal(mounted_wait(&mounted), 128 + SIGKILL);
+  hf3fs_iovdestroy_gpu(&iov);
+  gpu_free(memory);
+  mounted_detach(&mounted);
+  mounted_start(&mounted, NULL);
+}
+
 static void on_alarm(int signal) {
   (void)signal;
 }
@@ -164,12 +293,29 @@ static void signals_do_not_look_like_a_daemon_that_is_gone(void **state) {
   assert_int_equal(code, 0);
 }
 
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+static int with_a_gpu(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(another_process_imports_it), /* before this process has asked for devices */
+      TEST(what_is_not_there_is_refused),
+      TEST(a_file_goes_through_a_device),
+      TEST(its_own_memory_is_used),
+      TEST(of_its_own_memory_not_all_can_be_wrapped),
+      TEST(it_is_given_back_with_operations_under_way),
+      TEST(a_daemon_that_is_gone_keeps_nobody),
+      TEST(nor_does_a_forked_child),
+  };
+  return cmocka_run_group_tests_name("storage/mounted_devices gpu", tests, NULL, NULL);
+}
+
 int main(int argc, char **argv) {
   mounted_need_fuse();
+  if (argc > 1 && strcmp(argv[1], "gpu") == 0)
+    return with_a_gpu();
   if (argc > 1 && strcmp(argv[1], "far") == 0)
     mounted_be_far();
   setenv("HAUL_USRBIO_DEVICES", "sim", 1);
-#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(another_process_uses_it_by_a_handle), /* before this process has asked for devices */
       TEST(what_is_not_there_is_refused),

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "storage/service/protocol.h"
+#include "storage/service/told.h"
 
 static struct protocol_request request, back;
 static struct protocol_fields fields;
@@ -163,7 +164,71 @@ static void flags_are_those_that_there_are(void **state) {
   assert_int_equal(protocol_flags_to_open(16), -EINVAL);
   assert_int_equal(protocol_flags_to_write(protocol_write_flags(RWF_APPEND | RWF_SYNC)),
                    RWF_APPEND | RWF_SYNC);
-  assert_int_equal(protocol_flags_to_write(8), -EINVAL);
+  assert_int_equal(protocol_flags_to_write(PROTOCOL_TELL), 0); /* not the file's */
+  assert_int_equal(protocol_flags_to_write(16), -EINVAL);
+}
+
+/* ---- How it went ---- */
+
+static struct told example_told(void) {
+  struct told told = {.report = HAUL_REPORT_INIT, .pages = 700};
+  told.report.bytes = 1000;
+  told.report.slices = 3;
+  told.report.retries = 1;
+  told.report.checksum = 1;
+  told.report.to = (struct haul_place){HAUL_SIM, 2};
+  told.report.path_count = 2;
+  told.report.paths[0] = (struct haul_path){.name = "tcp",
+                                            .open = 1,
+                                            .chosen = 1,
+                                            .cost_ns = 123,
+                                            .copies_kernel = 1,
+                                            .detail = "2 rails",
+                                            .send = "zero-copy"};
+  told.report.paths[1] = (struct haul_path){.name = "map", .reason = "another host"};
+  return told;
+}
+
+static void how_it_went_is_read_as_it_was_written(void **state) {
+  (void)state;
+  struct told told = example_told(), read;
+  size_t length = told_put(&told, bytes, sizeof bytes);
+  assert_true(length > 0);
+  assert_int_equal(told_get(bytes, length, &read), 0);
+  assert_int_equal(read.report.bytes, 1000);
+  assert_int_equal(read.pages, 700);
+  assert_int_equal(read.report.retries, 1);
+  assert_int_equal(read.report.to.device, 2);
+  assert_string_equal(read.report.paths[0].detail, "2 rails");
+  assert_string_equal(read.report.paths[1].reason, "another host");
+  assert_int_equal(read.report.paths[0].copies_kernel, 1);
+  assert_int_equal(told_put(&read, answer, sizeof answer), length);
+  assert_memory_equal(answer, bytes, length);
+  for (size_t room = 0; room < length; room++)
+    assert_int_equal(told_put(&told, answer, room), 0);
+}
+
+static void what_cannot_have_gone_so_is_not_believed(void **state) {
+  (void)state;
+  struct told told = example_told(), read;
+  size_t length = told_put(&told, bytes, sizeof bytes);
+  for (size_t cut = 0; cut < length; cut++)
+    assert_int_equal(told_get(bytes, cut, &read), -EPROTO);
+  assert_int_equal(told_get(bytes, length + 1, &read), -EPROTO);
+  uint8_t *at = memmem(bytes, length, "another", 7);
+  assert_non_null(at);
+  *at = '\033'; /* a terminal would obey */
+  assert_int_equal(told_get(bytes, length, &read), -EPROTO);
+  told.pages = 1001;
+  length = told_put(&told, bytes, sizeof bytes);
+  assert_int_equal(told_get(bytes, length, &read), -EPROTO);
+  told = example_told();
+  told.report.path_count = HAUL_PATHS_MAX;
+  length = told_put(&told, bytes, sizeof bytes);
+  assert_int_equal(told_get(bytes, length, &read), 0);
+  at = bytes + 8 + 8 + 4 + 8 + 8 + 8 + 4 * 2 + 1;
+  assert_int_equal((*at)++, HAUL_PATHS_MAX);
+  assert_int_equal(told_get(bytes, length, &read), -EPROTO);
 }
 
 static void damage_lateness_and_the_disk_are_told_apart(void **state) {
@@ -185,6 +250,8 @@ int main(void) {
       cmocka_unit_test(a_listed_name_leads_nowhere_else),
       cmocka_unit_test(a_name_has_no_zero_byte),
       cmocka_unit_test(flags_are_those_that_there_are),
+      cmocka_unit_test(how_it_went_is_read_as_it_was_written),
+      cmocka_unit_test(what_cannot_have_gone_so_is_not_believed),
       cmocka_unit_test(damage_lateness_and_the_disk_are_told_apart),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,11 +4,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -220,6 +223,38 @@ static void counters_tell_what_went_by_the_page_cache_and_why(void **state) {
   client_close(&client);
 }
 
+/* A limit on locked memory binds whom CAP_IPC_LOCK does not free of it. */
+static void hold_to_limits(bool held) {
+  struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+  struct __user_cap_data_struct sets[2];
+  assert_int_equal(syscall(SYS_capget, &header, sets), 0);
+  sets[0].effective = sets[0].permitted;
+  if (held)
+    sets[0].effective &= ~(1u << CAP_IPC_LOCK);
+  assert_int_equal(syscall(SYS_capset, &header, sets), 0);
+}
+
+static void a_buffer_that_may_not_be_pinned_is_used_and_counted(void **state) {
+  (void)state;
+  struct rlimit before, few;
+  struct client client;
+  rig_close(&rig);
+  assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  few = (struct rlimit){2 << 20, before.rlim_max}; /* the ring itself needs some */
+  hold_to_limits(true);
+  assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &few), 0);
+  rig_open(&rig, 1);
+  client_open(&client, &rig, &(struct name){.for_read = true, .priority = NAME_HIGH}, 4,
+              PATTERN_BYTES);
+  for (unsigned i = 0; i < 4; i++) /* it is worth it from the second one on */
+    assert_int_equal(client_do(&client, 0, 0, PATTERN_BYTES), PATTERN_BYTES);
+  uint64_t unpinned = counted(" unpinned=");
+  client_close(&client);
+  assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &before), 0);
+  hold_to_limits(false);
+  assert_true(unpinned >= 2);
+}
+
 /* ---- Liveness ---- */
 
 static void when_its_last_handle_goes_so_does_what_a_process_has(void **state) {
@@ -313,6 +348,7 @@ int main(void) {
       TEST(what_was_registered_is_told),
       TEST(a_buffer_that_went_is_found_no_more),
       TEST(counters_tell_what_went_by_the_page_cache_and_why),
+      TEST(a_buffer_that_may_not_be_pinned_is_used_and_counted),
       TEST(when_its_last_handle_goes_so_does_what_a_process_has),
       TEST(a_process_keeps_what_is_its_own),
       TEST(what_a_dead_process_registered_goes_without_a_handle_too),

@@ -88,7 +88,8 @@ struct hello raw_hello(enum role role) {
                         .highest = PROTOCOL_HIGHEST,
                         .role = (uint8_t)role,
                         .name = "raw",
-                        .message_window = 1 << 20};
+                        .message_window = 1 << 20,
+                        .window = REQUESTS_MAX};
   boot_id(hello.boot);
   random_bytes(hello.node_id, sizeof hello.node_id);
   return hello;
@@ -133,7 +134,8 @@ bool raw_welcome(int fd, bool same_host, struct hello *hello) {
                             .lowest = PROTOCOL_LOWEST,
                             .highest = PROTOCOL_HIGHEST,
                             .name = "raw",
-                            .message_window = 1 << 20};
+                            .message_window = 1 << 20,
+                            .window = REQUESTS_MAX};
   uint8_t bytes[HANDSHAKE_MAX];
   if (same_host)
     boot_id(welcome.boot);

@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +16,7 @@
 #include <unistd.h>
 
 #include "core/sock.h"
+#include "core/stream.h"
 #include "core/sys.h"
 #include "support/names.h"
 #include "support/seams.h"
@@ -149,11 +152,33 @@ static void meets(struct address *address, const char *object) {
   assert_true(server >= 0);
   assert_true(fcntl(client, F_GETFL) & O_NONBLOCK && fcntl(server, F_GETFL) & O_NONBLOCK);
   assert_true(fcntl(client, F_GETFD) & FD_CLOEXEC && fcntl(server, F_GETFD) & FD_CLOEXEC);
-  assert_works(sock_send_all(client, "there", "x", 1, SOON));
-  assert_works(sock_receive_all(server, "there", &byte, 1, SOON));
+  assert_works(stream_send_all(&(struct stream){.fd = client}, "there", "x", 1, SOON));
+  assert_works(stream_receive_all(&(struct stream){.fd = server}, "there", &byte, 1, SOON));
   assert_int_equal(byte, 'x');
   close(client);
   close(server);
+  close(listener);
+}
+
+static const char *congestion_of(int fd) {
+  static char name[16];
+  socklen_t size = sizeof name;
+  name[0] = '\0';
+  getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size);
+  return name;
+}
+
+/* From before it is a connection, whatever the system's choice is: what paces once paces on. */
+static void loopback_is_not_paced(void **state) {
+  struct address address;
+  int listener, client;
+  (void)state;
+  assert_works(address_parse("tcp://127.0.0.1:0", SOON, &address));
+  assert_works(sock_listen(&address, &listener));
+  assert_string_equal(congestion_of(listener), "reno");
+  assert_works(sock_connect(&address, "there", SOON, &client));
+  assert_string_equal(congestion_of(client), "reno");
+  close(client);
   close(listener);
 }
 
@@ -283,13 +308,16 @@ static void silence_ends_at_the_deadline(void **state) {
   int ends[2];
   char bytes[4096] = {0};
   pair(ends);
-  assert_fails(HAUL_ETIMEDOUT, sock_receive_all(ends[0], "there", bytes, 1, LATER));
-  assert_fails(HAUL_ETIMEDOUT, sock_receive_all(ends[0], "there", bytes, 1, HAUL_NO_WAIT));
-  assert_works(sock_send_all(ends[1], "there", "abc", 3, HAUL_NO_WAIT));
-  assert_fails(HAUL_ETIMEDOUT, sock_receive_all(ends[0], "there", bytes, 4, LATER));
+  assert_fails(HAUL_ETIMEDOUT,
+               stream_receive_all(&(struct stream){.fd = ends[0]}, "there", bytes, 1, LATER));
+  assert_fails(HAUL_ETIMEDOUT, stream_receive_all(&(struct stream){.fd = ends[0]}, "there", bytes,
+                                                  1, HAUL_NO_WAIT));
+  assert_works(stream_send_all(&(struct stream){.fd = ends[1]}, "there", "abc", 3, HAUL_NO_WAIT));
+  assert_fails(HAUL_ETIMEDOUT,
+               stream_receive_all(&(struct stream){.fd = ends[0]}, "there", bytes, 4, LATER));
   int code = 0;
   for (int i = 0; i < 10000 && code == 0; i++) /* until the socket is full */
-    code = sock_send_all(ends[1], "there", bytes, sizeof bytes, LATER);
+    code = stream_send_all(&(struct stream){.fd = ends[1]}, "there", bytes, sizeof bytes, LATER);
   assert_fails(HAUL_ETIMEDOUT, code);
   close(ends[0]);
   close(ends[1]);
@@ -300,10 +328,12 @@ static void an_end_is_the_peer_gone(void **state) {
   int ends[2];
   char bytes[8];
   pair(ends);
-  assert_works(sock_send_all(ends[1], "there", "abc", 3, SOON));
+  assert_works(stream_send_all(&(struct stream){.fd = ends[1]}, "there", "abc", 3, SOON));
   close(ends[1]);
-  assert_fails(HAUL_EPEER, sock_receive_all(ends[0], "there", bytes, 4, SOON));
-  assert_fails(HAUL_EPEER, sock_send_all(ends[0], "there", bytes, 4, SOON)); /* and no SIGPIPE */
+  assert_fails(HAUL_EPEER,
+               stream_receive_all(&(struct stream){.fd = ends[0]}, "there", bytes, 4, SOON));
+  assert_fails(HAUL_EPEER, stream_send_all(&(struct stream){.fd = ends[0]}, "there", bytes, 4,
+                                           SOON)); /* and no SIGPIPE */
   close(ends[0]);
 }
 
@@ -312,7 +342,7 @@ static void an_end_is_the_peer_gone(void **state) {
 static void *send_large(void *end) {
   uint8_t *bytes = malloc(LARGE);
   pattern_fill(bytes, LARGE, 5);
-  int code = sock_send_all(*(int *)end, "there", bytes, LARGE, SOON);
+  int code = stream_send_all(&(struct stream){.fd = *(int *)end}, "there", bytes, LARGE, SOON);
   free(bytes);
   return (void *)(intptr_t)code;
 }
@@ -325,7 +355,7 @@ static void what_does_not_fit_goes_in_parts(void **state) {
   uint8_t *bytes = malloc(LARGE);
   pair(ends);
   assert_int_equal(pthread_create(&thread, NULL, send_large, &ends[1]), 0);
-  assert_works(sock_receive_all(ends[0], "there", bytes, LARGE, SOON));
+  assert_works(stream_receive_all(&(struct stream){.fd = ends[0]}, "there", bytes, LARGE, SOON));
   pthread_join(thread, &code);
   assert_null(code);
   pattern_check(bytes, LARGE, 5);
@@ -462,6 +492,7 @@ int main(void) {
       cmocka_unit_test(refuses),
       cmocka_unit_test(knows_how_long_a_path_may_be),
       cmocka_unit_test(listener_and_client_meet),
+      cmocka_unit_test(loopback_is_not_paced),
       cmocka_unit_test(a_bound_port_is_told),
       cmocka_unit_test(a_stale_socket_file_is_replaced),
       cmocka_unit_test(a_living_socket_file_is_not),

@@ -49,9 +49,15 @@ static int tear_down(void **state) {
   return 0;
 }
 
+static int publish(struct fixture *fixture, struct haul_region *region, const char *name,
+                   unsigned rights, uint64_t *handle) {
+  const struct haul_grant everybody = {"*", rights};
+  return exports_add(fixture->exports, region, name, &everybody, 1, handle);
+}
+
 static uint64_t add(struct fixture *fixture, const char *name) {
   uint64_t handle;
-  assert_works(exports_add(fixture->exports, fixture->region, name, BOTH, &handle));
+  assert_works(publish(fixture, fixture->region, name, BOTH, &handle));
   return handle;
 }
 
@@ -63,7 +69,7 @@ static void drop(struct fixture *fixture, const char *name, uint64_t wanted) {
 
 static bool is_there(struct fixture *fixture, uint64_t handle) {
   struct export_view view;
-  int code = exports_find(fixture->exports, handle, &view);
+  int code = exports_find(fixture->exports, handle, "", &view);
   assert_true(code == 0 || code == HAUL_ESTALE);
   if (code == 0)
     region_put(view.region);
@@ -78,16 +84,15 @@ static void names_are_checked(void **state) {
   longest[255] = '\0';
   const char *const good[] = {"a", "kv/0:7", "\"<>&", longest};
   for (size_t i = 0; i < COUNT(good); i++)
-    assert_works(exports_add(fixture->exports, fixture->region, good[i], HAUL_READ, &handle));
+    assert_works(publish(fixture, fixture->region, good[i], HAUL_READ, &handle));
   char longer[258];
   memset(longer, 'n', 257);
   longer[256] = '\0';
   const char *const bad[] = {"",      " ",    "a b",          "a\n",  "\t",
                              "a\x7f", "\x01", "w\xc3\xa4rme", longer, NULL};
   for (size_t i = 0; i < COUNT(bad); i++)
-    assert_fails(HAUL_EINVAL,
-                 exports_add(fixture->exports, fixture->region, bad[i], HAUL_READ, &handle));
-  assert_int_equal(exports_count(fixture->exports), COUNT(good));
+    assert_fails(HAUL_EINVAL, publish(fixture, fixture->region, bad[i], HAUL_READ, &handle));
+  assert_int_equal(exports_count(fixture->exports, ""), COUNT(good));
 }
 
 static void rights_are_checked(void **state) {
@@ -95,16 +100,14 @@ static void rights_are_checked(void **state) {
   static const unsigned bad[] = {0, 4, 7, UINT32_MAX};
   uint64_t handle;
   for (size_t i = 0; i < COUNT(bad); i++)
-    assert_fails(HAUL_EINVAL,
-                 exports_add(fixture->exports, fixture->region, "name", bad[i], &handle));
+    assert_fails(HAUL_EINVAL, publish(fixture, fixture->region, "name", bad[i], &handle));
 }
 
 static void a_name_is_taken_once(void **state) {
   struct fixture *fixture = *state;
   uint64_t handle;
   uint64_t first = add(fixture, "name");
-  assert_fails(HAUL_EEXIST,
-               exports_add(fixture->exports, fixture->other, "name", HAUL_READ, &handle));
+  assert_fails(HAUL_EEXIST, publish(fixture, fixture->other, "name", HAUL_READ, &handle));
   add(fixture, "another");
   assert_int_equal(atomic_load(&fixture->region->names), 2);
   drop(fixture, "name", first);
@@ -126,7 +129,7 @@ static void what_is_found_is_what_was_published(void **state) {
   struct fixture *fixture = *state;
   struct export_view view;
   uint64_t handle = add(fixture, "name");
-  assert_int_equal(exports_find_name(fixture->exports, "name", &view), 0);
+  assert_int_equal(exports_find_name(fixture->exports, "name", "", &view), 0);
   assert_true(view.handle == handle);
   assert_ptr_equal(view.region, fixture->region);
   assert_int_equal(view.length, 4096);
@@ -135,8 +138,8 @@ static void what_is_found_is_what_was_published(void **state) {
   assert_string_equal(view.name, "name");
   assert_int_equal(atomic_load(&fixture->region->refs), 3);
   region_put(view.region);
-  assert_int_equal(exports_find_name(fixture->exports, "nam", &view), HAUL_ENAME);
-  assert_int_equal(exports_find_name(fixture->exports, "names", &view), HAUL_ENAME);
+  assert_int_equal(exports_find_name(fixture->exports, "nam", "", &view), HAUL_ENAME);
+  assert_int_equal(exports_find_name(fixture->exports, "names", "", &view), HAUL_ENAME);
 }
 
 static void ranges_and_rights_are_checked(void **state) {
@@ -173,7 +176,7 @@ static void lists_are_sorted_and_come_in_pages(void **state) {
   for (size_t i = 0; i < COUNT(names); i++)
     add(fixture, names[i]);
   struct export_view views[8];
-  assert_int_equal(exports_list(fixture->exports, "", views, 8), COUNT(names));
+  assert_int_equal(exports_list(fixture->exports, "", "", views, 8), COUNT(names));
   for (size_t i = 0; i < COUNT(sorted); i++) {
     assert_string_equal(views[i].name, sorted[i]);
     assert_null(views[i].region);
@@ -181,14 +184,14 @@ static void lists_are_sorted_and_come_in_pages(void **state) {
   size_t seen = 0;
   const char *after = "";
   char last[NAME_MAX_BYTES + 1];
-  for (size_t got; (got = exports_list(fixture->exports, after, views, 3)) > 0;) {
+  for (size_t got; (got = exports_list(fixture->exports, after, "", views, 3)) > 0;) {
     for (size_t i = 0; i < got; i++)
       assert_string_equal(views[i].name, sorted[seen++]);
     snprintf(last, sizeof last, "%s", views[got - 1].name);
     after = last;
   }
   assert_int_equal(seen, COUNT(sorted));
-  assert_int_equal(exports_list(fixture->exports, "a0", views, 1),
+  assert_int_equal(exports_list(fixture->exports, "a0", "", views, 1),
                    1); /* a name that is not there */
   assert_string_equal(views[0].name, "aa");
 }
@@ -265,13 +268,80 @@ static void there_is_a_limit(void **state) {
     for (int k = 0; k < i; k++)
       assert_true(EXPORT_SLOT(handles[k]) != EXPORT_SLOT(handles[i]));
   }
-  assert_fails(HAUL_ELIMIT,
-               exports_add(fixture->exports, fixture->region, "more", HAUL_READ, &handle));
+  assert_fails(HAUL_ELIMIT, publish(fixture, fixture->region, "more", HAUL_READ, &handle));
   drop(fixture, "n7", handles[7]);
   add(fixture, "more");
   exports_clear(fixture->exports);
-  assert_int_equal(exports_count(fixture->exports), 0);
+  assert_int_equal(exports_count(fixture->exports, ""), 0);
   assert_false(is_there(fixture, handles[0]));
+}
+
+/* ---- Grants ---- */
+
+static unsigned rights_for(struct fixture *fixture, const char *who) {
+  struct export_view view;
+  if (exports_find_name(fixture->exports, "secret", who, &view) != 0)
+    return 0;
+  region_put(view.region);
+  return view.rights;
+}
+
+static void others_do_not_find_what_is_granted_to_some(void **state) {
+  struct fixture *fixture = *state;
+  const struct haul_grant grants[] = {
+      {"alice", HAUL_READ}, {"bob", BOTH}, {"carol", HAUL_READ}, {"carol", HAUL_WRITE}};
+  struct export_view views[4];
+  uint64_t handle, open = add(fixture, "open");
+  assert_works(exports_add(fixture->exports, fixture->region, "secret", grants, 4, &handle));
+  assert_int_equal(rights_for(fixture, "alice"), HAUL_READ);
+  assert_int_equal(rights_for(fixture, "bob"), BOTH);
+  assert_int_equal(rights_for(fixture, "carol"), BOTH);
+  assert_int_equal(rights_for(fixture, "alic"), 0);
+  assert_int_equal(rights_for(fixture, "alice2"), 0);
+  assert_int_equal(rights_for(fixture, "*"), 0);
+  assert_int_equal(rights_for(fixture, ""), 0);
+  assert_int_equal(exports_find(fixture->exports, handle, "", &views[0]), HAUL_ESTALE);
+  assert_int_equal(exports_find(fixture->exports, handle, "mallory", &views[0]), HAUL_ESTALE);
+  assert_int_equal(exports_find(fixture->exports, handle, "alice", &views[0]), 0);
+  assert_int_equal(export_check(&views[0], HAUL_OP_READ, 0, 1), 0);
+  assert_int_equal(export_check(&views[0], HAUL_OP_WRITE, 0, 1), HAUL_EACCESS);
+  region_put(views[0].region);
+  assert_int_equal(exports_list(fixture->exports, "", "mallory", views, 4), 1);
+  assert_string_equal(views[0].name, "open");
+  assert_int_equal(exports_count(fixture->exports, "mallory"), 1);
+  assert_int_equal(exports_list(fixture->exports, "", "bob", views, 4), 2);
+  assert_int_equal(views[1].rights, BOTH);
+  assert_int_equal(exports_count(fixture->exports, "bob"), 2);
+  drop(fixture, "secret", handle);
+  drop(fixture, "open", open);
+}
+
+static void some_may_have_more_than_everybody(void **state) {
+  struct fixture *fixture = *state;
+  const struct haul_grant grants[] = {{"*", HAUL_READ}, {"bob", HAUL_WRITE}};
+  uint64_t handle;
+  assert_works(exports_add(fixture->exports, fixture->region, "secret", grants, 2, &handle));
+  assert_int_equal(rights_for(fixture, ""), HAUL_READ);
+  assert_int_equal(rights_for(fixture, "bob"), BOTH);
+  assert_int_equal(exports_count(fixture->exports, ""), 1);
+  drop(fixture, "secret", handle);
+}
+
+static void grants_that_are_none_are_refused(void **state) {
+  struct fixture *fixture = *state;
+  struct haul_grant bad[] = {{"", HAUL_READ}, {NULL, HAUL_READ}, {"a b", HAUL_READ},
+                             {"a", 0},        {"a", 4},          {"*", 0}};
+  struct haul_grant many[HAUL_GRANTS_MAX + 1];
+  uint64_t handle;
+  for (size_t i = 0; i < COUNT(bad); i++)
+    assert_fails(HAUL_EINVAL,
+                 exports_add(fixture->exports, fixture->region, "secret", &bad[i], 1, &handle));
+  for (size_t i = 0; i < COUNT(many); i++)
+    many[i] = (struct haul_grant){"a", HAUL_READ};
+  assert_fails(HAUL_EINVAL, exports_add(fixture->exports, fixture->region, "secret", many,
+                                        COUNT(many), &handle));
+  assert_fails(HAUL_EINVAL,
+               exports_add(fixture->exports, fixture->region, "secret", many, 0, &handle));
 }
 
 /* ---- The board ---- */
@@ -352,7 +422,7 @@ static void threads_do_not_disturb_each_other(void **state) {
     assert_int_equal(pthread_create(&threads[i], NULL, publish_and_forget, fixture), 0);
   for (size_t i = 0; i < COUNT(threads); i++)
     pthread_join(threads[i], NULL);
-  assert_int_equal(exports_count(fixture->exports), 1);
+  assert_int_equal(exports_count(fixture->exports, ""), 1);
   assert_true(is_there(fixture, kept));
 }
 
@@ -361,11 +431,10 @@ static void without_memory_nothing_is_published(void **state) {
   uint64_t handle;
   int status;
   for (unsigned n = 1; seams_refuse(n),
-                status = exports_add(fixture->exports, fixture->region, "name", BOTH, &handle),
-                seams_restore();
+                status = publish(fixture, fixture->region, "name", BOTH, &handle), seams_restore();
        n++) {
     assert_fails(HAUL_ENOMEM, status);
-    assert_int_equal(exports_count(fixture->exports), 0);
+    assert_int_equal(exports_count(fixture->exports, ""), 0);
     assert_int_equal(atomic_load(&fixture->region->refs), 1);
   }
   assert_works(status);
@@ -404,6 +473,9 @@ int main(void) {
       TEST(handles_cannot_be_guessed_from_others),
       TEST(slots_are_used_again_as_late_as_possible),
       TEST(there_is_a_limit),
+      TEST(others_do_not_find_what_is_granted_to_some),
+      TEST(some_may_have_more_than_everybody),
+      TEST(grants_that_are_none_are_refused),
       TEST(the_board_says_what_is_published),
       TEST(a_stamp_is_never_zero),
       TEST(threads_do_not_disturb_each_other),

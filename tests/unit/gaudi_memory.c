@@ -445,7 +445,10 @@ static void read_only_memory_is_not_pinned(void **state) {
   assert_works(memory_wrap(page, 4096, &bytes));
   assert_false(bytes.writable);
   assert_false(engine()->reaches(&bytes));
-  assert_fails(HAUL_ENOTSUP, copy_wait(&device, 0, &bytes, 0, 4096, HAUL_FOREVER));
+  fail_at("host_map:1:13"); /* it is not even tried: a buffer is the engine's */
+  assert_fails(HAUL_ENOTSUP, copy_through(NULL, &device, 0, &bytes, 0, 4096, HAUL_FOREVER));
+  fail_at("");
+  assert_works(copy_wait(&device, 0, &bytes, 0, 4096, HAUL_FOREVER));
   memory_free(&bytes);
   memory_free(&device);
   munmap(page, 4096);

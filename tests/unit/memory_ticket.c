@@ -68,6 +68,33 @@ static void refuses_another_version_and_says_so(void **state) {
   assert_non_null(strstr(haul_error_last()->text, "version 9"));
 }
 
+static void refuses_a_layout_and_a_loan_at_once(void **state) {
+  (void)state;
+  struct haul_ticket packed;
+  struct ticket ticket;
+  pack_example(&packed);
+  packed.bytes[6] |= 2;
+  sign(&packed);
+  assert_fails(HAUL_ETICKET, ticket_unpack(&packed, &ticket));
+}
+
+static void keeps_a_loan(void **state) {
+  (void)state;
+  struct ticket lent = example(), found;
+  struct haul_ticket packed;
+  lent.has_layout = false;
+  lent.has_loan = true;
+  for (unsigned i = 0; i < LOAN_TOKEN; i++)
+    lent.token[i] = (uint8_t)(i * 7 + 1);
+  memset(lent.identity, 0x1d, sizeof lent.identity);
+  ticket_pack(&lent, &packed);
+  assert_works(ticket_unpack(&packed, &found));
+  assert_true(found.has_loan && !found.has_layout);
+  assert_memory_equal(found.token, lent.token, LOAN_TOKEN);
+  assert_memory_equal(found.identity, lent.identity, sizeof lent.identity);
+  assert_memory_equal(found.extra, lent.extra, sizeof lent.extra);
+}
+
 static void refuses_unknown_flags(void **state) {
   (void)state;
   struct haul_ticket packed;
@@ -173,6 +200,8 @@ int main(void) {
       cmocka_unit_test(refuses_zeros),
       cmocka_unit_test(refuses_each_flipped_bit),
       cmocka_unit_test(refuses_another_version_and_says_so),
+      cmocka_unit_test(refuses_a_layout_and_a_loan_at_once),
+      cmocka_unit_test(keeps_a_loan),
       cmocka_unit_test(refuses_unknown_flags),
       cmocka_unit_test(refuses_what_a_forger_may_sign),
       cmocka_unit_test(carries_every_field),

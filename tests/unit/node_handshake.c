@@ -8,8 +8,12 @@
 #include "node/handshake.h"
 
 static struct hello control_hello(void) {
-  struct hello hello = {
-      .lowest = 1, .highest = 3, .role = ROLE_CONTROL, .name = "a node", .message_window = 99};
+  struct hello hello = {.lowest = 1,
+                        .highest = 3,
+                        .role = ROLE_CONTROL,
+                        .name = "a node",
+                        .message_window = 99,
+                        .window = 17};
   memset(hello.node_id, 0xa1, 16);
   memset(hello.boot, 0xb2, 16);
   return hello;
@@ -28,7 +32,8 @@ static struct welcome accepting(void) {
   struct welcome welcome = {.version = PROTOCOL_HIGHEST,
                             .lowest = PROTOCOL_LOWEST,
                             .highest = PROTOCOL_HIGHEST + 1,
-                            .message_window = 77};
+                            .message_window = 77,
+                            .window = 128};
   memset(welcome.node_id, 0xa1, 16);
   memset(welcome.boot, 0xb2, 16);
   memset(welcome.token, 0xc3, 16);
@@ -205,7 +210,7 @@ static void a_welcome_in_another_version_is_refused(void **state) {
 
 static void a_refusal_needs_a_code(void **state) {
   (void)state;
-  static const int32_t bad[] = {0, 1, HAUL_EPATH - 1, INT32_MIN, INT32_MAX};
+  static const int32_t bad[] = {0, 1, HAUL_EAUTH - 1, INT32_MIN, INT32_MAX};
   for (size_t i = 0; i < COUNT(bad); i++) {
     uint8_t bytes[HANDSHAKE_MAX];
     struct welcome got, welcome = refusing();

@@ -17,7 +17,7 @@
 #include "support/rdma_host.h"
 #include "support/seams.h"
 
-#define ALL 7
+#define ALL 8
 
 static struct haul_check check_of(const char *name) {
   struct haul_check checks[ALL];
@@ -42,9 +42,9 @@ static void expect(const char *name, int state, const char *words, const char *r
 
 static void the_list_is_the_same_whatever_is_missing(void **state) {
   (void)state;
-  static const char *const names[ALL] = {"rdma.library",    "rdma.device",  "rdma.port",
-                                         "rdma.gid",        "rdma.memlock", "rdma.dma-buf",
-                                         "rdma.peer-memory"};
+  static const char *const names[ALL] = {"rdma.library",     "rdma.device",    "rdma.port",
+                                         "rdma.gid",         "rdma.memlock",   "rdma.dma-buf",
+                                         "rdma.peer-memory", "rdma.encryption"};
   for (int round = 0; round < 3; round++) {
     struct haul_check checks[ALL];
     if (round == 1)

@@ -40,6 +40,7 @@ class Code(enum.IntEnum):
     ETICKET = -25
     EPLACE = -26
     EPATH = -27
+    EAUTH = -28
 
 
 class Error(Exception):

@@ -240,7 +240,8 @@ static int on_request(struct map_endpoint *endpoint, struct wire *wire, uint32_t
   uint64_t handle = wire_get64(wire);
   if (wire->failed || endpoint->inbox_count != 0)
     return HAUL_EPROTO;
-  if (exports_find(endpoint->base.link->fabric->exports, handle, &view) != 0)
+  const struct link *link = endpoint->base.link;
+  if (exports_find(link->fabric->exports, handle, link->identity, &view) != 0)
     return refuse(endpoint, request, "the region is not published any more");
   int code = answer_found(endpoint, &view, request);
   region_put(view.region);

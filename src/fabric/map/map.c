@@ -16,6 +16,7 @@
 
 #define NOW_MAPPED   1048576u /* bytes copied within the call */
 #define NOW_ATTACHED 65536u
+#define CHECKED      131072u /* bytes copied and then compared, while they are in the cache */
 
 /* ---- Copies by the CPU ---- */
 
@@ -58,22 +59,19 @@ static int copy_attached(struct map_endpoint *endpoint, const struct map_binding
   return code;
 }
 
+/* Both sums are ours, so they may be of parts: of such as the cache still has after their copy. */
 static int verify(struct map_endpoint *endpoint, struct map_binding *binding,
-                  struct haul_region *region, const struct haul_piece *pieces, size_t count) {
-  for (size_t i = 0; i < count; i++) {
-    uint64_t here, there;
-    int code = memory_checksum(&region->memory, pieces[i].local, pieces[i].length, &here);
-    if (code == 0 && binding->attached)
-      code = attach_checksum(endpoint, binding, pieces[i].remote, pieces[i].length, &there);
-    else if (code == 0)
-      code = memory_checksum(&binding->memory, pieces[i].remote, pieces[i].length, &there);
-    if (code)
-      return code;
-    if (here != there)
-      return error_set(HAUL_ECHECKSUM, 0, NULL,
-                       "the copy differs from its source|was the source changed meanwhile?");
-  }
-  return 0;
+                  struct haul_region *region, const struct haul_piece *part) {
+  uint64_t here = 0, there = 0;
+  int code = memory_checksum(&region->memory, part->local, part->length, &here);
+  if (code == 0 && binding->attached)
+    code = attach_checksum(endpoint, binding, part->remote, part->length, &there);
+  else if (code == 0)
+    code = memory_checksum(&binding->memory, part->remote, part->length, &there);
+  if (code || here == there)
+    return code;
+  return error_set(HAUL_ECHECKSUM, 0, NULL,
+                   "the copy differs from its source|was the source changed meanwhile?");
 }
 
 static inline int copy_pieces(struct map_endpoint *endpoint, struct map_binding *binding,
@@ -92,13 +90,27 @@ static inline void count_bytes(struct map_endpoint *endpoint, enum haul_operatio
     endpoint_count(&endpoint->base, operation, bytes);
 }
 
+static int copy_checked(struct map_endpoint *endpoint, const struct work *work,
+                        const struct haul_piece *piece) {
+  int code = 0;
+  for (uint64_t at = 0; at < piece->length && code == 0; at += CHECKED) {
+    uint64_t left = piece->length - at;
+    const struct haul_piece part = {piece->local + at, piece->remote + at,
+                                    left < CHECKED ? left : CHECKED};
+    code = copy_pieces(endpoint, work->binding, work->region, &part, 1, work->operation, CHECKED);
+    if (code == 0)
+      code = verify(endpoint, work->binding, work->region, &part);
+  }
+  return code;
+}
+
 int map_run(struct work *work) {
   struct map_endpoint *endpoint = (struct map_endpoint *)work->endpoint;
-  struct map_binding *binding = work->binding;
-  int code = copy_pieces(endpoint, binding, work->region, work->pieces, work->count,
-                         work->operation, work->whole);
-  if (code == 0 && work->checksum)
-    code = verify(endpoint, binding, work->region, work->pieces, work->count);
+  int code = work->checksum ? 0
+                            : copy_pieces(endpoint, work->binding, work->region, work->pieces,
+                                          work->count, work->operation, work->whole);
+  for (uint32_t i = 0; i < work->count && work->checksum && code == 0; i++)
+    code = copy_checked(endpoint, work, &work->pieces[i]);
   count_bytes(endpoint, work->operation, work->bytes, code);
   return code;
 }
@@ -298,28 +310,28 @@ static int create(struct link *link, struct endpoint **out) {
 static void connect_channel(struct endpoint *base, haul_deadline until) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   struct link *link = base->link;
-  int descriptor;
+  struct stream stream; /* a Unix socket: without TLS */
   if (base->reason[0])
     return;
-  if (link->dial(link, &map_transport, true, 0, until, &descriptor) != 0) {
+  if (link->dial(link, &map_transport, true, 0, until, &stream) != 0) {
     endpoint_give_up(base,
                      "same host, but no Unix socket reaches the peer: ", haul_error_last()->text);
     return;
   }
   loop_lock(link->fabric->loop);
-  channel_start(endpoint, descriptor);
+  channel_start(endpoint, stream.fd);
   loop_unlock(link->fabric->loop);
   if (!endpoint_settles(base, until))
     endpoint_give_up(base, "the peer did not answer on the map channel in time", "");
 }
 
-static void adopt(struct endpoint *base, unsigned index, int descriptor) {
+static void adopt(struct endpoint *base, unsigned index, struct stream stream) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
-  if (index != 0 || base->reason[0] || endpoint->hazards == NULL) {
-    sock_close(descriptor);
+  if (index != 0 || base->reason[0] || endpoint->hazards == NULL || stream.tls) {
+    stream_close(&stream);
     return;
   }
-  channel_start(endpoint, descriptor);
+  channel_start(endpoint, stream.fd);
 }
 
 static void stop(struct endpoint *base, int code) {

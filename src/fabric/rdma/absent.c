@@ -42,16 +42,18 @@ static void connect_nothing(struct endpoint *endpoint, haul_deadline until) {
 }
 
 /* The peer has the path and dialed. */
-static void adopt(struct endpoint *endpoint, unsigned index, int descriptor) {
+static void adopt(struct endpoint *endpoint, unsigned index, struct stream stream) {
   struct rdma_record hello = {.type = RDMA_HELLO};
   uint8_t bytes[RDMA_RECORD];
   (void)endpoint;
   (void)index;
   snprintf(hello.reason, sizeof hello.reason, "%s", reason);
   rdma_pack(&hello, bytes);
-  ssize_t put = send(descriptor, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  struct iovec span = {bytes, sizeof bytes};
+  struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+  ssize_t put = stream_send(&stream, &message, 0);
   (void)put; /* then the peer learns only that the channel ended */
-  close(descriptor);
+  stream_close(&stream);
 }
 
 static void stop(struct endpoint *endpoint, int code) {

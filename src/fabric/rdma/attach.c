@@ -157,7 +157,8 @@ static void describe(const struct rdma_endpoint *endpoint, const struct rdma_att
 
 static bool is_published(struct rdma_endpoint *endpoint, uint64_t handle) {
   struct export_view view;
-  if (exports_find(endpoint->base.link->fabric->exports, handle, &view) != 0)
+  const struct link *link = endpoint->base.link;
+  if (exports_find(link->fabric->exports, handle, link->identity, &view) != 0)
     return false;
   region_put(view.region);
   return true;
@@ -167,7 +168,7 @@ static bool is_published(struct rdma_endpoint *endpoint, uint64_t handle) {
  * have ended; then its keys were never told to anybody. */
 static void install(struct rdma_endpoint *endpoint, struct rdma_attachment *attachment,
                     struct rdma_loan *loan) {
-  if (endpoint->channel < 0 || !is_published(endpoint, attachment->handle)) {
+  if (endpoint->channel.fd < 0 || !is_published(endpoint, attachment->handle)) {
     free_attachment(endpoint, attachment);
     return;
   }
@@ -206,7 +207,7 @@ static void serve(struct rdma_endpoint *endpoint, const struct rdma_record *ques
   char reason[128] = "";
   bool lends = !endpoint->loan.region;
   if (!rdma_find_attachment(endpoint, question->handle) &&
-      exports_find(fabric->exports, question->handle, &view) == 0) {
+      exports_find(fabric->exports, question->handle, endpoint->base.link->identity, &view) == 0) {
     loop_unlock(fabric->loop);
     attachment = attach(endpoint, &view, lends ? &loan : NULL);
     if (!attachment) {
@@ -293,7 +294,8 @@ static int start_server(struct rdma_node *node) {
 
 static bool is_import(struct rdma_endpoint *endpoint, uint64_t handle) {
   struct export_view view;
-  if (exports_find(endpoint->base.link->fabric->exports, handle, &view) != 0)
+  const struct link *link = endpoint->base.link;
+  if (exports_find(link->fabric->exports, handle, link->identity, &view) != 0)
     return false;
   bool imported = view.region->memory.imported;
   region_put(view.region);

@@ -31,20 +31,27 @@ static struct rdma_rail *rail_of(struct rdma_endpoint *endpoint, const struct rd
   return record->type < RDMA_SUM ? NULL : &endpoint->rails[record->rails];
 }
 
+static ssize_t send_record(const struct stream *stream, uint8_t bytes[RDMA_RECORD]) {
+  struct iovec span = {bytes, RDMA_RECORD};
+  struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+  ssize_t put = stream_send(stream, &message, 0);
+  return stream_owes(stream) ? 0 : put;
+}
+
 /* On the channel records are small and few; a socket without room for one has a peer that does not
  * read. */
 void rdma_say(struct rdma_endpoint *endpoint, const struct rdma_record *record) {
   uint8_t bytes[RDMA_RECORD];
   struct link *link = endpoint->base.link;
   struct rdma_rail *rail = rail_of(endpoint, record);
-  if (endpoint->channel < 0)
+  if (endpoint->channel.fd < 0)
     return;
   if (rail) {
     mail_send(rail, record);
     return;
   }
   rdma_pack(record, bytes);
-  ssize_t put = send(endpoint->channel, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  ssize_t put = send_record(&endpoint->channel, bytes);
   if (put != (ssize_t)sizeof bytes && (put >= 0 || (errno != EPIPE && errno != ECONNRESET)))
     link->fail(link, HAUL_EPROTO, "the rdma channel is full: the peer does not read it");
 }
@@ -60,14 +67,14 @@ static int say_hello(struct rdma_endpoint *endpoint) {
 }
 
 /* Nothing else will be said on it. */
-void rdma_refuse(struct rdma_endpoint *endpoint, int descriptor) {
+void rdma_refuse(struct rdma_endpoint *endpoint, struct stream stream) {
   struct rdma_record hello = {.type = RDMA_HELLO};
   uint8_t bytes[RDMA_RECORD];
   snprintf(hello.reason, sizeof hello.reason, "%.127s", endpoint->base.reason);
   rdma_pack(&hello, bytes);
-  ssize_t put = send(descriptor, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  ssize_t put = send_record(&stream, bytes);
   (void)put; /* then the peer learns only that the channel ended */
-  close(descriptor);
+  stream_close(&stream);
 }
 
 static void open_when_ready(struct rdma_endpoint *endpoint) {
@@ -213,7 +220,7 @@ int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, ha
   struct loop *loop = endpoint->base.link->fabric->loop;
   struct attach_request request = {.endpoint = endpoint, .key = key, .binding = binding};
   loop_lock(loop);
-  if (endpoint->channel < 0) {
+  if (endpoint->channel.fd < 0) {
     loop_unlock(loop);
     return error_set(HAUL_EPATH, 0, NULL, "%s|", endpoint->base.reason);
   }
@@ -307,9 +314,11 @@ void rdma_channel_fail(struct rdma_endpoint *endpoint, int code) {
 }
 
 /* One read; false when there is nothing more now or the channel ended. */
-static bool read_some(struct rdma_endpoint *endpoint) {
-  ssize_t got = recv(endpoint->channel, endpoint->inbox + endpoint->inbox_length,
-                     RDMA_RECORD - endpoint->inbox_length, MSG_DONTWAIT);
+static bool read_some(struct rdma_endpoint *endpoint, size_t most) {
+  size_t left = RDMA_RECORD - endpoint->inbox_length;
+  struct iovec span = {endpoint->inbox + endpoint->inbox_length, left < most ? left : most};
+  struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+  ssize_t got = stream_receive(&endpoint->channel, &message);
   if (got < 0 && (errno == EAGAIN || errno == EINTR))
     return false;
   int code = got > 0 ? 0 : HAUL_EPATH;
@@ -331,14 +340,17 @@ static bool read_some(struct rdma_endpoint *endpoint) {
 static void on_channel(struct watch *watch, uint32_t events) {
   struct rdma_endpoint *endpoint = list_entry(watch, struct rdma_endpoint, watch);
   (void)events;
-  for (int i = 0; i < RECORDS_A_TURN && endpoint->channel >= 0 && read_some(endpoint); i++)
-    ;
+  for (int i = 0; endpoint->channel.fd >= 0; i++) {
+    size_t most = i < RECORDS_A_TURN ? SIZE_MAX : stream_pending(&endpoint->channel);
+    if (most == 0 || !read_some(endpoint, most))
+      break;
+  }
 }
 
-int rdma_channel_start(struct rdma_endpoint *endpoint, int descriptor) {
+int rdma_channel_start(struct rdma_endpoint *endpoint, struct stream stream) {
   struct loop *loop = endpoint->base.link->fabric->loop;
-  endpoint->channel = descriptor;
-  int code = loop_watch(loop, &endpoint->watch, descriptor, EPOLLIN, on_channel);
+  endpoint->channel = stream;
+  int code = loop_watch(loop, &endpoint->watch, stream.fd, EPOLLIN, on_channel);
   if (code == 0)
     code = say_hello(endpoint);
   if (code) {
@@ -350,14 +362,13 @@ int rdma_channel_start(struct rdma_endpoint *endpoint, int descriptor) {
 
 void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
   struct loop *loop = endpoint->base.link->fabric->loop;
-  if (endpoint->channel < 0)
+  if (endpoint->channel.fd < 0)
     return;
   if (atomic_load(&endpoint->base.open) || !endpoint->base.reason[0])
     endpoint_shut(&endpoint->base, "the rdma channel to the peer ended");
   rdma_drain(endpoint, code);
   loop_unwatch(loop, &endpoint->watch);
-  close(endpoint->channel);
-  endpoint->channel = -1;
+  stream_close(&endpoint->channel);
   for (struct list *item; (item = list_take(&endpoint->requests));) {
     struct attach_request *request = list_entry(item, struct attach_request, link);
     request->code = error_set(code, 0, NULL, "%s|", endpoint->base.reason);

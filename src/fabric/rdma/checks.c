@@ -412,6 +412,14 @@ static void check_peer_memory(struct haul_check *check, const struct host *host)
   }
 }
 
+/* A NIC sends memory as it is. The keys to it go over the control connection, which is encrypted
+ * where the nodes have a key. */
+static void check_encryption(struct haul_check *check, const struct host *host) {
+  (void)host;
+  check_found(check, HAUL_CHECK_OK,
+              "what NICs move is not encrypted: only for networks that you trust, or paths = tcp");
+}
+
 /* ---- All ---- */
 
 static const struct {
@@ -425,6 +433,7 @@ static const struct {
     {"memlock", check_memlock},
     {"dma-buf", check_dmabuf},
     {"peer-memory", check_peer_memory},
+    {"encryption", check_encryption},
 };
 
 static void look(struct host *host) {

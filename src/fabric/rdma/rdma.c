@@ -76,7 +76,7 @@ static int create(struct link *link, struct endpoint **out) {
   endpoint->base.transport = &rdma_transport;
   endpoint->base.link = link;
   endpoint->node = rdma_node_of(link);
-  endpoint->channel = -1;
+  endpoint->channel = STREAM_NONE;
   list_init(&endpoint->peer);
   timer_init(&endpoint->timer, on_timer);
   list_init(&endpoint->requests);
@@ -101,50 +101,50 @@ static int create(struct link *link, struct endpoint **out) {
 
 /* With the loop's lock. The peer may have left while its channel was dialed: then nobody would end
  * what is opened here. */
-static void start(struct rdma_endpoint *endpoint, int descriptor) {
+static void start(struct rdma_endpoint *endpoint, struct stream stream) {
   struct loop *loop = endpoint->base.link->fabric->loop;
   if (atomic_load(&endpoint->base.link->ended)) {
-    close(descriptor);
+    stream_close(&stream);
     return;
   }
   if (open_rails(endpoint) != 0) {
     endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
     close_rails(endpoint);
     endpoint->rail_count = 0;
-    rdma_refuse(endpoint, descriptor);
+    rdma_refuse(endpoint, stream);
     return;
   }
   list_append(&endpoint->node->endpoints, &endpoint->peer);
   loop_poller(loop, &endpoint->poller, poll_endpoint);
   endpoint->poller.arm = arm_endpoint;
-  rdma_channel_start(endpoint, descriptor);
+  rdma_channel_start(endpoint, stream);
 }
 
 static void connect_channel(struct endpoint *base, haul_deadline until) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   struct link *link = base->link;
-  int descriptor;
+  struct stream stream;
   if (base->reason[0])
     return;
-  if (link->dial(link, &rdma_transport, false, 0, until, &descriptor) != 0) {
+  if (link->dial(link, &rdma_transport, false, 0, until, &stream) != 0) {
     endpoint_give_up(base, "no channel for it: ", haul_error_last()->text);
     return;
   }
   loop_lock(link->fabric->loop);
-  start(endpoint, descriptor);
+  start(endpoint, stream);
   loop_unlock(link->fabric->loop);
   if (!endpoint_settles(base, until))
     endpoint_give_up(base, "the peer did not answer on the rdma channel in time", "");
 }
 
-static void adopt(struct endpoint *base, unsigned index, int descriptor) {
+static void adopt(struct endpoint *base, unsigned index, struct stream stream) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
-  if (index != 0 || endpoint->channel >= 0)
-    close(descriptor);
+  if (index != 0 || endpoint->channel.fd >= 0)
+    stream_close(&stream);
   else if (base->reason[0])
-    rdma_refuse(endpoint, descriptor);
+    rdma_refuse(endpoint, stream);
   else
-    start(endpoint, descriptor);
+    start(endpoint, stream);
 }
 
 static void stop(struct endpoint *base, int code) {
@@ -165,8 +165,8 @@ static void stop(struct endpoint *base, int code) {
 
 static void forked(struct endpoint *base) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
-  if (endpoint->channel >= 0)
-    close(endpoint->channel);
+  if (endpoint->channel.fd >= 0)
+    close(endpoint->channel.fd);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     if (endpoint->rails[i].events)
       close(endpoint->rails[i].events->fd);

@@ -227,8 +227,8 @@ struct rdma_loan {
 struct rdma_endpoint {
   struct endpoint base;
   struct rdma_node *node;
-  struct list peer; /* node->endpoints */
-  int channel;
+  struct list peer;      /* node->endpoints */
+  struct stream channel; /* fd -1: none */
   struct watch watch;
   uint8_t inbox[RDMA_RECORD];
   size_t inbox_length;
@@ -307,10 +307,10 @@ int events_watch(struct rdma_node *node);
 void events_unwatch(struct rdma_node *node);
 
 /* channel.c; with the loop's lock */
-int rdma_channel_start(struct rdma_endpoint *endpoint, int descriptor);
+int rdma_channel_start(struct rdma_endpoint *endpoint, struct stream stream);
 void rdma_channel_stop(struct rdma_endpoint *endpoint, int code);
-/* Tells the peer why there are no rails here, and closes the descriptor. */
-void rdma_refuse(struct rdma_endpoint *endpoint, int descriptor);
+/* Tells the peer why there are no rails here, and closes the stream. */
+void rdma_refuse(struct rdma_endpoint *endpoint, struct stream stream);
 void rdma_say(struct rdma_endpoint *endpoint, const struct rdma_record *record);
 /* What came, over a rail or on the channel (NULL): 0, HAUL_EPROTO, or what this side lacks. */
 int rdma_on_record(struct rdma_endpoint *endpoint, const uint8_t bytes[RDMA_RECORD],

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/check.h"
+#include "core/tls/openssl.h"
 #include "fabric/tcp/tcp.h"
 
 static long read_number(const char *path) {
@@ -52,6 +53,36 @@ static void check_splice(struct haul_check *check) {
                             : "allow pipe2, vmsplice and splice in this sandbox's filter");
 }
 
+static void check_tls(struct haul_check *check) {
+  check_begin(check, "tcp", "tls");
+  if (openssl_open()) {
+    check_found(check, HAUL_CHECK_OK, "OpenSSL is there: nodes with a key encrypt");
+    return;
+  }
+  check_found(check, HAUL_CHECK_LIMITED, "%.140s: no node here can have a key",
+              haul_error_last()->text);
+  check_mend(check, "sudo apt-get install libssl3");
+}
+
+/* The list has what was loaded before; the kernel loads the module when somebody asks who may. */
+static bool kernel_has_tls(void) {
+  char text[256] = "";
+  FILE *file = fopen("/proc/sys/net/ipv4/tcp_available_ulp", "re");
+  size_t got = file ? fread(text, 1, sizeof text - 1, file) : 0;
+  if (file)
+    fclose(file);
+  return got > 0 && strstr(text, "tls");
+}
+
+static void check_kernel_tls(struct haul_check *check) {
+  check_begin(check, "tcp", "kernel-tls");
+  check_found(check, HAUL_CHECK_OK,
+              kernel_has_tls() ? "the kernel can encrypt for nodes with a key"
+                               : "the kernel's module tls is not loaded: processes encrypt");
+  if (!kernel_has_tls())
+    check_mend(check, "sudo modprobe tls");
+}
+
 size_t tcp_checks(struct haul_check *checks, size_t room) {
   if (room > 0)
     check_buffer(&checks[0], "send-buffer", "wmem_max", 1 << 20);
@@ -59,5 +90,9 @@ size_t tcp_checks(struct haul_check *checks, size_t room) {
     check_buffer(&checks[1], "receive-buffer", "rmem_max", 512 << 10);
   if (room > 2)
     check_splice(&checks[2]);
-  return 3;
+  if (room > 3)
+    check_tls(&checks[3]);
+  if (room > 4)
+    check_kernel_tls(&checks[4]);
+  return 5;
 }

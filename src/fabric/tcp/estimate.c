@@ -33,6 +33,16 @@ static void say_threshold(const struct tcp_endpoint *endpoint, char *detail, siz
     snprintf(detail + at, size - at, ", direct from %zu KiB, as set", (set + 1023) / 1024);
 }
 
+/* As bench/run tls-write shows: one processor at each end. */
+#define TLS_BYTES_PER_NS 1.5
+
+static const char *const protections[] = {
+    [STREAM_BARE] = "",
+    [STREAM_PROVED] = ", not encrypted (plain_data)",
+    [STREAM_PROCESS] = ", TLS by the process",
+    [STREAM_KERNEL] = ", TLS by the kernel",
+};
+
 void tcp_estimate(struct endpoint *base, const struct remote_key *key, void *binding,
                   const struct memory *local, enum haul_operation operation,
                   struct estimate *estimate) {
@@ -43,24 +53,29 @@ void tcp_estimate(struct endpoint *base, const struct remote_key *key, void *bin
   (void)binding;
   *estimate = (struct estimate){.open = true, .rails = rails, .copies_dma = staged};
   /* By reference out of the source, one copy into the destination; else one at each end. */
-  bool by_pages =
-      operation == HAUL_OP_WRITE && tcp_lends(local) && endpoint->splice_from != SIZE_MAX;
+  enum protection protection = (enum protection)atomic_load(&endpoint->protection);
+  bool encrypted = protection >= STREAM_PROCESS;
+  bool by_pages = operation == HAUL_OP_WRITE && tcp_lends(local) && !encrypted &&
+                  endpoint->splice_from != SIZE_MAX;
   estimate->copies_kernel = by_pages ? 1 : 2;
+  estimate->copies_cpu = protection == STREAM_PROCESS ? 2 : 0;
   estimate->copies_kernel_buffered = by_pages ? 1 : 0;
   estimate->small_piece = by_pages ? SPLICE_PIECE : 0;
   /* Starting values: loopback as bench/run tcp-write and tcp-latency show, else what a processor
    * does, or the line where it is slower: of a frame's 1538 bytes on it 1448 are payload. */
-  double line = endpoint->line * 1448 / 1538, processor = link->loopback ? 6 : 3;
+  double line = endpoint->line * 1448 / 1538, processor = encrypted        ? TLS_BYTES_PER_NS
+                                                          : link->loopback ? 6
+                                                                           : 3;
   double set = (double)link->fabric->config->tcp_rate * rails / 1e9; /* a Unix socket has none */
   if (!link->local && set < processor)
     processor = set;
   double latency_ns = (link->loopback ? 10000.0 : 30000.0) + 5000.0 * staged;
   double ns_per_byte = 1 / (line > 0 && line < processor ? line : processor) + 0.05 * staged;
   estimate_lines(endpoint, by_pages, latency_ns, ns_per_byte, estimate);
-  snprintf(estimate->detail, sizeof estimate->detail, "%s%u rail%s%s",
+  snprintf(estimate->detail, sizeof estimate->detail, "%s%u rail%s%s%s",
            link->local ? "over a Unix socket, " : "", rails, rails == 1 ? "" : "s",
-           staged ? ", staged" : "");
-  if (operation == HAUL_OP_WRITE && tcp_lends(local))
+           staged ? ", staged" : "", protections[protection]);
+  if (operation == HAUL_OP_WRITE && tcp_lends(local) && !encrypted)
     say_threshold(endpoint, estimate->detail, sizeof estimate->detail);
   if (operation_is_atomic(operation) && is_staged(provider_of(key->place.kind))) {
     estimate->open = false;

@@ -95,7 +95,7 @@ void landing_finish(struct landing *landing, int code) {
                   landing->count, NULL);
   if (landing->frame.type == FRAME_WRITE)
     region_put(landing->region);
-  if (rail->fd >= 0)
+  if (rail->stream.fd >= 0)
     conclude(rail, &landing->frame, code);
   alloc_free(landing);
 }

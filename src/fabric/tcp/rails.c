@@ -70,14 +70,25 @@ static int make_rail(struct tcp_endpoint *endpoint, unsigned index) {
   }
   rail->endpoint = endpoint;
   rail->index = index;
-  rail->fd = rail->pipe[0] = rail->pipe[1] = -1;
+  rail->stream = STREAM_NONE;
+  rail->pipe[0] = rail->pipe[1] = -1;
   list_init(&rail->queue);
   endpoint->rails[index] = rail;
   endpoint->rail_count += index != TCP_EXPRESS;
   return 0;
 }
 
-int rail_open(struct tcp_endpoint *endpoint, unsigned index, int fd) {
+/* As rails are; the first one says it for all. With TLS nothing goes out by reference. */
+static void protect(struct tcp_endpoint *endpoint, unsigned index, enum protection protection) {
+  if (index > 0)
+    return;
+  atomic_store(&endpoint->protection, (int)protection);
+  if (protection >= STREAM_PROCESS)
+    atomic_store(&endpoint->base.as_small, true);
+}
+
+int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream stream) {
+  int fd = stream.fd;
   struct loop *loop = endpoint->base.link->fabric->loop;
   tune(fd, endpoint->base.link);
   if (index == 0 && endpoint->rail_count == 0 && !endpoint->base.link->loopback)
@@ -88,14 +99,15 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, int fd) {
   if (code == 0)
     code = make_rail(endpoint, index);
   struct tcp_rail *rail = endpoint->rails[index];
-  if (code == 0 && rail->fd >= 0)
+  if (code == 0 && rail->stream.fd >= 0)
     code = error_set(HAUL_EPROTO, 0, NULL, "tcp rail %u is there already|", index);
   if (code == 0)
     code = loop_watch(loop, &rail->watch, fd, EPOLLIN, on_rail);
   if (code == 0) {
-    rail->fd = fd;
+    rail->stream = stream;
     rail->broken = rail->blocked = false;
-    rail->may_splice = !atomic_load(&endpoint->base.as_small);
+    rail->may_splice = !atomic_load(&endpoint->base.as_small) && stream.protection < STREAM_PROCESS;
+    protect(endpoint, index, stream.protection);
     rail->rx_moved = rail->tx_moved = clock_now();
     if (index != TCP_EXPRESS) {
       atomic_fetch_add(&endpoint->open_rails, 1);
@@ -104,7 +116,7 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, int fd) {
   }
   gate_leave(&endpoint->gate);
   if (code)
-    close(fd);
+    stream_close(&stream);
   return code;
 }
 
@@ -147,12 +159,12 @@ static bool clear_rail(struct tcp_rail *rail, struct list *works) {
 
 static void close_descriptors(struct tcp_rail *rail) {
   loop_unwatch(rail->endpoint->base.link->fabric->loop, &rail->watch);
-  close(rail->fd);
+  stream_close(&rail->stream);
   if (rail->pipe[0] >= 0) {
     close(rail->pipe[0]);
     close(rail->pipe[1]);
   }
-  rail->fd = rail->pipe[0] = rail->pipe[1] = -1;
+  rail->pipe[0] = rail->pipe[1] = -1;
   rail->in_pipe = 0;
   rail->corked = false;
   rail->inbox_start = rail->inbox_end = 0;
@@ -179,7 +191,7 @@ static void drop_landings(struct tcp_rail *rail) {
 void rail_close(struct tcp_rail *rail, int code) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   struct list works = LIST_INIT(works);
-  if (rail->fd < 0)
+  if (rail->stream.fd < 0)
     return;
   gate_enter(&endpoint->gate);
   close_descriptors(rail);
@@ -236,7 +248,7 @@ void rail_push(struct tcp_rail *rail) {
 
 void rail_look_aside(const struct tcp_rail *rail) {
   struct tcp_rail *express = rail->endpoint->rails[TCP_EXPRESS];
-  if (!express || express == rail || express->fd < 0 || express->broken)
+  if (!express || express == rail || express->stream.fd < 0 || express->broken)
     return;
   if (!rail_receive(express))
     return;
@@ -248,10 +260,11 @@ void rail_look_aside(const struct tcp_rail *rail) {
  * application answers in between takes them along. */
 bool rail_poll(struct tcp_rail *rail, int64_t spin_ns) {
   bool came = false;
-  if (rail->fd < 0)
+  if (rail->stream.fd < 0)
     return false;
   rail_push(rail);
-  if (rail->blocked || (spin_ns > 0 && rail->idle_polls < POLL_PATIENCE)) {
+  if (rail->blocked || stream_holds(&rail->stream) ||
+      (spin_ns > 0 && rail->idle_polls < POLL_PATIENCE)) {
     came = rail_receive(rail);
     rail->idle_polls = came ? 0 : rail->idle_polls + 1;
   }

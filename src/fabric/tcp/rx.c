@@ -58,7 +58,7 @@ void rail_answer(struct tcp_rail *rail, uint64_t request, int32_t status) {
 static bool owe(struct tcp_rail *rail) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   gate_enter(&endpoint->gate);
-  bool fits = endpoint->owed < TCP_WINDOW;
+  bool fits = endpoint->owed < endpoint->base.link->own_window;
   endpoint->owed += fits;
   gate_leave(&endpoint->gate);
   if (!fits)
@@ -74,7 +74,8 @@ static int find_region(struct tcp_rail *rail, enum haul_operation operation, uin
                        struct haul_region **region) {
   struct export_view view;
   const struct frame *frame = &rail->frame;
-  int code = exports_find(rail->endpoint->base.link->fabric->exports, frame->handle, &view);
+  const struct link *link = rail->endpoint->base.link;
+  int code = exports_find(link->fabric->exports, frame->handle, link->identity, &view);
   if (code)
     return code;
   for (uint16_t i = 0; i < count && code == 0; i++)
@@ -349,7 +350,7 @@ static bool take_trailer(struct tcp_rail *rail) {
 
 /* Does what the buffered bytes allow; false when more are needed, or nothing can go on. */
 static bool consume(struct tcp_rail *rail) {
-  if (rail->broken || rail->fd < 0)
+  if (rail->broken || rail->stream.fd < 0)
     return false;
   if (rail->state == RX_HEAD)
     return take_head(rail);
@@ -390,7 +391,7 @@ static ssize_t read_more(struct tcp_rail *rail, size_t share) {
   if (room > 0)
     spans[count++] = (struct iovec){rail->inbox + rail->inbox_end, room};
   struct msghdr message = {.msg_iov = spans, .msg_iovlen = (size_t)count};
-  ssize_t got = sys_ops.recvmsg(rail->fd, &message, MSG_DONTWAIT);
+  ssize_t got = stream_receive(&rail->stream, &message);
   if (got <= 0)
     return got;
   uint64_t to_payload = (uint64_t)got < payload ? (uint64_t)got : payload;
@@ -404,7 +405,7 @@ static ssize_t read_more(struct tcp_rail *rail, size_t share) {
  * something. */
 static void set_blocked(struct tcp_rail *rail, bool blocked) {
   struct tcp_endpoint *endpoint = rail->endpoint;
-  if (rail->blocked == blocked || rail->fd < 0)
+  if (rail->blocked == blocked || rail->stream.fd < 0)
     return;
   gate_enter(&endpoint->gate);
   rail->blocked = blocked;
@@ -419,7 +420,7 @@ bool rail_receive(struct tcp_rail *rail) {
   for (;;) {
     while (consume(rail))
       came = true;
-    if (rail->broken || rail->fd < 0 || rail_waits_for_stage(rail) || budget == 0)
+    if (rail->broken || rail->stream.fd < 0 || rail_waits_for_stage(rail) || budget == 0)
       break;
     size_t share = share_of(rail);
     ssize_t got = read_more(rail, share);

@@ -78,7 +78,7 @@ bool slot_take(struct tcp_rail *rail, uint64_t request, bool data, struct work *
 /* ---- Works ---- */
 
 static bool is_open(const struct tcp_rail *rail) {
-  return rail && rail->fd >= 0 && !rail->broken;
+  return rail && rail->stream.fd >= 0 && !rail->broken;
 }
 
 /* What has the best rank waits behind nothing else, in no queue and no socket. */
@@ -159,7 +159,7 @@ static bool stages_wait(const struct tcp_endpoint *endpoint) {
 /* What is left of a write that was given up may land late, and not on the bytes of a later one. */
 static bool may_start(const struct tcp_endpoint *endpoint, const struct work *work,
                       const struct tcp_rail *rail) {
-  if (endpoint->busy_slots == TCP_WINDOW || endpoint->left > 0)
+  if (endpoint->busy_slots >= endpoint->base.link->window || endpoint->left > 0)
     return false;
   return !rail ||
          (rail->queued < TCP_QUEUE && (work->region->memory.view || !stages_wait(endpoint)));
@@ -308,7 +308,8 @@ static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region 
 static bool poll_endpoint(struct poller *poller) {
   struct tcp_endpoint *endpoint = list_entry(poller, struct tcp_endpoint, poller);
   int64_t spin_ns = endpoint->base.link->fabric->config->spin_ns;
-  bool moved = false, sources = false, landings = false, held = hold_is_young(&endpoint->hold);
+  bool moved = false, sources = false, landings = false, held_back = false,
+       held = hold_is_young(&endpoint->hold);
   if (!list_empty(&endpoint->landings))
     moved |= stage_landings(endpoint, &landings);
   if (!held) {
@@ -319,7 +320,8 @@ static bool poll_endpoint(struct poller *poller) {
   }
   each_rail(rail, endpoint) moved |= rail_poll(rail, spin_ns);
   stages_tend(endpoint);
-  poller->urgent = sources || landings || hold_any(&endpoint->hold);
+  each_rail(rail, endpoint) held_back |= !rail->blocked && stream_holds(&rail->stream);
+  poller->urgent = sources || landings || held_back || hold_any(&endpoint->hold);
   return moved;
 }
 
@@ -329,12 +331,13 @@ static void on_stall_timer(struct timer *timer) {
   struct link *link = endpoint->base.link;
   int64_t now = clock_now(), bound = link->fabric->config->liveness_ns;
   each_rail(rail, endpoint) {
-    if (rail->fd < 0)
+    if (rail->stream.fd < 0)
       continue;
     bool inside =
         (rail->state != RX_HEAD || rail->inbox_end != rail->inbox_start) && !rail->blocked;
     gate_enter(&endpoint->gate);
-    bool stuck = !list_empty(&rail->queue) && now - rail->tx_moved > bound;
+    bool stuck =
+        (!list_empty(&rail->queue) || stream_owes(&rail->stream)) && now - rail->tx_moved > bound;
     gate_leave(&endpoint->gate);
     if (inside && now - rail->rx_moved > bound)
       link->fail(link, HAUL_EPEER, "it stopped in the middle of a payload");
@@ -368,12 +371,12 @@ static int create(struct link *link, struct endpoint **out) {
 
 static int connect_rail(struct tcp_endpoint *endpoint, unsigned index, haul_deadline until) {
   struct link *link = endpoint->base.link;
-  int fd;
-  int code = link->dial(link, &tcp_transport, link->local, index, until, &fd);
+  struct stream stream;
+  int code = link->dial(link, &tcp_transport, link->local, index, until, &stream);
   if (code)
     return code;
   loop_lock(link->fabric->loop);
-  code = rail_open(endpoint, index, fd);
+  code = rail_open(endpoint, index, stream);
   loop_unlock(link->fabric->loop);
   return code;
 }
@@ -397,11 +400,11 @@ static void connect_rails(struct endpoint *base, haul_deadline until) {
   }
 }
 
-static void adopt(struct endpoint *base, unsigned index, int descriptor) {
+static void adopt(struct endpoint *base, unsigned index, struct stream stream) {
   if (index >= TCP_RAILS)
-    close(descriptor);
+    stream_close(&stream);
   else
-    rail_open((struct tcp_endpoint *)base, index, descriptor);
+    rail_open((struct tcp_endpoint *)base, index, stream);
 }
 
 static void stop(struct endpoint *base, int code) {
@@ -418,8 +421,8 @@ static void stop(struct endpoint *base, int code) {
 static void forked(struct endpoint *base) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   each_rail(rail, endpoint) {
-    if (rail->fd >= 0)
-      close(rail->fd);
+    if (rail->stream.fd >= 0)
+      close(rail->stream.fd);
     if (rail->pipe[0] >= 0) {
       close(rail->pipe[0]);
       close(rail->pipe[1]);
@@ -438,6 +441,7 @@ static void destroy(struct endpoint *base) {
 const struct transport tcp_transport = {
     .name = "tcp",
     .index = 2,
+    .payload = true,
     .checks = tcp_checks,
     .create = create,
     .connect = connect_rails,

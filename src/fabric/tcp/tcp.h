@@ -34,7 +34,7 @@
 #define TCP_RAILS_MAX 16
 #define TCP_EXPRESS   TCP_RAILS_MAX /* the index of the rail for what has the best rank */
 #define TCP_RAILS     (TCP_RAILS_MAX + 1)
-#define TCP_WINDOW    128 /* frames that one side may have unanswered */
+#define TCP_WINDOW    REQUESTS_MAX /* frames that one side may have unanswered, at most */
 /* What a rail has to send at most before works wait, where one of a better rank passes them: enough
  * to keep the socket busy. */
 #define TCP_QUEUE 2097152u
@@ -116,8 +116,8 @@ enum rx_state { RX_HEAD, RX_PAYLOAD, RX_TRAILER };
 struct tcp_rail {
   struct tcp_endpoint *endpoint;
   unsigned index;
-  int fd;              /* -1: none */
-  _Atomic bool broken; /* the socket failed; the loop will close the rail */
+  struct stream stream; /* fd -1: none */
+  _Atomic bool broken;  /* the socket failed; the loop will close the rail */
   struct watch watch;
 
   /* Sending; endpoint's lock. */
@@ -173,6 +173,7 @@ struct tcp_endpoint {
   struct tcp_rail *rails[TCP_RAILS]; /* made when first opened; both locks to change */
   unsigned rail_count;               /* all below it were made; the express rail apart */
   _Atomic unsigned open_rails;       /* without the express rail */
+  _Atomic int protection;            /* enum protection, of the rails */
   size_t splice_from;                /* bytes of a work whose pages are passed; constant */
   double line; /* bytes a ns below the first rail, 0 unknown; constant once there is a rail */
   struct backlog pending; /* works that wait for a slot, a rail, or what is left of others */
@@ -302,8 +303,8 @@ bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent);  /* with the lo
 bool stage_landings(struct tcp_endpoint *endpoint, bool *urgent); /* with the loop's lock */
 
 /* rails.c; with the loop's lock. */
-/* The descriptor is the endpoint's from now on, also on failure. */
-int rail_open(struct tcp_endpoint *endpoint, unsigned index, int descriptor);
+/* The stream is the endpoint's from now on, also on failure. */
+int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream stream);
 void rail_free(struct tcp_rail *rail); /* closed, or NULL */
 /* Sends what waits to be sent, if anything does, up to a bound. */
 void rail_push(struct tcp_rail *rail);

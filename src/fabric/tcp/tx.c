@@ -180,10 +180,12 @@ static ssize_t send_spans(struct tcp_rail *rail, bool alone) {
   }
   all &= spans_cut(spans, &count, rail->share) < rail->share;
   struct msghdr message = {.msg_iov = spans, .msg_iovlen = (size_t)count};
-  ssize_t put =
-      sys_ops.sendmsg(rail->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL | (all ? 0 : MSG_MORE));
+  bool more =
+      !all && rail->stream.protection < STREAM_PROCESS; /* records go out when they are full,
+                                                           and nothing else flushes them */
+  ssize_t put = stream_send(&rail->stream, &message, more ? MSG_MORE : 0);
   if (put > 0) {
-    rail->corked = !all;
+    rail->corked = more;
     retire_sent(rail, (uint64_t)put);
   }
   return put;
@@ -260,7 +262,7 @@ static ssize_t splice_quietly(struct tcp_rail *rail) {
   sigaddset(&broken, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &broken, &before);
   ssize_t put =
-      splice(rail->pipe[0], NULL, rail->fd, NULL, bytes, SPLICE_F_NONBLOCK | SPLICE_F_MORE);
+      splice(rail->pipe[0], NULL, rail->stream.fd, NULL, bytes, SPLICE_F_NONBLOCK | SPLICE_F_MORE);
   int system = errno;
   /* Also after bytes went out: the end may come in the middle of a splice. */
   if (!sigismember(&before, SIGPIPE))
@@ -291,8 +293,9 @@ static ssize_t send_pages(struct tcp_rail *rail, struct tcp_job *job) {
  * flushes each time that it is set. */
 void rail_uncork(struct tcp_rail *rail) {
   int one = 1;
-  if (rail->corked && rail->fd >= 0)
-    setsockopt(rail->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* ENOTSUP on Unix sockets */
+  if (rail->corked && rail->stream.fd >= 0)
+    setsockopt(rail->stream.fd, IPPROTO_TCP, TCP_NODELAY, &one,
+               sizeof one); /* ENOTSUP on Unix sockets */
   rail->corked = false;
 }
 
@@ -310,7 +313,8 @@ void rail_watch(struct tcp_rail *rail) {
 }
 
 static bool may_pump(const struct tcp_rail *rail) {
-  return rail->fd >= 0 && !rail->broken && !list_empty(&rail->queue) && rail->pumped < rail->share;
+  return rail->stream.fd >= 0 && !rail->broken && !list_empty(&rail->queue) &&
+         rail->pumped < rail->share;
 }
 
 /* Whether nothing urgent was sent for long, as far as this rail knows. */
@@ -321,10 +325,25 @@ static size_t share_of(const struct tcp_rail *rail) {
   return calm ? TCP_CALM * TCP_SENDS : TCP_SENDS;
 }
 
+/* The loop sees the end and closes the rail. */
+static void break_off(struct tcp_rail *rail) {
+  rail->broken = true;
+  shutdown(rail->stream.fd, SHUT_RDWR);
+}
+
+static void send_owed(struct tcp_rail *rail) {
+  if (stream_flush(&rail->stream) == 0)
+    rail->tx_moved = clock_now();
+  else if (errno != EAGAIN)
+    break_off(rail);
+}
+
 bool rail_pump_some(struct tcp_rail *rail) {
   bool alone = false;
   rail->fresh = false;
   rail->share = share_of(rail);
+  if (stream_owes(&rail->stream))
+    send_owed(rail);
   while (may_pump(rail)) {
     struct tcp_job *job = list_entry(rail->queue.next, struct tcp_job, link);
     ssize_t put = by_pages(rail, job) ? send_pages(rail, job) : send_spans(rail, alone);
@@ -342,10 +361,8 @@ bool rail_pump_some(struct tcp_rail *rail) {
       continue;
     }
     if (put <= 0) {
-      if (put < 0 && errno != EAGAIN) {
-        rail->broken = true;
-        shutdown(rail->fd, SHUT_RDWR); /* the loop sees the end and closes the rail */
-      }
+      if (put < 0 && errno != EAGAIN)
+        break_off(rail);
       break;
     }
     rail->tx_moved = clock_now();
@@ -353,9 +370,9 @@ bool rail_pump_some(struct tcp_rail *rail) {
   }
   bool more = rail->pumped >= rail->share && !list_empty(&rail->queue);
   tcp_settled(rail->endpoint);
-  bool left = !list_empty(&rail->queue) && !rail->broken;
+  bool left = (!list_empty(&rail->queue) || stream_owes(&rail->stream)) && !rail->broken;
   atomic_store_explicit(&rail->unsent, left, memory_order_relaxed);
-  if (rail->fd >= 0)
+  if (rail->stream.fd >= 0)
     rail_watch(rail);
   return more;
 }

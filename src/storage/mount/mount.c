@@ -95,9 +95,8 @@ static int attach(struct mount *mount, struct haul_storage_error *error) {
   const char *hint = "a container needs the right to mount (CAP_SYS_ADMIN)";
   if (geteuid() != 0)
     hint = mount->config->allow_other
-               ? "other users need the line `user_allow_other` in /etc/fuse.conf; fusermount3 is "
-                 "in the package fuse3"
-               : "fusermount3 is in the package fuse3: `sudo apt-get install fuse3`";
+               ? "other users need the line `user_allow_other` in /etc/fuse.conf"
+               : "the mount point has to be this user's own; fusermount3 is in the package fuse3";
   return point_refuse(error, -EPERM, hint, "cannot mount at %s: %s", mount->point.target,
                       *words.last ? words.last : "fusermount3 refuses");
 }

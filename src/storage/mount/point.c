@@ -25,7 +25,8 @@ int point_refuse(struct haul_storage_error *error, int status, const char *hint,
 static int check_source(const char *path, struct haul_storage_error *error) {
   struct stat stat_of;
   if (stat(path, &stat_of))
-    return point_refuse(error, -errno, NULL, "cannot use %s: %s", path, strerror(errno));
+    return point_refuse(error, -errno, "give a folder, or haul://NODE/EXPORT for another node's",
+                        "cannot use %s: %s", path, strerror(errno));
   if (!S_ISDIR(stat_of.st_mode))
     return point_refuse(error, -ENOTDIR, "give the folder it lies in", "%s is no folder", path);
   return 0;

@@ -209,7 +209,10 @@ static int make_link(struct worker_desk *desk, const struct protocol_fields *fie
 
 static int unlink_file(struct worker_desk *desk, const struct protocol_fields *fields) {
   struct source *source = desk->session->source;
-  return source->ops->unlink(source, fields->node, fields->name);
+  int status = source->ops->unlink(source, fields->node, fields->name);
+  if (!status)
+    held_drop_temporary(desk->session, fields->node, fields->name);
+  return status;
 }
 
 static int remove_folder(struct worker_desk *desk, const struct protocol_fields *fields) {
@@ -219,8 +222,11 @@ static int remove_folder(struct worker_desk *desk, const struct protocol_fields 
 
 static int rename_node(struct worker_desk *desk, const struct protocol_fields *fields) {
   struct source *source = desk->session->source;
-  return source->ops->rename(source, fields->node, fields->name, fields->folder, fields->new_name,
-                             fields->flags);
+  int status = source->ops->rename(source, fields->node, fields->name, fields->folder,
+                                   fields->new_name, fields->flags);
+  if (!status)
+    held_drop_temporary(desk->session, fields->node, fields->name);
+  return status;
 }
 
 /* ---- Open files ---- */
@@ -248,13 +254,22 @@ static int create_file(struct worker_desk *desk, const struct protocol_fields *f
   const struct source_caller caller = itself();
   struct source_entry entry;
   struct source_file *file;
-  int flags = protocol_flags_to_open(fields->flags);
+  bool temporary = fields->flags & PROTOCOL_TEMPORARY;
+  int flags = protocol_flags_to_open(fields->flags & ~PROTOCOL_TEMPORARY);
   if (flags < 0 || lends_rights(fields->mode, false))
     return flags < 0 ? flags : -EPERM;
+  if (temporary && !(flags & O_EXCL)) /* what was there before is nobody's to take away */
+    return -EINVAL;
   int status = source->ops->create(source, &caller, fields->node, fields->name, fields->mode, flags,
                                    &entry, &file);
   if (status)
     return status;
+  if (temporary && (status = held_add_temporary(desk->session, fields->node, fields->name))) {
+    source->ops->release(source, file);
+    source->ops->forget(source, entry.node, 1);
+    source->ops->unlink(source, fields->node, fields->name);
+    return status;
+  }
   status = give_file(desk, file);
   if (status)
     source->ops->forget(source, entry.node, 1);
@@ -279,8 +294,9 @@ static int move_bytes(struct worker_desk *desk, const struct protocol_fields *fi
   struct session *session = desk->session;
   bool out = desk->request.operation == PROTOCOL_READ;
   int flags = out ? 0 : protocol_flags_to_write(fields->flags);
-  if (flags < 0 || fields->length > PROTOCOL_READ_MAX || fields->offset < 0 ||
-      fields->offset > INT64_MAX - (int64_t)PROTOCOL_READ_MAX ||
+  struct told told = {.pages = 0};
+  if (flags < 0 || (out && fields->flags & ~PROTOCOL_TELL) || fields->length > PROTOCOL_READ_MAX ||
+      fields->offset < 0 || fields->offset > INT64_MAX - (int64_t)PROTOCOL_READ_MAX ||
       fields->at > UINT64_MAX - PROTOCOL_READ_MAX)
     return -EINVAL;
   if (!out && !session->writable)
@@ -292,7 +308,8 @@ static int move_bytes(struct worker_desk *desk, const struct protocol_fields *fi
                           .offset = fields->offset,
                           .length = fields->length,
                           .at = fields->at,
-                          .flags = flags};
+                          .flags = flags,
+                          .told = fields->flags & PROTOCOL_TELL ? &told : NULL};
   if (!stream.remote)
     return -ENXIO;
   if (out && fields->length >= VIEW_MIN)
@@ -303,6 +320,8 @@ static int move_bytes(struct worker_desk *desk, const struct protocol_fields *fi
   if (moved < 0)
     return (int)moved;
   desk->answer.length = (uint64_t)moved;
+  desk->answer.bytes = desk->bytes;
+  desk->answer.size = stream.told ? told_put(&told, desk->bytes, sizeof desk->bytes) : 0;
   return 0;
 }
 

@@ -2,6 +2,7 @@
  * What a client has open. Each call takes what it uses, so that a release in another thread ends
  * it when the last one is done. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "storage/service/server.h"
@@ -143,7 +144,41 @@ int held_release_region(struct session *session, uint32_t number) {
   return 0;
 }
 
+/* ---- Temporary files ---- */
+
+static bool is_temporary(const struct held_temporary *held, uint64_t folder, const char *name) {
+  return held->folder == folder && strcmp(held->name, name) == 0;
+}
+
+int held_add_temporary(struct session *session, uint64_t folder, const char *name) {
+  int status = -EMFILE;
+  pthread_mutex_lock(&session->lock);
+  for (unsigned i = 0; i < SERVICE_TEMPORARIES && status; i++) {
+    struct held_temporary *held = &session->temporaries[i];
+    if (held->name[0])
+      continue;
+    held->folder = folder;
+    snprintf(held->name, sizeof held->name, "%s", name);
+    status = 0;
+  }
+  pthread_mutex_unlock(&session->lock);
+  return status;
+}
+
+void held_drop_temporary(struct session *session, uint64_t folder, const char *name) {
+  pthread_mutex_lock(&session->lock);
+  for (unsigned i = 0; i < SERVICE_TEMPORARIES; i++)
+    if (is_temporary(&session->temporaries[i], folder, name))
+      session->temporaries[i].name[0] = '\0';
+  pthread_mutex_unlock(&session->lock);
+}
+
 void held_close(struct session *session) {
+  for (unsigned i = 0; i < SERVICE_TEMPORARIES; i++) {
+    const struct held_temporary *held = &session->temporaries[i];
+    if (held->name[0])
+      session->source->ops->unlink(session->source, held->folder, held->name);
+  }
   for (unsigned i = 0; i < SERVICE_FILES; i++)
     if (session->files[i].file)
       session->source->ops->release(session->source, session->files[i].file);

@@ -19,8 +19,8 @@ static const struct row {
     [PROTOCOL_LINK] = {"dtn", "es"},     [PROTOCOL_UNLINK] = {"dn", ""},
     [PROTOCOL_RMDIR] = {"dn", ""},       [PROTOCOL_RENAME] = {"dntmg", ""},
     [PROTOCOL_OPEN] = {"dg", "fi"},      [PROTOCOL_CREATE] = {"dnpg", "esf"},
-    [PROTOCOL_RELEASE] = {"f", ""},      [PROTOCOL_READ] = {"folra", "l"},
-    [PROTOCOL_WRITE] = {"folrag", "l"},  [PROTOCOL_FLUSH] = {"f", ""},
+    [PROTOCOL_RELEASE] = {"f", ""},      [PROTOCOL_READ] = {"folrag", "lx"},
+    [PROTOCOL_WRITE] = {"folrag", "lx"}, [PROTOCOL_FLUSH] = {"f", ""},
     [PROTOCOL_FSYNC] = {"fg", ""},       [PROTOCOL_FALLOCATE] = {"folg", ""},
     [PROTOCOL_LSEEK] = {"fog", "o"},     [PROTOCOL_OPENDIR] = {"d", "fi"},
     [PROTOCOL_READDIR] = {"fol", "x"},   [PROTOCOL_GETXATTR] = {"dnl", "lx"},
@@ -362,7 +362,8 @@ bool protocol_get_name(struct wire *wire, struct protocol_name *name) {
 
 uint32_t protocol_open_flags(int flags) {
   return (uint32_t)(flags & O_ACCMODE) | (flags & O_TRUNC ? PROTOCOL_TRUNCATE : 0) |
-         (flags & O_EXCL ? PROTOCOL_EXCL : 0);
+         (flags & O_EXCL ? PROTOCOL_EXCL : 0) |
+         ((flags & O_TMPFILE) == O_TMPFILE ? PROTOCOL_TEMPORARY : 0);
 }
 
 int protocol_flags_to_open(uint32_t flags) {
@@ -379,7 +380,7 @@ uint32_t protocol_write_flags(int flags) {
 }
 
 int protocol_flags_to_write(uint32_t flags) {
-  if (flags & ~(PROTOCOL_APPEND | PROTOCOL_DSYNC | PROTOCOL_SYNC))
+  if (flags & ~(PROTOCOL_APPEND | PROTOCOL_DSYNC | PROTOCOL_SYNC | PROTOCOL_TELL))
     return -EINVAL;
   return (flags & PROTOCOL_APPEND ? RWF_APPEND : 0) | (flags & PROTOCOL_DSYNC ? RWF_DSYNC : 0) |
          (flags & PROTOCOL_SYNC ? RWF_SYNC : 0);

@@ -17,7 +17,7 @@
 #define PROTOCOL_TAG     (UINT64_C(0xf11e) << 48)
 #define PROTOCOL_NUMBERS (UINT64_C(1) << 48)
 #define PROTOCOL_HELLO   UINT32_C(0x4c494648) /* "HFIL" */
-#define PROTOCOL_VERSION 1
+#define PROTOCOL_VERSION 2
 
 /* Bounds of what one message has; the longer side is refused unread. */
 #define PROTOCOL_BYTES_MAX    65536u /* a symlink's target, an attribute, a list of names */
@@ -74,10 +74,14 @@ enum protocol_operation {
 #define PROTOCOL_ACCESS   3u
 #define PROTOCOL_TRUNCATE 4u
 #define PROTOCOL_EXCL     8u
+/* Of CREATE: it goes with its client unless it was renamed. In open(2)'s flags: O_TMPFILE. */
+#define PROTOCOL_TEMPORARY 16u
 /* `flags` of WRITE. */
 #define PROTOCOL_APPEND 1u
 #define PROTOCOL_DSYNC  2u
 #define PROTOCOL_SYNC   4u
+/* `flags` of WRITE and READ: the answer's bytes tell how they went (told.h). */
+#define PROTOCOL_TELL 8u
 /* `flags` of a greeting's answer. */
 #define PROTOCOL_WRITABLE 1u
 

@@ -42,7 +42,7 @@ static void close_area(struct stage_area *area) {
 }
 
 int remote_open_stages(struct remote_source *remote) {
-  int status = open_area(remote, &remote->in, HAUL_WRITE);
+  int status = open_area(remote, &remote->in, HAUL_READ | HAUL_WRITE);
   if (status)
     return status;
   status = open_area(remote, &remote->out, HAUL_READ);

@@ -14,15 +14,17 @@
 #include "core/list.h"
 #include "storage/service.h"
 #include "storage/service/protocol.h"
+#include "storage/service/told.h"
 #include "storage/service/view.h"
 
 #define SERVICE_SESSIONS 64u
 /* Of one client: */
-#define SERVICE_DEPTH   64u   /* requests that were received and not answered */
-#define SERVICE_WORKERS 4u    /* threads */
-#define SERVICE_FILES   1024u /* open files and folders */
-#define SERVICE_REGIONS 16u
-#define SERVICE_WAIT_NS INT64_C(20000000000) /* for a client, with anything */
+#define SERVICE_DEPTH       64u   /* requests that were received and not answered */
+#define SERVICE_WORKERS     4u    /* threads */
+#define SERVICE_FILES       1024u /* open files and folders */
+#define SERVICE_REGIONS     16u
+#define SERVICE_TEMPORARIES 16u
+#define SERVICE_WAIT_NS     INT64_C(20000000000) /* for a client, with anything */
 
 struct service {
   haul_node *node; /* NULL: it is being closed; workers read it, and use it, with node_lock */
@@ -50,6 +52,12 @@ struct held_file {
   bool released;
 };
 
+/* A file that is to go when the client does. */
+struct held_temporary {
+  uint64_t folder;
+  char name[NAME_MAX + 1]; /* "": the place is free */
+};
+
 struct held_region {
   haul_remote *remote;
   unsigned holders;
@@ -71,6 +79,7 @@ struct session {
   struct source *source; /* NULL: a client that has asked for no export */
   struct held_file files[SERVICE_FILES];
   struct held_region regions[SERVICE_REGIONS];
+  struct held_temporary temporaries[SERVICE_TEMPORARIES];
 };
 
 /* A worker's own. */
@@ -97,6 +106,10 @@ int held_add_file(struct session *session, struct source_file *file, uint64_t *h
 struct source_file *held_take_file(struct session *session, uint64_t handle);
 void held_give_file(struct session *session, uint64_t handle);
 int held_release_file(struct session *session, uint64_t handle);
+/* -EMFILE: there are too many. */
+int held_add_temporary(struct session *session, uint64_t folder, const char *name);
+/* It has another name now, or is gone. */
+void held_drop_temporary(struct session *session, uint64_t folder, const char *name);
 int held_add_region(struct session *session, const char *name, uint32_t *number);
 haul_remote *held_take_region(struct session *session, uint32_t number);
 void held_give_region(struct session *session, uint32_t number);
@@ -113,7 +126,8 @@ struct stream {
   haul_remote *remote;
   int64_t offset;
   uint64_t length, at;
-  int flags; /* as of source_ops.write */
+  int flags;         /* as of source_ops.write */
+  struct told *told; /* NULL: nobody asks how it went */
 };
 ssize_t stream_read(const struct stream *stream);
 ssize_t stream_write(const struct stream *stream);

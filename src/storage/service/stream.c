@@ -69,6 +69,9 @@ static int wait_for(struct slice *slice) {
     pthread_cond_wait(&slice->lanes->news, &slice->lanes->lock);
   pthread_mutex_unlock(&slice->lanes->lock);
   int code = haul_transfer_test(slice->transfer);
+  struct told *told = slice->lanes->stream->told;
+  if (code == 0 && told)
+    told_add(told, slice->transfer, slice->region != slice->buffer);
   haul_transfer_release(slice->transfer);
   slice->transfer = NULL;
   return code;
@@ -210,6 +213,8 @@ ssize_t stream_read(const struct stream *stream) {
   if (!is_spoiled(stream, done))
     return done;
   copying.view = NULL;
+  if (copying.told)
+    *copying.told = (struct told){.pages = 0};
   return read_once(&copying);
 }
 

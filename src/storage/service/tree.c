@@ -3,7 +3,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/random.h>
 
 #include "storage/mount/point.h"
 #include "storage/service/remote_inside.h"
@@ -12,9 +15,25 @@
 #define SLOTS      4u /* requests under way */
 #define SLOT       ((uint64_t)4 << 20)
 
+struct lane {
+  struct call *call; /* NULL: free */
+  struct wharf_move move;
+  struct told told;
+};
+
+/* Requests that are under way, and the memory for their bytes, which is kept for the next file: the
+ * server has it registered. */
+struct flow {
+  struct wharf wharf; /* without a region until it is first needed */
+  struct lane lanes[SLOTS];
+  const struct haul_storage_mover *mover;
+  bool spoiled; /* the server may still use the memory */
+};
+
 struct tree {
   struct source *source;
   char *address, *export;
+  struct flow flow;
 };
 
 /* ---- Paths ---- */
@@ -64,24 +83,92 @@ static int walk_to_folder(struct source *source, const char *path, struct source
   return status;
 }
 
+static const struct {
+  int status;
+  const char *hint;
+} hints[] = {
+    {-EROFS, "the server allows it with `haul serve --export NAME=DIR:rw`"},
+    {-ELOOP, "it is a symlink, and symlinks are not followed: name the file itself"},
+    {-ENOENT, "`haul ls` shows what is there"},
+    {-ENOTDIR, "a name in the middle of the path is a file's: `haul ls` shows what is there"},
+    {-EISDIR, "one file at a time: `haul ls` shows what is in it"},
+    {-EINVAL, "a path has names alone, neither '.' nor '..'"},
+    {-EOPNOTSUPP, "only regular files are moved"},
+    {-ERANGE, "`haul ls` shows the sizes of files"},
+    {-EACCES,
+     "the user that runs the server may not: change the file's or the folder's mode there"},
+    {-ENOSPC, "free some space there; what was there before is as it was"},
+    {-ESTALE, "the file became shorter, or the server was started again, meanwhile: try once more"},
+    {-EBADMSG, "bytes arrive damaged, also when they are sent again: look at the network"},
+    {-ETIMEDOUT, "look at the server and its disk; --timeout gives it longer"},
+    {-ENOTCONN, "the server has left: start it again, and try once more"},
+};
+
 static int explain(const struct tree *tree, const char *path, int status,
                    struct haul_storage_error *error) {
   const char *hint = NULL;
-  if (status == -EROFS)
-    hint = "the server allows it with `haul serve --export NAME=DIR:rw`";
-  else if (status == -ELOOP)
-    hint = "it is a symlink, and symlinks are not followed: name the file itself";
-  else if (status == -ENOENT)
-    hint = "`haul ls` shows what is there";
-  else if (status == -EBADMSG)
-    hint = "bytes arrive damaged, also when they are sent again: look at the network";
+  for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++)
+    if (hints[i].status == status)
+      hint = hints[i].hint;
   return point_refuse(error, status, hint, "%s/%s/%s: %s", tree->address, tree->export, path,
                       strerror(-status));
+}
+
+static int check_regular(mode_t mode) {
+  if (S_ISREG(mode))
+    return 0;
+  return S_ISDIR(mode) ? -EISDIR : S_ISLNK(mode) ? -ELOOP : -EOPNOTSUPP;
+}
+
+/* ---- Requests under way ---- */
+
+static int open_flow(struct tree *tree, const struct haul_storage_mover *mover) {
+  struct dial *dial = remote_of(tree->source)->dial;
+  const struct haul_place host = {HAUL_HOST, 0};
+  struct flow *flow = &tree->flow;
+  haul_region *region;
+  flow->mover = mover;
+  if (flow->wharf.region)
+    return 0;
+  int code = haul_region_alloc(dial_node(dial), host, SLOTS * SLOT, 0, &region);
+  if (!code)
+    wharf_open(&flow->wharf, dial, region, HAUL_READ | HAUL_WRITE);
+  return protocol_errno(code);
+}
+
+static ssize_t wait_lane(struct flow *flow, struct lane *lane) {
+  bool in_use;
+  ssize_t moved = wharf_wait(&flow->wharf, &lane->move, lane->call, NULL, NULL, &in_use);
+  lane->call = NULL;
+  flow->spoiled |= in_use;
+  if (moved > 0)
+    flow->mover->told(flow->mover->user, &lane->told.report, lane->told.pages);
+  return moved;
+}
+
+/* Taking the region away ends what the server may still do. */
+static void drop_memory(struct flow *flow) {
+  haul_region *region = flow->wharf.region;
+  if (!region)
+    return;
+  wharf_close(&flow->wharf);
+  haul_region_release(region);
+  *flow = (struct flow){.mover = NULL};
+}
+
+/* For this file. */
+static void end_flow(struct flow *flow) {
+  for (unsigned i = 0; i < SLOTS; i++)
+    if (flow->lanes[i].call)
+      wait_lane(flow, &flow->lanes[i]);
+  if (flow->spoiled)
+    drop_memory(flow);
 }
 
 /* ---- Opening ---- */
 
 static void close_tree(struct tree *tree) {
+  drop_memory(&tree->flow);
   if (tree->source)
     tree->source->ops->close(tree->source);
   free(tree->address);
@@ -195,45 +282,7 @@ static int list(struct tree *tree, const char *path,
   return status ? explain(tree, path, status, error) : 0;
 }
 
-/* ---- Bytes: some requests under way, their answers taken in order ---- */
-
-struct lane {
-  struct call *call; /* NULL: free */
-  struct wharf_move move;
-};
-
-struct flow {
-  struct wharf wharf;
-  struct lane lanes[SLOTS];
-};
-
-static int open_flow(struct tree *tree, struct flow *flow, unsigned rights) {
-  struct dial *dial = remote_of(tree->source)->dial;
-  const struct haul_place host = {HAUL_HOST, 0};
-  haul_region *region;
-  *flow = (struct flow){0};
-  int code = haul_region_alloc(dial_node(dial), host, SLOTS * SLOT, 0, &region);
-  if (!code)
-    wharf_open(&flow->wharf, dial, region, rights);
-  return protocol_errno(code);
-}
-
-static ssize_t wait_lane(struct flow *flow, struct lane *lane) {
-  bool in_use;
-  ssize_t moved = wharf_wait(&flow->wharf, &lane->move, lane->call, NULL, NULL, &in_use);
-  lane->call = NULL;
-  return moved;
-}
-
-/* Taking the region away ends what the server may still do. */
-static void close_flow(struct flow *flow) {
-  for (unsigned i = 0; i < SLOTS; i++)
-    if (flow->lanes[i].call)
-      wait_lane(flow, &flow->lanes[i]);
-  haul_region *region = flow->wharf.region;
-  wharf_close(&flow->wharf);
-  haul_region_release(region);
-}
+/* ---- Bytes: answers are taken in order ---- */
 
 static char *lane_bytes(const struct flow *flow, const struct lane *lane) {
   return (char *)haul_region_address(flow->wharf.region) + (lane - flow->lanes) * (off_t)SLOT;
@@ -247,14 +296,14 @@ static int start_lane(struct flow *flow, struct lane *lane, const struct source_
                                    .file = open->handle,
                                    .offset = (int64_t)offset,
                                    .at = (uint64_t)(lane - flow->lanes) * SLOT,
-                                   .length = length};
+                                   .length = length,
+                                   .told = &lane->told};
   return wharf_start(&flow->wharf, &lane->move, &lane->call);
 }
 
 struct get_job {
   uint64_t at, end; /* in the file */
-  bool (*take)(void *user, const void *bytes, size_t length);
-  void *user;
+  const struct haul_storage_mover *mover;
 };
 
 static int take_lane(struct flow *flow, struct lane *lane, const struct get_job *job, bool *end) {
@@ -262,7 +311,7 @@ static int take_lane(struct flow *flow, struct lane *lane, const struct get_job 
   if (got < 0)
     return (int)got;
   *end = (uint64_t)got < lane->move.length; /* it has become shorter meanwhile */
-  return job->take(job->user, lane_bytes(flow, lane), (size_t)got) ? 0 : -ECANCELED;
+  return job->mover->take(job->mover->user, lane_bytes(flow, lane), (size_t)got) ? 0 : -ECANCELED;
 }
 
 static int get_bytes(struct flow *flow, const struct source_file *file, struct get_job *job) {
@@ -283,11 +332,9 @@ static int get_bytes(struct flow *flow, const struct source_file *file, struct g
   return !status && end ? -ESTALE : status;
 }
 
-static int get_file(struct tree *tree, const struct source_entry *entry, struct get_job *job,
-                    bool (*begin)(void *user, uint64_t length)) {
+static int get_file(struct tree *tree, const struct source_entry *entry, struct get_job *job) {
   struct source *source = tree->source;
   struct source_file *file;
-  struct flow flow;
   uint64_t size = (uint64_t)entry->stat.st_size;
   const struct source_caller caller = {.checked = true};
   int status = source->ops->open(source, &caller, entry->node, O_RDONLY, &file);
@@ -296,31 +343,30 @@ static int get_file(struct tree *tree, const struct source_entry *entry, struct 
   if (job->at > size || job->end > size)
     status = -ERANGE;
   job->end = job->end ? job->end : size;
-  if (!status && !begin(job->user, job->end - job->at))
+  if (!status && !job->mover->begin(job->mover->user, job->end - job->at))
     status = -ECANCELED;
   if (!status)
-    status = open_flow(tree, &flow, HAUL_WRITE);
+    status = open_flow(tree, job->mover);
   if (!status) {
-    status = get_bytes(&flow, file, job);
-    close_flow(&flow);
+    status = get_bytes(&tree->flow, file, job);
+    end_flow(&tree->flow);
   }
   source->ops->release(source, file);
   return status;
 }
 
 static int get(struct tree *tree, const char *path, uint64_t offset, uint64_t length,
-               bool (*begin)(void *user, uint64_t length),
-               bool (*take)(void *user, const void *bytes, size_t length), void *user,
-               struct haul_storage_error *error) {
-  struct get_job job = {
-      .at = offset, .end = length ? offset + length : 0, .take = take, .user = user};
+               const struct haul_storage_mover *mover, struct haul_storage_error *error) {
+  struct get_job job = {.at = offset, .end = length ? offset + length : 0, .mover = mover};
   struct source_entry entry;
   if (offset > INT64_MAX || length > INT64_MAX)
     return explain(tree, path, -ERANGE, error);
   int status = walk(tree->source, path, &entry);
   if (status)
     return explain(tree, path, status, error);
-  status = get_file(tree, &entry, &job, begin);
+  status = check_regular(entry.stat.st_mode);
+  if (!status)
+    status = get_file(tree, &entry, &job);
   tree->source->ops->forget(tree->source, entry.node, 1);
   return status ? explain(tree, path, status, error) : 0;
 }
@@ -328,11 +374,11 @@ static int get(struct tree *tree, const char *path, uint64_t offset, uint64_t le
 /* ---- Writing ---- */
 
 /* All that there is room for; less only at the end. */
-static ssize_t fill_lane(struct flow *flow, struct lane *lane,
-                         ssize_t (*give)(void *user, void *bytes, size_t room), void *user) {
+static ssize_t fill_lane(struct flow *flow, struct lane *lane) {
+  const struct haul_storage_mover *mover = flow->mover;
   size_t done = 0;
   while (done < SLOT) {
-    ssize_t got = give(user, lane_bytes(flow, lane) + done, SLOT - done);
+    ssize_t got = mover->give(mover->user, lane_bytes(flow, lane) + done, SLOT - done);
     if (got < 0)
       return -ECANCELED;
     if (got == 0)
@@ -349,8 +395,7 @@ static int settle_write(struct flow *flow, struct lane *lane) {
   return (uint64_t)put < lane->move.length ? -ENOSPC : 0;
 }
 
-static int put_bytes(struct flow *flow, const struct source_file *file,
-                     ssize_t (*give)(void *user, void *bytes, size_t room), void *user) {
+static int put_bytes(struct flow *flow, const struct source_file *file) {
   uint64_t at = 0;
   bool end = false;
   int status = 0;
@@ -362,7 +407,7 @@ static int put_bytes(struct flow *flow, const struct source_file *file,
       idle++;
       continue;
     }
-    ssize_t length = fill_lane(flow, lane, give, user);
+    ssize_t length = fill_lane(flow, lane);
     end = length < (ssize_t)SLOT;
     if (length < 0)
       status = (int)length;
@@ -373,52 +418,74 @@ static int put_bytes(struct flow *flow, const struct source_file *file,
   return status;
 }
 
-/* A new one, or the one that is there, empty. */
-static int open_to_write(struct source *source, uint64_t folder, const char *name,
-                         struct source_entry *entry, struct source_file **file) {
-  const struct source_caller caller = {.checked = true};
-  int status = source->ops->create(source, &caller, folder, name, 0644, O_WRONLY, entry, file);
-  if (status != -EEXIST)
-    return status;
-  status = source->ops->lookup(source, folder, name, entry);
-  if (status)
-    return status;
-  status = source->ops->open(source, &caller, entry->node, O_WRONLY | O_TRUNC, file);
-  if (status)
-    source->ops->forget(source, entry->node, 1);
-  return status;
-}
-
-static int put_file(struct tree *tree, uint64_t folder, const char *name,
-                    ssize_t (*give)(void *user, void *bytes, size_t room), void *user) {
-  struct source *source = tree->source;
+/* A file that is being put: under a name of its own until it is whole. */
+struct target {
+  char name[NAME_MAX + 1], beside[NAME_MAX + 1];
+  uint64_t folder;
+  mode_t mode;
   struct source_entry entry;
   struct source_file *file;
-  struct flow flow;
-  int status = open_to_write(source, folder, name, &entry, &file);
+};
+
+/* What is there keeps its mode; 0644 where nothing is. */
+static int look_at_old(struct source *source, struct target *target) {
+  struct source_entry old;
+  int status = source->ops->lookup(source, target->folder, target->name, &old);
+  target->mode = 0644;
+  if (status)
+    return status == -ENOENT ? 0 : status;
+  source->ops->forget(source, old.node, 1);
+  target->mode = old.stat.st_mode & 0777;
+  return check_regular(old.stat.st_mode);
+}
+
+/* ".NAME.haul-" and a number that nobody else has; of NAME as much as there is room for. */
+static int create_beside(struct source *source, struct target *target) {
+  const struct source_caller caller = {.checked = true};
+  uint64_t random;
+  if (getrandom(&random, sizeof random, 0) != sizeof random)
+    return -EIO;
+  snprintf(target->beside, sizeof target->beside, ".%.220s.haul-%016" PRIx64, target->name, random);
+  return source->ops->create(source, &caller, target->folder, target->beside, target->mode,
+                             O_WRONLY | O_EXCL | O_TMPFILE, &target->entry, &target->file);
+}
+
+static int put_file(struct tree *tree, struct target *target,
+                    const struct haul_storage_mover *mover) {
+  struct source *source = tree->source;
+  int status = look_at_old(source, target);
+  if (!status)
+    status = create_beside(source, target);
   if (status)
     return status;
-  status = open_flow(tree, &flow, HAUL_READ);
+  status = open_flow(tree, mover);
   if (!status) {
-    status = put_bytes(&flow, file, give, user);
-    close_flow(&flow);
+    status = put_bytes(&tree->flow, target->file);
+    end_flow(&tree->flow);
   }
+  if (!status) /* its name must not be there before its bytes are, after a power cut either */
+    status = source->ops->fsync(source, target->file, true);
   if (!status)
-    status = source->ops->flush(source, file);
-  source->ops->release(source, file);
-  source->ops->forget(source, entry.node, 1);
+    status = source->ops->flush(source, target->file);
+  source->ops->release(source, target->file);
+  source->ops->forget(source, target->entry.node, 1);
+  if (!status)
+    status = source->ops->rename(source, target->folder, target->beside, target->folder,
+                                 target->name, 0);
+  if (status)
+    source->ops->unlink(source, target->folder, target->beside);
   return status;
 }
 
-static int put(struct tree *tree, const char *path,
-               ssize_t (*give)(void *user, void *bytes, size_t room), void *user,
+static int put(struct tree *tree, const char *path, const struct haul_storage_mover *mover,
                struct haul_storage_error *error) {
   struct source_entry folder;
-  char name[NAME_MAX + 1];
-  int status = walk_to_folder(tree->source, path, &folder, name);
+  struct target target;
+  int status = walk_to_folder(tree->source, path, &folder, target.name);
   if (status)
     return explain(tree, path, status, error);
-  status = put_file(tree, folder.node, name, give, user);
+  target.folder = folder.node;
+  status = *target.name ? put_file(tree, &target, mover) : -EISDIR;
   tree->source->ops->forget(tree->source, folder.node, 1);
   return status ? explain(tree, path, status, error) : 0;
 }

@@ -74,12 +74,13 @@ int wharf_number(struct wharf *wharf, uint64_t *generation, uint32_t *number) {
 
 int wharf_start(struct wharf *wharf, const struct wharf_move *move, struct call **call) {
   uint64_t generation = move->generation;
-  struct protocol_request request = {.operation = move->operation,
-                                     .fields = {.file = move->file,
-                                                .offset = move->offset,
-                                                .length = move->length,
-                                                .at = move->at,
-                                                .flags = move->flags}};
+  struct protocol_request request = {
+      .operation = move->operation,
+      .fields = {.file = move->file,
+                 .offset = move->offset,
+                 .length = move->length,
+                 .at = move->at,
+                 .flags = move->flags | (move->told ? PROTOCOL_TELL : 0)}};
   int status = wharf_number(wharf, &generation, &request.fields.region);
   return status ? status : dial_start(wharf->dial, &generation, &request, call);
 }
@@ -90,6 +91,8 @@ ssize_t wharf_wait(struct wharf *wharf, const struct wharf_move *move, struct ca
   struct protocol_fields answer;
   int status = dial_wait(wharf->dial, &call, &answer, late, user);
   *in_use = !call;
+  if (!status && move->told)
+    status = told_get(answer.bytes, answer.size, move->told);
   dial_end(call);
   if (status)
     return status;

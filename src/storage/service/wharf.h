@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "storage/service/dial.h"
+#include "storage/service/told.h"
 
 struct wharf {
   struct dial *dial;
@@ -35,6 +36,7 @@ struct wharf_move {
   int64_t offset;
   uint64_t at, length;
   uint32_t flags;
+  struct told *told; /* NULL, or how it went, once it has gone well */
 };
 int wharf_start(struct wharf *wharf, const struct wharf_move *move, struct call **call);
 ssize_t wharf_wait(struct wharf *wharf, const struct wharf_move *move, struct call *call,

@@ -20,4 +20,11 @@ else
   skipped "memory from DPDK: librte_eal.so.23 is not installed"
 fi
 
+section "the plugin for NCCL"
+export HAUL_NCCL=/haul/lib/libnccl-net-haul.so
+export HAUL_PATHS=rdma
+expect 0 "ranks" on a /haul/nccl/nccl_traffic
+expect 0 "what goes wrong" on a /haul/nccl/nccl_faults
+unset HAUL_PATHS
+
 finish

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+#include "service.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* A child of the process that was meant inherits the variables too. */
+unsigned service_sockets(void) {
+  const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
+  if (!pid || !count || strtol(pid, NULL, 10) != getpid())
+    return 0;
+  long sockets = strtol(count, NULL, 10);
+  return sockets > 0 && sockets <= 64 ? (unsigned)sockets : 0;
+}
+
+void service_notify(const char *state) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  const char *path = getenv("NOTIFY_SOCKET");
+  size_t length = path ? strlen(path) : 0;
+  if (length < 2 || length >= sizeof address.sun_path || (path[0] != '/' && path[0] != '@'))
+    return;
+  memcpy(address.sun_path, path, length);
+  if (path[0] == '@')
+    address.sun_path[0] = '\0';
+  int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0)
+    return;
+  ssize_t sent = sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address,
+                        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length));
+  (void)sent; /* a manager that does not hear waits, and says so */
+  close(fd);
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+#include "core/stream.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+
+#include "core/error.h"
+
+ssize_t stream_take(const struct stream *stream, struct msghdr *message) {
+  if (!stream->tls)
+    return sock_receive(stream->fd, message);
+  ssize_t got = tls_receive(stream->tls, message);
+  return got < 0 ? -errno : got;
+}
+
+/* ---- Whole buffers, for handshakes ---- */
+
+static int transfer_error(int system, const char *object) {
+  if (system == ETIMEDOUT)
+    return error_set(
+        HAUL_ETIMEDOUT, system, object,
+        "the peer does not answer|is it a haul node? a stopped process answers nothing");
+  return error_set(HAUL_EPEER, system, object, "the connection ended|%s",
+                   system ? strerror(system) : "the peer closed it; its log says why");
+}
+
+int stream_send_all(const struct stream *stream, const char *object, const void *bytes,
+                    size_t length, int64_t until) {
+  const char *at = bytes;
+  while (length > 0) {
+    struct iovec span = {(void *)(uintptr_t)at, length};
+    struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+    ssize_t put = stream_send(stream, &message, 0);
+    int system = put < 0 ? errno : 0;
+    if (system == EAGAIN)
+      system = sock_wait(stream->fd, POLLOUT, until);
+    else if (put > 0) {
+      at += put;
+      length -= (size_t)put;
+    }
+    if (system && system != EINTR)
+      return transfer_error(system, object);
+  }
+  return 0;
+}
+
+int stream_receive_all(const struct stream *stream, const char *object, void *bytes, size_t length,
+                       int64_t until) {
+  char *at = bytes;
+  while (length > 0) {
+    struct iovec span = {at, length};
+    struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+    ssize_t got = stream_take(stream, &message);
+    int system = got < 0 ? (int)-got : 0;
+    if (got == 0)
+      return transfer_error(0, object);
+    if (system == EAGAIN)
+      system = sock_wait(stream->fd, POLLIN, until);
+    else if (got > 0) {
+      at += got;
+      length -= (size_t)got;
+    }
+    if (system && system != EINTR)
+      return transfer_error(system, object);
+  }
+  return 0;
+}
+
+/* ---- Life ---- */
+
+int stream_settle(struct stream *stream, bool plain, bool reads) {
+  if (!stream->tls)
+    return 0;
+  if (!plain && !tls_to_kernel(stream->tls)) {
+    stream->protection = STREAM_PROCESS;
+    return tls_buffer(stream->tls, reads) ? 0 : error_memory("TLS");
+  }
+  stream->protection = plain ? STREAM_PROVED : STREAM_KERNEL;
+  tls_free(stream->tls);
+  stream->tls = NULL;
+  return 0;
+}
+
+void stream_close(struct stream *stream) {
+  tls_free(stream->tls);
+  if (stream->fd >= 0)
+    sock_close(stream->fd);
+  *stream = STREAM_NONE;
+}

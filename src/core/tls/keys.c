@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT */
+#include "core/tls/keys.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/tls/openssl.h"
+
+#define LINE_HINT "a line is NAME and 64 hexadecimal digits, as haul key new writes it"
+
+bool key_name_is_valid(const char *name) {
+  size_t length = strlen(name);
+  if (strncmp(name, "uid:", 4) == 0 || strcmp(name, "*") == 0) /* over a Unix socket; everybody */
+    return false;
+  for (size_t i = 0; i < length; i++)
+    if (!isgraph((unsigned char)name[i]) || name[i] == '#')
+      return false;
+  return length > 0 && length <= KEY_NAME_MAX;
+}
+
+int key_name_refused(const char *name) {
+  return error_set(HAUL_EINVAL, 0, name,
+                   "this is no name of a key|1 to 63 printable ASCII bytes without blanks and '#', "
+                   "that do not begin with uid:");
+}
+
+void key_fingerprint(const struct key *key, char text[17]) {
+  static const unsigned char label[] = "haul key fingerprint";
+  const struct openssl *openssl = openssl_open();
+  uint8_t sum[32];
+  unsigned size = sizeof sum;
+  text[0] = '\0';
+  if (!openssl || !openssl->hmac(openssl->sha256(), key->secret, KEY_BYTES, label, sizeof label - 1,
+                                 sum, &size))
+    return;
+  for (size_t i = 0; i < 8; i++)
+    snprintf(text + 2 * i, 3, "%02x", sum[i]);
+}
+
+/* ---- Reading ---- */
+
+static int cannot_read(const char *path, int system) {
+  return error_set(HAUL_EINVAL, system, path,
+                   "the key file cannot be read: %s|haul key new makes one; its owner alone may "
+                   "read it",
+                   strerror(system));
+}
+
+/* systemd hands credentials over to a service's user by an access list, which shows as the right of
+ * a group; their folder is that user's alone. */
+static bool is_handed_over(const char *path, const struct stat *found) {
+  const char *folder = secure_getenv("CREDENTIALS_DIRECTORY");
+  size_t length = folder ? strlen(folder) : 0;
+  return length > 1 && strncmp(path, folder, length) == 0 && path[length] == '/' &&
+         !strstr(path, "..") && (found->st_mode & 077) == S_IRGRP &&
+         (found->st_uid == 0 || found->st_uid == geteuid());
+}
+
+static int check_owner(int file, const char *path, size_t *size) {
+  struct stat found;
+  if (fstat(file, &found) != 0)
+    return cannot_read(path, errno);
+  if (!S_ISREG(found.st_mode) || found.st_size > KEYS_FILE_MAX)
+    return error_set(HAUL_EINVAL, 0, path, "it is no file of at most %u bytes|", KEYS_FILE_MAX);
+  if (found.st_mode & (S_IRWXG | S_IRWXO) && !is_handed_over(path, &found))
+    return error_set(HAUL_EINSECURE, 0, path,
+                     "others than its owner may read or write the key file (mode %o)|chmod 600 it; "
+                     "if somebody has read it, make new keys",
+                     (unsigned)found.st_mode & 0777u);
+  if (found.st_uid != geteuid() && found.st_uid != 0)
+    return error_set(HAUL_EINSECURE, 0, path,
+                     "the key file belongs to user %u, who could change it|it is to belong to the "
+                     "user who reads it, or to root",
+                     (unsigned)found.st_uid);
+  *size = (size_t)found.st_size;
+  return 0;
+}
+
+int keys_guard(const char *path) {
+  size_t size;
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  int code = file < 0 ? cannot_read(path, errno) : check_owner(file, path, &size);
+  if (file >= 0)
+    close(file);
+  return code;
+}
+
+static int digit(char c) {
+  return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static bool parse_secret(const char *text, uint8_t secret[KEY_BYTES]) {
+  for (size_t i = 0; i < KEY_BYTES; i++) {
+    int high = digit(text[2 * i]), low = high < 0 ? -1 : digit(text[2 * i + 1]);
+    if (low < 0)
+      return false;
+    secret[i] = (uint8_t)(high << 4 | low);
+  }
+  return text[(size_t)2 * KEY_BYTES] == '\0';
+}
+
+static int parse_line(char *text, const char *place, struct keys *keys) {
+  struct key *key = &keys->list[keys->count];
+  char *name = strtok_r(text, " \t\r", &text);
+  char *secret = name ? strtok_r(NULL, " \t\r", &text) : NULL;
+  if (!name || *name == '#')
+    return 0;
+  if (!key_name_is_valid(name) || !secret || !parse_secret(secret, key->secret))
+    return error_set(HAUL_EINVAL, 0, place, "this is no key|" LINE_HINT);
+  if (strtok_r(NULL, " \t\r", &text))
+    return error_set(HAUL_EINVAL, 0, place, "there is more behind the key|" LINE_HINT);
+  if (keys_find(keys, name, strlen(name)))
+    return error_set(HAUL_EINVAL, 0, place, "there is a key %s already|leave one of them", name);
+  memcpy(key->name, name, strlen(name) + 1);
+  keys->count++;
+  return 0;
+}
+
+static int parse(char *text, const char *path, struct keys *keys) {
+  unsigned line = 0;
+  int code = 0;
+  for (char *at; code == 0 && (at = strsep(&text, "\n"));) {
+    char place[128];
+    snprintf(place, sizeof place, "%.100s:%u", path, ++line);
+    if (keys->count == KEYS_MAX && *at)
+      return error_set(HAUL_ELIMIT, 0, place, "more than %u keys|", KEYS_MAX);
+    code = parse_line(at, place, keys);
+  }
+  if (code == 0 && keys->count == 0)
+    code = error_set(HAUL_EINVAL, 0, path, "there is no key in it|" LINE_HINT);
+  return code;
+}
+
+static int read_text(int file, const char *path, char *text, size_t size) {
+  size_t length = 0;
+  while (length < size) {
+    ssize_t got = read(file, text + length, size - length);
+    if (got < 0 && errno != EINTR)
+      return cannot_read(path, errno);
+    if (got == 0)
+      break;
+    length += got > 0 ? (size_t)got : 0;
+  }
+  return strlen(text) == length
+             ? 0
+             : error_set(HAUL_EINVAL, 0, path, "it is no text: there is a byte 0 in it|" LINE_HINT);
+}
+
+static size_t count_lines(const char *text) {
+  size_t lines = 1;
+  for (; *text; text++)
+    lines += *text == '\n';
+  return lines < KEYS_MAX ? lines : KEYS_MAX;
+}
+
+static int read_file(int file, const char *path, struct keys *keys) {
+  size_t size = 0;
+  int code = check_owner(file, path, &size);
+  if (code)
+    return code;
+  char *text = alloc_zero(1, size + 1);
+  if (!text)
+    return error_memory("key file");
+  code = read_text(file, path, text, size);
+  if (code == 0) {
+    keys->list = alloc_zero(count_lines(text) + 1, sizeof *keys->list);
+    code = keys->list ? parse(text, path, keys) : error_memory("keys");
+  }
+  explicit_bzero(text, size);
+  alloc_free(text);
+  return code;
+}
+
+int keys_read(const char *path, struct keys *keys) {
+  *keys = (struct keys){NULL, 0};
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0)
+    return cannot_read(path, errno);
+  int code = read_file(file, path, keys);
+  close(file);
+  if (code)
+    keys_free(keys);
+  return code;
+}
+
+void keys_free(struct keys *keys) {
+  if (keys->list)
+    explicit_bzero(keys->list, (keys->count + 1) * sizeof *keys->list);
+  alloc_free(keys->list);
+  *keys = (struct keys){NULL, 0};
+}
+
+const struct key *keys_find(const struct keys *keys, const void *name, size_t length) {
+  for (size_t i = 0; i < keys->count; i++)
+    if (strlen(keys->list[i].name) == length && memcmp(keys->list[i].name, name, length) == 0)
+      return &keys->list[i];
+  return NULL;
+}
+
+/* ---- Making one ---- */
+
+static int cannot_make(const char *path, int system) {
+  if (system == EEXIST)
+    return error_set(HAUL_EEXIST, system, path,
+                     "the file is there already|choose another one; a key that is in use is not "
+                     "overwritten");
+  return error_set(HAUL_ESYSTEM, system, path, "the key file cannot be made: %s|",
+                   strerror(system));
+}
+
+static int write_key(int file, const struct key *key) {
+  char line[KEY_NAME_MAX + 2 * KEY_BYTES + 3];
+  int length = snprintf(line, sizeof line, "%s ", key->name);
+  for (size_t i = 0; i < KEY_BYTES; i++)
+    length += snprintf(line + length, 3, "%02x", key->secret[i]);
+  line[length++] = '\n';
+  errno = ENOSPC; /* what a short write means */
+  bool whole = write(file, line, (size_t)length) == length && fsync(file) == 0;
+  explicit_bzero(line, sizeof line);
+  return whole ? 0 : errno;
+}
+
+int keys_create(const char *path, const struct key *key) {
+  int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0)
+    return cannot_make(path, errno);
+  int system = write_key(file, key);
+  close(file);
+  if (system == 0)
+    return 0;
+  unlink(path);
+  return cannot_make(path, system);
+}

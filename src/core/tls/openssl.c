@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+#include "core/tls/openssl.h"
+
+static struct openssl table;
+
+#define SYMBOL(slot, symbol, result, parameters) {#symbol, offsetof(struct openssl, slot)},
+static const struct library_symbol required[] = {OPENSSL_CALLS(SYMBOL)};
+#undef SYMBOL
+
+static struct library library = {
+    .title = "OpenSSL",
+    .names = {"libssl.so.3"},
+    .since = "3.0",
+    .packages = "libssl3",
+    .required = required,
+    .required_count = LIBRARY_COUNT(required),
+    .table = &table,
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+};
+
+const struct openssl *openssl_open(void) {
+  return library_open(&library);
+}
+
+const char *openssl_reason(const struct openssl *openssl) {
+  const char *reason = NULL;
+  for (unsigned long error; (error = openssl->error_get());)
+    reason = openssl->error_reason(error);
+  return reason ? reason : "no reason given";
+}

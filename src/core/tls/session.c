@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: MIT
+ * One connection. OpenSSL reads and writes by way of a BIO of ours: sockets that do not block, no
+ * SIGPIPE, and, once bytes flow, buffers, so that a call moves several records. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/sys.h"
+#include "core/tls/session.h"
+
+#define IN_BYTES 131072u
+/* Encrypted bytes that are sent at a time, and room for the record that goes beyond it and for what
+ * the library has to say itself. */
+#define OUT_SEND  65536u
+#define OUT_BYTES (OUT_SEND + 3 * (TLS_RECORD + 256))
+/* Less is put together with what follows it into one record. */
+#define SMALL 8192u
+/* The key is changed after so many bytes: RFC 8446, 5.5, allows 2^24.5 records of 16 KiB. */
+#define KEY_LASTS (UINT64_C(1) << 37)
+
+/* ---- The BIO ---- */
+
+static int stop(struct tls *tls, ssl_bio *bio, ssize_t result, int way) {
+  if (result < 0 && (errno == EAGAIN || errno == EINTR))
+    tls->context->openssl->bio_flag(bio, way | OPENSSL_BIO_RETRY);
+  else if (result < 0)
+    tls->system = errno;
+  return result < 0 ? -1 : 0;
+}
+
+static ssize_t receive(const struct tls *tls, void *to, size_t length) {
+  struct iovec span = {to, length};
+  struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+  return sys_ops.recvmsg(tls->fd, &message, MSG_DONTWAIT);
+}
+
+static ssize_t send_on(const struct tls *tls, const void *from, size_t length) {
+  struct iovec span = {(void *)(uintptr_t)from, length};
+  struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+  return sys_ops.sendmsg(tls->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* The first byte is a record's type: a handshake's or an alert's (RFC 8446, 5.1). */
+static bool is_bare(struct tls *tls) {
+  uint8_t first = 0;
+  if (!tls->server && !tls->looked && recv(tls->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1) {
+    tls->looked = true;
+    tls->bare = first != 22 && first != 21;
+  }
+  return tls->bare;
+}
+
+static int bio_read(ssl_bio *bio, char *to, int length) {
+  struct tls *tls = openssl_open()->bio_get(bio);
+  tls->context->openssl->bio_unflag(bio, OPENSSL_BIO_READ | OPENSSL_BIO_WRITE | OPENSSL_BIO_RETRY);
+  if (is_bare(tls))
+    return -1;
+  if (!tls->in) {
+    ssize_t got = receive(tls, to, (size_t)length);
+    return got > 0 ? (int)got : stop(tls, bio, got, OPENSSL_BIO_READ);
+  }
+  if (tls->in_start == tls->in_end) {
+    ssize_t got = receive(tls, tls->in, IN_BYTES);
+    if (got <= 0)
+      return stop(tls, bio, got, OPENSSL_BIO_READ);
+    tls->in_start = 0;
+    tls->in_end = (size_t)got;
+  }
+  size_t have = tls->in_end - tls->in_start;
+  size_t here = have < (size_t)length ? have : (size_t)length;
+  memcpy(to, tls->in + tls->in_start, here);
+  tls->in_start += here;
+  return (int)here;
+}
+
+static int bio_write(ssl_bio *bio, const char *from, int length) {
+  struct tls *tls = openssl_open()->bio_get(bio);
+  tls->context->openssl->bio_unflag(bio, OPENSSL_BIO_READ | OPENSSL_BIO_WRITE | OPENSSL_BIO_RETRY);
+  if (!tls->out) {
+    ssize_t put = send_on(tls, from, (size_t)length);
+    return put > 0 ? (int)put : stop(tls, bio, put, OPENSSL_BIO_WRITE);
+  }
+  if ((size_t)length > OUT_BYTES - tls->out_end) {
+    errno = EAGAIN;
+    return stop(tls, bio, -1, OPENSSL_BIO_WRITE);
+  }
+  memcpy(tls->out + tls->out_end, from, (size_t)length);
+  tls->out_end += (size_t)length;
+  return length;
+}
+
+static long bio_control(ssl_bio *bio, int command, long number, void *pointer) {
+  (void)bio, (void)number, (void)pointer;
+  return command == OPENSSL_BIO_FLUSH;
+}
+
+ssl_bio_method *tls_bio_method(const struct openssl *openssl) {
+  ssl_bio_method *method = openssl->bio_method(OPENSSL_BIO_SOURCE_SINK | 100, "haul");
+  if (!method)
+    return NULL;
+  openssl->bio_method_read(method, bio_read);
+  openssl->bio_method_write(method, bio_write);
+  openssl->bio_method_control(method, bio_control);
+  return method;
+}
+
+/* ---- Life ---- */
+
+int tls_open(struct tls_context *context, int descriptor, bool server, struct tls **out) {
+  const struct openssl *openssl = context->openssl;
+  struct tls *tls = alloc_zero(1, sizeof *tls);
+  if (!tls)
+    return error_memory("TLS");
+  *tls = (struct tls){.context = context, .fd = descriptor, .server = server, .left = KEY_LASTS};
+  tls->ssl = openssl->session_new(context->ssl);
+  ssl_bio *bio = tls->ssl ? openssl->bio_new(context->bio) : NULL;
+  if (!bio || !openssl->session_set(tls->ssl, 0, tls)) {
+    openssl->session_free(tls->ssl);
+    alloc_free(tls);
+    return error_memory("TLS");
+  }
+  pthread_mutex_init(&tls->lock, NULL);
+  openssl->bio_set(bio, tls);
+  openssl->bio_ready(bio, 1);
+  openssl->session_bio(tls->ssl, bio, bio);
+  if (server)
+    openssl->session_accept(tls->ssl);
+  else
+    openssl->session_connect(tls->ssl);
+  *out = tls;
+  return 0;
+}
+
+void tls_forget_secrets(struct tls *tls) {
+  explicit_bzero(tls->secrets, sizeof tls->secrets);
+}
+
+void tls_free(struct tls *tls) {
+  if (!tls)
+    return;
+  tls->context->openssl->session_free(tls->ssl);
+  tls_forget_secrets(tls);
+  alloc_free(tls->in);
+  alloc_free(tls->out);
+  if (tls->clear)
+    explicit_bzero(tls->clear, OUT_SEND);
+  alloc_free(tls->clear);
+  pthread_mutex_destroy(&tls->lock);
+  alloc_free(tls);
+}
+
+bool tls_buffer(struct tls *tls, bool reads) {
+  tls->in = reads ? alloc_zero(1, IN_BYTES) : NULL;
+  tls->out = alloc_zero(1, OUT_BYTES);
+  tls->clear = reads ? alloc_zero(1, OUT_SEND) : NULL;
+  return tls->out && ((tls->in && tls->clear) || !reads);
+}
+
+bool tls_is_keyed(struct tls *tls) {
+  return tls->context->openssl->session_by_key(tls->ssl) == 1;
+}
+
+const char *tls_identity(const struct tls *tls) {
+  return tls->identity;
+}
+
+/* ---- The handshake ---- */
+
+static int not_known(const struct tls *tls, const char *object, const char *reason) {
+  if (tls->server)
+    return error_set(HAUL_EAUTH, 0, object, "it did not prove who it is: %s|", reason);
+  return error_set(HAUL_EAUTH, 0, object,
+                   "the peer and this side do not accept each other: %s|does its key file have the "
+                   "same line as %s? haul key show prints what identifies a key",
+                   reason, tls->context->name);
+}
+
+static int failed(const struct tls *tls, const char *object, int error) {
+  if (error == OPENSSL_ERROR_SSL)
+    return not_known(tls, object, openssl_reason(tls->context->openssl));
+  return error_set(HAUL_EPEER, tls->system, object,
+                   "the connection ended while keys were compared|%s",
+                   tls->system ? strerror(tls->system) : "the peer closed it; its log says why");
+}
+
+/* The name in the peer's certificate; with a key, find_key and show_key have set it. */
+static int name_peer(struct tls *tls, const char *object) {
+  const struct openssl *openssl = tls->context->openssl;
+  ssl_certificate *certificate = openssl->session_peer(tls->ssl);
+  if (!certificate)
+    return openssl->session_by_key(tls->ssl) && tls->identity[0]
+               ? 0
+               : not_known(tls, object, "it showed neither key nor certificate");
+  char name[256] = "";
+  int length = openssl->name_text(openssl->certificate_subject(certificate), OPENSSL_COMMON_NAME,
+                                  name, sizeof name);
+  openssl->certificate_free(certificate);
+  if (length <= 0 || (size_t)length != strlen(name) || !key_name_is_valid(name))
+    return not_known(tls, object,
+                     "the common name of its certificate is not 1 to 63 printable characters");
+  if (keys_find(&tls->context->keys, name, strlen(name)))
+    return not_known(tls, object, "the name in its certificate is that of a key here");
+  snprintf(tls->identity, sizeof tls->identity, "%.63s", name);
+  return 0;
+}
+
+int tls_handshake(struct tls *tls, const char *object) {
+  const struct openssl *openssl = tls->context->openssl;
+  openssl->error_clear();
+  int done = openssl->session_handshake(tls->ssl);
+  if (done == 1)
+    return name_peer(tls, object);
+  int error = openssl->session_error(tls->ssl, done);
+  if (tls->bare)
+    return TLS_BARE;
+  if (error == OPENSSL_WANT_READ)
+    return TLS_READ;
+  return error == OPENSSL_WANT_WRITE ? TLS_WRITE : failed(tls, object, error);
+}
+
+/* ---- Sending ---- */
+
+/* With the lock. 0, or -1 with errno. */
+static int flush(struct tls *tls) {
+  while (tls->out && tls->out_start < tls->out_end) {
+    ssize_t put = send_on(tls, tls->out + tls->out_start, tls->out_end - tls->out_start);
+    if (put < 0 && errno == EINTR)
+      continue;
+    if (put < 0)
+      return -1;
+    tls->out_start += (size_t)put;
+  }
+  tls->out_start = tls->out_end = 0;
+  return 0;
+}
+
+static void make_room(struct tls *tls) {
+  if (tls->out_start == 0)
+    return;
+  memmove(tls->out, tls->out + tls->out_start, tls->out_end - tls->out_start);
+  tls->out_end -= tls->out_start;
+  tls->out_start = 0;
+}
+
+/* Where the next byte of a message is. */
+struct place {
+  const struct msghdr *message;
+  size_t span, at;
+};
+
+static size_t here(struct place *place, char **bytes) {
+  while (place->span < place->message->msg_iovlen &&
+         place->at == place->message->msg_iov[place->span].iov_len) {
+    place->span++;
+    place->at = 0;
+  }
+  if (place->span == place->message->msg_iovlen)
+    return 0;
+  const struct iovec *span = &place->message->msg_iov[place->span];
+  *bytes = (char *)span->iov_base + place->at;
+  return span->iov_len - place->at;
+}
+
+static void move_on(struct place *place, size_t bytes) {
+  char *unused;
+  for (size_t left; bytes > 0 && (left = here(place, &unused)) > 0;) {
+    size_t step = bytes < left ? bytes : left;
+    place->at += step;
+    bytes -= step;
+  }
+}
+
+/* What is left of the message, as spans. */
+static unsigned long spans_of(const struct place *from, struct iovec *spans, unsigned long room) {
+  struct place place = *from;
+  unsigned long count = 0;
+  char *bytes;
+  for (size_t length; count < room && (length = here(&place, &bytes)) > 0; place.at += length)
+    spans[count++] = (struct iovec){bytes, length};
+  return count;
+}
+
+/* Copies the next bytes to `clear`: by the kernel, as the memory may be a file's that somebody cuts
+ * short, or may have been unmapped, and then this is an error (EFAULT) and no signal. 0 at the end
+ * of the message, -1 with errno. */
+static ssize_t fetch(struct tls *tls, const struct place *place) {
+  struct iovec spans[64], to = {tls->clear, OUT_SEND};
+  unsigned long count = spans_of(place, spans, 64);
+  if (count == 0)
+    return 0;
+  ssize_t got = tls->unsafe ? -1 : sys_ops.vm_read(getpid(), &to, 1, spans, count, 0);
+  if (got > 0 || (!tls->unsafe && errno == EFAULT))
+    return got;
+  tls->unsafe = true; /* a sandbox does not allow it */
+  size_t used = 0;
+  for (unsigned long i = 0; i < count && used < OUT_SEND; i++) {
+    size_t step = spans[i].iov_len < OUT_SEND - used ? spans[i].iov_len : OUT_SEND - used;
+    memcpy(tls->clear + used, spans[i].iov_base, step);
+    used += step;
+  }
+  return (ssize_t)used;
+}
+
+/* What goes into the next record: where it lies, or gathered. */
+static size_t next_record(const struct place *from, char *gathered, char **bytes) {
+  struct place place = *from;
+  size_t length = here(&place, bytes), used = 0;
+  if (length >= SMALL || length == 0)
+    return length < TLS_RECORD ? length : TLS_RECORD;
+  while (used < TLS_RECORD && (length = here(&place, bytes)) > 0) {
+    size_t step = length < TLS_RECORD - used ? length : TLS_RECORD - used;
+    memcpy(gathered + used, *bytes, step);
+    used += step;
+    place.at += step;
+  }
+  *bytes = gathered;
+  return used;
+}
+
+/* With the lock. */
+static void renew_key(struct tls *tls, size_t bytes) {
+  if (tls->left > bytes) {
+    tls->left -= bytes;
+    return;
+  }
+  tls->context->openssl->session_key_update(tls->ssl, OPENSSL_UPDATE_OWN);
+  tls->left = KEY_LASTS;
+}
+
+/* Bytes of `clear` that are not encrypted yet. */
+struct fetched {
+  size_t at, end;
+};
+
+/* With the lock: the bytes of one record, which the buffer has room for. */
+static bool encrypt(struct tls *tls, struct place *place, struct fetched *fetched, size_t *total) {
+  char gathered[TLS_RECORD], *bytes;
+  size_t length, put = 0;
+  if (tls->clear) {
+    ssize_t got = fetched->at < fetched->end ? 1 : fetch(tls, place);
+    if (got <= 0)
+      return false;
+    if (fetched->at == fetched->end)
+      *fetched = (struct fetched){0, (size_t)got};
+    bytes = tls->clear + fetched->at;
+    length = fetched->end - fetched->at < TLS_RECORD ? fetched->end - fetched->at : TLS_RECORD;
+    fetched->at += length;
+  } else {
+    length = next_record(place, gathered, &bytes);
+  }
+  if (length == 0)
+    return false;
+  renew_key(tls, length);
+  if (!tls->context->openssl->session_write(tls->ssl, bytes, length, &put)) {
+    tls->system = tls->system ? tls->system : EPROTO;
+    return false;
+  }
+  move_on(place, put);
+  *total += put;
+  return true;
+}
+
+static ssize_t send_records(struct tls *tls, struct place *place) {
+  struct fetched fetched = {0, 0};
+  size_t total = 0;
+  bool more = flush(tls) == 0 || errno == EAGAIN;
+  tls->context->openssl->error_clear();
+  while (more && tls->out_end - tls->out_start < OUT_SEND) {
+    make_room(tls);
+    more = encrypt(tls, place, &fetched, &total);
+    if (more && tls->out_end >= OUT_SEND)
+      more = flush(tls) == 0;
+  }
+  if (total > 0) {
+    flush(tls);
+    return (ssize_t)total;
+  }
+  errno = tls->system ? tls->system : errno;
+  return -1;
+}
+
+ssize_t tls_send(struct tls *tls, const struct msghdr *message) {
+  struct place place = {message, 0, 0};
+  pthread_mutex_lock(&tls->lock);
+  errno = EAGAIN;
+  ssize_t put = send_records(tls, &place);
+  pthread_mutex_unlock(&tls->lock);
+  return put;
+}
+
+int tls_flush(struct tls *tls) {
+  pthread_mutex_lock(&tls->lock);
+  int code = flush(tls);
+  pthread_mutex_unlock(&tls->lock);
+  return code;
+}
+
+bool tls_owes(struct tls *tls) {
+  pthread_mutex_lock(&tls->lock);
+  bool owes = tls->out_start < tls->out_end;
+  pthread_mutex_unlock(&tls->lock);
+  return owes;
+}
+
+/* ---- Receiving ---- */
+
+/* With the lock; one record at the most. 0 at the end, -1 with errno. */
+static ssize_t decrypt(struct tls *tls, char *to, size_t length) {
+  size_t got = 0;
+  int done = tls->context->openssl->session_read(tls->ssl, to, length, &got);
+  if (done)
+    return (ssize_t)got;
+  int error = tls->context->openssl->session_error(tls->ssl, done);
+  if (error == OPENSSL_CLOSED)
+    return 0;
+  errno = error == OPENSSL_WANT_READ || error == OPENSSL_WANT_WRITE ? EAGAIN
+          : error == OPENSSL_ERROR_SSL                              ? EBADMSG
+          : tls->system                                             ? tls->system
+                                                                    : ECONNRESET;
+  return -1;
+}
+
+ssize_t tls_receive(struct tls *tls, const struct msghdr *message) {
+  struct place place = {message, 0, 0};
+  size_t total = 0, length;
+  ssize_t got = 1;
+  char *to;
+  pthread_mutex_lock(&tls->lock);
+  tls->context->openssl->error_clear();
+  while (got > 0 && (length = here(&place, &to)) > 0) {
+    got = decrypt(tls, to, length);
+    if (got > 0) {
+      move_on(&place, (size_t)got);
+      total += (size_t)got;
+    }
+  }
+  tls->holds = got > 0;
+  pthread_mutex_unlock(&tls->lock);
+  return total > 0 || got > 0 ? (ssize_t)total : got;
+}
+
+bool tls_holds(struct tls *tls) {
+  pthread_mutex_lock(&tls->lock);
+  bool holds = tls->holds;
+  pthread_mutex_unlock(&tls->lock);
+  return holds;
+}
+
+size_t tls_pending(struct tls *tls) {
+  pthread_mutex_lock(&tls->lock);
+  int pending = tls->context->openssl->session_pending(tls->ssl);
+  pthread_mutex_unlock(&tls->lock);
+  return pending > 0 ? (size_t)pending : 0;
+}

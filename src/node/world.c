@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: MIT
+ * Ranks that find each other. Rank 0 publishes a table with a row a rank; each other one writes its
+ * address into its row, counts itself, waits until all are there, reads the table, and counts
+ * itself again: then rank 0 takes the table away. All of it by public calls. */
+#include <errno.h>
+#include <haul/world.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/sys.h"
+#include "fabric/exports.h"
+#include "node/node.h"
+
+#define SIZE_MOST    100000
+#define PORT_DEFAULT 7421
+#define PAUSE_LEAST  1000000LL /* between two looks at the count; doubled up to: */
+#define PAUSE_MOST   50000000LL
+#define TABLE_HEAD   64u
+#define SCRATCH      48u /* in it */
+
+struct row {
+  uint64_t taken;
+  char address[184];
+};
+
+/* At the table's start. */
+struct counts {
+  _Atomic uint64_t arrived, read;
+};
+
+struct haul_world {
+  struct haul_node *node;
+  unsigned rank, size;
+  struct row *rows;
+  pthread_mutex_t lock; /* the peers */
+  haul_peer **peers;
+};
+
+/* ---- The environment ---- */
+
+static const char *const launchers[][2] = {{"RANK", "WORLD_SIZE"},
+                                           {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                           {"PMI_RANK", "PMI_SIZE"},
+                                           {"SLURM_PROCID", "SLURM_NTASKS"}};
+
+static int read_number(const char *name, long least, long most, long *number) {
+  const char *text = secure_getenv(name);
+  char *end;
+  errno = 0;
+  *number = text ? strtol(text, &end, 10) : -1;
+  if (!text || !*text || *end || errno || *number < least || *number > most)
+    return error_set(HAUL_EINVAL, 0, name, "%.60s is no number from %ld to %ld|", text ? text : "",
+                     least, most);
+  return 0;
+}
+
+static int read_rank(struct haul_world *world) {
+  for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
+    long rank, size;
+    if (!secure_getenv(launchers[i][0]) || !secure_getenv(launchers[i][1]))
+      continue;
+    int code = read_number(launchers[i][1], 1, SIZE_MOST, &size);
+    if (code == 0)
+      code = read_number(launchers[i][0], 0, size - 1, &rank);
+    if (code)
+      return code;
+    world->rank = (unsigned)rank;
+    world->size = (unsigned)size;
+    return 0;
+  }
+  return error_set(
+      HAUL_ENOTSUP, 0, NULL,
+      "no launcher says which rank this is|start it by torchrun, mpirun or srun, or set "
+      "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+}
+
+/* "tcp://HOST:PORT" of rank 0. */
+static int master(char *address, size_t size, const char *host) {
+  long port = PORT_DEFAULT, base;
+  int code = 0;
+  if (secure_getenv("HAUL_WORLD_PORT"))
+    code = read_number("HAUL_WORLD_PORT", 1, 65535, &port);
+  else if (secure_getenv("MASTER_PORT") &&
+           (code = read_number("MASTER_PORT", 1, 65534, &base)) == 0)
+    port = base + 1;
+  bool bare = strchr(host, ':') && host[0] != '[';
+  snprintf(address, size, bare ? "tcp://[%s]:%ld" : "tcp://%s:%ld", host, port);
+  return code;
+}
+
+static const char *master_host(void) {
+  const char *host = secure_getenv("MASTER_ADDR");
+  if (!host || !*host)
+    host = secure_getenv("SLURM_LAUNCH_NODE_IPADDR");
+  return host && *host && strlen(host) < 120 ? host : "127.0.0.1";
+}
+
+/* Of this start of this job alone: a table that an earlier one left is not found. */
+static void table_name(char *name, size_t size) {
+  static const char *const parts[] = {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+                                      "SLURM_JOB_ID", "SLURM_STEP_ID"};
+  size_t used = (size_t)snprintf(name, size, "haul.world");
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+    const char *part = secure_getenv(parts[i]);
+    if (part && *part && name_is_valid(part, 40))
+      used += (size_t)snprintf(name + used, size - used, ".%s", part);
+  }
+}
+
+/* ---- Where this one listens ---- */
+
+/* The address of this host from which that one is reached: of a datagram's socket, which sends
+ * nothing. */
+static int own_host(const struct address *to, char *host, size_t size) {
+  struct sockaddr_storage own;
+  socklen_t length = sizeof own;
+  int fd = socket(to->storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  bool known = fd >= 0 && connect(fd, (const struct sockaddr *)&to->storage, to->length) == 0 &&
+               getsockname(fd, (struct sockaddr *)&own, &length) == 0;
+  int system = errno;
+  if (fd >= 0)
+    close(fd);
+  if (!known)
+    return error_system(system, "rank 0", "connect");
+  struct address address = {.storage = own, .length = length};
+  char text[64];
+  address_format(&address, text, sizeof text);
+  *strrchr(text, ':') = '\0';
+  snprintf(host, size, "%s", text + strlen("tcp://"));
+  return 0;
+}
+
+/* A listener on all addresses is told by the one that rank 0 is reached from. */
+static void name_host(char *address, size_t size, const char *host) {
+  char port[16];
+  if (strncmp(address, "tcp://0.0.0.0:", 14) != 0 && strncmp(address, "tcp://[::]:", 11) != 0)
+    return;
+  snprintf(port, sizeof port, "%s", strrchr(address, ':'));
+  snprintf(address, size, "tcp://%s%s", host, port);
+}
+
+static int first_tcp(struct haul_node *node, char *address, size_t size) {
+  int code;
+  for (size_t i = 0; (code = haul_node_address(node, i, address, size)) == 0; i++)
+    if (strncmp(address, "tcp://", 6) == 0)
+      return 0;
+  return code;
+}
+
+static int find_own_address(struct haul_world *world, const char *rank0, int64_t until,
+                            char address[160]) {
+  struct address to;
+  char host[64], listen[96];
+  int code = address_parse(rank0, until, &to);
+  if (code == 0)
+    code = own_host(&to, host, sizeof host);
+  if (code)
+    return code;
+  if (first_tcp(world->node, address, 160) != 0) {
+    snprintf(listen, sizeof listen, "tcp://%s:0", host);
+    code = haul_node_listen(world->node, listen);
+    if (code == 0)
+      code = first_tcp(world->node, address, 160);
+  }
+  if (code == 0)
+    name_host(address, 160, host);
+  return code;
+}
+
+/* Where rank 0 is known by an address that is not this host's own, all are listened on. */
+static int listen_as_master(struct haul_world *world, const char *rank0) {
+  char any[64];
+  int code = haul_node_listen(world->node, rank0);
+  if (code != HAUL_EADDRESS)
+    return code;
+  snprintf(any, sizeof any, "tcp://0.0.0.0%s", strrchr(rank0, ':'));
+  return haul_node_listen(world->node, any);
+}
+
+/* ---- The table ---- */
+
+static size_t table_bytes(const struct haul_world *world) {
+  return TABLE_HEAD + world->size * sizeof(struct row);
+}
+
+static int64_t pause_after(int64_t pause) {
+  return pause * 2 < PAUSE_MOST ? pause * 2 : PAUSE_MOST;
+}
+
+static int late(const struct haul_world *world, uint64_t arrived) {
+  return error_set(
+      HAUL_ETIMEDOUT, 0, "the world",
+      "%llu of %u ranks came in time|the launcher's log says what became of the others",
+      (unsigned long long)arrived, world->size);
+}
+
+/* The node goes on meanwhile, where nobody else drives it. */
+static void rest(const struct haul_world *world, int64_t pause, int64_t until) {
+  int64_t end = clock_after(clock_now(), pause);
+  if (end > until)
+    end = until;
+  while (clock_now() < end) {
+    int64_t left = end - clock_now();
+    if (world->node->has_thread)
+      nanosleep(&(struct timespec){left / 1000000000, left % 1000000000}, NULL);
+    else if (left > 0)
+      haul_node_progress(world->node, end);
+  }
+}
+
+static int count_to_all(const struct haul_world *world, const _Atomic uint64_t *count,
+                        int64_t until) {
+  while (atomic_load(count) < world->size) {
+    if (clock_now() >= until)
+      return late(world, atomic_load(count));
+    rest(world, PAUSE_LEAST, until);
+  }
+  return 0;
+}
+
+static int serve_table(struct haul_world *world, const char *rank0, const char *name,
+                       int64_t until) {
+  haul_region *table;
+  char address[160];
+  int code = listen_as_master(world, rank0);
+  if (code == 0)
+    code = find_own_address(world, rank0, until, address);
+  if (code == 0)
+    code = haul_region_alloc(world->node, (struct haul_place){HAUL_HOST, 0}, table_bytes(world), 0,
+                             &table);
+  if (code)
+    return code;
+  char *at = haul_region_address(table);
+  memset(at, 0, table_bytes(world));
+  struct counts *counts = (struct counts *)(void *)at;
+  struct row *rows = (struct row *)(void *)(at + TABLE_HEAD);
+  rows[0].taken = 1;
+  snprintf(rows[0].address, sizeof rows[0].address, "%s", address);
+  atomic_store(&counts->arrived, 1);
+  atomic_store(&counts->read, 1);
+  code = haul_region_publish(table, name, HAUL_READ | HAUL_WRITE);
+  if (code == 0)
+    code = count_to_all(world, &counts->arrived, until);
+  if (code == 0)
+    memcpy(world->rows, rows, world->size * sizeof *rows);
+  if (code == 0)
+    code = count_to_all(world, &counts->read, until);
+  haul_region_release(table);
+  return code;
+}
+
+/* Rank 0 may start later, and publish later than it listens. */
+static int reach_table(const struct haul_world *world, const char *rank0, const char *name,
+                       int64_t until, haul_peer **peer, haul_remote **table) {
+  *peer = NULL;
+  for (int64_t pause = PAUSE_LEAST;; pause = pause_after(pause)) {
+    int code = *peer ? 0 : haul_peer_connect(world->node, rank0, until, peer);
+    if (code == 0)
+      code = haul_peer_lookup(*peer, name, until, table);
+    bool again = code == HAUL_ECONNECT || code == HAUL_ENAME || code == HAUL_EPEER ||
+                 code == HAUL_ELIMIT || code == HAUL_ECLOSED;
+    if (!again || clock_now() >= until)
+      return code;
+    if (code != HAUL_ENAME && *peer) { /* one of an earlier start, or one that has too many */
+      haul_peer_close(*peer);
+      *peer = NULL;
+    }
+    rest(world, pause, until);
+  }
+}
+
+/* What was there before comes to the copy's head, behind the counts. */
+static int add_one(haul_remote *table, uint64_t offset, haul_region *copy, uint64_t *before) {
+  int code = haul_fetch_add(copy, SCRATCH, table, offset, 1, NULL, NULL);
+  memcpy(before, (char *)haul_region_address(copy) + SCRATCH, sizeof *before);
+  return code;
+}
+
+static int enter_row(const struct haul_world *world, haul_remote *table, haul_region *copy,
+                     const char *address) {
+  struct row *row =
+      (struct row *)(void *)((char *)haul_region_address(copy) + TABLE_HEAD) + world->rank;
+  uint64_t offset = TABLE_HEAD + world->rank * sizeof *row, before = 0;
+  int code = add_one(table, offset, copy, &before);
+  if (code == 0 && before > 0)
+    return error_set(HAUL_EEXIST, 0, "the world",
+                     "rank %u is there already|two processes were "
+                     "started with one rank",
+                     world->rank);
+  snprintf(row->address, sizeof row->address, "%s", address);
+  const struct haul_piece piece = {offset + offsetof(struct row, address),
+                                   offset + offsetof(struct row, address), sizeof row->address};
+  if (code == 0)
+    code = haul_write(table, copy, &piece, 1, NULL, NULL);
+  if (code == 0)
+    code = add_one(table, offsetof(struct counts, arrived), copy, &before);
+  return code;
+}
+
+static int await_all(const struct haul_world *world, haul_remote *table, haul_region *copy,
+                     int64_t until) {
+  const struct haul_piece head = {0, 0, 8}, all = {0, 0, table_bytes(world)};
+  const struct counts *counts = haul_region_address(copy);
+  for (int64_t pause = PAUSE_LEAST;; pause = pause_after(pause)) {
+    int code = haul_read(copy, table, &head, 1, NULL, NULL);
+    uint64_t arrived = code ? 0 : atomic_load(&counts->arrived);
+    if (code || arrived >= world->size)
+      return code ? code : haul_read(copy, table, &all, 1, NULL, NULL);
+    if (clock_now() >= until)
+      return late(world, arrived);
+    rest(world, pause, until);
+  }
+}
+
+static int exchange(struct haul_world *world, haul_remote *table, const char *address,
+                    int64_t until) {
+  haul_region *copy;
+  uint64_t before;
+  if (haul_remote_length(table) != table_bytes(world))
+    return error_set(
+        HAUL_EPROTO, 0, "the world",
+        "rank 0 was started with another number of ranks|all need the same WORLD_SIZE");
+  int code = haul_region_alloc(world->node, (struct haul_place){HAUL_HOST, 0}, table_bytes(world),
+                               0, &copy);
+  if (code)
+    return code;
+  code = enter_row(world, table, copy, address);
+  if (code == 0)
+    code = await_all(world, table, copy, until);
+  if (code == 0) {
+    memcpy(world->rows, (char *)haul_region_address(copy) + TABLE_HEAD,
+           world->size * sizeof *world->rows);
+    code = add_one(table, offsetof(struct counts, read), copy, &before);
+  }
+  haul_region_release(copy);
+  return code;
+}
+
+static int use_table(struct haul_world *world, const char *rank0, const char *name, int64_t until) {
+  haul_peer *peer;
+  haul_remote *table = NULL;
+  char address[160];
+  int code = find_own_address(world, rank0, until, address);
+  if (code)
+    return code;
+  code = reach_table(world, rank0, name, until, &peer, &table);
+  if (code == 0)
+    code = exchange(world, table, address, until);
+  haul_remote_release(table);
+  haul_peer_close(peer);
+  return code;
+}
+
+/* What peers wrote ends as text whatever they wrote. */
+static int check_rows(const struct haul_world *world) {
+  for (unsigned i = 0; i < world->size; i++) {
+    world->rows[i].address[sizeof world->rows[i].address - 1] = '\0';
+    if (!name_is_valid(world->rows[i].address, sizeof world->rows[i].address))
+      return error_set(HAUL_EPROTO, 0, "the world", "rank %u told no address|", i);
+  }
+  return 0;
+}
+
+/* ---- Public ---- */
+
+static struct haul_world *new_world(struct haul_node *node) {
+  struct haul_world *world = alloc_zero(1, sizeof *world);
+  if (!world) {
+    error_memory("the world");
+    return NULL;
+  }
+  world->node = node;
+  pthread_mutex_init(&world->lock, NULL);
+  return world;
+}
+
+static int join(struct haul_world *world, int64_t until) {
+  char rank0[160], name[NAME_MAX_BYTES + 1];
+  int code = read_rank(world);
+  if (code == 0)
+    code = master(rank0, sizeof rank0, master_host());
+  if (code)
+    return code;
+  world->rows = alloc_zero(world->size, sizeof *world->rows);
+  world->peers = alloc_zero(world->size, sizeof *world->peers);
+  if (!world->rows || !world->peers)
+    return error_memory("the world");
+  table_name(name, sizeof name);
+  code = world->rank == 0 ? serve_table(world, rank0, name, until)
+                          : use_table(world, rank0, name, until);
+  return code ? code : check_rows(world);
+}
+
+HAUL_API int haul_world_join(haul_node *node, haul_deadline until, haul_world **out) {
+  int code = node_enter("haul_world_join", node);
+  if (code == 0 && !out)
+    code = error_set(HAUL_EINVAL, 0, NULL, "no place for the world|");
+  if (code)
+    return code;
+  struct haul_world *world = new_world(node);
+  if (!world)
+    return HAUL_ENOMEM;
+  code = join(world, until);
+  if (code) {
+    struct haul_error error;
+    error_save(&error);
+    haul_world_leave(world);
+    return error_restore(&error);
+  }
+  *out = world;
+  return 0;
+}
+
+HAUL_API void haul_world_leave(haul_world *world) {
+  if (!world)
+    return;
+  for (unsigned i = 0; world->peers && i < world->size; i++)
+    haul_peer_close(world->peers[i]);
+  pthread_mutex_destroy(&world->lock);
+  alloc_free(world->peers);
+  alloc_free(world->rows);
+  alloc_free(world);
+}
+
+HAUL_API unsigned haul_world_rank(const haul_world *world) {
+  return world ? world->rank : 0;
+}
+
+HAUL_API unsigned haul_world_size(const haul_world *world) {
+  return world ? world->size : 0;
+}
+
+HAUL_API const char *haul_world_address(const haul_world *world, unsigned rank) {
+  return world && rank < world->size ? world->rows[rank].address : NULL;
+}
+
+/* Nobody waits for another's connection: of two that were made at a time the first one stays. */
+static haul_peer *keep(struct haul_world *world, unsigned rank, haul_peer *made) {
+  pthread_mutex_lock(&world->lock);
+  haul_peer **slot = &world->peers[rank];
+  if (*slot && atomic_load(&(*slot)->base.ended)) {
+    haul_peer_close(*slot);
+    *slot = NULL;
+  }
+  if (!*slot)
+    *slot = haul_peer_retain(made);
+  haul_peer *kept = haul_peer_retain(*slot);
+  pthread_mutex_unlock(&world->lock);
+  return kept;
+}
+
+HAUL_API int haul_world_peer(haul_world *world, unsigned rank, haul_deadline until,
+                             haul_peer **peer) {
+  haul_peer *made;
+  int code = error_enter("haul_world_peer");
+  if (code)
+    return code;
+  if (!world || !peer)
+    return error_set(HAUL_EINVAL, 0, NULL, "no world, or no place for the peer|");
+  if (rank >= world->size || rank == world->rank)
+    return error_set(HAUL_ERANGE, 0, "the world", "rank %u is %s|", rank,
+                     rank == world->rank ? "this one" : "none of it");
+  *peer = keep(world, rank, NULL);
+  if (*peer)
+    return 0;
+  code = haul_peer_connect(world->node, world->rows[rank].address, until, &made);
+  if (code)
+    return code;
+  *peer = keep(world, rank, made);
+  haul_peer_close(made);
+  return 0;
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT
+ * What a priority is worth when one worker has more to do than it can: how much of what others have
+ * asked for before is done while a read of one ring waits. It is counted, not timed. */
+#include "support/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "client.h"
+
+#define KIB    ((uint64_t)1 << 10)
+#define CROWD  32 /* rings of the others */
+#define QUEUE  16 /* reads of each */
+#define LENGTH (256 * KIB)
+#define ROUNDS 41
+
+static struct rig rig;
+static struct client crowd[CROWD], one;
+
+static const struct name priorities[] = {
+    {.for_read = true, .priority = NAME_HIGH},
+    {.for_read = true, .priority = NAME_NORMAL},
+    {.for_read = true, .priority = NAME_LOW},
+};
+
+static int set_up(void **state) {
+  (void)state;
+  rig_open(&rig, 1);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  rig_close(&rig);
+  return 0;
+}
+
+static void open_all(enum name_priority ones, enum name_priority others) {
+  for (unsigned i = 0; i < CROWD; i++)
+    client_open(&crowd[i], &rig, &priorities[others], QUEUE, LENGTH);
+  client_open(&one, &rig, &priorities[ones], QUEUE, LENGTH);
+}
+
+static void close_all(void) {
+  for (unsigned i = 0; i < CROWD; i++)
+    client_close(&crowd[i]);
+  client_close(&one);
+}
+
+static void fill_queues(void) {
+  for (unsigned i = 0; i < CROWD; i++)
+    for (int32_t k = 0; k < QUEUE; k++)
+      client_prepare(&crowd[i], k, rig.inode, 0, (uint64_t)k * LENGTH % PATTERN_BYTES, LENGTH);
+  for (unsigned i = 0; i < CROWD; i++)
+    client_submit(&crowd[i]);
+}
+
+static unsigned done_by(const struct client *client) {
+  const struct ring_indices *indices = client->view.indices;
+  int32_t head = atomic_load(&indices->complete_head), tail = atomic_load(&indices->complete_tail);
+  return (unsigned)((head - tail + client->view.slots) % client->view.slots);
+}
+
+static unsigned done_by_crowd(void) {
+  unsigned done = 0;
+  for (unsigned i = 0; i < CROWD; i++)
+    done += done_by(&crowd[i]);
+  return done;
+}
+
+static void empty_queues(void) {
+  struct ring_completion said;
+  for (unsigned i = 0; i < CROWD; i++)
+    for (unsigned k = 0; k < QUEUE; k++) {
+      assert_true(client_take(&crowd[i], &said, 20000));
+      assert_int_equal(said.result, LENGTH);
+    }
+}
+
+/* How many of the crowd's reads were done while one waited. */
+static unsigned passed(void) {
+  struct ring_completion said;
+  fill_queues();
+  while (done_by_crowd() == 0) /* the worker is at it */
+    ;
+  unsigned before = done_by_crowd();
+  client_prepare(&one, 0, rig.inode, 0, 0, LENGTH);
+  client_submit(&one);
+  while (done_by(&one) == 0)
+    ;
+  unsigned after = done_by_crowd();
+  assert_true(client_take(&one, &said, 20000));
+  assert_int_equal(said.result, LENGTH);
+  empty_queues();
+  return after - before;
+}
+
+static int by_size(const void *left, const void *right) {
+  return (int)*(const unsigned *)left - (int)*(const unsigned *)right;
+}
+
+static unsigned usually_passed(enum name_priority ones, enum name_priority others) {
+  unsigned counts[ROUNDS];
+  open_all(ones, others);
+  for (unsigned i = 0; i < ROUNDS; i++)
+    counts[i] = passed();
+  close_all();
+  qsort(counts, ROUNDS, sizeof counts[0], by_size);
+  printf("%d among %d: %u of %u pass it at the median\n", (int)ones, (int)others,
+         counts[ROUNDS / 2], (unsigned)(CROWD * QUEUE));
+  return counts[ROUNDS / 2];
+}
+
+static void a_higher_ring_waits_for_less(void **state) {
+  (void)state;
+  unsigned high = usually_passed(NAME_HIGH, NAME_LOW);
+  unsigned equal = usually_passed(NAME_LOW, NAME_LOW);
+  unsigned normal = usually_passed(NAME_NORMAL, NAME_LOW);
+  assert_true(high * 3 < equal);
+  assert_true(normal * 3 < equal);
+}
+
+/* Asks again for all that was done, and returns how much that was. */
+static unsigned ask_again(void) {
+  struct ring_completion said;
+  unsigned done = 0;
+  for (unsigned i = 0; i < CROWD; i++)
+    for (; done_by(&crowd[i]) > 0 && client_take(&crowd[i], &said, 20000); done++) {
+      client_prepare(&crowd[i], said.index, rig.inode, 0, 0, LENGTH);
+      client_submit(&crowd[i]);
+    }
+  return done;
+}
+
+/* The others never have nothing to ask for. */
+static void a_lower_ring_does_not_starve(void **state) {
+  (void)state;
+  struct ring_completion said;
+  unsigned done = 0;
+  open_all(NAME_LOW, NAME_HIGH);
+  fill_queues();
+  for (unsigned i = 0; i < 10; i++) {
+    client_prepare(&one, 0, rig.inode, 0, 0, LENGTH);
+    client_submit(&one);
+    while (done_by(&one) == 0 && done < 100 * CROWD * QUEUE)
+      done += ask_again();
+    assert_true(client_take(&one, &said, 20000));
+    assert_int_equal(said.result, LENGTH);
+  }
+  empty_queues();
+  close_all();
+  assert_true(done < 100 * CROWD * QUEUE);
+}
+
+int main(void) {
+  if (!rig_is_possible())
+    return 77;
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(a_higher_ring_waits_for_less, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(a_lower_ring_does_not_starve, set_up, tear_down),
+  };
+  return cmocka_run_group_tests_name("storage/priorities", tests, NULL, NULL);
+}
