@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/sys.h"
 #include "core/tls/tls.h"
 #include "support/owner.h"
 #include "support/raw.h"
@@ -149,6 +150,31 @@ static void who_has_no_key_is_refused_and_told(void **state) {
   client = node_with(NULL);
   assert_fails(HAUL_EAUTH, connects(client, listening(server)));
   assert_non_null(strstr(haul_error_last()->text, "key"));
+}
+
+static ssize_t (*receive)(int socket, struct msghdr *message, int flags);
+static _Atomic unsigned looks;
+
+/* To the first look at what is there it says that nothing is, and then something is. */
+static ssize_t just_after_the_look(int socket, struct msghdr *message, int flags) {
+  if (!(flags & MSG_PEEK) || atomic_fetch_add(&looks, 1) > 0)
+    return receive(socket, message, flags);
+  poll(&(struct pollfd){.fd = socket, .events = POLLIN}, 1, 5000);
+  errno = EAGAIN;
+  return -1;
+}
+
+static void the_answer_may_come_at_any_moment(void **state) {
+  (void)state;
+  server = node_with("alice");
+  client = node_with("alice");
+  const char *address = listening(server);
+  receive = sys_ops.recvmsg;
+  sys_ops.recvmsg = just_after_the_look;
+  int code = connects(client, address);
+  sys_ops.recvmsg = receive;
+  assert_works(code);
+  assert_true(atomic_load(&looks) > 0);
 }
 
 static void nobody_with_a_key_talks_to_a_node_without_one(void **state) {
@@ -747,6 +773,7 @@ int main(int argc, char **argv) {
       TEST(a_file_may_have_a_key_for_each_client),
       TEST(other_keys_are_refused),
       TEST(who_has_no_key_is_refused_and_told),
+      TEST(the_answer_may_come_at_any_moment),
       TEST(nobody_with_a_key_talks_to_a_node_without_one),
       TEST(a_node_that_its_caller_drives_can_connect_to_itself),
       TEST(with_a_key_any_address_may_be_listened_on),

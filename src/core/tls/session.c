@@ -43,20 +43,27 @@ static ssize_t send_on(const struct tls *tls, const void *from, size_t length) {
   return sys_ops.sendmsg(tls->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* The first byte is a record's type: a handshake's or an alert's (RFC 8446, 5.1). */
-static bool is_bare(struct tls *tls) {
-  uint8_t first = 0;
-  if (!tls->server && !tls->looked && recv(tls->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1) {
+/* The first byte is a record's type: a handshake's or an alert's (RFC 8446, 5.1). Nothing may be
+ * received before it was looked at. As recv(2). */
+static ssize_t look(struct tls *tls) {
+  uint8_t first;
+  struct iovec span = {&first, 1};
+  struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+  ssize_t got = sys_ops.recvmsg(tls->fd, &message, MSG_PEEK | MSG_DONTWAIT);
+  if (got > 0) {
     tls->looked = true;
     tls->bare = first != 22 && first != 21;
   }
-  return tls->bare;
+  return got;
 }
 
 static int bio_read(ssl_bio *bio, char *to, int length) {
   struct tls *tls = openssl_open()->bio_get(bio);
   tls->context->openssl->bio_unflag(bio, OPENSSL_BIO_READ | OPENSSL_BIO_WRITE | OPENSSL_BIO_RETRY);
-  if (is_bare(tls))
+  ssize_t seen = tls->looked ? 1 : look(tls);
+  if (seen <= 0)
+    return stop(tls, bio, seen, OPENSSL_BIO_READ);
+  if (tls->bare)
     return -1;
   if (!tls->in) {
     ssize_t got = receive(tls, to, (size_t)length);
@@ -114,7 +121,8 @@ int tls_open(struct tls_context *context, int descriptor, bool server, struct tl
   struct tls *tls = alloc_zero(1, sizeof *tls);
   if (!tls)
     return error_memory("TLS");
-  *tls = (struct tls){.context = context, .fd = descriptor, .server = server, .left = KEY_LASTS};
+  *tls = (struct tls){
+      .context = context, .fd = descriptor, .server = server, .looked = server, .left = KEY_LASTS};
   tls->ssl = openssl->session_new(context->ssl);
   ssl_bio *bio = tls->ssl ? openssl->bio_new(context->bio) : NULL;
   if (!bio || !openssl->session_set(tls->ssl, 0, tls)) {
