@@ -18,6 +18,13 @@ static int64_t monotonic(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+/* process_vm_writev(2) by its number: the address sanitizer's own would read the local side before
+ * the kernel is asked, and what may be read is often the question. */
+static ssize_t vm_write(pid_t pid, const struct iovec *local, unsigned long locals,
+                        const struct iovec *remote, unsigned long remotes, unsigned long flags) {
+  return syscall(SYS_process_vm_writev, pid, local, locals, remote, remotes, flags);
+}
+
 /* mbind(2) is libnuma's in C, which is not needed for it. */
 static long bind_memory(void *address, size_t length, int mode, const unsigned long *nodes,
                         unsigned long bits, unsigned flags) {
@@ -46,7 +53,7 @@ struct sys_ops sys_ops = {
     .sendmsg = sendmsg,
     .recvmsg = recvmsg,
     .vm_read = process_vm_readv,
-    .vm_write = process_vm_writev,
+    .vm_write = vm_write,
     .getaddrinfo = getaddrinfo,
     .uname = uname,
     .has_nodes = has_nodes,

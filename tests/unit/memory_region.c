@@ -70,6 +70,16 @@ static void refuses_to_wrap_what_is_not_there(void **state) {
   munmap(hole + 2 * page, page);
 }
 
+/* What lies around the caller's bytes is the caller's to know, a sanitizer's zones included. */
+static void wraps_what_a_sanitizer_guards(void **state) {
+  (void)state;
+  struct haul_region *region;
+  char *bytes = malloc(1000);
+  assert_works(heap_wrap(heap, (char *)((uintptr_t)bytes - 8), 1016, &region));
+  region_put(region);
+  free(bytes);
+}
+
 static void wraps_and_leaves_alone(void **state) {
   (void)state;
   struct haul_region *region;
@@ -487,6 +497,7 @@ int main(void) {
       TEST(refuses_places_that_are_not_there),
       TEST(refuses_impossible_requests),
       TEST(refuses_to_wrap_what_is_not_there),
+      TEST(wraps_what_a_sanitizer_guards),
       TEST(wraps_and_leaves_alone),
       TEST(knows_memory_that_cannot_be_written),
       TEST(wraps_also_where_a_sandbox_forbids_to_look),
