@@ -13,14 +13,17 @@
 #include "common/table.h"
 #include "common/units.h"
 #include "exported.h"
+#include "ls_directory.h"
 
 struct values {
-  int json;
+  int json, follow;
   int64_t timeout;
 };
 
 static const struct option_spec options[] = {
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
+    {"follow", OPTION_FLAG, offsetof(struct values, follow), NULL,
+     "of a directory: go on with a line for each change"},
     {"timeout", OPTION_SECONDS, offsetof(struct values, timeout), "SECONDS",
      "give up connecting after this (default: 10)"},
     {0},
@@ -81,6 +84,13 @@ static int run(const struct command *self, int argc, char **argv) {
   int status;
   if (!options_parse(self, argc, argv, &values, (struct operand_range){1, 1}, &operands, &status))
     return status;
+  char directory[ADDRESS_MAX];
+  if (directory_parse(operands[0], directory))
+    return values.json && values.follow
+               ? options_wrong(self, "--follow prints lines, and no JSON")
+               : directory_list(directory, values.timeout, values.json, values.follow);
+  if (values.follow)
+    return options_wrong(self, "--follow is for a directory, etcd://HOST[:PORT]/PREFIX");
   if (!target_or_node_parse(operands[0], &target))
     return options_wrong(self, "'%s' is no address", operands[0]);
   if (target.name) {
@@ -97,16 +107,18 @@ static int run(const struct command *self, int argc, char **argv) {
 
 const struct command ls_command = {
     .name = "ls",
-    .summary = "List the regions that a node publishes, or the files that it exports",
-    .usage = "NODE[/[EXPORT[/PATH]]] [OPTIONS]",
+    .summary = "List the regions of a node or a directory, or exported files",
+    .usage = "NODE[/[EXPORT[/PATH]]]|DIRECTORY [OPTIONS]",
     .about =
         "Prints name, size, place and rights of each region. NODE is tcp://HOST:PORT,\n"
         "unix:///PATH or unix://@NAME; HOST:PORT is short for tcp, and HOST for port 7420.\n"
         "NODE/ lists the trees of files that the node exports, and NODE/EXPORT/PATH what is in\n"
-        "a folder of one.",
+        "a folder of one. DIRECTORY, etcd://HOST[:PORT]/PREFIX, lists the nodes that registered\n"
+        "there and their regions; a NODE of one is etcd://HOST[:PORT]/PREFIX/NODE.",
     .options = options,
     .examples = "  haul ls tcp://127.0.0.1:7420\n"
                 "  haul ls 10.0.0.2/weights/llama\n"
-                "  haul ls unix:///run/haul.sock --json\n",
+                "  haul ls unix:///run/haul.sock --json\n"
+                "  haul ls etcd://10.0.0.9/cluster --follow\n",
     .run = run,
 };

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <haul/directory.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -23,14 +24,17 @@
 #include "serve_regions.h"
 #include "storage/node.h"
 
-#define LISTEN_DEFAULT  "tcp://127.0.0.1:" DEFAULT_PORT
-#define ECHO_WAIT_NS    INT64_C(1000000000)
-#define MESSAGES_A_TURN 256  /* then the signals get a look, however many messages come */
-#define ROUNDS_A_TURN   1024 /* of polling, likewise */
+#define LISTEN_DEFAULT   "tcp://127.0.0.1:" DEFAULT_PORT
+#define ECHO_WAIT_NS     INT64_C(1000000000)
+#define REGISTER_WAIT_NS INT64_C(30000000000)
+#define MESSAGES_A_TURN  256  /* then the signals get a look, however many messages come */
+#define ROUNDS_A_TURN    1024 /* of polling, likewise */
 
 struct values {
   struct text_list listen, region, file, allow, export;
   const char *name;
+  const char *directory, *advertise;
+  int64_t lease;
   unsigned ready_fd;
   int poll, echo, insecure;
 };
@@ -49,6 +53,13 @@ static const struct option_spec options[] = {
      "export the files under a folder; rw: peers may change them, too"},
     {"name", OPTION_TEXT, offsetof(struct values, name), "NAME",
      "what peers see as this node's name"},
+    {"register", OPTION_TEXT, offsetof(struct values, directory), "DIRECTORY",
+     "enter this node and its regions into etcd://HOST[:PORT]/PREFIX, where others find them by "
+     "name"},
+    {"advertise", OPTION_TEXT, offsetof(struct values, advertise), "ADDRESS[,...]",
+     "what the directory says of where this node is reached (default: its listeners)"},
+    {"lease", OPTION_SECONDS, offsetof(struct values, lease), "SECONDS",
+     "so long after its end this node is gone from the directory (default: 10)"},
     {"poll", OPTION_FLAG, offsetof(struct values, poll), NULL,
      "never sleep: lower latency, one processor kept busy"},
     {"echo", OPTION_FLAG, offsetof(struct values, echo), NULL,
@@ -119,6 +130,30 @@ static int listen_all(struct server *server) {
     if (haul_node_listen(server->node, address))
       return fail_library("cannot listen on %s", address);
   }
+  return EXIT_DONE;
+}
+
+/* From a thread of the library's. */
+static void registration_changed(void *user, int code) {
+  const char *directory = user;
+  if (code)
+    fail_library("cannot keep %s up to date, and goes on trying", directory);
+  else
+    fail_note("%s is up to date again", directory);
+}
+
+static int enter_directory(const struct server *server) {
+  const struct values *values = server->values;
+  struct haul_register_options how = HAUL_REGISTER_OPTIONS_INIT;
+  if (!values->directory)
+    return EXIT_DONE;
+  how.advertise = values->advertise;
+  how.lease_seconds = (unsigned)((values->lease + 999999999) / 1000000000);
+  how.changed = registration_changed;
+  how.user = (void *)(uintptr_t)values->directory;
+  if (haul_node_register(server->node, values->directory, &how,
+                         haul_deadline_in(REGISTER_WAIT_NS)))
+    return fail_library("cannot enter %s", values->directory);
   return EXIT_DONE;
 }
 
@@ -216,6 +251,8 @@ static int serve(struct server *server) {
   if (status == EXIT_DONE)
     status = listen_all(server);
   if (status == EXIT_DONE)
+    status = enter_directory(server);
+  if (status == EXIT_DONE)
     status = announce(server);
   if (status == EXIT_DONE) {
     service_notify("READY=1");
@@ -243,6 +280,8 @@ static int run(const struct command *self, int argc, char **argv) {
   if (values.ready_fd && fcntl((int)values.ready_fd, F_GETFD) < 0)
     return options_wrong(self, "--ready-fd %u: no such descriptor is open", values.ready_fd);
   server = (struct server){.values = &values, .signals = -1};
+  if ((values.advertise || values.lease) && !values.directory)
+    return options_wrong(self, "--advertise and --lease go with --register");
   status = offers_parse(self, &server.offers, &values.region, &values.file);
   if (status == EXIT_DONE)
     status = offers_allow(self, &server.offers, &values.allow);
@@ -262,7 +301,8 @@ const struct command serve_command = {
         "one), unix:///PATH or unix://@NAME. Names have no '/', so that NODE/NAME can be told\n"
         "apart.",
     .options = options,
-    .examples = "  haul serve --region scratch=host:1G --region kv=sim:0:256M\n"
+    .examples = "  haul serve --name a --region kv=host:1G --register etcd://10.0.0.9/cluster\n"
+                "  haul serve --region scratch=host:1G --region kv=sim:0:256M\n"
                 "  haul serve --listen unix:///run/haul.sock --file weights=weights.bin:ro\n"
                 "  haul serve --export /data/weights --export scratch=/data/scratch:rw\n"
                 "  haul serve --listen tcp://127.0.0.1:0 --region r=host:64M --echo --poll\n",

@@ -12,6 +12,7 @@
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/futex.h"
 #include "core/sys.h"
 #include "core/wire.h"
 #include "fabric/operation.h"
@@ -39,6 +40,8 @@ struct exports {
   uint32_t restricted; /* entries that are not for everybody */
   struct shm board;
   _Atomic uint32_t *words; /* the board, NULL until a peer wants it */
+  _Atomic bool watched;
+  _Atomic uint32_t changes;
 };
 
 int exports_open(unsigned limit, struct exports **out) {
@@ -79,6 +82,17 @@ void exports_close(struct exports *exports) {
 void exports_forked(struct exports *exports) {
   if (exports->board.fd >= 0)
     close(exports->board.fd);
+}
+
+_Atomic uint32_t *exports_changes(struct exports *exports) {
+  atomic_store(&exports->watched, true);
+  return &exports->changes;
+}
+
+void exports_note_change(struct exports *exports) {
+  atomic_fetch_add(&exports->changes, 1);
+  if (atomic_load(&exports->watched))
+    futex_wake(&exports->changes);
 }
 
 /* ---- By name ---- */
@@ -226,6 +240,8 @@ int exports_add(struct exports *exports, struct haul_region *region, const char 
   pthread_mutex_unlock(&exports->lock);
   if (code)
     free_entry(entry);
+  else
+    exports_note_change(exports);
   return code;
 }
 
@@ -256,6 +272,7 @@ int exports_remove(struct exports *exports, struct haul_region *region, const ch
   pthread_mutex_unlock(&exports->lock);
   if (!entry)
     return error_set(HAUL_ENAME, 0, name, "the region is not published under this name|");
+  exports_note_change(exports);
   *handle = entry->handle;
   atomic_fetch_sub(&region->names, 1);
   region_put(region);

@@ -5,6 +5,8 @@
 #ifndef HAUL_FABRIC_EXPORTS_H
 #define HAUL_FABRIC_EXPORTS_H
 
+#include <stdatomic.h>
+
 #include "haul/access.h"
 #include "memory/region.h"
 
@@ -61,6 +63,11 @@ size_t exports_list(struct exports *exports, const char *after, const char *who,
                     struct export_view *views, size_t room);
 /* How many of them there are; NULL: of all. */
 size_t exports_count(struct exports *exports, const char *who);
+
+/* A word that changes with whatever is published or taken back, or where it is noted; from the
+ * first call on its sleepers are woken (core/futex.h). */
+_Atomic uint32_t *exports_changes(struct exports *exports);
+void exports_note_change(struct exports *exports);
 
 /* A word for each slot that holds the handle's stamp while it is published and 0 after, in memory
  * that peers of this host may map to read: made on the first call. A read-only descriptor, the

@@ -491,6 +491,8 @@ HAUL_API int haul_node_listen(haul_node *node, const char *text) {
   if (code == 0 && !address.local)
     listen_companion(node);
   loop_unlock(node->loop);
+  if (code == 0)
+    exports_note_change(node->exports);
   return code;
 }
 

@@ -14,6 +14,7 @@
 #include "core/thread.h"
 #include "memory/staging.h"
 #include "node/config.h"
+#include "node/directory.h"
 
 HAUL_API const char *haul_version(void) {
 #define TEXT_OF(x)            #x
@@ -171,7 +172,9 @@ HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **o
   list_init(&node->inbox);
   list_init(&node->poller.link);
   timer_init(&node->expiry, expire);
+  list_init(&node->directories);
   pthread_mutex_init(&node->inbox_lock, NULL);
+  pthread_mutex_init(&node->directory_lock, NULL);
   code = read_config(node, config);
   if (code == 0)
     code = open_parts(node);
@@ -206,6 +209,7 @@ void node_put(struct haul_node *node) {
     heap_close(node->heap);
   loop_close(node->loop);
   pthread_mutex_destroy(&node->inbox_lock);
+  pthread_mutex_destroy(&node->directory_lock);
   alloc_free(node);
 }
 
@@ -264,6 +268,7 @@ HAUL_API void haul_node_close(haul_node *node) {
     return;
   }
   atomic_store(&node->closing, true);
+  directory_stop(node); /* first nobody finds it any more */
   if (node->loop)
     loop_end(node->loop);
   if (node->has_thread)

@@ -10,6 +10,7 @@
  *   message.c    messages and events
  *   regions.c    the public calls on regions
  *   info.c       devices, checks, counters
+ *   directory.c, register.c  names in etcd: see directory.h
  *
  * Locks, in the order in which they are taken: the loop's; a peer's `send_lock`; the node's
  * `inbox_lock`. The loop's guards all that has no other lock named. */
@@ -161,7 +162,11 @@ struct haul_node {
   struct timer expiry;
   pthread_mutex_t inbox_lock;
   struct list inbox;
-  unsigned departed; /* peers that left and have something in the inbox; inbox_lock */
+  unsigned departed;              /* peers that left and have something in the inbox; inbox_lock */
+  pthread_mutex_t directory_lock; /* the rest; nothing is locked while it is held */
+  struct list directories;        /* directory.c: connections that are kept */
+  unsigned idle_directories;
+  struct registration *registration, *registering; /* register.c */
 };
 
 #define MESSAGE_WINDOW(node) ((uint32_t)(node)->config.message_window)
@@ -195,6 +200,9 @@ struct arrival {
 int peer_new(struct haul_node *node, const struct stream *stream, const struct arrival *arrival,
              struct haul_peer **peer);
 int peer_start(struct haul_peer *peer);
+/* Connects, without locks: an unstarted peer. `id` NULL, or the node that it has to be. */
+int peer_reach(struct haul_node *node, const char *address, const uint8_t *id, haul_deadline until,
+               struct haul_peer **peer);
 void peer_drop(struct haul_peer *peer, int code, const char *reason);
 int peer_check(struct haul_peer *peer);  /* 0, or why it is gone; any time */
 void peer_ref(struct haul_peer *peer);   /* any time */

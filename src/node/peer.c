@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/sys.h"
+#include "node/directory.h"
 #include "node/node.h"
 
 /* ---- References ---- */
@@ -439,9 +440,8 @@ static int dial(struct link *link, const struct transport *transport, bool local
   return code;
 }
 
-/* The control connection: an unstarted peer. */
-static int connect_control(struct haul_node *node, const char *text, haul_deadline until,
-                           struct haul_peer **out) {
+int peer_reach(struct haul_node *node, const char *text, const uint8_t *id, haul_deadline until,
+               struct haul_peer **out) {
   struct address address;
   struct hello hello;
   struct welcome welcome = {.version = 0};
@@ -456,6 +456,12 @@ static int connect_control(struct haul_node *node, const char *text, haul_deadli
     snprintf(identity, sizeof identity, "%s", tls_identity(stream.tls));
   start_hello(node, ROLE_CONTROL, &hello);
   code = exchange(node, &stream, &hello, text, until, false, &welcome);
+  if (code == 0 && id && memcmp(id, welcome.node_id, 16) != 0)
+    code =
+        error_set(HAUL_EPEER, 0, text,
+                  "another node listens there now, called %.63s|the one that the directory names "
+                  "has ended, and so will its entry",
+                  welcome.name);
   if (code == 0) {
     loop_lock(node->loop);
     /* NOLINTBEGIN(clang-analyzer-core.CallAndMessage): what error_set returns is never 0 */
@@ -489,7 +495,8 @@ HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadli
   if (!node || !out)
     return error_set(HAUL_EINVAL, 0, address, "no node, or no place for the peer|");
   node_retain(node); /* it may be closed meanwhile */
-  code = connect_control(node, address, until, &peer);
+  code = directory_is_address(address) ? directory_connect(node, address, until, &peer)
+                                       : peer_reach(node, address, NULL, until, &peer);
   node_put(node);
   if (code)
     return code;

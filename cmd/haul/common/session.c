@@ -39,10 +39,37 @@ static const char *without_haul(const char *text) {
   return strncmp(text, "haul://", length) == 0 ? text + length : text;
 }
 
+bool is_directory(const char *text) {
+  return strncmp(text, "etcd://", strlen("etcd://")) == 0 ||
+         strncmp(text, "etcds://", strlen("etcds://")) == 0;
+}
+
+bool directory_parse(const char *text, char address[ADDRESS_MAX]) {
+  text = without_haul(text);
+  const char *slash = is_directory(text) ? strchr(strstr(text, "://") + 3, '/') : NULL;
+  size_t length = strlen(text);
+  if (slash && text[length - 1] == '/')
+    length--;
+  if (!slash || slash + 1 >= text + length ||
+      memchr(slash + 1, '/', length - (size_t)(slash + 1 - text)) || length >= ADDRESS_MAX)
+    return false;
+  snprintf(address, ADDRESS_MAX, "%.*s", (int)length, text);
+  return true;
+}
+
+/* Of etcd://HOST/PREFIX/NODE/NAME the last '/'; of etcd://HOST/PREFIX/NODE none. */
+static const char *slash_behind_node(const char *node) {
+  const char *slash = strchr(node, '/');
+  slash = slash ? strchr(slash + 1, '/') : NULL;
+  return slash ? strchr(slash + 1, '/') : NULL;
+}
+
 /* The '/' before NAME; NULL: there is none. */
 static const char *name_slash(const char *text) {
   const char *scheme_end = strstr(text, "://");
   const char *node = scheme_end ? scheme_end + strlen("://") : text;
+  if (is_directory(text))
+    return slash_behind_node(node);
   if (strncmp(text, "unix:///", strlen("unix:///")) != 0)
     return strchr(node, '/');
   const char *slash = strchr(node + 1, '/');
@@ -61,9 +88,21 @@ static bool parse_node(const char *text, const char *end, struct target *target)
   return address_expand(node, DEFAULT_PORT, target->address);
 }
 
+/* Of etcd://HOST/PREFIX/NAME that is the address as well: of a node that has such a region. */
+static bool parse_in_directory(const char *text, struct target *target) {
+  const char *slash = strchr(strstr(text, "://") + 3, '/');
+  slash = slash ? strchr(slash + 1, '/') : NULL;
+  if (!slash || !slash[1])
+    return false;
+  target->name = slash + 1;
+  return parse_node(text, text + strlen(text), target);
+}
+
 bool target_parse(const char *text, struct target *target) {
   text = without_haul(text);
   const char *slash = name_slash(text);
+  if (!slash && is_directory(text))
+    return parse_in_directory(text, target);
   if (!slash && strncmp(text, "unix:///", strlen("unix:///")) == 0)
     slash = strrchr(text + strlen("unix:///"), '/');
   if (!slash || slash == text || !slash[1])

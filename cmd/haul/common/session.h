@@ -19,6 +19,11 @@
  * empty or too long. */
 bool address_expand(const char *text, const char *port, char address[ADDRESS_MAX]);
 
+/* Whether it begins as a directory's address does; and that of one, without NODE behind its prefix:
+ * false where it is none. */
+bool is_directory(const char *text);
+bool directory_parse(const char *text, char address[ADDRESS_MAX]);
+
 struct target {
   char address[ADDRESS_MAX];
   const char *name; /* lies within the text that was parsed */
@@ -26,7 +31,8 @@ struct target {
 
 /* Splits NODE/NAME. NAME begins behind the first '/' that is none of the address: of
  * unix:///PATH/NAME behind the first PATH that is a socket, or where there is none behind the last
- * '/'. "haul://" before NODE is as good as nothing. False when either is missing. */
+ * '/'; of etcd://HOST/PREFIX/NODE/NAME behind NODE, which may be left out. "haul://" before NODE is
+ * as good as nothing. False when either is missing. */
 bool target_parse(const char *text, struct target *target);
 
 /* The same of NODE or NODE/NAME: `name` is NULL, or what is behind the '/', which may be "". Of

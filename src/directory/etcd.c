@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: MIT
+ * The directory in etcd, by its v3 API as its gateway takes it over HTTP: bytes are base64, 64-bit
+ * numbers are strings, what is zero is left out. etcd.io/docs/v3.4/dev-guide/api_grpc_gateway */
+#include "directory/etcd.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define PORT_DEFAULT "2379"
+
+/* ---- Life ---- */
+
+static bool is_prefix(const char *text) {
+  for (const char *at = text; *at; at++)
+    if (*at <= ' ' || *at > '~' || strchr("/%?#", *at))
+      return false;
+  return *text && strlen(text) < sizeof((struct directory *)NULL)->prefix;
+}
+
+/* "HOST[:PORT]" to "http://HOST:PORT". */
+static bool member_url(const char *scheme, const char *host, char *url, size_t size) {
+  const char *bracket = strrchr(host, ']');
+  bool has_port = strchr(bracket ? bracket : host, ':');
+  int length = snprintf(url, size, "%s://%s%s", scheme, host, has_port ? "" : ":" PORT_DEFAULT);
+  return *host && length < (int)size;
+}
+
+/* The members and the prefix of "etcd://HOST[:PORT][,…]/PREFIX"; `text` is cut up. */
+static bool parse(char *text, char urls[8][160], const char *members[9], char prefix[128]) {
+  bool secure = strncmp(text, "etcds://", 8) == 0;
+  char *hosts = text + (secure ? 8 : 7), *next = NULL, *slash = strchr(hosts, '/');
+  unsigned count = 0;
+  if (!slash || !is_prefix(slash + 1))
+    return false;
+  strcpy(prefix, slash + 1);
+  *slash = '\0';
+  for (char *host = strtok_r(hosts, ",", &next); host; host = strtok_r(NULL, ",", &next)) {
+    if (count == 8 || !member_url(secure ? "https" : "http", host, urls[count], sizeof urls[0]))
+      return false;
+    members[count] = urls[count];
+    members[++count] = NULL;
+  }
+  return count > 0;
+}
+
+static int open_directory(const struct directory_library *library, const char *url,
+                          const _Atomic bool *stop, struct directory **out) {
+  char urls[8][160];
+  const char *members[9];
+  struct directory *directory = calloc(1, sizeof *directory);
+  char *text = strdup(url);
+  int code = 0;
+  if (!directory || !text)
+    code = library->error(HAUL_ENOMEM, 0, "directory", "|");
+  else if (!parse(text, urls, members, directory->prefix))
+    code = library->error(HAUL_EADDRESS, 0, url,
+                          "not a directory's address|etcd://HOST[:PORT][,HOST[:PORT]...]/PREFIX, "
+                          "where the prefix is one word");
+  else
+    code = http_open(library, members, stop, &directory->http);
+  free(text);
+  if (code) {
+    free(directory);
+    return code;
+  }
+  directory->library = library;
+  *out = directory;
+  return 0;
+}
+
+static void close_directory(struct directory *directory) {
+  if (!directory)
+    return;
+  http_close(directory->http);
+  free(directory);
+}
+
+static void own_host(struct directory *directory, char *host, size_t size) {
+  http_own_host(directory->http, host, size);
+}
+
+static int no_memory(const struct directory *directory) {
+  return directory->library->error(HAUL_ENOMEM, 0, "directory", "|");
+}
+
+/* ---- Pieces of requests ---- */
+
+json_t *range_of(const char *from, const char *to) {
+  json_t *range = json_pack("{so}", "key", json_bytes(from, strlen(from)));
+  if (range && to && json_object_set_new(range, "range_end", json_bytes(to, strlen(to))) != 0) {
+    json_decref(range);
+    return NULL;
+  }
+  return range;
+}
+
+/* All keys that begin with `key`, which ends with '/': up to the next byte, '0'. */
+static json_t *range_below(const char *key) {
+  char end[KEY_MAX];
+  size_t length = (size_t)snprintf(end, sizeof end, "%s", key);
+  end[length - 1]++;
+  return range_of(key, end);
+}
+
+bool entry_of(const struct directory *directory, const json_t *pair,
+              struct haul_directory_entry *entry) {
+  size_t key_length, value_length;
+  char *key = bytes_of_json(json_object_get(pair, "key"), &key_length);
+  char *value = bytes_of_json(json_object_get(pair, "value"), &value_length);
+  memset(entry, 0, sizeof *entry);
+  bool valid = key && value && key_parse(directory->prefix, key, key_length, entry) &&
+               value_parse(directory->library, value, value_length, entry);
+  free(key);
+  free(value);
+  return valid;
+}
+
+static json_t *put_of(const struct directory *directory, int64_t lease,
+                      const struct haul_directory_entry *entry) {
+  char key[KEY_MAX], number[24];
+  key_of(directory->prefix, entry, key);
+  snprintf(number, sizeof number, "%lld", (long long)lease);
+  char *value = value_of(directory->library, entry);
+  json_t *put = value ? json_pack("{so, so, ss}", "key", json_bytes(key, strlen(key)), "value",
+                                  json_bytes(value, strlen(value)), "lease", number)
+                      : NULL;
+  free(value);
+  return put;
+}
+
+/* Sends operations as one transaction; all of them are done, or none. Drops both; `compare` NULL:
+ * whatever holds. */
+static int transact(struct directory *directory, json_t *compare, json_t *operations, int64_t until,
+                    json_t **answer) {
+  json_t *body =
+      json_pack("{so, so}", "compare", compare ? compare : json_array(), "success", operations);
+  return body ? http_post(directory->http, "/v3/kv/txn", body, until, answer)
+              : no_memory(directory);
+}
+
+/* The same while the node's entry is what was put with this lease; else HAUL_ESTALE. */
+static int transact_as(struct directory *directory, int64_t lease,
+                       const struct haul_directory_entry *of, json_t *operations, int64_t until) {
+  struct haul_directory_entry node = {.kind = HAUL_DIRECTORY_NODE};
+  char key[KEY_MAX], text[24];
+  json_t *answer;
+  memcpy(node.node, of->node, sizeof node.node);
+  key_of(directory->prefix, &node, key);
+  snprintf(text, sizeof text, "%lld", (long long)lease);
+  json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "LEASE", "result", "EQUAL", "key",
+                              json_bytes(key, strlen(key)), "lease", text);
+  int code = transact(directory, compare, operations, until, &answer);
+  if (code)
+    return code;
+  bool succeeded = json_is_true(json_object_get(answer, "succeeded"));
+  json_decref(answer);
+  return succeeded
+             ? 0
+             : directory->library->error(HAUL_ESTALE, 0, node.node,
+                                         "the directory's entry is not this node's any more|");
+}
+
+/* ---- Finding ---- */
+
+static void collect(const struct directory *directory, const json_t *range,
+                    struct haul_directory_entry *entries, size_t room, size_t *count) {
+  size_t i;
+  const json_t *pair;
+  json_array_foreach(json_object_get(range, "kvs"), i, pair) {
+    struct haul_directory_entry entry;
+    if (entry_of(directory, pair, *count < room ? &entries[*count] : &entry))
+      ++*count;
+  }
+}
+
+/* The node of this name, and then what is in the folder of the regions of this name. */
+static json_t *both_of(const struct directory *directory, const char *name) {
+  struct haul_directory_entry node = {.kind = HAUL_DIRECTORY_NODE};
+  char key[KEY_MAX], word[3 * sizeof((struct haul_directory_entry *)NULL)->name + 1];
+  json_t *by_node = NULL;
+  if (strlen(name) < sizeof node.node) {
+    strcpy(node.node, name);
+    key_of(directory->prefix, &node, key);
+    by_node = range_of(key, NULL);
+  }
+  word_escape(name, word, sizeof word);
+  snprintf(key, sizeof key, "%s/name/%s/", directory->prefix, word);
+  json_t *by_name = range_below(key);
+  json_object_set_new(by_name, "limit", json_integer(DIRECTORY_FOUND - 1));
+  json_t *operations = json_pack("[{so}]", "request_range", by_name);
+  if (by_node)
+    json_array_insert_new(operations, 0, json_pack("{so}", "request_range", by_node));
+  return operations;
+}
+
+static int find(struct directory *directory, const char *word, int64_t until,
+                struct haul_directory_entry *entries, size_t *count) {
+  char name[sizeof entries->name];
+  size_t room = *count, i;
+  json_t *answer, *response;
+  if (!word_unescape(word, strlen(word), name, sizeof name))
+    return directory->library->error(HAUL_EADDRESS, 0, word,
+                                     "not a name|'%%' stands before two hexadecimal digits there");
+  int code = transact(directory, NULL, both_of(directory, name), until, &answer);
+  if (code)
+    return code;
+  *count = 0;
+  json_array_foreach(json_object_get(answer, "responses"), i, response)
+      collect(directory, json_object_get(response, "response_range"), entries, room, count);
+  json_decref(answer);
+  if (*count)
+    return 0;
+  const char *member = http_member(directory->http);
+  return directory->library->error(HAUL_ENAME, 0, name,
+                                   "the directory has neither a node nor a region of this name|"
+                                   "haul ls etcd%s/%s lists what it has",
+                                   member + strlen("http"), directory->prefix);
+}
+
+/* ---- Leases ---- */
+
+static int lease(struct directory *directory, unsigned seconds, int64_t until, int64_t *out) {
+  json_t *answer;
+  int code = http_post(directory->http, "/v3/lease/grant", json_pack("{si}", "TTL", (int)seconds),
+                       until, &answer);
+  if (code)
+    return code;
+  *out = number_of_json(json_object_get(answer, "ID"));
+  json_decref(answer);
+  return *out ? 0
+              : directory->library->error(HAUL_EPROTO, 0, http_member(directory->http),
+                                          "etcd gave no lease|");
+}
+
+static json_t *lease_of(int64_t number) {
+  char text[24];
+  snprintf(text, sizeof text, "%lld", (long long)number);
+  return json_pack("{ss}", "ID", text);
+}
+
+static int renew(struct directory *directory, int64_t number,
+                 const struct haul_directory_entry *node, int64_t until) {
+  json_t *answer;
+  int code = http_post(directory->http, "/v3/lease/keepalive", lease_of(number), until, &answer);
+  if (code)
+    return code;
+  bool lives = number_of_json(json_object_get(json_object_get(answer, "result"), "TTL")) > 0;
+  json_decref(answer);
+  if (!lives)
+    return directory->library->error(HAUL_ESTALE, 0, http_member(directory->http),
+                                     "the lease ended|");
+  return transact_as(directory, number, node, json_array(), until);
+}
+
+static void end(struct directory *directory, int64_t number, int64_t until) {
+  json_t *answer = NULL;
+  if (http_post(directory->http, "/v3/lease/revoke", lease_of(number), until, &answer) == 0)
+    json_decref(answer);
+}
+
+/* ---- Entering ---- */
+
+static bool share_address(const struct haul_directory_entry *one,
+                          const struct haul_directory_entry *other) {
+  for (unsigned i = 0; i < one->address_count; i++)
+    for (unsigned j = 0; j < other->address_count; j++)
+      if (strcmp(one->addresses[i], other->addresses[j]) == 0)
+        return true;
+  return false;
+}
+
+/* An address has one listener at a time: who is there now came after who is told to be there. On
+ * loopback that holds for one host. */
+static bool is_successor(const struct haul_directory_entry *node,
+                         const struct haul_directory_entry *of) {
+  return memcmp(node->id, of->id, 16) == 0 ||
+         (memcmp(node->boot, of->boot, 16) == 0 && share_address(node, of));
+}
+
+/* What stands under the node's key. *revision is 0 where there is nothing. */
+static int look_up(struct directory *directory, const char *key, int64_t until,
+                   struct haul_directory_entry *there, int64_t *revision) {
+  json_t *answer, *range = range_of(key, NULL);
+  *revision = 0;
+  if (!range)
+    return no_memory(directory);
+  int code = http_post(directory->http, "/v3/kv/range", range, until, &answer);
+  if (code)
+    return code;
+  const json_t *pair = json_array_get(json_object_get(answer, "kvs"), 0);
+  if (pair)
+    *revision = number_of_json(json_object_get(pair, "mod_revision"));
+  if (pair && !entry_of(directory, pair, there))
+    memset(there, 0, sizeof *there);
+  json_decref(answer);
+  return 0;
+}
+
+static int claim(struct directory *directory, int64_t number,
+                 const struct haul_directory_entry *node, int64_t until) {
+  struct haul_directory_entry there;
+  char key[KEY_MAX], text[24];
+  int64_t revision;
+  json_t *answer;
+  key_of(directory->prefix, node, key);
+  int code = look_up(directory, key, until, &there, &revision);
+  if (code)
+    return code;
+  bool free_or_own = revision == 0 || is_successor(node, &there);
+  snprintf(text, sizeof text, "%lld", (long long)revision);
+  json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "MOD", "result", "EQUAL", "key",
+                              json_bytes(key, strlen(key)), "mod_revision", text);
+  if (free_or_own)
+    code = transact(directory, compare,
+                    json_pack("[{so}]", "request_put", put_of(directory, number, node)), until,
+                    &answer);
+  else
+    json_decref(compare);
+  if (code)
+    return code;
+  if (free_or_own) {
+    free_or_own = json_is_true(json_object_get(answer, "succeeded"));
+    json_decref(answer);
+  }
+  return free_or_own
+             ? 0
+             : directory->library->error(HAUL_EEXIST, 0, node->node,
+                                         "another node of the directory has this name (%s)|give "
+                                         "this one another: haul serve --name",
+                                         there.address_count ? there.addresses[0] : "somewhere");
+}
+
+static int put(struct directory *directory, int64_t number,
+               const struct haul_directory_entry *entries, size_t count, int64_t until) {
+  json_t *operations = json_array();
+  for (size_t i = 0; i < count; i++)
+    json_array_append_new(operations,
+                          json_pack("{so}", "request_put", put_of(directory, number, &entries[i])));
+  if (json_array_size(operations) != count) {
+    json_decref(operations);
+    return no_memory(directory);
+  }
+  return transact_as(directory, number, entries, operations, until);
+}
+
+static int drop(struct directory *directory, int64_t number,
+                const struct haul_directory_entry *entries, size_t count, int64_t until) {
+  json_t *operations = json_array();
+  for (size_t i = 0; i < count; i++) {
+    char key[KEY_MAX];
+    key_of(directory->prefix, &entries[i], key);
+    json_array_append_new(operations,
+                          json_pack("{so}", "request_delete_range", range_of(key, NULL)));
+  }
+  if (json_array_size(operations) != count) {
+    json_decref(operations);
+    return no_memory(directory);
+  }
+  return transact_as(directory, number, entries, operations, until);
+}
+
+extern const struct directory_module haul_directory_module;
+__attribute__((visibility("default"))) const struct directory_module haul_directory_module = {
+    .open = open_directory,
+    .close = close_directory,
+    .find = find,
+    .walk_open = walk_open,
+    .walk_next = walk_next,
+    .walk_close = walk_close,
+    .lease = lease,
+    .renew = renew,
+    .end = end,
+    .claim = claim,
+    .put = put,
+    .drop = drop,
+    .own_host = own_host,
+};

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT
+ * What the calls of the module share. */
+#ifndef HAUL_DIRECTORY_ETCD_H
+#define HAUL_DIRECTORY_ETCD_H
+
+#include "directory/http.h"
+#include "directory/record.h"
+
+struct directory {
+  const struct directory_library *library;
+  struct http *http;
+  char prefix[128];
+};
+
+/* A request for the keys from `from` to before `to`; NULL: for that key alone. NULL for want of
+ * memory. */
+json_t *range_of(const char *from, const char *to);
+/* The entry of a pair of key and value as etcd gives it; false: it is none of ours. */
+bool entry_of(const struct directory *directory, const json_t *pair,
+              struct haul_directory_entry *entry);
+
+int walk_open(struct directory *directory, int64_t until, struct directory_walk **walk);
+int walk_next(struct directory_walk *walk, int64_t until, struct haul_directory_event *event);
+void walk_close(struct directory_walk *walk);
+
+#endif

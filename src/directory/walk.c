@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT
+ * All entries of one revision, page by page, and then etcd's watch from the next one on. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "directory/etcd.h"
+
+#define PAGE     1000
+#define PAUSE_NS 200000000L /* before a watch that ended is tried for again */
+
+struct directory_walk {
+  struct directory *directory;
+  char from[KEY_MAX], end[KEY_MAX]; /* what is not read yet */
+  int64_t revision;                 /* told so far; 0: nothing was read */
+  bool read, told;                  /* all that was there; and the reader knows */
+  json_t *list;                     /* entries, or events, that are not given yet */
+  size_t given;
+  struct http_stream *stream;
+};
+
+int walk_open(struct directory *directory, int64_t until, struct directory_walk **out) {
+  struct directory_walk *walk = calloc(1, sizeof *walk);
+  (void)until;
+  if (!walk)
+    return directory->library->error(HAUL_ENOMEM, 0, "directory", "|");
+  walk->directory = directory;
+  snprintf(walk->from, sizeof walk->from, "%s/", directory->prefix);
+  snprintf(walk->end, sizeof walk->end, "%s0", directory->prefix); /* '0' is the byte behind '/' */
+  *out = walk;
+  return 0;
+}
+
+void walk_close(struct directory_walk *walk) {
+  if (!walk)
+    return;
+  http_stream_close(walk->stream);
+  json_decref(walk->list);
+  free(walk);
+}
+
+static int is_broken(const struct directory_walk *walk, const char *what) {
+  return walk->directory->library->error(HAUL_EPROTO, 0, http_member(walk->directory->http),
+                                         "%s|open the walk again", what);
+}
+
+/* ---- What is there ---- */
+
+/* The next page begins behind this one's last key. */
+static int go_behind(struct directory_walk *walk) {
+  const json_t *last = json_array_get(walk->list, json_array_size(walk->list) - 1);
+  size_t length;
+  char *key = bytes_of_json(json_object_get(last, "key"), &length);
+  bool fits = key && length + 1 < sizeof walk->from && strlen(key) == length &&
+              strncmp(key, walk->from, strlen(walk->directory->prefix) + 1) == 0 &&
+              strcmp(key, walk->from) >= 0;
+  if (fits)
+    snprintf(walk->from, sizeof walk->from, "%s\x01", key); /* no key of ours has such a byte */
+  free(key);
+  return fits ? 0 : is_broken(walk, "a key that cannot be gone on behind");
+}
+
+static int read_page(struct directory_walk *walk, int64_t until) {
+  json_t *answer, *range = range_of(walk->from, walk->end);
+  char revision[24];
+  snprintf(revision, sizeof revision, "%lld", (long long)walk->revision);
+  json_object_set_new(range, "limit", json_integer(PAGE));
+  json_object_set_new(range, "revision", json_string(revision));
+  int code = http_post(walk->directory->http, "/v3/kv/range", range, until, &answer);
+  if (code)
+    return code;
+  if (walk->revision == 0)
+    walk->revision = number_of_json(json_object_get(json_object_get(answer, "header"), "revision"));
+  json_decref(walk->list);
+  walk->list = json_incref(json_object_get(answer, "kvs"));
+  walk->given = 0;
+  bool more = json_is_true(json_object_get(answer, "more"));
+  json_decref(answer);
+  walk->read = !more;
+  return more ? go_behind(walk) : 0;
+}
+
+/* ---- What changes ---- */
+
+static int open_stream(struct directory_walk *walk) {
+  char revision[24];
+  json_t *range = range_of(walk->from, walk->end);
+  snprintf(revision, sizeof revision, "%lld", (long long)walk->revision + 1);
+  json_object_set_new(range, "start_revision", json_string(revision));
+  return http_stream_open(walk->directory->http, "/v3/watch",
+                          json_pack("{so}", "create_request", range), &walk->stream);
+}
+
+static int take_news(struct directory_walk *walk, json_t *value) {
+  json_t *result = json_object_get(value, "result");
+  if (!json_is_object(result))
+    return is_broken(walk, "what etcd tells has no result");
+  if (json_is_true(json_object_get(result, "canceled")))
+    return is_broken(walk, "etcd has forgotten what happened meanwhile");
+  int64_t revision = number_of_json(json_object_get(json_object_get(result, "header"), "revision"));
+  json_t *events = json_object_get(result, "events");
+  if (json_array_size(events) == 0)
+    return 0;
+  walk->revision = revision > walk->revision ? revision : walk->revision;
+  json_decref(walk->list);
+  walk->list = json_incref(events);
+  walk->given = 0;
+  return 0;
+}
+
+static bool is_worth_another(int code) {
+  return code == HAUL_EPEER || code == HAUL_ECONNECT;
+}
+
+/* A stream that ended is opened again from where it was. */
+static int hear(struct directory_walk *walk, int64_t until) {
+  json_t *value;
+  int code = walk->stream ? 0 : open_stream(walk);
+  if (code)
+    return code;
+  code = http_stream_next(walk->stream, until, &value);
+  if (code == 0) {
+    code = take_news(walk, value);
+    json_decref(value);
+    return code;
+  }
+  if (code == HAUL_ETIMEDOUT || code == HAUL_ECLOSED)
+    return code;
+  http_stream_close(walk->stream);
+  walk->stream = NULL;
+  if (!is_worth_another(code))
+    return code;
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if ((int64_t)now.tv_sec * 1000000000 + now.tv_nsec + PAUSE_NS >= until)
+    return code;
+  nanosleep(&(struct timespec){0, PAUSE_NS}, NULL);
+  return 0;
+}
+
+/* ---- One at a time ---- */
+
+static bool read_event(const struct directory_walk *walk, const json_t *event,
+                       struct haul_directory_event *out) {
+  const json_t *pair = json_object_get(event, "kv");
+  const char *type = json_string_value(json_object_get(event, "type"));
+  bool went = type && strcmp(type, "DELETE") == 0;
+  out->kind = went ? HAUL_DIRECTORY_WENT : HAUL_DIRECTORY_CAME;
+  if (!went)
+    return entry_of(walk->directory, pair, &out->entry);
+  size_t length;
+  char *key = bytes_of_json(json_object_get(pair, "key"), &length);
+  memset(&out->entry, 0, sizeof out->entry);
+  bool valid = key && key_parse(walk->directory->prefix, key, length, &out->entry);
+  free(key);
+  return valid;
+}
+
+/* The next of those that were received; what is none of ours is passed over. */
+static bool give(struct directory_walk *walk, struct haul_directory_event *event) {
+  while (walk->given < json_array_size(walk->list)) {
+    const json_t *item = json_array_get(walk->list, walk->given++);
+    event->kind = HAUL_DIRECTORY_HOLDS;
+    if (json_object_get(item, "kv") ? read_event(walk, item, event)
+                                    : entry_of(walk->directory, item, &event->entry))
+      return true;
+  }
+  return false;
+}
+
+/* From here on it listens. */
+static int tell(struct directory_walk *walk, struct haul_directory_event *event) {
+  snprintf(walk->from, sizeof walk->from, "%s/", walk->directory->prefix);
+  memset(event, 0, sizeof *event);
+  event->kind = HAUL_DIRECTORY_TOLD;
+  walk->told = true;
+  return 0;
+}
+
+int walk_next(struct directory_walk *walk, int64_t until, struct haul_directory_event *event) {
+  int code = 0;
+  while (code == 0) {
+    if (give(walk, event))
+      return 0;
+    if (walk->read && !walk->told)
+      return tell(walk, event);
+    code = walk->read ? hear(walk, until) : read_page(walk, until);
+  }
+  return code;
+}
