@@ -454,10 +454,11 @@ HAUL_API void haul_region_release(haul_region *region);
 
 /* ---- Peers -------------------------------------------------------------------------------- */
 
-/* Connects to an address that a peer listens on, which may be this node itself. Blocks until the
- * peer answered; a node that its caller drives is driven meanwhile, but it alone: when the peer is
- * another such node of the same thread, nobody answers. Release with haul_peer_close.
- * HAUL_EADDRESS, HAUL_ECONNECT, HAUL_EVERSION, HAUL_EPROTO, HAUL_ETIMEDOUT. */
+/* Connects to an address that a peer listens on, which may be this node itself, or to the node of a
+ * name in a directory (directory.h, and its errors). Blocks until the peer answered; a node that
+ * its caller drives is driven meanwhile, but it alone: when the peer is another such node of the
+ * same thread, nobody answers. Release with haul_peer_close. HAUL_EADDRESS, HAUL_ECONNECT,
+ * HAUL_EVERSION, HAUL_EPROTO, HAUL_ETIMEDOUT. */
 HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadline until,
                                haul_peer **peer);
 

@@ -166,11 +166,10 @@ static int transact_as(struct directory *directory, int64_t lease,
 
 static void collect(const struct directory *directory, const json_t *range,
                     struct haul_directory_entry *entries, size_t room, size_t *count) {
-  size_t i;
-  const json_t *pair;
-  json_array_foreach(json_object_get(range, "kvs"), i, pair) {
+  const json_t *pairs = json_object_get(range, "kvs");
+  for (size_t i = 0; i < json_array_size(pairs); i++) {
     struct haul_directory_entry entry;
-    if (entry_of(directory, pair, *count < room ? &entries[*count] : &entry))
+    if (entry_of(directory, json_array_get(pairs, i), *count < room ? &entries[*count] : &entry))
       ++*count;
   }
 }
@@ -198,8 +197,8 @@ static json_t *both_of(const struct directory *directory, const char *name) {
 static int find(struct directory *directory, const char *word, int64_t until,
                 struct haul_directory_entry *entries, size_t *count) {
   char name[sizeof entries->name];
-  size_t room = *count, i;
-  json_t *answer, *response;
+  size_t room = *count;
+  json_t *answer;
   if (!word_unescape(word, strlen(word), name, sizeof name))
     return directory->library->error(HAUL_EADDRESS, 0, word,
                                      "not a name|'%%' stands before two hexadecimal digits there");

@@ -126,11 +126,9 @@ char *value_of(const struct directory_library *library, const struct haul_direct
 }
 
 static bool addresses_parse(const json_t *list, struct haul_directory_entry *entry) {
-  size_t i;
-  const json_t *text;
   entry->address_count = 0;
-  json_array_foreach(list, i, text) {
-    const char *address = json_string_value(text);
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    const char *address = json_string_value(json_array_get(list, i));
     if (!address || strlen(address) >= sizeof entry->addresses[0])
       return false;
     if (entry->address_count < HAUL_DIRECTORY_ADDRESSES)

@@ -38,7 +38,7 @@ echo "-- installing"
 holds "it installs" cmake --install "$build" --prefix "$prefix"
 library=$(find "$prefix" -name libhaul.so)
 libdir=$(dirname "$library")
-for file in bin/haul include/haul/haul.h include/haul/device.h include/haul/access.h include/haul/world.h include/haul/cudahook.h share/man/man1/haul.1 \
+for file in bin/haul include/haul/haul.h include/haul/device.h include/haul/access.h include/haul/world.h include/haul/directory.h include/haul/cudahook.h share/man/man1/haul.1 \
   share/man/man5/haul.conf.5 share/man/man7/haul-cudahook.7 share/man/man7/haul-usrbio.7 \
   share/man/man7/haul-nccl.7 share/man/man7/haul-ucx.7 \
   include/hf3fs_usrbio.h include/hf3fs_usrbio_gdr.h \
@@ -68,7 +68,7 @@ holds "it needs libc and libxxhash at most" is_empty \
   "$(tr ' ' '\n' <<<"$needed" | grep -v -E '^(libc\.so|libxxhash\.so|ld-linux|$)')"
 echo "        NEEDED $needed"
 exported=$(nm -D --defined-only "$library" | awk '$2 != "A" {sub(/@.*/, "", $3); print $3}' | sort)
-declared=$(printf '#include <haul/%s.h>\n' device access world | "$cc" -E -P -x c -I"$source/include" - |
+declared=$(printf '#include <haul/%s.h>\n' device access world directory | "$cc" -E -P -x c -I"$source/include" - |
   grep -o '\bhaul_[a-z_]*(' | tr -d '(' | sort -u)
 holds "it exports what the headers declare, and nothing else" is_same "$exported" "$declared"
 holds "symbols carry the version node" is_empty \
@@ -76,13 +76,13 @@ holds "symbols carry the version node" is_empty \
 strip -o "$work/stripped" "$library"
 size=$(stat -c %s "$work/stripped")
 echo "        stripped size $((size / 1024)) KiB"
-# 312 for the core, 36 for TLS, access lists and ranks, and 32 for each of the drivers it opens: of NVIDIA's GPUs, of Gaudi, and DPDK, which
+# 312 for the core, 48 for TLS, access lists, ranks and directories, and 32 for each of the drivers it opens: of NVIDIA's GPUs, of Gaudi, and DPDK, which
 # brings host memory, its pools and settings, and GPUs of its own. It is what ships that has
 # to be small: the build that is optimised across files.
 if [[ $("$cc" --version) == *clang* ]]; then
   echo "skipped the library's size: clang's build is not optimised across files, and does not ship"
 else
-  holds "stripped it is under 444 KiB" test "$size" -lt $(((312 + 36 + 3 * 32) * 1024))
+  holds "stripped it is under 456 KiB" test "$size" -lt $(((312 + 48 + 3 * 32) * 1024))
 fi
 
 probes=$(readelf -n "$library" 2>/dev/null | sed -n '/Provider: haul/{n;s/^ *Name: //p}' | sort -u | tr '\n' ' ')
@@ -134,6 +134,18 @@ else
   holds "the command says what is missing" mount_says "^hint: .*libfuse3-dev"
 fi
 
+echo "-- the module for directories"
+names=$libdir/haul/libhaul-directory.so
+ls_says() { grep -q -e "$1" <("$prefix/bin/haul" ls etcd://127.0.0.1:1/x 2>&1); }
+if [[ -e $names ]]; then
+  holds "the library finds it where it was moved to" ls_says "does etcd listen there"
+  holds "it exports its table and no more" is_same haul_directory_module \
+    "$(nm -D --defined-only "$names" | awk '{print $3}')"
+  holds "the library needs nothing of what it needs" is_empty "$(grep -E 'curl|jansson' <<<"$needed")"
+else
+  holds "the library says what is missing" ls_says "^hint: .*libcurl4"
+fi
+
 echo "-- consumers"
 holds "pkg-config knows the version" is_same "$(pkg-config --modversion haul)" "$version"
 read -r -a flags < <(pkg-config --cflags --libs haul)
@@ -162,12 +174,15 @@ for language in c:c99 c:c11 c:c17 c++:c++11 c++:c++20; do
     compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/access.h" -I"$prefix/include"
   holds "world.h alone as ${language#*:}" \
     compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/world.h" -I"$prefix/include"
+  holds "directory.h alone as ${language#*:}" \
+    compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/directory.h" -I"$prefix/include"
   holds "cudahook.h alone as ${language#*:}" \
     compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/cudahook.h" -I"$prefix/include"
 done
 fuse=$(pkg-config --variable=includedir fuse3 2>/dev/null)
 while read -r header; do
   [[ $header == */storage/mount/* && ! -e $module ]] && continue
+  [[ $header == */src/directory/* && ! -e $names ]] && continue
   holds "${header#"$source/"} alone" compiles c gnu11 "$header" -D_GNU_SOURCE -I"$source/src" \
     -I"$source/include" -isystem "${fuse:-/usr/include}/fuse3"
 done < <(find "$source/src" -name '*.h' | sort)

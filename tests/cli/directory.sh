@@ -1,0 +1,105 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# Nodes by name: haul serve --register, haul ls of a directory, and names in it wherever a node's
+# address is taken.
+here=$(dirname "$0")
+# shellcheck source=tests/cli/lib.sh
+. "$here/lib.sh"
+
+command -v etcd >/dev/null || skip_all "there is no etcd: tools/deps installs it"
+
+random_file "$work/file" 500000
+
+# etcd_on PORT: one of this test's own.
+etcd_on() {
+  etcd --data-dir "$work/etcd" --unsafe-no-fsync \
+    --listen-client-urls "http://127.0.0.1:$1" --advertise-client-urls "http://127.0.0.1:$1" \
+    --listen-peer-urls "http://127.0.0.1:$(($1 + 1))" \
+    --initial-advertise-peer-urls "http://127.0.0.1:$(($1 + 1))" \
+    --initial-cluster "default=http://127.0.0.1:$(($1 + 1))" >"$work/etcd.log" 2>&1 &
+  etcd=$!
+  processes+=("$etcd")
+  directory=etcd://127.0.0.1:$1/cluster
+  await 20 "$HAUL" ls "$directory" --timeout 1 >/dev/null 2>&1
+}
+
+# A pair of ports that nobody has.
+for port in $(shuf -i 20000-30000 -n 20); do
+  ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && etcd_on "$port" && break
+done
+
+# serve_as NAME OPTION…: a node of that name in the directory; sets $server.
+serve_as() {
+  : >"$work/$1"
+  "$HAUL" serve --name "$1" --listen tcp://127.0.0.1:0 --register "$directory" --lease 2 "${@:2}" \
+    >"$work/$1" 2>"$work/$1.err" &
+  server=$!
+  processes+=("$server")
+  await 10 grep -q "^listening on " "$work/$1" || failed "haul serve $*"
+}
+
+section "an empty one"
+expect 0 "it lists" "$HAUL" ls "$directory"
+says "^NODE  *ADDRESSES$"
+expect 0 "in JSON" "$HAUL" ls "$directory" --json
+is_json
+holds_json "nothing" 'it == {"nodes": [], "regions": []}'
+
+section "nodes and regions"
+mkdir "$work/tree" && echo "exported" >"$work/tree/text"
+serve_as one --region kv=host:1M --export tree="$work/tree"
+first=$server
+serve_as two --region scratch=host:2M:ro
+expect 0 "it lists" "$HAUL" ls "$directory"
+says "^one  *tcp://127.0.0.1:[0-9]*$"
+says "^kv  *one  *1.00 MiB  *host  *read-write$"
+says "^scratch  *two  *2.00 MiB  *host  *read$"
+expect 0 "in JSON" "$HAUL" ls "$directory" --json
+holds_json "both nodes" '[n["node"] for n in it["nodes"]] == ["one", "two"]'
+holds_json "both regions" '[(r["name"], r["node"], r["bytes"]) for r in it["regions"]] == [("kv", "one", 1 << 20), ("scratch", "two", 2 << 20)]'
+expect 0 "a node's own list" "$HAUL" ls "$directory/two"
+says "^scratch "
+expect 0 "put to a region by its name" "$HAUL" put "$work/file" "$directory/kv"
+expect 0 "get by node and name" "$HAUL" get "$directory/one/kv" "$work/back" --length 500000
+holds "the bytes are the same" cmp "$work/file" "$work/back"
+expect 0 "an exported file of a node" "$HAUL" get "$directory/one/tree/text" "$work/text"
+holds "is what it was" grep -q exported "$work/text"
+expect 0 "a node's exports" "$HAUL" ls "$directory/one/"
+says "^tree "
+expect 0 "explain" "$HAUL" explain host "$directory/kv"
+expect 1 "a name that is not there" "$HAUL" ls "$directory/three"
+complains_briefly
+complains "^hint: haul ls $directory "
+expect 1 "a directory that is not there" timeout 60 "$HAUL" serve --name one --listen tcp://127.0.0.1:0 \
+  --register "etcd://127.0.0.1:1/cluster"
+complains "does etcd listen there"
+expect 2 "--lease alone" "$HAUL" serve --lease 3
+
+section "what changes"
+"$HAUL" ls "$directory" --follow >"$work/follow" 2>&1 &
+follower=$!
+processes+=("$follower")
+await 10 grep -q "^NAME" "$work/follow"
+serve_as three --region late=host:1M
+await 10 grep -q "^came region late three$" "$work/follow" && passed "what comes is told"
+stop "$server"
+await 10 grep -q "^went node three$" "$work/follow" && passed "and what goes"
+slay "$first"
+await 20 grep -q "^went node one$" "$work/follow" && passed "and who was killed, after its lease"
+kill -INT "$follower"
+wait "$follower"
+holds "it ends as it should" test $? = 0
+expect 1 "and is not found any more" "$HAUL" ls "$directory/one"
+
+section "etcd goes, and comes again"
+slay "$etcd"
+await 10 grep -q "cannot keep .* up to date" "$work/two.err" && passed "the server says so"
+rm -rf "$work/etcd"
+etcd_on "$port" || failed "etcd again"
+await 10 grep -q "is up to date again" "$work/two.err" && passed "and that it is back"
+expect 0 "all is there again" "$HAUL" ls "$directory"
+says "^scratch  *two "
+expect 0 "a plain address needs none of it" "$HAUL" ls "$(sed -n 's/^listening on //p' "$work/two")"
+
+finish
