@@ -206,8 +206,10 @@ static int find(struct directory *directory, const char *word, int64_t until,
   if (code)
     return code;
   *count = 0;
-  json_array_foreach(json_object_get(answer, "responses"), i, response)
-      collect(directory, json_object_get(response, "response_range"), entries, room, count);
+  const json_t *responses = json_object_get(answer, "responses");
+  for (size_t i = 0; i < json_array_size(responses); i++)
+    collect(directory, json_object_get(json_array_get(responses, i), "response_range"), entries,
+            room, count);
   json_decref(answer);
   if (*count)
     return 0;

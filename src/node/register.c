@@ -84,11 +84,12 @@ static int add_told(struct told_list *list, const struct export_view *view) {
 static int list_published(struct haul_node *node, struct told_list *list) {
   struct export_view *views = alloc_zero(VIEWS_AT_A_TIME, sizeof *views);
   char after[NAME_MAX_BYTES + 1] = "";
-  size_t got = 0;
-  int code = views ? 0 : error_memory("directory");
+  size_t got;
+  int code = 0;
+  if (!views)
+    return error_memory("directory");
   do {
-    if (code == 0)
-      got = exports_list(node->exports, after, "", views, VIEWS_AT_A_TIME);
+    got = exports_list(node->exports, after, "", views, VIEWS_AT_A_TIME);
     for (size_t i = 0; code == 0 && i < got; i++)
       code = add_told(list, &views[i]);
     if (got > 0)
@@ -228,10 +229,18 @@ static int update_names(struct registration *registration, int64_t until) {
   return code;
 }
 
+static bool is_where_it_was(const struct haul_directory_entry *now,
+                            const struct haul_directory_entry *then) {
+  bool same = now->address_count == then->address_count;
+  for (unsigned i = 0; same && i < now->address_count; i++)
+    same = strcmp(now->addresses[i], then->addresses[i]) == 0;
+  return same;
+}
+
 static int update_self(struct registration *registration, int64_t until) {
   struct haul_directory_entry self;
   int code = describe_self(registration, &self);
-  if (code || (registration->claimed && memcmp(&self, &registration->self, sizeof self) == 0))
+  if (code || (registration->claimed && is_where_it_was(&self, &registration->self)))
     return code;
   code = registration->module->claim(registration->directory, registration->lease, &self, until);
   if (code)
