@@ -52,9 +52,13 @@ static int open_directory(const struct directory_library *library, const char *u
   struct directory *directory = calloc(1, sizeof *directory);
   char *text = strdup(url);
   int code = 0;
-  if (!directory || !text)
-    code = library->error(HAUL_ENOMEM, 0, "directory", "|");
-  else if (!parse(text, urls, members, directory->prefix))
+  if (!directory || !text) {
+    free(directory);
+    free(text);
+    return library->error(HAUL_ENOMEM, 0, "directory", "|");
+  }
+  directory->library = library;
+  if (!parse(text, urls, members, directory->prefix))
     code = library->error(HAUL_EADDRESS, 0, url,
                           "not a directory's address|etcd://HOST[:PORT][,HOST[:PORT]...]/PREFIX, "
                           "where the prefix is one word");
@@ -65,7 +69,6 @@ static int open_directory(const struct directory_library *library, const char *u
     free(directory);
     return code;
   }
-  directory->library = library;
   *out = directory;
   return 0;
 }
@@ -145,7 +148,7 @@ static int transact_as(struct directory *directory, int64_t lease,
                        const struct haul_directory_entry *of, json_t *operations, int64_t until) {
   struct haul_directory_entry node = {.kind = HAUL_DIRECTORY_NODE};
   char key[KEY_MAX], text[24];
-  json_t *answer;
+  json_t *answer = NULL;
   memcpy(node.node, of->node, sizeof node.node);
   key_of(directory->prefix, &node, key);
   snprintf(text, sizeof text, "%lld", (long long)lease);
@@ -198,7 +201,7 @@ static int find(struct directory *directory, const char *word, int64_t until,
                 struct haul_directory_entry *entries, size_t *count) {
   char name[sizeof entries->name];
   size_t room = *count;
-  json_t *answer;
+  json_t *answer = NULL;
   if (!word_unescape(word, strlen(word), name, sizeof name))
     return directory->library->error(HAUL_EADDRESS, 0, word,
                                      "not a name|'%%' stands before two hexadecimal digits there");
@@ -223,7 +226,7 @@ static int find(struct directory *directory, const char *word, int64_t until,
 /* ---- Leases ---- */
 
 static int lease(struct directory *directory, unsigned seconds, int64_t until, int64_t *out) {
-  json_t *answer;
+  json_t *answer = NULL;
   int code = http_post(directory->http, "/v3/lease/grant", json_pack("{si}", "TTL", (int)seconds),
                        until, &answer);
   if (code)
@@ -243,7 +246,7 @@ static json_t *lease_of(int64_t number) {
 
 static int renew(struct directory *directory, int64_t number,
                  const struct haul_directory_entry *node, int64_t until) {
-  json_t *answer;
+  json_t *answer = NULL;
   int code = http_post(directory->http, "/v3/lease/keepalive", lease_of(number), until, &answer);
   if (code)
     return code;
@@ -283,7 +286,7 @@ static bool is_successor(const struct haul_directory_entry *node,
 /* What stands under the node's key. *revision is 0 where there is nothing. */
 static int look_up(struct directory *directory, const char *key, int64_t until,
                    struct haul_directory_entry *there, int64_t *revision) {
-  json_t *answer, *range = range_of(key, NULL);
+  json_t *answer = NULL, *range = range_of(key, NULL);
   *revision = 0;
   if (!range)
     return no_memory(directory);
@@ -304,7 +307,7 @@ static int claim(struct directory *directory, int64_t number,
   struct haul_directory_entry there;
   char key[KEY_MAX], text[24];
   int64_t revision;
-  json_t *answer;
+  json_t *answer = NULL;
   key_of(directory->prefix, node, key);
   int code = look_up(directory, key, until, &there, &revision);
   if (code)

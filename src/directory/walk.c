@@ -62,7 +62,7 @@ static int go_behind(struct directory_walk *walk) {
 }
 
 static int read_page(struct directory_walk *walk, int64_t until) {
-  json_t *answer, *range = range_of(walk->from, walk->end);
+  json_t *answer = NULL, *range = range_of(walk->from, walk->end);
   char revision[24];
   snprintf(revision, sizeof revision, "%lld", (long long)walk->revision);
   json_object_set_new(range, "limit", json_integer(PAGE));
@@ -115,7 +115,7 @@ static bool is_worth_another(int code) {
 
 /* A stream that ended is opened again from where it was. */
 static int hear(struct directory_walk *walk, int64_t until) {
-  json_t *value;
+  json_t *value = NULL;
   int code = walk->stream ? 0 : open_stream(walk);
   if (code)
     return code;
