@@ -7,7 +7,16 @@
 
 #if __has_include(<sys/sdt.h>)
 #include <sys/sdt.h>
-#define PROBE4(name, a, b, c, d) DTRACE_PROBE4(haul, name, a, b, c, d)
+#ifdef __clang__ /* whose words about this header would be errors */
+#define PROBE_QUIET                                                                                \
+  _Pragma("clang diagnostic push")                                                                 \
+      _Pragma("clang diagnostic ignored \"-Wgnu-zero-variadic-macro-arguments\"")
+#define PROBE_LOUD _Pragma("clang diagnostic pop")
+#else
+#define PROBE_QUIET
+#define PROBE_LOUD
+#endif
+#define PROBE4(name, a, b, c, d) PROBE_QUIET DTRACE_PROBE4(haul, name, a, b, c, d) PROBE_LOUD
 #else
 #define PROBE4(name, a, b, c, d) ((void)0)
 #endif

@@ -235,6 +235,10 @@ static int parse(const struct http *http, const struct bytes *bytes, json_t **an
 int http_post(struct http *http, const char *path, json_t *body, int64_t until, json_t **answer) {
   struct bytes bytes = {0};
   CURLcode result = CURLE_OUT_OF_MEMORY;
+  if (now() >= until) {
+    json_decref(body);
+    return http->library->error(HAUL_ETIMEDOUT, 0, http_member(http), "|");
+  }
   char *text = json_dumps(body, JSON_COMPACT);
   json_decref(body);
   for (unsigned i = 0; text && i <= http->members; i++) {

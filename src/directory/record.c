@@ -223,7 +223,6 @@ char *bytes_of_json(const json_t *string, size_t *length) {
 
 int64_t number_of_json(const json_t *text) {
   const char *digits = json_string_value(text);
-  if (!digits)
-    return json_is_integer(text) ? json_integer_value(text) : 0;
-  return strtoll(digits, NULL, 10);
+  int64_t number = digits ? strtoll(digits, NULL, 10) : json_integer_value(text);
+  return number > 0 && number < INT64_MAX ? number : 0;
 }

@@ -29,7 +29,8 @@ bool value_parse(const struct directory_library *library, const char *value, siz
 json_t *json_bytes(const char *bytes, size_t length);
 /* For free(3), with a NUL behind; NULL where it is none. */
 char *bytes_of_json(const json_t *text, size_t *length);
-/* A 64-bit number, which is a string there; 0 where it is missing, as there. */
+/* A 64-bit number, which is a string there; 0 where it is missing, as there, or no number that
+ * etcd counts with: these are positive, and have a successor. */
 int64_t number_of_json(const json_t *text);
 
 #endif
