@@ -166,14 +166,16 @@ static ssize_t just_after_the_look(int socket, struct msghdr *message, int flags
 
 static void the_answer_may_come_at_any_moment(void **state) {
   (void)state;
+  receive = sys_ops.recvmsg;
+  sys_ops.recvmsg = just_after_the_look; /* before there are threads */
   server = node_with("alice");
   client = node_with("alice");
-  const char *address = listening(server);
-  receive = sys_ops.recvmsg;
-  sys_ops.recvmsg = just_after_the_look;
-  int code = connects(client, address);
+  int code = connects(client, listening(server));
+  haul_node_close(client);
+  haul_node_close(server);
+  client = server = NULL;
   sys_ops.recvmsg = receive;
-  assert_works(code);
+  assert_int_equal(code, 0);
   assert_true(atomic_load(&looks) > 0);
 }
 
