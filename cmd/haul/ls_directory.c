@@ -120,11 +120,14 @@ static void print_json(const struct listing *listing) {
 }
 
 /* A line a change: "came node NODE ADDRESSES", "went region NAME NODE". */
-static void print_change(const struct haul_directory_event *event) {
-  const struct haul_directory_entry *entry = &event->entry;
+static void print_change(struct haul_directory_event *event) {
+  struct haul_directory_entry *entry = &event->entry;
   char addresses[HAUL_DIRECTORY_ADDRESSES * 162];
   const char *change = event->kind == HAUL_DIRECTORY_CAME ? "came" : "went";
   join_addresses(entry, addresses, sizeof addresses);
+  text_clean(addresses);
+  text_clean(entry->node);
+  text_clean(entry->name);
   if (entry->kind == HAUL_DIRECTORY_REGION)
     printf("%s region %s %s\n", change, entry->name, entry->node);
   else

@@ -24,11 +24,14 @@
 #include "serve_regions.h"
 #include "storage/node.h"
 
-#define LISTEN_DEFAULT   "tcp://127.0.0.1:" DEFAULT_PORT
-#define ECHO_WAIT_NS     INT64_C(1000000000)
-#define REGISTER_WAIT_NS INT64_C(30000000000)
-#define MESSAGES_A_TURN  256  /* then the signals get a look, however many messages come */
-#define ROUNDS_A_TURN    1024 /* of polling, likewise */
+#define LISTEN_DEFAULT    "tcp://127.0.0.1:" DEFAULT_PORT
+#define ECHO_WAIT_NS      INT64_C(1000000000)
+#define REGISTER_WAIT_NS  INT64_C(30000000000)
+#define REGISTER_SLICE_NS INT64_C(2000000000) /* between two looks at the signals */
+#define LEASE_LEAST_NS    INT64_C(2000000000) /* haul/directory.h */
+#define LEASE_MOST_NS     INT64_C(3600000000000)
+#define MESSAGES_A_TURN   256  /* then the signals get a look, however many messages come */
+#define ROUNDS_A_TURN     1024 /* of polling, likewise */
 
 struct values {
   struct text_list listen, region, file, allow, export;
@@ -151,10 +154,20 @@ static int enter_directory(const struct server *server) {
   how.lease_seconds = (unsigned)((values->lease + 999999999) / 1000000000);
   how.changed = registration_changed;
   how.user = (void *)(uintptr_t)values->directory;
-  if (haul_node_register(server->node, values->directory, &how,
-                         haul_deadline_in(REGISTER_WAIT_NS)))
-    return fail_library("cannot enter %s", values->directory);
-  return EXIT_DONE;
+  haul_deadline until = haul_deadline_in(REGISTER_WAIT_NS);
+  struct pollfd signals = {server->signals, POLLIN, 0};
+  for (bool told = false;; told = true) {
+    int code = haul_node_register(server->node, values->directory, &how,
+                                  haul_deadline_in(REGISTER_SLICE_NS));
+    if (code == 0)
+      return EXIT_DONE;
+    bool waits = code == HAUL_EEXIST && haul_deadline_in(0) < until;
+    if (!waits || poll(&signals, 1, 0) > 0)
+      return fail_library("cannot enter %s", values->directory);
+    if (!told)
+      fail_note("waits for the name: another node has it in %s, which may be dead",
+                values->directory);
+  }
 }
 
 static int announce(const struct server *server) {
@@ -282,6 +295,8 @@ static int run(const struct command *self, int argc, char **argv) {
   server = (struct server){.values = &values, .signals = -1};
   if ((values.advertise || values.lease) && !values.directory)
     return options_wrong(self, "--advertise and --lease go with --register");
+  if (values.lease && (values.lease < LEASE_LEAST_NS || values.lease > LEASE_MOST_NS))
+    return options_wrong(self, "--lease is 2 to 3600 seconds");
   status = offers_parse(self, &server.offers, &values.region, &values.file);
   if (status == EXIT_DONE)
     status = offers_allow(self, &server.offers, &values.allow);

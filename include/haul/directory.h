@@ -37,6 +37,8 @@ struct haul_directory_entry {
   unsigned rights;         /* likewise */
   uint8_t id[16];          /* of the node: another one with every start */
   uint8_t boot[16];        /* of its host: what is on loopback there is here if it is this host's */
+  uint64_t network; /* there: the number of its network namespace; 0: it told of its addresses
+                       by hand */
   unsigned address_count;
   char addresses[HAUL_DIRECTORY_ADDRESSES][160];
 };
@@ -48,8 +50,8 @@ struct haul_register_options {
   unsigned lease_seconds; /* 2 to 3600: so long after its end the node is gone from the directory;
                              0: 10 */
   const char *advertise;  /* NULL: what the node listens on, where a listener on all addresses is
-                             told by the one that etcd is reached from. Else one address or several,
-                             with commas */
+                             told by the one that etcd is reached from. Else up to four addresses,
+                             with commas between */
   /* NULL, or called by a thread of the library whenever the node comes to stand in the directory
    * (0) or does not any more (the code; haul_error_last has the detail). It must not close the
    * node. */
@@ -60,8 +62,9 @@ struct haul_register_options {
   { .size = sizeof(struct haul_register_options) }
 
 /* Enters the node, under its name, and all that it publishes to everybody, and keeps that up to
- * date until the node is closed, from a thread of its own. When etcd is away for longer than the
- * lease the node is entered again once it is back. What is published to some alone is not entered.
+ * date until the node is closed, from a thread of its own; closing it takes up to two seconds then,
+ * where etcd does not answer. When etcd is away for longer than the lease the node is entered again
+ * once it is back. What is published to some alone is not entered.
  *
  * Blocks until the node stands there. A name that another node has is waited for until `until`, as
  * its lease may end; one that a node at the same address had is taken at once: its successor is

@@ -19,12 +19,17 @@ static bool is_prefix(const char *text) {
   return *text && strlen(text) < sizeof((struct directory *)NULL)->prefix;
 }
 
+static bool is_port(const char *text) {
+  return *text && strspn(text, "0123456789") == strlen(text) && strlen(text) <= 5 &&
+         atoi(text) >= 1 && atoi(text) <= 65535;
+}
+
 /* "HOST[:PORT]" to "http://HOST:PORT". */
 static bool member_url(const char *scheme, const char *host, char *url, size_t size) {
-  const char *bracket = strrchr(host, ']');
-  bool has_port = strchr(bracket ? bracket : host, ':');
-  int length = snprintf(url, size, "%s://%s%s", scheme, host, has_port ? "" : ":" PORT_DEFAULT);
-  return *host && length < (int)size;
+  const char *bracket = strrchr(host, ']'), *port = strchr(bracket ? bracket : host, ':');
+  int length = snprintf(url, size, "%s://%s%s", scheme, host, port ? "" : ":" PORT_DEFAULT);
+  return *host && port != host && !strpbrk(host, "@?# \\") && (!port || is_port(port + 1)) &&
+         length < (int)size;
 }
 
 /* The members and the prefix of "etcd://HOST[:PORT][,…]/PREFIX"; `text` is cut up. */
@@ -32,6 +37,8 @@ static bool parse(char *text, char urls[8][160], const char *members[9], char pr
   bool secure = strncmp(text, "etcds://", 8) == 0;
   char *hosts = text + (secure ? 8 : 7), *next = NULL, *slash = strchr(hosts, '/');
   unsigned count = 0;
+  if (slash && slash[1] && text[strlen(text) - 1] == '/')
+    text[strlen(text) - 1] = '\0';
   if (!slash || !is_prefix(slash + 1))
     return false;
   strcpy(prefix, slash + 1);
@@ -170,7 +177,7 @@ static int transact_as(struct directory *directory, int64_t lease,
 static void collect(const struct directory *directory, const json_t *range,
                     struct haul_directory_entry *entries, size_t room, size_t *count) {
   const json_t *pairs = json_object_get(range, "kvs");
-  for (size_t i = 0; i < json_array_size(pairs); i++) {
+  for (size_t i = 0; i < json_array_size(pairs) && *count < DIRECTORY_FOUND; i++) {
     struct haul_directory_entry entry;
     if (entry_of(directory, json_array_get(pairs, i), *count < room ? &entries[*count] : &entry))
       ++*count;
@@ -275,12 +282,13 @@ static bool share_address(const struct haul_directory_entry *one,
   return false;
 }
 
-/* An address has one listener at a time: who is there now came after who is told to be there. On
- * loopback that holds for one host. */
+/* In one network namespace an address has one listener at a time: who is there now came after who
+ * is told to be there. What was told by hand says nothing. */
 static bool is_successor(const struct haul_directory_entry *node,
                          const struct haul_directory_entry *of) {
   return memcmp(node->id, of->id, 16) == 0 ||
-         (memcmp(node->boot, of->boot, 16) == 0 && share_address(node, of));
+         (node->network && node->network == of->network && memcmp(node->boot, of->boot, 16) == 0 &&
+          share_address(node, of));
 }
 
 /* What stands under the node's key. *revision is 0 where there is nothing. */
@@ -288,6 +296,7 @@ static int look_up(struct directory *directory, const char *key, int64_t until,
                    struct haul_directory_entry *there, int64_t *revision) {
   json_t *answer = NULL, *range = range_of(key, NULL);
   *revision = 0;
+  memset(there, 0, sizeof *there);
   if (!range)
     return no_memory(directory);
   int code = http_post(directory->http, "/v3/kv/range", range, until, &answer);
@@ -312,7 +321,8 @@ static int claim(struct directory *directory, int64_t number,
   int code = look_up(directory, key, until, &there, &revision);
   if (code)
     return code;
-  bool free_or_own = revision == 0 || is_successor(node, &there);
+  /* What is no entry is nobody's. */
+  bool free_or_own = revision == 0 || !there.kind || is_successor(node, &there);
   snprintf(text, sizeof text, "%lld", (long long)revision);
   json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "MOD", "result", "EQUAL", "key",
                               json_bytes(key, strlen(key)), "mod_revision", text);

@@ -13,6 +13,7 @@
 #define ANSWER_MAX   ((size_t)64 << 20) /* bytes; a walk's page has 1000 entries */
 #define CONNECT_MS   2000L              /* then the next member is tried */
 #define SLICE_NS     1000000000LL       /* between two looks at `stop` */
+#define SHARE_NS     5000000000LL       /* of a member, where nobody says for how long */
 #define MILLISECONDS 1000000LL
 
 struct bytes {
@@ -29,6 +30,7 @@ struct http {
   unsigned member, members;
   char urls[MEMBERS_MAX][160];
   char reason[CURL_ERROR_SIZE];
+  char own_host[64];
 };
 
 static int64_t now(void) {
@@ -85,6 +87,9 @@ static CURL *new_easy(struct http *http) {
     return NULL;
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
+#if LIBCURL_VERSION_NUM >= 0x075700
+  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L); /* a resolver that hangs is not waited for */
+#endif
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, http->headers);
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
@@ -132,11 +137,16 @@ const char *http_member(const struct http *http) {
   return http->urls[http->member];
 }
 
-void http_own_host(struct http *http, char *host, size_t size) {
+/* After a failure curl knows none. */
+static void note_own_host(struct http *http) {
   char *address = NULL;
   curl_easy_getinfo(http->easy, CURLINFO_LOCAL_IP, &address);
-  bool bare = address && strchr(address, ':');
-  snprintf(host, size, bare ? "[%s]" : "%s", address ? address : "");
+  if (address && *address)
+    snprintf(http->own_host, sizeof http->own_host, strchr(address, ':') ? "[%s]" : "%s", address);
+}
+
+void http_own_host(struct http *http, char *host, size_t size) {
+  snprintf(host, size, "%s", http->own_host);
 }
 
 /* ---- One request ---- */
@@ -146,6 +156,9 @@ static int refused(const struct http *http, long status, const json_t *answer) {
   const char *text = json_string_value(json_object_get(answer, "message"));
   if (!text)
     text = json_string_value(json_object_get(answer, "error"));
+  if (status == 503)
+    return http->library->error(HAUL_EPEER, 0, http_member(http), "etcd is not ready: %.120s|",
+                                text ? text : "it does not say why");
   if (status == 401 || status == 403)
     return http->library->error(HAUL_EAUTH, 0, http_member(http),
                                 "etcd does not let this node in: %.120s|",
@@ -241,13 +254,20 @@ int http_post(struct http *http, const char *path, json_t *body, int64_t until, 
   }
   char *text = json_dumps(body, JSON_COMPACT);
   json_decref(body);
+  /* Each member has its share of the time, the last one what is left; the first one comes once
+   * more, as its connection may have been an old one. */
   for (unsigned i = 0; text && i <= http->members; i++) {
-    result = post_once(http, path, text, until, &bytes);
-    if (!may_try_again(result) || now() >= until || is_stopped(http))
+    unsigned left = i < http->members ? http->members - i : 1;
+    int64_t share = until == HAUL_FOREVER ? now() + SHARE_NS : now() + (until - now()) / left;
+    result = post_once(http, path, text, left == 1 ? until : share, &bytes);
+    if (!may_try_again(result))
       break;
-    if (i < http->members)
-      http->member = (http->member + 1) % http->members;
+    http->member = (http->member + 1) % http->members;
+    if (now() >= until || is_stopped(http))
+      break;
   }
+  if (result == CURLE_OK)
+    note_own_host(http);
   free(text);
   int code = result == CURLE_OK ? parse(http, &bytes, answer) : failed(http, result, &bytes);
   free(bytes.data);
@@ -262,7 +282,8 @@ struct http_stream {
   CURL *easy;
   char *body;
   struct bytes bytes;
-  size_t taken; /* of them */
+  size_t taken;    /* of them */
+  size_t searched; /* of them: no line ends there */
   bool over;
   CURLcode result;
 };
@@ -311,7 +332,8 @@ static int next_line(struct http_stream *stream, json_t **value) {
   struct bytes *bytes = &stream->bytes;
   json_error_t error;
   char *line = bytes->data ? bytes->data + stream->taken : NULL;
-  char *end = line ? memchr(line, '\n', bytes->length - stream->taken) : NULL;
+  char *end =
+      line ? memchr(bytes->data + stream->searched, '\n', bytes->length - stream->searched) : NULL;
   *value = NULL;
   if (!end) {
     if (line && stream->taken > 0) {
@@ -319,10 +341,11 @@ static int next_line(struct http_stream *stream, json_t **value) {
       bytes->length -= stream->taken;
       stream->taken = 0;
     }
+    stream->searched = bytes->length;
     return 0;
   }
   *value = json_loadb(line, (size_t)(end - line), 0, &error);
-  stream->taken = (size_t)(end + 1 - bytes->data);
+  stream->taken = stream->searched = (size_t)(end + 1 - bytes->data);
   return *value
              ? 0
              : stream->http->library->error(HAUL_EPROTO, 0, http_member(stream->http),
@@ -339,13 +362,12 @@ static void receive(struct http_stream *stream) {
     }
 }
 
-static int ended(struct http_stream *stream) {
+static int why_ended(struct http_stream *stream) {
   struct http *http = stream->http;
   json_t *value = NULL;
   long status = 0;
   curl_easy_getinfo(stream->easy, CURLINFO_RESPONSE_CODE, &status);
-  http->member = (http->member + 1) % http->members; /* for the next time */
-  if (stream->result == CURLE_OPERATION_TIMEDOUT)    /* not the caller's time */
+  if (stream->result == CURLE_OPERATION_TIMEDOUT) /* not the caller's time */
     return http->library->error(HAUL_EPEER, 0, http_member(http), "%s|", http->reason);
   if (stream->result != CURLE_OK)
     return failed(http, stream->result, &stream->bytes);
@@ -355,6 +377,12 @@ static int ended(struct http_stream *stream) {
     value = json_loadb(stream->bytes.data, stream->bytes.length, 0, NULL);
   int code = refused(http, status, value);
   json_decref(value);
+  return code;
+}
+
+static int ended(struct http_stream *stream) {
+  int code = why_ended(stream);
+  stream->http->member = (stream->http->member + 1) % stream->http->members; /* for the next time */
   return code;
 }
 

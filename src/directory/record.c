@@ -113,7 +113,8 @@ char *value_of(const struct directory_library *library, const struct haul_direct
   json_t *addresses = json_array();
   for (unsigned i = 0; i < entry->address_count; i++)
     json_array_append_new(addresses, json_string(entry->addresses[i]));
-  json_t *value = json_pack("{ss, ss, so}", "id", id, "boot", boot, "addresses", addresses);
+  json_t *value = json_pack("{ss, ss, sI, so}", "id", id, "boot", boot, "network",
+                            (json_int_t)entry->network, "addresses", addresses);
   if (value && entry->kind == HAUL_DIRECTORY_REGION) {
     library->place_format(entry->place, place, sizeof place);
     json_object_set_new(value, "bytes", json_integer((json_int_t)entry->length));
@@ -153,6 +154,7 @@ static bool region_parse(const struct directory_library *library, const json_t *
 bool value_parse(const struct directory_library *library, const char *text, size_t length,
                  struct haul_directory_entry *entry) {
   json_t *value = json_loadb(text, length, 0, NULL);
+  entry->network = (uint64_t)json_integer_value(json_object_get(value, "network"));
   bool valid = hex_parse(json_string_value(json_object_get(value, "id")), entry->id) &&
                hex_parse(json_string_value(json_object_get(value, "boot")), entry->boot) &&
                addresses_parse(json_object_get(value, "addresses"), entry) &&

@@ -20,6 +20,12 @@ struct directory_walk {
   struct http_stream *stream;
 };
 
+static int64_t now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
 int walk_open(struct directory *directory, int64_t until, struct directory_walk **out) {
   struct directory_walk *walk = calloc(1, sizeof *walk);
   (void)until;
@@ -88,21 +94,32 @@ static int open_stream(struct directory_walk *walk) {
   json_t *range = range_of(walk->from, walk->end);
   snprintf(revision, sizeof revision, "%lld", (long long)walk->revision + 1);
   json_object_set_new(range, "start_revision", json_string(revision));
+  json_object_set_new(range, "progress_notify",
+                      json_true()); /* or compaction passes a quiet walk */
   return http_stream_open(walk->directory->http, "/v3/watch",
                           json_pack("{so}", "create_request", range), &walk->stream);
 }
 
 static int take_news(struct directory_walk *walk, json_t *value) {
   json_t *result = json_object_get(value, "result");
+  if (json_object_get(value, "error"))
+    return walk->directory->library->error(HAUL_EPEER, 0, http_member(walk->directory->http),
+                                           "etcd ended the watch|");
   if (!json_is_object(result))
     return is_broken(walk, "what etcd tells has no result");
   if (json_is_true(json_object_get(result, "canceled")))
     return is_broken(walk, "etcd has forgotten what happened meanwhile");
-  int64_t revision = number_of_json(json_object_get(json_object_get(result, "header"), "revision"));
   json_t *events = json_object_get(result, "events");
-  if (json_array_size(events) == 0)
+  size_t count = json_array_size(events);
+  /* The header's is etcd's own, which a backlog in several answers has not reached. */
+  const json_t *latest = count ? json_object_get(json_array_get(events, count - 1), "kv") : NULL;
+  int64_t revision =
+      count ? number_of_json(json_object_get(latest, "mod_revision"))
+            : number_of_json(json_object_get(json_object_get(result, "header"), "revision"));
+  if ((count || !json_is_true(json_object_get(result, "created"))) && revision > walk->revision)
+    walk->revision = revision;
+  if (count == 0)
     return 0;
-  walk->revision = revision > walk->revision ? revision : walk->revision;
   json_decref(walk->list);
   walk->list = json_incref(events);
   walk->given = 0;
@@ -123,20 +140,19 @@ static int hear(struct directory_walk *walk, int64_t until) {
   if (code == 0) {
     code = take_news(walk, value);
     json_decref(value);
-    return code;
   }
+  if (code == 0)
+    return 0;
   if (code == HAUL_ETIMEDOUT || code == HAUL_ECLOSED)
     return code;
   http_stream_close(walk->stream);
   walk->stream = NULL;
   if (!is_worth_another(code))
     return code;
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  if ((int64_t)now.tv_sec * 1000000000 + now.tv_nsec + PAUSE_NS >= until)
-    return code;
-  nanosleep(&(struct timespec){0, PAUSE_NS}, NULL);
-  return 0;
+  int64_t left = until - now();
+  if (left > 0)
+    nanosleep(&(struct timespec){0, left < PAUSE_NS ? left : PAUSE_NS}, NULL);
+  return left > PAUSE_NS ? 0 : code;
 }
 
 /* ---- One at a time ---- */
@@ -147,8 +163,9 @@ static bool read_event(const struct directory_walk *walk, const json_t *event,
   const char *type = json_string_value(json_object_get(event, "type"));
   bool went = type && strcmp(type, "DELETE") == 0;
   out->kind = went ? HAUL_DIRECTORY_WENT : HAUL_DIRECTORY_CAME;
-  if (!went)
-    return entry_of(walk->directory, pair, &out->entry);
+  if (!went && entry_of(walk->directory, pair, &out->entry))
+    return true;
+  out->kind = HAUL_DIRECTORY_WENT; /* or is no entry any more */
   size_t length;
   char *key = bytes_of_json(json_object_get(pair, "key"), &length);
   memset(&out->entry, 0, sizeof out->entry);
@@ -180,11 +197,14 @@ static int tell(struct directory_walk *walk, struct haul_directory_event *event)
 
 int walk_next(struct directory_walk *walk, int64_t until, struct haul_directory_event *event) {
   int code = 0;
-  while (code == 0) {
+  for (bool again = false; code == 0; again = true) {
     if (give(walk, event))
       return 0;
     if (walk->read && !walk->told)
       return tell(walk, event);
+    if (again && now() >= until) /* what comes is of no interest, and goes on coming */
+      return walk->directory->library->error(HAUL_ETIMEDOUT, 0, http_member(walk->directory->http),
+                                             "nothing happened|");
     code = walk->read ? hear(walk, until) : read_page(walk, until);
   }
   return code;

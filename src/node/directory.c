@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
@@ -63,14 +64,15 @@ bool directory_is_address(const char *text) {
   return text && (strncmp(text, "etcd://", 7) == 0 || strncmp(text, "etcds://", 8) == 0);
 }
 
-static struct idle *new_idle(const struct directory_module *module, const char *url) {
+static struct idle *new_idle(const struct directory_module *module, const struct haul_node *node,
+                             const char *url) {
   struct idle *idle = alloc_zero(1, sizeof *idle + strlen(url) + 1);
   if (!idle) {
     error_memory("directory");
     return NULL;
   }
   memcpy(idle->url, url, strlen(url));
-  if (module->open(&directory_library, url, NULL, &idle->directory) == 0)
+  if (module->open(&directory_library, url, &node->closing, &idle->directory) == 0)
     return idle;
   alloc_free(idle);
   return NULL;
@@ -98,7 +100,7 @@ static struct idle *borrow(struct haul_node *node, const char *url) {
     }
   }
   pthread_mutex_unlock(&node->directory_lock);
-  return found ? found : new_idle(module, url);
+  return found ? found : new_idle(module, node, url);
 }
 
 static void give_back(struct haul_node *node, struct idle *idle) {
@@ -162,16 +164,27 @@ HAUL_API int haul_directory_find(haul_node *node, const char *address, haul_dead
     return code;
   if (!count || (*count > 0 && !entries))
     return error_set(HAUL_EINVAL, 0, address, "no place for what is found|");
-  return find(node, address, until, entries, count);
+  node_retain(node); /* it may be closed meanwhile */
+  code = find(node, address, until, entries, count);
+  node_put(node);
+  return code;
 }
 
 /* ---- Connecting ---- */
 
-/* A Unix socket, or loopback, is for who is on the same host. */
+uint64_t directory_network(void) {
+  struct stat status;
+  return stat("/proc/self/ns/net", &status) == 0 ? status.st_ino : 0;
+}
+
+/* A Unix socket, or loopback, is for who is on the same host, and in the same network namespace but
+ * for a socket with a path. */
 static bool is_elsewhere(const struct haul_node *node, const struct haul_directory_entry *entry,
                          const char *text) {
   struct address address;
-  if (memcmp(entry->boot, node->fabric.boot, 16) == 0)
+  bool same_host = memcmp(entry->boot, node->fabric.boot, 16) == 0;
+  if (same_host && (!entry->network || entry->network == directory_network() ||
+                    strncmp(text, "unix:///", 8) == 0))
     return false;
   return strncmp(text, "tcp://", 6) != 0 ||
          (address_parse(text, clock_now(), &address) == 0 && address.loopback);
@@ -235,11 +248,15 @@ HAUL_API int haul_directory_open(haul_node *node, const char *directory, haul_de
   int code = node_enter("haul_directory_open", node);
   if (code)
     return code;
-  if (!out || !directory_is_address(directory))
-    return error_set(HAUL_EINVAL, 0, directory, "no directory, or no place for the walk|");
+  if (!out)
+    return error_set(HAUL_EINVAL, 0, directory, "no place for the walk|");
+  if (!directory_is_address(directory))
+    return error_set(HAUL_EADDRESS, 0, directory,
+                     "not a directory's address|etcd://HOST[:PORT]/PREFIX");
   haul_directory *walk = alloc_zero(1, sizeof *walk);
   if (!walk)
     return error_memory("directory");
+  node_retain(node);
   walk->idle = borrow(node, directory);
   code = walk->idle ? table.module->walk_open(walk->idle->directory, until, &walk->walk)
                     : haul_error_last()->code;
@@ -247,10 +264,10 @@ HAUL_API int haul_directory_open(haul_node *node, const char *directory, haul_de
     if (walk->idle)
       give_back(node, walk->idle);
     alloc_free(walk);
+    node_put(node);
     return code;
   }
   walk->node = node;
-  node_retain(node);
   *out = walk;
   return 0;
 }

@@ -21,6 +21,9 @@ extern const struct directory_library directory_library;
 int directory_connect(struct haul_node *node, const char *address, int64_t until,
                       struct haul_peer **peer);
 
+/* The number of this process's network namespace; 0: not known. */
+uint64_t directory_network(void);
+
 /* Ends the node's registration, and what lookups kept open. */
 void directory_stop(struct haul_node *node);
 /* Has what is under way end within a second. */

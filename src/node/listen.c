@@ -496,13 +496,7 @@ HAUL_API int haul_node_listen(haul_node *node, const char *text) {
   return code;
 }
 
-HAUL_API int haul_node_address(haul_node *node, size_t index, char *text, size_t size) {
-  int code = node_enter("haul_node_address", node);
-  if (code)
-    return code;
-  if (!text)
-    return error_set(HAUL_EINVAL, 0, NULL, "no place for the address|");
-  char address[160];
+bool listener_address(struct haul_node *node, size_t index, char *text, size_t size) {
   const struct listener *found = NULL;
   loop_lock(node->loop);
   list_each(item, &node->listeners) {
@@ -513,9 +507,19 @@ HAUL_API int haul_node_address(haul_node *node, size_t index, char *text, size_t
     }
   }
   if (found)
-    address_format(&found->address, address, sizeof address);
+    address_format(&found->address, text, size);
   loop_unlock(node->loop);
-  if (!found)
+  return found;
+}
+
+HAUL_API int haul_node_address(haul_node *node, size_t index, char *text, size_t size) {
+  int code = node_enter("haul_node_address", node);
+  if (code)
+    return code;
+  if (!text)
+    return error_set(HAUL_EINVAL, 0, NULL, "no place for the address|");
+  char address[160];
+  if (!listener_address(node, index, address, sizeof address))
     return error_set(HAUL_ERANGE, 0, NULL, "the node has fewer listeners|");
   size_t length = strlen(address);
   if (length >= size)

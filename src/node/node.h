@@ -186,6 +186,8 @@ int node_enter(const char *call, const struct haul_node *node);
 /* listen.c; with the loop's lock. */
 int listen_on(struct haul_node *node, struct address *address, bool companion);
 void listen_stop(struct haul_node *node);
+/* Of the listener with this number; without locks. False: there are fewer. */
+bool listener_address(struct haul_node *node, size_t index, char *text, size_t size);
 void listen_forked(struct haul_node *node); /* in a forked child: closes descriptors, no more */
 
 /* peer.c; with the loop's lock unless it says otherwise. */

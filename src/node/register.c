@@ -57,6 +57,12 @@ struct registration {
 
 /* ---- Lists of names ---- */
 
+/* What is there is to be put once more. */
+static void doubt(struct told_list *list) {
+  for (size_t i = 0; i < list->count; i++)
+    list->items[i].handle = 0;
+}
+
 static void clear_told(struct told_list *list) {
   for (size_t i = 0; i < list->count; i++)
     alloc_free(list->items[i].name);
@@ -64,7 +70,7 @@ static void clear_told(struct told_list *list) {
   *list = (struct told_list){0};
 }
 
-static int add_told(struct told_list *list, const struct export_view *view) {
+static int add_told(struct told_list *list, const char *word, uint64_t handle) {
   if (list->count == list->room) {
     size_t room = list->room ? list->room * 2 : 64;
     struct told *items = alloc_resize(list->items, room * sizeof *items);
@@ -73,10 +79,10 @@ static int add_told(struct told_list *list, const struct export_view *view) {
     list->items = items;
     list->room = room;
   }
-  char *name = alloc_string(view->name);
+  char *name = alloc_string(word);
   if (!name)
     return error_memory("directory");
-  list->items[list->count++] = (struct told){view->handle, name};
+  list->items[list->count++] = (struct told){handle, name};
   return 0;
 }
 
@@ -91,7 +97,7 @@ static int list_published(struct haul_node *node, struct told_list *list) {
   do {
     got = exports_list(node->exports, after, "", views, VIEWS_AT_A_TIME);
     for (size_t i = 0; code == 0 && i < got; i++)
-      code = add_told(list, &views[i]);
+      code = add_told(list, views[i].name, views[i].handle);
     if (got > 0)
       snprintf(after, sizeof after, "%s", views[got - 1].name);
   } while (code == 0 && got == VIEWS_AT_A_TIME);
@@ -107,19 +113,39 @@ static void add_address(struct haul_directory_entry *entry, const char *address)
     strcpy(entry->addresses[entry->address_count++], address);
 }
 
-static void add_advertised(const char *list, struct haul_directory_entry *entry) {
+/* "tcp://HOST:PORT" or a Unix socket's. The host's name is for others to resolve. */
+static bool is_advertisable(const char *address) {
+  const char *host = address + strlen("tcp://"), *bracket = strrchr(address, ']');
+  if (strncmp(address, "unix://", 7) == 0)
+    return address[7] != '\0';
+  const char *port = strrchr(bracket ? bracket : host, ':');
+  return strncmp(address, "tcp://", 6) == 0 && port && port > host && port[1] &&
+         strspn(port + 1, "0123456789") == strlen(port + 1) && !strchr(address, ' ');
+}
+
+static int add_advertised(const char *list, struct haul_directory_entry *entry) {
   char one[160];
   for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
-    snprintf(one, sizeof one, "%.*s", (int)strcspn(at, ","), at);
+    size_t length = strcspn(at, ",");
+    snprintf(one, sizeof one, "%.*s", (int)(length < sizeof one ? length : 0), at);
+    if (!is_advertisable(one) || entry->address_count == HAUL_DIRECTORY_ADDRESSES)
+      return error_set(HAUL_EINVAL, 0, list,
+                       "not what a node can be reached by|up to %d addresses with commas between: "
+                       "tcp://HOST:PORT or unix:///PATH",
+                       HAUL_DIRECTORY_ADDRESSES);
     add_address(entry, one);
   }
+  return 0;
 }
 
 static void add_listeners(struct registration *registration, struct haul_directory_entry *entry) {
   char address[160], host[64], port[16];
-  for (size_t i = 0; haul_node_address(registration->node, i, address, sizeof address) == 0; i++) {
-    if (strncmp(address, "tcp://0.0.0.0:", 14) == 0 || strncmp(address, "tcp://[::]:", 11) == 0) {
+  for (size_t i = 0; listener_address(registration->node, i, address, sizeof address); i++) {
+    bool all_of_4 = strncmp(address, "tcp://0.0.0.0:", 14) == 0;
+    if (all_of_4 || strncmp(address, "tcp://[::]:", 11) == 0) {
       registration->module->own_host(registration->directory, host, sizeof host);
+      if (!*host || (all_of_4 && *host == '['))
+        continue;
       snprintf(port, sizeof port, "%s", strrchr(address, ':'));
       snprintf(address, sizeof address, "tcp://%s%s", host, port);
     }
@@ -134,9 +160,9 @@ static int describe_self(struct registration *registration, struct haul_director
   memcpy(entry->id, node->fabric.node_id, 16);
   memcpy(entry->boot, node->fabric.boot, 16);
   if (registration->advertise)
-    add_advertised(registration->advertise, entry);
-  else
-    add_listeners(registration, entry);
+    return add_advertised(registration->advertise, entry);
+  entry->network = directory_network();
+  add_listeners(registration, entry);
   return entry->address_count > 0
              ? 0
              : error_set(
@@ -152,15 +178,34 @@ static int64_t patience(int64_t until) {
   return own < until ? own : until;
 }
 
+static int keep_lease(struct registration *registration, int64_t until) {
+  const struct directory_module *module = registration->module;
+  int64_t now = clock_now();
+  int code = 0;
+  if (registration->lease && now >= registration->renew_at && !registration->claimed)
+    registration->lease = 0; /* of no use yet, and may have ended */
+  if (!registration->lease)
+    code =
+        module->lease(registration->directory, registration->seconds, until, &registration->lease);
+  else if (now >= registration->renew_at)
+    code = module->renew(registration->directory, registration->lease, &registration->self, until);
+  else
+    return 0;
+  if (code == 0)
+    registration->renew_at = now + (int64_t)registration->seconds * SECOND / 3;
+  return code;
+}
+
 typedef int send_batch(struct directory *directory, int64_t lease,
                        const struct haul_directory_entry *entries, size_t count, int64_t until);
 
 static int flush(struct registration *registration, send_batch *send, int64_t until) {
   size_t count = registration->batched;
   registration->batched = 0;
-  return count ? send(registration->directory, registration->lease, registration->batch, count,
-                      patience(until))
-               : 0;
+  int code = count ? keep_lease(registration, patience(until)) : 0; /* there may be many */
+  return code || !count ? code
+                        : send(registration->directory, registration->lease, registration->batch,
+                               count, patience(until));
 }
 
 static struct haul_directory_entry *next_in_batch(struct registration *registration,
@@ -212,9 +257,32 @@ static int each_missing(struct registration *registration, const struct told_lis
   return code;
 }
 
+/* What is about to be put may stand there from now on, whether that is told or not: `told` becomes
+ * both lists, and what is not known for sure in it is without a handle. */
+static int expect(struct registration *registration, const struct told_list *published) {
+  struct told_list *told = &registration->told, both = {0};
+  int code = 0;
+  for (size_t i = 0, j = 0; code == 0 && (i < told->count || j < published->count);) {
+    int order = i == told->count        ? 1
+                : j == published->count ? -1
+                                        : strcmp(told->items[i].name, published->items[j].name);
+    const struct told *one = order <= 0 ? &told->items[i] : &published->items[j];
+    bool sure = order < 0 || (order == 0 && one->handle == published->items[j].handle);
+    code = add_told(&both, one->name, sure ? one->handle : 0);
+    i += order <= 0;
+    j += order >= 0;
+  }
+  clear_told(code ? &both : told);
+  if (code == 0)
+    *told = both;
+  return code;
+}
+
 static int update_names(struct registration *registration, int64_t until) {
   struct told_list published = {0};
   int code = list_published(registration->node, &published);
+  if (code == 0)
+    code = expect(registration, &published);
   if (code == 0)
     code = each_missing(registration, &published, &registration->told, true, put_one, until);
   if (code == 0)
@@ -247,29 +315,14 @@ static int update_self(struct registration *registration, int64_t until) {
     return code;
   registration->self = self;
   registration->claimed = true;
-  clear_told(&registration->told); /* each name's entry says where the node is */
+  doubt(&registration->told); /* each name's entry says where the node is */
   return 0;
 }
 
-static int keep_lease(struct registration *registration, int64_t until) {
-  const struct directory_module *module = registration->module;
-  int64_t now = clock_now();
-  int code = 0;
-  if (registration->lease && now >= registration->renew_at && !registration->claimed)
-    registration->lease = 0; /* of no use yet, and may have ended */
-  if (!registration->lease)
-    code =
-        module->lease(registration->directory, registration->seconds, until, &registration->lease);
-  else if (now >= registration->renew_at)
-    code = module->renew(registration->directory, registration->lease, &registration->self, until);
-  else
-    return 0;
-  if (code == 0)
-    registration->renew_at = now + (int64_t)registration->seconds * SECOND / 3;
-  return code;
-}
-
+/* What still stands there with this lease goes with it. */
 static void forget(struct registration *registration) {
+  if (registration->lease)
+    registration->module->end(registration->directory, registration->lease, clock_now() + LAST_NS);
   registration->lease = 0;
   registration->claimed = false;
   clear_told(&registration->told);
@@ -366,8 +419,8 @@ static int read_options(struct registration *registration,
 /* Until the name is free, or the time is over. */
 static int enter(struct registration *registration, int64_t until) {
   int code;
-  while ((code = update(registration, until)) == HAUL_EEXIST && clock_now() + PAUSE_NS < until &&
-         !atomic_load(&registration->stop))
+  while (((code = update(registration, until)) == HAUL_EEXIST || code == HAUL_ESTALE) &&
+         clock_now() + PAUSE_NS < until && !atomic_load(&registration->stop))
     nanosleep(&(struct timespec){0, PAUSE_NS}, NULL);
   return code;
 }

@@ -218,8 +218,24 @@ static void addresses_may_be_told_by_hand(void **state) {
   options.advertise = "tcp://10.1.2.3:7420,tcp://10.1.2.4:7420";
   assert_works(haul_node_register(server, etcd.directory, &options, soon()));
   assert_int_equal(find("zeta", &entry), 1);
+  assert_int_equal(entry.network, 0);
   assert_int_equal(entry.address_count, 2);
   assert_string_equal(entry.addresses[1], "tcp://10.1.2.4:7420");
+}
+
+static void but_only_addresses(void **state) {
+  static const char *const lists[] = {
+      "",           "foo",
+      "10.0.0.7",   "tcp://10.0.0.7",
+      "tcp://:1",   "tcp://a:1, tcp://b:1",
+      "tcp://a:1,", "tcp://a:1,tcp://b:1,tcp://c:1,tcp://d:1,tcp://e:1"};
+  struct haul_register_options options = HAUL_REGISTER_OPTIONS_INIT;
+  (void)state;
+  server = named("upsilon");
+  for (size_t i = 0; i < COUNT(lists); i++) {
+    options.advertise = lists[i];
+    assert_fails(HAUL_EINVAL, haul_node_register(server, etcd.directory, &options, soon()));
+  }
 }
 
 static void a_listener_on_all_addresses_is_told_by_a_real_one(void **state) {
@@ -233,6 +249,38 @@ static void a_listener_on_all_addresses_is_told_by_a_real_one(void **state) {
   assert_works(enter(server, soon()));
   assert_int_equal(find("wide", &entry), 1);
   assert_int_equal(strncmp(entry.addresses[0], "tcp://127.0.0.1:", 16), 0);
+}
+
+/* One is published, taken back, and before that is told the node listens on: its entry goes. */
+static void what_is_taken_back_while_it_moves_goes(void **state) {
+  (void)state;
+  server = entered("rho");
+  for (int i = 0; i < 20; i++) {
+    haul_region *region = publish(server, "fleeting", 100);
+    if (i % 2)
+      wait_until("fleeting", true);
+    assert_works(haul_region_unpublish(region, "fleeting"));
+    if (i < 10)
+      listen_at(server, "tcp://127.0.0.1:0");
+    haul_region_release(region);
+  }
+  wait_until("fleeting", false);
+}
+
+static void many_take_longer_than_a_lease(void **state) {
+  haul_region *region;
+  const struct haul_place host = {HAUL_HOST, 0};
+  (void)state;
+  server = named("sigma");
+  listen_at(server, "tcp://127.0.0.1:0");
+  assert_works(haul_region_alloc(server, host, 64, 0, &region));
+  for (int i = 0; i < (SANITIZED ? 4000 : 20000); i++) {
+    char name[16];
+    snprintf(name, sizeof name, "m%d", i);
+    assert_works(haul_region_publish(region, name, HAUL_READ));
+  }
+  assert_works(enter(server, haul_deadline_in(60 * S)));
+  haul_region_release(region);
 }
 
 /* ---- Who is told of what ---- */
@@ -407,6 +455,12 @@ static void what_took_its_address_is_not_taken_for_it(void **state) {
 
 /* ---- An etcd that is away ---- */
 
+static void *close_soon(void *node) {
+  nanosleep(&(struct timespec){0, 200000000}, NULL);
+  haul_node_close(node);
+  return NULL;
+}
+
 static void without_an_etcd_that_is_said_in_time(void **state) {
   struct haul_directory_entry entry;
   size_t count = 1;
@@ -425,6 +479,36 @@ static void another_member_is_asked(void **state) {
   server = entered("mu");
   snprintf(address, sizeof address, "etcd://127.0.0.1:1,127.0.0.1:%u/test/mu", etcd.port);
   assert_works(connects_to(address));
+}
+
+static void a_member_that_hangs_is_left(void **state) {
+  struct etcd other = {0};
+  char address[160];
+  struct haul_directory_entry entry;
+  (void)state;
+  etcd_start(&other);
+  server = entered("tau");
+  kill(other.pid, SIGSTOP);
+  snprintf(address, sizeof address, "etcd://127.0.0.1:%u,127.0.0.1:%u/test/tau", other.port,
+           etcd.port);
+  size_t count = 1;
+  int code = haul_directory_find(client, address, haul_deadline_in(2 * S), &entry, &count);
+  etcd_remove(&other);
+  assert_int_equal(code, 0);
+}
+
+static void a_find_ends_with_its_node(void **state) {
+  struct haul_directory_entry entry;
+  size_t count = 1;
+  pthread_t thread;
+  (void)state;
+  kill(etcd.pid, SIGSTOP);
+  pthread_create(&thread, NULL, close_soon, client);
+  int code = haul_directory_find(client, at("x"), soon(), &entry, &count);
+  pthread_join(thread, NULL);
+  kill(etcd.pid, SIGCONT);
+  client = NULL;
+  assert_int_equal(code, HAUL_ECLOSED);
 }
 
 static void a_stopped_one_costs_no_more_than_the_deadline(void **state) {
@@ -571,6 +655,35 @@ static void nonsense_is_no_answer(void **state) {
   }
 }
 
+/* etcd keeps to the limit that it is given; what says that it is etcd may not. */
+static void more_than_was_asked_for_is_left(void **state) {
+  static char answer[200000];
+  struct fake fake;
+  haul_peer *peer;
+  char address[160];
+  (void)state;
+  size_t used = (size_t)snprintf(answer, sizeof answer,
+                                 HTTP_OK("{\"responses\":[{\"response_range\":{\"kvs\":[{}"));
+  for (int i = 0; i < 400; i++) /* test/name/x/a, on a port that nobody has */
+    used += (size_t)snprintf(answer + used, sizeof answer - used,
+                             ",{\"key\":\"dGVzdC9uYW1lL3gvYQ==\",\"value\":\""
+                             "eyJpZCI6IjAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwIiwiYm9vdCI6IjAwM"
+                             "DAwMDAwMDAwMDAwMDAwMDAw"
+                             "MDAwMDAwMDAwMDAwIiwiYWRkcmVzc2VzIjpbInRjcDovLzEyNy4wLjAuMToxIl0sImJ5d"
+                             "GVzIjo1LCJwbGFjZSI6Imhv"
+                             "c3QiLCJyaWdodHMiOiJyIn0=\"}");
+  snprintf(answer + used, sizeof answer - used, "]}}]}");
+  fake_start(&fake, answer);
+  snprintf(address, sizeof address, "etcd://127.0.0.1:%u/test/x", fake.port);
+  struct haul_directory_entry entry;
+  size_t count = 1;
+  assert_works(haul_directory_find(client, address, soon(), &entry, &count));
+  int code = haul_peer_connect(client, address, haul_deadline_in(300 * MS), &peer);
+  fake_end(&fake);
+  assert_int_equal(count, 64);
+  assert_true(code < 0);
+}
+
 static void foreign_entries_are_passed_over(void **state) {
   static const char *const values[] = {
       "",
@@ -596,9 +709,11 @@ static void foreign_entries_are_passed_over(void **state) {
 
 static void what_is_no_address_is_refused(void **state) {
   static const char *const texts[] = {
-      "etcd://",      "etcd:///p/x",    "etcd://h",      "etcd://h/",      "etcd://h/p",
-      "etcd://h/p/",  "etcd://h/p/a/b", "etcd://h/p%/x", "etcd://h/p/%00", "etcd://h/p/%2",
-      "etcd://,/p/x", "tcp://h:1/p/x",  "etcd://h/p q/x"};
+      "etcd://",         "etcd:///p/x",    "etcd://h",       "etcd://h/",
+      "etcd://h/p",      "etcd://h/p/",    "etcd://h/p/a/b", "etcd://h/p%/x",
+      "etcd://h/p/%00",  "etcd://h/p/%2",  "etcd://,/p/x",   "tcp://h:1/p/x",
+      "etcd://h/p q/x",  "etcd://h:0/p/x", "etcd://:1/p/x",  "etcd://h:99999/p/x",
+      "etcd://u:p@h/p/x"};
   struct haul_directory_entry entry;
   (void)state;
   for (size_t i = 0; i < COUNT(texts); i++) {
@@ -645,7 +760,10 @@ int main(int argc, char **argv) {
       TEST(names_may_have_any_byte_that_a_name_may),
       TEST(what_is_for_some_alone_is_not_entered),
       TEST(addresses_may_be_told_by_hand),
+      TEST(but_only_addresses),
       TEST(a_listener_on_all_addresses_is_told_by_a_real_one),
+      TEST(what_is_taken_back_while_it_moves_goes),
+      TEST(many_take_longer_than_a_lease),
       TEST(a_walk_tells_what_is_there_and_what_changes),
       TEST(more_than_a_page_is_told_whole),
       TEST(a_node_listens_on_and_is_told_of_anew),
@@ -656,10 +774,13 @@ int main(int argc, char **argv) {
       TEST(what_took_its_address_is_not_taken_for_it),
       TEST(without_an_etcd_that_is_said_in_time),
       TEST(another_member_is_asked),
+      TEST(a_member_that_hangs_is_left),
+      TEST(a_find_ends_with_its_node),
       TEST(a_stopped_one_costs_no_more_than_the_deadline),
       TEST(one_that_lost_everything_is_told_again),
       TEST(a_walk_goes_on_after_a_restart),
       TEST(nonsense_is_no_answer),
+      TEST(more_than_was_asked_for_is_left),
       TEST(foreign_entries_are_passed_over),
       TEST(what_is_no_address_is_refused),
   };

@@ -88,13 +88,29 @@ static bool parse_node(const char *text, const char *end, struct target *target)
   return address_expand(node, DEFAULT_PORT, target->address);
 }
 
+/* %XX is a byte; anything else stays as it is. */
+static void unescape(const char *text, char *to) {
+  for (; *text; to++) {
+    unsigned byte;
+    int length = 0;
+    if (text[0] == '%' && sscanf(text + 1, "%2x%n", &byte, &length) == 1 && length == 2 && byte) {
+      *to = (char)byte;
+      text += 3;
+    } else {
+      *to = *text++;
+    }
+  }
+  *to = '\0';
+}
+
 /* Of etcd://HOST/PREFIX/NAME that is the address as well: of a node that has such a region. */
 static bool parse_in_directory(const char *text, struct target *target) {
   const char *slash = strchr(strstr(text, "://") + 3, '/');
   slash = slash ? strchr(slash + 1, '/') : NULL;
-  if (!slash || !slash[1])
+  if (!slash || !slash[1] || strlen(slash + 1) >= sizeof target->unescaped)
     return false;
-  target->name = slash + 1;
+  unescape(slash + 1, target->unescaped);
+  target->name = target->unescaped;
   return parse_node(text, text + strlen(text), target);
 }
 

@@ -26,7 +26,8 @@ bool directory_parse(const char *text, char address[ADDRESS_MAX]);
 
 struct target {
   char address[ADDRESS_MAX];
-  const char *name; /* lies within the text that was parsed */
+  const char *name; /* lies within the text that was parsed, or here: */
+  char unescaped[256];
 };
 
 /* Splits NODE/NAME. NAME begins behind the first '/' that is none of the address: of
