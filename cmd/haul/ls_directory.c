@@ -48,7 +48,8 @@ static int collect(struct listing *listing, haul_deadline until) {
     if (event.kind == HAUL_DIRECTORY_HOLDS)
       keep(listing, &event.entry);
   } while (event.kind != HAUL_DIRECTORY_TOLD);
-  qsort(listing->entries, listing->count, sizeof *listing->entries, compare);
+  if (listing->count > 0)
+    qsort(listing->entries, listing->count, sizeof *listing->entries, compare);
   return EXIT_DONE;
 }
 

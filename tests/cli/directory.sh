@@ -26,8 +26,13 @@ etcd_on() {
 
 # A pair of ports that nobody has.
 for port in $(shuf -i 20000-30000 -n 20); do
-  ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && etcd_on "$port" && break
+  (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
 done
+if ! etcd_on "$port"; then
+  failed "etcd, or haul ls of it"
+  "$HAUL" ls "$directory"
+  finish
+fi
 
 # serve_as NAME OPTION…: a node of that name in the directory; sets $server.
 serve_as() {
