@@ -188,8 +188,11 @@ static int tell(struct request *request, const void *bytes) {
     request->state = REQUEST_UNTOLD;
   else
     complete(request, code ? NCCL_REMOTE_ERROR : NCCL_SUCCESS);
-  if (code < 0)
+  if (code < 0) {
+    if (!request->comm->closing && !request->comm->failed)
+      warn_of_library("cannot tell the receiver that its bytes are there");
     comm_fail(request->comm, NCCL_REMOTE_ERROR);
+  }
   return code;
 }
 

@@ -128,10 +128,10 @@ static void in_the_middle(struct rank *rank) {
             net_register(rank->to[other], out, sizeof out, NCCL_POINTER_HOST, &out_memory) == 0);
   rank_need(rank,
             net_register(rank->from[other], in, sizeof in, NCCL_POINTER_HOST, &in_memory) == 0);
-  int64_t until = rank_now() + BOUND;
+  int64_t began = rank_now(), until = began + BOUND;
   uint64_t rounds = 0;
   while (result == 0 && rank_now() < until) {
-    if (rank->number == 1 && ++rounds == 5000)
+    if (rank->number == 1 && (++rounds == 5000 || rank_now() > began + BOUND / 6))
       kill(getpid(), SIGKILL);
     if (sent && (result = net_test(sent, &done, NULL)) == 0 && done)
       sent = NULL;
