@@ -216,7 +216,7 @@ static void keys_that_are_none(void **state) {
   rig_quiet(true);
   for (size_t cut = 0; cut < sizeof whole; cut++) { /* cut off, and other bytes behind */
     for (size_t i = 0; i < sizeof key; i++)
-      ((uint8_t *)&key)[i] = (uint8_t)~((const uint8_t *)&whole)[i];
+      ((uint8_t *)&key)[i] = (uint8_t) ~((const uint8_t *)&whole)[i];
     memcpy(&key, &whole, cut);
     assert_int_equal(unpack(&key), UCS_ERR_INVALID_PARAM);
   }
