@@ -6,7 +6,7 @@ install(TARGETS haul EXPORT haulTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES include/haul/haul.h include/haul/device.h include/haul/access.h
-  include/haul/world.h include/haul/directory.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/haul)
+  include/haul/world.h include/haul/directory.h include/haul/stats.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/haul)
 
 file(RELATIVE_PATH HAUL_PC_TO_PREFIX
   ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
@@ -32,6 +32,7 @@ foreach(unit haul.service haul-mount@.service)
   configure_file(packaging/systemd/${unit}.in ${unit} @ONLY)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${unit} DESTINATION lib/systemd/system)
 endforeach()
+install(FILES packaging/grafana/haul.json DESTINATION ${CMAKE_INSTALL_DATADIR}/haul/grafana)
 install(FILES packaging/systemd/haul.socket DESTINATION lib/systemd/system)
 install(FILES packaging/systemd/haul.sysusers DESTINATION lib/sysusers.d RENAME haul.conf)
 

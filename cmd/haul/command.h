@@ -51,5 +51,6 @@ extern const struct command bench_command;
 extern const struct command pingpong_command;
 extern const struct command mount_command;
 extern const struct command key_command;
+extern const struct command top_command;
 
 #endif

@@ -55,7 +55,8 @@ static int open_job(struct job *job, const struct exported *exported) {
   *job = (struct job){.exported = exported, .outfile = {.descriptor = -1}, .input = -1};
   int status = split(job);
   if (status == EXIT_DONE)
-    status = module_symbol(HAUL_STORAGE_TREE_SYMBOL, "reach exported files", &symbol);
+    status =
+        module_symbol(&module_storage, HAUL_STORAGE_TREE_SYMBOL, "reach exported files", &symbol);
   if (status)
     return status;
   job->calls = symbol;

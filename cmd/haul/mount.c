@@ -113,7 +113,7 @@ static int mount_here(struct mounting *mounting, const char *source) {
   struct haul_storage_error error;
   int signals = -1;
   void *symbol;
-  int status = module_symbol(HAUL_STORAGE_MOUNT_SYMBOL, "mount", &symbol);
+  int status = module_symbol(&module_storage, HAUL_STORAGE_MOUNT_SYMBOL, "mount", &symbol);
   if (status == EXIT_DONE)
     status = catch_signals(&signals);
   if (status != EXIT_DONE)

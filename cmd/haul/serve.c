@@ -17,9 +17,11 @@
 
 #include "command.h"
 #include "common/fail.h"
+#include "common/module.h"
 #include "common/options.h"
 #include "common/service.h"
 #include "common/session.h"
+#include "metrics/metrics.h"
 #include "serve_exports.h"
 #include "serve_regions.h"
 #include "storage/node.h"
@@ -38,7 +40,7 @@ struct values {
   const char *name;
   const char *directory, *advertise;
   int64_t lease;
-  unsigned ready_fd;
+  unsigned ready_fd, metrics;
   int poll, echo, insecure;
 };
 
@@ -63,6 +65,8 @@ static const struct option_spec options[] = {
      "what the directory says of where this node is reached (default: its listeners)"},
     {"lease", OPTION_SECONDS, offsetof(struct values, lease), "SECONDS",
      "so long after its end this node is gone from the directory (default: 10)"},
+    {"metrics", OPTION_COUNT, offsetof(struct values, metrics), "PORT",
+     "tell Prometheus what is counted, at http://127.0.0.1:PORT/metrics"},
     {"poll", OPTION_FLAG, offsetof(struct values, poll), NULL,
      "never sleep: lower latency, one processor kept busy"},
     {"echo", OPTION_FLAG, offsetof(struct values, echo), NULL,
@@ -80,6 +84,8 @@ struct server {
   int signals; /* descriptor */
   struct offers offers;
   struct exports exports;
+  const struct haul_metrics *metrics_calls;
+  struct metrics *metrics; /* NULL: not asked for */
 };
 
 /* Before the node is opened: its threads inherit the mask, so that no signal ends the process. */
@@ -134,6 +140,19 @@ static int listen_all(struct server *server) {
       return fail_library("cannot listen on %s", address);
   }
   return EXIT_DONE;
+}
+
+static int open_metrics(struct server *server) {
+  unsigned short port = (unsigned short)server->values->metrics;
+  void *symbol;
+  if (!port)
+    return EXIT_DONE;
+  int status = module_symbol(&module_metrics, HAUL_METRICS_SYMBOL, "serve metrics", &symbol);
+  if (status)
+    return status;
+  server->metrics_calls = symbol;
+  int failed = server->metrics_calls->open(server->node, &port, &server->metrics);
+  return failed ? fail_system(failed, "cannot serve metrics on 127.0.0.1:%u", port) : EXIT_DONE;
 }
 
 /* From a thread of the library's. */
@@ -264,6 +283,8 @@ static int serve(struct server *server) {
   if (status == EXIT_DONE)
     status = listen_all(server);
   if (status == EXIT_DONE)
+    status = open_metrics(server);
+  if (status == EXIT_DONE)
     status = enter_directory(server);
   if (status == EXIT_DONE)
     status = announce(server);
@@ -272,6 +293,8 @@ static int serve(struct server *server) {
     status = server->exports.count ? wait_for_signal(server) : loop(server);
     service_notify("STOPPING=1");
   }
+  if (server->metrics)
+    server->metrics_calls->close(server->metrics);
   offers_release(&server->offers);
   exports_stop(&server->exports);
   haul_node_close(server->node);
@@ -297,6 +320,8 @@ static int run(const struct command *self, int argc, char **argv) {
     return options_wrong(self, "--advertise and --lease go with --register");
   if (values.lease && (values.lease < LEASE_LEAST_NS || values.lease > LEASE_MOST_NS))
     return options_wrong(self, "--lease is 2 to 3600 seconds");
+  if (values.metrics > UINT16_MAX)
+    return options_wrong(self, "--metrics %u is no port", values.metrics);
   status = offers_parse(self, &server.offers, &values.region, &values.file);
   if (status == EXIT_DONE)
     status = offers_allow(self, &server.offers, &values.allow);

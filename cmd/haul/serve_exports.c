@@ -80,7 +80,7 @@ int exports_open(struct exports *exports, haul_node *node,
   void *symbol;
   if (exports->count == 0)
     return EXIT_DONE;
-  int status = module_symbol(HAUL_STORAGE_SERVICE_SYMBOL, "export files", &symbol);
+  int status = module_symbol(&module_storage, HAUL_STORAGE_SERVICE_SYMBOL, "export files", &symbol);
   if (status)
     return status;
   exports->calls = symbol;

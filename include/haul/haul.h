@@ -188,6 +188,7 @@ struct haul_node_config {
                            connection never does */
   int process_tls;      /* 1: this process encrypts also where the kernel could */
   int any_user;         /* 1: Unix sockets take processes of any user; else this one's and root's */
+  int any_observer;     /* 1: with a key, too, every peer may see what this node does (stats.h) */
   int64_t handshake_ns; /* time in which who connects has to prove who it is; default 5 s */
   unsigned max_peers_each; /* of one identity and one address; default: as max_peers */
   unsigned max_lookups;    /* published regions that one peer may know at a time, at most 1,048,576;
@@ -199,7 +200,7 @@ struct haul_node_config {
 #define HAUL_NODE_CONFIG_INIT                                                                      \
   {                                                                                                \
     sizeof(struct haul_node_config), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0,   \
-        0, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0                                             \
+        0, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0                                          \
   }
 
 /* Opens this process's end. `config` may be NULL. Release with haul_node_close. What a field leaves

@@ -102,6 +102,8 @@ static void keep_counters(struct endpoint_counters *left, struct endpoint_counte
   MOVE(left, counters, bytes_in);
   MOVE(left, counters, errors);
   MOVE(left, counters, served);
+  MOVE(left, counters, served_in);
+  MOVE(left, counters, served_out);
 }
 
 void link_stop(struct link *link, int code) {

@@ -35,8 +35,8 @@ struct transport;
 
 /* Bytes and counts of one endpoint. */
 struct endpoint_counters {
-  _Atomic uint64_t writes, reads, atomics, bytes_out, bytes_in, errors,
-      served; /* served: the peer's works */
+  _Atomic uint64_t writes, reads, atomics, bytes_out, bytes_in, errors;
+  _Atomic uint64_t served, served_in, served_out; /* the peer's works, and their bytes */
 };
 
 /* What the transports of one node share. */
@@ -333,6 +333,14 @@ static inline void endpoint_count(struct endpoint *endpoint, enum haul_operation
                             1, memory_order_relaxed);
   atomic_fetch_add_explicit(write ? &counters->bytes_out : &counters->bytes_in, bytes,
                             memory_order_relaxed);
+}
+
+/* Counts what was done of the peer's: bytes that came, or that went. */
+static inline void endpoint_served(struct endpoint *endpoint, uint64_t in, uint64_t out) {
+  struct endpoint_counters *counters = &endpoint->counters;
+  atomic_fetch_add_explicit(&counters->served, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&counters->served_in, in, memory_order_relaxed);
+  atomic_fetch_add_explicit(&counters->served_out, out, memory_order_relaxed);
 }
 
 /* Closes an endpoint with a reason, for the transports; from any thread. The first reason stands.

@@ -22,7 +22,7 @@ int control_parse(const uint8_t head[CONTROL_HEAD], struct control_frame *frame)
   uint16_t zero = wire_get16(&wire);
   frame->length = wire_get32(&wire);
   frame->request = wire_get32(&wire);
-  if (magic != MAGIC || zero != 0 || frame->type < CONTROL_READY || frame->type > CONTROL_CREDIT)
+  if (magic != MAGIC || zero != 0 || frame->type < CONTROL_READY || frame->type > CONTROL_LAST)
     return HAUL_EPROTO;
   if (frame->type == CONTROL_MESSAGE)
     return frame->length < 8 || frame->length > HAUL_MESSAGE_MAX + 8 ? HAUL_EPROTO : 0;
@@ -148,12 +148,14 @@ static int submit(struct haul_peer *peer, struct outgoing *frame) {
 }
 
 static bool is_answer(enum control_type type) {
-  return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_PING;
+  return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_STATE ||
+         type == CONTROL_PING;
 }
 
 /* Without them the peer waits to the end of its patience, or for ever. */
 static bool is_awaited(enum control_type type) {
-  return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_CREDIT;
+  return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_STATE ||
+         type == CONTROL_CREDIT;
 }
 
 int control_send(struct haul_peer *peer, enum control_type type, uint32_t request, const void *body,
@@ -280,8 +282,11 @@ static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
     return names_on_lookup(peer, frame->request, body, frame->length);
   case CONTROL_LIST:
     return names_on_list(peer, frame->request, body, frame->length);
+  case CONTROL_STATS:
+    return stats_on_question(peer, frame->request, body, frame->length);
   case CONTROL_FOUND:
   case CONTROL_NAMES:
+  case CONTROL_STATE:
     return on_answer(peer, frame->request, body, frame->length);
   case CONTROL_CREDIT:
     return on_credit(peer, body, frame->length);

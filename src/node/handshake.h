@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PROTOCOL_LOWEST  3
-#define PROTOCOL_HIGHEST 3
+#define PROTOCOL_LOWEST  4
+#define PROTOCOL_HIGHEST 4
 #define HANDSHAKE_HEAD   16u
 #define HANDSHAKE_MAX    512u
 

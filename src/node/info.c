@@ -83,7 +83,7 @@ HAUL_API int haul_check_list(haul_node *node, struct haul_check *checks, size_t 
 typedef void each_fn(void *user, const char *name, uint64_t value);
 
 struct totals {
-  uint64_t writes, reads, atomics, bytes_out, bytes_in, errors, served;
+  uint64_t writes, reads, atomics, bytes_out, bytes_in, errors, served, served_in, served_out;
 };
 
 static void add(struct totals *totals, const struct endpoint_counters *counters) {
@@ -94,6 +94,8 @@ static void add(struct totals *totals, const struct endpoint_counters *counters)
   totals->bytes_in += atomic_load_explicit(&counters->bytes_in, memory_order_relaxed);
   totals->errors += atomic_load_explicit(&counters->errors, memory_order_relaxed);
   totals->served += atomic_load_explicit(&counters->served, memory_order_relaxed);
+  totals->served_in += atomic_load_explicit(&counters->served_in, memory_order_relaxed);
+  totals->served_out += atomic_load_explicit(&counters->served_out, memory_order_relaxed);
 }
 
 static void tell(each_fn *each, void *user, const char *prefix, const char *path,
@@ -101,10 +103,11 @@ static void tell(each_fn *each, void *user, const char *prefix, const char *path
   const struct {
     const char *name;
     uint64_t value;
-  } all[] = {{"writes", totals->writes},     {"reads", totals->reads},
-             {"atomics", totals->atomics},   {"bytes_out", totals->bytes_out},
-             {"bytes_in", totals->bytes_in}, {"errors", totals->errors},
-             {"served", totals->served}};
+  } all[] = {{"writes", totals->writes},        {"reads", totals->reads},
+             {"atomics", totals->atomics},      {"bytes_out", totals->bytes_out},
+             {"bytes_in", totals->bytes_in},    {"errors", totals->errors},
+             {"served", totals->served},        {"served_in", totals->served_in},
+             {"served_out", totals->served_out}};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
     char name[128];
     snprintf(name, sizeof name, "%s.%s.%s", prefix, path, all[i].name);

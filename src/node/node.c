@@ -166,6 +166,7 @@ HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **o
   if (!node)
     return error_memory("node");
   atomic_store(&node->refs, 1);
+  node->opened_at = clock_now();
   list_init(&node->listeners);
   list_init(&node->handshakes);
   list_init(&node->peers);

@@ -10,6 +10,7 @@
  *   message.c    messages and events
  *   regions.c    the public calls on regions
  *   info.c       devices, checks, counters
+ *   stats.c      what the node is doing, for this process and for peers
  *   directory.c, register.c  names in etcd: see directory.h
  *
  * Locks, in the order in which they are taken: the loop's; a peer's `send_lock`; the node's
@@ -46,8 +47,11 @@ enum control_type {
   CONTROL_LIST = 6,    /* name to go on behind */
   CONTROL_NAMES = 7,   /* total u32, count u16; entries */
   CONTROL_MESSAGE = 8, /* tag u64; bytes */
-  CONTROL_CREDIT = 9   /* u32 bytes that were taken out of the inbox */
+  CONTROL_CREDIT = 9,  /* u32 bytes that were taken out of the inbox */
+  CONTROL_STATS = 10,  /* u64: the peer's number to go on behind */
+  CONTROL_STATE = 11   /* i32 status; the node's, and peers': stats.c */
 };
+#define CONTROL_LAST CONTROL_STATE
 
 #define PING_ASKS 1u
 
@@ -84,6 +88,7 @@ struct haul_peer {
   struct link base;       /* what transports see; first */
   struct haul_node *node; /* a reference */
   struct list list;       /* node->peers, while it is connected */
+  uint64_t number;        /* grows along that list */
   _Atomic uint32_t refs;  /* of the memory */
   _Atomic uint32_t uses;  /* the application's: handles, remotes, messages */
   bool ready;             /* the JOINED event was queued, or it is the initiator's side */
@@ -157,6 +162,8 @@ struct haul_node {
   char companion[64]; /* the abstract socket's name; empty when there is none */
   struct list listeners, handshakes, peers;
   unsigned handshake_count, proving, peer_count;
+  uint64_t last_number; /* of a peer; the loop's lock */
+  int64_t opened_at;
   struct poller poller; /* drops what is to be dropped */
   _Atomic bool keeps;   /* imports without a user: `expiry` is to be set */
   struct timer expiry;
@@ -238,6 +245,9 @@ int names_on_lookup(struct haul_peer *peer, uint32_t request, const uint8_t *bod
 int names_on_list(struct haul_peer *peer, uint32_t request, const uint8_t *body, size_t length);
 /* Takes every name of the region back; without locks. */
 void names_withdraw(struct haul_node *node, struct haul_region *region);
+
+/* stats.c; with the loop's lock. 0 or HAUL_EPROTO. */
+int stats_on_question(struct haul_peer *peer, uint32_t request, const uint8_t *body, size_t length);
 
 /* message.c */
 /* A peer's events are made with the peer, so that none is lost for want of memory. */

@@ -63,6 +63,7 @@ static const struct setting settings[] = {
     {"max_lookups", COUNT, FIELD(max_lookups), 1, 1048576, "none", UINT_MAX, NULL},
     {"peer_bytes", BYTES, FIELD(peer_bytes), 1 << 20, SIZE_MAX, NULL, 0, NULL},
     {"any_user", SWITCH, FIELD(any_user), 0, 1, NULL, 0, NULL},
+    {"any_observer", SWITCH, FIELD(any_observer), 0, 1, NULL, 0, NULL},
     {"dpdk_eal", EAL, MEMORY(dpdk_eal), 0, 0, NULL, 0, NULL},
     {"dpdk_hugepages", BYTES, MEMORY(dpdk_hugepages), 1, SIZE_MAX - 1, "none", SIZE_MAX, "none"},
     {"dpdk_pool", POOLS, MEMORY(dpdk_pool), 0, 1048576, NULL, 0, NULL},

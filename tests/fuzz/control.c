@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The control connection after its handshake. The first byte says which side this is and what it
  * asks; the rest is what the peer sends. */
+#include <haul/stats.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -22,13 +23,22 @@ static void ask(struct haul_peer *peer, unsigned what) {
     haul_remote_release(remote);
   if (what == 2 && haul_peer_list(peer, soon, entries, &count) == 0)
     check_entries(entries, count < 8 ? count : 8);
+  struct haul_node_stats stats;
+  struct haul_peer_stats peers[8];
+  count = 8;
+  if (what == 3 && haul_peer_stats_of(peer, soon, &stats, peers, &count) == 0)
+    for (size_t i = 0; i < count && i < 8; i++) {
+      RIG_ASSERT(memchr(peers[i].name, 0, sizeof peers[i].name));
+      RIG_ASSERT(memchr(peers[i].identity, 0, sizeof peers[i].identity));
+      RIG_ASSERT(i == 0 || peers[i - 1].number < peers[i].number);
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   int end;
   if (length < 1 || length > RIG_INPUT)
     return 0;
-  unsigned what = bytes[0] % 3;
+  unsigned what = bytes[0] % 4;
   struct haul_peer *peer = rig_peer(what > 0, &end);
   rig_send(end, bytes + 1, length - 1);
   shutdown(end, SHUT_WR);

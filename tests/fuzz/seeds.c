@@ -221,9 +221,34 @@ static void put_asking(struct wire *wire) {
   put_control(wire, CONTROL_LOOKUP, 1, body, string_body("sim", body));
   put_control(wire, CONTROL_LOOKUP, 2, body, string_body("nothing", body));
   put_control(wire, CONTROL_LIST, 3, body, string_body("", body));
+  put_control(wire, CONTROL_STATS, 4, "\0\0\0\0\0\0\0\0", 8);
   put_control(wire, CONTROL_MESSAGE, 0, message, sizeof message);
   put_control(wire, CONTROL_MESSAGE, 0, message, 8);
   put_control(wire, CONTROL_CREDIT, 0, credit, sizeof credit);
+}
+
+static size_t state_body(uint8_t *body) {
+  struct wire wire = wire_over(body, 300);
+  wire_put32(&wire, 0);
+  wire_put64(&wire, 1000000);
+  for (int i = 0; i < 3; i++)
+    wire_put32(&wire, 1);
+  for (int i = 0; i < 5; i++)
+    wire_put64(&wire, 7);
+  wire_put8(&wire, 0);
+  wire_put16(&wire, 1);
+  wire_put64(&wire, 1);
+  wire_put_string(&wire, "peer");
+  wire_put_string(&wire, "uid:0");
+  wire_put8(&wire, 3);
+  wire_put32(&wire, 2);
+  wire_put64(&wire, 5);
+  wire_put8(&wire, 1);
+  wire_put_string(&wire, "tcp");
+  wire_put8(&wire, 1);
+  for (int i = 0; i < 9; i++)
+    wire_put64(&wire, 4096);
+  return 300 - wire_left(&wire);
 }
 
 static void controls(void) {
@@ -247,6 +272,10 @@ static void controls(void) {
   put_control(&wire, CONTROL_NAMES, 1, body, names_body(body));
   put_control(&wire, CONTROL_NAMES, 2, "\3\0\0\0\0\0", 6);
   seed_save("control", "names", &wire);
+  wire = seed_begin();
+  wire_put8(&wire, 3);
+  put_control(&wire, CONTROL_STATE, 1, body, state_body(body));
+  seed_save("control", "state", &wire);
 }
 
 /* ---- Whole connections ---- */

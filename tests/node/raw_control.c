@@ -156,7 +156,7 @@ static void a_wrong_control_frame_ends_the_connection(void **state) {
     uint16_t type;
     uint32_t length;
   } wrong[] = {{0, 0},
-               {10, 0},
+               {12, 0},
                {65535, 0},
                {CONTROL_PING, CONTROL_BODY_MAX + 1},
                {CONTROL_LOOKUP, UINT32_MAX},
@@ -167,6 +167,9 @@ static void a_wrong_control_frame_ends_the_connection(void **state) {
                {CONTROL_READY, 0}, /* a second one */
                {CONTROL_LOOKUP, 0},
                {CONTROL_LIST, 1},
+               {CONTROL_STATS, 0},
+               {CONTROL_STATS, 7},
+               {CONTROL_STATS, 9},
                {CONTROL_CREDIT, 0},
                {CONTROL_CREDIT, 3},
                {CONTROL_CREDIT, 5}};

@@ -22,7 +22,7 @@ static int parse(uint32_t magic, unsigned type, unsigned zero, uint32_t length,
 
 static void known_types_are_read(void **state) {
   (void)state;
-  for (unsigned type = CONTROL_READY; type <= CONTROL_CREDIT; type++) {
+  for (unsigned type = CONTROL_READY; type <= CONTROL_LAST; type++) {
     struct control_frame frame;
     assert_int_equal(parse(MAGIC, type, 0, 12, &frame), 0);
     assert_int_equal(frame.type, type);
@@ -35,7 +35,7 @@ static void unknown_types_are_refused(void **state) {
   (void)state;
   struct control_frame frame;
   for (unsigned type = 0; type <= UINT16_MAX; type++)
-    if (type < CONTROL_READY || type > CONTROL_CREDIT)
+    if (type < CONTROL_READY || type > CONTROL_LAST)
       assert_int_equal(parse(MAGIC, type, 0, 12, &frame), HAUL_EPROTO);
 }
 

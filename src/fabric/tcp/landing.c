@@ -75,7 +75,7 @@ static void conclude(struct tcp_rail *rail, const struct frame *frame, int code)
   struct tcp_endpoint *endpoint = rail->endpoint;
   if (frame->type == FRAME_WRITE) {
     if (code == 0)
-      atomic_fetch_add_explicit(&endpoint->base.counters.served, 1, memory_order_relaxed);
+      endpoint_served(&endpoint->base, frame->payload, 0);
     rail_answer(rail, frame->request, code);
     return;
   }

@@ -149,6 +149,14 @@ static int send_data(struct tcp_rail *rail, struct haul_region *region) {
   return job ? 0 : haul_error_last()->code;
 }
 
+/* Bytes that the frame's pieces name. */
+static uint64_t asked_for(const struct tcp_rail *rail) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < rail->frame.count; i++)
+    sum += rail->pieces[i].length;
+  return sum;
+}
+
 static void on_read(struct tcp_rail *rail) {
   struct haul_region *region = NULL;
   if (!owe(rail))
@@ -162,7 +170,7 @@ static void on_read(struct tcp_rail *rail) {
   if (code)
     rail_answer(rail, rail->frame.request, code);
   else
-    atomic_fetch_add_explicit(&rail->endpoint->base.counters.served, 1, memory_order_relaxed);
+    endpoint_served(&rail->endpoint->base, 0, asked_for(rail));
 }
 
 static void on_atomic(struct tcp_rail *rail) {
@@ -177,7 +185,7 @@ static void on_atomic(struct tcp_rail *rail) {
   if (code)
     rail_answer(rail, rail->frame.request, code);
   else
-    atomic_fetch_add_explicit(&rail->endpoint->base.counters.served, 1, memory_order_relaxed);
+    endpoint_served(&rail->endpoint->base, 8, 8);
 }
 
 static int refused(int code) {

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * haul top: what a node is doing, by path and by peer. Rates are differences of what it counted
+ * between two looks.
+ */
+#include <haul/stats.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "common/fail.h"
+#include "common/interrupt.h"
+#include "common/json.h"
+#include "common/options.h"
+#include "common/session.h"
+#include "common/table.h"
+#include "common/text.h"
+#include "common/units.h"
+
+#define INTERVAL_NS INT64_C(1000000000)
+#define HEAD_LINES  8  /* above the peers */
+#define NAME_WIDTH  16 /* of a peer in the table, so that it fits 80 columns */
+
+struct values {
+  int once, json;
+  int64_t interval, timeout;
+};
+
+static const struct option_spec options[] = {
+    {"interval", OPTION_SECONDS, offsetof(struct values, interval), "SECONDS",
+     "look again after this (default: 1)"},
+    {"once", OPTION_FLAG, offsetof(struct values, once), NULL,
+     "look twice, print what happened between, and end"},
+    {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON; goes with --once"},
+    {"timeout", OPTION_SECONDS, offsetof(struct values, timeout), "SECONDS",
+     "give up when the node does not answer in this time (default: 10)"},
+    {0},
+};
+
+/* One look. */
+struct look {
+  int64_t at;
+  struct haul_node_stats node;
+  struct haul_peer_stats *peers;
+  size_t count;
+};
+
+/* Of a path, or of several: what happened between two looks, in a second. */
+struct rates {
+  double out, in, served_out, served_in, slices;
+  uint64_t errors; /* in all */
+};
+
+static int look(const struct session *session, int64_t wait_ns, struct look *look) {
+  size_t room = look->count ? look->count + 16 : 64;
+  for (;; room = look->count) {
+    look->count = room;
+    look->peers = must_realloc(look->peers, room * sizeof *look->peers);
+    if (haul_peer_stats_of(session->peer, haul_deadline_in(wait_ns), &look->node, look->peers,
+                           &look->count))
+      return fail_library("cannot see what the node is doing");
+    look->at = now_ns();
+    if (look->count <= room)
+      return EXIT_DONE;
+  }
+}
+
+/* A peer of this look in the one before; NULL: it is new. */
+static const struct haul_peer_stats *before(const struct look *last, uint64_t number) {
+  for (size_t i = 0; i < last->count; i++)
+    if (last->peers[i].number == number)
+      return &last->peers[i];
+  return NULL;
+}
+
+static double rate(uint64_t now, uint64_t then, double seconds) {
+  return now > then && seconds > 0 ? (double)(now - then) / seconds : 0;
+}
+
+static void add_rates(struct rates *rates, const struct haul_path_stats *now,
+                      const struct haul_path_stats *then, double seconds) {
+  rates->out += rate(now->bytes_out, then->bytes_out, seconds);
+  rates->in += rate(now->bytes_in, then->bytes_in, seconds);
+  rates->served_out += rate(now->served_out, then->served_out, seconds);
+  rates->served_in += rate(now->served_in, then->served_in, seconds);
+  rates->slices += rate(now->writes + now->reads + now->atomics + now->served,
+                        then->writes + then->reads + then->atomics + then->served, seconds);
+  rates->errors += now->errors;
+}
+
+/* What a peer did over all its paths, and the one over which most went; "-": none. */
+static struct rates rates_of(const struct haul_peer_stats *peer, const struct look *last,
+                             double seconds, const char **path) {
+  static const struct haul_path_stats none;
+  const struct haul_peer_stats *then = before(last, peer->number);
+  struct rates sum = {0};
+  double most = 0;
+  *path = "-";
+  for (size_t i = 0; i < HAUL_STATS_PATHS && peer->paths[i].path[0]; i++) {
+    struct rates one = {0};
+    add_rates(&one, &peer->paths[i], then ? &then->paths[i] : &none, seconds);
+    add_rates(&sum, &peer->paths[i], then ? &then->paths[i] : &none, seconds);
+    if (one.slices > most) {
+      most = one.slices;
+      *path = peer->paths[i].path;
+    }
+  }
+  return sum;
+}
+
+/* ---- For people ---- */
+
+struct cell {
+  char text[16];
+};
+
+/* "1.2G", in powers of 1000, in at most five columns. */
+static struct cell short_rate(double value) {
+  static const char units[] = " KMGTP";
+  struct cell cell;
+  size_t unit = 0;
+  for (; value >= 999.5 && unit + 2 < sizeof units; unit++)
+    value /= 1000;
+  if (unit == 0)
+    snprintf(cell.text, sizeof cell.text, "%.0f", value);
+  else
+    snprintf(cell.text, sizeof cell.text, value < 9.95 ? "%.1f%c" : "%.0f%c", value, units[unit]);
+  return cell;
+}
+
+static struct cell number(uint64_t value) {
+  struct cell cell;
+  snprintf(cell.text, sizeof cell.text, "%" PRIu64, value < 99999999 ? value : 99999999);
+  return cell;
+}
+
+static void print_paths(const struct look *now, const struct look *last, double seconds) {
+  struct table table;
+  table_init(&table, "lrrrrrr");
+  table_row(&table, "PATH", "OUT/s", "IN/s", "SERVED OUT/s", "SERVED IN/s", "SLICES/s", "ERRORS");
+  for (size_t i = 0; i < HAUL_STATS_PATHS && now->node.paths[i].path[0]; i++) {
+    struct rates rates = {0};
+    add_rates(&rates, &now->node.paths[i], &last->node.paths[i], seconds);
+    table_row(&table, now->node.paths[i].path, short_rate(rates.out).text,
+              short_rate(rates.in).text, short_rate(rates.served_out).text,
+              short_rate(rates.served_in).text, short_rate(rates.slices).text,
+              number(rates.errors).text);
+  }
+  table_print(&table, stdout);
+  table_free(&table);
+}
+
+struct line {
+  const struct haul_peer_stats *peer;
+  struct rates rates;
+  const char *path;
+};
+
+/* The busiest first, then in the order in which they came. */
+static int compare(const void *one, const void *other) {
+  const struct line *a = one, *b = other;
+  double busy_a = a->rates.out + a->rates.in + a->rates.served_out + a->rates.served_in;
+  double busy_b = b->rates.out + b->rates.in + b->rates.served_out + b->rates.served_in;
+  if (busy_a != busy_b)
+    return busy_a < busy_b ? 1 : -1;
+  return a->peer->number < b->peer->number ? -1 : 1;
+}
+
+static struct line *sorted_lines(const struct look *now, const struct look *last, double seconds) {
+  struct line *lines = must_realloc(NULL, (now->count + 1) * sizeof *lines);
+  for (size_t i = 0; i < now->count; i++) {
+    lines[i].peer = &now->peers[i];
+    lines[i].rates = rates_of(&now->peers[i], last, seconds, &lines[i].path);
+  }
+  if (now->count > 0)
+    qsort(lines, now->count, sizeof *lines, compare);
+  return lines;
+}
+
+static void print_peers(const struct look *now, const struct look *last, double seconds,
+                        size_t most) {
+  struct line *lines = sorted_lines(now, last, seconds);
+  struct table table;
+  size_t shown = now->count < most ? now->count : most;
+  table_init(&table, "lllrrrrrr");
+  table_row(&table, "PEER", "WHO", "PATH", "OUT/s", "IN/s", "SRV OUT", "SRV IN", "QUEUE", "ERR");
+  for (size_t i = 0; i < shown; i++) {
+    const struct haul_peer_stats *peer = lines[i].peer;
+    const struct rates *rates = &lines[i].rates;
+    char name[NAME_WIDTH + 1], who[13];
+    snprintf(name, sizeof name, "%.*s", NAME_WIDTH, peer->name);
+    snprintf(who, sizeof who, "%.12s", peer->identity[0] ? peer->identity : "-");
+    table_row(&table, name, who, lines[i].path, short_rate(rates->out).text,
+              short_rate(rates->in).text, short_rate(rates->served_out).text,
+              short_rate(rates->served_in).text, number(peer->transfers).text,
+              number(rates->errors).text);
+  }
+  table_print(&table, stdout);
+  table_free(&table);
+  if (shown < now->count)
+    printf("and %zu more\n", now->count - shown);
+  free(lines);
+}
+
+static void print_screen(const struct look *now, const struct look *last, size_t most) {
+  double seconds = (double)(now->at - last->at) / 1e9;
+  char name[64];
+  snprintf(name, sizeof name, "%s", now->node.name);
+  text_clean(name);
+  printf("%s  up %s  peers %u  regions %u  transfers %u  failed %" PRIu64 "  retried %" PRIu64
+         "\n\n",
+         name, clock_text((int64_t)now->node.uptime_ns).text, now->node.peers, now->node.published,
+         now->node.transfers, now->node.failed, now->node.retried);
+  print_paths(now, last, seconds);
+  printf("\n");
+  print_peers(now, last, seconds, most);
+}
+
+/* ---- For scripts ---- */
+
+static void path_json(struct json *json, const struct haul_path_stats *path,
+                      const struct haul_path_stats *then, double seconds) {
+  struct rates rates = {0};
+  add_rates(&rates, path, then, seconds);
+  json_object(json, NULL);
+  json_text(json, "path", path->path);
+  json_number(json, "bytes_out", path->bytes_out);
+  json_number(json, "bytes_in", path->bytes_in);
+  json_number(json, "served_out", path->served_out);
+  json_number(json, "served_in", path->served_in);
+  json_number(json, "slices", path->writes + path->reads + path->atomics + path->served);
+  json_number(json, "errors", path->errors);
+  json_real(json, "bytes_out_per_second", rates.out);
+  json_real(json, "bytes_in_per_second", rates.in);
+  json_real(json, "served_out_per_second", rates.served_out);
+  json_real(json, "served_in_per_second", rates.served_in);
+  json_end_object(json);
+}
+
+static void paths_json(struct json *json, const struct haul_path_stats *paths,
+                       const struct haul_path_stats *then, double seconds) {
+  static const struct haul_path_stats none;
+  json_array(json, "paths");
+  for (size_t i = 0; i < HAUL_STATS_PATHS && paths[i].path[0]; i++)
+    path_json(json, &paths[i], then ? &then[i] : &none, seconds);
+  json_end_array(json);
+}
+
+static void print_json(const struct look *now, const struct look *last) {
+  double seconds = (double)(now->at - last->at) / 1e9;
+  struct json json;
+  json_begin(&json, stdout);
+  json_object(&json, NULL);
+  json_text(&json, "node", now->node.name);
+  json_real(&json, "seconds", seconds);
+  json_real(&json, "uptime_seconds", (double)now->node.uptime_ns / 1e9);
+  json_number(&json, "regions", now->node.published);
+  json_number(&json, "transfers", now->node.transfers);
+  json_number(&json, "transfers_failed", now->node.failed);
+  json_number(&json, "slices_retried", now->node.retried);
+  json_number(&json, "pool_bytes", now->node.pool_bytes);
+  json_number(&json, "staging_bytes", now->node.staging_bytes);
+  paths_json(&json, now->node.paths, last->node.paths, seconds);
+  json_array(&json, "peers");
+  for (size_t i = 0; i < now->count; i++) {
+    const struct haul_peer_stats *peer = &now->peers[i], *then = before(last, peer->number);
+    json_object(&json, NULL);
+    json_number(&json, "number", peer->number);
+    json_text(&json, "name", peer->name);
+    json_text(&json, "identity", peer->identity);
+    json_text(&json, "side", peer->initiator ? "connected to" : "connected");
+    json_number(&json, "transfers", peer->transfers);
+    json_real(&json, "silent_seconds", (double)peer->silent_ns / 1e9);
+    paths_json(&json, peer->paths, then ? then->paths : NULL, seconds);
+    json_end_object(&json);
+  }
+  json_end_array(&json);
+  json_end_object(&json);
+}
+
+/* ---- Looking again and again ---- */
+
+/* Peers that the terminal has lines for; all where it is none. */
+static size_t lines_for_peers(void) {
+  struct winsize size;
+  if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0)
+    return SIZE_MAX;
+  size_t head = HEAD_LINES + HAUL_STATS_PATHS;
+  return size.ws_row > head + 1 ? size.ws_row - head - 1 : 1;
+}
+
+/* In slices, as another thread may get the signal. */
+static void wait_for(int64_t nanoseconds) {
+  int64_t until = now_ns() + nanoseconds;
+  for (int64_t left; !interrupted() && (left = until - now_ns()) > 0;) {
+    int64_t slice = left < INTERRUPT_SLICE_NS ? left : INTERRUPT_SLICE_NS;
+    nanosleep(&(struct timespec){slice / 1000000000, slice % 1000000000}, NULL);
+  }
+}
+
+static int show(const struct session *session, const struct values *values) {
+  int64_t interval = values->interval ? values->interval : INTERVAL_NS;
+  int64_t wait_ns = values->timeout ? values->timeout : CONNECT_TIMEOUT_NS;
+  bool terminal = isatty(STDOUT_FILENO) && !values->once;
+  struct look looks[2] = {0};
+  int status = look(session, wait_ns, &looks[0]);
+  for (unsigned i = 1; status == EXIT_DONE; i++) {
+    struct look *now = &looks[i % 2], *last = &looks[(i + 1) % 2];
+    wait_for(interval);
+    if (interrupted() && !values->once)
+      break;
+    status = look(session, wait_ns, now);
+    if (status)
+      break;
+    if (terminal)
+      fputs("\033[H\033[2J", stdout); /* home, and clear */
+    if (values->json)
+      print_json(now, last);
+    else
+      print_screen(now, last, lines_for_peers());
+    if (!terminal && !values->once)
+      printf("\n");
+    if (fflush(stdout))
+      status = EXIT_FAILED;
+    if (values->once)
+      break;
+  }
+  free(looks[0].peers);
+  free(looks[1].peers);
+  return status;
+}
+
+static int run(const struct command *self, int argc, char **argv) {
+  struct values values = {0};
+  struct session session;
+  char address[ADDRESS_MAX];
+  char **operands;
+  int status;
+  if (!options_parse(self, argc, argv, &values, (struct operand_range){1, 1}, &operands, &status))
+    return status;
+  if (values.json && !values.once)
+    return options_wrong(self, "--json goes with --once");
+  if (!address_expand(operands[0], DEFAULT_PORT, address))
+    return options_wrong(self, "'%s' is no address", operands[0]);
+  interrupt_catch();
+  status = session_open(&session, NULL, address, values.timeout);
+  if (status == EXIT_DONE)
+    status = show(&session, &values);
+  session_close(&session);
+  return status;
+}
+
+const struct command top_command = {
+    .name = "top",
+    .summary = "Show what a node is doing, by path and by peer",
+    .usage = "NODE [OPTIONS]",
+    .about =
+        "Shows, and shows again each second until SIGINT: bytes that the node's own transfers\n"
+        "write (OUT) and read (IN), bytes that it gives to and takes from transfers of its peers\n"
+        "(SERVED, over tcp alone: over map and rdma peers help themselves), transfers under way\n"
+        "(QUEUE) and slices that failed. The busiest peers come first. A node with a key shows\n"
+        "this to its own user over its Unix socket, and to all where any_observer is set\n"
+        "(haul.conf).",
+    .options = options,
+    .examples = "  haul top 10.0.0.2\n"
+                "  haul top unix:///run/haul.sock --interval 0.2\n"
+                "  haul top etcd://10.0.0.9/cluster/gpu-7 --once --json\n",
+    .run = run,
+};

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT
+ * haul's counters (haul_counter(3)) by the conventions of Prometheus: haul_ before the name, units
+ * behind it, _total behind what only grows, labels for what is of one path. Those of single peers
+ * are left out, as each peer that ever was would be a series of its own: haul top has them. */
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "metrics/metrics.h"
+
+/* What goes up and down; the rest counts. */
+static const char *const gauges[] = {"dpdk.objects_free",   "node.peers",    "node.published",
+                                     "node.transfers",      "pool.bytes",    "rdma.cache.bytes",
+                                     "rdma.cache.entries",  "staging.bytes", "staging.limit",
+                                     "node.transfers_bytes"};
+
+/* Names that would say the opposite, or nothing, by themselves. */
+static const char *const names[][2] = {{"node.peers", "peers"},
+                                       {"node.published", "regions"},
+                                       {"node.transfers", "transfers"},
+                                       {"node.transfers_bytes", "transfers_memory_bytes"},
+                                       {"node.transfers_posted", "transfers_posted"},
+                                       {"node.transfers_failed", "transfers_failed"},
+                                       {"node.slices_retried", "slices_retried"},
+                                       {"staging.limit", "staging_limit_bytes"}};
+
+/* Of a path: the metric, its label's name and value. */
+static const struct {
+  const char *what, *metric, *label, *value, *help;
+} of_path[] = {
+    {"writes", "path_slices", "operation", "write", "Slices that ended well"},
+    {"reads", "path_slices", "operation", "read", NULL},
+    {"atomics", "path_slices", "operation", "atomic", NULL},
+    {"served", "path_slices", "operation", "served", NULL},
+    {"bytes_out", "path_bytes", "direction", "out", "Bytes of slices, by who asked for them"},
+    {"bytes_in", "path_bytes", "direction", "in", NULL},
+    {"served_out", "path_bytes", "direction", "served_out", NULL},
+    {"served_in", "path_bytes", "direction", "served_in", NULL},
+    {"errors", "path_errors", NULL, NULL, "Slices that failed"},
+};
+
+#define OF_PATH (sizeof of_path / sizeof of_path[0])
+#define PATHS   8
+
+struct sample {
+  char path[16];
+  uint64_t values[OF_PATH];
+};
+
+struct text {
+  FILE *out;
+  struct sample paths[PATHS];
+  unsigned count;
+};
+
+static void head(FILE *out, const char *metric, const char *suffix, const char *type,
+                 const char *help) {
+  fprintf(out, "# HELP haul_%s%s %s.\n# TYPE haul_%s%s %s\n", metric, suffix, help, metric, suffix,
+          type);
+}
+
+static bool is_gauge(const char *name) {
+  for (size_t i = 0; i < sizeof gauges / sizeof gauges[0]; i++)
+    if (strcmp(gauges[i], name) == 0)
+      return true;
+  return false;
+}
+
+static void metric_of(const char *name, char metric[64]) {
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    if (strcmp(names[i][0], name) == 0)
+      name = names[i][1];
+  snprintf(metric, 64, "%s", name);
+  for (char *at = metric; *at; at++)
+    if (*at == '.')
+      *at = '_';
+}
+
+/* "path.tcp.bytes_out" */
+static void keep_path(struct text *text, const char *name, uint64_t value) {
+  const char *path = name + strlen("path."), *dot = strchr(path, '.');
+  struct sample *sample = text->paths;
+  if (!dot || (size_t)(dot - path) >= sizeof sample->path)
+    return;
+  char own[sizeof sample->path];
+  snprintf(own, sizeof own, "%.*s", (int)(dot - path), path);
+  while (sample < text->paths + text->count && strcmp(sample->path, own) != 0)
+    sample++;
+  if (sample == text->paths + PATHS)
+    return;
+  if (sample == text->paths + text->count) {
+    memset(sample, 0, sizeof *sample);
+    memcpy(sample->path, own, sizeof own);
+    text->count++;
+  }
+  for (size_t i = 0; i < OF_PATH; i++)
+    if (strcmp(of_path[i].what, dot + 1) == 0)
+      sample->values[i] = value;
+}
+
+static void tell(void *user, const char *name, uint64_t value) {
+  struct text *text = user;
+  char metric[64], help[128];
+  if (strncmp(name, "peer.", 5) == 0)
+    return;
+  if (strncmp(name, "path.", 5) == 0) {
+    keep_path(text, name, value);
+    return;
+  }
+  bool gauge = is_gauge(name);
+  metric_of(name, metric);
+  snprintf(help, sizeof help, "%s of haul_counter(3)", name);
+  head(text->out, metric, gauge ? "" : "_total", gauge ? "gauge" : "counter", help);
+  fprintf(text->out, "haul_%s%s %" PRIu64 "\n", metric, gauge ? "" : "_total", value);
+}
+
+static void tell_paths(const struct text *text) {
+  for (size_t i = 0; i < OF_PATH; i++) {
+    if (of_path[i].help)
+      head(text->out, of_path[i].metric, "_total", "counter", of_path[i].help);
+    for (unsigned j = 0; j < text->count; j++) {
+      fprintf(text->out, "haul_%s_total{path=\"%s\"", of_path[i].metric, text->paths[j].path);
+      if (of_path[i].label)
+        fprintf(text->out, ",%s=\"%s\"", of_path[i].label, of_path[i].value);
+      fprintf(text->out, "} %" PRIu64 "\n", text->paths[j].values[i]);
+    }
+  }
+}
+
+void metrics_write(haul_node *node, FILE *out) {
+  struct text text = {.out = out};
+  head(out, "build_info", "", "gauge", "The version of the library");
+  fprintf(out, "haul_build_info{version=\"%s\"} 1\n", haul_version());
+  haul_counter_list(node, tell, &text);
+  tell_paths(&text);
+}
