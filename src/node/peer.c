@@ -390,7 +390,8 @@ static int exchange(struct haul_node *node, struct stream *stream, const struct 
     code = drive_until_answer(node, stream->fd, until);
   if (code == 0)
     code = receive_welcome(stream, address, until, welcome);
-  if (code == HAUL_EPEER && stream->tls) /* where certificates are shown, this side's comes last */
+  /* Where certificates are shown this side's comes last. */
+  if (code == HAUL_EPEER && stream->tls && !tls_is_keyed(stream->tls))
     code = error_set(HAUL_EAUTH, haul_error_last()->system, address,
                      "the peer ended the connection when it had seen who this is|does its "
                      "authority know this node's certificate? openssl verify -CAfile AUTHORITY "

@@ -44,8 +44,8 @@ int tls_open(struct tls_context *context, int descriptor, bool server, struct tl
 int tls_handshake(struct tls *tls, const char *object);
 void tls_free(struct tls *tls);
 
-/* On a server, since the first call of tls_handshake: the other side has shown that it has a key.
- */
+/* On a server since the first call of tls_handshake, on a client after the last one: the other side
+ * has shown that it has a key. */
 bool tls_is_keyed(struct tls *tls);
 /* After the handshake: who the peer is, by its key or its certificate. Valid as long as `tls`. */
 const char *tls_identity(const struct tls *tls);
