@@ -131,6 +131,17 @@ void endpoint_shut(struct endpoint *endpoint, const char *format, ...) {
   va_end(arguments);
   atomic_store(&endpoint->open, false);
   pthread_mutex_unlock(&lock);
+  if (atomic_load(&endpoint->held))
+    loop_wake(endpoint->link->fabric->loop); /* works that wait may see it */
+}
+
+void endpoint_hold_others(struct endpoint *endpoint, bool held) {
+  struct link *link = endpoint->link;
+  for (size_t i = 0; transport_at(i); i++)
+    if (link->endpoints[i] && link->endpoints[i] != endpoint)
+      atomic_store(&link->endpoints[i]->held, held);
+  if (!held)
+    loop_wake(link->fabric->loop);
 }
 
 static bool is_settled(void *user) {

@@ -104,6 +104,9 @@ struct endpoint {
   const struct transport *transport;
   struct link *link;
   _Atomic bool open; /* works may be posted */
+  /* What another path has given up may still land at the peer: until it has, nothing that changes
+   * the peer's memory begins here, so that it does not land on what came later. */
+  _Atomic bool held;
   /* From now on large transfers are copied like small ones (struct estimate): the system refuses
    * what would save it. */
   _Atomic bool as_small;
@@ -343,10 +346,20 @@ static inline void endpoint_served(struct endpoint *endpoint, uint64_t in, uint6
   atomic_fetch_add_explicit(&counters->served_out, out, memory_order_relaxed);
 }
 
+/* Whether a work has to wait. Acquire: what another path gave up has landed before. */
+static inline bool endpoint_holds(const struct endpoint *endpoint, enum haul_operation operation) {
+  return operation != HAUL_OP_READ && atomic_load_explicit(&endpoint->held, memory_order_acquire) &&
+         atomic_load_explicit(&endpoint->open, memory_order_relaxed);
+}
+
 /* Closes an endpoint with a reason, for the transports; from any thread. The first reason stands.
  */
 void endpoint_shut(struct endpoint *endpoint, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* Sets `held` of the link's other endpoints; one transport of a link calls it. From any thread,
+ * never blocks. */
+void endpoint_hold_others(struct endpoint *endpoint, bool held);
 
 /* For `connect`, without the lock: whether the endpoint opened or was shut by `until`. */
 bool endpoint_settles(struct endpoint *endpoint, haul_deadline until);

@@ -22,6 +22,7 @@ static const char *const names[][2] = {{"node.peers", "peers"},
                                        {"node.transfers_bytes", "transfers_memory_bytes"},
                                        {"node.transfers_posted", "transfers_posted"},
                                        {"node.transfers_failed", "transfers_failed"},
+                                       {"node.slices_held", "slices_held"},
                                        {"node.slices_retried", "slices_retried"},
                                        {"staging.limit", "staging_limit_bytes"}};
 

@@ -156,6 +156,7 @@ static void tell_node(struct haul_node *node, each_fn *each, void *user) {
   each(user, "node.transfers_posted", atomic_load(&node->transfers.started));
   each(user, "node.transfers_failed", atomic_load(&node->transfers.failed));
   each(user, "node.slices_retried", atomic_load(&node->transfers.retried));
+  each(user, "node.slices_held", atomic_load(&node->transfers.waited));
 }
 
 static void tell_all(struct haul_node *node, each_fn *each, void *user) {

@@ -261,7 +261,8 @@ static int start(struct haul_remote *remote, struct haul_region *region,
   if (code)
     return code;
   struct endpoint *endpoint = remote->link->endpoints[asked.path];
-  if (endpoint->transport->now && !(asked.options.flags & HAUL_CHECKSUM)) {
+  if (endpoint->transport->now && !(asked.options.flags & HAUL_CHECKSUM) &&
+      !endpoint_holds(endpoint, operation)) {
     code = endpoint->transport->now(endpoint, &remote->key, remote->bindings[asked.path], region,
                                     pieces, count, asked.bytes, operation);
     if (code == 0 && out)
@@ -295,6 +296,7 @@ directly(const struct haul_remote *remote, const struct haul_region *region,
       (operation == HAUL_OP_READ && !memory->writable) ||
       atomic_load_explicit(&region->released, memory_order_relaxed) || !memory_alive(memory) ||
       !atomic_load_explicit(&direct->endpoint->open, memory_order_acquire) ||
+      endpoint_holds(direct->endpoint, operation) ||
       atomic_load_explicit(direct->word, memory_order_acquire) != direct->stamp)
     return false;
   char *local = (char *)memory->view + piece->local;
@@ -388,7 +390,7 @@ static int operate_now(const struct request *asked, struct haul_transfer **out) 
   struct haul_remote *remote = asked->remote;
   struct endpoint *endpoint = remote->link->endpoints[asked->path];
   struct haul_transfer *transfer = NULL;
-  if (!endpoint->transport->atomic)
+  if (!endpoint->transport->atomic || endpoint_holds(endpoint, asked->operation))
     return 1;
   const struct work work = {.endpoint = endpoint,
                             .key = &remote->key,

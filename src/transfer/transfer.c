@@ -173,6 +173,24 @@ void transfer_work_done(struct work *work, int code) {
 
 /* ---- Sending, and again on another path ---- */
 
+/* True when the work waits until its endpoint is not held any more, or is closed: who lets go, or
+ * closes, wakes the loop after it, and on_poll looks with the same lock. */
+static bool waits(struct transfers *owner, struct work *work) {
+  struct endpoint *endpoint = work->endpoint;
+  if (!endpoint_holds(endpoint, work->operation))
+    return false;
+  lock_lists(owner);
+  bool holds = endpoint_holds(endpoint, work->operation) && !owner->ended;
+  if (holds)
+    list_append(&owner->held, &work->link);
+  unlock_lists(owner);
+  if (!holds)
+    return false;
+  atomic_store(&((struct haul_transfer *)work->owner)->alone, false);
+  atomic_fetch_add_explicit(&owner->waited, 1, memory_order_relaxed);
+  return true;
+}
+
 int transfer_post(struct haul_transfer *transfer, struct work *work) {
   struct haul_remote *remote = transfer->remote;
   size_t index;
@@ -183,22 +201,26 @@ int transfer_post(struct haul_transfer *transfer, struct work *work) {
   atomic_store(&transfer->path, (int)index);
   work->endpoint = remote->link->endpoints[index];
   work->binding = remote->bindings[index];
+  if (waits(remote->transfers, work))
+    return 0;
   PROBE4(post, transfer, work, work->bytes, work->endpoint->transport->name);
   work->endpoint->transport->post(work->endpoint, work);
   return 0;
 }
 
 /* With the loop's lock. A work whose path broke takes the next one; when none is left the peer is
- * as good as gone. */
-static void retry(struct work *work) {
+ * as good as gone. One that had to wait goes on. */
+static void retry(struct work *work, bool broke) {
   struct haul_transfer *transfer = work->owner;
   struct link *link = transfer->remote->link;
   if (atomic_load(&transfer->failure)) { /* it was aborted meanwhile */
     transfer_settle(transfer);
     return;
   }
-  atomic_fetch_add(&transfer->retries, 1);
-  atomic_fetch_add_explicit(&transfer->remote->transfers->retried, 1, memory_order_relaxed);
+  if (broke) {
+    atomic_fetch_add(&transfer->retries, 1);
+    atomic_fetch_add_explicit(&transfer->remote->transfers->retried, 1, memory_order_relaxed);
+  }
   work->more = false;
   int code = transfer_post(transfer, work);
   if (code == 0)
@@ -216,10 +238,11 @@ static void retry(struct work *work) {
 
 /* ---- Early ends ---- */
 
-static bool take_from_retries(struct transfers *owner, struct work *work) {
+static bool take_from_lists(struct transfers *owner, struct work *work) {
   bool found = false;
   lock_lists(owner);
   list_each(item, &owner->retries) found |= item == &work->link;
+  list_each(item, &owner->held) found |= item == &work->link;
   if (found)
     list_remove(&work->link);
   unlock_lists(owner);
@@ -231,7 +254,7 @@ void transfer_cancel_works(struct haul_transfer *transfer, int code) {
   for (uint32_t i = 0; i < transfer->work_count; i++) {
     struct work *work = &transfer_works(transfer)[i];
     atomic_store(&work->canceled, code); /* whoever lets it in from now on ends it */
-    if (take_from_retries(transfer->remote->transfers, work))
+    if (take_from_lists(transfer->remote->transfers, work))
       transfer_settle(transfer);
     else if (work->endpoint)
       work->endpoint->transport->cancel(work->endpoint, work, code);
@@ -338,20 +361,34 @@ static int64_t first_deadline(const struct transfers *transfers) {
   return HAUL_FOREVER;
 }
 
+/* With the lock of the transfers. */
+static void take_released(struct transfers *transfers, struct list *released) {
+  list_each_safe(item, &transfers->held) {
+    struct work *work = list_entry(item, struct work, link);
+    if (endpoint_holds(work->endpoint, work->operation))
+      continue;
+    list_remove(item);
+    list_append(released, item);
+  }
+}
+
 static bool on_poll(struct poller *poller) {
   struct transfers *transfers = list_entry(poller, struct transfers, poller);
-  struct list works = LIST_INIT(works);
+  struct list works = LIST_INIT(works), released = LIST_INIT(released);
   lock_lists(transfers);
   int64_t first = first_deadline(transfers);
   list_splice(&works, &transfers->retries);
+  take_released(transfers, &released);
   unlock_lists(transfers);
   if (first < atomic_load(&transfers->armed)) {
     atomic_store(&transfers->armed, first);
     loop_timer(transfers->fabric->loop, &transfers->timer, first);
   }
-  bool any = !list_empty(&works);
+  bool any = !list_empty(&works) || !list_empty(&released);
   for (struct list *item; (item = list_take(&works));)
-    retry(list_entry(item, struct work, link));
+    retry(list_entry(item, struct work, link), true);
+  for (struct list *item; (item = list_take(&released));)
+    retry(list_entry(item, struct work, link), false);
   return any;
 }
 
@@ -449,6 +486,7 @@ int transfers_open(struct fabric *fabric, struct transfers *transfers) {
   pthread_mutex_init(&transfers->lock, NULL);
   list_init(&transfers->running);
   list_init(&transfers->retries);
+  list_init(&transfers->held);
   atomic_store(&transfers->armed, HAUL_FOREVER);
   timer_init(&transfers->timer, on_timer);
   loop_lock(fabric->loop);
@@ -462,6 +500,7 @@ void transfers_end(struct transfers *transfers) {
   lock_lists(transfers);
   transfers->ended = true;
   list_splice(&works, &transfers->retries);
+  list_splice(&works, &transfers->held);
   unlock_lists(transfers);
   for (struct list *item; (item = list_take(&works));) {
     struct haul_transfer *transfer = list_entry(item, struct work, link)->owner;

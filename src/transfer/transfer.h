@@ -136,11 +136,13 @@ struct transfers {
   pthread_mutex_t lock;    /* the lists below and the links' lists of writes; taken last */
   struct list running;     /* by deadline */
   struct inbox begun;      /* not in the lists yet; who has the lock puts them there */
-  struct list retries;     /* works whose path broke */
+  struct list retries;     /* works whose path broke, or was held */
+  struct list held;        /* works whose path is: see struct endpoint */
   struct poller poller;
   struct timer timer;
   _Atomic int64_t armed; /* what the timer is set to, HAUL_FOREVER when it is not */
-  _Atomic uint64_t started, failed, retried; /* of those that did not end within their call */
+  _Atomic uint64_t started, failed, retried,
+      waited; /* of those that did not end within their call */
   /* Of the same: how many are under way, and above them (FLOW_STARTED each) how many ever began, so
    * that both are seen at once. */
   _Atomic uint64_t flow;
@@ -188,7 +190,7 @@ struct haul_transfer {
   _Atomic uint32_t avoided; /* as in struct wish */
   _Atomic bool posting;     /* the call that started it still hands out works */
   bool immediate;           /* complete when the call returned: never was in a list */
-  bool alone;               /* none other was under way when it started */
+  _Atomic bool alone;       /* none other was under way when it started */
   uint32_t handed;          /* ns from `posted` until every path had its works; 0: not yet */
   /* In a node that its caller drives, when alone: ns from there until somebody waited, and 1; 0:
    * not yet. */

@@ -38,7 +38,8 @@ static struct slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *request) {
 }
 
 static void slot_free(struct tcp_endpoint *endpoint, struct slot *slot) {
-  endpoint->left -= slot->left;
+  if (slot->left && --endpoint->left == 0)
+    endpoint_hold_others(&endpoint->base, false);
   slot->busy = slot->left = false;
   slot->work = NULL;
   slot->job = NULL;
@@ -118,7 +119,8 @@ struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int 
     tcp_settled(endpoint);
   } else if (slot->write && !slot->left) {
     slot->left = true;
-    endpoint->left++;
+    if (endpoint->left++ == 0)
+      endpoint_hold_others(&endpoint->base, true);
   }
   return work;
 }

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT
+ * What is left of a write that was given up lands before anything that was written after it, over
+ * whatever path: the owner is stopped, so that the first write stays in the sockets, and goes on
+ * when the second one was begun. */
+#include "support/check.h"
+
+#include <string.h>
+
+#include "support/owner.h"
+
+#define LENGTH ((size_t)256 << 10)
+
+static struct {
+  struct owner owner;
+  struct haul_node *node;
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  struct haul_region *first, *second;
+} t;
+
+static haul_deadline soon(void) {
+  return haul_deadline_in(60 * S);
+}
+
+static int set_up(void **state) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  (void)state;
+  config.liveness_ns = 60 * S;
+  config.transfer_ns = 100 * MS; /* of a write without options, alone */
+  owner_start(&t.owner, "unix://@haul-late", &config);
+  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", HAUL_READ | HAUL_WRITE),
+                   0);
+  assert_int_equal(owner_fill(&t.owner, 0, 0, LENGTH, 0), 0);
+  assert_works(haul_node_open(&config, &t.node));
+  assert_works(haul_peer_connect(t.node, t.owner.address, soon(), &t.peer));
+  assert_works(haul_peer_lookup(t.peer, "memory", soon(), &t.remote));
+  t.first = region_make(t.node, KIND_WRAPPED, LENGTH);
+  t.second = region_make(t.node, KIND_HOST, LENGTH);
+  region_fill(t.node, t.first, 0, LENGTH, 1);
+  region_fill(t.node, t.second, 0, LENGTH, 2);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  haul_remote_release(t.remote);
+  haul_peer_close(t.peer);
+  region_drop(t.first, KIND_WRAPPED);
+  region_drop(t.second, KIND_HOST);
+  haul_node_close(t.node);
+  owner_end(&t.owner);
+  return 0;
+}
+
+static struct haul_transfer_options over(const char *path) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  options.only = path;
+  options.deadline = soon();
+  return options;
+}
+
+static uint64_t counter(const char *name) {
+  uint64_t value;
+  assert_works(haul_counter_read(t.node, name, &value));
+  return value;
+}
+
+/* Of the first bytes, over tcp; all of it is in the sockets, and nobody reads. */
+static void give_one_up(void) {
+  struct haul_transfer_options options = over("tcp");
+  struct haul_piece piece = {0, 0, LENGTH};
+  struct haul_report report = HAUL_REPORT_INIT;
+  struct haul_transfer *transfer;
+  owner_stop(&t.owner);
+  assert_works(haul_write(t.remote, t.first, &piece, 1, &options, &transfer));
+  while (report.queued_ns == 0) { /* not handed to the path yet */
+    haul_node_progress(t.node, haul_deadline_in(MS));
+    assert_works(haul_transfer_report(transfer, &report));
+  }
+  haul_node_progress(t.node, haul_deadline_in(50 * MS)); /* and to the kernel */
+  assert_works(haul_transfer_cancel(transfer));
+  assert_int_equal(haul_transfer_wait(transfer, soon()), HAUL_ECANCELED);
+  haul_transfer_release(transfer);
+}
+
+static uint64_t sum_of_second(void) {
+  return region_sum(t.node, t.second, 0, LENGTH);
+}
+
+static void a_later_write_over_another_path_stands(void **state) {
+  (void)state;
+  struct haul_transfer_options options = over("map");
+  struct haul_piece piece = {0, 0, LENGTH};
+  struct haul_transfer *transfer;
+  give_one_up();
+  assert_works(haul_write(t.remote, t.second, &piece, 1, &options, &transfer));
+  assert_int_equal(haul_transfer_test(transfer), 1);
+  assert_int_equal(counter("node.slices_held"), 1);
+  owner_go_on(&t.owner);
+  assert_works(haul_transfer_wait(transfer, soon()));
+  haul_transfer_release(transfer);
+  assert_true(owner_sum(&t.owner, 0, 0, LENGTH) == sum_of_second());
+  assert_int_equal(counter("node.slices_retried"), 0);
+}
+
+static void so_do_later_small_writes_and_atomics(void **state) {
+  (void)state;
+  struct haul_transfer_options options = over("map");
+  struct haul_transfer *transfers[2];
+  give_one_up();
+  for (uint64_t i = 0; i < 2; i++)
+    assert_works(haul_write(t.remote, t.second, &(struct haul_piece){i * 8, i * 8, 8}, 1, &options,
+                            &transfers[i]));
+  struct haul_transfer *atomic;
+  struct haul_region *result = region_make(t.node, KIND_HOST, 8);
+  assert_works(haul_fetch_add(result, 0, t.remote, 0, 1, &options, &atomic));
+  assert_int_equal(haul_transfer_test(transfers[0]), 1);
+  assert_int_equal(haul_transfer_test(atomic), 1);
+  owner_go_on(&t.owner);
+  assert_works(haul_transfer_wait(transfers[0], soon()));
+  assert_works(haul_transfer_wait(transfers[1], soon()));
+  assert_works(haul_transfer_wait(atomic, soon()));
+  haul_transfer_release(transfers[0]);
+  haul_transfer_release(transfers[1]);
+  haul_transfer_release(atomic);
+  region_drop(result, KIND_HOST);
+  assert_true(owner_sum(&t.owner, 0, 8, 8) == region_sum(t.node, t.second, 8, 8));
+}
+
+/* Without options and handle they take the shortest way. */
+static void the_shortest_way_is_no_way_around(void **state) {
+  (void)state;
+  struct haul_piece piece = {8, 8, 8};
+  give_one_up();
+  assert_fails(HAUL_ETIMEDOUT, haul_write(t.remote, t.second, &piece, 1, NULL, NULL));
+  owner_go_on(&t.owner);
+  struct haul_transfer_options options = over("map");
+  assert_works(haul_write(t.remote, t.second, &piece, 1, &options, NULL));
+  assert_true(owner_sum(&t.owner, 0, 8, 8) == region_sum(t.node, t.second, 8, 8));
+}
+
+static void reads_do_not_wait(void **state) {
+  (void)state;
+  struct haul_transfer_options options = over("map");
+  struct haul_piece piece = {0, 0, LENGTH};
+  give_one_up();
+  assert_works(haul_read(t.second, t.remote, &piece, 1, &options, NULL));
+  owner_go_on(&t.owner);
+}
+
+static void one_that_waits_ends_by_its_deadline_or_when_it_is_canceled(void **state) {
+  (void)state;
+  struct haul_transfer_options options = over("map");
+  struct haul_piece piece = {0, 0, LENGTH};
+  struct haul_transfer *transfer;
+  give_one_up();
+  options.deadline = haul_deadline_in(20 * MS);
+  assert_fails(HAUL_ETIMEDOUT, haul_write(t.remote, t.second, &piece, 1, &options, NULL));
+  options.deadline = soon();
+  assert_works(haul_write(t.remote, t.second, &piece, 1, &options, &transfer));
+  assert_works(haul_transfer_cancel(transfer));
+  assert_int_equal(haul_transfer_wait(transfer, soon()), HAUL_ECANCELED);
+  haul_transfer_release(transfer);
+  owner_go_on(&t.owner);
+}
+
+static void one_that_waits_ends_with_its_peer(void **state) {
+  (void)state;
+  struct haul_transfer_options options = over("map");
+  struct haul_piece piece = {0, 0, LENGTH};
+  struct haul_transfer *transfer;
+  give_one_up();
+  assert_works(haul_write(t.remote, t.second, &piece, 1, &options, &transfer));
+  assert_int_equal(haul_transfer_test(transfer), 1);
+  haul_peer_close(t.peer);
+  t.peer = NULL;
+  owner_go_on(&t.owner);
+  haul_transfer_wait(transfer, soon());
+  assert_int_not_equal(haul_transfer_test(transfer), 1);
+  haul_transfer_release(transfer);
+}
+
+int main(int count, char **arguments) {
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(a_later_write_over_another_path_stands),
+      TEST(so_do_later_small_writes_and_atomics),
+      TEST(the_shortest_way_is_no_way_around),
+      TEST(reads_do_not_wait),
+      TEST(one_that_waits_ends_by_its_deadline_or_when_it_is_canceled),
+      TEST(one_that_waits_ends_with_its_peer),
+  };
+  if (count > 1 && strcmp(arguments[1], OWNER_MODE) == 0)
+    return owner_main();
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
