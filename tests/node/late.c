@@ -109,8 +109,8 @@ static void so_do_later_small_writes_and_atomics(void **state) {
   struct haul_transfer *transfers[2];
   give_one_up();
   for (uint64_t i = 0; i < 2; i++)
-    assert_works(haul_write(t.remote, t.second, &(struct haul_piece){i * 8, i * 8, 8}, 1, &options,
-                            &transfers[i]));
+    assert_works(haul_write(t.remote, t.second, &(struct haul_piece){i * 8 + 8, i * 8 + 8, 8}, 1,
+                            &options, &transfers[i]));
   struct haul_transfer *atomic;
   struct haul_region *result = region_make(t.node, KIND_HOST, 8);
   assert_works(haul_fetch_add(result, 0, t.remote, 0, 1, &options, &atomic));
@@ -124,7 +124,7 @@ static void so_do_later_small_writes_and_atomics(void **state) {
   haul_transfer_release(transfers[1]);
   haul_transfer_release(atomic);
   region_drop(result, KIND_HOST);
-  assert_true(owner_sum(&t.owner, 0, 8, 8) == region_sum(t.node, t.second, 8, 8));
+  assert_true(owner_sum(&t.owner, 0, 8, 16) == region_sum(t.node, t.second, 8, 16));
 }
 
 /* Without options and handle they take the shortest way. */

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: MIT
+ * Transfers of random blocks over random paths, and what they were found to have moved. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "node.h"
+#include "support/check.h"
+
+#define AT_ONCE 12u
+#define PIECES  4u
+/* Past its deadline an operation may be late by what a busy machine takes, a process that was
+ * stopped, and a clock that jumps ahead while it is. */
+#define LATE (SANITIZED ? 60 * S : 20 * S)
+
+enum what { NONE, WRITE, READ, ADD };
+
+struct operation {
+  enum what what;
+  unsigned owner, kind, count;
+  unsigned blocks[PIECES];
+  uint64_t region, generations[PIECES], adds_before;
+  struct haul_piece pieces[PIECES];
+  struct haul_transfer *transfer;
+  haul_deadline deadline;
+};
+
+static struct {
+  struct operation operation;
+  struct haul_region *bytes;
+  enum memory_kind kind;
+} slots[AT_ONCE];
+
+static bool in_use[NODES][KINDS][BLOCKS + 1]; /* the last: the number */
+static struct haul_region *look_through;      /* to see what is in a device */
+static size_t room;
+
+void operations_open(void) {
+  struct haul_place host = {HAUL_HOST, 0};
+  size_t largest = 0;
+  for (unsigned i = 0; i < BLOCKS; i++)
+    largest = block_size(i) > largest ? block_size(i) : largest;
+  room = PIECES * (largest + 64);
+  memset(in_use, 0, sizeof in_use);
+  for (unsigned i = 0; i < AT_ONCE; i++) {
+    slots[i].kind = (enum memory_kind)(i % KINDS);
+    slots[i].bytes = region_make(me.node, slots[i].kind, room);
+  }
+  if (haul_region_alloc(me.node, host, room, HAUL_REGION_PRIVATE, &look_through) != 0)
+    violation("haul_region_alloc: %s", haul_error_last()->text);
+}
+
+void operations_close(void) {
+  for (unsigned i = 0; i < AT_ONCE; i++)
+    region_drop(slots[i].bytes, slots[i].kind);
+  haul_region_release(look_through);
+}
+
+static struct lane *lane_of(const struct operation *operation) {
+  return &me.board->lanes[me.number][operation->owner][operation->kind];
+}
+
+static void mark(const struct operation *operation, bool used) {
+  bool *blocks = in_use[operation->owner][operation->kind];
+  if (operation->what == ADD)
+    blocks[BLOCKS] = used;
+  for (unsigned i = 0; operation->what != ADD && i < operation->count; i++)
+    blocks[operation->blocks[i]] = used;
+}
+
+/* ---- Beginning ---- */
+
+/* Blocks that nobody uses, and, to be read, ones that are known. */
+static void pick_blocks(struct operation *operation) {
+  struct lane *lane = lane_of(operation);
+  uint64_t local = chance(64);
+  unsigned wanted = 1 + (unsigned)chance(PIECES);
+  operation->count = 0;
+  for (unsigned tries = 0; tries < 8 && operation->count < wanted; tries++) {
+    unsigned block = (unsigned)chance(BLOCKS), n = operation->count;
+    if (in_use[operation->owner][operation->kind][block])
+      continue;
+    if (operation->what == READ && !atomic_load(&lane->blocks[block].certain))
+      continue;
+    in_use[operation->owner][operation->kind][block] = true;
+    operation->blocks[n] = block;
+    operation->generations[n] =
+        atomic_load(&lane->blocks[block].generation) + (operation->what == WRITE);
+    operation->pieces[n] =
+        (struct haul_piece){local, block_offset(me.number, block), block_size(block)};
+    local += block_size(block) + chance(16);
+    operation->count++;
+  }
+}
+
+static uint64_t seed_of(const struct operation *operation, unsigned i) {
+  return block_seed(operation->region, me.number, operation->blocks[i], operation->generations[i]);
+}
+
+/* What is to be written; false when memory was refused. */
+static bool fill(struct haul_region *bytes, const struct operation *operation) {
+  char *at = haul_region_address(look_through);
+  bool direct = haul_region_place(bytes).kind == HAUL_HOST;
+  if (direct)
+    at = haul_region_address(bytes);
+  for (unsigned i = 0; i < operation->count; i++)
+    pattern_fill(at + operation->pieces[i].local, operation->pieces[i].length,
+                 seed_of(operation, i));
+  if (direct)
+    return true;
+  int code = haul_region_copy(bytes, 0, look_through, 0, room, haul_deadline_in(10 * S));
+  may_fail(code, "haul_region_copy");
+  return code == 0;
+}
+
+static void begin_writing(const struct operation *operation) {
+  struct lane *lane = lane_of(operation);
+  for (unsigned i = 0; i < operation->count; i++) {
+    struct block *block = &lane->blocks[operation->blocks[i]];
+    atomic_store(&block->certain, false);
+    atomic_store(&block->generation, operation->generations[i]);
+  }
+}
+
+static struct haul_transfer_options some_options(struct operation *operation) {
+  static const char *const paths[] = {NULL, NULL, "map", "tcp"};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  options.only = paths[chance(4)];
+  options.flags = chance(3) || operation->what == ADD ? 0 : HAUL_CHECKSUM;
+  options.flags |= chance(4) ? 0 : HAUL_MORE;
+  options.priority = (int)chance(3) - 1;
+  options.deadline = haul_deadline_in(chance(20) ? 5 * S : (int64_t)chance(3) * MS);
+  operation->deadline = options.deadline;
+  return options;
+}
+
+static int start(struct operation *operation, struct haul_remote *remote,
+                 struct haul_region *bytes) {
+  struct haul_transfer_options options = some_options(operation);
+  struct haul_transfer **transfer = &operation->transfer;
+  switch (operation->what) {
+  case WRITE:
+    begin_writing(operation);
+    return haul_write(remote, bytes, operation->pieces, operation->count, &options, transfer);
+  case READ:
+    return haul_read(bytes, remote, operation->pieces, operation->count, &options, transfer);
+  default:
+    operation->adds_before = atomic_fetch_add(&lane_of(operation)->adds_begun, 1);
+    return haul_fetch_add(bytes, 0, remote, lane_offset(me.number), 1, &options, transfer);
+  }
+}
+
+static void begin(struct operation *operation, struct haul_region *bytes) {
+  static const enum what whats[] = {WRITE, WRITE, WRITE, READ, READ, READ, ADD};
+  *operation = (struct operation){.what = whats[chance(COUNT(whats))],
+                                  .owner = (unsigned)chance(NODES),
+                                  .kind = (unsigned)chance(KINDS)};
+  struct haul_remote *remote = link_remote(operation->owner, operation->kind);
+  bool number_used = in_use[operation->owner][operation->kind][BLOCKS];
+  if (!remote || (operation->what == ADD && number_used)) {
+    operation->what = NONE;
+    return;
+  }
+  operation->region = atomic_load(&lane_of(operation)->region);
+  if (operation->what != ADD)
+    pick_blocks(operation);
+  int code = -1;
+  bool filled = operation->what == ADD || operation->count > 0;
+  if (filled && operation->what == WRITE)
+    filled = fill(bytes, operation);
+  if (filled) {
+    code = start(operation, remote, bytes);
+    may_fail(code, "to begin a transfer");
+  }
+  mark(operation, code == 0);
+  if (code == HAUL_ESTALE)
+    link_forget(operation->owner, operation->kind);
+  if (code)
+    operation->what = NONE;
+  else
+    link_take(operation->owner);
+}
+
+/* ---- Ending ---- */
+
+static const char *bytes_of(struct haul_region *bytes) {
+  if (haul_region_place(bytes).kind == HAUL_HOST)
+    return haul_region_address(bytes);
+  int code = haul_region_copy(look_through, 0, bytes, 0, room, haul_deadline_in(10 * S));
+  may_fail(code, "haul_region_copy");
+  return code ? NULL : haul_region_address(look_through);
+}
+
+static void check_read(const struct operation *operation, const char *bytes,
+                       const struct haul_report *report) {
+  for (unsigned i = 0; bytes && i < operation->count; i++) {
+    const struct haul_piece *piece = &operation->pieces[i];
+    size_t at;
+    if (!pattern_holds(bytes + piece->local, piece->length, seed_of(operation, i), &at))
+      violation(
+          "a read from node %u over %s, region %u, block %u, generation %llu: wrong from byte "
+          "%zu of %llu",
+          operation->owner, report->paths[0].name, operation->kind, operation->blocks[i],
+          (unsigned long long)operation->generations[i], at, (unsigned long long)piece->length);
+  }
+}
+
+static void check_add(const struct operation *operation, struct haul_region *bytes) {
+  struct lane *lane = lane_of(operation);
+  const char *at = bytes_of(bytes);
+  uint64_t before, done = atomic_fetch_add(&lane->adds_done, 1);
+  if (!at)
+    return;
+  memcpy(&before, at, sizeof before);
+  if (before < done || before > operation->adds_before)
+    violation("a number at node %u was %llu before it was added to; %llu additions were done, %llu "
+              "begun",
+              operation->owner, (unsigned long long)before, (unsigned long long)done,
+              (unsigned long long)operation->adds_before);
+}
+
+static void ended_well(const struct operation *operation, struct haul_region *bytes,
+                       const struct haul_report *report) {
+  struct tally *tally = &me.seat->tally;
+  struct lane *lane = lane_of(operation);
+  atomic_fetch_add(&tally->bytes, report->bytes);
+  if (operation->what == WRITE) {
+    atomic_fetch_add(&tally->writes, 1);
+    for (unsigned i = 0; i < operation->count; i++)
+      atomic_store(&lane->blocks[operation->blocks[i]].certain, true);
+  } else if (operation->what == READ) {
+    atomic_fetch_add(&tally->reads, 1);
+    check_read(operation, bytes_of(bytes), report);
+  } else {
+    atomic_fetch_add(&tally->adds, 1);
+    check_add(operation, bytes);
+  }
+}
+
+static void end(struct operation *operation, struct haul_region *bytes, int code) {
+  struct haul_report report = HAUL_REPORT_INIT;
+  haul_transfer_report(operation->transfer, &report);
+  if (code == 0)
+    ended_well(operation, bytes, &report);
+  else
+    may_end(code, "a transfer");
+  mark(operation, false);
+  link_give(operation->owner);
+  if (code == HAUL_ESTALE)
+    link_forget(operation->owner, operation->kind);
+  haul_transfer_release(operation->transfer);
+  operation->what = NONE;
+}
+
+static void look_after(struct operation *operation, struct haul_region *bytes) {
+  int code = haul_transfer_test(operation->transfer);
+  if (code <= 0) {
+    end(operation, bytes, code);
+    return;
+  }
+  if (chance(300) == 0)
+    haul_transfer_cancel(operation->transfer);
+  if (strained_now() > operation->deadline + LATE)
+    violation("an operation of node %u did not end by its deadline, nor %lld s after it",
+              operation->owner, LATE / S);
+}
+
+unsigned operations_step(bool may_begin) {
+  unsigned count = 0;
+  for (unsigned i = 0; i < AT_ONCE; i++) {
+    struct operation *operation = &slots[i].operation;
+    if (operation->what == NONE && may_begin)
+      begin(operation, slots[i].bytes);
+    if (operation->what != NONE)
+      look_after(operation, slots[i].bytes);
+    count += operation->what != NONE;
+  }
+  return count;
+}
+
+/* ---- Messages ---- */
+
+struct letter {
+  uint64_t from, life, number;
+};
+
+static uint64_t letters;
+
+void message_send(void) {
+  unsigned owner = (unsigned)chance(NODES);
+  struct haul_peer *peer = link_peer(owner);
+  struct letter letter = {me.number, me.life, ++letters};
+  if (!peer)
+    return;
+  int code = haul_message_send(peer, letter.number, &letter, sizeof letter,
+                               haul_deadline_in((int64_t)chance(200) * MS));
+  may_fail(code, "haul_message_send");
+}
+
+/* Each of a sender's life has a higher number than the one before over the same connection. */
+static void check_letter(const struct haul_message *message) {
+  static struct {
+    haul_peer *peer;
+    struct letter last;
+  } seen[64];
+  static unsigned next;
+  struct letter letter;
+  unsigned i = 0;
+  if (message->length != sizeof letter)
+    violation("a message of %zu bytes has come", message->length);
+  memcpy(&letter, message->bytes, sizeof letter);
+  if (letter.number != message->tag || letter.from >= NODES)
+    violation("a message has come that nobody sent");
+  while (i < COUNT(seen) && (seen[i].peer != message->peer || seen[i].last.from != letter.from ||
+                             seen[i].last.life != letter.life))
+    i++;
+  if (i < COUNT(seen) && letter.number <= seen[i].last.number)
+    violation("a message of node %llu came twice, or late: %llu after %llu",
+              (unsigned long long)letter.from, (unsigned long long)letter.number,
+              (unsigned long long)seen[i].last.number);
+  if (i == COUNT(seen))
+    i = next++ % COUNT(seen);
+  seen[i].peer = message->peer;
+  seen[i].last = letter;
+}
+
+void messages_take(void) {
+  struct haul_message message;
+  while (haul_message_receive(me.node, &message, HAUL_NO_WAIT) == 0) {
+    check_letter(&message);
+    haul_message_release(&message);
+    atomic_fetch_add(&me.seat->tally.messages, 1);
+  }
+}
