@@ -35,7 +35,9 @@ static ssize_t send_record(const struct stream *stream, uint8_t bytes[RDMA_RECOR
   struct iovec span = {bytes, RDMA_RECORD};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
   ssize_t put = stream_send(stream, &message, 0);
-  return stream_owes(stream) ? 0 : put;
+  if (put < 0 || !stream_owes(stream) || stream_flush(stream) == 0)
+    return put;
+  return errno == EAGAIN ? 0 : -1; /* TLS took it, and the socket did not */
 }
 
 /* On the channel records are small and few; a socket without room for one has a peer that does not
