@@ -55,7 +55,7 @@ void may_end(int code, const char *what) {
   if (code == 0)
     return;
   if (!is_explained(code))
-    violation("%s ended with %s", what, haul_error_name(code));
+    violation("%s ended with %s: %s", what, haul_error_name(code), haul_error_last()->text);
   atomic_fetch_add(&me.seat->tally.ended[-code], 1);
 }
 

@@ -31,7 +31,7 @@ extern struct me me;
 _Noreturn void violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The call may fail, but only in a way that the harm which is done explains, and with a hint. */
 void may_fail(int code, const char *call);
-/* The same of how a transfer ended: there is no detail of it. */
+/* The same of how a transfer ended, as haul_transfer_test says. */
 void may_end(int code, const char *what);
 /* 0 to below - 1. */
 uint64_t chance(uint64_t below);

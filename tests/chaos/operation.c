@@ -123,9 +123,9 @@ static void begin_writing(const struct operation *operation) {
 }
 
 static struct haul_transfer_options some_options(struct operation *operation) {
-  static const char *const paths[] = {NULL, NULL, "map", "tcp"};
+  static const char *const paths[] = {NULL, NULL, "map", "rdma", "tcp", "tcp"};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  options.only = paths[chance(4)];
+  options.only = paths[chance(COUNT(paths))];
   options.flags = chance(3) || operation->what == ADD ? 0 : HAUL_CHECKSUM;
   options.flags |= chance(4) ? 0 : HAUL_MORE;
   options.priority = (int)chance(3) - 1;
@@ -239,11 +239,10 @@ static void ended_well(const struct operation *operation, struct haul_region *by
 
 static void end(struct operation *operation, struct haul_region *bytes, int code) {
   struct haul_report report = HAUL_REPORT_INIT;
+  may_end(code, "a transfer");
   haul_transfer_report(operation->transfer, &report);
   if (code == 0)
     ended_well(operation, bytes, &report);
-  else
-    may_end(code, "a transfer");
   mark(operation, false);
   link_give(operation->owner);
   if (code == HAUL_ESTALE)
