@@ -22,7 +22,7 @@ struct values {
   int64_t duration;
   unsigned depth;
   struct transfer_choices transfer;
-  int poll, json, csv;
+  int all_paths, poll, json, csv;
 };
 
 static const struct option_spec options[] = {
@@ -39,13 +39,15 @@ static const struct option_spec options[] = {
     {"place", OPTION_TEXT, offsetof(struct values, place), "PLACE",
      "where the local memory is (default: host)"},
     OPTION_ENTRY_ONLY(values),
+    {"all-paths", OPTION_FLAG, offsetof(struct values, all_paths), NULL,
+     "measure each path that is open, and say why the others are not"},
     OPTION_ENTRY_CHECKSUM(values),
     OPTION_ENTRY_ZERO_COPY(values),
     {"poll", OPTION_FLAG, offsetof(struct values, poll), NULL, "never sleep while waiting"},
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
     {"csv", OPTION_FLAG, offsetof(struct values, csv), NULL, "print comma-separated values"},
     {"plot", OPTION_TEXT, offsetof(struct values, plot), "FILE.svg",
-     "draw bandwidth and latency over size, with gnuplot"},
+     "draw bandwidth and latency over size, or the bandwidth of all paths, with gnuplot"},
     {0},
 };
 
@@ -150,6 +152,25 @@ static int allocate(struct job *job) {
 
 /* ---- The sweep ---- */
 
+/* By the path that is chosen or set, or by one open path after the other: a machine that gets
+ * slower meanwhile does so for all of them. */
+static int measure_size(struct job *job, uint64_t size, enum bench_form form) {
+  struct bench *bench = &job->bench;
+  size_t paths = bench->paths.open;
+  for (size_t i = 0; i < (paths ? paths : 1); i++) {
+    struct bench_row *row = &bench->rows[bench->row_count];
+    if (paths)
+      bench->options.only = bench->paths.list[i].name;
+    int status = bench_measure(bench, size, row);
+    if (status)
+      return status;
+    bench->row_count++;
+    progress_hide();
+    bench_print_row(row, form);
+  }
+  return EXIT_DONE;
+}
+
 static int sweep(struct job *job) {
   struct bench *bench = &job->bench;
   enum bench_form form = job->values->json ? FORM_JSON : job->values->csv ? FORM_CSV : FORM_TEXT;
@@ -158,11 +179,9 @@ static int sweep(struct job *job) {
   bench_print_heading(bench, form);
   for (size_t i = 0; i < bench->sizes.count; i++) {
     progress_step(&progress, i, bench->sizes.count, size_text(bench->sizes.list[i]).text);
-    int status = bench_measure(bench, bench->sizes.list[i], &bench->rows[i]);
+    int status = measure_size(job, bench->sizes.list[i], form);
     if (status)
       return status;
-    progress_hide();
-    bench_print_row(&bench->rows[i], form);
   }
   bench_print_end(bench, form);
   return EXIT_DONE;
@@ -174,7 +193,7 @@ static int draw(struct job *job) {
     return EXIT_DONE;
   snprintf(title, sizeof(title), "haul bench: %s %s %s", job->operation->name, job->bench.address,
            job->bench.region);
-  return bench_plot(job->plot, title, job->bench.rows, job->bench.sizes.count);
+  return bench_plot(job->plot, title, &job->bench);
 }
 
 static int measure(struct job *job) {
@@ -186,6 +205,8 @@ static int measure(struct job *job) {
     status = find_room(job);
   if (status == EXIT_DONE)
     status = allocate(job);
+  if (status == EXIT_DONE && job->values->all_paths)
+    status = bench_paths_find(&job->bench);
   if (status == EXIT_DONE && job->values->plot)
     status = gnuplot_open(job->values->plot, &job->plot);
   if (status == EXIT_DONE)
@@ -213,6 +234,10 @@ static int check_values(const struct command *self, struct job *job, const char 
     return options_wrong(self, "--depth is at most %d", BENCH_DEPTH_MAX);
   if (values->json && values->csv)
     return options_wrong(self, "--json and --csv both want standard output");
+  if (values->all_paths && values->transfer.only)
+    return options_wrong(self, "--all-paths and --only say two things about the path");
+  if (values->all_paths && !job->operation->rights)
+    return options_wrong(self, "messages have one way: --all-paths is for write and read");
   return EXIT_DONE;
 }
 
@@ -243,10 +268,12 @@ const struct command bench_command = {
         "For each size: operations one at a time for the latency (the time of one write or read,\n"
         "the round trip of a message), then --depth in flight for the bandwidth. It overwrites\n"
         "the region that it writes to. Latency of messages needs `haul serve --echo`, and their\n"
-        "rate is best measured without it.",
+        "rate is best measured without it. With --all-paths each size is measured over every path\n"
+        "that is open, one after the other, and --plot draws one curve a path.",
     .options = options,
     .examples = "  haul bench 127.0.0.1:7420\n"
                 "  haul bench unix:///run/haul.sock --op read --sizes 4K,1M,64M --only map --json\n"
+                "  haul bench 127.0.0.1:7420 --all-paths --plot paths.svg\n"
                 "  haul bench 127.0.0.1:7420 --op message --sizes 8..64K --plot messages.svg\n",
     .run = run,
 };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The parts of `haul bench`: what is measured (bench.c), how (bench_measure.c), what sizes
- * (bench_sizes.c), how it is printed (bench_output.c) and drawn (bench_plot.c).
+ * (bench_sizes.c), over which paths (bench_paths.c), how it is printed (bench_output.c) and drawn
+ * (bench_plot.c).
  */
 #ifndef HAUL_COMMAND_BENCH_H
 #define HAUL_COMMAND_BENCH_H
@@ -26,6 +27,12 @@ struct bench_sizes {
 
 /* "8,4K,1M..8M": single sizes, and ranges that double. False when it is not that. */
 bool bench_sizes_parse(const char *text, struct bench_sizes *sizes);
+
+/* The paths of --all-paths, the open ones first, each part by name; none without it. */
+struct bench_paths {
+  size_t open, count;
+  struct haul_path list[HAUL_PATHS_MAX];
+};
 
 struct bench_latency {
   uint64_t count;                  /* samples; 0: not measured */
@@ -59,11 +66,17 @@ struct bench {
   haul_region *local;
   enum bench_echo echo;
   struct bench_sizes sizes;
-  struct bench_row rows[BENCH_SIZES_MAX];
+  struct bench_paths paths;
+  size_t row_count;
+  struct bench_row rows[BENCH_SIZES_MAX * HAUL_PATHS_MAX]; /* by size, and then by path */
 };
 
 /* Gigabytes a second. */
 double bench_rate(const struct bench_row *row);
+
+/* Fills in bench->paths, and names those that are closed on standard error. Returns an exit status;
+ * having none that is open is a failure. */
+int bench_paths_find(struct bench *bench);
 
 /* Measures one size. Returns an exit status. */
 int bench_measure(struct bench *bench, uint64_t size, struct bench_row *row);
@@ -75,7 +88,8 @@ void bench_print_end(const struct bench *bench, enum bench_form form);
 
 struct gnuplot;
 
-/* Draws the rows. Returns an exit status. */
-int bench_plot(struct gnuplot *plot, const char *title, const struct bench_row *rows, size_t count);
+/* Draws the rows: bandwidth and latency, or of several paths the bandwidth of each. Returns an exit
+ * status. */
+int bench_plot(struct gnuplot *plot, const char *title, const struct bench *bench);
 
 #endif

@@ -86,6 +86,17 @@ static void row_to_json(const struct bench_row *row, struct json *json) {
   json_end_object(json);
 }
 
+static void closed_to_json(const struct bench_paths *paths, struct json *json) {
+  json_array(json, "closed");
+  for (size_t i = paths->open; i < paths->count; i++) {
+    json_object(json, NULL);
+    json_text(json, "path", paths->list[i].name);
+    json_text(json, "reason", paths->list[i].reason);
+    json_end_object(json);
+  }
+  json_end_array(json);
+}
+
 static void setting_to_json(const struct bench *bench, struct json *json) {
   json_text(json, "operation", bench->operation_name);
   json_text(json, "node", bench->address);
@@ -95,6 +106,8 @@ static void setting_to_json(const struct bench *bench, struct json *json) {
   json_text(json, "local_place", place_text(bench->place).text);
   json_text(json, "remote_place", place_text(haul_remote_place(bench->session.remote)).text);
   json_number(json, "depth", bench->depth);
+  if (bench->paths.count)
+    closed_to_json(&bench->paths, json);
 }
 
 void bench_print_end(const struct bench *bench, enum bench_form form) {
@@ -105,7 +118,7 @@ void bench_print_end(const struct bench *bench, enum bench_form form) {
   json_object(&json, NULL);
   setting_to_json(bench, &json);
   json_array(&json, "results");
-  for (size_t i = 0; i < bench->sizes.count; i++)
+  for (size_t i = 0; i < bench->row_count; i++)
     row_to_json(&bench->rows[i], &json);
   json_end_array(&json);
   json_end_object(&json);

@@ -32,6 +32,30 @@ expect 0 "the default sweep" "$HAUL" bench "$unix" --region s --duration 0.02 --
 holds_json "stops where the region ends" 'it["results"][-1]["bytes"] == 1 << 20'
 expect 1 "a region that may not be written" "$HAUL" bench "$tcp" --region locked --sizes 64
 
+section "all paths"
+all_paths=("$HAUL" bench "$unix" --region a --sizes "64,1M" --duration 0.05 --all-paths)
+expect 0 "each path that is open" "${all_paths[@]}" --json
+holds_json "has a row a size, by size and then by name" \
+  '[(r["bytes"], r["path"]) for r in it["results"]] == sorted(
+     {(b, r["path"]) for b in (64, 1 << 20) for r in it["results"]}) and
+   {r["path"] for r in it["results"]} >= {"map", "tcp"}'
+holds_json "has figures" 'all(r["gb_per_second"] > 0 and r["latency_us"]["p50"] > 0
+  for r in it["results"])'
+holds_json "and each other path a reason" 'all(c["reason"] for c in it["closed"]) and
+  sorted({r["path"] for r in it["results"]} | {c["path"] for c in it["closed"]}) == ["map", "rdma", "tcp"]'
+expect 0 "comma-separated values of all paths" "${all_paths[@]}" --csv
+holds "have the path in each line" \
+  awk -F, 'NR > 1 { seen[$2]++ } END { exit seen["map"] != 2 || seen["tcp"] != 2 }' "$work/out"
+expect 0 "all paths that leave no buffer between" "${all_paths[@]}" --require-zero-copy --json
+complains "tcp is not measured: "
+holds_json "are not tcp" 'all(r["path"] != "tcp" for r in it["results"]) and
+  any(c["path"] == "tcp" for c in it["closed"])'
+expect 0 "all paths that the configuration leaves" env HAUL_PATHS=tcp "${all_paths[@]}" --op read
+complains "map is not measured: left out by HAUL_PATHS"
+holds "are tcp" awk 'NR > 2 && $3 != "tcp" { bad = 1 } END { exit bad || NR != 4 }' "$work/out"
+expect 1 "none of all paths" env HAUL_PATHS=tcp "${all_paths[@]}" --require-zero-copy
+complains "no path to 'a' is open"
+
 section "messages"
 expect 0 "without an echo" "$HAUL" bench "$tcp" --op message --sizes 8,4K --duration 0.2 --json
 holds_json "there is a rate and no latency" \
@@ -56,7 +80,29 @@ serve --region a=host:4M
 expect 0 "comma-separated values" "$HAUL" bench "$tcp" --sizes 8,1K --duration 0.05 --csv
 holds "there is a heading and a line a size, of nine fields" \
   awk -F, 'NF != 9 { bad = 1 } END { exit bad || NR != 3 }' "$work/out"
+mkdir "$work/double"
+cat >"$work/double/gnuplot" <<END
+#!/bin/sh
+cat >"$work/script" && echo "<svg/>"
+END
+chmod +x "$work/double/gnuplot"
+expect 0 "a picture of all paths" env PATH="$work/double:$PATH" "$HAUL" bench "$tcp" --sizes 8,1K,4M \
+  --duration 0.05 --all-paths --plot "$work/all.svg"
+paths=$(awk 'NR > 2 { print $3 }' "$work/out" | sort -u)
+for path in $paths; do
+  holds "has a curve of $path with a legend" grep -q "^plot.* \$$path using .* title '$path'" "$work/script"
+  holds "which has a point a size" test "$(sed -n "/^\$$path <</,/^END/p" "$work/script" | cut -d' ' -f1 |
+    sed '1d;$d' | xargs)" = "8 1024 4194304"
+done
+for axis in "xlabel 'size, bytes'" "ylabel 'bandwidth, GB/s'" "logscale x 2" "logscale y 10"; do
+  holds "its axes: $axis" grep -q "^set $axis" "$work/script"
+done
 if command -v gnuplot >/dev/null; then
+  expect 0 "a picture of all paths, drawn" "$HAUL" bench "$tcp" --sizes 8..4K --duration 0.05 --all-paths \
+    --plot "$work/all.svg"
+  for path in $paths; do
+    holds "it shows $path" grep -q ">$path<" "$work/all.svg"
+  done
   expect 0 "a picture" "$HAUL" bench "$tcp" --sizes 8..4K --duration 0.05 --plot "$work/it's.svg"
   holds "it is an SVG picture" grep -q "<svg" "$work/it's.svg"
   expect 1 "a picture where there is no folder" "$HAUL" bench "$tcp" --sizes 8 --plot "$work/no/a.svg"

@@ -64,6 +64,8 @@ for sizes in "" 0 8..4 8..x 1,,2 8...16; do
   expect 2 "bench with the sizes '$sizes'" "$HAUL" bench localhost --sizes "$sizes"
 done
 expect 2 "bench with too many in flight" "$HAUL" bench localhost --depth 257
+expect 2 "bench of all paths and of one" "$HAUL" bench localhost --all-paths --only tcp
+expect 2 "bench of all paths of messages" "$HAUL" bench localhost --all-paths --op message
 expect 2 "bench with two forms of output" "$HAUL" bench localhost --json --csv
 expect 2 "pingpong without an address" "$HAUL" pingpong
 expect 2 "a pingpong server with an operand" "$HAUL" pingpong --server localhost

@@ -72,7 +72,8 @@ FILE *gnuplot_script(struct gnuplot *plot, const char *title) {
   fputs("set terminal svg size 900,540 background 'white'\nset title '", plot->script);
   for (const char *at = title; *at; at++)
     fputs(*at == '\'' ? "''" : *at == '\n' ? " " : (char[]){*at, '\0'}, plot->script);
-  fputs("' noenhanced\nset logscale x 2\nset format x '%.0b%B'\nset xlabel 'bytes'\nset grid\n",
+  fputs("' noenhanced\nset logscale x 2\nset format x '%.0b%B'\nset xlabel 'size, bytes'\n"
+        "set grid\n",
         plot->script);
   return plot->script;
 }
