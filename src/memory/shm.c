@@ -226,13 +226,18 @@ int shm_descriptor(const struct shm *shm, bool writable, int *descriptor) {
   return error_system(errno, path, "open");
 }
 
-int shm_export(const struct shm *shm, size_t length, unsigned rights, struct ticket *ticket,
+int shm_export(struct shm *shm, size_t length, unsigned rights, struct ticket *ticket,
                int *descriptor) {
   shm_describe(shm, ticket);
   if (!descriptor)
     return 0;
-  int status = shm_clear_behind(shm, length);
-  return status ? status : shm_descriptor(shm, rights & HAUL_WRITE, descriptor);
+  if (atomic_load_explicit(&shm->clear_from, memory_order_acquire) != length) {
+    int status = shm_clear_behind(shm, length);
+    if (status)
+      return status;
+    atomic_store_explicit(&shm->clear_from, length, memory_order_release);
+  }
+  return shm_descriptor(shm, rights & HAUL_WRITE, descriptor);
 }
 
 int shm_clear_behind(const struct shm *shm, size_t length) {

@@ -27,6 +27,7 @@ struct shm {
   /* The file's device and inode: nobody else's memory has these while it lives. */
   uint64_t file[2];
   struct shm_footer *footer;
+  _Atomic size_t clear_from; /* shm_export has zeroed the data from here on; 0: not yet */
 };
 
 /* Makes `length` (rounded up to pages) bytes and the footer, with a random capability, sealed
@@ -39,8 +40,10 @@ int shm_attach(int fd, size_t length, const uint8_t capability[16], struct shm *
  * exceed what the ticket lends, and the file. And shm_attach by it: a ticket of another file is
  * refused, so whoever knows a ticket cannot pass memory of its own off as the owner's. */
 void shm_describe(const struct shm *shm, struct ticket *ticket);
-/* A provider's export of `length` bytes. */
-int shm_export(const struct shm *shm, size_t length, unsigned rights, struct ticket *ticket,
+/* A provider's export of `length` bytes. What lies behind them is zeroed the first time alone: what
+ * was exported is never another's (region_export), and to zero it again would cost more the more
+ * processes have it mapped. */
+int shm_export(struct shm *shm, size_t length, unsigned rights, struct ticket *ticket,
                int *descriptor);
 int shm_attach_ticket(int fd, const struct ticket *ticket, struct shm *shm);
 /* Maps the data of `fd` (shm->fd for an own one) with mmap's protection, at `at` when not NULL

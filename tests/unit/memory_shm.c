@@ -11,6 +11,7 @@
 
 #include "memory/pages.h"
 #include "memory/shm.h"
+#include "memory/ticket.h"
 #include "support/seams.h"
 
 static const uint8_t nothing[16];
@@ -170,6 +171,32 @@ static void clears_what_lies_behind(void **state) {
   shm_close(&shm);
 }
 
+/* Whether the last byte is zero after an export of so many bytes, where it was not before. */
+static bool export_clears(struct shm *shm, uint8_t *bytes, size_t length, bool with_descriptor) {
+  struct ticket ticket;
+  int descriptor = -1;
+  bytes[shm->length - 1] = 1;
+  assert_works(shm_export(shm, length, HAUL_READ, &ticket, with_descriptor ? &descriptor : NULL));
+  if (descriptor >= 0)
+    close(descriptor);
+  return bytes[shm->length - 1] == 0;
+}
+
+static void an_export_clears_once_what_lies_behind(void **state) {
+  (void)state;
+  struct shm shm;
+  void *view;
+  size_t length = 5 * page_size(), keep = page_size() + 100;
+  assert_works(shm_create("haul-test", length, &shm));
+  assert_works(shm_map(shm.fd, &shm, PROT_READ | PROT_WRITE, NULL, &view));
+  assert_false(export_clears(&shm, view, keep, false)); /* a ticket alone shows nothing */
+  assert_true(export_clears(&shm, view, keep, true));
+  assert_false(export_clears(&shm, view, keep, true));
+  assert_true(export_clears(&shm, view, keep - 1, true));
+  munmap(view, length);
+  shm_close(&shm);
+}
+
 static void dmabuf_is_there_or_says_why_not(void **state) {
   (void)state;
   struct shm shm;
@@ -219,6 +246,7 @@ int main(void) {
       cmocka_unit_test(shows_the_same_bytes_everywhere),
       cmocka_unit_test(maps_over_a_reservation),
       cmocka_unit_test(clears_what_lies_behind),
+      cmocka_unit_test(an_export_clears_once_what_lies_behind),
       cmocka_unit_test(dmabuf_is_there_or_says_why_not),
       cmocka_unit_test(every_failure_is_clean),
   };
