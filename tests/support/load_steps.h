@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT
+ * What both sides of a load have in common (load_rig.h). */
+#ifndef HAUL_TESTS_LOAD_STEPS_H
+#define HAUL_TESTS_LOAD_STEPS_H
+
+#include <stdio.h>
+
+#include "support/load_rig.h"
+
+#define LOAD_PATIENCE_MS 200000 /* for a step of one side */
+#define LOAD_NAME        32
+
+enum load_step {
+  LOAD_CONNECT,
+  LOAD_LOOK_UP,
+  LOAD_FILL,
+  LOAD_POST, /* or be held, where the node posts */
+  LOAD_GO,
+  LOAD_TELL, /* what was taken so far */
+  LOAD_CHECK,
+  LOAD_LEAVE
+};
+
+/* What a peer is told first. */
+struct load_brief {
+  struct load_job job;
+  unsigned index;
+  char address[160];
+};
+
+struct load_order {
+  enum load_step step;
+  unsigned round;
+  int64_t let_go;
+};
+
+/* To each order. Before that to LOAD_GO come the times, where the peer posts. */
+struct load_answer {
+  uint64_t value;
+  struct load_use use;
+};
+
+void load_must(int code, const char *what); /* ends the program when it is an error of haul's */
+_Noreturn void load_fail(const char *what);
+static inline void load_need(bool holds, const char *what) {
+  if (!holds)
+    load_fail(what);
+}
+
+struct haul_node_config load_config(const struct load_job *job);
+void load_name(unsigned region, char name[LOAD_NAME]);
+haul_deadline load_deadline(void);
+
+/* Of the node's own transfers. */
+uint64_t load_under_way(haul_node *node);
+
+/* A write into the remote, or a read from it. *ended becomes the time when it ends. */
+haul_transfer *load_post(haul_remote *remote, haul_region *local, const struct haul_piece *piece,
+                         bool write, int64_t *ended);
+/* Waits until that is so, and releases the transfer. */
+void load_end(haul_node *node, haul_transfer **transfer, const int64_t *ended);
+
+#endif
