@@ -65,7 +65,7 @@ expect 1 "serve on the wire without saying so" "${on_far[@]}" "$HAUL" serve --li
 complains "without a key"
 complains "^hint: .*--insecure"
 complains_briefly
-listeners=(--listen "tcp://$far_v4:7420")
+listeners=(--listen "tcp://$far_v4") # port 7420
 hosts=("$far_v4")
 if [[ -n $(ip -n "$far" -6 address show dev wire) ]]; then
   listeners+=(--listen "tcp://[$far_v6]:7420")
@@ -74,7 +74,8 @@ else
   skipped "two hosts over IPv6: this kernel has none"
 fi
 serve_far "${listeners[@]}" --region a=host:64M --region kv=sim:0:64M --echo
-holds "serve listens there with --insecure" has_lines ${#hosts[@]} "^listening on tcp://" "$work/serve"
+holds "serve listens there with --insecure" has_lines ${#hosts[@]} "^listening on tcp://.*:7420$" "$work/serve"
+expect 0 "ls by an address without a port" "${on_near[@]}" "$HAUL" ls "tcp://$far_v4"
 
 for host in "${hosts[@]}"; do
   section "over $host"

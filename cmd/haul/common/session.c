@@ -10,15 +10,18 @@
 #include "fail.h"
 #include "text.h"
 
-/* Is there a port behind the host? The colons within an IPv6 address do not count. */
+/* Has a TCP address a port? The colons within an IPv6 address do not count. */
 static bool has_port(const char *text) {
+  if (strncmp(text, "tcp://", strlen("tcp://")) == 0)
+    text += strlen("tcp://");
   const char *bracket = strrchr(text, ']');
   return strchr(bracket ? bracket : text, ':') != NULL;
 }
 
 bool address_expand(const char *text, const char *port, char address[ADDRESS_MAX]) {
   bool whole = strstr(text, "://") != NULL;
-  bool complete = whole || has_port(text);
+  bool tcp = !whole || strncmp(text, "tcp://", strlen("tcp://")) == 0;
+  bool complete = !tcp || has_port(text);
   int length = snprintf(address, ADDRESS_MAX, "%s%s%s%s", whole ? "" : "tcp://", text,
                         complete ? "" : ":", complete ? "" : port);
   return *text && length < ADDRESS_MAX;

@@ -15,8 +15,8 @@
 #define DEFAULT_PORT       "7420"
 #define CONNECT_TIMEOUT_NS INT64_C(10000000000)
 
-/* Expands an address: "host:port" is short for tcp, and "host" for this port. False when it is
- * empty or too long. */
+/* Expands an address: "host:port" is short for tcp, and "host" and "tcp://host" for this port.
+ * False when it is empty or too long. */
 bool address_expand(const char *text, const char *port, char address[ADDRESS_MAX]);
 
 /* Whether it begins as a directory's address does; and that of one, without NODE behind its prefix:
