@@ -16,12 +16,12 @@ ample=55    # of everybody else
 
 # choose: sets $victim, $towards, a pair from each other one to it, and $among, these in a ring.
 choose() {
-  local i order
-  mapfile -t order < <(shuffled "${everybody[@]}")
-  victim=${order[0]} towards=() among=()
+  local i
+  shuffle "${everybody[@]}"
+  victim=${shuffled[0]} towards=() among=()
   for i in 1 2 3 4 5 6 7; do
-    towards+=("${order[i]}-$victim")
-    among+=("${order[i]}-${order[i % 7 + 1]}")
+    towards+=("${shuffled[i]}-$victim")
+    among+=("${shuffled[i]}-${shuffled[i % 7 + 1]}")
   done
 }
 

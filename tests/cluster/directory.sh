@@ -41,7 +41,8 @@ by_name() {
   exchange_all "$1" "${pairs[@]}"
 }
 
-mapfile -t order < <(shuffled "${everybody[@]}")
+shuffle "${everybody[@]}"
+order=("${shuffled[@]}")
 victim=${order[0]} hung=${order[1]} lost=("${order[@]:2:2}") rest=("${order[@]:4}")
 echo "order: ${order[*]}"
 registered=(--register "$directory" --lease 2)

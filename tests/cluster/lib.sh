@@ -353,14 +353,15 @@ is_broken() {
       "$work/$1.err"
 }
 
-# shuffled WORD…: one a line, in an order that the seed chooses.
-shuffled() {
-  local all=("$@") i j swap
+# shuffle WORD…: sets $shuffled to them, in an order that the seed chooses. A subshell would have a seed of
+# its own.
+shuffle() {
+  local i j swap
+  shuffled=("$@")
   for ((i = $# - 1; i > 0; i--)); do
     j=$((RANDOM % (i + 1)))
-    swap=${all[i]} all[i]=${all[j]} all[j]=$swap
+    swap=${shuffled[i]} shuffled[i]=${shuffled[j]} shuffled[j]=$swap
   done
-  printf '%s\n' "${all[@]}"
 }
 
 # ---- The end ----

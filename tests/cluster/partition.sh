@@ -11,7 +11,8 @@ here=$(dirname "$0")
 cluster_up
 make_files 300007
 make_large
-mapfile -t order < <(shuffled "${everybody[@]}")
+shuffle "${everybody[@]}"
+order=("${shuffled[@]}")
 mapfile -t all_pairs < <(pairs_of "${everybody[@]}")
 left=("${order[@]:0:4}") right=("${order[@]:4}")
 deadline=20 # of who is cut off

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * One of the ranks that world.sh starts: all write to all, and look at every byte.
  *
- *   cluster_rank BYTES ROUNDS SECONDS SEED
+ *   cluster_rank BYTES ROUNDS JOIN SECONDS SEED
  *
  * In each round it writes that many bytes of its own into every other rank's memory, says so to
  * that rank, waits until all others said so, and compares what they wrote. ROUNDS 0: until a call
@@ -21,7 +21,7 @@
 #define RANKS_MOST 64
 
 static size_t bytes;
-static unsigned rounds, seconds;
+static unsigned rounds, join_seconds, seconds;
 static uint64_t seed;
 
 struct rank {
@@ -64,7 +64,7 @@ static void join(struct rank *rank, unsigned size) {
   check(haul_region_alloc(rank->node, host, room, 0, &rank->in));
   check(haul_region_alloc(rank->node, host, room, 0, &rank->out));
   check(haul_region_publish(rank->in, "in", HAUL_READ | HAUL_WRITE));
-  check(haul_world_join(rank->node, soon(), &rank->world));
+  check(haul_world_join(rank->node, haul_deadline_in(join_seconds * 1000000000LL), &rank->world));
   rank->own = haul_world_rank(rank->world);
   rank->size = haul_world_size(rank->world);
   printf("joined as %u\n", rank->own);
@@ -161,14 +161,15 @@ static void go_round(struct rank *rank) {
 int main(int argc, char **argv) {
   const char *size = getenv("WORLD_SIZE");
   struct rank rank = {0};
-  if (argc != 5 || !size || atoi(size) < 1 || atoi(size) > RANKS_MOST) {
-    fputs("usage: RANK=N WORLD_SIZE=N cluster_rank BYTES ROUNDS SECONDS SEED\n", stderr);
+  if (argc != 6 || !size || atoi(size) < 1 || atoi(size) > RANKS_MOST) {
+    fputs("usage: RANK=N WORLD_SIZE=N cluster_rank BYTES ROUNDS JOIN SECONDS SEED\n", stderr);
     return 2;
   }
   bytes = strtoul(argv[1], NULL, 0);
   rounds = (unsigned)atoi(argv[2]);
-  seconds = (unsigned)atoi(argv[3]);
-  seed = strtoull(argv[4], NULL, 0);
+  join_seconds = (unsigned)atoi(argv[3]);
+  seconds = (unsigned)atoi(argv[4]);
+  seed = strtoull(argv[5], NULL, 0);
   setvbuf(stdout, NULL, _IOLBF, 0);
   join(&rank, (unsigned)atoi(size));
   go_round(&rank);
