@@ -52,10 +52,12 @@ make_namespace() {
   networks+=("$1")
 }
 
-# plug_in HOST: what its end of the wire is called and has.
+# plug_in HOST: what both ends of its wire are and have. Its hardware address stays with the host, as
+# others remember it.
 plug_in() {
   ip -n "$switch" link set "port$1" master switch
   ip -n "$switch" link set "port$1" up
+  ip -n "$(host "$1")" link set wire address "$(printf '02:00:00:00:01:%02x' "$1")"
   ip -n "$(host "$1")" address add "$(address "$1")/24" dev wire
   ip -n "$(host "$1")" link set wire up
 }
@@ -118,7 +120,7 @@ by_kernel() {
     ip netns exec "$switch" tc qdisc replace dev "port$1" root "${@:2}" 2>"$work/why"
 }
 
-# by_relay HOST ORDER: cluster_wire takes the place of its wire, unless it has, and is told.
+# by_relay HOST ORDERS: cluster_wire takes the place of its wire, unless it has, and is told.
 by_relay() {
   local orders=$work/wire$1
   if [[ ! -p $orders ]]; then
@@ -134,29 +136,29 @@ by_relay() {
     await 10 grep -q ready "$work/relay$1" || return 1
     plug_in "$1"
   fi
-  echo "$2" >"$orders"
+  printf '%b\n' "$2" >"$orders"
 }
 
-# spoil HOST rate KBIT | delay MS | loss PERMILLE: in both directions. Sets $means, what does it; fails
-# where nothing can, and says why in $work/why.
+# spoil HOST KBIT MS PERMILLE: its link has this rate, delays so long and loses so many of 1000 packets, in
+# both directions; 0: it does not. Sets $means, what does it; fails where nothing can, and says why in
+# $work/why.
 spoil() {
-  local discipline
+  local discipline=(netem limit 10000)
   : >"$work/why"
-  case $2 in
-  rate) discipline=(tbf rate "$3kbit" burst 16k limit 32k) ;;
-  delay) discipline=(netem delay "$3ms" limit 10000) ;;
-  loss) discipline=(netem loss "$((${3} / 10)).$((${3} % 10))%") ;;
-  esac
+  (($2 == 0)) || discipline+=(rate "$2kbit")
+  (($3 == 0)) || discipline+=(delay "$3ms")
+  (($4 == 0)) || discipline+=(loss "$(($4 / 10)).$(($4 % 10))%")
+  (($3 + $4 == 0)) && discipline=(tbf rate "$2kbit" burst 16k limit 32k)
   means=${discipline[0]}
   by_kernel "$1" "${discipline[@]}" && return
   means="a relay"
-  by_relay "$1" "$2 $3"
+  by_relay "$1" "rate $2\ndelay $3\nloss $4"
 }
 
-# improve HOST KIND: what was spoiled is as it was.
+# improve HOST: its link is as it was.
 improve() {
   if [[ -p $work/wire$1 ]]; then
-    echo "$2 0" >"$work/wire$1"
+    by_relay "$1" "rate 0\ndelay 0\nloss 0"
   else
     on "$1" tc qdisc delete dev wire root
     ip netns exec "$switch" tc qdisc delete dev "port$1" root
