@@ -215,19 +215,23 @@ target() {
   fi
 }
 
-# make_files BYTES: $work/file.FROM-TO, all different, and the same with the same seed.
-make_files() {
-  bytes=$1
-  python3 - "$work" "$seed" "$nodes" "$bytes" <<'END'
+# seeded_files BYTES NAME…: all different, and the same with the same seed.
+seeded_files() {
+  (cd "$work" && python3 - "$seed" "$@") <<'END'
 import random, sys
-folder, seed, nodes, size = sys.argv[1], *map(int, sys.argv[2:])
-for a in range(1, nodes + 1):
-    for b in range(1, nodes + 1):
-        if a != b:
-            name = f"{a}-{b}"
-            with open(f"{folder}/file.{name}", "wb") as file:
-                file.write(random.Random(f"{seed} {name}").getrandbits(8 * size).to_bytes(size, "little"))
+seed, size = sys.argv[1], int(sys.argv[2])
+for name in sys.argv[3:]:
+    with open(name, "wb") as file:
+        file.write(random.Random(f"{seed} {name}").getrandbits(8 * size).to_bytes(size, "little"))
 END
+}
+
+# make_files BYTES: $work/file.FROM-TO, what each writes to each.
+make_files() {
+  local pairs
+  bytes=$1
+  mapfile -t pairs < <(pairs_of "${everybody[@]}")
+  seeded_files "$bytes" "${pairs[@]/#/file.}"
 }
 
 # begin NAME COMMAND…: beside the others; its exit status and what it said are looked at by that name.
@@ -320,7 +324,7 @@ begin_held() {
 has_begun() { await 30 test -e "$work/$1.begun"; }
 
 # make_large: what held puts move.
-make_large() { random_file "$work/large" $((16 << 20)); }
+make_large() { seeded_files $((16 << 20)) large; }
 
 # came_whole FROM-TO: read back, it is what was put.
 came_whole() {
