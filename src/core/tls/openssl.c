@@ -18,8 +18,18 @@ static struct library library = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
 };
 
+/* A process may end with nodes open, and their threads then use what OpenSSL would free in its
+ * atexit handler. Where the application has initialised OpenSSL before, this comes too late. */
+static void leave_at_exit(void) {
+  table.init(OPENSSL_NO_ATEXIT, NULL);
+}
+
 const struct openssl *openssl_open(void) {
-  return library_open(&library);
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  const struct openssl *openssl = library_open(&library);
+  if (openssl)
+    pthread_once(&once, leave_at_exit);
+  return openssl;
 }
 
 const char *openssl_reason(const struct openssl *openssl) {

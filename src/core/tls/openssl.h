@@ -21,6 +21,7 @@ typedef struct x509_st ssl_certificate;
 typedef struct X509_name_st ssl_name;
 
 enum openssl_number {
+  OPENSSL_NO_ATEXIT = 0x00080000,   /* OPENSSL_INIT_NO_ATEXIT */
   OPENSSL_FILE_PEM = 1,             /* SSL_FILETYPE_PEM */
   OPENSSL_SET_MODE = 33,            /* SSL_CTRL_MODE */
   OPENSSL_SET_CACHE = 44,           /* SSL_CTRL_SET_SESS_CACHE_MODE; 0: off */
@@ -54,6 +55,7 @@ typedef int psk_find_fn(ssl_session *ssl, const unsigned char *identity, size_t 
 
 /* X(slot, symbol, result, parameters) */
 #define OPENSSL_CALLS(X)                                                                           \
+  X(init, OPENSSL_init_crypto, int, (uint64_t, const void *))                                      \
   X(method, TLS_method, const ssl_method *, (void))                                                \
   X(context_new, SSL_CTX_new, ssl_context *, (const ssl_method *))                                 \
   X(context_free, SSL_CTX_free, void, (ssl_context *))                                             \
