@@ -165,3 +165,16 @@ void endpoint_give_up(struct endpoint *endpoint, const char *before, const char 
     endpoint_shut(endpoint, "%s%.120s", before, detail);
   loop_unlock(loop);
 }
+
+void endpoint_note_served(const struct endpoint *endpoint, enum haul_trace_kind kind,
+                          enum haul_operation operation, uint64_t request, uint64_t bytes,
+                          int code) {
+  trace_write(&endpoint->link->fabric->trace,
+              (struct trace_event){.kind = (uint8_t)kind,
+                                   .operation = (uint8_t)operation,
+                                   .path = (uint8_t)endpoint->transport->index,
+                                   .transfer = request,
+                                   .peer = endpoint->link->number,
+                                   .bytes = bytes,
+                                   .status = code});
+}

@@ -17,6 +17,7 @@
 #include "core/loop.h"
 #include "core/stream.h"
 #include "core/sys.h"
+#include "core/trace.h"
 #include "fabric/operation.h"
 #include "memory/region.h"
 
@@ -48,6 +49,7 @@ struct fabric {
   const struct haul_node_config *config;         /* completed: no zeros that mean a default */
   void *shared[TRANSPORTS_MAX];                  /* each transport's own, from its open slot */
   struct endpoint_counters left[TRANSPORTS_MAX]; /* sums of the peers that left */
+  struct trace trace;                            /* for who watches: node/trace.c */
   _Atomic uint64_t work_bytes; /* what transports keep for each work, however many there are; what
                                   only those have that were begun, their windows bound */
 };
@@ -60,6 +62,7 @@ struct endpoint;
 
 struct link {
   struct fabric *fabric;
+  uint64_t number;       /* of the node's peers, growing; set before works are posted */
   char name[64];         /* the peer's */
   char identity[64];     /* who proved to be there: the name of a key or a certificate, "uid:N" over
                             a Unix socket; "": nobody */
@@ -350,6 +353,15 @@ static inline void endpoint_served(struct endpoint *endpoint, uint64_t in, uint6
 static inline bool endpoint_holds(const struct endpoint *endpoint, enum haul_operation operation) {
   return operation != HAUL_OP_READ && atomic_load_explicit(&endpoint->held, memory_order_acquire) &&
          atomic_load_explicit(&endpoint->open, memory_order_relaxed);
+}
+
+/* For who watches the node: a slice of the peer's begins to come, or has ended. */
+__attribute__((cold)) void endpoint_note_served(const struct endpoint *endpoint,
+                                                enum haul_trace_kind kind,
+                                                enum haul_operation operation, uint64_t request,
+                                                uint64_t bytes, int code);
+static inline bool endpoint_is_noted(const struct endpoint *endpoint) {
+  return trace_is_on(&endpoint->link->fabric->trace);
 }
 
 /* Closes an endpoint with a reason, for the transports; from any thread. The first reason stands.

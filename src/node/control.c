@@ -149,13 +149,13 @@ static int submit(struct haul_peer *peer, struct outgoing *frame) {
 
 static bool is_answer(enum control_type type) {
   return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_STATE ||
-         type == CONTROL_PING;
+         type == CONTROL_TRACED || type == CONTROL_PING;
 }
 
 /* Without them the peer waits to the end of its patience, or for ever. */
 static bool is_awaited(enum control_type type) {
   return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_STATE ||
-         type == CONTROL_CREDIT;
+         type == CONTROL_TRACED || type == CONTROL_CREDIT;
 }
 
 int control_send(struct haul_peer *peer, enum control_type type, uint32_t request, const void *body,
@@ -284,9 +284,12 @@ static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
     return names_on_list(peer, frame->request, body, frame->length);
   case CONTROL_STATS:
     return stats_on_question(peer, frame->request, body, frame->length);
+  case CONTROL_TRACE:
+    return trace_on_question(peer, frame->request, body, frame->length);
   case CONTROL_FOUND:
   case CONTROL_NAMES:
   case CONTROL_STATE:
+  case CONTROL_TRACED:
     return on_answer(peer, frame->request, body, frame->length);
   case CONTROL_CREDIT:
     return on_credit(peer, body, frame->length);

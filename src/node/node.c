@@ -173,6 +173,7 @@ HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **o
   list_init(&node->inbox);
   list_init(&node->poller.link);
   timer_init(&node->expiry, expire);
+  timer_init(&node->watched, trace_expire);
   list_init(&node->directories);
   pthread_mutex_init(&node->inbox_lock, NULL);
   pthread_mutex_init(&node->directory_lock, NULL);
@@ -203,6 +204,7 @@ void node_put(struct haul_node *node) {
     heap_watch(node->heap, NULL); /* regions may outlive the node */
     transfers_close(&node->transfers);
     fabric_release(&node->fabric);
+    trace_stop(&node->fabric.trace);
   }
   exports_close(node->exports);
   tls_context_close(node->tls);
@@ -285,6 +287,7 @@ HAUL_API void haul_node_close(haul_node *node) {
     }
     loop_poller_stop(node->loop, &node->poller);
     loop_timer_stop(&node->expiry);
+    loop_timer_stop(&node->watched);
     loop_unlock(node->loop);
     fabric_close(&node->fabric);
     transfers_end(&node->transfers);

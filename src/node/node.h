@@ -11,6 +11,7 @@
  *   regions.c    the public calls on regions
  *   info.c       devices, checks, counters
  *   stats.c      what the node is doing, for this process and for peers
+ *   trace.c      what happens when, for the same
  *   directory.c, register.c  names in etcd: see directory.h
  *
  * Locks, in the order in which they are taken: the loop's; a peer's `send_lock`; the node's
@@ -49,9 +50,11 @@ enum control_type {
   CONTROL_MESSAGE = 8, /* tag u64; bytes */
   CONTROL_CREDIT = 9,  /* u32 bytes that were taken out of the inbox */
   CONTROL_STATS = 10,  /* u64: the peer's number to go on behind */
-  CONTROL_STATE = 11   /* i32 status; the node's, and peers': stats.c */
+  CONTROL_STATE = 11,  /* i32 status; the node's, and peers': stats.c */
+  CONTROL_TRACE = 12,  /* u64: the number of the first event, u16: how many */
+  CONTROL_TRACED = 13  /* i32 status; clock, next, lost, events: trace.c */
 };
-#define CONTROL_LAST CONTROL_STATE
+#define CONTROL_LAST CONTROL_TRACED
 
 #define PING_ASKS 1u
 
@@ -87,8 +90,7 @@ struct incoming {
 struct haul_peer {
   struct link base;       /* what transports see; first */
   struct haul_node *node; /* a reference */
-  struct list list;       /* node->peers, while it is connected */
-  uint64_t number;        /* grows along that list */
+  struct list list;       /* node->peers, while it is connected; base.number grows along it */
   _Atomic uint32_t refs;  /* of the memory */
   _Atomic uint32_t uses;  /* the application's: handles, remotes, messages */
   bool ready;             /* the JOINED event was queued, or it is the initiator's side */
@@ -167,6 +169,7 @@ struct haul_node {
   struct poller poller; /* drops what is to be dropped */
   _Atomic bool keeps;   /* imports without a user: `expiry` is to be set */
   struct timer expiry;
+  struct timer watched; /* until nobody asks for events any more */
   pthread_mutex_t inbox_lock;
   struct list inbox;
   unsigned departed;              /* peers that left and have something in the inbox; inbox_lock */
@@ -248,6 +251,14 @@ void names_withdraw(struct haul_node *node, struct haul_region *region);
 
 /* stats.c; with the loop's lock. 0 or HAUL_EPROTO. */
 int stats_on_question(struct haul_peer *peer, uint32_t request, const uint8_t *body, size_t length);
+/* Who may be told; and that the peer says this side may not be: HAUL_EACCESS. */
+bool stats_may_observe(const struct haul_peer *peer);
+int stats_refused(const struct haul_peer *peer);
+
+/* trace.c; with the loop's lock. 0 or HAUL_EPROTO. */
+int trace_on_question(struct haul_peer *peer, uint32_t request, const uint8_t *body, size_t length);
+/* A timer's, three seconds after the last question: the recording ends. */
+void trace_expire(struct timer *timer);
 
 /* message.c */
 /* A peer's events are made with the peer, so that none is lost for want of memory. */

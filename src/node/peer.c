@@ -208,7 +208,7 @@ int peer_new(struct haul_node *node, const struct stream *stream, const struct a
 int peer_start(struct haul_peer *peer) {
   struct haul_node *node = peer->node;
   peer_ref(peer);
-  peer->number = ++node->last_number;
+  peer->base.number = ++node->last_number;
   list_append(&node->peers, &peer->list);
   node->peer_count++;
   loop_timer(node->loop, &peer->timer, clock_now() + node->config.liveness_ns / 4);

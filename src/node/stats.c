@@ -39,7 +39,7 @@ static void name_paths(struct haul_path_stats paths[HAUL_STATS_PATHS]) {
 static void describe_peer(struct haul_peer *peer, struct haul_peer_stats *stats) {
   struct link *link = &peer->base;
   memset(stats, 0, sizeof *stats);
-  stats->number = peer->number;
+  stats->number = link->number;
   snprintf(stats->name, sizeof stats->name, "%s", link->name);
   snprintf(stats->identity, sizeof stats->identity, "%s", link->identity);
   stats->initiator = link->initiator;
@@ -201,7 +201,7 @@ static bool get_peer(struct wire *wire, struct haul_peer_stats *stats) {
   return get_paths(wire, stats->paths) && flags < 4;
 }
 
-static bool may_observe(const struct haul_peer *peer) {
+bool stats_may_observe(const struct haul_peer *peer) {
   const struct haul_node *node = peer->node;
   const char *identity = peer->base.identity;
   char own[32];
@@ -219,7 +219,7 @@ int stats_on_question(struct haul_peer *asking, uint32_t request, const uint8_t 
   uint64_t after = wire_get64(&in);
   if (in.failed || wire_left(&in) > 0)
     return HAUL_EPROTO;
-  bool may = may_observe(asking);
+  bool may = stats_may_observe(asking);
   wire_put32(&out, (uint32_t)(may ? 0 : HAUL_EACCESS));
   if (may) {
     describe_node(node, &stats);
@@ -230,7 +230,7 @@ int stats_on_question(struct haul_peer *asking, uint32_t request, const uint8_t 
     list_each(item, &node->peers) { /* in the order of their numbers */
       struct haul_peer *peer = list_entry(item, struct haul_peer, list);
       struct haul_peer_stats one;
-      if (peer->number <= after || count == PAGE)
+      if (peer->base.number <= after || count == PAGE)
         continue;
       describe_peer(peer, &one);
       put_peer(&out, &one);
@@ -254,15 +254,18 @@ struct question {
   unsigned page;
 };
 
+int stats_refused(const struct haul_peer *peer) {
+  return error_set(HAUL_EACCESS, 0, peer->base.name,
+                   "the peer tells others what it is doing, and not this user|ask it over its "
+                   "Unix socket, or set any_observer there");
+}
+
 static int take_state(struct request *request, const uint8_t *body, size_t length) {
   struct question *question = (struct question *)request;
   struct wire wire = wire_over(body, length);
   int32_t status = (int32_t)wire_get32(&wire);
   if (status == HAUL_EACCESS && !wire.failed && wire_left(&wire) == 0)
-    return error_set(
-        status, 0, request->peer->base.name,
-        "the peer tells others what it is doing, and not this user|ask it over its Unix "
-        "socket, or set any_observer there");
+    return stats_refused(request->peer);
   if (wire.failed || status != 0 || !get_node(&wire, question->stats))
     return HAUL_EPROTO;
   question->page = wire_get16(&wire);

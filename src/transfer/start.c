@@ -194,6 +194,8 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
   atomic_fetch_add_explicit(&owner->started, 1, memory_order_relaxed);
   transfer->posted = clock_now();
   PROBE4(submit, transfer, asked->operation, asked->bytes, remote->name);
+  if (transfer_is_noted(transfer))
+    note_transfer(transfer, HAUL_TRACE_SUBMIT);
   post_all(transfer);
   *out = transfer;
   return 0;

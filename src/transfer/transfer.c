@@ -92,6 +92,8 @@ static void finish(struct haul_transfer *transfer) {
   transfer->ended = clock_now();
   PROBE4(complete, transfer, atomic_load(&transfer->failure), transfer->bytes,
          transfer->ended - transfer->called);
+  if (transfer_is_noted(transfer))
+    note_transfer(transfer, HAUL_TRACE_COMPLETE);
   transfer_learn(transfer);
   atomic_fetch_sub(&owner->flow, 1);
   lock_lists(owner);
@@ -159,6 +161,8 @@ static int in_doubt(const struct haul_transfer *transfer) {
 
 void transfer_work_done(struct work *work, int code) {
   struct haul_transfer *transfer = work->owner;
+  if (transfer_is_noted(transfer))
+    note_work(work, HAUL_TRACE_DONE, code);
   if (code == HAUL_EPATH && work->begun)
     code = in_doubt(transfer);
   else if ((code == HAUL_EPATH || code == HAUL_ENOPATH) && atomic_load(&transfer->failure) == 0) {
@@ -204,6 +208,8 @@ int transfer_post(struct haul_transfer *transfer, struct work *work) {
   if (waits(remote->transfers, work))
     return 0;
   PROBE4(post, transfer, work, work->bytes, work->endpoint->transport->name);
+  if (transfer_is_noted(transfer))
+    note_work(work, HAUL_TRACE_POST, 0);
   work->endpoint->transport->post(work->endpoint, work);
   return 0;
 }

@@ -11,6 +11,7 @@
  *   start.c     the calls that begin a transfer: the hot path, posting
  *   check.c     what they refuse
  *   learn.c     what a transfer that has ended teaches
+ *   note.c      what who watches the node is told of it
  *   transfer.c  from the first work to the end: retries, deadlines, cancels, handles
  *   report.c    what it says about itself */
 #ifndef HAUL_TRANSFER_TRANSFER_H
@@ -249,6 +250,15 @@ void transfer_left(struct haul_transfer *transfer);
 void transfer_learn(const struct haul_transfer *transfer);
 /* It ended within its call. */
 void transfer_learn_cost(const struct haul_transfer *transfer);
+
+/* note.c: for who watches the node, if anybody does (core/trace.h). */
+__attribute__((cold)) void note_transfer(const struct haul_transfer *transfer,
+                                         enum haul_trace_kind kind);
+__attribute__((cold)) void note_work(const struct work *work, enum haul_trace_kind kind, int code);
+
+static inline bool transfer_is_noted(const struct haul_transfer *transfer) {
+  return trace_is_on(&transfer->remote->transfers->fabric->trace);
+}
 
 /* transfer.c */
 /* What it still asks of its path. */

@@ -32,13 +32,22 @@ static void ask(struct haul_peer *peer, unsigned what) {
       RIG_ASSERT(memchr(peers[i].identity, 0, sizeof peers[i].identity));
       RIG_ASSERT(i == 0 || peers[i - 1].number < peers[i].number);
     }
+  struct haul_trace trace = {0};
+  struct haul_trace_event events[8];
+  count = 8;
+  if (what == 4 && haul_peer_trace_of(peer, soon, &trace, events, &count) == 0) {
+    RIG_ASSERT(count <= 8 && trace.next > 0);
+    for (size_t i = 0; i < count; i++)
+      RIG_ASSERT(events[i].kind >= HAUL_TRACE_SUBMIT && events[i].kind <= HAUL_TRACE_SERVED &&
+                 memchr(events[i].path, 0, sizeof events[i].path));
+  }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   int end;
   if (length < 1 || length > RIG_INPUT)
     return 0;
-  unsigned what = bytes[0] % 4;
+  unsigned what = bytes[0] % 5;
   struct haul_peer *peer = rig_peer(what > 0, &end);
   rig_send(end, bytes + 1, length - 1);
   shutdown(end, SHUT_WR);

@@ -222,6 +222,7 @@ static void put_asking(struct wire *wire) {
   put_control(wire, CONTROL_LOOKUP, 2, body, string_body("nothing", body));
   put_control(wire, CONTROL_LIST, 3, body, string_body("", body));
   put_control(wire, CONTROL_STATS, 4, "\0\0\0\0\0\0\0\0", 8);
+  put_control(wire, CONTROL_TRACE, 5, "\0\0\0\0\0\0\0\0\200", 10);
   put_control(wire, CONTROL_MESSAGE, 0, message, sizeof message);
   put_control(wire, CONTROL_MESSAGE, 0, message, 8);
   put_control(wire, CONTROL_CREDIT, 0, credit, sizeof credit);
@@ -251,6 +252,27 @@ static size_t state_body(uint8_t *body) {
   return 300 - wire_left(&wire);
 }
 
+static size_t traced_body(uint8_t *body) {
+  struct wire wire = wire_over(body, 300);
+  wire_put32(&wire, 0);
+  wire_put64(&wire, 1000000);
+  wire_put64(&wire, 3);
+  wire_put64(&wire, 0);
+  wire_put16(&wire, 2);
+  for (uint8_t i = 0; i < 2; i++) {
+    wire_put64(&wire, 900000);
+    wire_put8(&wire, i ? HAUL_TRACE_COMPLETE : HAUL_TRACE_SUBMIT);
+    wire_put8(&wire, HAUL_OP_WRITE);
+    wire_put8(&wire, i ? 0 : 255);
+    wire_put32(&wire, 1);
+    wire_put32(&wire, i ? (uint32_t)HAUL_ESTALE : 0);
+    wire_put64(&wire, 7);
+    wire_put64(&wire, 1);
+    wire_put64(&wire, 4096);
+  }
+  return 300 - wire_left(&wire);
+}
+
 static void controls(void) {
   uint8_t body[300];
   struct wire wire = seed_begin();
@@ -276,6 +298,10 @@ static void controls(void) {
   wire_put8(&wire, 3);
   put_control(&wire, CONTROL_STATE, 1, body, state_body(body));
   seed_save("control", "state", &wire);
+  wire = seed_begin();
+  wire_put8(&wire, 4);
+  put_control(&wire, CONTROL_TRACED, 1, body, traced_body(body));
+  seed_save("control", "traced", &wire);
 }
 
 /* ---- Whole connections ---- */

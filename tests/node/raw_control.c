@@ -170,6 +170,9 @@ static void a_wrong_control_frame_ends_the_connection(void **state) {
                {CONTROL_STATS, 0},
                {CONTROL_STATS, 7},
                {CONTROL_STATS, 9},
+               {CONTROL_TRACE, 0},
+               {CONTROL_TRACE, 9},
+               {CONTROL_TRACE, 11},
                {CONTROL_CREDIT, 0},
                {CONTROL_CREDIT, 3},
                {CONTROL_CREDIT, 5}};

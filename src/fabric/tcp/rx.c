@@ -132,6 +132,9 @@ static void on_write(struct tcp_rail *rail) {
   if (!owe(rail))
     return;
   rail->region = NULL;
+  if (endpoint_is_noted(&rail->endpoint->base))
+    endpoint_note_served(&rail->endpoint->base, HAUL_TRACE_SERVE, HAUL_OP_WRITE,
+                         rail->frame.request, rail->frame.payload, 0);
   rail->verdict = find_region(rail, HAUL_OP_WRITE, rail->frame.count, &rail->region);
   start_payload(rail);
 }
@@ -157,6 +160,14 @@ static uint64_t asked_for(const struct tcp_rail *rail) {
   return sum;
 }
 
+/* A read or an atomic, at once as far as this side sees it. */
+static void answered(const struct tcp_rail *rail, enum haul_operation operation, uint64_t bytes,
+                     int code) {
+  if (endpoint_is_noted(&rail->endpoint->base))
+    endpoint_note_served(&rail->endpoint->base, HAUL_TRACE_SERVED, operation, rail->frame.request,
+                         bytes, code);
+}
+
 static void on_read(struct tcp_rail *rail) {
   struct haul_region *region = NULL;
   if (!owe(rail))
@@ -167,6 +178,7 @@ static void on_read(struct tcp_rail *rail) {
     if (code)
       region_put(region);
   }
+  answered(rail, HAUL_OP_READ, asked_for(rail), code);
   if (code)
     rail_answer(rail, rail->frame.request, code);
   else
@@ -175,13 +187,16 @@ static void on_read(struct tcp_rail *rail) {
 
 static void on_atomic(struct tcp_rail *rail) {
   struct haul_region *region = NULL;
+  bool adds = rail->frame.type == FRAME_FETCH_ADD;
+  enum haul_operation operation = adds ? HAUL_OP_FETCH_ADD : HAUL_OP_COMPARE_SWAP;
   if (!owe(rail))
     return;
-  int code = find_region(rail, HAUL_OP_FETCH_ADD, 1, &region);
+  int code = find_region(rail, operation, 1, &region);
   if (code == 0) {
     code = rail_operate(rail, region);
     region_put(region);
   }
+  answered(rail, operation, 8, code);
   if (code)
     rail_answer(rail, rail->frame.request, code);
   else
