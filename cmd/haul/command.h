@@ -35,6 +35,7 @@ struct command {
   const char *usage;   /* what follows "haul NAME" */
   const char *about;   /* paragraphs */
   const struct option_spec *options;
+  const char *letters; /* each is short for the first option that begins with it; NULL: none */
   const char *examples;
   /* argv[0] is the subcommand's name. Returns an exit status; has printed its own errors. */
   int (*run)(const struct command *self, int argc, char **argv);
@@ -52,5 +53,6 @@ extern const struct command pingpong_command;
 extern const struct command mount_command;
 extern const struct command key_command;
 extern const struct command top_command;
+extern const struct command trace_command;
 
 #endif

@@ -6,7 +6,7 @@ here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
 
-commands="info doctor serve ls put get explain bench pingpong mount top"
+commands="info doctor serve ls put get explain bench pingpong mount top trace"
 
 section "wrong usage ends with status 2 and says what is wrong"
 expect 2 "no command at all" "$HAUL"

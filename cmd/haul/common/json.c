@@ -45,6 +45,10 @@ static void write_text(FILE *out, const char *text) {
   fputc('"', out);
 }
 
+static bool is_flat(const struct json *json) {
+  return json->flat && json->depth >= json->flat;
+}
+
 static void new_line(struct json *json) {
   fprintf(json->out, "\n%*s", 2 * json->depth, "");
 }
@@ -53,9 +57,10 @@ static void lead_in(struct json *json, const char *key) {
   if (json->depth == 0)
     return;
   if (json->some[json->depth])
-    fputc(',', json->out);
+    fputs(is_flat(json) ? ", " : ",", json->out);
   json->some[json->depth] = true;
-  new_line(json);
+  if (!is_flat(json))
+    new_line(json);
   if (!key)
     return;
   write_text(json->out, key);
@@ -70,9 +75,9 @@ static void open_container(struct json *json, const char *key, char bracket) {
 }
 
 static void close_container(struct json *json, char bracket) {
-  bool some = json->some[json->depth];
+  bool broken = json->some[json->depth] && !is_flat(json);
   json->depth--;
-  if (some)
+  if (broken)
     new_line(json);
   fputc(bracket, json->out);
   if (json->depth == 0)
@@ -117,6 +122,13 @@ void json_real(struct json *json, const char *key, double number) {
   }
   lead_in(json, key);
   fprintf(json->out, "%.6g", number);
+}
+
+void json_micros(struct json *json, const char *key, int64_t nanoseconds) {
+  lead_in(json, key);
+  uint64_t size = nanoseconds < 0 ? 0 - (uint64_t)nanoseconds : (uint64_t)nanoseconds;
+  fprintf(json->out, "%s%" PRIu64 ".%03u", nanoseconds < 0 ? "-" : "", size / 1000,
+          (unsigned)(size % 1000));
 }
 
 void json_bool(struct json *json, const char *key, bool truth) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Writes JSON, indented, one value a line. `key` is NULL within an array and at the top.
+ * Writes JSON, indented, one value a line, or from some depth on all in one. `key` is NULL within
+ * an array and at the top.
  */
 #ifndef HAUL_COMMAND_JSON_H
 #define HAUL_COMMAND_JSON_H
@@ -14,6 +15,7 @@
 struct json {
   FILE *out;
   int depth;
+  int flat;                  /* containers at this depth and below are one line each; 0: none */
   bool some[JSON_DEPTH_MAX]; /* the container at this depth has a value already */
 };
 
@@ -28,6 +30,7 @@ void json_text(struct json *json, const char *key, const char *text);
 void json_number(struct json *json, const char *key, uint64_t number);
 void json_signed(struct json *json, const char *key, int64_t number);
 void json_real(struct json *json, const char *key, double number); /* null when it is not finite */
+void json_micros(struct json *json, const char *key, int64_t nanoseconds); /* 12.345 */
 void json_bool(struct json *json, const char *key, bool truth);
 void json_null(struct json *json, const char *key);
 

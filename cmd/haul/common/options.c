@@ -19,6 +19,32 @@ static size_t count_options(const struct command *command) {
   return count;
 }
 
+/* The option that a letter is short for; NULL where it is none. */
+static const struct option_spec *of_letter(const struct command *command, int letter) {
+  if (!command->letters || !strchr(command->letters, letter))
+    return NULL;
+  const struct option_spec *spec = command->options;
+  while (spec->name && spec->name[0] != letter)
+    spec++;
+  return spec->name ? spec : NULL;
+}
+
+static bool has_letter(const struct command *command, const struct option_spec *spec) {
+  return of_letter(command, spec->name[0]) == spec;
+}
+
+/* As getopt wants them: ":h" and the command's own. */
+static void fill_letters(const struct command *command, char text[OPTIONS_MAX * 2 + 3]) {
+  text = stpcpy(text, ":h");
+  for (const char *at = command->letters; at && *at; at++) {
+    const struct option_spec *spec = of_letter(command, *at);
+    *text++ = *at;
+    if (spec && spec->type != OPTION_FLAG)
+      *text++ = ':';
+  }
+  *text = '\0';
+}
+
 static void fill_long_options(const struct command *command, struct option *list) {
   size_t count = count_options(command);
   for (size_t i = 0; i < count; i++) {
@@ -130,15 +156,19 @@ static int take(const struct command *command, int found, char **argv, void *val
   }
   if (found == '?' || found == ':')
     return refuse(command, found, argv);
-  return store(command, &command->options[found - FIRST_OPTION], values, optarg);
+  const struct option_spec *spec =
+      found < FIRST_OPTION ? of_letter(command, found) : &command->options[found - FIRST_OPTION];
+  return store(command, spec, values, optarg);
 }
 
 bool options_parse(const struct command *command, int argc, char **argv, void *values,
                    struct operand_range range, char ***operands, int *status) {
   struct option list[OPTIONS_MAX + 2];
+  char letters[OPTIONS_MAX * 2 + 3];
   fill_long_options(command, list);
+  fill_letters(command, letters);
   opterr = 0;
-  for (int found; (found = getopt_long(argc, argv, ":h", list, NULL)) != -1;) {
+  for (int found; (found = getopt_long(argc, argv, letters, list, NULL)) != -1;) {
     *status = take(command, found, argv, values);
     if (*status == EXIT_DONE)
       continue;
@@ -156,9 +186,12 @@ bool options_parse(const struct command *command, int argc, char **argv, void *v
   return true;
 }
 
-static void print_option(const struct option_spec *spec, FILE *out) {
+static void print_option(const struct command *command, const struct option_spec *spec, FILE *out) {
   char left[64];
-  snprintf(left, sizeof(left), "--%s%s%s", spec->name, spec->value ? " " : "",
+  char letter[8] = "";
+  if (has_letter(command, spec))
+    snprintf(letter, sizeof letter, ", -%c", spec->name[0]);
+  snprintf(left, sizeof(left), "--%s%s%s%s", spec->name, letter, spec->value ? " " : "",
            spec->value ? spec->value : "");
   fprintf(out, "  %-28s %s\n", left, spec->help);
 }
@@ -167,7 +200,7 @@ void options_print_help(const struct command *command, FILE *out) {
   fprintf(out, "usage: haul %s %s\n\n%s.\n\n%s\n\noptions:\n", command->name, command->usage,
           command->summary, command->about);
   for (const struct option_spec *spec = command->options; spec->name; spec++)
-    print_option(spec, out);
+    print_option(command, spec, out);
   fprintf(out, "  %-28s %s\n", "--help", "show this text");
   fprintf(out, "\nexamples:\n%s\nexit status: 0 done, 1 failed, 2 wrong usage\n",
           command->examples);

@@ -1,0 +1,109 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# haul trace.
+here=$(dirname "$0")
+# shellcheck source=tests/cli/lib.sh
+. "$here/lib.sh"
+
+length=3000000
+random_file "$work/file" $length
+serve --name watched --region target=host:4M
+
+# watch ADDRESS: writes $work/timeline until it is told to end; sets $watcher. When it returns, the node
+# records.
+watch() {
+  rm -f "$work/said" "$work/timeline"
+  "$HAUL" trace "$1" -o "$work/timeline" --seconds 60 2>"$work/said" &
+  watcher=$!
+  processes+=("$watcher")
+  await 10 grep -q "^watching " "$work/said"
+}
+
+# ends STATUS WHAT: the watcher has.
+ends() {
+  wait "$watcher"
+  holds "$2" test $? = "$1"
+  cp "$work/said" "$work/err"
+  cp "$work/timeline" "$work/out"
+}
+
+# Of the timeline's events, those of a phase.
+phase="lambda p: [e for e in it['traceEvents'] if e['ph'] == p]"
+
+section "a write to the node"
+watch "$tcp"
+expect 0 "a put" "$HAUL" put "$work/file" "$tcp/target" --only tcp
+expect 0 "a get" "$HAUL" get "$tcp/target" "$work/got" --only tcp --length 5000
+holds "nothing is there before the end" test ! -e "$work/timeline"
+kill -INT "$watcher"
+ends 0 "SIGINT ends it as it should"
+complains "^[1-9][0-9]* events, 0 lost$"
+is_json
+holds_json "the process is the node" \
+  "[e['args']['name'] for e in ($phase)('M') if e['name'] == 'process_name'] == ['haul watched']"
+holds_json "every track has a name" \
+  "{e['tid'] for e in it['traceEvents']} == {e['tid'] for e in ($phase)('M')}"
+holds_json "one is for the peer, over tcp" \
+  "any(e['args']['name'].startswith('for ') and ' tcp' in e['args']['name'] for e in ($phase)('M'))"
+holds_json "what was written shows its bytes" \
+  "sum(e['args']['bytes'] for e in ($phase)('X') if e['name'] == 'write') == $length"
+holds_json "and what was read" \
+  "sum(e['args']['bytes'] for e in ($phase)('i') if e['name'] == 'read') == 5000"
+holds_json "none failed, and all ended" \
+  "not any('error' in e['args'] or 'unfinished' in e['args'] for e in ($phase)('X'))"
+holds_json "spans of a track do not overlap" \
+  "all(a['tid'] != b['tid'] or a['ts'] + a['dur'] <= b['ts'] + 0.0015 for s in
+   [sorted(($phase)('X'), key=lambda e: (e['tid'], e['ts']))] for a, b in zip(s, s[1:]))"
+
+section "what the node does itself"
+mkdir "$work/folder"
+cp "$work/file" "$work/folder/file"
+if ! "$HAUL" serve --listen tcp://127.0.0.1:0 --export "$work/nowhere" 2>&1 | grep -q "cannot export $work"; then
+  skipped "an exported file: this haul was built without the module for files"
+else
+  HAUL_PATHS=tcp serve --export data="$work/folder"
+  watch "$tcp"
+  expect 0 "an exported file is read" "$HAUL" get "$tcp/data/file" "$work/got"
+  kill -INT "$watcher"
+  ends 0 "it ends"
+  is_json
+  holds_json "the transfers show its bytes" \
+    "sum(e['args']['bytes'] for e in ($phase)('X') if e['args']['path'] == 'tcp') >= $length"
+  holds_json "so do their slices" \
+    "sum(e['args']['bytes'] for e in ($phase)('b')) >= $length"
+  holds_json "each begin has its end" \
+    "sorted(e['id'] for e in ($phase)('b')) == sorted(e['id'] for e in ($phase)('e'))"
+fi
+
+section "to standard output, for its time"
+expect 0 "half a second" "$HAUL" trace "$tcp" -o - --seconds 0.5
+complains "^0 events, 0 lost$"
+is_json
+
+section "who may"
+"$HAUL" key new "$work/key" 2>/dev/null
+export HAUL_KEY=$work/key
+serve --region target=host:4M
+expect 1 "with a key, over tcp" "$HAUL" trace "$tcp" -o "$work/none" --seconds 0.1
+complains_briefly
+complains "^hint: ask it over its Unix socket"
+holds "no file is left" test ! -e "$work/none"
+expect 0 "over its Unix socket" "$HAUL" trace "$unix" -o "$work/none" --seconds 0.1
+unset HAUL_KEY
+
+section "a node that ends"
+serve --region target=host:4M
+watch "$tcp"
+stop "$server"
+ends 1 "is a failure"
+complains "cannot see what the node is doing"
+is_json
+
+section "wrong usage"
+expect 2 "no file" "$HAUL" trace "$tcp"
+complains "-o says which file is written"
+expect 2 "no node" "$HAUL" trace -o "$work/none"
+expect 1 "a folder that is not there" "$HAUL" trace "$tcp" --output "$work/no/file"
+
+finish
