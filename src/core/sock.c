@@ -359,6 +359,22 @@ void sock_origin(int descriptor, char *text, size_t size) {
     inet_ntop(AF_INET6, &((struct sockaddr_in6 *)&other)->sin6_addr, text, (socklen_t)size);
 }
 
+void sock_other(int descriptor, char *text, size_t size) {
+  struct sockaddr_storage other = {.ss_family = AF_UNSPEC};
+  socklen_t length = sizeof other;
+  char host[48];
+  text[0] = '\0';
+  if (getpeername(descriptor, (struct sockaddr *)&other, &length) != 0)
+    return;
+  sock_origin(descriptor, host, sizeof host);
+  if (other.ss_family == AF_INET)
+    snprintf(text, size, "%s:%u", host, ntohs(((struct sockaddr_in *)&other)->sin_port));
+  else if (other.ss_family == AF_INET6)
+    snprintf(text, size, "[%s]:%u", host, ntohs(((struct sockaddr_in6 *)&other)->sin6_port));
+  else if (other.ss_family == AF_UNIX)
+    snprintf(text, size, "unix");
+}
+
 void sock_tune(int descriptor) {
   int one = 1;
   setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* ENOTSUP on Unix sockets */

@@ -38,6 +38,8 @@ int sock_accept(int listener);
 
 /* The address that a connection came from, without its port; "" of a Unix socket. */
 void sock_origin(int descriptor, char *text, size_t size);
+/* The same with its port, for people; "unix" of a Unix socket, "" once it is gone. */
+void sock_other(int descriptor, char *text, size_t size);
 
 /* What every data socket gets: no delay of small segments, and urgent bytes among the others. */
 void sock_tune(int descriptor);

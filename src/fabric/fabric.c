@@ -121,18 +121,57 @@ void link_destroy_endpoints(struct link *link) {
   }
 }
 
-void endpoint_shut(struct endpoint *endpoint, const char *format, ...) {
+void link_log(const struct link *link, enum log_event event, const char *path, const char *reason) {
+  log_write(&link->fabric->log, event,
+            (struct haul_log_field[]){{"peer", link->name},
+                                      {"identity", link->identity},
+                                      {"path", path},
+                                      {"reason", reason},
+                                      {0}});
+}
+
+void link_log_lost(const struct link *link) {
+  for (size_t i = 0; i < TRANSPORTS; i++) {
+    struct endpoint *endpoint = link->endpoints[i];
+    unsigned rails = atomic_exchange(&endpoint->rails_lost, 0);
+    char reason[64];
+    snprintf(reason, sizeof reason, "%u data connections ended, others go on", rails);
+    if (rails > 0)
+      link_log(link, LOG_RAIL_LOST, transports[i]->name, reason);
+    if (atomic_exchange(&endpoint->lost, false))
+      link_log(link, LOG_PATH_LOST, transports[i]->name, endpoint->reason);
+  }
+}
+
+/* The first reason stands. */
+static void shut(struct endpoint *endpoint, enum log_event event, const char *format,
+                 va_list arguments) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  va_list arguments;
   pthread_mutex_lock(&lock);
-  va_start(arguments, format);
-  if (!endpoint->reason[0])
+  bool first = !endpoint->reason[0];
+  if (first)
     vsnprintf(endpoint->reason, sizeof endpoint->reason, format, arguments);
-  va_end(arguments);
-  atomic_store(&endpoint->open, false);
+  bool was_open = atomic_exchange(&endpoint->open, false);
+  atomic_store(&endpoint->lost, was_open || atomic_load(&endpoint->lost));
   pthread_mutex_unlock(&lock);
   if (atomic_load(&endpoint->held))
     loop_wake(endpoint->link->fabric->loop); /* works that wait may see it */
+  if (first && !was_open && !atomic_load(&endpoint->link->ended))
+    link_log(endpoint->link, event, endpoint->transport->name, endpoint->reason);
+}
+
+void endpoint_shut(struct endpoint *endpoint, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  shut(endpoint, LOG_PATH_CLOSED, format, arguments);
+  va_end(arguments);
+}
+
+void endpoint_failed(struct endpoint *endpoint, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  shut(endpoint, LOG_PATH_FAILED, format, arguments);
+  va_end(arguments);
 }
 
 void endpoint_hold_others(struct endpoint *endpoint, bool held) {
@@ -162,7 +201,7 @@ void endpoint_give_up(struct endpoint *endpoint, const char *before, const char 
   struct loop *loop = endpoint->link->fabric->loop;
   loop_lock(loop);
   if (!atomic_load(&endpoint->open) && !endpoint->reason[0])
-    endpoint_shut(endpoint, "%s%.120s", before, detail);
+    endpoint_failed(endpoint, "%s%.120s", before, detail);
   loop_unlock(loop);
 }
 

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 
 #include "core/backlog.h"
+#include "core/log.h"
 #include "core/loop.h"
 #include "core/stream.h"
 #include "core/sys.h"
@@ -50,6 +51,7 @@ struct fabric {
   void *shared[TRANSPORTS_MAX];                  /* each transport's own, from its open slot */
   struct endpoint_counters left[TRANSPORTS_MAX]; /* sums of the peers that left */
   struct trace trace;                            /* for who watches: node/trace.c */
+  struct log log;                                /* for who runs it */
   _Atomic uint64_t work_bytes; /* what transports keep for each work, however many there are; what
                                   only those have that were begun, their windows bound */
 };
@@ -113,7 +115,9 @@ struct endpoint {
   /* From now on large transfers are copied like small ones (struct estimate): the system refuses
    * what would save it. */
   _Atomic bool as_small;
-  char reason[192]; /* why it is not; set before `open` becomes false */
+  char reason[192];            /* why it is not; set before `open` becomes false */
+  _Atomic bool lost;           /* it was open, of which the log is not told yet (link_log_lost) */
+  _Atomic unsigned rails_lost; /* connections that ended, while others go on; likewise */
   struct endpoint_counters counters;
 };
 
@@ -323,6 +327,11 @@ void fabric_forget(struct fabric *fabric, const struct memory *memory);
 
 /* Creates an endpoint of each transport; all or none. With the lock. */
 int link_create_endpoints(struct link *link);
+/* For the node's log; from anywhere. `path` may be NULL. */
+void link_log(const struct link *link, enum log_event event, const char *path, const char *reason);
+/* Says what broke, a while after it did: with a peer that left everything breaks, and nothing is to
+ * be said. */
+void link_log_lost(const struct link *link);
 /* Dials every transport's channels. */
 void link_connect(struct link *link, haul_deadline until);
 void link_stop(struct link *link, int code);
@@ -367,6 +376,9 @@ static inline bool endpoint_is_noted(const struct endpoint *endpoint) {
 /* Closes an endpoint with a reason, for the transports; from any thread. The first reason stands.
  */
 void endpoint_shut(struct endpoint *endpoint, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* The same of one that was to open and could not, which is worth a warning. */
+void endpoint_failed(struct endpoint *endpoint, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* Sets `held` of the link's other endpoints; one transport of a link calls it. From any thread,

@@ -57,6 +57,7 @@ static void end_handshake(struct handshake *handshake) {
   alloc_free(handshake);
 }
 
+static void note_refusal(const struct handshake *handshake, int code, const char *reason);
 static void look(struct handshake *handshake);
 static void on_bytes(struct watch *watch, uint32_t events);
 
@@ -65,6 +66,8 @@ static void on_timeout(struct timer *timer) {
   struct loop *loop = handshake->node->loop;
   bool again = handshake->waits && clock_now() < handshake->until;
   handshake->waits = false;
+  if (!again)
+    note_refusal(handshake, HAUL_ETIMEDOUT, "it did not say who it is in time");
   if (!again || loop_watch(loop, &handshake->watch, handshake->stream.fd, EPOLLIN, on_bytes) != 0) {
     end_handshake(handshake);
     return;
@@ -98,8 +101,21 @@ static bool answer(const struct handshake *handshake, const struct welcome *welc
   return stream_send(&handshake->stream, &message, 0) == (ssize_t)span.iov_len;
 }
 
+/* Why nothing becomes of the connection, for the node's log. */
+static void note_refusal(const struct handshake *handshake, int code, const char *reason) {
+  char address[64];
+  sock_other(handshake->stream.fd, address, sizeof address);
+  log_write(&handshake->node->fabric.log, code == HAUL_ELIMIT ? LOG_LIMIT : LOG_REFUSED,
+            (struct haul_log_field[]){{"address", *address ? address : handshake->origin},
+                                      {"identity", handshake->identity},
+                                      {"code", haul_error_name(code)},
+                                      {"reason", reason},
+                                      {0}});
+}
+
 static void refuse(const struct handshake *handshake, int code, const char *reason) {
   struct welcome welcome = {.lowest = PROTOCOL_LOWEST, .highest = PROTOCOL_HIGHEST, .code = code};
+  note_refusal(handshake, code, reason);
   snprintf(welcome.reason, sizeof welcome.reason, "%.159s", reason);
   answer(handshake, &welcome);
 }
@@ -151,6 +167,7 @@ static void on_control(struct handshake *handshake, const struct hello *hello) {
   }
   snprintf(peer->base.identity, sizeof peer->base.identity, "%s", handshake->identity);
   snprintf(peer->origin, sizeof peer->origin, "%s", handshake->origin);
+  sock_other(handshake->stream.fd, peer->address_text, sizeof peer->address_text);
   start_welcome(node, &welcome);
   memcpy(welcome.token, peer->token, 16);
   loop_unwatch(node->loop, &handshake->watch);
@@ -222,8 +239,10 @@ static void read_hello(struct handshake *handshake) {
     size_t wanted = HANDSHAKE_HEAD;
     if (handshake->length >= HANDSHAKE_HEAD) {
       int body = hello_body(handshake->bytes);
-      if (body < 0)
-        break; /* not ours: no answer */
+      if (body < 0) { /* no answer */
+        note_refusal(handshake, HAUL_EPROTO, "what it sent is no hello of a haul node");
+        break;
+      }
       wanted += (size_t)body;
       if (handshake->length == wanted) {
         on_hello(handshake);
@@ -257,6 +276,8 @@ static void prove(struct handshake *handshake) {
   if (code == TLS_READ)
     return;
   if (code) { /* a fresh socket takes an answer whole: TLS_WRITE is a peer that does not read */
+    if (code < 0)
+      note_refusal(handshake, code, haul_error_last()->text);
     end_handshake(handshake);
     return;
   }
@@ -298,7 +319,10 @@ static void wait_for(struct handshake *handshake, int bytes) {
 static void on_tls(struct handshake *handshake, int whole) {
   int there = 0;
   ioctl(handshake->stream.fd, FIONREAD, &there);
-  if (there < handshake->wanted || whole > CLIENT_HELLO) {
+  if (whole > CLIENT_HELLO) {
+    note_refusal(handshake, HAUL_EPROTO, "its ClientHello is too long");
+    end_handshake(handshake);
+  } else if (there < handshake->wanted) {
     end_handshake(handshake);
   } else if (there < whole) {
     wait_for(handshake, whole);
@@ -374,7 +398,9 @@ static void on_pause_over(struct timer *timer) {
 }
 
 /* The connection stays in the queue, and the loop would be told of it again and again. */
-static void pause_listener(struct listener *listener) {
+static void pause_listener(struct listener *listener, int system) {
+  log_write(&listener->node->fabric.log, LOG_ACCEPT,
+            (struct haul_log_field[]){{"reason", strerror(system)}, {0}});
   loop_unwatch(listener->node->loop, &listener->watch);
   loop_timer(listener->node->loop, &listener->timer, clock_now() + PAUSE_NS);
 }
@@ -386,12 +412,17 @@ static void on_connection(struct watch *watch, uint32_t events) {
   int fd = sock_accept(listener->fd);
   if (fd < 0) {
     if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-      pause_listener(listener);
+      pause_listener(listener, errno);
     return;
   }
   bool room = node->handshake_count < HANDSHAKES || make_way(node, false);
   struct handshake *handshake = room ? alloc_zero(1, sizeof *handshake) : NULL;
   if (!handshake) {
+    log_write(&node->fabric.log, LOG_LIMIT,
+              (struct haul_log_field[]){
+                  {"reason", room ? "no memory for a connection"
+                                  : "as many connections are in the handshake as there may be"},
+                  {0}});
     sock_close(fd);
     return;
   }

@@ -157,8 +157,10 @@ static int tell(struct haul_peer *peer, uint64_t handle) {
     return HAUL_ENOMEM;
   if (peer->told_count == most)
     forget_ended(peer);
-  if (peer->told_count == most)
+  if (peer->told_count == most) {
+    peer_log(peer, LOG_LIMIT, 0, "it knows as many regions as max_lookups allows");
     return HAUL_ELIMIT;
+  }
   peer->told[peer->told_count++] = handle;
   return 0;
 }

@@ -137,6 +137,7 @@ static int open_parts(struct haul_node *node) {
   if (code)
     return code;
   staging_limit(heap_staging(node->heap), node->config.staging_bytes);
+  log_open(&node->fabric.log, node->loop, node->name);
   node->fabric.loop = node->loop;
   node->fabric.heap = node->heap;
   node->fabric.exports = node->exports;
@@ -205,6 +206,8 @@ void node_put(struct haul_node *node) {
     transfers_close(&node->transfers);
     fabric_release(&node->fabric);
     trace_stop(&node->fabric.trace);
+    loop_run_errands(node->loop); /* lines that came too late */
+    log_close(&node->fabric.log);
   }
   exports_close(node->exports);
   tls_context_close(node->tls);
@@ -288,10 +291,12 @@ HAUL_API void haul_node_close(haul_node *node) {
     loop_poller_stop(node->loop, &node->poller);
     loop_timer_stop(&node->expiry);
     loop_timer_stop(&node->watched);
+    log_flush(&node->fabric.log);
     loop_unlock(node->loop);
     fabric_close(&node->fabric);
     transfers_end(&node->transfers);
     loop_run_errands(node->loop);
+    log_end(&node->fabric.log);
   }
   message_clear(node);
   node_put(node);

@@ -220,6 +220,8 @@ int peer_check(struct haul_peer *peer);  /* 0, or why it is gone; any time */
 void peer_ref(struct haul_peer *peer);   /* any time */
 void peer_unref(struct haul_peer *peer); /* any time */
 void peer_doom(struct haul_peer *peer, int code, const char *reason); /* any time */
+/* For the node's log; any time. `code` 0: none. */
+void peer_log(const struct haul_peer *peer, enum log_event event, int code, const char *reason);
 struct haul_peer *peer_by_token(struct haul_node *node, const uint8_t token[16]);
 
 /* control.c */

@@ -148,6 +148,7 @@ static void on_tick(struct timer *timer) {
   peer_ref(peer);
   judge(peer, bound);
   if (!atomic_load(&peer->base.ended)) {
+    link_log_lost(&peer->base);
     pthread_mutex_lock(&peer->send_lock);
     bool silent = now - peer->sent_at > bound / 4;
     pthread_mutex_unlock(&peer->send_lock);
@@ -205,6 +206,16 @@ int peer_new(struct haul_node *node, const struct stream *stream, const struct a
   return 0;
 }
 
+void peer_log(const struct haul_peer *peer, enum log_event event, int code, const char *reason) {
+  log_write(&peer->node->fabric.log, event,
+            (struct haul_log_field[]){{"peer", peer->base.name},
+                                      {"identity", peer->base.identity},
+                                      {"address", peer->address_text},
+                                      {"code", code ? haul_error_name(code) : NULL},
+                                      {"reason", reason},
+                                      {0}});
+}
+
 int peer_start(struct haul_peer *peer) {
   struct haul_node *node = peer->node;
   peer_ref(peer);
@@ -219,6 +230,8 @@ int peer_start(struct haul_peer *peer) {
   peer->closed = code != 0;
   peer->sent_at = clock_now();
   pthread_mutex_unlock(&peer->send_lock);
+  if (code == 0)
+    peer_log(peer, LOG_CONNECTED, 0, NULL);
   return code;
 }
 
@@ -238,6 +251,8 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason) {
   if (atomic_load(&link->ended))
     return;
   bool listed = !list_empty(&peer->list);
+  if (listed)
+    peer_log(peer, code == HAUL_EPROTO ? LOG_DROPPED : LOG_LEFT, code, reason);
   snprintf(link->ended_reason, sizeof link->ended_reason, "%s", reason);
   atomic_store(&link->ended, code);
   list_remove(&peer->list);

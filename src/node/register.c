@@ -352,6 +352,10 @@ static void report(struct registration *registration, int code) {
   if ((code == 0) == (registration->state == 0))
     return;
   registration->state = code;
+  log_write(&registration->node->fabric.log, code ? LOG_UNREGISTERED : LOG_REGISTERED,
+            (struct haul_log_field[]){{"code", code ? haul_error_name(code) : NULL},
+                                      {"reason", code ? haul_error_last()->text : NULL},
+                                      {0}});
   if (registration->options.changed && !atomic_load(&registration->stop))
     registration->options.changed(registration->options.user, code);
 }

@@ -137,6 +137,8 @@ static int count_in(struct haul_remote *remote) {
   if (atomic_fetch_add(&remote->link->transfers, 1) < most)
     return 0;
   atomic_fetch_sub(&remote->link->transfers, 1);
+  link_log(remote->link, LOG_LIMIT, NULL,
+           "as many transfers are under way as max_transfers allows");
   return error_set(HAUL_ELIMIT, 0, remote->name,
                    "%u transfers are under way to the peer|wait for some of them to end, or raise "
                    "max_transfers of the node's configuration",

@@ -84,6 +84,7 @@ void transfer_fail(struct haul_transfer *transfer, int code) {
     error_save(error);
   atomic_store(&transfer->error, error);
   atomic_fetch_add_explicit(&transfer->remote->transfers->failed, 1, memory_order_relaxed);
+  link_log(transfer->remote->link, LOG_TRANSFER_FAILED, NULL, haul_error_last()->text);
 }
 
 /* The last work has ended. `status` is stored last: who reads it (acquire) sees everything else. */

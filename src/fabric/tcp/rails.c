@@ -208,6 +208,8 @@ void rail_close(struct tcp_rail *rail, int code) {
     tcp_settled(endpoint); /* there is room again */
   }
   gate_leave(&endpoint->gate);
+  if (!last && code == HAUL_EPATH)
+    atomic_fetch_add(&endpoint->base.rails_lost, 1);
   drop_landings(rail);
   /* This path is the last resort: without it the peer is as good as gone, and it nearly always is.
    */

@@ -395,7 +395,7 @@ static void connect_rails(struct endpoint *base, haul_deadline until) {
     code = connect_rail(endpoint, i, until);
   if (atomic_load(&endpoint->open_rails) == 0) {
     loop_lock(link->fabric->loop);
-    endpoint_shut(base, "no data connection: %.150s", haul_error_last()->text);
+    endpoint_failed(base, "no data connection: %.150s", haul_error_last()->text);
     loop_unlock(link->fabric->loop);
   } else if (code == 0) {
     connect_rail(endpoint, TCP_EXPRESS, until);

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT
+ * What a node says to who runs it: of whom, how much, and when no more. */
+#include "support/check.h"
+
+#include <haul/log.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "node/node.h"
+#include "support/owner.h"
+#include "support/raw.h"
+
+#define BOUND (20 * S)
+#define ROOM  4096
+
+/* What was said, as "event key=value …", a line each. */
+static struct {
+  pthread_mutex_t lock;
+  char lines[ROOM][256];
+  int levels[ROOM];
+  size_t count;
+  int inside;
+  bool at_once; /* two were told at the same time */
+} said = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void take(void *user, const struct haul_log_line *line) {
+  assert_ptr_equal(user, &said);
+  pthread_mutex_lock(&said.lock);
+  said.at_once |= said.inside++ > 0;
+  pthread_mutex_unlock(&said.lock);
+  assert_true(line->time_ns > 0 && line->text[0] && line->node[0]);
+  char *text = said.lines[said.count % ROOM];
+  size_t length = (size_t)snprintf(text, 256, "%s", line->event);
+  for (size_t i = 0; i < line->count && length < 256; i++)
+    length += (size_t)snprintf(text + length, 256 - length, " %s=%s", line->fields[i].key,
+                               line->fields[i].value);
+  pthread_mutex_lock(&said.lock);
+  said.levels[said.count % ROOM] = (int)line->level;
+  said.count++;
+  said.inside--;
+  pthread_mutex_unlock(&said.lock);
+}
+
+static size_t count_of(const char *part) {
+  size_t found = 0;
+  pthread_mutex_lock(&said.lock);
+  for (size_t i = 0; i < said.count; i++)
+    found += strstr(said.lines[i], part) != NULL;
+  pthread_mutex_unlock(&said.lock);
+  return found;
+}
+
+/* A line that has this is there, soon. */
+static void assert_said(const char *part) {
+  for (haul_deadline until = haul_deadline_in(BOUND);
+       count_of(part) == 0 && haul_deadline_in(0) < until;)
+    usleep(10000);
+  if (count_of(part) == 0)
+    fail_msg("nothing was said of '%s'", part);
+}
+
+static int forget(void **state) {
+  (void)state;
+  said.count = 0;
+  said.at_once = false;
+  return 0;
+}
+
+static int say_nothing(void **state) {
+  (void)state;
+  haul_log_set(HAUL_LOG_ERROR, NULL, NULL);
+  return 0;
+}
+
+static struct haul_node *node_at(enum haul_log_level level, int progress, unsigned max_peers) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  struct haul_node *node;
+  config.name = "server";
+  config.progress = progress;
+  config.max_peers = max_peers;
+  assert_works(haul_log_set(level, take, &said));
+  assert_works(haul_node_open(&config, &node));
+  assert_works(haul_log_set(level, NULL, NULL));
+  assert_works(haul_node_listen(node, "tcp://127.0.0.1:0"));
+  return node;
+}
+
+static struct haul_node *server(enum haul_log_level level) {
+  return node_at(level, HAUL_PROGRESS_THREAD, 0);
+}
+
+static const char *address_of(struct haul_node *node) {
+  static char address[160];
+  assert_works(haul_node_address(node, 0, address, sizeof address));
+  return address;
+}
+
+static struct haul_node *client(const char *name) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  struct haul_node *node;
+  config.name = name;
+  assert_works(haul_node_open(&config, &node));
+  return node;
+}
+
+static void who_comes_and_leaves(void **state) {
+  haul_peer *peer;
+  (void)state;
+  struct haul_node *node = server(HAUL_LOG_INFO), *other = client("guest");
+  assert_works(haul_peer_connect(other, address_of(node), haul_deadline_in(BOUND), &peer));
+  assert_said("connected peer=guest address=127.0.0.1:");
+  haul_peer_close(peer);
+  assert_said("left peer=guest address=127.0.0.1:");
+  assert_said("reason=the peer closed the connection");
+  haul_node_close(other);
+  haul_node_close(node);
+  assert_false(said.at_once);
+}
+
+static void who_is_refused_and_why(void **state) {
+  struct welcome welcome;
+  (void)state;
+  struct haul_node *node = server(HAUL_LOG_WARNING);
+  struct hello hello = raw_hello(ROLE_CONTROL);
+  hello.lowest = hello.highest = 99;
+  int fd = raw_connect(address_of(node));
+  assert_true(raw_greet(fd, &hello, &welcome));
+  close(fd);
+  assert_said("refused address=127.0.0.1:");
+  assert_said("this side 99 to 99");
+  fd = raw_connect(address_of(node));
+  assert_true(raw_send(fd, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27));
+  assert_said("no hello of a haul node");
+  close(fd);
+  haul_node_close(node);
+  assert_int_equal(count_of("connected"), 0);
+}
+
+static void who_breaks_the_protocol(void **state) {
+  struct welcome welcome;
+  (void)state;
+  struct haul_node *node = server(HAUL_LOG_WARNING);
+  int fd = raw_peer(address_of(node), &welcome);
+  assert_true(raw_control(fd, CONTROL_CREDIT, 0, "abc", 3));
+  assert_said("dropped peer=");
+  assert_said("reason=it sent nonsense on the control connection");
+  close(fd);
+  haul_node_close(node);
+}
+
+static void limits(void **state) {
+  haul_peer *peer, *second;
+  (void)state;
+  struct haul_node *node = node_at(HAUL_LOG_WARNING, HAUL_PROGRESS_THREAD, 1);
+  struct haul_node *other = client("guest");
+  assert_works(haul_peer_connect(other, address_of(node), haul_deadline_in(BOUND), &peer));
+  assert_fails(HAUL_ELIMIT,
+               haul_peer_connect(other, address_of(node), haul_deadline_in(BOUND), &second));
+  assert_said("limit address=127.0.0.1:");
+  assert_said("max_peers");
+  haul_peer_close(peer);
+  haul_node_close(other);
+  haul_node_close(node);
+}
+
+/* However many come, few lines are told, and all are counted. */
+static void a_flood_is_counted(void **state) {
+  enum { MANY = 300 };
+  unsigned more = 0;
+  (void)state;
+  struct haul_node *node = server(HAUL_LOG_WARNING);
+  for (int i = 0; i < MANY; i++) {
+    int fd = raw_connect(address_of(node));
+    raw_send(fd, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27);
+    assert_true(raw_ended(fd, BOUND));
+    close(fd);
+  }
+  assert_said(" more like this");
+  haul_node_close(node); /* tells the rest */
+  for (size_t i = 0; i < said.count; i++) {
+    const char *at = strstr(said.lines[i], " more=");
+    unsigned count;
+    if (at && sscanf(at, " more=%u", &count) == 1)
+      more += count;
+  }
+  size_t told = count_of("no hello of a haul node");
+  assert_int_equal(told + more, MANY);
+  assert_true(told < MANY);
+}
+
+static void a_level_leaves_out_what_is_less_grave(void **state) {
+  haul_peer *peer;
+  (void)state;
+  struct haul_node *node = server(HAUL_LOG_ERROR), *other = client("guest");
+  assert_works(haul_peer_connect(other, address_of(node), haul_deadline_in(BOUND), &peer));
+  int fd = raw_connect(address_of(node));
+  raw_send(fd, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27);
+  assert_true(raw_ended(fd, BOUND));
+  close(fd);
+  haul_peer_close(peer);
+  haul_node_close(other);
+  haul_node_close(node);
+  assert_int_equal(said.count, 0);
+}
+
+/* Lines wait for who drives the node, and the last ones come with its end. */
+static void who_drives_the_node_is_told(void **state) {
+  (void)state;
+  struct haul_node *node = node_at(HAUL_LOG_WARNING, HAUL_PROGRESS_CALLER, 0);
+  int fd = raw_connect(address_of(node));
+  raw_send(fd, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27);
+  assert_int_equal(said.count, 0);
+  while (said.count == 0)
+    assert_true(haul_node_progress(node, haul_deadline_in(BOUND)) > 0);
+  assert_int_equal(said.levels[0], HAUL_LOG_WARNING);
+  close(fd);
+  haul_node_close(node);
+}
+
+static void a_node_that_is_closed_says_no_more(void **state) {
+  haul_peer *peer;
+  (void)state;
+  struct haul_node *node = server(HAUL_LOG_DEBUG), *other = client("guest");
+  assert_works(haul_peer_connect(node, address_of(node), haul_deadline_in(BOUND), &peer));
+  haul_node_close(node);
+  size_t count = said.count;
+  assert_said("left peer=server");
+  haul_peer_close(peer);
+  haul_node_close(other);
+  assert_int_equal(said.count, count);
+}
+
+static void wrong_arguments(void **state) {
+  (void)state;
+  assert_fails(HAUL_EINVAL, haul_log_set((enum haul_log_level)0, take, NULL));
+  assert_fails(HAUL_EINVAL, haul_log_set((enum haul_log_level)5, take, NULL));
+  assert_works(haul_log_set((enum haul_log_level)0, NULL, NULL));
+}
+
+#define TEST(test) cmocka_unit_test_setup_teardown(test, forget, say_nothing)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(who_comes_and_leaves),
+      TEST(who_is_refused_and_why),
+      TEST(who_breaks_the_protocol),
+      TEST(limits),
+      TEST(a_flood_is_counted),
+      TEST(a_level_leaves_out_what_is_less_grave),
+      TEST(who_drives_the_node_is_told),
+      TEST(a_node_that_is_closed_says_no_more),
+      TEST(wrong_arguments),
+  };
+  return cmocka_run_group_tests_name("log", tests, NULL, NULL);
+}
