@@ -17,6 +17,7 @@
 
 #include "command.h"
 #include "common/fail.h"
+#include "common/log.h"
 #include "common/module.h"
 #include "common/options.h"
 #include "common/service.h"
@@ -31,6 +32,7 @@ struct values {
   unsigned workers, ready_fd;
   int64_t timeout;
   int foreground, read_only, allow_other;
+  struct log_values log;
 };
 
 static const struct option_spec options[] = {
@@ -46,6 +48,8 @@ static const struct option_spec options[] = {
      "let other users in, each with their own rights"},
     {"timeout", OPTION_SECONDS, offsetof(struct values, timeout), "SECONDS",
      "wait for another machine's answer no longer than this (default: 30)"},
+    {"log", OPTION_TEXT, offsetof(struct values, log.level), "LEVEL", LOG_LEVEL_HELP},
+    {"log-format", OPTION_TEXT, offsetof(struct values, log.format), "FORMAT", LOG_FORMAT_HELP},
     {"ready-fd", OPTION_COUNT, offsetof(struct values, ready_fd), "N",
      "write MOUNTPOINT to this descriptor once it answers, and close it"},
     {0},
@@ -179,6 +183,7 @@ static int mount_behind(struct mounting *mounting, const char *source) {
   setsid();
   openlog("haul-mount", LOG_PID, LOG_DAEMON);
   mounting->parent = ends[1];
+  log_to_syslog();
   return mount_here(mounting, source);
 }
 
@@ -195,6 +200,9 @@ static int run(const struct command *self, int argc, char **argv) {
                          values.name, HAUL_STORAGE_NAME_ROOM - 1);
   if (values.workers > WORKERS_MAX)
     return options_wrong(self, "--workers %u is more than %d", values.workers, WORKERS_MAX);
+  status = log_begin(self, &values.log);
+  if (status)
+    return status;
   struct mounting mounting = {.values = &values, .target = operands[1], .parent = -1};
   if (strstr(operands[0], "://") &&
       (!target_parse(operands[0], &mounting.remote) || strchr(mounting.remote.name, '/')))

@@ -17,6 +17,7 @@
 
 #include "command.h"
 #include "common/fail.h"
+#include "common/log.h"
 #include "common/module.h"
 #include "common/options.h"
 #include "common/service.h"
@@ -42,6 +43,7 @@ struct values {
   int64_t lease;
   unsigned ready_fd, metrics;
   int poll, echo, insecure;
+  struct log_values log;
 };
 
 static const struct option_spec options[] = {
@@ -73,6 +75,8 @@ static const struct option_spec options[] = {
      "send each message back (default: messages are taken and dropped)"},
     {"insecure", OPTION_FLAG, offsetof(struct values, insecure), NULL,
      "allow listening beyond this host also without a key"},
+    {"log", OPTION_TEXT, offsetof(struct values, log.level), "LEVEL", LOG_LEVEL_HELP},
+    {"log-format", OPTION_TEXT, offsetof(struct values, log.format), "FORMAT", LOG_FORMAT_HELP},
     {"ready-fd", OPTION_COUNT, offsetof(struct values, ready_fd), "N",
      "write the addresses to this descriptor once all is ready, and close it"},
     {0},
@@ -155,15 +159,6 @@ static int open_metrics(struct server *server) {
   return failed ? fail_system(failed, "cannot serve metrics on 127.0.0.1:%u", port) : EXIT_DONE;
 }
 
-/* From a thread of the library's. */
-static void registration_changed(void *user, int code) {
-  const char *directory = user;
-  if (code)
-    fail_library("cannot keep %s up to date, and goes on trying", directory);
-  else
-    fail_note("%s is up to date again", directory);
-}
-
 static int enter_directory(const struct server *server) {
   const struct values *values = server->values;
   struct haul_register_options how = HAUL_REGISTER_OPTIONS_INIT;
@@ -171,8 +166,6 @@ static int enter_directory(const struct server *server) {
     return EXIT_DONE;
   how.advertise = values->advertise;
   how.lease_seconds = (unsigned)((values->lease + 999999999) / 1000000000);
-  how.changed = registration_changed;
-  how.user = (void *)(uintptr_t)values->directory;
   haul_deadline until = haul_deadline_in(REGISTER_WAIT_NS);
   struct pollfd signals = {server->signals, POLLIN, 0};
   for (bool told = false;; told = true) {
@@ -322,6 +315,9 @@ static int run(const struct command *self, int argc, char **argv) {
     return options_wrong(self, "--lease is 2 to 3600 seconds");
   if (values.metrics > UINT16_MAX)
     return options_wrong(self, "--metrics %u is no port", values.metrics);
+  status = log_begin(self, &values.log);
+  if (status)
+    return status;
   status = offers_parse(self, &server.offers, &values.region, &values.file);
   if (status == EXIT_DONE)
     status = offers_allow(self, &server.offers, &values.allow);

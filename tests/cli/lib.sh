@@ -132,11 +132,12 @@ has_lines() {
 }
 
 # serve OPTIONS…: starts a node on a free port and on a Unix socket. Sets $server, its process, $tcp
-# and $unix, its addresses.
+# and $unix, its addresses, and $server_err, the file with its standard error.
 serve() {
   local log
   log=$(mktemp "$work/serve.XXXXXX")
   unix="unix://$log.sock"
+  server_err=$log.err
   "$HAUL" serve --listen tcp://127.0.0.1:0 --listen "$unix" "$@" >"$log" 2>"$log.err" &
   server=$!
   processes+=("$server")

@@ -18,6 +18,8 @@ _haul_values() {
     --op) [[ $2 == bench ]] && echo "write read message" || echo "write read fetch-add compare-swap" ;;
     --place) echo "host sim:0" ;;
     --require) haul doctor 2>/dev/null | awk 'NR > 1 && NF == 0 { exit } NR > 1 { print $2 }' ;;
+    --log) echo "error warning info debug" ;;
+    --log-format) echo "text json" ;;
     --listen) echo "tcp:// unix://" ;;
     *) return 1 ;;
   esac

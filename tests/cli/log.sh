@@ -1,0 +1,115 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# haul serve --log and --log-format.
+here=$(dirname "$0")
+# shellcheck source=tests/cli/lib.sh
+. "$here/lib.sh"
+
+# logs WHAT PATTERN: a line like this is there, soon.
+logs() {
+  if await 10 grep -q -E -e "$2" "$log"; then
+    passed "$1"
+  else
+    cp "$log" "$work/out"
+    failed "$1: no line like $2"
+  fi
+}
+
+# lines_hold WHAT EXPRESSION: of the log's lines of JSON, as `them`.
+lines_hold() {
+  local truth
+  truth=$(python3 -c 'import json, sys
+them = [json.loads(line) for line in open(sys.argv[1])]
+print(eval("(" + sys.argv[2] + ")"))' "$log" "$2" 2>&1)
+  if [[ $truth == True ]]; then passed "$1"; else failed "$1: $truth"; fi
+}
+
+time='^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z'
+"$HAUL" key new "$work/key" 2>/dev/null
+"$HAUL" key new "$work/other" 2>/dev/null
+
+section "who is refused"
+HAUL_KEY=$work/key serve --region target=host:1M
+log=$server_err
+expect 1 "another key" env HAUL_KEY="$work/other" "$HAUL" ls "$tcp"
+logs "is told with its address and why" \
+  "$time warning refused address=127\.0\.0\.1:[0-9]+ code=not-authenticated reason=\"it did not prove who it is: .*\"$"
+expect 1 "no key" "$HAUL" ls "$tcp"
+logs "likewise" "$time warning refused address=127\.0\.0\.1:[0-9]+ code=not-authenticated reason=\"it takes only who has a key"
+expect 0 "the right one" env HAUL_KEY="$work/key" "$HAUL" ls "$tcp"
+expect 0 "over the Unix socket" "$HAUL" ls "$unix"
+holds "is not worth a warning" test "$(grep -c -v " refused " "$log")" = 0
+
+section "no more than anybody reads"
+port=${tcp##*:}
+python3 - "$port" <<'END'
+import socket, sys
+for i in range(200):
+    one = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    one.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    one.recv(512)
+    one.close()
+END
+logs "how many more there were" 'warning refused reason="[0-9]+ more like this" more=[0-9]+$'
+holds "few lines for many" test "$(grep -c " refused " "$log")" -lt 100
+stop "$server"
+
+section "who comes and leaves"
+serve --region target=host:1M --log info
+log=$server_err
+HAUL_NAME='x"level=error\evil' expect 0 "a name like a field" "$HAUL" ls "$tcp"
+logs "is quoted" 'info connected peer="x\\"level=error\\\\evil" address=127\.0\.0\.1:[0-9]+$'
+logs "also when it leaves" 'info left peer="x\\"level=error\\\\evil" address=127\.0\.0\.1:[0-9]+ code=peer-gone reason='
+expect 0 "over the Unix socket" "$HAUL" ls "$unix"
+logs "whose user is known" "info connected peer=[^ ]* identity=uid:$(id -u) address=unix$"
+stop "$server"
+
+section "as JSON"
+HAUL_KEY=$work/key serve --log debug --log-format json --name logger
+log=$server_err
+HAUL_NAME='x"},{"y' HAUL_KEY=$work/key expect 0 "a name like JSON" "$HAUL" ls "$tcp"
+expect 1 "no key" "$HAUL" ls "$tcp"
+logs "is there" '"event": "refused"'
+logs "and who left" '"event": "left"'
+stop "$server"
+lines_hold "each line has what all have" \
+  "all({'time', 'level', 'event', 'text', 'node'} <= set(one) and one['node'] == 'logger' for one in them)"
+lines_hold "a name is what it was" \
+  "any(one.get('peer') == 'x\"},{\"y' and one['event'] == 'connected' for one in them)"
+lines_hold "refused with a reason" \
+  "any(one['event'] == 'refused' and one['level'] == 'warning' and one['reason'] for one in them)"
+
+section "as much as was asked for"
+HAUL_KEY=$work/key serve --log error
+log=$server_err
+expect 1 "no key" "$HAUL" ls "$tcp"
+stop "$server"
+holds "is below an error" test ! -s "$log"
+
+section "to the journal"
+: >"$work/journal"
+stream=$(stat -c '%d:%i' "$work/journal")
+HAUL_KEY=$work/key JOURNAL_STREAM=$stream "$HAUL" serve --listen tcp://127.0.0.1:0 >"$work/said" 2>"$work/journal" &
+server=$!
+processes+=("$server")
+await 10 grep -q "^listening on tcp" "$work/said"
+tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "$work/said")
+log=$work/journal
+expect 1 "no key" "$HAUL" ls "$tcp"
+logs "lines begin with their priority" "^<4>[0-9TZ:.-]* warning refused "
+stop "$server"
+HAUL_KEY=$work/key JOURNAL_STREAM=1:1 serve
+log=$server_err
+expect 1 "no key" "$HAUL" ls "$tcp"
+logs "elsewhere they do not" "$time warning refused "
+stop "$server"
+
+section "wrong usage"
+expect 2 "no level" "$HAUL" serve --log loud
+complains "--log is error, warning, info or debug"
+expect 2 "no format" "$HAUL" serve --log-format xml
+complains "--log-format is text or json"
+expect 2 "no level of a mount" "$HAUL" mount "$work" "$work" --log loud
+
+finish
