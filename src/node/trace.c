@@ -60,7 +60,7 @@ static size_t read_page(struct haul_node *node, struct haul_trace *trace,
   trace->lost += lost;
   trace->clock_ns = (uint64_t)clock_now();
   loop_unlock(node->loop);
-  for (size_t i = 0; i < count; i++)
+  for (size_t i = 0; events && i < count; i++)
     describe(&page[i], &events[i]);
   return count;
 }
