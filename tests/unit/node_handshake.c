@@ -9,7 +9,7 @@
 
 static struct hello control_hello(void) {
   struct hello hello = {.lowest = 1,
-                        .highest = 3,
+                        .highest = PROTOCOL_HIGHEST,
                         .role = ROLE_CONTROL,
                         .name = "a node",
                         .message_window = 99,
@@ -20,8 +20,11 @@ static struct hello control_hello(void) {
 }
 
 static struct hello channel_hello(void) {
-  struct hello hello = {
-      .lowest = 1, .highest = 3, .role = ROLE_CHANNEL, .transport = "tcp", .index = 15};
+  struct hello hello = {.lowest = 1,
+                        .highest = PROTOCOL_HIGHEST,
+                        .role = ROLE_CHANNEL,
+                        .transport = "tcp",
+                        .index = 15};
   memset(hello.node_id, 0xa1, 16);
   memset(hello.boot, 0xb2, 16);
   memset(hello.token, 0xc3, 16);
