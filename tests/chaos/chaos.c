@@ -236,10 +236,10 @@ int main(int count, char **arguments) {
     return node_main();
   int64_t seconds = count > 1 ? atoll(arguments[1]) : 8;
   int64_t rounds = seconds / ROUND_S > 2 ? seconds / ROUND_S : 2;
+  atexit(remove_key);
   run.board = board_make(&run.descriptor);
   run.random = test_seed();
   for (int64_t i = 0; i < rounds; i++)
     one_round(seconds * S / rounds, i % 2);
-  remove_key();
   return 0;
 }

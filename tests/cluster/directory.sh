@@ -92,7 +92,7 @@ by_name "and are written to and read by name" "${lost[@]}" "$victim"
 
 section "the directory is cut off"
 part $etcd
-says_so() { await 40 grep -q "cannot keep .* up to date" "$work/node$1.err"; }
+says_so() { await 40 grep -q " warning unregistered " "$work/node$1.err"; }
 each "all nodes say so" says_so "${everybody[@]}"
 directory='' by_name "by address they go on" "${rest[@]}"
 heal $etcd
