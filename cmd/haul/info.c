@@ -259,15 +259,20 @@ static void print_settings_json(const struct haul_setting *settings, size_t coun
 }
 
 static int show_settings(bool as_json) {
-  struct haul_setting settings[32];
-  size_t count = sizeof(settings) / sizeof(settings[0]);
-  if (haul_setting_list(NULL, settings, &count))
-    return fail_library("cannot read the configuration");
-  if (as_json)
+  size_t count = 0, room;
+  struct haul_setting *settings = NULL;
+  int code;
+  do {
+    room = count;
+    settings = must_realloc(settings, room * sizeof *settings);
+    code = haul_setting_list(NULL, settings, &count);
+  } while (code == 0 && count > room);
+  if (code == 0 && as_json)
     print_settings_json(settings, count);
-  else
+  else if (code == 0)
     print_settings(settings, count);
-  return EXIT_DONE;
+  free(settings);
+  return code ? fail_library("cannot read the configuration") : EXIT_DONE;
 }
 
 /* ---- The command ---- */
