@@ -21,7 +21,7 @@ static uint64_t draw(uint64_t *state) {
 /* As many from 64 to 128 as from 512 KiB to 1 MiB. */
 static uint64_t draw_length(uint64_t *state, uint64_t most) {
   uint64_t octaves = (uint64_t)__builtin_ctzll(most / LOAD_LEAST);
-  uint64_t least = LOAD_LEAST << draw(state) % octaves;
+  uint64_t least = (uint64_t)LOAD_LEAST << draw(state) % octaves;
   return least + draw(state) % (least + 1);
 }
 

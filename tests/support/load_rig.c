@@ -162,7 +162,7 @@ void load_rig_open(struct load_rig *rig, const struct load_job *job) {
 static void meet(struct load_rig *rig) {
   for (unsigned i = 0; i < rig->job.peers; i++) {
     struct haul_message message;
-    unsigned index;
+    unsigned index = 0;
     load_must(haul_message_receive(rig->node, &message, load_deadline()), "a peer's coming");
     load_need(message.kind == HAUL_PEER_JOINED &&
                   sscanf(haul_peer_name(message.peer), "peer-%u", &index) == 1 &&
