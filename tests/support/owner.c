@@ -329,7 +329,13 @@ void owner_start(struct owner *owner, const char *address, const struct haul_nod
   memcpy(owner->address, answer.text, sizeof owner->address);
 }
 
+void owner_go_on(struct owner *owner) {
+  kill(owner->pid, SIGCONT);
+}
+
+/* A test that failed may have left it stopped. */
 int owner_end(struct owner *owner) {
+  owner_go_on(owner);
   ask(owner, &(struct order){.what = END});
   return child_end(owner->pid, owner->socket);
 }
@@ -344,10 +350,6 @@ void owner_stop(struct owner *owner) {
   kill(owner->pid, SIGSTOP);
   if (waitpid(owner->pid, &status, WUNTRACED) != owner->pid)
     abort();
-}
-
-void owner_go_on(struct owner *owner) {
-  kill(owner->pid, SIGCONT);
 }
 
 static struct order named(enum what what, unsigned slot, const char *name, unsigned rights) {
