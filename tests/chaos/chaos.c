@@ -22,12 +22,12 @@
 #include "node.h"
 #include "support/check.h"
 #include "support/child.h"
+#include "support/stuck.h"
 
 #define MORTAL  2u /* this node, and those behind it, are killed */
 #define ROUND_S 40
-#define PATIENCE                                                                                   \
-  (SANITIZED ? 600 * S : 120 * S) /* a phase: more than the nodes themselves bear                  \
-                                   */
+/* Of a phase: more than the nodes themselves bear. */
+#define PATIENCE (SANITIZED ? 600 * S : 120 * S)
 
 static struct {
   struct board *board;
@@ -236,6 +236,7 @@ int main(int count, char **arguments) {
     return node_main();
   int64_t seconds = count > 1 ? atoll(arguments[1]) : 8;
   int64_t rounds = seconds / ROUND_S > 2 ? seconds / ROUND_S : 2;
+  stuck_after((unsigned)seconds + STUCK_SECONDS);
   atexit(remove_key);
   run.board = board_make(&run.descriptor);
   run.random = test_seed();
