@@ -537,7 +537,7 @@ int main(int argc, char **argv) {
       {"map", "tcp://127.0.0.1:0", false, true}, /* through the companion */
       {"tcp", "tcp://127.0.0.1:0", false, false},
       {"tcp", "tcp://[::1]:0", false, true},
-      {"tcp", other, false, false},
+      {"tcp", other, false, true},
       {"map", other, true, true},
       {"tcp", "tcp://127.0.0.1:0", true, true},
   };
