@@ -3,9 +3,12 @@
 #include "support/check.h"
 
 #include <haul/log.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "node/node.h"
@@ -57,6 +60,9 @@ static void assert_said(const char *part) {
   for (haul_deadline until = haul_deadline_in(BOUND);
        count_of(part) == 0 && haul_deadline_in(0) < until;)
     usleep(10000);
+  if (count_of(part) == 0)
+    for (size_t i = 0; i < said.count; i++)
+      print_error("%s\n", said.lines[i]);
   if (count_of(part) == 0)
     fail_msg("nothing was said of '%s'", part);
 }
@@ -165,6 +171,101 @@ static void limits(void **state) {
   haul_node_close(node);
 }
 
+/* ---- What carries bytes ---- */
+
+/* Ends one of the connections that were made to the address, by the order in which they were. */
+static void cut_rail(const char *address, unsigned which) {
+  unsigned port = (unsigned)atoi(strrchr(address, ':') + 1);
+  for (int fd = 3; fd < 256; fd++) {
+    struct sockaddr_in other = {0};
+    socklen_t length = sizeof other;
+    if (getpeername(fd, (struct sockaddr *)&other, &length) == 0 && other.sin_family == AF_INET &&
+        ntohs(other.sin_port) == port && which-- == 0)
+      shutdown(fd, SHUT_RDWR);
+  }
+}
+
+static void cut_unix_sockets(void) {
+  for (int fd = 3; fd < 256; fd++) {
+    struct sockaddr_storage other = {0};
+    socklen_t length = sizeof other;
+    if (getpeername(fd, (struct sockaddr *)&other, &length) == 0 && other.ss_family == AF_UNIX)
+      shutdown(fd, SHUT_RDWR);
+  }
+}
+
+static haul_peer *pair_with(unsigned rails, struct haul_node **node, struct haul_node **other) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  haul_peer *peer;
+  *node = server(HAUL_LOG_WARNING);
+  config.name = "guest";
+  config.tcp_rails = rails;
+  assert_works(haul_node_open(&config, other));
+  assert_works(haul_peer_connect(*other, address_of(*node), haul_deadline_in(BOUND), &peer));
+  return peer;
+}
+
+static void end_pair(haul_peer *peer, struct haul_node *node, struct haul_node *other) {
+  haul_peer_close(peer);
+  haul_node_close(other);
+  haul_node_close(node);
+}
+
+static void a_rail_that_is_lost(void **state) {
+  struct haul_node *node, *other;
+  (void)state;
+  haul_peer *peer = pair_with(4, &node, &other);
+  cut_rail(address_of(node), 1); /* the control connection was the first */
+  assert_said("rail_lost peer=guest path=tcp reason=1 data connections ended, others go on");
+  assert_works(haul_peer_status(peer));
+  assert_int_equal(count_of("path_lost"), 0);
+  end_pair(peer, node, other);
+}
+
+static void a_path_that_is_lost(void **state) {
+  struct haul_node *node, *other;
+  (void)state;
+  haul_peer *peer = pair_with(0, &node, &other);
+  cut_unix_sockets();
+  assert_said("path_lost peer=guest path=map reason=the map channel to the peer ended");
+  assert_works(haul_peer_status(peer));
+  end_pair(peer, node, other);
+}
+
+/* A peer that takes the control connection, and no other. */
+static void *takes_one(void *user) {
+  int listener = *(int *)user, fds[2];
+  struct hello hello;
+  fds[0] = raw_accept(listener);
+  assert_true(fds[0] >= 0 && raw_welcome(fds[0], false, &hello));
+  fds[1] = raw_accept(listener);
+  close(fds[1]);
+  close(listener);
+  raw_ended(fds[0], BOUND);
+  close(fds[0]);
+  return NULL;
+}
+
+static void a_path_that_cannot_be_opened(void **state) {
+  char address[64];
+  struct sockaddr_in own;
+  socklen_t length = sizeof own;
+  haul_peer *peer;
+  pthread_t thread;
+  (void)state;
+  struct haul_node *node = server(HAUL_LOG_WARNING);
+  int listener = raw_listen("tcp://127.0.0.1:0");
+  getsockname(listener, (struct sockaddr *)&own, &length);
+  snprintf(address, sizeof address, "tcp://127.0.0.1:%u", ntohs(own.sin_port));
+  pthread_create(&thread, NULL, takes_one, &listener);
+  assert_works(haul_peer_connect(node, address, haul_deadline_in(BOUND), &peer));
+  assert_said("path_failed peer=");
+  assert_said("path=tcp reason=no data connection: ");
+  haul_peer_close(peer);
+  haul_node_close(node);
+  pthread_join(thread, NULL);
+}
+
 /* However many come, few lines are told, and all are counted. */
 static void a_flood_is_counted(void **state) {
   enum { MANY = 300 };
@@ -247,6 +348,9 @@ int main(void) {
       TEST(who_is_refused_and_why),
       TEST(who_breaks_the_protocol),
       TEST(limits),
+      TEST(a_rail_that_is_lost),
+      TEST(a_path_that_is_lost),
+      TEST(a_path_that_cannot_be_opened),
       TEST(a_flood_is_counted),
       TEST(a_level_leaves_out_what_is_less_grave),
       TEST(who_drives_the_node_is_told),
