@@ -22,6 +22,7 @@
 #include "common/options.h"
 #include "common/service.h"
 #include "common/session.h"
+#include "common/text.h"
 #include "metrics/metrics.h"
 #include "serve_exports.h"
 #include "serve_regions.h"
@@ -54,7 +55,8 @@ static const struct option_spec options[] = {
     {"file", OPTION_LIST, offsetof(struct values, file), "NAME=PATH[:ro]",
      "publish host memory filled from a file"},
     {"allow", OPTION_LIST, offsetof(struct values, allow), "NAME=WHO[:ro]",
-     "publish this region for these alone: WHO is the name of a key (haul key) or certificate, or "
+     "publish this region, or export this tree, for these alone: WHO is the name of a key (haul "
+     "key) or certificate, or "
      "uid:N over a Unix socket; ro: to be read"},
     {"export", OPTION_LIST, offsetof(struct values, export), "[NAME=]DIR[:rw]",
      "export the files under a folder; rw: peers may change them, too"},
@@ -299,9 +301,30 @@ static int serve(struct server *server) {
   return status;
 }
 
+static struct server server;
+
+/* Reads "NAME=WHO[:ro]", NAME being a region's or an export's, or both; the text is kept, and cut.
+ */
+static int allow(const struct command *command, char *text) {
+  char *who = strchr(text, '=');
+  if (!who || who == text || !who[1])
+    return options_wrong(command, "'%s' is not NAME=WHO[:ro]", text);
+  *who++ = '\0';
+  bool reads_only = text_cut_end(who, ":ro");
+  if (!*who)
+    return options_wrong(command, "'%s' is allowed to nobody", text);
+  struct offer *offer = offers_find(&server.offers, text);
+  if (offer) /* the rights are those of the region, or fewer */
+    offer->grants[offer->grant_count++] =
+        (struct haul_grant){who, reads_only ? HAUL_READ : offer->rights};
+  if (!exports_allow(&server.exports, text, who, reads_only) && !offer)
+    return options_wrong(command,
+                         "'%s': no region is published, and nothing exported, by that name", text);
+  return EXIT_DONE;
+}
+
 static int run(const struct command *self, int argc, char **argv) {
   struct values values = {0};
-  static struct server server;
   char **operands;
   int status;
   if (!options_parse(self, argc, argv, &values, (struct operand_range){0, 0}, &operands, &status))
@@ -320,9 +343,9 @@ static int run(const struct command *self, int argc, char **argv) {
     return status;
   status = offers_parse(self, &server.offers, &values.region, &values.file);
   if (status == EXIT_DONE)
-    status = offers_allow(self, &server.offers, &values.allow);
-  if (status == EXIT_DONE)
     status = exports_parse(self, &server.exports, &values.export);
+  for (size_t i = 0; i < values.allow.count && status == EXIT_DONE; i++)
+    status = allow(self, (char *)(uintptr_t)values.allow.items[i]); /* argv: ours to cut */
   return status ? status : serve(&server);
 }
 

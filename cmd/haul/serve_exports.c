@@ -74,6 +74,20 @@ int exports_parse(const struct command *command, struct exports *exports,
   return EXIT_DONE;
 }
 
+bool exports_allow(struct exports *exports, const char *name, const char *who, bool reads_only) {
+  for (size_t i = 0; i < exports->count; i++) {
+    struct served_tree *tree = &exports->trees[i];
+    struct haul_storage_export *export = &exports->list[i];
+    if (strcmp(tree->name, name) != 0)
+      continue;
+    tree->grants[export->grant_count++] =
+        (struct haul_grant){who, reads_only ? HAUL_READ : HAUL_READ | HAUL_WRITE};
+    export->grants = tree->grants;
+    return true;
+  }
+  return false;
+}
+
 int exports_open(struct exports *exports, haul_node *node,
                  void (*other)(void *user, const struct haul_message *message), void *user) {
   struct haul_storage_error error;

@@ -8,7 +8,7 @@
 #include <limits.h>
 #include <stddef.h>
 
-#include <haul/haul.h>
+#include <haul/access.h>
 
 #include "command.h"
 #include "common/options.h"
@@ -17,6 +17,7 @@
 struct served_tree {
   char name[64];
   char path[PATH_MAX];
+  struct haul_grant grants[LIST_MAX]; /* --allow; none: it is for everybody who can connect */
 };
 
 struct exports {
@@ -30,6 +31,10 @@ struct exports {
 /* Reads "[NAME=]DIR[:rw]". Returns an exit status: usage errors only. */
 int exports_parse(const struct command *command, struct exports *exports,
                   const struct text_list *list);
+
+/* That one alone, and others whom it is told, may read there, and write where the export allows it;
+ * false: no export has the name. `who` is kept. */
+bool exports_allow(struct exports *exports, const char *name, const char *who, bool reads_only);
 
 /* From now on the node's messages are received by a thread of the module's, which hands those that
  * are no business of files to `other`. Nothing is done where nothing is exported. Returns an exit

@@ -10,12 +10,8 @@
 
 #include "common/fail.h"
 #include "common/session.h"
+#include "common/text.h"
 #include "common/units.h"
-
-static bool ends_with(const char *text, const char *end) {
-  size_t length = strlen(text), tail = strlen(end);
-  return length >= tail && strcmp(text + length - tail, end) == 0;
-}
 
 /* NAME, what follows the '=', and the rights: what both forms have. */
 static int parse_common(const struct command *command, const char *text, struct offer *offer) {
@@ -29,11 +25,7 @@ static int parse_common(const struct command *command, const char *text, struct 
   if (strchr(offer->name, '/'))
     return options_wrong(command, "'%s': a region's name has no '/' here", offer->name);
   strcpy(offer->rest, equals + 1);
-  offer->rights = HAUL_READ | HAUL_WRITE;
-  if (!ends_with(offer->rest, ":ro"))
-    return EXIT_DONE;
-  offer->rest[strlen(offer->rest) - strlen(":ro")] = '\0';
-  offer->rights = HAUL_READ;
+  offer->rights = text_cut_end(offer->rest, ":ro") ? HAUL_READ : HAUL_READ | HAUL_WRITE;
   return EXIT_DONE;
 }
 
@@ -68,35 +60,11 @@ int offers_parse(const struct command *command, struct offers *offers,
   return status;
 }
 
-static struct offer *offer_named(struct offers *offers, const char *name, size_t length) {
+struct offer *offers_find(struct offers *offers, const char *name) {
   for (size_t i = 0; i < offers->count; i++)
-    if (strlen(offers->list[i].name) == length && memcmp(offers->list[i].name, name, length) == 0)
+    if (strcmp(offers->list[i].name, name) == 0)
       return &offers->list[i];
   return NULL;
-}
-
-/* The rights are those of the region, or fewer. */
-static int allow(const struct command *command, struct offers *offers, char *text) {
-  char *equals = strchr(text, '=');
-  if (!equals || equals == text || !equals[1])
-    return options_wrong(command, "'%s' is not NAME=WHO[:ro]", text);
-  struct offer *offer = offer_named(offers, text, (size_t)(equals - text));
-  if (!offer)
-    return options_wrong(command, "'%s': no region of this name is published", text);
-  bool reads = ends_with(equals + 1, ":ro");
-  if (reads)
-    equals[1 + strlen(equals + 1) - strlen(":ro")] = '\0';
-  offer->grants[offer->grant_count++] =
-      (struct haul_grant){equals + 1, reads ? HAUL_READ : offer->rights};
-  return EXIT_DONE;
-}
-
-int offers_allow(const struct command *command, struct offers *offers,
-                 const struct text_list *allowed) {
-  int status = EXIT_DONE;
-  for (size_t i = 0; i < allowed->count && status == EXIT_DONE; i++)
-    status = allow(command, offers, (char *)(uintptr_t)allowed->items[i]); /* argv: ours to cut */
-  return status;
 }
 
 static int fill_from(haul_region *region, int descriptor, const char *path) {

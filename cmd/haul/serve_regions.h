@@ -33,9 +33,8 @@ struct offers {
 /* Reads "NAME=PLACE:SIZE[:ro]" and "NAME=PATH[:ro]". Returns an exit status: usage errors only. */
 int offers_parse(const struct command *command, struct offers *offers,
                  const struct text_list *regions, const struct text_list *files);
-/* Reads "NAME=WHO[:ro]", NAME being one of the offers; the texts are kept, and cut. */
-int offers_allow(const struct command *command, struct offers *offers,
-                 const struct text_list *allowed);
+/* NULL: none has the name. */
+struct offer *offers_find(struct offers *offers, const char *name);
 
 /* Allocates, fills and publishes all of them. Returns an exit status; offers_release is due either
  * way. */

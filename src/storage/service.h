@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <haul/haul.h>
+#include <haul/access.h>
 
 #include "storage/mount.h" /* struct haul_storage_error */
 
@@ -18,6 +18,8 @@ struct haul_storage_export {
   const char *name; /* 1 to 63 printable bytes without blanks and '/' */
   const char *path; /* a folder of this host */
   bool writable;
+  const struct haul_grant *grants; /* who may do what there, and nobody else knows of it */
+  size_t grant_count;              /* 0: for everybody who can connect */
 };
 
 struct haul_storage_serving {

@@ -151,4 +151,28 @@ serve --region r=host:1M
 expect 1 "a node without exports" "$HAUL" get "$tcp/tree/large" "$work/copy" --timeout 1
 complains "does not answer for files"
 complains_briefly
+
+section "for some alone"
+for who in alice bob; do "$HAUL" key new "$work/$who" --name $who >"$work/out" 2>&1; done
+(umask 077 && cat "$work/alice" "$work/bob" >"$work/both")
+HAUL_KEY=$work/both serve --export open="$work/tree" --export his="$work/tree:rw" \
+  --allow his=bob --export read="$work/tree:rw" --allow read=bob:ro --allow read=uid:4242
+alice=(env HAUL_KEY="$work/alice" "$HAUL")
+bob=(env HAUL_KEY="$work/bob" "$HAUL")
+expect 0 "exports, for somebody else" "${alice[@]}" ls "$tcp/" --json
+holds_json "what is for another is not listed" "[e['name'] for e in it['exports']] == ['open']"
+expect 1 "get what is for another" "${alice[@]}" get "$tcp/his/large" "$work/copy"
+cp "$work/err" "$work/refused"
+expect 1 "get what is not there" "${alice[@]}" get "$tcp/hat/large" "$work/copy"
+holds "both are told alike" cmp <(sed 's/his/hat/g' "$work/refused") "$work/err"
+expect 0 "exports" "${bob[@]}" ls "$tcp/" --json
+holds_json "all, with his rights" \
+  "[e['name'] + ' ' + e['rights'] for e in it['exports']] == ['his read-write', 'open read', 'read read']"
+expect 0 "put" "${bob[@]}" put "$work/tree/empty" "$tcp/his/new"
+expect 0 "get" "${bob[@]}" get "$tcp/read/large" "$work/copy"
+holds "the bytes are the same" cmp "$work/tree/large" "$work/copy"
+expect 1 "put where he may read" "${bob[@]}" put "$work/tree/empty" "$tcp/read/other"
+complains_briefly
+stop "$server"
+
 finish

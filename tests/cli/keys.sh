@@ -81,6 +81,7 @@ end_server
 section "mistakes"
 expect 2 "access to no region" "$HAUL" serve --listen "unix://$work/sock" --allow "x=bob"
 expect 2 "to nobody" "$HAUL" serve --listen "unix://$work/sock" --region x=host:1M --allow "x="
+expect 2 "to nobody, to be read" "$HAUL" serve --listen "unix://$work/sock" --region x=host:1M --allow "x=:ro"
 expect 2 "neither new nor show" "$HAUL" key old "$work/a"
 expect 2 "no file" "$HAUL" key new
 

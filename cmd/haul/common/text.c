@@ -30,3 +30,11 @@ int64_t now_ns(void) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
+
+bool text_cut_end(char *text, const char *end) {
+  size_t length = strlen(text), tail = strlen(end);
+  if (length < tail || strcmp(text + length - tail, end) != 0)
+    return false;
+  text[length - tail] = '\0';
+  return true;
+}

@@ -5,11 +5,14 @@
 #ifndef HAUL_COMMAND_TEXT_H
 #define HAUL_COMMAND_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* Replaces control bytes by '?': names come from peers and files, and a terminal obeys them. */
 void text_clean(char *text);
+/* Takes that end off; false: the text has another. */
+bool text_cut_end(char *text, const char *end);
 
 /* As realloc, and ends the command when there is no memory left. */
 void *must_realloc(void *memory, size_t size);

@@ -28,20 +28,15 @@ static int give_entry(struct worker_desk *desk, int status, const struct source_
 
 /* ---- The connection ---- */
 
-static const struct haul_storage_export *find_export(const struct service *service,
-                                                     const char *name) {
-  for (size_t i = 0; i < service->export_count; i++)
-    if (strcmp(service->exports[i].name, name) == 0)
-      return &service->exports[i];
-  return NULL;
-}
-
 static int enter_export(struct session *session, const char *name) {
-  const struct haul_storage_export *export = find_export(session->service, name);
+  const char *identity = haul_peer_identity(session->peer);
+  const struct haul_storage_export *export =
+      exported_find(&session->service->exports, name, identity);
   struct source *source;
   if (!export)
     return -ENOENT;
-  int status = local_open(export->path, !export->writable, &source);
+  bool writable = exported_rights(export, identity) & HAUL_WRITE;
+  int status = local_open(export->path, !writable, &source);
   if (status)
     return status;
   local_bound(source, session->service->nodes_max);
@@ -49,7 +44,7 @@ static int enter_export(struct session *session, const char *name) {
   bool first = !session->source;
   if (first) {
     session->source = source;
-    session->writable = export->writable;
+    session->writable = writable;
   }
   pthread_mutex_unlock(&session->lock);
   if (first)
@@ -75,16 +70,17 @@ static int greet(struct worker_desk *desk, const struct protocol_fields *fields)
   return 0;
 }
 
-/* `type` says whether it can be written to. */
+/* Those that the client may read; `type` says whether it may write there. */
 static int list_exports(struct worker_desk *desk, const struct protocol_fields *fields) {
-  const struct service *service = desk->session->service;
+  const struct exported *exports = &desk->session->service->exports;
+  const char *identity = haul_peer_identity(desk->session->peer);
   struct wire wire = wire_over(desk->bytes, sizeof desk->bytes);
   (void)fields;
-  for (size_t i = 0; i < service->export_count; i++) {
-    const struct haul_storage_export *export = &service->exports[i];
-    const struct source_name name = {.name = export->name,
-                                     .type = export->writable ? S_IFDIR : S_IFREG};
-    if (!protocol_put_name(&wire, &name))
+  for (size_t i = 0; i < exports->count; i++) {
+    unsigned rights = exported_rights(&exports->list[i], identity);
+    const struct source_name name = {.name = exports->list[i].name,
+                                     .type = rights & HAUL_WRITE ? S_IFDIR : S_IFREG};
+    if (rights & HAUL_READ && !protocol_put_name(&wire, &name))
       return -EOVERFLOW;
   }
   desk->answer.bytes = desk->bytes;

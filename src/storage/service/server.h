@@ -13,6 +13,7 @@
 
 #include "core/list.h"
 #include "storage/service.h"
+#include "storage/service/exported.h"
 #include "storage/service/protocol.h"
 #include "storage/service/told.h"
 #include "storage/service/view.h"
@@ -31,8 +32,7 @@ struct service {
   pthread_rwlock_t node_lock;
   atomic_bool stops;
   bool guarded; /* guard_start was called for it */
-  struct haul_storage_export *exports;
-  size_t export_count;
+  struct exported exports;
   void (*other)(void *user, const struct haul_message *message);
   void *user;
   struct views views;

@@ -88,35 +88,6 @@ static void *run(void *argument) {
 
 /* ---- Opening ---- */
 
-/* What is wrong with a folder is told now, and not to each client. */
-static int check_export(const struct haul_storage_export *export,
-                        struct haul_storage_error *error) {
-  struct source *source;
-  int status = local_open(export->path, !export->writable, &source);
-  if (!status) {
-    source->ops->close(source);
-    return 0;
-  }
-  return point_refuse(error, status, status == -ENOTDIR ? "give the folder it lies in" : "",
-                      "cannot export %s: %s", export->path, strerror(-status));
-}
-
-static int copy_exports(struct service *service, const struct haul_storage_serving *serving) {
-  service->exports = calloc(serving->count ? serving->count : 1, sizeof *service->exports);
-  if (!service->exports)
-    return -ENOMEM;
-  for (size_t i = 0; i < serving->count; i++) {
-    struct haul_storage_export *export = &service->exports[i];
-    export->writable = serving->exports[i].writable;
-    export->name = strdup(serving->exports[i].name);
-    export->path = strdup(serving->exports[i].path);
-    service->export_count++;
-    if (!export->name || !export->path)
-      return -ENOMEM;
-  }
-  return 0;
-}
-
 /* A client's files and regions, and those of the node itself, are to be there besides nodes. */
 static size_t share_of_descriptors(void) {
   struct rlimit limit;
@@ -130,11 +101,7 @@ static size_t share_of_descriptors(void) {
 }
 
 static void free_service(struct service *service) {
-  for (size_t i = 0; i < service->export_count; i++) {
-    free((char *)(uintptr_t)service->exports[i].name);
-    free((char *)(uintptr_t)service->exports[i].path);
-  }
-  free(service->exports);
+  exported_free(&service->exports);
   views_close(&service->views);
   if (service->guarded)
     guard_stop();
@@ -169,7 +136,7 @@ static int open_service(const struct haul_storage_serving *serving, struct servi
     return point_refuse(error, -EINVAL, "install both from one build",
                         "libhaul-storage.so is of another version");
   for (size_t i = 0; i < serving->count; i++) {
-    int status = check_export(&serving->exports[i], error);
+    int status = exported_check(&serving->exports[i], error);
     if (status)
       return status;
   }
@@ -180,7 +147,7 @@ static int open_service(const struct haul_storage_serving *serving, struct servi
   int status = guard_start();
   service->guarded = !status;
   if (!status)
-    status = copy_exports(service, serving);
+    status = exported_copy(&service->exports, serving->exports, serving->count);
   if (!status)
     status = views_open(&service->views);
   if (!status)
