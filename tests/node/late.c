@@ -4,7 +4,10 @@
  * when the second one was begun. */
 #include "support/check.h"
 
+#include <linux/sockios.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include "support/owner.h"
 
@@ -180,6 +183,35 @@ static void one_that_waits_ends_with_its_peer(void **state) {
   haul_transfer_release(transfer);
 }
 
+/* Ends, for this side, the connection in which something waits for the owner to read it. */
+static void end_its_rail(void) {
+  bool found = false;
+  for (int fd = 3; fd < 256; fd++) {
+    int unread = 0;
+    if (ioctl(fd, SIOCOUTQ, &unread) != 0 || unread < (int)LENGTH / 2)
+      continue;
+    assert_int_equal(shutdown(fd, SHUT_RD), 0);
+    found = true;
+  }
+  assert_true(found);
+}
+
+/* The owner still reads it, and nothing may be there by then that was said to be written. */
+static void one_that_waits_is_not_begun_when_the_rail_ends(void **state) {
+  (void)state;
+  struct haul_transfer_options options = over("map");
+  struct haul_region *result = region_make(t.node, KIND_HOST, 8);
+  struct haul_transfer *atomic;
+  give_one_up();
+  assert_works(haul_fetch_add(result, 0, t.remote, 0, 1, &options, &atomic));
+  assert_int_equal(haul_transfer_test(atomic), 1);
+  end_its_rail();
+  assert_fails(HAUL_EPEER, haul_transfer_wait(atomic, soon()));
+  haul_transfer_release(atomic);
+  region_drop(result, KIND_HOST);
+  owner_go_on(&t.owner);
+}
+
 int main(int count, char **arguments) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
@@ -189,6 +221,7 @@ int main(int count, char **arguments) {
       TEST(reads_do_not_wait),
       TEST(one_that_waits_ends_by_its_deadline_or_when_it_is_canceled),
       TEST(one_that_waits_ends_with_its_peer),
+      TEST(one_that_waits_is_not_begun_when_the_rail_ends),
   };
   if (count > 1 && strcmp(arguments[1], OWNER_MODE) == 0)
     return owner_main();

@@ -125,16 +125,27 @@ static bool is_open_write(const struct slot *slot) {
   return slot->write && (!slot->job || slot->job->sent > 0);
 }
 
-/* With the lock. Unlinks what the rail still had to send or was answered for; returns whether the
- * peer may still read a WRITE. */
-static bool clear_rail(struct tcp_rail *rail, struct list *works) {
+/* With the lock. What the peer may still read of the rail's WRITEs nobody answers any more: they
+ * count as left, and no write begins over any path until the peer is dropped. */
+static bool leave_open_writes(struct tcp_rail *rail) {
   struct tcp_endpoint *endpoint = rail->endpoint;
-  bool open_write = false;
+  bool any = false;
+  for (unsigned i = 0; i < TCP_WINDOW; i++) {
+    const struct slot *slot = &endpoint->slots[i];
+    any |= slot->busy && slot->rail == rail && is_open_write(slot);
+  }
+  if (any && endpoint->left++ == 0)
+    endpoint_hold_others(&endpoint->base, true);
+  return any;
+}
+
+/* With the lock. Unlinks what the rail still had to send or was answered for. */
+static void clear_rail(struct tcp_rail *rail, struct list *works) {
+  struct tcp_endpoint *endpoint = rail->endpoint;
   for (unsigned i = 0; i < TCP_WINDOW; i++) {
     struct slot *slot = &endpoint->slots[i];
     if (!slot->busy || slot->rail != rail)
       continue;
-    open_write |= is_open_write(slot);
     struct work *work = slot_drop(endpoint, slot);
     if (work)
       list_append(works, &work->link);
@@ -154,7 +165,6 @@ static bool clear_rail(struct tcp_rail *rail, struct list *works) {
     job_free(job);
   }
   rail->queued = 0;
-  return open_write;
 }
 
 static void close_descriptors(struct tcp_rail *rail) {
@@ -195,7 +205,8 @@ void rail_close(struct tcp_rail *rail, int code) {
     return;
   gate_enter(&endpoint->gate);
   close_descriptors(rail);
-  bool open_write = clear_rail(rail, &works);
+  bool open_write = leave_open_writes(rail);
+  clear_rail(rail, &works);
   bool last = rail->index != TCP_EXPRESS && atomic_fetch_sub(&endpoint->open_rails, 1) == 1;
   if (last) {
     backlog_empty(&endpoint->pending, &works);

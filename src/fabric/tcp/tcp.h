@@ -181,8 +181,8 @@ struct tcp_endpoint {
   struct hold hold;       /* works that are not in yet */
   struct slot slots[TCP_WINDOW];
   uint32_t busy_slots, next_slot;
-  uint32_t left;       /* slots that say so: until they are answered no work begins, nor any
-                          write over other paths */
+  uint32_t left;       /* slots that say so, and rails that ended with such: until they are answered
+                          no work begins, nor any write over other paths */
   uint32_t owed;       /* the peer's requests that are not answered */
   struct list staging; /* jobs whose source is being copied to a stage, or waits for one */
   struct staging_user tx;
