@@ -14,6 +14,8 @@
 #define CONNECT_MS   2000L              /* then the next member is tried */
 #define SLICE_NS     1000000000LL       /* between two looks at `stop` */
 #define SHARE_NS     5000000000LL       /* of a member, where nobody says for how long */
+#define QUIET_NS     5000000000LL /* of a stream, before its member is asked whether it lives */
+#define PATIENCE_MS  5000L        /* with its answer */
 #define MILLISECONDS 1000000LL
 
 struct bytes {
@@ -276,42 +278,79 @@ int http_post(struct http *http, const char *path, json_t *body, int64_t until, 
 
 /* ---- Streams ---- */
 
+/* What a member has not told may not have happened, or it hangs. One that is quiet is asked
+ * something else over another connection, and is left when it does not answer that. */
 struct http_stream {
   struct http *http;
   CURLM *multi;
-  CURL *easy;
-  char *body;
-  struct bytes bytes;
-  size_t taken;    /* of them */
+  CURL *easy, *probe;
+  char *body, *question;
+  struct bytes bytes, answer;
+  unsigned member;
+  int64_t heard;   /* when it last told something, or answered */
+  bool asked;      /* the probe is under way */
+  bool silent;     /* and came to nothing */
+  size_t taken;    /* of the bytes */
   size_t searched; /* of them: no line ends there */
   bool over;
   CURLcode result;
 };
 
-int http_stream_open(struct http *http, const char *path, json_t *body, struct http_stream **out) {
+static void prepare(const struct http *http, CURL *easy, const struct http_request *request,
+                    const char *text, struct bytes *bytes) {
   char url[256];
-  struct http_stream *stream = calloc(1, sizeof *stream);
-  char *text = json_dumps(body, JSON_COMPACT);
-  json_decref(body);
-  CURLM *multi = curl_multi_init();
-  CURL *easy = new_easy(http);
-  if (!stream || !text || !multi || !easy) {
-    curl_easy_cleanup(easy);
-    curl_multi_cleanup(multi);
-    free(text);
-    free(stream);
-    return http->library->error(HAUL_ENOMEM, 0, "directory", "|");
-  }
-  *stream = (struct http_stream){.http = http, .multi = multi, .easy = easy, .body = text};
-  snprintf(url, sizeof url, "%s%s", http_member(http), path);
+  snprintf(url, sizeof url, "%s%s", http_member(http), request->path);
   curl_easy_setopt(easy, CURLOPT_URL, url);
   curl_easy_setopt(easy, CURLOPT_POSTFIELDS, text);
-  curl_easy_setopt(easy, CURLOPT_WRITEDATA, &stream->bytes);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, bytes);
   /* A member that is gone without a word, as by a cut wire. */
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, 5L);
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, 5L);
-  curl_multi_add_handle(multi, easy);
+}
+
+static char *text_of(json_t *body) {
+  char *text = json_dumps(body, JSON_COMPACT);
+  json_decref(body);
+  return text;
+}
+
+static void free_stream(struct http_stream *stream) {
+  curl_easy_cleanup(stream->easy);
+  curl_easy_cleanup(stream->probe);
+  curl_multi_cleanup(stream->multi);
+  free(stream->body);
+  free(stream->question);
+  free(stream->bytes.data);
+  free(stream->answer.data);
+  free(stream);
+}
+
+int http_stream_open(struct http *http, struct http_request request, struct http_request probe,
+                     struct http_stream **out) {
+  struct http_stream *stream = calloc(1, sizeof *stream);
+  char *body = text_of(request.body), *question = text_of(probe.body);
+  if (!stream) {
+    free(body);
+    free(question);
+    return http->library->error(HAUL_ENOMEM, 0, "directory", "|");
+  }
+  *stream = (struct http_stream){.http = http,
+                                 .multi = curl_multi_init(),
+                                 .easy = new_easy(http),
+                                 .probe = new_easy(http),
+                                 .body = body,
+                                 .question = question,
+                                 .member = http->member,
+                                 .heard = now()};
+  if (!stream->multi || !stream->easy || !stream->probe || !body || !question) {
+    free_stream(stream);
+    return http->library->error(HAUL_ENOMEM, 0, "directory", "|");
+  }
+  prepare(http, stream->easy, &request, body, &stream->bytes);
+  prepare(http, stream->probe, &probe, question, &stream->answer);
+  curl_easy_setopt(stream->probe, CURLOPT_TIMEOUT_MS, PATIENCE_MS);
+  curl_multi_add_handle(stream->multi, stream->easy);
   *out = stream;
   return 0;
 }
@@ -320,11 +359,9 @@ void http_stream_close(struct http_stream *stream) {
   if (!stream)
     return;
   curl_multi_remove_handle(stream->multi, stream->easy);
-  curl_easy_cleanup(stream->easy);
-  curl_multi_cleanup(stream->multi);
-  free(stream->body);
-  free(stream->bytes.data);
-  free(stream);
+  if (stream->asked)
+    curl_multi_remove_handle(stream->multi, stream->probe);
+  free_stream(stream);
 }
 
 /* A whole line that was received; *value is NULL where there is none. */
@@ -352,20 +389,49 @@ static int next_line(struct http_stream *stream, json_t **value) {
                                             "what it tells is no JSON: %s|is it etcd?", error.text);
 }
 
+/* An error of its own is no sign of life: a member that is cut off from the others has one. */
+static void take_answer(struct http_stream *stream, CURLcode result) {
+  long status = 0;
+  curl_easy_getinfo(stream->probe, CURLINFO_RESPONSE_CODE, &status);
+  curl_multi_remove_handle(stream->multi, stream->probe);
+  stream->asked = false;
+  stream->answer.length = 0;
+  if (result == CURLE_OK && status < 500)
+    stream->heard = now();
+  else
+    stream->over = stream->silent = true;
+}
+
+static void ask_if_quiet(struct http_stream *stream) {
+  if (stream->over || stream->asked || now() - stream->heard < QUIET_NS)
+    return;
+  stream->asked = curl_multi_add_handle(stream->multi, stream->probe) == CURLM_OK;
+}
+
 static void receive(struct http_stream *stream) {
   int running = 0, left;
+  size_t before = stream->bytes.length;
   curl_multi_perform(stream->multi, &running);
-  for (CURLMsg *message; (message = curl_multi_info_read(stream->multi, &left));)
-    if (message->msg == CURLMSG_DONE) {
+  if (stream->bytes.length > before)
+    stream->heard = now();
+  for (CURLMsg *message; (message = curl_multi_info_read(stream->multi, &left));) {
+    CURLcode result = message->data.result;
+    if (message->msg == CURLMSG_DONE && message->easy_handle == stream->probe) {
+      take_answer(stream, result);
+    } else if (message->msg == CURLMSG_DONE) {
       stream->over = true;
-      stream->result = message->data.result;
+      stream->result = result;
     }
+  }
+  ask_if_quiet(stream);
 }
 
 static int why_ended(struct http_stream *stream) {
   struct http *http = stream->http;
   json_t *value = NULL;
   long status = 0;
+  if (stream->silent)
+    return http->library->error(HAUL_EPEER, 0, http_member(http), "it does not answer any more|");
   curl_easy_getinfo(stream->easy, CURLINFO_RESPONSE_CODE, &status);
   if (stream->result == CURLE_OPERATION_TIMEDOUT) /* not the caller's time */
     return http->library->error(HAUL_EPEER, 0, http_member(http), "%s|", http->reason);
@@ -381,8 +447,10 @@ static int why_ended(struct http_stream *stream) {
 }
 
 static int ended(struct http_stream *stream) {
+  struct http *http = stream->http;
   int code = why_ended(stream);
-  stream->http->member = (stream->http->member + 1) % stream->http->members; /* for the next time */
+  if (http->member == stream->member) /* for the next time */
+    http->member = (http->member + 1) % http->members;
   return code;
 }
 

@@ -20,9 +20,15 @@ int http_post(struct http *http, const char *path, json_t *body, int64_t until, 
 void http_own_host(struct http *http, char *host, size_t size);
 const char *http_member(const struct http *http);
 
-/* An answer without an end, of which each line is a value. */
+/* An answer without an end, of which each line is a value. A member that tells nothing for a while
+ * is asked the probe, which it answers at once if it lives; else the stream ends. Drops both
+ * bodies. */
 struct http_stream;
-int http_stream_open(struct http *http, const char *path, json_t *body,
+struct http_request {
+  const char *path;
+  json_t *body;
+};
+int http_stream_open(struct http *http, struct http_request request, struct http_request probe,
                      struct http_stream **stream);
 /* HAUL_ETIMEDOUT, HAUL_EPEER: it ended; open it again. */
 int http_stream_next(struct http_stream *stream, int64_t until, json_t **value);

@@ -96,8 +96,12 @@ static int open_stream(struct directory_walk *walk) {
   json_object_set_new(range, "start_revision", json_string(revision));
   json_object_set_new(range, "progress_notify",
                       json_true()); /* or compaction passes a quiet walk */
-  return http_stream_open(walk->directory->http, "/v3/watch",
-                          json_pack("{so}", "create_request", range), &walk->stream);
+  /* Whoever answers this has the others of its cluster, as an answer may not be an old one. */
+  json_t *question = range_of(walk->from, NULL);
+  return http_stream_open(
+      walk->directory->http,
+      (struct http_request){"/v3/watch", json_pack("{so}", "create_request", range)},
+      (struct http_request){"/v3/kv/range", question}, &walk->stream);
 }
 
 static int take_news(struct directory_walk *walk, json_t *value) {

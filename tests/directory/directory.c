@@ -572,6 +572,29 @@ static void a_walk_goes_on_after_a_restart(void **state) {
   assert_string_equal(event.entry.node, "xi");
 }
 
+/* It takes what is asked of it, and says nothing any more. The two are no cluster; what counts is
+ * that the other one has later revisions. */
+static void a_walk_leaves_a_member_that_hangs(void **state) {
+  (void)state;
+  struct etcd other = {0};
+  struct haul_directory_event event;
+  char address[160];
+  server = entered("early");
+  etcd_start(&other);
+  snprintf(address, sizeof address, "etcd://127.0.0.1:%u,127.0.0.1:%u/test", other.port, etcd.port);
+  assert_works(haul_directory_open(client, address, soon(), &walk));
+  while ((event = next_event()).kind != HAUL_DIRECTORY_TOLD)
+    ;
+  assert_fails(HAUL_ETIMEDOUT, haul_directory_next(walk, haul_deadline_in(S), &event));
+  kill(other.pid, SIGSTOP);
+  int code;
+  do
+    code = haul_directory_next(walk, soon(), &event);
+  while (code == 0 && strcmp(event.entry.node, "early") != 0);
+  etcd_remove(&other);
+  assert_int_equal(code, 0);
+}
+
 /* ---- What is no etcd ---- */
 
 struct fake {
@@ -775,6 +798,7 @@ int main(int argc, char **argv) {
       TEST(without_an_etcd_that_is_said_in_time),
       TEST(another_member_is_asked),
       TEST(a_member_that_hangs_is_left),
+      TEST(a_walk_leaves_a_member_that_hangs),
       TEST(a_find_ends_with_its_node),
       TEST(a_stopped_one_costs_no_more_than_the_deadline),
       TEST(one_that_lost_everything_is_told_again),
