@@ -65,12 +65,13 @@ struct http_stream {
   int unused;
 };
 
-int http_stream_open(struct http *http, const char *path, json_t *body,
+int http_stream_open(struct http *http, struct http_request request, struct http_request probe,
                      struct http_stream **stream) {
   static struct http_stream one;
-  (void)http, (void)path;
-  RIG_ASSERT(json_is_object(body));
-  json_decref(body);
+  (void)http;
+  RIG_ASSERT(json_is_object(request.body) && json_is_object(probe.body));
+  json_decref(request.body);
+  json_decref(probe.body);
   *stream = &one;
   return 0;
 }
