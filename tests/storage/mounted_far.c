@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/child.h"
 #include "user.h"
 
 #define MIB    ((size_t)1 << 20)
@@ -99,7 +100,7 @@ static void a_server_that_is_gone_is_told(void **state) {
   (void)state;
   struct user user;
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
-  kill(mounted.server, SIGSTOP);
+  child_stop(mounted.server);
   int64_t result = user_do(&user, 0, 4 * MIB);
   assert_true(result == -ETIMEDOUT || result == -ENOTCONN);
   kill(mounted.server, SIGKILL);
@@ -131,7 +132,7 @@ static void nobody_waits_for_a_server_at_the_end(void **state) {
   (void)state;
   struct user user;
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
-  kill(mounted.server, SIGSTOP);
+  child_stop(mounted.server);
   for (unsigned i = 0; i < 60; i++)
     assert_true(user_ask(&user, i * 4096, i * 4096, 4096) >= 0);
   assert_int_equal(hf3fs_submit_ios(&user.ior), 0);

@@ -20,6 +20,7 @@
 #include "storage/service/remote.h"
 #include "storage/service/remote_inside.h"
 #include "storage/source.h"
+#include "support/child.h"
 
 #define S    INT64_C(1000000000)
 #define MIB  ((size_t)1 << 20)
@@ -261,8 +262,7 @@ static void a_server_that_does_not_answer_is_not_waited_for(void **state) {
   connect_to_it(S);
   file = open_named("file", O_RDONLY);
   assert_int_equal(ops->read(source, file, bytes, sizeof bytes, 0), sizeof bytes);
-  kill(server, SIGSTOP);
-  assert_int_equal(waitpid(server, NULL, WUNTRACED), server);
+  child_stop(server);
   double began = seconds();
   assert_int_equal(ops->lookup(source, SOURCE_ROOT, "file", &entry), -ETIMEDOUT);
   assert_int_equal(ops->read(source, file, bytes, sizeof bytes, 0), -ETIMEDOUT);

@@ -39,6 +39,13 @@ static int wait_for(pid_t child) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+void child_stop(pid_t child) {
+  int status;
+  kill(child, SIGSTOP);
+  if (waitpid(child, &status, WUNTRACED) != child)
+    abort();
+}
+
 int child_end(pid_t child, int socket) {
   close(socket);
   return wait_for(child);

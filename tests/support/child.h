@@ -10,6 +10,8 @@
 pid_t child_start(const char *mode, int *socket);
 /* Closes the socket, waits, and returns the exit status, or 128 + the signal. */
 int child_end(pid_t child, int socket);
+/* A child of this process; returns once none of its threads runs. */
+void child_stop(pid_t child);
 /* Runs `body` in a forked child with the default signal handlers; returns as child_end. */
 int child_run(void (*body)(void *), void *argument);
 

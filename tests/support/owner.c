@@ -346,10 +346,7 @@ void owner_kill(struct owner *owner) {
 }
 
 void owner_stop(struct owner *owner) {
-  int status;
-  kill(owner->pid, SIGSTOP);
-  if (waitpid(owner->pid, &status, WUNTRACED) != owner->pid)
-    abort();
+  child_stop(owner->pid);
 }
 
 static struct order named(enum what what, unsigned slot, const char *name, unsigned rights) {
