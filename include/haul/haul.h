@@ -195,12 +195,14 @@ struct haul_node_config {
                               default, and UINT_MAX: no limit */
   size_t
       peer_bytes; /* in flight over tcp from one peer, in whole MiB; default, and most, 128 MiB */
+  const char *directory_login; /* the file that says how this node logs in at etcd (haul.conf(5));
+                                  default: it does not */
 };
 
 #define HAUL_NODE_CONFIG_INIT                                                                      \
   {                                                                                                \
     sizeof(struct haul_node_config), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0,   \
-        0, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0                                          \
+        0, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL                                    \
   }
 
 /* Opens this process's end. `config` may be NULL. Release with haul_node_close. What a field leaves

@@ -53,9 +53,11 @@ static bool parse(char *text, char urls[8][160], const char *members[9], char pr
 }
 
 static int open_directory(const struct directory_library *library, const char *url,
-                          const _Atomic bool *stop, struct directory **out) {
+                          const char *login_text, const _Atomic bool *stop,
+                          struct directory **out) {
   char urls[8][160];
   const char *members[9];
+  struct login login;
   struct directory *directory = calloc(1, sizeof *directory);
   char *text = strdup(url);
   int code = 0;
@@ -70,7 +72,11 @@ static int open_directory(const struct directory_library *library, const char *u
                           "not a directory's address|etcd://HOST[:PORT][,HOST[:PORT]...]/PREFIX, "
                           "where the prefix is one word");
   else
-    code = http_open(library, members, stop, &directory->http);
+    code = login_parse(library, login_text, &login);
+  if (code == 0) {
+    code = http_open(library, members, &login, stop, &directory->http);
+    login_forget(&login);
+  }
   free(text);
   if (code) {
     free(directory);

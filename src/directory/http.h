@@ -6,13 +6,14 @@
 
 #include <jansson.h>
 
-#include "directory/module.h"
+#include "directory/login.h"
 
 struct http;
 
-/* "http://HOST:PORT" of each member, ended by NULL; copied. */
+/* "http://HOST:PORT" of each member, ended by NULL; copied, as the login. HAUL_EINSECURE: it has a
+ * password, which others could read on its way. */
 int http_open(const struct directory_library *library, const char *const *members,
-              const _Atomic bool *stop, struct http **http);
+              const struct login *login, const _Atomic bool *stop, struct http **http);
 void http_close(struct http *http);
 
 /* Sends `body` and drops it; *answer is the caller's. */

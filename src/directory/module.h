@@ -28,9 +28,11 @@ struct directory_library {
 };
 
 struct directory_module {
-  /* `stop`, where it is not NULL, ends calls under way within a second. Connects to nobody. */
-  int (*open)(const struct directory_library *library, const char *url, const _Atomic bool *stop,
-              struct directory **directory);
+  /* `login` is the text of the file that says how to log in, in which mistakes are told with their
+   * line; NULL: nobody has to. `stop`, where it is not NULL, ends calls under way within a second.
+   * Connects to nobody. */
+  int (*open)(const struct directory_library *library, const char *url, const char *login,
+              const _Atomic bool *stop, struct directory **directory);
   void (*close)(struct directory *directory);
 
   /* `word` is the name as an address has it. HAUL_ENAME for none; *count as haul_directory_find has

@@ -145,7 +145,7 @@ static int set_named(const char *name, const char *text, struct config *config) 
 }
 
 static const char *const file_settings[CONFIG_PATHS] = {"key", "certificate", "private_key",
-                                                        "authority"};
+                                                        "authority", "directory_login"};
 
 static int read_call(const struct haul_node_config *given, struct config *config) {
   struct haul_node_config *values = &config->values;
@@ -179,7 +179,7 @@ static int read_call(const struct haul_node_config *given, struct config *config
   if (code == 0 && values->paths)
     code = set_named("paths", values->paths, config);
   const char *files[CONFIG_PATHS] = {values->key, values->certificate, values->private_key,
-                                     values->authority};
+                                     values->authority, values->directory_login};
   for (size_t i = 0; i < CONFIG_PATHS && code == 0; i++)
     if (files[i])
       code = set_named(file_settings[i], files[i], config);

@@ -10,8 +10,8 @@
 
 #define CONFIG_FILE    "/etc/haul/haul.conf"
 #define CONFIG_MAX     65536u /* bytes of a file */
-#define SETTINGS_COUNT 33u
-#define CONFIG_PATHS   4
+#define SETTINGS_COUNT 34u
+#define CONFIG_PATHS   5
 
 enum origin { FROM_DEFAULT, FROM_CALL, FROM_ENVIRONMENT, FROM_FILE };
 
@@ -21,7 +21,7 @@ struct config {
   struct path_rules rules; /* what `paths` says */
   char name[64];
   char path[256];                /* of the file; "": none was read */
-  char files[CONFIG_PATHS][256]; /* behind the paths in `values`, in their order from `key` on */
+  char files[CONFIG_PATHS][256]; /* behind the paths in `values`, as config.c lists them */
   struct {
     enum origin from;
     unsigned line; /* of the file */

@@ -15,7 +15,8 @@
 
 /* ---- The module ---- */
 
-const struct directory_library directory_library = {error_set, haul_place_format, haul_place_parse};
+const struct directory_library directory_library = {error_set, haul_place_format,
+                                                           haul_place_parse};
 
 static struct { const struct directory_module *module; } table;
 
@@ -64,6 +65,11 @@ bool directory_is_address(const char *text) {
   return text && (strncmp(text, "etcd://", 7) == 0 || strncmp(text, "etcds://", 8) == 0);
 }
 
+int directory_dial(const struct haul_node *node, const struct directory_module *module,
+                   const char *url, const _Atomic bool *stop, struct directory **directory) {
+  return module->open(&directory_library, url, node->login, stop, directory);
+}
+
 static struct idle *new_idle(const struct directory_module *module, const struct haul_node *node,
                              const char *url) {
   struct idle *idle = alloc_zero(1, sizeof *idle + strlen(url) + 1);
@@ -72,7 +78,7 @@ static struct idle *new_idle(const struct directory_module *module, const struct
     return NULL;
   }
   memcpy(idle->url, url, strlen(url));
-  if (module->open(&directory_library, url, &node->closing, &idle->directory) == 0)
+  if (directory_dial(node, module, url, &node->closing, &idle->directory) == 0)
     return idle;
   alloc_free(idle);
   return NULL;

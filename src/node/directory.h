@@ -16,6 +16,9 @@ bool directory_is_address(const char *text);
 /* NULL with the detail: HAUL_ENOTSUP. */
 const struct directory_module *directory_module(void);
 extern const struct directory_library directory_library;
+/* Opens it as this node, with its login. */
+int directory_dial(const struct haul_node *node, const struct directory_module *module,
+                   const char *url, const _Atomic bool *stop, struct directory **directory);
 
 /* Connects to the node, or to one that has the region; an unstarted peer, as peer_reach. */
 int directory_connect(struct haul_node *node, const char *address, int64_t until,

@@ -12,6 +12,7 @@
 #include "core/fork.h"
 #include "core/sys.h"
 #include "core/thread.h"
+#include "core/tls/keys.h"
 #include "memory/staging.h"
 #include "node/config.h"
 #include "node/directory.h"
@@ -33,7 +34,10 @@ static int open_keys(struct haul_node *node) {
                                         .authority = config->authority,
                                         .user = config->process_tls};
   int code = tls_is_wanted(&settings) ? tls_context_open(&settings, &node->tls) : 0;
+  if (code == 0 && config->directory_login && *config->directory_login)
+    code = keys_text(config->directory_login, "login for directories", &node->login);
   config->key = config->certificate = config->private_key = config->authority = NULL;
+  config->directory_login = NULL;
   return code;
 }
 
@@ -211,6 +215,7 @@ void node_put(struct haul_node *node) {
   }
   exports_close(node->exports);
   tls_context_close(node->tls);
+  keys_text_free(node->login);
   if (node->heap)
     heap_close(node->heap);
   loop_close(node->loop);

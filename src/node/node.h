@@ -173,6 +173,7 @@ struct haul_node {
   pthread_mutex_t inbox_lock;
   struct list inbox;
   unsigned departed;              /* peers that left and have something in the inbox; inbox_lock */
+  char *login;                    /* at directories: the file's text; NULL: none is wanted there */
   pthread_mutex_t directory_lock; /* the rest; nothing is locked while it is held */
   struct list directories;        /* directory.c: connections that are kept */
   unsigned idle_directories;

@@ -437,8 +437,8 @@ static int start(struct registration *registration, const char *directory,
   registration->module = directory_module();
   if (!registration->module)
     return haul_error_last()->code;
-  code = registration->module->open(&directory_library, directory, &registration->stop,
-                                    &registration->directory);
+  code = directory_dial(registration->node, registration->module, directory, &registration->stop,
+                        &registration->directory);
   if (code == 0)
     code = enter(registration, until);
   if (code)

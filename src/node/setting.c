@@ -22,8 +22,8 @@ struct setting {
   const char *name; /* in capitals, after HAUL_, that of its variable */
   enum form form;
   size_t field;
-  uint64_t least, most;
-  const char *word; /* that stands for a number, or NULL */
+  uint64_t least, most; /* of a file, the first: its place in config->files */
+  const char *word;     /* that stands for a number, or NULL */
   uint64_t meaning;
   const char *zero; /* what 0 is told as; NULL: it does not occur, or is told as it is */
 };
@@ -53,9 +53,10 @@ static const struct setting settings[] = {
     {"estimates_only", SWITCH, FIELD(estimates_only), 0, 1, NULL, 0, NULL},
     {"tcp_zero_copy", BYTES, FIELD(tcp_zero_copy), 4096, SIZE_MAX - 1, "none", SIZE_MAX, "auto"},
     {"key", FILE_NAME, FIELD(key), 0, 0, NULL, 0, NULL},
-    {"certificate", FILE_NAME, FIELD(certificate), 0, 0, NULL, 0, NULL},
-    {"private_key", FILE_NAME, FIELD(private_key), 0, 0, NULL, 0, NULL},
-    {"authority", FILE_NAME, FIELD(authority), 0, 0, NULL, 0, NULL},
+    {"certificate", FILE_NAME, FIELD(certificate), 1, 0, NULL, 0, NULL},
+    {"private_key", FILE_NAME, FIELD(private_key), 2, 0, NULL, 0, NULL},
+    {"authority", FILE_NAME, FIELD(authority), 3, 0, NULL, 0, NULL},
+    {"directory_login", FILE_NAME, FIELD(directory_login), 4, 0, NULL, 0, NULL},
     {"plain_data", SWITCH, FIELD(plain_data), 0, 1, NULL, 0, NULL},
     {"process_tls", SWITCH, FIELD(process_tls), 0, 1, NULL, 0, NULL},
     {"handshake", TIME, FIELD(handshake_ns), MS, INT64_MAX, NULL, 0, NULL},
@@ -269,7 +270,7 @@ static bool read_any(const struct setting *setting, const char *text, struct val
 
 /* "none" is as what is not set. */
 static void store_file(const struct setting *setting, const char *text, struct config *config) {
-  size_t i = (setting->field - FIELD(key)) / sizeof(char *);
+  uint64_t i = setting->least;
   bool none = strcmp(text, "none") == 0;
   snprintf(config->files[i], sizeof config->files[i], "%s", none ? "" : text);
   *(const char **)field_of(setting, config) = config->files[i];

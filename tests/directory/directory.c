@@ -488,7 +488,7 @@ static void a_member_that_hangs_is_left(void **state) {
   (void)state;
   etcd_start(&other);
   server = entered("tau");
-  kill(other.pid, SIGSTOP);
+  etcd_stop(&other);
   snprintf(address, sizeof address, "etcd://127.0.0.1:%u,127.0.0.1:%u/test/tau", other.port,
            etcd.port);
   size_t count = 1;
@@ -502,11 +502,11 @@ static void a_find_ends_with_its_node(void **state) {
   size_t count = 1;
   pthread_t thread;
   (void)state;
-  kill(etcd.pid, SIGSTOP);
+  etcd_stop(&etcd);
   pthread_create(&thread, NULL, close_soon, client);
   int code = haul_directory_find(client, at("x"), soon(), &entry, &count);
   pthread_join(thread, NULL);
-  kill(etcd.pid, SIGCONT);
+  etcd_go_on(&etcd);
   client = NULL;
   assert_int_equal(code, HAUL_ECLOSED);
 }
@@ -515,11 +515,11 @@ static void a_stopped_one_costs_no_more_than_the_deadline(void **state) {
   struct haul_directory_entry entry;
   size_t count = 1;
   (void)state;
-  kill(etcd.pid, SIGSTOP);
+  etcd_stop(&etcd);
   int64_t began = haul_deadline_in(0);
   int code = haul_directory_find(client, at("x"), haul_deadline_in(300 * MS), &entry, &count);
   int64_t took = haul_deadline_in(0) - began;
-  kill(etcd.pid, SIGCONT);
+  etcd_go_on(&etcd);
   assert_int_equal(code, HAUL_ETIMEDOUT);
   assert_true(took < 10 * S);
 }
@@ -586,7 +586,7 @@ static void a_walk_leaves_a_member_that_hangs(void **state) {
   while ((event = next_event()).kind != HAUL_DIRECTORY_TOLD)
     ;
   assert_fails(HAUL_ETIMEDOUT, haul_directory_next(walk, haul_deadline_in(S), &event));
-  kill(other.pid, SIGSTOP);
+  etcd_stop(&other);
   int code;
   do
     code = haul_directory_next(walk, soon(), &event);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * What an etcd may answer. The input is a byte that chooses what is asked, and lines, each of them
- * an answer, or what a watch tells. Whatever comes out as an entry is one: its texts end, its
- * numbers are in their bounds. */
+ * an answer, or what a watch tells; or the text of a login. Whatever comes out as an entry is one:
+ * its texts end, its numbers are in their bounds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +22,10 @@ struct http {
 };
 
 int http_open(const struct directory_library *library, const char *const *members,
-              const _Atomic bool *stop, struct http **http) {
+              const struct login *login, const _Atomic bool *stop, struct http **http) {
   static struct http one;
   (void)library, (void)members, (void)stop;
+  RIG_ASSERT(!*login->user == !*login->password && memchr(login->user, 0, sizeof login->user));
   *http = &one;
   return 0;
 }
@@ -139,16 +140,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
     return 0;
   rest = (const char *)bytes + 1;
   end = (const char *)bytes + length;
-  RIG_ASSERT(haul_directory_module.open(&directory_library, "etcd://127.0.0.1/test", NULL,
-                                        &directory) == 0);
-  switch (bytes[0] % 3) {
+  bool logs_in = bytes[0] % 4 == 3;
+  char *login = logs_in ? strndup(rest, length - 1) : NULL;
+  int code = haul_directory_module.open(&directory_library, "etcd://127.0.0.1/test", login, NULL,
+                                        &directory);
+  free(login);
+  RIG_ASSERT(code == 0 || (logs_in && code == HAUL_EINVAL));
+  if (code)
+    return 0;
+  switch (bytes[0] % 4) {
   case 0:
     find(directory);
     break;
   case 1:
     walk(directory);
     break;
-  default:
+  case 2:
     enter(directory);
   }
   haul_directory_module.close(directory);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "support/check.h"
+#include "support/child.h"
 #include "support/tree.h"
 
 bool etcd_is_installed(void) {
@@ -61,7 +62,7 @@ static void wait_for_it(const struct etcd *etcd) {
   char answer[512];
   for (int i = 0; i < 400; i++) {
     if (ask(etcd->port, "/v3/kv/range", "{\"key\":\"YQ==\"}", answer, sizeof answer) &&
-        strstr(answer, " 200 "))
+        (strstr(answer, " 200 ") || strstr(answer, "user name is empty")))
       return;
     nanosleep(&(struct timespec){0, 50000000}, NULL);
   }
@@ -69,18 +70,43 @@ static void wait_for_it(const struct etcd *etcd) {
 }
 
 static void run(const struct etcd *etcd) {
-  char data[96], clients[64], peers[64], cluster[80];
+  char data[96], clients[128], peers[64], cluster[80], files[3][128];
   snprintf(data, sizeof data, "%s/data", etcd->folder);
-  snprintf(clients, sizeof clients, "http://127.0.0.1:%u", etcd->port);
+  int length = snprintf(clients, sizeof clients, "http://127.0.0.1:%u", etcd->port);
+  if (etcd->certificates)
+    snprintf(clients + length, sizeof clients - (size_t)length, ",https://127.0.0.1:%u",
+             etcd->secure_port);
   snprintf(peers, sizeof peers, "http://127.0.0.1:%u", etcd->peer_port);
   snprintf(cluster, sizeof cluster, "default=%s", peers);
+  for (int i = 0; i < 3; i++) {
+    static const char *const options[] = {"--cert-file=", "--key-file=", "--trusted-ca-file="};
+    static const char *const names[] = {"server.pem", "server.key", "ca.pem"};
+    snprintf(files[i], sizeof files[i], "%s%s/%s", options[i],
+             etcd->certificates ? etcd->certificates : "", names[i]);
+  }
+  const char *arguments[] = {"etcd",
+                             "--data-dir",
+                             data,
+                             "--listen-client-urls",
+                             clients,
+                             "--advertise-client-urls",
+                             clients,
+                             "--listen-peer-urls",
+                             peers,
+                             "--initial-advertise-peer-urls",
+                             peers,
+                             "--initial-cluster",
+                             cluster,
+                             "--unsafe-no-fsync",
+                             etcd->certificates ? "--client-cert-auth" : NULL,
+                             files[0],
+                             files[1],
+                             files[2],
+                             NULL};
   int log = open("/dev/null", O_WRONLY | O_CLOEXEC);
   dup2(log, 1);
   dup2(log, 2);
-  execlp("etcd", "etcd", "--data-dir", data, "--listen-client-urls", clients,
-         "--advertise-client-urls", clients, "--listen-peer-urls", peers,
-         "--initial-advertise-peer-urls", peers, "--initial-cluster", cluster, "--unsafe-no-fsync",
-         (char *)NULL);
+  execvp("etcd", (char *const *)(uintptr_t)arguments);
   _exit(127);
 }
 
@@ -97,6 +123,7 @@ void etcd_start(struct etcd *etcd) {
   assert_non_null(mkdtemp(etcd->folder));
   etcd->port = free_port();
   etcd->peer_port = free_port();
+  etcd->secure_port = free_port();
   snprintf(etcd->directory, sizeof etcd->directory, "etcd://127.0.0.1:%u/test", etcd->port);
   launch(etcd);
 }
@@ -107,6 +134,14 @@ void etcd_start_again(struct etcd *etcd, bool empty) {
   if (empty)
     tree_remove(data);
   launch(etcd);
+}
+
+void etcd_stop(const struct etcd *etcd) {
+  child_stop(etcd->pid);
+}
+
+void etcd_go_on(const struct etcd *etcd) {
+  kill(etcd->pid, SIGCONT);
 }
 
 void etcd_kill(struct etcd *etcd) {
@@ -136,11 +171,15 @@ static void base64(const char *bytes, char *text) {
   *text = '\0';
 }
 
+bool etcd_ask(const struct etcd *etcd, const char *path, const char *body) {
+  char answer[1024];
+  return ask(etcd->port, path, body, answer, sizeof answer) && strstr(answer, " 200 ");
+}
+
 void etcd_put(const struct etcd *etcd, const char *key, const char *value) {
-  char key64[512], value64[1024], body[1600], answer[512];
+  char key64[512], value64[1024], body[1600];
   base64(key, key64);
   base64(value, value64);
   snprintf(body, sizeof body, "{\"key\":\"%s\",\"value\":\"%s\"}", key64, value64);
-  assert_true(ask(etcd->port, "/v3/kv/put", body, answer, sizeof answer));
-  assert_non_null(strstr(answer, " 200 "));
+  assert_true(etcd_ask(etcd, "/v3/kv/put", body));
 }

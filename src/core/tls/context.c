@@ -110,7 +110,7 @@ static int use_certificates(struct tls_context *context, const struct tls_settin
                      "of certificate, private_key and authority some are not set|all three are "
                      "needed: who this is, the key to it, and who says who others are");
   openssl->error_clear();
-  int code = keys_guard(settings->private_key);
+  int code = keys_guard(settings->private_key, "private key");
   if (code)
     return code;
   if (!openssl->context_chain(ssl, settings->certificate))

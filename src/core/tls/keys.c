@@ -47,11 +47,13 @@ void key_fingerprint(const struct key *key, char text[17]) {
 
 /* ---- Reading ---- */
 
-static int cannot_read(const char *path, int system) {
+#define KEY_FILE "key file"
+
+static int cannot_read(const char *path, const char *what, int system) {
+  bool is_key = strcmp(what, KEY_FILE) == 0;
   return error_set(HAUL_EINVAL, system, path,
-                   "the key file cannot be read: %s|haul key new makes one; its owner alone may "
-                   "read it",
-                   strerror(system));
+                   "the %s cannot be read: %s|%sits owner alone may read it", what,
+                   strerror(system), is_key ? "haul key new makes one; " : "");
 }
 
 /* systemd hands credentials over to a service's user by an access list, which shows as the right of
@@ -64,30 +66,30 @@ static bool is_handed_over(const char *path, const struct stat *found) {
          (found->st_uid == 0 || found->st_uid == geteuid());
 }
 
-static int check_owner(int file, const char *path, size_t *size) {
+static int check_owner(int file, const char *path, const char *what, size_t *size) {
   struct stat found;
   if (fstat(file, &found) != 0)
-    return cannot_read(path, errno);
+    return cannot_read(path, what, errno);
   if (!S_ISREG(found.st_mode) || found.st_size > KEYS_FILE_MAX)
     return error_set(HAUL_EINVAL, 0, path, "it is no file of at most %u bytes|", KEYS_FILE_MAX);
   if (found.st_mode & (S_IRWXG | S_IRWXO) && !is_handed_over(path, &found))
     return error_set(HAUL_EINSECURE, 0, path,
-                     "others than its owner may read or write the key file (mode %o)|chmod 600 it; "
-                     "if somebody has read it, make new keys",
-                     (unsigned)found.st_mode & 0777u);
+                     "others than its owner may read or write the %s (mode %o)|chmod 600 it; if "
+                     "somebody has read it, what it holds is known: change that",
+                     what, (unsigned)found.st_mode & 0777u);
   if (found.st_uid != geteuid() && found.st_uid != 0)
     return error_set(HAUL_EINSECURE, 0, path,
-                     "the key file belongs to user %u, who could change it|it is to belong to the "
-                     "user who reads it, or to root",
-                     (unsigned)found.st_uid);
+                     "the %s belongs to user %u, who could change it|it is to belong to the user "
+                     "who reads it, or to root",
+                     what, (unsigned)found.st_uid);
   *size = (size_t)found.st_size;
   return 0;
 }
 
-int keys_guard(const char *path) {
+int keys_guard(const char *path, const char *what) {
   size_t size;
   int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  int code = file < 0 ? cannot_read(path, errno) : check_owner(file, path, &size);
+  int code = file < 0 ? cannot_read(path, what, errno) : check_owner(file, path, what, &size);
   if (file >= 0)
     close(file);
   return code;
@@ -139,19 +141,44 @@ static int parse(char *text, const char *path, struct keys *keys) {
   return code;
 }
 
-static int read_text(int file, const char *path, char *text, size_t size) {
+static int read_text(int file, const char *path, const char *what, char *text, size_t size) {
   size_t length = 0;
   while (length < size) {
     ssize_t got = read(file, text + length, size - length);
     if (got < 0 && errno != EINTR)
-      return cannot_read(path, errno);
+      return cannot_read(path, what, errno);
     if (got == 0)
       break;
     length += got > 0 ? (size_t)got : 0;
   }
   return strlen(text) == length
              ? 0
-             : error_set(HAUL_EINVAL, 0, path, "it is no text: there is a byte 0 in it|" LINE_HINT);
+             : error_set(HAUL_EINVAL, 0, path, "it is no text: there is a byte 0 in it|");
+}
+
+void keys_text_free(char *text) {
+  if (text)
+    explicit_bzero(text, strlen(text));
+  alloc_free(text);
+}
+
+int keys_text(const char *path, const char *what, char **text) {
+  size_t size = 0;
+  *text = NULL;
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0)
+    return cannot_read(path, what, errno);
+  int code = check_owner(file, path, what, &size);
+  if (code == 0 && !(*text = alloc_zero(1, size + 1)))
+    code = error_memory(what);
+  if (code == 0)
+    code = read_text(file, path, what, *text, size);
+  close(file);
+  if (code == 0)
+    return 0;
+  keys_text_free(*text);
+  *text = NULL;
+  return code;
 }
 
 static size_t count_lines(const char *text) {
@@ -161,31 +188,17 @@ static size_t count_lines(const char *text) {
   return lines < KEYS_MAX ? lines : KEYS_MAX;
 }
 
-static int read_file(int file, const char *path, struct keys *keys) {
-  size_t size = 0;
-  int code = check_owner(file, path, &size);
+int keys_read(const char *path, struct keys *keys) {
+  char *text;
+  *keys = (struct keys){NULL, 0};
+  int code = keys_text(path, KEY_FILE, &text);
   if (code)
     return code;
-  char *text = alloc_zero(1, size + 1);
-  if (!text)
-    return error_memory("key file");
-  code = read_text(file, path, text, size);
-  if (code == 0) {
-    keys->list = alloc_zero(count_lines(text) + 1, sizeof *keys->list);
-    code = keys->list ? parse(text, path, keys) : error_memory("keys");
-  }
-  explicit_bzero(text, size);
+  size_t size = strlen(text);
+  keys->list = alloc_zero(count_lines(text) + 1, sizeof *keys->list);
+  code = keys->list ? parse(text, path, keys) : error_memory("keys");
+  explicit_bzero(text, size); /* it is cut up */
   alloc_free(text);
-  return code;
-}
-
-int keys_read(const char *path, struct keys *keys) {
-  *keys = (struct keys){NULL, 0};
-  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0)
-    return cannot_read(path, errno);
-  int code = read_file(file, path, keys);
-  close(file);
   if (code)
     keys_free(keys);
   return code;

@@ -25,8 +25,12 @@ struct keys {
 /* HAUL_EINVAL (FILE:LINE), HAUL_EINSECURE: somebody but its owner may read it, or the owner is
  * neither this user nor root; HAUL_ENOMEM. */
 int keys_read(const char *path, struct keys *keys);
-/* Whether nobody but its owner may read the file, and that is this user or root: 0, or as above. */
-int keys_guard(const char *path);
+/* Whether nobody but its owner may read the file, and that is this user or root: 0, or as above.
+ * `what` it is, for messages. */
+int keys_guard(const char *path, const char *what);
+/* The whole text of such a file, for keys_text_free, which forgets it; or as above. */
+int keys_text(const char *path, const char *what, char **text);
+void keys_text_free(char *text);
 /* Forgets the secrets. */
 void keys_free(struct keys *keys);
 const struct key *keys_find(const struct keys *keys, const void *name, size_t length);

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT
+ * What requests and streams share. */
+#ifndef HAUL_DIRECTORY_HTTP_INSIDE_H
+#define HAUL_DIRECTORY_HTTP_INSIDE_H
+
+#include <curl/curl.h>
+#include <time.h>
+
+#include "directory/http.h"
+
+#define MEMBERS_MAX  8
+#define SHARE_NS     5000000000LL /* of a member, where nobody says for how long */
+#define MILLISECONDS 1000000LL
+#define TOKEN_MAX    4096 /* of an authorization; those that are signed are long */
+
+struct bytes {
+  char *data;
+  size_t length;
+  bool too_many;
+};
+
+struct http {
+  const struct directory_library *library;
+  const _Atomic bool *stop;
+  struct login login;
+  char token[TOKEN_MAX]; /* "": etcd was not asked for one yet */
+  CURL *easy;
+  struct curl_slist *headers; /* of `easy` */
+  unsigned member, members;
+  char urls[MEMBERS_MAX][160];
+  char reason[CURL_ERROR_SIZE];
+  char own_host[64];
+};
+
+static inline int64_t http_now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static inline long http_milliseconds_to(int64_t until) {
+  int64_t left = until == HAUL_FOREVER ? INT32_MAX : (until - http_now()) / MILLISECONDS;
+  return left < 1 ? 1 : left > INT32_MAX ? INT32_MAX : (long)left;
+}
+
+static inline bool http_is_stopped(const struct http *http) {
+  return http->stop && atomic_load(http->stop);
+}
+
+/* NULL for want of memory. */
+CURL *http_new_easy(struct http *http);
+struct curl_slist *http_new_headers(const struct http *http);
+char *http_text_of(json_t *body); /* drops it; for free(3) */
+/* What etcd says in its answer to a request that it does not take, and why there is none. */
+int http_refused(const struct http *http, long status, const struct bytes *bytes);
+int http_failed(const struct http *http, CURLcode result, const struct bytes *bytes);
+/* As http_post, of a text. */
+int http_post_text(struct http *http, const char *path, const char *text, int64_t until,
+                   json_t **answer);
+
+#endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+#include "directory/http_inside.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLICE_NS    1000000000LL /* between two looks at `stop` */
+#define QUIET_NS    5000000000LL /* of a stream, before its member is asked whether it lives */
+#define PATIENCE_MS 5000L        /* with its answer */
+
+/* What a member has not told may not have happened, or it hangs. One that is quiet is asked
+ * something else over another connection, and is left when it does not answer that. */
+struct http_stream {
+  struct http *http;
+  CURLM *multi;
+  CURL *easy, *probe;
+  struct curl_slist *headers; /* of both */
+  char *body, *question;
+  struct bytes bytes, answer;
+  unsigned member;
+  int64_t heard;   /* when it last told something, or answered */
+  bool asked;      /* the probe is under way */
+  bool silent;     /* and came to nothing */
+  size_t taken;    /* of the bytes */
+  size_t searched; /* of them: no line ends there */
+  bool over;
+  CURLcode result;
+};
+
+static void prepare(const struct http_stream *stream, CURL *easy, const char *path,
+                    const char *text, struct bytes *bytes) {
+  char url[256];
+  snprintf(url, sizeof url, "%s%s", http_member(stream->http), path);
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, stream->headers);
+  curl_easy_setopt(easy, CURLOPT_URL, url);
+  curl_easy_setopt(easy, CURLOPT_POSTFIELDS, text);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, bytes);
+  /* A member that is gone without a word, as by a cut wire. */
+  curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, 5L);
+  curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, 5L);
+}
+
+static void free_stream(struct http_stream *stream) {
+  curl_easy_cleanup(stream->easy);
+  curl_easy_cleanup(stream->probe);
+  curl_multi_cleanup(stream->multi);
+  curl_slist_free_all(stream->headers);
+  free(stream->body);
+  free(stream->question);
+  free(stream->bytes.data);
+  free(stream->answer.data);
+  free(stream);
+}
+
+static int start(struct http_stream *stream, const struct http_request *request,
+                 const struct http_request *probe) {
+  struct http *http = stream->http;
+  stream->multi = curl_multi_init();
+  stream->easy = http_new_easy(http);
+  stream->probe = http_new_easy(http);
+  stream->headers = http_new_headers(http);
+  stream->member = http->member;
+  stream->heard = http_now();
+  if (!stream->multi || !stream->easy || !stream->probe || !stream->headers)
+    return http->library->error(HAUL_ENOMEM, 0, "directory", "|");
+  prepare(stream, stream->easy, request->path, stream->body, &stream->bytes);
+  prepare(stream, stream->probe, probe->path, stream->question, &stream->answer);
+  curl_easy_setopt(stream->probe, CURLOPT_TIMEOUT_MS, PATIENCE_MS);
+  curl_multi_add_handle(stream->multi, stream->easy);
+  return 0;
+}
+
+/* A watch by a token that has ended is told to have come too late: whether it has, the probe says.
+ */
+static int renew_token(struct http_stream *stream, const struct http_request *probe) {
+  json_t *answer = NULL;
+  if (!*stream->http->login.user)
+    return 0;
+  int code =
+      http_post_text(stream->http, probe->path, stream->question, http_now() + SHARE_NS, &answer);
+  json_decref(answer);
+  return code;
+}
+
+int http_stream_open(struct http *http, struct http_request request, struct http_request probe,
+                     struct http_stream **out) {
+  struct http_stream *stream = calloc(1, sizeof *stream);
+  char *body = http_text_of(request.body), *question = http_text_of(probe.body);
+  if (!stream || !body || !question) {
+    free(stream);
+    free(body);
+    free(question);
+    return http->library->error(HAUL_ENOMEM, 0, "directory", "|");
+  }
+  *stream = (struct http_stream){.http = http, .body = body, .question = question};
+  int code = renew_token(stream, &probe);
+  if (code == 0)
+    code = start(stream, &request, &probe);
+  if (code)
+    free_stream(stream);
+  else
+    *out = stream;
+  return code;
+}
+
+void http_stream_close(struct http_stream *stream) {
+  if (!stream)
+    return;
+  curl_multi_remove_handle(stream->multi, stream->easy);
+  if (stream->asked)
+    curl_multi_remove_handle(stream->multi, stream->probe);
+  free_stream(stream);
+}
+
+/* A whole line that was received; *value is NULL where there is none. */
+static int next_line(struct http_stream *stream, json_t **value) {
+  struct bytes *bytes = &stream->bytes;
+  json_error_t error;
+  char *line = bytes->data ? bytes->data + stream->taken : NULL;
+  char *end =
+      line ? memchr(bytes->data + stream->searched, '\n', bytes->length - stream->searched) : NULL;
+  *value = NULL;
+  if (!end) {
+    if (line && stream->taken > 0) {
+      memmove(bytes->data, line, bytes->length - stream->taken);
+      bytes->length -= stream->taken;
+      stream->taken = 0;
+    }
+    stream->searched = bytes->length;
+    return 0;
+  }
+  *value = json_loadb(line, (size_t)(end - line), 0, &error);
+  stream->taken = stream->searched = (size_t)(end + 1 - bytes->data);
+  return *value
+             ? 0
+             : stream->http->library->error(HAUL_EPROTO, 0, http_member(stream->http),
+                                            "what it tells is no JSON: %s|is it etcd?", error.text);
+}
+
+/* An error of its own is no sign of life: a member that is cut off from the others has one. */
+static void take_answer(struct http_stream *stream, CURLcode result) {
+  long status = 0;
+  curl_easy_getinfo(stream->probe, CURLINFO_RESPONSE_CODE, &status);
+  curl_multi_remove_handle(stream->multi, stream->probe);
+  stream->asked = false;
+  stream->answer.length = 0;
+  if (result == CURLE_OK && status < 500)
+    stream->heard = http_now();
+  else
+    stream->over = stream->silent = true;
+}
+
+static void ask_if_quiet(struct http_stream *stream) {
+  if (stream->over || stream->asked || http_now() - stream->heard < QUIET_NS)
+    return;
+  stream->asked = curl_multi_add_handle(stream->multi, stream->probe) == CURLM_OK;
+}
+
+static void receive(struct http_stream *stream) {
+  int running = 0, left;
+  size_t before = stream->bytes.length;
+  curl_multi_perform(stream->multi, &running);
+  if (stream->bytes.length > before)
+    stream->heard = http_now();
+  for (CURLMsg *message; (message = curl_multi_info_read(stream->multi, &left));) {
+    CURLcode result = message->data.result;
+    if (message->msg == CURLMSG_DONE && message->easy_handle == stream->probe) {
+      take_answer(stream, result);
+    } else if (message->msg == CURLMSG_DONE) {
+      stream->over = true;
+      stream->result = result;
+    }
+  }
+  ask_if_quiet(stream);
+}
+
+static int why_ended(struct http_stream *stream) {
+  struct http *http = stream->http;
+  long status = 0;
+  if (stream->silent)
+    return http->library->error(HAUL_EPEER, 0, http_member(http), "it does not answer any more|");
+  curl_easy_getinfo(stream->easy, CURLINFO_RESPONSE_CODE, &status);
+  if (stream->result == CURLE_OPERATION_TIMEDOUT) /* not the caller's time */
+    return http->library->error(HAUL_EPEER, 0, http_member(http), "%s|", http->reason);
+  if (stream->result != CURLE_OK)
+    return http_failed(http, stream->result, &stream->bytes);
+  if (status == 200)
+    return http->library->error(HAUL_EPEER, 0, http_member(http), "etcd ended the connection|");
+  return http_refused(http, status, &stream->bytes);
+}
+
+static int ended(struct http_stream *stream) {
+  struct http *http = stream->http;
+  int code = why_ended(stream);
+  if (http->member == stream->member) /* for the next time */
+    http->member = (http->member + 1) % http->members;
+  return code;
+}
+
+int http_stream_next(struct http_stream *stream, int64_t until, json_t **value) {
+  for (;;) {
+    int code = next_line(stream, value);
+    if (code || *value)
+      return code;
+    if (stream->over)
+      return ended(stream);
+    receive(stream);
+    code = next_line(stream, value);
+    if (code || *value)
+      return code;
+    if (stream->over)
+      continue;
+    if (http_is_stopped(stream->http))
+      return stream->http->library->error(HAUL_ECLOSED, 0, http_member(stream->http), "|");
+    if (http_now() >= until)
+      return stream->http->library->error(HAUL_ETIMEDOUT, 0, http_member(stream->http),
+                                          "nothing happened|");
+    int64_t slice = http_now() + SLICE_NS;
+    curl_multi_poll(stream->multi, NULL, 0,
+                    (int)http_milliseconds_to(until < slice ? until : slice), NULL);
+  }
+}
