@@ -276,9 +276,17 @@ static int reach_table(const struct haul_world *world, const char *rank0, const 
   }
 }
 
+/* The path that any two nodes have, whatever `paths` leaves to transfers. */
+static struct haul_transfer_options over_tcp(void) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  options.only = "tcp";
+  return options;
+}
+
 /* What was there before comes to the copy's head, behind the counts. */
 static int add_one(haul_remote *table, uint64_t offset, haul_region *copy, uint64_t *before) {
-  int code = haul_fetch_add(copy, SCRATCH, table, offset, 1, NULL, NULL);
+  const struct haul_transfer_options options = over_tcp();
+  int code = haul_fetch_add(copy, SCRATCH, table, offset, 1, &options, NULL);
   memcpy(before, (char *)haul_region_address(copy) + SCRATCH, sizeof *before);
   return code;
 }
@@ -297,8 +305,9 @@ static int enter_row(const struct haul_world *world, haul_remote *table, haul_re
   snprintf(row->address, sizeof row->address, "%s", address);
   const struct haul_piece piece = {offset + offsetof(struct row, address),
                                    offset + offsetof(struct row, address), sizeof row->address};
+  const struct haul_transfer_options options = over_tcp();
   if (code == 0)
-    code = haul_write(table, copy, &piece, 1, NULL, NULL);
+    code = haul_write(table, copy, &piece, 1, &options, NULL);
   if (code == 0)
     code = add_one(table, offsetof(struct counts, arrived), copy, &before);
   return code;
@@ -308,11 +317,12 @@ static int await_all(const struct haul_world *world, haul_remote *table, haul_re
                      int64_t until) {
   const struct haul_piece head = {0, 0, 8}, all = {0, 0, table_bytes(world)};
   const struct counts *counts = haul_region_address(copy);
+  const struct haul_transfer_options options = over_tcp();
   for (int64_t pause = PAUSE_LEAST;; pause = pause_after(pause)) {
-    int code = haul_read(copy, table, &head, 1, NULL, NULL);
+    int code = haul_read(copy, table, &head, 1, &options, NULL);
     uint64_t arrived = code ? 0 : atomic_load(&counts->arrived);
     if (code || arrived >= world->size)
-      return code ? code : haul_read(copy, table, &all, 1, NULL, NULL);
+      return code ? code : haul_read(copy, table, &all, 1, &options, NULL);
     if (clock_now() >= until)
       return late(world, arrived);
     rest(world, pause, until);

@@ -171,6 +171,14 @@ static void started_by_slurm(void **state) {
   all_meet("SLURM_PROCID", "SLURM_NTASKS", 0);
 }
 
+/* Which path transfers take is another matter. */
+static void with_one_path_that_is_closed(void **state) {
+  (void)state;
+  setenv("HAUL_PATHS", "rdma", 1);
+  all_meet("RANK", "WORLD_SIZE", 1);
+  unsetenv("HAUL_PATHS");
+}
+
 static void one_alone_is_a_world(void **state) {
   (void)state;
   assert_int_equal(
@@ -230,6 +238,7 @@ int main(int argc, char **argv) {
       TEST(started_by_torchrun),
       TEST(started_by_mpi),
       TEST(started_by_slurm),
+      TEST(with_one_path_that_is_closed),
       TEST(one_alone_is_a_world),
       TEST(who_does_not_come_is_not_waited_for_for_ever),
       TEST(numbers_that_are_none),
