@@ -41,7 +41,8 @@ static int set_up(void **state) {
   t.way = *state;
   t.descriptors = open_descriptors();
   owner_start(&t.owner, t.way->address, NULL);
-  assert_works(haul_node_open(NULL, &t.node));
+  const struct haul_node_config config = patient_config();
+  assert_works(haul_node_open(&config, &t.node));
   assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(BOUND), &t.peer));
   for (unsigned i = 0; i < KINDS; i++) {
     assert_int_equal(owner_publish(&t.owner, i, kinds[i], LENGTH, kind_names[i], BOTH), 0);

@@ -55,7 +55,8 @@ static void start_owner(const struct way *way) {
                        0);
     return;
   }
-  assert_works(haul_node_open(NULL, &t.owner_node));
+  const struct haul_node_config config = patient_config();
+  assert_works(haul_node_open(&config, &t.owner_node));
   assert_works(haul_node_listen(t.owner_node, way->address));
   assert_works(haul_node_address(t.owner_node, 0, t.owner.address, sizeof t.owner.address));
   for (unsigned i = 0; i < COUNT(remotes); i++) {
@@ -99,7 +100,8 @@ static int set_up(void **state) {
     start_eal();
   t.descriptors = open_descriptors();
   start_owner(t.way);
-  assert_works(haul_node_open(NULL, &t.node));
+  const struct haul_node_config config = patient_config();
+  assert_works(haul_node_open(&config, &t.node));
   assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(10 * S), &t.peer));
   for (unsigned i = 0; i < COUNT(locals); i++)
     t.regions[i] = region_make(t.node, locals[i], LENGTH);

@@ -318,10 +318,14 @@ static struct answer ask(struct owner *owner, const struct order *order) {
   return answer;
 }
 
+struct haul_node_config patient_config(void) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.liveness_ns = SANITIZED ? 30 * S : 0;
+  return config;
+}
+
 void owner_start(struct owner *owner, const char *address, const struct haul_node_config *config) {
-  struct order order = {.what = OPEN, .config = HAUL_NODE_CONFIG_INIT};
-  if (config)
-    order.config = *config;
+  struct order order = {.what = OPEN, .config = config ? *config : patient_config()};
   snprintf(order.name, sizeof order.name, "%s", address);
   owner->pid = child_start(OWNER_MODE, &owner->socket);
   struct answer answer = ask(owner, &order);

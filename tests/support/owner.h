@@ -30,6 +30,9 @@ bool wraps_gpu(void);
 struct haul_place device_place(void);
 struct haul_place owners_device_place(void); /* as any process sees it */
 
+/* The default one, but that nobody is taken for gone whom a sanitizer makes slow. */
+struct haul_node_config patient_config(void);
+
 struct owner {
   pid_t pid;
   int socket;
