@@ -94,13 +94,15 @@ struct server {
   struct metrics *metrics; /* NULL: not asked for */
 };
 
-/* Before the node is opened: its threads inherit the mask, so that no signal ends the process. */
+/* Before the node is opened: its threads inherit the mask, so that no signal ends the process. Nor
+ * does it end when who read what it logs is gone. */
 static int catch_signals(struct server *server) {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
   sigprocmask(SIG_BLOCK, &set, NULL);
+  signal(SIGPIPE, SIG_IGN);
   server->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   return server->signals < 0 ? fail_system(errno, "cannot watch for signals") : EXIT_DONE;
 }

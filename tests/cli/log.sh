@@ -87,6 +87,23 @@ expect 1 "no key" "$HAUL" ls "$tcp"
 stop "$server"
 holds "is below an error" test ! -s "$log"
 
+section "to nobody"
+mkfifo "$work/pipe"
+head -n 1 "$work/pipe" >"$work/first" &
+reader=$!
+HAUL_KEY=$work/key "$HAUL" serve --listen tcp://127.0.0.1:0 >"$work/said" 2>"$work/pipe" &
+server=$!
+processes+=("$reader" "$server")
+await 10 grep -q "^listening on tcp" "$work/said"
+tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "$work/said")
+expect 1 "no key" "$HAUL" ls "$tcp"
+wait "$reader"
+holds "who reads the log goes" grep -q " refused " "$work/first"
+expect 1 "no key" "$HAUL" ls "$tcp"
+expect 0 "the node goes on" env HAUL_KEY="$work/key" "$HAUL" ls "$tcp"
+stop "$server"
+holds "to its end" test "$status" = 0
+
 section "to the journal"
 : >"$work/journal"
 stream=$(stat -c '%d:%i' "$work/journal")
