@@ -43,6 +43,24 @@ complains_briefly
 expect 1 "no such folder" "$HAUL" ls "$tcp/tree/none"
 complains_briefly
 
+section "names that are no text"
+mkdir "$work/tree/odd"
+: >"$work/tree/odd/"$'\xc2\x9b31mred' # a terminal's control sequence introducer, in UTF-8
+: >"$work/tree/odd/"$'surrogate\xed\xa0\x80'
+: >"$work/tree/odd/"$'overlong\xe0\x80\x80'
+: >"$work/tree/odd/"$'beyond\xf4\x90\x80\x80'
+: >"$work/tree/odd/"$'z\xc3\xa9ro'
+expect 0 "are listed" "$HAUL" ls "$tcp/tree/odd"
+says "^??31mred  "
+says "^surrogate???  "
+says $'^z\xc3\xa9ro  '
+expect 0 "with JSON" "$HAUL" ls "$tcp/tree/odd" --json
+is_json
+holds_json "what is no character is replaced" "[f['name'] for f in it['files']] == ['beyond' + 4 * '\ufffd',
+  'overlong' + 3 * '\ufffd', 'surrogate' + 3 * '\ufffd', 'z\u00e9ro', '\u009b31mred']"
+holds "no control character is there" eval '! LC_ALL=C grep -q "$(printf "\302\233")" "$work/out"'
+rm -r "$work/tree/odd"
+
 section "read"
 for node in "$tcp" "$unix"; do
   rm -f "$work/copy"

@@ -5,34 +5,23 @@
 #include <math.h>
 #include <stddef.h>
 
+#include "text.h"
+
 void json_begin(struct json *json, FILE *out) {
   *json = (struct json){.out = out};
 }
 
-/* The length of the UTF-8 sequence at `text`, 0 when it is not one. Overlong forms and surrogates
- * are left to the reader: they cannot break the document's structure. */
-static size_t sequence_length(const unsigned char *text) {
-  size_t length = *text < 0x80                     ? 1
-                  : *text >= 0xc2 && *text <= 0xdf ? 2
-                  : (*text & 0xf0) == 0xe0         ? 3
-                  : *text >= 0xf0 && *text <= 0xf4 ? 4
-                                                   : 0;
-  for (size_t i = 1; i < length; i++)
-    if ((text[i] & 0xc0) != 0x80)
-      return 0;
-  return length;
-}
-
-static size_t write_character(FILE *out, const unsigned char *text) {
-  size_t length = sequence_length(text);
+static size_t write_character(FILE *out, const char *text) {
+  size_t length = text_character(text);
+  const unsigned char *bytes = (const unsigned char *)text;
   if (length == 0) {
     fputs("\\ufffd", out);
     return 1;
   }
   if (*text == '"' || *text == '\\')
     fprintf(out, "\\%c", *text);
-  else if (*text < 0x20 || *text == 0x7f)
-    fprintf(out, "\\u%04x", *text);
+  else if (text_is_control(text))
+    fprintf(out, "\\u%04x", bytes[length - 1]); /* of two bytes, the second is its number */
   else
     fwrite(text, 1, length, out);
   return length;
@@ -40,7 +29,7 @@ static size_t write_character(FILE *out, const unsigned char *text) {
 
 static void write_text(FILE *out, const char *text) {
   fputc('"', out);
-  for (const unsigned char *at = (const unsigned char *)text; *at;)
+  for (const char *at = text; *at;)
     at += write_character(out, at);
   fputc('"', out);
 }
