@@ -23,8 +23,9 @@
 #include "common/units.h"
 
 #define INTERVAL_NS INT64_C(1000000000)
-#define HEAD_LINES  8  /* above the peers */
-#define NAME_WIDTH  16 /* of a peer in the table, so that it fits 80 columns */
+#define HEAD_LINES  8     /* above the peers */
+#define PEERS_MOST  65536 /* whatever the node says: more are left out */
+#define NAME_WIDTH  16    /* of a peer in the table, so that it fits 80 columns */
 
 struct values {
   int once, json;
@@ -57,25 +58,33 @@ struct rates {
 };
 
 static int look(const struct session *session, int64_t wait_ns, struct look *look) {
-  size_t room = look->count ? look->count + 16 : 64;
-  for (;; room = look->count) {
+  for (size_t room = look->count + 64;; room = 2 * room > look->count ? 2 * room : look->count) {
+    if (room > PEERS_MOST)
+      room = PEERS_MOST;
     look->count = room;
     look->peers = must_realloc(look->peers, room * sizeof *look->peers);
     if (haul_peer_stats_of(session->peer, haul_deadline_in(wait_ns), &look->node, look->peers,
                            &look->count))
       return fail_library("cannot see what the node is doing");
     look->at = now_ns();
+    if (look->count > PEERS_MOST)
+      look->count = PEERS_MOST;
     if (look->count <= room)
       return EXIT_DONE;
   }
 }
 
-/* A peer of this look in the one before; NULL: it is new. */
+static int compare_numbers(const void *key, const void *peer) {
+  uint64_t wanted = *(const uint64_t *)key, number = ((const struct haul_peer_stats *)peer)->number;
+  return wanted < number ? -1 : wanted > number;
+}
+
+/* A peer of this look in the one before, where they are in the order of their numbers; NULL: it is
+ * new. */
 static const struct haul_peer_stats *before(const struct look *last, uint64_t number) {
-  for (size_t i = 0; i < last->count; i++)
-    if (last->peers[i].number == number)
-      return &last->peers[i];
-  return NULL;
+  return last->count > 0
+             ? bsearch(&number, last->peers, last->count, sizeof *last->peers, compare_numbers)
+             : NULL;
 }
 
 static double rate(uint64_t now, uint64_t then, double seconds) {

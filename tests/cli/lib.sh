@@ -156,6 +156,15 @@ stop() {
   status=$?
 }
 
+# lie ABOUT: starts tests/cli/liar.py. Sets $server and $tcp.
+lie() {
+  python3 "$here/liar.py" "$1" >"$work/liar" 2>"$work/liar.err" &
+  server=$!
+  processes+=("$server")
+  await 10 has_lines 1 "^listening on " "$work/liar" || failed "liar.py does not start"
+  tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "$work/liar")
+}
+
 # slay PROCESS: at once, and without the shell's word about it.
 slay() {
   { kill -KILL "$1" && wait "$1"; } 2>/dev/null

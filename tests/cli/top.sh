@@ -60,6 +60,12 @@ expect 0 "where everybody may" "$HAUL" top "$tcp" --once --interval 0.1
 says " haul  *-  *0 "
 unset HAUL_KEY
 
+section "a node that always has more peers"
+lie peers
+limit=30 expect 0 "is looked at" "$HAUL" top "$tcp" --once --json --interval 0.1
+holds "as far as anybody wants to know" test "$(grep -c '"name": "one"' "$work/out")" = 65536
+slay "$server"
+
 section "wrong usage"
 expect 2 "--json alone" "$HAUL" top "$tcp" --json
 expect 2 "no node" "$HAUL" top

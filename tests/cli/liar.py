@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT
+"""A node that makes up what it does, for haul top and haul trace. It speaks what docs/protocol.md says.
+
+liar.py peers: there are always more peers. liar.py spans: many transfers begin, each with another peer.
+"""
+
+import os
+import socket
+import struct
+import sys
+import threading
+
+CONTROL = 0x4C544348
+PING, STATS, STATE, TRACE, TRACED = 2, 10, 11, 12, 13
+SPANS = 200_000
+SUBMIT, WRITE, NO_PATH = 1, 1, 255
+
+told = 0  # spans
+
+
+def take(connection, length):
+    data = b""
+    while len(data) < length:
+        part = connection.recv(length - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return data
+
+
+def string(text):
+    return struct.pack("<H", len(text)) + text
+
+
+def frame(kind, request, body):
+    return struct.pack("<IHHII", CONTROL, kind, 0, len(body), request) + body
+
+
+def state(after):
+    peers = min(after + 200, 2**32 - 1)
+    node = struct.pack("<Q3I5Q", 1, peers, 0, 0, *[0] * 5) + b"\0"
+    page = [
+        struct.pack("<Q", after + 1 + i) + string(b"one") + string(b"") + struct.pack("<BIQB", 0, 0, 0, 0)
+        for i in range(16)
+    ]
+    return struct.pack("<i", 0) + node + struct.pack("<H", len(page)) + b"".join(page)
+
+
+def traced(first, most):
+    global told
+    count = min(most, 128, SPANS - told)
+    events = [
+        struct.pack("<Q3BIi3Q", 1000 + i, SUBMIT, WRITE, NO_PATH, 1, 0, i, i, 1)
+        for i in range(told + 1, told + 1 + count)
+    ]
+    told += count
+    clock = 10**9
+    return struct.pack("<i3QH", 0, clock, max(first, 1) + count, 0, count) + b"".join(events)
+
+
+def answer(connection, speaks_of):
+    while True:
+        _, kind, _, length, request = struct.unpack("<IHHII", take(connection, 16))
+        body = take(connection, length)
+        if kind == PING and request:
+            connection.sendall(frame(PING, 0, b""))
+        elif kind == STATS:
+            after = struct.unpack("<Q", body)[0] if speaks_of == "peers" else 2**63
+            connection.sendall(frame(STATE, request, state(after)))
+        elif kind == TRACE:
+            connection.sendall(frame(TRACED, request, traced(*struct.unpack("<QH", body))))
+
+
+def serve(connection, speaks_of):
+    try:
+        head = take(connection, 16)
+        hello = take(connection, struct.unpack("<H", head[12:14])[0])
+        body = os.urandom(16) + bytes(16) + os.urandom(16) + string(b"liar") + string(b"") + struct.pack("<IH", 1 << 20, 16)
+        version = head[10:12]
+        connection.sendall(b"haul-ok\n" + version * 3 + struct.pack("<H", len(body)) + body)
+        if hello[0] == 1:
+            answer(connection, speaks_of)
+        while connection.recv(4096):
+            pass
+    except (EOFError, OSError):
+        pass
+    connection.close()
+
+
+listener = socket.create_server(("127.0.0.1", 0))
+print("listening on tcp://127.0.0.1:%d" % listener.getsockname()[1], flush=True)
+while True:
+    accepted, _ = listener.accept()
+    threading.Thread(target=serve, args=(accepted, sys.argv[1]), daemon=True).start()
