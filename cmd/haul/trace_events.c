@@ -5,14 +5,18 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "common/text.h"
 
 #define PROCESS 1
+#define LANES   256u /* of a peer and path: more are of no use on a screen */
+#define NONE    UINT32_MAX
 
 /* Something that has begun. */
 struct open_span {
-  struct haul_trace_event began;
+  struct haul_trace_event began; /* without a kind: it is free */
+  uint32_t next;                 /* of the same hash, or free */
 };
 
 /* Spans of one track lie beside each other, so what overlaps takes another lane. */
@@ -22,6 +26,7 @@ struct track {
   bool served;
   unsigned lane; /* from 0 on */
   uint64_t busy; /* until then */
+  uint32_t next; /* of the same hash */
 };
 
 static const char *operation_name(enum haul_operation operation) {
@@ -29,6 +34,23 @@ static const char *operation_name(enum haul_operation operation) {
   return operation >= HAUL_OP_WRITE && operation <= HAUL_OP_COMPARE_SWAP
              ? names[operation - HAUL_OP_WRITE]
              : "?";
+}
+
+/* ---- Hashes ---- */
+
+/* The finalizer of splitmix64. */
+static uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) + UINT64_C(0x9e3779b97f4a7c15);
+  hash = (hash ^ hash >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+  hash = (hash ^ hash >> 27) * UINT64_C(0x94d049bb133111eb);
+  return hash ^ hash >> 31;
+}
+
+/* The heads of empty chains, as many as there is room: a power of two. */
+static uint32_t *new_heads(uint32_t *old, uint32_t room) {
+  uint32_t *heads = must_realloc(old, room * sizeof *heads);
+  memset(heads, 0xff, room * sizeof *heads); /* NONE */
+  return heads;
 }
 
 /* ---- What is open ---- */
@@ -43,22 +65,58 @@ static bool belongs(const struct haul_trace_event *began, enum haul_trace_kind k
          (kind != HAUL_TRACE_POST || began->slice == ends->slice);
 }
 
-static void begin(struct timeline *timeline, const struct haul_trace_event *event) {
-  if (timeline->open_count == timeline->open_room) {
-    timeline->open_room = timeline->open_room ? 2 * timeline->open_room : 64;
-    timeline->open = must_realloc(timeline->open, timeline->open_room * sizeof timeline->open[0]);
-  }
-  timeline->open[timeline->open_count++].began = *event;
+/* Where the chain begins that has what `belongs`. */
+static uint32_t *open_chain(const struct timeline *timeline, enum haul_trace_kind kind,
+                            const struct haul_trace_event *event) {
+  uint64_t slice = kind == HAUL_TRACE_POST ? event->slice : 0;
+  uint64_t hash = mix(mix(mix(timeline->seed, event->peer), event->transfer), slice << 8 | kind);
+  return &timeline->open_heads[hash & (timeline->open_room - 1)];
 }
 
-/* The latest first: it is nearly always the one. False: its begin was not seen. */
+static void link_open(struct timeline *timeline, uint32_t index) {
+  struct open_span *span = &timeline->open[index];
+  uint32_t *head = open_chain(timeline, span->began.kind, &span->began);
+  span->next = *head;
+  *head = index;
+}
+
+static void grow_open(struct timeline *timeline) {
+  uint32_t had = timeline->open_room, room = had ? 2 * had : 64;
+  timeline->open = must_realloc(timeline->open, room * sizeof timeline->open[0]);
+  timeline->open_heads = new_heads(timeline->open_heads, room);
+  timeline->open_room = room;
+  for (uint32_t i = 0; i < had; i++)
+    link_open(timeline, i);
+  for (uint32_t i = had; i < room; i++)
+    timeline->open[i] = (struct open_span){.next = i + 1 < room ? i + 1 : NONE};
+  timeline->open_free = had;
+}
+
+static void begin(struct timeline *timeline, const struct haul_trace_event *event) {
+  if (timeline->open_free == NONE)
+    grow_open(timeline);
+  uint32_t index = timeline->open_free;
+  timeline->open_free = timeline->open[index].next;
+  timeline->open[index].began = *event;
+  link_open(timeline, index);
+}
+
+/* False: its begin was not seen. */
 static bool take(struct timeline *timeline, enum haul_trace_kind kind,
                  const struct haul_trace_event *ends, struct haul_trace_event *began) {
-  for (size_t i = timeline->open_count; i-- > 0;) {
-    if (!belongs(&timeline->open[i].began, kind, ends))
+  if (timeline->open_room == 0)
+    return false;
+  for (uint32_t *at = open_chain(timeline, kind, ends); *at != NONE;) {
+    uint32_t index = *at;
+    struct open_span *span = &timeline->open[index];
+    if (!belongs(&span->began, kind, ends)) {
+      at = &span->next;
       continue;
-    *began = timeline->open[i].began;
-    timeline->open[i] = timeline->open[--timeline->open_count];
+    }
+    *at = span->next;
+    *began = span->began;
+    *span = (struct open_span){.next = timeline->open_free};
+    timeline->open_free = index;
     return true;
   }
   return false;
@@ -66,7 +124,7 @@ static bool take(struct timeline *timeline, enum haul_trace_kind kind,
 
 /* ---- Tracks ---- */
 
-static void write_track(struct timeline *timeline, size_t index, const char *name) {
+static void write_track(struct timeline *timeline, uint32_t index, const char *name) {
   const struct track *track = &timeline->tracks[index];
   struct json *json = &timeline->json;
   char text[128], lane[32] = "";
@@ -78,44 +136,73 @@ static void write_track(struct timeline *timeline, size_t index, const char *nam
   json_text(json, "ph", "M");
   json_text(json, "name", "thread_name");
   json_number(json, "pid", PROCESS);
-  json_number(json, "tid", index + 1);
+  json_number(json, "tid", (uint64_t)index + 1);
   json_object(json, "args");
   json_text(json, "name", text);
   json_end_object(json);
   json_end_object(json);
 }
 
-/* A lane that is free from `from` on: as spans come in the order of their ends, one that ended
- * before is. */
-static size_t find_track(struct timeline *timeline, const struct haul_trace_event *event,
-                         uint64_t from) {
-  bool served = is_served(event->kind);
-  unsigned lanes = 0;
-  for (size_t i = 0; i < timeline->track_count; i++) {
-    const struct track *track = &timeline->tracks[i];
-    if (track->peer != event->peer || track->served != served ||
-        strcmp(track->path, event->path) != 0)
-      continue;
-    if (track->busy <= from)
-      return i;
-    lanes++;
-  }
+static uint32_t *track_chain(const struct timeline *timeline, uint64_t peer, bool served,
+                             const char path[8]) {
+  uint64_t letters;
+  memcpy(&letters, path, sizeof letters);
+  uint64_t hash = mix(mix(mix(timeline->seed, peer), served), letters);
+  return &timeline->track_heads[hash & (timeline->track_room - 1)];
+}
+
+static void link_track(struct timeline *timeline, uint32_t index) {
+  struct track *track = &timeline->tracks[index];
+  uint32_t *head = track_chain(timeline, track->peer, track->served, track->path);
+  track->next = *head;
+  *head = index;
+}
+
+static uint32_t add_track(struct timeline *timeline, const struct track *track) {
   if (timeline->track_count == timeline->track_room) {
-    timeline->track_room = timeline->track_room ? 2 * timeline->track_room : 16;
-    timeline->tracks =
-        must_realloc(timeline->tracks, timeline->track_room * sizeof timeline->tracks[0]);
+    uint32_t room = timeline->track_room ? 2 * timeline->track_room : 16;
+    timeline->tracks = must_realloc(timeline->tracks, room * sizeof timeline->tracks[0]);
+    timeline->track_heads = new_heads(timeline->track_heads, room);
+    timeline->track_room = room;
+    for (uint32_t i = 0; i < timeline->track_count; i++)
+      link_track(timeline, i);
   }
-  struct track *track = &timeline->tracks[timeline->track_count];
-  *track = (struct track){.peer = event->peer, .served = served, .lane = lanes};
-  memcpy(track->path, event->path, sizeof track->path);
+  uint32_t index = timeline->track_count++;
+  timeline->tracks[index] = *track;
+  link_track(timeline, index);
   char name[32];
-  snprintf(name, sizeof name, "peer %" PRIu64, event->peer);
-  write_track(timeline, timeline->track_count, name);
-  return timeline->track_count++;
+  snprintf(name, sizeof name, "peer %" PRIu64, track->peer);
+  write_track(timeline, index, name);
+  return index;
+}
+
+/* The first lane that is free from `from` on: as spans come in the order of their ends, one that
+ * ended before is. Where there are no more, the one that is free the soonest. */
+static uint32_t find_track(struct timeline *timeline, const struct haul_trace_event *event,
+                           uint64_t from) {
+  struct track wanted = {.peer = event->peer, .served = is_served(event->kind)};
+  snprintf(wanted.path, sizeof wanted.path, "%s", event->path);
+  uint32_t free = NONE, soonest = NONE, index = NONE;
+  if (timeline->track_room > 0)
+    index = *track_chain(timeline, wanted.peer, wanted.served, wanted.path);
+  for (; index != NONE; index = timeline->tracks[index].next) {
+    const struct track *track = &timeline->tracks[index];
+    if (track->peer != wanted.peer || track->served != wanted.served ||
+        strcmp(track->path, wanted.path) != 0)
+      continue;
+    wanted.lane++;
+    if (track->busy <= from && (free == NONE || track->lane < timeline->tracks[free].lane))
+      free = index;
+    if (soonest == NONE || track->busy < timeline->tracks[soonest].busy)
+      soonest = index;
+  }
+  if (free != NONE)
+    return free;
+  return wanted.lane < LANES ? add_track(timeline, &wanted) : soonest;
 }
 
 void timeline_name(struct timeline *timeline, const struct haul_peer_stats *peer) {
-  for (size_t i = 0; i < timeline->track_count; i++)
+  for (uint32_t i = 0; i < timeline->track_count; i++)
     if (timeline->tracks[i].peer == peer->number)
       write_track(timeline, i, peer->name);
 }
@@ -127,14 +214,14 @@ static int64_t since_start(const struct timeline *timeline, uint64_t at) {
 }
 
 static void write_head(struct timeline *timeline, const char *phase, const char *name, uint64_t at,
-                       size_t track) {
+                       uint32_t track) {
   struct json *json = &timeline->json;
   json_object(json, NULL);
   json_text(json, "ph", phase);
   json_text(json, "name", name);
   json_text(json, "cat", "haul");
   json_number(json, "pid", PROCESS);
-  json_number(json, "tid", track + 1);
+  json_number(json, "tid", (uint64_t)track + 1);
   json_micros(json, "ts", since_start(timeline, at));
 }
 
@@ -157,8 +244,9 @@ static void write_arguments(struct json *json, const struct haul_trace_event *ev
 /* A transfer, or what was served. */
 static void write_span(struct timeline *timeline, const struct haul_trace_event *began,
                        const struct haul_trace_event *ended, bool unfinished) {
-  size_t track = find_track(timeline, ended, began->at_ns);
-  timeline->tracks[track].busy = ended->at_ns;
+  uint32_t track = find_track(timeline, ended, began->at_ns);
+  struct track *there = &timeline->tracks[track];
+  there->busy = ended->at_ns > there->busy ? ended->at_ns : there->busy;
   write_head(timeline, "X", operation_name(ended->operation), began->at_ns, track);
   json_micros(&timeline->json, "dur", (int64_t)(ended->at_ns - began->at_ns));
   write_arguments(&timeline->json, ended, unfinished);
@@ -170,7 +258,7 @@ static void write_slice(struct timeline *timeline, const struct haul_trace_event
   struct json *json = &timeline->json;
   char id[64];
   snprintf(id, sizeof id, "%" PRIu64 ".%u", ended->transfer, ended->slice);
-  size_t track = find_track(timeline, ended, UINT64_MAX);
+  uint32_t track = find_track(timeline, ended, UINT64_MAX);
   write_head(timeline, "b", "slice", began->at_ns, track);
   json_text(json, "id", id);
   write_arguments(json, ended, unfinished);
@@ -181,7 +269,7 @@ static void write_slice(struct timeline *timeline, const struct haul_trace_event
 
 /* What has no begin here, and what had one before anybody looked, is a point. */
 static void write_point(struct timeline *timeline, const struct haul_trace_event *event) {
-  size_t track = find_track(timeline, event, UINT64_MAX);
+  uint32_t track = find_track(timeline, event, UINT64_MAX);
   write_head(timeline, "i", operation_name(event->operation), event->at_ns, track);
   json_text(&timeline->json, "s", "t");
   write_arguments(&timeline->json, event, false);
@@ -189,10 +277,13 @@ static void write_point(struct timeline *timeline, const struct haul_trace_event
 
 static void finish(struct timeline *timeline, const struct haul_trace_event *began,
                    const struct haul_trace_event *ended, bool unfinished) {
+  struct haul_trace_event end = *ended;
+  if (end.at_ns < began->at_ns) /* only a node that errs says so */
+    end.at_ns = began->at_ns;
   if (began->kind == HAUL_TRACE_POST)
-    write_slice(timeline, began, ended, unfinished);
+    write_slice(timeline, began, &end, unfinished);
   else
-    write_span(timeline, began, ended, unfinished);
+    write_span(timeline, began, &end, unfinished);
 }
 
 void timeline_event(struct timeline *timeline, const struct haul_trace_event *event) {
@@ -221,7 +312,9 @@ void timeline_event(struct timeline *timeline, const struct haul_trace_event *ev
 void timeline_begin(struct timeline *timeline, FILE *out, const char *node, uint64_t start) {
   struct json *json = &timeline->json;
   char name[80];
-  *timeline = (struct timeline){.start = start};
+  *timeline = (struct timeline){.start = start, .open_free = NONE};
+  if (getrandom(&timeline->seed, sizeof timeline->seed, GRND_NONBLOCK) < 0)
+    timeline->seed = start; /* so early after the start of the machine */
   json_begin(json, out);
   json->flat = 3; /* an event a line */
   json_object(json, NULL);
@@ -242,10 +335,11 @@ void timeline_begin(struct timeline *timeline, FILE *out, const char *node, uint
 
 void timeline_end(struct timeline *timeline, uint64_t end, uint64_t lost) {
   struct json *json = &timeline->json;
-  for (size_t i = 0; i < timeline->open_count; i++) {
+  for (uint32_t i = 0; i < timeline->open_room; i++) {
     struct haul_trace_event ended = timeline->open[i].began;
-    if (ended.at_ns < end)
-      ended.at_ns = end;
+    if (!ended.kind)
+      continue;
+    ended.at_ns = end;
     finish(timeline, &timeline->open[i].began, &ended, true);
   }
   json_end_array(json);
@@ -254,5 +348,7 @@ void timeline_end(struct timeline *timeline, uint64_t end, uint64_t lost) {
   json_end_object(json);
   json_end_object(json);
   free(timeline->open);
+  free(timeline->open_heads);
   free(timeline->tracks);
+  free(timeline->track_heads);
 }

@@ -18,10 +18,13 @@ struct track;
 struct timeline {
   struct json json;
   uint64_t start; /* the node's clock: 0 of the timeline */
+  uint64_t seed;  /* of the hashes: the node cannot make them alike */
   struct open_span *open;
-  size_t open_count, open_room;
+  uint32_t *open_heads; /* as many as there is room, as below */
+  uint32_t open_free, open_room;
   struct track *tracks;
-  size_t track_count, track_room;
+  uint32_t *track_heads;
+  uint32_t track_count, track_room;
 };
 
 void timeline_begin(struct timeline *timeline, FILE *out, const char *node, uint64_t start);

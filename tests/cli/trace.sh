@@ -100,6 +100,13 @@ ends 1 "is a failure"
 complains "cannot see what the node is doing"
 is_json
 
+section "a node that begins all and ends nothing"
+lie spans
+limit=30 expect 0 "is written down" "$HAUL" trace "$tcp" -o "$work/timeline" --seconds 5
+complains "^200000 events, 0 lost$"
+holds "with all that did not end" has_lines 200000 '"unfinished": true' "$work/timeline"
+slay "$server"
+
 section "wrong usage"
 expect 2 "no file" "$HAUL" trace "$tcp"
 complains "-o says which file is written"
