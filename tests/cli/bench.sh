@@ -105,6 +105,8 @@ if command -v gnuplot >/dev/null; then
   done
   expect 0 "a picture" "$HAUL" bench "$tcp" --sizes 8..4K --duration 0.05 --plot "$work/it's.svg"
   holds "it is an SVG picture" grep -q "<svg" "$work/it's.svg"
+  expect 1 "a picture on a full disk" "$HAUL" bench "$tcp" --sizes 8,16 --duration 0.05 --plot /dev/full
+  complains "^haul: bench: cannot write /dev/full: No space left on device$"
   expect 1 "a picture where there is no folder" "$HAUL" bench "$tcp" --sizes 8 --plot "$work/no/a.svg"
   complains "cannot create"
 else

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,7 +21,8 @@ extern char **environ;
 
 struct gnuplot {
   struct outfile file;
-  FILE *script;  /* gnuplot's standard input */
+  int picture;   /* gnuplot's standard output, in memory: it tells of no write that fails */
+  FILE *script;  /* its standard input */
   pid_t process; /* 0: not running */
 };
 
@@ -29,7 +31,7 @@ static int spawn_with(struct gnuplot *plot, int input) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, plot->file.descriptor, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, plot->picture, STDOUT_FILENO);
   int error = posix_spawnp(&plot->process, "gnuplot", &actions, NULL, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
   if (!error)
@@ -54,8 +56,11 @@ static int spawn(struct gnuplot *plot) {
 
 int gnuplot_open(const char *path, struct gnuplot **plot) {
   *plot = must_realloc(NULL, sizeof(**plot));
-  **plot = (struct gnuplot){.script = NULL};
+  **plot = (struct gnuplot){.picture = memfd_create("haul-plot", MFD_CLOEXEC)};
+  int failed = errno;
   int status = outfile_open(&(*plot)->file, path, 0);
+  if (status == EXIT_DONE && (*plot)->picture < 0)
+    status = fail_system(failed, "cannot draw %s", path);
   /* A gnuplot that ends early is an error of the write, not the end of this process. */
   signal(SIGPIPE, SIG_IGN);
   if (status == EXIT_DONE)
@@ -89,11 +94,26 @@ static int finish(struct gnuplot *plot) {
   return bad || result;
 }
 
+static int write_picture(struct gnuplot *plot) {
+  char bytes[16384];
+  ssize_t got;
+  int status = EXIT_DONE;
+  for (off_t at = 0; status == EXIT_DONE; at += got) {
+    got = pread(plot->picture, bytes, sizeof bytes, at);
+    if (got < 0)
+      return fail_system(errno, "cannot read what gnuplot drew");
+    if (got == 0)
+      return outfile_commit(&plot->file);
+    status = outfile_write(&plot->file, bytes, (size_t)got);
+  }
+  return status;
+}
+
 int gnuplot_draw(struct gnuplot *plot) {
   if (finish(plot))
     return fail_because("what gnuplot said stands above", "gnuplot failed to draw %s",
                         plot->file.label);
-  return outfile_commit(&plot->file);
+  return write_picture(plot);
 }
 
 void gnuplot_close(struct gnuplot *plot) {
@@ -101,5 +121,7 @@ void gnuplot_close(struct gnuplot *plot) {
     return;
   finish(plot);
   outfile_discard(&plot->file);
+  if (plot->picture >= 0)
+    close(plot->picture);
   free(plot);
 }
