@@ -111,6 +111,9 @@ section "wrong usage"
 expect 2 "no file" "$HAUL" trace "$tcp"
 complains "-o says which file is written"
 expect 2 "no node" "$HAUL" trace -o "$work/none"
+expect 1 "a file without a name" "$HAUL" trace "$tcp" -o ""
+complains "the file to write has no name"
+holds "is told before the node is watched" eval '! grep -q "^watching" "$work/err"'
 expect 1 "a folder that is not there" "$HAUL" trace "$tcp" --output "$work/no/file"
 
 finish

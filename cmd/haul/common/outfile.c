@@ -71,6 +71,8 @@ int outfile_open(struct outfile *file, const char *path, uint64_t length) {
   }
   file->descriptor = -1;
   bool exists = stat(path, &old) == 0;
+  if (!*path) /* beside which a temporary one could be made all the same */
+    return fail_because("is a variable of the shell empty?", "the file to write has no name");
   if (!exists && errno != ENOENT)
     return fail_open(file);
   if (exists && S_ISDIR(old.st_mode))
