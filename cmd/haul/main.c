@@ -3,9 +3,11 @@
  * The command line: finds the subcommand and runs it.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <haul/haul.h>
 
@@ -88,7 +90,16 @@ static int dispatch(int argc, char **argv) {
   return command->run(command, argc - 1, argv + 1);
 }
 
+/* Where one of them is closed, the next file or socket would take its number, and what is printed
+ * would go there. What takes it can be neither printed to nor, for the input, read from. */
+static void hold_standard_descriptors(void) {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+      open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 int main(int argc, char **argv) {
+  hold_standard_descriptors();
   int status = dispatch(argc, argv);
 
   /* Output that did not get through is a failure like any other. */

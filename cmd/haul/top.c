@@ -3,6 +3,7 @@
  * haul top: what a node is doing, by path and by peer. Rates are differences of what it counted
  * between two looks.
  */
+#include <errno.h>
 #include <haul/stats.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -335,7 +336,7 @@ static int show(const struct session *session, const struct values *values) {
     if (!terminal && !values->once)
       printf("\n");
     if (fflush(stdout))
-      status = EXIT_FAILED;
+      status = fail_system(errno, "cannot write to standard output");
     if (values->once)
       break;
   }

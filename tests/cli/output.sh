@@ -119,6 +119,24 @@ clean
 expect 0 "a bench" "$HAUL" bench "$tcp" --sizes 64 --duration 0.05
 clean
 
+section "descriptors that are closed"
+# shellcheck disable=SC2016
+for closed in '2>&-' '<&- >&- 2>&-'; do
+  expect 0 "a timeline with $closed" bash -c '"$@" '"$closed" - "$HAUL" trace "$tcp" -o "$work/timeline" --seconds 0.1
+  holds "has nothing in it that was said" python3 -m json.tool "$work/timeline"
+done
+# shellcheck disable=SC2016
+expect 1 "no output is an error" bash -c '"$@" >&-' - "$HAUL" top "$tcp" --once --interval 0.1
+complains "^haul: top: cannot write to standard output: Bad file descriptor$"
+
+section "a full disk"
+for command in "info" "ls $tcp" "top $tcp --once --interval 0.1" "top $tcp --interval 0.1" \
+  "trace $tcp -o - --seconds 0.1"; do
+  # shellcheck disable=SC2016,SC2086
+  expect 1 "$command" bash -c '"$@" >/dev/full' - "$HAUL" $command
+  complains "^haul: [a-z]*: cannot write.* standard output: No space left on device$"
+done
+
 section "a terminal"
 if command -v script >/dev/null; then
   script -qec "$slow_put" /dev/null >"$work/terminal" 2>&1 </dev/null
