@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "ls_directory.h"
 
+#include <errno.h>
 #include <haul/directory.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,7 +140,7 @@ static int follow_changes(const struct listing *listing) {
   struct haul_directory_event event;
   while (!interrupted()) {
     if (fflush(stdout))
-      return EXIT_FAILED;
+      return fail_system(errno, "cannot write to standard output");
     int code = haul_directory_next(listing->walk, haul_deadline_in(INTERRUPT_SLICE_NS), &event);
     if (code == 0)
       print_change(&event);
