@@ -59,13 +59,13 @@ struct rates {
 };
 
 static int look(const struct session *session, int64_t wait_ns, struct look *look) {
+  haul_deadline until = haul_deadline_in(wait_ns);
   for (size_t room = look->count + 64;; room = 2 * room > look->count ? 2 * room : look->count) {
     if (room > PEERS_MOST)
       room = PEERS_MOST;
     look->count = room;
     look->peers = must_realloc(look->peers, room * sizeof *look->peers);
-    if (haul_peer_stats_of(session->peer, haul_deadline_in(wait_ns), &look->node, look->peers,
-                           &look->count))
+    if (haul_peer_stats_of(session->peer, until, &look->node, look->peers, &look->count))
       return fail_library("cannot see what the node is doing");
     look->at = now_ns();
     if (look->count > PEERS_MOST)
