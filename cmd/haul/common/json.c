@@ -27,10 +27,23 @@ static size_t write_character(FILE *out, const char *text) {
   return length;
 }
 
+/* How many bytes go as they are: nearly always all. */
+static size_t plain_length(const char *text) {
+  size_t length = 0;
+  while (text[length] >= ' ' && text[length] < 0x7f && text[length] != '"' && text[length] != '\\')
+    length++;
+  return length;
+}
+
 static void write_text(FILE *out, const char *text) {
   fputc('"', out);
-  for (const char *at = text; *at;)
-    at += write_character(out, at);
+  for (const char *at = text; *at;) {
+    size_t plain = plain_length(at);
+    fwrite(at, 1, plain, out);
+    at += plain;
+    if (*at)
+      at += write_character(out, at);
+  }
   fputc('"', out);
 }
 
