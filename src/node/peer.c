@@ -425,6 +425,19 @@ static void start_hello(const struct haul_node *node, enum role role, struct hel
   snprintf(hello->name, sizeof hello->name, "%s", node->name);
 }
 
+/* Whoever leads connections elsewhere may lead this one to another node whose authority is the
+ * same: before it is told the token, or anything else, it must be who the control connection is to.
+ */
+static int is_same(const struct link *link, const struct stream *stream) {
+  const char *identity = stream->tls ? tls_identity(stream->tls) : link->identity;
+  return strcmp(identity, link->identity) == 0
+             ? 0
+             : error_set(HAUL_EAUTH, 0, link->name,
+                         "%s answers there, and the connection is to %s|who leads connections "
+                         "to two nodes?",
+                         identity, link->identity);
+}
+
 static int dial(struct link *link, const struct transport *transport, bool local, unsigned index,
                 haul_deadline until, struct stream *stream) {
   struct haul_peer *peer = (struct haul_peer *)link;
@@ -444,6 +457,11 @@ static int dial(struct link *link, const struct transport *transport, bool local
                      "folder that both see|");
   if (code)
     return code;
+  code = is_same(link, stream);
+  if (code) {
+    stream_close(stream);
+    return code;
+  }
   if (transport->descriptors)
     sock_take_descriptors(stream->fd);
   start_hello(node, ROLE_CHANNEL, &hello);

@@ -408,6 +408,7 @@ static void files_that_cannot_be_used_are_named(void **state) {
 static struct wire_tap {
   int listener;
   char address[160], to[160];
+  char later[160];                 /* set: where all but the first connection go */
   _Atomic uint64_t bytes, flip_at; /* 0: none; else which byte to the node, over all connections */
   _Atomic bool seen;               /* `mark` went by */
   const char *mark;
@@ -453,7 +454,7 @@ static void start_pass(int from, int to, bool counted) {
 static void *tap_all(void *unused) {
   (void)unused;
   for (int fd; tap.count < 14 && (fd = accept(tap.listener, NULL, NULL)) >= 0;) {
-    int on = raw_connect(tap.to);
+    int on = raw_connect(tap.count > 0 && tap.later[0] ? tap.later : tap.to);
     start_pass(fd, on, true);
     start_pass(on, fd, false); /* the two end each other; descriptors go with the process */
   }
@@ -581,6 +582,26 @@ static void nor_can_a_client(void **state) {
 }
 
 /* Nothing of a damaged record is taken: the write fails, and never reports that it is complete. */
+/* Whoever stands between two nodes may lead their connections elsewhere. That this one knows the
+ * other's authority too does not make it the peer: it learns neither token nor bytes. */
+static void a_channel_to_somebody_else_is_not_used(void **state) {
+  char address[160], detail[64];
+  (void)state;
+  for (int i = 1; i <= 3; i++) {
+    snprintf(detail, sizeof detail, "node%d", i);
+    certificate("ours", detail);
+  }
+  server = node_of("node1", "ours", NULL);
+  client = node_of("node2", "ours", NULL);
+  struct haul_node *other = node_of("node3", "ours", NULL);
+  snprintf(address, sizeof address, "%s", listening(server));
+  const char *way = tapped(address, MARK);
+  snprintf(tap.later, sizeof tap.later, "%s", listening(other));
+  assert_fails(HAUL_ENOPATH, write_marked(way, MARK, detail, sizeof detail));
+  assert_non_null(strstr(haul_error_last()->hint, "node3"));
+  haul_node_close(other);
+}
+
 static void a_flipped_bit_ends_the_connection(void **state) {
   char detail[64] = "";
   (void)state;
@@ -790,6 +811,7 @@ int main(int argc, char **argv) {
       TEST(plain_data_is_what_both_sides_set),
       TEST(a_server_alone_cannot_make_it_plain),
       TEST(nor_can_a_client),
+      TEST(a_channel_to_somebody_else_is_not_used),
       TEST(a_flipped_bit_ends_the_connection),
       TEST(nonsense_is_dropped),
       TEST(strangers_cost_little),
