@@ -176,9 +176,14 @@ void endpoint_failed(struct endpoint *endpoint, const char *format, ...) {
 
 void endpoint_hold_others(struct endpoint *endpoint, bool held) {
   struct link *link = endpoint->link;
-  for (size_t i = 0; transport_at(i); i++)
-    if (link->endpoints[i] && link->endpoints[i] != endpoint)
-      atomic_store(&link->endpoints[i]->held, held);
+  uint32_t bit = 1u << endpoint->transport->index;
+  for (size_t i = 0; transport_at(i); i++) {
+    struct endpoint *other = link->endpoints[i];
+    if (other && other != endpoint && held)
+      atomic_fetch_or(&other->held, bit);
+    else if (other && other != endpoint)
+      atomic_fetch_and(&other->held, ~bit);
+  }
   if (!held)
     loop_wake(link->fabric->loop);
 }

@@ -109,9 +109,10 @@ struct endpoint {
   const struct transport *transport;
   struct link *link;
   _Atomic bool open; /* works may be posted */
-  /* What another path has given up may still land at the peer: until it has, nothing that changes
-   * the peer's memory begins here, so that it does not land on what came later. */
-  _Atomic bool held;
+  /* What other paths have given up may still land at the peer: until it has, nothing that changes
+   * the peer's memory begins here, so that it does not land on what came later. A bit for each of
+   * these paths. */
+  _Atomic uint32_t held;
   /* From now on large transfers are copied like small ones (struct estimate): the system refuses
    * what would save it. */
   _Atomic bool as_small;
@@ -381,8 +382,8 @@ void endpoint_shut(struct endpoint *endpoint, const char *format, ...)
 void endpoint_failed(struct endpoint *endpoint, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Sets `held` of the link's other endpoints; one transport of a link calls it. From any thread,
- * never blocks. */
+/* Sets this one's bit of `held` of the link's other endpoints, or takes it away. From any thread,
+ * with the endpoint's lock; never blocks. */
 void endpoint_hold_others(struct endpoint *endpoint, bool held);
 
 /* For `connect`, without the lock: whether the endpoint opened or was shut by `until`. */

@@ -14,7 +14,8 @@ static bool has_write(const struct list *jobs) {
 
 bool rdma_is_writing(struct rdma_endpoint *endpoint) {
   gate_enter(&endpoint->gate);
-  bool writing = has_write(&endpoint->stepping) || has_write(&endpoint->stranded);
+  bool writing = has_write(&endpoint->stepping) || has_write(&endpoint->stranded) ||
+                 endpoint->landing_slots > 0;
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     writing |= has_write(&endpoint->rails[i].posted);
   gate_leave(&endpoint->gate);
@@ -157,6 +158,7 @@ void rdma_end_stranded(struct rdma_endpoint *endpoint, int code) {
   gate_enter(&endpoint->gate);
   while (!list_empty(&endpoint->stranded))
     job_retire(list_entry(endpoint->stranded.next, struct rdma_job, link), code, &ended);
+  steps_landed(endpoint);
   gate_leave(&endpoint->gate);
   if (code == HAUL_EPATH)
     error_set(code, 0, NULL, "%s|", endpoint->base.reason);

@@ -154,6 +154,7 @@ enum rdma_step {
 struct rdma_slot {
   bool busy;
   uint32_t serial, questions; /* what has to be answered before it is free: its job was canceled */
+  bool lands;                 /* and until then the owner may copy out of it */
 };
 
 /* The device's copies into a stage, or out of it. */
@@ -256,6 +257,7 @@ struct rdma_endpoint {
   struct staging_user staging;
   struct rdma_slot slots[RDMA_STAGES]; /* of the peer's loan; lock */
   unsigned slot_count;                 /* lock */
+  unsigned landing_slots; /* that say `lands`: until it has, nothing else is written; lock */
   struct rdma_loan loan;
   struct list landings; /* struct rdma_landing: what the peer asked for */
   uint64_t summed;      /* bytes, for the peer, in this turn */
@@ -400,6 +402,8 @@ bool step_after_move(struct rdma_job *job);
 bool steps_poll(struct rdma_endpoint *endpoint, bool *urgent);
 /* Ends what the job does in this step; what the peer still has to answer is kept in mind. */
 void step_cancel(struct rdma_job *job);
+/* With the lock: nothing that was left to the owner lands any more. */
+void steps_landed(struct rdma_endpoint *endpoint);
 void rdma_on_done(struct rdma_endpoint *endpoint, const struct rdma_record *answer);
 int rdma_on_fenced(struct rdma_endpoint *endpoint, const struct rdma_record *answer);
 

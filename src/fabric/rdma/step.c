@@ -49,11 +49,20 @@ static int take_stage(struct rdma_job *job) {
   return code;
 }
 
+/* What is left of a write that was given up is in a slot, and so are those that it could land on.
+ */
+static bool must_wait(struct rdma_endpoint *endpoint, const struct rdma_job *job) {
+  gate_enter(&endpoint->gate);
+  bool must = is_write(job) && endpoint->landing_slots > 0;
+  gate_leave(&endpoint->gate);
+  return must;
+}
+
 /* All that the job needs, or nothing. */
 static int take(struct rdma_job *job) {
   struct rdma_endpoint *endpoint = job->rail->endpoint;
   bool needs_slot = binding_of(job)->staged;
-  int slot = needs_slot ? find_slot(endpoint) : -1;
+  int slot = needs_slot && !must_wait(endpoint, job) ? find_slot(endpoint) : -1;
   if (needs_slot && slot < 0) {
     staging_leave(&endpoint->staging);
     return 1;
@@ -377,11 +386,30 @@ static struct rdma_job *find_asker(struct rdma_endpoint *endpoint, uint32_t seri
   return found;
 }
 
+static void let_land(struct rdma_endpoint *endpoint, struct rdma_slot *slot) {
+  slot->lands = true;
+  if (endpoint->landing_slots++ == 0)
+    endpoint_hold_others(&endpoint->base, true);
+}
+
+static void has_landed(struct rdma_endpoint *endpoint, struct rdma_slot *slot) {
+  if (slot->lands && --endpoint->landing_slots == 0)
+    endpoint_hold_others(&endpoint->base, false);
+  slot->lands = false;
+}
+
+void steps_landed(struct rdma_endpoint *endpoint) {
+  for (unsigned i = 0; i < RDMA_STAGES; i++)
+    has_landed(endpoint, &endpoint->slots[i]);
+}
+
 static void free_slot(struct rdma_endpoint *endpoint, uint32_t serial) {
   for (unsigned i = 0; i < RDMA_STAGES; i++) {
     struct rdma_slot *slot = &endpoint->slots[i];
-    if (slot->serial == serial && slot->questions > 0 && --slot->questions == 0)
-      slot->busy = false;
+    if (slot->serial != serial || slot->questions == 0 || --slot->questions > 0)
+      continue;
+    slot->busy = false;
+    has_landed(endpoint, slot);
   }
 }
 
@@ -445,8 +473,12 @@ void step_cancel(struct rdma_job *job) {
   }
   if (job->slot >= 0 && job->questions > 0) {
     struct rdma_slot *slot = &endpoint->slots[job->slot];
+    gate_enter(&endpoint->gate);
     slot->serial = job->serial;
     slot->questions = job->questions;
+    if (is_write(job) && job->step == STEP_LAND)
+      let_land(endpoint, slot);
+    gate_leave(&endpoint->gate);
     job->slot = -1;
   }
 }

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT
+ * What the owner does of a write that was given up ends before anything that was written after it,
+ * over whatever path: its device takes its time to copy the bytes out of the loan. */
+#include "support/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/nic.h"
+#include "support/owner.h"
+
+#define LENGTH ((size_t)256 << 10)
+#define COPY   (2 * S) /* of the owner's device */
+
+static struct {
+  struct owner owner;
+  struct haul_node *node;
+  struct haul_peer *peer;
+  struct haul_remote *remote;
+  struct haul_region *first, *second;
+} t;
+
+static haul_deadline soon(void) {
+  return haul_deadline_in(60 * S);
+}
+
+static int set_up(void **state) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  char latency[24];
+  (void)state;
+  config.liveness_ns = 60 * S;
+  snprintf(latency, sizeof latency, "%lld", COPY);
+  nic_fault("");
+  setenv("HAUL_SIM_LATENCY_NS", latency, 1);
+  owner_start(&t.owner, "tcp://127.0.0.1:0", &config);
+  unsetenv("HAUL_SIM_LATENCY_NS");
+  assert_int_equal(owner_publish(&t.owner, 0, KIND_SIM, LENGTH, "memory", HAUL_READ | HAUL_WRITE),
+                   0);
+  assert_works(haul_node_open(&config, &t.node));
+  assert_works(haul_peer_connect(t.node, t.owner.address, soon(), &t.peer));
+  assert_works(haul_peer_lookup(t.peer, "memory", soon(), &t.remote));
+  t.first = region_make(t.node, KIND_HOST, LENGTH);
+  t.second = region_make(t.node, KIND_HOST, LENGTH);
+  region_fill(t.node, t.first, 0, LENGTH, 1);
+  region_fill(t.node, t.second, 0, LENGTH, 2);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  haul_remote_release(t.remote);
+  haul_region_release(t.first);
+  haul_region_release(t.second);
+  haul_peer_close(t.peer);
+  haul_node_close(t.node);
+  assert_int_equal(owner_end(&t.owner), 0);
+  nic_check_empty();
+  return 0;
+}
+
+static struct haul_transfer *write_from(struct haul_region *region, const char *path) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {0, 0, LENGTH};
+  struct haul_transfer *transfer;
+  options.only = path;
+  options.deadline = soon();
+  assert_works(haul_write(t.remote, region, &piece, 1, &options, &transfer));
+  return transfer;
+}
+
+static uint64_t counter(const char *name) {
+  uint64_t value;
+  assert_works(haul_counter_read(t.node, name, &value));
+  return value;
+}
+
+/* When the NIC has done its part, long before the owner's device has. */
+static void give_one_up(void) {
+  struct haul_transfer *transfer = write_from(t.first, "rdma");
+  assert_int_equal(haul_transfer_wait(transfer, haul_deadline_in(COPY / 4)), HAUL_ETIMEDOUT);
+  assert_works(haul_transfer_cancel(transfer));
+  assert_int_equal(haul_transfer_wait(transfer, soon()), HAUL_ECANCELED);
+  haul_transfer_release(transfer);
+}
+
+static void a_later_write_stands_over(const char *path, uint64_t held) {
+  give_one_up();
+  struct haul_transfer *transfer = write_from(t.second, path);
+  assert_int_equal(haul_transfer_test(transfer), 1);
+  assert_int_equal(counter("node.slices_held"), held);
+  assert_works(haul_transfer_wait(transfer, soon()));
+  haul_transfer_release(transfer);
+  assert_true(owner_sum(&t.owner, 0, 0, LENGTH) == region_sum(t.node, t.second, 0, LENGTH));
+}
+
+static void a_later_write_over_map_stands(void **state) {
+  (void)state;
+  a_later_write_stands_over("map", 1);
+}
+
+static void so_does_one_over_tcp(void **state) {
+  (void)state;
+  a_later_write_stands_over("tcp", 1);
+}
+
+static void and_one_over_the_same_path(void **state) {
+  (void)state;
+  a_later_write_stands_over("rdma", 0);
+}
+
+static void one_that_waits_ends_when_the_rails_do(void **state) {
+  (void)state;
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {0, 0, 8};
+  give_one_up();
+  struct haul_transfer *transfer = write_from(t.second, "map");
+  assert_int_equal(counter("node.slices_held"), 1);
+  options.only = "rdma";
+  nic_fault("remove:1");
+  assert_fails(HAUL_ENOPATH, haul_read(t.first, t.remote, &piece, 1, &options, NULL));
+  assert_works(haul_transfer_wait(transfer, soon()));
+  haul_transfer_release(transfer);
+  assert_true(owner_sum(&t.owner, 0, 0, LENGTH) == region_sum(t.node, t.second, 0, LENGTH));
+}
+
+int main(int count, char **arguments) {
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(a_later_write_over_map_stands),
+      TEST(so_does_one_over_tcp),
+      TEST(and_one_over_the_same_path),
+      TEST(one_that_waits_ends_when_the_rails_do),
+  };
+  if (count > 1 && strcmp(arguments[1], OWNER_MODE) == 0)
+    return owner_main();
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
