@@ -694,10 +694,11 @@ struct haul_message {
 
 /* Sends a message. It arrives after every write to this peer, and every atomic operation, that was
  * started before this call has ended, and after earlier messages. It is sent also when such a write
- * failed: who needs to know waits for the write first. Returns when the bytes have been taken over;
- * waits for those writes, and for room at the receiver. What was taken over goes out also after
- * haul_peer_close, but not after haul_node_close: who ends right away waits for an answer first.
- * HAUL_ETIMEDOUT (nothing was sent), HAUL_ELIMIT (too long), HAUL_EPEER. */
+ * failed, once nothing of that can arrive any more: who needs to know waits for the write first.
+ * Returns when the bytes have been taken over; waits for those writes, and for room at the
+ * receiver. What was taken over goes out also after haul_peer_close, but not after haul_node_close:
+ * who ends right away waits for an answer first. HAUL_ETIMEDOUT (nothing was sent), HAUL_ELIMIT
+ * (too long), HAUL_EPEER. */
 HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes, size_t length,
                                haul_deadline until);
 

@@ -184,8 +184,17 @@ void endpoint_hold_others(struct endpoint *endpoint, bool held) {
     else if (other && other != endpoint)
       atomic_fetch_and(&other->held, ~bit);
   }
-  if (!held)
-    loop_wake(link->fabric->loop);
+  if (held)
+    return;
+  loop_wake(link->fabric->loop);
+  loop_news(link->fabric->loop); /* messages wait too */
+}
+
+bool link_holds(const struct link *link) {
+  bool holds = false;
+  for (size_t i = 0; transport_at(i); i++)
+    holds |= link->endpoints[i] && atomic_load(&link->endpoints[i]->held);
+  return holds;
 }
 
 static bool is_settled(void *user) {

@@ -385,6 +385,8 @@ void endpoint_failed(struct endpoint *endpoint, const char *format, ...)
 /* Sets this one's bit of `held` of the link's other endpoints, or takes it away. From any thread,
  * with the endpoint's lock; never blocks. */
 void endpoint_hold_others(struct endpoint *endpoint, bool held);
+/* Whether what one of them gave up may still land at the peer. */
+bool link_holds(const struct link *link);
 
 /* For `connect`, without the lock: whether the endpoint opened or was shut by `until`. */
 bool endpoint_settles(struct endpoint *endpoint, haul_deadline until);

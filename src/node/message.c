@@ -191,13 +191,15 @@ struct sending {
   bool reserved;
 };
 
-/* Reserves the room as soon as the writes before are complete and there is room. */
+/* Reserves the room as soon as the writes before are complete, nothing is left of those that were
+ * given up, and there is room. */
 static bool may_send(void *user) {
   struct sending *sending = user;
   struct haul_peer *peer = sending->peer;
   if (atomic_load(&peer->base.ended))
     return true;
-  if (transfers_writing(&peer->node->transfers, &peer->base, sending->number))
+  if (transfers_writing(&peer->node->transfers, &peer->base, sending->number) ||
+      link_holds(&peer->base))
     return false;
   pthread_mutex_lock(&peer->send_lock);
   if (!sending->reserved && peer->credit >= sending->cost) {

@@ -130,6 +130,19 @@ static void so_do_later_small_writes_and_atomics(void **state) {
   assert_true(owner_sum(&t.owner, 0, 8, 16) == region_sum(t.node, t.second, 8, 16));
 }
 
+/* Who is told that something was given up may use the memory for something else. */
+static void a_message_comes_behind_what_was_given_up(void **state) {
+  (void)state;
+  uint64_t tag, length, sum;
+  give_one_up();
+  assert_fails(HAUL_ETIMEDOUT, haul_message_send(t.peer, 1, NULL, 0, haul_deadline_in(50 * MS)));
+  owner_go_on(&t.owner);
+  assert_works(haul_message_send(t.peer, 2, NULL, 0, soon()));
+  assert_int_equal(owner_receive(&t.owner, 0, LENGTH, &tag, &length, &sum), 0);
+  assert_int_equal(tag, 2);
+  assert_true(sum == owner_sum(&t.owner, 0, 0, LENGTH));
+}
+
 /* Without options and handle they take the shortest way. */
 static void the_shortest_way_is_no_way_around(void **state) {
   (void)state;
@@ -217,6 +230,7 @@ int main(int count, char **arguments) {
   const struct CMUnitTest tests[] = {
       TEST(a_later_write_over_another_path_stands),
       TEST(so_do_later_small_writes_and_atomics),
+      TEST(a_message_comes_behind_what_was_given_up),
       TEST(the_shortest_way_is_no_way_around),
       TEST(reads_do_not_wait),
       TEST(one_that_waits_ends_by_its_deadline_or_when_it_is_canceled),
