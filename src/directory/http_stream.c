@@ -184,6 +184,8 @@ static int why_ended(struct http_stream *stream) {
   curl_easy_getinfo(stream->easy, CURLINFO_RESPONSE_CODE, &status);
   if (stream->result == CURLE_OPERATION_TIMEDOUT) /* not the caller's time */
     return http->library->error(HAUL_EPEER, 0, http_member(http), "%s|", http->reason);
+  if (stream->result == CURLE_COULDNT_RESOLVE_HOST) /* another member's may be */
+    return http->library->error(HAUL_ECONNECT, 0, http_member(http), "%s|", http->reason);
   if (stream->result != CURLE_OK)
     return http_failed(http, stream->result, &stream->bytes);
   if (status == 200)

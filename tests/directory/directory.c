@@ -291,13 +291,17 @@ static struct haul_directory_event next_event(void) {
   return event;
 }
 
-static void open_walk(void) {
+static void open_walk_of(const char *directory) {
   struct haul_directory_event event;
-  assert_works(haul_directory_open(client, etcd.directory, soon(), &walk));
+  assert_works(haul_directory_open(client, directory, soon(), &walk));
   do
     event = next_event();
   while (event.kind == HAUL_DIRECTORY_HOLDS);
   assert_int_equal(event.kind, HAUL_DIRECTORY_TOLD);
+}
+
+static void open_walk(void) {
+  open_walk_of(etcd.directory);
 }
 
 static void assert_next(int kind, const char *node, const char *name) {
@@ -558,18 +562,30 @@ static void one_that_lost_everything_is_told_again(void **state) {
   haul_region_release(region);
 }
 
-static void a_walk_goes_on_after_a_restart(void **state) {
-  (void)state;
-  open_walk();
+static void restart_under(const char *directory, const char *name) {
+  struct haul_directory_event event;
+  open_walk_of(directory);
+  assert_fails(HAUL_ETIMEDOUT, haul_directory_next(walk, haul_deadline_in(S), &event));
   etcd_kill(&etcd);
   etcd_start_again(&etcd, false);
-  server = entered("xi");
-  struct haul_directory_event event;
+  server = entered(name);
   do /* leases of nodes that ended meanwhile */
     event = next_event();
   while (event.kind == HAUL_DIRECTORY_WENT);
   assert_int_equal(event.kind, HAUL_DIRECTORY_CAME);
-  assert_string_equal(event.entry.node, "xi");
+  assert_string_equal(event.entry.node, name);
+}
+
+static void a_walk_goes_on_after_a_restart(void **state) {
+  (void)state;
+  restart_under(etcd.directory, "xi");
+}
+
+static void also_when_another_member_s_host_is_not_known(void **state) {
+  char directory[160];
+  (void)state;
+  snprintf(directory, sizeof directory, "etcd://nowhere.invalid,127.0.0.1:%u/test", etcd.port);
+  restart_under(directory, "upsilon");
 }
 
 /* It takes what is asked of it, and says nothing any more. The two are no cluster; what counts is
@@ -803,6 +819,7 @@ int main(int argc, char **argv) {
       TEST(a_stopped_one_costs_no_more_than_the_deadline),
       TEST(one_that_lost_everything_is_told_again),
       TEST(a_walk_goes_on_after_a_restart),
+      TEST(also_when_another_member_s_host_is_not_known),
       TEST(nonsense_is_no_answer),
       TEST(more_than_was_asked_for_is_left),
       TEST(foreign_entries_are_passed_over),
