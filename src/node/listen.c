@@ -6,7 +6,9 @@
  * sees in the same call whether the other side has it, and what does not is gone again with that
  * call; who shows a certificate proves nothing before its second flight, so of sessions that wait
  * for one there are at most PROVING. Where there are so many, or HANDSHAKES of all, the one that
- * has been silent for longest makes way, after SLOW_NS; before that others wait. */
+ * has been silent for longest makes way, after SLOW_NS; before that others wait. One of an origin
+ * that has more of them than the newcomer's makes way at once: whoever comes again and again takes
+ * the room of nobody else. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -76,19 +78,42 @@ static void on_timeout(struct timer *timer) {
   look(handshake);
 }
 
-/* Of those that a session counts for, or of all: ends the first one that came, if that was long
- * ago. */
-static bool make_way(struct haul_node *node, bool counted) {
+/* Of those that a session counts for, or of all. */
+static unsigned count_of(const struct haul_node *node, bool counted, const char *origin) {
+  unsigned count = 0;
   list_each(item, &node->handshakes) {
-    struct handshake *first = list_entry(item, struct handshake, link);
-    if (counted && !first->counted)
-      continue;
-    bool slow = clock_now() - first->began > SLOW_NS;
-    if (slow)
-      end_handshake(first);
-    return slow;
+    const struct handshake *one = list_entry(item, struct handshake, link);
+    count += (!counted || one->counted) && strcmp(one->origin, origin) == 0;
   }
-  return false;
+  return count;
+}
+
+/* Of the same: the first that came, if that was long ago, or the first of a crowd. */
+static struct handshake *dispensable(const struct haul_node *node, bool counted,
+                                     const char *origin) {
+  unsigned own = count_of(node, counted, origin), limit = counted ? PROVING : HANDSHAKES;
+  bool first = true;
+  list_each(item, &node->handshakes) {
+    struct handshake *one = list_entry(item, struct handshake, link);
+    if (counted && !one->counted)
+      continue;
+    if (first && clock_now() - one->began > SLOW_NS)
+      return one;
+    first = false;
+    if (own + 1 >= limit - own) /* nobody else has more */
+      return NULL;
+    if (count_of(node, counted, one->origin) > own + 1)
+      return one;
+  }
+  return NULL;
+}
+
+/* For one of this origin. */
+static bool make_way(struct haul_node *node, bool counted, const char *origin) {
+  struct handshake *one = dispensable(node, counted, origin);
+  if (one)
+    end_handshake(one);
+  return one;
 }
 
 /* ---- Answers ---- */
@@ -295,7 +320,7 @@ static int client_hello(const uint8_t head[5], ssize_t have) {
 
 static void start_proof(struct handshake *handshake) {
   struct haul_node *node = handshake->node;
-  if (node->proving == PROVING && !make_way(node, true)) {
+  if (node->proving == PROVING && !make_way(node, true, handshake->origin)) {
     handshake->waits = true;
     loop_unwatch(node->loop, &handshake->watch);
     loop_timer(node->loop, &handshake->timer, clock_now() + WAIT_NS);
@@ -415,7 +440,9 @@ static void on_connection(struct watch *watch, uint32_t events) {
       pause_listener(listener, errno);
     return;
   }
-  bool room = node->handshake_count < HANDSHAKES || make_way(node, false);
+  char origin[48];
+  sock_origin(fd, origin, sizeof origin);
+  bool room = node->handshake_count < HANDSHAKES || make_way(node, false, origin);
   struct handshake *handshake = room ? alloc_zero(1, sizeof *handshake) : NULL;
   if (!handshake) {
     log_write(&node->fabric.log, LOG_LIMIT,
@@ -432,7 +459,7 @@ static void on_connection(struct watch *watch, uint32_t events) {
   handshake->loopback = listener->address.loopback;
   handshake->companion = listener->companion;
   handshake->state = handshake->local ? READS : LOOKS;
-  sock_origin(fd, handshake->origin, sizeof handshake->origin);
+  snprintf(handshake->origin, sizeof handshake->origin, "%s", origin);
   timer_init(&handshake->timer, on_timeout);
   list_append(&node->handshakes, &handshake->link);
   node->handshake_count++;

@@ -3,8 +3,12 @@
  * is. */
 #include "support/check.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "core/sys.h"
@@ -145,6 +149,38 @@ static void time_to_say_who_it_is(void **state) {
   close(fd);
 }
 
+/* From another address of this host's than everybody else, and says nothing. */
+static int stranger(void) {
+  struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000002)};
+  struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  to.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(bind(fd, (struct sockaddr *)&from, sizeof from), 0);
+  assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+  return fd;
+}
+
+/* Those who say nothing, and come again and again, take no room from others. */
+static void one_origin_leaves_room_for_others_to_say_who_they_are(void **state) {
+  enum { MANY = 300, AFTER = 100 };
+  int strangers[MANY + AFTER];
+  (void)state;
+  serve(NULL);
+  for (unsigned i = 0; i < MANY; i++)
+    strangers[i] = stranger();
+  int fd = raw_connect(address);
+  for (unsigned i = MANY; i < MANY + AFTER; i++)
+    strangers[i] = stranger();
+  haul_peer_close(connected());
+  uint8_t bytes[HANDSHAKE_MAX];
+  struct hello hello = raw_hello(ROLE_CONTROL);
+  assert_true(raw_send(fd, bytes, hello_pack(&hello, bytes)));
+  assert_true(raw_receive(fd, bytes, HANDSHAKE_HEAD));
+  close(fd);
+  for (unsigned i = 0; i < MANY + AFTER; i++)
+    close(strangers[i]);
+}
+
 static void limits_that_are_none_are_refused(void **state) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   (void)state;
@@ -163,8 +199,11 @@ static void limits_that_are_none_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(so_many_connections_of_one_origin), TEST(so_many_regions_at_a_time),
-      TEST(so_many_bytes_in_flight),           TEST(time_to_say_who_it_is),
+      TEST(so_many_connections_of_one_origin),
+      TEST(so_many_regions_at_a_time),
+      TEST(so_many_bytes_in_flight),
+      TEST(time_to_say_who_it_is),
+      TEST(one_origin_leaves_room_for_others_to_say_who_they_are),
       TEST(limits_that_are_none_are_refused),
   };
   return cmocka_run_group_tests_name("node/limits", tests, NULL, NULL);
