@@ -12,8 +12,9 @@
 #include "core/wire.h"
 #include "node/node.h"
 
-#define MAGIC 0x4c544348u /* "HCTL" */
-#define READS 4           /* at a time: questions that fill them take a millisecond to answer */
+#define MAGIC   0x4c544348u /* "HCTL" */
+#define READS   4           /* at a time */
+#define TURN_NS 1000000     /* of the loop for a peer's frames, and the last one's */
 
 int control_parse(const uint8_t head[CONTROL_HEAD], struct control_frame *frame) {
   struct wire wire = wire_over(head, CONTROL_HEAD);
@@ -324,10 +325,12 @@ static void end_message(struct haul_peer *peer) {
   peer->message = NULL;
 }
 
-/* Handles the frames that are whole; HAUL_EPROTO or another reason to drop the peer. */
-static int consume(struct haul_peer *peer) {
+/* Handles the frames that are whole, until the peer's turn is over; HAUL_EPROTO or another reason
+ * to drop the peer. */
+static int consume(struct haul_peer *peer, int64_t until) {
   struct control_frame frame;
-  while (!peer->message && peer->inbox_length >= CONTROL_HEAD) {
+  peer->unheard = false;
+  while (!peer->message && !peer->unheard && peer->inbox_length >= CONTROL_HEAD) {
     int code = control_parse(peer->inbox, &frame);
     if (code)
       return code;
@@ -345,6 +348,7 @@ static int consume(struct haul_peer *peer) {
     }
     if (code)
       return code;
+    peer->unheard = clock_now() >= until;
   }
   return 0;
 }
@@ -363,6 +367,7 @@ static void receive_end(struct haul_peer *peer) {
   struct iovec span = {ignored, sizeof ignored};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
   ssize_t got = 1;
+  peer->unheard = false;
   for (int i = 0; i < READS && got > 0; i++)
     got = stream_take(&peer->stream, &message);
   if (got <= 0 && got != -EAGAIN && got != -EINTR)
@@ -374,7 +379,9 @@ void control_receive(struct haul_peer *peer) {
     receive_end(peer);
     return;
   }
-  for (int i = 0; !atomic_load(&peer->doomed); i++) {
+  int64_t until = clock_now() + TURN_NS;
+  int code = consume(peer, until); /* what its last turn left */
+  for (int i = 0; code == 0 && !peer->unheard && !atomic_load(&peer->doomed); i++) {
     size_t here = i < READS ? SIZE_MAX : stream_pending(&peer->stream);
     if (here == 0)
       return;
@@ -398,12 +405,12 @@ void control_receive(struct haul_peer *peer) {
     else
       peer->inbox_length += (size_t)got;
     end_message(peer);
-    int code = consume(peer);
-    if (code) {
-      peer_drop(peer, code,
-                code == HAUL_EPROTO ? "it sent nonsense on the control connection"
-                                    : "no memory for its message");
-      return;
-    }
+    code = consume(peer, until);
   }
+  if (peer->unheard)
+    loop_wake(peer->node->loop);
+  if (code)
+    peer_drop(peer, code,
+              code == HAUL_EPROTO ? "it sent nonsense on the control connection"
+                                  : "no memory for its message");
 }

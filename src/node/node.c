@@ -78,10 +78,25 @@ static void expire(struct timer *timer) {
     loop_timer(node->loop, timer, next);
 }
 
+/* Peers that asked more than is answered in a turn. */
+static bool hear_more(struct haul_node *node) {
+  bool any = false;
+  list_each_safe(item, &node->peers) {
+    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+    if (!peer->unheard)
+      continue;
+    any = true;
+    peer_ref(peer);
+    control_receive(peer);
+    peer_unref(peer);
+  }
+  return any;
+}
+
 /* Drops peers that failed, and those that nobody here uses any more. */
 static bool sweep(struct poller *poller) {
   struct haul_node *node = list_entry(poller, struct haul_node, poller);
-  bool dropped = false;
+  bool dropped = hear_more(node);
   if (atomic_load_explicit(&node->keeps, memory_order_relaxed) &&
       atomic_exchange(&node->keeps, false))
     expire(&node->expiry);

@@ -115,6 +115,7 @@ struct haul_peer {
   struct timer timer;
   uint8_t inbox[CONTROL_HEAD + CONTROL_BODY_MAX];
   size_t inbox_length;
+  bool unheard;             /* frames in it wait for the peer's next turn; the loop's lock */
   struct incoming *message; /* being received */
   size_t message_got;
   struct list requests;

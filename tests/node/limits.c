@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -181,6 +182,42 @@ static void one_origin_leaves_room_for_others_to_say_who_they_are(void **state) 
     close(strangers[i]);
 }
 
+/* Questions that take long, as each is about many regions that are for others. */
+static void many_questions_keep_nobody_else_waiting(void **state) {
+  enum { REGIONS = 60000, QUESTIONS = 400, QUESTION = CONTROL_HEAD + 2, ANSWER = CONTROL_HEAD + 6 };
+  static uint8_t questions[QUESTIONS * QUESTION];
+  const struct haul_grant grants[2] = {{"one", HAUL_READ}, {"other", HAUL_READ}};
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  haul_region *region;
+  haul_remote *remote;
+  struct welcome welcome;
+  char name[32];
+  int answered = 0;
+  (void)state;
+  config.liveness_ns = BOUND;
+  serve(&config);
+  assert_works(haul_region_alloc(server, (struct haul_place){HAUL_HOST, 0}, 4096, 0, &region));
+  for (int i = 0; i < REGIONS; i++) {
+    snprintf(name, sizeof name, "region-%d", i);
+    assert_works(haul_region_publish_to(region, name, grants, COUNT(grants)));
+  }
+  haul_peer *peer = connected();
+  int fd = raw_peer(address, &welcome);
+  for (size_t i = 0; i < QUESTIONS; i++) /* "" and all behind it */
+    raw_control_head(questions + i * QUESTION, CONTROL_LIST, 2, 1);
+  assert_true(raw_send(fd, questions, sizeof questions));
+  while (answered == 0)
+    assert_int_equal(ioctl(fd, FIONREAD, &answered), 0);
+  assert_fails(HAUL_ENAME, haul_peer_lookup(peer, "region-1", soon(), &remote));
+  assert_int_equal(ioctl(fd, FIONREAD, &answered), 0);
+  assert_in_range(answered, ANSWER, QUESTIONS * ANSWER - 1);
+  while (answered < QUESTIONS * ANSWER) /* and all of them have their answer */
+    assert_int_equal(ioctl(fd, FIONREAD, &answered), 0);
+  close(fd);
+  haul_peer_close(peer);
+  haul_region_release(region);
+}
+
 static void limits_that_are_none_are_refused(void **state) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   (void)state;
@@ -204,6 +241,7 @@ int main(void) {
       TEST(so_many_bytes_in_flight),
       TEST(time_to_say_who_it_is),
       TEST(one_origin_leaves_room_for_others_to_say_who_they_are),
+      TEST(many_questions_keep_nobody_else_waiting),
       TEST(limits_that_are_none_are_refused),
   };
   return cmocka_run_group_tests_name("node/limits", tests, NULL, NULL);
