@@ -407,8 +407,10 @@ void control_receive(struct haul_peer *peer) {
     end_message(peer);
     code = consume(peer, until);
   }
-  if (peer->unheard)
+  if (peer->unheard) {
+    peer->node->unheard = true;
     loop_wake(peer->node->loop);
+  }
   if (code)
     peer_drop(peer, code,
               code == HAUL_EPROTO ? "it sent nonsense on the control connection"

@@ -81,6 +81,9 @@ static void expire(struct timer *timer) {
 /* Peers that asked more than is answered in a turn. */
 static bool hear_more(struct haul_node *node) {
   bool any = false;
+  if (!node->unheard)
+    return false;
+  node->unheard = false;
   list_each_safe(item, &node->peers) {
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
     if (!peer->unheard)

@@ -167,6 +167,7 @@ struct haul_node {
   unsigned handshake_count, proving, peer_count;
   uint64_t last_number; /* of a peer; the loop's lock */
   int64_t opened_at;
+  bool unheard;         /* some peer is, below; the loop's lock */
   struct poller poller; /* drops what is to be dropped */
   _Atomic bool keeps;   /* imports without a user: `expiry` is to be set */
   struct timer expiry;
