@@ -69,11 +69,12 @@ int stream_receive_all(const struct stream *stream, const char *object, void *by
 
 /* ---- Life ---- */
 
-int stream_settle(struct stream *stream, bool plain, bool reads) {
+int stream_settle(struct stream *stream, bool plain, bool updates, bool reads) {
   if (!stream->tls)
     return 0;
   if (!plain && !tls_to_kernel(stream->tls)) {
     stream->protection = STREAM_PROCESS;
+    tls_may_update(stream->tls, updates);
     return tls_buffer(stream->tls, reads) ? 0 : error_memory("TLS");
   }
   stream->protection = plain ? STREAM_PROVED : STREAM_KERNEL;

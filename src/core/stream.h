@@ -64,9 +64,9 @@ int stream_receive_all(const struct stream *stream, const char *object, void *by
                        int64_t until);
 
 /* After the first bytes each way, one record of them: what follows is not encrypted (`plain`), or
- * by the kernel where it does that, else here; `reads`: it is read ahead (tls_buffer). HAUL_ENOMEM.
- */
-int stream_settle(struct stream *stream, bool plain, bool reads);
+ * by the kernel where it does that, else here; `updates`: the peer takes changes of keys; `reads`:
+ * it is read ahead (tls_buffer). HAUL_ENOMEM. */
+int stream_settle(struct stream *stream, bool plain, bool updates, bool reads);
 
 /* Ends it, as sock_close. */
 void stream_close(struct stream *stream);

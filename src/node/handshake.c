@@ -5,6 +5,10 @@
 #include "fabric/transport.h"
 #include "haul/haul.h"
 
+#define FLAG_PLAIN   1u
+#define FLAG_UPDATES 2u
+#define FLAGS_KNOWN  (FLAG_PLAIN | FLAG_UPDATES)
+
 static const uint8_t hello_magic[8] = "haul-hi\n";
 static const uint8_t welcome_magic[8] = "haul-ok\n";
 
@@ -23,7 +27,8 @@ size_t hello_pack(const struct hello *hello, uint8_t *bytes) {
   wire_put16(&wire, 0);
   wire_put16(&wire, 0);
   wire_put8(&wire, hello->role);
-  wire_put8(&wire, hello->plain);
+  wire_put8(&wire,
+            (uint8_t)((hello->plain ? FLAG_PLAIN : 0) | (hello->updates ? FLAG_UPDATES : 0)));
   wire_put_bytes(&wire, hello->node_id, 16);
   wire_put_bytes(&wire, hello->boot, 16);
   if (hello->role == ROLE_CONTROL) {
@@ -56,6 +61,7 @@ size_t welcome_pack(const struct welcome *welcome, uint8_t *bytes) {
     wire_put_string(&wire, welcome->companion);
     wire_put32(&wire, welcome->message_window);
     wire_put16(&wire, welcome->window);
+    wire_put8(&wire, welcome->updates ? FLAG_UPDATES : 0);
   }
   return finish(&wire, bytes, 14);
 }
@@ -91,7 +97,9 @@ int hello_parse(const uint8_t *bytes, size_t length, struct hello *hello) {
   if (hello->lowest > PROTOCOL_HIGHEST || hello->highest < PROTOCOL_LOWEST)
     return HAUL_EVERSION;
   hello->role = wire_get8(&wire);
-  hello->plain = wire_get8(&wire);
+  uint8_t flags = wire_get8(&wire);
+  hello->plain = flags & FLAG_PLAIN;
+  hello->updates = flags & FLAG_UPDATES;
   wire_get_bytes(&wire, hello->node_id, 16);
   wire_get_bytes(&wire, hello->boot, 16);
   if (hello->role == ROLE_CONTROL) {
@@ -107,7 +115,7 @@ int hello_parse(const uint8_t *bytes, size_t length, struct hello *hello) {
   } else {
     return HAUL_EPROTO;
   }
-  if (hello->plain > (hello->role == ROLE_CHANNEL))
+  if ((flags & ~FLAGS_KNOWN) || (hello->plain && hello->role != ROLE_CHANNEL))
     return HAUL_EPROTO;
   return wire.failed || wire_left(&wire) > 0 ? HAUL_EPROTO : 0;
 }
@@ -136,7 +144,9 @@ int welcome_parse(const uint8_t *bytes, size_t length, struct welcome *welcome) 
     wire_get_string(&wire, welcome->companion, sizeof welcome->companion);
     welcome->message_window = wire_get32(&wire);
     welcome->window = wire_get16(&wire);
-    if (!is_window(welcome->window))
+    uint8_t flags = wire_get8(&wire);
+    welcome->updates = flags & FLAG_UPDATES;
+    if (!is_window(welcome->window) || (flags & ~FLAG_UPDATES))
       return HAUL_EPROTO;
   }
   return wire.failed || wire_left(&wire) > 0 ? HAUL_EPROTO : 0;

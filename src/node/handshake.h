@@ -10,6 +10,7 @@
 #ifndef HAUL_NODE_HANDSHAKE_H
 #define HAUL_NODE_HANDSHAKE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,7 +24,8 @@ enum role { ROLE_CONTROL = 1, ROLE_CHANNEL = 2 };
 struct hello {
   uint16_t lowest, highest;
   uint8_t role;
-  uint8_t plain; /* channel: 1: what follows the welcome is not to be encrypted */
+  bool plain;   /* channel: what follows the welcome is not to be encrypted */
+  bool updates; /* a change of TLS keys can be read here */
   uint8_t node_id[16], boot[16];
   /* control */
   char name[64];
@@ -42,6 +44,7 @@ struct welcome {
   char name[64], companion[64];
   uint32_t message_window;
   uint16_t window;
+  bool updates;
   /* refused */
   int32_t code;
   char reason[160];

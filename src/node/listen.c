@@ -150,7 +150,8 @@ static void start_welcome(const struct haul_node *node, struct welcome *welcome)
                               .lowest = PROTOCOL_LOWEST,
                               .highest = PROTOCOL_HIGHEST,
                               .message_window = MESSAGE_WINDOW(node),
-                              .window = node_window(node)};
+                              .window = node_window(node),
+                              .updates = node->tls && tls_takes_updates(node->tls)};
   memcpy(welcome->node_id, node->fabric.node_id, 16);
   memcpy(welcome->boot, node->fabric.boot, 16);
   snprintf(welcome->name, sizeof welcome->name, "%s", node->name);
@@ -196,7 +197,8 @@ static void on_control(struct handshake *handshake, const struct hello *hello) {
   start_welcome(node, &welcome);
   memcpy(welcome.token, peer->token, 16);
   loop_unwatch(node->loop, &handshake->watch);
-  bool told = answer(handshake, &welcome) && stream_settle(&handshake->stream, false, false) == 0;
+  bool told = answer(handshake, &welcome) &&
+              stream_settle(&handshake->stream, false, hello->updates, false) == 0;
   peer->stream = handshake->stream;
   handshake->stream = STREAM_NONE;
   if (!told || peer_start(peer) != 0)
@@ -228,7 +230,7 @@ static void on_channel(struct handshake *handshake, const struct hello *hello) {
   if (transport->descriptors)
     sock_take_descriptors(handshake->stream.fd); /* the peer may send some once it is welcome */
   if (!answer(handshake, &welcome) ||
-      stream_settle(&handshake->stream, hello->plain, transport->payload) != 0)
+      stream_settle(&handshake->stream, hello->plain, hello->updates, transport->payload) != 0)
     return;
   loop_unwatch(node->loop, &handshake->watch);
   struct stream stream = handshake->stream;

@@ -411,7 +411,7 @@ static int exchange(struct haul_node *node, struct stream *stream, const struct 
                      "the peer ended the connection when it had seen who this is|does its "
                      "authority know this node's certificate? openssl verify -CAfile AUTHORITY "
                      "CERTIFICATE");
-  return code ? code : stream_settle(stream, hello->plain, reads);
+  return code ? code : stream_settle(stream, hello->plain, welcome->updates, reads);
 }
 
 static void start_hello(const struct haul_node *node, enum role role, struct hello *hello) {
@@ -419,7 +419,8 @@ static void start_hello(const struct haul_node *node, enum role role, struct hel
                           .highest = PROTOCOL_HIGHEST,
                           .role = (uint8_t)role,
                           .message_window = MESSAGE_WINDOW(node),
-                          .window = node_window(node)};
+                          .window = node_window(node),
+                          .updates = node->tls && tls_takes_updates(node->tls)};
   memcpy(hello->node_id, node->fabric.node_id, 16);
   memcpy(hello->boot, node->fabric.boot, 16);
   snprintf(hello->name, sizeof hello->name, "%s", node->name);

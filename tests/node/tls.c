@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "core/sys.h"
-#include "core/tls/tls.h"
+#include "core/tls/session.h"
 #include "support/owner.h"
 #include "support/raw.h"
 #include "support/tree.h"
@@ -542,6 +542,34 @@ static void what_is_written_is_not_seen_on_the_wire(void **state) {
   assert_false(atomic_load(&tap.seen));
 }
 
+/* How often a key was changed while so much was written. */
+static uint64_t changes_in(unsigned times) {
+  const uint64_t lasts = tls_key_lasts, before = tls_keys_changed;
+  char detail[64];
+  const char *address = listening(server);
+  tls_key_lasts = LENGTH / 4;
+  for (unsigned i = 0; i < times; i++)
+    assert_works(write_marked(address, MARK, detail, sizeof detail));
+  tls_key_lasts = lasts;
+  return tls_keys_changed - before;
+}
+
+static void keys_are_changed_and_bytes_go_on(void **state) {
+  (void)state;
+  server = node_that("alice", false, true);
+  client = node_that("alice", false, true);
+  assert_true(changes_in(3) >= 9);
+}
+
+/* Where there is one: what it has the key of it cannot change. */
+static void a_kernel_is_spared_it(void **state) {
+  (void)state;
+  server = node_that("alice", false, false);
+  client = node_that("alice", false, true);
+  server->tls->kernel = true; /* or as if */
+  assert_int_equal(changes_in(3), 0);
+}
+
 static void without_a_key_it_is(void **state) {
   char detail[64] = "";
   (void)state;
@@ -807,6 +835,8 @@ int main(int argc, char **argv) {
       TEST(a_node_may_have_both),
       TEST(files_that_cannot_be_used_are_named),
       TEST(what_is_written_is_not_seen_on_the_wire),
+      TEST(keys_are_changed_and_bytes_go_on),
+      TEST(a_kernel_is_spared_it),
       TEST(without_a_key_it_is),
       TEST(plain_data_is_what_both_sides_set),
       TEST(a_server_alone_cannot_make_it_plain),

@@ -130,8 +130,8 @@ static bool set_up(struct tls_context *context, bool kernel) {
   context->bio = tls_bio_method(openssl);
   if (!ssl || !context->bio)
     return false;
-  context->kernel = kernel;
-  if (kernel)
+  context->kernel = kernel && tls_kernel_is_there();
+  if (context->kernel)
     openssl->context_key_log(ssl, hear_secret);
   openssl->context_options(ssl, OPENSSL_OPTIONS);
   openssl->context_control(ssl, OPENSSL_SET_MODE, modes, NULL);

@@ -2,10 +2,13 @@
  * Kernel TLS (Documentation/networking/tls.rst): from here on the socket takes and gives plain
  * bytes, and all that is done with sockets is done as without TLS. The keys are derived from the
  * secrets of the handshake (RFC 8446, 7.3), which the library tells. */
+#include <errno.h>
 #include <linux/tls.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "core/tls/session.h"
 
@@ -48,6 +51,17 @@ static bool give_key(const struct tls *tls, int way, const uint8_t secret[TLS_SE
   explicit_bzero(&info, sizeof info);
   explicit_bzero(iv, sizeof iv);
   return given;
+}
+
+/* A socket without a connection is refused for that (ENOTCONN) where there is the module, or could
+ * be loaded. */
+bool tls_kernel_is_there(void) {
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  bool there = fd >= 0 && (setsockopt(fd, IPPROTO_TCP, TCP_ULP, "tls", sizeof "tls") == 0 ||
+                           errno == ENOTCONN);
+  if (fd >= 0)
+    close(fd);
+  return there;
 }
 
 /* After one record each way (stream_settle): the next has number 1.

@@ -18,8 +18,9 @@
 #define OUT_BYTES (OUT_SEND + 3 * (TLS_RECORD + 256))
 /* Less is put together with what follows it into one record. */
 #define SMALL 8192u
-/* The key is changed after so many bytes: RFC 8446, 5.5, allows 2^24.5 records of 16 KiB. */
-#define KEY_LASTS (UINT64_C(1) << 37)
+/* RFC 8446, 5.5, allows 2^24.5 records of 16 KiB. */
+uint64_t tls_key_lasts = UINT64_C(1) << 37;
+_Atomic uint64_t tls_keys_changed;
 
 /* ---- The BIO ---- */
 
@@ -121,8 +122,11 @@ int tls_open(struct tls_context *context, int descriptor, bool server, struct tl
   struct tls *tls = alloc_zero(1, sizeof *tls);
   if (!tls)
     return error_memory("TLS");
-  *tls = (struct tls){
-      .context = context, .fd = descriptor, .server = server, .looked = server, .left = KEY_LASTS};
+  *tls = (struct tls){.context = context,
+                      .fd = descriptor,
+                      .server = server,
+                      .looked = server,
+                      .left = tls_key_lasts};
   tls->ssl = openssl->session_new(context->ssl);
   ssl_bio *bio = tls->ssl ? openssl->bio_new(context->bio) : NULL;
   if (!bio || !openssl->session_set(tls->ssl, 0, tls)) {
@@ -165,6 +169,14 @@ bool tls_buffer(struct tls *tls, bool reads) {
   tls->out = alloc_zero(1, OUT_BYTES);
   tls->clear = reads ? alloc_zero(1, OUT_SEND) : NULL;
   return tls->out && ((tls->in && tls->clear) || !reads);
+}
+
+bool tls_takes_updates(const struct tls_context *context) {
+  return !context->kernel;
+}
+
+void tls_may_update(struct tls *tls, bool may) {
+  tls->updates = may;
 }
 
 bool tls_is_keyed(struct tls *tls) {
@@ -330,12 +342,15 @@ static size_t next_record(const struct place *from, char *gathered, char **bytes
 
 /* With the lock. */
 static void renew_key(struct tls *tls, size_t bytes) {
+  if (!tls->updates)
+    return;
   if (tls->left > bytes) {
     tls->left -= bytes;
     return;
   }
   tls->context->openssl->session_key_update(tls->ssl, OPENSSL_UPDATE_OWN);
-  tls->left = KEY_LASTS;
+  atomic_fetch_add_explicit(&tls_keys_changed, 1, memory_order_relaxed);
+  tls->left = tls_key_lasts;
 }
 
 /* Bytes of `clear` that are not encrypted yet. */

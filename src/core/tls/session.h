@@ -39,10 +39,13 @@ struct tls {
   uint8_t *in, *out; /* encrypted; NULL until tls_buffer */
   char *clear;       /* what is to be encrypted, where it may vanish; NULL: it does not */
   size_t in_start, in_end, out_start, out_end;
-  uint64_t left; /* bytes that may be sent before the key is changed */
+  bool updates;  /* the peer can read it when the key is changed */
+  uint64_t left; /* bytes that may be sent before it is */
 };
 
 extern ssl_bio_method *tls_bio_method(const struct openssl *openssl);
 void tls_forget_secrets(struct tls *tls);
+/* Whether the kernel may take a connection's keys, at least by name. */
+bool tls_kernel_is_there(void);
 
 #endif

@@ -11,6 +11,7 @@
 #ifndef HAUL_CORE_TLS_TLS_H
 #define HAUL_CORE_TLS_TLS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -49,6 +50,13 @@ void tls_free(struct tls *tls);
 bool tls_is_keyed(struct tls *tls);
 /* After the handshake: who the peer is, by its key or its certificate. Valid as long as `tls`. */
 const char *tls_identity(const struct tls *tls);
+/* Whether a change of keys (KeyUpdate) can be read here: the kernel cannot. Each side tells the
+ * other, and changes its own only where that takes it. */
+bool tls_takes_updates(const struct tls_context *context);
+void tls_may_update(struct tls *tls, bool may);
+/* For tests, which have less: the key is changed after so many bytes; how often one was. */
+extern uint64_t tls_key_lasts;
+extern _Atomic uint64_t tls_keys_changed;
 /* After the handshake and one record each way: the kernel encrypts from now on, and `tls` is of no
  * use any more. False where it does not. */
 bool tls_to_kernel(struct tls *tls);
