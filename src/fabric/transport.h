@@ -142,6 +142,7 @@ struct work {
   bool begun; /* an atomic: the path was handed it, and it may take place whatever breaks now */
   bool checksum;
   uint8_t rank;         /* among what waits for the path, as in core/backlog.h */
+  bool listed;          /* transfer.c: in one of its lists; the transfers' lock */
   bool more;            /* others follow at once: it may wait for them, as WORK_BATCH says */
   _Atomic int canceled; /* from a cancel on its code: it is not begun any more */
   uint64_t bytes;

@@ -141,6 +141,7 @@ static bool will_retry(struct transfers *owner, struct work *work, int code) {
     if (code == HAUL_ENOPATH)
       avoid_path(work->owner, work->endpoint);
     list_append(&owner->retries, &work->link);
+    work->listed = true;
   }
   unlock_lists(owner);
   if (will)
@@ -188,6 +189,7 @@ static bool waits(struct transfers *owner, struct work *work) {
   bool holds = endpoint_holds(endpoint, work->operation) && !owner->ended;
   if (holds)
     list_append(&owner->held, &work->link);
+  work->listed = holds;
   unlock_lists(owner);
   if (!holds)
     return false;
@@ -246,12 +248,11 @@ static void retry(struct work *work, bool broke) {
 /* ---- Early ends ---- */
 
 static bool take_from_lists(struct transfers *owner, struct work *work) {
-  bool found = false;
   lock_lists(owner);
-  list_each(item, &owner->retries) found |= item == &work->link;
-  list_each(item, &owner->held) found |= item == &work->link;
+  bool found = work->listed;
   if (found)
     list_remove(&work->link);
+  work->listed = false;
   unlock_lists(owner);
   return found;
 }
@@ -374,6 +375,7 @@ static void take_released(struct transfers *transfers, struct list *released) {
     struct work *work = list_entry(item, struct work, link);
     if (endpoint_holds(work->endpoint, work->operation))
       continue;
+    work->listed = false;
     list_remove(item);
     list_append(released, item);
   }
@@ -385,6 +387,7 @@ static bool on_poll(struct poller *poller) {
   lock_lists(transfers);
   int64_t first = first_deadline(transfers);
   list_splice(&works, &transfers->retries);
+  list_each(item, &works) list_entry(item, struct work, link)->listed = false;
   take_released(transfers, &released);
   unlock_lists(transfers);
   if (first < atomic_load(&transfers->armed)) {
@@ -508,6 +511,7 @@ void transfers_end(struct transfers *transfers) {
   transfers->ended = true;
   list_splice(&works, &transfers->retries);
   list_splice(&works, &transfers->held);
+  list_each(item, &works) list_entry(item, struct work, link)->listed = false;
   unlock_lists(transfers);
   for (struct list *item; (item = list_take(&works));) {
     struct haul_transfer *transfer = list_entry(item, struct work, link)->owner;
