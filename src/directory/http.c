@@ -10,6 +10,7 @@
 
 #define ANSWER_MAX ((size_t)64 << 20) /* bytes; a walk's page has 1000 entries */
 #define CONNECT_MS 2000L              /* then the next member is tried */
+#define SHARE_S    (SHARE_NS / 1000000000L)
 
 /* ---- curl's callbacks ---- */
 
@@ -258,6 +259,9 @@ static CURLcode post_once(struct http *http, const char *path, const char *body,
   curl_easy_setopt(http->easy, CURLOPT_POSTFIELDS, body);
   curl_easy_setopt(http->easy, CURLOPT_POSTFIELDSIZE, (long)strlen(body));
   curl_easy_setopt(http->easy, CURLOPT_TIMEOUT_MS, http_milliseconds_to(until));
+  /* Where nobody says for how long: as long as something comes. */
+  curl_easy_setopt(http->easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl_easy_setopt(http->easy, CURLOPT_LOW_SPEED_TIME, until == HAUL_FOREVER ? SHARE_S : 0L);
   curl_easy_setopt(http->easy, CURLOPT_WRITEDATA, bytes);
   return curl_easy_perform(http->easy);
 }

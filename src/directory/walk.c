@@ -131,23 +131,21 @@ static int take_news(struct directory_walk *walk, json_t *value) {
 }
 
 static bool is_worth_another(int code) {
-  return code == HAUL_EPEER || code == HAUL_ECONNECT;
+  return code == HAUL_EPEER || code == HAUL_ECONNECT || code == HAUL_ETIMEDOUT;
 }
 
 /* A stream that ended is opened again from where it was. */
 static int hear(struct directory_walk *walk, int64_t until) {
   json_t *value = NULL;
   int code = walk->stream ? 0 : open_stream(walk);
-  if (code)
-    return code;
-  code = http_stream_next(walk->stream, until, &value);
+  bool listens = code == 0;
+  if (listens)
+    code = http_stream_next(walk->stream, until, &value);
   if (code == 0) {
     code = take_news(walk, value);
     json_decref(value);
   }
-  if (code == 0)
-    return 0;
-  if (code == HAUL_ETIMEDOUT || code == HAUL_ECLOSED)
+  if (code == 0 || code == HAUL_ECLOSED || (listens && code == HAUL_ETIMEDOUT))
     return code;
   http_stream_close(walk->stream);
   walk->stream = NULL;

@@ -140,10 +140,10 @@ struct work {
   enum haul_operation operation;
   struct operands operands; /* of an atomic: one piece of 8 bytes, at multiples of 8 */
   bool begun; /* an atomic: the path was handed it, and it may take place whatever breaks now */
-  bool checksum;
+  /* Set before it is posted: others follow at once, for which it may wait, as WORK_BATCH says. */
+  bool checksum : 1, more : 1;
   uint8_t rank;         /* among what waits for the path, as in core/backlog.h */
   bool listed;          /* transfer.c: in one of its lists; the transfers' lock */
-  bool more;            /* others follow at once: it may wait for them, as WORK_BATCH says */
   _Atomic int canceled; /* from a cancel on its code: it is not begun any more */
   uint64_t bytes;
   uint64_t whole; /* bytes of the transfer that it is a slice of */

@@ -15,8 +15,7 @@
 
 /* ---- The module ---- */
 
-const struct directory_library directory_library = {error_set, haul_place_format,
-                                                           haul_place_parse};
+const struct directory_library directory_library = {error_set, haul_place_format, haul_place_parse};
 
 static struct { const struct directory_module *module; } table;
 

@@ -75,7 +75,7 @@ def serve(connection, speaks_of):
     try:
         head = take(connection, 16)
         hello = take(connection, struct.unpack("<H", head[12:14])[0])
-        body = os.urandom(16) + bytes(16) + os.urandom(16) + string(b"liar") + string(b"") + struct.pack("<IH", 1 << 20, 16)
+        body = os.urandom(16) + bytes(16) + os.urandom(16) + string(b"liar") + string(b"") + struct.pack("<IHB", 1 << 20, 16, 0)
         version = head[10:12]
         connection.sendall(b"haul-ok\n" + version * 3 + struct.pack("<H", len(body)) + body)
         if hello[0] == 1:

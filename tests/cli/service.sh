@@ -38,11 +38,15 @@ with open(work + "/pid", "w") as file:
 with open(work + "/address", "w") as file:
     file.write("tcp://127.0.0.1:%d" % tcp.getsockname()[1])
 def listen():
-    while True:
+    while word := notify.recv(4096):
         with open(work + "/said", "ab") as file:
-            file.write(notify.recv(4096) + b"\n")
-threading.Thread(target=listen, daemon=True).start()
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            file.write(word + b"\n")
+listener = threading.Thread(target=listen)
+listener.start()
+status = os.waitpid(child, 0)[1]
+notify.sendto(b"", notify.getsockname())  # behind all that it said
+listener.join()
+sys.exit(os.waitstatus_to_exitcode(status))
 PY
   server=$!
   processes+=("$server")

@@ -528,6 +528,16 @@ static void a_stopped_one_costs_no_more_than_the_deadline(void **state) {
   assert_true(took < 10 * S);
 }
 
+static void nor_is_it_waited_for_without_one(void **state) {
+  struct haul_directory_entry entry;
+  size_t count = 1;
+  (void)state;
+  etcd_stop(&etcd);
+  int code = haul_directory_find(client, at("x"), HAUL_FOREVER, &entry, &count);
+  etcd_go_on(&etcd);
+  assert_int_equal(code, HAUL_ETIMEDOUT);
+}
+
 static _Atomic int changes, last_change;
 
 static void note_change(void *user, int code) {
@@ -817,6 +827,7 @@ int main(int argc, char **argv) {
       TEST(a_walk_leaves_a_member_that_hangs),
       TEST(a_find_ends_with_its_node),
       TEST(a_stopped_one_costs_no_more_than_the_deadline),
+      TEST(nor_is_it_waited_for_without_one),
       TEST(one_that_lost_everything_is_told_again),
       TEST(a_walk_goes_on_after_a_restart),
       TEST(also_when_another_member_s_host_is_not_known),
