@@ -58,7 +58,7 @@ endforeach()
 
 # With device memory that is a double too.
 haul_test_with_gaudi(conformance transport _rdma_double ${HAUL_WITH_NIC}
-  $<TARGET_FILE:conformance_transport> rdma tcp://127.0.0.1:0)
+  $<TARGET_FILE:conformance_transport> rdma tcp://127.0.0.1:0 brief)
 add_test(NAME conformance.transport_cuda_double_rdma COMMAND ${HAUL_WITH_GPU} ${HAUL_WITH_NIC}
   $<TARGET_FILE:conformance_transport> rdma tcp://127.0.0.1:0 brief)
 set_tests_properties(conformance.transport_cuda_double_rdma PROPERTIES LABELS conformance TIMEOUT 300

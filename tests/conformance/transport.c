@@ -524,17 +524,18 @@ static int run_over(const struct way *way) {
   return failed + tear_down(&state);
 }
 
-/* transport [NUMBER | PATH ADDRESS [brief]]: all ways, one of them, or one that only some hosts
- * have. */
+/* transport [NUMBER [brief] | PATH ADDRESS [brief]]: all ways, one of them, or one that only some
+ * hosts have. */
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
-  if (argc > 2)
-    return run_over(&(struct way){argv[1], argv[2], false, argc > 3});
+  bool brief = argc > 2 && strcmp(argv[argc - 1], "brief") == 0;
+  if (argc - brief > 2)
+    return run_over(&(struct way){argv[1], argv[2], false, brief});
   const char *other = own_socket();
   char socket[64];
   snprintf(socket, sizeof socket, "unix:///tmp/haul-test-%d", (int)getpid());
-  const struct way ways[] = {
+  struct way ways[] = {
       {"map", socket, false, false},
       {"map", "tcp://127.0.0.1:0", false, true}, /* through the companion */
       {"tcp", "tcp://127.0.0.1:0", false, false},
@@ -549,6 +550,7 @@ int main(int argc, char **argv) {
       continue; /* one of them, to look closer */
     if (SANITIZED && argc == 1 && (i == 1 || i == 3))
       continue;
+    ways[i].brief |= brief;
     failed += run_over(&ways[i]);
   }
   return failed;
