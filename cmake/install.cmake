@@ -26,10 +26,16 @@ install(EXPORT haulTargets NAMESPACE haul:: DESTINATION ${HAUL_PACKAGE_DIR})
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haulConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/haulConfigVersion.cmake DESTINATION ${HAUL_PACKAGE_DIR})
 
-# For systemd: a node with its sockets and its user, and mounts.
-set(bindir ${CMAKE_INSTALL_FULL_BINDIR})
+# For systemd: a node with its sockets and its user, and mounts. They name the command's folder, which
+# is known when it is installed (`make install PREFIX=/usr`).
 foreach(unit haul.service haul-mount@.service)
-  configure_file(packaging/systemd/${unit}.in ${unit} @ONLY)
+  install(CODE "
+    set(bindir \"${CMAKE_INSTALL_BINDIR}\")
+    if(NOT IS_ABSOLUTE \"\${bindir}\")
+      set(bindir \"\${CMAKE_INSTALL_PREFIX}/\${bindir}\")
+    endif()
+    configure_file(\"${CMAKE_SOURCE_DIR}/packaging/systemd/${unit}.in\"
+      \"${CMAKE_CURRENT_BINARY_DIR}/${unit}\" @ONLY)")
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${unit} DESTINATION lib/systemd/system)
 endforeach()
 install(FILES packaging/grafana/haul.json DESTINATION ${CMAKE_INSTALL_DATADIR}/haul/grafana)

@@ -47,6 +47,16 @@ for file in bin/haul include/haul/haul.h include/haul/device.h include/haul/acce
 done
 holds "every page of the source is there" is_same \
   "$(find "$prefix/share/man" -name '*.[13]' | wc -l)" "$(find "$source/man" -name '*.[13]' | wc -l)"
+for unit in haul.service haul-mount@.service; do
+  holds "$unit names the command that was installed" grep -q "^ExecStart=$prefix/bin/haul " \
+    "$prefix/lib/systemd/system/$unit"
+done
+if command -v systemd-analyze >/dev/null; then
+  holds "systemd has nothing to say against its units" systemd-analyze verify --man=no \
+    "$prefix"/lib/systemd/system/haul.{service,socket} "$prefix/lib/systemd/system/haul-mount@.service"
+else
+  echo "skipped what systemd says of the units: there is no systemd-analyze (apt-get install systemd)"
+fi
 holds "the command runs where it was installed" "$prefix/bin/haul" info
 holds "the command's version is the project's" \
   grep -q -w -F "$version" <("$prefix/bin/haul" --version)
