@@ -88,11 +88,8 @@ static void leave_terminal(void) {
 }
 
 static void log_line(void *user, int priority, const char *text) {
-  const struct mounting *mounting = user;
-  if (mounting->parent >= 0)
-    syslog(priority, "%s", text);
-  else
-    fail_note("%s", text);
+  (void)user;
+  log_tell(priority, "mount", text);
 }
 
 static void is_ready(void *user) {

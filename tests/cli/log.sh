@@ -122,6 +122,21 @@ expect 1 "no key" "$HAUL" ls "$tcp"
 logs "elsewhere they do not" "$time warning refused "
 stop "$server"
 
+section "of a mount"
+mkdir "$work/source" "$work/point"
+"$HAUL" mount "$work/source" "$work/point" --foreground --log-format json 2>"$work/mount" &
+server=$!
+processes+=("$server")
+if await 10 grep -q " is mounted at " "$work/mount"; then
+  stop "$server"
+  log=$work/mount
+  lines_hold "each line is an object" \
+    "all({'time', 'level', 'event', 'what'} <= set(one) and one['event'] == 'mount' for one in them)"
+  holds "its end is told" grep -q " is no longer mounted at " "$work/mount"
+else
+  skipped "the log of a mount: $(head -n 1 "$work/mount")"
+fi
+
 section "wrong usage"
 expect 2 "no level" "$HAUL" serve --log loud
 complains "--log is error, warning, info or debug"

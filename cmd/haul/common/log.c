@@ -132,6 +132,22 @@ static void take(void *user, const struct haul_log_line *line) {
     put(text, strlen(text));
 }
 
+void log_tell(int priority, const char *event, const char *text) {
+  const struct haul_log_field fields[] = {{"what", text}};
+  struct haul_log_line line = {.level = HAUL_LOG_ERROR,
+                               .event = event,
+                               .text = "what it has to say itself",
+                               .node = "",
+                               .fields = fields,
+                               .count = 1};
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  line.time_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+  while (line.level < HAUL_LOG_DEBUG && priorities[line.level - 1] < priority)
+    line.level++;
+  take(NULL, &line);
+}
+
 /* ---- Beginning ---- */
 
 int log_begin(const struct command *command, const struct log_values *values) {

@@ -23,6 +23,9 @@ struct log_values {
 
 /* Before any node is opened. Returns an exit status. */
 int log_begin(const struct command *command, const struct log_values *values);
+/* A line of the command's own, whatever the level: as the others, with the text as a field. The
+ * priority is one of syslog(3)'s. */
+void log_tell(int priority, const char *event, const char *text);
 /* From now on to syslog(3): there is no standard error any more. */
 void log_to_syslog(void);
 
