@@ -45,7 +45,5 @@ struct tls {
 
 extern ssl_bio_method *tls_bio_method(const struct openssl *openssl);
 void tls_forget_secrets(struct tls *tls);
-/* Whether the kernel may take a connection's keys, at least by name. */
-bool tls_kernel_is_there(void);
 
 #endif

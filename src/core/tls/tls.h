@@ -57,6 +57,8 @@ void tls_may_update(struct tls *tls, bool may);
 /* For tests, which have less: the key is changed after so many bytes; how often one was. */
 extern uint64_t tls_key_lasts;
 extern _Atomic uint64_t tls_keys_changed;
+/* Whether the kernel takes connections' keys; its module is loaded where this process may. */
+bool tls_kernel_is_there(void);
 /* After the handshake and one record each way: the kernel encrypts from now on, and `tls` is of no
  * use any more. False where it does not. */
 bool tls_to_kernel(struct tls *tls);

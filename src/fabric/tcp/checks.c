@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/tls/openssl.h"
+#include "core/tls/tls.h"
 #include "fabric/tcp/tcp.h"
 
 static long read_number(const char *path) {
@@ -64,22 +65,13 @@ static void check_tls(struct haul_check *check) {
   check_mend(check, "sudo apt-get install libssl3");
 }
 
-/* The list has what was loaded before; the kernel loads the module when somebody asks who may. */
-static bool kernel_has_tls(void) {
-  char text[256] = "";
-  FILE *file = fopen("/proc/sys/net/ipv4/tcp_available_ulp", "re");
-  size_t got = file ? fread(text, 1, sizeof text - 1, file) : 0;
-  if (file)
-    fclose(file);
-  return got > 0 && strstr(text, "tls");
-}
-
 static void check_kernel_tls(struct haul_check *check) {
   check_begin(check, "tcp", "kernel-tls");
+  bool there = tls_kernel_is_there();
   check_found(check, HAUL_CHECK_OK,
-              kernel_has_tls() ? "the kernel can encrypt for nodes with a key"
-                               : "the kernel's module tls is not loaded: processes encrypt");
-  if (!kernel_has_tls())
+              there ? "the kernel can encrypt for nodes with a key"
+                    : "the kernel's module tls is not loaded: processes encrypt");
+  if (!there)
     check_mend(check, "sudo modprobe tls");
 }
 
