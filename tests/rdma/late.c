@@ -134,5 +134,7 @@ int main(int count, char **arguments) {
   };
   if (count > 1 && strcmp(arguments[1], OWNER_MODE) == 0)
     return owner_main();
+  if (!nic_is_there())
+    return 77;
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
