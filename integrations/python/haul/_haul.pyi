@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 import builtins
 from collections.abc import Generator, Iterable, Sequence
+from os import PathLike
 from types import TracebackType
 from typing import Any, Protocol, SupportsIndex, final
 
@@ -58,6 +59,19 @@ class Node(_Object):
         paths: str | None = None,
         estimates_only: bool = False,
         tcp_zero_copy: int | None = None,
+        key: str | PathLike[str] | None = None,
+        certificate: str | PathLike[str] | None = None,
+        private_key: str | PathLike[str] | None = None,
+        authority: str | PathLike[str] | None = None,
+        directory_login: str | PathLike[str] | None = None,
+        plain_data: bool = False,
+        process_tls: bool = False,
+        any_user: bool = False,
+        any_observer: bool = False,
+        handshake: float = 0,
+        max_peers_each: int | None = None,
+        max_lookups: int | None = None,
+        peer_bytes: int | None = None,
     ) -> Self: ...
     @property
     def addresses(self) -> list[str]: ...
@@ -118,7 +132,9 @@ class Region(_Object, _Tensor):
     def ticket(
         self, layout: Layout | None = None, rights: int = Rights.READ
     ) -> builtins.bytes: ...
-    def publish(self, name: str, rights: int = Rights.READ) -> None: ...
+    def publish(
+        self, name: str, rights: int = Rights.READ, *, to: dict[str, int] = ...
+    ) -> None: ...
     def unpublish(self, name: str, /) -> None: ...
     def copy_from(
         self,
@@ -149,6 +165,8 @@ class Tensor(_Tensor):
 class Peer(_Object):
     @property
     def name(self) -> str: ...
+    @property
+    def identity(self) -> str: ...
     @property
     def alive(self) -> bool: ...
     def check(self) -> None: ...

@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 
+#include <haul/access.h>
 #include <haul/haul.h>
 
 /* ISO C has no conversion of functions to void *; POSIX has, and a type's slots need it. */

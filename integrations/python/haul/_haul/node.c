@@ -30,22 +30,49 @@ static bool count_from(PyObject *given, unsigned long long most, unsigned long l
   return true;
 }
 
-/* What is given as seconds or as numbers, before the library sees it. */
+/* What is given as seconds, as numbers, or as paths, before the library sees it. */
 struct wishes {
-  double timeout, spin, liveness;
+  double timeout, spin, liveness, handshake;
   PyObject *rails, *copy_threads, *window, *pool, *peers, *regions, *transfers, *staging, *rate,
-      *zero_copy;
+      *zero_copy, *peers_each, *lookups, *peer_bytes;
+  PyObject *key, *certificate, *private_key, *authority, *login; /* bytes, ours; or NULL */
 };
+
+/* As PyUnicode_FSConverter, and None is no path. */
+static int path_from(PyObject *given, void *path) {
+  return given == Py_None || !given ? 1 : PyUnicode_FSConverter(given, path);
+}
+
+static void forget_paths(struct wishes *wishes) {
+  Py_CLEAR(wishes->key);
+  Py_CLEAR(wishes->certificate);
+  Py_CLEAR(wishes->private_key);
+  Py_CLEAR(wishes->authority);
+  Py_CLEAR(wishes->login);
+}
+
+static const char *path_text(PyObject *path) {
+  return path ? PyBytes_AsString(path) : NULL;
+}
+
+static void read_paths(const struct wishes *wishes, struct haul_node_config *config) {
+  config->key = path_text(wishes->key);
+  config->certificate = path_text(wishes->certificate);
+  config->private_key = path_text(wishes->private_key);
+  config->authority = path_text(wishes->authority);
+  config->directory_login = path_text(wishes->login);
+}
 
 static bool read_times(const struct wishes *wishes, struct haul_node_config *config) {
   return nanoseconds_from(wishes->timeout, &config->transfer_ns) &&
          nanoseconds_from(wishes->spin, &config->spin_ns) &&
-         nanoseconds_from(wishes->liveness, &config->liveness_ns);
+         nanoseconds_from(wishes->liveness, &config->liveness_ns) &&
+         nanoseconds_from(wishes->handshake, &config->handshake_ns);
 }
 
 static bool read_counts(const struct wishes *wishes, struct haul_node_config *config) {
   unsigned long long rails, threads, window, pool, peers, regions, transfers, staging, rate,
-      zero_copy;
+      zero_copy, each, lookups, peer_bytes;
   if (!count_from(wishes->rails, UINT_MAX, 0, "tcp_rails", &rails) ||
       !count_from(wishes->copy_threads, UINT_MAX, UINT_MAX, "copy_threads", &threads) ||
       !count_from(wishes->window, SIZE_MAX, 0, "message_window", &window) ||
@@ -55,7 +82,10 @@ static bool read_counts(const struct wishes *wishes, struct haul_node_config *co
       !count_from(wishes->transfers, UINT_MAX, 0, "max_transfers", &transfers) ||
       !count_from(wishes->staging, SIZE_MAX, 0, "staging_bytes", &staging) ||
       !count_from(wishes->rate, SIZE_MAX, SIZE_MAX, "tcp_rate", &rate) ||
-      !count_from(wishes->zero_copy, SIZE_MAX, SIZE_MAX, "tcp_zero_copy", &zero_copy))
+      !count_from(wishes->zero_copy, SIZE_MAX, SIZE_MAX, "tcp_zero_copy", &zero_copy) ||
+      !count_from(wishes->peers_each, UINT_MAX, 0, "max_peers_each", &each) ||
+      !count_from(wishes->lookups, UINT_MAX, UINT_MAX, "max_lookups", &lookups) ||
+      !count_from(wishes->peer_bytes, SIZE_MAX, 0, "peer_bytes", &peer_bytes))
     return false;
   config->tcp_rails = (unsigned)rails;
   config->copy_threads = (unsigned)threads;
@@ -67,6 +97,9 @@ static bool read_counts(const struct wishes *wishes, struct haul_node_config *co
   config->staging_bytes = (size_t)staging;
   config->tcp_rate = (size_t)rate;
   config->tcp_zero_copy = (size_t)zero_copy;
+  config->max_peers_each = (unsigned)each;
+  config->max_lookups = (unsigned)lookups;
+  config->peer_bytes = (size_t)peer_bytes;
   return true;
 }
 
@@ -75,34 +108,48 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords
                           "spin",        "liveness",       "tcp_rails",     "copy_threads",
                           "peer_events", "message_window", "pool_bytes",    "max_peers",
                           "max_regions", "max_transfers",  "staging_bytes", "tcp_rate",
-                          "paths",       "estimates_only", "tcp_zero_copy", NULL};
+                          "paths",       "estimates_only", "tcp_zero_copy", "key",
+                          "certificate", "private_key",    "authority",     "directory_login",
+                          "plain_data",  "process_tls",    "any_user",      "any_observer",
+                          "handshake",   "max_peers_each", "max_lookups",   "peer_bytes",
+                          NULL};
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  struct wishes wishes = {60,      0,       0,       Py_None, Py_None, Py_None, Py_None,
-                          Py_None, Py_None, Py_None, Py_None, Py_None, Py_None};
+  struct wishes wishes = {60,      0,       0,       0,       Py_None, Py_None, Py_None, Py_None,
+                          Py_None, Py_None, Py_None, Py_None, Py_None, Py_None, Py_None, Py_None,
+                          Py_None, NULL,    NULL,    NULL,    NULL,    NULL};
   const char *progress = "thread";
   haul_node *handle;
   int code;
   if (!PyArg_ParseTupleAndKeywords(
-          args, keywords, "|z$dspddOOpOOOOOOOzpO", names, &config.name, &wishes.timeout, &progress,
-          &config.insecure, &wishes.spin, &wishes.liveness, &wishes.rails, &wishes.copy_threads,
-          &config.peer_events, &wishes.window, &wishes.pool, &wishes.peers, &wishes.regions,
-          &wishes.transfers, &wishes.staging, &wishes.rate, &config.paths, &config.estimates_only,
-          &wishes.zero_copy) ||
-      !read_times(&wishes, &config) || !read_counts(&wishes, &config))
+          args, keywords, "|z$dspddOOpOOOOOOOzpOO&O&O&O&O&ppppdOOO", names, &config.name,
+          &wishes.timeout, &progress, &config.insecure, &wishes.spin, &wishes.liveness,
+          &wishes.rails, &wishes.copy_threads, &config.peer_events, &wishes.window, &wishes.pool,
+          &wishes.peers, &wishes.regions, &wishes.transfers, &wishes.staging, &wishes.rate,
+          &config.paths, &config.estimates_only, &wishes.zero_copy, path_from, &wishes.key,
+          path_from, &wishes.certificate, path_from, &wishes.private_key, path_from,
+          &wishes.authority, path_from, &wishes.login, &config.plain_data, &config.process_tls,
+          &config.any_user, &config.any_observer, &wishes.handshake, &wishes.peers_each,
+          &wishes.lookups, &wishes.peer_bytes) ||
+      !read_times(&wishes, &config) || !read_counts(&wishes, &config)) {
+    forget_paths(&wishes);
     return NULL;
-  if (wishes.timeout == 0) {
+  }
+  bool caller = strcmp(progress, "caller") == 0;
+  if (wishes.timeout == 0)
     PyErr_SetString(PyExc_ValueError, "a node's timeout is more than 0");
-    return NULL;
-  }
-  if (strcmp(progress, "caller") == 0)
-    config.progress = HAUL_PROGRESS_CALLER;
-  else if (strcmp(progress, "thread") != 0) {
+  else if (!caller && strcmp(progress, "thread") != 0)
     PyErr_SetString(PyExc_ValueError, "progress is \"thread\" or \"caller\"");
+  if (PyErr_Occurred()) {
+    forget_paths(&wishes);
     return NULL;
   }
+  if (caller)
+    config.progress = HAUL_PROGRESS_CALLER;
+  read_paths(&wishes, &config);
   Py_BEGIN_ALLOW_THREADS;
   code = haul_node_open(&config, &handle);
   Py_END_ALLOW_THREADS;
+  forget_paths(&wishes);
   if (code)
     return raise_last();
   struct node *node = (struct node *)object_new(type, "node", handle, release_node, NULL);

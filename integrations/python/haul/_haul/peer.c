@@ -197,6 +197,17 @@ static PyObject *get_name(PyObject *self, void *none) {
   return name;
 }
 
+static PyObject *get_identity(PyObject *self, void *none) {
+  struct object *peer = (struct object *)self;
+  (void)none;
+  haul_peer *handle = object_enter(peer, "identity");
+  if (!handle)
+    return NULL;
+  PyObject *identity = text_of(haul_peer_identity(handle));
+  object_leave(peer);
+  return identity;
+}
+
 static PyObject *get_alive(PyObject *self, void *none) {
   struct object *peer = (struct object *)self;
   (void)none;
@@ -221,6 +232,10 @@ PyTypeObject *peer_type(void) {
       OBJECT_METHODS,
       {NULL, NULL, 0, NULL}};
   static PyGetSetDef getters[] = {{"name", get_name, NULL, "The name that it gave itself.", NULL},
+                                  {"identity", get_identity, NULL,
+                                   "Who it proved to be: the name of its key or certificate, "
+                                   "uid:N over a Unix socket; '' where nothing is proved.",
+                                   NULL},
                                   {"alive", get_alive, NULL, "Whether it is there.", NULL},
                                   OBJECT_GETTERS,
                                   {NULL, NULL, NULL, NULL, NULL}};

@@ -192,21 +192,54 @@ static PyObject *region_ticket(PyObject *self, PyObject *args, PyObject *keyword
   return PyBytes_FromStringAndSize((const char *)ticket.bytes, (Py_ssize_t)sizeof ticket.bytes);
 }
 
+/* From a dict of names and rights; the names stay the dict's. *rights are all of them. */
+static bool grants_from(PyObject *to, struct haul_grant *grants, size_t *count, unsigned *rights) {
+  PyObject *who, *what;
+  *rights = 0;
+  *count = 0;
+  for (Py_ssize_t at = 0; PyDict_Next(to, &at, &who, &what); (*count)++) {
+    if (*count == HAUL_GRANTS_MAX) {
+      PyErr_Format(PyExc_ValueError, "to has more than %d names", HAUL_GRANTS_MAX);
+      return false;
+    }
+    grants[*count].who = PyUnicode_AsUTF8AndSize(who, NULL);
+    unsigned long granted = grants[*count].who ? PyLong_AsUnsignedLong(what) : 0;
+    if (PyErr_Occurred())
+      return false;
+    if (granted > UINT_MAX) {
+      PyErr_SetString(PyExc_ValueError, "these are no rights");
+      return false;
+    }
+    grants[*count].rights = (unsigned)granted;
+    *rights |= (unsigned)granted;
+  }
+  return true;
+}
+
 static PyObject *region_publish(PyObject *self, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"name", "rights", NULL};
+  static char *names[] = {"name", "rights", "to", NULL};
   struct object *region = (struct object *)self;
+  struct haul_grant grants[HAUL_GRANTS_MAX];
+  PyObject *to = NULL;
   const char *name;
   unsigned rights = HAUL_READ;
+  size_t count = 0;
   int code;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|I", names, &name, &rights) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|I$O!", names, &name, &rights, &PyDict_Type,
+                                   &to) ||
+      (to && !grants_from(to, grants, &count, &rights)) ||
       (rights & HAUL_WRITE && !region_must_be_writable((struct region *)self, "publish")))
     return NULL;
   haul_region *handle = object_enter(region, "publish");
   if (!handle)
     return NULL;
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_region_publish(handle, name, rights);
-  Py_END_ALLOW_THREADS;
+  if (to) { /* with the interpreter's lock: the names are the dict's, whoever changes it */
+    code = haul_region_publish_to(handle, name, grants, count);
+  } else {
+    Py_BEGIN_ALLOW_THREADS;
+    code = haul_region_publish(handle, name, rights);
+    Py_END_ALLOW_THREADS;
+  }
   if (code)
     raise_last();
   object_leave(region);
@@ -379,7 +412,8 @@ PyTypeObject *region_type(void) {
        "ticket(layout=None, rights=READ): a further ticket for who was sent the descriptor with an "
        "earlier one of the same rights."},
       {"publish", METHOD_WITH_KEYWORDS(region_publish),
-       "publish(name, rights=READ): let peers look it up."},
+       "publish(name, rights=READ, *, to={}): let peers look it up; with a dict of names of keys "
+       "and rights these alone."},
       {"unpublish", region_unpublish, METH_VARARGS, "unpublish(name): take the name back."},
       {"copy_from", METHOD_WITH_KEYWORDS(region_copy_from),
        "copy_from(source, *, offset=0, source_offset=0, length=None, timeout=None): copy from "
