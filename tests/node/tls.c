@@ -260,6 +260,8 @@ static void a_region_is_for_those_who_are_granted_it(void **state) {
 
 /* ---- Unix sockets: the kernel knows ---- */
 
+#define CANNOT_RUN 99 /* its root folder may be closed to others, as in some chroots */
+
 static int connects_as(uid_t user, const char *address) {
   pid_t child = fork();
   int status;
@@ -267,7 +269,7 @@ static int connects_as(uid_t user, const char *address) {
     char *arguments[] = {"tls", (char *)(uintptr_t)address, NULL};
     if (setresuid(user, user, user) == 0)
       execv("/proc/self/exe", arguments);
-    _exit(99);
+    _exit(CANNOT_RUN);
   }
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_true(WIFEXITED(status));
@@ -287,7 +289,12 @@ static void unix_sockets_are_for_their_own_user(void **state) {
   assert_works(haul_node_open(&config, &server));
   snprintf(address, sizeof address, "unix://@haul-tls-%d", (int)getpid());
   assert_works(haul_node_listen(server, address));
-  assert_int_equal(connects_as(65534, address), HAUL_EAUTH);
+  int code = connects_as(65534, address);
+  if (code == -CANNOT_RUN) {
+    printf("skipped another user's connections: user 65534 can run no program here\n");
+    return;
+  }
+  assert_int_equal(code, HAUL_EAUTH);
   assert_int_equal(connects_as(0, address), 0);
   assert_works(haul_message_receive(server, &message, soon()));
   assert_string_equal(haul_peer_identity(message.peer), "uid:0");
