@@ -400,6 +400,7 @@ static int exchange(struct haul_node *node, struct stream *stream, const struct 
                     const char *address, haul_deadline until, bool reads, struct welcome *welcome) {
   uint8_t bytes[HANDSHAKE_MAX];
   size_t length = hello_pack(hello, bytes);
+  *welcome = (struct welcome){.version = 0};
   int code = stream_send_all(stream, address, bytes, length, until);
   if (code == 0)
     code = drive_until_answer(node, stream->fd, until);

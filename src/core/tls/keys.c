@@ -169,15 +169,19 @@ int keys_text(const char *path, const char *what, char **text) {
   if (file < 0)
     return cannot_read(path, what, errno);
   int code = check_owner(file, path, what, &size);
-  if (code == 0 && !(*text = alloc_zero(1, size + 1)))
+  char *bytes = code ? NULL : alloc_zero(1, size + 1);
+  if (bytes)
+    code = read_text(file, path, what, bytes, size);
+  else if (code == 0)
     code = error_memory(what);
-  if (code == 0)
-    code = read_text(file, path, what, *text, size);
   close(file);
-  if (code == 0)
+  if (code == 0) {
+    *text = bytes;
     return 0;
-  keys_text_free(*text);
-  *text = NULL;
+  }
+  if (bytes)
+    explicit_bzero(bytes, size);
+  alloc_free(bytes);
   return code;
 }
 
@@ -192,7 +196,7 @@ int keys_read(const char *path, struct keys *keys) {
   char *text;
   *keys = (struct keys){NULL, 0};
   int code = keys_text(path, KEY_FILE, &text);
-  if (code)
+  if (code || !text)
     return code;
   size_t size = strlen(text);
   keys->list = alloc_zero(count_lines(text) + 1, sizeof *keys->list);
