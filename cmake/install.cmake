@@ -27,16 +27,18 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haulConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/haulConfigVersion.cmake DESTINATION ${HAUL_PACKAGE_DIR})
 
 # For systemd: a node with its sockets and its user, and mounts. They name the command's folder, which
-# is known when it is installed (`make install PREFIX=/usr`).
+# is known when it is installed (`make install PREFIX=/usr`); several may install at a time.
 foreach(unit haul.service haul-mount@.service)
   install(CODE "
     set(bindir \"${CMAKE_INSTALL_BINDIR}\")
     if(NOT IS_ABSOLUTE \"\${bindir}\")
       set(bindir \"\${CMAKE_INSTALL_PREFIX}/\${bindir}\")
     endif()
+    set(unit \"\${CMAKE_INSTALL_PREFIX}/lib/systemd/system/${unit}\")
+    message(STATUS \"Installing: \$ENV{DESTDIR}\${unit}\")
     configure_file(\"${CMAKE_SOURCE_DIR}/packaging/systemd/${unit}.in\"
-      \"${CMAKE_CURRENT_BINARY_DIR}/${unit}\" @ONLY)")
-  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${unit} DESTINATION lib/systemd/system)
+      \"\$ENV{DESTDIR}\${unit}\" @ONLY)
+    list(APPEND CMAKE_INSTALL_MANIFEST_FILES \"\${unit}\")")
 endforeach()
 install(FILES packaging/grafana/haul.json DESTINATION ${CMAKE_INSTALL_DATADIR}/haul/grafana)
 install(FILES packaging/systemd/haul.socket DESTINATION lib/systemd/system)
