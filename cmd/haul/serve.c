@@ -303,11 +303,9 @@ static int serve(struct server *server) {
   return status;
 }
 
-static struct server server;
-
 /* Reads "NAME=WHO[:ro]", NAME being a region's or an export's, or both; the text is kept, and cut.
  */
-static int allow(const struct command *command, char *text) {
+static int allow(const struct command *command, struct server *server, char *text) {
   char *who = strchr(text, '=');
   if (!who || who == text || !who[1])
     return options_wrong(command, "'%s' is not NAME=WHO[:ro]", text);
@@ -315,11 +313,11 @@ static int allow(const struct command *command, char *text) {
   bool reads_only = text_cut_end(who, ":ro");
   if (!*who)
     return options_wrong(command, "'%s' is allowed to nobody", text);
-  struct offer *offer = offers_find(&server.offers, text);
+  struct offer *offer = offers_find(&server->offers, text);
   if (offer) /* the rights are those of the region, or fewer */
     offer->grants[offer->grant_count++] =
         (struct haul_grant){who, reads_only ? HAUL_READ : offer->rights};
-  if (!exports_allow(&server.exports, text, who, reads_only) && !offer)
+  if (!exports_allow(&server->exports, text, who, reads_only) && !offer)
     return options_wrong(command,
                          "'%s': no region is published, and nothing exported, by that name", text);
   return EXIT_DONE;
@@ -327,6 +325,7 @@ static int allow(const struct command *command, char *text) {
 
 static int run(const struct command *self, int argc, char **argv) {
   struct values values = {0};
+  static struct server server;
   char **operands;
   int status;
   if (!options_parse(self, argc, argv, &values, (struct operand_range){0, 0}, &operands, &status))
@@ -347,7 +346,7 @@ static int run(const struct command *self, int argc, char **argv) {
   if (status == EXIT_DONE)
     status = exports_parse(self, &server.exports, &values.export);
   for (size_t i = 0; i < values.allow.count && status == EXIT_DONE; i++)
-    status = allow(self, (char *)(uintptr_t)values.allow.items[i]); /* argv: ours to cut */
+    status = allow(self, &server, (char *)(uintptr_t)values.allow.items[i]); /* argv: ours to cut */
   return status ? status : serve(&server);
 }
 

@@ -171,8 +171,9 @@ static bool is_about_login(const char *text) {
   return false;
 }
 
-/* etcd's word for it: of its JSON, or of its HTTP server's plain text the first line. */
-static void read_reason(const struct bytes *bytes, char *reason, size_t size) {
+/* etcd's word for it: of its JSON, or of its HTTP server's plain text the first line. Whether it is
+ * JSON, as what the gateway answers. */
+static bool read_reason(const struct bytes *bytes, char *reason, size_t size) {
   json_t *answer = bytes->data ? json_loadb(bytes->data, bytes->length, 0, NULL) : NULL;
   const char *text = json_string_value(json_object_get(answer, "message"));
   size_t length = 0;
@@ -183,19 +184,21 @@ static void read_reason(const struct bytes *bytes, char *reason, size_t size) {
   for (; text && text[length] >= ' ' && text[length] <= '~' && length < size - 1; length++)
     reason[length] = text[length];
   reason[length] = '\0';
+  bool is_json = answer;
   json_decref(answer);
+  return is_json;
 }
 
 int http_refused(const struct http *http, long status, const struct bytes *bytes) {
   char reason[121];
-  read_reason(bytes, reason, sizeof reason);
-  if (status == 404)
+  bool is_json = read_reason(bytes, reason, sizeof reason);
+  if (strstr(reason, "lease not found")) /* 404, too */
+    return http->library->error(HAUL_ESTALE, 0, http_member(http), "the lease ended|");
+  if (status == 404 && !is_json)
     return http->library->error(
         HAUL_EPROTO, 0, http_member(http),
         "what listens there has no /v3 of etcd's|it takes etcd 3.4 or later with its "
         "gRPC gateway on (--enable-grpc-gateway)");
-  if (strstr(reason, "lease not found"))
-    return http->library->error(HAUL_ESTALE, 0, http_member(http), "the lease ended|");
   const char *why = *reason ? reason : "it does not say why";
   if (status == 503)
     return http->library->error(HAUL_EPEER, 0, http_member(http), "etcd is not ready: %s|", why);
@@ -339,10 +342,11 @@ static int log_in(struct http *http, int64_t until) {
   json_t *answer = NULL;
   if (!*http->login.user || *http->token)
     return 0;
-  int code =
-      post_secret(http, "/v3/auth/authenticate",
-                  json_pack("{ss, ss}", "name", http->login.user, "password", http->login.password),
-                  until, &answer);
+  json_t *body = json_pack("{ss, ss}", "name", http->login.user, "password", http->login.password);
+  if (!body) /* or for want of memory */
+    return http->library->error(HAUL_EINVAL, 0, "directory_login",
+                                "user or password is no UTF-8|etcd's JSON takes nothing else");
+  int code = post_secret(http, "/v3/auth/authenticate", body, until, &answer);
   if (code)
     return code;
   const char *token = json_string_value(json_object_get(answer, "token"));

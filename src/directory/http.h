@@ -30,7 +30,7 @@ struct http_request {
   json_t *body;
 };
 int http_stream_open(struct http *http, struct http_request request, struct http_request probe,
-                     struct http_stream **stream);
+                     int64_t until, struct http_stream **stream);
 /* HAUL_ETIMEDOUT, HAUL_EPEER: it ended; open it again. */
 int http_stream_next(struct http_stream *stream, int64_t until, json_t **value);
 void http_stream_close(struct http_stream *stream);

@@ -74,18 +74,20 @@ static int start(struct http_stream *stream, const struct http_request *request,
 
 /* A watch by a token that has ended is told to have come too late: whether it has, the probe says.
  */
-static int renew_token(struct http_stream *stream, const struct http_request *probe) {
+static int renew_token(struct http_stream *stream, const struct http_request *probe,
+                       int64_t until) {
   json_t *answer = NULL;
   if (!*stream->http->login.user)
     return 0;
-  int code =
-      http_post_text(stream->http, probe->path, stream->question, http_now() + SHARE_NS, &answer);
+  int64_t share = http_now() + SHARE_NS;
+  int code = http_post_text(stream->http, probe->path, stream->question,
+                            until < share ? until : share, &answer);
   json_decref(answer);
   return code;
 }
 
 int http_stream_open(struct http *http, struct http_request request, struct http_request probe,
-                     struct http_stream **out) {
+                     int64_t until, struct http_stream **out) {
   struct http_stream *stream = calloc(1, sizeof *stream);
   char *body = http_text_of(request.body), *question = http_text_of(probe.body);
   if (!stream || !body || !question) {
@@ -95,7 +97,7 @@ int http_stream_open(struct http *http, struct http_request request, struct http
     return http->library->error(HAUL_ENOMEM, 0, "directory", "|");
   }
   *stream = (struct http_stream){.http = http, .body = body, .question = question};
-  int code = renew_token(stream, &probe);
+  int code = renew_token(stream, &probe, until);
   if (code == 0)
     code = start(stream, &request, &probe);
   if (code)

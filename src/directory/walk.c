@@ -89,7 +89,7 @@ static int read_page(struct directory_walk *walk, int64_t until) {
 
 /* ---- What changes ---- */
 
-static int open_stream(struct directory_walk *walk) {
+static int open_stream(struct directory_walk *walk, int64_t until) {
   char revision[24];
   json_t *range = range_of(walk->from, walk->end);
   snprintf(revision, sizeof revision, "%lld", (long long)walk->revision + 1);
@@ -101,7 +101,7 @@ static int open_stream(struct directory_walk *walk) {
   return http_stream_open(
       walk->directory->http,
       (struct http_request){"/v3/watch", json_pack("{so}", "create_request", range)},
-      (struct http_request){"/v3/kv/range", question}, &walk->stream);
+      (struct http_request){"/v3/kv/range", question}, until, &walk->stream);
 }
 
 static int take_news(struct directory_walk *walk, json_t *value) {
@@ -137,7 +137,7 @@ static bool is_worth_another(int code) {
 /* A stream that ended is opened again from where it was. */
 static int hear(struct directory_walk *walk, int64_t until) {
   json_t *value = NULL;
-  int code = walk->stream ? 0 : open_stream(walk);
+  int code = walk->stream ? 0 : open_stream(walk, until);
   bool listens = code == 0;
   if (listens)
     code = http_stream_next(walk->stream, until, &value);

@@ -689,6 +689,9 @@ static void nonsense_is_no_answer(void **state) {
       {"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n404 page not found", HAUL_EPROTO},
       {"HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\n{\"error\":\"no token\"}",
        HAUL_EAUTH},
+      {"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n"
+       "{\"message\":\"etcdserver: requested lease not found\"}",
+       HAUL_ESTALE},
       {"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{", HAUL_EPEER},
       {NULL, HAUL_ETIMEDOUT},
   };

@@ -67,9 +67,9 @@ struct http_stream {
 };
 
 int http_stream_open(struct http *http, struct http_request request, struct http_request probe,
-                     struct http_stream **stream) {
+                     int64_t until, struct http_stream **stream) {
   static struct http_stream one;
-  (void)http;
+  (void)http, (void)until;
   RIG_ASSERT(json_is_object(request.body) && json_is_object(probe.body));
   json_decref(request.body);
   json_decref(probe.body);
