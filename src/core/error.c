@@ -3,12 +3,14 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/fork.h"
 
 static _Thread_local struct haul_error last;
+static _Thread_local char formatted_hint[sizeof last.hint];
 /* Set by every call: initial-exec saves a call of the loader's. Eight bytes fit what it keeps for
  * libraries that are opened later; `last` would not. */
 static _Thread_local __attribute__((tls_model("initial-exec"))) const char *current_call = "";
@@ -17,9 +19,8 @@ int error_enter(const char *call) {
   current_call = call;
   if (__builtin_expect(!fork_is_child(), 1))
     return 0;
-  error_set(HAUL_EFORK, 0, NULL,
-            "this process is a fork of the one that opened the node|call exec first, or "
-            "fork before the first node is opened");
+  error_set(HAUL_EFORK, 0, NULL, "call exec first, or fork before the first node is opened",
+            "this process is a fork of the one that opened the node");
   return HAUL_EFORK;
 }
 
@@ -58,47 +59,64 @@ static const char *usual_hint(int code) {
   }
 }
 
-int error_set(int code, int system, const char *object, const char *format, ...) {
-  char words[sizeof last.text + sizeof last.hint];
+const char *error_hint(const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(words, sizeof words, format, arguments);
+  vsnprintf(formatted_hint, sizeof formatted_hint, format, arguments);
   va_end(arguments);
+  return formatted_hint;
+}
 
-  last.code = code;
-  last.system = system;
-  snprintf(last.call, sizeof last.call, "%s", current_call);
-  snprintf(last.object, sizeof last.object, "%s", object ? object : "");
-  const char *bar = strchr(words, '|');
-  size_t length = bar ? (size_t)(bar - words) : strlen(words);
-  if (length == 0)
-    snprintf(last.text, sizeof last.text, "%s", haul_error_text(code));
-  else
-    snprintf(last.text, sizeof last.text, "%.*s", (int)length, words);
-  snprintf(last.hint, sizeof last.hint, "%s", bar && bar[1] ? bar + 1 : usual_hint(code));
+int error_set(int code, int system, const char *object, const char *hint, const char *format, ...) {
+  struct haul_error next = {.code = code, .system = system};
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(next.text, sizeof next.text, format, arguments);
+  va_end(arguments);
+  snprintf(next.call, sizeof next.call, "%s", current_call);
+  snprintf(next.object, sizeof next.object, "%s", object ? object : "");
+  snprintf(next.hint, sizeof next.hint, "%s", hint ? hint : usual_hint(code));
+  last = next;
   return code;
+}
+
+int error_code(int code, const char *object) {
+  return error_set(code, 0, object, NULL, "%s", haul_error_text(code));
+}
+
+const char *error_quote(const char *words) {
+  static _Thread_local char quoted[sizeof last.text];
+  size_t at = 0;
+  quoted[at++] = '"';
+  for (const char *byte = words; *byte && at + sizeof "\\xNN\"" <= sizeof quoted; byte++) {
+    bool printable = *byte >= ' ' && *byte <= '~' && *byte != '"' && *byte != '\\';
+    at += (size_t)snprintf(quoted + at, sizeof quoted - at, printable ? "%c" : "\\x%02x",
+                           (unsigned char)*byte);
+  }
+  snprintf(quoted + at, sizeof quoted - at, "\"");
+  return quoted;
 }
 
 int error_system(int system, const char *object, const char *call) {
   if (system == EMFILE || system == ENFILE)
     return error_set(HAUL_ELIMIT, system, object,
-                     "%s: no descriptor left|raise the limit (ulimit -n 65536), or allocate with "
-                     "HAUL_REGION_PRIVATE what is not shared",
-                     call);
+                     "raise the limit (ulimit -n 65536), or allocate with HAUL_REGION_PRIVATE what "
+                     "is not shared",
+                     "%s: no descriptor left", call);
   if (system == ENOMEM || system == ENOSPC)
-    return error_set(HAUL_ENOMEM, system, object,
-                     "%s: the system has no memory left for this|release regions, or look at "
-                     "free -m, df /dev/shm and the limits of this control group",
-                     call);
-  return error_set(HAUL_ESYSTEM, system, object,
-                   "%s: %s|see the system error; it comes from the kernel", call, strerror(system));
+    return error_set(
+        HAUL_ENOMEM, system, object,
+        "release regions, or look at free -m, df /dev/shm and the limits of this control group",
+        "%s: the system has no memory left for this", call);
+  return error_set(HAUL_ESYSTEM, system, object, "see the system error; it comes from the kernel",
+                   "%s: %s", call, strerror(system));
 }
 
 int error_memory(const char *what) {
   return error_set(
       HAUL_ENOMEM, ENOMEM, what,
-      "no memory left for bookkeeping|release regions and transfers that have ended, or "
-      "raise the memory limit of this process");
+      "release regions and transfers that have ended, or raise the memory limit of this process",
+      "no memory left for bookkeeping");
 }
 
 void error_about(const char *object) {

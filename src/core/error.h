@@ -10,10 +10,20 @@
 int error_enter(const char *call);
 
 /* Sets the thread's detail and returns `code`. `system` is an errno or 0. `object` may be NULL.
- * `format` makes "text\0hint"-like halves from one string: the part behind the first '|' is the
- * hint. Where one of them is empty the code's usual one stands in. */
-int error_set(int code, int system, const char *object, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+ * `hint` NULL means the code's usual one. Bytes that a peer sent go into the
+ * text through error_quote, never into the hint. */
+int error_set(int code, int system, const char *object, const char *hint, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* A hint with values in it, for error_set. It lies in memory of the thread until the next one. */
+const char *error_hint(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Sets the thread's detail to the code's own text and hint, and returns `code`. */
+int error_code(int code, const char *object);
+
+/* Words that a peer sent, as a part of an error's text: in quotation marks, with every byte that is
+ * not printable ASCII as \xNN. The result lies in memory of the thread until the next call. */
+const char *error_quote(const char *words);
 
 /* The code for a failed system call whose meaning does not depend on the call: EMFILE is a limit,
  * ENOMEM is no memory, the rest HAUL_ESYSTEM. */

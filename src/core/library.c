@@ -36,15 +36,16 @@ static int fill_table(const struct library *library, void *from) {
   if (missing == 0)
     return 0;
   return error_set(HAUL_ENOTSUP, 0, library->names[0],
-                   "%s is older than %s: it lacks %u call%s|it lacks %s: sudo apt-get install %s",
-                   library->title, library->since, missing, missing == 1 ? "" : "s", names,
-                   library->packages);
+                   error_hint("it lacks %s: sudo apt-get install %s", names, library->packages),
+                   "%s is older than %s: it lacks %u call%s", library->title, library->since,
+                   missing, missing == 1 ? "" : "s");
 }
 
 static int cannot_open(const struct library *library, const char *words) {
   return error_set(HAUL_ENOTSUP, ENOENT, library->names[0],
-                   "%s cannot be opened: %s|sudo apt-get install %s%s", library->title, words,
-                   library->packages, library->note ? library->note : "");
+                   error_hint("sudo apt-get install %s%s", library->packages,
+                              library->note ? library->note : ""),
+                   "%s cannot be opened: %s", library->title, words);
 }
 
 /* The first name that the loader finds; else the detail tells of the first name. */

@@ -65,9 +65,9 @@ static int start(struct lookup *lookup, const char *object) {
     failed = thread_start(&thread, run, lookup);
   if (failed) {
     atomic_fetch_sub(&lookups, 1);
-    return error_set(HAUL_ELIMIT, failed, object,
+    return error_set(HAUL_ELIMIT, failed, object, "try the number, or again later",
                      "the host's name cannot be looked up now: too many threads, or %d names that "
-                     "the resolver has not answered|try the number, or again later",
+                     "the resolver has not answered",
                      LOOKUPS_MAX);
   }
   pthread_detach(thread);
@@ -94,8 +94,8 @@ static int look_up(const char *host, const char *port, const char *object, int64
     *answer = lookup->answer;
   else
     code = error_set(HAUL_ETIMEDOUT, 0, object,
-                     "the resolver did not find the host in time|try the number, or look at the "
-                     "resolver (/etc/resolv.conf)");
+                     "try the number, or look at the resolver (/etc/resolv.conf)",
+                     "the resolver did not find the host in time");
   put(lookup);
   return code;
 }
@@ -109,9 +109,8 @@ int resolve(const char *host, const char *port, const char *object, int64_t unti
     return code;
   if (answer.code != 0)
     return error_set(HAUL_EADDRESS, answer.system, object,
-                     "the host is not found: %s|try the number, or look at /etc/hosts and the "
-                     "resolver",
-                     gai_strerror(answer.code));
+                     "try the number, or look at /etc/hosts and the resolver",
+                     "the host is not found: %s", gai_strerror(answer.code));
   *storage = answer.storage;
   *length = answer.length;
   return 0;

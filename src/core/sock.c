@@ -46,11 +46,10 @@ static int parse_unix(const char *text, const char *name, struct address *addres
   struct sockaddr_un *un = (struct sockaddr_un *)&address->storage;
   size_t length = strlen(name);
   if (length < 2 || (name[0] != '/' && name[0] != '@'))
-    return error_set(HAUL_EADDRESS, 0, text, "not an absolute path or @name|" ADDRESS_FORMS);
+    return error_set(HAUL_EADDRESS, 0, text, ADDRESS_FORMS, "not an absolute path or @name");
   if (length >= sizeof un->sun_path)
-    return error_set(HAUL_EADDRESS, ENAMETOOLONG, text,
-                     "the path is longer than %zu bytes|use a shorter path, or unix://@name",
-                     sizeof un->sun_path - 1);
+    return error_set(HAUL_EADDRESS, ENAMETOOLONG, text, "use a shorter path, or unix://@name",
+                     "the path is longer than %zu bytes", sizeof un->sun_path - 1);
   if (name[0] == '@') {
     set_abstract(name + 1, length - 1, address);
     return 0;
@@ -99,12 +98,13 @@ static int parse_tcp(const char *text, const char *rest, int64_t until, struct a
   const char *port;
   char *end;
   if (!split_host(rest, host, sizeof host, &port))
-    return error_set(HAUL_EADDRESS, 0, text,
-                     "no host and port in it|" ADDRESS_FORMS "; IPv6 goes in brackets");
+    return error_set(HAUL_EADDRESS, 0, text, ADDRESS_FORMS "; IPv6 goes in brackets",
+                     "no host and port in it");
   errno = 0;
   long number = strtol(port, &end, 10);
   if (*end || errno || port[0] < '0' || port[0] > '9' || number > 65535)
-    return error_set(HAUL_EADDRESS, 0, text, "\"%.32s\" is not a port|a port is 0 to 65535", port);
+    return error_set(HAUL_EADDRESS, 0, text, "a port is 0 to 65535", "\"%.32s\" is not a port",
+                     port);
   char digits[24]; /* without zeros before it */
   snprintf(digits, sizeof digits, "%ld", number);
   int code = resolve(host, digits, text, until, &address->storage, &address->length);
@@ -121,34 +121,34 @@ static int parse_inherited(const char *text, const char *number, struct address 
   errno = 0;
   long fd = strtol(number, &end, 10);
   if (number[0] < '0' || number[0] > '9' || *end || errno || fd < 3 || fd > INT_MAX)
-    return error_set(HAUL_EADDRESS, 0, text, "this is no descriptor|fd://3 and above");
+    return error_set(HAUL_EADDRESS, 0, text, "fd://3 and above", "this is no descriptor");
   address->length = sizeof address->storage;
   if (getsockopt((int)fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || !listens ||
       getsockopt((int)fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM ||
       getsockname((int)fd, (struct sockaddr *)&address->storage, &address->length) != 0)
     return error_set(HAUL_EADDRESS, errno, text,
-                     "this process has no listening socket there|systemd passes those of a socket "
-                     "unit from fd://3 on");
+                     "systemd passes those of a socket unit from fd://3 on",
+                     "this process has no listening socket there");
   address->inherited = (int)fd;
   address->local = address->storage.ss_family == AF_UNIX;
   address->loopback = address->local || is_loopback(&address->storage);
   if (address->local || address->storage.ss_family == AF_INET ||
       address->storage.ss_family == AF_INET6)
     return 0;
-  return error_set(HAUL_EADDRESS, 0, text, "the socket is neither TCP nor a Unix stream|");
+  return error_set(HAUL_EADDRESS, 0, text, NULL, "the socket is neither TCP nor a Unix stream");
 }
 
 int address_parse(const char *text, int64_t until, struct address *address) {
   memset(address, 0, sizeof *address);
   if (!text)
-    return error_set(HAUL_EINVAL, 0, NULL, "no address|" ADDRESS_FORMS);
+    return error_set(HAUL_EINVAL, 0, NULL, ADDRESS_FORMS, "no address");
   if (strncmp(text, "unix://", 7) == 0)
     return parse_unix(text, text + 7, address);
   if (strncmp(text, "fd://", 5) == 0)
     return parse_inherited(text, text + 5, address);
   if (strncmp(text, "tcp://", 6) == 0)
     return parse_tcp(text, text + 6, until, address);
-  return error_set(HAUL_EADDRESS, 0, text, "unknown kind of address|" ADDRESS_FORMS);
+  return error_set(HAUL_EADDRESS, 0, text, ADDRESS_FORMS, "unknown kind of address");
 }
 
 void address_format(const struct address *address, char *text, size_t size) {
@@ -199,19 +199,19 @@ static bool is_no_socket(const struct address *address) {
 
 static int bind_error(int system, const char *object) {
   if (system == ENOTSOCK)
-    return error_set(HAUL_EADDRINUSE, system, object,
-                     "a file that is no socket is there|choose another path, or remove the file");
+    return error_set(HAUL_EADDRINUSE, system, object, "choose another path, or remove the file",
+                     "a file that is no socket is there");
   if (system == EADDRINUSE)
-    return error_set(
-        HAUL_EADDRINUSE, system, object,
-        "somebody listens here already|choose another port or path (port 0 takes a free "
-        "one), or find the listener with: ss -lxtp");
+    return error_set(HAUL_EADDRINUSE, system, object,
+                     "choose another port or path (port 0 takes a free one), or find the listener "
+                     "with: ss -lxtp",
+                     "somebody listens here already");
   if (system == EADDRNOTAVAIL || system == ENOENT || system == ENOTDIR || system == EACCES ||
       system == EROFS)
     return error_set(HAUL_EADDRESS, system, object,
-                     "cannot be bound: %s|an address of this host is needed (ip addr), or a folder "
-                     "that exists and may be written to",
-                     strerror(system));
+                     "an address of this host is needed (ip addr), or a folder that exists and may "
+                     "be written to",
+                     "cannot be bound: %s", strerror(system));
   return error_system(system, object, "bind");
 }
 
@@ -291,19 +291,20 @@ int sock_wait(int fd, short events, int64_t until) {
 static int connect_error(int system, const char *object) {
   if (system == ETIMEDOUT)
     return error_set(HAUL_ETIMEDOUT, system, object,
-                     "no answer in time|is the host up and the port open? try: ping, ss -lt there");
+                     "is the host up and the port open? try: ping, ss -lt there",
+                     "no answer in time");
   if (system == ECONNREFUSED || system == ENOENT)
     return error_set(HAUL_ECONNECT, system, object,
-                     "nobody listens there|start a node there: haul serve --listen ADDRESS");
+                     "start a node there: haul serve --listen ADDRESS", "nobody listens there");
   return error_set(HAUL_ECONNECT, system, object,
-                   "cannot connect: %s|check the address, the route and the permissions",
+                   "check the address, the route and the permissions", "cannot connect: %s",
                    strerror(system));
 }
 
 int sock_connect(const struct address *address, const char *object, int64_t until,
                  int *descriptor) {
   if (address->inherited)
-    return error_set(HAUL_EADDRESS, 0, object, "a listening socket is nothing to connect to|");
+    return error_set(HAUL_EADDRESS, 0, object, NULL, "a listening socket is nothing to connect to");
   int fd =
       sys_ops.socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)

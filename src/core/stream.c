@@ -18,11 +18,12 @@ ssize_t stream_take(const struct stream *stream, struct msghdr *message) {
 
 static int transfer_error(int system, const char *object) {
   if (system == ETIMEDOUT)
-    return error_set(
-        HAUL_ETIMEDOUT, system, object,
-        "the peer does not answer|is it a haul node? a stopped process answers nothing");
-  return error_set(HAUL_EPEER, system, object, "the connection ended|%s",
-                   system ? strerror(system) : "the peer closed it; its log says why");
+    return error_set(HAUL_ETIMEDOUT, system, object,
+                     "is it a haul node? a stopped process answers nothing",
+                     "the peer does not answer");
+  return error_set(HAUL_EPEER, system, object,
+                   system ? strerror(system) : "the peer closed it; its log says why",
+                   "the connection ended");
 }
 
 int stream_send_all(const struct stream *stream, const char *object, const void *bytes,

@@ -64,13 +64,14 @@ static int open_directory(const struct directory_library *library, const char *u
   if (!directory || !text) {
     free(directory);
     free(text);
-    return library->error(HAUL_ENOMEM, 0, "directory", "|");
+    return library->code(HAUL_ENOMEM, "directory");
   }
   directory->library = library;
   if (!parse(text, urls, members, directory->prefix))
-    code = library->error(HAUL_EADDRESS, 0, url,
-                          "not a directory's address|etcd://HOST[:PORT][,HOST[:PORT]...]/PREFIX, "
-                          "where the prefix is one word");
+    code =
+        library->error(HAUL_EADDRESS, 0, url,
+                       "etcd://HOST[:PORT][,HOST[:PORT]...]/PREFIX, where the prefix is one word",
+                       "not a directory's address");
   else
     code = login_parse(library, login_text, &login);
   if (code == 0) {
@@ -98,7 +99,7 @@ static void own_host(struct directory *directory, char *host, size_t size) {
 }
 
 static int no_memory(const struct directory *directory) {
-  return directory->library->error(HAUL_ENOMEM, 0, "directory", "|");
+  return directory->library->code(HAUL_ENOMEM, "directory");
 }
 
 /* ---- Pieces of requests ---- */
@@ -172,10 +173,9 @@ static int transact_as(struct directory *directory, int64_t lease,
     return code;
   bool succeeded = json_is_true(json_object_get(answer, "succeeded"));
   json_decref(answer);
-  return succeeded
-             ? 0
-             : directory->library->error(HAUL_ESTALE, 0, node.node,
-                                         "the directory's entry is not this node's any more|");
+  return succeeded ? 0
+                   : directory->library->error(HAUL_ESTALE, 0, node.node, NULL,
+                                               "the directory's entry is not this node's any more");
 }
 
 /* ---- Finding ---- */
@@ -216,8 +216,8 @@ static int find(struct directory *directory, const char *word, int64_t until,
   size_t room = *count;
   json_t *answer = NULL;
   if (!word_unescape(word, strlen(word), name, sizeof name))
-    return directory->library->error(HAUL_EADDRESS, 0, word,
-                                     "not a name|'%%' stands before two hexadecimal digits there");
+    return directory->library->error(
+        HAUL_EADDRESS, 0, word, "'%' stands before two hexadecimal digits there", "not a name");
   int code = transact(directory, NULL, both_of(directory, name), until, &answer);
   if (code)
     return code;
@@ -231,9 +231,10 @@ static int find(struct directory *directory, const char *word, int64_t until,
     return 0;
   const char *member = http_member(directory->http);
   return directory->library->error(HAUL_ENAME, 0, name,
-                                   "the directory has neither a node nor a region of this name|"
-                                   "haul ls etcd%s/%s lists what it has",
-                                   member + strlen("http"), directory->prefix);
+                                   directory->library->hint("haul ls etcd%s/%s lists what it has",
+                                                            member + strlen("http"),
+                                                            directory->prefix),
+                                   "the directory has neither a node nor a region of this name");
 }
 
 /* ---- Leases ---- */
@@ -247,8 +248,8 @@ static int lease(struct directory *directory, unsigned seconds, int64_t until, i
   *out = number_of_json(json_object_get(answer, "ID"));
   json_decref(answer);
   return *out ? 0
-              : directory->library->error(HAUL_EPROTO, 0, http_member(directory->http),
-                                          "etcd gave no lease|");
+              : directory->library->error(HAUL_EPROTO, 0, http_member(directory->http), NULL,
+                                          "etcd gave no lease");
 }
 
 static json_t *lease_of(int64_t number) {
@@ -266,8 +267,8 @@ static int renew(struct directory *directory, int64_t number,
   bool lives = number_of_json(json_object_get(json_object_get(answer, "result"), "TTL")) > 0;
   json_decref(answer);
   if (!lives)
-    return directory->library->error(HAUL_ESTALE, 0, http_member(directory->http),
-                                     "the lease ended|");
+    return directory->library->error(HAUL_ESTALE, 0, http_member(directory->http), NULL,
+                                     "the lease ended");
   return transact_as(directory, number, node, json_array(), until);
 }
 
@@ -347,8 +348,8 @@ static int claim(struct directory *directory, int64_t number,
   return free_or_own
              ? 0
              : directory->library->error(HAUL_EEXIST, 0, node->node,
-                                         "another node of the directory has this name (%s)|give "
-                                         "this one another: haul serve --name",
+                                         "give this one another: haul serve --name",
+                                         "another node of the directory has this name (%s)",
                                          there.address_count ? there.addresses[0] : "somewhere");
 }
 

@@ -105,8 +105,8 @@ static int check_login(const struct http *http) {
   for (unsigned i = 0; *http->login.password && i < http->members; i++)
     if (strncmp(http->urls[i], "https:", 6) != 0 && !is_loopback(http->urls[i]))
       return http->library->error(HAUL_EINSECURE, 0, http->urls[i],
-                                  "a password would go there in the clear|let etcd have a "
-                                  "certificate, and write etcds://");
+                                  "let etcd have a certificate, and write etcds://",
+                                  "a password would go there in the clear");
   return 0;
 }
 
@@ -116,7 +116,7 @@ int http_open(const struct directory_library *library, const char *const *member
   pthread_once(&once, start_curl);
   struct http *http = calloc(1, sizeof *http);
   if (!http)
-    return library->error(HAUL_ENOMEM, 0, "directory", "|");
+    return library->code(HAUL_ENOMEM, "directory");
   *http = (struct http){.library = library, .login = *login, .stop = stop};
   for (; members[http->members] && http->members < MEMBERS_MAX; http->members++)
     snprintf(http->urls[http->members], sizeof http->urls[0], "%s", members[http->members]);
@@ -124,7 +124,7 @@ int http_open(const struct directory_library *library, const char *const *member
   http->headers = http_new_headers(http);
   http->easy = http_new_easy(http);
   if (code == 0 && (!http->headers || !http->easy))
-    code = library->error(HAUL_ENOMEM, 0, "directory", "|");
+    code = library->code(HAUL_ENOMEM, "directory");
   if (code)
     http_close(http);
   else
@@ -193,53 +193,53 @@ int http_refused(const struct http *http, long status, const struct bytes *bytes
   char reason[121];
   bool is_json = read_reason(bytes, reason, sizeof reason);
   if (strstr(reason, "lease not found")) /* 404, too */
-    return http->library->error(HAUL_ESTALE, 0, http_member(http), "the lease ended|");
+    return http->library->error(HAUL_ESTALE, 0, http_member(http), NULL, "the lease ended");
   if (status == 404 && !is_json)
     return http->library->error(
         HAUL_EPROTO, 0, http_member(http),
-        "what listens there has no /v3 of etcd's|it takes etcd 3.4 or later with its "
-        "gRPC gateway on (--enable-grpc-gateway)");
+        "it takes etcd 3.4 or later with its gRPC gateway on (--enable-grpc-gateway)",
+        "what listens there has no /v3 of etcd's");
   const char *why = *reason ? reason : "it does not say why";
   if (status == 503)
-    return http->library->error(HAUL_EPEER, 0, http_member(http), "etcd is not ready: %s|", why);
-  if (status == 401 || status == 403 || is_about_login(reason))
-    return http->library->error(HAUL_EAUTH, 0, http_member(http),
-                                "etcd does not let this node in: %s|who it is says a file, "
-                                "`directory_login` in haul.conf; its role has to reach the prefix",
+    return http->library->error(HAUL_EPEER, 0, http_member(http), NULL, "etcd is not ready: %s",
                                 why);
-  return http->library->error(HAUL_EPROTO, 0, http_member(http),
-                              "etcd refused (HTTP status %ld): %s|", status,
+  if (status == 401 || status == 403 || is_about_login(reason))
+    return http->library->error(
+        HAUL_EAUTH, 0, http_member(http),
+        "who it is says a file, `directory_login` in haul.conf; its role has to reach the prefix",
+        "etcd does not let this node in: %s", why);
+  return http->library->error(HAUL_EPROTO, 0, http_member(http), NULL,
+                              "etcd refused (HTTP status %ld): %s", status,
                               *reason ? reason : "what listens there may be something else");
 }
 
 int http_failed(const struct http *http, CURLcode result, const struct bytes *bytes) {
   const char *reason = http->reason[0] ? http->reason : curl_easy_strerror(result);
   if (bytes->too_many)
-    return http->library->error(HAUL_EPROTO, 0, http_member(http),
-                                "the answer is longer than %zu MiB|is it etcd?", ANSWER_MAX >> 20);
+    return http->library->error(HAUL_EPROTO, 0, http_member(http), "is it etcd?",
+                                "the answer is longer than %zu MiB", ANSWER_MAX >> 20);
   switch (result) {
   case CURLE_OPERATION_TIMEDOUT:
-    return http->library->error(HAUL_ETIMEDOUT, 0, http_member(http),
-                                "the directory does not answer: %s|", reason);
+    return http->library->error(HAUL_ETIMEDOUT, 0, http_member(http), NULL,
+                                "the directory does not answer: %s", reason);
   case CURLE_ABORTED_BY_CALLBACK:
-    return http->library->error(HAUL_ECLOSED, 0, http_member(http), "|");
+    return http->library->code(HAUL_ECLOSED, http_member(http));
   case CURLE_OUT_OF_MEMORY:
   case CURLE_WRITE_ERROR:
-    return http->library->error(HAUL_ENOMEM, 0, http_member(http), "|");
+    return http->library->code(HAUL_ENOMEM, http_member(http));
   case CURLE_COULDNT_RESOLVE_HOST:
-    return http->library->error(HAUL_EADDRESS, 0, http_member(http), "%s|", reason);
+    return http->library->error(HAUL_EADDRESS, 0, http_member(http), NULL, "%s", reason);
   case CURLE_PEER_FAILED_VERIFICATION:
   case CURLE_SSL_CONNECT_ERROR:
-    return http->library->error(
-        HAUL_EAUTH, 0, http_member(http),
-        "%s|its certificate must be of an authority that the system knows, or "
-        "the file says (`directory_login` in haul.conf)",
-        reason);
+    return http->library->error(HAUL_EAUTH, 0, http_member(http),
+                                "its certificate must be of an authority that the system knows, or "
+                                "the file says (`directory_login` in haul.conf)",
+                                "%s", reason);
   case CURLE_COULDNT_CONNECT:
-    return http->library->error(HAUL_ECONNECT, 0, http_member(http), "%s|does etcd listen there?",
-                                reason);
+    return http->library->error(HAUL_ECONNECT, 0, http_member(http), "does etcd listen there?",
+                                "%s", reason);
   default:
-    return http->library->error(HAUL_EPEER, 0, http_member(http), "%s|", reason);
+    return http->library->error(HAUL_EPEER, 0, http_member(http), NULL, "%s", reason);
   }
 }
 
@@ -280,9 +280,8 @@ static int parse(const struct http *http, const struct bytes *bytes, json_t **an
     *answer = value;
     return 0;
   }
-  int code = http->library->error(HAUL_EPROTO, 0, http_member(http),
-                                  "the answer is no JSON: %s|is it etcd?",
-                                  value ? "no object" : error.text);
+  int code = http->library->error(HAUL_EPROTO, 0, http_member(http), "is it etcd?",
+                                  "the answer is no JSON: %s", value ? "no object" : error.text);
   json_decref(value);
   return code;
 }
@@ -315,11 +314,12 @@ static int post(struct http *http, const char *path, const char *text, int64_t u
 
 static int set_token(struct http *http, const char *token) {
   if (strlen(token) >= sizeof http->token || strpbrk(token, "\r\n"))
-    return http->library->error(HAUL_EPROTO, 0, http_member(http), "its token is no header's|");
+    return http->library->error(HAUL_EPROTO, 0, http_member(http), NULL,
+                                "its token is no header's");
   snprintf(http->token, sizeof http->token, "%s", token);
   struct curl_slist *headers = http_new_headers(http);
   if (!headers)
-    return http->library->error(HAUL_ENOMEM, 0, "directory", "|");
+    return http->library->code(HAUL_ENOMEM, "directory");
   curl_slist_free_all(http->headers);
   http->headers = headers;
   return 0;
@@ -330,7 +330,7 @@ static int post_secret(struct http *http, const char *path, json_t *body, int64_
                        json_t **answer) {
   char *text = http_text_of(body);
   if (!text)
-    return http->library->error(HAUL_ENOMEM, 0, "directory", "|");
+    return http->library->code(HAUL_ENOMEM, "directory");
   int code = post(http, path, text, until, answer);
   explicit_bzero(text, strlen(text));
   free(text);
@@ -344,15 +344,15 @@ static int log_in(struct http *http, int64_t until) {
     return 0;
   json_t *body = json_pack("{ss, ss}", "name", http->login.user, "password", http->login.password);
   if (!body) /* or for want of memory */
-    return http->library->error(HAUL_EINVAL, 0, "directory_login",
-                                "user or password is no UTF-8|etcd's JSON takes nothing else");
+    return http->library->error(HAUL_EINVAL, 0, "directory_login", "etcd's JSON takes nothing else",
+                                "user or password is no UTF-8");
   int code = post_secret(http, "/v3/auth/authenticate", body, until, &answer);
   if (code)
     return code;
   const char *token = json_string_value(json_object_get(answer, "token"));
   code = token && *token ? set_token(http, token)
-                         : http->library->error(HAUL_EPROTO, 0, http_member(http),
-                                                "it gives no token|is it etcd?");
+                         : http->library->error(HAUL_EPROTO, 0, http_member(http), "is it etcd?",
+                                                "it gives no token");
   json_decref(answer);
   return code;
 }
@@ -383,11 +383,11 @@ char *http_text_of(json_t *body) {
 int http_post(struct http *http, const char *path, json_t *body, int64_t until, json_t **answer) {
   if (http_now() >= until) {
     json_decref(body);
-    return http->library->error(HAUL_ETIMEDOUT, 0, http_member(http), "|");
+    return http->library->code(HAUL_ETIMEDOUT, http_member(http));
   }
   char *text = http_text_of(body);
   if (!text)
-    return http->library->error(HAUL_ENOMEM, 0, "directory", "|");
+    return http->library->code(HAUL_ENOMEM, "directory");
   int code = http_post_text(http, path, text, until, answer);
   free(text);
   return code;

@@ -64,7 +64,7 @@ static int start(struct http_stream *stream, const struct http_request *request,
   stream->member = http->member;
   stream->heard = http_now();
   if (!stream->multi || !stream->easy || !stream->probe || !stream->headers)
-    return http->library->error(HAUL_ENOMEM, 0, "directory", "|");
+    return http->library->code(HAUL_ENOMEM, "directory");
   prepare(stream, stream->easy, request->path, stream->body, &stream->bytes);
   prepare(stream, stream->probe, probe->path, stream->question, &stream->answer);
   curl_easy_setopt(stream->probe, CURLOPT_TIMEOUT_MS, PATIENCE_MS);
@@ -94,7 +94,7 @@ int http_stream_open(struct http *http, struct http_request request, struct http
     free(stream);
     free(body);
     free(question);
-    return http->library->error(HAUL_ENOMEM, 0, "directory", "|");
+    return http->library->code(HAUL_ENOMEM, "directory");
   }
   *stream = (struct http_stream){.http = http, .body = body, .question = question};
   int code = renew_token(stream, &probe, until);
@@ -135,10 +135,10 @@ static int next_line(struct http_stream *stream, json_t **value) {
   }
   *value = json_loadb(line, (size_t)(end - line), 0, &error);
   stream->taken = stream->searched = (size_t)(end + 1 - bytes->data);
-  return *value
-             ? 0
-             : stream->http->library->error(HAUL_EPROTO, 0, http_member(stream->http),
-                                            "what it tells is no JSON: %s|is it etcd?", error.text);
+  return *value ? 0
+                : stream->http->library->error(HAUL_EPROTO, 0, http_member(stream->http),
+                                               "is it etcd?", "what it tells is no JSON: %s",
+                                               error.text);
 }
 
 /* An error of its own is no sign of life: a member that is cut off from the others has one. */
@@ -182,16 +182,18 @@ static int why_ended(struct http_stream *stream) {
   struct http *http = stream->http;
   long status = 0;
   if (stream->silent)
-    return http->library->error(HAUL_EPEER, 0, http_member(http), "it does not answer any more|");
+    return http->library->error(HAUL_EPEER, 0, http_member(http), NULL,
+                                "it does not answer any more");
   curl_easy_getinfo(stream->easy, CURLINFO_RESPONSE_CODE, &status);
   if (stream->result == CURLE_OPERATION_TIMEDOUT) /* not the caller's time */
-    return http->library->error(HAUL_EPEER, 0, http_member(http), "%s|", http->reason);
+    return http->library->error(HAUL_EPEER, 0, http_member(http), NULL, "%s", http->reason);
   if (stream->result == CURLE_COULDNT_RESOLVE_HOST) /* another member's may be */
-    return http->library->error(HAUL_ECONNECT, 0, http_member(http), "%s|", http->reason);
+    return http->library->error(HAUL_ECONNECT, 0, http_member(http), NULL, "%s", http->reason);
   if (stream->result != CURLE_OK)
     return http_failed(http, stream->result, &stream->bytes);
   if (status == 200)
-    return http->library->error(HAUL_EPEER, 0, http_member(http), "etcd ended the connection|");
+    return http->library->error(HAUL_EPEER, 0, http_member(http), NULL,
+                                "etcd ended the connection");
   return http_refused(http, status, &stream->bytes);
 }
 
@@ -217,10 +219,10 @@ int http_stream_next(struct http_stream *stream, int64_t until, json_t **value) 
     if (stream->over)
       continue;
     if (http_is_stopped(stream->http))
-      return stream->http->library->error(HAUL_ECLOSED, 0, http_member(stream->http), "|");
+      return stream->http->library->code(HAUL_ECLOSED, http_member(stream->http));
     if (http_now() >= until)
-      return stream->http->library->error(HAUL_ETIMEDOUT, 0, http_member(stream->http),
-                                          "nothing happened|");
+      return stream->http->library->error(HAUL_ETIMEDOUT, 0, http_member(stream->http), NULL,
+                                          "nothing happened");
     int64_t slice = http_now() + SLICE_NS;
     curl_multi_poll(stream->multi, NULL, 0,
                     (int)http_milliseconds_to(until < slice ? until : slice), NULL);

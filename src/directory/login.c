@@ -84,10 +84,10 @@ int login_parse(const struct directory_library *library, const char *text, struc
   if (line > 0)
     snprintf(place, sizeof place, "line %u: ", line);
   login_forget(login);
-  return library->error(HAUL_EINVAL, 0, "directory_login",
-                        "%s%s|lines are NAME = VALUE, of user, password, authority, certificate "
-                        "and private_key",
-                        place, mistake);
+  return library->error(
+      HAUL_EINVAL, 0, "directory_login",
+      "lines are NAME = VALUE, of user, password, authority, certificate and private_key", "%s%s",
+      place, mistake);
 }
 
 void login_forget(struct login *login) {

@@ -19,10 +19,14 @@
 struct directory;
 struct directory_walk;
 
-/* What the module is given: error_set, haul_place_format, haul_place_parse. */
+/* Functions of the library that the module calls: those of core/error.h, haul_place_format,
+ * haul_place_parse. */
 struct directory_library {
-  int (*error)(int code, int system, const char *object, const char *format, ...)
-      __attribute__((format(printf, 4, 5)));
+  int (*error)(int code, int system, const char *object, const char *hint, const char *format, ...)
+      __attribute__((format(printf, 5, 6)));
+  const char *(*hint)(const char *format, ...) __attribute__((format(printf, 1, 2)));
+  int (*code)(int code, const char *object);
+  const char *(*quote)(const char *words);
   const char *(*place_format)(struct haul_place place, char *text, size_t size);
   int (*place_parse)(const char *text, struct haul_place *place);
 };

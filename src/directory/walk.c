@@ -30,7 +30,7 @@ int walk_open(struct directory *directory, int64_t until, struct directory_walk 
   struct directory_walk *walk = calloc(1, sizeof *walk);
   (void)until;
   if (!walk)
-    return directory->library->error(HAUL_ENOMEM, 0, "directory", "|");
+    return directory->library->code(HAUL_ENOMEM, "directory");
   walk->directory = directory;
   snprintf(walk->from, sizeof walk->from, "%s/", directory->prefix);
   snprintf(walk->end, sizeof walk->end, "%s0", directory->prefix); /* '0' is the byte behind '/' */
@@ -48,7 +48,7 @@ void walk_close(struct directory_walk *walk) {
 
 static int is_broken(const struct directory_walk *walk, const char *what) {
   return walk->directory->library->error(HAUL_EPROTO, 0, http_member(walk->directory->http),
-                                         "%s|open the walk again", what);
+                                         "open the walk again", "%s", what);
 }
 
 /* ---- What is there ---- */
@@ -107,8 +107,8 @@ static int open_stream(struct directory_walk *walk, int64_t until) {
 static int take_news(struct directory_walk *walk, json_t *value) {
   json_t *result = json_object_get(value, "result");
   if (json_object_get(value, "error"))
-    return walk->directory->library->error(HAUL_EPEER, 0, http_member(walk->directory->http),
-                                           "etcd ended the watch|");
+    return walk->directory->library->error(HAUL_EPEER, 0, http_member(walk->directory->http), NULL,
+                                           "etcd ended the watch");
   if (!json_is_object(result))
     return is_broken(walk, "what etcd tells has no result");
   if (json_is_true(json_object_get(result, "canceled")))
@@ -206,7 +206,7 @@ int walk_next(struct directory_walk *walk, int64_t until, struct haul_directory_
       return tell(walk, event);
     if (again && now() >= until) /* what comes is of no interest, and goes on coming */
       return walk->directory->library->error(HAUL_ETIMEDOUT, 0, http_member(walk->directory->http),
-                                             "nothing happened|");
+                                             NULL, "nothing happened");
     code = walk->read ? hear(walk, until) : read_page(walk, until);
   }
   return code;

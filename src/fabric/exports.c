@@ -128,9 +128,9 @@ bool name_is_valid(const char *name, size_t most) {
 static int make_room(struct exports *exports, uint32_t *slot) {
   if (exports->count == exports->limit)
     return error_set(HAUL_ELIMIT, 0, NULL,
-                     "%u regions are published already|raise max_regions of the node's "
-                     "configuration, or publish one region with several pieces in it",
-                     exports->limit);
+                     "raise max_regions of the node's configuration, or publish one region with "
+                     "several pieces in it",
+                     "%u regions are published already", exports->limit);
   if (exports->count == exports->slots) {
     uint32_t slots = exports->slots ? exports->slots * 2 : 16;
     if (slots > exports->limit)
@@ -161,15 +161,18 @@ static uint64_t new_handle(uint32_t slot) {
 
 static int check_grants(const char *name, const struct haul_grant *grants, size_t count) {
   if (count == 0 || count > HAUL_GRANTS_MAX)
-    return error_set(HAUL_EINVAL, 0, name, "%zu grants|1 to %d, or it is of no use", count,
-                     HAUL_GRANTS_MAX);
+    return error_set(HAUL_EINVAL, 0, name,
+                     error_hint("1 to %d, or it is of no use", HAUL_GRANTS_MAX), "%zu grants",
+                     count);
   for (size_t i = 0; i < count; i++) {
     if (!name_is_valid(grants[i].who, sizeof((struct grant *)NULL)->who - 1))
       return error_set(HAUL_EINVAL, 0, name,
-                       "a grant to nobody|who is 1 to 63 printable ASCII bytes without blanks: the "
-                       "name of a key or a certificate, uid:N, or * for everybody");
+                       "who is 1 to 63 printable ASCII bytes without blanks: the name of a key or "
+                       "a certificate, uid:N, or * for everybody",
+                       "a grant to nobody");
     if (grants[i].rights == 0 || (grants[i].rights & ~(HAUL_READ | HAUL_WRITE)))
-      return error_set(HAUL_EINVAL, 0, name, "not a set of rights|HAUL_READ, HAUL_WRITE or both");
+      return error_set(HAUL_EINVAL, 0, name, "HAUL_READ, HAUL_WRITE or both",
+                       "not a set of rights");
   }
   return 0;
 }
@@ -207,7 +210,7 @@ int exports_add(struct exports *exports, struct haul_region *region, const char 
                 const struct haul_grant *grants, size_t count, uint64_t *handle) {
   if (!name_is_valid(name, NAME_MAX_BYTES))
     return error_set(HAUL_EINVAL, 0, name && strlen(name) <= NAME_MAX_BYTES ? name : NULL,
-                     "not a name|a name is 1 to 255 printable ASCII bytes without blanks");
+                     "a name is 1 to 255 printable ASCII bytes without blanks", "not a name");
   int code = check_grants(name, grants, count);
   if (code)
     return code;
@@ -219,9 +222,8 @@ int exports_add(struct exports *exports, struct haul_region *region, const char 
   bool taken;
   uint32_t slot = 0;
   uint32_t at = position(exports, name, &taken);
-  code = taken ? error_set(HAUL_EEXIST, 0, name,
-                           "this node publishes it already|unpublish it first, or choose "
-                           "another name")
+  code = taken ? error_set(HAUL_EEXIST, 0, name, "unpublish it first, or choose another name",
+                           "this node publishes it already")
                : make_room(exports, &slot);
   if (code == 0) {
     entry->handle = *handle = new_handle(slot);
@@ -271,7 +273,7 @@ int exports_remove(struct exports *exports, struct haul_region *region, const ch
   }
   pthread_mutex_unlock(&exports->lock);
   if (!entry)
-    return error_set(HAUL_ENAME, 0, name, "the region is not published under this name|");
+    return error_set(HAUL_ENAME, 0, name, NULL, "the region is not published under this name");
   exports_note_change(exports);
   *handle = entry->handle;
   atomic_fetch_sub(&region->names, 1);

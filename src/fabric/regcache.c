@@ -37,8 +37,8 @@ static int refuse(const struct regcache_range *range) {
   snprintf(object, sizeof object, "0x%llx+0x%llx", (unsigned long long)range->address,
            (unsigned long long)range->length);
   return error_set(HAUL_EINVAL, 0, object,
-                   "not a range of memory|its length is at least 1, and it ends within the address "
-                   "space");
+                   "its length is at least 1, and it ends within the address space",
+                   "not a range of memory");
 }
 
 static struct range bytes_of(const struct regcache_range *range) {

@@ -29,9 +29,8 @@ enum copy_by copy_who(const struct memory *to, const struct memory *from,
 /* ---- one copy by an engine ---- */
 
 static int late(const char *who) {
-  return error_set(
-      HAUL_ETIMEDOUT, 0, who,
-      "the copy did not end by its deadline|allow more time; the destination is undefined");
+  return error_set(HAUL_ETIMEDOUT, 0, who, "allow more time; the destination is undefined",
+                   "the copy did not end by its deadline");
 }
 
 static void pending_wake(void *user) {
@@ -75,8 +74,8 @@ static int result_of(struct copy_pending *pending) {
   if (status == HAUL_ECANCELED)
     return status;
   return error_set(status, 0, pending->engine->name,
-                   "the device's copy failed|haul_check_list says "
-                   "what state its provider is in");
+                   "haul_check_list says what state its provider is in",
+                   "the device's copy failed");
 }
 
 int copy_pending_look(struct copy_pending *pending) {
@@ -121,8 +120,8 @@ static int copy_by_cpu(struct memory *to, uint64_t to_offset, struct memory *fro
 /* ---- staging ---- */
 
 static int no_staging(const struct memory *memory) {
-  return error_set(HAUL_ENOTSUP, 0, memory->provider->name,
-                   "no engine copies between this memory and the host's|use other memory");
+  return error_set(HAUL_ENOTSUP, 0, memory->provider->name, "use other memory",
+                   "no engine copies between this memory and the host's");
 }
 
 /* Buffers near the device. */
@@ -288,12 +287,12 @@ static bool overlap(const struct memory *to, uint64_t to_offset, const struct me
 int copy_check(const struct memory *to, uint64_t to_offset, const struct memory *from,
                uint64_t from_offset, uint64_t length) {
   if (!to->writable)
-    return error_set(
-        HAUL_EACCESS, 0, to->provider->name,
-        "the destination may only be read|share it with HAUL_WRITE, or map it writable");
+    return error_set(HAUL_EACCESS, 0, to->provider->name,
+                     "share it with HAUL_WRITE, or map it writable",
+                     "the destination may only be read");
   if (overlap(to, to_offset, from, from_offset, length))
-    return error_set(HAUL_EINVAL, 0, to->provider->name,
-                     "source and destination overlap|copy through a third region");
+    return error_set(HAUL_EINVAL, 0, to->provider->name, "copy through a third region",
+                     "source and destination overlap");
   return 0;
 }
 
@@ -327,8 +326,8 @@ int memory_checksum(struct memory *memory, uint64_t offset, uint64_t length, uin
   if (memory->provider->checksum)
     return memory->provider->checksum(memory, offset, length, sum);
   if (!memory->view)
-    return error_set(HAUL_ENOTSUP, 0, memory->provider->name,
-                     "this memory cannot be summed where it is|copy it to the host first");
+    return error_set(HAUL_ENOTSUP, 0, memory->provider->name, "copy it to the host first",
+                     "this memory cannot be summed where it is");
   int status = memory_fence(memory, FENCE_BEFORE_READ);
   if (status == 0)
     *sum = XXH3_64bits((const char *)memory->view + offset, length);

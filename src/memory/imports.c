@@ -83,18 +83,17 @@ struct import *imports_add(struct imports *imports, const struct ticket *ticket,
 
 static int check(const struct import *import, const struct ticket *ticket) {
   if (!import)
-    return error_set(HAUL_ETICKET, 0, NULL,
-                     "the memory of a ticket without a descriptor is not imported here, or no more|"
-                     "send its descriptor too");
-  if (import->contested)
-    return error_set(HAUL_ETICKET, 0, NULL,
-                     "the GPU memory of this ticket was imported more than once, and which is the "
-                     "owner's cannot be told|send its descriptor too");
-  if (import->memory.length != ticket->length)
     return error_set(
-        HAUL_ETICKET, 0, NULL,
-        "the ticket is not of the memory that was imported under its identity|send the "
-        "256 bytes from haul_region_export as they are");
+        HAUL_ETICKET, 0, NULL, "send its descriptor too",
+        "the memory of a ticket without a descriptor is not imported here, or no more");
+  if (import->contested)
+    return error_set(HAUL_ETICKET, 0, NULL, "send its descriptor too",
+                     "the GPU memory of this ticket was imported more than once, and which is the "
+                     "owner's cannot be told");
+  if (import->memory.length != ticket->length)
+    return error_set(HAUL_ETICKET, 0, NULL,
+                     "send the 256 bytes from haul_region_export as they are",
+                     "the ticket is not of the memory that was imported under its identity");
   if (!memory_alive(&import->memory))
     return memory_released(NULL);
   return 0;

@@ -99,8 +99,9 @@ static const char *known_kinds(char *text, size_t size) {
 
 static int unknown_place(const char *object) {
   char kinds[64];
-  return error_set(HAUL_EPLACE, 0, object, "no place is written like this|write one of: %s",
-                   known_kinds(kinds, sizeof kinds));
+  return error_set(HAUL_EPLACE, 0, object,
+                   error_hint("write one of: %s", known_kinds(kinds, sizeof kinds)),
+                   "no place is written like this");
 }
 
 /* The kind is known and the device is not there: says what is. */
@@ -109,10 +110,9 @@ static int missing_device(const struct provider *provider, struct haul_place pla
   haul_place_format(place, object, sizeof object);
   unsigned devices = provider_devices(provider);
   if (devices > 0)
-    return error_set(
-        HAUL_EPLACE, 0, object,
-        "%s has %u device%s, counted from 0|haul_device_list shows the places there are",
-        provider->name, devices, devices == 1 ? "" : "s");
+    return error_set(HAUL_EPLACE, 0, object, "haul_device_list shows the places there are",
+                     "%s has %u device%s, counted from 0", provider->name, devices,
+                     devices == 1 ? "" : "s");
   struct haul_error why;
   pthread_mutex_lock(&lock);
   why = refusals[index_of(provider->kind)];
@@ -120,9 +120,9 @@ static int missing_device(const struct provider *provider, struct haul_place pla
   if (why.code == 0 && provider->why_none && provider->why_none() != 0)
     error_save(&why);
   if (why.code == 0)
-    return error_set(HAUL_EPLACE, 0, object,
-                     "%s has no devices here|haul_check_list says what is missing", provider->name);
-  return error_set(HAUL_EPLACE, why.system, object, "%s|%s", why.text, why.hint);
+    return error_set(HAUL_EPLACE, 0, object, "haul_check_list says what is missing",
+                     "%s has no devices here", provider->name);
+  return error_set(HAUL_EPLACE, why.system, object, why.hint, "%s", why.text);
 }
 
 static int find_place(struct haul_place place, const struct provider **provider) {
@@ -157,7 +157,7 @@ HAUL_API int haul_place_parse(const char *text, struct haul_place *place) {
   if (status != 0)
     return status;
   if (!text || !place)
-    return error_set(HAUL_EINVAL, 0, NULL, "text or place is NULL|pass both");
+    return error_set(HAUL_EINVAL, 0, NULL, "pass both", "text or place is NULL");
   for (size_t i = 0; i < COUNT; i++) {
     size_t length = strlen(providers[i]->name);
     if (strncmp(text, providers[i]->name, length) != 0)
@@ -188,20 +188,20 @@ HAUL_API const char *haul_place_format(struct haul_place place, char *text, size
 /* ---- dispatch ---- */
 
 static int not_supported(const struct provider *provider, const char *what) {
-  return error_set(HAUL_ENOTSUP, 0, provider->name, "this kind of memory cannot %s|use host memory",
-                   what);
+  return error_set(HAUL_ENOTSUP, 0, provider->name, "use host memory",
+                   "this kind of memory cannot %s", what);
 }
 
 static int alloc_at(struct haul_place place, size_t length, unsigned flags, bool waits,
                     struct memory *memory) {
   const struct provider *provider;
   if (length == 0)
-    return error_set(HAUL_EINVAL, 0, NULL, "the length is 0|ask for at least one byte");
+    return error_set(HAUL_EINVAL, 0, NULL, "ask for at least one byte", "the length is 0");
   if (flags & ~(HAUL_REGION_PRIVATE | HAUL_REGION_PINNED))
-    return error_set(HAUL_EINVAL, 0, NULL, "unknown flags 0x%x|use HAUL_REGION_… or 0", flags);
+    return error_set(HAUL_EINVAL, 0, NULL, "use HAUL_REGION_… or 0", "unknown flags 0x%x", flags);
   if (flags & HAUL_REGION_PINNED && place.kind != HAUL_HOST)
-    return error_set(HAUL_EINVAL, 0, NULL,
-                     "only host memory can be pinned|leave HAUL_REGION_PINNED out for devices");
+    return error_set(HAUL_EINVAL, 0, NULL, "leave HAUL_REGION_PINNED out for devices",
+                     "only host memory can be pinned");
   int status = find_place(place, &provider);
   if (status != 0)
     return status;
@@ -227,8 +227,8 @@ int memory_alloc_patiently(struct haul_place place, size_t length, unsigned flag
 int memory_wrap(void *address, size_t length, struct memory *memory) {
   uintptr_t end;
   if (length == 0 || __builtin_add_overflow((uintptr_t)address, length, &end))
-    return error_set(HAUL_EINVAL, 0, NULL,
-                     "the range is empty or wraps around|check address and length");
+    return error_set(HAUL_EINVAL, 0, NULL, "check address and length",
+                     "the range is empty or wraps around");
   for (size_t i = 0; i < COUNT; i++) {
     const struct provider *provider = providers[i];
     struct haul_place place = {.kind = provider->kind};
@@ -243,7 +243,8 @@ int memory_wrap(void *address, size_t length, struct memory *memory) {
     *memory = (struct memory){.provider = provider, .place = place};
     return provider->wrap(address, length, memory);
   }
-  return error_set(HAUL_EINVAL, 0, NULL, "no provider knows this memory|check address and length");
+  return error_set(HAUL_EINVAL, 0, NULL, "check address and length",
+                   "no provider knows this memory");
 }
 
 int memory_wrap_file(int descriptor, uint64_t offset, size_t length, struct memory *memory) {
@@ -256,7 +257,8 @@ static int export_loan(const struct memory *memory, unsigned rights, struct tick
                        int *descriptor) {
   if (rights != (HAUL_READ | HAUL_WRITE | HAUL_LEND))
     return error_set(HAUL_EINVAL, 0, memory->provider->name,
-                     "impossible rights 0x%x|lend with HAUL_READ | HAUL_WRITE | HAUL_LEND", rights);
+                     "lend with HAUL_READ | HAUL_WRITE | HAUL_LEND", "impossible rights 0x%x",
+                     rights);
   uint8_t token[LOAN_TOKEN];
   int code = memory_lend(memory, ticket, token);
   if (code)
@@ -274,22 +276,22 @@ int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket,
     return export_loan(memory, rights, ticket, descriptor);
   rights &= ~HAUL_LEND;
   if (memory->provider->unshareable)
-    return error_set(HAUL_ENOTSUP, 0, object, "%s|publish the region: peers reach it by its name",
-                     memory->provider->unshareable);
+    return error_set(HAUL_ENOTSUP, 0, object, "publish the region: peers reach it by its name",
+                     "%s", memory->provider->unshareable);
   if (!(rights & HAUL_READ) || rights & ~(HAUL_READ | HAUL_WRITE))
-    return error_set(HAUL_EINVAL, 0, object,
-                     "impossible rights 0x%x|use HAUL_READ or HAUL_READ | HAUL_WRITE", rights);
+    return error_set(HAUL_EINVAL, 0, object, "use HAUL_READ or HAUL_READ | HAUL_WRITE",
+                     "impossible rights 0x%x", rights);
   if (!memory->shareable || !memory->provider->export)
     return error_set(HAUL_ENOTSUP, 0, object,
-                     "private, wrapped and imported memory cannot be exported|allocate it with "
-                     "haul_region_alloc without HAUL_REGION_PRIVATE");
+                     "allocate it with haul_region_alloc without HAUL_REGION_PRIVATE",
+                     "private, wrapped and imported memory cannot be exported");
   *ticket = (struct ticket){.place = memory->place, .length = memory->length, .rights = rights};
   return memory->provider->export(memory, rights, ticket, descriptor);
 }
 
 int memory_released(const char *object) {
-  return error_set(HAUL_ESTALE, 0, object,
-                   "the owner released the memory|ask the owner for a new ticket");
+  return error_set(HAUL_ESTALE, 0, object, "ask the owner for a new ticket",
+                   "the owner released the memory");
 }
 
 int memory_locate(const struct ticket *ticket, struct haul_place *place,
@@ -351,17 +353,14 @@ void memory_free(struct memory *memory) {
 int memory_enroll(struct memory *memory, uint16_t kind) {
   const struct provider *provider = provider_of(kind);
   if (!memory->view)
-    return error_set(HAUL_ENOTSUP, 0, memory->provider->name,
-                     "no processor reaches this memory, so %s cannot know it|use host memory",
-                     provider->name);
+    return error_set(HAUL_ENOTSUP, 0, memory->provider->name, "use host memory",
+                     "no processor reaches this memory, so %s cannot know it", provider->name);
   if (!memory->writable)
-    return error_set(HAUL_EACCESS, 0, memory->provider->name,
-                     "this memory may only be read, and %s would write it|use memory that may be "
-                     "written",
-                     provider->name);
+    return error_set(HAUL_EACCESS, 0, memory->provider->name, "use memory that may be written",
+                     "this memory may only be read, and %s would write it", provider->name);
   if (memory->enrolled_by)
-    return error_set(HAUL_EINVAL, 0, provider->name,
-                     "the region is registered already|unregister it first");
+    return error_set(HAUL_EINVAL, 0, provider->name, "unregister it first",
+                     "the region is registered already");
   int status = provider->enroll(memory);
   if (status == 0)
     memory->enrolled_by = provider;
@@ -371,7 +370,7 @@ int memory_enroll(struct memory *memory, uint16_t kind) {
 int memory_dismiss(struct memory *memory) {
   const struct provider *by = memory->enrolled_by;
   if (!by)
-    return error_set(HAUL_EINVAL, 0, NULL, "the region is not registered|register it first");
+    return error_set(HAUL_EINVAL, 0, NULL, "register it first", "the region is not registered");
   int status = by->dismiss(memory);
   if (status == 0)
     memory->enrolled_by = NULL;

@@ -376,7 +376,7 @@ int region_export(struct haul_region *region, unsigned rights, const struct haul
                   struct haul_ticket *packed, int *descriptor) {
   struct ticket ticket;
   if (atomic_load(&region->released))
-    return error_set(HAUL_ESTALE, 0, NULL, "the region was released|export it before that");
+    return error_set(HAUL_ESTALE, 0, NULL, "export it before that", "the region was released");
   int status = layout ? tensor_check(layout, region->memory.length) : 0;
   if (status != 0)
     return status;
@@ -385,8 +385,8 @@ int region_export(struct haul_region *region, unsigned rights, const struct haul
   if (status != 0)
     return status;
   if (layout && ticket.has_loan)
-    return error_set(HAUL_ENOTSUP, 0, NULL,
-                     "a ticket of lent memory has no room for a layout|send the layout apart");
+    return error_set(HAUL_ENOTSUP, 0, NULL, "send the layout apart",
+                     "a ticket of lent memory has no room for a layout");
   ticket.generation = region->generation;
   identify(region, ticket.identity);
   ticket.has_layout = layout != NULL;
@@ -398,7 +398,7 @@ int region_export(struct haul_region *region, unsigned rights, const struct haul
 
 int region_enroll(struct haul_region *region, uint16_t kind, bool wanted) {
   if (atomic_load(&region->released))
-    return error_set(HAUL_ESTALE, 0, NULL, "the region was released|");
+    return error_set(HAUL_ESTALE, 0, NULL, NULL, "the region was released");
   pthread_mutex_lock(&region->heap->enroll_lock);
   int status = wanted ? memory_enroll(&region->memory, kind) : memory_dismiss(&region->memory);
   if (status == 0)
@@ -413,10 +413,8 @@ int region_check(const struct haul_region *region, uint64_t offset, uint64_t len
   char object[64];
   snprintf(object, sizeof object, "%llu+%llu", (unsigned long long)offset,
            (unsigned long long)length);
-  return error_set(HAUL_ERANGE, 0, object,
-                   "the range ends outside the region of %zu bytes|check "
-                   "offset and length",
-                   region->memory.length);
+  return error_set(HAUL_ERANGE, 0, object, "check offset and length",
+                   "the range ends outside the region of %zu bytes", region->memory.length);
 }
 
 /* ---- the end of a life ---- */

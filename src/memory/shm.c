@@ -71,7 +71,7 @@ static int map_footer(int fd, size_t length, int protection, struct shm_footer *
 int shm_create(const char *name, size_t length, struct shm *shm) {
   *shm = (struct shm){.fd = -1};
   if (!page_round(length, &shm->length))
-    return error_set(HAUL_ENOMEM, 0, NULL, "%zu bytes are more than any memory has|ask for less",
+    return error_set(HAUL_ENOMEM, 0, NULL, "ask for less", "%zu bytes are more than any memory has",
                      length);
   shm->fd = create_memfd(name);
   if (shm->fd < 0)
@@ -97,8 +97,8 @@ unprepared:
 
 static int bad_descriptor(int system, const char *why) {
   return error_set(HAUL_ETICKET, system, NULL,
-                   "%s|send the descriptor that haul_region_export gave together with this ticket",
-                   why);
+                   "send the descriptor that haul_region_export gave together with this ticket",
+                   "%s", why);
 }
 
 /* Only a sealed memfd on tmpfs can be mapped without fear of SIGBUS: hugetlbfs can run out of pages
@@ -219,10 +219,9 @@ int shm_descriptor(const struct shm *shm, bool writable, int *descriptor) {
   if (*descriptor >= 0)
     return 0;
   if (errno == ENOENT)
-    return error_set(
-        HAUL_ENOTSUP, errno, path,
-        "without /proc there are no read-only descriptors|mount -t proc proc /proc, or "
-        "export with HAUL_READ | HAUL_WRITE");
+    return error_set(HAUL_ENOTSUP, errno, path,
+                     "mount -t proc proc /proc, or export with HAUL_READ | HAUL_WRITE",
+                     "without /proc there are no read-only descriptors");
   return error_system(errno, path, "open");
 }
 
@@ -268,12 +267,11 @@ bool shm_has_dmabuf(void) {
 /* Once the module is loaded the file is root's. */
 static int no_maker(int system) {
   if (system == ENOENT)
-    return error_set(HAUL_ENOTSUP, system, shm_udmabuf,
-                     "the kernel has no /dev/udmabuf (its module udmabuf makes it)|%s",
-                     geteuid() == 0 ? LOAD : LOAD " && " ALLOW);
+    return error_set(HAUL_ENOTSUP, system, shm_udmabuf, geteuid() == 0 ? LOAD : LOAD " && " ALLOW,
+                     "the kernel has no /dev/udmabuf (its module udmabuf makes it)");
   if (system == EACCES || system == EPERM)
-    return error_set(HAUL_ENOTSUP, system, shm_udmabuf, "no access to /dev/udmabuf|" ALLOW);
-  return error_set(HAUL_ENOTSUP, system, shm_udmabuf, "/dev/udmabuf cannot be opened: %s|" LOAD,
+    return error_set(HAUL_ENOTSUP, system, shm_udmabuf, ALLOW, "no access to /dev/udmabuf");
+  return error_set(HAUL_ENOTSUP, system, shm_udmabuf, LOAD, "/dev/udmabuf cannot be opened: %s",
                    strerror(system));
 }
 
@@ -284,9 +282,9 @@ int shm_dmabuf_check(void) {
 /* Everything else that is EINVAL is right: the seals, and that all is whole pages. */
 static int too_large(size_t length) {
   return error_set(HAUL_ELIMIT, EINVAL, "/dev/udmabuf",
-                   "the kernel makes no dma-buf of %zu bytes|echo %zu | sudo tee "
-                   "/sys/module/udmabuf/parameters/size_limit_mb",
-                   length, (length + ((1u << 20) - 1)) >> 20);
+                   error_hint("echo %zu | sudo tee /sys/module/udmabuf/parameters/size_limit_mb",
+                              (length + ((1u << 20) - 1)) >> 20),
+                   "the kernel makes no dma-buf of %zu bytes", length);
 }
 
 int shm_dmabuf(const struct shm *shm, int *descriptor) {

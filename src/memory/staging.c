@@ -223,8 +223,8 @@ int staging_await(struct staging *staging, struct staging_user *user, unsigned c
   if (code == 1) {
     staging_leave(user);
     code = error_set(HAUL_ETIMEDOUT, 0, "staging",
-                     "no staging buffer came free by the deadline|allow more time, or set more "
-                     "staging buffers (`staging` in haul.conf)");
+                     "allow more time, or set more staging buffers (`staging` in haul.conf)",
+                     "no staging buffer came free by the deadline");
   }
   return code;
 }
@@ -264,9 +264,8 @@ bool staging_is_short(struct staging *staging, enum staging_kind kind) {
 }
 
 int staging_full(void) {
-  return error_set(HAUL_ELIMIT, 0, "staging",
-                   "all staging buffers are in use, by peers that are too slow|set more of them "
-                   "(`staging` in haul.conf)");
+  return error_set(HAUL_ELIMIT, 0, "staging", "set more of them (`staging` in haul.conf)",
+                   "all staging buffers are in use, by peers that are too slow");
 }
 
 /* ---- Lending ---- */

@@ -74,8 +74,8 @@ void ticket_pack(const struct ticket *ticket, struct haul_ticket *packed) {
 }
 
 static int bad_ticket(const char *why) {
-  return error_set(HAUL_ETICKET, 0, NULL,
-                   "%s|send the 256 bytes from haul_region_export as they are", why);
+  return error_set(HAUL_ETICKET, 0, NULL, "send the 256 bytes from haul_region_export as they are",
+                   "%s", why);
 }
 
 static int check_envelope(const struct haul_ticket *packed, struct wire *wire) {
@@ -84,10 +84,9 @@ static int check_envelope(const struct haul_ticket *packed, struct wire *wire) {
     return bad_ticket("these bytes are not a ticket");
   unsigned version = wire_get16(wire);
   if (version != TICKET_VERSION)
-    return error_set(HAUL_ETICKET, 0, NULL,
-                     "the ticket has version %u, this library reads version %d|use the same haul "
-                     "on both sides",
-                     version, TICKET_VERSION);
+    return error_set(HAUL_ETICKET, 0, NULL, "use the same haul on both sides",
+                     "the ticket has version %u, this library reads version %d", version,
+                     TICKET_VERSION);
   if (wire_get64(&sum) != XXH3_64bits(packed->bytes, SUMMED))
     return bad_ticket("the ticket is damaged");
   return 0;
@@ -161,7 +160,7 @@ static bool lies_within(const struct haul_tensor *layout, uint64_t length) {
 
 static int bad_tensor(const char *why) {
   return error_set(HAUL_EINVAL, 0, "tensor layout",
-                   "%s|shape and strides count elements, offset counts bytes", why);
+                   "shape and strides count elements, offset counts bytes", "%s", why);
 }
 
 int tensor_check(const struct haul_tensor *layout, uint64_t length) {

@@ -15,7 +15,7 @@ HAUL_API int haul_key_new(const char *path, const char *name) {
   if (code)
     return code;
   if (!path || !name)
-    return error_set(HAUL_EINVAL, 0, path, "no path, or no name for the key|");
+    return error_set(HAUL_EINVAL, 0, path, NULL, "no path, or no name for the key");
   if (!key_name_is_valid(name))
     return key_name_refused(name);
   memcpy(key.name, name, strlen(name) + 1);
@@ -31,7 +31,7 @@ HAUL_API int haul_key_list(const char *path, struct haul_key *told, size_t *coun
   if (code)
     return code;
   if (!path || !count || (*count > 0 && !told))
-    return error_set(HAUL_EINVAL, 0, path, "no path, no room or no count|");
+    return error_set(HAUL_EINVAL, 0, path, NULL, "no path, no room or no count");
   code = keys_read(path, &keys);
   if (code)
     return code;

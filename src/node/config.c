@@ -48,22 +48,19 @@ static int parse_line(char *text, const char *object, unsigned line, unsigned *l
                       struct config *config) {
   char *value = strchr(text, '=');
   if (!value)
-    return error_set(HAUL_EINVAL, 0, object,
-                     "%.60s sets nothing|a line is NAME = VALUE, or starts "
-                     "with #",
-                     text);
+    return error_set(HAUL_EINVAL, 0, object, "a line is NAME = VALUE, or starts with #",
+                     "%.60s sets nothing", text);
   *value++ = '\0';
   text = trim(text);
   value = trim(value);
   int i = setting_find(text);
   if (i < 0)
     return error_set(HAUL_EINVAL, 0, object,
-                     "there is no setting %.60s|man haul.conf lists them; "
-                     "haul info --config prints them",
-                     text);
+                     "man haul.conf lists them; haul info --config prints them",
+                     "there is no setting %.60s", text);
   if (lines[i])
-    return error_set(HAUL_EINVAL, 0, object, "%s is set in line %u already|leave one of them", text,
-                     lines[i]);
+    return error_set(HAUL_EINVAL, 0, object, "leave one of them", "%s is set in line %u already",
+                     text, lines[i]);
   lines[i] = line;
   return set((unsigned)i, value, object, FROM_FILE, line, config);
 }
@@ -91,15 +88,15 @@ int config_parse(char *text, const char *path, struct config *config) {
 
 static int cannot_read(const char *path, int system) {
   return error_set(HAUL_EINVAL, system, path,
-                   "the configuration cannot be read|let this user read it, or name another file "
-                   "in HAUL_CONF; HAUL_CONF= is none");
+                   "let this user read it, or name another file in HAUL_CONF; HAUL_CONF= is none",
+                   "the configuration cannot be read");
 }
 
 /* The whole of an open file, to be freed; NULL with the detail. */
 static char *read_all(int file, const char *path) {
   struct stat found;
   if (fstat(file, &found) != 0 || !S_ISREG(found.st_mode) || found.st_size > CONFIG_MAX) {
-    error_set(HAUL_EINVAL, 0, path, "it is no file of at most %u bytes|", CONFIG_MAX);
+    error_set(HAUL_EINVAL, 0, path, NULL, "it is no file of at most %u bytes", CONFIG_MAX);
     return NULL;
   }
   size_t length = 0, room = (size_t)found.st_size;
@@ -120,7 +117,7 @@ static char *read_all(int file, const char *path) {
   if (got < 0)
     cannot_read(path, errno);
   else
-    error_set(HAUL_EINVAL, 0, path, "it is no text: there is a byte 0 in it|");
+    error_set(HAUL_EINVAL, 0, path, NULL, "it is no text: there is a byte 0 in it");
   alloc_free(text);
   return NULL;
 }
@@ -152,26 +149,26 @@ static int read_call(const struct haul_node_config *given, struct config *config
   if (!given)
     return 0;
   if (given->size < sizeof given->size || given->size > 4096)
-    return error_set(HAUL_EINVAL, 0, NULL,
-                     "a configuration of an impossible size|start from HAUL_NODE_CONFIG_INIT");
+    return error_set(HAUL_EINVAL, 0, NULL, "start from HAUL_NODE_CONFIG_INIT",
+                     "a configuration of an impossible size");
   memcpy(values, given, given->size < sizeof *values ? given->size : sizeof *values);
   if (values->progress != HAUL_PROGRESS_THREAD && values->progress != HAUL_PROGRESS_CALLER)
-    return error_set(HAUL_EINVAL, 0, "progress", "not one of enum haul_progress|");
+    return error_set(HAUL_EINVAL, 0, "progress", NULL, "not one of enum haul_progress");
   if (values->spin_ns < 0 || values->liveness_ns < 0 || values->transfer_ns < 0 ||
       values->handshake_ns < 0)
-    return error_set(HAUL_EINVAL, 0, NULL, "a negative time|times are nanoseconds from 0 on");
+    return error_set(HAUL_EINVAL, 0, NULL, "times are nanoseconds from 0 on", "a negative time");
   if (values->peer_bytes > 0 && values->peer_bytes < 1 << 20)
-    return error_set(HAUL_EINVAL, 0, "peer_bytes", "less than 1 MiB|");
+    return error_set(HAUL_EINVAL, 0, "peer_bytes", NULL, "less than 1 MiB");
   if (values->max_lookups > 1048576 && values->max_lookups != UINT_MAX)
-    return error_set(HAUL_EINVAL, 0, "max_lookups", "more than 1,048,576|UINT_MAX is no limit");
+    return error_set(HAUL_EINVAL, 0, "max_lookups", "UINT_MAX is no limit", "more than 1,048,576");
   if (values->tcp_rails > 16)
-    return error_set(HAUL_EINVAL, 0, "tcp_rails", "more than 16 rails|");
+    return error_set(HAUL_EINVAL, 0, "tcp_rails", NULL, "more than 16 rails");
   if (values->tcp_rate > 0 && values->tcp_rate < TCP_RATE_LEAST)
-    return error_set(HAUL_EINVAL, 0, "tcp_rate", "less than 1 MiB a second|");
+    return error_set(HAUL_EINVAL, 0, "tcp_rate", NULL, "less than 1 MiB a second");
   if (values->staging_bytes > 0 && values->staging_bytes < STAGING_LEAST)
-    return error_set(HAUL_EINVAL, 0, "staging_bytes", "less than 8 MiB|");
+    return error_set(HAUL_EINVAL, 0, "staging_bytes", NULL, "less than 8 MiB");
   if (values->tcp_zero_copy > 0 && values->tcp_zero_copy < 4096)
-    return error_set(HAUL_EINVAL, 0, "tcp_zero_copy", "less than 4 KiB|");
+    return error_set(HAUL_EINVAL, 0, "tcp_zero_copy", NULL, "less than 4 KiB");
   for (unsigned i = 0; i < SETTINGS_COUNT; i++)
     if (setting_in_call(i, config))
       config->origins[i].from = FROM_CALL;
@@ -293,7 +290,7 @@ HAUL_API int haul_setting_list(const struct haul_node_config *given, struct haul
   struct config config;
   int code = error_enter("haul_setting_list");
   if (code == 0 && (!count || (*count > 0 && !told)))
-    code = error_set(HAUL_EINVAL, 0, NULL, "no room or no count|");
+    code = error_set(HAUL_EINVAL, 0, NULL, NULL, "no room or no count");
   if (code == 0)
     code = config_read(given, &config);
   if (code)

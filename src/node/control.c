@@ -138,7 +138,8 @@ static struct outgoing *new_frame(enum control_type type, uint32_t request, size
 static int submit(struct haul_peer *peer, struct outgoing *frame) {
   if (peer->closed) {
     alloc_free(frame);
-    return error_set(HAUL_EPEER, 0, peer->base.name, "%s|connect again", peer->base.ended_reason);
+    return error_set(HAUL_EPEER, 0, peer->base.name, "connect again", "%s",
+                     peer->base.ended_reason);
   }
   peer->sent_at = clock_now();
   if (list_empty(&peer->outgoing))
@@ -209,7 +210,8 @@ int control_ask(struct request *request, enum control_type type, const void *bod
   loop_lock(loop);
   int ended = atomic_load(&peer->base.ended);
   int code =
-      ended ? error_set(ended, 0, peer->base.name, "%s|connect again", peer->base.ended_reason) : 0;
+      ended ? error_set(ended, 0, peer->base.name, "connect again", "%s", peer->base.ended_reason)
+            : 0;
   if (code == 0) {
     request->id = ++peer->next_request;
     list_append(&peer->requests, &request->link);
@@ -227,9 +229,9 @@ int control_ask(struct request *request, enum control_type type, const void *bod
   loop_unlock(loop);
   if (!request->done)
     return node_is_closed(peer->node)
-               ? error_set(HAUL_ECLOSED, 0, peer->base.name, "|")
-               : error_set(HAUL_ETIMEDOUT, 0, peer->base.name,
-                           "the peer did not answer in time|is it progressing? wait longer");
+               ? error_code(HAUL_ECLOSED, peer->base.name)
+               : error_set(HAUL_ETIMEDOUT, 0, peer->base.name, "is it progressing? wait longer",
+                           "the peer did not answer in time");
   return request->code ? error_restore(&request->error) : 0;
 }
 

@@ -18,9 +18,8 @@ struct haul_copy {
 };
 
 static int not_at_once(void) {
-  return error_set(HAUL_ENOTSUP, 0, NULL,
-                   "no engine copies straight between the two|haul_region_copy does it by way of "
-                   "buffers");
+  return error_set(HAUL_ENOTSUP, 0, NULL, "haul_region_copy does it by way of buffers",
+                   "no engine copies straight between the two");
 }
 
 static int start(haul_copy *copy, uint64_t to_offset, uint64_t from_offset, size_t length) {
@@ -45,9 +44,9 @@ static int start(haul_copy *copy, uint64_t to_offset, uint64_t from_offset, size
 static int check(haul_region *to, uint64_t to_offset, haul_region *from, uint64_t from_offset,
                  size_t length, haul_copy **copy) {
   if (!to || !from || !copy)
-    return error_set(HAUL_EINVAL, 0, NULL, "no region, or no place for the copy|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no region, or no place for the copy");
   if (length == 0)
-    return error_set(HAUL_EINVAL, 0, NULL, "a copy of no bytes|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "a copy of no bytes");
   int code = region_check(to, to_offset, length);
   if (code == 0)
     code = region_check(from, from_offset, length);
@@ -94,7 +93,7 @@ HAUL_API int haul_copy_test(haul_copy *copy) {
   if (code)
     return code;
   if (!copy)
-    return error_set(HAUL_EINVAL, 0, NULL, "no copy|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no copy");
   pthread_mutex_lock(&copy->lock);
   if (copy->status == 1)
     look(copy);
@@ -122,7 +121,7 @@ HAUL_API int haul_region_dmabuf(haul_region *region, int *descriptor, uint64_t *
   if (code)
     return code;
   if (!region || !descriptor || !offset)
-    return error_set(HAUL_EINVAL, 0, NULL, "no region, or no place for the descriptor|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no region, or no place for the descriptor");
   if (!memory_alive(&region->memory))
     return memory_released(NULL);
   return memory_dmabuf(&region->memory, descriptor, offset);

@@ -15,7 +15,8 @@
 
 /* ---- The module ---- */
 
-const struct directory_library directory_library = {error_set, haul_place_format, haul_place_parse};
+const struct directory_library directory_library = {
+    error_set, error_hint, error_code, error_quote, haul_place_format, haul_place_parse};
 
 static struct { const struct directory_module *module; } table;
 
@@ -149,10 +150,9 @@ static int find(struct haul_node *node, const char *address, int64_t until,
   char url[256];
   const char *word = directory_is_address(address) ? word_of(address) : NULL;
   if (!word || (size_t)(word - address) > sizeof url)
-    return error_set(
-        HAUL_EADDRESS, 0, address,
-        "not the address of a node or a region in a directory|"
-        "etcd://HOST[:PORT]/PREFIX/NODE; haul ls etcd://HOST[:PORT]/PREFIX lists them");
+    return error_set(HAUL_EADDRESS, 0, address,
+                     "etcd://HOST[:PORT]/PREFIX/NODE; haul ls etcd://HOST[:PORT]/PREFIX lists them",
+                     "not the address of a node or a region in a directory");
   snprintf(url, sizeof url, "%.*s", (int)(word - address) - 1, address);
   struct idle *idle = borrow(node, url);
   if (!idle)
@@ -168,7 +168,7 @@ HAUL_API int haul_directory_find(haul_node *node, const char *address, haul_dead
   if (code)
     return code;
   if (!count || (*count > 0 && !entries))
-    return error_set(HAUL_EINVAL, 0, address, "no place for what is found|");
+    return error_set(HAUL_EINVAL, 0, address, NULL, "no place for what is found");
   node_retain(node); /* it may be closed meanwhile */
   code = find(node, address, until, entries, count);
   node_put(node);
@@ -211,9 +211,9 @@ static int connect_to(struct haul_node *node, const struct haul_directory_entry 
   }
   return code ? code
               : error_set(HAUL_ECONNECT, 0, entry->node,
-                          "it can be reached from its own host alone (%s)|let it listen on an "
-                          "address of its network, or tell of one: haul serve --advertise",
-                          entry->addresses[0]);
+                          "let it listen on an address of its network, or tell of one: haul serve "
+                          "--advertise",
+                          "it can be reached from its own host alone (%s)", entry->addresses[0]);
 }
 
 int directory_connect(struct haul_node *node, const char *address, int64_t until,
@@ -254,10 +254,10 @@ HAUL_API int haul_directory_open(haul_node *node, const char *directory, haul_de
   if (code)
     return code;
   if (!out)
-    return error_set(HAUL_EINVAL, 0, directory, "no place for the walk|");
+    return error_set(HAUL_EINVAL, 0, directory, NULL, "no place for the walk");
   if (!directory_is_address(directory))
-    return error_set(HAUL_EADDRESS, 0, directory,
-                     "not a directory's address|etcd://HOST[:PORT]/PREFIX");
+    return error_set(HAUL_EADDRESS, 0, directory, "etcd://HOST[:PORT]/PREFIX",
+                     "not a directory's address");
   haul_directory *walk = alloc_zero(1, sizeof *walk);
   if (!walk)
     return error_memory("directory");
@@ -283,7 +283,7 @@ HAUL_API int haul_directory_next(haul_directory *walk, haul_deadline until,
   if (code)
     return code;
   if (!walk || !event)
-    return error_set(HAUL_EINVAL, 0, NULL, "no walk, or no place for the event|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no walk, or no place for the event");
   return table.module->walk_next(walk->walk, until, event);
 }
 

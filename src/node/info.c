@@ -21,7 +21,7 @@ HAUL_API int haul_device_list(haul_node *node, struct haul_device *devices, size
   if (code)
     return code;
   if (!node || !count || (*count > 0 && !devices))
-    return error_set(HAUL_EINVAL, 0, NULL, "no node or no room|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no node or no room");
   size_t all = 0;
   const struct provider *provider;
   for (size_t i = 0; (provider = provider_at(i)); i++) {
@@ -40,10 +40,11 @@ HAUL_API int haul_port_list(haul_node *node, struct haul_place from, struct haul
   if (code)
     return code;
   if (!node || !count || (*count > 0 && !ports))
-    return error_set(HAUL_EINVAL, 0, NULL, "no node or no room|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no node or no room");
   const struct provider *provider = provider_of(from.kind);
   if (!provider || from.device >= provider_devices(provider))
-    return error_set(HAUL_EPLACE, 0, NULL, "there is no such device|haul_device_list has them all");
+    return error_set(HAUL_EPLACE, 0, NULL, "haul_device_list has them all",
+                     "there is no such device");
   struct haul_device device;
   size_t all = 0;
   describe(provider, from.device, &device);
@@ -68,7 +69,7 @@ HAUL_API int haul_check_list(haul_node *node, struct haul_check *checks, size_t 
   if (code)
     return code;
   if (!node || !count || (*count > 0 && !checks))
-    return error_set(HAUL_EINVAL, 0, NULL, "no node or no room|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no node or no room");
   size_t all = 0;
   for (size_t i = 0; provider_at(i); i++)
     all = add_checks(provider_at(i)->checks, checks, *count, all);
@@ -178,7 +179,7 @@ HAUL_API int haul_counter_list(haul_node *node, each_fn *each, void *user) {
   if (code)
     return code;
   if (!each)
-    return error_set(HAUL_EINVAL, 0, NULL, "nobody to tell|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "nobody to tell");
   tell_all(node, each, user);
   return 0;
 }
@@ -203,10 +204,11 @@ HAUL_API int haul_counter_read(haul_node *node, const char *name, uint64_t *valu
   if (code)
     return code;
   if (!name || !value)
-    return error_set(HAUL_EINVAL, 0, NULL, "no name, or no place for the value|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no name, or no place for the value");
   tell_all(node, match, &wanted);
   if (!wanted.found)
-    return error_set(HAUL_ENAME, 0, name, "there is no such counter|haul_counter_list tells all");
+    return error_set(HAUL_ENAME, 0, name, "haul_counter_list tells all",
+                     "there is no such counter");
   *value = wanted.value;
   return 0;
 }

@@ -542,12 +542,11 @@ HAUL_API int haul_node_listen(haul_node *node, const char *text) {
     return code;
   if (!address.loopback && !node->tls && !node->config.insecure)
     return error_set(HAUL_EINSECURE, 0, text,
-                     "without a key only loopback and Unix sockets are listened on|haul key new "
-                     "FILE makes one, to be set as `key` on both sides; or set `insecure` (haul "
-                     "serve --insecure) on a network that you trust");
+                     "haul key new FILE makes one, to be set as `key` on both sides; or set "
+                     "`insecure` (haul serve --insecure) on a network that you trust",
+                     "without a key only loopback and Unix sockets are listened on");
   loop_lock(node->loop);
-  code = node_is_closed(node) ? error_set(HAUL_ECLOSED, 0, text, "|")
-                              : listen_on(node, &address, false);
+  code = node_is_closed(node) ? error_code(HAUL_ECLOSED, text) : listen_on(node, &address, false);
   if (code == 0 && !address.local)
     listen_companion(node);
   loop_unlock(node->loop);
@@ -577,13 +576,14 @@ HAUL_API int haul_node_address(haul_node *node, size_t index, char *text, size_t
   if (code)
     return code;
   if (!text)
-    return error_set(HAUL_EINVAL, 0, NULL, "no place for the address|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no place for the address");
   char address[160];
   if (!listener_address(node, index, address, sizeof address))
-    return error_set(HAUL_ERANGE, 0, NULL, "the node has fewer listeners|");
+    return error_set(HAUL_ERANGE, 0, NULL, NULL, "the node has fewer listeners");
   size_t length = strlen(address);
   if (length >= size)
-    return error_set(HAUL_EINVAL, 0, address, "%zu bytes are too few for it|160 always do", size);
+    return error_set(HAUL_EINVAL, 0, address, "160 always do", "%zu bytes are too few for it",
+                     size);
   memcpy(text, address, length + 1);
   return 0;
 }

@@ -152,7 +152,7 @@ HAUL_API int haul_message_receive(haul_node *node, struct haul_message *message,
   if (code)
     return code;
   if (!message)
-    return error_set(HAUL_EINVAL, 0, NULL, "no place for the message|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no place for the message");
   struct incoming *incoming;
   node_retain(node);
   do
@@ -162,8 +162,8 @@ HAUL_API int haul_message_receive(haul_node *node, struct haul_message *message,
   bool closed = node_is_closed(node);
   node_put(node);
   if (!incoming)
-    return closed ? error_set(HAUL_ECLOSED, 0, NULL, "|")
-                  : error_set(HAUL_ETIMEDOUT, 0, NULL, "no message came in time|");
+    return closed ? error_code(HAUL_ECLOSED, NULL)
+                  : error_set(HAUL_ETIMEDOUT, 0, NULL, NULL, "no message came in time");
   *message = (struct haul_message){.kind = incoming->kind,
                                    .peer = incoming->peer,
                                    .tag = incoming->tag,
@@ -221,12 +221,11 @@ HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes,
   if (code)
     return code;
   if (!peer || (length > 0 && !bytes))
-    return error_set(HAUL_EINVAL, 0, NULL, "no peer or no bytes|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no peer or no bytes");
   if (length > HAUL_MESSAGE_MAX)
     return error_set(HAUL_ELIMIT, 0, peer->base.name,
-                     "%zu bytes are more than a message's %d|write them into a region, and send a "
-                     "message that says so",
-                     length, HAUL_MESSAGE_MAX);
+                     "write them into a region, and send a message that says so",
+                     "%zu bytes are more than a message's %d", length, HAUL_MESSAGE_MAX);
   struct sending sending = {.peer = peer,
                             .number = transfers_last_write(&peer->node->transfers, &peer->base),
                             .cost = length + MESSAGE_COST};
@@ -236,8 +235,8 @@ HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes,
     return code;
   if (!sending.reserved)
     return error_set(HAUL_ETIMEDOUT, 0, peer->base.name,
-                     "earlier writes are under way, or the peer does not receive its messages|wait "
-                     "longer; the peer must call haul_message_receive");
+                     "wait longer; the peer must call haul_message_receive",
+                     "earlier writes are under way, or the peer does not receive its messages");
   pthread_mutex_lock(&peer->send_lock);
   code = control_send_message(peer, tag, bytes, length);
   if (code)

@@ -23,7 +23,7 @@ static int hold_open_node(struct haul_region *region, const char *name, struct h
     return 0;
   if (*node)
     node_put(*node);
-  return error_set(HAUL_ECLOSED, 0, name, "|");
+  return error_code(HAUL_ECLOSED, name);
 }
 
 static int publish(haul_region *region, const char *name, const struct haul_grant *grants,
@@ -31,13 +31,13 @@ static int publish(haul_region *region, const char *name, const struct haul_gran
   uint64_t handle;
   struct haul_node *node;
   if (!region || !grants)
-    return error_set(HAUL_EINVAL, 0, name, "no region, or nobody to publish it to|");
+    return error_set(HAUL_EINVAL, 0, name, NULL, "no region, or nobody to publish it to");
   if (!memory_alive(&region->memory))
     return memory_released(name);
   for (size_t i = 0; i < count; i++)
     if ((grants[i].rights & HAUL_WRITE) && !region->memory.writable)
-      return error_set(HAUL_EACCESS, 0, name,
-                       "the memory may not be written|publish it with HAUL_READ alone");
+      return error_set(HAUL_EACCESS, 0, name, "publish it with HAUL_READ alone",
+                       "the memory may not be written");
   int code = hold_open_node(region, name, &node);
   if (code)
     return code;
@@ -110,7 +110,7 @@ HAUL_API int haul_region_unpublish(haul_region *region, const char *name) {
   if (code)
     return code;
   if (!region || !name)
-    return error_set(HAUL_EINVAL, 0, name, "no region or no name|");
+    return error_set(HAUL_EINVAL, 0, name, NULL, "no region or no name");
   struct haul_node *node;
   code = hold_open_node(region, name, &node);
   if (code)
@@ -228,13 +228,14 @@ static int take_found(struct request *request, const uint8_t *body, size_t lengt
   int32_t status = (int32_t)wire_get32(&wire);
   if (wire.failed || status > 0 || status < HAUL_EPATH)
     return HAUL_EPROTO;
+  if (status == HAUL_ELIMIT)
+    return error_set(status, 0, lookup->name, "raise max_lookups of the peer's node",
+                     "the peer lets this node use no more regions at a time");
+  if (status == HAUL_ENOMEM)
+    return error_set(status, 0, lookup->name, NULL, "the peer has no memory for the lookup");
   if (status)
-    return error_set(status, 0, lookup->name, "%s",
-                     status == HAUL_ELIMIT   ? "the peer lets this node have no more regions at a "
-                                               "time|its max_lookups says how many"
-                     : status == HAUL_ENOMEM ? "the peer has no memory to tell of it|"
-                                             : "the peer publishes no region of this name|see what "
-                                               "it has: haul ls NODE");
+    return error_set(status, 0, lookup->name, "list its regions: haul ls NODE",
+                     "the peer publishes no region of this name");
   lookup->key.handle = wire_get64(&wire);
   lookup->key.length = wire_get64(&wire);
   lookup->key.place.kind = wire_get16(&wire);
@@ -250,9 +251,9 @@ HAUL_API int haul_peer_lookup(haul_peer *peer, const char *name, haul_deadline u
   if (code)
     return code;
   if (!peer || !remote || !name_is_valid(name, NAME_MAX_BYTES))
-    return error_set(
-        HAUL_EINVAL, 0, NULL,
-        "no peer, or not a name|a name is 1 to 255 printable ASCII bytes without blanks");
+    return error_set(HAUL_EINVAL, 0, NULL,
+                     "a name is 1 to 255 printable ASCII bytes without blanks",
+                     "no peer, or not a name");
   struct wire wire = wire_over(body, sizeof body);
   wire_put_string(&wire, name);
   struct lookup lookup = {.request = {.peer = peer, .take = take_found}, .name = name};
@@ -300,7 +301,7 @@ HAUL_API int haul_peer_list(haul_peer *peer, haul_deadline until, struct haul_pu
   if (code)
     return code;
   if (!peer || !count || (*count > 0 && !entries))
-    return error_set(HAUL_EINVAL, 0, NULL, "no peer or no room for entries|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no peer or no room for entries");
   struct listing listing = {.entries = entries, .room = *count};
   do {
     uint8_t body[NAME_MAX_BYTES + 2];

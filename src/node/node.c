@@ -65,8 +65,8 @@ static int start_thread(struct haul_node *node) {
   int failed = thread_start(&node->thread, progress_thread, node);
   if (failed)
     return error_set(HAUL_ELIMIT, failed, NULL,
-                     "no thread could be started|raise the limit (ulimit -u), or use "
-                     "HAUL_PROGRESS_CALLER");
+                     "raise the limit (ulimit -u), or use HAUL_PROGRESS_CALLER",
+                     "no thread could be started");
   node->has_thread = true;
   return 0;
 }
@@ -181,7 +181,7 @@ HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **o
   if (code)
     return code;
   if (!out)
-    return error_set(HAUL_EINVAL, 0, NULL, "no place for the node|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no place for the node");
   int failed = fork_watch();
   if (failed)
     return error_system(failed, NULL, "madvise");
@@ -292,8 +292,8 @@ HAUL_API void haul_node_close(haul_node *node) {
   }
   if (node->loop && loop_is_in_errand(node->loop)) {
     error_enter("haul_node_close");
-    error_set(HAUL_EBUSY, 0, NULL,
-              "a transfer's `done` cannot close its node|close it where it was opened");
+    error_set(HAUL_EBUSY, 0, NULL, "close it where it was opened",
+              "a transfer's `done` cannot close its node");
     return;
   }
   atomic_store(&node->closing, true);
@@ -329,7 +329,7 @@ HAUL_API void haul_node_close(haul_node *node) {
 
 int node_enter(const char *call, const struct haul_node *node) {
   int code = error_enter(call);
-  return code || node ? code : error_set(HAUL_EINVAL, 0, NULL, "no node|");
+  return code || node ? code : error_set(HAUL_EINVAL, 0, NULL, NULL, "no node");
 }
 
 HAUL_API int haul_node_fd(haul_node *node) {
@@ -347,7 +347,7 @@ HAUL_API int haul_node_progress(haul_node *node, haul_deadline until) {
   if (code)
     return code;
   if (node_is_closed(node))
-    return error_set(HAUL_ECLOSED, 0, NULL, "|");
+    return error_code(HAUL_ECLOSED, NULL);
   node_retain(node);
   int events;
   if (node->has_thread) {
@@ -357,7 +357,7 @@ HAUL_API int haul_node_progress(haul_node *node, haul_deadline until) {
     events = loop_run(node->loop, until);
   }
   if (events == 0 && node_is_closed(node))
-    events = error_set(HAUL_ECLOSED, 0, NULL, "|");
+    events = error_code(HAUL_ECLOSED, NULL);
   node_put(node);
   return events;
 }

@@ -224,7 +224,7 @@ int peer_start(struct haul_peer *peer) {
   node->peer_count++;
   loop_timer(node->loop, &peer->timer, clock_now() + node->config.liveness_ns / 4);
   if (node_is_closed(node))
-    return error_set(HAUL_ECLOSED, 0, peer->base.name, "|");
+    return error_code(HAUL_ECLOSED, peer->base.name);
   pthread_mutex_lock(&peer->send_lock);
   int code = loop_watch(node->loop, &peer->watch, peer->stream.fd, EPOLLIN, on_control);
   peer->closed = code != 0;
@@ -239,7 +239,7 @@ int peer_start(struct haul_peer *peer) {
 static void fail_requests(struct haul_peer *peer, int code, const char *reason) {
   for (struct list *item; (item = list_take(&peer->requests));) {
     struct request *request = list_entry(item, struct request, link);
-    request->code = error_set(code, 0, peer->base.name, "%s|connect again", reason);
+    request->code = error_set(code, 0, peer->base.name, "connect again", "%s", reason);
     error_save(&request->error);
     request->done = true;
   }
@@ -290,12 +290,11 @@ struct haul_peer *peer_by_token(struct haul_node *node, const uint8_t token[16])
 static int refused(const struct welcome *welcome, const char *address) {
   if (welcome->code == HAUL_EVERSION || welcome->lowest > PROTOCOL_HIGHEST ||
       welcome->highest < PROTOCOL_LOWEST)
-    return error_set(
-        HAUL_EVERSION, 0, address,
-        "the peer speaks versions %u to %u, this side %d to %d|install the same version "
-        "of haul on both sides",
-        welcome->lowest, welcome->highest, PROTOCOL_LOWEST, PROTOCOL_HIGHEST);
-  return error_set(welcome->code, 0, address, "the peer refused: %s|see its log", welcome->reason);
+    return error_set(HAUL_EVERSION, 0, address, "install the same version of haul on both sides",
+                     "the peer speaks versions %u to %u, this side %d to %d", welcome->lowest,
+                     welcome->highest, PROTOCOL_LOWEST, PROTOCOL_HIGHEST);
+  return error_set(welcome->code, 0, address, "see its log", "the peer refused the connection: %s",
+                   error_quote(welcome->reason));
 }
 
 struct answer {
@@ -343,14 +342,14 @@ static int receive_welcome(const struct stream *stream, const char *address, hau
     return code;
   int body = welcome_body(bytes);
   if (body < 0)
-    return error_set(HAUL_EPROTO, 0, address,
-                     "what listens there is no haul node|check the address and the port");
+    return error_set(HAUL_EPROTO, 0, address, "check the address and the port",
+                     "what listens there is no haul node");
   code = stream_receive_all(stream, address, bytes + HANDSHAKE_HEAD, (size_t)body, until);
   if (code)
     return code;
   code = welcome_parse(bytes, HANDSHAKE_HEAD + (size_t)body, welcome);
   if (code == HAUL_EPROTO)
-    return error_set(code, 0, address, "its answer is damaged|check the address and the port");
+    return error_set(code, 0, address, "check the address and the port", "its answer is damaged");
   return code || welcome->version == 0 ? refused(welcome, address) : 0;
 }
 
@@ -359,7 +358,7 @@ static int answers_bare(int fd, const char *address, haul_deadline until) {
   struct stream bare = {.fd = fd};
   struct welcome welcome;
   int code = receive_welcome(&bare, address, until, &welcome);
-  return code ? code : error_set(HAUL_EPROTO, 0, address, "it answers TLS without TLS|");
+  return code ? code : error_set(HAUL_EPROTO, 0, address, NULL, "it answers TLS without TLS");
 }
 
 static int prove(struct haul_node *node, struct stream *stream, const char *address,
@@ -373,7 +372,7 @@ static int prove(struct haul_node *node, struct stream *stream, const char *addr
     int system = code ? 0 : sock_wait(stream->fd, reads ? POLLIN : POLLOUT, until);
     if (system)
       code = error_set(system == ETIMEDOUT ? HAUL_ETIMEDOUT : HAUL_EPEER, system, address,
-                       "the peer does not answer|is it a haul node that has a key?");
+                       "is it a haul node that has a key?", "the peer does not answer");
     if (code)
       return code;
   }
@@ -409,9 +408,9 @@ static int exchange(struct haul_node *node, struct stream *stream, const struct 
   /* Where certificates are shown this side's comes last. */
   if (code == HAUL_EPEER && stream->tls && !tls_is_keyed(stream->tls))
     code = error_set(HAUL_EAUTH, haul_error_last()->system, address,
-                     "the peer ended the connection when it had seen who this is|does its "
-                     "authority know this node's certificate? openssl verify -CAfile AUTHORITY "
-                     "CERTIFICATE");
+                     "does its authority know this node's certificate? openssl verify -CAfile "
+                     "AUTHORITY CERTIFICATE",
+                     "the peer ended the connection when it had seen who this is");
   return code ? code : stream_settle(stream, hello->plain, welcome->updates, reads);
 }
 
@@ -434,10 +433,8 @@ static int is_same(const struct link *link, const struct stream *stream) {
   const char *identity = stream->tls ? tls_identity(stream->tls) : link->identity;
   return strcmp(identity, link->identity) == 0
              ? 0
-             : error_set(HAUL_EAUTH, 0, link->name,
-                         "%s answers there, and the connection is to %s|who leads connections "
-                         "to two nodes?",
-                         identity, link->identity);
+             : error_set(HAUL_EAUTH, 0, link->name, "who leads connections to two nodes?",
+                         "%s answers there, and the connection is to %s", identity, link->identity);
 }
 
 static int dial(struct link *link, const struct transport *transport, bool local, unsigned index,
@@ -449,14 +446,15 @@ static int dial(struct link *link, const struct transport *transport, bool local
   struct welcome welcome;
   if (local && !link->local) {
     if (!peer->companion[0])
-      return error_set(HAUL_ENOPATH, 0, link->name, "the peer has none|");
+      return error_set(HAUL_ENOPATH, 0, link->name, NULL, "the peer has none");
     address_abstract(peer->companion, &address);
   }
   int code = reach(node, &address, peer->address_text, until, stream);
   if (code == HAUL_ECONNECT && local && !link->local)
-    return error_set(code, haul_error_last()->system, peer->address_text, /* abstract: not seen */
+    return error_set(code, haul_error_last()->system, peer->address_text,
+                     NULL, /* abstract: not seen */
                      "it is in another network namespace; it could listen on unix:///path in a "
-                     "folder that both see|");
+                     "folder that both see");
   if (code)
     return code;
   code = is_same(link, stream);
@@ -494,11 +492,9 @@ int peer_reach(struct haul_node *node, const char *text, const uint8_t *id, haul
   start_hello(node, ROLE_CONTROL, &hello);
   code = exchange(node, &stream, &hello, text, until, false, &welcome);
   if (code == 0 && id && memcmp(id, welcome.node_id, 16) != 0)
-    code =
-        error_set(HAUL_EPEER, 0, text,
-                  "another node listens there now, called %.63s|the one that the directory names "
-                  "has ended, and so will its entry",
-                  welcome.name);
+    code = error_set(HAUL_EPEER, 0, text,
+                     "the one that the directory names has ended, and so will its entry",
+                     "another node listens there now, called %.63s", welcome.name);
   if (code == 0) {
     loop_lock(node->loop);
     /* NOLINTBEGIN(clang-analyzer-core.CallAndMessage): what error_set returns is never 0 */
@@ -530,7 +526,7 @@ HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadli
   if (code)
     return code;
   if (!node || !out)
-    return error_set(HAUL_EINVAL, 0, address, "no node, or no place for the peer|");
+    return error_set(HAUL_EINVAL, 0, address, NULL, "no node, or no place for the peer");
   node_retain(node); /* it may be closed meanwhile */
   code = directory_is_address(address) ? directory_connect(node, address, until, &peer)
                                        : peer_reach(node, address, NULL, until, &peer);
@@ -578,8 +574,9 @@ HAUL_API const char *haul_peer_name(const haul_peer *peer) {
 
 int peer_check(struct haul_peer *peer) {
   int ended = atomic_load(&peer->base.ended);
-  return ended ? error_set(ended, 0, peer->base.name, "%s|connect again", peer->base.ended_reason)
-               : 0;
+  return ended
+             ? error_set(ended, 0, peer->base.name, "connect again", "%s", peer->base.ended_reason)
+             : 0;
 }
 
 HAUL_API int haul_peer_status(haul_peer *peer) {
@@ -587,6 +584,6 @@ HAUL_API int haul_peer_status(haul_peer *peer) {
   if (code)
     return code;
   if (!peer)
-    return error_set(HAUL_EINVAL, 0, NULL, "no peer|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no peer");
   return peer_check(peer);
 }

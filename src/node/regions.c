@@ -9,7 +9,7 @@
 #include "node/node.h"
 
 static __attribute__((noinline)) int nowhere(void) {
-  return error_set(HAUL_EINVAL, 0, NULL, "no node, or no place for the region|");
+  return error_set(HAUL_EINVAL, 0, NULL, NULL, "no node, or no place for the region");
 }
 
 static int enter(const char *call, const struct haul_node *node, struct haul_region **region) {
@@ -41,7 +41,7 @@ HAUL_API int haul_region_import(haul_node *node, const struct haul_ticket *ticke
                                 haul_region **region) {
   int code = enter("haul_region_import", node, region);
   if (code == 0 && !ticket)
-    code = error_set(HAUL_EINVAL, 0, NULL, "no ticket|");
+    code = error_set(HAUL_EINVAL, 0, NULL, NULL, "no ticket");
   return code ? code : heap_import(node->heap, ticket, descriptor, region);
 }
 
@@ -52,7 +52,7 @@ HAUL_API int haul_region_export(haul_region *region, unsigned rights,
   if (code)
     return code;
   if (!region || !ticket)
-    return error_set(HAUL_EINVAL, 0, NULL, "no region, or no place for the ticket|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no region, or no place for the ticket");
   return region_export(region, rights, layout, ticket, descriptor);
 }
 
@@ -62,13 +62,13 @@ HAUL_API int haul_ticket_layout(const struct haul_ticket *ticket, struct haul_te
   if (code)
     return code;
   if (!ticket || !layout)
-    return error_set(HAUL_EINVAL, 0, NULL, "no ticket, or no place for its layout|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no ticket, or no place for its layout");
   code = ticket_unpack(ticket, &unpacked);
   if (code)
     return code;
   if (!unpacked.has_layout)
-    return error_set(HAUL_ENAME, 0, NULL,
-                     "the ticket carries no layout|give one to haul_region_export");
+    return error_set(HAUL_ENAME, 0, NULL, "give one to haul_region_export",
+                     "the ticket carries no layout");
   *layout = unpacked.layout;
   return 0;
 }
@@ -76,7 +76,7 @@ HAUL_API int haul_ticket_layout(const struct haul_ticket *ticket, struct haul_te
 static int enroll(const char *call, struct haul_region *region, bool wanted) {
   int code = error_enter(call);
   if (code == 0 && !region)
-    code = error_set(HAUL_EINVAL, 0, NULL, "no region|");
+    code = error_set(HAUL_EINVAL, 0, NULL, NULL, "no region");
   return code ? code : region_enroll(region, HAUL_DPDK, wanted);
 }
 
@@ -112,7 +112,7 @@ HAUL_API int haul_region_copy(haul_region *to, uint64_t to_offset, haul_region *
   if (code)
     return code;
   if (!to || !from)
-    return error_set(HAUL_EINVAL, 0, NULL, "no region|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no region");
   code = region_check(to, to_offset, length);
   if (code == 0)
     code = region_check(from, from_offset, length);

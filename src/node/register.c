@@ -129,10 +129,11 @@ static int add_advertised(const char *list, struct haul_directory_entry *entry) 
     size_t length = strcspn(at, ",");
     snprintf(one, sizeof one, "%.*s", (int)(length < sizeof one ? length : 0), at);
     if (!is_advertisable(one) || entry->address_count == HAUL_DIRECTORY_ADDRESSES)
-      return error_set(HAUL_EINVAL, 0, list,
-                       "not what a node can be reached by|up to %d addresses with commas between: "
-                       "tcp://HOST:PORT or unix:///PATH",
-                       HAUL_DIRECTORY_ADDRESSES);
+      return error_set(
+          HAUL_EINVAL, 0, list,
+          error_hint("up to %d addresses with commas between: tcp://HOST:PORT or unix:///PATH",
+                     HAUL_DIRECTORY_ADDRESSES),
+          "not what a node can be reached by");
     add_address(entry, one);
   }
   return 0;
@@ -165,10 +166,9 @@ static int describe_self(struct registration *registration, struct haul_director
   add_listeners(registration, entry);
   return entry->address_count > 0
              ? 0
-             : error_set(
-                   HAUL_EINVAL, 0, node->name,
-                   "the node listens nowhere|listen first (haul_node_listen), or say where it "
-                   "is reached (advertise)");
+             : error_set(HAUL_EINVAL, 0, node->name,
+                         "listen first (haul_node_listen), or say where it is reached (advertise)",
+                         "the node listens nowhere");
 }
 
 /* ---- Keeping it up to date ---- */
@@ -406,14 +406,14 @@ static int read_options(struct registration *registration,
                         const struct haul_register_options *given) {
   struct haul_register_options *options = &registration->options;
   if (given && (given->size == 0 || given->size > sizeof *options))
-    return error_set(HAUL_EINVAL, 0, NULL,
-                     "the options' size is not of this version|HAUL_REGISTER_OPTIONS_INIT sets it");
+    return error_set(HAUL_EINVAL, 0, NULL, "HAUL_REGISTER_OPTIONS_INIT sets it",
+                     "the options' size is not of this version");
   if (given)
     memcpy(options, given, given->size);
   registration->seconds = options->lease_seconds ? options->lease_seconds : LEASE_DEFAULT;
   if (registration->seconds < LEASE_LEAST || registration->seconds > LEASE_MOST)
-    return error_set(HAUL_EINVAL, 0, NULL, "a lease of %u seconds|%u to %u", registration->seconds,
-                     LEASE_LEAST, LEASE_MOST);
+    return error_set(HAUL_EINVAL, 0, NULL, error_hint("%u to %u", LEASE_LEAST, LEASE_MOST),
+                     "a lease of %u seconds", registration->seconds);
   if (options->advertise && !(registration->advertise = alloc_string(options->advertise)))
     return error_memory("directory");
   options->advertise = NULL;
@@ -454,8 +454,8 @@ HAUL_API int haul_node_register(haul_node *node, const char *directory,
   if (code)
     return code;
   if (!directory_is_address(directory))
-    return error_set(HAUL_EADDRESS, 0, directory,
-                     "not a directory's address|etcd://HOST[:PORT]/PREFIX");
+    return error_set(HAUL_EADDRESS, 0, directory, "etcd://HOST[:PORT]/PREFIX",
+                     "not a directory's address");
   struct registration *registration = alloc_zero(1, sizeof *registration);
   if (!registration)
     return error_memory("directory");
@@ -466,14 +466,14 @@ HAUL_API int haul_node_register(haul_node *node, const char *directory,
   if (!taken)
     node->registering = registration;
   pthread_mutex_unlock(&node->directory_lock);
-  code = taken ? error_set(HAUL_EINVAL, 0, directory,
-                           "the node stands in a directory already, or is closed|")
+  code = taken ? error_set(HAUL_EINVAL, 0, directory, NULL,
+                           "the node stands in a directory already, or is closed")
                : start(registration, directory, options, until);
   pthread_mutex_lock(&node->directory_lock);
   if (!taken)
     node->registering = NULL;
   if (code == 0 && node_is_closed(node))
-    code = error_set(HAUL_ECLOSED, 0, directory, "|");
+    code = error_code(HAUL_ECLOSED, directory);
   if (code == 0)
     node->registration = registration;
   pthread_mutex_unlock(&node->directory_lock);

@@ -205,44 +205,43 @@ static int bad_value(const struct setting *setting, const char *object, const ch
   char least[32], most[32], word[32] = "";
   if (setting->form == TEXT)
     return error_set(HAUL_EINVAL, 0, object,
-                     "%s is no name|a node's name is 1 to 63 printable ASCII bytes without blanks",
-                     text);
+                     "a node's name is 1 to 63 printable ASCII bytes without blanks",
+                     "%s is no name", text);
   if (setting->form == FILE_NAME)
-    return error_set(HAUL_EINVAL, 0, object,
-                     "%s: %.60s is no path of a file|a path of 1 to 255 bytes, or none",
-                     setting->name, text);
+    return error_set(HAUL_EINVAL, 0, object, "a path of 1 to 255 bytes, or none",
+                     "%s: %.60s is no path of a file", setting->name, text);
   if (setting->form == EAL)
-    return error_set(
-        HAUL_EINVAL, 0, object,
-        "%s: these are no arguments of EAL's|auto, or up to 255 printable ASCII bytes that "
-        "begin with '-', without those that end a program (-h, -v)",
-        setting->name);
+    return error_set(HAUL_EINVAL, 0, object,
+                     "auto, or up to 255 printable ASCII bytes that begin with '-', without those "
+                     "that end a program (-h, -v)",
+                     "%s: these are no arguments of EAL's", setting->name);
   if (setting->form == POOLS)
     return error_set(HAUL_EINVAL, 0, object,
-                     "%s: %.60s cannot be set|four numbers from 0 to 1048576 with commas between: "
-                     "how many objects of 64 KiB, 1 MiB, 16 MiB and 256 MiB",
-                     setting->name, text);
+                     "four numbers from 0 to 1048576 with commas between: how many objects of 64 "
+                     "KiB, 1 MiB, 16 MiB and 256 MiB",
+                     "%s: %.60s cannot be set", setting->name, text);
   if (setting->form == PATHS)
     return error_set(HAUL_EINVAL, 0, object,
-                     "%s: %.60s cannot be set|auto; or map, rdma or tcp; or several of them, each "
-                     "but the last with the bytes up to which it is taken, growing: tcp:64K,rdma",
-                     setting->name, text);
+                     "auto; or map, rdma or tcp; or several of them, each but the last with the "
+                     "bytes up to which it is taken, growing: tcp:64K,rdma",
+                     "%s: %.60s cannot be set", setting->name, text);
   if (setting->form == SWITCH)
-    return error_set(HAUL_EINVAL, 0, object,
-                     "%s: %.60s is neither yes nor no|yes (or 1), or no (or 0)", setting->name,
-                     text);
+    return error_set(HAUL_EINVAL, 0, object, "yes (or 1), or no (or 0)",
+                     "%s: %.60s is neither yes nor no", setting->name, text);
   write_value(setting, setting->least, least, sizeof least);
   write_value(setting, setting->most, most, sizeof most);
   if (setting->word)
     snprintf(word, sizeof word, ", or %s", setting->word);
   if (setting->zero && setting->word)
     snprintf(word, sizeof word, ", %s or %s", setting->word, setting->zero);
-  return error_set(HAUL_EINVAL, 0, object, "%s: %.60s cannot be set|%s from %s to %s%s",
-                   setting->name, text,
-                   setting->form == TIME    ? "a time with its unit (ns, us, ms, s, min),"
-                   : setting->form == BYTES ? "bytes, with K, M, G or T behind the number,"
-                                            : "a number",
-                   least, setting->most >= INT64_MAX ? "any" : most, word);
+  return error_set(HAUL_EINVAL, 0, object,
+                   error_hint("%s from %s to %s%s",
+                              setting->form == TIME ? "a time with its unit (ns, us, ms, s, min),"
+                              : setting->form == BYTES
+                                  ? "bytes, with K, M, G or T behind the number,"
+                                  : "a number",
+                              least, setting->most >= INT64_MAX ? "any" : most, word),
+                   "%s: %.60s cannot be set", setting->name, text);
 }
 
 struct value {

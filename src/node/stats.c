@@ -87,7 +87,7 @@ HAUL_API int haul_node_stats(haul_node *node, struct haul_node_stats *stats,
   if (code)
     return code;
   if (!stats || !count || (*count > 0 && !peers))
-    return error_set(HAUL_EINVAL, 0, NULL, "no place for what is told|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no place for what is told");
   size_t room = *count;
   *count = 0;
   loop_lock(node->loop);
@@ -256,8 +256,8 @@ struct question {
 
 int stats_refused(const struct haul_peer *peer) {
   return error_set(HAUL_EACCESS, 0, peer->base.name,
-                   "the peer tells others what it is doing, and not this user|ask it over its "
-                   "Unix socket, or set any_observer there");
+                   "ask it over its Unix socket, or set any_observer there",
+                   "the peer tells others what it is doing, and not this user");
 }
 
 static int take_state(struct request *request, const uint8_t *body, size_t length) {
@@ -287,7 +287,7 @@ HAUL_API int haul_peer_stats_of(haul_peer *peer, haul_deadline until, struct hau
   if (code)
     return code;
   if (!peer || !stats || !count || (*count > 0 && !peers))
-    return error_set(HAUL_EINVAL, 0, NULL, "no peer, or no place for what it tells|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no peer, or no place for what it tells");
   struct question question = {.stats = stats, .peers = peers, .room = *count};
   memset(stats, 0, sizeof *stats);
   snprintf(stats->name, sizeof stats->name, "%s", peer->base.name);

@@ -71,14 +71,14 @@ HAUL_API int haul_node_trace(haul_node *node, struct haul_trace *trace,
   if (code)
     return code;
   if (!trace || !count || (*count > 0 && !events))
-    return error_set(HAUL_EINVAL, 0, NULL, "no place for what is told|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no place for what is told");
   size_t room = *count, page;
   *count = 0;
   do {
     page = read_page(node, trace, events ? events + *count : NULL, room - *count, &code);
     *count += page;
   } while (page == PAGE && *count < room);
-  return code == HAUL_ENOMEM ? error_memory("events") : code ? error_set(code, 0, NULL, "|") : 0;
+  return code == HAUL_ENOMEM ? error_memory("events") : code ? error_code(code, NULL) : 0;
 }
 
 /* ---- Telling ---- */
@@ -152,7 +152,7 @@ static int take_traced(struct request *request, const uint8_t *body, size_t leng
   if (refuses && status == HAUL_EACCESS)
     return stats_refused(request->peer);
   if (refuses && (status == HAUL_ENOMEM || status == HAUL_ECLOSED))
-    return error_set(status, 0, request->peer->base.name, "the peer cannot record now|");
+    return error_set(status, 0, request->peer->base.name, NULL, "the peer cannot record now");
   question->trace.clock_ns = wire_get64(&wire);
   question->trace.next = wire_get64(&wire);
   question->trace.lost += wire_get64(&wire);
@@ -175,7 +175,7 @@ HAUL_API int haul_peer_trace_of(haul_peer *peer, haul_deadline until, struct hau
   if (code)
     return code;
   if (!peer || !trace || !count || (*count > 0 && !events))
-    return error_set(HAUL_EINVAL, 0, NULL, "no peer, or no place for what it tells|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no peer, or no place for what it tells");
   struct question question = {.trace = *trace, .events = events, .room = *count};
   *count = 0;
   do {

@@ -56,8 +56,8 @@ static int read_number(const char *name, long least, long most, long *number) {
   errno = 0;
   *number = text ? strtol(text, &end, 10) : -1;
   if (!text || !*text || *end || errno || *number < least || *number > most)
-    return error_set(HAUL_EINVAL, 0, name, "%.60s is no number from %ld to %ld|", text ? text : "",
-                     least, most);
+    return error_set(HAUL_EINVAL, 0, name, NULL, "%.60s is no number from %ld to %ld",
+                     text ? text : "", least, most);
   return 0;
 }
 
@@ -77,8 +77,8 @@ static int read_rank(struct haul_world *world) {
   }
   return error_set(
       HAUL_ENOTSUP, 0, NULL,
-      "no launcher says which rank this is|start it by torchrun, mpirun or srun, or set "
-      "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+      "start it by torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+      "no launcher says which rank this is");
 }
 
 /* "tcp://HOST:PORT" of rank 0. */
@@ -195,10 +195,9 @@ static int64_t pause_after(int64_t pause) {
 }
 
 static int late(const struct haul_world *world, uint64_t arrived) {
-  return error_set(
-      HAUL_ETIMEDOUT, 0, "the world",
-      "%llu of %u ranks came in time|the launcher's log says what became of the others",
-      (unsigned long long)arrived, world->size);
+  return error_set(HAUL_ETIMEDOUT, 0, "the world",
+                   "the launcher's log says what became of the others",
+                   "%llu of %u ranks came in time", (unsigned long long)arrived, world->size);
 }
 
 /* The node goes on meanwhile, where nobody else drives it. */
@@ -298,10 +297,8 @@ static int enter_row(const struct haul_world *world, haul_remote *table, haul_re
   uint64_t offset = TABLE_HEAD + world->rank * sizeof *row, before = 0;
   int code = add_one(table, offset, copy, &before);
   if (code == 0 && before > 0)
-    return error_set(HAUL_EEXIST, 0, "the world",
-                     "rank %u is there already|two processes were "
-                     "started with one rank",
-                     world->rank);
+    return error_set(HAUL_EEXIST, 0, "the world", "two processes were started with one rank",
+                     "rank %u is there already", world->rank);
   snprintf(row->address, sizeof row->address, "%s", address);
   const struct haul_piece piece = {offset + offsetof(struct row, address),
                                    offset + offsetof(struct row, address), sizeof row->address};
@@ -334,9 +331,8 @@ static int exchange(struct haul_world *world, haul_remote *table, const char *ad
   haul_region *copy;
   uint64_t before;
   if (haul_remote_length(table) != table_bytes(world))
-    return error_set(
-        HAUL_EPROTO, 0, "the world",
-        "rank 0 was started with another number of ranks|all need the same WORLD_SIZE");
+    return error_set(HAUL_EPROTO, 0, "the world", "all need the same WORLD_SIZE",
+                     "rank 0 was started with another number of ranks");
   int code = haul_region_alloc(world->node, (struct haul_place){HAUL_HOST, 0}, table_bytes(world),
                                0, &copy);
   if (code)
@@ -373,7 +369,7 @@ static int check_rows(const struct haul_world *world) {
   for (unsigned i = 0; i < world->size; i++) {
     world->rows[i].address[sizeof world->rows[i].address - 1] = '\0';
     if (!name_is_valid(world->rows[i].address, sizeof world->rows[i].address))
-      return error_set(HAUL_EPROTO, 0, "the world", "rank %u told no address|", i);
+      return error_set(HAUL_EPROTO, 0, "the world", NULL, "rank %u told no address", i);
   }
   return 0;
 }
@@ -411,7 +407,7 @@ static int join(struct haul_world *world, int64_t until) {
 HAUL_API int haul_world_join(haul_node *node, haul_deadline until, haul_world **out) {
   int code = node_enter("haul_world_join", node);
   if (code == 0 && !out)
-    code = error_set(HAUL_EINVAL, 0, NULL, "no place for the world|");
+    code = error_set(HAUL_EINVAL, 0, NULL, NULL, "no place for the world");
   if (code)
     return code;
   struct haul_world *world = new_world(node);
@@ -473,9 +469,9 @@ HAUL_API int haul_world_peer(haul_world *world, unsigned rank, haul_deadline unt
   if (code)
     return code;
   if (!world || !peer)
-    return error_set(HAUL_EINVAL, 0, NULL, "no world, or no place for the peer|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no world, or no place for the peer");
   if (rank >= world->size || rank == world->rank)
-    return error_set(HAUL_ERANGE, 0, "the world", "rank %u is %s|", rank,
+    return error_set(HAUL_ERANGE, 0, "the world", NULL, "rank %u is %s", rank,
                      rank == world->rank ? "this one" : "none of it");
   *peer = keep(world, rank, NULL);
   if (*peer)

@@ -52,15 +52,15 @@ struct devices {
 
 /* ---- What is asked for ---- */
 
-static int refuse(struct devices_answer *answer, int code, const char *text) {
-  snprintf(answer->text, sizeof answer->text, "%s", text);
+static int refuse(struct devices_answer *answer, int code, const char *hint, const char *text) {
+  snprintf(answer->text, sizeof answer->text, "%.127s", text);
+  snprintf(answer->hint, sizeof answer->hint, "%.111s", hint);
   return code;
 }
 
 static int refuse_as_library(struct devices_answer *answer) {
   const struct haul_error *error = haul_error_last();
-  snprintf(answer->text, sizeof answer->text, "%.120s|%.110s", error->text, error->hint);
-  return -EINVAL;
+  return refuse(answer, -EINVAL, error->hint, error->text);
 }
 
 static struct memory *find(struct list *memories, const uint8_t id[16]) {
@@ -109,16 +109,16 @@ static int add(struct devices *devices, struct client *client,
   struct haul_ticket ticket;
   haul_region *region;
   if (descriptor < 0)
-    return refuse(answer, -EINVAL, "no descriptor came with it|");
+    return refuse(answer, -EINVAL, "", "no descriptor came with the request");
   if (client->count == BUFFERS_MAX)
-    return refuse(answer, -EMFILE, "one process has too many device buffers|destroy some");
+    return refuse(answer, -EMFILE, "destroy some", "one process has too many device buffers");
   if (!devices->node && haul_node_open(NULL, &devices->node) != 0)
     return refuse_as_library(answer);
   memcpy(ticket.bytes, request->ticket, sizeof ticket.bytes);
   if (haul_region_import(devices->node, &ticket, descriptor, &region) != 0)
     return refuse_as_library(answer);
   int code = haul_region_length(region) < request->length
-                 ? refuse(answer, -EINVAL, "the ticket's memory is shorter than that|")
+                 ? refuse(answer, -EINVAL, "", "the ticket's memory is shorter than that")
                  : add_region(devices, client, request, region, descriptor);
   if (code)
     haul_region_release(region);
@@ -141,7 +141,8 @@ static int answer_find(struct devices *devices, const struct client *client,
                        int *descriptor) {
   struct memory *memory = find_of_user(devices, client->uid, request->id);
   if (!memory)
-    return refuse(answer, -ENOENT, "this user has no such device buffer|is its owner still there?");
+    return refuse(answer, -ENOENT, "check that the buffer's owner still runs",
+                  "this user has no such device buffer");
   answer->length = memory->buffer->length;
   memcpy(answer->ticket, memory->ticket, sizeof answer->ticket);
   *descriptor = memory->buffer->descriptor;
@@ -241,7 +242,7 @@ static bool serve(struct devices *devices, struct client *client) {
     answer.code = drop(devices, client, request.id);
     break;
   default:
-    answer.code = refuse(&answer, -EINVAL, "there is no such request|");
+    answer.code = refuse(&answer, -EINVAL, "", "unknown request");
   }
   put_aside(came);
   return reply(client->fd, &answer, goes);

@@ -33,7 +33,7 @@ struct devices_answer {
   uint32_t reserved;
   uint64_t length;
   uint8_t ticket[256];
-  char text[240]; /* of a failure: what, and after '|' what to do */
+  char text[128], hint[112]; /* of a failure: what happened, what to do about it */
 };
 
 struct devices;

@@ -13,33 +13,33 @@ int transfer_bad_piece(const struct haul_remote *remote, const struct haul_regio
   uint64_t here = region->memory.length, length = piece->length;
   bool local = length > here || piece->local > here - length;
   if (length == 0)
-    return error_set(HAUL_EINVAL, 0, remote->name, "piece %zu has no bytes|leave it out", i);
-  return error_set(
-      HAUL_ERANGE, 0, remote->name,
-      "piece %zu, %s bytes %llu + %llu, does not lie in the %s's %llu|check the offset "
-      "and the length",
-      i, local ? "local" : "remote", (unsigned long long)(local ? piece->local : piece->remote),
-      (unsigned long long)length, local ? "region" : "remote",
-      (unsigned long long)(local ? here : remote->key.length));
+    return error_set(HAUL_EINVAL, 0, remote->name, "leave it out", "piece %zu has no bytes", i);
+  return error_set(HAUL_ERANGE, 0, remote->name, "check the offset and the length",
+                   "piece %zu, %s bytes %llu + %llu, does not lie in the %s's %llu", i,
+                   local ? "local" : "remote",
+                   (unsigned long long)(local ? piece->local : piece->remote),
+                   (unsigned long long)length, local ? "region" : "remote",
+                   (unsigned long long)(local ? here : remote->key.length));
 }
 
 int transfer_check_rights(const struct haul_remote *remote, const struct haul_region *region,
                           enum haul_operation operation) {
   unsigned rights = operation_rights(operation);
   if (region->heap != remote->heap)
-    return error_set(HAUL_EINVAL, 0, remote->name,
-                     "the region belongs to another node|use regions and peers of one node");
+    return error_set(HAUL_EINVAL, 0, remote->name, "use regions and peers of one node",
+                     "the region belongs to another node");
   if ((remote->key.rights & rights) != rights)
     return error_set(HAUL_EACCESS, 0, remote->name,
-                     "it is published without the right to %s|publish it with HAUL_%s there",
+                     error_hint("publish it with HAUL_%s there", rights == HAUL_WRITE ? "WRITE"
+                                                                 : rights == HAUL_READ
+                                                                     ? "READ"
+                                                                     : "READ | HAUL_WRITE"),
+                     "it is published without the right to %s",
                      rights == HAUL_WRITE  ? "write"
                      : rights == HAUL_READ ? "read"
-                                           : "read and write",
-                     rights == HAUL_WRITE  ? "WRITE"
-                     : rights == HAUL_READ ? "READ"
-                                           : "READ | HAUL_WRITE");
+                                           : "read and write");
   if (operation != HAUL_OP_WRITE && !region->memory.writable)
-    return error_set(HAUL_EACCESS, 0, remote->name, "the local memory may not be written|");
+    return error_set(HAUL_EACCESS, 0, remote->name, NULL, "the local memory may not be written");
   return 0;
 }
 
@@ -48,31 +48,32 @@ int transfer_bad_call(const struct haul_remote *remote, const struct haul_region
                       enum haul_operation operation) {
   if (!remote || !region || !pieces || count == 0)
     return error_set(HAUL_EINVAL, 0, remote ? remote->name : NULL,
-                     "%s|a transfer needs a remote, a region and at least one piece",
+                     "a transfer needs a remote, a region and at least one piece", "%s",
                      !remote   ? "no remote"
                      : !region ? "no region"
                                : "no pieces");
   if (count > HAUL_PIECES_MAX)
-    return error_set(HAUL_ELIMIT, 0, remote->name, "%zu pieces are more than %d|split the transfer",
-                     count, HAUL_PIECES_MAX);
+    return error_set(HAUL_ELIMIT, 0, remote->name, "split the transfer",
+                     "%zu pieces are more than %d", count, HAUL_PIECES_MAX);
   int code = transfer_check_rights(remote, region, operation);
   if (code)
     return code;
   if (atomic_load(&region->released))
-    return error_set(HAUL_ESTALE, 0, remote->name,
-                     "the local region was released|release it after its last transfer");
+    return error_set(HAUL_ESTALE, 0, remote->name, "release it after its last transfer",
+                     "the local region was released");
   if (!memory_alive(&region->memory))
     return memory_released(remote->name);
-  return error_set(atomic_load(&remote->link->ended), 0, remote->link->name, "%s|connect again",
+  return error_set(atomic_load(&remote->link->ended), 0, remote->link->name, "connect again", "%s",
                    remote->link->ended_reason);
 }
 
 int transfer_check_done(const struct haul_transfer_options *options, bool handle) {
   return !options->done || handle
              ? 0
-             : error_set(HAUL_EINVAL, 0, NULL,
-                         "options with `done`, and no handle|a call without a handle waits itself; "
-                         "give it one, and release it in `done`");
+             : error_set(
+                   HAUL_EINVAL, 0, NULL,
+                   "a call without a handle waits itself; give it one, and release it in `done`",
+                   "options with `done`, and no handle");
 }
 
 int transfer_check_options(const struct haul_transfer_options *given,
@@ -81,20 +82,20 @@ int transfer_check_options(const struct haul_transfer_options *given,
   if (!given)
     return 0;
   if (given->size < offsetof(struct haul_transfer_options, deadline) || given->size > 4096)
-    return error_set(HAUL_EINVAL, 0, NULL,
-                     "options of an impossible size|start from HAUL_TRANSFER_OPTIONS_INIT");
+    return error_set(HAUL_EINVAL, 0, NULL, "start from HAUL_TRANSFER_OPTIONS_INIT",
+                     "options of an impossible size");
   memcpy(options, given, given->size < sizeof *options ? given->size : sizeof *options);
   if (options->flags & ~(HAUL_REQUIRE_ZERO_COPY | HAUL_CHECKSUM | HAUL_MORE))
-    return error_set(HAUL_EINVAL, 0, NULL, "unknown flags 0x%x|", options->flags);
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "unknown flags 0x%x", options->flags);
   if (options->priority < HAUL_PRIORITY_LOW || options->priority > HAUL_PRIORITY_HIGH)
-    return error_set(HAUL_EINVAL, 0, NULL,
-                     "there is no priority %d|it is one of enum haul_priority: -1, 0 or 1",
-                     options->priority);
+    return error_set(HAUL_EINVAL, 0, NULL, "it is one of enum haul_priority: -1, 0 or 1",
+                     "there is no priority %d", options->priority);
   if (!options->only)
     return 0;
   const struct transport *only = transport_named(options->only);
   if (!only)
-    return error_set(HAUL_EINVAL, 0, options->only, "there is no such path|haul info lists them");
+    return error_set(HAUL_EINVAL, 0, options->only, "haul info lists them",
+                     "there is no such path");
   options->only = only->name;
   return 0;
 }

@@ -49,7 +49,8 @@ HAUL_API int haul_transfer_report(haul_transfer *transfer, struct haul_report *r
   if (code)
     return code;
   if (!transfer || !report || report->size < sizeof report->size)
-    return error_set(HAUL_EINVAL, 0, NULL, "no transfer or no report|start from HAUL_REPORT_INIT");
+    return error_set(HAUL_EINVAL, 0, NULL, "start from HAUL_REPORT_INIT",
+                     "no transfer or no report");
   struct haul_report whole;
   size_t size = report->size < sizeof whole ? report->size : sizeof whole;
   memset(&whole, 0, sizeof whole);
@@ -185,9 +186,10 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
     return code;
   if (!local || !remote || !count || (*count > 0 && !paths) || operation < HAUL_OP_WRITE ||
       operation > HAUL_OP_COMPARE_SWAP)
-    return error_set(HAUL_EINVAL, 0, NULL, "no region, no remote, no room or no such operation|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL,
+                     "no region, no remote, no room or no such operation");
   if (operation_is_atomic(operation) && length != 8)
-    return error_set(HAUL_EINVAL, 0, remote->name, "an atomic operation is one of 8 bytes|");
+    return error_set(HAUL_EINVAL, 0, remote->name, NULL, "an atomic operation is one of 8 bytes");
   struct haul_transfer_options completed;
   code = transfer_check_rights(remote, local, operation);
   if (code == 0)

@@ -123,13 +123,13 @@ static int no_path(const struct haul_remote *remote, const struct route *route,
   int ended = atomic_load(&remote->link->ended);
   int failing = atomic_load(&remote->link->failing);
   if (ended)
-    return error_set(ended, 0, remote->name, "%s|connect again", remote->link->ended_reason);
+    return error_set(ended, 0, remote->name, "connect again", "%s", remote->link->ended_reason);
   if (failing)
-    return error_set(failing, 0, remote->name, "the connection to the peer broke|connect again");
+    return error_set(failing, 0, remote->name, "connect again", "the connection to the peer broke");
   for (size_t i = 0; transport_at(i) && at < sizeof reasons; i++)
     at += (size_t)snprintf(reasons + at, sizeof reasons - at, "%snot %s: %s", i ? "; " : "",
                            transport_at(i)->name, route_refusal(remote, route, i, wish));
-  return error_set(HAUL_ENOPATH, 0, remote->name, "|%s", reasons);
+  return error_set(HAUL_ENOPATH, 0, remote->name, reasons, "%s", haul_error_text(HAUL_ENOPATH));
 }
 
 double route_cost(const struct route *route, size_t i, uint64_t bytes, bool *known) {

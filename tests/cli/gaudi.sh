@@ -41,7 +41,7 @@ serve --region kv=gaudi:0:8M
 for address in "$tcp" "$unix"; do
   expect 0 "put to $address" "$HAUL" put "$work/in" "$address/kv"
   says "at gaudi:0"
-  says "not map: one process opens a Gaudi device"
+  says 'not map: the peer says "one process opens a Gaudi device'
   expect 0 "get from $address" "$HAUL" get "$address/kv" "$work/back"
   holds "the bytes are the same" cmp "$work/in" "$work/back"
   rm -f "$work/back"

@@ -156,13 +156,13 @@ stop() {
   status=$?
 }
 
-# lie ABOUT: starts tests/cli/liar.py. Sets $server and $tcp.
-lie() {
-  python3 "$here/liar.py" "$1" >"$work/liar" 2>"$work/liar.err" &
+# serve_hostile ABOUT: starts tests/cli/hostile_node.py. Sets $server and $tcp.
+serve_hostile() {
+  python3 "$here/hostile_node.py" "$1" >"$work/hostile" 2>"$work/hostile.err" &
   server=$!
   processes+=("$server")
-  await 10 has_lines 1 "^listening on " "$work/liar" || failed "liar.py does not start"
-  tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "$work/liar")
+  await 10 has_lines 1 "^listening on " "$work/hostile" || failed "hostile_node.py does not start"
+  tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "$work/hostile")
 }
 
 # slay PROCESS: at once, and without the shell's word about it.

@@ -61,7 +61,7 @@ says " haul  *-  *0 "
 unset HAUL_KEY
 
 section "a node that always has more peers"
-lie peers
+serve_hostile peers
 limit=30 expect 0 "is looked at" "$HAUL" top "$tcp" --once --json --interval 0.1
 holds "as far as anybody wants to know" test "$(grep -c '"name": "one"' "$work/out")" = 65536
 slay "$server"

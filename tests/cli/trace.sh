@@ -101,7 +101,7 @@ complains "cannot see what the node is doing"
 is_json
 
 section "a node that begins all and ends nothing"
-lie spans
+serve_hostile spans
 limit=30 expect 0 "is written down" "$HAUL" trace "$tcp" -o "$work/timeline" --seconds 5
 complains "^200000 events, 0 lost$"
 holds "with all that did not end" has_lines 200000 '"unfinished": true' "$work/timeline"

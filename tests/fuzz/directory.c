@@ -49,7 +49,7 @@ int http_post(struct http *http, const char *path, json_t *body, int64_t until, 
   RIG_ASSERT(path[0] == '/' && json_is_object(body));
   json_decref(body);
   *answer = next_line();
-  return *answer ? 0 : error_set(HAUL_EPEER, 0, NULL, "|");
+  return *answer ? 0 : error_code(HAUL_EPEER, NULL);
 }
 
 void http_own_host(struct http *http, char *host, size_t size) {
@@ -80,7 +80,7 @@ int http_stream_open(struct http *http, struct http_request request, struct http
 int http_stream_next(struct http_stream *stream, int64_t until, json_t **value) {
   (void)stream, (void)until;
   *value = next_line();
-  return *value ? 0 : error_set(HAUL_ETIMEDOUT, 0, NULL, "|");
+  return *value ? 0 : error_code(HAUL_ETIMEDOUT, NULL);
 }
 
 void http_stream_close(struct http_stream *stream) {

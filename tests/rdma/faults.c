@@ -369,7 +369,7 @@ static void remote_memory_that_may_not_be_locked_goes_over_tcp(void **state) {
 static void a_peer_that_may_lock_nothing_says_so(void **state) {
   (void)state;
   begin_with_owners_fault("memlock:1");
-  assert_tcp_because("the peer: " PIN_REASON);
+  assert_tcp_because("the peer says \"" PIN_REASON);
 }
 
 static void a_port_without_a_gid_is_no_path(void **state) {
@@ -382,7 +382,7 @@ static void a_port_without_a_gid_is_no_path(void **state) {
 static void a_peer_whose_port_has_no_gid_has_no_path(void **state) {
   (void)state;
   begin_with_owners_fault("nogid");
-  assert_tcp_because("the peer: ");
+  assert_tcp_because("the peer says \"");
   assert_tcp_because("no GID");
 }
 

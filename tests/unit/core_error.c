@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/error.h"
@@ -40,8 +41,9 @@ static void a_number_that_is_no_code_is_unknown(void **state) {
 static void the_detail_has_what_was_said(void **state) {
   (void)state;
   assert_int_equal(error_enter("haul_some_call"), 0);
-  assert_int_equal(error_set(HAUL_ERANGE, ENOENT, "thing", "%d of %s|try %d", 3, "them", 2),
-                   HAUL_ERANGE);
+  assert_int_equal(
+      error_set(HAUL_ERANGE, ENOENT, "thing", error_hint("try %d", 2), "%d of %s", 3, "them"),
+      HAUL_ERANGE);
   const struct haul_error *last = haul_error_last();
   assert_int_equal(last->code, HAUL_ERANGE);
   assert_int_equal(last->system, ENOENT);
@@ -53,7 +55,7 @@ static void the_detail_has_what_was_said(void **state) {
 
 static void without_words_the_code_speaks(void **state) {
   (void)state;
-  error_set(HAUL_ECLOSED, 0, NULL, "|");
+  error_code(HAUL_ECLOSED, NULL);
   assert_string_equal(haul_error_last()->text, haul_error_text(HAUL_ECLOSED));
   assert_string_equal(haul_error_last()->object, "");
 }
@@ -64,7 +66,7 @@ static void long_words_are_cut_and_terminated(void **state) {
   memset(words, 'w', sizeof words - 1);
   words[sizeof words - 1] = '\0';
   assert_int_equal(error_enter(words), 0);
-  error_set(HAUL_EINVAL, 0, words, "%s|%s", words, words);
+  error_set(HAUL_EINVAL, 0, words, words, "%s", words);
   const struct haul_error *last = haul_error_last();
   assert_int_equal(strlen(last->call), sizeof last->call - 1);
   assert_int_equal(strlen(last->object), sizeof last->object - 1);
@@ -79,9 +81,28 @@ static void a_quoted_text_is_cut_and_the_hint_stays(void **state) {
   char words[400];
   memset(words, 'w', sizeof words - 1);
   words[sizeof words - 1] = '\0';
-  error_set(HAUL_EINVAL, 0, NULL, "said: %s|the hint", words);
+  error_set(HAUL_EINVAL, 0, NULL, "the hint", "said: %s", words);
   assert_int_equal(strlen(haul_error_last()->text), sizeof haul_error_last()->text - 1);
   assert_string_equal(haul_error_last()->hint, "the hint");
+}
+
+static void a_peer_chooses_neither_hint_nor_terminal(void **state) {
+  (void)state;
+  error_set(HAUL_EAUTH, 0, NULL, "our hint", "the peer says %s",
+            error_quote("no|run this\n\x1b[2J \"%s\" \\ \xc3\xa9"));
+  assert_string_equal(haul_error_last()->text, "the peer says \"no|run this\\x0a\\x1b[2J "
+                                               "\\x22%s\\x22 \\x5c \\xc3\\xa9\"");
+  assert_string_equal(haul_error_last()->hint, "our hint");
+}
+
+static void a_long_quotation_is_cut_at_a_whole_escape(void **state) {
+  (void)state;
+  char words[500], text[sizeof haul_error_last()->text];
+  memset(words, '\n', sizeof words - 1);
+  words[sizeof words - 1] = '\0';
+  snprintf(text, sizeof text, "%s", error_quote(words));
+  assert_true(strlen(text) > 180 && strlen(text) % 4 == 2);
+  assert_int_equal(text[strlen(text) - 1], '"');
 }
 
 static void system_errors_have_their_codes(void **state) {
@@ -98,7 +119,7 @@ static void system_errors_have_their_codes(void **state) {
 
 static void *fail_elsewhere(void *saved) {
   assert_int_equal(haul_error_last()->code, 0);
-  error_set(HAUL_EPEER, 7, "there", "gone|look");
+  error_set(HAUL_EPEER, 7, "there", "look", "gone");
   error_save(saved);
   return NULL;
 }
@@ -107,7 +128,7 @@ static void each_thread_has_its_own_and_may_hand_it_over(void **state) {
   (void)state;
   pthread_t thread;
   struct haul_error saved;
-  error_set(HAUL_EBUSY, 0, "here", "busy|wait");
+  error_set(HAUL_EBUSY, 0, "here", "wait", "busy");
   assert_int_equal(pthread_create(&thread, NULL, fail_elsewhere, &saved), 0);
   pthread_join(thread, NULL);
   assert_int_equal(haul_error_last()->code, HAUL_EBUSY);
@@ -120,7 +141,7 @@ static void each_thread_has_its_own_and_may_hand_it_over(void **state) {
 static void nothing_saved_restores_nothing(void **state) {
   (void)state;
   struct haul_error none = {0};
-  error_set(HAUL_EBUSY, 0, NULL, "busy|wait");
+  error_set(HAUL_EBUSY, 0, NULL, "wait", "busy");
   assert_int_equal(error_restore(&none), 0);
   assert_int_equal(haul_error_last()->code, HAUL_EBUSY);
 }
@@ -133,6 +154,8 @@ int main(void) {
       cmocka_unit_test(without_words_the_code_speaks),
       cmocka_unit_test(long_words_are_cut_and_terminated),
       cmocka_unit_test(a_quoted_text_is_cut_and_the_hint_stays),
+      cmocka_unit_test(a_peer_chooses_neither_hint_nor_terminal),
+      cmocka_unit_test(a_long_quotation_is_cut_at_a_whole_escape),
       cmocka_unit_test(system_errors_have_their_codes),
       cmocka_unit_test(each_thread_has_its_own_and_may_hand_it_over),
       cmocka_unit_test(nothing_saved_restores_nothing),

@@ -85,7 +85,7 @@ static int add(void *user, const struct regcache_range *range, void **handle) {
   pthread_mutex_unlock(&registrar.lock);
   if (code) {
     forget(record);
-    return error_set(code, 0, NULL, "refused|");
+    return error_set(code, 0, NULL, NULL, "refused");
   }
   *handle = record;
   return 0;

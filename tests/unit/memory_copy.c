@@ -54,7 +54,7 @@ static int island_poll(struct copy *copy) {
     memcpy(island_bytes(copy->to) + copy->to_offset, island_bytes(copy->from) + copy->from_offset,
            copy->length);
   atomic_store(&copy->status, fails ? HAUL_ESYSTEM : 0);
-  return fails ? error_set(HAUL_ESYSTEM, 0, "island", "the island sank|") : 0;
+  return fails ? error_set(HAUL_ESYSTEM, 0, "island", NULL, "the island sank") : 0;
 }
 
 static void island_cancel(struct copy *copy) {

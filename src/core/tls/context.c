@@ -94,8 +94,8 @@ static void hear_secret(const ssl_session *ssl, const char *line) {
 /* ---- Opening ---- */
 
 static int cannot_use(const struct openssl *openssl, const char *path, const char *hint) {
-  return error_set(HAUL_EINVAL, 0, path, "OpenSSL cannot use it: %s|%s", openssl_reason(openssl),
-                   hint);
+  return error_set(HAUL_EINVAL, 0, path, hint, "OpenSSL cannot use it: %s",
+                   openssl_reason(openssl));
 }
 
 static int use_certificates(struct tls_context *context, const struct tls_settings *settings) {
@@ -106,9 +106,10 @@ static int use_certificates(struct tls_context *context, const struct tls_settin
     return 0;
   if (!is_given(settings->certificate) || !is_given(settings->private_key) ||
       !is_given(settings->authority))
-    return error_set(HAUL_EINVAL, 0, NULL,
-                     "of certificate, private_key and authority some are not set|all three are "
-                     "needed: who this is, the key to it, and who says who others are");
+    return error_set(
+        HAUL_EINVAL, 0, NULL,
+        "all three are needed: who this is, the key to it, and who says who others are",
+        "of certificate, private_key and authority some are not set");
   openssl->error_clear();
   int code = keys_guard(settings->private_key, "private key");
   if (code)

@@ -27,9 +27,10 @@ bool key_name_is_valid(const char *name) {
 }
 
 int key_name_refused(const char *name) {
-  return error_set(HAUL_EINVAL, 0, name,
-                   "this is no name of a key|1 to 63 printable ASCII bytes without blanks and '#', "
-                   "that do not begin with uid:");
+  return error_set(
+      HAUL_EINVAL, 0, name,
+      "1 to 63 printable ASCII bytes without blanks and '#', that do not begin with uid:",
+      "this is no name of a key");
 }
 
 void key_fingerprint(const struct key *key, char text[17]) {
@@ -51,9 +52,10 @@ void key_fingerprint(const struct key *key, char text[17]) {
 
 static int cannot_read(const char *path, const char *what, int system) {
   bool is_key = strcmp(what, KEY_FILE) == 0;
-  return error_set(HAUL_EINVAL, system, path,
-                   "the %s cannot be read: %s|%sits owner alone may read it", what,
-                   strerror(system), is_key ? "haul key new makes one; " : "");
+  return error_set(
+      HAUL_EINVAL, system, path,
+      error_hint("%sits owner alone may read it", is_key ? "haul key new makes one; " : ""),
+      "the %s cannot be read: %s", what, strerror(system));
 }
 
 /* systemd hands credentials over to a service's user by an access list, which shows as the right of
@@ -71,17 +73,17 @@ static int check_owner(int file, const char *path, const char *what, size_t *siz
   if (fstat(file, &found) != 0)
     return cannot_read(path, what, errno);
   if (!S_ISREG(found.st_mode) || found.st_size > KEYS_FILE_MAX)
-    return error_set(HAUL_EINVAL, 0, path, "it is no file of at most %u bytes|", KEYS_FILE_MAX);
+    return error_set(HAUL_EINVAL, 0, path, NULL, "it is no file of at most %u bytes",
+                     KEYS_FILE_MAX);
   if (found.st_mode & (S_IRWXG | S_IRWXO) && !is_handed_over(path, &found))
     return error_set(HAUL_EINSECURE, 0, path,
-                     "others than its owner may read or write the %s (mode %o)|chmod 600 it; if "
-                     "somebody has read it, what it holds is known: change that",
-                     what, (unsigned)found.st_mode & 0777u);
+                     "chmod 600 it; if somebody has read it, what it holds is known: change that",
+                     "others than its owner may read or write the %s (mode %o)", what,
+                     (unsigned)found.st_mode & 0777u);
   if (found.st_uid != geteuid() && found.st_uid != 0)
-    return error_set(HAUL_EINSECURE, 0, path,
-                     "the %s belongs to user %u, who could change it|it is to belong to the user "
-                     "who reads it, or to root",
-                     what, (unsigned)found.st_uid);
+    return error_set(
+        HAUL_EINSECURE, 0, path, "it is to belong to the user who reads it, or to root",
+        "the %s belongs to user %u, who could change it", what, (unsigned)found.st_uid);
   *size = (size_t)found.st_size;
   return 0;
 }
@@ -116,11 +118,11 @@ static int parse_line(char *text, const char *place, struct keys *keys) {
   if (!name || *name == '#')
     return 0;
   if (!key_name_is_valid(name) || !secret || !parse_secret(secret, key->secret))
-    return error_set(HAUL_EINVAL, 0, place, "this is no key|" LINE_HINT);
+    return error_set(HAUL_EINVAL, 0, place, LINE_HINT, "this is no key");
   if (strtok_r(NULL, " \t\r", &text))
-    return error_set(HAUL_EINVAL, 0, place, "there is more behind the key|" LINE_HINT);
+    return error_set(HAUL_EINVAL, 0, place, LINE_HINT, "there is more behind the key");
   if (keys_find(keys, name, strlen(name)))
-    return error_set(HAUL_EINVAL, 0, place, "there is a key %s already|leave one of them", name);
+    return error_set(HAUL_EINVAL, 0, place, "leave one of them", "there is a key %s already", name);
   memcpy(key->name, name, strlen(name) + 1);
   keys->count++;
   return 0;
@@ -133,11 +135,11 @@ static int parse(char *text, const char *path, struct keys *keys) {
     char place[128];
     snprintf(place, sizeof place, "%.100s:%u", path, ++line);
     if (keys->count == KEYS_MAX && *at)
-      return error_set(HAUL_ELIMIT, 0, place, "more than %u keys|", KEYS_MAX);
+      return error_set(HAUL_ELIMIT, 0, place, NULL, "more than %u keys", KEYS_MAX);
     code = parse_line(at, place, keys);
   }
   if (code == 0 && keys->count == 0)
-    code = error_set(HAUL_EINVAL, 0, path, "there is no key in it|" LINE_HINT);
+    code = error_set(HAUL_EINVAL, 0, path, LINE_HINT, "there is no key in it");
   return code;
 }
 
@@ -153,7 +155,7 @@ static int read_text(int file, const char *path, const char *what, char *text, s
   }
   return strlen(text) == length
              ? 0
-             : error_set(HAUL_EINVAL, 0, path, "it is no text: there is a byte 0 in it|");
+             : error_set(HAUL_EINVAL, 0, path, NULL, "it is no text: there is a byte 0 in it");
 }
 
 void keys_text_free(char *text) {
@@ -227,9 +229,9 @@ const struct key *keys_find(const struct keys *keys, const void *name, size_t le
 static int cannot_make(const char *path, int system) {
   if (system == EEXIST)
     return error_set(HAUL_EEXIST, system, path,
-                     "the file is there already|choose another one; a key that is in use is not "
-                     "overwritten");
-  return error_set(HAUL_ESYSTEM, system, path, "the key file cannot be made: %s|",
+                     "choose another one; a key that is in use is not overwritten",
+                     "the file is there already");
+  return error_set(HAUL_ESYSTEM, system, path, NULL, "the key file cannot be made: %s",
                    strerror(system));
 }
 

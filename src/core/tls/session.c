@@ -191,19 +191,21 @@ const char *tls_identity(const struct tls *tls) {
 
 static int not_known(const struct tls *tls, const char *object, const char *reason) {
   if (tls->server)
-    return error_set(HAUL_EAUTH, 0, object, "it did not prove who it is: %s|", reason);
-  return error_set(HAUL_EAUTH, 0, object,
-                   "the peer and this side do not accept each other: %s|does its key file have the "
-                   "same line as %s? haul key show prints what identifies a key",
-                   reason, tls->context->name);
+    return error_set(HAUL_EAUTH, 0, object, NULL, "it did not prove who it is: %s", reason);
+  return error_set(
+      HAUL_EAUTH, 0, object,
+      error_hint(
+          "does its key file have the same line as %s? haul key show prints what identifies a key",
+          tls->context->name),
+      "the peer and this side do not accept each other: %s", reason);
 }
 
 static int failed(const struct tls *tls, const char *object, int error) {
   if (error == OPENSSL_ERROR_SSL)
     return not_known(tls, object, openssl_reason(tls->context->openssl));
   return error_set(HAUL_EPEER, tls->system, object,
-                   "the connection ended while keys were compared|%s",
-                   tls->system ? strerror(tls->system) : "the peer closed it; its log says why");
+                   tls->system ? strerror(tls->system) : "the peer closed it; its log says why",
+                   "the connection ended while keys were compared");
 }
 
 /* The name in the peer's certificate; with a key, find_key and show_key have set it. */

@@ -97,13 +97,13 @@ void hazard_clear(struct map_endpoint *endpoint, unsigned cell) {
 static int copy_error(int system, struct map_endpoint *endpoint) {
   const char *peer = endpoint->base.link->name;
   if (system == ESRCH)
-    return error_set(HAUL_EPEER, system, peer, "the peer's process is gone|");
+    return error_set(HAUL_EPEER, system, peer, NULL, "the peer's process is gone");
   if (system == 0 || system == EFAULT)
     return error_set(HAUL_EINVAL, EFAULT, peer,
-                     "memory of one of the two sides cannot be reached|it may have been unmapped "
-                     "under its region; release the region first");
+                     "it may have been unmapped under its region; release the region first",
+                     "memory of one of the two sides cannot be reached");
   endpoint_shut(&endpoint->base, "cross-memory attach broke: %s", strerror(system));
-  return error_set(HAUL_EPATH, system, peer, "%s|", endpoint->base.reason);
+  return error_set(HAUL_EPATH, system, peer, NULL, "%s", endpoint->base.reason);
 }
 
 /* The kernel pins pages of the remote side of a call alone, and those of a device's mapping cannot
@@ -128,7 +128,7 @@ int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding
     struct iovec here = {(char *)local + done, length - done};
     struct iovec there = {(void *)(uintptr_t)(binding->address + remote + done), length - done};
     if (!map_alive_behind_cell(endpoint, binding->handle)) {
-      code = error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+      code = error_set(HAUL_ESTALE, 0, NULL, "look it up again", "the peer withdrew the region");
       break;
     }
     if (is_gone(endpoint)) {

@@ -59,9 +59,10 @@ static int send_record(struct map_endpoint *endpoint, const uint8_t *record, con
                        size_t count) {
   int system = -sock_send_record(endpoint->channel, record, MAP_RECORD, descriptors, count);
   if (system == ETOOMANYREFS)
-    return error_set(HAUL_ELIMIT, system, NULL,
-                     "too many descriptors are on their way|raise the limit of the owner's "
-                     "process (ulimit -n), or let its other peers read");
+    return error_set(
+        HAUL_ELIMIT, system, NULL,
+        "raise the limit of the owner's process (ulimit -n), or let its other peers read",
+        "too many descriptors are on their way");
   if (system == EMFILE || system == ENFILE || system == ENOMEM || system == ENOBUFS)
     return error_system(system, NULL, "sendmsg");
   if (system && system != EPIPE && system != ECONNRESET)
@@ -260,7 +261,7 @@ static int take_ticket(const struct attach_request *request, struct wire *wire,
   if (code)
     return code;
   if (ticket->length != request->key->length || ticket->place.kind != request->key->place.kind)
-    return error_set(HAUL_ETICKET, 0, NULL, "the peer's ticket is for another region|");
+    return error_set(HAUL_ETICKET, 0, NULL, NULL, "the peer's ticket is for another region");
   ticket->rights = request->key->rights;
   return 0;
 }
@@ -290,10 +291,10 @@ static int take_attached(struct attach_request *request, struct wire *wire) {
   if (wire->failed || __builtin_add_overflow(address, request->key->length, &end))
     return HAUL_EPROTO;
   if (!endpoint->may_attach)
-    return error_set(HAUL_ENOPATH, 0, NULL,
-                     "the peer's memory is private and %s|let the peer allocate with "
-                     "haul_region_alloc, or run: sysctl kernel.yama.ptrace_scope=0",
-                     endpoint->attach_reason);
+    return error_set(
+        HAUL_ENOPATH, 0, NULL,
+        "let the peer allocate with haul_region_alloc, or run: sysctl kernel.yama.ptrace_scope=0",
+        "the peer's memory is private and %s", endpoint->attach_reason);
   request->binding->attached = true;
   request->binding->address = address;
   return 0;
@@ -319,7 +320,9 @@ static int on_answer(struct map_endpoint *endpoint, struct wire *wire, uint32_t 
     code = take_lent(request, wire);
   else if (kind == ANSWER_REFUSED) {
     wire_get_string(wire, reason, sizeof reason);
-    code = wire->failed ? HAUL_EPROTO : error_set(HAUL_ENOPATH, 0, NULL, "%s|", reason);
+    code = wire->failed
+               ? HAUL_EPROTO
+               : error_set(HAUL_ENOPATH, 0, NULL, NULL, "the peer says %s", error_quote(reason));
   }
   if (code == HAUL_EPROTO)
     return code;
@@ -349,7 +352,7 @@ int channel_attach(struct map_endpoint *endpoint, const struct remote_key *key, 
   loop_lock(loop);
   if (endpoint->channel < 0) {
     loop_unlock(loop);
-    return error_set(HAUL_EPATH, 0, NULL, "%s|", endpoint->base.reason);
+    return error_set(HAUL_EPATH, 0, NULL, NULL, "%s", endpoint->base.reason);
   }
   request.id = ++endpoint->next_request;
   list_append(&endpoint->waiting, &request.link);
@@ -367,7 +370,8 @@ int channel_attach(struct map_endpoint *endpoint, const struct remote_key *key, 
   list_remove(&request.link);
   loop_unlock(loop);
   if (!request.done)
-    return error_set(HAUL_ETIMEDOUT, 0, NULL, "the peer did not answer a request for its memory|");
+    return error_set(HAUL_ETIMEDOUT, 0, NULL, NULL,
+                     "the peer did not answer a request for its memory");
   return request.code ? error_restore(&request.error) : 0;
 }
 
@@ -404,7 +408,8 @@ static int on_record(struct map_endpoint *endpoint) {
 /* What a read brought, as a code: HAUL_EPATH where the channel ended. */
 static int check_read(ssize_t got, bool many) {
   if (got == -EMFILE)
-    return error_set(HAUL_ELIMIT, EMFILE, NULL, "no descriptor left for what the peer shares|");
+    return error_set(HAUL_ELIMIT, EMFILE, NULL, NULL,
+                     "no descriptor left for what the peer shares");
   if (got == -EPROTO)
     return HAUL_EPROTO;
   if (got <= 0)
@@ -426,8 +431,8 @@ static bool read_some(struct map_endpoint *endpoint) {
   int descriptors[SOCK_DESCRIPTORS_MAX];
   size_t count;
   if (aside_is_full()) {
-    break_channel(endpoint, error_set(HAUL_ELIMIT, 0, NULL,
-                                      "too many descriptors of peers wait to be closed|"));
+    break_channel(endpoint, error_set(HAUL_ELIMIT, 0, NULL, NULL,
+                                      "too many descriptors of peers wait to be closed"));
     return false;
   }
   ssize_t got = sock_receive_record(endpoint->channel, endpoint->inbox + endpoint->inbox_length,
@@ -497,7 +502,7 @@ void channel_stop(struct map_endpoint *endpoint, int code) {
   close_inbox_descriptors(endpoint);
   for (struct list *item; (item = list_take(&endpoint->waiting));) {
     struct attach_request *request = list_entry(item, struct attach_request, link);
-    request->code = error_set(code, 0, NULL, "%s|", endpoint->base.reason);
+    request->code = error_set(code, 0, NULL, NULL, "%s", endpoint->base.reason);
     error_save(&request->error);
     request->done = true;
   }

@@ -149,7 +149,7 @@ void copier_post(struct copier *copier, struct work *work) {
   if (copier->ending) {
     pthread_mutex_unlock(&copier->lock);
     work->state = NULL;
-    work->done(work, error_set(HAUL_EPATH, 0, NULL, "the node is closed|"));
+    work->done(work, error_set(HAUL_EPATH, 0, NULL, NULL, "the node is closed"));
     return;
   }
   enqueue(copier, work);

@@ -95,7 +95,7 @@ static int verify(const struct task *task) {
     if (code)
       return code;
     if (here != there)
-      return error_set(HAUL_ECHECKSUM, 0, NULL, "the device's copy differs from its source|");
+      return error_set(HAUL_ECHECKSUM, 0, NULL, NULL, "the device's copy differs from its source");
   }
   return 0;
 }
@@ -124,7 +124,7 @@ static int complete(struct task *task) {
   if (code == 0)
     code = verify(task);
   if (code == 0 && !map_alive((struct map_endpoint *)work->endpoint, binding->handle))
-    code = error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+    code = error_set(HAUL_ESTALE, 0, NULL, "look it up again", "the peer withdrew the region");
   return code;
 }
 
@@ -213,7 +213,7 @@ static void let_in(struct gate *gate, struct list *works) {
     if (canceled)
       leave(work, canceled);
     else if (engines->ended)
-      leave(work, error_set(HAUL_EPATH, 0, NULL, "the node is closed|"));
+      leave(work, error_set(HAUL_EPATH, 0, NULL, NULL, "the node is closed"));
   }
   fill_window(engines);
 }

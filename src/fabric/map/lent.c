@@ -24,7 +24,7 @@ struct memory *binding_memory(struct map_binding *binding) {
 }
 
 static int withdrawn(void) {
-  return error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+  return error_set(HAUL_ESTALE, 0, NULL, "look it up again", "the peer withdrew the region");
 }
 
 /* Nobody looks at the board before the cell is seen. */
@@ -85,7 +85,7 @@ int lent_open(struct map_binding *binding, const struct ticket *ticket,
   if (code)
     return code;
   if (!binding->memory.provider->borrow)
-    return error_set(HAUL_ENOTSUP, 0, NULL, "memory of this kind cannot be lent|");
+    return error_set(HAUL_ENOTSUP, 0, NULL, NULL, "memory of this kind cannot be lent");
   struct map_lent *lent = alloc_zero(1, sizeof *lent);
   if (!lent)
     return error_memory("lent memory");

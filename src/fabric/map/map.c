@@ -21,7 +21,7 @@
 /* ---- Copies by the CPU ---- */
 
 static __attribute__((cold)) int stale(void) {
-  return error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+  return error_set(HAUL_ESTALE, 0, NULL, "look it up again", "the peer withdrew the region");
 }
 
 static inline void copy_piece(char *view, char *local, const struct haul_piece *piece, bool write,
@@ -70,8 +70,8 @@ static int verify(struct map_endpoint *endpoint, struct map_binding *binding,
     code = memory_checksum(&binding->memory, part->remote, part->length, &there);
   if (code || here == there)
     return code;
-  return error_set(HAUL_ECHECKSUM, 0, NULL,
-                   "the copy differs from its source|was the source changed meanwhile?");
+  return error_set(HAUL_ECHECKSUM, 0, NULL, "was the source changed meanwhile?",
+                   "the copy differs from its source");
 }
 
 static inline int copy_pieces(struct map_endpoint *endpoint, struct map_binding *binding,
@@ -122,8 +122,8 @@ static int operate_mapped(struct map_endpoint *endpoint, const struct work *work
   const struct map_binding *binding = work->binding;
   char *place = (char *)binding->memory.view + work->pieces->remote;
   if ((uintptr_t)place % 8)
-    return error_set(HAUL_EINVAL, 0, NULL,
-                     "the remote region does not begin at a multiple of 8 bytes|");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL,
+                     "the remote region does not begin at a multiple of 8 bytes");
   if (!map_alive(endpoint, binding->handle))
     return stale();
   uint64_t old = operate(place, work->operation, &work->operands);
@@ -198,7 +198,7 @@ static void post(struct endpoint *base, struct work *work) {
   const struct provider *engine = map_engine_of(work);
   work->state = NULL;
   if (!atomic_load(&base->open))
-    work->done(work, error_set(HAUL_EPATH, 0, NULL, "%s|", base->reason));
+    work->done(work, error_set(HAUL_EPATH, 0, NULL, NULL, "%s", base->reason));
   else if (operation_is_atomic(work->operation))
     work->done(work, operate_now(base, work));
   else if (engine)
@@ -368,7 +368,7 @@ static int bind_remote(struct endpoint *base, const struct remote_key *key, haul
                        void **out) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   if (EXPORT_SLOT(key->handle) >= endpoint->board_slots)
-    return error_set(HAUL_EPROTO, 0, NULL, "the peer's handle lies outside its board|");
+    return error_set(HAUL_EPROTO, 0, NULL, NULL, "the peer's handle lies outside its board");
   struct map_binding *binding = alloc_zero(1, sizeof *binding);
   if (!binding)
     return error_memory("remote region");

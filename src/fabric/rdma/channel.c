@@ -91,7 +91,7 @@ static int on_hello(struct rdma_endpoint *endpoint, const struct rdma_record *he
     return HAUL_EPROTO;
   endpoint->heard = true;
   if (hello->rails == 0)
-    return error_set(HAUL_ENOPATH, 0, NULL, "the peer: %s|", hello->reason);
+    return error_set(HAUL_ENOPATH, 0, NULL, NULL, "the peer says %s", error_quote(hello->reason));
   if (endpoint->broken) /* meanwhile: there is nothing to connect */
     return 0;
   for (unsigned i = hello->rails; i < endpoint->rail_count; i++) {
@@ -125,7 +125,7 @@ static int take_answer(struct attach_request *request, const struct rdma_record 
   struct rdma_endpoint *endpoint = request->endpoint;
   struct rdma_binding *binding = request->binding;
   if (answer->status)
-    return error_set(HAUL_ENOPATH, 0, NULL, "%s|", answer->reason);
+    return error_set(HAUL_ENOPATH, 0, NULL, NULL, "the peer says %s", error_quote(answer->reason));
   if (answer->length != request->key->length || answer->rails != endpoint->rail_count ||
       answer->handle != request->key->handle)
     return HAUL_EPROTO;
@@ -224,7 +224,7 @@ int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, ha
   loop_lock(loop);
   if (endpoint->channel.fd < 0) {
     loop_unlock(loop);
-    return error_set(HAUL_EPATH, 0, NULL, "%s|", endpoint->base.reason);
+    return error_set(HAUL_EPATH, 0, NULL, NULL, "%s", endpoint->base.reason);
   }
   request.id = ++endpoint->next_request;
   list_append(&endpoint->requests, &request.link);
@@ -237,7 +237,8 @@ int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, ha
   list_remove(&request.link);
   loop_unlock(loop);
   if (!request.done)
-    return error_set(HAUL_ETIMEDOUT, 0, NULL, "the peer did not answer a request for its memory|");
+    return error_set(HAUL_ETIMEDOUT, 0, NULL, NULL,
+                     "the peer did not answer a request for its memory");
   return request.code ? error_restore(&request.error) : 0;
 }
 
@@ -373,7 +374,7 @@ void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
   stream_close(&endpoint->channel);
   for (struct list *item; (item = list_take(&endpoint->requests));) {
     struct attach_request *request = list_entry(item, struct attach_request, link);
-    request->code = error_set(code, 0, NULL, "%s|", endpoint->base.reason);
+    request->code = error_set(code, 0, NULL, NULL, "%s", endpoint->base.reason);
     error_save(&request->error);
     request->done = true;
   }

@@ -60,7 +60,7 @@ void rdma_look_for_stuck(struct rdma_endpoint *endpoint) {
   gate_leave(&endpoint->gate);
   if (!stuck)
     return;
-  error_set(HAUL_EPATH, 0, stuck->card->nic->name, "%s holds requests and ends none|",
+  error_set(HAUL_EPATH, 0, stuck->card->nic->name, NULL, "%s holds requests and ends none",
             stuck->card->nic->name);
   rdma_break(endpoint, haul_error_last()->text);
 }
@@ -108,7 +108,7 @@ void rdma_end_revoked(struct rdma_endpoint *endpoint) {
       retire_revoked(&endpoint->rails[i].waiting.queues[rank], &ended);
   retire_revoked(&endpoint->entering, &ended);
   gate_leave(&endpoint->gate);
-  error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+  error_set(HAUL_ESTALE, 0, NULL, "look it up again", "the peer withdrew the region");
   jobs_end(&ended);
 }
 
@@ -161,7 +161,7 @@ void rdma_end_stranded(struct rdma_endpoint *endpoint, int code) {
   steps_landed(endpoint);
   gate_leave(&endpoint->gate);
   if (code == HAUL_EPATH)
-    error_set(code, 0, NULL, "%s|", endpoint->base.reason);
+    error_set(code, 0, NULL, NULL, "%s", endpoint->base.reason);
   jobs_end(&ended);
 }
 

@@ -41,7 +41,7 @@ static void end_rails(struct rdma_endpoint *endpoint, const struct nic *nic,
     const struct rdma_rail *rail = &endpoint->rails[i];
     if (rail->card->nic != nic || !concerns_queue(rail, event))
       continue;
-    error_set(HAUL_EPATH, 0, nic->name, "%s: %s|", nic->name, meaning_of(event->event_type));
+    error_set(HAUL_EPATH, 0, nic->name, NULL, "%s: %s", nic->name, meaning_of(event->event_type));
     rdma_break(endpoint, haul_error_last()->text);
     return;
   }

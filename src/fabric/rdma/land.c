@@ -38,9 +38,8 @@ int loan_open(struct rdma_endpoint *endpoint, struct haul_place place, struct rd
   struct staging *staging = heap_staging(heap);
   loan->slots = staging_lend(staging, RDMA_STAGES);
   if (loan->slots == 0)
-    return error_set(HAUL_ELIMIT, 0, "staging",
-                     "all staging buffers that may be lent are lent|set more of them (`staging` in "
-                     "haul.conf)");
+    return error_set(HAUL_ELIMIT, 0, "staging", "set more of them (`staging` in haul.conf)",
+                     "all staging buffers that may be lent are lent");
   int code = heap_alloc(heap, (struct haul_place){HAUL_HOST, 0}, loan->slots * STAGE_BYTES,
                         HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &loan->region);
   if (code == 0)

@@ -37,8 +37,8 @@ static int post_receive(struct rdma_rail *rail, uint32_t buffer) {
       .wr_id = (uint64_t)buffer << MAIL_BITS | MAIL_RECEIVED, .sg_list = &place, .num_sge = 1};
   struct ibv_recv_wr *bad;
   int system = ibv_post_recv(rail->queue, &request, &bad);
-  return system ? error_set(HAUL_EPATH, system, rail->card->nic->name,
-                            "its receive queue refused a request|")
+  return system ? error_set(HAUL_EPATH, system, rail->card->nic->name, NULL,
+                            "its receive queue refused a request")
                 : 0;
 }
 
@@ -74,7 +74,7 @@ bool mail_has_room(const struct rdma_mail *mail) {
 static int send_record(struct rdma_rail *rail, const struct rdma_record *record) {
   struct rdma_mail *mail = &rail->mail;
   if (!mail_has_room(mail))
-    return error_set(HAUL_EPATH, 0, rail->card->nic->name, "the peer's NIC takes no sends|");
+    return error_set(HAUL_EPATH, 0, rail->card->nic->name, NULL, "the peer's NIC takes no sends");
   uint8_t *bytes = buffer_of(mail, mail->receives + mail->sent % mail->sends);
   struct ibv_sge place = {.addr = (uintptr_t)bytes,
                           .length = (uint32_t)rdma_pack(record, bytes),
@@ -88,8 +88,8 @@ static int send_record(struct rdma_rail *rail, const struct rdma_record *record)
   struct ibv_send_wr *bad;
   int system = ibv_post_send(rail->queue, &request, &bad);
   if (system)
-    return error_set(HAUL_EPATH, system, rail->card->nic->name,
-                     "its send queue refused a request|");
+    return error_set(HAUL_EPATH, system, rail->card->nic->name, NULL,
+                     "its send queue refused a request");
   mail->sent++;
   return 0;
 }

@@ -26,15 +26,16 @@
 
 static int refused(const struct rdma_card *card, int system) {
   if (system == ENOMEM)
-    return error_set(HAUL_ELIMIT, system, card->nic->name,
-                     "the memory cannot be pinned: a limit of locked memory or of registrations is "
-                     "reached|raise the limit: ulimit -l unlimited; haul doctor looks at it");
+    return error_set(
+        HAUL_ELIMIT, system, card->nic->name,
+        "raise the limit: ulimit -l unlimited; haul doctor looks at it",
+        "the memory cannot be pinned: a limit of locked memory or of registrations is reached");
   if (system == EFAULT)
-    return error_set(HAUL_EINVAL, system, card->nic->name,
+    return error_set(HAUL_EINVAL, system, card->nic->name, "register what is behind the mapping",
                      "the memory cannot be pinned: it is a mapping of a device, as a dma-buf's, or "
-                     "was unmapped or protected|register what is behind the mapping");
-  return error_set(HAUL_ENOTSUP, system, card->nic->name, "the memory cannot be registered: %s|",
-                   strerror(system));
+                     "was unmapped or protected");
+  return error_set(HAUL_ENOTSUP, system, card->nic->name, NULL,
+                   "the memory cannot be registered: %s", strerror(system));
 }
 
 /* Address space that was reserved without memory behind it would be filled while it is pinned. */
@@ -45,8 +46,8 @@ static bool is_vast(uint64_t length) {
 static int pin(const struct rdma_card *card, uint64_t address, uint64_t length, unsigned access,
                struct ibv_mr **mr) {
   if (is_vast(length))
-    return error_set(HAUL_ELIMIT, 0, card->nic->name,
-                     "the memory cannot be pinned: it is larger than this host's|publish a part");
+    return error_set(HAUL_ELIMIT, 0, card->nic->name, "publish a part",
+                     "the memory cannot be pinned: it is larger than this host's");
   *mr = card->nic->verbs->reg_mr_iova2(card->nic->pd, (void *)(uintptr_t)address, length, address,
                                        access | IBV_ACCESS_RELAXED_ORDERING);
   return *mr ? 0 : refused(card, errno);
@@ -76,9 +77,8 @@ static int pin_device(const struct rdma_card *card, struct memory *memory, uint6
     return pin_dmabuf(card, memory, length, access, mr);
   if (checks_peer_memory())
     return pin(card, (uintptr_t)memory->address, length, access, mr);
-  return error_set(HAUL_ENOTSUP, card->nic->dmabuf, card->nic->name,
-                   "%s takes no dma-buf and the kernel has no peer memory|haul doctor rdma",
-                   card->nic->name);
+  return error_set(HAUL_ENOTSUP, card->nic->dmabuf, card->nic->name, "haul doctor rdma",
+                   "%s takes no dma-buf and the kernel has no peer memory", card->nic->name);
 }
 
 static int add_device(const struct rdma_card *card, const struct regcache_range *pages,
@@ -87,8 +87,9 @@ static int add_device(const struct rdma_card *card, const struct regcache_range 
   int code = memory_wrap((void *)(uintptr_t)pages->address, pages->length, &memory);
   if (code)
     return code;
-  code = memory.view ? error_set(HAUL_ESTALE, 0, card->nic->name, "the device memory was freed|")
-                     : pin_device(card, &memory, pages->length, access, mr);
+  code = memory.view
+             ? error_set(HAUL_ESTALE, 0, card->nic->name, NULL, "the device memory was freed")
+             : pin_device(card, &memory, pages->length, access, mr);
   memory_free(&memory);
   return code;
 }

@@ -139,8 +139,8 @@ void nic_close(struct nic *nic) {
 static int fill(const struct verbs *verbs, struct ibv_device **devices, size_t count,
                 struct nics **out) {
   if (count == 0)
-    return error_set(HAUL_ENOTSUP, 0, NULL,
-                     "no RDMA device on this host|haul doctor rdma says what is missing");
+    return error_set(HAUL_ENOTSUP, 0, NULL, "haul doctor rdma says what is missing",
+                     "no RDMA device on this host");
   struct nics *nics = alloc_zero(1, sizeof *nics + count * sizeof nics->list[0]);
   if (!nics)
     return error_memory("RDMA devices");
@@ -444,14 +444,12 @@ static int none_usable(const struct nics *nics) {
   struct nic_port port;
   char object[80];
   if (!nic->context)
-    return error_set(HAUL_ENOTSUP, nic->system, nic->name,
-                     "%s cannot be used: %s|haul doctor rdma says what mends it", nic->name,
-                     nic->reason);
+    return error_set(HAUL_ENOTSUP, nic->system, nic->name, "haul doctor rdma says what mends it",
+                     "%s cannot be used: %s", nic->name, nic->reason);
   nic_port(nic, 1, 0, &port);
   snprintf(object, sizeof object, "%s/1", nic->name);
-  return error_set(HAUL_ENOTSUP, 0, object,
-                   "port %s cannot be used: %s|haul doctor rdma says what mends it", object,
-                   port.reason);
+  return error_set(HAUL_ENOTSUP, 0, object, "haul doctor rdma says what mends it",
+                   "port %s cannot be used: %s", object, port.reason);
 }
 
 int nics_rank(const struct nics *nics, const struct haul_device *device, struct nic_rail *rails,

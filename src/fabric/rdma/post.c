@@ -253,7 +253,7 @@ static void pump(struct rdma_rail *rail) {
     struct haul_error before; /* whose words these are: who let this in may be at another's end */
     error_save(&before);
     take_back(rail, &batch, bad);
-    error_set(HAUL_EPATH, system, rail->card->nic->name, "its send queue refused a request|");
+    error_set(HAUL_EPATH, system, rail->card->nic->name, NULL, "its send queue refused a request");
     rail_breaks(rail);
     queue_break(rail); /* it may have taken some of those that count as not posted */
     error_restore(&before);
@@ -278,8 +278,8 @@ static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint, unsigned ne
 static int prepare_sum(const struct work *work) {
   if (!work->checksum || work->key->rights & HAUL_READ)
     return 0;
-  return error_set(HAUL_ENOPATH, 0, NULL,
-                   "a copy into memory that may not be read cannot be compared|");
+  return error_set(HAUL_ENOPATH, 0, NULL, NULL,
+                   "a copy into memory that may not be read cannot be compared");
 }
 
 /* What the NIC cannot take is this path's to refuse: another one copies. */
@@ -289,7 +289,7 @@ static int prepare_local(struct rdma_job *job) {
   if (job->staged)
     return 0;
   if (card_register(job->rail->card, memory, &job->entry, &mr) != 0)
-    return error_set(HAUL_ENOPATH, 0, NULL, "%s|", haul_error_last()->text);
+    return error_set(HAUL_ENOPATH, 0, NULL, NULL, "%s", haul_error_last()->text);
   job->key = mr->lkey;
   return job->work->operation == HAUL_OP_WRITE ? memory_fence(memory, FENCE_BEFORE_READ) : 0;
 }
@@ -357,9 +357,9 @@ void rdma_let_in(struct gate *gate, struct list *jobs) {
 
 static void say_refused(const struct rdma_endpoint *endpoint, int code) {
   if (code == HAUL_ESTALE)
-    error_set(code, 0, NULL, "the peer withdrew the region|look it up again");
+    error_set(code, 0, NULL, "look it up again", "the peer withdrew the region");
   else
-    error_set(code, 0, NULL, "%s|", code == HAUL_EPATH ? endpoint->base.reason : "");
+    error_set(code, 0, NULL, NULL, "%s", code == HAUL_EPATH ? endpoint->base.reason : "");
 }
 
 void rdma_end_refused(struct rdma_endpoint *endpoint) {
@@ -471,7 +471,7 @@ static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
     rail_breaks(rail);
   }
   if (count < 0) {
-    error_set(HAUL_EPATH, 0, rail->card->nic->name, "its completion queue cannot be read|");
+    error_set(HAUL_EPATH, 0, rail->card->nic->name, NULL, "its completion queue cannot be read");
     rail_breaks(rail);
   }
   pump(rail);
@@ -489,7 +489,8 @@ bool rdma_arm(struct rdma_endpoint *endpoint) {
       continue;
     int system = ibv_req_notify_cq(rail->completions, 0);
     if (system) {
-      error_set(HAUL_EPATH, system, rail->card->nic->name, "its completion queue gives no events|");
+      error_set(HAUL_EPATH, system, rail->card->nic->name, NULL,
+                "its completion queue gives no events");
       rail_breaks(rail);
     }
     rail->armed = true;

@@ -21,11 +21,11 @@
 
 static int failed(const struct rdma_rail *rail, const char *what, int system) {
   if (system == ENOMEM)
-    return error_set(
-        HAUL_ELIMIT, system, rail->card->nic->name,
-        "%s: no memory that may be locked is left|raise the limit: ulimit -l unlimited", what);
-  return error_set(HAUL_ESYSTEM, system, rail->card->nic->name,
-                   "%s: %s|haul doctor looks at the NIC", what, strerror(system));
+    return error_set(HAUL_ELIMIT, system, rail->card->nic->name,
+                     "raise the limit: ulimit -l unlimited",
+                     "%s: no memory that may be locked is left", what);
+  return error_set(HAUL_ESYSTEM, system, rail->card->nic->name, "haul doctor looks at the NIC",
+                   "%s: %s", what, strerror(system));
 }
 
 /* ---- Making ---- */
@@ -100,8 +100,8 @@ static int measure(struct rdma_rail *rail) {
   int receives = (int)mail->receives, sends = (int)mail->sends;
   int most = limits->cqe - receives < limits->qp_wr ? limits->cqe - receives : limits->qp_wr;
   if (receives > limits->qp_wr || most < sends + (int)WORK_PIECES_MAX)
-    return error_set(HAUL_ENOTSUP, 0, rail->card->nic->name,
-                     "its queues hold %d requests, fewer than the %u that are needed|", most,
+    return error_set(HAUL_ENOTSUP, 0, rail->card->nic->name, NULL,
+                     "its queues hold %d requests, fewer than the %u that are needed", most,
                      mail->sends + WORK_PIECES_MAX);
   most -= sends;
   rail->room = most < (int)RDMA_DEPTH ? (uint32_t)most : RDMA_DEPTH;
@@ -176,8 +176,8 @@ int queue_connect(struct rdma_rail *rail, const struct rdma_end *peer) {
   rail->receives = peer->receives < RDMA_FENCES ? peer->receives : RDMA_FENCES;
   rail->atomics = peer->atomics;
   if (peer->ethernet != rail->end.ethernet)
-    return error_set(HAUL_ENOPATH, 0, rail->card->nic->name,
-                     "one side has InfiniBand and the other Ethernet|");
+    return error_set(HAUL_ENOPATH, 0, rail->card->nic->name, NULL,
+                     "one side has InfiniBand and the other Ethernet");
   int code = to_receive(rail, peer);
   return code ? code : to_send(rail, peer);
 }
@@ -233,8 +233,8 @@ static const struct meaning meanings[] = {
 int queue_error(const struct rdma_rail *rail, enum ibv_wc_status status, uint32_t vendor) {
   for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)
     if (meanings[i].status == status)
-      return error_set(meanings[i].code, 0, rail->card->nic->name, "%s|%s", meanings[i].text,
-                       meanings[i].hint);
-  return error_set(HAUL_EPATH, 0, rail->card->nic->name, "%s (vendor 0x%x)|",
+      return error_set(meanings[i].code, 0, rail->card->nic->name, meanings[i].hint, "%s",
+                       meanings[i].text);
+  return error_set(HAUL_EPATH, 0, rail->card->nic->name, NULL, "%s (vendor 0x%x)",
                    rail->card->nic->verbs->wc_status_str(status), vendor);
 }

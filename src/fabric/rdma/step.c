@@ -122,7 +122,7 @@ static int look_at_copy(struct rdma_job *job) {
     if (status > 0)
       return 1;
     if (status < 0)
-      return error_set(status, 0, engine->name, "the device's copy failed|");
+      return error_set(status, 0, engine->name, NULL, "the device's copy failed");
     filling->copied += job->work->pieces[filling->piece++].length;
     filling->copy.to = NULL;
     if (filling->piece == job->work->count)
@@ -214,13 +214,12 @@ static int look_for_answers(struct rdma_job *job) {
   if (job->questions > 0)
     return 1;
   if (job->answer == HAUL_ECHECKSUM)
-    return error_set(HAUL_ECHECKSUM, 0, NULL,
-                     "the copy could not be shown to equal its source|was the source changed "
-                     "meanwhile?");
+    return error_set(HAUL_ECHECKSUM, 0, NULL, "was the source changed meanwhile?",
+                     "the copy could not be shown to equal its source");
   if (job->answer == HAUL_ESTALE)
-    return error_set(HAUL_ESTALE, 0, NULL, "the peer withdrew the region|look it up again");
+    return error_set(HAUL_ESTALE, 0, NULL, "look it up again", "the peer withdrew the region");
   return job->answer
-             ? error_set(job->answer, 0, NULL, "the peer could not do its part of the copy|")
+             ? error_set(job->answer, 0, NULL, NULL, "the peer could not do its part of the copy")
              : 0;
 }
 
@@ -240,7 +239,7 @@ static int look_for_fence(struct rdma_job *job) {
   if (!job->fenced)
     return 1;
   return job->answer
-             ? error_set(job->answer, 0, NULL, "the peer could not fence its device's memory|")
+             ? error_set(job->answer, 0, NULL, NULL, "the peer could not fence its device's memory")
              : 0;
 }
 

@@ -49,10 +49,10 @@ static int sum_landed(struct haul_region *region, const struct frame_piece *piec
 static int compare(uint64_t sum, uint64_t expected) {
   return sum == expected
              ? 0
-             : error_set(HAUL_ECHECKSUM, 0, NULL,
-                         "the bytes at the destination are not those that were sent|was "
-                         "the source changed during the transfer? else suspect memory or "
-                         "the network");
+             : error_set(
+                   HAUL_ECHECKSUM, 0, NULL,
+                   "was the source changed during the transfer? else suspect memory or the network",
+                   "the bytes at the destination are not those that were sent");
 }
 
 /* `tally`: NULL, or what was summed up already. */
@@ -61,7 +61,7 @@ static int settle(struct haul_region *region, const struct frame *frame,
                   uint32_t count, const struct tally *tally) {
   uint64_t sum = tally ? tally->sum : 0;
   if (trailer->status)
-    return error_set(trailer->status, 0, NULL, "the peer gave up in the middle|");
+    return error_set(trailer->status, 0, NULL, NULL, "the peer gave up in the middle");
   int code = memory_fence(&region->memory, FENCE_AFTER_WRITE);
   if (code || !(frame->flags & FRAME_CHECKSUM))
     return code;

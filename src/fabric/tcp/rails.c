@@ -62,7 +62,7 @@ static int make_rail(struct tcp_endpoint *endpoint, unsigned index) {
   if (endpoint->rails[index])
     return 0;
   if (index != endpoint->rail_count && index != TCP_EXPRESS)
-    return error_set(HAUL_EPROTO, 0, NULL, "rails out of order|");
+    return error_set(HAUL_EPROTO, 0, NULL, NULL, "rails out of order");
   struct tcp_rail *rail = alloc_zero(1, sizeof *rail);
   if (!rail || !tally_open(&rail->leaving) || !tally_open(&rail->arriving)) {
     rail_free(rail);
@@ -95,12 +95,12 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream strea
     endpoint->line = tcp_line_speed(fd);
   gate_enter(&endpoint->gate);
   int ended = atomic_load(&endpoint->base.link->ended); /* stopped while it was dialed */
-  int code = ended ? error_set(ended, 0, endpoint->base.link->name, "|") : 0;
+  int code = ended ? error_code(ended, endpoint->base.link->name) : 0;
   if (code == 0)
     code = make_rail(endpoint, index);
   struct tcp_rail *rail = endpoint->rails[index];
   if (code == 0 && rail->stream.fd >= 0)
-    code = error_set(HAUL_EPROTO, 0, NULL, "tcp rail %u is there already|", index);
+    code = error_set(HAUL_EPROTO, 0, NULL, NULL, "tcp rail %u is there already", index);
   if (code == 0)
     code = loop_watch(loop, &rail->watch, fd, EPOLLIN, on_rail);
   if (code == 0) {
@@ -231,9 +231,8 @@ void rail_close(struct tcp_rail *rail, int code) {
   } else if (last && code == HAUL_EPATH) {
     endpoint->base.link->leaves(endpoint->base.link);
   }
-  error_set(code, 0, endpoint->base.link->name,
-            "the connection to the peer ended|is the peer still "
-            "there? its log says more");
+  error_set(code, 0, endpoint->base.link->name, "is the peer still there? its log says more",
+            "the connection to the peer ended");
   for (struct list *item; (item = list_take(&works));) {
     struct work *work = list_entry(item, struct work, link);
     work->state = NULL;

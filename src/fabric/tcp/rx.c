@@ -204,12 +204,13 @@ static void on_atomic(struct tcp_rail *rail) {
 }
 
 static int refused(int code) {
-  return error_set(code, 0, NULL, "the peer refused it: %s|%s", haul_error_text(code),
+  return error_set(code, 0, NULL,
                    code == HAUL_ESTALE
                        ? "the region was released or unpublished there; look it up again"
                    : code == HAUL_EACCESS ? "it is published without this right there"
                    : code == HAUL_EINVAL  ? "does the region begin at a multiple of 8 bytes there?"
-                                          : "see the peer's log");
+                                          : "see the peer's log",
+                   "the peer refused it: %s", haul_error_text(code));
 }
 
 static void on_ack(struct tcp_rail *rail) {
@@ -221,7 +222,7 @@ static void on_ack(struct tcp_rail *rail) {
   }
   if (work && status == 0 && work->operation != HAUL_OP_WRITE) {
     work_end(rail->endpoint, work,
-             error_set(HAUL_EPROTO, 0, NULL, "a read was answered without data|"));
+             error_set(HAUL_EPROTO, 0, NULL, NULL, "a read was answered without data"));
     nonsense(rail, "an ACK that answers with success what asks for data");
     return;
   }

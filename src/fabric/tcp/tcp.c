@@ -130,7 +130,7 @@ static void start_work(struct tcp_endpoint *endpoint, struct work *work, struct 
   uint64_t request;
   work->state = NULL;
   if (!rail) {
-    work->done(work, error_set(HAUL_EPATH, 0, endpoint->base.link->name, "no rail is left|"));
+    work->done(work, error_set(HAUL_EPATH, 0, endpoint->base.link->name, NULL, "no rail is left"));
     return;
   }
   struct slot *slot = slot_new(endpoint, &request);
@@ -211,7 +211,7 @@ static void let_in(struct gate *gate, struct list *works) {
       work->state = &endpoint->pending; /* until it has a slot or has ended */
       backlog_add(&endpoint->pending, item, work->rank);
     } else {
-      work->done(work, error_set(HAUL_EPATH, 0, base->link->name, "%s|", base->reason));
+      work->done(work, error_set(HAUL_EPATH, 0, base->link->name, NULL, "%s", base->reason));
     }
   }
   tcp_settled(endpoint);

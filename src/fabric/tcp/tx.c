@@ -355,9 +355,10 @@ bool rail_pump_some(struct tcp_rail *rail) {
     }
     alone = false;
     if (put < 0 && errno == EFAULT && job->region) {
-      job_fail(job, error_set(HAUL_EINVAL, EFAULT, NULL,
-                              "the source cannot be read|its memory was unmapped or its file cut "
-                              "short; release the region first"));
+      job_fail(job,
+               error_set(HAUL_EINVAL, EFAULT, NULL,
+                         "its memory was unmapped or its file cut short; release the region first",
+                         "the source cannot be read"));
       continue;
     }
     if (put <= 0) {

@@ -75,7 +75,7 @@ not_mapped:
 }
 
 static int too_long(size_t length) {
-  return error_set(HAUL_ENOMEM, 0, NULL, "%zu bytes are more than any memory has|ask for less",
+  return error_set(HAUL_ENOMEM, 0, NULL, "ask for less", "%zu bytes are more than any memory has",
                    length);
 }
 
@@ -204,9 +204,8 @@ static bool is_device(const struct cuda_pointer *pointer) {
 static int partly(const void *address, size_t length) {
   char object[64];
   snprintf(object, sizeof object, "%p+%zu", address, length);
-  return error_set(HAUL_EINVAL, 0, object,
-                   "the range lies only partly within one GPU's memory|wrap only what is allocated "
-                   "there");
+  return error_set(HAUL_EINVAL, 0, object, "wrap only what is allocated there",
+                   "the range lies only partly within one GPU's memory");
 }
 
 /* Does the range begin outside of device memory and end in it? */
@@ -241,8 +240,8 @@ static int find_device(unsigned number) {
     return 0;
   int code = cuda_absence();
   return code ? code
-              : error_set(HAUL_ELIMIT, 0, NULL, "haul uses the first %d GPUs alone|%s",
-                          CUDA_DEVICES_MAX, "let CUDA_VISIBLE_DEVICES name fewer");
+              : error_set(HAUL_ELIMIT, 0, NULL, "let CUDA_VISIBLE_DEVICES name fewer",
+                          "haul uses the first %d GPUs alone", CUDA_DEVICES_MAX);
 }
 
 int cuda_wrap(void *address, size_t length, struct memory *memory) {
@@ -308,8 +307,8 @@ int cuda_export(struct memory *memory, unsigned rights, struct ticket *ticket, i
   char object[24];
   if (!(rights & HAUL_WRITE))
     return error_set(HAUL_ENOTSUP, 0, name_of(block->device, object, sizeof object),
-                     "NVIDIA's driver cannot share GPU memory for reading alone|share it with "
-                     "HAUL_READ | HAUL_WRITE, or let the peer read over tcp or rdma");
+                     "share it with HAUL_READ | HAUL_WRITE, or let the peer read over tcp or rdma",
+                     "NVIDIA's driver cannot share GPU memory for reading alone");
   struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
   wire_put64(&wire, block->length);
   wire_put_bytes(&wire, cuda_device(block->device)->uuid, 16);
@@ -337,14 +336,14 @@ int cuda_locate(const struct ticket *ticket, uint16_t *device) {
     used += (size_t)snprintf(object + used, sizeof object - used, "%s%02x",
                              i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
   return error_set(HAUL_EPLACE, 0, object,
-                   "the memory is on a GPU that this process does not see|let CUDA_VISIBLE_DEVICES "
-                   "name it too, or start the container with it");
+                   "let CUDA_VISIBLE_DEVICES name it too, or start the container with it",
+                   "the memory is on a GPU that this process does not see");
 }
 
 static int bad_descriptor(const char *why) {
   return error_set(HAUL_ETICKET, 0, NULL,
-                   "%s|send the descriptor that haul_region_export gave together with this ticket",
-                   why);
+                   "send the descriptor that haul_region_export gave together with this ticket",
+                   "%s", why);
 }
 
 /* In the device's context. */
@@ -412,7 +411,7 @@ uint64_t cuda_buffer(const struct memory *memory) {
 
 static int no_dmabuf(unsigned device, const char *why, const char *hint) {
   char object[24];
-  return error_set(HAUL_ENOTSUP, 0, name_of(device, object, sizeof object), "%s|%s", why, hint);
+  return error_set(HAUL_ENOTSUP, 0, name_of(device, object, sizeof object), hint, "%s", why);
 }
 
 int cuda_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {

@@ -41,9 +41,9 @@ int cuda_gone(unsigned device) {
   char object[24];
   snprintf(object, sizeof object, "cuda:%u", device);
   return error_set(HAUL_ESTALE, 0, object,
-                   "the application has reset this GPU, and what was in its memory is gone|do not "
-                   "call cudaDeviceReset while haul uses the GPU; release its regions and allocate "
-                   "them again");
+                   "do not call cudaDeviceReset while haul uses the GPU; release its regions and "
+                   "allocate them again",
+                   "the application has reset this GPU, and what was in its memory is gone");
 }
 
 /* A handle that is not valid is one of the context that was, or one that a peer made up. */
@@ -70,16 +70,15 @@ int cuda_failed(unsigned device, CUresult result, const char *call) {
   switch (result) {
   case CUDA_ERROR_OUT_OF_MEMORY:
     return error_set(HAUL_ENOMEM, 0, object,
-                     "the GPU has no memory left for that|release regions, or end other programs "
-                     "on this GPU (nvidia-smi shows them)");
+                     "release regions, or end other programs on this GPU (nvidia-smi shows them)",
+                     "the GPU has no memory left for that");
   case CUDA_ERROR_NOT_SUPPORTED:
-    return error_set(HAUL_ENOTSUP, 0, object, "%s is not supported by this GPU or its driver|%s",
-                     call, "haul doctor cuda says what it can do");
+    return error_set(HAUL_ENOTSUP, 0, object, "haul doctor cuda says what it can do",
+                     "%s is not supported by this GPU or its driver", call);
   default:
     return error_set(HAUL_ESYSTEM, 0, object,
-                     "%s: %s (%d)|haul doctor cuda; dmesg has the driver's"
-                     " words (Xid)",
-                     call, cuda_driver_word(cuda_driver, result), result);
+                     "haul doctor cuda; dmesg has the driver's words (Xid)", "%s: %s (%d)", call,
+                     cuda_driver_word(cuda_driver, result), result);
   }
 }
 
@@ -89,18 +88,16 @@ int cuda_failed(unsigned device, CUresult result, const char *call) {
 static int not_initialised(CUresult result) {
   const char *word = cuda_driver_word(cuda_driver, result);
   if (result == CUDA_ERROR_NO_DEVICE)
-    return error_set(HAUL_ENOTSUP, 0, "cuInit",
-                     "NVIDIA's driver shows this process no GPU|haul doctor cuda; "
-                     "CUDA_VISIBLE_DEVICES may hide it, or /dev/nvidia* may be out of reach");
-  if (result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)
     return error_set(
         HAUL_ENOTSUP, 0, "cuInit",
-        "libcuda and the kernel's half of NVIDIA's driver have different versions|sudo "
-        "reboot, or load the kernel modules anew");
+        "haul doctor cuda; CUDA_VISIBLE_DEVICES may hide it, or /dev/nvidia* may be out of reach",
+        "NVIDIA's driver shows this process no GPU");
+  if (result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)
+    return error_set(HAUL_ENOTSUP, 0, "cuInit", "sudo reboot, or load the kernel modules anew",
+                     "libcuda and the kernel's half of NVIDIA's driver have different versions");
   return error_set(HAUL_ENOTSUP, 0, "cuInit",
-                   "NVIDIA's driver does not start: %s (%d)|haul doctor cuda; nvidia-smi says what "
-                   "state the driver is in",
-                   word, result);
+                   "haul doctor cuda; nvidia-smi says what state the driver is in",
+                   "NVIDIA's driver does not start: %s (%d)", word, result);
 }
 
 static bool has(CUdevice handle, int attribute) {

@@ -321,10 +321,10 @@ static int look_at_buffers(const struct copy *copy, const struct job *job) {
 int cuda_copy_start(struct copy *copy) {
   struct job *job = job_of(copy);
   if (fork_is_child())
-    return error_set(HAUL_EFORK, 0, "cuda", "the GPU's context is the parent's|exec first");
+    return error_set(HAUL_EFORK, 0, "cuda", "exec first", "the GPU's context is the parent's");
   if (!copy->to->writable)
-    return error_set(HAUL_EACCESS, 0, copy->to->provider->name,
-                     "the memory was shared for reading alone|ask its owner for HAUL_WRITE");
+    return error_set(HAUL_EACCESS, 0, copy->to->provider->name, "ask its owner for HAUL_WRITE",
+                     "the memory was shared for reading alone");
   enum way way = way_of(copy);
   int code = way == OUT ? 0 : cuda_check(copy->to);
   if (code == 0 && way != INTO)

@@ -14,7 +14,7 @@ _Static_assert(sizeof(CUipcMemHandle) == LOAN_TOKEN, "the token is the driver's 
 
 static int cannot_lend(const char *why) {
   return error_set(HAUL_ENOTSUP, 0, "cuda",
-                   "%s|allocate it with haul_region_alloc, which shares it otherwise", why);
+                   "allocate it with haul_region_alloc, which shares it otherwise", "%s", why);
 }
 
 /* Memory of the virtual-memory calls and of pools has no such handle. */
@@ -69,7 +69,7 @@ static int open_handle(struct block *block, const struct ticket *ticket, uint64_
   if (result == CUDA_ERROR_INVALID_CONTEXT)
     return cannot_lend("the driver lends GPU memory to other processes alone");
   if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE)
-    return error_set(HAUL_ETICKET, 0, NULL, "the peer's handle of its GPU memory is none|");
+    return error_set(HAUL_ETICKET, 0, NULL, NULL, "the peer's handle of its GPU memory is none");
   if (result != CUDA_SUCCESS)
     return cuda_failed(block->device, result, "cuIpcOpenMemHandle");
   cuda_pointer(cuda_driver, (void *)(uintptr_t)block->base, &pointer);
@@ -77,7 +77,7 @@ static int open_handle(struct block *block, const struct ticket *ticket, uint64_
       ticket->length <= pointer.size - offset)
     return 0;
   cuda_driver->ipc_close(block->base);
-  return error_set(HAUL_ETICKET, 0, NULL, "the GPU memory is not what the ticket says|");
+  return error_set(HAUL_ETICKET, 0, NULL, NULL, "the GPU memory is not what the ticket says");
 }
 
 int cuda_borrow(const struct ticket *ticket, const uint8_t token[LOAN_TOKEN],

@@ -99,8 +99,8 @@ static int dpdk_owns(const void *address, size_t length, struct haul_place *plac
   if (first != last) {
     char object[64];
     snprintf(object, sizeof object, "%p+%zu", address, length);
-    return error_set(HAUL_EINVAL, 0, object,
-                     "part of the range lies outside of DPDK's memory|check address and length");
+    return error_set(HAUL_EINVAL, 0, object, "check address and length",
+                     "part of the range lies outside of DPDK's memory");
   }
   /* EAL reserves more addresses than it has memory at. */
   if (provider_of(HAUL_HOST)->owns(address, length, place) < 0)
@@ -124,8 +124,8 @@ static int dpdk_import(const struct ticket *ticket, int descriptor, struct memor
   (void)ticket;
   (void)descriptor;
   (void)memory;
-  return error_set(HAUL_ENOTSUP, 0, "dpdk", "%s|publish the region: peers reach it over every path",
-                   provider_dpdk.unshareable);
+  return error_set(HAUL_ENOTSUP, 0, "dpdk", "publish the region: peers reach it over every path",
+                   "%s", provider_dpdk.unshareable);
 }
 
 /* ---- memory of other kinds ---- */
@@ -138,15 +138,15 @@ static int whole_pages(const struct memory *memory, size_t *bytes) {
     return 0;
   char object[64];
   snprintf(object, sizeof object, "%p+%zu", memory->view, memory->length);
-  return error_set(HAUL_EINVAL, 0, object,
-                   "the range is not made of whole pages of %zu bytes|wrap memory that begins and "
-                   "ends with a page, or take it from haul_region_alloc",
-                   page);
+  return error_set(
+      HAUL_EINVAL, 0, object,
+      "wrap memory that begins and ends with a page, or take it from haul_region_alloc",
+      "the range is not made of whole pages of %zu bytes", page);
 }
 
 static int known_already(int system) {
-  return error_set(HAUL_EINVAL, system, "rte_extmem_register",
-                   "DPDK knows this memory, or a part of it, already|unregister it first");
+  return error_set(HAUL_EINVAL, system, "rte_extmem_register", "unregister it first",
+                   "DPDK knows this memory, or a part of it, already");
 }
 
 static int refused(const char *call) {
@@ -154,11 +154,11 @@ static int refused(const char *call) {
   if (system == EEXIST)
     return known_already(system);
   if (system == ENOENT)
-    return error_set(HAUL_EINVAL, system, call,
-                     "DPDK does not know this memory any more|leave rte_extmem_unregister to haul");
+    return error_set(HAUL_EINVAL, system, call, "leave rte_extmem_unregister to haul",
+                     "DPDK does not know this memory any more");
   if (system == ENOSPC || system == ENOMEM)
-    return error_set(HAUL_ELIMIT, system, call,
-                     "DPDK has room for no more external memory|register fewer and larger regions");
+    return error_set(HAUL_ELIMIT, system, call, "register fewer and larger regions",
+                     "DPDK has room for no more external memory");
   return error_system(system, call, "it");
 }
 
@@ -168,7 +168,8 @@ static int dpdk_enroll(const struct memory *memory) {
   if (!eal)
     return haul_error_last()->code;
   if (list_at(eal, memory->view))
-    return error_set(HAUL_EINVAL, 0, "dpdk", "this memory is DPDK's own|it needs no registration");
+    return error_set(HAUL_EINVAL, 0, "dpdk", "it needs no registration",
+                     "this memory is DPDK's own");
   int status = whole_pages(memory, &bytes);
   if (status != 0)
     return status;

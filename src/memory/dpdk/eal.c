@@ -338,10 +338,9 @@ static void *start_thread(void *argument) {
  * compatible with --in-memory"). */
 static int failed_with_huge(const struct start *start, const char *words) {
   return error_set(HAUL_ENOTSUP, start->system, "rte_eal_init",
-                   "EAL does not start with the huge pages that were free just before: %s|EAL is "
-                   "started once in a process; start the program anew: it does without huge pages "
-                   "where fewer than 64 MiB are free (or set dpdk_eal in haul.conf)",
-                   words);
+                   "EAL is started once in a process; start the program anew: it does without huge "
+                   "pages where fewer than 64 MiB are free (or set dpdk_eal in haul.conf)",
+                   "EAL does not start with the huge pages that were free just before: %s", words);
 }
 
 /* About the arguments, where somebody chose them: EAL names on stderr alone the one that it does
@@ -355,9 +354,9 @@ static int failed(const struct start *start) {
     return failed_with_huge(start, words);
   return error_set(HAUL_ENOTSUP, start->system,
                    settings.dpdk_eal[0] ? settings.dpdk_eal : "rte_eal_init",
-                   "EAL does not start: %s|EAL is started once in a process; mend it (haul doctor "
-                   "dpdk, dpdk_eal in haul.conf) and start the program anew",
-                   words);
+                   "EAL is started once in a process; mend it (haul doctor dpdk, dpdk_eal in "
+                   "haul.conf) and start the program anew",
+                   "EAL does not start: %s", words);
 }
 
 /* With the lock. */

@@ -92,10 +92,11 @@ static bool cuda_serves(void) {
 static int why_none(void) {
   if (!library_open(&library))
     return HAUL_ENOTSUP;
-  return error_set(HAUL_ENOTSUP, 0, "librte_gpudev.so.23", "DPDK has no driver for a GPU here|%s",
+  return error_set(HAUL_ENOTSUP, 0, "librte_gpudev.so.23",
                    cuda_serves() ? "cuda:N serves this GPU, cuda:0 the first"
                                  : "cuda:N serves NVIDIA's GPUs (haul doctor cuda); DPDK's driver "
-                                   "gpu_cuda is there once EAL runs with it (dpdk_eal)");
+                                   "gpu_cuda is there once EAL runs with it (dpdk_eal)",
+                   "DPDK has no driver for a GPU here");
 }
 
 static void describe(unsigned device, struct haul_device *info) {
@@ -142,9 +143,8 @@ static struct list blocks = LIST_INIT(blocks);
 static int no_memory(unsigned device, size_t length) {
   char object[32];
   snprintf(object, sizeof object, "gpudev:%u", device);
-  return error_set(HAUL_ENOMEM, 0, object,
-                   "DPDK's driver gives no %zu bytes of the GPU|release some, or ask for less",
-                   length);
+  return error_set(HAUL_ENOMEM, 0, object, "release some, or ask for less",
+                   "DPDK's driver gives no %zu bytes of the GPU", length);
 }
 
 static int get(struct block *block, size_t length, struct memory *memory) {
@@ -160,14 +160,14 @@ static int get(struct block *block, size_t length, struct memory *memory) {
     return 0;
   table.free(block->id, block->address);
   return error_set(HAUL_ENOTSUP, 0, "rte_gpu_mem_cpu_map",
-                   "DPDK's driver maps this GPU's memory for no processor|%s",
-                   cuda_serves() ? "cuda:N serves this GPU" : "sudo modprobe gdrdrv (GDRCopy)");
+                   cuda_serves() ? "cuda:N serves this GPU" : "sudo modprobe gdrdrv (GDRCopy)",
+                   "DPDK's driver maps this GPU's memory for no processor");
 }
 
 static int gpu_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory) {
   (void)flags;
   if (fork_is_child())
-    return error_set(HAUL_EFORK, 0, "gpudev", "the GPU is the parent's|");
+    return error_set(HAUL_EFORK, 0, "gpudev", NULL, "the GPU is the parent's");
   struct block *block = alloc_zero(1, sizeof *block);
   if (!block)
     return error_memory("GPU memory");
@@ -219,8 +219,8 @@ static int gpu_owns(const void *address, size_t length, struct haul_place *place
   pthread_mutex_unlock(&lock);
   if (first == last)
     return first != NULL;
-  return error_set(HAUL_EINVAL, 0, "gpudev",
-                   "part of the range lies outside of one allocation|check address and length");
+  return error_set(HAUL_EINVAL, 0, "gpudev", "check address and length",
+                   "part of the range lies outside of one allocation");
 }
 
 static int gpu_wrap(void *address, size_t length, struct memory *memory) {
@@ -230,7 +230,7 @@ static int gpu_wrap(void *address, size_t length, struct memory *memory) {
     memory->view = block->view + ((char *)address - block->address);
   pthread_mutex_unlock(&lock);
   if (!block)
-    return error_set(HAUL_ESTALE, 0, "gpudev", "the memory was freed|");
+    return error_set(HAUL_ESTALE, 0, "gpudev", NULL, "the memory was freed");
   memory->address = address;
   memory->length = length;
   memory->wrapped = memory->writable = true;
@@ -244,15 +244,15 @@ static int gpu_import(const struct ticket *ticket, int descriptor, struct memory
   (void)ticket;
   (void)descriptor;
   (void)memory;
-  return error_set(HAUL_ENOTSUP, 0, "gpudev", "%s|publish the region: peers reach it by its name",
-                   provider_gpudev.unshareable);
+  return error_set(HAUL_ENOTSUP, 0, "gpudev", "publish the region: peers reach it by its name",
+                   "%s", provider_gpudev.unshareable);
 }
 
 /* What the processor wrote must be at the GPU before its next kernel reads. */
 static int gpu_fence(struct memory *memory, enum fence direction) {
   int16_t id = id_of(memory->place.device);
   if (direction == FENCE_AFTER_WRITE && (id < 0 || table.write_barrier(id) < 0))
-    return error_set(HAUL_EPLACE, 0, "rte_gpu_wmb", "the GPU is gone|");
+    return error_set(HAUL_EPLACE, 0, "rte_gpu_wmb", NULL, "the GPU is gone");
   return 0;
 }
 
@@ -267,9 +267,8 @@ int dpdk_gpus_enroll(void *address, size_t bytes) {
       for (int16_t made = table.next(0, RTE_GPU_ID_NONE); made < id;
            made = table.next((int16_t)(made + 1), RTE_GPU_ID_NONE))
         table.dismiss(made, address);
-      return error_set(HAUL_ELIMIT, 0, "rte_gpu_mem_register",
-                       "DPDK's driver does not take this memory for its GPU|register fewer and "
-                       "larger regions");
+      return error_set(HAUL_ELIMIT, 0, "rte_gpu_mem_register", "register fewer and larger regions",
+                       "DPDK's driver does not take this memory for its GPU");
     }
   return 0;
 }

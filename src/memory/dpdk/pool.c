@@ -215,17 +215,17 @@ static int exhausted(const struct dpdk_eal *eal, unsigned number, size_t length)
   uint32_t made = size_class == REGION_EXACT ? 0 : nodes[number].made[size_class];
   pthread_mutex_unlock(&lock);
   if (made > 0)
-    return error_set(HAUL_ELIMIT, 0, object,
-                     "all %u objects of %zu KiB are in use|release some, or allow more: dpdk_pool, "
-                     "dpdk_hugepages and dpdk_wait in haul.conf",
-                     made, pool_class_bytes(size_class) >> 10);
+    return error_set(
+        HAUL_ELIMIT, 0, object,
+        "release some, or allow more: dpdk_pool, dpdk_hugepages and dpdk_wait in haul.conf",
+        "all %u objects of %zu KiB are in use", made, pool_class_bytes(size_class) >> 10);
   struct rte_malloc_socket_stats stats;
   memset(&stats, 0, sizeof stats);
   eal->stats(socket_of(number), &stats);
   return error_set(HAUL_ENOMEM, 0, object,
-                   "EAL has no %zu bytes in one piece: %zu of %zu MiB are free|release some, or "
-                   "give EAL more memory: dpdk_hugepages or dpdk_eal in haul.conf",
-                   length, stats.heap_freesz_bytes / MIB, stats.heap_totalsz_bytes / MIB);
+                   "release some, or give EAL more memory: dpdk_hugepages or dpdk_eal in haul.conf",
+                   "EAL has no %zu bytes in one piece: %zu of %zu MiB are free", length,
+                   stats.heap_freesz_bytes / MIB, stats.heap_totalsz_bytes / MIB);
 }
 
 static size_t heap_of(const struct dpdk_eal *eal, unsigned node) {
@@ -271,10 +271,10 @@ static void give_back(unsigned number, struct object *object) {
 static int elsewhere(unsigned number, int system) {
   char object[32];
   snprintf(object, sizeof object, "dpdk:%u", number);
-  return error_set(HAUL_ENOTSUP, system, object,
-                   "without huge pages EAL's memory is at its node 0, and haul may not bind it to "
-                   "this node|reserve huge pages (haul doctor dpdk), give the process CAP_SYS_NICE "
-                   "(mbind), or use dpdk:0");
+  return error_set(
+      HAUL_ENOTSUP, system, object,
+      "reserve huge pages (haul doctor dpdk), give the process CAP_SYS_NICE (mbind), or use dpdk:0",
+      "without huge pages EAL's memory is at its node 0, and haul may not bind it to this node");
 }
 
 /* EAL without huge pages serves all nodes from its node 0, which is wherever the kernel puts it.
@@ -299,7 +299,7 @@ static int place_object(const struct dpdk_eal *eal, unsigned number, struct obje
 
 int dpdk_pool_get(unsigned node, size_t length, bool patient, struct memory *memory) {
   if (fork_is_child())
-    return error_set(HAUL_EFORK, 0, "dpdk", "EAL's memory is the parent's|");
+    return error_set(HAUL_EFORK, 0, "dpdk", NULL, "EAL's memory is the parent's");
   const struct dpdk_eal *eal = dpdk_eal_start();
   if (!eal)
     return haul_error_last()->code;

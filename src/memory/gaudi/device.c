@@ -52,10 +52,10 @@ static int parse(struct given *found) {
   if (at && *at == '\0')
     return 0;
   *found = (struct given){-1, -1};
-  return error_set(HAUL_EINVAL, 0, "HAUL_GAUDI_FD",
-                   "HAUL_GAUDI_FD is '%.40s'|set it to the number of the framework's open "
-                   "descriptor, or NUMBER:DEVICE, or unset it",
-                   text);
+  return error_set(
+      HAUL_EINVAL, 0, "HAUL_GAUDI_FD",
+      "set it to the number of the framework's open descriptor, or NUMBER:DEVICE, or unset it",
+      "HAUL_GAUDI_FD is '%.40s'", text);
 }
 
 int gaudi_settings_read(void) {
@@ -135,17 +135,16 @@ static int take_given(const struct gaudi_driver *driver) {
   int system = learn(driver, given.fd, &found);
   if (system != 0 || !is_usable(&found))
     return error_set(HAUL_EINVAL, system, object,
-                     "HAUL_GAUDI_FD names no open Gaudi2|set it to what the framework opened, or "
-                     "unset it");
+                     "set it to what the framework opened, or unset it",
+                     "HAUL_GAUDI_FD names no open Gaudi2");
   for (unsigned i = 0; i < state.count; i++)
     if (found.bus[0] ? strcmp(state.devices[i].bus, found.bus) == 0 : (int)i == given.device)
       device = &state.devices[i];
   unsigned number = device ? device->number : state.count;
   if (number == GAUDI_DEVICES_MAX || (given.device >= 0 && number != (unsigned)given.device))
-    return error_set(HAUL_EINVAL, 0, object,
-                     "HAUL_GAUDI_FD says device %d, and the descriptor is device %u|leave the "
-                     "device out, or name the right one",
-                     given.device, number);
+    return error_set(HAUL_EINVAL, 0, object, "leave the device out, or name the right one",
+                     "HAUL_GAUDI_FD says device %d, and the descriptor is device %u", given.device,
+                     number);
   if (!device)
     device = add(&found);
   device->given = given.fd;
@@ -155,14 +154,13 @@ static int take_given(const struct gaudi_driver *driver) {
 static int nothing_found(const struct survey *survey) {
   if (survey->denied)
     return error_set(HAUL_EACCESS, survey->denied, "/dev/accel",
-                     "no permission for Gaudi's device nodes|sudo setfacl -m u:$USER:rw "
-                     "/dev/accel/*");
+                     "sudo setfacl -m u:$USER:rw /dev/accel/*",
+                     "no permission for Gaudi's device nodes");
   if (survey->foreign)
-    return error_set(HAUL_ENOTSUP, 0, "/dev/accel",
-                     "the device here (PCI id 0x%x) is no Gaudi2|use a Gaudi2",
-                     (unsigned)survey->foreign);
-  return error_set(HAUL_EPLACE, 0, "/dev/accel",
-                   "the kernel shows no Gaudi device|sudo modprobe habanalabs");
+    return error_set(HAUL_ENOTSUP, 0, "/dev/accel", "use a Gaudi2",
+                     "the device here (PCI id 0x%x) is no Gaudi2", (unsigned)survey->foreign);
+  return error_set(HAUL_EPLACE, 0, "/dev/accel", "sudo modprobe habanalabs",
+                   "the kernel shows no Gaudi device");
 }
 
 static int probe(void) {
@@ -219,16 +217,15 @@ static int not_opened(const struct gaudi_device *device, int system) {
   switch (system) {
   case EBUSY:
     return error_set(HAUL_EBUSY, system, object,
-                     "another process has the device, and one at a time can|end it (sudo fuser -v "
-                     "/dev/accel/*), or run haul in it with HAUL_GAUDI_FD");
+                     "end it (sudo fuser -v /dev/accel/*), or run haul in it with HAUL_GAUDI_FD",
+                     "another process has the device, and one at a time can");
   case EAGAIN:
-    return error_set(HAUL_EBUSY, system, object,
-                     "the device is still being released by its last user|try again in some "
-                     "seconds");
+    return error_set(HAUL_EBUSY, system, object, "try again in some seconds",
+                     "the device is still being released by its last user");
   case EACCES:
   case EPERM:
-    return error_set(HAUL_EACCESS, system, object,
-                     "no permission to open the device|sudo setfacl -m u:$USER:rw /dev/accel/*");
+    return error_set(HAUL_EACCESS, system, object, "sudo setfacl -m u:$USER:rw /dev/accel/*",
+                     "no permission to open the device");
   default:
     return error_system(system, object, "hlthunk_open");
   }

@@ -98,10 +98,10 @@ static void give_slot(struct gaudi_engine *engine, unsigned slot) {
 static int not_pinned(int system) {
   if (system != EFAULT && system != EINVAL)
     return error_system(system, "gaudi", "hlthunk_host_memory_map");
-  return error_set(HAUL_ENOTSUP, system, "gaudi",
-                   "the device cannot pin the host memory: %s|copy it to memory of haul's own "
-                   "first; mappings of files and devices cannot be pinned",
-                   strerror(system));
+  return error_set(
+      HAUL_ENOTSUP, system, "gaudi",
+      "copy it to memory of haul's own first; mappings of files and devices cannot be pinned",
+      "the device cannot pin the host memory: %s", strerror(system));
 }
 
 static int submit(struct job *job, struct slice *slice, uint64_t host_at, uint64_t bytes) {
@@ -154,12 +154,13 @@ static void fail(struct job *job, int code) {
 static int ended_badly(struct gaudi_engine *engine, int system, uint32_t status) {
   if (status == GAUDI_CS_TIMEOUT || (status == GAUDI_CS_ABORTED && !engine->lost))
     engine->lost = (enum gaudi_cs_status)status;
-  return error_set(HAUL_ESYSTEM, system, "gaudi", "the device's copy %s|%s",
+  return error_set(HAUL_ESYSTEM, system, "gaudi",
+                   "sudo dmesg | grep habanalabs; the device was reset, so close all nodes of this "
+                   "process and open them again",
+                   "the device's copy %s",
                    engine->lost == GAUDI_CS_TIMEOUT   ? "timed out in the driver"
                    : engine->lost == GAUDI_CS_ABORTED ? "was aborted by the driver"
-                                                      : "could not be waited for",
-                   "sudo dmesg | grep habanalabs; the device was reset, so close all nodes of this "
-                   "process and open them again");
+                                                      : "could not be waited for");
 }
 
 /* Looks at a slice that is under way; a final result frees what it holds. */
@@ -310,10 +311,10 @@ static int begin(struct copy *copy, struct job *job) {
 int gaudi_copy_start(struct copy *copy) {
   struct gaudi_device *device = device_for(copy);
   if (fork_is_child())
-    return error_set(HAUL_EFORK, 0, "gaudi", "the device is the parent's|exec first");
+    return error_set(HAUL_EFORK, 0, "gaudi", "exec first", "the device is the parent's");
   if (!copy->to->writable)
-    return error_set(HAUL_EACCESS, 0, copy->to->provider->name,
-                     "the memory was shared for reading alone|ask its owner for HAUL_WRITE");
+    return error_set(HAUL_EACCESS, 0, copy->to->provider->name, "ask its owner for HAUL_WRITE",
+                     "the memory was shared for reading alone");
   struct job *job = new_job(copy, device);
   if (!job)
     return error_memory("a device's copy");

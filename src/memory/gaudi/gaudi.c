@@ -30,9 +30,8 @@ static int import(const struct ticket *ticket, int descriptor, struct memory *me
   (void)ticket;
   (void)descriptor;
   (void)memory;
-  return error_set(HAUL_ENOTSUP, 0, "gaudi",
-                   "%s|publish the region: peers reach it over rdma and tcp",
-                   provider_gaudi.unshareable);
+  return error_set(HAUL_ENOTSUP, 0, "gaudi", "publish the region: peers reach it over rdma and tcp",
+                   "%s", provider_gaudi.unshareable);
 }
 
 /* Not by copy_wait, which sleeps between two looks: sums of many small pieces are asked for in a

@@ -60,8 +60,8 @@ static int no_memory(const struct gaudi_device *device, uint64_t length, int sys
   if (system && system != ENOMEM)
     return error_system(system, object, "hlthunk_device_memory_alloc");
   return error_set(HAUL_ENOMEM, system, object,
-                   "the device has no room for %llu bytes more, which take whole pages of %llu|"
                    "release regions; a framework on the device may have reserved all of it",
+                   "the device has no room for %llu bytes more, which take whole pages of %llu",
                    (unsigned long long)length, (unsigned long long)device->page);
 }
 
@@ -95,8 +95,8 @@ static int map_page(struct gaudi_device *device, struct gaudi_page *page, uint64
       return 0;
     gaudi_driver->memory_unmap(fd, page->base);
   }
-  return error_set(HAUL_ENOMEM, 0, "gaudi",
-                   "the driver maps two devices' memory at one address|use one device a process");
+  return error_set(HAUL_ENOMEM, 0, "gaudi", "use one device a process",
+                   "the driver maps two devices' memory at one address");
 }
 
 static int take_page(struct gaudi_device *device, struct gaudi_page *page, uint64_t length) {
@@ -236,9 +236,9 @@ static void fill(struct memory *memory, uint64_t address, size_t length, struct 
 
 int gaudi_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory) {
   if (fork_is_child())
-    return error_set(HAUL_EFORK, 0, "gaudi", "the device is the parent's|exec first");
+    return error_set(HAUL_EFORK, 0, "gaudi", "exec first", "the device is the parent's");
   if (length > (size_t)1 << 48)
-    return error_set(HAUL_ENOMEM, 0, NULL, "%zu bytes are more than any device has|ask for less",
+    return error_set(HAUL_ENOMEM, 0, NULL, "ask for less", "%zu bytes are more than any device has",
                      length);
   struct block *block = alloc_zero(1, sizeof *block);
   if (!block)
@@ -293,9 +293,10 @@ struct gaudi_device *gaudi_device_of(const struct memory *memory) {
 static int nobodys(const void *address, size_t length) {
   char object[64];
   snprintf(object, sizeof object, "%p+%zu", address, length);
-  return error_set(HAUL_EINVAL, 0, object,
-                   "the range is not within one block of Gaudi memory that haul allocated|give "
-                   "haul the framework's descriptor (HAUL_GAUDI_FD) to use the framework's memory");
+  return error_set(
+      HAUL_EINVAL, 0, object,
+      "give haul the framework's descriptor (HAUL_GAUDI_FD) to use the framework's memory",
+      "the range is not within one block of Gaudi memory that haul allocated");
 }
 
 /* With gaudi_lock: the block that the whole range lies in, else NULL. */
@@ -380,12 +381,12 @@ static int not_exported(const struct block *block, int system) {
   char object[32];
   snprintf(object, sizeof object, "gaudi:%u", block->device->number);
   if (!block->page)
-    return error_set(HAUL_ENOTSUP, system, object,
-                     "the driver makes no dma-buf of the framework's memory from here|wrap it from "
-                     "where the framework mapped it, or allocate with haul_region_alloc");
-  return error_set(HAUL_ENOTSUP, system, object,
-                   "the driver makes no dma-buf: %s|haul doctor gaudi looks at it",
-                   strerror(system));
+    return error_set(
+        HAUL_ENOTSUP, system, object,
+        "wrap it from where the framework mapped it, or allocate with haul_region_alloc",
+        "the driver makes no dma-buf of the framework's memory from here");
+  return error_set(HAUL_ENOTSUP, system, object, "haul doctor gaudi looks at it",
+                   "the driver makes no dma-buf: %s", strerror(system));
 }
 
 /* From the page's start on, so that the offset is haul's: early drivers check the one that they
@@ -397,8 +398,8 @@ int gaudi_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
   uint64_t base = block->page ? block->page->base : address & ~(SUBALLOC_STEP - 1);
   uint64_t length = address + memory->length - base;
   if (block->private)
-    return error_set(HAUL_ENOTSUP, 0, "gaudi",
-                     "private memory has no dma-buf|allocate it without HAUL_REGION_PRIVATE");
+    return error_set(HAUL_ENOTSUP, 0, "gaudi", "allocate it without HAUL_REGION_PRIVATE",
+                     "private memory has no dma-buf");
   length = (length + SUBALLOC_STEP - 1) & ~(SUBALLOC_STEP - 1);
   int fd = gaudi_driver->device_mapped_memory_export_dmabuf_fd(atomic_load(&block->device->fd),
                                                                base, length, 0, O_RDWR | O_CLOEXEC);

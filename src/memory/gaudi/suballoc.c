@@ -38,9 +38,8 @@ uint64_t suballoc_fit(const struct suballoc *suballoc, uint64_t length) {
  * needs none. */
 static int make_room(struct suballoc *suballoc) {
   if (suballoc->parts >= SUBALLOC_PARTS)
-    return error_set(HAUL_ELIMIT, 0, NULL,
-                     "one device page holds %u regions at most|use fewer and larger regions",
-                     SUBALLOC_PARTS);
+    return error_set(HAUL_ELIMIT, 0, NULL, "use fewer and larger regions",
+                     "one device page holds %u regions at most", SUBALLOC_PARTS);
   if (suballoc->room >= suballoc->parts + 2)
     return 0;
   struct suballoc_hole *grown =
@@ -61,7 +60,7 @@ static void remove_hole(struct suballoc *suballoc, size_t i) {
 int suballoc_take(struct suballoc *suballoc, uint64_t length, uint64_t *offset) {
   size_t best = best_hole(suballoc, length);
   if (best == suballoc->count)
-    return error_set(HAUL_ENOMEM, 0, NULL, "no part of the device page has %llu bytes|",
+    return error_set(HAUL_ENOMEM, 0, NULL, NULL, "no part of the device page has %llu bytes",
                      (unsigned long long)length);
   int code = make_room(suballoc);
   if (code)

@@ -45,7 +45,7 @@ static void describe(unsigned device, struct haul_device *info) {
 
 static int map_private(struct block *block, size_t length, void **address) {
   if (!page_round(length, &block->mapped))
-    return error_set(HAUL_ENOMEM, 0, NULL, "%zu bytes are more than any memory has|ask for less",
+    return error_set(HAUL_ENOMEM, 0, NULL, "ask for less", "%zu bytes are more than any memory has",
                      length);
   void *base = pages_reserve(block->mapped);
   if (!base)
@@ -123,7 +123,7 @@ static void host_free(struct memory *memory) {
 static int unusable(const void *address, size_t length, const char *why) {
   char object[64];
   snprintf(object, sizeof object, "%p+%zu", address, length);
-  return error_set(HAUL_EINVAL, 0, object, "%s|check address and length", why);
+  return error_set(HAUL_EINVAL, 0, object, "check address and length", "%s", why);
 }
 
 /* Can the CPU read the first and the last byte? Asked of the kernel, as looking would be fatal. The
@@ -176,29 +176,28 @@ static int check_file(int descriptor, uint64_t offset, size_t length) {
   struct statfs system;
   uint64_t end;
   if (fstat(descriptor, &status) != 0)
-    return error_set(HAUL_EINVAL, errno, NULL, "fstat: %s|is the file still open?",
+    return error_set(HAUL_EINVAL, errno, NULL, "is the file still open?", "fstat: %s",
                      strerror(errno));
   if (!S_ISREG(status.st_mode))
-    return error_set(HAUL_EINVAL, 0, NULL,
-                     "this is no regular file|read it into a region that was allocated");
+    return error_set(HAUL_EINVAL, 0, NULL, "read it into a region that was allocated",
+                     "this is no regular file");
   if (fstatfs(descriptor, &system) == 0 && system.f_type == HUGETLBFS_MAGIC)
-    return error_set(HAUL_ENOTSUP, 0, NULL,
-                     "files of hugetlbfs are not mapped by parts|map it, and use haul_region_wrap");
+    return error_set(HAUL_ENOTSUP, 0, NULL, "map it, and use haul_region_wrap",
+                     "files of hugetlbfs are not mapped by parts");
   if (length == 0)
-    return error_set(HAUL_EINVAL, 0, NULL, "the range is empty|give it a length");
+    return error_set(HAUL_EINVAL, 0, NULL, "give it a length", "the range is empty");
   if (__builtin_add_overflow(offset, length, &end) || end > (uint64_t)status.st_size)
-    return error_set(HAUL_ERANGE, 0, NULL,
-                     "the file has %lld bytes|is it the right one, and written whole?",
-                     (long long)status.st_size);
+    return error_set(HAUL_ERANGE, 0, NULL, "is it the right one, and written whole?",
+                     "the file has %lld bytes", (long long)status.st_size);
   return 0;
 }
 
 static int no_mapping(int system) {
   if (system == EACCES)
-    return error_set(HAUL_EINVAL, system, NULL, "the file is not open for reading|open it so");
+    return error_set(HAUL_EINVAL, system, NULL, "open it so", "the file is not open for reading");
   if (system == ENODEV)
-    return error_set(HAUL_ENOTSUP, system, NULL,
-                     "its file system maps no files|read it into a region that was allocated");
+    return error_set(HAUL_ENOTSUP, system, NULL, "read it into a region that was allocated",
+                     "its file system maps no files");
   return error_system(system, NULL, "mmap");
 }
 
@@ -206,8 +205,8 @@ static int map_file(struct block *block, int descriptor, uint64_t offset, size_t
                     void **address) {
   size_t within = (size_t)(offset % page_size());
   if (!page_round(within + length, &block->mapped) || offset > INT64_MAX)
-    return error_set(HAUL_ERANGE, 0, NULL,
-                     "%zu bytes are more than one mapping takes|wrap it by parts", length);
+    return error_set(HAUL_ERANGE, 0, NULL, "wrap it by parts",
+                     "%zu bytes are more than one mapping takes", length);
   char *base = sys_ops.mmap(NULL, block->mapped, PROT_READ, MAP_SHARED, descriptor,
                             (off_t)(offset - within));
   if (base == MAP_FAILED)
@@ -273,8 +272,8 @@ not_attached:
 static int host_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
   if (!memory->shareable)
     return error_set(HAUL_ENOTSUP, 0, "host",
-                     "host memory that is private, wrapped or imported has no dma-buf|allocate it "
-                     "with haul_region_alloc, without HAUL_REGION_PRIVATE");
+                     "allocate it with haul_region_alloc, without HAUL_REGION_PRIVATE",
+                     "host memory that is private, wrapped or imported has no dma-buf");
   *offset = 0;
   struct block *block = memory->state;
   return shm_dmabuf(&block->shm, descriptor);

@@ -93,9 +93,8 @@ static int take_memory(unsigned device, size_t length) {
   atomic_fetch_sub(&used[device], length);
   char object[16];
   snprintf(object, sizeof object, "sim:%u", device);
-  return error_set(HAUL_ENOMEM, 0, object,
-                   "the emulated accelerator has %llu of %llu bytes in use, %zu more do not "
-                   "fit|release regions, or raise HAUL_SIM_MEMORY",
+  return error_set(HAUL_ENOMEM, 0, object, "release regions, or raise HAUL_SIM_MEMORY",
+                   "the emulated accelerator has %llu of %llu bytes in use, %zu more do not fit",
                    (unsigned long long)before, (unsigned long long)sim_settings.memory, length);
 }
 
@@ -169,8 +168,8 @@ int sim_alloc(unsigned device, size_t length, unsigned flags, struct memory *mem
   int status;
   block->writable = true;
   if (!page_round(length, &block->length))
-    status = error_set(HAUL_ENOMEM, 0, NULL, "%zu bytes are more than any memory has|ask for less",
-                       length);
+    status = error_set(HAUL_ENOMEM, 0, NULL, "ask for less",
+                       "%zu bytes are more than any memory has", length);
   else
     status = take_memory(device, block->length);
   block->counted = status == 0;
@@ -221,9 +220,8 @@ void sim_free(struct memory *memory) {
 static int partly(const void *address, size_t length) {
   char object[64];
   snprintf(object, sizeof object, "%p+%zu", address, length);
-  return error_set(HAUL_EINVAL, 0, object,
-                   "the range lies only partly within one block of an emulated accelerator|wrap "
-                   "only what one allocation holds");
+  return error_set(HAUL_EINVAL, 0, object, "wrap only what one allocation holds",
+                   "the range lies only partly within one block of an emulated accelerator");
 }
 
 int sim_owns(const void *address, size_t length, struct haul_place *place) {
@@ -269,10 +267,10 @@ int sim_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
   struct sim_block *block = memory->state;
   if (block->shm.fd < 0)
     return error_set(HAUL_ENOTSUP, 0, "sim",
-                     "%s memory of an emulated accelerator has no dma-buf|%s",
-                     block->imported ? "imported" : "private",
                      block->imported ? "connect to the node that owns it"
-                                     : "allocate it without HAUL_REGION_PRIVATE");
+                                     : "allocate it without HAUL_REGION_PRIVATE",
+                     "%s memory of an emulated accelerator has no dma-buf",
+                     block->imported ? "imported" : "private");
   *offset = (uint64_t)((char *)memory->address - block->base);
   return shm_dmabuf(&block->shm, descriptor);
 }

@@ -129,9 +129,8 @@ static void *engine_main(void *argument) {
 static int start_thread(struct engine *engine) {
   int system = thread_start(&engine->thread, engine_main, engine);
   if (system != 0)
-    return error_set(
-        HAUL_ELIMIT, system, "sim",
-        "no thread for the emulated DMA engine|raise the limit on threads (ulimit -u)");
+    return error_set(HAUL_ELIMIT, system, "sim", "raise the limit on threads (ulimit -u)",
+                     "no thread for the emulated DMA engine");
   char name[16];
   snprintf(name, sizeof name, "haul-sim:%u", (unsigned)(engine - engines) % SIM_DEVICES_MAX);
   pthread_setname_np(engine->thread, name);
@@ -189,10 +188,10 @@ static struct engine *engine_for(const struct copy *copy) {
 
 int sim_copy_start(struct copy *copy) {
   if (fork_is_child())
-    return error_set(HAUL_EFORK, 0, "sim", "the emulated DMA engine is the parent's|exec first");
+    return error_set(HAUL_EFORK, 0, "sim", "exec first", "the emulated DMA engine is the parent's");
   if (!copy->to->writable)
-    return error_set(HAUL_EACCESS, 0, copy->to->provider->name,
-                     "the memory was shared for reading alone|ask its owner for HAUL_WRITE");
+    return error_set(HAUL_EACCESS, 0, copy->to->provider->name, "ask its owner for HAUL_WRITE",
+                     "the memory was shared for reading alone");
   struct engine *engine = engine_for(copy);
   struct job *job = job_of(copy);
   job->engine = engine;

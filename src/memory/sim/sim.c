@@ -25,11 +25,10 @@ static int read_number(const char *variable, uint64_t most, uint64_t missing, ui
     valid = *at >= '0' && *at <= '9' && !__builtin_mul_overflow(number, 10, &number) &&
             !__builtin_add_overflow(number, (uint64_t)(*at - '0'), &number);
   if (!valid || number > most)
-    return error_set(
-        HAUL_EINVAL, 0, variable,
-        "the emulated accelerator is off: %s is '%.40s'|set it to a whole number from 0 "
-        "to %llu, or unset it",
-        variable, text, (unsigned long long)most);
+    return error_set(HAUL_EINVAL, 0, variable,
+                     error_hint("set it to a whole number from 0 to %llu, or unset it",
+                                (unsigned long long)most),
+                     "the emulated accelerator is off: %s is '%.40s'", variable, text);
   *value = number;
   return 0;
 }

