@@ -11,7 +11,7 @@ if(HAUL_XXHASH_INCLUDE)
   target_include_directories(haul_xxhash SYSTEM INTERFACE ${HAUL_XXHASH_INCLUDE})
 else()
   message(STATUS "xxhash.h is missing: ${HAUL_XXHASH_LIBRARY} is used by the calls' own declarations")
-  target_include_directories(haul_xxhash INTERFACE ${PROJECT_SOURCE_DIR}/src/core/standin)
+  target_include_directories(haul_xxhash INTERFACE ${PROJECT_SOURCE_DIR}/src/core/compat)
 endif()
 
 # XXH3 with a choice of instructions at run time is a part of the library on x86 alone.

@@ -12,7 +12,7 @@ void check_begin(struct haul_check *check, const char *backend, const char *name
   snprintf(check->name, sizeof check->name, "%s.%s", backend, name);
 }
 
-void check_found(struct haul_check *check, int state, const char *format, ...) {
+void check_set(struct haul_check *check, int state, const char *format, ...) {
   va_list values;
   va_start(values, format);
   check->state = state;
@@ -20,15 +20,15 @@ void check_found(struct haul_check *check, int state, const char *format, ...) {
   va_end(values);
 }
 
-void check_mend(struct haul_check *check, const char *format, ...) {
+void check_hint(struct haul_check *check, const char *format, ...) {
   va_list values;
   va_start(values, format);
   vsnprintf(check->remedy, sizeof check->remedy, format, values);
   va_end(values);
 }
 
-void check_failed(struct haul_check *check) {
+void check_set_error(struct haul_check *check) {
   const struct haul_error *error = haul_error_last();
-  check_found(check, HAUL_CHECK_MISSING, "%.190s", error->text);
-  check_mend(check, "%.190s", error->hint);
+  check_set(check, HAUL_CHECK_MISSING, "%.190s", error->text);
+  check_hint(check, "%.190s", error->hint);
 }

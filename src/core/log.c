@@ -60,7 +60,7 @@ HAUL_API int haul_log_set(enum haul_log_level level,
 /* ---- Lines ---- */
 
 struct waiting_line {
-  struct errand errand;
+  struct deferred deferred;
   struct log *log;
   struct haul_log_line line;
   struct haul_log_field fields[FIELDS_MAX];
@@ -73,8 +73,8 @@ static void told(struct log *log) {
   pthread_mutex_unlock(&log->lock);
 }
 
-static void call_taker(struct errand *errand) {
-  struct waiting_line *line = list_entry(errand, struct waiting_line, errand);
+static void call_taker(struct deferred *deferred) {
+  struct waiting_line *line = list_entry(deferred, struct waiting_line, deferred);
   struct log *log = line->log;
   if (!atomic_load(&log->ended))
     log->take(log->user, &line->line);
@@ -116,8 +116,8 @@ static void make_line(struct log *log, enum log_event event, const struct haul_l
   line->line.node = log->node;
   line->line.time_ns = wall_clock();
   line->line.fields = line->fields;
-  line->errand.run = call_taker;
-  loop_after(log->loop, &line->errand);
+  line->deferred.run = call_taker;
+  loop_defer(log->loop, &line->deferred);
 }
 
 /* ---- No more than anybody reads ---- */
@@ -142,11 +142,11 @@ static void tell_more(struct log *log) {
   }
 }
 
-static void set_timer(struct errand *errand) {
-  struct log *log = list_entry(errand, struct log, arm);
+static void set_timer(struct deferred *deferred) {
+  struct log *log = list_entry(deferred, struct log, arm);
   loop_lock(log->loop);
   if (!loop_has_ended(log->loop))
-    loop_timer(log->loop, &log->timer, clock_now() + SECOND);
+    loop_timer_start(log->loop, &log->timer, clock_now() + SECOND);
   loop_unlock(log->loop);
 }
 
@@ -171,7 +171,7 @@ static bool may_tell(struct log *log, enum log_event event) {
   log->waiting += may;
   pthread_mutex_unlock(&log->lock);
   if (!may && !atomic_exchange(&log->arming, true))
-    loop_after(log->loop, &log->arm);
+    loop_defer(log->loop, &log->arm);
   return may;
 }
 

@@ -37,7 +37,7 @@ struct log {
   int level; /* 0: nobody is told */
   _Atomic bool ended;
   _Atomic bool arming;  /* `arm` is on its way */
-  struct errand arm;    /* sets the timer */
+  struct deferred arm;  /* sets the timer */
   struct timer timer;   /* tells how many more there were */
   pthread_mutex_t lock; /* the rest; taken last */
   struct {
@@ -49,7 +49,7 @@ struct log {
 
 /* As haul_log_set said last. */
 void log_open(struct log *log, struct loop *loop, const char *node);
-/* The last lines are made, to be taken by loop_run_errands; with the loop's lock. */
+/* The last lines are made, to be taken by loop_run_deferred; with the loop's lock. */
 void log_flush(struct log *log);
 /* From now on lines are not told any more. */
 void log_end(struct log *log);

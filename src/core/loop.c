@@ -44,7 +44,7 @@ struct loop {
   _Atomic uint32_t running;  /* 1: a thread is in loop_run's rounds */
   _Atomic uint32_t sleeping; /* 1: it sleeps, or is about to; pairs with loop_wake */
   _Atomic uint32_t woken;
-  _Atomic uint32_t news;    /* futex word: counts up at each loop_news */
+  _Atomic uint32_t news;    /* futex word: counts up at each loop_notify */
   _Atomic uint32_t waiters; /* sleepers on it */
   _Atomic uint32_t ended;
   _Atomic bool noticed; /* somebody polls what loop_descriptor gave */
@@ -124,12 +124,12 @@ void loop_unlock(struct loop *loop) {
 
 static _Thread_local const struct loop *in_errand; /* of this loop */
 
-bool loop_is_in_errand(const struct loop *loop) {
+bool loop_in_deferred(const struct loop *loop) {
   return in_errand == loop;
 }
 
-void loop_after(struct loop *loop, struct errand *errand) {
-  inbox_put(&loop->errands, &errand->link);
+void loop_defer(struct loop *loop, struct deferred *deferred) {
+  inbox_put(&loop->errands, &deferred->link);
   loop_wake(loop);
 }
 
@@ -141,17 +141,17 @@ static int run_some(struct loop *loop) {
   inbox_take(&loop->errands, &errands);
   in_errand = loop;
   for (struct list *item; (item = list_take(&errands));) {
-    struct errand *errand = list_entry(item, struct errand, link);
-    errand->run(errand);
+    struct deferred *deferred = list_entry(item, struct deferred, link);
+    deferred->run(deferred);
     count++;
   }
   in_errand = outer;
   return count;
 }
 
-/* Not within an errand: those that follow wait for its end. Who leaves looks once more: one that
+/* Not within an deferred: those that follow wait for its end. Who leaves looks once more: one that
  * came to find him at it has left them to him. */
-int loop_run_errands(struct loop *loop) {
+int loop_run_deferred(struct loop *loop) {
   int count = 0;
   while (!inbox_is_empty(&loop->errands) && !atomic_exchange(&loop->running_errands, true)) {
     count += run_some(loop);
@@ -239,7 +239,7 @@ void timer_init(struct timer *timer, void (*fire)(struct timer *timer)) {
   timer->fire = fire;
 }
 
-void loop_timer(struct loop *loop, struct timer *timer, int64_t at) {
+void loop_timer_start(struct loop *loop, struct timer *timer, int64_t at) {
   list_remove(&timer->link);
   timer->at = at;
   struct list *before = loop->timers.previous; /* most timers are set later than all others */
@@ -270,7 +270,8 @@ static int fire_timers(struct loop *loop, int64_t now) {
   return fired;
 }
 
-void loop_poller(struct loop *loop, struct poller *poller, bool (*poll)(struct poller *poller)) {
+void loop_poller_start(struct loop *loop, struct poller *poller,
+                       bool (*poll)(struct poller *poller)) {
   poller->poll = poll;
   poller->urgent = false;
   list_append(&loop->pollers, &poller->link);
@@ -322,7 +323,7 @@ static int look(struct loop *loop, int64_t now, int64_t until, const uint32_t *s
   if (sleeps) {
     int64_t left = until - now;
     span = (struct timespec){left / 1000000000, left % 1000000000};
-    /* Dekker with loop_wake: it sets woken, then reads sleeping. And with loop_news, which counts
+    /* Dekker with loop_wake: it sets woken, then reads sleeping. And with loop_notify, which counts
      * before that. */
     atomic_store(&loop->sleeping, 1);
     sleeps = !atomic_load(&loop->woken) && !has_news(loop, seen);
@@ -466,10 +467,10 @@ static int run(struct loop *loop, int64_t until, const uint32_t *seen) {
     ring(loop->wake);
   /* A waiter may be the next to run, or may have got what it waits for. */
   if (loop->own_thread && handled)
-    loop_news(loop);
+    loop_notify(loop);
   else
     tell_waiters(loop);
-  return handled + loop_run_errands(loop);
+  return handled + loop_run_deferred(loop);
 }
 
 int loop_run(struct loop *loop, int64_t until) {
@@ -481,7 +482,7 @@ static bool keep_waiting(struct loop *loop, int64_t until) {
 }
 
 static void sleep_for_news(struct loop *loop, bool (*done)(void *user), void *user, int64_t until) {
-  /* Dekker with loop_news: it counts up, then reads waiters. */
+  /* Dekker with loop_notify: it counts up, then reads waiters. */
   atomic_fetch_add(&loop->waiters, 1);
   uint32_t seen = atomic_load(&loop->news);
   if (!done(user) && !atomic_load(&loop->ended))
@@ -500,7 +501,7 @@ bool loop_wait(struct loop *loop, bool (*done)(void *user), bool (*help)(void *u
       return done(user);
     if (help && help(user))
       continue;
-    if (!loop->own_thread || loop_is_in_errand(loop))
+    if (!loop->own_thread || loop_in_deferred(loop))
       run(loop, until, &seen);
     else if (loop->spin_ns == 0 || clock_now() - began >= loop->spin_ns)
       sleep_for_news(loop, done, user, until);
@@ -515,7 +516,7 @@ void loop_wake(struct loop *loop) {
     ring(loop->wake);
 }
 
-void loop_news(struct loop *loop) {
+void loop_notify(struct loop *loop) {
   tell_waiters(loop);
   if (!loop->own_thread)
     loop_wake(loop);
@@ -529,7 +530,7 @@ int loop_descriptor(struct loop *loop) {
   return loop->own_thread ? loop->notice : loop->epoll;
 }
 
-bool loop_quiet(struct loop *loop) {
+bool loop_clear_notification(struct loop *loop) {
   uint64_t count;
   return loop->own_thread && read(loop->notice, &count, sizeof count) == (ssize_t)sizeof count;
 }

@@ -3,7 +3,7 @@
  *
  * Lock rules. `loop_lock` guards everything that callbacks touch; every callback runs with it held,
  * and it is never held while sleeping. Locks of the layers above are taken after it, never before.
- * loop_news, loop_wake and loop_wait take no lock and may be called from anywhere but callbacks
+ * loop_notify, loop_wake and loop_wait take no lock and may be called from anywhere but callbacks
  * (loop_wait) or anywhere at all (the other two). */
 #ifndef HAUL_CORE_LOOP_H
 #define HAUL_CORE_LOOP_H
@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <sys/epoll.h>
 
-#include "core/gate.h"
+#include "core/combiner.h"
 
 struct loop;
 
@@ -60,9 +60,10 @@ void loop_unwatch(struct loop *loop, struct watch *watch);
 /* Changes the events; also safe without the lock while the watch cannot be unwatched. */
 void loop_change(struct loop *loop, struct watch *watch, uint32_t events);
 void timer_init(struct timer *timer, void (*fire)(struct timer *timer));
-void loop_timer(struct loop *loop, struct timer *timer, int64_t at);
+void loop_timer_start(struct loop *loop, struct timer *timer, int64_t at);
 void loop_timer_stop(struct timer *timer);
-void loop_poller(struct loop *loop, struct poller *poller, bool (*poll)(struct poller *poller));
+void loop_poller_start(struct loop *loop, struct poller *poller,
+                       bool (*poll)(struct poller *poller));
 void loop_poller_stop(struct loop *loop, struct poller *poller);
 
 /* Runs rounds until something happened, `until` passed or loop_wake was called; returns how many
@@ -76,33 +77,33 @@ bool loop_wait(struct loop *loop, bool (*done)(void *user), bool (*help)(void *u
                int64_t until);
 
 /* Something that a waiter may be waiting for has happened. */
-void loop_news(struct loop *loop);
+void loop_notify(struct loop *loop);
 /* Ends a sleep of the thread that runs the loop. */
 void loop_wake(struct loop *loop);
 /* The same, for who keeps a function and its argument. */
-static inline void loop_wake_as(void *loop) {
+static inline void loop_wake_callback(void *loop) {
   loop_wake(loop);
 }
 
 /* Something to be run without any lock: it may call whatever may wait, as a wait within it drives
  * the loop. Embedded by its owner, who keeps it in place until it runs. */
-struct errand {
+struct deferred {
   struct list link;
-  void (*run)(struct errand *errand);
+  void (*run)(struct deferred *deferred);
 };
 
 /* Whoever runs the loop runs it soon after, one at a time and in order; from anywhere. */
-void loop_after(struct loop *loop, struct errand *errand);
+void loop_defer(struct loop *loop, struct deferred *deferred);
 /* Those that wait, unless a thread is at them: by who drives the loop, or after the end of all
  * runs. Returns how many were run. Not within one. */
-int loop_run_errands(struct loop *loop);
+int loop_run_deferred(struct loop *loop);
 /* Whether the calling thread is in one of them. */
-bool loop_is_in_errand(const struct loop *loop);
+bool loop_in_deferred(const struct loop *loop);
 
-/* Readable when loop_run would find something, or, with an own thread, after news; loop_quiet then
- * makes it unreadable again and returns whether there was news. */
+/* Readable when loop_run would find something, or, with an own thread, after news;
+ * loop_clear_notification then makes it unreadable again and returns whether there was news. */
 int loop_descriptor(struct loop *loop);
-bool loop_quiet(struct loop *loop);
+bool loop_clear_notification(struct loop *loop);
 
 /* Ends loop_wait and loop_run everywhere, for good. */
 void loop_end(struct loop *loop);

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/aside.h"
+#include "core/deferred_close.h"
 #include "core/error.h"
 #include "core/resolve.h"
 #include "core/sys.h"
@@ -518,5 +518,5 @@ void sock_close(int descriptor) {
   if (drain(descriptor))
     close(descriptor);
   else
-    close_aside(descriptor);
+    close_deferred(descriptor);
 }

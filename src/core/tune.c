@@ -13,7 +13,7 @@ static uint32_t within(uint64_t value, uint64_t least, uint64_t most) {
   return (uint32_t)(value < least ? least : value > most ? most : value);
 }
 
-void measure_tell(struct measure *measure, uint32_t value) {
+void measure_record(struct measure *measure, uint32_t value) {
   uint32_t old = load(&measure->value), count = load(&measure->count);
   if (value == 0)
     value = 1;
@@ -54,9 +54,9 @@ unsigned tune_next(struct tune *tune) {
   return turn % 64 == 0 ? turn / 64 % TUNE_WAYS : tune_best(tune);
 }
 
-void tune_tell(struct tune *tune, unsigned way, uint64_t bytes, int64_t nanoseconds) {
+void tune_record(struct tune *tune, unsigned way, uint64_t bytes, int64_t nanoseconds) {
   if (way >= TUNE_WAYS || bytes == 0 || nanoseconds <= 0)
     return;
   double picoseconds = (double)nanoseconds * 1000 / (double)bytes;
-  measure_tell(&tune->ways[way], picoseconds < UINT32_MAX ? (uint32_t)picoseconds : UINT32_MAX);
+  measure_record(&tune->ways[way], picoseconds < UINT32_MAX ? (uint32_t)picoseconds : UINT32_MAX);
 }

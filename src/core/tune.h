@@ -19,7 +19,7 @@ struct measure {
 
 #define MEASURE_FIRST 4u
 
-void measure_tell(struct measure *measure, uint32_t value);
+void measure_record(struct measure *measure, uint32_t value);
 
 static inline uint32_t measure_value(const struct measure *measure) {
   return atomic_load_explicit(&measure->value, memory_order_relaxed);
@@ -31,7 +31,7 @@ static inline bool measure_known(const struct measure *measure) {
 }
 
 /* As if nothing was ever told. */
-static inline void measure_forget(struct measure *measure) {
+static inline void measure_reset(struct measure *measure) {
   atomic_store_explicit(&measure->count, 0, memory_order_relaxed);
   atomic_store_explicit(&measure->value, 0, memory_order_relaxed);
 }
@@ -50,6 +50,6 @@ unsigned tune_best(const struct tune *tune);
 /* What to do next, and to tell of: each way four times, from then on the fastest, and every 64th
  * time another, as what is fastest changes. */
 unsigned tune_next(struct tune *tune);
-void tune_tell(struct tune *tune, unsigned way, uint64_t bytes, int64_t nanoseconds);
+void tune_record(struct tune *tune, unsigned way, uint64_t bytes, int64_t nanoseconds);
 
 #endif

@@ -396,8 +396,8 @@ static int make_board(struct exports *exports) {
   return 0;
 }
 
-int exports_board(struct exports *exports, int *descriptor, uint32_t *slots,
-                  uint8_t capability[16]) {
+int exports_validity_page(struct exports *exports, int *descriptor, uint32_t *slots,
+                          uint8_t capability[16]) {
   pthread_mutex_lock(&exports->lock);
   int code = exports->words ? 0 : make_board(exports);
   if (code == 0)

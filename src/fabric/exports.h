@@ -72,7 +72,7 @@ void exports_note_change(struct exports *exports);
 /* A word for each slot that holds the handle's stamp while it is published and 0 after, in memory
  * that peers of this host may map to read: made on the first call. A read-only descriptor, the
  * caller's; *slots words lie in it; `capability` is shm_attach's. */
-int exports_board(struct exports *exports, int *descriptor, uint32_t *slots,
-                  uint8_t capability[16]);
+int exports_validity_page(struct exports *exports, int *descriptor, uint32_t *slots,
+                          uint8_t capability[16]);
 
 #endif

@@ -160,7 +160,7 @@ static void shut(struct endpoint *endpoint, enum log_event event, const char *fo
     link_log(endpoint->link, event, endpoint->transport->name, endpoint->reason);
 }
 
-void endpoint_shut(struct endpoint *endpoint, const char *format, ...) {
+void endpoint_close(struct endpoint *endpoint, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
   shut(endpoint, LOG_PATH_CLOSED, format, arguments);
@@ -174,7 +174,7 @@ void endpoint_failed(struct endpoint *endpoint, const char *format, ...) {
   va_end(arguments);
 }
 
-void endpoint_hold_others(struct endpoint *endpoint, bool held) {
+void endpoint_block_others(struct endpoint *endpoint, bool held) {
   struct link *link = endpoint->link;
   uint32_t bit = 1u << endpoint->transport->index;
   for (size_t i = 0; transport_at(i); i++) {
@@ -187,10 +187,10 @@ void endpoint_hold_others(struct endpoint *endpoint, bool held) {
   if (held)
     return;
   loop_wake(link->fabric->loop);
-  loop_news(link->fabric->loop); /* messages wait too */
+  loop_notify(link->fabric->loop); /* messages wait too */
 }
 
-bool link_holds(const struct link *link) {
+bool link_is_blocked(const struct link *link) {
   bool holds = false;
   for (size_t i = 0; transport_at(i); i++)
     holds |= link->endpoints[i] && atomic_load(&link->endpoints[i]->held);
@@ -207,11 +207,11 @@ static bool is_settled(void *user) {
   return settled;
 }
 
-bool endpoint_settles(struct endpoint *endpoint, haul_deadline until) {
+bool endpoint_wait_settled(struct endpoint *endpoint, haul_deadline until) {
   return loop_wait(endpoint->link->fabric->loop, is_settled, NULL, endpoint, until);
 }
 
-void endpoint_give_up(struct endpoint *endpoint, const char *before, const char *detail) {
+void endpoint_close_unless_open(struct endpoint *endpoint, const char *before, const char *detail) {
   struct loop *loop = endpoint->link->fabric->loop;
   loop_lock(loop);
   if (!atomic_load(&endpoint->open) && !endpoint->reason[0])
@@ -219,9 +219,9 @@ void endpoint_give_up(struct endpoint *endpoint, const char *before, const char 
   loop_unlock(loop);
 }
 
-void endpoint_note_served(const struct endpoint *endpoint, enum haul_trace_kind kind,
-                          enum haul_operation operation, uint64_t request, uint64_t bytes,
-                          int code) {
+void endpoint_trace_served(const struct endpoint *endpoint, enum haul_trace_kind kind,
+                           enum haul_operation operation, uint64_t request, uint64_t bytes,
+                           int code) {
   trace_write(&endpoint->link->fabric->trace,
               (struct trace_event){.kind = (uint8_t)kind,
                                    .operation = (uint8_t)operation,

@@ -361,23 +361,24 @@ static inline void endpoint_served(struct endpoint *endpoint, uint64_t in, uint6
 }
 
 /* Whether a work has to wait. Acquire: what another path gave up has landed before. */
-static inline bool endpoint_holds(const struct endpoint *endpoint, enum haul_operation operation) {
+static inline bool endpoint_is_blocked(const struct endpoint *endpoint,
+                                       enum haul_operation operation) {
   return operation != HAUL_OP_READ && atomic_load_explicit(&endpoint->held, memory_order_acquire) &&
          atomic_load_explicit(&endpoint->open, memory_order_relaxed);
 }
 
 /* For who watches the node: a slice of the peer's begins to come, or has ended. */
-__attribute__((cold)) void endpoint_note_served(const struct endpoint *endpoint,
-                                                enum haul_trace_kind kind,
-                                                enum haul_operation operation, uint64_t request,
-                                                uint64_t bytes, int code);
-static inline bool endpoint_is_noted(const struct endpoint *endpoint) {
+__attribute__((cold)) void endpoint_trace_served(const struct endpoint *endpoint,
+                                                 enum haul_trace_kind kind,
+                                                 enum haul_operation operation, uint64_t request,
+                                                 uint64_t bytes, int code);
+static inline bool endpoint_is_traced(const struct endpoint *endpoint) {
   return trace_is_on(&endpoint->link->fabric->trace);
 }
 
 /* Closes an endpoint with a reason, for the transports; from any thread. The first reason stands.
  */
-void endpoint_shut(struct endpoint *endpoint, const char *format, ...)
+void endpoint_close(struct endpoint *endpoint, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* The same of one that was to open and could not, which is worth a warning. */
 void endpoint_failed(struct endpoint *endpoint, const char *format, ...)
@@ -385,13 +386,13 @@ void endpoint_failed(struct endpoint *endpoint, const char *format, ...)
 
 /* Sets this one's bit of `held` of the link's other endpoints, or takes it away. From any thread,
  * with the endpoint's lock; never blocks. */
-void endpoint_hold_others(struct endpoint *endpoint, bool held);
+void endpoint_block_others(struct endpoint *endpoint, bool held);
 /* Whether what one of them gave up may still land at the peer. */
-bool link_holds(const struct link *link);
+bool link_is_blocked(const struct link *link);
 
 /* For `connect`, without the lock: whether the endpoint opened or was shut by `until`. */
-bool endpoint_settles(struct endpoint *endpoint, haul_deadline until);
+bool endpoint_wait_settled(struct endpoint *endpoint, haul_deadline until);
 /* Shuts one that did neither, with both halves of a reason. */
-void endpoint_give_up(struct endpoint *endpoint, const char *before, const char *detail);
+void endpoint_close_unless_open(struct endpoint *endpoint, const char *before, const char *detail);
 
 #endif

@@ -13,8 +13,8 @@
 #define CPU_SLICE ((uint64_t)16 << 20) /* between two looks at the clock: a few milliseconds */
 #define POLL_NS   5000                 /* between two looks at an engine that does not call */
 
-enum copy_by copy_who(const struct memory *to, const struct memory *from,
-                      const struct provider **engine) {
+enum copy_method copy_method(const struct memory *to, const struct memory *from,
+                             const struct provider **engine) {
   if (to->view && from->view)
     return COPY_CPU;
   if (to->provider->reaches && to->provider->reaches(from))
@@ -22,7 +22,7 @@ enum copy_by copy_who(const struct memory *to, const struct memory *from,
   else if (from->provider->reaches && from->provider->reaches(to))
     *engine = from->provider;
   else
-    return COPY_NOBODY;
+    return COPY_STAGED;
   return COPY_ENGINE;
 }
 
@@ -56,7 +56,7 @@ int copy_pending_start(struct copy_pending *pending, struct memory *to, uint64_t
                                 .length = length,
                                 .wake = pending_wake,
                                 .user = &pending->ended};
-  copy_who(to, from, &pending->engine);
+  copy_method(to, from, &pending->engine);
   return pending_begin(pending);
 }
 
@@ -126,13 +126,13 @@ static int no_staging(const struct memory *memory) {
 
 /* Buffers near the device. */
 static int take_two(struct staging *staging, struct staging_user *user, const struct memory *device,
-                    struct stage *stages[2], haul_deadline until) {
-  return staging_await(staging, user, 2, staging_numa(staging, device->place), stages, until);
+                    struct bounce *stages[2], haul_deadline until) {
+  return staging_get_wait(staging, user, 2, staging_numa(staging, device->place), stages, until);
 }
 
-static void give_two(struct staging_user *user, struct stage *stages[2]) {
-  staging_give(user, stages[0]);
-  staging_give(user, stages[1]);
+static void give_two(struct staging_user *user, struct bounce *stages[2]) {
+  staging_put(user, stages[0]);
+  staging_put(user, stages[1]);
 }
 
 bool copy_stages(const struct memory *memory) {
@@ -155,7 +155,7 @@ struct staged {
   struct memory *to, *from;
   uint64_t to_offset, from_offset, length, slice;
   haul_deadline until;
-  struct stage *stages[2];
+  struct bounce *stages[2];
   struct copy_pending in, out;
   bool filling, draining;
 };
@@ -236,10 +236,10 @@ static int stage_measured(struct staged *copy) {
   struct tune *tune = tune_of(copy);
   unsigned way = tune ? tune_next(tune) : 0;
   int64_t began = clock_now();
-  copy->slice = STAGE_BYTES >> way;
+  copy->slice = BOUNCE_BYTES >> way;
   int status = stage_move(copy);
   if (tune && status == 0)
-    tune_tell(tune, way, copy->length, clock_now() - began);
+    tune_record(tune, way, copy->length, clock_now() - began);
   return status;
 }
 
@@ -259,7 +259,7 @@ static int copy_staged(struct staging *staging, struct staged *copy) {
 static int copy_between(struct staging *staging, struct copy_pending *pending,
                         haul_deadline until) {
   struct staging_user user;
-  struct stage *stages[2];
+  struct bounce *stages[2];
   struct memory *device = pending->copy.to->view ? pending->copy.from : pending->copy.to;
   if (!staging)
     return no_staging(device);
@@ -267,7 +267,7 @@ static int copy_between(struct staging *staging, struct copy_pending *pending,
   if (status != 0)
     return status;
   for (unsigned i = 0; i < 2; i++)
-    pending->copy.through[i] = stage_memory(stages[i]);
+    pending->copy.through[i] = bounce_memory(stages[i]);
   status = pending_begin(pending);
   if (status == 0)
     status = pending_wait(pending, until);
@@ -296,16 +296,16 @@ int copy_check(const struct memory *to, uint64_t to_offset, const struct memory 
   return 0;
 }
 
-int copy_through(struct staging *staging, struct memory *to, uint64_t to_offset,
-                 struct memory *from, uint64_t from_offset, uint64_t length, haul_deadline until) {
+int copy_sync(struct staging *staging, struct memory *to, uint64_t to_offset, struct memory *from,
+              uint64_t from_offset, uint64_t length, haul_deadline until) {
   const struct provider *engine;
   int code = length == 0 ? 0 : copy_check(to, to_offset, from, from_offset, length);
   if (code || length == 0)
     return code;
-  switch (copy_who(to, from, &engine)) {
+  switch (copy_method(to, from, &engine)) {
   case COPY_CPU:
     return copy_by_cpu(to, to_offset, from, from_offset, length, until);
-  case COPY_NOBODY:
+  case COPY_STAGED:
     return copy_staged(staging, &(struct staged){.to = to,
                                                  .from = from,
                                                  .to_offset = to_offset,

@@ -7,15 +7,15 @@
 
 #include "memory/provider.h"
 
-enum copy_by {
-  COPY_NOBODY, /* two devices that do not reach each other: stage through the host */
+enum copy_method {
+  COPY_STAGED, /* two devices that do not reach each other: stage through the host */
   COPY_CPU,    /* both have a view */
   COPY_ENGINE  /* *engine does it */
 };
 
 /* Decides by the tables alone; *engine is set for COPY_ENGINE. */
-enum copy_by copy_who(const struct memory *to, const struct memory *from,
-                      const struct provider **engine);
+enum copy_method copy_method(const struct memory *to, const struct memory *from,
+                             const struct provider **engine);
 
 /* Copies with the CPU, quickly at any size; ranges do not overlap. When it returns the bytes are
  * visible to every thread and process that maps them and that synchronises with this one. */
@@ -63,8 +63,8 @@ struct staging;
 /* Copies and waits, through two of these buffers where nobody does it directly. The offsets have
  * been checked. HAUL_EINVAL (the ranges overlap), HAUL_EACCESS, HAUL_ETIMEDOUT (`to` is then
  * undefined), HAUL_ENOTSUP (`staging` is NULL and it takes buffers). */
-int copy_through(struct staging *staging, struct memory *to, uint64_t to_offset,
-                 struct memory *from, uint64_t from_offset, uint64_t length, haul_deadline until);
+int copy_sync(struct staging *staging, struct memory *to, uint64_t to_offset, struct memory *from,
+              uint64_t from_offset, uint64_t length, haul_deadline until);
 
 /* Whether the device copies to and from memory of this host. */
 bool copy_stages(const struct memory *memory);

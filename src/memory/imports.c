@@ -95,7 +95,7 @@ static int check(const struct import *import, const struct ticket *ticket) {
                      "send the 256 bytes from haul_region_export as they are",
                      "the ticket is not of the memory that was imported under its identity");
   if (!memory_alive(&import->memory))
-    return memory_released(NULL);
+    return error_released(NULL);
   return 0;
 }
 

@@ -71,22 +71,22 @@ bool pci_find(const char *sys, const char *vendor, const char *class, char name[
 void pci_check_iommu(struct haul_check *check, const char *sys, const char *kind, pci_next *next) {
   const char *pci;
   char type[32];
-  check_found(check, HAUL_CHECK_OK, "no IOMMU stands between the devices");
+  check_set(check, HAUL_CHECK_OK, "no IOMMU stands between the devices");
   for (unsigned i = 0; (pci = next(i)); i++) {
     if (!read_word(sys, pci, "iommu_group/type", type, sizeof type))
       continue;
     if (strncmp(type, "DMA", 3) == 0) {
-      check_found(
+      check_set(
           check, HAUL_CHECK_LIMITED,
           "the IOMMU translates the addresses of %s:%u (%s): NICs and other devices reach its "
           "memory slowly, or not at all",
           kind, i, type);
-      check_mend(check,
+      check_hint(check,
                  "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&iommu=pt /' /etc/default/grub && sudo "
                  "update-grub && sudo reboot");
       return;
     }
-    check_found(check, HAUL_CHECK_OK, "the IOMMU passes the devices' addresses on (%s)", type);
+    check_set(check, HAUL_CHECK_OK, "the IOMMU passes the devices' addresses on (%s)", type);
   }
 }
 
@@ -150,22 +150,22 @@ static int find_redirect(const char *sys, const char *pci, char bridge[PCI_NAME]
 void pci_check_acs(struct haul_check *check, const char *sys, const char *kind, pci_next *next) {
   const char *pci;
   char bridge[PCI_NAME];
-  check_found(check, HAUL_CHECK_OK, "no bridge sends traffic between two devices through the root");
+  check_set(check, HAUL_CHECK_OK, "no bridge sends traffic between two devices through the root");
   for (unsigned i = 0; (pci = next(i)); i++) {
     int redirect = find_redirect(sys, pci, bridge);
     if (redirect == 1) {
-      check_found(
+      check_set(
           check, HAUL_CHECK_LIMITED,
           "the bridge %s above %s:%u sends traffic between two devices through the root (ACS): "
           "NICs and other devices reach its memory slowly, or not at all",
           bridge, kind, i);
-      check_mend(check, "sudo setpci -s %s ECAP_ACS+6.w=0:1c", bridge);
+      check_hint(check, "sudo setpci -s %s ECAP_ACS+6.w=0:1c", bridge);
       return;
     }
     if (redirect < 0) {
-      check_found(check, HAUL_CHECK_LIMITED, "the bridges above %s:%u tell root alone about ACS",
-                  kind, i);
-      check_mend(check, "sudo haul doctor %s", kind);
+      check_set(check, HAUL_CHECK_LIMITED, "the bridges above %s:%u tell root alone about ACS",
+                kind, i);
+      check_hint(check, "sudo haul doctor %s", kind);
     }
   }
 }

@@ -27,7 +27,7 @@ struct memory {
   bool imported;  /* another process's memory */
   bool writable;  /* false for an import without HAUL_WRITE */
   bool may_pin;   /* asked for with HAUL_REGION_PINNED: an engine may pin it while it lives */
-  bool may_wait;  /* asked for by memory_alloc_patiently */
+  bool may_wait;  /* asked for by memory_alloc_wait */
   /* Whose engine has pinned it, for which device; NULL: nobody's. */
   const struct provider *pinned_by;
   uint16_t pinned_for;
@@ -149,11 +149,11 @@ struct provider {
    * allocated: what another process needs besides the ticket to reach it for a while. Whoever lends
    * it waits, before the owner lets go of it, until nobody has borrowed it. HAUL_ENOTSUP with the
    * detail. Borrowed memory may be written, whatever the ticket says. */
-  int (*lend)(const struct memory *memory, struct ticket *ticket, uint8_t token[LOAN_TOKEN]);
+  int (*ipc_export)(const struct memory *memory, struct ticket *ticket, uint8_t token[IPC_TOKEN]);
   /* The memory until it is freed, on memory->place; ticket and token are foreign and not believed.
    * May block. */
-  int (*borrow)(const struct ticket *ticket, const uint8_t token[LOAN_TOKEN],
-                struct memory *memory);
+  int (*ipc_import)(const struct ticket *ticket, const uint8_t token[IPC_TOKEN],
+                    struct memory *memory);
 
   /* A dma-buf for a device that reads and writes the block (a NIC); the caller closes it. The block
    * begins at *offset in it, and it ends no sooner than the block's last page. It may pin the pages
@@ -210,15 +210,15 @@ unsigned provider_devices(const struct provider *provider);
  * there. */
 int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct memory *memory);
 /* The same, waiting for memory that others give back where the provider's comes back so. */
-int memory_alloc_patiently(struct haul_place place, size_t length, unsigned flags,
-                           struct memory *memory);
+int memory_alloc_wait(struct haul_place place, size_t length, unsigned flags,
+                      struct memory *memory);
 int memory_wrap(void *address, size_t length, struct memory *memory);
 int memory_wrap_file(int descriptor, uint64_t offset, size_t length, struct memory *memory);
 int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
 int memory_import(const struct ticket *ticket, int descriptor, struct memory *memory);
-int memory_lend(const struct memory *memory, struct ticket *ticket, uint8_t token[LOAN_TOKEN]);
-int memory_borrow(const struct ticket *ticket, const uint8_t token[LOAN_TOKEN],
-                  struct memory *memory);
+int memory_ipc_export(const struct memory *memory, struct ticket *ticket, uint8_t token[IPC_TOKEN]);
+int memory_ipc_import(const struct ticket *ticket, const uint8_t token[IPC_TOKEN],
+                      struct memory *memory);
 /* The place of a foreign ticket in this process. */
 int memory_locate(const struct ticket *ticket, struct haul_place *place,
                   const struct provider **provider);
@@ -236,7 +236,7 @@ static inline __attribute__((always_inline)) bool memory_alive(const struct memo
 }
 
 /* HAUL_ESTALE with the words for memory that is not: the same ticket imports it no more. */
-int memory_released(const char *object);
+int error_released(const char *object);
 
 /* Defaults for empty slots. */
 int memory_check(const struct memory *memory);

@@ -219,8 +219,8 @@ int memory_alloc(struct haul_place place, size_t length, unsigned flags, struct 
   return alloc_at(place, length, flags, false, memory);
 }
 
-int memory_alloc_patiently(struct haul_place place, size_t length, unsigned flags,
-                           struct memory *memory) {
+int memory_alloc_wait(struct haul_place place, size_t length, unsigned flags,
+                      struct memory *memory) {
   return alloc_at(place, length, flags, true, memory);
 }
 
@@ -257,14 +257,14 @@ static int export_loan(const struct memory *memory, unsigned rights, struct tick
                        int *descriptor) {
   if (rights != (HAUL_READ | HAUL_WRITE | HAUL_LEND))
     return error_set(HAUL_EINVAL, 0, memory->provider->name,
-                     "lend with HAUL_READ | HAUL_WRITE | HAUL_LEND", "impossible rights 0x%x",
+                     "ipc_export with HAUL_READ | HAUL_WRITE | HAUL_LEND", "impossible rights 0x%x",
                      rights);
-  uint8_t token[LOAN_TOKEN];
-  int code = memory_lend(memory, ticket, token);
+  uint8_t token[IPC_TOKEN];
+  int code = memory_ipc_export(memory, ticket, token);
   if (code)
     return code;
   ticket->has_loan = true;
-  memcpy(ticket->token, token, LOAN_TOKEN);
+  memcpy(ticket->token, token, IPC_TOKEN);
   if (descriptor)
     *descriptor = -1;
   return 0;
@@ -289,7 +289,7 @@ int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket,
   return memory->provider->export(memory, rights, ticket, descriptor);
 }
 
-int memory_released(const char *object) {
+int error_released(const char *object) {
   return error_set(HAUL_ESTALE, 0, object, "ask the owner for a new ticket",
                    "the owner released the memory");
 }
@@ -304,26 +304,27 @@ int memory_locate(const struct ticket *ticket, struct haul_place *place,
   return status ? status : find_place(*place, provider);
 }
 
-int memory_lend(const struct memory *memory, struct ticket *ticket, uint8_t token[LOAN_TOKEN]) {
-  if (!memory->provider->lend)
+int memory_ipc_export(const struct memory *memory, struct ticket *ticket,
+                      uint8_t token[IPC_TOKEN]) {
+  if (!memory->provider->ipc_export)
     return not_supported(memory->provider, "be lent");
   *ticket = (struct ticket){
       .place = memory->place, .length = memory->length, .rights = HAUL_READ | HAUL_WRITE};
-  memset(token, 0, LOAN_TOKEN);
-  return memory->provider->lend(memory, ticket, token);
+  memset(token, 0, IPC_TOKEN);
+  return memory->provider->ipc_export(memory, ticket, token);
 }
 
-int memory_borrow(const struct ticket *ticket, const uint8_t token[LOAN_TOKEN],
-                  struct memory *memory) {
+int memory_ipc_import(const struct ticket *ticket, const uint8_t token[IPC_TOKEN],
+                      struct memory *memory) {
   struct haul_place place;
   const struct provider *provider;
   int status = memory_locate(ticket, &place, &provider);
   if (status)
     return status;
-  if (!provider->borrow)
+  if (!provider->ipc_import)
     return not_supported(provider, "be borrowed");
   *memory = (struct memory){.provider = provider, .place = place};
-  return provider->borrow(ticket, token, memory);
+  return provider->ipc_import(ticket, token, memory);
 }
 
 int memory_import(const struct ticket *ticket, int descriptor, struct memory *memory) {

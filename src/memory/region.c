@@ -213,7 +213,7 @@ static int fresh_memory(struct haul_region *region, struct haul_place place, siz
   if (status == HAUL_ENOMEM || status == HAUL_ELIMIT) {
     pool_shun();
     destroy_all(pool_empty(&region->heap->pool, false));
-    status = memory_alloc_patiently(place, length, flags, &region->memory);
+    status = memory_alloc_wait(place, length, flags, &region->memory);
     pool_resume();
     region->size_class = REGION_EXACT;
   }
@@ -346,7 +346,7 @@ int heap_import(struct heap *heap, const struct haul_ticket *packed, int descrip
   if (!made)
     return HAUL_ENOMEM;
   if (ticket.has_loan)
-    status = memory_borrow(&ticket, ticket.token, &made->memory);
+    status = memory_ipc_import(&ticket, ticket.token, &made->memory);
   else
     status = descriptor < 0 ? import_again(made, &ticket) : import_anew(made, &ticket, descriptor);
   return finish(made, status, region);

@@ -132,7 +132,7 @@ static int check_footer(const struct shm_footer *footer, size_t length,
   if (footer->length != length)
     return bad_descriptor(0, "the ticket names another length than the memory has");
   if (atomic_load_explicit(&footer->alive, memory_order_acquire) != 1)
-    return memory_released(NULL);
+    return error_released(NULL);
   return 0;
 }
 

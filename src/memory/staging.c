@@ -9,7 +9,7 @@
 
 /* ---- Nodes ---- */
 
-void staging_place(const struct memory *memory, int numa) {
+void staging_bind_numa(const struct memory *memory, int numa) {
   /* Where a sandbox forbids it the pages come from wherever the first use is made. */
   if (numa >= 0)
     pages_prefer(memory->address, memory->length, (unsigned)numa, false);
@@ -38,29 +38,29 @@ int staging_numa(struct staging *staging, struct haul_place place) {
 /* ---- Buffers ---- */
 
 /* Without the lock: a driver may have to unpin it. */
-static void end_stage(struct stage *stage) {
+static void end_stage(struct bounce *stage) {
   region_put(stage->region);
   alloc_free(stage);
 }
 
 static void end_stages(struct list *stages) {
   for (struct list *item; (item = list_take(stages));)
-    end_stage(list_entry(item, struct stage, link));
+    end_stage(list_entry(item, struct bounce, link));
 }
 
-static int make_stage(struct heap *heap, int numa, struct stage **made) {
-  struct stage *stage = alloc_zero(1, sizeof *stage);
+static int make_stage(struct heap *heap, int numa, struct bounce **made) {
+  struct bounce *stage = alloc_zero(1, sizeof *stage);
   if (!stage)
     return error_memory("buffer for a device");
   list_init(&stage->link);
   stage->numa = numa;
-  int code = heap_alloc(heap, (struct haul_place){HAUL_HOST, 0}, STAGE_BYTES,
+  int code = heap_alloc(heap, (struct haul_place){HAUL_HOST, 0}, BOUNCE_BYTES,
                         HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &stage->region);
   if (code) {
     alloc_free(stage);
     return code;
   }
-  staging_place(&stage->region->memory, numa);
+  staging_bind_numa(&stage->region->memory, numa);
   *made = stage;
   return 0;
 }
@@ -76,9 +76,9 @@ static void trim(struct staging *staging, size_t most, struct list *dead) {
 }
 
 /* With the lock. */
-static struct stage *find_idle(struct staging *staging, int numa) {
+static struct bounce *find_idle(struct staging *staging, int numa) {
   list_each(item, &staging->idle) {
-    struct stage *stage = list_entry(item, struct stage, link);
+    struct bounce *stage = list_entry(item, struct bounce, link);
     if (numa >= 0 && stage->numa != numa)
       continue;
     list_remove(item);
@@ -88,7 +88,7 @@ static struct stage *find_idle(struct staging *staging, int numa) {
 }
 
 /* One that the user was counted for; where all there may be lie elsewhere, in place of one. */
-static int get_stage(struct staging *staging, int numa, struct stage **stage) {
+static int get_stage(struct staging *staging, int numa, struct bounce **stage) {
   struct list dead = LIST_INIT(dead);
   pthread_mutex_lock(&staging->lock);
   *stage = find_idle(staging, numa);
@@ -155,8 +155,8 @@ static void wake_next(struct staging *staging) {
 
 /* ---- Taking ---- */
 
-void staging_join(struct staging *staging, struct staging_user *user, enum staging_kind kind,
-                  unsigned most, void (*wake)(void *context), void *context) {
+void staging_user_init(struct staging *staging, struct staging_user *user, enum staging_kind kind,
+                       unsigned most, void (*wake)(void *context), void *context) {
   *user = (struct staging_user){
       .staging = staging, .kind = kind, .most = most, .wake = wake, .context = context};
   list_init(&user->link);
@@ -186,7 +186,7 @@ static void count_out(struct staging_user *user, unsigned count) {
   wake_next(user->staging);
 }
 
-int staging_take(struct staging_user *user, unsigned count, int numa, struct stage **stages) {
+int staging_get(struct staging_user *user, unsigned count, int numa, struct bounce **stages) {
   struct staging *staging = user->staging;
   int code = 0;
   unsigned got = 0;
@@ -201,7 +201,7 @@ int staging_take(struct staging_user *user, unsigned count, int numa, struct sta
   bool has_more = user->held > got;
   pthread_mutex_unlock(&staging->lock);
   while (got > 0)
-    staging_give(user, stages[--got]);
+    staging_put(user, stages[--got]);
   return has_more ? 1 : code;
 }
 
@@ -211,17 +211,17 @@ static void wake_thread(void *context) {
   futex_wake(woken);
 }
 
-int staging_await(struct staging *staging, struct staging_user *user, unsigned count, int numa,
-                  struct stage **stages, haul_deadline until) {
+int staging_get_wait(struct staging *staging, struct staging_user *user, unsigned count, int numa,
+                     struct bounce **stages, haul_deadline until) {
   _Atomic uint32_t woken = 0;
   int code;
-  staging_join(staging, user, STAGING_LANDS, count, wake_thread, &woken);
-  while ((code = staging_take(user, count, numa, stages)) == 1 && clock_now() < until) {
+  staging_user_init(staging, user, STAGING_RECEIVE, count, wake_thread, &woken);
+  while ((code = staging_get(user, count, numa, stages)) == 1 && clock_now() < until) {
     futex_wait(&woken, 0, until);
     atomic_store(&woken, 0);
   }
   if (code == 1) {
-    staging_leave(user);
+    staging_cancel_wait(user);
     code = error_set(HAUL_ETIMEDOUT, 0, "staging",
                      "allow more time, or set more staging buffers (`staging` in haul.conf)",
                      "no staging buffer came free by the deadline");
@@ -229,11 +229,11 @@ int staging_await(struct staging *staging, struct staging_user *user, unsigned c
   return code;
 }
 
-void staging_give(struct staging_user *user, struct stage *stage) {
+void staging_put(struct staging_user *user, struct bounce *stage) {
   struct staging *staging = user->staging;
   pthread_mutex_lock(&staging->lock);
   bool keeps = !staging->closed, tells = keeps && !staging->expires;
-  stage->ends_at = clock_after(clock_now(), STAGING_KEEP_NS);
+  stage->ends_at = clock_after(clock_now(), STAGING_IDLE_NS);
   if (keeps)
     list_prepend(&staging->idle, &stage->link);
   else
@@ -247,7 +247,7 @@ void staging_give(struct staging_user *user, struct stage *stage) {
     heap_keeps(staging->heap);
 }
 
-void staging_leave(struct staging_user *user) {
+void staging_cancel_wait(struct staging_user *user) {
   if (atomic_load_explicit(&user->waits_since, memory_order_relaxed) == 0)
     return;
   pthread_mutex_lock(&user->staging->lock);
@@ -270,7 +270,7 @@ int staging_full(void) {
 
 /* ---- Lending ---- */
 
-unsigned staging_lend(struct staging *staging, unsigned wanted) {
+unsigned staging_reserve(struct staging *staging, unsigned wanted) {
   struct list dead = LIST_INIT(dead);
   pthread_mutex_lock(&staging->lock);
   size_t half = staging->limit / 2;
@@ -288,7 +288,7 @@ unsigned staging_lend(struct staging *staging, unsigned wanted) {
   return (unsigned)count;
 }
 
-void staging_take_back(struct staging *staging, unsigned count) {
+void staging_unreserve(struct staging *staging, unsigned count) {
   pthread_mutex_lock(&staging->lock);
   staging->lent -= count;
   wake_next(staging);
@@ -299,7 +299,7 @@ void staging_take_back(struct staging *staging, unsigned count) {
 
 void staging_open(struct staging *staging, struct heap *heap) {
   staging->heap = heap;
-  staging->limit = STAGING_DEFAULT / STAGE_BYTES;
+  staging->limit = STAGING_DEFAULT / BOUNCE_BYTES;
   pthread_mutex_init(&staging->lock, NULL);
   list_init(&staging->idle);
   for (unsigned kind = 0; kind < STAGING_KINDS; kind++)
@@ -307,7 +307,7 @@ void staging_open(struct staging *staging, struct heap *heap) {
 }
 
 void staging_limit(struct staging *staging, size_t bytes) {
-  staging->limit = bytes / STAGE_BYTES;
+  staging->limit = bytes / BOUNCE_BYTES;
 }
 
 void staging_close(struct staging *staging) {
@@ -324,7 +324,7 @@ int64_t staging_expire(struct staging *staging, int64_t now) {
   int64_t next = HAUL_FOREVER;
   pthread_mutex_lock(&staging->lock);
   while (!list_empty(&staging->idle) && next == HAUL_FOREVER) {
-    struct stage *oldest = list_entry(staging->idle.previous, struct stage, link);
+    struct bounce *oldest = list_entry(staging->idle.previous, struct bounce, link);
     if (oldest->ends_at > now)
       next = oldest->ends_at;
     else
@@ -338,8 +338,8 @@ int64_t staging_expire(struct staging *staging, int64_t now) {
 
 void staging_counters(struct staging *staging, struct staging_counters *counters) {
   pthread_mutex_lock(&staging->lock);
-  counters->bytes = (staging->made + staging->lent) * STAGE_BYTES;
-  counters->limit = staging->limit * STAGE_BYTES;
+  counters->bytes = (staging->made + staging->lent) * BOUNCE_BYTES;
+  counters->limit = staging->limit * BOUNCE_BYTES;
   counters->waits = staging->waits;
   pthread_mutex_unlock(&staging->lock);
 }

@@ -20,23 +20,23 @@
 #include "core/list.h"
 #include "memory/region.h"
 
-#define STAGE_BYTES     ((size_t)1 << 20)
-#define STAGING_PAIR    2u                /* so that one is filled while the other is emptied */
-#define STAGING_LEAST   (8 * STAGE_BYTES) /* two of each kind, and two peers' loans */
-#define STAGING_DEFAULT (64 * STAGE_BYTES)
-#define STAGING_KEEP_NS INT64_C(5000000000)
+#define BOUNCE_BYTES    ((size_t)1 << 20)
+#define STAGING_PAIR    2u                 /* so that one is filled while the other is emptied */
+#define STAGING_LEAST   (8 * BOUNCE_BYTES) /* two of each kind, and two peers' loans */
+#define STAGING_DEFAULT (64 * BOUNCE_BYTES)
+#define STAGING_IDLE_NS INT64_C(5000000000)
 
-enum staging_kind { STAGING_LANDS, STAGING_SENDS, STAGING_KINDS };
+enum staging_kind { STAGING_RECEIVE, STAGING_SEND, STAGING_KINDS };
 
-struct stage {
+struct bounce {
   struct list link;           /* the pool's idle ones */
-  struct haul_region *region; /* private host memory of STAGE_BYTES that an engine may pin */
+  struct haul_region *region; /* private host memory of BOUNCE_BYTES that an engine may pin */
   int numa;                   /* the node that it was placed on; -1: none */
   int64_t ends_at;            /* idle: goes back to the system then */
 };
 
 /* NULL for none. */
-static inline struct memory *stage_memory(struct stage *stage) {
+static inline struct memory *bounce_memory(struct bounce *stage) {
   return stage ? &stage->region->memory : NULL;
 }
 
@@ -83,17 +83,17 @@ struct staging_counters {
 void staging_counters(struct staging *staging, struct staging_counters *counters);
 
 /* Over any memory. */
-void staging_join(struct staging *staging, struct staging_user *user, enum staging_kind kind,
-                  unsigned most, void (*wake)(void *context), void *context);
+void staging_user_init(struct staging *staging, struct staging_user *user, enum staging_kind kind,
+                       unsigned most, void (*wake)(void *context), void *context);
 /* All of `count`, near `numa` (-1: anywhere), or none. 0; 1: not now: it waits for its turn, which
  * `wake` tells, or, with two or more, for those that it has; else a code with the detail. */
-int staging_take(struct staging_user *user, unsigned count, int numa, struct stage **stages);
+int staging_get(struct staging_user *user, unsigned count, int numa, struct bounce **stages);
 /* The same, and waits in the calling thread; joins by itself. HAUL_ETIMEDOUT. */
-int staging_await(struct staging *staging, struct staging_user *user, unsigned count, int numa,
-                  struct stage **stages, haul_deadline until);
-void staging_give(struct staging_user *user, struct stage *stage);
+int staging_get_wait(struct staging *staging, struct staging_user *user, unsigned count, int numa,
+                     struct bounce **stages, haul_deadline until);
+void staging_put(struct staging_user *user, struct bounce *stage);
 /* It wants no more: those behind it are next. Also when it does not wait. */
-void staging_leave(struct staging_user *user);
+void staging_cancel_wait(struct staging_user *user);
 /* Whether one of that kind waits for another's. */
 bool staging_is_short(struct staging *staging, enum staging_kind kind);
 /* What a user gets that waited too long, or held one for too long while others waited. */
@@ -101,12 +101,12 @@ int staging_full(void);
 
 /* For buffers that are a peer's while it is there: at most `wanted`, an even share of what may
  * still be lent, and at least STAGING_PAIR; 0: nothing is left. */
-unsigned staging_lend(struct staging *staging, unsigned wanted);
-void staging_take_back(struct staging *staging, unsigned count);
+unsigned staging_reserve(struct staging *staging, unsigned wanted);
+void staging_unreserve(struct staging *staging, unsigned count);
 
 /* The NUMA node of the place's device; -1: it has none, or the host has only one. */
 int staging_numa(struct staging *staging, struct haul_place place);
 /* Has the memory's pages come from that node, where there are any, from their first use on. */
-void staging_place(const struct memory *memory, int numa);
+void staging_bind_numa(const struct memory *memory, int numa);
 
 #endif

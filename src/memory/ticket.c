@@ -37,15 +37,15 @@ static void get_layout(struct wire *wire, struct haul_tensor *layout) {
 }
 
 /* In the layout's place. */
-static void put_token(struct wire *wire, const uint8_t token[LOAN_TOKEN]) {
-  static const uint8_t rest[LAYOUT - LOAN_TOKEN];
-  wire_put_bytes(wire, token, LOAN_TOKEN);
+static void put_token(struct wire *wire, const uint8_t token[IPC_TOKEN]) {
+  static const uint8_t rest[LAYOUT - IPC_TOKEN];
+  wire_put_bytes(wire, token, IPC_TOKEN);
   wire_put_bytes(wire, rest, sizeof rest);
 }
 
-static void get_token(struct wire *wire, uint8_t token[LOAN_TOKEN]) {
-  uint8_t rest[LAYOUT - LOAN_TOKEN];
-  wire_get_bytes(wire, token, LOAN_TOKEN);
+static void get_token(struct wire *wire, uint8_t token[IPC_TOKEN]) {
+  uint8_t rest[LAYOUT - IPC_TOKEN];
+  wire_get_bytes(wire, token, IPC_TOKEN);
   wire_get_bytes(wire, rest, sizeof rest);
 }
 

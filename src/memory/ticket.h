@@ -7,7 +7,7 @@
 
 #include "haul/haul.h"
 
-#define LOAN_TOKEN 64
+#define IPC_TOKEN 64
 
 struct ticket {
   struct haul_place place;
@@ -20,7 +20,7 @@ struct ticket {
   uint8_t extra[32];         /* the provider's own: a device's UUID, a size */
   bool has_layout, has_loan; /* not both */
   struct haul_tensor layout;
-  uint8_t token[LOAN_TOKEN]; /* as `lend` of the provider's gave it */
+  uint8_t token[IPC_TOKEN]; /* as `lend` of the provider's gave it */
 };
 
 /* Fixed layout, little-endian, closed by an XXH3-64 over what goes before: that catches damage; a

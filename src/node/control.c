@@ -165,7 +165,7 @@ int control_send(struct haul_peer *peer, enum control_type type, uint32_t reques
   struct outgoing *frame = new_frame(type, request, length);
   if (!frame) {
     if (is_awaited(type))
-      peer_doom(peer, HAUL_ENOMEM, "no memory for what it waits for");
+      peer_fail(peer, HAUL_ENOMEM, "no memory for what it waits for");
     return HAUL_ENOMEM;
   }
   if (length > 0)
@@ -178,7 +178,7 @@ int control_send(struct haul_peer *peer, enum control_type type, uint32_t reques
   int code = submit(peer, frame);
   pthread_mutex_unlock(&peer->send_lock);
   if (flooded)
-    peer_doom(peer, HAUL_EPROTO, "it asks and does not read the answers");
+    peer_fail(peer, HAUL_EPROTO, "it asks and does not read the answers");
   return code;
 }
 
@@ -203,8 +203,8 @@ static bool is_answered(void *user) {
   return done;
 }
 
-int control_ask(struct request *request, enum control_type type, const void *body, size_t length,
-                haul_deadline until) {
+int control_request(struct request *request, enum control_type type, const void *body,
+                    size_t length, haul_deadline until) {
   struct haul_peer *peer = request->peer;
   struct loop *loop = peer->node->loop;
   loop_lock(loop);
@@ -248,7 +248,7 @@ static int on_answer(struct haul_peer *peer, uint32_t id, const uint8_t *body, s
     if (code)
       error_save(&request->error);
     request->done = true;
-    loop_news(peer->node->loop);
+    loop_notify(peer->node->loop);
     return 0;
   }
   return 0; /* given up at its deadline */
@@ -265,7 +265,7 @@ static int on_credit(struct haul_peer *peer, const uint8_t *body, size_t length)
   peer->credit += bytes;
   bool sane = peer->credit <= ((size_t)1 << 31);
   pthread_mutex_unlock(&peer->send_lock);
-  loop_news(peer->node->loop);
+  loop_notify(peer->node->loop);
   return sane ? 0 : HAUL_EPROTO;
 }
 
@@ -279,16 +279,16 @@ static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
     message_event(peer, &peer->joined);
     return 0;
   case CONTROL_GOODBYE:
-    peer_doom(peer, HAUL_EPEER, "the peer closed the connection");
+    peer_fail(peer, HAUL_EPEER, "the peer closed the connection");
     return 0;
   case CONTROL_LOOKUP:
     return names_on_lookup(peer, frame->request, body, frame->length);
   case CONTROL_LIST:
     return names_on_list(peer, frame->request, body, frame->length);
   case CONTROL_STATS:
-    return stats_on_question(peer, frame->request, body, frame->length);
+    return stats_on_request(peer, frame->request, body, frame->length);
   case CONTROL_TRACE:
-    return trace_on_question(peer, frame->request, body, frame->length);
+    return trace_on_request(peer, frame->request, body, frame->length);
   case CONTROL_FOUND:
   case CONTROL_NAMES:
   case CONTROL_STATE:

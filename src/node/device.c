@@ -27,15 +27,15 @@ static int start(haul_copy *copy, uint64_t to_offset, uint64_t from_offset, size
   int code = copy_check(to, to_offset, from, from_offset, length);
   if (code)
     return code;
-  switch (copy_who(to, from, &copy->pending.engine)) {
+  switch (copy_method(to, from, &copy->pending.engine)) {
   case COPY_CPU:
     copy->status = 0;
-    return copy_through(NULL, to, to_offset, from, from_offset, length, HAUL_FOREVER);
+    return copy_sync(NULL, to, to_offset, from, from_offset, length, HAUL_FOREVER);
   case COPY_ENGINE:
     copy->status = 1;
     code = copy_pending_start(&copy->pending, to, to_offset, from, from_offset, length);
     return code == 1 ? not_at_once() : code;
-  case COPY_NOBODY:
+  case COPY_STAGED:
     break;
   }
   return not_at_once();
@@ -51,7 +51,7 @@ static int check(haul_region *to, uint64_t to_offset, haul_region *from, uint64_
   if (code == 0)
     code = region_check(from, from_offset, length);
   if (code == 0 && !(memory_alive(&to->memory) && memory_alive(&from->memory)))
-    code = memory_released(NULL);
+    code = error_released(NULL);
   return code;
 }
 
@@ -83,7 +83,7 @@ HAUL_API int haul_copy_start(haul_region *to, uint64_t to_offset, haul_region *f
 static void look(haul_copy *copy) {
   copy->status = copy_pending_look(&copy->pending);
   if (copy->status == 0 && !(memory_alive(&copy->to->memory) && memory_alive(&copy->from->memory)))
-    copy->status = memory_released(NULL);
+    copy->status = error_released(NULL);
   if (copy->status < 0)
     error_save(&copy->why);
 }
@@ -123,6 +123,6 @@ HAUL_API int haul_region_dmabuf(haul_region *region, int *descriptor, uint64_t *
   if (!region || !descriptor || !offset)
     return error_set(HAUL_EINVAL, 0, NULL, NULL, "no region, or no place for the descriptor");
   if (!memory_alive(&region->memory))
-    return memory_released(NULL);
+    return error_released(NULL);
   return memory_dmabuf(&region->memory, descriptor, offset);
 }

@@ -74,7 +74,7 @@ static void on_timeout(struct timer *timer) {
     end_handshake(handshake);
     return;
   }
-  loop_timer(loop, timer, handshake->until);
+  loop_timer_start(loop, timer, handshake->until);
   look(handshake);
 }
 
@@ -325,7 +325,7 @@ static void start_proof(struct handshake *handshake) {
   if (node->proving == PROVING && !make_way(node, true, handshake->origin)) {
     handshake->waits = true;
     loop_unwatch(node->loop, &handshake->watch);
-    loop_timer(node->loop, &handshake->timer, clock_now() + WAIT_NS);
+    loop_timer_start(node->loop, &handshake->timer, clock_now() + WAIT_NS);
   } else if (tls_open(node->tls, handshake->stream.fd, true, &handshake->stream.tls) != 0) {
     end_handshake(handshake);
   } else {
@@ -421,7 +421,7 @@ static void on_pause_over(struct timer *timer) {
   struct listener *listener = list_entry(timer, struct listener, timer);
   struct loop *loop = listener->node->loop;
   if (loop_watch(loop, &listener->watch, listener->fd, EPOLLIN, on_connection) != 0)
-    loop_timer(loop, timer, clock_now() + PAUSE_NS);
+    loop_timer_start(loop, timer, clock_now() + PAUSE_NS);
 }
 
 /* The connection stays in the queue, and the loop would be told of it again and again. */
@@ -429,7 +429,7 @@ static void pause_listener(struct listener *listener, int system) {
   log_write(&listener->node->fabric.log, LOG_ACCEPT,
             (struct haul_log_field[]){{"reason", strerror(system)}, {0}});
   loop_unwatch(listener->node->loop, &listener->watch);
-  loop_timer(listener->node->loop, &listener->timer, clock_now() + PAUSE_NS);
+  loop_timer_start(listener->node->loop, &listener->timer, clock_now() + PAUSE_NS);
 }
 
 static void on_connection(struct watch *watch, uint32_t events) {
@@ -472,7 +472,7 @@ static void on_connection(struct watch *watch, uint32_t events) {
   }
   handshake->began = clock_now();
   handshake->until = clock_after(handshake->began, node->config.handshake_ns);
-  loop_timer(node->loop, &handshake->timer, handshake->until);
+  loop_timer_start(node->loop, &handshake->timer, handshake->until);
 }
 
 int listen_on(struct haul_node *node, struct address *address, bool companion) {

@@ -16,7 +16,7 @@ static void enqueue(struct haul_node *node, struct incoming *message) {
   list_append(&node->inbox, &message->link);
   message->peer->queued++;
   pthread_mutex_unlock(&node->inbox_lock);
-  loop_news(node->loop);
+  loop_notify(node->loop);
 }
 
 static struct incoming *new_event(int kind) {
@@ -199,7 +199,7 @@ static bool may_send(void *user) {
   if (atomic_load(&peer->base.ended))
     return true;
   if (transfers_writing(&peer->node->transfers, &peer->base, sending->number) ||
-      link_holds(&peer->base))
+      link_is_blocked(&peer->base))
     return false;
   pthread_mutex_lock(&peer->send_lock);
   if (!sending->reserved && peer->credit >= sending->cost) {

@@ -33,7 +33,7 @@ static int publish(haul_region *region, const char *name, const struct haul_gran
   if (!region || !grants)
     return error_set(HAUL_EINVAL, 0, name, NULL, "no region, or nobody to publish it to");
   if (!memory_alive(&region->memory))
-    return memory_released(name);
+    return error_released(name);
   for (size_t i = 0; i < count; i++)
     if ((grants[i].rights & HAUL_WRITE) && !region->memory.writable)
       return error_set(HAUL_EACCESS, 0, name, "publish it with HAUL_READ alone",
@@ -81,7 +81,7 @@ static bool is_touched(struct haul_node *node, uint64_t handle, const struct hau
         continue;
       touched = true;
       if (late)
-        peer_doom(peer, HAUL_EPEER, "it did not end a copy within the liveness bound");
+        peer_fail(peer, HAUL_EPEER, "it did not end a copy within the liveness bound");
     }
   }
   return touched;
@@ -257,7 +257,8 @@ HAUL_API int haul_peer_lookup(haul_peer *peer, const char *name, haul_deadline u
   struct wire wire = wire_over(body, sizeof body);
   wire_put_string(&wire, name);
   struct lookup lookup = {.request = {.peer = peer, .take = take_found}, .name = name};
-  code = control_ask(&lookup.request, CONTROL_LOOKUP, body, sizeof body - wire_left(&wire), until);
+  code =
+      control_request(&lookup.request, CONTROL_LOOKUP, body, sizeof body - wire_left(&wire), until);
   if (code)
     return code;
   return remote_open(&peer->node->transfers, &peer->base, &lookup.key, name, until, remote);
@@ -308,7 +309,8 @@ HAUL_API int haul_peer_list(haul_peer *peer, haul_deadline until, struct haul_pu
     struct wire wire = wire_over(body, sizeof body);
     wire_put_string(&wire, listing.last);
     listing.request = (struct request){.peer = peer, .take = take_names};
-    code = control_ask(&listing.request, CONTROL_LIST, body, sizeof body - wire_left(&wire), until);
+    code = control_request(&listing.request, CONTROL_LIST, body, sizeof body - wire_left(&wire),
+                           until);
     if (code)
       return code;
   } while (listing.page > 0 && listing.count < listing.total && listing.count < listing.room);

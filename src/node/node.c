@@ -75,7 +75,7 @@ static void expire(struct timer *timer) {
   struct haul_node *node = list_entry(timer, struct haul_node, expiry);
   int64_t next = heap_expire(node->heap, clock_now());
   if (next != HAUL_FOREVER)
-    loop_timer(node->loop, timer, next);
+    loop_timer_start(node->loop, timer, next);
 }
 
 /* Peers that asked more than is answered in a turn. */
@@ -171,7 +171,7 @@ static int open_parts(struct haul_node *node) {
   fabric_open(&node->fabric);
   heap_watch(node->heap, &watcher);
   loop_lock(node->loop);
-  loop_poller(node->loop, &node->poller, sweep);
+  loop_poller_start(node->loop, &node->poller, sweep);
   loop_unlock(node->loop);
   return thread ? start_thread(node) : 0;
 }
@@ -228,7 +228,7 @@ void node_put(struct haul_node *node) {
     transfers_close(&node->transfers);
     fabric_release(&node->fabric);
     trace_stop(&node->fabric.trace);
-    loop_run_errands(node->loop); /* lines that came too late */
+    loop_run_deferred(node->loop); /* lines that came too late */
     log_close(&node->fabric.log);
   }
   exports_close(node->exports);
@@ -290,7 +290,7 @@ HAUL_API void haul_node_close(haul_node *node) {
     close_in_child(node);
     return;
   }
-  if (node->loop && loop_is_in_errand(node->loop)) {
+  if (node->loop && loop_in_deferred(node->loop)) {
     error_enter("haul_node_close");
     error_set(HAUL_EBUSY, 0, NULL, "close it where it was opened",
               "a transfer's `done` cannot close its node");
@@ -318,7 +318,7 @@ HAUL_API void haul_node_close(haul_node *node) {
     loop_unlock(node->loop);
     fabric_close(&node->fabric);
     transfers_end(&node->transfers);
-    loop_run_errands(node->loop);
+    loop_run_deferred(node->loop);
     log_end(&node->fabric.log);
   }
   message_clear(node);
@@ -339,7 +339,7 @@ HAUL_API int haul_node_fd(haul_node *node) {
 
 static bool has_news(void *user) {
   struct haul_node *node = user;
-  return loop_quiet(node->loop);
+  return loop_clear_notification(node->loop);
 }
 
 HAUL_API int haul_node_progress(haul_node *node, haul_deadline until) {

@@ -222,7 +222,7 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason);
 int peer_check(struct haul_peer *peer);  /* 0, or why it is gone; any time */
 void peer_ref(struct haul_peer *peer);   /* any time */
 void peer_unref(struct haul_peer *peer); /* any time */
-void peer_doom(struct haul_peer *peer, int code, const char *reason); /* any time */
+void peer_fail(struct haul_peer *peer, int code, const char *reason); /* any time */
 /* For the node's log; any time. `code` 0: none. */
 void peer_log(const struct haul_peer *peer, enum log_event event, int code, const char *reason);
 struct haul_peer *peer_by_token(struct haul_node *node, const uint8_t token[16]);
@@ -245,8 +245,8 @@ bool control_takes_leave(struct haul_peer *peer);
 /* Whether frames wait, and the peer took nothing of them for the liveness bound. */
 bool control_stalls(struct haul_peer *peer);
 /* Asks and waits for the answer; without locks. */
-int control_ask(struct request *request, enum control_type type, const void *body, size_t length,
-                haul_deadline until);
+int control_request(struct request *request, enum control_type type, const void *body,
+                    size_t length, haul_deadline until);
 
 /* names.c; with the loop's lock. 0 or HAUL_EPROTO. */
 int names_on_lookup(struct haul_peer *peer, uint32_t request, const uint8_t *body, size_t length);
@@ -255,13 +255,13 @@ int names_on_list(struct haul_peer *peer, uint32_t request, const uint8_t *body,
 void names_withdraw(struct haul_node *node, struct haul_region *region);
 
 /* stats.c; with the loop's lock. 0 or HAUL_EPROTO. */
-int stats_on_question(struct haul_peer *peer, uint32_t request, const uint8_t *body, size_t length);
+int stats_on_request(struct haul_peer *peer, uint32_t request, const uint8_t *body, size_t length);
 /* Who may be told; and that the peer says this side may not be: HAUL_EACCESS. */
 bool stats_may_observe(const struct haul_peer *peer);
 int stats_refused(const struct haul_peer *peer);
 
 /* trace.c; with the loop's lock. 0 or HAUL_EPROTO. */
-int trace_on_question(struct haul_peer *peer, uint32_t request, const uint8_t *body, size_t length);
+int trace_on_request(struct haul_peer *peer, uint32_t request, const uint8_t *body, size_t length);
 /* A timer's, three seconds after the last question: the recording ends. */
 void trace_expire(struct timer *timer);
 

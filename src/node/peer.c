@@ -60,7 +60,7 @@ static void put_link(struct link *link) {
   unuse((struct haul_peer *)link);
 }
 
-void peer_doom(struct haul_peer *peer, int code, const char *reason) {
+void peer_fail(struct haul_peer *peer, int code, const char *reason) {
   pthread_mutex_lock(&peer->doom_lock);
   if (!peer->doom) {
     peer->doom = code;
@@ -73,7 +73,7 @@ void peer_doom(struct haul_peer *peer, int code, const char *reason) {
 }
 
 static void fail_link(struct link *link, int code, const char *reason) {
-  peer_doom((struct haul_peer *)link, code, reason);
+  peer_fail((struct haul_peer *)link, code, reason);
 }
 
 static void link_leaves(struct link *link) {
@@ -154,7 +154,7 @@ static void on_tick(struct timer *timer) {
     pthread_mutex_unlock(&peer->send_lock);
     if (silent || now - atomic_load(&peer->base.heard) > bound / 4)
       control_send(peer, CONTROL_PING, PING_ASKS, NULL, 0);
-    loop_timer(node->loop, timer, now + bound / 4);
+    loop_timer_start(node->loop, timer, now + bound / 4);
   }
   peer_unref(peer);
 }
@@ -222,7 +222,7 @@ int peer_start(struct haul_peer *peer) {
   peer->base.number = ++node->last_number;
   list_append(&node->peers, &peer->list);
   node->peer_count++;
-  loop_timer(node->loop, &peer->timer, clock_now() + node->config.liveness_ns / 4);
+  loop_timer_start(node->loop, &peer->timer, clock_now() + node->config.liveness_ns / 4);
   if (node_is_closed(node))
     return error_code(HAUL_ECLOSED, peer->base.name);
   pthread_mutex_lock(&peer->send_lock);
@@ -269,7 +269,7 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason) {
   if (peer->ready)
     message_event(peer, &peer->left);
   message_departed(peer);
-  loop_news(node->loop);
+  loop_notify(node->loop);
   if (listed) {
     node->peer_count--;
     peer_unref(peer);
@@ -308,7 +308,7 @@ static void on_answer(struct watch *watch, uint32_t events) {
   (void)events;
   loop_unwatch(answer->node->loop, watch);
   atomic_store(&answer->came, true);
-  loop_news(answer->node->loop);
+  loop_notify(answer->node->loop);
 }
 
 static bool has_come(void *user) {

@@ -119,11 +119,11 @@ HAUL_API int haul_region_copy(haul_region *to, uint64_t to_offset, haul_region *
   if (code || length == 0)
     return code;
   if (!memory_alive(&to->memory) || !memory_alive(&from->memory))
-    return memory_released(NULL);
-  code = copy_through(heap_staging(to->heap), &to->memory, to_offset, &from->memory, from_offset,
-                      length, until);
+    return error_released(NULL);
+  code = copy_sync(heap_staging(to->heap), &to->memory, to_offset, &from->memory, from_offset,
+                   length, until);
   if (code == 0 && !(memory_alive(&to->memory) && memory_alive(&from->memory)))
-    code = memory_released(NULL);
+    code = error_released(NULL);
   return code;
 }
 

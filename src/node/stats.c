@@ -210,8 +210,8 @@ bool stats_may_observe(const struct haul_peer *peer) {
          strcmp(identity, "uid:0") == 0;
 }
 
-int stats_on_question(struct haul_peer *asking, uint32_t request, const uint8_t *body,
-                      size_t length) {
+int stats_on_request(struct haul_peer *asking, uint32_t request, const uint8_t *body,
+                     size_t length) {
   struct haul_node *node = asking->node;
   struct haul_node_stats stats;
   uint8_t answer[CONTROL_BODY_MAX];
@@ -296,7 +296,7 @@ HAUL_API int haul_peer_stats_of(haul_peer *peer, haul_deadline until, struct hau
     struct wire wire = wire_over(body, sizeof body);
     wire_put64(&wire, question.last);
     question.request = (struct request){.peer = peer, .take = take_state};
-    code = control_ask(&question.request, CONTROL_STATS, body, sizeof body, until);
+    code = control_request(&question.request, CONTROL_STATS, body, sizeof body, until);
     if (code)
       return code;
   } while (question.page == PAGE && question.count < question.room);

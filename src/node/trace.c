@@ -17,7 +17,7 @@
 void trace_expire(struct timer *timer) {
   struct haul_node *node = list_entry(timer, struct haul_node, watched);
   if (!trace_stop(&node->fabric.trace)) /* a thread is in it for a moment yet */
-    loop_timer(node->loop, timer, clock_now() + IDLE_NS);
+    loop_timer_start(node->loop, timer, clock_now() + IDLE_NS);
 }
 
 /* With the loop's lock. */
@@ -26,7 +26,7 @@ static int record(struct haul_node *node) {
     return HAUL_ECLOSED;
   if (!trace_start(&node->fabric.trace))
     return HAUL_ENOMEM;
-  loop_timer(node->loop, &node->watched, clock_now() + IDLE_NS);
+  loop_timer_start(node->loop, &node->watched, clock_now() + IDLE_NS);
   return 0;
 }
 
@@ -110,8 +110,8 @@ static bool get_event(struct wire *wire, struct trace_event *event) {
          event->status <= 0 && (event->path == TRACE_NO_PATH || transport_at(event->path));
 }
 
-int trace_on_question(struct haul_peer *asking, uint32_t request, const uint8_t *body,
-                      size_t length) {
+int trace_on_request(struct haul_peer *asking, uint32_t request, const uint8_t *body,
+                     size_t length) {
   struct trace *trace = &asking->node->fabric.trace;
   struct trace_event page[PAGE];
   uint8_t answer[CONTROL_BODY_MAX];
@@ -185,7 +185,7 @@ HAUL_API int haul_peer_trace_of(haul_peer *peer, haul_deadline until, struct hau
     wire_put64(&wire, question.trace.next);
     wire_put16(&wire, (uint16_t)(left < PAGE ? left : PAGE));
     question.request = (struct request){.peer = peer, .take = take_traced};
-    code = control_ask(&question.request, CONTROL_TRACE, body, sizeof body, until);
+    code = control_request(&question.request, CONTROL_TRACE, body, sizeof body, until);
     if (code)
       return code;
   } while (question.page == PAGE && question.count < question.room);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "core/aside.h"
+#include "core/deferred_close.h"
 
 #define BUCKETS 1024u
 

@@ -16,7 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "core/aside.h"
+#include "core/deferred_close.h"
 #include "storage/buffer.h"
 #include "storage/threads.h"
 
@@ -352,7 +352,7 @@ static int start(struct devices *devices) {
 static void close_all(struct devices *devices) {
   const int all[] = {devices->epoll, devices->bell};
   if (devices->listener >= 0) /* with connections that nobody has accepted */
-    close_aside(devices->listener);
+    close_deferred(devices->listener);
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
     if (all[i] >= 0)
       close(all[i]);

@@ -16,22 +16,22 @@ static enum file_way way_of(const struct part *part) {
 
 /* ---- The whole ---- */
 
-static void free_errand(struct moving *errand) {
-  free(errand);
+static void free_errand(struct moving *deferred) {
+  free(deferred);
 }
 
 /* The last hold blocks: somebody else gives it back. */
 static void leave_far(struct worker *worker, struct far *far) {
   if (far_put_unless_last(far))
     return;
-  struct moving *errand = calloc(1, sizeof *errand);
-  if (!errand) {
+  struct moving *deferred = calloc(1, sizeof *deferred);
+  if (!deferred) {
     far_put(far);
     return;
   }
-  errand->far = far;
-  errand->done = free_errand;
-  mover_post(worker->workers->mover, errand);
+  deferred->far = far;
+  deferred->done = free_errand;
+  mover_post(worker->workers->mover, deferred);
 }
 
 static void free_operation(struct worker *worker, struct operation *operation) {
@@ -144,7 +144,7 @@ static void post_here(struct worker *worker, struct part *part) {
   struct io_uring_sqe *request = worker_request(worker);
   int fd = part->direct ? file_direct(file, served->way) : file->fd[served->way];
   char *bytes = bytes_of(part) + part->done;
-  uint64_t most = worker_yields(worker, served->priority) ? STAGE_BYTES : ONCE;
+  uint64_t most = worker_yields(worker, served->priority) ? BOUNCE_BYTES : ONCE;
   unsigned length = (unsigned)(part->left < most ? part->left : most);
   prepare(request, served->way, fd, bytes, length, part->offset + part->done,
           part->stage ? -1 : pinned_slot(worker, part->operation->buffer));
@@ -236,7 +236,7 @@ void part_proceed(struct worker *worker, struct part *part, int result) {
   } else {
     part->done += (uint64_t)result;
     part->left -= (uint64_t)result;
-    part->direct &= (size_t)result % STAGE_BYTES == 0; /* else the rest lies otherwise */
+    part->direct &= (size_t)result % BOUNCE_BYTES == 0; /* else the rest lies otherwise */
     if (part->left == 0)
       end_request(worker, part, 0);
     else
@@ -246,12 +246,12 @@ void part_proceed(struct worker *worker, struct part *part, int result) {
 
 /* ---- Cutting ---- */
 
-static struct stage *new_stage(haul_node *node) {
-  struct stage *stage = malloc(sizeof *stage);
+static struct bounce *new_stage(haul_node *node) {
+  struct bounce *stage = malloc(sizeof *stage);
   if (!stage)
     return NULL;
   list_init(&stage->link);
-  if (haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, STAGE_BYTES,
+  if (haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, BOUNCE_BYTES,
                         HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &stage->region) == 0) {
     stage->address = haul_region_address(stage->region);
     return stage;
@@ -261,13 +261,13 @@ static struct stage *new_stage(haul_node *node) {
 }
 
 /* NULL: all are in use, and *code is set where none can be had at all. */
-static struct stage *take_stage(struct worker *worker, haul_node *node, int *code) {
+static struct bounce *take_stage(struct worker *worker, haul_node *node, int *code) {
   struct list *idle = list_take(&worker->stages);
   if (idle)
-    return list_entry(idle, struct stage, link);
+    return list_entry(idle, struct bounce, link);
   if (worker->stage_count == STAGES)
     return NULL;
-  struct stage *stage = new_stage(node);
+  struct bounce *stage = new_stage(node);
   worker->stage_count += stage != NULL;
   if (!stage && worker->stage_count == 0)
     *code = -ENOMEM;
@@ -275,14 +275,14 @@ static struct stage *take_stage(struct worker *worker, haul_node *node, int *cod
 }
 
 static uint64_t part_most(const struct operation *operation) {
-  return operation->buffer->region || operation->far ? STAGE_BYTES : UINT64_MAX;
+  return operation->buffer->region || operation->far ? BOUNCE_BYTES : UINT64_MAX;
 }
 
 /* False: it has to wait. */
 static bool cut_one(struct worker *worker, struct operation *operation) {
   uint64_t left = operation->length - operation->cut;
   struct buffer *buffer = operation->buffer;
-  struct stage *stage = NULL;
+  struct bounce *stage = NULL;
   int code = 0;
   if (list_empty(&worker->free_parts))
     return false;
@@ -443,7 +443,7 @@ int operations_open(struct worker *worker) {
 
 void operations_close(struct worker *worker) {
   for (struct list *item; (item = list_take(&worker->stages));) {
-    struct stage *stage = list_entry(item, struct stage, link);
+    struct bounce *stage = list_entry(item, struct bounce, link);
     haul_region_release(stage->region);
     free(stage);
   }

@@ -11,9 +11,9 @@
 #include "storage/mover.h"
 #include "storage/worker.h"
 
-#define OPERATIONS  1024u             /* that a worker has under way, and as many parts */
-#define STAGE_BYTES ((size_t)1 << 20) /* as libhaul's own */
-#define STAGES      32u               /* of a worker: what its devices' operations share */
+#define OPERATIONS   1024u             /* that a worker has under way, and as many parts */
+#define BOUNCE_BYTES ((size_t)1 << 20) /* as libhaul's own */
+#define STAGES       32u               /* of a worker: what its devices' operations share */
 
 /* One read or write as it was asked for. It is done in parts: one of its own for memory of the
  * host, one for each staging buffer for a device's, and of that size for a far file. */
@@ -33,7 +33,7 @@ struct operation {
   int32_t index;
 };
 
-struct stage {
+struct bounce {
   struct list link;
   haul_region *region;
   char *address;
@@ -42,7 +42,7 @@ struct stage {
 struct part {
   struct list link; /* the free ones */
   struct operation *operation;
-  struct stage *stage; /* NULL: straight to and from memory of the host */
+  struct bounce *stage; /* NULL: straight to and from memory of the host */
   uint64_t at, offset, left, done;
   bool direct;
   struct moving moving;

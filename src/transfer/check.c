@@ -62,7 +62,7 @@ int transfer_bad_call(const struct haul_remote *remote, const struct haul_region
     return error_set(HAUL_ESTALE, 0, remote->name, "release it after its last transfer",
                      "the local region was released");
   if (!memory_alive(&region->memory))
-    return memory_released(remote->name);
+    return error_released(remote->name);
   return error_set(atomic_load(&remote->link->ended), 0, remote->link->name, "connect again", "%s",
                    remote->link->ended_reason);
 }

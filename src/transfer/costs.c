@@ -76,7 +76,7 @@ static void forget(struct costs *costs, unsigned size, uint32_t now_ms) {
     /* Another thread may have told a moment later than this one's now. */
     int32_t age = (int32_t)(now_ms - atomic_load_explicit(&took->told, memory_order_relaxed));
     if (age > (int32_t)bound)
-      measure_forget(&took->ratio);
+      measure_reset(&took->ratio);
   }
 }
 
@@ -93,7 +93,7 @@ void costs_tell(struct costs *costs, size_t path, uint64_t bytes, int64_t took_n
     return;
   double ratio = (double)took_ns / lines_ns(cost->lines, bytes);
   ratio = ratio > COST_BOUND ? COST_BOUND : ratio < 1 / COST_BOUND ? 1 / COST_BOUND : ratio;
-  measure_tell(&took->ratio, (uint32_t)(ratio * COST_UNIT));
+  measure_record(&took->ratio, (uint32_t)(ratio * COST_UNIT));
   atomic_store_explicit(&took->told, now_ms, memory_order_relaxed);
   unsigned first = size > COST_REACH ? size - COST_REACH : 0;
   for (unsigned i = first; i <= size + COST_REACH && i < COST_SIZES; i++) {

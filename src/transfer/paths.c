@@ -6,13 +6,13 @@
 #include "transfer/transfer.h"
 
 /* The slices of a pipeline, of which there are several. */
-static void say_slices(struct route *route, size_t i, uint64_t bytes, const struct wish *wish,
-                       struct haul_path *path) {
+static void say_slices(struct route *route, size_t i, uint64_t bytes,
+                       const struct constraints *constraints, struct haul_path *path) {
   const struct tune *slices = route_slices(route, i);
   size_t at = strlen(path->detail);
   if (!slices)
     return;
-  uint32_t slice = wish->slice ? wish->slice : slice_best(slices, bytes);
+  uint32_t slice = constraints->slice ? constraints->slice : slice_best(slices, bytes);
   if (path->open && bytes > slice)
     snprintf(path->detail + at, sizeof path->detail - at, "%sslices of %u %s", at ? ", " : "",
              slice >> 20 ? slice >> 20 : slice >> 10, slice >> 20 ? "MiB" : "KiB");
@@ -35,13 +35,13 @@ static void say_cost(const struct route *route, size_t i, uint64_t bytes, struct
 }
 
 static void describe(const struct haul_remote *remote, size_t i, struct route *route,
-                     uint64_t bytes, uint64_t pieces, const struct wish *wish, int chosen,
-                     struct haul_path *path) {
+                     uint64_t bytes, uint64_t pieces, const struct constraints *constraints,
+                     int chosen, struct haul_path *path) {
   static const char *const words[] = {"short", "buffered", "direct"};
   const struct estimate *estimate = &route->estimates[i];
   enum send_mode mode = mode_of(remote, i, estimate, bytes, pieces);
   bool again = mode == SEND_BUFFERED && estimate->lines[SEND_ZERO_COPY].most;
-  const char *reason = route_refusal(remote, route, i, wish);
+  const char *reason = route_refusal(remote, route, i, constraints);
   memset(path, 0, sizeof *path);
   snprintf(path->name, sizeof path->name, "%s", transport_at(i)->name);
   path->chosen = (int)i == chosen;
@@ -57,7 +57,7 @@ static void describe(const struct haul_remote *remote, size_t i, struct route *r
   } else {
     snprintf(path->reason, sizeof path->reason, "%s", reason);
   }
-  say_slices(route, i, bytes, wish, path);
+  say_slices(route, i, bytes, constraints, path);
 }
 
 /* The chosen one first, then the open ones by cost, then the closed ones. */
@@ -97,13 +97,14 @@ static void say_why(const struct haul_path *paths, size_t count, bool any, bool 
 }
 
 size_t route_paths(const struct haul_remote *remote, struct route *route, uint64_t bytes,
-                   uint64_t pieces, const struct wish *wish, int chosen, struct haul_path *paths) {
-  bool ruled = chosen >= 0 && route_rule(remote, bytes, wish) == chosen;
+                   uint64_t pieces, const struct constraints *constraints, int chosen,
+                   struct haul_path *paths) {
+  bool ruled = chosen >= 0 && route_rule(remote, bytes, constraints) == chosen;
   const char *set = ruled ? remote->transfers->rules.origin : "";
   size_t count = 0;
   for (size_t i = 0; transport_at(i); i++) {
     struct haul_path path;
-    describe(remote, i, route, bytes, pieces, wish, chosen, &path);
+    describe(remote, i, route, bytes, pieces, constraints, chosen, &path);
     size_t at = count++;
     for (; at > 0 && goes_before(&path, &paths[at - 1]); at--)
       paths[at] = paths[at - 1];
@@ -114,6 +115,6 @@ size_t route_paths(const struct haul_remote *remote, struct route *route, uint64
   for (size_t i = 1; i < count; i++)
     if (paths[i].open)
       compare(&paths[0], set, &paths[i]);
-  say_why(paths, count, !wish->only, remote->transfers->estimates_only, set, &paths[0]);
+  say_why(paths, count, !constraints->only, remote->transfers->estimates_only, set, &paths[0]);
   return count;
 }

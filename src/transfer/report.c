@@ -37,9 +37,9 @@ static void fill(struct haul_transfer *transfer, struct haul_report *report) {
   report->wire_ns = ended - started;
   report->from = write ? transfer->place : remote->key.place;
   report->to = write ? remote->key.place : transfer->place;
-  struct wish wish = transfer_wish(transfer);
+  struct constraints constraints = transfer_constraints(transfer);
   report->path_count = route_paths(remote, transfer->route, transfer->bytes, transfer->pieces,
-                                   &wish, atomic_load(&transfer->path), report->paths);
+                                   &constraints, atomic_load(&transfer->path), report->paths);
   snprintf(report->peer, sizeof report->peer, "%s", remote->link->name);
   snprintf(report->name, sizeof report->name, "%s", remote->name);
 }
@@ -196,12 +196,13 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
     code = transfer_check_options(options, &completed);
   if (code)
     return code;
-  struct wish wish = {.only = completed.only, .flags = completed.flags};
+  struct constraints constraints = {.only = completed.only, .flags = completed.flags};
   struct route *route = remote_route(remote, &local->memory, operation);
   if (!route)
     return HAUL_ENOMEM;
-  bool found = route_choose(remote, route, length, &wish, &chosen) == 0;
-  size_t all_count = route_paths(remote, route, length, 1, &wish, found ? (int)chosen : -1, all);
+  bool found = route_choose(remote, route, length, &constraints, &chosen) == 0;
+  size_t all_count =
+      route_paths(remote, route, length, 1, &constraints, found ? (int)chosen : -1, all);
   for (size_t i = 0; i < all_count && i < *count; i++)
     paths[i] = all[i];
   *count = all_count;

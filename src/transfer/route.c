@@ -95,7 +95,7 @@ struct route *remote_route(struct haul_remote *remote, const struct memory *loca
 }
 
 const char *route_refusal(const struct haul_remote *remote, const struct route *route, size_t i,
-                          const struct wish *wish) {
+                          const struct constraints *constraints) {
   const struct estimate *estimate = &route->estimates[i];
   const struct endpoint *endpoint = remote->link->endpoints[i];
   if (!estimate->open)
@@ -103,21 +103,21 @@ const char *route_refusal(const struct haul_remote *remote, const struct route *
   /* Acquire: the reason was set before. */
   if (!atomic_load_explicit(&endpoint->open, memory_order_acquire))
     return endpoint->reason[0] ? endpoint->reason : "closed";
-  if (wish->avoided & 1u << i)
-    return wish->reason;
-  if (wish->only && wish->only != endpoint->transport->name)
+  if (constraints->avoided & 1u << i)
+    return constraints->reason;
+  if (constraints->only && constraints->only != endpoint->transport->name)
     return "another path was asked for";
-  if (!wish->only && !rules_allow(&remote->transfers->rules, i))
+  if (!constraints->only && !rules_allow(&remote->transfers->rules, i))
     return remote->transfers->rules.left_out;
-  if (estimate->only_asked && !wish->only)
+  if (estimate->only_asked && !constraints->only)
     return estimate->reason;
-  if (wish->flags & HAUL_REQUIRE_ZERO_COPY && !estimate->zero_copy)
+  if (constraints->flags & HAUL_REQUIRE_ZERO_COPY && !estimate->zero_copy)
     return "it buffers on the way, and zero copy was asked for";
   return "";
 }
 
 static int no_path(const struct haul_remote *remote, const struct route *route,
-                   const struct wish *wish) {
+                   const struct constraints *constraints) {
   char reasons[250] = "";
   size_t at = 0;
   int ended = atomic_load(&remote->link->ended);
@@ -128,7 +128,7 @@ static int no_path(const struct haul_remote *remote, const struct route *route,
     return error_set(failing, 0, remote->name, "connect again", "the connection to the peer broke");
   for (size_t i = 0; transport_at(i) && at < sizeof reasons; i++)
     at += (size_t)snprintf(reasons + at, sizeof reasons - at, "%snot %s: %s", i ? "; " : "",
-                           transport_at(i)->name, route_refusal(remote, route, i, wish));
+                           transport_at(i)->name, route_refusal(remote, route, i, constraints));
   return error_set(HAUL_ENOPATH, 0, remote->name, reasons, "%s", haul_error_text(HAUL_ENOPATH));
 }
 
@@ -139,8 +139,9 @@ double route_cost(const struct route *route, size_t i, uint64_t bytes, bool *kno
   return route->costs ? estimated * costs_correction(route->costs, i, bytes, known) : estimated;
 }
 
-int route_rule(const struct haul_remote *remote, uint64_t bytes, const struct wish *wish) {
-  return wish->only ? -1 : rules_path(&remote->transfers->rules, bytes);
+int route_rule(const struct haul_remote *remote, uint64_t bytes,
+               const struct constraints *constraints) {
+  return constraints->only ? -1 : rules_path(&remote->transfers->rules, bytes);
 }
 
 /* In a few nanoseconds: false when that path is closed, or there is none. */
@@ -155,36 +156,36 @@ static bool route_by_size(const struct haul_remote *remote, const struct route *
 
 /* The one that is to be taken whatever it costs, if it can be; or -1. */
 static int first_of_all(const struct haul_remote *remote, const struct route *route, uint64_t bytes,
-                        const struct wish *wish) {
-  int first = route_rule(remote, bytes, wish);
+                        const struct constraints *constraints) {
+  int first = route_rule(remote, bytes, constraints);
   if (first < 0 && route->costs)
     first = route->costs->straight;
-  return first >= 0 && !route_refusal(remote, route, (size_t)first, wish)[0] ? first : -1;
+  return first >= 0 && !route_refusal(remote, route, (size_t)first, constraints)[0] ? first : -1;
 }
 
 /* With wishes or rules, or when the usual path is closed: all of them, one by one. */
 static int route_slowly(const struct haul_remote *remote, const struct route *route, uint64_t bytes,
-                        const struct wish *wish, size_t *index) {
-  int first = first_of_all(remote, route, bytes, wish), found = first;
+                        const struct constraints *constraints, size_t *index) {
+  int first = first_of_all(remote, route, bytes, constraints), found = first;
   double best = 0;
   for (size_t i = 0; first < 0 && transport_at(i); i++) {
     double here = route_cost(route, i, bytes, NULL);
-    if (route_refusal(remote, route, i, wish)[0] || (found >= 0 && here >= best))
+    if (route_refusal(remote, route, i, constraints)[0] || (found >= 0 && here >= best))
       continue;
     found = (int)i;
     best = here;
   }
   *index = found >= 0 ? (size_t)found : 0;
-  return found >= 0 ? 0 : no_path(remote, route, wish);
+  return found >= 0 ? 0 : no_path(remote, route, constraints);
 }
 
 int route_choose(const struct haul_remote *remote, const struct route *route, uint64_t bytes,
-                 const struct wish *wish, size_t *index) {
-  bool any = !wish->avoided && !wish->only && !(wish->flags & HAUL_REQUIRE_ZERO_COPY) &&
-             remote->transfers->rules.count == 0;
+                 const struct constraints *constraints, size_t *index) {
+  bool any = !constraints->avoided && !constraints->only &&
+             !(constraints->flags & HAUL_REQUIRE_ZERO_COPY) && remote->transfers->rules.count == 0;
   if (any && route_by_size(remote, route, bytes, index))
     return 0;
-  return route_slowly(remote, route, bytes, wish, index);
+  return route_slowly(remote, route, bytes, constraints, index);
 }
 
 /* Where both sides have a view the costs of small copies do not depend on the local kind. */
@@ -196,7 +197,7 @@ void remote_take_direct(struct haul_remote *remote, enum haul_operation operatio
                          .address = &here,
                          .writable = true};
   struct route route = {.sort = sort_of(remote, &local, operation)};
-  const struct wish none = {.only = NULL};
+  const struct constraints none = {.only = NULL};
   size_t best, other;
   make_route(remote, &local, operation, &route);
   if (route_choose(remote, &route, 1, &none, &best) != 0)

@@ -64,9 +64,10 @@ static int find_way(struct request *asked) {
   asked->route = remote_route(asked->remote, &asked->region->memory, asked->operation);
   if (!asked->route)
     return HAUL_ENOMEM;
-  return route_choose(asked->remote, asked->route, asked->bytes,
-                      &(struct wish){.only = asked->options.only, .flags = asked->options.flags},
-                      &asked->path);
+  return route_choose(
+      asked->remote, asked->route, asked->bytes,
+      &(struct constraints){.only = asked->options.only, .flags = asked->options.flags},
+      &asked->path);
 }
 
 /* One block: the transfer, its works, its pieces. */
@@ -120,7 +121,7 @@ static void post_all(struct haul_transfer *transfer) {
     transfer_cancel_works(transfer, failure);
     loop_unlock(transfer->remote->transfers->fabric->loop);
   }
-  transfer_handed(transfer);
+  transfer_posted_all(transfer);
   transfer_settle(transfer); /* the call's own: from here on `done` may have given it back */
 }
 
@@ -196,8 +197,8 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
   atomic_fetch_add_explicit(&owner->started, 1, memory_order_relaxed);
   transfer->posted = clock_now();
   PROBE4(submit, transfer, asked->operation, asked->bytes, remote->name);
-  if (transfer_is_noted(transfer))
-    note_transfer(transfer, HAUL_TRACE_SUBMIT);
+  if (transfer_is_traced(transfer))
+    trace_transfer(transfer, HAUL_TRACE_SUBMIT);
   post_all(transfer);
   *out = transfer;
   return 0;
@@ -208,7 +209,7 @@ static void tell_at_once(struct haul_transfer *transfer) {
   if (!transfer->done)
     return;
   atomic_fetch_add(&transfer->refs, 1);
-  transfer_tell(transfer);
+  transfer_notify(transfer);
 }
 
 /* A handle for what is complete already. It has no region, which may be released before the report
@@ -266,13 +267,13 @@ static int start(struct haul_remote *remote, struct haul_region *region,
     return code;
   struct endpoint *endpoint = remote->link->endpoints[asked.path];
   if (endpoint->transport->now && !(asked.options.flags & HAUL_CHECKSUM) &&
-      !endpoint_holds(endpoint, operation)) {
+      !endpoint_is_blocked(endpoint, operation)) {
     code = endpoint->transport->now(endpoint, &remote->key, remote->bindings[asked.path], region,
                                     pieces, count, asked.bytes, operation);
     if (code == 0 && out)
       code = immediate(&asked, out);
     if (code == 0 && out) {
-      transfer_learn_cost(*out);
+      transfer_record_cost(*out);
       tell_at_once(*out);
     }
     if (code < 0)
@@ -300,7 +301,7 @@ directly(const struct haul_remote *remote, const struct haul_region *region,
       (operation == HAUL_OP_READ && !memory->writable) ||
       atomic_load_explicit(&region->released, memory_order_relaxed) || !memory_alive(memory) ||
       !atomic_load_explicit(&direct->endpoint->open, memory_order_acquire) ||
-      endpoint_holds(direct->endpoint, operation) ||
+      endpoint_is_blocked(direct->endpoint, operation) ||
       atomic_load_explicit(direct->word, memory_order_acquire) != direct->stamp)
     return false;
   char *local = (char *)memory->view + piece->local;
@@ -394,7 +395,7 @@ static int operate_now(const struct request *asked, struct haul_transfer **out) 
   struct haul_remote *remote = asked->remote;
   struct endpoint *endpoint = remote->link->endpoints[asked->path];
   struct haul_transfer *transfer = NULL;
-  if (!endpoint->transport->atomic || endpoint_holds(endpoint, asked->operation))
+  if (!endpoint->transport->atomic || endpoint_is_blocked(endpoint, asked->operation))
     return 1;
   const struct work work = {.endpoint = endpoint,
                             .key = &remote->key,

@@ -59,16 +59,16 @@ void transfer_put(struct haul_transfer *transfer) {
   alloc_free(transfer);
 }
 
-static void call_done(struct errand *errand) {
-  struct haul_transfer *transfer = list_entry(errand, struct haul_transfer, errand);
+static void call_done(struct deferred *deferred) {
+  struct haul_transfer *transfer = list_entry(deferred, struct haul_transfer, deferred);
   transfer->done(transfer->user, transfer);
   transfer_put(transfer);
 }
 
-void transfer_tell(struct haul_transfer *transfer) {
-  transfer->errand.run = call_done;
+void transfer_notify(struct haul_transfer *transfer) {
+  transfer->deferred.run = call_done;
   if (transfer->done)
-    loop_after(transfer->remote->transfers->fabric->loop, &transfer->errand);
+    loop_defer(transfer->remote->transfers->fabric->loop, &transfer->deferred);
   else
     transfer_put(transfer);
 }
@@ -93,9 +93,9 @@ static void finish(struct haul_transfer *transfer) {
   transfer->ended = clock_now();
   PROBE4(complete, transfer, atomic_load(&transfer->failure), transfer->bytes,
          transfer->ended - transfer->called);
-  if (transfer_is_noted(transfer))
-    note_transfer(transfer, HAUL_TRACE_COMPLETE);
-  transfer_learn(transfer);
+  if (transfer_is_traced(transfer))
+    trace_transfer(transfer, HAUL_TRACE_COMPLETE);
+  transfer_record(transfer);
   atomic_fetch_sub(&owner->flow, 1);
   lock_lists(owner);
   list_remove(&transfer->link);
@@ -104,8 +104,8 @@ static void finish(struct haul_transfer *transfer) {
   unlock_lists(owner);
   region_put(transfer->region);
   atomic_store_explicit(&transfer->status, atomic_load(&transfer->failure), memory_order_release);
-  loop_news(owner->fabric->loop);
-  transfer_tell(transfer);
+  loop_notify(owner->fabric->loop);
+  transfer_notify(transfer);
 }
 
 void transfer_settle(struct haul_transfer *transfer) {
@@ -113,14 +113,14 @@ void transfer_settle(struct haul_transfer *transfer) {
     finish(transfer);
 }
 
-struct wish transfer_wish(const struct haul_transfer *transfer) {
+struct constraints transfer_constraints(const struct haul_transfer *transfer) {
   uint32_t avoided = atomic_load(&transfer->avoided);
   const char *reason = atomic_load(&transfer->avoided_reason);
-  return (struct wish){.only = transfer->only,
-                       .flags = transfer->flags,
-                       .avoided = avoided,
-                       .reason = reason ? reason : "it could not take this transfer",
-                       .slice = transfer->slice};
+  return (struct constraints){.only = transfer->only,
+                              .flags = transfer->flags,
+                              .avoided = avoided,
+                              .reason = reason ? reason : "it could not take this transfer",
+                              .slice = transfer->slice};
 }
 
 /* With the lock of `transfers`. The thread's error detail says why the path cannot take it. */
@@ -163,8 +163,8 @@ static int in_doubt(const struct haul_transfer *transfer) {
 
 void transfer_work_done(struct work *work, int code) {
   struct haul_transfer *transfer = work->owner;
-  if (transfer_is_noted(transfer))
-    note_work(work, HAUL_TRACE_DONE, code);
+  if (transfer_is_traced(transfer))
+    trace_work(work, HAUL_TRACE_DONE, code);
   if (code == HAUL_EPATH && work->begun)
     code = in_doubt(transfer);
   else if ((code == HAUL_EPATH || code == HAUL_ENOPATH) && atomic_load(&transfer->failure) == 0) {
@@ -183,10 +183,10 @@ void transfer_work_done(struct work *work, int code) {
  * closes, wakes the loop after it, and on_poll looks with the same lock. */
 static bool waits(struct transfers *owner, struct work *work) {
   struct endpoint *endpoint = work->endpoint;
-  if (!endpoint_holds(endpoint, work->operation))
+  if (!endpoint_is_blocked(endpoint, work->operation))
     return false;
   lock_lists(owner);
-  bool holds = endpoint_holds(endpoint, work->operation) && !owner->ended;
+  bool holds = endpoint_is_blocked(endpoint, work->operation) && !owner->ended;
   if (holds)
     list_append(&owner->held, &work->link);
   work->listed = holds;
@@ -201,8 +201,8 @@ static bool waits(struct transfers *owner, struct work *work) {
 int transfer_post(struct haul_transfer *transfer, struct work *work) {
   struct haul_remote *remote = transfer->remote;
   size_t index;
-  struct wish wish = transfer_wish(transfer);
-  int code = route_choose(remote, transfer->route, transfer->bytes, &wish, &index);
+  struct constraints constraints = transfer_constraints(transfer);
+  int code = route_choose(remote, transfer->route, transfer->bytes, &constraints, &index);
   if (code)
     return code;
   atomic_store(&transfer->path, (int)index);
@@ -211,8 +211,8 @@ int transfer_post(struct haul_transfer *transfer, struct work *work) {
   if (waits(remote->transfers, work))
     return 0;
   PROBE4(post, transfer, work, work->bytes, work->endpoint->transport->name);
-  if (transfer_is_noted(transfer))
-    note_work(work, HAUL_TRACE_POST, 0);
+  if (transfer_is_traced(transfer))
+    trace_work(work, HAUL_TRACE_POST, 0);
   work->endpoint->transport->post(work->endpoint, work);
   return 0;
 }
@@ -373,7 +373,7 @@ static int64_t first_deadline(const struct transfers *transfers) {
 static void take_released(struct transfers *transfers, struct list *released) {
   list_each_safe(item, &transfers->held) {
     struct work *work = list_entry(item, struct work, link);
-    if (endpoint_holds(work->endpoint, work->operation))
+    if (endpoint_is_blocked(work->endpoint, work->operation))
       continue;
     work->listed = false;
     list_remove(item);
@@ -392,7 +392,7 @@ static bool on_poll(struct poller *poller) {
   unlock_lists(transfers);
   if (first < atomic_load(&transfers->armed)) {
     atomic_store(&transfers->armed, first);
-    loop_timer(transfers->fabric->loop, &transfers->timer, first);
+    loop_timer_start(transfers->fabric->loop, &transfers->timer, first);
   }
   bool any = !list_empty(&works) || !list_empty(&released);
   for (struct list *item; (item = list_take(&works));)
@@ -427,11 +427,11 @@ static bool help(void *user) {
 int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
   struct loop *loop = transfer->remote->transfers->fabric->loop;
   int64_t first = until < transfer->deadline ? until : transfer->deadline;
-  transfer_awaited(transfer);
+  transfer_wait_began(transfer);
   /* Who drives the node makes the calls of `done` that are due, also when this one ended at once.
    */
-  if (transfers_driven(transfer->remote->transfers) && !loop_is_in_errand(loop))
-    loop_run_errands(loop);
+  if (transfers_driven(transfer->remote->transfers) && !loop_in_deferred(loop))
+    loop_run_deferred(loop);
   if (!loop_wait(loop, is_done, help, transfer, first) && clock_now() >= transfer->deadline) {
     expire(transfer);
     loop_wait(loop, is_done, help, transfer, until);
@@ -440,7 +440,7 @@ int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
   while (!is_done(transfer) && loop_has_ended(loop) && clock_now() < until)
     nanosleep(&(struct timespec){0, 50000}, NULL);
   if (!is_done(transfer)) {
-    transfer_left(transfer);
+    transfer_wait_ended(transfer);
     return error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name, "wait longer, or cancel it",
                      "the transfer is still on its way");
   }
@@ -500,7 +500,7 @@ int transfers_open(struct fabric *fabric, struct transfers *transfers) {
   atomic_store(&transfers->armed, HAUL_FOREVER);
   timer_init(&transfers->timer, on_timer);
   loop_lock(fabric->loop);
-  loop_poller(fabric->loop, &transfers->poller, on_poll);
+  loop_poller_start(fabric->loop, &transfers->poller, on_poll);
   loop_unlock(fabric->loop);
   return 0;
 }

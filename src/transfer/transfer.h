@@ -19,7 +19,7 @@
 
 #include <pthread.h>
 
-#include "core/gate.h"
+#include "core/combiner.h"
 #include "core/tune.h"
 #include "fabric/transport.h"
 #include "transfer/costs.h"
@@ -77,7 +77,7 @@ int remote_open(struct transfers *transfers, struct link *link, const struct rem
 void remote_put(struct haul_remote *remote);
 
 /* What a transfer asks of its path. */
-struct wish {
+struct constraints {
   const char *only;   /* its table's name, or NULL */
   unsigned flags;     /* of haul_transfer_options */
   uint32_t avoided;   /* bits of the transports that could not take it, though they are open */
@@ -92,7 +92,7 @@ struct route *remote_route(struct haul_remote *remote, const struct memory *loca
 /* The best open path for the transfer: 0 and its index, or HAUL_ENOPATH, HAUL_EPEER, … with the
  * reasons in the detail. */
 int route_choose(const struct haul_remote *remote, const struct route *route, uint64_t bytes,
-                 const struct wish *wish, size_t *index);
+                 const struct constraints *constraints, size_t *index);
 /* Lends the remote the view for small copies, where the best path for them has one. */
 void remote_take_direct(struct haul_remote *remote, enum haul_operation operation);
 /* Of that path; NULL where slices are of one size. */
@@ -101,14 +101,16 @@ struct tune *route_slices(struct route *route, size_t index);
 double route_cost(const struct route *route, size_t index, uint64_t bytes, bool *known);
 /* Why the path cannot be taken; "" when it can. */
 const char *route_refusal(const struct haul_remote *remote, const struct route *route, size_t index,
-                          const struct wish *wish);
+                          const struct constraints *constraints);
 /* The path that the configuration sets for this size, or -1. */
-int route_rule(const struct haul_remote *remote, uint64_t bytes, const struct wish *wish);
+int route_rule(const struct haul_remote *remote, uint64_t bytes,
+               const struct constraints *constraints);
 
 /* paths.c: all of them, with costs and reasons; returns how many, at most HAUL_PATHS_MAX. `chosen`:
  * the one taken, or -1. */
 size_t route_paths(const struct haul_remote *remote, struct route *route, uint64_t bytes,
-                   uint64_t pieces, const struct wish *wish, int chosen, struct haul_path *paths);
+                   uint64_t pieces, const struct constraints *constraints, int chosen,
+                   struct haul_path *paths);
 
 /* ---- Plans ---- */
 
@@ -174,8 +176,8 @@ bool transfers_writing(struct transfers *transfers, struct link *link, uint64_t 
 
 struct haul_transfer {
   union {
-    struct list link;     /* transfers->running, until it has ended */
-    struct errand errand; /* its `done`, after that */
+    struct list link;         /* transfers->running, until it has ended */
+    struct deferred deferred; /* its `done`, after that */
   };
   struct list order; /* link->writes, unless it is a read */
   struct haul_remote *remote;
@@ -188,7 +190,7 @@ struct haul_transfer {
   _Atomic uint32_t pending; /* works under way, and one for the call that posts them */
   _Atomic uint32_t retries;
   _Atomic int path;         /* index of the transport */
-  _Atomic uint32_t avoided; /* as in struct wish */
+  _Atomic uint32_t avoided; /* as in struct constraints */
   _Atomic bool posting;     /* the call that started it still hands out works */
   bool immediate;           /* complete when the call returned: never was in a list */
   _Atomic bool alone;       /* none other was under way when it started */
@@ -242,27 +244,27 @@ __attribute__((cold)) int transfer_bad_piece(const struct haul_remote *remote,
 
 /* learn.c: from transfers that were alone from their start to their end. */
 /* Every path has its works; somebody begins to wait for it. */
-void transfer_handed(struct haul_transfer *transfer);
-void transfer_awaited(struct haul_transfer *transfer);
+void transfer_posted_all(struct haul_transfer *transfer);
+void transfer_wait_began(struct haul_transfer *transfer);
 /* Who waited goes before it has ended. */
-void transfer_left(struct haul_transfer *transfer);
+void transfer_wait_ended(struct haul_transfer *transfer);
 /* It has ended. */
-void transfer_learn(const struct haul_transfer *transfer);
+void transfer_record(const struct haul_transfer *transfer);
 /* It ended within its call. */
-void transfer_learn_cost(const struct haul_transfer *transfer);
+void transfer_record_cost(const struct haul_transfer *transfer);
 
 /* note.c: for who watches the node, if anybody does (core/trace.h). */
-__attribute__((cold)) void note_transfer(const struct haul_transfer *transfer,
-                                         enum haul_trace_kind kind);
-__attribute__((cold)) void note_work(const struct work *work, enum haul_trace_kind kind, int code);
+__attribute__((cold)) void trace_transfer(const struct haul_transfer *transfer,
+                                          enum haul_trace_kind kind);
+__attribute__((cold)) void trace_work(const struct work *work, enum haul_trace_kind kind, int code);
 
-static inline bool transfer_is_noted(const struct haul_transfer *transfer) {
+static inline bool transfer_is_traced(const struct haul_transfer *transfer) {
   return trace_is_on(&transfer->remote->transfers->fabric->trace);
 }
 
 /* transfer.c */
 /* What it still asks of its path. */
-struct wish transfer_wish(const struct haul_transfer *transfer);
+struct constraints transfer_constraints(const struct haul_transfer *transfer);
 /* Puts it into the lists; takes no lock. */
 void transfer_begin(struct haul_transfer *transfer);
 /* Hands the work to the best path: 0, or why there is none. */
@@ -277,7 +279,7 @@ void transfer_cancel_works(struct haul_transfer *transfer, int code);
 /* Waits for the end, or until `until`: the transfer's result, or HAUL_ETIMEDOUT. */
 int transfer_await(struct haul_transfer *transfer, haul_deadline until);
 /* It has ended: has `done` called, with the reference, or puts it. */
-void transfer_tell(struct haul_transfer *transfer);
+void transfer_notify(struct haul_transfer *transfer);
 void transfer_put(struct haul_transfer *transfer);
 
 #endif

@@ -155,7 +155,7 @@ static void all_parts(enum haul_operation operation, struct haul_region *region)
     assert_works(haul_transfer_wait(transfers[i], HAUL_FOREVER));
     haul_transfer_release(transfers[i]);
     assert_works(haul_counter_read(t.user, "staging.bytes", &bytes));
-    assert_in_range(bytes, 2 * STAGE_BYTES, STAGING_LEAST);
+    assert_in_range(bytes, 2 * BOUNCE_BYTES, STAGING_LEAST);
   }
 }
 

@@ -217,7 +217,7 @@ static void canceled_copies_touch_nothing_any_more(void **state) {
     return;
   struct memory device = get(*place, 64 * MIB), bytes = get(host, 64 * MIB), through[2];
   for (unsigned i = 0; i < 2; i++)
-    assert_works(memory_alloc(host, STAGE_BYTES, HAUL_REGION_PINNED, &through[i]));
+    assert_works(memory_alloc(host, BOUNCE_BYTES, HAUL_REGION_PINNED, &through[i]));
   memset(bytes.view, 1, 64 * MIB);
   for (unsigned i = 0; i < 20; i++) {
     struct copy copy = {

@@ -200,7 +200,7 @@ static int tear_down(void **state) {
 
 /* False: the machine slept for so long that a peer that does not read was given up before. */
 static bool are_all_taken(struct haul_transfer *transfers[2]) {
-  const uint64_t all = (STAGING_LEAST / STAGE_BYTES - STAGING_PAIR) * STAGE_BYTES;
+  const uint64_t all = (STAGING_LEAST / BOUNCE_BYTES - STAGING_PAIR) * BOUNCE_BYTES;
   haul_deadline until = haul_deadline_in(BOUND);
   while (counter(t.node, "staging.bytes") < all) {
     if (haul_transfer_test(transfers[0]) != 1 || haul_transfer_test(transfers[1]) != 1)

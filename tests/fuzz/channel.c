@@ -23,7 +23,7 @@ static void make_descriptors(void) {
   uint8_t capability[16];
   if (own.fds[UNSEALED] > 0)
     return;
-  RIG_ASSERT(exports_board(rig_node()->exports, &own.fds[BOARD], &slots, capability) == 0);
+  RIG_ASSERT(exports_validity_page(rig_node()->exports, &own.fds[BOARD], &slots, capability) == 0);
   RIG_ASSERT(shm_create("haul-hazards", sizeof(struct hazards), &own.hazards) == 0);
   own.fds[HAZARDS_SHM] = own.hazards.fd;
   own.fds[UNSEALED] = memfd_create("haul-fuzz", MFD_CLOEXEC);

@@ -84,14 +84,14 @@ static bool is_busy(const struct session *session) {
   struct rdma_endpoint *endpoint = session->endpoint;
   loop_lock(rig_node()->loop);
   bool busy = endpoint->serving || !list_empty(&endpoint->landings);
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count && session->kind & LOOPED; i++)
     busy |= endpoint->rails[i].posted_count > 0;
   list_each(item, &endpoint->stepping) {
     const struct rdma_filling *filling = list_entry(item, struct rdma_job, link)->filling;
     busy |= filling && filling->copy.to;
   }
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   loop_unlock(rig_node()->loop);
   return busy;
 }

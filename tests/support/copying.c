@@ -10,7 +10,7 @@ int copy_wait(struct memory *to, uint64_t to_offset, struct memory *from, uint64
   int code = heap_open(NULL, 0, &heap);
   if (code)
     return code;
-  code = copy_through(heap_staging(heap), to, to_offset, from, from_offset, length, until);
+  code = copy_sync(heap_staging(heap), to, to_offset, from, from_offset, length, until);
   heap_close(heap);
   return code;
 }

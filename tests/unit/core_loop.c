@@ -56,7 +56,7 @@ static void note(struct timer *timer) {
 
 static void set(struct loop *loop, struct numbered *timer, int64_t at) {
   loop_lock(loop);
-  loop_timer(loop, &timer->timer, at);
+  loop_timer_start(loop, &timer->timer, at);
   loop_unlock(loop);
 }
 
@@ -142,7 +142,7 @@ static void note_and_go_on(struct timer *timer) {
   struct numbered *own = (struct numbered *)timer;
   note(timer);
   if (fired_count < 4)
-    loop_timer(own->loop, timer, clock_now() + MS);
+    loop_timer_start(own->loop, timer, clock_now() + MS);
 }
 
 static void a_timer_may_set_itself_again(void **state) {
@@ -315,7 +315,7 @@ static bool count_poll(struct poller *poller) {
   if (counted->stop)
     loop_poller_stop(counted->loop, &counted->stop->poller);
   if (counted->start)
-    loop_poller(counted->loop, &counted->start->poller, count_poll);
+    loop_poller_start(counted->loop, &counted->start->poller, count_poll);
   counted->start = NULL;
   return counted->found;
 }
@@ -330,7 +330,7 @@ static void make_pollers(struct loop *loop, struct counted *pollers, int count) 
 static void start(struct loop *loop, struct counted *pollers, int count) {
   loop_lock(loop);
   for (int i = 0; i < count; i++)
-    loop_poller(loop, &pollers[i].poller, count_poll);
+    loop_poller_start(loop, &pollers[i].poller, count_poll);
   loop_unlock(loop);
 }
 
@@ -602,7 +602,7 @@ static void news_reach_those_who_wait(void **state) {
         pause_ms(2);
       for (int k = 0; k < 2; k++)
         atomic_store(&sleepers[k].wanted, true);
-      loop_news(loop);
+      loop_notify(loop);
       for (int k = 0; k < 2; k++) {
         awake(&sleepers[k]);
         assert_true(sleepers[k].result);
@@ -622,7 +622,7 @@ struct late {
 static bool comes_late(void *user) {
   struct late *late = user;
   if (late->asked++ == 0) {
-    loop_news(late->loop);
+    loop_notify(late->loop);
     loop_run(late->loop, HAUL_NO_WAIT);
     return false;
   }
@@ -690,7 +690,7 @@ static void a_waiter_takes_over_from_a_runner_that_leaves(void **state) {
     pause_ms(1);
   pause_ms(20);
   atomic_store(&second.wanted, true);
-  loop_news(loop);
+  loop_notify(loop);
   awake(&second);
   assert_true(second.result);
   assert_int_equal(seen.count, 1);
@@ -782,7 +782,7 @@ static void a_wake_is_followed_by_a_turn_or_tells_the_descriptor(void **state) {
     loop_run(loop, HAUL_NO_WAIT);
     make_pollers(loop, &poller, 1);
     loop_lock(loop);
-    loop_poller(loop, &poller.poller, count_and_wake);
+    loop_poller_start(loop, &poller.poller, count_and_wake);
     loop_unlock(loop);
     loop_run(loop, i == 0 ? HAUL_NO_WAIT : clock_now() + LONG_AFTER);
     assert_true(poller.count > 1 || readable(fd));
@@ -816,16 +816,16 @@ static void the_descriptor_tells_when_a_timer_is_due(void **state) {
 static void with_an_own_thread_the_descriptor_tells_news(void **state) {
   (void)state;
   struct loop *loop = open_loop(true);
-  loop_news(loop); /* nobody had asked yet */
+  loop_notify(loop); /* nobody had asked yet */
   int fd = loop_descriptor(loop);
-  assert_false(loop_quiet(loop));
+  assert_false(loop_clear_notification(loop));
   assert_false(readable(fd));
-  loop_news(loop);
-  loop_news(loop);
+  loop_notify(loop);
+  loop_notify(loop);
   assert_true(readable(fd));
-  assert_true(loop_quiet(loop));
+  assert_true(loop_clear_notification(loop));
   assert_false(readable(fd));
-  assert_false(loop_quiet(loop));
+  assert_false(loop_clear_notification(loop));
   loop_close(loop);
 }
 

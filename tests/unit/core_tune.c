@@ -10,7 +10,7 @@ static unsigned run(struct tune *tune, const int64_t *costs, unsigned turns) {
   for (unsigned i = 0; i < turns; i++) {
     unsigned way = tune_next(tune), best = tune_best(tune);
     other += way != best;
-    tune_tell(tune, way, 1000, costs[way] * 1000);
+    tune_record(tune, way, 1000, costs[way] * 1000);
   }
   return other;
 }
@@ -57,9 +57,9 @@ static void one_that_is_far_off_hardly_counts(void **state) {
   struct tune tune = {.turns = 0};
   const int64_t costs[] = {10, 6, 12, 14};
   run(&tune, costs, 16);
-  tune_tell(&tune, 1, 1000, INT64_MAX);
+  tune_record(&tune, 1, 1000, INT64_MAX);
   assert_int_equal(tune_best(&tune), 1);
-  tune_tell(&tune, 3, 1000, 1);
+  tune_record(&tune, 3, 1000, 1);
   assert_int_equal(tune_best(&tune), 1);
 }
 
@@ -77,12 +77,12 @@ static void what_changes_is_noticed(void **state) {
 static void nonsense_is_not_told(void **state) {
   (void)state;
   struct tune tune = {.turns = 0};
-  tune_tell(&tune, TUNE_WAYS, 1, 1);
-  tune_tell(&tune, 0, 0, 1);
-  tune_tell(&tune, 0, 1, 0);
-  tune_tell(&tune, 0, 1, -5);
+  tune_record(&tune, TUNE_WAYS, 1, 1);
+  tune_record(&tune, 0, 0, 1);
+  tune_record(&tune, 0, 1, 0);
+  tune_record(&tune, 0, 1, -5);
   assert_int_equal(tune.ways[0].count, 0);
-  tune_tell(&tune, 0, UINT64_MAX, 1); /* next to nothing is not nothing */
+  tune_record(&tune, 0, UINT64_MAX, 1); /* next to nothing is not nothing */
   assert_int_equal(tune.ways[0].value, 1);
 }
 

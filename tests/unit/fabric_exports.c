@@ -357,7 +357,7 @@ static void look_at(struct fixture *fixture, struct board *board) {
   int descriptor;
   uint8_t capability[16];
   void *view;
-  assert_works(exports_board(fixture->exports, &descriptor, &board->slots, capability));
+  assert_works(exports_validity_page(fixture->exports, &descriptor, &board->slots, capability));
   assert_works(shm_attach(descriptor, board->slots * sizeof(uint32_t), capability, &board->shm));
   assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0), MAP_FAILED);
   assert_works(shm_map(descriptor, &board->shm, PROT_READ, NULL, &view));
@@ -446,8 +446,8 @@ static void without_memory_there_is_no_board(void **state) {
   uint32_t slots;
   uint8_t capability[16];
   unsigned before = open_descriptors();
-  for (unsigned n = 1;
-       seams_refuse(n), status = exports_board(fixture->exports, &descriptor, &slots, capability),
+  for (unsigned n = 1; seams_refuse(n),
+                status = exports_validity_page(fixture->exports, &descriptor, &slots, capability),
                 seams_restore();
        n++) {
     assert_true(status == HAUL_ENOMEM || status == HAUL_ELIMIT);

@@ -446,7 +446,7 @@ static void read_only_memory_is_not_pinned(void **state) {
   assert_false(bytes.writable);
   assert_false(engine()->reaches(&bytes));
   fail_at("host_map:1:13"); /* it is not even tried: a buffer is the engine's */
-  assert_fails(HAUL_ENOTSUP, copy_through(NULL, &device, 0, &bytes, 0, 4096, HAUL_FOREVER));
+  assert_fails(HAUL_ENOTSUP, copy_sync(NULL, &device, 0, &bytes, 0, 4096, HAUL_FOREVER));
   fail_at("");
   assert_works(copy_wait(&device, 0, &bytes, 0, 4096, HAUL_FOREVER));
   memory_free(&bytes);
@@ -463,10 +463,10 @@ static void between_devices_it_goes_through_the_host(void **state) {
     struct memory from = get(pairs[i][0], 3 * MIB + 5), to = get(pairs[i][1], 3 * MIB + 5);
     struct memory bytes = get(host, 3 * MIB + 5);
     const struct provider *by;
-    assert_int_equal(copy_who(&to, &from, &by), COPY_NOBODY);
+    assert_int_equal(copy_method(&to, &from, &by), COPY_STAGED);
     pattern_fill(bytes.view, 3 * MIB + 5, 4);
     assert_works(copy_wait(&from, 0, &bytes, 0, 3 * MIB + 5, HAUL_FOREVER));
-    assert_works(copy_through(heap_staging(heap), &to, 0, &from, 0, 3 * MIB + 5, HAUL_FOREVER));
+    assert_works(copy_sync(heap_staging(heap), &to, 0, &from, 0, 3 * MIB + 5, HAUL_FOREVER));
     memset(bytes.view, 0, 3 * MIB + 5);
     assert_works(copy_wait(&bytes, 0, &to, 0, 3 * MIB + 5, HAUL_FOREVER));
     pattern_check(bytes.view, 3 * MIB + 5, 4);

@@ -15,7 +15,7 @@ static struct heap *heap;
 
 static int copy_here(struct memory *to, uint64_t to_offset, struct memory *from,
                      uint64_t from_offset, uint64_t length, haul_deadline until) {
-  return copy_through(heap_staging(heap), to, to_offset, from, from_offset, length, until);
+  return copy_sync(heap_staging(heap), to, to_offset, from, from_offset, length, until);
 }
 
 #define MIB ((size_t)1 << 20)
@@ -144,15 +144,15 @@ static void the_tables_decide_who_copies(void **state) {
   (void)state;
   struct memory bytes = get(host, 4096), device = get(sim, 4096), far = on_island(NULL, 0);
   const struct provider *engine = NULL;
-  assert_int_equal(copy_who(&bytes, &bytes, &engine), COPY_CPU);
-  assert_int_equal(copy_who(&bytes, &device, &engine), COPY_ENGINE);
+  assert_int_equal(copy_method(&bytes, &bytes, &engine), COPY_CPU);
+  assert_int_equal(copy_method(&bytes, &device, &engine), COPY_ENGINE);
   assert_ptr_equal(engine, provider_of(HAUL_SIM));
-  assert_int_equal(copy_who(&device, &device, &engine), COPY_ENGINE);
-  assert_int_equal(copy_who(&far, &bytes, &engine), COPY_ENGINE);
+  assert_int_equal(copy_method(&device, &device, &engine), COPY_ENGINE);
+  assert_int_equal(copy_method(&far, &bytes, &engine), COPY_ENGINE);
   assert_ptr_equal(engine, &island);
-  assert_int_equal(copy_who(&bytes, &far, &engine), COPY_ENGINE);
-  assert_int_equal(copy_who(&far, &device, &engine), COPY_NOBODY);
-  assert_int_equal(copy_who(&device, &far, &engine), COPY_NOBODY);
+  assert_int_equal(copy_method(&bytes, &far, &engine), COPY_ENGINE);
+  assert_int_equal(copy_method(&far, &device, &engine), COPY_STAGED);
+  assert_int_equal(copy_method(&device, &far, &engine), COPY_STAGED);
   memory_free(&bytes);
   memory_free(&device);
 }
@@ -213,16 +213,16 @@ static void staging_waits_for_buffers_until_its_deadline(void **state) {
   (void)state;
   struct memory device = get(sim, 4096), far = on_island(calloc(1, 4096), 4096);
   struct staging_user others[4];
-  struct stage *held[4][2];
+  struct bounce *held[4][2];
   staging_limit(heap_staging(heap), STAGING_LEAST);
   for (unsigned i = 0; i < 3; i++)
-    assert_works(staging_await(heap_staging(heap), &others[i], 2, -1, held[i], HAUL_FOREVER));
+    assert_works(staging_get_wait(heap_staging(heap), &others[i], 2, -1, held[i], HAUL_FOREVER));
   assert_fails(HAUL_ETIMEDOUT,
                copy_here(&device, 0, &far, 0, 4096, haul_deadline_in(INT64_C(5000000))));
   assert_fails(HAUL_ETIMEDOUT, copy_here(&device, 0, &far, 0, 4096, HAUL_NO_WAIT));
   for (unsigned i = 0; i < 3; i++)
     for (unsigned k = 0; k < 2; k++)
-      staging_give(&others[i], held[i][k]);
+      staging_put(&others[i], held[i][k]);
   assert_works(copy_here(&device, 0, &far, 0, 4096, HAUL_FOREVER));
   free(far.state);
   memory_free(&device);
@@ -277,7 +277,7 @@ static void two_islands_without_a_bridge_are_not_supported(void **state) {
   static const struct provider none = {.name = "none", .kind = 78};
   struct memory device = get(sim, 4096);
   struct memory far = {.provider = &none, .place = {78, 0}, .writable = true, .length = 4096};
-  assert_fails(HAUL_ENOTSUP, copy_through(NULL, &far, 0, &device, 0, 1, HAUL_FOREVER));
+  assert_fails(HAUL_ENOTSUP, copy_sync(NULL, &far, 0, &device, 0, 1, HAUL_FOREVER));
   assert_fails(HAUL_ENOTSUP, copy_here(&far, 0, &device, 0, 1, HAUL_FOREVER));
   assert_fails(HAUL_ENOTSUP, copy_here(&device, 0, &far, 0, 1, HAUL_FOREVER));
   uint64_t sum;

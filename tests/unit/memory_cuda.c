@@ -299,7 +299,7 @@ static void buffers_lie_near_the_gpu_that_they_serve(void **state) {
   bool (*before)(void) = sys_ops.has_nodes;
   struct heap *heap;
   struct staging_user user;
-  struct stage *stage;
+  struct bounce *stage;
   make_root();
   tree_file(root, "bus/pci/devices/0000:da:00.0/numa_node", "1\n");
   again();
@@ -311,9 +311,10 @@ static void buffers_lie_near_the_gpu_that_they_serve(void **state) {
     assert_int_equal(staging_numa(staging, gpu1), -1);
     assert_int_equal(staging_numa(staging, host), -1);
   }
-  assert_works(staging_await(staging, &user, 1, staging_numa(staging, gpu0), &stage, HAUL_NO_WAIT));
+  assert_works(
+      staging_get_wait(staging, &user, 1, staging_numa(staging, gpu0), &stage, HAUL_NO_WAIT));
   assert_int_equal(stage->numa, 1);
-  staging_give(&user, stage);
+  staging_put(&user, stage);
   sys_ops.has_nodes = before;
   heap_close(heap);
   tree_remove(root);
@@ -440,7 +441,7 @@ static void memory_that_is_not_pinned_takes_two_buffers(void **state) {
   const size_t sizes[] = {1, MIB, MIB + 1, 2 * MIB, 5 * MIB + 3};
   struct memory memory = get(gpu0, 6 * MIB, 0), bytes = get(host, 6 * MIB, 0), through[2];
   for (unsigned i = 0; i < 2; i++)
-    through[i] = get(host, STAGE_BYTES, HAUL_REGION_PINNED);
+    through[i] = get(host, BOUNCE_BYTES, HAUL_REGION_PINNED);
   unsigned before = door->pinned;
   for (unsigned i = 0; i < 4 * COUNT(sizes); i++) {
     size_t size = sizes[i % COUNT(sizes)];
@@ -470,7 +471,7 @@ static void memory_that_is_not_pinned_takes_two_buffers(void **state) {
 static void buffers_that_cannot_be_pinned_are_an_error(void **state) {
   (void)state;
   struct memory memory = get(gpu0, MIB, 0), bytes = get(host, MIB, 0);
-  struct memory through = get(host, STAGE_BYTES, HAUL_REGION_PINNED);
+  struct memory through = get(host, BOUNCE_BYTES, HAUL_REGION_PINNED);
   struct copy copy = {
       .to = &memory, .from = &bytes, .length = MIB, .through = {&through, &through}};
   door->pin = 1;
@@ -705,13 +706,13 @@ static void what_a_reset_took_is_not_lent(void **state) {
   CUcontext context;
   struct memory memory;
   struct ticket ticket = {.length = 0};
-  uint8_t token[LOAN_TOKEN];
+  uint8_t token[IPC_TOKEN];
   be_an_application(0);
   assert_int_equal(app_alloc(&address, MIB), CUDA_SUCCESS);
   assert_works(memory_wrap((void *)(uintptr_t)address, MIB, &memory));
-  assert_works(memory_lend(&memory, &ticket, token));
+  assert_works(memory_ipc_export(&memory, &ticket, token));
   assert_int_equal(app_reset(0), CUDA_SUCCESS);
-  assert_fails(HAUL_ESTALE, memory_lend(&memory, &ticket, token));
+  assert_fails(HAUL_ESTALE, memory_ipc_export(&memory, &ticket, token));
   memory_free(&memory);
   assert_int_equal(app_pop(&context), CUDA_SUCCESS);
 }
@@ -720,10 +721,10 @@ static void a_token_that_is_none_harms_nothing_else(void **state) {
   (void)state;
   struct memory memory = get(gpu0, MIB, 0), borrowed;
   struct ticket ticket = {.place = gpu0, .length = MIB};
-  const uint8_t token[LOAN_TOKEN] = {1, 2, 3};
+  const uint8_t token[IPC_TOKEN] = {1, 2, 3};
   memcpy(ticket.extra + 8, cuda_device(0)->uuid, 16);
   put_pattern(&memory, MIB, 5);
-  assert_fails(HAUL_ETICKET, memory_borrow(&ticket, token, &borrowed));
+  assert_fails(HAUL_ETICKET, memory_ipc_import(&ticket, token, &borrowed));
   expect_pattern(&memory, MIB, 5);
   memory_free(&memory);
 }

@@ -50,27 +50,27 @@ static void count_wake(void *context) {
 /* A user with what it holds. */
 struct holder {
   struct staging_user user;
-  struct stage *stages[64];
+  struct bounce *stages[64];
   unsigned count, woken;
 };
 
 static void join(struct holder *holder, enum staging_kind kind, unsigned most) {
   holder->count = holder->woken = 0;
-  staging_join(staging, &holder->user, kind, most, count_wake, &holder->woken);
+  staging_user_init(staging, &holder->user, kind, most, count_wake, &holder->woken);
 }
 
 static int take(struct holder *holder) {
-  int code = staging_take(&holder->user, 1, -1, &holder->stages[holder->count]);
+  int code = staging_get(&holder->user, 1, -1, &holder->stages[holder->count]);
   holder->count += code == 0;
   return code;
 }
 
 static void give(struct holder *holder) {
-  staging_give(&holder->user, holder->stages[--holder->count]);
+  staging_put(&holder->user, holder->stages[--holder->count]);
 }
 
 static void give_all(struct holder *holder) {
-  staging_leave(&holder->user);
+  staging_cancel_wait(&holder->user);
   while (holder->count > 0)
     give(holder);
 }
@@ -91,7 +91,7 @@ static uint64_t waits_now(void) {
 /* ---- The bound ---- */
 
 static void one_kind_leaves_two_to_the_other(void **state) {
-  const enum staging_kind kinds[] = {STAGING_LANDS, STAGING_SENDS};
+  const enum staging_kind kinds[] = {STAGING_RECEIVE, STAGING_SEND};
   (void)state;
   for (size_t i = 0; i < COUNT(kinds); i++) {
     struct holder greedy, other;
@@ -113,7 +113,7 @@ static void one_kind_leaves_two_to_the_other(void **state) {
 static void nobody_has_more_than_its_own_bound(void **state) {
   (void)state;
   struct holder one;
-  join(&one, STAGING_LANDS, 3);
+  join(&one, STAGING_RECEIVE, 3);
   for (unsigned i = 0; i < 3; i++)
     assert_works(take(&one));
   assert_int_equal(take(&one), 1);
@@ -124,12 +124,12 @@ static void nobody_has_more_than_its_own_bound(void **state) {
 static void buffers_are_used_again_and_may_be_pinned(void **state) {
   (void)state;
   struct holder one;
-  join(&one, STAGING_SENDS, 4);
+  join(&one, STAGING_SEND, 4);
   assert_works(take(&one));
-  struct stage *first = one.stages[0];
+  struct bounce *first = one.stages[0];
   assert_true(first->region->memory.may_pin);
   assert_non_null(first->region->memory.view);
-  assert_true(first->region->memory.length >= STAGE_BYTES);
+  assert_true(first->region->memory.length >= BOUNCE_BYTES);
   give(&one);
   assert_works(take(&one));
   assert_ptr_equal(one.stages[0], first);
@@ -142,11 +142,11 @@ static void buffers_are_used_again_and_may_be_pinned(void **state) {
 static void who_waits_is_served_in_order(void **state) {
   (void)state;
   struct holder greedy, waiting[3];
-  join(&greedy, STAGING_LANDS, 64);
+  join(&greedy, STAGING_RECEIVE, 64);
   for (unsigned i = 0; i < LEAST - STAGING_PAIR; i++)
     assert_works(take(&greedy));
   for (unsigned i = 0; i < 3; i++) {
-    join(&waiting[i], STAGING_LANDS, 64);
+    join(&waiting[i], STAGING_RECEIVE, 64);
     assert_int_equal(take(&waiting[i]), 1);
     assert_int_equal(take(&waiting[i]), 1); /* asking again is no second place */
   }
@@ -174,17 +174,17 @@ static void who_waits_is_served_in_order(void **state) {
 static void who_leaves_the_line_wakes_the_next(void **state) {
   (void)state;
   struct holder greedy, first, second;
-  join(&greedy, STAGING_SENDS, 64);
-  join(&first, STAGING_SENDS, 64);
-  join(&second, STAGING_SENDS, 64);
+  join(&greedy, STAGING_SEND, 64);
+  join(&first, STAGING_SEND, 64);
+  join(&second, STAGING_SEND, 64);
   for (unsigned i = 0; i < LEAST - STAGING_PAIR; i++)
     assert_works(take(&greedy));
   assert_int_equal(take(&first), 1);
   assert_int_equal(take(&second), 1);
   give(&greedy);
   assert_int_equal(second.woken, 0);
-  staging_leave(&first.user);
-  staging_leave(&first.user);
+  staging_cancel_wait(&first.user);
+  staging_cancel_wait(&first.user);
   assert_true(second.woken > 0);
   assert_works(take(&second));
   give_all(&greedy);
@@ -194,14 +194,14 @@ static void who_leaves_the_line_wakes_the_next(void **state) {
 static void the_other_kind_does_not_wait_along(void **state) {
   (void)state;
   struct holder greedy, waits, lands;
-  join(&greedy, STAGING_SENDS, 64);
-  join(&waits, STAGING_SENDS, 64);
-  join(&lands, STAGING_LANDS, 64);
+  join(&greedy, STAGING_SEND, 64);
+  join(&waits, STAGING_SEND, 64);
+  join(&lands, STAGING_RECEIVE, 64);
   for (unsigned i = 0; i < LEAST - STAGING_PAIR; i++)
     assert_works(take(&greedy));
   assert_int_equal(take(&waits), 1);
-  assert_true(staging_is_short(staging, STAGING_SENDS));
-  assert_false(staging_is_short(staging, STAGING_LANDS));
+  assert_true(staging_is_short(staging, STAGING_SEND));
+  assert_false(staging_is_short(staging, STAGING_RECEIVE));
   assert_works(take(&lands));
   assert_works(take(&lands));
   give_all(&lands);
@@ -213,26 +213,26 @@ static void two_at_once_or_none(void **state) {
   (void)state;
   struct holder greedy, late;
   struct staging_user copy;
-  struct stage *two[2];
-  join(&greedy, STAGING_LANDS, 64);
-  join(&late, STAGING_LANDS, 64);
+  struct bounce *two[2];
+  join(&greedy, STAGING_RECEIVE, 64);
+  join(&late, STAGING_RECEIVE, 64);
   for (unsigned i = 0; i < LEAST - STAGING_PAIR - 1; i++)
     assert_works(take(&greedy));
-  assert_fails(HAUL_ETIMEDOUT, staging_await(staging, &copy, 2, -1, two, HAUL_NO_WAIT));
-  assert_false(staging_is_short(staging, STAGING_LANDS));
+  assert_fails(HAUL_ETIMEDOUT, staging_get_wait(staging, &copy, 2, -1, two, HAUL_NO_WAIT));
+  assert_false(staging_is_short(staging, STAGING_RECEIVE));
   /* And who waits for two is not passed by who wants one. */
   unsigned woken = 0;
-  staging_join(staging, &copy, STAGING_LANDS, 2, count_wake, &woken);
-  assert_int_equal(staging_take(&copy, 2, -1, two), 1);
+  staging_user_init(staging, &copy, STAGING_RECEIVE, 2, count_wake, &woken);
+  assert_int_equal(staging_get(&copy, 2, -1, two), 1);
   assert_int_equal(take(&late), 1);
   give(&greedy);
   assert_true(woken > 0);
   assert_int_equal(take(&late), 1);
-  assert_works(staging_take(&copy, 2, -1, two));
+  assert_works(staging_get(&copy, 2, -1, two));
   give(&greedy);
   assert_works(take(&late));
-  staging_give(&copy, two[0]);
-  staging_give(&copy, two[1]);
+  staging_put(&copy, two[0]);
+  staging_put(&copy, two[1]);
   give_all(&late);
   give_all(&greedy);
 }
@@ -245,14 +245,14 @@ static void *come_and_go(void *user) {
   unsigned count = 1 + (unsigned)(uintptr_t)user % 2;
   for (unsigned i = 0; i < ROUNDS; i++) {
     struct staging_user copy;
-    struct stage *stages[2];
-    if (staging_await(staging, &copy, count, -1, stages, haul_deadline_in(INT64_C(20000000000))) !=
-        0)
+    struct bounce *stages[2];
+    if (staging_get_wait(staging, &copy, count, -1, stages,
+                         haul_deadline_in(INT64_C(20000000000))) != 0)
       return user;
     for (unsigned k = 0; k < count; k++)
       *(volatile char *)stages[k]->region->memory.view = 1;
     for (unsigned k = 0; k < count; k++)
-      staging_give(&copy, stages[k]);
+      staging_put(&copy, stages[k]);
   }
   return NULL;
 }
@@ -261,7 +261,7 @@ static void many_threads_all_get_theirs(void **state) {
   (void)state;
   pthread_t threads[THREADS];
   struct holder sends;
-  join(&sends, STAGING_SENDS, 64);
+  join(&sends, STAGING_SEND, 64);
   for (unsigned i = 0; i < LEAST - STAGING_PAIR; i++) /* two are left for the others */
     assert_works(take(&sends));
   for (uintptr_t i = 0; i < THREADS; i++)
@@ -280,12 +280,12 @@ static void many_threads_all_get_theirs(void **state) {
 static void loans_are_counted_and_leave_half(void **state) {
   (void)state;
   struct holder lands, sends;
-  assert_int_equal(staging_lend(staging, 8), 2);
-  assert_int_equal(staging_lend(staging, 8), 2);
-  assert_int_equal(staging_lend(staging, 8), 0);
+  assert_int_equal(staging_reserve(staging, 8), 2);
+  assert_int_equal(staging_reserve(staging, 8), 2);
+  assert_int_equal(staging_reserve(staging, 8), 0);
   assert_int_equal(bytes_now(), 4 * MIB);
-  join(&lands, STAGING_LANDS, 64);
-  join(&sends, STAGING_SENDS, 64);
+  join(&lands, STAGING_RECEIVE, 64);
+  join(&sends, STAGING_SEND, 64);
   for (unsigned i = 0; i < STAGING_PAIR; i++) {
     assert_works(take(&lands));
     assert_works(take(&sends));
@@ -296,29 +296,29 @@ static void loans_are_counted_and_leave_half(void **state) {
   give_all(&sends);
   assert_int_equal(take(&lands), 0);
   give_all(&lands);
-  staging_take_back(staging, 4);
-  assert_int_equal(staging_lend(staging, 8), 2);
+  staging_unreserve(staging, 4);
+  assert_int_equal(staging_reserve(staging, 8), 2);
   assert_true(bytes_now() <= STAGING_LEAST); /* idle ones made way */
-  staging_take_back(staging, 2);
+  staging_unreserve(staging, 2);
   staging_limit(staging, STAGING_DEFAULT);
-  assert_int_equal(staging_lend(staging, 8), 8);
-  assert_int_equal(staging_lend(staging, 8), 6);
-  staging_take_back(staging, 14);
+  assert_int_equal(staging_reserve(staging, 8), 8);
+  assert_int_equal(staging_reserve(staging, 8), 6);
+  staging_unreserve(staging, 14);
 }
 
 static void nothing_is_lent_that_is_in_use(void **state) {
   (void)state;
   struct holder greedy;
-  join(&greedy, STAGING_LANDS, 64);
+  join(&greedy, STAGING_RECEIVE, 64);
   for (unsigned i = 0; i < LEAST - STAGING_PAIR; i++)
     assert_works(take(&greedy));
-  assert_int_equal(staging_lend(staging, 8), 0);
+  assert_int_equal(staging_reserve(staging, 8), 0);
   give(&greedy);
-  assert_int_equal(staging_lend(staging, 8), 0);
+  assert_int_equal(staging_reserve(staging, 8), 0);
   give(&greedy);
-  assert_int_equal(staging_lend(staging, 8), 2);
+  assert_int_equal(staging_reserve(staging, 8), 2);
   assert_int_equal(take(&greedy), 1);
-  staging_take_back(staging, 2);
+  staging_unreserve(staging, 2);
   give_all(&greedy);
 }
 
@@ -327,7 +327,7 @@ static void nothing_is_lent_that_is_in_use(void **state) {
 static void what_is_idle_for_long_goes_back(void **state) {
   (void)state;
   struct holder one;
-  join(&one, STAGING_LANDS, 4);
+  join(&one, STAGING_RECEIVE, 4);
   for (unsigned i = 0; i < 3; i++)
     assert_works(take(&one));
   assert_int_equal(kept, 0);
@@ -337,7 +337,7 @@ static void what_is_idle_for_long_goes_back(void **state) {
   int64_t now = clock_now();
   assert_true(heap_expire(heap, now) != HAUL_FOREVER);
   assert_int_equal(bytes_now(), 3 * MIB);
-  assert_true(heap_expire(heap, now + 2 * STAGING_KEEP_NS) == HAUL_FOREVER);
+  assert_true(heap_expire(heap, now + 2 * STAGING_IDLE_NS) == HAUL_FOREVER);
   assert_int_equal(bytes_now(), MIB);
   give(&one);
   assert_int_equal(kept, 2);
@@ -347,12 +347,12 @@ static void a_heap_closed_meanwhile_keeps_nothing(void **state) {
   (void)state;
   struct heap *closed;
   struct staging_user user;
-  struct stage *stages[2];
+  struct bounce *stages[2];
   assert_works(heap_open(NULL, 0, &closed));
-  assert_works(staging_await(heap_staging(closed), &user, 2, -1, stages, HAUL_FOREVER));
+  assert_works(staging_get_wait(heap_staging(closed), &user, 2, -1, stages, HAUL_FOREVER));
   heap_close(closed);
-  staging_give(&user, stages[0]);
-  staging_give(&user, stages[1]);
+  staging_put(&user, stages[0]);
+  staging_put(&user, stages[1]);
   assert_int_equal(haul_mappings(), 0);
 }
 
@@ -392,39 +392,39 @@ static long note_bind(void *address, size_t length, int mode, const unsigned lon
 static void buffers_lie_at_the_nodes_that_they_serve(void **state) {
   (void)state;
   struct staging_user user;
-  struct stage *stages[LEAST];
+  struct bounce *stages[LEAST];
   bound.calls = 0;
   sys_ops.has_nodes = several_nodes;
   sys_ops.mbind = note_bind;
-  staging_join(staging, &user, STAGING_LANDS, 64, count_wake, &(unsigned){0});
-  assert_works(staging_take(&user, 1, 3, &stages[0]));
+  staging_user_init(staging, &user, STAGING_RECEIVE, 64, count_wake, &(unsigned){0});
+  assert_works(staging_get(&user, 1, 3, &stages[0]));
   assert_int_equal(bound.calls, 1);
   assert_ptr_equal(bound.address, stages[0]->region->memory.address);
-  assert_int_equal(bound.length, STAGE_BYTES);
+  assert_int_equal(bound.length, BOUNCE_BYTES);
   assert_int_equal(bound.mode, 1);
   assert_int_equal(bound.node, 3);
-  assert_works(staging_take(&user, 1, 70, &stages[1]));
+  assert_works(staging_get(&user, 1, 70, &stages[1]));
   assert_int_equal(bound.node, 70);
-  struct stage *of_70 = stages[1];
-  staging_give(&user, stages[0]);
-  staging_give(&user, stages[1]);
-  assert_works(staging_take(&user, 1, 70, &stages[0]));
+  struct bounce *of_70 = stages[1];
+  staging_put(&user, stages[0]);
+  staging_put(&user, stages[1]);
+  assert_works(staging_get(&user, 1, 70, &stages[0]));
   assert_ptr_equal(stages[0], of_70);
   assert_int_equal(bound.calls, 2);
-  staging_give(&user, stages[0]);
+  staging_put(&user, stages[0]);
   /* Where all there may be lie elsewhere they are replaced. */
   for (unsigned i = 0; i < LEAST - STAGING_PAIR; i++)
-    assert_works(staging_take(&user, 1, 1, &stages[i]));
+    assert_works(staging_get(&user, 1, 1, &stages[i]));
   assert_true(bytes_now() <= STAGING_LEAST);
   for (unsigned i = 0; i < LEAST - STAGING_PAIR; i++)
-    staging_give(&user, stages[i]);
+    staging_put(&user, stages[i]);
   for (unsigned i = 0; i < LEAST - STAGING_PAIR; i++) {
-    assert_works(staging_take(&user, 1, 2, &stages[i]));
+    assert_works(staging_get(&user, 1, 2, &stages[i]));
     assert_int_equal(stages[i]->numa, 2);
     assert_true(bytes_now() <= STAGING_LEAST);
   }
   for (unsigned i = 0; i < LEAST - STAGING_PAIR; i++)
-    staging_give(&user, stages[i]);
+    staging_put(&user, stages[i]);
 }
 
 static void with_one_node_there_is_nothing_to_place(void **state) {
@@ -433,7 +433,7 @@ static void with_one_node_there_is_nothing_to_place(void **state) {
   bound.calls = 0;
   sys_ops.has_nodes = one_node;
   sys_ops.mbind = note_bind;
-  join(&one, STAGING_LANDS, 4);
+  join(&one, STAGING_RECEIVE, 4);
   assert_int_equal(staging_numa(staging, (struct haul_place){HAUL_SIM, 0}), -1);
   assert_works(take(&one));
   assert_int_equal(bound.calls, 0);
@@ -448,15 +448,15 @@ static void with_one_node_there_is_nothing_to_place(void **state) {
 static void without_memory_nothing_is_lost(void **state) {
   (void)state;
   struct staging_user user;
-  struct stage *stages[2];
+  struct bounce *stages[2];
   for (unsigned n = 1;; n++) {
     seams_refuse(n);
-    int code = staging_await(staging, &user, 2, -1, stages, HAUL_FOREVER);
+    int code = staging_get_wait(staging, &user, 2, -1, stages, HAUL_FOREVER);
     bool refused = seams_restore();
     assert_true(code == 0 || code == HAUL_ENOMEM);
     assert_int_equal(user.held, code ? 0 : 2);
     for (unsigned i = 0; code == 0 && i < 2; i++)
-      staging_give(&user, stages[i]);
+      staging_put(&user, stages[i]);
     heap_expire(heap, HAUL_FOREVER - 1);
     assert_int_equal(bytes_now(), 0);
     if (!refused)
@@ -468,7 +468,7 @@ static void without_memory_nothing_is_lost(void **state) {
 static void without_memory_who_has_some_waits_for_them(void **state) {
   (void)state;
   struct holder one;
-  join(&one, STAGING_SENDS, 4);
+  join(&one, STAGING_SEND, 4);
   assert_works(take(&one));
   seams_refuse_from(1);
   assert_int_equal(take(&one), 1);

@@ -17,7 +17,7 @@ static uint32_t transfers(struct tune *tune, const int64_t *costs, unsigned coun
   struct slice slice = {.bytes = 0};
   for (unsigned i = 0; i < count; i++) {
     slice = slice_choose(tune, WHOLE, true);
-    tune_tell(slice.of, slice.way, 1000, costs[slice.way] * 1000);
+    tune_record(slice.of, slice.way, 1000, costs[slice.way] * 1000);
   }
   return slice.bytes;
 }
@@ -57,7 +57,7 @@ static void each_size_is_tried_first(void **state) {
     assert_ptr_equal(slice.of, &tune);
     assert_int_equal(slice.bytes, WHOLE >> slice.way);
     tried[slice.way]++;
-    tune_tell(slice.of, slice.way, 1000, costs[slice.way] * 1000);
+    tune_record(slice.of, slice.way, 1000, costs[slice.way] * 1000);
   }
   for (unsigned way = 0; way < TUNE_WAYS; way++)
     assert_int_equal(tried[way], MEASURE_FIRST);

@@ -84,7 +84,7 @@ static int extract(const char *path, char *out, int size) {
   return hf3fs_extract_mount_point(out, size, whole);
 }
 
-static void check_found(const char *path, const char *mount) {
+static void check_set(const char *path, const char *mount) {
   char out[PATH_MAX], want[PATH_MAX * 2];
   int length = snprintf(want, sizeof want, "%s%s", root, mount);
   assert_int_equal(extract(path, out, sizeof out), length + 1);
@@ -93,13 +93,13 @@ static void check_found(const char *path, const char *mount) {
 
 static void the_innermost_one_counts(void **state) {
   (void)state;
-  check_found("/a", "/a");
-  check_found("/a/3fs-virt", "/a");
-  check_found("/a/b", "/a/b");
-  check_found("/a/b/c", "/a/b");
-  check_found("/a/b/../b/./c", "/a/b");
-  check_found("/with space/3fs-virt", "/with space");
-  check_found("/only", "/only");
+  check_set("/a", "/a");
+  check_set("/a/3fs-virt", "/a");
+  check_set("/a/b", "/a/b");
+  check_set("/a/b/c", "/a/b");
+  check_set("/a/b/../b/./c", "/a/b");
+  check_set("/with space/3fs-virt", "/with space");
+  check_set("/only", "/only");
 }
 
 static void where_there_is_none(void **state) {
@@ -137,11 +137,11 @@ static void any_type_where_it_is_asked_for(void **state) {
       "24 1 0:22 / %s/a rw - fuse.hf3fs haul rw",
   };
   write_table(lines, COUNT(lines));
-  check_found("/a/b/c", "/a");
+  check_set("/a/b/c", "/a");
   setenv("HF3FS_USRBIO_DONT_CHECKFS_FOR_MP", "no", 1);
-  check_found("/a/b/c", "/a");
+  check_set("/a/b/c", "/a");
   setenv("HF3FS_USRBIO_DONT_CHECKFS_FOR_MP", "yes", 1);
-  check_found("/a/b/c", "/a/b");
+  check_set("/a/b/c", "/a/b");
   unsetenv("HF3FS_USRBIO_DONT_CHECKFS_FOR_MP");
 }
 

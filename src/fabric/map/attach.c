@@ -102,7 +102,7 @@ static int copy_error(int system, struct map_endpoint *endpoint) {
     return error_set(HAUL_EINVAL, EFAULT, peer,
                      "it may have been unmapped under its region; release the region first",
                      "memory of one of the two sides cannot be reached");
-  endpoint_shut(&endpoint->base, "cross-memory attach broke: %s", strerror(system));
+  endpoint_close(&endpoint->base, "cross-memory attach broke: %s", strerror(system));
   return error_set(HAUL_EPATH, system, peer, NULL, "%s", endpoint->base.reason);
 }
 

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
-#include "core/aside.h"
+#include "core/deferred_close.h"
 #include "core/error.h"
 #include "core/sock.h"
 #include "core/sys.h"
@@ -102,7 +102,7 @@ static int greet(struct map_endpoint *endpoint) {
   uint32_t slots;
   struct exports *exports = endpoint->base.link->fabric->exports;
   uint8_t capability[16];
-  int code = exports_board(exports, &descriptors[0], &slots, capability);
+  int code = exports_validity_page(exports, &descriptors[0], &slots, capability);
   if (code)
     return code;
   code = shm_descriptor(&endpoint->hazards_shm, false, &descriptors[1]);
@@ -193,12 +193,12 @@ static int answer_mapped(struct map_endpoint *endpoint, const struct export_view
 /* Who borrows device memory may write to it. */
 static int answer_lent(struct map_endpoint *endpoint, const struct export_view *view,
                        uint32_t request) {
-  uint8_t record[MAP_RECORD], token[LOAN_TOKEN];
+  uint8_t record[MAP_RECORD], token[IPC_TOKEN];
   struct ticket ticket;
   struct haul_ticket packed;
   if (!(view->rights & HAUL_WRITE))
     return refuse(endpoint, request, "the device's memory cannot be lent for reading alone");
-  if (memory_lend(&view->region->memory, &ticket, token) != 0)
+  if (memory_ipc_export(&view->region->memory, &ticket, token) != 0)
     return refuse(endpoint, request, haul_error_last()->text);
   ticket_pack(&ticket, &packed);
   struct wire wire = start_record(record, ANSWER, request);
@@ -221,7 +221,7 @@ static int answer_found(struct map_endpoint *endpoint, const struct export_view 
                   "it is an import there; connect to the node that owns the memory");
   if (memory->shareable)
     return answer_mapped(endpoint, view, request);
-  if (!memory->view && memory->wrapped && memory->provider->lend)
+  if (!memory->view && memory->wrapped && memory->provider->ipc_export)
     return answer_lent(endpoint, view, request);
   if (!memory->view)
     return refuse(endpoint, request,
@@ -276,13 +276,13 @@ static int take_mapped(struct attach_request *request, struct wire *wire, const 
 }
 
 static int take_lent(struct attach_request *request, struct wire *wire) {
-  uint8_t token[LOAN_TOKEN];
+  uint8_t token[IPC_TOKEN];
   struct ticket ticket;
   int code = take_ticket(request, wire, &ticket);
   wire_get_bytes(wire, token, sizeof token);
   if (wire->failed)
     return HAUL_EPROTO;
-  return code ? code : lent_open(request->binding, &ticket, token);
+  return code ? code : ipc_open(request->binding, &ticket, token);
 }
 
 static int take_attached(struct attach_request *request, struct wire *wire) {
@@ -331,7 +331,7 @@ static int on_answer(struct map_endpoint *endpoint, struct wire *wire, uint32_t 
   if (code)
     error_save(&request->error);
   request->done = true;
-  loop_news(endpoint->base.link->fabric->loop);
+  loop_notify(endpoint->base.link->fabric->loop);
   return 0;
 }
 
@@ -420,7 +420,7 @@ static int check_read(ssize_t got, bool many) {
 /* What this process lacks closes this path alone; all else is the peer's fault. */
 static void break_channel(struct map_endpoint *endpoint, int code) {
   if (code == HAUL_ENOMEM || code == HAUL_ELIMIT || code == HAUL_ESYSTEM)
-    endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
+    endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
   else if (code != HAUL_EPATH)
     endpoint->base.link->fail(endpoint->base.link, HAUL_EPROTO, "nonsense on the map channel");
   channel_stop(endpoint, HAUL_EPATH);
@@ -430,7 +430,7 @@ static void break_channel(struct map_endpoint *endpoint, int code) {
 static bool read_some(struct map_endpoint *endpoint) {
   int descriptors[SOCK_DESCRIPTORS_MAX];
   size_t count;
-  if (aside_is_full()) {
+  if (close_queue_is_full()) {
     break_channel(endpoint, error_set(HAUL_ELIMIT, 0, NULL, NULL,
                                       "too many descriptors of peers wait to be closed"));
     return false;
@@ -484,7 +484,7 @@ int channel_start(struct map_endpoint *endpoint, int descriptor) {
   if (code == 0)
     code = greet(endpoint);
   if (code) {
-    endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
+    endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
     channel_stop(endpoint, HAUL_EPATH);
   }
   return code;
@@ -495,7 +495,7 @@ void channel_stop(struct map_endpoint *endpoint, int code) {
   if (endpoint->channel < 0)
     return;
   if (atomic_load(&endpoint->base.open) || !endpoint->base.reason[0])
-    endpoint_shut(&endpoint->base, "the map channel to the peer ended");
+    endpoint_close(&endpoint->base, "the map channel to the peer ended");
   loop_unwatch(loop, &endpoint->watch);
   sock_close(endpoint->channel);
   endpoint->channel = -1;
@@ -506,7 +506,7 @@ void channel_stop(struct map_endpoint *endpoint, int code) {
     error_save(&request->error);
     request->done = true;
   }
-  loop_news(loop);
+  loop_notify(loop);
 }
 
 static void unmap(struct shm *shm, const volatile void *view) {

@@ -118,7 +118,7 @@ int copier_open(struct fabric *fabric, struct copier **out) {
   unsigned wanted = fabric->config->copy_threads;
   copier->wanted = wanted == UINT_MAX ? 0 : wanted < THREADS_MAX ? wanted : THREADS_MAX;
   loop_lock(copier->loop);
-  loop_poller(copier->loop, &copier->poller, poll_queue);
+  loop_poller_start(copier->loop, &copier->poller, poll_queue);
   loop_unlock(copier->loop);
   *out = copier;
   return 0;

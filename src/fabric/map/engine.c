@@ -2,8 +2,8 @@
  * Copies between mapped memories that a device's engine makes: one piece of a work at a time, many
  * works at once. */
 #include "core/alloc.h"
+#include "core/combiner.h"
 #include "core/error.h"
-#include "core/gate.h"
 #include "fabric/map/map.h"
 #include "memory/copy.h"
 #include "memory/staging.h"
@@ -14,14 +14,14 @@
 
 struct task {
   struct list link; /* engines->tasks */
-  bool lent;        /* lent_end is due */
+  bool lent;        /* ipc_end is due */
   struct engines *engines;
   const struct provider *by;
   struct work *work;
   uint32_t piece; /* under way */
   bool waits;     /* for its buffers, and nothing is under way */
   struct staging_user user;
-  struct stage *stages[STAGING_PAIR]; /* for an engine that asks for them, else NULL */
+  struct bounce *stages[STAGING_PAIR]; /* for an engine that asks for them, else NULL */
   struct copy copy;
 };
 
@@ -30,7 +30,7 @@ struct engines {
   struct staging *staging;
   /* Its lock: tasks and what they hold; taken after the loop's; `done` runs under it. It brings
    * works. */
-  struct gate gate;
+  struct combiner combiner;
   struct list tasks;
   unsigned running;       /* of them */
   struct backlog waiting; /* works, for room in the window; their `state` is this */
@@ -49,8 +49,8 @@ static int start_copy(struct task *task) {
       .to_offset = write ? piece->remote : piece->local,
       .from_offset = write ? piece->local : piece->remote,
       .length = piece->length,
-      .through = {stage_memory(task->stages[0]), stage_memory(task->stages[1])},
-      .wake = loop_wake_as,
+      .through = {bounce_memory(task->stages[0]), bounce_memory(task->stages[1])},
+      .wake = loop_wake_callback,
       .user = task->engines->loop,
   };
   int code = task->by->copy_start(&task->copy);
@@ -64,14 +64,14 @@ static int take_stages(struct task *task) {
   const struct memory *device = &work->region->memory;
   if (device->view)
     device = binding_memory(work->binding);
-  return staging_take(&task->user, STAGING_PAIR, staging_numa(task->user.staging, device->place),
-                      task->stages);
+  return staging_get(&task->user, STAGING_PAIR, staging_numa(task->user.staging, device->place),
+                     task->stages);
 }
 
 static void give_stages(struct task *task) {
-  staging_leave(&task->user);
+  staging_cancel_wait(&task->user);
   for (unsigned i = 0; i < STAGING_PAIR && task->stages[i]; i++)
-    staging_give(&task->user, task->stages[i]);
+    staging_put(&task->user, task->stages[i]);
 }
 
 /* 0; 1: it waits for its turn to have buffers; or a code. */
@@ -110,7 +110,7 @@ static void finish(struct task *task, int code) {
     task->by->copy_cancel(&task->copy); /* it has ended, but its wake may be on its way */
   give_stages(task);
   if (task->lent)
-    lent_end((struct map_endpoint *)work->endpoint, work->binding);
+    ipc_end((struct map_endpoint *)work->endpoint, work->binding);
   alloc_free(task);
   work->done(work, code);
 }
@@ -154,7 +154,7 @@ static bool advance(struct task *task) {
  * back before. */
 static int begin_next(struct engines *engines, struct work *work) {
   struct map_endpoint *endpoint = (struct map_endpoint *)work->endpoint;
-  int code = lent_begin(endpoint, work->binding);
+  int code = ipc_begin(endpoint, work->binding);
   if (code > 0)
     return 1;
   struct task *task = alloc_zero(1, sizeof *task);
@@ -162,7 +162,7 @@ static int begin_next(struct engines *engines, struct work *work) {
   work_starts(work);
   if (!task) {
     if (code == 0)
-      lent_end(endpoint, work->binding);
+      ipc_end(endpoint, work->binding);
     work->state = NULL;
     work->done(work, error_memory("device copy"));
     return 0;
@@ -171,8 +171,8 @@ static int begin_next(struct engines *engines, struct work *work) {
   task->work = work;
   task->lent = code == 0;
   task->by = map_engine_of(work);
-  staging_join(engines->staging, &task->user, STAGING_LANDS, STAGING_PAIR, loop_wake_as,
-               engines->loop);
+  staging_user_init(engines->staging, &task->user, STAGING_RECEIVE, STAGING_PAIR,
+                    loop_wake_callback, engines->loop);
   work->state = task;
   list_append(&engines->tasks, &task->link);
   engines->running++;
@@ -203,8 +203,8 @@ static void leave(struct work *work, int code) {
   work->done(work, code);
 }
 
-static void let_in(struct gate *gate, struct list *works) {
-  struct engines *engines = list_entry(gate, struct engines, gate);
+static void admit(struct combiner *combiner, struct list *works) {
+  struct engines *engines = list_entry(combiner, struct engines, combiner);
   for (struct list *item; (item = list_take(works));) {
     struct work *work = list_entry(item, struct work, link);
     int canceled = atomic_load(&work->canceled);
@@ -222,7 +222,7 @@ static bool poll_tasks(struct poller *poller) {
   struct engines *engines = list_entry(poller, struct engines, poller);
   bool moved = false;
   poller->urgent = false;
-  gate_enter(&engines->gate);
+  combiner_lock(&engines->combiner);
   list_each_safe(item, &engines->tasks) {
     struct task *task = list_entry(item, struct task, link);
     moved |= advance(task);
@@ -234,9 +234,9 @@ static bool poll_tasks(struct poller *poller) {
   }
   /* One waits for a cell, which may be that of a copy by the CPU. */
   poller->urgent |= backlog_first(&engines->waiting) && engines->running < WINDOW;
-  gate_leave(&engines->gate);
+  combiner_unlock(&engines->combiner);
   if (moved)
-    loop_news(engines->loop);
+    loop_notify(engines->loop);
   return moved;
 }
 
@@ -246,59 +246,59 @@ int map_engines_open(struct fabric *fabric, struct engines **out) {
     return error_memory("device copies");
   engines->loop = fabric->loop;
   engines->staging = heap_staging(fabric->heap);
-  gate_init(&engines->gate, let_in);
+  combiner_init(&engines->combiner, admit);
   list_init(&engines->tasks);
   backlog_init(&engines->waiting);
   loop_lock(engines->loop);
-  loop_poller(engines->loop, &engines->poller, poll_tasks);
+  loop_poller_start(engines->loop, &engines->poller, poll_tasks);
   loop_unlock(engines->loop);
   *out = engines;
   return 0;
 }
 
 void map_engines_end(struct engines *engines) {
-  gate_enter(&engines->gate);
+  combiner_lock(&engines->combiner);
   engines->ended = true;
-  gate_leave(&engines->gate);
+  combiner_unlock(&engines->combiner);
   loop_lock(engines->loop);
   loop_poller_stop(engines->loop, &engines->poller);
   loop_unlock(engines->loop);
 }
 
 void map_engines_free(struct engines *engines) {
-  gate_destroy(&engines->gate);
+  combiner_destroy(&engines->combiner);
   alloc_free(engines);
 }
 
 void engine_post(struct engines *engines, const struct provider *by, struct work *work) {
   work->state = NULL;
-  gate_bring(&engines->gate, &work->link);
+  combiner_submit(&engines->combiner, &work->link);
   if (!by->wakes) /* somebody has to look */
     loop_wake(engines->loop);
 }
 
 int engine_try(struct engines *engines, struct map_endpoint *endpoint,
                struct map_binding *binding) {
-  gate_enter(&engines->gate);
-  int code = lent_begin(endpoint, binding);
+  combiner_lock(&engines->combiner);
+  int code = ipc_begin(endpoint, binding);
   if (code == 0)
-    lent_end(endpoint, binding);
-  gate_leave(&engines->gate);
+    ipc_end(endpoint, binding);
+  combiner_unlock(&engines->combiner);
   return code < 0 ? code : 0;
 }
 
 void engine_cancel(struct engines *engines, struct work *work, int code) {
-  gate_enter(&engines->gate);
+  combiner_lock(&engines->combiner);
   if (work->state == engines)
     leave(work, code);
   else if (work->state)
     finish(work->state, code);
   loop_wake(engines->loop); /* there may be room for those that wait */
-  gate_leave(&engines->gate);
+  combiner_unlock(&engines->combiner);
 }
 
 void engine_drain(struct engines *engines, struct map_endpoint *endpoint, int code) {
-  gate_enter(&engines->gate);
+  combiner_lock(&engines->combiner);
   for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
     list_each_safe(item, &engines->waiting.queues[rank]) {
       struct work *work = list_entry(item, struct work, link);
@@ -311,5 +311,5 @@ void engine_drain(struct engines *engines, struct map_endpoint *endpoint, int co
       finish(task, code);
   }
   loop_wake(engines->loop);
-  gate_leave(&engines->gate);
+  combiner_unlock(&engines->combiner);
 }

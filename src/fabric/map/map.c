@@ -164,18 +164,18 @@ static void estimate_atomic(const struct map_binding *binding, const struct memo
 /* ---- The table's ---- */
 
 /* Who copies between the binding's memory and a local one. */
-static enum copy_by who(const struct map_binding *binding, const struct memory *local, bool write,
-                        const struct provider **engine) {
+static enum copy_method who(const struct map_binding *binding, const struct memory *local,
+                            bool write, const struct provider **engine) {
   if (binding->attached)
-    return local->view ? COPY_CPU : COPY_NOBODY;
-  return write ? copy_who(&binding->memory, local, engine)
-               : copy_who(local, &binding->memory, engine);
+    return local->view ? COPY_CPU : COPY_STAGED;
+  return write ? copy_method(&binding->memory, local, engine)
+               : copy_method(local, &binding->memory, engine);
 }
 
 const struct provider *map_engine_of(const struct work *work) {
   const struct provider *engine = NULL;
   bool write = work->operation == HAUL_OP_WRITE;
-  enum copy_by by = who(work->binding, &work->region->memory, write, &engine);
+  enum copy_method by = who(work->binding, &work->region->memory, write, &engine);
   return by == COPY_ENGINE ? engine : NULL;
 }
 
@@ -265,7 +265,7 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
     return;
   }
   *estimate = (struct estimate){.open = true, .zero_copy = true, .rails = 1};
-  enum copy_by by = who(binding, local, operation == HAUL_OP_WRITE, &engine);
+  enum copy_method by = who(binding, local, operation == HAUL_OP_WRITE, &engine);
   if (by == COPY_ENGINE) {
     estimate_engine(engine, local, &binding->memory, binding->lent ? "lent" : "mapped", estimate);
   } else if (by == COPY_CPU) {
@@ -296,13 +296,14 @@ static int create(struct link *link, struct endpoint **out) {
   list_init(&endpoint->waiting);
   endpoint->base.reason[0] = '\0';
   if (!link->boot_known)
-    endpoint_shut(&endpoint->base, "a boot id could not be read, here or there: is /proc mounted?");
+    endpoint_close(&endpoint->base,
+                   "a boot id could not be read, here or there: is /proc mounted?");
   else if (!link->same_host)
-    endpoint_shut(&endpoint->base, "the peer is on another host (boot id differs)");
+    endpoint_close(&endpoint->base, "the peer is on another host (boot id differs)");
   else if (!link->fabric->shared[map_transport.index])
-    endpoint_shut(&endpoint->base, "this node could not start it: no memory or threads");
+    endpoint_close(&endpoint->base, "this node could not start it: no memory or threads");
   else if (channel_open(endpoint) != 0)
-    endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
+    endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
   *out = &endpoint->base;
   return 0;
 }
@@ -314,15 +315,15 @@ static void connect_channel(struct endpoint *base, haul_deadline until) {
   if (base->reason[0])
     return;
   if (link->dial(link, &map_transport, true, 0, until, &stream) != 0) {
-    endpoint_give_up(base,
-                     "same host, but no Unix socket reaches the peer: ", haul_error_last()->text);
+    endpoint_close_unless_open(
+        base, "same host, but no Unix socket reaches the peer: ", haul_error_last()->text);
     return;
   }
   loop_lock(link->fabric->loop);
   channel_start(endpoint, stream.fd);
   loop_unlock(link->fabric->loop);
-  if (!endpoint_settles(base, until))
-    endpoint_give_up(base, "the peer did not answer on the map channel in time", "");
+  if (!endpoint_wait_settled(base, until))
+    endpoint_close_unless_open(base, "the peer did not answer on the map channel in time", "");
 }
 
 static void adopt(struct endpoint *base, unsigned index, struct stream stream) {
@@ -377,7 +378,7 @@ static int bind_remote(struct endpoint *base, const struct remote_key *key, haul
   if (code == 0 && binding->lent)
     code = engine_try(map_node_of(base)->engines, endpoint, binding);
   if (code) {
-    lent_close(binding);
+    ipc_close(binding);
     alloc_free(binding);
     return code;
   }
@@ -389,7 +390,7 @@ static void unbind(struct endpoint *base, void *bound) {
   struct map_binding *binding = bound;
   (void)base;
   if (binding && binding->lent)
-    lent_close(binding);
+    ipc_close(binding);
   else if (binding && !binding->attached)
     memory_free(&binding->memory);
   alloc_free(binding);

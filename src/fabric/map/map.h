@@ -57,14 +57,14 @@ struct map_endpoint {
   _Atomic uint32_t active; /* copies under way in copier threads */
 };
 
-struct map_lent;
+struct map_ipc;
 
 /* What the endpoint knows of one remote region. */
 struct map_binding {
-  bool attached;         /* cross-memory attach, else mapped */
-  struct memory memory;  /* mapped: the import; lent: what is known of it, and no address */
-  struct map_lent *lent; /* lent, else NULL */
-  uint64_t address;      /* attached: in the peer's address space */
+  bool attached;        /* cross-memory attach, else mapped */
+  struct memory memory; /* mapped: the import; lent: what is known of it, and no address */
+  struct map_ipc *lent; /* lent, else NULL */
+  uint64_t address;     /* attached: in the peer's address space */
   uint64_t handle;
 };
 
@@ -102,12 +102,12 @@ int hazard_show(struct map_endpoint *endpoint, uint64_t handle);
 void hazard_clear(struct map_endpoint *endpoint, unsigned cell);
 
 /* lent.c. One caller at a time for a binding: the engines' lock, or before anybody has it. */
-int lent_open(struct map_binding *binding, const struct ticket *ticket,
-              const uint8_t token[LOAN_TOKEN]);
-void lent_close(struct map_binding *binding); /* nobody uses it */
-/* 0: the memory is here until lent_end; 1: not now, try again; or a code with the detail. */
-int lent_begin(struct map_endpoint *endpoint, struct map_binding *binding);
-void lent_end(struct map_endpoint *endpoint, struct map_binding *binding);
+int ipc_open(struct map_binding *binding, const struct ticket *ticket,
+             const uint8_t token[IPC_TOKEN]);
+void ipc_close(struct map_binding *binding); /* nobody uses it */
+/* 0: the memory is here until ipc_end; 1: not now, try again; or a code with the detail. */
+int ipc_begin(struct map_endpoint *endpoint, struct map_binding *binding);
+void ipc_end(struct map_endpoint *endpoint, struct map_binding *binding);
 /* The binding's memory, as the engine copies it. */
 struct memory *binding_memory(struct map_binding *binding);
 

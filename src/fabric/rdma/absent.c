@@ -31,7 +31,7 @@ static int create(struct link *link, struct endpoint **out) {
     return error_memory("rdma endpoint");
   endpoint->transport = &rdma_transport;
   endpoint->link = link;
-  endpoint_shut(endpoint, "%s", reason);
+  endpoint_close(endpoint, "%s", reason);
   *out = endpoint;
   return 0;
 }

@@ -82,7 +82,7 @@ void rdma_refuse(struct rdma_endpoint *endpoint, struct stream stream) {
 static void open_when_ready(struct rdma_endpoint *endpoint) {
   if (endpoint->ready_sent && endpoint->ready_heard && !endpoint->base.reason[0]) {
     atomic_store(&endpoint->base.open, true);
-    loop_news(endpoint->base.link->fabric->loop);
+    loop_notify(endpoint->base.link->fabric->loop);
   }
 }
 
@@ -137,11 +137,11 @@ static int take_answer(struct attach_request *request, const struct rdma_record 
   memcpy(binding->keys, answer->keys, sizeof binding->keys);
   if (binding->staged && answer->slots == 0)
     return HAUL_EPROTO;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   if (binding->staged)
     endpoint->slot_count = answer->slots < RDMA_STAGES ? answer->slots : RDMA_STAGES;
   list_append(&endpoint->bindings, &binding->link);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   return 0;
 }
 
@@ -165,17 +165,17 @@ static int on_attached(struct rdma_endpoint *endpoint, const struct rdma_record 
   if (code)
     error_save(&request->error);
   request->done = true;
-  loop_news(endpoint->base.link->fabric->loop);
+  loop_notify(endpoint->base.link->fabric->loop);
   return 0;
 }
 
 static int on_revoked(struct rdma_endpoint *endpoint, uint64_t handle) {
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   list_each(item, &endpoint->bindings) {
     struct rdma_binding *binding = list_entry(item, struct rdma_binding, link);
     binding->revoked |= binding->handle == handle;
   }
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   rdma_end_revoked(endpoint);
   atomic_store(&endpoint->tend, true);
   rdma_tend_bindings(endpoint);
@@ -192,7 +192,7 @@ static unsigned news_of(const struct rdma_binding *binding, bool released) {
 void rdma_tend_bindings(struct rdma_endpoint *endpoint) {
   if (!atomic_exchange(&endpoint->tend, false))
     return;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   list_each_safe(item, &endpoint->bindings) {
     struct rdma_binding *binding = list_entry(item, struct rdma_binding, link);
     bool released = atomic_load(&binding->released);
@@ -205,7 +205,7 @@ void rdma_tend_bindings(struct rdma_endpoint *endpoint) {
       alloc_free(binding);
     }
   }
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
 }
 
 static bool is_done(void *user) {
@@ -312,7 +312,7 @@ void rdma_channel_fail(struct rdma_endpoint *endpoint, int code) {
   else if (rdma_is_writing(endpoint))
     link->fail(link, HAUL_EPEER, "the rdma channel to it ended while writes were under way");
   else if (code != HAUL_EPATH)
-    endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
+    endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
   rdma_channel_stop(endpoint, HAUL_EPATH);
 }
 
@@ -357,7 +357,7 @@ int rdma_channel_start(struct rdma_endpoint *endpoint, struct stream stream) {
   if (code == 0)
     code = say_hello(endpoint);
   if (code) {
-    endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
+    endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
     rdma_channel_stop(endpoint, HAUL_EPATH);
   }
   return code;
@@ -368,7 +368,7 @@ void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
   if (endpoint->channel.fd < 0)
     return;
   if (atomic_load(&endpoint->base.open) || !endpoint->base.reason[0])
-    endpoint_shut(&endpoint->base, "the rdma channel to the peer ended");
+    endpoint_close(&endpoint->base, "the rdma channel to the peer ended");
   rdma_drain(endpoint, code);
   loop_unwatch(loop, &endpoint->watch);
   stream_close(&endpoint->channel);
@@ -379,5 +379,5 @@ void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
     request->done = true;
   }
   rdma_end_attachments(endpoint);
-  loop_news(loop);
+  loop_notify(loop);
 }

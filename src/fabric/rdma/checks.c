@@ -27,12 +27,12 @@ typedef void check_fn(struct haul_check *check, const struct host *host);
 
 static void check_library(struct haul_check *check, const struct host *host) {
   if (host->library) {
-    check_found(check, HAUL_CHECK_OK, "libibverbs is here");
+    check_set(check, HAUL_CHECK_OK, "libibverbs is here");
     return;
   }
   const char *command = strstr(host->why.hint, "sudo");
-  check_found(check, HAUL_CHECK_MISSING, "%s", host->why.text);
-  check_mend(check, "%.180s", command ? command : "");
+  check_set(check, HAUL_CHECK_MISSING, "%s", host->why.text);
+  check_hint(check, "%.180s", command ? command : "");
 }
 
 /* ---- Devices ---- */
@@ -56,11 +56,11 @@ static bool find_idle_card(struct haul_check *check) {
     const char *driver = rdma_modules[i].driver;
     if (!sysfs_first(sysfs_path("bus/pci/drivers/%s", driver), is_device, card, sizeof card))
       continue;
-    check_found(check, HAUL_CHECK_MISSING,
-                "no RDMA device; the card %s (%s) may be one, and the module %s "
-                "is not loaded or finds nothing on it",
-                card, driver, rdma_modules[i].module);
-    check_mend(check, "sudo modprobe %s", rdma_modules[i].module);
+    check_set(check, HAUL_CHECK_MISSING,
+              "no RDMA device; the card %s (%s) may be one, and the module %s "
+              "is not loaded or finds nothing on it",
+              card, driver, rdma_modules[i].module);
+    check_hint(check, "sudo modprobe %s", rdma_modules[i].module);
     return true;
   }
   return false;
@@ -77,9 +77,9 @@ static void offer_software(struct haul_check *check) {
   char interface[16];
   if (!sysfs_first(sysfs_path("class/net"), is_up, interface, sizeof interface))
     snprintf(interface, sizeof interface, "lo");
-  check_found(check, HAUL_CHECK_MISSING,
-              "no RDMA device; for a trial the kernel has one in software (Soft-RoCE)");
-  check_mend(check, "%ssudo rdma link add rxe0 type rxe netdev %s",
+  check_set(check, HAUL_CHECK_MISSING,
+            "no RDMA device; for a trial the kernel has one in software (Soft-RoCE)");
+  check_hint(check, "%ssudo rdma link add rxe0 type rxe netdev %s",
              sysfs_has(sysfs_path("module/rdma_rxe")) ? "" : "sudo modprobe rdma_rxe && ",
              interface);
 }
@@ -92,37 +92,36 @@ static bool is_door(const char *name) {
 /* Whoever made /dev/infiniband did not mean this process to use it, or a container has none. */
 static void mend_opening(struct haul_check *check, int system) {
   if (system == EACCES || system == EPERM)
-    check_mend(check,
+    check_hint(check,
                "sudo chmod a+rw /dev/infiniband/uverbs* (the package rdma-core does so for good)");
   else if (system == ENOENT || system == ENODEV || system == ENXIO)
-    check_mend(check, "start the container with --device=/dev/infiniband");
+    check_hint(check, "start the container with --device=/dev/infiniband");
 }
 
 static void explain_kernel_device(struct haul_check *check, const struct host *host,
                                   const char *name) {
   char door[32];
   if (!host->library) {
-    check_found(check, HAUL_CHECK_MISSING, "the kernel has %s, and libibverbs is missing to use it",
-                name);
+    check_set(check, HAUL_CHECK_MISSING, "the kernel has %s, and libibverbs is missing to use it",
+              name);
   } else if (!sysfs_first(sysfs_path("class/infiniband_verbs"), is_door, door, sizeof door)) {
-    check_found(check, HAUL_CHECK_MISSING, "the kernel has %s, but no door to it for programs",
-                name);
-    check_mend(check, "sudo modprobe ib_uverbs");
+    check_set(check, HAUL_CHECK_MISSING, "the kernel has %s, but no door to it for programs", name);
+    check_hint(check, "sudo modprobe ib_uverbs");
   } else if (sysfs_door(door) == ENOENT) {
-    check_found(check, HAUL_CHECK_MISSING, "the kernel has %s, but /dev/infiniband/%s is not here",
-                name, door);
+    check_set(check, HAUL_CHECK_MISSING, "the kernel has %s, but /dev/infiniband/%s is not here",
+              name, door);
     mend_opening(check, ENOENT);
   } else {
-    check_found(check, HAUL_CHECK_MISSING, "the kernel has %s, and libibverbs has no driver for it",
-                name);
-    check_mend(check, "sudo apt-get install ibverbs-providers");
+    check_set(check, HAUL_CHECK_MISSING, "the kernel has %s, and libibverbs has no driver for it",
+              name);
+    check_hint(check, "sudo apt-get install ibverbs-providers");
   }
 }
 
 static void explain_absence(struct haul_check *check, const struct host *host) {
   char name[64];
   if (host->why.code == HAUL_ENOMEM)
-    check_found(check, HAUL_CHECK_MISSING, "cannot be looked for: %s", host->why.text);
+    check_set(check, HAUL_CHECK_MISSING, "cannot be looked for: %s", host->why.text);
   else if (sysfs_first(sysfs_path("class/infiniband"), NULL, name, sizeof name))
     explain_kernel_device(check, host, name);
   else if (!find_idle_card(check))
@@ -154,11 +153,11 @@ static void check_device(struct haul_check *check, const struct host *host) {
   const struct nic *bad = first_unusable(host->nics);
   list_names(host->nics, names, sizeof names);
   if (!bad) {
-    check_found(check, HAUL_CHECK_OK, "%s", names);
+    check_set(check, HAUL_CHECK_OK, "%s", names);
     return;
   }
-  check_found(check, *names ? HAUL_CHECK_LIMITED : HAUL_CHECK_MISSING, "%s: %s%s%s", bad->name,
-              bad->reason, *names ? "; there is " : "", names);
+  check_set(check, *names ? HAUL_CHECK_LIMITED : HAUL_CHECK_MISSING, "%s: %s%s%s", bad->name,
+            bad->reason, *names ? "; there is " : "", names);
   mend_opening(check, bad->system);
 }
 
@@ -172,8 +171,7 @@ static bool has_device(const struct host *host) {
 static bool needs_device(struct haul_check *check, const struct host *host) {
   if (has_device(host))
     return false;
-  check_found(check, HAUL_CHECK_MISSING,
-              "cannot be looked at without an RDMA device (rdma.device)");
+  check_set(check, HAUL_CHECK_MISSING, "cannot be looked at without an RDMA device (rdma.device)");
   return true;
 }
 
@@ -207,10 +205,10 @@ static struct tally tally_ports(const struct nics *nics,
 }
 
 static void tell_bad_port(struct haul_check *check, const struct tally *tally) {
-  check_found(check, tally->good > 0 ? HAUL_CHECK_LIMITED : HAUL_CHECK_MISSING,
-              "port %.32s/%u: %s; %u of %u ports are good", tally->bad_one.nic->name,
-              tally->bad_one.port.number, tally->bad_one.port.reason, tally->good,
-              tally->good + tally->bad);
+  check_set(check, tally->good > 0 ? HAUL_CHECK_LIMITED : HAUL_CHECK_MISSING,
+            "port %.32s/%u: %s; %u of %u ports are good", tally->bad_one.nic->name,
+            tally->bad_one.port.number, tally->bad_one.port.reason, tally->good,
+            tally->good + tally->bad);
 }
 
 static const char *interface_of(const struct nic_port *port) {
@@ -228,18 +226,18 @@ static void check_link(struct haul_check *check, const struct host *host) {
   struct tally tally = tally_ports(host->nics, judge_link);
   const struct nic_port *bad = &tally.bad_one.port;
   if (tally.bad == 0) {
-    check_found(check, HAUL_CHECK_OK, "%u port%s up; %.32s/%u makes %.0f Gb/s", tally.good,
-                tally.good == 1 ? "" : "s", tally.good_one.nic->name, tally.good_one.port.number,
-                tally.good_one.port.bytes_per_ns * 8);
+    check_set(check, HAUL_CHECK_OK, "%u port%s up; %.32s/%u makes %.0f Gb/s", tally.good,
+              tally.good == 1 ? "" : "s", tally.good_one.nic->name, tally.good_one.port.number,
+              tally.good_one.port.bytes_per_ns * 8);
     return;
   }
   tell_bad_port(check, &tally);
   if (bad->status == NIC_PORT_WAITING)
-    check_mend(check,
+    check_hint(check,
                "sudo apt-get install opensm && sudo systemctl start opensm (on one host of the "
                "network)");
   else if (bad->status == NIC_PORT_DOWN && !bad->infiniband)
-    check_mend(check, "sudo ip link set dev %s up", interface_of(bad));
+    check_hint(check, "sudo ip link set dev %s up", interface_of(bad));
 }
 
 static int judge_gid(const struct nic_port *port) {
@@ -261,7 +259,7 @@ static int judge_reach(const struct nic_port *port) {
 }
 
 static void offer_address(struct haul_check *check, const struct nic_port *port) {
-  check_mend(check, "sudo ip address add ADDRESS/24 dev %s", interface_of(port));
+  check_hint(check, "sudo ip address add ADDRESS/24 dev %s", interface_of(port));
 }
 
 /* All ports have a GID. */
@@ -269,13 +267,13 @@ static void tell_reach(struct haul_check *check, const struct host *host) {
   struct tally tally = tally_ports(host->nics, judge_reach);
   const struct nic_rail *good = &tally.good_one, *bad = &tally.bad_one;
   if (tally.bad == 0) {
-    check_found(check, HAUL_CHECK_OK, "%.32s/%u is addressed %s", good->nic->name,
-                good->port.number, gid_words(&good->port));
+    check_set(check, HAUL_CHECK_OK, "%.32s/%u is addressed %s", good->nic->name, good->port.number,
+              gid_words(&good->port));
     return;
   }
-  check_found(check, HAUL_CHECK_LIMITED,
-              "%.32s/%u is addressed %s: no router passes it, and some drivers want an IP address",
-              bad->nic->name, bad->port.number, gid_words(&bad->port));
+  check_set(check, HAUL_CHECK_LIMITED,
+            "%.32s/%u is addressed %s: no router passes it, and some drivers want an IP address",
+            bad->nic->name, bad->port.number, gid_words(&bad->port));
   offer_address(check, &bad->port);
 }
 
@@ -284,7 +282,7 @@ static void check_gid(struct haul_check *check, const struct host *host) {
     return;
   struct tally tally = tally_ports(host->nics, judge_gid);
   if (tally.good + tally.bad == 0) {
-    check_found(check, HAUL_CHECK_MISSING, "cannot be looked at while no port is up (rdma.port)");
+    check_set(check, HAUL_CHECK_MISSING, "cannot be looked at while no port is up (rdma.port)");
   } else if (tally.bad == 0) {
     tell_reach(check, host);
   } else {
@@ -321,18 +319,18 @@ static void check_memlock(struct haul_check *check, const struct host *host) {
   (void)host;
   getrlimit(RLIMIT_MEMLOCK, &limit);
   if (limit.rlim_cur == RLIM_INFINITY) {
-    check_found(check, HAUL_CHECK_OK, "any amount of memory may be registered");
+    check_set(check, HAUL_CHECK_OK, "any amount of memory may be registered");
   } else if (may_lock_any()) {
-    check_found(check, HAUL_CHECK_OK, "any amount of memory may be registered (CAP_IPC_LOCK)");
+    check_set(check, HAUL_CHECK_OK, "any amount of memory may be registered (CAP_IPC_LOCK)");
   } else {
-    check_found(check, limit.rlim_cur < LITTLE ? HAUL_CHECK_MISSING : HAUL_CHECK_LIMITED,
-                "%llu KiB of memory may be registered in all (ulimit -l)%s",
-                (unsigned long long)limit.rlim_cur / 1024,
-                limit.rlim_cur < LITTLE ? ", too little for a connection" : "");
+    check_set(check, limit.rlim_cur < LITTLE ? HAUL_CHECK_MISSING : HAUL_CHECK_LIMITED,
+              "%llu KiB of memory may be registered in all (ulimit -l)%s",
+              (unsigned long long)limit.rlim_cur / 1024,
+              limit.rlim_cur < LITTLE ? ", too little for a connection" : "");
     if (limit.rlim_max == RLIM_INFINITY)
-      check_mend(check, "ulimit -l unlimited");
+      check_hint(check, "ulimit -l unlimited");
     else
-      check_mend(check,
+      check_hint(check,
                  "echo \"$USER - memlock unlimited\" | sudo tee /etc/security/limits.d/haul.conf, "
                  "then log in again (for a service: LimitMEMLOCK=infinity)");
   }
@@ -357,16 +355,16 @@ static bool kernel_is_old(struct utsname *kernel) {
 static void tell_no_dmabuf(struct haul_check *check, const struct nic *nic) {
   struct utsname kernel;
   if (kernel_is_old(&kernel)) {
-    check_found(
+    check_set(
         check, HAUL_CHECK_LIMITED,
         "Linux %.32s registers no dma-buf, 5.12 does: device memory goes through host buffers",
         kernel.release);
-    check_mend(check, "sudo apt-get update && sudo apt-get full-upgrade && sudo reboot");
+    check_hint(check, "sudo apt-get update && sudo apt-get full-upgrade && sudo reboot");
     return;
   }
-  check_found(check, HAUL_CHECK_LIMITED,
-              "%s %.32s takes no dma-buf (%s): device memory goes through host buffers",
-              *nic->pci ? "the driver of" : "the software NIC", nic->name, strerror(nic->dmabuf));
+  check_set(check, HAUL_CHECK_LIMITED,
+            "%s %.32s takes no dma-buf (%s): device memory goes through host buffers",
+            *nic->pci ? "the driver of" : "the software NIC", nic->name, strerror(nic->dmabuf));
 }
 
 static void check_dmabuf(struct haul_check *check, const struct host *host) {
@@ -374,13 +372,13 @@ static void check_dmabuf(struct haul_check *check, const struct host *host) {
     return;
   const struct nic *without = find_nic(host->nics, false);
   if (!without) {
-    check_found(check, HAUL_CHECK_OK, "device memory can be registered through its dma-buf");
+    check_set(check, HAUL_CHECK_OK, "device memory can be registered through its dma-buf");
   } else if (without->dmabuf == ENOSYS) {
-    check_found(
+    check_set(
         check, HAUL_CHECK_LIMITED,
         "libibverbs is older than rdma-core 34 and knows no dma-buf: device memory goes through "
         "host buffers");
-    check_mend(check, "sudo apt-get install libibverbs1 ibverbs-providers");
+    check_hint(check, "sudo apt-get install libibverbs1 ibverbs-providers");
   } else {
     tell_no_dmabuf(check, without);
   }
@@ -401,14 +399,14 @@ const char *checks_peer_memory(void) {
 static void check_peer_memory(struct haul_check *check, const struct host *host) {
   const char *name = checks_peer_memory();
   if (name) {
-    check_found(check, HAUL_CHECK_OK, "%s is loaded: NVIDIA memory can be registered by address",
-                name);
+    check_set(check, HAUL_CHECK_OK, "%s is loaded: NVIDIA memory can be registered by address",
+              name);
   } else if (!sysfs_has(sysfs_path("module/nvidia"))) {
-    check_found(check, HAUL_CHECK_OK, "not needed: no NVIDIA driver is loaded");
+    check_set(check, HAUL_CHECK_OK, "not needed: no NVIDIA driver is loaded");
   } else {
-    check_found(check, HAUL_CHECK_LIMITED, "NVIDIA memory cannot be registered by its address%s",
-                has_device(host) && find_nic(host->nics, true) ? ", only through its dma-buf" : "");
-    check_mend(check, "sudo modprobe nvidia_peermem");
+    check_set(check, HAUL_CHECK_LIMITED, "NVIDIA memory cannot be registered by its address%s",
+              has_device(host) && find_nic(host->nics, true) ? ", only through its dma-buf" : "");
+    check_hint(check, "sudo modprobe nvidia_peermem");
   }
 }
 
@@ -416,8 +414,8 @@ static void check_peer_memory(struct haul_check *check, const struct host *host)
  * where the nodes have a key. */
 static void check_encryption(struct haul_check *check, const struct host *host) {
   (void)host;
-  check_found(check, HAUL_CHECK_OK,
-              "what NICs move is not encrypted: only for networks that you trust, or paths = tcp");
+  check_set(check, HAUL_CHECK_OK,
+            "what NICs move is not encrypted: only for networks that you trust, or paths = tcp");
 }
 
 /* ---- All ---- */

@@ -13,12 +13,12 @@ static bool has_write(const struct list *jobs) {
 }
 
 bool rdma_is_writing(struct rdma_endpoint *endpoint) {
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   bool writing = has_write(&endpoint->stepping) || has_write(&endpoint->stranded) ||
                  endpoint->landing_slots > 0;
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     writing |= has_write(&endpoint->rails[i].posted);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   return writing;
 }
 
@@ -37,13 +37,13 @@ static bool is_stuck(const struct rdma_rail *rail) {
 /* Those that would end with the peer's word, which it does not give. */
 static void end_wanted(struct rdma_endpoint *endpoint) {
   struct list ended = LIST_INIT(ended);
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   list_each_safe(item, &endpoint->stranded) {
     struct rdma_job *job = list_entry(item, struct rdma_job, link);
     if (job->wanted)
       job_retire(job, job->wanted, &ended);
   }
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   jobs_end(&ended);
 }
 
@@ -53,11 +53,11 @@ void rdma_look_for_stuck(struct rdma_endpoint *endpoint) {
     end_wanted(endpoint);
     return;
   }
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     if (is_stuck(&endpoint->rails[i]))
       stuck = &endpoint->rails[i];
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   if (!stuck)
     return;
   error_set(HAUL_EPATH, 0, stuck->card->nic->name, NULL, "%s holds requests and ends none",
@@ -67,27 +67,27 @@ void rdma_look_for_stuck(struct rdma_endpoint *endpoint) {
 
 void rdma_watch_posted(struct rdma_endpoint *endpoint) {
   if (list_empty(&endpoint->timer.link))
-    loop_timer(endpoint->base.link->fabric->loop, &endpoint->timer,
-               clock_after(clock_now(), RDMA_STUCK));
+    loop_timer_start(endpoint->base.link->fabric->loop, &endpoint->timer,
+                     clock_after(clock_now(), RDMA_STUCK));
 }
 
 void rdma_cancel(struct rdma_endpoint *endpoint, struct work *work, int code) {
   struct list ended = LIST_INIT(ended);
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   struct rdma_job *job = work->state;
   bool mine = job && job->requests == 0;
   if (job && !mine) /* what the NIC has cannot be taken back */
     job->wanted = code;
   if (mine)
     job_leave_rail(job); /* or another thread would post it now */
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   rdma_end_refused(endpoint);
   if (!mine)
     return;
   step_cancel(job);
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   job_retire(job, code, &ended);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   jobs_end(&ended);
 }
 
@@ -102,12 +102,12 @@ static void retire_revoked(struct list *jobs, struct list *ended) {
 
 void rdma_end_revoked(struct rdma_endpoint *endpoint) {
   struct list ended = LIST_INIT(ended);
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
       retire_revoked(&endpoint->rails[i].waiting.queues[rank], &ended);
   retire_revoked(&endpoint->entering, &ended);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   error_set(HAUL_ESTALE, 0, NULL, "look it up again", "the peer withdrew the region");
   jobs_end(&ended);
 }
@@ -136,30 +136,30 @@ static void strand_all(struct rdma_endpoint *endpoint) {
 
 /* Shut first: who finds it broken reads why. */
 void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
-  endpoint_shut(&endpoint->base, "%s", reason);
-  gate_enter(&endpoint->gate);
+  endpoint_close(&endpoint->base, "%s", reason);
+  combiner_lock(&endpoint->combiner);
   bool first = !endpoint->broken;
   endpoint->broken = true;
   if (first)
     strand_all(endpoint);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   if (!first)
     return;
   list_each(item, &endpoint->stranded) step_cancel(list_entry(item, struct rdma_job, link));
   if (any_wanted(&endpoint->stranded))
-    loop_timer(endpoint->base.link->fabric->loop, &endpoint->timer,
-               clock_after(clock_now(), RDMA_STUCK));
+    loop_timer_start(endpoint->base.link->fabric->loop, &endpoint->timer,
+                     clock_after(clock_now(), RDMA_STUCK));
   landings_cancel(endpoint);
   rdma_say(endpoint, &(struct rdma_record){.type = RDMA_BROKEN});
 }
 
 void rdma_end_stranded(struct rdma_endpoint *endpoint, int code) {
   struct list ended = LIST_INIT(ended);
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   while (!list_empty(&endpoint->stranded))
     job_retire(list_entry(endpoint->stranded.next, struct rdma_job, link), code, &ended);
   steps_landed(endpoint);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   if (code == HAUL_EPATH)
     error_set(code, 0, NULL, NULL, "%s", endpoint->base.reason);
   jobs_end(&ended);

@@ -36,14 +36,14 @@ static void answer(struct rdma_endpoint *endpoint, const struct rdma_record *que
 int loan_open(struct rdma_endpoint *endpoint, struct haul_place place, struct rdma_loan *loan) {
   struct heap *heap = endpoint->base.link->fabric->heap;
   struct staging *staging = heap_staging(heap);
-  loan->slots = staging_lend(staging, RDMA_STAGES);
+  loan->slots = staging_reserve(staging, RDMA_STAGES);
   if (loan->slots == 0)
     return error_set(HAUL_ELIMIT, 0, "staging", "set more of them (`staging` in haul.conf)",
                      "all staging buffers that may be lent are lent");
-  int code = heap_alloc(heap, (struct haul_place){HAUL_HOST, 0}, loan->slots * STAGE_BYTES,
+  int code = heap_alloc(heap, (struct haul_place){HAUL_HOST, 0}, loan->slots * BOUNCE_BYTES,
                         HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &loan->region);
   if (code == 0)
-    staging_place(&loan->region->memory, staging_numa(staging, place));
+    staging_bind_numa(&loan->region->memory, staging_numa(staging, place));
   for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
     code = card_export(endpoint->rails[i].card, &loan->region->memory, HAUL_READ | HAUL_WRITE,
                        &loan->registrations[i]);
@@ -59,7 +59,7 @@ void loan_close(struct rdma_endpoint *endpoint, struct rdma_loan *loan) {
   if (loan->region)
     region_put(loan->region);
   if (loan->slots > 0)
-    staging_take_back(heap_staging(endpoint->base.link->fabric->heap), loan->slots);
+    staging_unreserve(heap_staging(endpoint->base.link->fabric->heap), loan->slots);
   *loan = (struct rdma_loan){.region = NULL};
 }
 
@@ -110,7 +110,7 @@ static int copy_span(struct rdma_endpoint *endpoint, struct rdma_landing *landin
                                 .to_offset = lands ? span->offset : landing->at,
                                 .from_offset = lands ? landing->at : span->offset,
                                 .length = span->length,
-                                .wake = loop_wake_as,
+                                .wake = loop_wake_callback,
                                 .user = endpoint->base.link->fabric->loop};
   int code = device->provider->copy_start(&landing->copy);
   if (code)
@@ -233,7 +233,7 @@ static int fence(struct rdma_endpoint *endpoint, uint32_t number) {
 /* Where an answer has no room it waits: the NIC may say that the peer has the ones before only
  * after the peer wrote again. */
 static bool take_fence(struct rdma_endpoint *endpoint, struct rdma_rail *rail, uint32_t *number) {
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   bool any = rail->fence_count > 0 && rail->queue && mail_has_room(&rail->mail);
   if (any) {
     struct rdma_fence first = rail->fences[0];
@@ -243,7 +243,7 @@ static bool take_fence(struct rdma_endpoint *endpoint, struct rdma_rail *rail, u
       rail->fences[i] = rail->fences[i + 1];
     mail_receive(rail, first.buffer); /* before the answer, which allows another write */
   }
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   return any;
 }
 

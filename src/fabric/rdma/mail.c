@@ -97,11 +97,11 @@ static int send_record(struct rdma_rail *rail, const struct rdma_record *record)
 /* Once the rail broke nobody waits for it any more. */
 void mail_send(struct rdma_rail *rail, const struct rdma_record *record) {
   struct rdma_endpoint *endpoint = rail->endpoint;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   bool breaks = rail->queue && !rail->broken && send_record(rail, record) != 0;
   if (breaks)
     rail_breaks(rail);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   if (breaks)
     loop_wake(endpoint->base.link->fabric->loop);
 }
@@ -127,7 +127,7 @@ void mail_receive(struct rdma_rail *rail, uint32_t buffer) {
 /* The next one, behind which the buffer is the peer's again. */
 static bool take_heard(struct rdma_rail *rail, uint8_t bytes[RDMA_RECORD]) {
   struct rdma_mail *mail = &rail->mail;
-  gate_enter(&rail->endpoint->gate);
+  combiner_lock(&rail->endpoint->combiner);
   bool any = mail->came != mail->taken && rail->queue;
   if (any) {
     struct rdma_heard heard = mail->heard[mail->taken++ % RDMA_RECEIVES];
@@ -135,7 +135,7 @@ static bool take_heard(struct rdma_rail *rail, uint8_t bytes[RDMA_RECORD]) {
     memcpy(bytes, buffer_of(mail, heard.buffer), heard.length); /* the NIC saw to its bound */
     mail_receive(rail, heard.buffer);
   }
-  gate_leave(&rail->endpoint->gate);
+  combiner_unlock(&rail->endpoint->combiner);
   return any;
 }
 

@@ -56,7 +56,7 @@ static void job_free(struct rdma_job *job) {
   if (job->entry)
     regcache_put(job->rail->card->cache, job->entry);
   if (job->stage)
-    staging_give(&endpoint->staging, job->stage);
+    staging_put(&endpoint->staging, job->stage);
   count_memory(endpoint, 0 - sizeof *job);
   alloc_free(job->filling);
   alloc_free(job);
@@ -338,12 +338,12 @@ static int enqueue(struct rdma_endpoint *endpoint, struct rdma_job *job) {
   return 0;
 }
 
-/* Ends nothing: whoever is at the gate may hold other locks, and an error's words. */
-void rdma_let_in(struct gate *gate, struct list *jobs) {
-  struct rdma_endpoint *endpoint = list_entry(gate, struct rdma_endpoint, gate);
+/* Ends nothing: whoever is at the combiner may work_batch other locks, and an error's words. */
+void rdma_let_in(struct combiner *combiner, struct list *jobs) {
+  struct rdma_endpoint *endpoint = list_entry(combiner, struct rdma_endpoint, combiner);
   for (struct list *item; (item = list_take(jobs));) {
     struct rdma_job *job = list_entry(item, struct rdma_job, link);
-    hold_ends(&endpoint->hold, job->work);
+    work_batch_remove(&endpoint->work_batch, job->work);
     job->code = enqueue(endpoint, job);
     if (job->code == 0)
       continue;
@@ -365,9 +365,9 @@ static void say_refused(const struct rdma_endpoint *endpoint, int code) {
 void rdma_end_refused(struct rdma_endpoint *endpoint) {
   struct list refused = LIST_INIT(refused);
   while (atomic_exchange(&endpoint->refusing, false)) {
-    gate_enter(&endpoint->gate);
+    combiner_lock(&endpoint->combiner);
     list_splice(&refused, &endpoint->refused);
-    gate_leave(&endpoint->gate);
+    combiner_unlock(&endpoint->combiner);
     for (struct list *item; (item = list_take(&refused));) {
       struct list one = LIST_INIT(one);
       list_append(&one, item);
@@ -379,9 +379,9 @@ void rdma_end_refused(struct rdma_endpoint *endpoint) {
 
 /* Dekker with `stop`: it shuts the endpoint, then takes in what is laid. */
 static void lay(struct rdma_endpoint *endpoint, struct list *item) {
-  gate_lay(&endpoint->gate, item);
+  combiner_defer(&endpoint->combiner, item);
   if (!atomic_load(&endpoint->base.open))
-    gate_flush(&endpoint->gate);
+    combiner_drain(&endpoint->combiner);
 }
 
 void rdma_post(struct rdma_endpoint *endpoint, struct work *work) {
@@ -390,20 +390,20 @@ void rdma_post(struct rdma_endpoint *endpoint, struct work *work) {
   work->state = NULL;
   if (!job)
     work->done(work, haul_error_last()->code);
-  else if (hold_keeps(&endpoint->hold, work, loop))
+  else if (work_batch_add(&endpoint->work_batch, work, loop))
     lay(endpoint, &job->link);
   else
-    gate_bring(&endpoint->gate, &job->link);
+    combiner_submit(&endpoint->combiner, &job->link);
   rdma_end_refused(endpoint);
   loop_wake(loop);
 }
 
 void job_move(struct rdma_job *job) {
   struct rdma_endpoint *endpoint = job->rail->endpoint;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   append_waiting(job);
   pump(job->rail);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
 }
 
 /* ---- Completions ---- */
@@ -481,7 +481,7 @@ static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
 /* Once more after it was asked for: what came before brings no event. */
 bool rdma_arm(struct rdma_endpoint *endpoint) {
   bool again = false;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
     struct rdma_rail *rail = &endpoint->rails[i];
     again |= rail->broken; /* the next turn breaks the path */
@@ -496,7 +496,7 @@ bool rdma_arm(struct rdma_endpoint *endpoint) {
     rail->armed = true;
     again = true;
   }
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   return again;
 }
 
@@ -524,9 +524,9 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
   struct findings found = {.any = false};
   bool urgent = false;
   list_init(&found.ended);
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   poll_rails(endpoint, &found);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   jobs_end(&found.ended);
   rdma_end_refused(endpoint);
   if (found.posted)

@@ -33,9 +33,9 @@ static void on_event(struct watch *watch, uint32_t events) {
   if (rail->card->nic->verbs->get_cq_event(rail->events, &queue, &context) != 0)
     return;
   rail->card->nic->verbs->ack_cq_events(queue, 1);
-  gate_enter(&rail->endpoint->gate);
+  combiner_lock(&rail->endpoint->combiner);
   rail->armed = false;
-  gate_leave(&rail->endpoint->gate);
+  combiner_unlock(&rail->endpoint->combiner);
   poll_endpoint(&rail->endpoint->poller);
 }
 
@@ -88,14 +88,14 @@ static int create(struct link *link, struct endpoint **out) {
   list_init(&endpoint->entering);
   list_init(&endpoint->stepping);
   list_init(&endpoint->landings);
-  gate_init(&endpoint->gate, rdma_let_in);
-  staging_join(heap_staging(link->fabric->heap), &endpoint->staging, STAGING_LANDS, RDMA_STAGES,
-               loop_wake_as, link->fabric->loop);
+  combiner_init(&endpoint->combiner, rdma_let_in);
+  staging_user_init(heap_staging(link->fabric->heap), &endpoint->staging, STAGING_RECEIVE,
+                    RDMA_STAGES, loop_wake_callback, link->fabric->loop);
   *out = &endpoint->base;
   if (!endpoint->node)
-    endpoint_shut(&endpoint->base, "this node could not start it: no memory");
+    endpoint_close(&endpoint->base, "this node could not start it: no memory");
   else if (cards_open(endpoint->node) != 0 || events_watch(endpoint->node) != 0)
-    endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
+    endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
   return 0;
 }
 
@@ -108,14 +108,14 @@ static void start(struct rdma_endpoint *endpoint, struct stream stream) {
     return;
   }
   if (open_rails(endpoint) != 0) {
-    endpoint_shut(&endpoint->base, "%s", haul_error_last()->text);
+    endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
     close_rails(endpoint);
     endpoint->rail_count = 0;
     rdma_refuse(endpoint, stream);
     return;
   }
   list_append(&endpoint->node->endpoints, &endpoint->peer);
-  loop_poller(loop, &endpoint->poller, poll_endpoint);
+  loop_poller_start(loop, &endpoint->poller, poll_endpoint);
   endpoint->poller.arm = arm_endpoint;
   rdma_channel_start(endpoint, stream);
 }
@@ -127,14 +127,14 @@ static void connect_channel(struct endpoint *base, haul_deadline until) {
   if (base->reason[0])
     return;
   if (link->dial(link, &rdma_transport, false, 0, until, &stream) != 0) {
-    endpoint_give_up(base, "no channel for it: ", haul_error_last()->text);
+    endpoint_close_unless_open(base, "no channel for it: ", haul_error_last()->text);
     return;
   }
   loop_lock(link->fabric->loop);
   start(endpoint, stream);
   loop_unlock(link->fabric->loop);
-  if (!endpoint_settles(base, until))
-    endpoint_give_up(base, "the peer did not answer on the rdma channel in time", "");
+  if (!endpoint_wait_settled(base, until))
+    endpoint_close_unless_open(base, "the peer did not answer on the rdma channel in time", "");
 }
 
 static void adopt(struct endpoint *base, unsigned index, struct stream stream) {
@@ -152,14 +152,14 @@ static void stop(struct endpoint *base, int code) {
   atomic_store(&base->open, false);
   list_remove(&endpoint->peer);
   rdma_channel_stop(endpoint, code);
-  staging_leave(&endpoint->staging);
+  staging_cancel_wait(&endpoint->staging);
   loop_timer_stop(&endpoint->timer);
   if (endpoint->rail_count > 0) {
     loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
     close_rails(endpoint);
   }
   /* What is still laid down is let in now; what is laid from now on, by who lays it. */
-  gate_flush(&endpoint->gate);
+  combiner_drain(&endpoint->combiner);
   rdma_end_refused(endpoint);
 }
 
@@ -176,7 +176,7 @@ static void destroy(struct endpoint *base) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   for (struct list *item; (item = list_take(&endpoint->bindings));)
     alloc_free(list_entry(item, struct rdma_binding, link));
-  gate_destroy(&endpoint->gate);
+  combiner_destroy(&endpoint->combiner);
   alloc_free(endpoint);
 }
 

@@ -27,14 +27,14 @@
 #include <infiniband/verbs.h>
 #include <pthread.h>
 
-#include "core/gate.h"
+#include "core/combiner.h"
 #include "fabric/exports.h"
-#include "fabric/hold.h"
 #include "fabric/rdma/frame.h"
 #include "fabric/rdma/nic.h"
 #include "fabric/rdma/verbs.h"
 #include "fabric/regcache.h"
 #include "fabric/transport.h"
+#include "fabric/work_batch.h"
 #include "memory/staging.h"
 
 #define RDMA_DEPTH  512u /* work requests a send queue; at least one work's */
@@ -178,7 +178,7 @@ struct rdma_job {
   bool on_rail;         /* counted in rail->bytes */
   bool fencing, fenced; /* a write with immediate; the owner's answer came */
   uint32_t fence;       /* how many of them the rail had then, with it */
-  struct stage *stage;
+  struct bounce *stage;
   int slot;                     /* -1: none */
   uint32_t serial, questions;   /* what was asked, and how many answers are missing */
   int answer;                   /* the first that was no 0 */
@@ -245,15 +245,15 @@ struct rdma_endpoint {
   unsigned rail_count;
   struct rdma_rail rails[RDMA_RAILS_MAX];
   struct poller poller;
-  struct timer timer;    /* while a NIC has something, or had what is wanted back */
-  struct gate gate;      /* "the lock"; brings jobs */
-  struct hold hold;      /* works whose jobs are not in yet */
-  struct list entering;  /* jobs at STEP_TAKE, in turn; lock */
-  struct list stepping;  /* jobs at other steps than the NIC's; lock */
-  struct list refused;   /* jobs that were not let in, to be ended without the lock; lock */
-  _Atomic bool refusing; /* there are some */
-  struct list stranded;  /* jobs of broken rails that end once the peer is silent; lock */
-  bool broken;           /* lock */
+  struct timer timer;           /* while a NIC has something, or had what is wanted back */
+  struct combiner combiner;     /* "the lock"; brings jobs */
+  struct work_batch work_batch; /* works whose jobs are not in yet */
+  struct list entering;         /* jobs at STEP_TAKE, in turn; lock */
+  struct list stepping;         /* jobs at other steps than the NIC's; lock */
+  struct list refused;          /* jobs that were not let in, to be ended without the lock; lock */
+  _Atomic bool refusing;        /* there are some */
+  struct list stranded;         /* jobs of broken rails that end once the peer is silent; lock */
+  bool broken;                  /* lock */
   struct staging_user staging;
   struct rdma_slot slots[RDMA_STAGES]; /* of the peer's loan; lock */
   unsigned slot_count;                 /* lock */
@@ -360,8 +360,8 @@ bool rdma_goes_staged(const struct rdma_binding *binding, const struct memory *m
 
 /* post.c */
 void rdma_post(struct rdma_endpoint *endpoint, struct work *work);
-/* What the gate does with jobs. */
-void rdma_let_in(struct gate *gate, struct list *jobs);
+/* What the combiner does with jobs. */
+void rdma_let_in(struct combiner *combiner, struct list *jobs);
 /* Without the lock: those that it did not let in. */
 void rdma_end_refused(struct rdma_endpoint *endpoint);
 bool rdma_poll(struct rdma_endpoint *endpoint); /* completions; true when there were any */

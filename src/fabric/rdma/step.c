@@ -24,11 +24,11 @@ static const struct rdma_binding *binding_of(const struct rdma_job *job) {
 /* Free in the peer's loan, or -1. The loop alone takes some. */
 static int find_slot(struct rdma_endpoint *endpoint) {
   int slot = -1;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->slot_count && slot < 0; i++)
     if (!endpoint->slots[i].busy)
       slot = (int)i;
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   return slot;
 }
 
@@ -37,7 +37,7 @@ static int take_stage(struct rdma_job *job) {
   struct staging_user *user = &job->rail->endpoint->staging;
   struct ibv_mr *mr;
   int numa = staging_numa(user->staging, job->work->region->memory.place);
-  int code = staging_take(user, 1, numa, &job->stage);
+  int code = staging_get(user, 1, numa, &job->stage);
   if (code == 0) {
     job->filling = alloc_zero(1, sizeof *job->filling);
     code = job->filling ? 0 : error_memory("device copy");
@@ -52,9 +52,9 @@ static int take_stage(struct rdma_job *job) {
 /* What is left of a write that was given up is in a slot, and so are those that it could land on.
  */
 static bool must_wait(struct rdma_endpoint *endpoint, const struct rdma_job *job) {
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   bool must = is_write(job) && endpoint->landing_slots > 0;
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   return must;
 }
 
@@ -64,15 +64,15 @@ static int take(struct rdma_job *job) {
   bool needs_slot = binding_of(job)->staged;
   int slot = needs_slot && !must_wait(endpoint, job) ? find_slot(endpoint) : -1;
   if (needs_slot && slot < 0) {
-    staging_leave(&endpoint->staging);
+    staging_cancel_wait(&endpoint->staging);
     return 1;
   }
   int code = job->staged ? take_stage(job) : 0;
   if (code || !needs_slot)
     return code;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   endpoint->slots[slot] = (struct rdma_slot){.busy = true};
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   job->slot = slot;
   return 0;
 }
@@ -105,7 +105,7 @@ static int copy_piece(struct rdma_job *job) {
                                 .to_offset = out ? filling->copied : piece->local,
                                 .from_offset = out ? piece->local : filling->copied,
                                 .length = piece->length,
-                                .wake = loop_wake_as,
+                                .wake = loop_wake_callback,
                                 .user = job->rail->endpoint->base.link->fabric->loop};
   int code = device->provider->copy_start(&filling->copy);
   if (code)
@@ -312,26 +312,26 @@ static void place(struct rdma_job *job, int status, struct list *waiting, struct
   } else if (status == 0 && job->step == STEP_MOVE) {
     job_move(job);
   } else {
-    gate_enter(&endpoint->gate);
+    combiner_lock(&endpoint->combiner);
     job_retire(job, status, ended);
-    gate_leave(&endpoint->gate);
+    combiner_unlock(&endpoint->combiner);
     jobs_end(ended); /* now: the thread's error detail is this job's */
   }
 }
 
 static struct rdma_job *next_of(struct rdma_endpoint *endpoint, struct list *jobs) {
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   struct list *item = list_take(jobs);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   return item ? list_entry(item, struct rdma_job, link) : NULL;
 }
 
 /* Puts the list back in front of what came meanwhile. */
 static void put_back(struct rdma_endpoint *endpoint, struct list *waiting, struct list *jobs) {
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   list_splice(waiting, jobs);
   list_splice(jobs, waiting);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
 }
 
 /* In turn: who finds no stage or slot holds up those behind. */
@@ -345,11 +345,11 @@ static bool enter_some(struct rdma_endpoint *endpoint) {
     place(job, status, job->step == STEP_TAKE ? &first : &next, &ended);
   }
   if (list_empty(&first)) /* nobody waits for a stage any more */
-    staging_leave(&endpoint->staging);
+    staging_cancel_wait(&endpoint->staging);
   put_back(endpoint, &first, &endpoint->entering);
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   list_splice(&endpoint->stepping, &next);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   return any;
 }
 
@@ -388,12 +388,12 @@ static struct rdma_job *find_asker(struct rdma_endpoint *endpoint, uint32_t seri
 static void let_land(struct rdma_endpoint *endpoint, struct rdma_slot *slot) {
   slot->lands = true;
   if (endpoint->landing_slots++ == 0)
-    endpoint_hold_others(&endpoint->base, true);
+    endpoint_block_others(&endpoint->base, true);
 }
 
 static void has_landed(struct rdma_endpoint *endpoint, struct rdma_slot *slot) {
   if (slot->lands && --endpoint->landing_slots == 0)
-    endpoint_hold_others(&endpoint->base, false);
+    endpoint_block_others(&endpoint->base, false);
   slot->lands = false;
 }
 
@@ -415,7 +415,7 @@ static void free_slot(struct rdma_endpoint *endpoint, uint32_t serial) {
 void rdma_on_done(struct rdma_endpoint *endpoint, const struct rdma_record *answer) {
   if (endpoint->asked > 0)
     endpoint->asked--;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   struct rdma_job *job = find_asker(endpoint, answer->request);
   if (job) {
     job->questions--;
@@ -424,7 +424,7 @@ void rdma_on_done(struct rdma_endpoint *endpoint, const struct rdma_record *answ
   } else {
     free_slot(endpoint, answer->request); /* its job was canceled meanwhile */
   }
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
 }
 
 /* The write with immediate of that rail that was just answered, unless its job was canceled. */
@@ -454,11 +454,11 @@ int rdma_on_fenced(struct rdma_endpoint *endpoint, const struct rdma_record *ans
   if (answer->rails >= endpoint->rail_count)
     return HAUL_EPROTO;
   struct rdma_rail *rail = &endpoint->rails[answer->rails];
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   int code = rail->unfenced > 0 || endpoint->broken ? 0 : HAUL_EPROTO;
   if (rail->unfenced > 0)
     take_fenced(rail, answer->status);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   return code;
 }
 
@@ -472,12 +472,12 @@ void step_cancel(struct rdma_job *job) {
   }
   if (job->slot >= 0 && job->questions > 0) {
     struct rdma_slot *slot = &endpoint->slots[job->slot];
-    gate_enter(&endpoint->gate);
+    combiner_lock(&endpoint->combiner);
     slot->serial = job->serial;
     slot->questions = job->questions;
     if (is_write(job) && job->step == STEP_LAND)
       let_land(endpoint, slot);
-    gate_leave(&endpoint->gate);
+    combiner_unlock(&endpoint->combiner);
     job->slot = -1;
   }
 }

@@ -63,9 +63,9 @@ int rail_operate(struct tcp_rail *rail, struct haul_region *region) {
     return HAUL_ENOMEM;
   uint64_t old = operate(place, add ? HAUL_OP_FETCH_ADD : HAUL_OP_COMPARE_SWAP, &operands);
   memcpy(job->bytes + FRAME_HEADER, &old, sizeof old);
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   job_enqueue(job);
   atomic_store_explicit(&rail->unsent, true, memory_order_relaxed);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   return 0;
 }

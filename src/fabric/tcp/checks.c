@@ -57,22 +57,22 @@ static void check_splice(struct haul_check *check) {
 static void check_tls(struct haul_check *check) {
   check_begin(check, "tcp", "tls");
   if (openssl_open()) {
-    check_found(check, HAUL_CHECK_OK, "OpenSSL is there: nodes with a key encrypt");
+    check_set(check, HAUL_CHECK_OK, "OpenSSL is there: nodes with a key encrypt");
     return;
   }
-  check_found(check, HAUL_CHECK_LIMITED, "%.140s: no node here can have a key",
-              haul_error_last()->text);
-  check_mend(check, "sudo apt-get install libssl3");
+  check_set(check, HAUL_CHECK_LIMITED, "%.140s: no node here can have a key",
+            haul_error_last()->text);
+  check_hint(check, "sudo apt-get install libssl3");
 }
 
 static void check_kernel_tls(struct haul_check *check) {
   check_begin(check, "tcp", "kernel-tls");
   bool there = tls_kernel_is_there();
-  check_found(check, HAUL_CHECK_OK,
-              there ? "the kernel can encrypt for nodes with a key"
-                    : "the kernel's module tls is not loaded: processes encrypt");
+  check_set(check, HAUL_CHECK_OK,
+            there ? "the kernel can encrypt for nodes with a key"
+                  : "the kernel's module tls is not loaded: processes encrypt");
   if (!there)
-    check_mend(check, "sudo modprobe tls");
+    check_hint(check, "sudo modprobe tls");
 }
 
 size_t tcp_checks(struct haul_check *checks, size_t room) {

@@ -74,9 +74,9 @@ static int settle(struct haul_region *region, const struct frame *frame,
 static void conclude(struct tcp_rail *rail, const struct frame *frame, int code) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   if (frame->type == FRAME_WRITE) {
-    if (endpoint_is_noted(&endpoint->base))
-      endpoint_note_served(&endpoint->base, HAUL_TRACE_SERVED, HAUL_OP_WRITE, frame->request,
-                           frame->payload, code);
+    if (endpoint_is_traced(&endpoint->base))
+      endpoint_trace_served(&endpoint->base, HAUL_TRACE_SERVED, HAUL_OP_WRITE, frame->request,
+                            frame->payload, code);
     if (code == 0)
       endpoint_served(&endpoint->base, frame->payload, 0);
     rail_answer(rail, frame->request, code);

@@ -22,10 +22,10 @@ static void on_rail(struct watch *watch, uint32_t events) {
   rail->idle_polls = 0;
   if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
     rail_receive(rail);
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   rail_pump(rail);
   bool broken = rail->broken;
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   if (broken)
     rail_close(rail, HAUL_EPATH);
 }
@@ -93,7 +93,7 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream strea
   tune(fd, endpoint->base.link);
   if (index == 0 && endpoint->rail_count == 0 && !endpoint->base.link->loopback)
     endpoint->line = tcp_line_speed(fd);
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   int ended = atomic_load(&endpoint->base.link->ended); /* stopped while it was dialed */
   int code = ended ? error_code(ended, endpoint->base.link->name) : 0;
   if (code == 0)
@@ -114,7 +114,7 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream strea
       atomic_store(&endpoint->base.open, true);
     }
   }
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   if (code)
     stream_close(&stream);
   return code;
@@ -135,7 +135,7 @@ static bool leave_open_writes(struct tcp_rail *rail) {
     any |= slot->busy && slot->rail == rail && is_open_write(slot);
   }
   if (any && endpoint->left++ == 0)
-    endpoint_hold_others(&endpoint->base, true);
+    endpoint_block_others(&endpoint->base, true);
   return any;
 }
 
@@ -193,9 +193,9 @@ static void drop_landings(struct tcp_rail *rail) {
     owed += landing->frame.type == FRAME_WRITE; /* nobody answers any more */
     landing_finish(landing, HAUL_EPATH);
   }
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   endpoint->owed -= owed;
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
 }
 
 void rail_close(struct tcp_rail *rail, int code) {
@@ -203,7 +203,7 @@ void rail_close(struct tcp_rail *rail, int code) {
   struct list works = LIST_INIT(works);
   if (rail->stream.fd < 0)
     return;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   close_descriptors(rail);
   bool open_write = leave_open_writes(rail);
   clear_rail(rail, &works);
@@ -213,12 +213,12 @@ void rail_close(struct tcp_rail *rail, int code) {
     if (code == HAUL_EPATH) /* first: who finds no path open is told that the peer is gone */
       atomic_store(&endpoint->base.link->failing, HAUL_EPEER);
     if (!endpoint->base.reason[0])
-      endpoint_shut(&endpoint->base, "the connection to the peer ended");
+      endpoint_close(&endpoint->base, "the connection to the peer ended");
     atomic_store(&endpoint->base.open, false);
   } else {
     tcp_settled(endpoint); /* there is room again */
   }
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   if (!last && code == HAUL_EPATH)
     atomic_fetch_add(&endpoint->base.rails_lost, 1);
   drop_landings(rail);
@@ -238,7 +238,7 @@ void rail_close(struct tcp_rail *rail, int code) {
     work->state = NULL;
     work->done(work, code);
   }
-  loop_news(endpoint->base.link->fabric->loop);
+  loop_notify(endpoint->base.link->fabric->loop);
 }
 
 static bool is_unsent(const struct tcp_rail *rail) {
@@ -248,11 +248,11 @@ static bool is_unsent(const struct tcp_rail *rail) {
 void rail_push(struct tcp_rail *rail) {
   bool again = is_unsent(rail);
   for (unsigned left = PUSHES; again && left > 0; left--) {
-    gate_enter(&rail->endpoint->gate);
+    combiner_lock(&rail->endpoint->combiner);
     again = rail_pump_some(rail) && left > 1;
     if (!again)
       rail_uncork(rail);
-    gate_leave(&rail->endpoint->gate);
+    combiner_unlock(&rail->endpoint->combiner);
     if (again)
       rail_look_aside(rail);
   }

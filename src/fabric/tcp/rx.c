@@ -42,7 +42,7 @@ static void no_memory(struct tcp_rail *rail, const char *what) {
  * may share it with what the application sends next (tcp.c, poll_rail). */
 void rail_answer(struct tcp_rail *rail, uint64_t request, int32_t status) {
   struct tcp_endpoint *endpoint = rail->endpoint;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   struct tcp_job *job = job_ack(request, status);
   if (job) {
     job->rail = rail;
@@ -51,16 +51,16 @@ void rail_answer(struct tcp_rail *rail, uint64_t request, int32_t status) {
   } else {
     no_memory(rail, "no memory for an answer");
   }
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
 }
 
 /* The peer's window bounds what it may leave unanswered; more is a broken peer. */
 static bool owe(struct tcp_rail *rail) {
   struct tcp_endpoint *endpoint = rail->endpoint;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   bool fits = endpoint->owed < endpoint->base.link->own_window;
   endpoint->owed += fits;
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   if (!fits)
     nonsense(rail, "more requests than the window allows");
   return fits;
@@ -132,9 +132,9 @@ static void on_write(struct tcp_rail *rail) {
   if (!owe(rail))
     return;
   rail->region = NULL;
-  if (endpoint_is_noted(&rail->endpoint->base))
-    endpoint_note_served(&rail->endpoint->base, HAUL_TRACE_SERVE, HAUL_OP_WRITE,
-                         rail->frame.request, rail->frame.payload, 0);
+  if (endpoint_is_traced(&rail->endpoint->base))
+    endpoint_trace_served(&rail->endpoint->base, HAUL_TRACE_SERVE, HAUL_OP_WRITE,
+                          rail->frame.request, rail->frame.payload, 0);
   rail->verdict = find_region(rail, HAUL_OP_WRITE, rail->frame.count, &rail->region);
   start_payload(rail);
 }
@@ -142,13 +142,13 @@ static void on_write(struct tcp_rail *rail) {
 /* Takes over the region, unless it fails. */
 static int send_data(struct tcp_rail *rail, struct haul_region *region) {
   struct tcp_endpoint *endpoint = rail->endpoint;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   struct tcp_job *job = job_data(&rail->frame, rail->pieces, region);
   if (job) {
     job->rail = rail;
     job_submit(job);
   }
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   return job ? 0 : haul_error_last()->code;
 }
 
@@ -163,9 +163,9 @@ static uint64_t asked_for(const struct tcp_rail *rail) {
 /* A read or an atomic, at once as far as this side sees it. */
 static void answered(const struct tcp_rail *rail, enum haul_operation operation, uint64_t bytes,
                      int code) {
-  if (endpoint_is_noted(&rail->endpoint->base))
-    endpoint_note_served(&rail->endpoint->base, HAUL_TRACE_SERVED, operation, rail->frame.request,
-                         bytes, code);
+  if (endpoint_is_traced(&rail->endpoint->base))
+    endpoint_trace_served(&rail->endpoint->base, HAUL_TRACE_SERVED, operation, rail->frame.request,
+                          bytes, code);
 }
 
 static void on_read(struct tcp_rail *rail) {
@@ -431,10 +431,10 @@ static void set_blocked(struct tcp_rail *rail, bool blocked) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   if (rail->blocked == blocked || rail->stream.fd < 0)
     return;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   rail->blocked = blocked;
   rail_watch(rail);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
 }
 
 bool rail_receive(struct tcp_rail *rail) {

@@ -1,50 +1,53 @@
 /* SPDX-License-Identifier: MIT
  * Memory without a view goes through the node's staging buffers. What is received takes them as
- * STAGING_LANDS: the peer has begun to send, and the device does the rest. What is sent takes them
- * as STAGING_SENDS, so that a peer that does not read can never keep this side from receiving. */
+ * STAGING_RECEIVE: the peer has begun to send, and the device does the rest. What is sent takes
+ * them as STAGING_SEND, so that a peer that does not read can never keep this side from receiving.
+ */
 #include <string.h>
 
 #include "core/error.h"
 #include "core/sys.h"
 #include "fabric/tcp/tcp.h"
 
-_Static_assert(WORK_BYTES_MAX <= STAGE_BYTES, "a work fits a buffer");
+_Static_assert(WORK_BYTES_MAX <= BOUNCE_BYTES, "a work fits a buffer");
 
 void stages_open(struct tcp_endpoint *endpoint) {
   struct fabric *fabric = endpoint->base.link->fabric;
   struct staging *staging = heap_staging(fabric->heap);
-  staging_join(staging, &endpoint->tx, STAGING_SENDS, TCP_STAGES, loop_wake_as, fabric->loop);
-  staging_join(staging, &endpoint->rx, STAGING_LANDS, TCP_STAGES, loop_wake_as, fabric->loop);
+  staging_user_init(staging, &endpoint->tx, STAGING_SEND, TCP_STAGES, loop_wake_callback,
+                    fabric->loop);
+  staging_user_init(staging, &endpoint->rx, STAGING_RECEIVE, TCP_STAGES, loop_wake_callback,
+                    fabric->loop);
 }
 
 void stages_close(struct tcp_endpoint *endpoint) {
-  staging_leave(&endpoint->tx);
-  staging_leave(&endpoint->rx);
+  staging_cancel_wait(&endpoint->tx);
+  staging_cancel_wait(&endpoint->rx);
 }
 
-int stage_take(struct staging_user *user, const struct memory *device, struct stage **stage) {
-  return staging_take(user, 1, staging_numa(user->staging, device->place), stage);
+int stage_take(struct staging_user *user, const struct memory *device, struct bounce **stage) {
+  return staging_get(user, 1, staging_numa(user->staging, device->place), stage);
 }
 
-void stage_give(struct staging_user *user, struct stage **stage) {
+void stage_give(struct staging_user *user, struct bounce **stage) {
   if (*stage)
-    staging_give(user, *stage);
+    staging_put(user, *stage);
   *stage = NULL;
 }
 
 void stages_tend(struct tcp_endpoint *endpoint) {
   if (atomic_load_explicit(&endpoint->tx.waits_since, memory_order_relaxed)) {
-    gate_enter(&endpoint->gate);
+    combiner_lock(&endpoint->combiner);
     if (list_empty(&endpoint->staging))
-      staging_leave(&endpoint->tx);
-    gate_leave(&endpoint->gate);
+      staging_cancel_wait(&endpoint->tx);
+    combiner_unlock(&endpoint->combiner);
   }
   if (!atomic_load_explicit(&endpoint->rx.waits_since, memory_order_relaxed))
     return;
   bool waits = false;
   each_rail(rail, endpoint) waits |= rail_waits_for_stage(rail);
   if (!waits)
-    staging_leave(&endpoint->rx);
+    staging_cancel_wait(&endpoint->rx);
 }
 
 /* With the lock: the first job on that list that had its buffer, or waits for one, since before
@@ -85,21 +88,21 @@ static void expire_queue(struct tcp_rail *rail, int64_t bound, int64_t now) {
 /* An answer waits no longer than any transfer does: whoever asked is gone. */
 static void expire_sources(struct tcp_endpoint *endpoint, int64_t now) {
   const struct haul_node_config *config = endpoint->base.link->fabric->config;
-  bool is_short = staging_is_short(endpoint->tx.staging, STAGING_SENDS);
-  gate_enter(&endpoint->gate);
+  bool is_short = staging_is_short(endpoint->tx.staging, STAGING_SEND);
+  combiner_lock(&endpoint->combiner);
   if (is_short)
     each_rail(rail, endpoint) expire_queue(rail, now - config->liveness_ns, now);
   for (struct tcp_job *job;
        (job = find_overdue(&endpoint->staging, false, now - config->transfer_ns));)
     job_fail(job, staging_full());
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
 }
 
 /* A peer that sends takes one that does not read for gone: it is read before that. */
 static void expire_payloads(struct tcp_endpoint *endpoint, int64_t now) {
   int64_t bound = endpoint->base.link->fabric->config->liveness_ns;
   int64_t waits_since = atomic_load(&endpoint->rx.waits_since);
-  bool is_short = staging_is_short(endpoint->rx.staging, STAGING_LANDS);
+  bool is_short = staging_is_short(endpoint->rx.staging, STAGING_RECEIVE);
   each_rail(rail, endpoint) {
     bool waited = waits_since != 0 && now - waits_since > bound / 4 && rail_waits_for_stage(rail);
     bool had = is_short && rail->stage && now - rail->staged_at > bound;
@@ -123,7 +126,7 @@ static int start(struct tcp_endpoint *endpoint, const struct provider *engine, s
   copy->from = from;
   copy->from_offset = from_offset;
   copy->length = length;
-  copy->wake = loop_wake_as;
+  copy->wake = loop_wake_callback;
   copy->user = endpoint->base.link->fabric->loop;
   int code = engine->copy_start(copy);
   if (code)

@@ -39,7 +39,7 @@ static struct slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *request) {
 
 static void slot_free(struct tcp_endpoint *endpoint, struct slot *slot) {
   if (slot->left && --endpoint->left == 0)
-    endpoint_hold_others(&endpoint->base, false);
+    endpoint_block_others(&endpoint->base, false);
   slot->busy = slot->left = false;
   slot->work = NULL;
   slot->job = NULL;
@@ -53,18 +53,18 @@ static struct slot *slot_waiting(struct tcp_rail *rail, uint64_t request, bool a
 }
 
 bool slot_answer(struct tcp_rail *rail, uint64_t request, struct work **work) {
-  gate_enter(&rail->endpoint->gate);
+  combiner_lock(&rail->endpoint->combiner);
   struct slot *slot = slot_waiting(rail, request, false);
   *work = slot ? slot->work : NULL;
   if (slot)
     slot->answering = true;
-  gate_leave(&rail->endpoint->gate);
+  combiner_unlock(&rail->endpoint->combiner);
   return slot != NULL;
 }
 
 bool slot_take(struct tcp_rail *rail, uint64_t request, bool data, struct work **work) {
   struct tcp_endpoint *endpoint = rail->endpoint;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   struct slot *slot = slot_waiting(rail, request, data);
   bool found = slot != NULL;
   *work = found ? slot->work : NULL;
@@ -72,7 +72,7 @@ bool slot_take(struct tcp_rail *rail, uint64_t request, bool data, struct work *
     slot_free(endpoint, slot);
     tcp_settled(endpoint);
   }
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   return found;
 }
 
@@ -120,7 +120,7 @@ struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int 
   } else if (slot->write && !slot->left) {
     slot->left = true;
     if (endpoint->left++ == 0)
-      endpoint_hold_others(&endpoint->base, true);
+      endpoint_block_others(&endpoint->base, true);
   }
   return work;
 }
@@ -198,12 +198,12 @@ void tcp_settled(struct tcp_endpoint *endpoint) {
   endpoint->settling = false;
 }
 
-static void let_in(struct gate *gate, struct list *works) {
-  struct tcp_endpoint *endpoint = list_entry(gate, struct tcp_endpoint, gate);
+static void admit(struct combiner *combiner, struct list *works) {
+  struct tcp_endpoint *endpoint = list_entry(combiner, struct tcp_endpoint, combiner);
   struct endpoint *base = &endpoint->base;
   for (struct list *item; (item = list_take(works));) {
     struct work *work = list_entry(item, struct work, link);
-    hold_ends(&endpoint->hold, work);
+    work_batch_remove(&endpoint->work_batch, work);
     int canceled = atomic_load(&work->canceled);
     if (canceled) {
       work->done(work, canceled);
@@ -219,18 +219,18 @@ static void let_in(struct gate *gate, struct list *works) {
 
 /* Dekker with `stop`: it shuts the endpoint, then takes in what is laid. */
 static void lay(struct tcp_endpoint *endpoint, struct list *item) {
-  gate_lay(&endpoint->gate, item);
+  combiner_defer(&endpoint->combiner, item);
   if (!atomic_load(&endpoint->base.open))
-    gate_flush(&endpoint->gate);
+    combiner_drain(&endpoint->combiner);
 }
 
 static void post(struct endpoint *base, struct work *work) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   work->state = NULL;
-  if (hold_keeps(&endpoint->hold, work, base->link->fabric->loop))
+  if (work_batch_add(&endpoint->work_batch, work, base->link->fabric->loop))
     lay(endpoint, &work->link);
   else
-    gate_bring(&endpoint->gate, &work->link);
+    combiner_submit(&endpoint->combiner, &work->link);
 }
 
 /* ---- Early ends; with the loop's lock ---- */
@@ -256,7 +256,7 @@ static void detach_reader(struct tcp_endpoint *endpoint, const struct work *work
 static void cancel(struct endpoint *base, struct work *work, int code) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   bool ended = false;
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   if (work->state == &endpoint->pending) {
     list_remove(&work->link);
     work->state = NULL;
@@ -265,7 +265,7 @@ static void cancel(struct endpoint *base, struct work *work, int code) {
     struct slot *slot = work->state;
     ended = slot->busy && slot->work == work && slot_abandon(endpoint, slot, code);
   }
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
   if (!ended)
     return;
   if (work->operation != HAUL_OP_WRITE)
@@ -298,11 +298,11 @@ static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region 
     landing_stop(landing);
     landing_finish(landing, HAUL_ESTALE);
   }
-  gate_enter(&endpoint->gate);
+  combiner_lock(&endpoint->combiner);
   each_rail(rail, endpoint) withdraw_sources(&rail->queue, handle);
   withdraw_sources(&endpoint->staging, handle);
   each_rail(rail, endpoint) rail_pump(rail);
-  gate_leave(&endpoint->gate);
+  combiner_unlock(&endpoint->combiner);
 }
 
 /* ---- Life of an endpoint ---- */
@@ -311,19 +311,19 @@ static bool poll_endpoint(struct poller *poller) {
   struct tcp_endpoint *endpoint = list_entry(poller, struct tcp_endpoint, poller);
   int64_t spin_ns = endpoint->base.link->fabric->config->spin_ns;
   bool moved = false, sources = false, landings = false, held_back = false,
-       held = hold_is_young(&endpoint->hold);
+       held = work_batch_is_young(&endpoint->work_batch);
   if (!list_empty(&endpoint->landings))
     moved |= stage_landings(endpoint, &landings);
   if (!held) {
-    gate_enter(&endpoint->gate);
+    combiner_lock(&endpoint->combiner);
     if (!list_empty(&endpoint->staging))
       moved |= stage_sources(endpoint, &sources);
-    gate_leave(&endpoint->gate);
+    combiner_unlock(&endpoint->combiner);
   }
   each_rail(rail, endpoint) moved |= rail_poll(rail, spin_ns);
   stages_tend(endpoint);
   each_rail(rail, endpoint) held_back |= !rail->blocked && stream_holds(&rail->stream);
-  poller->urgent = sources || landings || held_back || hold_any(&endpoint->hold);
+  poller->urgent = sources || landings || held_back || work_batch_pending(&endpoint->work_batch);
   return moved;
 }
 
@@ -337,17 +337,17 @@ static void on_stall_timer(struct timer *timer) {
       continue;
     bool inside =
         (rail->state != RX_HEAD || rail->inbox_end != rail->inbox_start) && !rail->blocked;
-    gate_enter(&endpoint->gate);
+    combiner_lock(&endpoint->combiner);
     bool stuck =
         (!list_empty(&rail->queue) || stream_owes(&rail->stream)) && now - rail->tx_moved > bound;
-    gate_leave(&endpoint->gate);
+    combiner_unlock(&endpoint->combiner);
     if (inside && now - rail->rx_moved > bound)
       link->fail(link, HAUL_EPEER, "it stopped in the middle of a payload");
     else if (stuck)
       link->fail(link, HAUL_EPEER, "it does not read what it was sent");
   }
   stages_expire(endpoint, now);
-  loop_timer(link->fabric->loop, timer, now + bound / 2);
+  loop_timer_start(link->fabric->loop, timer, now + bound / 2);
 }
 
 static int create(struct link *link, struct endpoint **out) {
@@ -358,15 +358,15 @@ static int create(struct link *link, struct endpoint **out) {
   endpoint->base.link = link;
   atomic_store(&endpoint->base.as_small, tcp_try_lending() != 0);
   endpoint->splice_from = tcp_splice_from(link->fabric);
-  gate_init(&endpoint->gate, let_in);
+  combiner_init(&endpoint->combiner, admit);
   backlog_init(&endpoint->pending);
   list_init(&endpoint->staging);
   list_init(&endpoint->landings);
   stages_open(endpoint);
   timer_init(&endpoint->stall, on_stall_timer);
   struct loop *loop = link->fabric->loop;
-  loop_poller(loop, &endpoint->poller, poll_endpoint);
-  loop_timer(loop, &endpoint->stall, clock_now() + link->fabric->config->liveness_ns / 2);
+  loop_poller_start(loop, &endpoint->poller, poll_endpoint);
+  loop_timer_start(loop, &endpoint->stall, clock_now() + link->fabric->config->liveness_ns / 2);
   *out = &endpoint->base;
   return 0;
 }
@@ -417,7 +417,7 @@ static void stop(struct endpoint *base, int code) {
   loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
   /* What is still laid down is let in now; what is laid from now on, by who lays it. */
   atomic_store(&base->open, false);
-  gate_flush(&endpoint->gate);
+  combiner_drain(&endpoint->combiner);
 }
 
 static void forked(struct endpoint *base) {
@@ -436,7 +436,7 @@ static void destroy(struct endpoint *base) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   for (unsigned i = 0; i < TCP_RAILS; i++)
     rail_free(endpoint->rails[i]);
-  gate_destroy(&endpoint->gate);
+  combiner_destroy(&endpoint->combiner);
   alloc_free(endpoint);
 }
 

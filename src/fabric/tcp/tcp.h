@@ -14,7 +14,7 @@
  *   rails.c    a rail's life: adopted, watched, polled, closed
  *   tcp.c      the table: works, windows, estimates
  *
- * Locks: the lock of the endpoint's gate guards everything that sending touches (slots, pending
+ * Locks: the lock of the endpoint's combiner guards everything that sending touches (slots, pending
  * works, rails' queues, staged sources); it is taken after the loop's lock and nothing is taken
  * after it. Receiving happens with the loop's lock alone, and takes `lock` to queue an answer or to
  * end a work. Who posts a work never waits for it. */
@@ -23,12 +23,12 @@
 
 #include <sys/uio.h>
 
-#include "core/gate.h"
+#include "core/combiner.h"
 #include "fabric/exports.h"
-#include "fabric/hold.h"
 #include "fabric/tcp/frame.h"
 #include "fabric/tcp/tally.h"
 #include "fabric/transport.h"
+#include "fabric/work_batch.h"
 #include "memory/staging.h"
 
 #define TCP_RAILS_MAX 16
@@ -73,9 +73,9 @@ struct tcp_job {
   uint64_t sent;  /* bytes of the whole frame that the socket took */
   uint32_t piece; /* payload cursor: the next byte to hand to the kernel */
   uint64_t piece_at;
-  struct stage *stage; /* the payload, when the source has no view */
-  int64_t since;       /* waits for one, has it, or is sent from it */
-  struct copy copy;    /* source to stage, one piece at a time */
+  struct bounce *stage; /* the payload, when the source has no view */
+  int64_t since;        /* waits for one, has it, or is sent from it */
+  struct copy copy;     /* source to stage, one piece at a time */
   uint32_t staged_pieces;
   uint64_t staged_bytes;
   uint8_t trailer[FRAME_TRAILER];
@@ -103,7 +103,7 @@ struct landing {
   struct frame_trailer trailer;
   struct haul_region *region; /* a reference for WRITE */
   struct work *work;          /* DATA */
-  struct stage *stage;
+  struct bounce *stage;
   struct copy copy;
   uint32_t piece;
   uint64_t staged; /* offset of that piece in the stage */
@@ -144,7 +144,7 @@ struct tcp_rail {
   int verdict;                /* of a WRITE that is refused: its payload is thrown away */
   struct haul_region *region; /* WRITE: a reference; DATA: the work's; NULL: thrown away */
   struct work *work;          /* DATA */
-  struct stage *stage;
+  struct bounce *stage;
   int64_t staged_at; /* when it got that */
   uint32_t piece;
   uint64_t piece_at;
@@ -169,16 +169,16 @@ static inline bool tcp_lends(const struct memory *memory) {
 
 struct tcp_endpoint {
   struct endpoint base;
-  struct gate gate;                  /* "the lock"; brings works */
+  struct combiner combiner;          /* "the lock"; brings works */
   struct tcp_rail *rails[TCP_RAILS]; /* made when first opened; both locks to change */
   unsigned rail_count;               /* all below it were made; the express rail apart */
   _Atomic unsigned open_rails;       /* without the express rail */
   _Atomic int protection;            /* enum protection, of the rails */
   size_t splice_from;                /* bytes of a work whose pages are passed; constant */
   double line; /* bytes a ns below the first rail, 0 unknown; constant once there is a rail */
-  struct backlog pending; /* works that wait for a slot, a rail, or what is left of others */
-  bool settling;          /* they are being started, or are not to be just now */
-  struct hold hold;       /* works that are not in yet */
+  struct backlog pending;       /* works that wait for a slot, a rail, or what is left of others */
+  bool settling;                /* they are being started, or are not to be just now */
+  struct work_batch work_batch; /* works that are not in yet */
   struct slot slots[TCP_WINDOW];
   uint32_t busy_slots, next_slot;
   uint32_t left;       /* slots that say so, and rails that ended with such: until they are answered
@@ -290,9 +290,9 @@ void stages_open(struct tcp_endpoint *endpoint);
 /* Nobody waits for one any more. */
 void stages_close(struct tcp_endpoint *endpoint);
 /* Gives *stage back, if there is one. */
-void stage_give(struct staging_user *user, struct stage **stage);
+void stage_give(struct staging_user *user, struct bounce **stage);
 /* For memory without a view: 0, 1 (later), or a code. */
-int stage_take(struct staging_user *user, const struct memory *device, struct stage **stage);
+int stage_take(struct staging_user *user, const struct memory *device, struct bounce **stage);
 /* Who waits no more makes way for others. With the loop's lock. */
 void stages_tend(struct tcp_endpoint *endpoint);
 /* Ends what keeps others waiting for too long, and what waited too long. With the loop's lock. */

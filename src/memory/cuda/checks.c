@@ -41,7 +41,7 @@ static bool not_needed(struct haul_check *check) {
   if (cuda_absence() == 0 || haul_error_last()->system != ENOENT || has_module("nvidia") ||
       find_card(card))
     return false;
-  check_found(check, HAUL_CHECK_OK, "not needed: this host has no NVIDIA GPU");
+  check_set(check, HAUL_CHECK_OK, "not needed: this host has no NVIDIA GPU");
   return true;
 }
 
@@ -50,16 +50,16 @@ static void check_driver(struct haul_check *check) {
   int version = 0;
   if (driver) {
     driver->driver_version(&version);
-    check_found(check, HAUL_CHECK_OK, "libcuda.so.1 is there, for CUDA %d.%d", version / 1000,
-                version % 1000 / 10);
+    check_set(check, HAUL_CHECK_OK, "libcuda.so.1 is there, for CUDA %d.%d", version / 1000,
+              version % 1000 / 10);
     return;
   }
   struct haul_error why;
   error_save(&why);
   if (not_needed(check))
     return;
-  check_found(check, HAUL_CHECK_MISSING, "%s", why.text);
-  check_mend(check, has_module("nvidia")
+  check_set(check, HAUL_CHECK_MISSING, "%s", why.text);
+  check_hint(check, has_module("nvidia")
                         ? "sudo apt-get install libcuda1 (in a container: start it with "
                           "--gpus all)"
                         : INSTALL);
@@ -69,21 +69,21 @@ static void check_driver(struct haul_check *check) {
 static void explain_absence(struct haul_check *check) {
   char card[PCI_NAME];
   int control = door("nvidiactl");
-  check_found(check, HAUL_CHECK_MISSING, "%s", haul_error_last()->text);
+  check_set(check, HAUL_CHECK_MISSING, "%s", haul_error_last()->text);
   if (!has_module("nvidia") && find_card(card)) {
-    check_found(check, HAUL_CHECK_MISSING,
-                "the GPU %s is there, and NVIDIA's kernel module is not loaded", card);
-    check_mend(check, "sudo modprobe nvidia");
+    check_set(check, HAUL_CHECK_MISSING,
+              "the GPU %s is there, and NVIDIA's kernel module is not loaded", card);
+    check_hint(check, "sudo modprobe nvidia");
   } else if (control == EACCES || control == EPERM) {
-    check_found(check, HAUL_CHECK_MISSING, "this user may not open %s/nvidiactl", cuda_dev);
-    check_mend(check, "sudo chmod a+rw /dev/nvidia* (for good: NVreg_DeviceFileMode=0666)");
+    check_set(check, HAUL_CHECK_MISSING, "this user may not open %s/nvidiactl", cuda_dev);
+    check_hint(check, "sudo chmod a+rw /dev/nvidia* (for good: NVreg_DeviceFileMode=0666)");
   } else if (control == ENOENT) {
-    check_found(check, HAUL_CHECK_MISSING, "%s/nvidiactl is not here", cuda_dev);
-    check_mend(check, "sudo nvidia-modprobe -c 0 -u (in a container: start it with --gpus all)");
+    check_set(check, HAUL_CHECK_MISSING, "%s/nvidiactl is not here", cuda_dev);
+    check_hint(check, "sudo nvidia-modprobe -c 0 -u (in a container: start it with --gpus all)");
   } else if (getenv("CUDA_VISIBLE_DEVICES")) {
-    check_mend(check, "unset CUDA_VISIBLE_DEVICES");
+    check_hint(check, "unset CUDA_VISIBLE_DEVICES");
   } else {
-    check_mend(check, "nvidia-smi; sudo dmesg | grep -i nvrm");
+    check_hint(check, "nvidia-smi; sudo dmesg | grep -i nvrm");
   }
 }
 
@@ -91,8 +91,8 @@ static void check_device(struct haul_check *check) {
   unsigned count = cuda_devices();
   if (count > 0) {
     const struct cuda_device *first = cuda_device(0);
-    check_found(check, HAUL_CHECK_OK, "%u GPU%s; cuda:0 is %s at %s", count, count == 1 ? "" : "s",
-                first->name, first->pci);
+    check_set(check, HAUL_CHECK_OK, "%u GPU%s; cuda:0 is %s at %s", count, count == 1 ? "" : "s",
+              first->name, first->pci);
   } else if (!not_needed(check)) {
     cuda_absence();
     explain_absence(check);
@@ -105,7 +105,7 @@ static bool needs_device(struct haul_check *check) {
   if (cuda_devices() > 0)
     return false;
   if (!not_needed(check))
-    check_found(check, HAUL_CHECK_MISSING, "cannot be looked at without a GPU (cuda.device)");
+    check_set(check, HAUL_CHECK_MISSING, "cannot be looked at without a GPU (cuda.device)");
   return true;
 }
 
@@ -125,9 +125,9 @@ static void check_sharing(struct haul_check *check) {
     return;
   unsigned bad = first_without(can_share);
   if (bad == cuda_devices())
-    check_found(check, HAUL_CHECK_OK, "GPU memory can be shared through descriptors");
+    check_set(check, HAUL_CHECK_OK, "GPU memory can be shared through descriptors");
   else
-    check_found(
+    check_set(
         check, HAUL_CHECK_LIMITED,
         "cuda:%u has no virtual-memory calls with descriptors: its memory is not shared, and peers "
         "of this host reach it over tcp",
@@ -143,18 +143,18 @@ static void check_rdma(struct haul_check *check) {
     return;
   unsigned bad = first_without(can_dmabuf);
   if (bad == cuda_devices()) {
-    check_found(check, HAUL_CHECK_OK, "GPU memory becomes dma-bufs, which NICs read and write");
+    check_set(check, HAUL_CHECK_OK, "GPU memory becomes dma-bufs, which NICs read and write");
   } else if (has_module("nvidia_peermem")) {
-    check_found(check, HAUL_CHECK_OK,
-                "cuda:%u makes no dma-buf; NICs reach its memory by address "
-                "(nvidia_peermem)",
-                bad);
+    check_set(check, HAUL_CHECK_OK,
+              "cuda:%u makes no dma-buf; NICs reach its memory by address "
+              "(nvidia_peermem)",
+              bad);
   } else {
-    check_found(check, HAUL_CHECK_LIMITED,
-                "cuda:%u makes no dma-buf, and nvidia_peermem is not loaded: NICs reach its memory "
-                "through host buffers",
-                bad);
-    check_mend(check,
+    check_set(check, HAUL_CHECK_LIMITED,
+              "cuda:%u makes no dma-buf, and nvidia_peermem is not loaded: NICs reach its memory "
+              "through host buffers",
+              bad);
+    check_hint(check,
                "sudo modprobe nvidia_peermem, or change to the open kernel modules: sudo apt-get "
                "install nvidia-open-kernel-dkms");
   }
@@ -165,17 +165,17 @@ static void check_peers(struct haul_check *check) {
   if (needs_device(check))
     return;
   unsigned count = cuda_devices();
-  check_found(check, HAUL_CHECK_OK,
-              count == 1 ? "there is one GPU" : "each GPU reaches the memory of the others");
+  check_set(check, HAUL_CHECK_OK,
+            count == 1 ? "there is one GPU" : "each GPU reaches the memory of the others");
   for (unsigned i = 0; i < count * count; i++) {
     unsigned from = i / count, to = i % count;
     if (cuda_device(to)->reached_by & UINT32_C(1) << from)
       continue;
-    check_found(
+    check_set(
         check, HAUL_CHECK_LIMITED,
         "cuda:%u does not reach the memory of cuda:%u: copies between them go through the host",
         from, to);
-    check_mend(check, "nvidia-smi topo -p2p r (it says why; see cuda.iommu and cuda.acs)");
+    check_hint(check, "nvidia-smi topo -p2p r (it says why; see cuda.iommu and cuda.acs)");
     return;
   }
 }

@@ -104,9 +104,9 @@ static inline CUdeviceptr cuda_address(const struct memory *memory, uint64_t off
 
 /* ---- lend.c ---- */
 
-int cuda_lend(const struct memory *memory, struct ticket *ticket, uint8_t token[LOAN_TOKEN]);
-int cuda_borrow(const struct ticket *ticket, const uint8_t token[LOAN_TOKEN],
-                struct memory *memory);
+int cuda_ipc_export(const struct memory *memory, struct ticket *ticket, uint8_t token[IPC_TOKEN]);
+int cuda_ipc_import(const struct ticket *ticket, const uint8_t token[IPC_TOKEN],
+                    struct memory *memory);
 
 /* ---- block.c: addresses ---- */
 

@@ -79,7 +79,7 @@ static bool is_current(const struct job *job) {
 /* ---- Chunks ---- */
 
 static uint64_t chunk_bytes(const struct job *job) {
-  return job->staged ? STAGE_BYTES >> job->slice : CHUNK;
+  return job->staged ? BOUNCE_BYTES >> job->slice : CHUNK;
 }
 
 /* Its offset in the copy, and its length. */
@@ -193,7 +193,7 @@ static void wait_for_chunks(struct job *job) {
 static int end_well(struct copy *copy, struct job *job) {
   give_lane(job);
   if (is_measured(copy, job))
-    tune_tell(&slices[job->way], job->slice, copy->length, clock_now() - job->began);
+    tune_record(&slices[job->way], job->slice, copy->length, clock_now() - job->began);
   return set_status(copy, 0);
 }
 

@@ -14,21 +14,21 @@
 static bool needs_library(struct haul_check *check) {
   if (dpdk_eal_open())
     return false;
-  check_found(check, HAUL_CHECK_MISSING, "cannot be looked at without librte_eal (dpdk.library)");
+  check_set(check, HAUL_CHECK_MISSING, "cannot be looked at without librte_eal (dpdk.library)");
   return true;
 }
 
 static void check_library(struct haul_check *check) {
   check_begin(check, "dpdk", "library");
   if (dpdk_eal_open())
-    check_found(check, HAUL_CHECK_OK, "librte_eal.so.23 is there, with every call");
+    check_set(check, HAUL_CHECK_OK, "librte_eal.so.23 is there, with every call");
   else
-    check_failed(check);
+    check_set_error(check);
 }
 
 static void want_huge(struct haul_check *check, const char *which) {
-  check_found(check, HAUL_CHECK_LIMITED, "%s huge pages: EAL's memory is in pages of 4 KiB", which);
-  check_mend(check, "echo 1024 | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
+  check_set(check, HAUL_CHECK_LIMITED, "%s huge pages: EAL's memory is in pages of 4 KiB", which);
+  check_hint(check, "echo 1024 | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
 }
 
 /* Where the setting asked for more than the kernel had. */
@@ -36,11 +36,11 @@ static bool check_short(struct haul_check *check) {
   uint64_t asked, got;
   if (!dpdk_eal_short(&asked, &got))
     return false;
-  check_found(check, HAUL_CHECK_LIMITED,
-              "%llu of the %llu MiB of huge pages that dpdk_hugepages asks for were free%s",
-              (unsigned long long)(got / MIB), (unsigned long long)(asked / MIB),
-              dpdk_eal_state() == DPDK_SMALL ? ": EAL's memory is in pages of 4 KiB" : "");
-  check_mend(check, "echo %llu | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
+  check_set(check, HAUL_CHECK_LIMITED,
+            "%llu of the %llu MiB of huge pages that dpdk_hugepages asks for were free%s",
+            (unsigned long long)(got / MIB), (unsigned long long)(asked / MIB),
+            dpdk_eal_state() == DPDK_SMALL ? ": EAL's memory is in pages of 4 KiB" : "");
+  check_hint(check, "echo %llu | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
              (unsigned long long)((asked - got + dpdk_huge_all()) / HUGE_PAGE));
   return true;
 }
@@ -54,22 +54,22 @@ static void check_memory(struct haul_check *check) {
   uint64_t unused = dpdk_huge_free(-1) / MIB, all = dpdk_huge_all() / MIB;
   switch (dpdk_eal_state()) {
   case DPDK_OURS:
-    check_found(check, HAUL_CHECK_OK, "EAL was started with huge pages or as dpdk_eal says");
+    check_set(check, HAUL_CHECK_OK, "EAL was started with huge pages or as dpdk_eal says");
     break;
   case DPDK_FOREIGN:
-    check_found(check, HAUL_CHECK_OK, "the application has started EAL, and its memory is used");
+    check_set(check, HAUL_CHECK_OK, "the application has started EAL, and its memory is used");
     break;
   case DPDK_FAILED:
     dpdk_eal_why();
-    check_failed(check);
+    check_set_error(check);
     break;
   case DPDK_SMALL:
     want_huge(check, "EAL was started without");
     break;
   case DPDK_IDLE:
     if (unused >= 64)
-      check_found(check, HAUL_CHECK_OK, "%llu of %llu MiB of huge pages are free",
-                  (unsigned long long)unused, (unsigned long long)all);
+      check_set(check, HAUL_CHECK_OK, "%llu of %llu MiB of huge pages are free",
+                (unsigned long long)unused, (unsigned long long)all);
     else
       want_huge(check, all ? "this host has too few free" : "this host has reserved no");
     break;
@@ -86,22 +86,22 @@ static void check_pool(struct haul_check *check) {
     return;
   memory_settings_get(&settings);
   if (!dpdk_pool_figures(0, &figures)) {
-    check_found(check, HAUL_CHECK_OK,
-                "up to %s objects of 64 KiB, 1, 16 and 256 MiB; the first use of EAL says how many",
-                dpdk_counts(settings.dpdk_pool, counts, sizeof counts));
+    check_set(check, HAUL_CHECK_OK,
+              "up to %s objects of 64 KiB, 1, 16 and 256 MiB; the first use of EAL says how many",
+              dpdk_counts(settings.dpdk_pool, counts, sizeof counts));
     return;
   }
   unsigned node = 0;
   while (!dpdk_pool_is_cut(&figures) && node + 1 < dpdk_nodes())
     dpdk_pool_figures(++node, &figures);
   dpdk_counts(figures.limit, counts, sizeof counts);
-  check_found(check, HAUL_CHECK_OK, "up to %s objects of 64 KiB, 1, 16 and 256 MiB", counts);
+  check_set(check, HAUL_CHECK_OK, "up to %s objects of 64 KiB, 1, 16 and 256 MiB", counts);
   if (!dpdk_pool_is_cut(&figures))
     return;
-  check_found(check, HAUL_CHECK_LIMITED,
-              "%s objects of 64 KiB, 1, 16 and 256 MiB at dpdk:%u, as EAL has no memory for %s",
-              counts, node, dpdk_counts(figures.wanted, wanted, sizeof wanted));
-  check_mend(check,
+  check_set(check, HAUL_CHECK_LIMITED,
+            "%s objects of 64 KiB, 1, 16 and 256 MiB at dpdk:%u, as EAL has no memory for %s",
+            counts, node, dpdk_counts(figures.wanted, wanted, sizeof wanted));
+  check_hint(check,
              "echo 12288 | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages (or "
              "set dpdk_pool in haul.conf)");
 }

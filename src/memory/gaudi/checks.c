@@ -24,16 +24,16 @@ static bool not_needed(struct haul_check *check) {
   if (gaudi_driver_open() || haul_error_last()->system != ENOENT || getenv("HAUL_GAUDI_FD") ||
       has_module_file("") || pci_find(gaudi_sys, "0x1da3", "", card))
     return false;
-  check_found(check, HAUL_CHECK_OK, "not needed: this host has no Gaudi");
+  check_set(check, HAUL_CHECK_OK, "not needed: this host has no Gaudi");
   return true;
 }
 
 static void check_library(struct haul_check *check) {
   check_begin(check, "gaudi", "library");
   if (gaudi_driver_open())
-    check_found(check, HAUL_CHECK_OK, "libhl-thunk is there, with every call");
+    check_set(check, HAUL_CHECK_OK, "libhl-thunk is there, with every call");
   else if (!not_needed(check))
-    check_failed(check);
+    check_set_error(check);
 }
 
 static bool needs_devices(struct haul_check *check) {
@@ -41,27 +41,26 @@ static bool needs_devices(struct haul_check *check) {
     return false;
   if (not_needed(check))
     return true;
-  check_found(check, HAUL_CHECK_MISSING, "cannot be looked at without a device (gaudi.device)");
+  check_set(check, HAUL_CHECK_MISSING, "cannot be looked at without a device (gaudi.device)");
   return true;
 }
 
 static void check_device(struct haul_check *check) {
   check_begin(check, "gaudi", "device");
   if (gaudi_settings_check() != 0) {
-    check_found(check, HAUL_CHECK_MISSING, "%.180s", haul_error_last()->text);
-    check_mend(check, "unset HAUL_GAUDI_FD");
+    check_set(check, HAUL_CHECK_MISSING, "%.180s", haul_error_last()->text);
+    check_hint(check, "unset HAUL_GAUDI_FD");
     return;
   }
   unsigned count = gaudi_devices();
   if (count > 0)
-    check_found(check, HAUL_CHECK_OK, "%u Gaudi2 device%s", count, count == 1 ? "" : "s");
+    check_set(check, HAUL_CHECK_OK, "%u Gaudi2 device%s", count, count == 1 ? "" : "s");
   else if (not_needed(check))
     return;
   else if (!gaudi_driver_open())
-    check_found(check, HAUL_CHECK_MISSING,
-                "cannot be looked at without libhl-thunk (gaudi.library)");
+    check_set(check, HAUL_CHECK_MISSING, "cannot be looked at without libhl-thunk (gaudi.library)");
   else if (gaudi_why_none() != 0)
-    check_failed(check);
+    check_set_error(check);
 }
 
 /* 1: a process has it or is letting it go, 0: it is free, -1: not known. */
@@ -96,13 +95,13 @@ static void check_free(struct haul_check *check) {
           (size_t)snprintf(busy + used, sizeof busy - used, "%sgaudi:%u", count++ ? ", " : "", i);
   }
   if (unknown)
-    check_found(check, HAUL_CHECK_LIMITED, "whether other processes have devices cannot be asked");
+    check_set(check, HAUL_CHECK_LIMITED, "whether other processes have devices cannot be asked");
   else if (count == 0)
-    check_found(check, HAUL_CHECK_OK, "no other process has a device");
+    check_set(check, HAUL_CHECK_OK, "no other process has a device");
   if (count == 0)
     return;
-  check_found(check, HAUL_CHECK_LIMITED, "in use by another process: %s; one at a time can", busy);
-  check_mend(check, "sudo fuser -v /dev/accel/* (end it, or run haul in it with HAUL_GAUDI_FD)");
+  check_set(check, HAUL_CHECK_LIMITED, "in use by another process: %s; one at a time can", busy);
+  check_hint(check, "sudo fuser -v /dev/accel/* (end it, or run haul in it with HAUL_GAUDI_FD)");
 }
 
 /* The export by mapped address came with Linux 6.3; Intel's own driver has a version of its own,
@@ -117,15 +116,15 @@ static void check_dmabuf(struct haul_check *check) {
   bool own = has_module_file("/version");
   if (!own && sscanf(kernel.release, "%u.%u", &major, &minor) == 2 &&
       (major < 6 || (major == 6 && minor < 3))) {
-    check_found(check, HAUL_CHECK_LIMITED,
-                "Linux %.60s exports no mapped Gaudi memory: NICs reach it through the host",
-                kernel.release);
-    check_mend(check,
+    check_set(check, HAUL_CHECK_LIMITED,
+              "Linux %.60s exports no mapped Gaudi memory: NICs reach it through the host",
+              kernel.release);
+    check_hint(check,
                "sudo apt-get install habanalabs-dkms (Intel's Gaudi repository), or Linux 6.3");
     return;
   }
-  check_found(check, HAUL_CHECK_OK,
-              "device memory can become a dma-buf; a NIC needs peer-to-peer for it");
+  check_set(check, HAUL_CHECK_OK,
+            "device memory can become a dma-buf; a NIC needs peer-to-peer for it");
 }
 
 static const char *next_pci(unsigned number) {

@@ -2,7 +2,7 @@
  * What who watches the node is told of its transfers. */
 #include "transfer/transfer.h"
 
-void note_transfer(const struct haul_transfer *transfer, enum haul_trace_kind kind) {
+void trace_transfer(const struct haul_transfer *transfer, enum haul_trace_kind kind) {
   bool ends = kind == HAUL_TRACE_COMPLETE;
   trace_write(
       &transfer->remote->transfers->fabric->trace,
@@ -16,7 +16,7 @@ void note_transfer(const struct haul_transfer *transfer, enum haul_trace_kind ki
                            .status = ends ? atomic_load(&transfer->failure) : 0});
 }
 
-void note_work(const struct work *work, enum haul_trace_kind kind, int code) {
+void trace_work(const struct work *work, enum haul_trace_kind kind, int code) {
   const struct haul_transfer *transfer = work->owner;
   trace_write(&transfer->remote->transfers->fabric->trace,
               (struct trace_event){.kind = (uint8_t)kind,

@@ -49,8 +49,8 @@ static int tear_down(void **state) {
 
 static struct haul_remote *look_up(uint64_t length, unsigned rights) {
   struct haul_remote *remote;
-  assert_int_equal(owner_publish(&t.owner, 0, KIND_WRAPPED, length, "lent", rights), 0);
-  assert_works(haul_peer_lookup(t.peer, "lent", soon(), &remote));
+  assert_int_equal(owner_publish(&t.owner, 0, KIND_WRAPPED, length, "ipc", rights), 0);
+  assert_works(haul_peer_lookup(t.peer, "ipc", soon(), &remote));
   return remote;
 }
 
@@ -266,5 +266,5 @@ int main(int argc, char **argv) {
       TEST(it_is_never_open_when_it_is_freed),
       TEST(nor_when_its_owner_closes),
   };
-  return cmocka_run_group_tests_name("lent", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("ipc", tests, NULL, NULL);
 }

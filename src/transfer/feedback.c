@@ -16,21 +16,21 @@ static uint32_t since(int64_t from) {
   return passed < UINT32_MAX ? (uint32_t)passed : UINT32_MAX - 1;
 }
 
-void transfer_handed(struct haul_transfer *transfer) {
+void transfer_posted_all(struct haul_transfer *transfer) {
   transfer->handed = since(transfer->posted);
 }
 
-void transfer_awaited(struct haul_transfer *transfer) {
+void transfer_wait_began(struct haul_transfer *transfer) {
   if (transfer->alone && transfers_driven(transfer->remote->transfers))
     atomic_store_explicit(&transfer->awaited, since(transfer->posted + transfer->handed) + 1,
                           memory_order_relaxed);
 }
 
-void transfer_left(struct haul_transfer *transfer) {
+void transfer_wait_ended(struct haul_transfer *transfer) {
   atomic_store_explicit(&transfer->awaited, 0, memory_order_relaxed);
 }
 
-void transfer_learn_cost(const struct haul_transfer *transfer) {
+void transfer_record_cost(const struct haul_transfer *transfer) {
   struct costs *costs = transfer->route->costs;
   if (costs && transfer->pieces == 1 && !transfer->remote->transfers->estimates_only)
     costs_tell(costs, (size_t)atomic_load(&transfer->path), transfer->bytes,
@@ -38,7 +38,7 @@ void transfer_learn_cost(const struct haul_transfer *transfer) {
 }
 
 /* One that was alone all the time says what its path takes, and how good its slices are. */
-void transfer_learn(const struct haul_transfer *transfer) {
+void transfer_record(const struct haul_transfer *transfer) {
   struct transfers *owner = transfer->remote->transfers;
   size_t path = (size_t)atomic_load(&transfer->path);
   bool alone = transfer->alone && atomic_load(&owner->flow) / FLOW_STARTED == transfer->turn;
@@ -46,8 +46,8 @@ void transfer_learn(const struct haul_transfer *transfer) {
       transfer->flags & HAUL_CHECKSUM)
     return;
   if (transfer->tells)
-    tune_tell(route_slices(transfer->route, path), transfer->way, transfer->bytes,
-              transfer->ended - transfer->posted);
+    tune_record(route_slices(transfer->route, path), transfer->way, transfer->bytes,
+                transfer->ended - transfer->posted);
   if (was_attended(transfer))
-    transfer_learn_cost(transfer);
+    transfer_record_cost(transfer);
 }

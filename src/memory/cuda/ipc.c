@@ -10,7 +10,7 @@
 #include "memory/cuda/block.h"
 #include "memory/ticket.h"
 
-_Static_assert(sizeof(CUipcMemHandle) == LOAN_TOKEN, "the token is the driver's handle");
+_Static_assert(sizeof(CUipcMemHandle) == IPC_TOKEN, "the token is the driver's handle");
 
 static int cannot_lend(const char *why) {
   return error_set(HAUL_ENOTSUP, 0, "cuda",
@@ -34,7 +34,7 @@ static void describe(const struct cuda_device *device, uint64_t offset, struct t
   wire_put_bytes(&wire, device->uuid, 16);
 }
 
-int cuda_lend(const struct memory *memory, struct ticket *ticket, uint8_t token[LOAN_TOKEN]) {
+int cuda_ipc_export(const struct memory *memory, struct ticket *ticket, uint8_t token[IPC_TOKEN]) {
   const struct block *block = memory->state;
   const char *address = memory->address;
   struct cuda_pointer first, last;
@@ -57,7 +57,7 @@ int cuda_lend(const struct memory *memory, struct ticket *ticket, uint8_t token[
   if (result != CUDA_SUCCESS)
     return cuda_failed(block->device, result, "cuIpcGetMemHandle");
   describe(cuda_device(block->device), (CUdeviceptr)(uintptr_t)address - first.start, ticket);
-  memcpy(token, &handle, LOAN_TOKEN);
+  memcpy(token, &handle, IPC_TOKEN);
   return 0;
 }
 
@@ -80,8 +80,8 @@ static int open_handle(struct block *block, const struct ticket *ticket, uint64_
   return error_set(HAUL_ETICKET, 0, NULL, NULL, "the GPU memory is not what the ticket says");
 }
 
-int cuda_borrow(const struct ticket *ticket, const uint8_t token[LOAN_TOKEN],
-                struct memory *memory) {
+int cuda_ipc_import(const struct ticket *ticket, const uint8_t token[IPC_TOKEN],
+                    struct memory *memory) {
   CUipcMemHandle handle;
   struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
   uint64_t offset = wire_get64(&wire);
@@ -90,7 +90,7 @@ int cuda_borrow(const struct ticket *ticket, const uint8_t token[LOAN_TOKEN],
   struct block *block = block_new(memory->place.device);
   if (!block)
     return HAUL_ENOMEM;
-  memcpy(&handle, token, LOAN_TOKEN);
+  memcpy(&handle, token, IPC_TOKEN);
   int code = cuda_enter(block->device);
   if (code == 0) {
     block->generation = atomic_load(&cuda_device(block->device)->generation);

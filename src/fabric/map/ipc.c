@@ -11,9 +11,9 @@
 
 #define LENT_MAX (HAZARDS / 2) /* at a time towards one peer; the other cells are for the CPU's */
 
-struct map_lent {
+struct map_ipc {
   struct ticket ticket;
-  uint8_t token[LOAN_TOKEN];
+  uint8_t token[IPC_TOKEN];
   uint32_t users;       /* copies under way */
   unsigned cell;        /* while there are any */
   struct memory memory; /* likewise */
@@ -29,14 +29,14 @@ static int withdrawn(void) {
 
 /* Nobody looks at the board before the cell is seen. */
 static int borrow(struct map_endpoint *endpoint, struct map_binding *binding) {
-  struct map_lent *lent = binding->lent;
+  struct map_ipc *lent = binding->lent;
   if (!map_alive_behind_cell(endpoint, binding->handle))
     return withdrawn();
-  return memory_borrow(&lent->ticket, lent->token, &lent->memory);
+  return memory_ipc_import(&lent->ticket, lent->token, &lent->memory);
 }
 
-int lent_begin(struct map_endpoint *endpoint, struct map_binding *binding) {
-  struct map_lent *lent = binding->lent;
+int ipc_begin(struct map_endpoint *endpoint, struct map_binding *binding) {
+  struct map_ipc *lent = binding->lent;
   if (lent && lent->users > 0 && !map_alive(endpoint, binding->handle))
     return withdrawn(); /* its owner waits until it is closed here */
   if (!lent || lent->users++ > 0)
@@ -57,8 +57,8 @@ int lent_begin(struct map_endpoint *endpoint, struct map_binding *binding) {
   return 0;
 }
 
-void lent_end(struct map_endpoint *endpoint, struct map_binding *binding) {
-  struct map_lent *lent = binding->lent;
+void ipc_end(struct map_endpoint *endpoint, struct map_binding *binding) {
+  struct map_ipc *lent = binding->lent;
   if (!lent || --lent->users > 0)
     return;
   memory_free(&lent->memory);
@@ -79,23 +79,23 @@ static int describe(const struct ticket *ticket, struct memory *memory) {
   return code;
 }
 
-int lent_open(struct map_binding *binding, const struct ticket *ticket,
-              const uint8_t token[LOAN_TOKEN]) {
+int ipc_open(struct map_binding *binding, const struct ticket *ticket,
+             const uint8_t token[IPC_TOKEN]) {
   int code = describe(ticket, &binding->memory);
   if (code)
     return code;
-  if (!binding->memory.provider->borrow)
+  if (!binding->memory.provider->ipc_import)
     return error_set(HAUL_ENOTSUP, 0, NULL, NULL, "memory of this kind cannot be lent");
-  struct map_lent *lent = alloc_zero(1, sizeof *lent);
+  struct map_ipc *lent = alloc_zero(1, sizeof *lent);
   if (!lent)
     return error_memory("lent memory");
   lent->ticket = *ticket;
-  memcpy(lent->token, token, LOAN_TOKEN);
+  memcpy(lent->token, token, IPC_TOKEN);
   binding->lent = lent;
   return 0;
 }
 
-void lent_close(struct map_binding *binding) {
+void ipc_close(struct map_binding *binding) {
   alloc_free(binding->lent);
   binding->lent = NULL;
 }

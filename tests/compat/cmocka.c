@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "standin/cmocka.h"
+#include "compat/cmocka.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,30 +55,29 @@ void _skip(const char *file, int line) {
 
 /* ---- Assertions ---- */
 
-void standin_true(int holds, const char *text, const char *file, int line) {
+void compat_true(int holds, const char *text, const char *file, int line) {
   if (holds)
     return;
   print_error("does not hold: %s\n", text);
   _fail(file, line);
 }
 
-void standin_equal(uintmax_t left, uintmax_t right, int wanted, const char *file, int line) {
+void compat_equal(uintmax_t left, uintmax_t right, int wanted, const char *file, int line) {
   if ((left == right) == wanted)
     return;
   print_error("%#jx %s %#jx\n", left, wanted ? "!=" : "==", right);
   _fail(file, line);
 }
 
-void standin_same_text(const char *left, const char *right, int wanted, const char *file,
-                       int line) {
+void compat_same_text(const char *left, const char *right, int wanted, const char *file, int line) {
   if ((strcmp(left, right) == 0) == wanted)
     return;
   print_error("\"%s\" %s \"%s\"\n", left, wanted ? "!=" : "==", right);
   _fail(file, line);
 }
 
-void standin_same_bytes(const void *left, const void *right, size_t length, int wanted,
-                        const char *file, int line) {
+void compat_same_bytes(const void *left, const void *right, size_t length, int wanted,
+                       const char *file, int line) {
   const unsigned char *one = left, *other = right;
   size_t at = 0;
   while (at < length && one[at] == other[at])
@@ -92,8 +91,8 @@ void standin_same_bytes(const void *left, const void *right, size_t length, int 
   _fail(file, line);
 }
 
-void standin_within(uintmax_t value, uintmax_t lowest, uintmax_t highest, const char *file,
-                    int line) {
+void compat_within(uintmax_t value, uintmax_t lowest, uintmax_t highest, const char *file,
+                   int line) {
   if (value >= lowest && value <= highest)
     return;
   print_error("%ju is not within %ju to %ju\n", value, lowest, highest);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "core/aside.h"
+#include "core/deferred_close.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -61,7 +61,7 @@ static bool has_room(void) {
   return true;
 }
 
-void close_aside(int descriptor) {
+void close_deferred(int descriptor) {
   pthread_mutex_lock(&lock);
   if (has_room())
     waiting[atomic_fetch_add(&count, 1)] = descriptor;
@@ -74,10 +74,10 @@ bool close_foreign(int descriptor) {
   if (memory)
     close(descriptor);
   else
-    close_aside(descriptor);
+    close_deferred(descriptor);
   return memory;
 }
 
-bool aside_is_full(void) {
+bool close_queue_is_full(void) {
   return atomic_load(&count) >= FULL;
 }

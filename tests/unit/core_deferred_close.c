@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/aside.h"
+#include "core/deferred_close.h"
 #include "core/sock.h"
 #include "support/lingering.h"
 #include "support/owner.h"
@@ -53,7 +53,7 @@ static void a_socket_that_lingers_is_closed_by_another_thread(void **state) {
     assert_at_once();
     assert_closed_soon(fd);
   }
-  assert_false(aside_is_full());
+  assert_false(close_queue_is_full());
 }
 
 /* Faster than anybody closes them, and each one is closed in the end. */
@@ -64,10 +64,10 @@ static void as_many_as_come_are_closed(void **state) {
   for (unsigned i = 0; i < 900; i++)
     copies[i] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
   for (unsigned i = 0; i < 900; i++)
-    close_aside(copies[i]);
+    close_deferred(copies[i]);
   for (unsigned i = 0; i < 900; i++)
     assert_closed_soon(copies[i]);
-  close_aside(fd);
+  close_deferred(fd);
   assert_closed_soon(fd);
 }
 

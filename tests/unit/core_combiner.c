@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "core/gate.h"
+#include "core/combiner.h"
 
 #define THREADS 4u
 #define ROUNDS  20000u
@@ -15,15 +15,15 @@ struct one {
 };
 
 static struct {
-  struct gate gate;
+  struct combiner combiner;
   unsigned in;            /* the lock */
   unsigned next[THREADS]; /* of each thread's items */
   bool inside;
   bool in_order;
 } t;
 
-static void let_in(struct gate *gate, struct list *items) {
-  assert_ptr_equal(gate, &t.gate);
+static void admit(struct combiner *combiner, struct list *items) {
+  assert_ptr_equal(combiner, &t.combiner);
   assert_false(t.inside);
   t.inside = true;
   for (struct list *item; (item = list_take(items));) {
@@ -38,31 +38,31 @@ static int set_up(void **state) {
   (void)state;
   memset(&t, 0, sizeof t);
   t.in_order = true;
-  gate_init(&t.gate, let_in);
+  combiner_init(&t.combiner, admit);
   return 0;
 }
 
 static int tear_down(void **state) {
   (void)state;
-  gate_destroy(&t.gate);
+  combiner_destroy(&t.combiner);
   return 0;
 }
 
 static void what_is_brought_is_in(void **state) {
   struct one one = {.number = 0};
   (void)state;
-  gate_bring(&t.gate, &one.link);
+  combiner_submit(&t.combiner, &one.link);
   assert_int_equal(t.in, 1);
 }
 
 static void who_is_inside_takes_it_in(void **state) {
   struct one ones[3] = {{.number = 0}, {.number = 1}, {.number = 2}};
   (void)state;
-  gate_enter(&t.gate);
+  combiner_lock(&t.combiner);
   for (unsigned i = 0; i < 3; i++)
-    gate_bring(&t.gate, &ones[i].link);
+    combiner_submit(&t.combiner, &ones[i].link);
   assert_int_equal(t.in, 0);
-  gate_leave(&t.gate);
+  combiner_unlock(&t.combiner);
   assert_int_equal(t.in, 3);
   assert_true(t.in_order);
 }
@@ -70,9 +70,9 @@ static void who_is_inside_takes_it_in(void **state) {
 static void what_is_laid_down_waits_for_the_next(void **state) {
   struct one ones[2] = {{.number = 0}, {.number = 1}};
   (void)state;
-  gate_lay(&t.gate, &ones[0].link);
+  combiner_defer(&t.combiner, &ones[0].link);
   assert_int_equal(t.in, 0);
-  gate_bring(&t.gate, &ones[1].link);
+  combiner_submit(&t.combiner, &ones[1].link);
   assert_int_equal(t.in, 2);
   assert_true(t.in_order);
 }
@@ -84,10 +84,10 @@ static void *bring_many(void *argument) {
   for (unsigned i = 0; i < ROUNDS; i++) {
     ones[by][i] = (struct one){.by = by, .number = i};
     if (i % 7 == by) {
-      gate_enter(&t.gate);
-      gate_leave(&t.gate);
+      combiner_lock(&t.combiner);
+      combiner_unlock(&t.combiner);
     }
-    gate_bring(&t.gate, &ones[by][i].link);
+    combiner_submit(&t.combiner, &ones[by][i].link);
   }
   return NULL;
 }
@@ -111,5 +111,5 @@ int main(void) {
       GATE_TEST(what_is_laid_down_waits_for_the_next),
       GATE_TEST(nothing_is_left_lying_whoever_comes_and_goes),
   };
-  return cmocka_run_group_tests_name("core/gate", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("core/combiner", tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * What the suites use of cmocka, under its names, for machines that do not have it. A crash ends
  * the program; cmocka goes on with the next test. */
-#ifndef HAUL_STANDIN_CMOCKA_H
-#define HAUL_STANDIN_CMOCKA_H
+#ifndef HAUL_COMPAT_CMOCKA_H
+#define HAUL_COMPAT_CMOCKA_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -56,32 +56,31 @@ void print_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- Assertions: failed ones print both sides and the place, and end the test ---- */
 
-void standin_true(int holds, const char *text, const char *file, int line);
-void standin_equal(uintmax_t left, uintmax_t right, int wanted, const char *file, int line);
-void standin_same_text(const char *left, const char *right, int wanted, const char *file, int line);
-void standin_same_bytes(const void *left, const void *right, size_t length, int wanted,
-                        const char *file, int line);
-void standin_within(uintmax_t value, uintmax_t lowest, uintmax_t highest, const char *file,
-                    int line);
+void compat_true(int holds, const char *text, const char *file, int line);
+void compat_equal(uintmax_t left, uintmax_t right, int wanted, const char *file, int line);
+void compat_same_text(const char *left, const char *right, int wanted, const char *file, int line);
+void compat_same_bytes(const void *left, const void *right, size_t length, int wanted,
+                       const char *file, int line);
+void compat_within(uintmax_t value, uintmax_t lowest, uintmax_t highest, const char *file,
+                   int line);
 
-#define assert_true(c)     standin_true(!!(c), #c, __FILE__, __LINE__)
-#define assert_false(c)    standin_true(!(c), "not " #c, __FILE__, __LINE__)
-#define assert_non_null(c) standin_true((c) != NULL, #c " is not NULL", __FILE__, __LINE__)
-#define assert_null(c)     standin_true((c) == NULL, #c " is NULL", __FILE__, __LINE__)
+#define assert_true(c)     compat_true(!!(c), #c, __FILE__, __LINE__)
+#define assert_false(c)    compat_true(!(c), "not " #c, __FILE__, __LINE__)
+#define assert_non_null(c) compat_true((c) != NULL, #c " is not NULL", __FILE__, __LINE__)
+#define assert_null(c)     compat_true((c) == NULL, #c " is NULL", __FILE__, __LINE__)
 
-#define assert_int_equal(a, b) standin_equal((uintmax_t)(a), (uintmax_t)(b), 1, __FILE__, __LINE__)
+#define assert_int_equal(a, b) compat_equal((uintmax_t)(a), (uintmax_t)(b), 1, __FILE__, __LINE__)
 #define assert_int_not_equal(a, b)                                                                 \
-  standin_equal((uintmax_t)(a), (uintmax_t)(b), 0, __FILE__, __LINE__)
-#define assert_ptr_equal(a, b) standin_equal((uintptr_t)(a), (uintptr_t)(b), 1, __FILE__, __LINE__)
+  compat_equal((uintmax_t)(a), (uintmax_t)(b), 0, __FILE__, __LINE__)
+#define assert_ptr_equal(a, b) compat_equal((uintptr_t)(a), (uintptr_t)(b), 1, __FILE__, __LINE__)
 #define assert_ptr_not_equal(a, b)                                                                 \
-  standin_equal((uintptr_t)(a), (uintptr_t)(b), 0, __FILE__, __LINE__)
+  compat_equal((uintptr_t)(a), (uintptr_t)(b), 0, __FILE__, __LINE__)
 #define assert_in_range(a, lowest, highest)                                                        \
-  standin_within((uintmax_t)(a), (uintmax_t)(lowest), (uintmax_t)(highest), __FILE__, __LINE__)
+  compat_within((uintmax_t)(a), (uintmax_t)(lowest), (uintmax_t)(highest), __FILE__, __LINE__)
 
-#define assert_string_equal(a, b)         standin_same_text(a, b, 1, __FILE__, __LINE__)
-#define assert_string_not_equal(a, b)     standin_same_text(a, b, 0, __FILE__, __LINE__)
-#define assert_memory_equal(a, b, length) standin_same_bytes(a, b, length, 1, __FILE__, __LINE__)
-#define assert_memory_not_equal(a, b, length)                                                      \
-  standin_same_bytes(a, b, length, 0, __FILE__, __LINE__)
+#define assert_string_equal(a, b)             compat_same_text(a, b, 1, __FILE__, __LINE__)
+#define assert_string_not_equal(a, b)         compat_same_text(a, b, 0, __FILE__, __LINE__)
+#define assert_memory_equal(a, b, length)     compat_same_bytes(a, b, length, 1, __FILE__, __LINE__)
+#define assert_memory_not_equal(a, b, length) compat_same_bytes(a, b, length, 0, __FILE__, __LINE__)
 
 #endif
