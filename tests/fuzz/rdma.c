@@ -88,8 +88,8 @@ static bool is_busy(const struct session *session) {
   for (unsigned i = 0; i < endpoint->rail_count && session->kind & LOOPED; i++)
     busy |= endpoint->rails[i].posted_count > 0;
   list_each(item, &endpoint->stepping) {
-    const struct rdma_filling *filling = list_entry(item, struct rdma_job, link)->filling;
-    busy |= filling && filling->copy.to;
+    const struct devcopy *copy = list_entry(item, struct rdma_job, link)->copy;
+    busy |= copy && copy->in_flight;
   }
   combiner_unlock(&endpoint->combiner);
   loop_unlock(rig_node()->loop);

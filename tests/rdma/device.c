@@ -5,7 +5,9 @@
 #include "support/check.h"
 
 #include <string.h>
+#include <time.h>
 
+#include "memory/region.h"
 #include "memory/sim/sim.h"
 #include "support/owner.h"
 
@@ -176,6 +178,58 @@ static void what_is_mapped_does_not_go_through_the_nic(void **state) {
     }
 }
 
+/* ---- An engine whose `wake` comes long after the status of its copy ---- */
+
+static struct provider late;
+static _Atomic unsigned wakes_running, wakes_started;
+static struct late_wake {
+  void (*wake)(void *user);
+  void *user;
+} late_wakes[1024];
+
+static void wake_late(void *user) {
+  const struct late_wake *entry = user;
+  atomic_fetch_add(&wakes_running, 1);
+  entry->wake(entry->user); /* as if something else made the loop look at the status */
+  nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+  entry->wake(entry->user);
+  atomic_fetch_sub(&wakes_running, 1);
+}
+
+static int start_with_late_wake(struct copy *copy) {
+  struct late_wake *entry = &late_wakes[atomic_fetch_add(&wakes_started, 1) % COUNT(late_wakes)];
+  *entry = (struct late_wake){copy->wake, copy->user};
+  copy->wake = wake_late;
+  copy->user = entry;
+  return provider_sim.copy_start(copy);
+}
+
+/* The loop that `wake` is for goes with its node. */
+static void no_engine_wakes_a_node_that_was_closed(void **state) {
+  static const char *const paths[] = {"rdma", "tcp", "map"};
+  struct haul_node *keeper; /* the process's engines run on */
+  assert_works(haul_node_open(NULL, &keeper));
+  for (unsigned round = 0; round < 2 * COUNT(paths); round++) {
+    struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+    struct haul_piece piece = {0, 0, 1000};
+    assert_int_equal(set_up(state), 0);
+    late = provider_sim;
+    late.copy_start = start_with_late_wake;
+    t.there->memory.provider = &late;
+    t.device->memory.provider = &late;
+    options.only = paths[round / 2];
+    struct haul_region *local = strcmp(options.only, "map") == 0 ? t.host : t.device;
+    assert_works(round % 2 ? haul_write(t.remote, local, &piece, 1, &options, NULL)
+                           : haul_read(local, t.remote, &piece, 1, &options, NULL));
+    t.there->memory.provider = &provider_sim;
+    t.device->memory.provider = &provider_sim;
+    assert_int_equal(tear_down(state), 0);
+    assert_int_equal(atomic_load(&wakes_running), 0);
+  }
+  assert_true(atomic_load(&wakes_started) > 0); /* over tcp at least */
+  haul_node_close(keeper);
+}
+
 int main(void) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
@@ -186,6 +240,7 @@ int main(void) {
       TEST(checksums_are_compared_on_the_devices),
       TEST(what_is_mapped_does_not_go_through_the_nic),
       TEST(canceled_ones_leave_stages_and_slots_to_others),
+      cmocka_unit_test(no_engine_wakes_a_node_that_was_closed),
   };
   return cmocka_run_group_tests_name("device memory over rdma", tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "core/alloc.h"
 #include "core/combiner.h"
 #include "core/error.h"
+#include "fabric/devcopy.h"
 #include "fabric/map/map.h"
 #include "memory/copy.h"
 #include "memory/staging.h"
@@ -16,13 +17,11 @@ struct task {
   struct list link; /* engines->tasks */
   bool lent;        /* ipc_end is due */
   struct engines *engines;
-  const struct provider *by;
   struct work *work;
-  uint32_t piece; /* under way */
-  bool waits;     /* for its buffers, and nothing is under way */
+  bool waits; /* for its buffers, and nothing is under way */
   struct staging_user user;
   struct bounce *stages[STAGING_PAIR]; /* for an engine that asks for them, else NULL */
-  struct copy copy;
+  struct devcopy copy;
 };
 
 struct engines {
@@ -38,25 +37,13 @@ struct engines {
   struct poller poller;
 };
 
-static int start_copy(struct task *task) {
-  struct work *work = task->work;
-  const struct haul_piece *piece = &work->pieces[task->piece];
-  struct memory *remote = binding_memory(work->binding);
-  bool write = work->operation == HAUL_OP_WRITE;
-  task->copy = (struct copy){
-      .to = write ? remote : &work->region->memory,
-      .from = write ? &work->region->memory : remote,
-      .to_offset = write ? piece->remote : piece->local,
-      .from_offset = write ? piece->local : piece->remote,
-      .length = piece->length,
-      .through = {bounce_memory(task->stages[0]), bounce_memory(task->stages[1])},
-      .wake = loop_wake_callback,
-      .user = task->engines->loop,
-  };
-  int code = task->by->copy_start(&task->copy);
-  if (code)
-    task->copy.to = NULL; /* there is nothing to cancel */
-  return code;
+static struct devcopy_segment segment_of(const struct devcopy *copy, uint32_t index) {
+  const struct task *task = copy->owner;
+  const struct haul_piece *piece = &task->work->pieces[index];
+  bool write = task->work->operation == HAUL_OP_WRITE;
+  return (struct devcopy_segment){.to_offset = write ? piece->remote : piece->local,
+                                  .from_offset = write ? piece->local : piece->remote,
+                                  .length = piece->length};
 }
 
 static int take_stages(struct task *task) {
@@ -74,13 +61,17 @@ static void give_stages(struct task *task) {
     staging_put(&task->user, task->stages[i]);
 }
 
-/* 0; 1: it waits for its turn to have buffers; or a code. */
-static int start_piece(struct task *task) {
-  int code = task->waits ? 1 : start_copy(task);
-  if (code == 1 && (code = take_stages(task)) == 0)
-    code = start_copy(task);
-  task->waits = code == 1;
-  return code;
+/* With the lock: 1: under way, or it waits for its turn to have buffers; 0: copied; or a code. */
+static int copy_on(struct task *task) {
+  int status = task->waits ? DEVCOPY_NEEDS_BOUNCE : devcopy_poll(&task->copy);
+  if (status == DEVCOPY_NEEDS_BOUNCE && (status = take_stages(task)) == 0) {
+    for (unsigned i = 0; i < STAGING_PAIR; i++)
+      task->copy.bounce[i] = bounce_memory(task->stages[i]);
+    task->waits = false;
+    return devcopy_poll(&task->copy);
+  }
+  task->waits = status == 1 && !task->copy.in_flight;
+  return status;
 }
 
 static int verify(const struct task *task) {
@@ -106,8 +97,7 @@ static void finish(struct task *task, int code) {
   list_remove(&task->link);
   task->engines->running--;
   work->state = NULL;
-  if (task->copy.to)
-    task->by->copy_cancel(&task->copy); /* it has ended, but its wake may be on its way */
+  devcopy_cancel(&task->copy);
   give_stages(task);
   if (task->lent)
     ipc_end((struct map_endpoint *)work->endpoint, work->binding);
@@ -128,25 +118,14 @@ static int complete(struct task *task) {
   return code;
 }
 
-/* With the lock. True when something happened. */
-static bool start_or_finish(struct task *task) {
-  int code = start_piece(task);
-  if (code < 0)
-    finish(task, code);
-  return code != 1;
-}
-
 /* With the lock. Moves the task on as far as it goes; true when something happened. */
 static bool advance(struct task *task) {
-  if (task->waits)
-    return start_or_finish(task);
-  int status = task->by->copy_poll(&task->copy);
+  bool waited = task->waits;
+  uint32_t before = task->copy.index;
+  int status = copy_on(task);
   if (status > 0)
-    return false;
-  if (status == 0 && ++task->piece < task->work->count)
-    start_or_finish(task);
-  else
-    finish(task, status == 0 ? complete(task) : status);
+    return waited != task->waits || before != task->copy.index;
+  finish(task, status == 0 ? complete(task) : status);
   return true;
 }
 
@@ -170,14 +149,22 @@ static int begin_next(struct engines *engines, struct work *work) {
   task->engines = engines;
   task->work = work;
   task->lent = code == 0;
-  task->by = map_engine_of(work);
+  struct memory *remote = binding_memory(work->binding), *local = &work->region->memory;
+  bool write = work->operation == HAUL_OP_WRITE;
+  task->copy = (struct devcopy){.engine = map_engine_of(work),
+                                .to = write ? remote : local,
+                                .from = write ? local : remote,
+                                .loop = engines->loop,
+                                .count = work->count,
+                                .segment = segment_of,
+                                .owner = task};
   staging_user_init(engines->staging, &task->user, STAGING_RECEIVE, STAGING_PAIR,
                     loop_wake_callback, engines->loop);
   work->state = task;
   list_append(&engines->tasks, &task->link);
   engines->running++;
   if (code == 0)
-    start_or_finish(task);
+    advance(task);
   else
     finish(task, code);
   return 0;
@@ -230,7 +217,7 @@ static bool poll_tasks(struct poller *poller) {
   moved |= fill_window(engines);
   list_each(item, &engines->tasks) {
     struct task *task = list_entry(item, struct task, link);
-    poller->urgent |= !task->by->wakes && !task->waits;
+    poller->urgent |= devcopy_is_polled(&task->copy);
   }
   /* One waits for a cell, which may be that of a copy by the CPU. */
   poller->urgent |= backlog_first(&engines->waiting) && engines->running < WINDOW;

@@ -16,9 +16,7 @@ struct rdma_landing {
   struct list link; /* endpoint->landings */
   struct rdma_record question;
   struct haul_region *region; /* a reference */
-  struct copy copy;           /* of the span; .to is NULL when there is none */
-  unsigned span;
-  uint64_t at; /* in the loan */
+  struct devcopy copy;        /* between it and the loan */
 };
 
 static void answer(struct rdma_endpoint *endpoint, const struct rdma_record *question, int status) {
@@ -101,45 +99,19 @@ static int compare(struct rdma_endpoint *endpoint, const struct rdma_record *que
 
 /* ---- Copies between the loan and a region ---- */
 
-static int copy_span(struct rdma_endpoint *endpoint, struct rdma_landing *landing) {
-  const struct rdma_span *span = &landing->question.spans[landing->span];
-  struct memory *device = &landing->region->memory, *loan = &endpoint->loan.region->memory;
+static struct devcopy_segment loan_segment(const struct devcopy *copy, uint32_t index) {
+  const struct rdma_landing *landing = copy->owner;
+  const struct rdma_span *span = &landing->question.spans[index];
+  uint64_t at = landing->question.at + copy->copied;
   bool lands = landing->question.type == RDMA_LAND;
-  landing->copy = (struct copy){.to = lands ? device : loan,
-                                .from = lands ? loan : device,
-                                .to_offset = lands ? span->offset : landing->at,
-                                .from_offset = lands ? landing->at : span->offset,
-                                .length = span->length,
-                                .wake = loop_wake_callback,
-                                .user = endpoint->base.link->fabric->loop};
-  int code = device->provider->copy_start(&landing->copy);
-  if (code)
-    landing->copy.to = NULL;
-  return code;
-}
-
-/* 1: under way, 0: done, else a code. */
-static int advance(struct rdma_endpoint *endpoint, struct rdma_landing *landing) {
-  const struct provider *engine = landing->region->memory.provider;
-  for (;;) {
-    int status = landing->copy.to ? engine->copy_poll(&landing->copy) : 0;
-    if (status)
-      return status;
-    if (landing->copy.to)
-      landing->at += landing->question.spans[landing->span++].length;
-    landing->copy.to = NULL;
-    if (landing->span == landing->question.span_count)
-      return 0;
-    status = copy_span(endpoint, landing);
-    if (status)
-      return status;
-  }
+  return (struct devcopy_segment){.to_offset = lands ? span->offset : at,
+                                  .from_offset = lands ? at : span->offset,
+                                  .length = span->length};
 }
 
 static void finish(struct rdma_landing *landing) {
   list_remove(&landing->link);
-  if (landing->copy.to)
-    landing->region->memory.provider->copy_cancel(&landing->copy);
+  devcopy_cancel(&landing->copy);
   region_put(landing->region);
   alloc_free(landing);
 }
@@ -148,9 +120,9 @@ bool landings_poll(struct rdma_endpoint *endpoint, bool *urgent) {
   bool any = false;
   list_each_safe(item, &endpoint->landings) {
     struct rdma_landing *landing = list_entry(item, struct rdma_landing, link);
-    int status = advance(endpoint, landing);
+    int status = devcopy_poll(&landing->copy);
     if (status > 0) {
-      *urgent |= !landing->region->memory.provider->wakes;
+      *urgent |= devcopy_is_polled(&landing->copy);
       continue;
     }
     any = true;
@@ -188,9 +160,17 @@ static int land(struct rdma_endpoint *endpoint, const struct rdma_record *questi
     return 0;
   }
   landing->question = *question;
-  landing->at = question->at;
   landing->region = attachment->region;
   region_retain(landing->region);
+  struct memory *device = &landing->region->memory, *loan = &endpoint->loan.region->memory;
+  bool lands = question->type == RDMA_LAND;
+  landing->copy = (struct devcopy){.engine = device->provider,
+                                   .to = lands ? device : loan,
+                                   .from = lands ? loan : device,
+                                   .loop = endpoint->base.link->fabric->loop,
+                                   .count = question->span_count,
+                                   .segment = loan_segment,
+                                   .owner = landing};
   list_append(&endpoint->landings, &landing->link);
   loop_wake(endpoint->base.link->fabric->loop);
   return 0;

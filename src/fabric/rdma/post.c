@@ -58,7 +58,7 @@ static void job_free(struct rdma_job *job) {
   if (job->stage)
     staging_put(&endpoint->staging, job->stage);
   count_memory(endpoint, 0 - sizeof *job);
-  alloc_free(job->filling);
+  alloc_free(job->copy);
   alloc_free(job);
 }
 

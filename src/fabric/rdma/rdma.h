@@ -28,6 +28,7 @@
 #include <pthread.h>
 
 #include "core/combiner.h"
+#include "fabric/devcopy.h"
 #include "fabric/exports.h"
 #include "fabric/rdma/frame.h"
 #include "fabric/rdma/nic.h"
@@ -157,13 +158,6 @@ struct rdma_slot {
   bool lands;                 /* and until then the owner may copy out of it */
 };
 
-/* The device's copies into a stage, or out of it. */
-struct rdma_filling {
-  struct copy copy;
-  uint32_t piece; /* that is copied */
-  uint64_t copied;
-};
-
 /* A work on its way. */
 struct rdma_job {
   struct list link; /* one of the endpoint's lists or its rail's, or a list of those that ended */
@@ -179,10 +173,10 @@ struct rdma_job {
   bool fencing, fenced; /* a write with immediate; the owner's answer came */
   uint32_t fence;       /* how many of them the rail had then, with it */
   struct bounce *stage;
-  int slot;                     /* -1: none */
-  uint32_t serial, questions;   /* what was asked, and how many answers are missing */
-  int answer;                   /* the first that was no 0 */
-  struct rdma_filling *filling; /* with the stage */
+  int slot;                   /* -1: none */
+  uint32_t serial, questions; /* what was asked, and how many answers are missing */
+  int answer;                 /* the first that was no 0 */
+  struct devcopy *copy;       /* between device and stage; with the stage */
   int wanted; /* back from the NIC that has it, to end with this code; 0: it is not */
   int code;   /* as it ended */
 };

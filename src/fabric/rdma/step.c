@@ -39,8 +39,8 @@ static int take_stage(struct rdma_job *job) {
   int numa = staging_numa(user->staging, job->work->region->memory.place);
   int code = staging_get(user, 1, numa, &job->stage);
   if (code == 0) {
-    job->filling = alloc_zero(1, sizeof *job->filling);
-    code = job->filling ? 0 : error_memory("device copy");
+    job->copy = alloc_zero(1, sizeof *job->copy);
+    code = job->copy ? 0 : error_memory("device copy");
   }
   if (code == 0)
     code = card_register(job->rail->card, &job->stage->region->memory, &job->entry, &mr);
@@ -84,7 +84,7 @@ static bool needs_take(const struct rdma_job *job) {
 /* ---- The device's copies ---- */
 
 static bool is_copying(const struct rdma_job *job) {
-  return job->filling && job->filling->copy.to;
+  return job->copy && job->copy->in_flight;
 }
 
 static bool needs_fill(const struct rdma_job *job) {
@@ -95,49 +95,29 @@ static bool needs_drain(const struct rdma_job *job) {
   return !is_write(job) && !job->work->region->memory.view;
 }
 
-static int copy_piece(struct rdma_job *job) {
-  struct memory *device = &job->work->region->memory, *stage = &job->stage->region->memory;
-  struct rdma_filling *filling = job->filling;
-  const struct haul_piece *piece = &job->work->pieces[filling->piece];
+static struct devcopy_segment device_segment(const struct devcopy *copy, uint32_t index) {
+  const struct rdma_job *job = copy->owner;
+  const struct haul_piece *piece = &job->work->pieces[index];
   bool out = is_write(job);
-  filling->copy = (struct copy){.to = out ? stage : device,
-                                .from = out ? device : stage,
-                                .to_offset = out ? filling->copied : piece->local,
-                                .from_offset = out ? piece->local : filling->copied,
-                                .length = piece->length,
-                                .wake = loop_wake_callback,
-                                .user = job->rail->endpoint->base.link->fabric->loop};
-  int code = device->provider->copy_start(&filling->copy);
-  if (code)
-    filling->copy.to = NULL; /* there is nothing to cancel */
-  return code;
+  return (struct devcopy_segment){.to_offset = out ? copy->copied : piece->local,
+                                  .from_offset = out ? piece->local : copy->copied,
+                                  .length = piece->length};
 }
 
-/* 1: under way, 0: all pieces are copied, else a code. */
 static int look_at_copy(struct rdma_job *job) {
-  const struct provider *engine = job->work->region->memory.provider;
-  struct rdma_filling *filling = job->filling;
-  for (;;) {
-    int status = engine->copy_poll(&filling->copy);
-    if (status > 0)
-      return 1;
-    if (status < 0)
-      return error_set(status, 0, engine->name, NULL, "the device's copy failed");
-    filling->copied += job->work->pieces[filling->piece++].length;
-    filling->copy.to = NULL;
-    if (filling->piece == job->work->count)
-      return 0;
-    status = copy_piece(job);
-    if (status)
-      return status;
-  }
+  return devcopy_poll(job->copy);
 }
 
 static int begin_copy(struct rdma_job *job) {
-  job->filling->piece = 0;
-  job->filling->copied = 0;
-  int code = copy_piece(job);
-  return code ? code : look_at_copy(job);
+  struct memory *device = &job->work->region->memory, *bounce = bounce_memory(job->stage);
+  *job->copy = (struct devcopy){.engine = device->provider,
+                                .to = is_write(job) ? bounce : device,
+                                .from = is_write(job) ? device : bounce,
+                                .loop = job->rail->endpoint->base.link->fabric->loop,
+                                .count = job->work->count,
+                                .segment = device_segment,
+                                .owner = job};
+  return look_at_copy(job);
 }
 
 /* What the NIC itself wrote into the device's memory. */
@@ -361,7 +341,7 @@ static bool step_some(struct rdma_endpoint *endpoint, bool *urgent) {
     enum rdma_step before = job->step;
     int status = advance(job);
     any |= status <= 0 || job->step != before;
-    *urgent |= status > 0 && is_copying(job) && !job->work->region->memory.provider->wakes;
+    *urgent |= status > 0 && is_copying(job) && devcopy_is_polled(job->copy);
     place(job, status, &waiting, &ended);
   }
   put_back(endpoint, &waiting, &endpoint->stepping);
@@ -466,10 +446,8 @@ int rdma_on_fenced(struct rdma_endpoint *endpoint, const struct rdma_record *ans
 
 void step_cancel(struct rdma_job *job) {
   struct rdma_endpoint *endpoint = job->rail->endpoint;
-  if (is_copying(job)) {
-    job->work->region->memory.provider->copy_cancel(&job->filling->copy);
-    job->filling->copy.to = NULL;
-  }
+  if (job->copy)
+    devcopy_cancel(job->copy);
   if (job->slot >= 0 && job->questions > 0) {
     struct rdma_slot *slot = &endpoint->slots[job->slot];
     combiner_lock(&endpoint->combiner);

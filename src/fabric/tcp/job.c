@@ -159,7 +159,7 @@ bool job_abandon(struct tcp_job *job, int32_t status) {
     job->slot->job = NULL;
   job->slot = NULL;
   if (job->sent == 0) {
-    job_end_copy(job);
+    devcopy_cancel(&job->copy);
     job_unqueue(job);
     job_free(job);
     return true;

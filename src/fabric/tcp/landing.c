@@ -90,8 +90,7 @@ static void conclude(struct tcp_rail *rail, const struct frame *frame, int code)
 void landing_finish(struct landing *landing, int code) {
   struct tcp_rail *rail = landing->rail;
   list_remove(&landing->link);
-  if (landing->copy.to)
-    landing->region->memory.provider->copy_cancel(&landing->copy); /* its wake may be on its way */
+  devcopy_cancel(&landing->copy);
   stage_give(&rail->endpoint->rx, &landing->stage);
   if (code == 0)
     code = settle(landing->region, &landing->frame, &landing->trailer, landing->pieces,
@@ -101,11 +100,6 @@ void landing_finish(struct landing *landing, int code) {
   if (rail->stream.fd >= 0)
     conclude(rail, &landing->frame, code);
   alloc_free(landing);
-}
-
-void landing_stop(struct landing *landing) {
-  if (landing->copy.to && atomic_load(&landing->copy.status) > 0)
-    landing->region->memory.provider->copy_cancel(&landing->copy);
 }
 
 /* The whole payload lies in a stage: copy it on while the rail reads the next frame. */
@@ -131,6 +125,7 @@ static void land(struct tcp_rail *rail, const struct frame_trailer *trailer) {
   rail->stage = NULL;
   rail->region = NULL;
   rail->work = NULL;
+  landing_prepare(landing);
   list_append(&endpoint->landings, &landing->link);
   bool urgent;
   stage_landings(endpoint, &urgent);

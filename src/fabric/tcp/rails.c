@@ -161,7 +161,7 @@ static void clear_rail(struct tcp_rail *rail, struct list *works) {
     struct tcp_job *job = list_entry(item, struct tcp_job, link);
     endpoint->owed -= job->type == FRAME_ACK || job->type == FRAME_DATA;
     job->queued = false;
-    job_end_copy(job);
+    devcopy_cancel(&job->copy);
     job_free(job);
   }
   rail->queued = 0;
@@ -188,7 +188,6 @@ static void drop_landings(struct tcp_rail *rail) {
     struct landing *landing = list_entry(item, struct landing, link);
     if (landing->rail != rail)
       continue;
-    landing_stop(landing);
     landing->work = NULL;
     owed += landing->frame.type == FRAME_WRITE; /* nobody answers any more */
     landing_finish(landing, HAUL_EPATH);

@@ -65,11 +65,9 @@ static struct tcp_job *find_overdue(struct list *jobs, bool has_stage, int64_t b
 /* With the lock: others have its buffer first. */
 static void put_back(struct tcp_job *job, int64_t now) {
   struct tcp_endpoint *endpoint = job->rail->endpoint;
-  job_end_copy(job);
+  devcopy_cancel(&job->copy);
   job_unqueue(job);
   stage_give(&endpoint->tx, &job->stage);
-  job->staged_pieces = 0;
-  job->staged_bytes = 0;
   job->since = now;
   list_append(&endpoint->staging, &job->link);
 }
@@ -117,52 +115,30 @@ void stages_expire(struct tcp_endpoint *endpoint, int64_t now) {
   stages_tend(endpoint);
 }
 
-static int start(struct tcp_endpoint *endpoint, const struct provider *engine, struct copy *copy,
-                 struct memory *to, uint64_t to_offset, struct memory *from, uint64_t from_offset,
-                 uint64_t length) {
-  memset(copy, 0, sizeof *copy);
-  copy->to = to;
-  copy->to_offset = to_offset;
-  copy->from = from;
-  copy->from_offset = from_offset;
-  copy->length = length;
-  copy->wake = loop_wake_callback;
-  copy->user = endpoint->base.link->fabric->loop;
-  int code = engine->copy_start(copy);
-  if (code)
-    copy->to = NULL; /* there is nothing to cancel */
-  return code;
-}
-
 /* ---- Sources ---- */
 
-static int start_source(struct tcp_job *job) {
-  const struct haul_piece *piece = &job->pieces[job->staged_pieces];
-  struct memory *from = &job->region->memory;
-  return start(job->rail->endpoint, from->provider, &job->copy, &job->stage->region->memory,
-               job->staged_bytes, from, piece->local, piece->length);
+static struct devcopy_segment source_segment(const struct devcopy *copy, uint32_t index) {
+  const struct tcp_job *job = copy->owner;
+  return (struct devcopy_segment){.to_offset = copy->copied,
+                                  .from_offset = job->pieces[index].local,
+                                  .length = job->pieces[index].length};
 }
 
-/* 1: under way, 0: the payload lies in the stage, else a code. */
-static int advance_source(struct tcp_job *job) {
-  const struct provider *engine = job->region->memory.provider;
-  for (;;) {
-    int status = engine->copy_poll(&job->copy);
-    if (status != 0)
-      return status;
-    job->staged_bytes += job->pieces[job->staged_pieces++].length;
-    if (job->staged_pieces == job->count)
-      return 0;
-    status = start_source(job);
-    if (status)
-      return status;
-  }
-}
-
-void job_end_copy(struct tcp_job *job) {
-  if (job->copy.to)
-    job->region->memory.provider->copy_cancel(&job->copy);
-  job->copy.to = NULL;
+/* 0, 1 (later), or a code. */
+static int take_source_stage(struct tcp_endpoint *endpoint, struct tcp_job *job) {
+  struct memory *device = &job->region->memory;
+  int status = stage_take(&endpoint->tx, device, &job->stage);
+  if (status)
+    return status;
+  job->since = clock_now();
+  job->copy = (struct devcopy){.engine = device->provider,
+                               .to = bounce_memory(job->stage),
+                               .from = device,
+                               .loop = endpoint->base.link->fabric->loop,
+                               .count = job->count,
+                               .segment = source_segment,
+                               .owner = job};
+  return 0;
 }
 
 /* A source that lies in its stage pumps its rail, which starts others: not before all were seen. */
@@ -172,22 +148,15 @@ bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent) {
   endpoint->settling = true;
   list_each_safe(item, &endpoint->staging) {
     struct tcp_job *job = list_entry(item, struct tcp_job, link);
-    int status = 1;
-    if (!job->stage) {
-      status = stage_take(&endpoint->tx, &job->region->memory, &job->stage);
-      if (status > 0)
-        break; /* those behind wait too */
-      job->since = clock_now();
-      status = status ? status : start_source(job);
-      status = status ? status : 1;
-    }
+    int status = job->stage ? 0 : take_source_stage(endpoint, job);
     if (status > 0)
-      status = advance_source(job);
-    *urgent |= status > 0 && !job->region->memory.provider->wakes;
+      break; /* those behind wait too */
+    if (status == 0)
+      status = devcopy_poll(&job->copy);
+    *urgent |= status > 0 && devcopy_is_polled(&job->copy);
     if (status > 0)
       continue;
     moved = true;
-    job_end_copy(job);
     if (status < 0) {
       struct tcp_rail *rail = job->rail;
       job_fail(job, status);
@@ -204,26 +173,21 @@ bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent) {
 
 /* ---- Landings ---- */
 
-static int start_landing(struct landing *landing) {
-  const struct frame_piece *piece = &landing->pieces[landing->piece];
-  struct memory *to = &landing->region->memory;
-  return start(landing->rail->endpoint, to->provider, &landing->copy, to, piece->offset,
-               &landing->stage->region->memory, landing->staged, piece->length);
+static struct devcopy_segment landing_segment(const struct devcopy *copy, uint32_t index) {
+  const struct landing *landing = copy->owner;
+  return (struct devcopy_segment){.to_offset = landing->pieces[index].offset,
+                                  .from_offset = copy->copied,
+                                  .length = landing->pieces[index].length};
 }
 
-static int advance_landing(struct landing *landing) {
-  const struct provider *engine = landing->region->memory.provider;
-  for (;;) {
-    int status = landing->copy.to ? engine->copy_poll(&landing->copy) : start_landing(landing);
-    if (status != 0)
-      return status;
-    if (atomic_load(&landing->copy.status) > 0)
-      continue;
-    landing->staged += landing->pieces[landing->piece++].length;
-    if (landing->piece == landing->count)
-      return 0;
-    landing->copy.to = NULL;
-  }
+void landing_prepare(struct landing *landing) {
+  landing->copy = (struct devcopy){.engine = landing->region->memory.provider,
+                                   .to = &landing->region->memory,
+                                   .from = bounce_memory(landing->stage),
+                                   .loop = landing->rail->endpoint->base.link->fabric->loop,
+                                   .count = landing->count,
+                                   .segment = landing_segment,
+                                   .owner = landing};
 }
 
 bool stage_landings(struct tcp_endpoint *endpoint, bool *urgent) {
@@ -231,9 +195,9 @@ bool stage_landings(struct tcp_endpoint *endpoint, bool *urgent) {
   *urgent = false;
   list_each_safe(item, &endpoint->landings) {
     struct landing *landing = list_entry(item, struct landing, link);
-    int status = advance_landing(landing);
+    int status = devcopy_poll(&landing->copy);
     if (status > 0) {
-      *urgent |= !landing->region->memory.provider->wakes;
+      *urgent |= devcopy_is_polled(&landing->copy);
       continue;
     }
     landing_finish(landing, status);

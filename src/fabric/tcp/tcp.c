@@ -248,7 +248,6 @@ static void detach_reader(struct tcp_endpoint *endpoint, const struct work *work
     struct landing *landing = list_entry(item, struct landing, link);
     if (landing->work != work)
       continue;
-    landing_stop(landing);
     landing_finish(landing, HAUL_ECANCELED);
   }
 }
@@ -295,7 +294,6 @@ static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region 
     struct landing *landing = list_entry(item, struct landing, link);
     if (landing->frame.type != FRAME_WRITE || landing->frame.handle != handle)
       continue;
-    landing_stop(landing);
     landing_finish(landing, HAUL_ESTALE);
   }
   combiner_lock(&endpoint->combiner);

@@ -24,6 +24,7 @@
 #include <sys/uio.h>
 
 #include "core/combiner.h"
+#include "fabric/devcopy.h"
 #include "fabric/exports.h"
 #include "fabric/tcp/frame.h"
 #include "fabric/tcp/tally.h"
@@ -75,9 +76,7 @@ struct tcp_job {
   uint64_t piece_at;
   struct bounce *stage; /* the payload, when the source has no view */
   int64_t since;        /* waits for one, has it, or is sent from it */
-  struct copy copy;     /* source to stage, one piece at a time */
-  uint32_t staged_pieces;
-  uint64_t staged_bytes;
+  struct devcopy copy;  /* source to stage */
   uint8_t trailer[FRAME_TRAILER];
   uint8_t bytes[]; /* head; for DATA the pieces behind it */
 };
@@ -104,9 +103,7 @@ struct landing {
   struct haul_region *region; /* a reference for WRITE */
   struct work *work;          /* DATA */
   struct bounce *stage;
-  struct copy copy;
-  uint32_t piece;
-  uint64_t staged; /* offset of that piece in the stage */
+  struct devcopy copy; /* stage to region */
   uint32_t count;
   struct frame_piece pieces[]; /* offsets in the region */
 };
@@ -278,8 +275,6 @@ int rail_operate(struct tcp_rail *rail, struct haul_region *region);
 /* The payload and its trailer are there: answers a WRITE, ends the work of a DATA, or lands. */
 void payload_end(struct tcp_rail *rail, const struct frame_trailer *trailer);
 void rail_drop_landing(struct tcp_rail *rail);
-/* Ends the copy of a staged landing early; landing_finish is to follow. */
-void landing_stop(struct landing *landing);
 /* Ends a staged landing: answers or ends the work. */
 void landing_finish(struct landing *landing, int code);
 /* Counts the work, if there is one, and ends it. */
@@ -297,9 +292,8 @@ int stage_take(struct staging_user *user, const struct memory *device, struct bo
 void stages_tend(struct tcp_endpoint *endpoint);
 /* Ends what keeps others waiting for too long, and what waited too long. With the loop's lock. */
 void stages_expire(struct tcp_endpoint *endpoint, int64_t now);
-/* Ends the copy of the job's source, if there is one; also after its end, as its wake may still be
- * on its way to the loop. */
-void job_end_copy(struct tcp_job *job);
+/* The landing's copy, not started. */
+void landing_prepare(struct landing *landing);
 bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent);  /* with the lock */
 bool stage_landings(struct tcp_endpoint *endpoint, bool *urgent); /* with the loop's lock */
 

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT
+ * fabric/devcopy.h over a fake engine whose copies end when the test says so. */
+#include "support/check.h"
+
+#include <string.h>
+
+#include "fabric/devcopy.h"
+
+#include "core/error.h"
+
+static struct {
+  unsigned starts, cancels;
+  unsigned fail_start; /* the n-th start fails; 0: none */
+  int result;          /* what copy_poll returns: 1 while it runs */
+  bool needs_bounce;
+  uint64_t from_offsets[8], to_offsets[8], lengths[8];
+} engine;
+
+static int fake_start(struct copy *copy) {
+  if (engine.needs_bounce && !copy->through[0])
+    return 1;
+  if (++engine.starts == engine.fail_start)
+    return error_set(HAUL_ELIMIT, 0, "fake", NULL, "no start");
+  unsigned i = engine.starts - 1;
+  engine.from_offsets[i] = copy->from_offset;
+  engine.to_offsets[i] = copy->to_offset;
+  engine.lengths[i] = copy->length;
+  return 0;
+}
+
+static int fake_poll(struct copy *copy) {
+  (void)copy;
+  return engine.result;
+}
+
+static void fake_cancel(struct copy *copy) {
+  (void)copy;
+  engine.cancels++;
+}
+
+static const struct provider fake = {
+    .name = "fake",
+    .copy_start = fake_start,
+    .copy_poll = fake_poll,
+    .copy_cancel = fake_cancel,
+    .wakes = true,
+};
+
+static const uint64_t lengths[] = {10, 20, 30};
+
+static struct devcopy_segment next_segment(const struct devcopy *copy, uint32_t index) {
+  return (struct devcopy_segment){
+      .to_offset = copy->copied, .from_offset = 1000 * (index + 1), .length = lengths[index]};
+}
+
+static struct devcopy make(void) {
+  memset(&engine, 0, sizeof engine);
+  return (struct devcopy){.engine = &fake, .count = 3, .segment = next_segment};
+}
+
+static void segments_are_copied_in_order(void **state) {
+  (void)state;
+  struct devcopy copy = make();
+  assert_int_equal(devcopy_poll(&copy), 0);
+  assert_int_equal(engine.starts, 3);
+  for (unsigned i = 0; i < 3; i++) {
+    assert_int_equal(engine.from_offsets[i], 1000 * (i + 1));
+    assert_int_equal(engine.lengths[i], lengths[i]);
+  }
+  assert_int_equal(engine.to_offsets[2], 30);
+  assert_int_equal(copy.copied, 60);
+}
+
+static void each_segment_that_was_started_is_fenced_once(void **state) {
+  (void)state;
+  struct devcopy copy = make();
+  assert_int_equal(devcopy_poll(&copy), 0);
+  assert_int_equal(engine.cancels, 3);
+  devcopy_cancel(&copy);
+  assert_int_equal(engine.cancels, 3);
+}
+
+static void one_segment_is_in_flight_at_a_time(void **state) {
+  (void)state;
+  struct devcopy copy = make();
+  engine.result = 1;
+  assert_int_equal(devcopy_poll(&copy), 1);
+  assert_int_equal(devcopy_poll(&copy), 1);
+  assert_int_equal(engine.starts, 1);
+  assert_true(copy.in_flight);
+  assert_false(devcopy_is_polled(&copy)); /* the engine wakes */
+  devcopy_cancel(&copy);
+  assert_int_equal(engine.cancels, 1);
+  assert_false(copy.in_flight);
+}
+
+static void a_failed_copy_is_fenced_and_has_a_detail(void **state) {
+  (void)state;
+  struct devcopy copy = make();
+  engine.result = HAUL_ESYSTEM;
+  assert_fails(HAUL_ESYSTEM, devcopy_poll(&copy));
+  assert_string_equal(haul_error_last()->object, "fake");
+  assert_int_equal(engine.cancels, 1);
+}
+
+static void a_segment_that_does_not_start_leaves_nothing_in_flight(void **state) {
+  (void)state;
+  struct devcopy copy = make();
+  engine.fail_start = 2;
+  assert_fails(HAUL_ELIMIT, devcopy_poll(&copy));
+  assert_int_equal(engine.cancels, 1); /* the first segment's fence */
+  assert_false(copy.in_flight);
+}
+
+static void an_engine_may_ask_for_bounce_buffers(void **state) {
+  (void)state;
+  struct devcopy copy = make();
+  struct memory buffers[2];
+  engine.needs_bounce = true;
+  assert_int_equal(devcopy_poll(&copy), DEVCOPY_NEEDS_BOUNCE);
+  assert_false(copy.in_flight);
+  copy.bounce[0] = &buffers[0];
+  copy.bounce[1] = &buffers[1];
+  assert_int_equal(devcopy_poll(&copy), 0);
+  assert_int_equal(engine.starts, 3);
+}
+
+static void without_segments_it_has_ended(void **state) {
+  (void)state;
+  struct devcopy copy = make();
+  copy.count = 0;
+  assert_int_equal(devcopy_poll(&copy), 0);
+  assert_int_equal(engine.starts, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(segments_are_copied_in_order),
+      cmocka_unit_test(each_segment_that_was_started_is_fenced_once),
+      cmocka_unit_test(one_segment_is_in_flight_at_a_time),
+      cmocka_unit_test(a_failed_copy_is_fenced_and_has_a_detail),
+      cmocka_unit_test(a_segment_that_does_not_start_leaves_nothing_in_flight),
+      cmocka_unit_test(an_engine_may_ask_for_bounce_buffers),
+      cmocka_unit_test(without_segments_it_has_ended),
+  };
+  return cmocka_run_group_tests_name("devcopy", tests, NULL, NULL);
+}
