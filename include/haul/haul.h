@@ -1,20 +1,27 @@
 /* SPDX-License-Identifier: MIT
  *
- * haul moves bytes between memories and says which path they took.
+ * haul moves bytes between memories and reports the path that they took.
  *
- * Five nouns: a node is this process's end, a region is a range of bytes at a place, a peer is
- * another node, a remote is a peer's published region, a transfer is bytes on their way.
+ * Objects: a node is this process's endpoint; a region is a range of bytes at a place; a peer is
+ * another node that this one is connected to; a remote is a region that a peer publishes (a remote
+ * region); a transfer moves bytes between a region and a remote.
  *
- * Conventions that hold for every call unless its comment says otherwise:
- *  - it returns 0 or a negative HAUL_E… code; haul_error_last() then has the detail;
- *  - any handle may be used from any thread;
- *  - a handle given to the caller is released by the caller, with the call its comment names;
- *    releasing NULL does nothing;
- *  - a call may block only if it takes a haul_deadline, and then not beyond it;
+ * Unless the comment of a call says otherwise:
+ *  - a call returns 0 or a negative HAUL_E… code, and haul_error_last() has the detail;
+ *  - HAUL_EINVAL is an argument that is NULL or out of bounds, HAUL_ENOMEM a lack of memory; a
+ *    comment lists what else a call fails with;
+ *  - any thread may use any handle, but none may release a handle while another thread is in a call
+ *    with it;
+ *  - the caller owns the handles that it receives, and releases each with the call that the comment
+ *    names; releasing NULL does nothing;
+ *  - a call blocks only if it takes a haul_deadline, and never past it;
  *  - lengths and offsets are bytes, times are nanoseconds;
- *  - in a forked child every call but the releases and haul_node_close fails with HAUL_EFORK.
+ *  - a call that fills an array takes its room in *count and returns the number of entries that
+ *    exist there, which may exceed the room; with *count 0 the array may be NULL;
+ *  - in a child of fork(2), once the parent has opened a node, every call that can fail returns
+ *    HAUL_EFORK; releases and haul_node_close work.
  *
- * Everything here is there since version 0.1.
+ * Every declaration exists since version 0.1.0.
  */
 #ifndef HAUL_HAUL_H
 #define HAUL_HAUL_H
@@ -42,41 +49,41 @@ typedef struct haul_peer haul_peer;
 typedef struct haul_remote haul_remote;
 typedef struct haul_transfer haul_transfer;
 
-/* "0.1.0", the version of the library that is loaded. */
+/* The version of the loaded library: "0.1.0". */
 HAUL_API const char *haul_version(void);
 
 /* ---- Errors ------------------------------------------------------------------------------- */
 
-/* X(symbol, value, name, text). Values never change and are never used again. */
+/* X(symbol, value, name, text). Values are stable and never reused. */
 #define HAUL_ERROR_LIST(X)                                                                         \
-  X(HAUL_EINVAL, -1, "invalid", "an argument is not valid")                                        \
-  X(HAUL_ENOMEM, -2, "no-memory", "no memory left")                                                \
-  X(HAUL_ENOTSUP, -3, "not-supported", "not supported here")                                       \
+  X(HAUL_EINVAL, -1, "invalid", "an argument is invalid")                                          \
+  X(HAUL_ENOMEM, -2, "no-memory", "out of memory")                                                 \
+  X(HAUL_ENOTSUP, -3, "not-supported", "the operation is not supported")                           \
   X(HAUL_ETIMEDOUT, -4, "timed-out", "the deadline passed")                                        \
-  X(HAUL_ECANCELED, -5, "canceled", "canceled by the caller")                                      \
-  X(HAUL_EPEER, -6, "peer-gone", "the peer is gone")                                               \
-  X(HAUL_ENAME, -7, "no-such-name", "no region is published under this name")                      \
-  X(HAUL_EEXIST, -8, "exists", "the name is taken")                                                \
-  X(HAUL_ERANGE, -9, "out-of-range", "offset and length do not lie within the region")             \
-  X(HAUL_EACCESS, -10, "access", "the region's rights do not allow this")                          \
-  X(HAUL_ESTALE, -11, "stale", "the memory was released by its owner")                             \
-  X(HAUL_EPROTO, -12, "protocol", "the peer sent something that the protocol does not allow")      \
+  X(HAUL_ECANCELED, -5, "canceled", "the operation was canceled")                                  \
+  X(HAUL_EPEER, -6, "peer-gone", "the connection to the peer ended")                               \
+  X(HAUL_ENAME, -7, "no-such-name", "the name does not exist")                                     \
+  X(HAUL_EEXIST, -8, "exists", "the name is already in use")                                       \
+  X(HAUL_ERANGE, -9, "out-of-range", "the range is out of bounds")                                 \
+  X(HAUL_EACCESS, -10, "access", "access is denied")                                               \
+  X(HAUL_ESTALE, -11, "stale", "the owner released the memory or withdrew its name")               \
+  X(HAUL_EPROTO, -12, "protocol", "the peer violated the protocol")                                \
   X(HAUL_EVERSION, -13, "version", "no common protocol version")                                   \
-  X(HAUL_EADDRESS, -14, "address", "the address cannot be understood or found")                    \
-  X(HAUL_EADDRINUSE, -15, "address-in-use", "the address is in use")                               \
-  X(HAUL_ECONNECT, -16, "connect", "the connection could not be made")                             \
-  X(HAUL_EINSECURE, -17, "insecure", "refused for lack of protection")                             \
-  X(HAUL_ENOPATH, -18, "no-path", "no path satisfies what was asked for")                          \
-  X(HAUL_ECHECKSUM, -19, "checksum", "the bytes arrived damaged")                                  \
+  X(HAUL_EADDRESS, -14, "address", "the address is invalid or unavailable")                        \
+  X(HAUL_EADDRINUSE, -15, "address-in-use", "the address is already in use")                       \
+  X(HAUL_ECONNECT, -16, "connect", "the connection failed")                                        \
+  X(HAUL_EINSECURE, -17, "insecure", "refused as insecure")                                        \
+  X(HAUL_ENOPATH, -18, "no-path", "no path meets the constraints")                                 \
+  X(HAUL_ECHECKSUM, -19, "checksum", "the checksum does not match")                                \
   X(HAUL_EBUSY, -20, "busy", "the object is in use")                                               \
   X(HAUL_ELIMIT, -21, "limit", "a limit is reached")                                               \
   X(HAUL_EFORK, -22, "forked", "the handle belongs to the parent process")                         \
   X(HAUL_ECLOSED, -23, "closed", "the node is closed")                                             \
   X(HAUL_ESYSTEM, -24, "system", "a system call failed")                                           \
-  X(HAUL_ETICKET, -25, "ticket", "the ticket is damaged, forged or for something else")            \
-  X(HAUL_EPLACE, -26, "place", "there is no such place")                                           \
+  X(HAUL_ETICKET, -25, "ticket", "the ticket is damaged, forged or for other memory")              \
+  X(HAUL_EPLACE, -26, "place", "the place does not exist")                                         \
   X(HAUL_EPATH, -27, "path", "the path broke")                                                     \
-  X(HAUL_EAUTH, -28, "not-authenticated", "one side does not accept who the other is")
+  X(HAUL_EAUTH, -28, "not-authenticated", "authentication failed")
 
 enum haul_code {
   HAUL_OK = 0,
@@ -85,118 +92,108 @@ enum haul_code {
 #undef HAUL_ERROR_ENUM
 };
 
-/* What went wrong, in the order in which a person asks. Strings are never NULL and may be empty. */
+/* The detail of a failure. The arrays are always terminated; `object` may be empty. */
 struct haul_error {
   int code;         /* HAUL_E… */
-  int system;       /* errno of the system call behind it, or 0 */
+  int system;       /* errno of the failed system call, or 0 */
   char call[40];    /* the public call that failed */
-  char object[128]; /* what it was about: a name, an address, a range */
-  char text[192];   /* one sentence: what happened */
-  char hint[256];   /* one sentence: what to do about it */
+  char object[128]; /* what it failed on: a name, an address, a range */
+  char text[192];   /* what failed and why */
+  char hint[256];   /* what to do about it */
 };
 
-/* The calling thread's last failure; it stays as it is until the thread's next failure. */
+/* The last failure of the calling thread, zero before the first. The thread's next failure
+ * overwrites it; a call that succeeds leaves it alone. */
 HAUL_API const struct haul_error *haul_error_last(void);
 
-/* Short name ("timed-out") and text of a code; "unknown" for a number that is not one. */
+/* The name ("timed-out") and the text of a code; "unknown" and "unknown code" for other numbers. */
 HAUL_API const char *haul_error_name(int code);
 HAUL_API const char *haul_error_text(int code);
 
 /* ---- Time --------------------------------------------------------------------------------- */
 
-/* A point in time, in nanoseconds of CLOCK_MONOTONIC. One that has passed means "do not wait". */
+/* A point in time of CLOCK_MONOTONIC, in nanoseconds. One in the past means "do not wait". */
 typedef int64_t haul_deadline;
 
 #define HAUL_NO_WAIT ((haul_deadline)0)
 #define HAUL_FOREVER INT64_MAX
 
-/* The point `nanoseconds` from now; saturates at HAUL_FOREVER. */
+/* The deadline `nanoseconds` from now, at most HAUL_FOREVER. */
 HAUL_API haul_deadline haul_deadline_in(int64_t nanoseconds);
 
 /* ---- Places ------------------------------------------------------------------------------- */
 
 enum haul_kind {
   HAUL_HOST = 1,  /* host memory */
-  HAUL_SIM = 2,   /* emulated accelerator: device memory that the CPU cannot touch */
-  HAUL_CUDA = 3,  /* memory of an NVIDIA GPU, under the driver's number of it in this process */
+  HAUL_SIM = 2,   /* emulated accelerator: device memory that the CPU cannot access */
+  HAUL_CUDA = 3,  /* NVIDIA GPU, by its number in this process (CUDA driver API) */
   HAUL_GAUDI = 4, /* Intel Gaudi2 */
-  HAUL_DPDK = 5,  /* host memory from DPDK, under the number of its NUMA node */
-  HAUL_GPUDEV = 6 /* a GPU whose driver is DPDK's (librte_gpudev) */
+  HAUL_DPDK = 5,  /* host memory of DPDK, by NUMA node */
+  HAUL_GPUDEV = 6 /* GPU with a DPDK driver (librte_gpudev) */
 };
 
-/* Where bytes live: a kind of memory and the device's number, counted from 0 within the kind. */
+/* Where bytes are: a kind of memory, and the device of that kind, counted from 0. */
 struct haul_place {
-  uint16_t kind;
+  uint16_t kind; /* enum haul_kind */
   uint16_t device;
 };
 
-/* "host", "sim:0", "cuda:1". HAUL_EPLACE for anything that names no known kind. */
+/* Parses "host", "sim:0", "cuda:1"; the device need not exist. HAUL_EPLACE: unknown kind. */
 HAUL_API int haul_place_parse(const char *text, struct haul_place *place);
 
-/* Writes at most `size` bytes, terminated, cut where it does not fit; 16 bytes always do. Returns
- * `text`. */
+/* Returns `text` with the place, truncated to `size` bytes; 16 hold every known kind. */
 HAUL_API const char *haul_place_format(struct haul_place place, char *text, size_t size);
 
 /* ---- Node --------------------------------------------------------------------------------- */
 
 enum haul_progress {
-  HAUL_PROGRESS_THREAD = 0, /* the node runs a thread of its own */
-  HAUL_PROGRESS_CALLER = 1  /* the node moves only inside haul_node_progress and waiting calls */
+  HAUL_PROGRESS_THREAD = 0, /* a thread of the node makes progress */
+  HAUL_PROGRESS_CALLER = 1  /* only haul_node_progress and calls that wait make progress */
 };
 
 #define HAUL_SPIN_ALWAYS INT64_MAX
 
-/* Start from HAUL_NODE_CONFIG_INIT; a field left 0 takes the default in its comment. */
+/* Start from HAUL_NODE_CONFIG_INIT. A field that is 0 gets its value as haul_node_open describes;
+ * the comments give the defaults. */
 struct haul_node_config {
-  size_t size;         /* sizeof(struct haul_node_config), set by the initialiser */
-  const char *name;    /* what peers see, 1 to 63 printable ASCII bytes without blanks; default:
-                          host name and process id */
-  int progress;        /* enum haul_progress */
-  int insecure;        /* 1: listen beyond loopback also without a key */
-  int64_t spin_ns;     /* poll this long before sleeping; 0: sleep at once;
-                          HAUL_SPIN_ALWAYS: never sleep */
-  int64_t liveness_ns; /* a silent peer is gone after this; default 5 s, at least 10 ms */
-  int64_t transfer_ns; /* deadline of a transfer that names none; default 60 s */
-  unsigned tcp_rails;  /* data connections a tcp peer; default 1 within a host, 2 beyond; max 16 */
-  unsigned copy_threads;  /* helpers for large copies between host memories, at most 16; default:
-                             one where there is a second processor; UINT_MAX: none */
-  int peer_events;        /* 1: queue HAUL_PEER_JOINED (on the side that was connected to) and
-                             HAUL_PEER_LEFT with the messages */
-  size_t message_window;  /* bytes of unread messages kept a peer; default, and least, 1.34 MiB,
-                             at most 1 GiB */
-  size_t pool_bytes;      /* bytes kept in the pool of freed regions; default 256 MiB;
-                             SIZE_MAX: none */
-  unsigned max_peers;     /* default 1024 */
-  unsigned max_regions;   /* published at a time; default 65536, at most 1,048,576 */
-  unsigned max_transfers; /* under way to one peer at a time; default 16384 */
-  size_t tcp_rate;        /* bytes a second that each data connection over tcp may send, at least
-                             1 MiB; default, and SIZE_MAX: no limit */
-  size_t staging_bytes;   /* pinned host buffers between devices and what else moves their bytes:
-                             at most so many bytes; default 64 MiB, at least 8 MiB */
-  const char *paths;      /* which paths transfers take: "tcp", or up to sizes: "tcp:64K,rdma";
-                             default "auto": the one that takes the least time */
-  int estimates_only;     /* 1: that time is estimated, not corrected by what transfers took */
-  size_t tcp_zero_copy;   /* writes over tcp of as many bytes pass pages by reference (only memory
-                             that haul allocated); default: where that gets cheaper than copying;
-                             SIZE_MAX: never */
-  const char *key;        /* the file of keys (haul key new): TCP connections prove who they are
-                             with its first one, and are taken from who has any of them; what goes
-                             over them is encrypted (TLS 1.3). Default: none */
-  const char *certificate, *private_key, *authority; /* files in PEM that do the same: who this is,
-                                                        the key to it, who says who others are */
-  int plain_data;       /* 1: where both sides say so, data goes over tcp unencrypted; the control
-                           connection never does */
-  int process_tls;      /* 1: this process encrypts also where the kernel could */
-  int any_user;         /* 1: Unix sockets take processes of any user; else this one's and root's */
-  int any_observer;     /* 1: with a key, too, every peer may see what this node does (stats.h) */
-  int64_t handshake_ns; /* time in which who connects has to prove who it is; default 5 s */
-  unsigned max_peers_each; /* of one identity and one address; default: as max_peers */
-  unsigned max_lookups;    /* published regions that one peer may know at a time, at most 1,048,576;
-                              default, and UINT_MAX: no limit */
-  size_t
-      peer_bytes; /* in flight over tcp from one peer, in whole MiB; default, and most, 128 MiB */
-  const char *directory_login; /* the file that says how this node logs in at etcd (haul.conf(5));
-                                  default: it does not */
+  size_t size;      /* sizeof(struct haul_node_config), set by the initializer */
+  const char *name; /* for peers: 1 to 63 printable ASCII bytes, no blanks; default: HOST:PID */
+  int progress;     /* enum haul_progress */
+  int insecure;     /* 1: listen beyond loopback even without a key */
+  int64_t spin_ns;  /* poll this long before sleeping; default 0; HAUL_SPIN_ALWAYS: never sleep */
+  int64_t liveness_ns;    /* drop a peer that is silent this long; default 5 s, at least 10 ms */
+  int64_t transfer_ns;    /* deadline of transfers that set none; default 60 s */
+  unsigned tcp_rails;     /* rails, data connections to a tcp peer, if this side connects: at most
+                             16; default 1 over loopback and Unix sockets, else 2 */
+  unsigned copy_threads;  /* helpers for large copies between host memories, at most 16; default 1
+                             if there are several processors; UINT_MAX: none */
+  int peer_events;        /* 1: queue HAUL_PEER_JOINED and HAUL_PEER_LEFT with the messages */
+  size_t message_window;  /* unread message bytes kept per peer: 1.34 MiB (default) to 1 GiB */
+  size_t pool_bytes;      /* pool of freed regions; default 256 MiB; SIZE_MAX: none */
+  unsigned max_peers;     /* refuse connections beyond this many peers; default 1024 */
+  unsigned max_regions;   /* published names at a time; default 65536, at most 1,048,576 */
+  unsigned max_transfers; /* transfers in flight to one peer; default 16384 */
+  size_t tcp_rate;      /* bytes per second and rail, at least 1 MiB; default SIZE_MAX: no limit */
+  size_t staging_bytes; /* limit of pinned bounce buffers; default 64 MiB, at least 8 MiB */
+  const char *paths;    /* "tcp", or by size "tcp:64K,rdma"; default "auto", the fastest path */
+  int estimates_only;   /* 1: choose paths by estimates, without feedback from measured costs */
+  size_t tcp_zero_copy; /* tcp writes from this size on pass pages by reference, if haul allocated
+                           the memory; at least 4096; default 64 KiB, where that gets cheaper than
+                           copying; SIZE_MAX: never */
+  const char *key;      /* key file (haul_key_new): tcp connections authenticate with its first
+                           key, accept all of its keys, and use TLS 1.3; default none */
+  /* PEM files for the same purpose: this node's certificate chain and its private key, and the
+   * trusted authorities; all three or none. */
+  const char *certificate, *private_key, *authority;
+  int plain_data;          /* 1: no encryption of tcp data (control is) where both sides set it */
+  int process_tls;         /* 1: encrypt in the process even where the kernel could */
+  int any_user;            /* 1: Unix sockets accept any user, not only this one and root */
+  int any_observer;        /* 1: every peer may read statistics (stats.h), despite a key */
+  int64_t handshake_ns;    /* time for an incoming connection to authenticate; default 5 s */
+  unsigned max_peers_each; /* peers of one identity from one address; default: max_peers */
+  unsigned max_lookups;    /* regions known to one peer, at most 1,048,576; default UINT_MAX: all */
+  size_t peer_bytes; /* bytes in flight over tcp from a peer: 1 to 128 MiB (default), whole MiB */
+  const char *directory_login; /* file with the login for etcd (haul.conf(5)); default none */
 };
 
 #define HAUL_NODE_CONFIG_INIT                                                                      \
@@ -205,297 +202,238 @@ struct haul_node_config {
         0, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL                                    \
   }
 
-/* Opens this process's end. `config` may be NULL. Release with haul_node_close. What a field leaves
- * at 0 comes from the environment (HAUL_POOL for pool_bytes), else from the file that HAUL_CONF
- * names or /etc/haul/haul.conf (haul.conf(5)), else it is the default; `progress` and `peer_events`
- * are the program's alone. HAUL_EINVAL (with the field, the variable or FILE:LINE as object),
- * HAUL_ENOMEM, HAUL_ELIMIT (descriptors or threads). */
+/* Opens a node. `config` may be NULL; its strings are copied. A field that is 0 is read from the
+ * environment (HAUL_POOL for pool_bytes), else from the file in HAUL_CONF or /etc/haul/haul.conf
+ * (haul.conf(5)), else it has its default; `progress` and `peer_events` are set here only. Release
+ * with haul_node_close. HAUL_EINVAL (the object is the field, the variable, FILE:LINE, or a key
+ * file that is unusable), HAUL_ELIMIT (descriptors, threads, over 4096 keys), HAUL_EINSECURE (a
+ * file of secrets that others can read), HAUL_ENOTSUP (a key or certificate without OpenSSL). */
 HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **node);
 
-/* A setting as haul_node_open finds it. */
+/* A setting and its value, as haul_node_open reads it. */
 struct haul_setting {
   char name[32];    /* as in the file: "pool" */
-  char value[96];   /* likewise: "256M" */
+  char value[96];   /* as in the file: "256M" */
   char origin[280]; /* "default", "call", the variable, or "/etc/haul/haul.conf:12" */
 };
 
-/* What a node with this configuration, which may be NULL, would be opened with: fills up to *count
- * entries and sets *count to how many there are. Errors as of haul_node_open. */
+/* Lists the settings of a node with this configuration, or NULL. Fails like haul_node_open. */
 HAUL_API int haul_setting_list(const struct haul_node_config *config, struct haul_setting *settings,
                                size_t *count);
 
-/* Ends the node: transfers in flight end with HAUL_ECLOSED, peers see it leave, waiting calls
- * return HAUL_ECLOSED. `node` itself is no handle any more. Peers, remotes, regions and transfers
- * that came from it must still be released, in any order; until then calls with them are safe.
- * Those that would reach a peer, or publish, fail with HAUL_ECLOSED; regions stay memory that can
- * be touched and copied; transfers tell how they ended.
- * Blocks until the node's threads have ended, and until copies have that peers of this host are
- * making on memory that was wrapped: microseconds, and the liveness bound at most. In a forked
- * child it closes what the child inherited and leaves the parent's node and its peers alone. */
+/* Closes the node: transfers in flight end with HAUL_ECLOSED, peers see it leave, calls that wait
+ * return HAUL_ECLOSED, and `node` is invalid. Its peers, remotes, regions and transfers must still
+ * be released, in any order, and calls with them stay safe: those that would reach a peer, or
+ * publish, fail with HAUL_ECLOSED; regions remain accessible memory; transfers report their end.
+ * Blocks until the node's threads have ended, and peers of this host have ended their copies on
+ * wrapped memory: microseconds, at most liveness_ns; up to 2 s more for a node in a directory where
+ * etcd does not respond. Within `done` of a transfer it does nothing (HAUL_EBUSY in
+ * haul_error_last()). In a forked child it closes the inherited descriptors and leaves the parent's
+ * node and its peers alone. */
 HAUL_API void haul_node_close(haul_node *node);
 
-/* Listens on "tcp://address:port" (port 0: any free one; IPv6 in brackets) or "unix:///path"
- * ("unix://@name" for an abstract name), or takes over "fd://3", a listening socket that the
- * process was started with. May be called several times. A host's name must be found within 10 s,
- * else HAUL_ETIMEDOUT. HAUL_EADDRESS, HAUL_EADDRINUSE, HAUL_ELIMIT, HAUL_EINSECURE (not loopback,
- * and the node has neither a key nor config.insecure). */
+/* Listens on "tcp://address:port" (port 0: any free port; IPv6 in brackets), "unix:///path" or
+ * "unix://@name" (abstract), or on the listening socket "fd://3" that the process inherited. May be
+ * called several times. Blocks for the resolver, at most 10 s, then HAUL_ETIMEDOUT. HAUL_EADDRESS,
+ * HAUL_EADDRINUSE, HAUL_ELIMIT, HAUL_ECLOSED; HAUL_EINSECURE: the address is reachable beyond
+ * loopback, and the node has neither a key nor `insecure`. */
 HAUL_API int haul_node_listen(haul_node *node, const char *address);
 
-/* The address of listener `index`, with the port that was chosen. HAUL_ERANGE past the last,
- * HAUL_EINVAL when it does not fit; 160 bytes always do. */
+/* Writes the address of listener `index`, counted in the order of the calls, with the actual port.
+ * HAUL_ERANGE: no such listener. HAUL_EINVAL: it does not fit; 160 bytes hold every address. */
 HAUL_API int haul_node_address(haul_node *node, size_t index, char *text, size_t size);
 
-/* One descriptor that is readable when there is something to do: call haul_node_progress with
- * HAUL_NO_WAIT, then test transfers and receive messages. It belongs to the node. */
+/* Returns a descriptor that is readable when there is work: then call haul_node_progress with
+ * HAUL_NO_WAIT, test transfers and receive messages. The node owns it. */
 HAUL_API int haul_node_fd(haul_node *node);
 
-/* Moves the node forward until something happened or `until` passes. Returns the number of events
- * handled (0: none by `until`). With a progress thread it waits for news from it. */
+/* Makes progress until something happened or `until` passes; with a progress thread, waits for an
+ * event from it. Returns the number of events handled, 0 at the deadline. HAUL_ECLOSED. */
 HAUL_API int haul_node_progress(haul_node *node, haul_deadline until);
-
-/* ---- Devices, checks, counters ------------------------------------------------------------ */
-
-struct haul_device {
-  struct haul_place place;
-  int emulated;    /* 1: software stands in for hardware */
-  int numa;        /* NUMA node, -1 where unknown */
-  uint64_t memory; /* bytes in all, 0 where unknown */
-  char name[64];   /* "host memory", "emulated accelerator" */
-  char pci[16];    /* "0000:17:00.0", empty where there is none */
-  /* How its memory is shared: with processes of this host ("memfd", "descriptor"), and with NICs
-   * ("memfd, dma-buf to NICs"); with these only: "dma-buf to NICs alone". */
-  char exports[64];
-};
-
-/* Fills up to *count entries and sets *count to how many there are. */
-HAUL_API int haul_device_list(haul_node *node, struct haul_device *devices, size_t *count);
-
-/* A port of a NIC that a path of this host goes through, as seen from a place. */
-struct haul_port {
-  char path[16];            /* "rdma" */
-  char name[48];            /* the NIC's, and the port's number: "mlx5_0/1" */
-  int usable;               /* 0: `reason` says why not */
-  int emulated;             /* 1: software stands in for hardware */
-  int numa;                 /* NUMA node, -1 where unknown */
-  int bridges;              /* PCI bridges that the place's device and it have in common */
-  int numa_distance;        /* as the kernel has it: 10 within a node; -1 where unknown */
-  uint64_t bits_per_second; /* of the line, 0 where unknown */
-  char pci[16];             /* "0000:17:00.0", empty where there is none */
-  char interface[16];       /* the network interface: "eth2", empty where there is none */
-  char address[48];         /* how peers reach it: "::ffff:10.0.0.2" (a GID), "lid 12" */
-  char reason[128];
-};
-
-/* Fills up to *count entries and sets *count to how many there are: for each path those that it can
- * use, best first for memory at `from`, and then the others. May block for drivers, which are asked
- * anew each time. HAUL_EPLACE. */
-HAUL_API int haul_port_list(haul_node *node, struct haul_place from, struct haul_port *ports,
-                            size_t *count);
-
-enum haul_check_state {
-  HAUL_CHECK_OK = 0,
-  HAUL_CHECK_LIMITED = 1, /* works, and could work better */
-  HAUL_CHECK_MISSING = 2
-};
-
-/* One thing that a path or a place needs. */
-struct haul_check {
-  int state;        /* enum haul_check_state */
-  char backend[16]; /* "host", "sim", "cuda", "gaudi", "dpdk", "gpudev", "map", "rdma", "tcp" */
-  char name[32];    /* unique: "map.cross-memory-attach" */
-  char text[192];   /* what was found */
-  char remedy[192]; /* a command that mends it; empty when there is nothing to mend */
-};
-
-/* Fills up to *count entries and sets *count to how many there are. */
-HAUL_API int haul_check_list(haul_node *node, struct haul_check *checks, size_t *count);
-
-/* Reads the counter of this name: "pool.hits", "path.tcp.bytes_out", "peer.NAME.map.writes",
- * "rdma.cache.hits".
- * HAUL_ENAME when there is none. haul_counter_list calls `each` for every counter that there is;
- * `each` must not call the library. docs: haul_counter(3) lists them. */
-HAUL_API int haul_counter_read(haul_node *node, const char *name, uint64_t *value);
-HAUL_API int haul_counter_list(haul_node *node,
-                               void (*each)(void *user, const char *name, uint64_t value),
-                               void *user);
 
 /* ---- Regions ------------------------------------------------------------------------------ */
 
-#define HAUL_REGION_PRIVATE                                                                        \
-  1u /* no descriptor: cannot be exported, and peers of this host reach it by cross-memory attach  \
-      */
+/* No descriptor: it cannot be exported, and peers of this host use cross-memory attach. */
+#define HAUL_REGION_PRIVATE 1u
 
-/* Host memory that devices copy straight: a GPU's driver pins its pages at the first copy between
- * the two, for as long as the region lives, which takes some 0.1 ms a MiB; where it cannot, the
- * copy fails. Without it the processor copies to and from pinned buffers, which reports say. Such
- * regions do not come from the pool. */
+/* Host memory that GPUs copy directly: the driver pins its pages at the first such copy until the
+ * release, some 0.1 ms per MiB; the copy fails where it cannot. Other host memory that the driver
+ * has not pinned is copied by the CPU through bounce buffers, as reports show. Never pooled. */
 #define HAUL_REGION_PINNED 2u
 
 #define HAUL_READ  1u /* peers may read */
 #define HAUL_WRITE 2u /* peers may write */
-#define HAUL_LEND  4u /* for haul_region_export alone: see there */
+#define HAUL_LEND  4u /* only for haul_region_export */
 
-/* Allocates `length` bytes at `place`; the address is a multiple of the page size. The content is
- * undefined, and host pages are taken from the system when they are first touched. Regions up to
- * 256 MiB come from a pool of freed ones. `flags` is 0 or of HAUL_REGION_…. Release with
- * haul_region_release. HAUL_EPLACE, HAUL_EINVAL (HAUL_REGION_PINNED for a device's memory),
- * HAUL_ENOMEM, HAUL_ELIMIT (descriptors: see HAUL_REGION_PRIVATE). */
+/* Allocates `length` bytes at `place`, aligned to the page size, with undefined contents; the
+ * system provides host pages when they are first accessed. `flags` are HAUL_REGION_…. A pool of
+ * freed regions serves lengths up to 64 KiB, and those over a quarter of 1 MiB, 16 MiB or 256 MiB
+ * up to that size. Release with haul_region_release. HAUL_EINVAL (also HAUL_REGION_PINNED for a
+ * device), HAUL_EPLACE, HAUL_ELIMIT (descriptors: see HAUL_REGION_PRIVATE). */
 HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t length,
                                unsigned flags, haul_region **region);
 
-/* Makes a region of memory that the caller owns. The place is found by asking every provider. The
- * memory must stay until haul_region_release has returned. HAUL_EINVAL for a range that is empty,
- * wraps around, is not mapped, or lies only partly within a device's memory. */
+/* Makes a region of memory that the caller owns and keeps until haul_region_release has returned.
+ * Asks every provider for the place. HAUL_EINVAL: the range is empty, wraps around, is not mapped,
+ * or lies only partly in a device's memory. */
 HAUL_API int haul_region_wrap(haul_node *node, void *address, size_t length, haul_region **region);
 
-/* Makes a region of a range of a regular file, to be read: its bytes go from the page cache to a
- * peer without a copy in between where they lie (tcp passes the pages by reference), and are the
- * file's as they are when they are read. The descriptor, which must be readable, stays the
- * caller's; the file's bytes stay readable until haul_region_release. A byte that the file has lost
- * meanwhile (truncated, an error of its disk) raises SIGBUS in whoever reads it, a thread of haul's
- * too, as with any mapping. Whoever was sent pages by reference sees what is written to that range
- * of the file until it has read them, also after a transfer that was canceled. Since 0.1.
- * Blocks for the file system, as fstat(2) and mmap(2) do. HAUL_EINVAL (no regular file, not open
- * for reading), HAUL_ERANGE (the file ends before), HAUL_ENOTSUP (its file system maps no files,
- * or huge pages alone), HAUL_ENOMEM, HAUL_ESYSTEM. */
+/* Makes a read-only region of a range of a regular file. Its bytes are sent from the page cache
+ * without a copy (tcp passes the pages by reference), as they are when they are read. The caller
+ * keeps `descriptor`, which must be open for reading, and may close it after the call. Reading a
+ * byte that the file has lost (truncation, disk error) raises SIGBUS, in threads of haul too, as
+ * with any mapping. A peer that was sent pages by reference sees later writes to the file until it
+ * has read them, even after a canceled transfer. Blocks as fstat(2) and mmap(2) do.
+ * HAUL_EINVAL (not a regular file, or not readable), HAUL_ERANGE (the file is shorter),
+ * HAUL_ENOTSUP (a file system without mmap, or hugetlbfs), HAUL_ESYSTEM. */
 HAUL_API int haul_region_wrap_file(haul_node *node, int descriptor, uint64_t offset, size_t length,
                                    haul_region **region);
 
-/* The address in the place's own terms. Only that of HAUL_HOST and HAUL_DPDK may be touched by the
- * CPU. */
+/* The address, in terms of its place: the CPU may access that of HAUL_HOST and HAUL_DPDK only. */
 HAUL_API void *haul_region_address(const haul_region *region);
 HAUL_API size_t haul_region_length(const haul_region *region);
 HAUL_API struct haul_place haul_region_place(const haul_region *region);
-/* What this process may do with it: HAUL_READ, without HAUL_WRITE for imports that were shared so
- * and wrapped memory that is mapped so. */
+/* What this process may do: HAUL_READ, and HAUL_WRITE unless it is mapped or shared read-only. */
 HAUL_API unsigned haul_region_rights(const haul_region *region);
 
-/* Copies between two regions of this node, whatever their places, and returns when the bytes are
- * there. HAUL_ERANGE, HAUL_ETIMEDOUT (the destination is then undefined). */
+/* Copies between two regions of this node, whatever their places; the bytes are in place on return.
+ * Blocks until `until`. HAUL_EINVAL (the ranges overlap), HAUL_ERANGE, HAUL_EACCESS (read-only
+ * destination), HAUL_ESTALE, HAUL_ENOTSUP (no engine), HAUL_ETIMEDOUT (undefined destination). */
 HAUL_API int haul_region_copy(haul_region *to, uint64_t to_offset, haul_region *from,
                               uint64_t from_offset, size_t length, haul_deadline until);
 
-/* Makes the region's memory known to DPDK as external memory (rte_extmem_register), so that the
- * application's mempools and mbufs may lie in it; DPDK must be there (the check dpdk.library), and
- * EAL is started where the application has not. The range goes in pages of the system's size, to
- * the end of the last one: wrapped memory must begin and end with one. It stays registered until
- * haul_region_dpdk_unregister or the region's release; the application gives back what DPDK built
- * in it before either. Blocks for EAL's start, and some microseconds a MiB. Since 0.1.
- * HAUL_EINVAL (not whole pages, registered already, DPDK's own memory), HAUL_EACCESS (it may only
- * be read), HAUL_ENOTSUP (a device's memory, no DPDK, EAL does not start), HAUL_ELIMIT (DPDK has
- * room for no more). Of unregister: HAUL_EINVAL where it is not registered. */
+/* Registers the region with DPDK as external memory (rte_extmem_register), for mempools and mbufs
+ * of the application, until it is unregistered or released; before that, the application returns
+ * what DPDK built in it. Starts EAL if the application has not. Registers system pages, to the end
+ * of the last: wrapped memory must begin and end with one. Blocks for EAL's start and some
+ * microseconds per MiB. HAUL_EINVAL (not whole pages, registered already, DPDK's own memory; of
+ * unregister: not registered), HAUL_EACCESS (read-only), HAUL_ENOTSUP (a device's memory, no DPDK
+ * (check "dpdk.library"), EAL fails to start), HAUL_ELIMIT (DPDK's room is full), HAUL_ESTALE. */
 HAUL_API int haul_region_dpdk_register(haul_region *region);
 HAUL_API int haul_region_dpdk_unregister(haul_region *region);
 
+/* Ends the region: withdraws its names and cancels its transfers, this node's (HAUL_ECANCELED) and
+ * peers'. Once it returns, no one accesses wrapped memory any more: within microseconds, at most
+ * liveness_ns where a peer must end a copy. */
+HAUL_API void haul_region_release(haul_region *region);
+
+/* ---- Sharing with a process of this host -------------------------------------------------- */
+
 #define HAUL_TENSOR_DIMENSIONS 8
 
-/* How a tensor lies in a region. `type` is DLPack's: kDLInt 0, kDLUInt 1, kDLFloat 2, kDLBfloat 4
- * (dlpack.h 1.1, DLDataTypeCode). Strides count elements. */
+/* The layout of a tensor in a region. `type` is DLPack's: kDLInt 0, kDLUInt 1, kDLFloat 2,
+ * kDLBfloat 4 (dlpack.h 1.1, DLDataTypeCode). */
 struct haul_tensor {
   uint8_t type, bits;
   uint16_t lanes;
   uint32_t dimensions;
-  uint64_t offset; /* of the first element, in bytes from the region's start */
+  uint64_t offset; /* of the first element, from the start of the region */
   int64_t shape[HAUL_TENSOR_DIMENSIONS];
-  int64_t strides[HAUL_TENSOR_DIMENSIONS];
+  int64_t strides[HAUL_TENSOR_DIMENSIONS]; /* in elements */
 };
 
-/* What another process needs besides the descriptor. Plain bytes: send them as they are. A ticket
- * opens nothing without its descriptor but what its receiver has imported already, and the
- * descriptor nothing but this region. */
+/* What another process needs besides the descriptor: plain bytes, sent as they are. It opens
+ * nothing without its descriptor, except memory that its receiver has imported before; the
+ * descriptor opens nothing but this region. */
 struct haul_ticket {
   uint8_t bytes[256];
 };
 
-/* Makes a ticket and a descriptor, which the caller closes once it is sent. `rights` is what the
- * importer may do: HAUL_READ, alone or with HAUL_WRITE. `layout` may be NULL. `descriptor` NULL: a
- * ticket alone, without a system call, for a receiver that was sent the descriptor with an earlier
- * ticket of the same region and rights: many tensors of one region need one. HAUL_ENOTSUP for
- * memory that cannot be shared: private, wrapped or imported; for all memory of HAUL_GAUDI, whose
- * devices one process opens at a time; and for memory of a GPU with HAUL_READ alone, since its
- * driver's descriptors allow writing.
+/* Makes a ticket and a descriptor, which the caller closes once it is sent. `rights` are those of
+ * the importer: HAUL_READ, or HAUL_READ | HAUL_WRITE. `layout` may be NULL. With `descriptor` NULL
+ * it makes a ticket only, without a system call, for a receiver that got the descriptor with an
+ * earlier ticket of the same region and rights: many tensors of a region share one.
  *
- * With HAUL_READ | HAUL_WRITE | HAUL_LEND memory of a GPU that the application made with cudaMalloc
- * and wrapped can be exported too, through the driver's legacy IPC. Its ticket opens the memory by
- * itself, in other processes of this host; `descriptor` becomes -1, and `layout` has no room in it.
- * The driver keeps such memory for nobody: what is freed while another process has it imported is
- * undefined there (CUDA driver API, cuIpcOpenMemHandle), so the owner frees it when it knows that
- * all importers have released theirs; haul_region_release does not wait for them. */
+ * With HAUL_READ | HAUL_WRITE | HAUL_LEND, wrapped GPU memory of cudaMalloc can be exported through
+ * the driver's legacy IPC. Its ticket alone opens it in other processes of this host; *descriptor
+ * becomes -1, and there is no room for a layout. Memory freed while it is imported elsewhere is
+ * undefined there (CUDA driver API, cuIpcOpenMemHandle), and haul_region_release does not wait for
+ * importers: the owner frees it only once it knows that all have released theirs.
+ *
+ * HAUL_EINVAL (rights, or a layout outside the region), HAUL_ESTALE, HAUL_ELIMIT (descriptors),
+ * HAUL_ENOTSUP: private, wrapped or imported memory; HAUL_GAUDI (a device is open in one process at
+ * a time), HAUL_DPDK, HAUL_GPUDEV; with HAUL_READ only, GPU memory, as the driver's descriptors
+ * allow writing, and host memory without /proc; with HAUL_LEND, a layout or other memory. */
 HAUL_API int haul_region_export(haul_region *region, unsigned rights,
                                 const struct haul_tensor *layout, struct haul_ticket *ticket,
                                 int *descriptor);
 
-/* Maps another process's region. The cost does not grow with its size. The descriptor stays the
- * caller's. The memory lives at least as long as this region; once the owner released it, transfers
- * fail with HAUL_ESTALE, but for memory of a GPU, whose driver does not tell. An owner that ended
- * without a release leaves it as it was, and nothing in it tells: who has to know keeps a
- * connection to the owner's node, and gets HAUL_PEER_LEFT. `descriptor` -1: the memory that this
- * node imported before with a descriptor and a ticket of the same region and rights; such an import
- * is kept for five seconds after its last region's release (64 at most), and all regions of it
- * share one mapping. A ticket of HAUL_LEND needs no descriptor and is not kept. HAUL_ETICKET (with
- * -1: there is none, the descriptor is needed), HAUL_ESTALE,
- * HAUL_EPLACE (the memory is on a GPU that this process does not see). */
+/* Maps a region of another process, at a cost that does not depend on its length. The caller keeps
+ * the descriptor and may close it. The memory lives at least as long as the import; it cannot be
+ * exported again. Once the owner releases it, transfers and copies fail with HAUL_ESTALE, except
+ * for GPU memory, whose driver does not notify importers. An owner that ends without a release
+ * leaves the memory as it was: to notice, keep a connection to its node, for HAUL_PEER_LEFT.
+ * With `descriptor` -1 it imports again what this node imported with a descriptor and a ticket of
+ * the same region and rights. Such imports share a mapping, which is kept for 5 s after the last
+ * release, at most 64 of them. A ticket of HAUL_LEND needs no descriptor, and is not kept.
+ * HAUL_ETICKET (of -1: the descriptor is needed), HAUL_ESTALE, HAUL_EPLACE (a GPU not seen here),
+ * HAUL_ELIMIT, HAUL_ENOTSUP. */
 HAUL_API int haul_region_import(haul_node *node, const struct haul_ticket *ticket, int descriptor,
                                 haul_region **region);
 
-/* The layout in a ticket. HAUL_ENAME when it carries none, HAUL_ETICKET when it is damaged. */
+/* Reads the layout of a ticket. HAUL_ENAME: it has none. HAUL_ETICKET: it is damaged. */
 HAUL_API int haul_ticket_layout(const struct haul_ticket *ticket, struct haul_tensor *layout);
 
-/* Lets peers look the region up under `name` (1 to 255 printable ASCII bytes without blanks) and
- * use it within `rights`. With HAUL_WRITE alone it is not mapped, since what is mapped can be read:
- * it goes over rdma or tcp, with HAUL_CHECKSUM over tcp. One region may have several names.
- * HAUL_EEXIST, HAUL_ELIMIT. */
+/* ---- Publishing to peers ------------------------------------------------------------------ */
+
+/* Lets peers look the region up under `name`, 1 to 255 printable ASCII bytes without blanks, and
+ * use it within `rights`, HAUL_READ and HAUL_WRITE. A region can have several names. With
+ * HAUL_WRITE only it is not mapped, as mapped memory can be read: rdma or tcp move the bytes, with
+ * HAUL_CHECKSUM tcp only. An import is reached over tcp only. HAUL_EINVAL, HAUL_EACCESS (HAUL_WRITE
+ * of read-only memory), HAUL_EEXIST, HAUL_ELIMIT (max_regions), HAUL_ESTALE, HAUL_ECLOSED. */
 HAUL_API int haul_region_publish(haul_region *region, const char *name, unsigned rights);
 
-/* Takes the name back: remotes that were looked up through it fail with HAUL_ESTALE from now on. */
+/* Withdraws the name: remotes that were looked up under it fail with HAUL_ESTALE from now on, even
+ * if it is published again. Blocks until peers have ended their copies on the region: microseconds,
+ * at most liveness_ns, after which a late peer is dropped. HAUL_ENAME, HAUL_ECLOSED. */
 HAUL_API int haul_region_unpublish(haul_region *region, const char *name);
-
-/* Ends the region: its names are taken back and its transfers, this node's and peers', are
- * canceled. When it returns nobody reads or writes wrapped memory any more; that takes at most the
- * liveness bound where a peer must answer, and microseconds otherwise. */
-HAUL_API void haul_region_release(haul_region *region);
 
 /* ---- Peers -------------------------------------------------------------------------------- */
 
-/* Connects to an address that a peer listens on, which may be this node itself, or to the node of a
- * name in a directory (directory.h, and its errors). Blocks until the peer answered; a node that
- * its caller drives is driven meanwhile, but it alone: when the peer is another such node of the
- * same thread, nobody answers. Release with haul_peer_close. HAUL_EADDRESS, HAUL_ECONNECT,
- * HAUL_EVERSION, HAUL_EPROTO, HAUL_ETIMEDOUT. */
+/* Connects to an address that a node listens on, which may be this node, or to a name in a
+ * directory (directory.h, with its errors), and opens the paths to it; a path that cannot be opened
+ * is closed, with a reason. Blocks until the peer has responded. A node that its caller drives
+ * makes progress meanwhile; another such node of the same thread does not, so that connecting to it
+ * times out. Release with haul_peer_close. HAUL_EADDRESS, HAUL_ECONNECT, HAUL_EVERSION, HAUL_EPROTO
+ * (not a haul node), HAUL_EAUTH, HAUL_EPEER, HAUL_ELIMIT (descriptors, or max_peers there),
+ * HAUL_ETIMEDOUT, HAUL_ECLOSED. */
 HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadline until,
                                haul_peer **peer);
 
-/* Adds a reference, for a peer that came with a message. Release with haul_peer_close. */
+/* Adds a reference, to be released with haul_peer_close, and returns `peer`. */
 HAUL_API haul_peer *haul_peer_retain(haul_peer *peer);
 
-/* Gives the reference back; the connection ends with the last one on the side that connected. */
+/* Drops a reference. The connection ends with the last of the side that connected, its remotes and
+ * messages included. */
 HAUL_API void haul_peer_close(haul_peer *peer);
 
-/* The name that the peer gave itself. Valid as long as the reference. */
+/* The name that the peer gave itself, unverified; valid as long as the reference. */
 HAUL_API const char *haul_peer_name(const haul_peer *peer);
 
-/* 0 while the peer is there, HAUL_EPEER with the reason once it is gone. */
+/* 0 while the peer is connected, then the code with which the connection ended: HAUL_EPEER,
+ * HAUL_EPROTO, or HAUL_ECLOSED where this side closed it; the detail has the reason. */
 HAUL_API int haul_peer_status(haul_peer *peer);
 
-/* Finds a published region. Release with haul_remote_release. Where `rdma` is open the owner pins
- * the whole region for it meanwhile, some gigabytes a second, counted against its limit of locked
- * memory, until the last remote to it is released or the peer leaves. Where that fails, or is not
- * done by `until`, `rdma` is closed for the remote with the reason. HAUL_ENAME, HAUL_EPEER. */
+/* Finds a published region. Blocks for the response and for registration: where rdma is open, the
+ * owner pins the whole region, at some gigabytes per second, until the last remote to it is
+ * released or the peer leaves; this counts against its RLIMIT_MEMLOCK. If that fails, or not
+ * by `until`, rdma is closed for the remote, with the reason. Release with haul_remote_release.
+ * HAUL_ENAME, HAUL_ELIMIT (max_lookups there), HAUL_ETIMEDOUT, or as haul_peer_status. */
 HAUL_API int haul_peer_lookup(haul_peer *peer, const char *name, haul_deadline until,
                               haul_remote **remote);
 
 struct haul_published {
   uint64_t length;
   struct haul_place place;
-  unsigned rights;
+  unsigned rights; /* HAUL_READ, HAUL_WRITE: of this node */
   char name[256];
 };
 
-/* Lists what the peer publishes, sorted by name: fills up to *count entries and sets *count to how
- * many there are. */
+/* Lists what the peer publishes to this node, by name. HAUL_ETIMEDOUT, or as haul_peer_status. */
 HAUL_API int haul_peer_list(haul_peer *peer, haul_deadline until, struct haul_published *entries,
                             size_t *count);
 
+/* What the lookup found. */
 HAUL_API uint64_t haul_remote_length(const haul_remote *remote);
 HAUL_API struct haul_place haul_remote_place(const haul_remote *remote);
 HAUL_API unsigned haul_remote_rights(const haul_remote *remote);
@@ -510,38 +448,37 @@ enum haul_operation {
   HAUL_OP_COMPARE_SWAP = 4
 };
 
-/* `length` bytes between offset `local` of the region and offset `remote` of the remote. Pieces of
- * one transfer must not overlap at the destination. */
+/* A segment: `length` bytes at offset `local` of the region and offset `remote` of the remote.
+ * Segments of one transfer must not overlap at the destination. */
 struct haul_piece {
   uint64_t local, remote, length;
 };
 
-#define HAUL_PIECES_MAX 262144 /* pieces a transfer */
+#define HAUL_PIECES_MAX 262144 /* segments per transfer */
 
 #define HAUL_REQUIRE_ZERO_COPY 1u /* one movement from source to destination, no buffer between */
-#define HAUL_CHECKSUM          2u /* XXH3 over each slice at the source, checked at the destination */
-/* Others follow at once: where several are sent cheaper together it may wait for them, until there
- * are 16 or 64 KiB of one peer, one without this flag, or 20 us have passed. */
+#define HAUL_CHECKSUM          2u /* XXH3 of each slice, verified at the destination */
+/* Others follow at once: the transfer may wait to be sent with them, until 16 transfers or 64 KiB
+ * wait for the peer, one comes without this flag, or 20 us have passed. */
 #define HAUL_MORE 4u
 
-/* Which of the transfers that wait for a path goes first. One of a lower priority that was passed
- * over 16 times goes next, so none waits for ever. */
+/* Order among transfers that wait for a path. One that was passed over 16 times goes next. */
 enum haul_priority {
   HAUL_PRIORITY_LOW = -1,
   HAUL_PRIORITY_NORMAL = 0,
-  HAUL_PRIORITY_HIGH = 1 /* small ones; over `tcp` they have a connection of their own */
+  HAUL_PRIORITY_HIGH = 1 /* for small transfers, which have a connection of their own over tcp */
 };
 
 struct haul_transfer_options {
-  size_t size; /* sizeof(struct haul_transfer_options), set by the initialiser */
+  size_t size; /* sizeof(struct haul_transfer_options), set by the initializer */
   unsigned flags;
-  const char *only;       /* this path alone: "map", "rdma", "tcp"; NULL: the best one */
-  haul_deadline deadline; /* the transfer fails with HAUL_ETIMEDOUT after it; 0: node's default */
+  const char *only;       /* use only this path: "map", "rdma", "tcp"; NULL: the best one */
+  haul_deadline deadline; /* HAUL_ETIMEDOUT after it; 0 (HAUL_NO_WAIT): transfer_ns of the node */
   int priority;           /* enum haul_priority */
-  /* Called once, after the transfer has ended and haul_transfer_test says how, by the thread that
-   * drives the node, one call at a time; at the latest by haul_node_close. It needs a handle, and
-   * may release it. It may call everything but haul_node_close (which does nothing there), also
-   * what waits: the node is driven meanwhile, and further calls of `done` come after it. */
+  /* Called once when the transfer has ended, so that haul_transfer_test has its result: by the
+   * thread that drives the node, one call at a time, at the latest within haul_node_close. Requires
+   * a handle, and may release it. May call anything, including calls that wait, during which the
+   * node makes progress and calls of `done` are deferred; haul_node_close has no effect there. */
   void (*done)(void *user, haul_transfer *transfer);
   void *user;
 };
@@ -549,16 +486,16 @@ struct haul_transfer_options {
 #define HAUL_TRANSFER_OPTIONS_INIT                                                                 \
   { sizeof(struct haul_transfer_options), 0, NULL, 0, HAUL_PRIORITY_NORMAL, NULL, NULL }
 
-/* Starts to move `count` pieces. `options` may be NULL. With `transfer` NULL the call returns when
- * the transfer has ended, with its result. Otherwise *transfer is a handle: release it with
- * haul_transfer_release. Small transfers over `map` are complete when the call returns. The local
- * bytes must stay untouched (write) or are undefined (read) until the transfer has ended. A write
- * is complete when its bytes are visible at the destination; a failed or canceled one leaves its
- * destination undefined. Nothing is moved unless every piece is valid.
- * HAUL_EINVAL (no pieces, a piece of no bytes), HAUL_ELIMIT (over HAUL_PIECES_MAX pieces, or
- * 2^64 bytes; or the peer is so slow that config.max_transfers are under way to it: wait for some
- * of them), HAUL_ERANGE, HAUL_EACCESS, HAUL_ENOPATH (no path satisfies the options: the hint says
- * why), HAUL_EPEER, HAUL_ESTALE. */
+/* Starts to move `count` segments between a region and a remote of one node; none unless all are
+ * valid. `options` may be NULL; options and segments are copied. With `transfer` NULL it waits for
+ * the end, until the transfer's deadline, and returns the result. Else *transfer is a handle, to be
+ * released with haul_transfer_release; small transfers over map have ended on return. Until the
+ * end, the local bytes must not change (write) or are undefined (read). The bytes of a completed
+ * transfer are visible at the destination; one that failed or was canceled leaves it undefined.
+ * HAUL_EINVAL (no segments, an empty one, unknown options, `done` without a handle), HAUL_ERANGE,
+ * HAUL_EACCESS, HAUL_ENOPATH (the hint has each path's reason), HAUL_EPEER, HAUL_ESTALE,
+ * HAUL_ECLOSED, HAUL_ELIMIT (over HAUL_PIECES_MAX segments or 2^64 bytes; max_transfers in flight
+ * to the peer: wait for some); at the end also HAUL_ETIMEDOUT, HAUL_ECANCELED, HAUL_ECHECKSUM. */
 HAUL_API int haul_write(haul_remote *to, haul_region *from, const struct haul_piece *pieces,
                         size_t count, const struct haul_transfer_options *options,
                         haul_transfer **transfer);
@@ -566,30 +503,25 @@ HAUL_API int haul_read(haul_region *to, haul_remote *from, const struct haul_pie
                        size_t count, const struct haul_transfer_options *options,
                        haul_transfer **transfer);
 
-/* Starts one atomic operation on the 8 bytes at `offset` of the remote, a number in the processors'
- * byte order: haul_fetch_add adds `value` to it, modulo 2^64; haul_compare_swap puts `desired` in
- * its place if it is `expected`. What it was before lands in the 8 bytes at `result_offset` of
- * `result`, which tells whether a swap took place. Both offsets are multiples of 8, and so is the
- * address at which the remote's owner has the number. It gets its first value before others know of
- * it: by a store of the owner's before it is published, or a haul_write before the others are told.
+/* Starts an atomic operation on the 8 bytes at `offset` of the remote, an integer in the byte order
+ * of the processors: haul_fetch_add adds `value`, modulo 2^64; haul_compare_swap stores `desired`
+ * if it is `expected`. The old value is stored in the 8 bytes at `result_offset` of `result`; the
+ * swap took place if that is `expected`. Both offsets, and the address at the owner, are multiples
+ * of 8. The first value is set before others use it: by the owner, or by one haul_write.
  *
- * It is atomic with respect to every other one on these bytes, from whatever peer and over whatever
- * path, and to C11 atomics of 8 bytes on the processors of the owner's host. The one exception is
- * asked for: many NICs are atomic among their own operations alone, and such a one is used only
- * with `only` = "rdma". Then all who change these bytes must go over it. A haul_write or haul_read
- * is not atomic with anything.
+ * The operation is atomic with respect to all others on these bytes, of any peer over any path, and
+ * to 8-byte C11 atomics of the owner's processors; not to haul_write and haul_read. The exception
+ * is opt-in: many NICs are atomic only among their own operations (IBV_ATOMIC_HCA), and such a NIC
+ * is used only with `only` = "rdma"; then all who change these bytes must use that NIC.
  *
- * `options`, `transfer`, deadline, cancel and report are as for haul_read, with one piece of 8
- * bytes. HAUL_CHECKSUM is refused, as there is nothing to compare; HAUL_REQUIRE_ZERO_COPY leaves
- * `map` and `rdma`. It needs a remote with HAUL_READ and HAUL_WRITE, and memory there that the
- * owner's processors reach.
+ * `options`, `transfer`, deadline, cancel and report are as for haul_read of one 8-byte segment,
+ * but HAUL_CHECKSUM is refused, and HAUL_REQUIRE_ZERO_COPY allows map and rdma. The remote needs
+ * HAUL_READ and HAUL_WRITE, and memory that the owner's processors access.
  *
- * It takes place at most once: what was handed to a path is not sent again on another one. When it
- * ends with HAUL_EPATH (the path broke), HAUL_EPEER, HAUL_ETIMEDOUT, HAUL_ECANCELED, HAUL_ECLOSED
- * or HAUL_ESTALE it may or may not have taken place, and `result` is undefined.
- * HAUL_EINVAL (an offset or an address that is no multiple of 8, HAUL_CHECKSUM), HAUL_ERANGE,
- * HAUL_EACCESS, HAUL_ENOPATH (no path can do it, or none satisfies the options: the hint says
- * why). */
+ * It takes place at most once, as it is never repeated on another path. If it ends with HAUL_EPATH
+ * (the path broke), HAUL_EPEER, HAUL_ETIMEDOUT, HAUL_ECANCELED, HAUL_ECLOSED or HAUL_ESTALE, it may
+ * or may not have taken place, and `result` is undefined. Further errors as of haul_read, with
+ * HAUL_EINVAL for misalignment and HAUL_CHECKSUM, HAUL_ENOPATH where no path can do it. */
 HAUL_API int haul_fetch_add(haul_region *result, uint64_t result_offset, haul_remote *remote,
                             uint64_t offset, uint64_t value,
                             const struct haul_transfer_options *options, haul_transfer **transfer);
@@ -598,58 +530,54 @@ HAUL_API int haul_compare_swap(haul_region *result, uint64_t result_offset, haul
                                const struct haul_transfer_options *options,
                                haul_transfer **transfer);
 
-/* 1 while it is on its way, 0 when it is complete, else the error it ended with. */
+/* 1 while the transfer is in flight, 0 when it is complete, else the error it ended with. */
 HAUL_API int haul_transfer_test(haul_transfer *transfer);
 
-/* Waits for the end. 0, the error it ended with, or HAUL_ETIMEDOUT when `until` passed first: then
- * haul_transfer_test still says 1. */
+/* Waits for the end, and may help with large copies. Returns the result of haul_transfer_test, or
+ * HAUL_ETIMEDOUT if `until` passes first, when haul_transfer_test still returns 1. */
 HAUL_API int haul_transfer_wait(haul_transfer *transfer, haul_deadline until);
 
-/* Asks for an early end and returns at once; 0 even if it had ended. Once it has ended, local
- * memory is not touched any more. Over `tcp` the peer of a write that ended early may still find
- * in what it had not read yet what the allocated memory holds then, until the region is released.
- */
+/* Requests an early end and returns; 0 even after the end. Local memory is in use until then. Over
+ * tcp, the peer of a write that ended early may still read the present contents of pages that it
+ * was sent by reference, of allocated memory, until the region is released. */
 HAUL_API int haul_transfer_cancel(haul_transfer *transfer);
 
-/* Gives the handle back. A transfer still on its way goes on by itself. */
+/* Releases the handle; a transfer in flight continues. */
 HAUL_API void haul_transfer_release(haul_transfer *transfer);
 
 #define HAUL_PATHS_MAX 8
 
-/* One way to go, open or closed. */
+/* A path and its cost: open, or closed (unavailable for this transfer) for a reason. */
 struct haul_path {
   char name[16]; /* "map", "rdma", "tcp" */
   int open;
   int chosen;
-  double
-      cost_ns; /* time for the length asked for, when open: the estimate, or as it was measured */
-  unsigned copies_cpu, copies_kernel, copies_dma; /* how often each byte is copied, by whom */
+  double cost_ns; /* open: time for this length, measured or estimated */
+  unsigned copies_cpu, copies_kernel, copies_dma; /* copies of each byte, by agent */
   unsigned zero_copy;                             /* 1: satisfies HAUL_REQUIRE_ZERO_COPY */
   char detail[64];                                /* "mapped", "cross-memory attach", "2 rails" */
-  char reason[192];                               /* closed: why; open and not chosen: why not;
-                                                     chosen: who set it, or "" */
-  double estimate_ns;                             /* before anything was measured */
-  int measured;  /* 1: cost_ns comes from transfers of about this size */
-  char send[12]; /* how the bytes leave the memory of the side that asks: "short" (in the call,
-                    or within the request), "buffered" (copied first), "zero-copy" (handed over
-                    where they lie) */
+  char reason[192];   /* why it is closed, or open and not chosen; chosen: what set it, or "" */
+  double estimate_ns; /* cost_ns before any measurement */
+  int measured;       /* 1: cost_ns comes from transfers of about this size */
+  char send[12];      /* how the bytes leave the requester's memory: "short" (within the call or the
+                         request), "buffered" (copied first), "direct" (from where they are) */
 };
 
 struct haul_report {
-  size_t size;   /* sizeof(struct haul_report), set by the initialiser */
-  int status;    /* as from haul_transfer_test */
-  int operation; /* enum haul_operation */
-  uint64_t bytes, pieces, slices;
-  unsigned retries;  /* slices sent again on another path */
-  unsigned checksum; /* 1: verified at the destination */
-  int64_t queued_ns; /* from the call to the first byte handed to the path */
-  int64_t wire_ns;   /* from there to the end */
+  size_t size;                    /* sizeof(struct haul_report), set by the initializer */
+  int status;                     /* as from haul_transfer_test */
+  int operation;                  /* enum haul_operation */
+  uint64_t bytes, pieces, slices; /* slices: of at most 1 MiB and 256 segments */
+  unsigned retries;               /* slices sent again on another path */
+  unsigned checksum;              /* 1: verified at the destination */
+  int64_t queued_ns;              /* from the call to the first byte handed to the path */
+  int64_t wire_ns;                /* from there to the end */
   size_t path_count;
   struct haul_path paths[HAUL_PATHS_MAX]; /* the chosen one first */
   struct haul_place from, to;
   char peer[64];
-  char name[256];   /* the remote's */
-  int64_t setup_ns; /* of queued_ns, what is not waiting for others: checks, route, registration */
+  char name[256];   /* of the remote */
+  int64_t setup_ns; /* part of queued_ns: checks, choice of the path, registration */
 };
 
 #define HAUL_REPORT_INIT                                                                           \
@@ -658,16 +586,15 @@ struct haul_report {
         {{{0}, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0, {0}}}, {0, 0}, {0, 0}, {0}, {0}, 0             \
   }
 
-/* What is known of the transfer now; whole once it has ended. Start from HAUL_REPORT_INIT. */
+/* Fills a report, from HAUL_REPORT_INIT, with the present state; final after the end. */
 HAUL_API int haul_transfer_report(haul_transfer *transfer, struct haul_report *report);
 
-/* The report in words, several lines, as snprintf would write it; returns the length it needs. */
+/* Writes the report as lines of text, like snprintf(3); returns the length that it needs. */
 HAUL_API int haul_report_format(const struct haul_report *report, char *text, size_t size);
 
-/* The paths that a transfer of `length` bytes in one piece would have, without moving a byte: the
- * chosen one first, then by cost, then the closed ones. Costs are for memory that was touched
- * before. Fills up to *count and sets *count. HAUL_EACCESS where the rights do not allow it,
- * HAUL_EINVAL for an atomic operation of another length than 8. */
+/* Lists the paths of a transfer of one segment without moving a byte: the chosen one first, then
+ * the open ones by cost, then the closed ones. Costs are those of memory that was accessed before.
+ * Ranges are not checked. HAUL_EACCESS, HAUL_EINVAL (also an atomic operation not of 8 bytes). */
 HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_operation operation,
                           uint64_t length, const struct haul_transfer_options *options,
                           struct haul_path *paths, size_t *count);
@@ -676,36 +603,95 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
 
 enum haul_message_kind {
   HAUL_MESSAGE = 1,
-  HAUL_PEER_JOINED = 2, /* with config.peer_events */
-  HAUL_PEER_LEFT = 3
+  HAUL_PEER_JOINED = 2, /* with peer_events: the peer connected to this node */
+  HAUL_PEER_LEFT = 3    /* with peer_events: the connection to the peer ended */
 };
 
-#define HAUL_MESSAGE_MAX 1048576 /* bytes a message */
+#define HAUL_MESSAGE_MAX 1048576 /* bytes per message */
 
-/* Belongs to the receiver until haul_message_release. */
+/* Owned by the receiver until haul_message_release. */
 struct haul_message {
   int kind;        /* enum haul_message_kind */
-  haul_peer *peer; /* who sent it; haul_peer_retain to keep it longer than the message */
+  haul_peer *peer; /* the sender; haul_peer_retain keeps it beyond the message */
   uint64_t tag;
   const void *bytes;
   size_t length;
   void *internal;
 };
 
-/* Sends a message. It arrives after every write to this peer, and every atomic operation, that was
- * started before this call has ended, and after earlier messages. It is sent also when such a write
- * failed, once nothing of that can arrive any more: who needs to know waits for the write first.
- * Returns when the bytes have been taken over; waits for those writes, and for room at the
- * receiver. What was taken over goes out also after haul_peer_close, but not after haul_node_close:
- * who ends right away waits for an answer first. HAUL_ETIMEDOUT (nothing was sent), HAUL_ELIMIT
- * (too long), HAUL_EPEER. */
+/* Sends a message. It arrives after every write and atomic operation to this peer that was started
+ * before the call, and after earlier messages; if such a write failed, once none of it can arrive
+ * any more, so wait for the write to learn that. Blocks for those writes and for room at the
+ * receiver, and returns when the bytes are copied. They are still sent after haul_peer_close, but
+ * not after haul_node_close: wait for a reply before that. HAUL_ETIMEDOUT (nothing was sent),
+ * HAUL_ELIMIT (too long), or as haul_peer_status. */
 HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes, size_t length,
                                haul_deadline until);
 
-/* Takes the next message of any peer. HAUL_ETIMEDOUT when there is none by `until`. */
+/* Receives the next message of any peer. HAUL_ETIMEDOUT: none by `until`. HAUL_ECLOSED. */
 HAUL_API int haul_message_receive(haul_node *node, struct haul_message *message,
                                   haul_deadline until);
 HAUL_API void haul_message_release(struct haul_message *message);
+
+/* ---- Devices, ports, checks, counters ----------------------------------------------------- */
+
+struct haul_device {
+  struct haul_place place;
+  int emulated;     /* 1: software emulates the hardware */
+  int numa;         /* NUMA node, -1 if unknown */
+  uint64_t memory;  /* total bytes, 0 if unknown */
+  char name[64];    /* "host memory", "emulated accelerator" */
+  char pci[16];     /* "0000:17:00.0", or "" */
+  char exports[64]; /* how other processes ("memfd", "descriptor") and NICs share its memory:
+                       "memfd, dma-buf to NICs"; NICs only: "dma-buf to NICs alone" */
+};
+
+HAUL_API int haul_device_list(haul_node *node, struct haul_device *devices, size_t *count);
+
+/* A NIC port that a path of this host uses, as seen from a place. */
+struct haul_port {
+  char path[16];            /* "rdma" */
+  char name[48];            /* NIC and port number: "mlx5_0/1" */
+  int usable;               /* 0: see `reason` */
+  int emulated;             /* 1: software emulates the hardware */
+  int numa;                 /* NUMA node, -1 if unknown */
+  int bridges;              /* PCI bridges shared with the place's device */
+  int numa_distance;        /* of the kernel: 10 within a node; -1 if unknown */
+  uint64_t bits_per_second; /* line rate, 0 if unknown */
+  char pci[16];             /* "0000:17:00.0", or "" */
+  char interface[16];       /* network interface: "eth2", or "" */
+  char address[48];         /* for peers: a GID "::ffff:10.0.0.2", or "lid 12" */
+  char reason[128];
+};
+
+/* Lists, for each path, the usable ports, best first for memory at `from`, then the others. Opens
+ * the NICs on each call, which may block in their drivers. HAUL_EPLACE. */
+HAUL_API int haul_port_list(haul_node *node, struct haul_place from, struct haul_port *ports,
+                            size_t *count);
+
+enum haul_check_state {
+  HAUL_CHECK_OK = 0,
+  HAUL_CHECK_LIMITED = 1, /* works, with less speed or function */
+  HAUL_CHECK_MISSING = 2
+};
+
+/* A requirement of a path or a place. */
+struct haul_check {
+  int state;        /* enum haul_check_state */
+  char backend[16]; /* "host", "sim", "cuda", "gaudi", "dpdk", "gpudev", "map", "rdma", "tcp" */
+  char name[32];    /* unique: "map.cross-memory-attach" (haul_device(3)) */
+  char text[192];   /* what was found */
+  char remedy[192]; /* a command that fixes it, or "" */
+};
+
+HAUL_API int haul_check_list(haul_node *node, struct haul_check *checks, size_t *count);
+
+/* Reads a counter of haul_counter(3): "pool.hits", "peer.NAME.map.writes". HAUL_ENAME.
+ * haul_counter_list calls `each`, within the call, for every counter; `each` must not call haul. */
+HAUL_API int haul_counter_read(haul_node *node, const char *name, uint64_t *value);
+HAUL_API int haul_counter_list(haul_node *node,
+                               void (*each)(void *user, const char *name, uint64_t value),
+                               void *user);
 
 #ifdef __cplusplus
 }

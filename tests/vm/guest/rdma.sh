@@ -62,7 +62,7 @@ begin "$work/long" $v4_b/large --require-zero-copy
 spoil loss 100%
 end
 holds "the put fails" test $status = 1
-complains "no path satisfies what was asked for"
+complains "no path meets the constraints"
 complains "not tcp: it buffers on the way"
 heal
 
@@ -71,7 +71,7 @@ begin "$work/long" $v4_b/large --only rdma
 spoil loss 100%
 end
 holds "the put fails" test $status = 1
-complains "no path satisfies what was asked for"
+complains "no path meets the constraints"
 complains "rdma: "
 heal
 
