@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Who may reach a node: key files, and the name under which a peer proved who it is.
+ * Access control: key files, the identity that a peer has proved, and regions that are published to
+ * some identities only.
  *
- * What haul.h says of all its calls holds here. Everything here is there since version 0.1.
+ * The conventions of haul.h apply. Every declaration exists since version 0.1.0.
  */
 #ifndef HAUL_ACCESS_H
 #define HAUL_ACCESS_H
@@ -15,38 +16,39 @@ extern "C" {
 
 struct haul_key {
   char name[64];
-  char fingerprint[17]; /* 16 hexadecimal digits: tells whether two files have the same key, and
-                           nothing about it; "" where there is no OpenSSL */
+  char fingerprint[17]; /* 16 hexadecimal digits that identify the key without revealing it; ""
+                           without OpenSSL */
 };
 
-/* Makes a key and writes it to a new file that its owner alone may read. Whoever has the line may
- * connect to a node that has it, and is known there by the name: 1 to 63 printable ASCII bytes
- * without blanks and '#', that do not begin with "uid:". Files may be put together. HAUL_EEXIST,
- * HAUL_EINVAL, HAUL_ESYSTEM. */
+/* Generates a key of 256 random bits and writes it to a new file that only its owner can read: one
+ * line, NAME and 64 hexadecimal digits. Anyone who has the line can connect to a node that has it,
+ * under that name: 1 to 63 printable ASCII bytes without blanks and '#', neither "*" nor beginning
+ * with "uid:". Key files can be concatenated. Blocks for the file system. HAUL_EEXIST (the file
+ * exists), HAUL_EINVAL (the name), HAUL_ESYSTEM. */
 HAUL_API int haul_key_new(const char *path, const char *name);
 
-/* The keys in a file: fills up to *count entries and sets *count to how many there are. HAUL_EINVAL
- * (FILE:LINE), HAUL_EINSECURE: others than its owner may read it, or the owner is neither this user
- * nor root; HAUL_ELIMIT: more than 4096 keys, HAUL_ENOMEM. */
+/* Lists the keys in a file, in its order. Blocks for the file system. HAUL_EINVAL: the file cannot
+ * be read, is over 512 KiB, or has no key; or a line is not a key (the object is FILE:LINE).
+ * HAUL_EINSECURE: others than its owner can read or write it, or its owner is neither this user nor
+ * root. HAUL_ELIMIT: more than 4096 keys. */
 HAUL_API int haul_key_list(const char *path, struct haul_key *keys, size_t *count);
 
-/* Who the peer proved to be: the name of its key, the common name of its certificate, or "uid:1000"
- * over a Unix socket, as seen from its server's side; "" where nothing is proved. Stays as long as
- * the peer's handle. */
+/* The identity that the peer has proved: the name of its key, the common name of its certificate,
+ * or, on the listening side of a Unix socket, "uid:1000"; "" without proof. Valid as long as the
+ * reference to the peer. */
 HAUL_API const char *haul_peer_identity(const haul_peer *peer);
 
 #define HAUL_GRANTS_MAX 256
 
-/* Who may do what: a peer's identity as haul_peer_identity tells it, or "*", everybody who can
- * connect; HAUL_READ, HAUL_WRITE or both. */
+/* Rights of an identity. */
 struct haul_grant {
-  const char *who;
-  unsigned rights;
+  const char *who; /* as from haul_peer_identity, or "*": every peer */
+  unsigned rights; /* HAUL_READ, HAUL_WRITE or both */
 };
 
-/* Publishes the region for these alone: to others the name is as if it were not there. A peer that
- * is named several times has all of its rights. As haul_region_publish else; HAUL_EINVAL also for
- * no grants, or over HAUL_GRANTS_MAX. They are copied. */
+/* Publishes the region to these identities only; for other peers the name does not exist. Several
+ * grants to one identity add up. The grants, 1 to HAUL_GRANTS_MAX, are copied. Otherwise like
+ * haul_region_publish, with its errors; HAUL_EINVAL also for an invalid grant. */
 HAUL_API int haul_region_publish_to(haul_region *region, const char *name,
                                     const struct haul_grant *grants, size_t count);
 

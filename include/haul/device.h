@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * For those who drive devices themselves, such as plugins of other libraries: copies that nobody
- * waits for, and dma-bufs for NICs that haul does not drive.
+ * For code that drives devices itself, such as plugins of other libraries: asynchronous copies, and
+ * dma-bufs for NICs that haul does not drive.
  *
- * What haul.h says of all its calls holds here. Everything here is there since version 0.1.
+ * The conventions of haul.h apply. Every declaration exists since version 0.1.0.
  */
 #ifndef HAUL_DEVICE_H
 #define HAUL_DEVICE_H
@@ -14,32 +14,33 @@
 extern "C" {
 #endif
 
-/* A copy between two regions of this node, under way. */
+/* An asynchronous copy between two regions. */
 typedef struct haul_copy haul_copy;
 
-/* Starts what haul_region_copy does, and returns while a device's engine is at it. Between two
- * regions that the processor reaches it is made at once, in the call. Release with
- * haul_copy_release, before either region. HAUL_ERANGE, HAUL_EINVAL (the ranges overlap),
- * HAUL_EACCESS, HAUL_ESTALE, HAUL_ENOMEM; HAUL_ENOTSUP where no engine reaches both, so that the
- * bytes would go by way of buffers, which haul_region_copy does: between two devices, and between a
- * GPU and host memory without HAUL_REGION_PINNED. */
+/* Starts the copy of haul_region_copy and returns while the engine of a device makes it. A copy
+ * between two regions that the CPU reaches is made within the call. Release with haul_copy_release,
+ * before either region. HAUL_EINVAL (no bytes, the ranges overlap), HAUL_ERANGE, HAUL_EACCESS
+ * (read-only destination), HAUL_ESTALE. HAUL_ENOTSUP: no engine reaches both, so that the bytes
+ * would need bounce buffers, as haul_region_copy uses: between devices of different kinds, between
+ * Gaudi devices, and between an NVIDIA GPU and host memory that its driver has not pinned
+ * (HAUL_REGION_PINNED). */
 HAUL_API int haul_copy_start(haul_region *to, uint64_t to_offset, haul_region *from,
                              uint64_t from_offset, size_t length, haul_copy **copy);
 
-/* 1 while it is on its way, 0 when the bytes are there, else the error it ended with. The drivers
- * of some devices tell nobody, and large copies are given to them in portions: the copy moves on
- * when somebody asks. */
+/* Returns 1 while the copy is in flight, 0 when the bytes are in place, else the error that it
+ * ended with. Some drivers do not notify, and large copies are submitted in portions: call it
+ * repeatedly, as such a copy makes progress only then. */
 HAUL_API int haul_copy_test(haul_copy *copy);
 
-/* Gives the handle back. A copy still on its way is ended early, its destination is undefined, and
- * neither region is touched any more when this returns: within milliseconds, but for a device that
- * hangs, whose driver may take half a minute to end what it was given. */
+/* Releases the handle. A copy in flight is canceled: its destination is undefined, and on return
+ * neither region is in use. Blocks for milliseconds, or, if a device hangs, until its driver ends
+ * the operation: half a minute on Gaudi. */
 HAUL_API void haul_copy_release(haul_copy *copy);
 
-/* A dma-buf of the region's memory, for drivers that import such (ibv_reg_dmabuf_mr). The region
- * begins at *offset in it. The caller closes the descriptor, before the region is released: drivers
- * may keep the memory for as long as it is open. HAUL_ENOTSUP, with the reason, where the memory
- * has none. */
+/* Makes a dma-buf of the region's memory for drivers that import one (ibv_reg_dmabuf_mr). The
+ * region begins at *offset in it. The caller closes the descriptor before it releases the region:
+ * drivers may pin the memory for as long as the descriptor is open. HAUL_ESTALE; HAUL_ENOTSUP: the
+ * memory has none, for the reason in the text. */
 HAUL_API int haul_region_dmabuf(haul_region *region, int *descriptor, uint64_t *offset);
 
 #ifdef __cplusplus

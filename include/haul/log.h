@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a node has to say to who runs it: who came and left, who was refused, what broke, what went
- * up to a limit. The library itself prints nothing.
+ * Log lines of a node for its operator: peers that come and leave, connections that are refused,
+ * paths that break, limits that are reached. The library itself prints nothing.
  *
- * What haul.h says of all its calls holds here. Everything here is there since version 0.1.
+ * The conventions of haul.h apply. Every declaration exists since version 0.1.0.
  */
 #ifndef HAUL_LOG_H
 #define HAUL_LOG_H
@@ -15,37 +15,37 @@ extern "C" {
 #endif
 
 enum haul_log_level {
-  HAUL_LOG_ERROR = 1,   /* the node does not do what it is for */
-  HAUL_LOG_WARNING = 2, /* somebody was refused, or something is slower than it could be */
-  HAUL_LOG_INFO = 3,    /* who comes and leaves */
+  HAUL_LOG_ERROR = 1,   /* the node cannot do its work */
+  HAUL_LOG_WARNING = 2, /* a connection was refused, or something is slower than it could be */
+  HAUL_LOG_INFO = 3,    /* peers come and leave */
   HAUL_LOG_DEBUG = 4
 };
 
-/* Both may have any bytes that a peer made up, but for zero bytes: escape what you print. */
+/* Both may hold any bytes that a peer chose, except zero: escape them before printing. */
 struct haul_log_field {
   const char *key, *value;
 };
 
 struct haul_log_line {
   enum haul_log_level level;
-  const char *event; /* "refused": haul_log(3) lists them */
-  const char *text;  /* the same in words */
-  const char *node;  /* its name */
-  int64_t time_ns;   /* CLOCK_REALTIME, when it happened */
+  const char *event; /* "refused"; haul_log(3) lists all */
+  const char *text;  /* the event in words */
+  const char *node;  /* name of the node */
+  int64_t time_ns;   /* CLOCK_REALTIME of the event */
   size_t count;
   const struct haul_log_field *fields; /* "peer", "identity", "address", "path", "code", "reason" */
 };
 
-/* Has `take` called for what happens to nodes that are opened from now on in this process, if it is
- * as grave as `level`. NULL: nobody is told, as from the start. A node keeps what it was opened
- * with, and makes no call once haul_node_close has returned.
+/* Registers `take` for the lines, at `level` and more severe, of all nodes that this process opens
+ * from now on; NULL, as at the start, for none. A node keeps what it was opened with, and makes no
+ * call after haul_node_close has returned.
  *
- * It is called without any lock held, by the thread that drives the node, one line after the other:
- * where nobody drives a node (HAUL_PROGRESS_CALLER) its lines wait. It must not block, since the
- * node does nothing else meanwhile, and must not call haul, but for haul_error_name and the like.
- * The line is gone when it returns. Of one event 10 warnings or 100 others a second are told, then
- * how many more there were ("more"); lines that find no memory are not told at all. HAUL_EINVAL: no
- * such level. */
+ * The thread that drives the node calls it, without locks, one line at a time; the lines of a node
+ * in HAUL_PROGRESS_CALLER mode wait until it is driven. `take` must not block, as the node makes no
+ * progress meanwhile, and must not call haul, except haul_error_name and haul_error_text. The line
+ * is valid within the call. Rate limit per event: 10 errors or warnings, or 100 others, per second,
+ * and 1024 lines that wait; a later line of the event counts the rest in a field "more". Lines for
+ * which there is no memory are dropped. HAUL_EINVAL: unknown level. */
 HAUL_API int haul_log_set(enum haul_log_level level,
                           void (*take)(void *user, const struct haul_log_line *line), void *user);
 
