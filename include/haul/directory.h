@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT
  *
- * Nodes that find each other by name in etcd, version 3.4 or later.
+ * A directory of nodes and their published regions in etcd (version 3.4 or later).
  *
- * A directory is etcd://HOST[:PORT][,HOST[:PORT]…]/PREFIX, or etcds:// over TLS with the
- * authorities that the system knows; the port is 2379 where none is given, and the prefix is one
- * word. In it etcd://…/PREFIX/NAME is a node, or a region that some node publishes, and is taken
- * wherever a node's address is (haul_peer_connect). '/', '%' and what does not print are written
- * %XX there.
+ * Its address is etcd://HOST[:PORT][,HOST[:PORT]…]/PREFIX, with up to 8 members; etcds:// uses TLS
+ * and the authorities that the system trusts, or those of `directory_login`. The default port is
+ * 2379, and PREFIX is one word. The address etcd://…/PREFIX/NAME names a node, or a region that any
+ * node publishes, and haul_peer_connect accepts it like a node's address. In NAME, '/', '%' and
+ * bytes that are not printable are written as %XX.
  *
- * The directory says where a node is, and no more: who connects finds out whether it is that node,
- * and keys decide who may. It is spoken to by a module, libhaul-directory.so, which needs libcurl
- * and libjansson; without it these calls say HAUL_ENOTSUP and which package has it.
+ * The directory only tells where a node is. The connection verifies that it is that node, and keys
+ * decide about access. A module, libhaul-directory.so, implements the calls with libcurl and
+ * libjansson; without it they fail with HAUL_ENOTSUP, and the hint names the packages.
  *
- * What haul.h says of all its calls holds here. Everything here is there since version 0.1.
+ * The conventions of haul.h apply. Every declaration exists since version 0.1.0.
  */
 #ifndef HAUL_DIRECTORY_H
 #define HAUL_DIRECTORY_H
@@ -27,81 +27,81 @@ extern "C" {
 
 enum haul_directory_kind { HAUL_DIRECTORY_NODE = 1, HAUL_DIRECTORY_REGION = 2 };
 
-/* A node, or a region at its node. */
+/* A node, or a region of a node. */
 struct haul_directory_entry {
-  int kind;
+  int kind; /* enum haul_directory_kind */
   char node[64];
-  char name[256];          /* of a region; else "" */
-  uint64_t length;         /* of a region: bytes, place, HAUL_READ and HAUL_WRITE */
-  struct haul_place place; /* likewise */
-  unsigned rights;         /* likewise */
-  uint8_t id[16];          /* of the node: another one with every start */
-  uint8_t boot[16];        /* of its host: what is on loopback there is here if it is this host's */
-  uint64_t network; /* there: the number of its network namespace; 0: it told of its addresses
-                       by hand */
+  char name[256];          /* of a region, else "" */
+  uint64_t length;         /* of a region */
+  struct haul_place place; /* of a region */
+  unsigned rights;         /* of a region: HAUL_READ, HAUL_WRITE */
+  uint8_t id[16];          /* of the node, new with every haul_node_open */
+  uint8_t boot[16];        /* boot id of its host: its loopback addresses are valid on that host */
+  uint64_t network; /* inode of its network namespace; 0: its addresses were set by `advertise` */
   unsigned address_count;
   char addresses[HAUL_DIRECTORY_ADDRESSES][160];
 };
 
-/* ---- Being found ---- */
+/* ---- Registration ---- */
 
 struct haul_register_options {
-  uint32_t size;          /* sizeof: HAUL_REGISTER_OPTIONS_INIT sets it */
-  unsigned lease_seconds; /* 2 to 3600: so long after its end the node is gone from the directory;
+  uint32_t size;          /* sizeof(struct haul_register_options), set by the initializer */
+  unsigned lease_seconds; /* lease TTL, 2 to 3600: seconds until a dead node's entries expire;
                              0: 10 */
-  const char *advertise;  /* NULL: what the node listens on, where a listener on all addresses is
-                             told by the one that etcd is reached from. Else up to four addresses,
-                             with commas between */
-  /* NULL, or called by a thread of the library whenever the node comes to stand in the directory
-   * (0) or does not any more (the code; haul_error_last has the detail). It must not close the
-   * node. */
+  const char *advertise;  /* up to four addresses, separated by commas; NULL: those that the node
+                             listens on, a wildcard replaced by the address that reaches etcd */
+  /* Called, unless NULL, by a thread of the library when the entries become current again (0) or
+   * stop being current (the code; haul_error_last() has the detail). Must not close the node. */
   void (*changed)(void *user, int code);
   void *user;
 };
 #define HAUL_REGISTER_OPTIONS_INIT                                                                 \
   { .size = sizeof(struct haul_register_options) }
 
-/* Enters the node, under its name, and all that it publishes to everybody, and keeps that up to
- * date until the node is closed, from a thread of its own; closing it takes up to two seconds then,
- * where etcd does not answer. When etcd is away for longer than the lease the node is entered again
- * once it is back. What is published to some alone is not entered.
+/* Registers the node under its name, and all regions that it publishes to everyone; regions for
+ * some identities only (access.h) are left out. A thread keeps the entries current, also after etcd
+ * was away for longer than the lease, until the node is closed; closing then takes up to 2 s longer
+ * if etcd does not respond. `options` may be NULL and is copied.
  *
- * Blocks until the node stands there. A name that another node has is waited for until `until`, as
- * its lease may end; one that a node at the same address had is taken at once: its successor is
- * here. HAUL_EEXIST; HAUL_EINVAL: the node listens nowhere, or is registered already;
- * HAUL_EADDRESS: no directory's; HAUL_ECONNECT, HAUL_ETIMEDOUT, HAUL_EPROTO, HAUL_EAUTH,
- * HAUL_ENOTSUP. NULL for the options: all defaults. */
+ * Blocks until the node is registered. If another node has the name, it waits for that lease to
+ * expire; a node of the same network namespace with a common address is this one's predecessor,
+ * whose entry it takes over at once. HAUL_EEXIST (the name), HAUL_EINVAL (options or
+ * login file; the node does not listen, or is registered already), HAUL_EADDRESS, HAUL_ECONNECT,
+ * HAUL_ETIMEDOUT, HAUL_EPEER (etcd is not ready), HAUL_EPROTO (not etcd), HAUL_EAUTH (etcd denies
+ * access, or its certificate is not trusted), HAUL_EINSECURE (a password without TLS),
+ * HAUL_ENOTSUP (no module), HAUL_ECLOSED. */
 HAUL_API int haul_node_register(haul_node *node, const char *directory,
                                 const struct haul_register_options *options, haul_deadline until);
 
-/* ---- Finding ---- */
+/* ---- Lookup ---- */
 
-/* What goes by the name at the end of the address: a node, and regions, each with where it is.
- * Fills up to *count entries and sets *count to how many there are, at most 64. HAUL_ENAME: none.
- */
+/* Lists the entries of the name at the end of the address: a node first, then regions; at most 64.
+ * HAUL_ENAME (none), or as haul_node_register. */
 HAUL_API int haul_directory_find(haul_node *node, const char *address, haul_deadline until,
                                  struct haul_directory_entry *entries, size_t *count);
 
-/* A walk over the directory, which then tells of what changes. One thread at a time. */
+/* A walk over the entries, and then over their changes. For one thread at a time. */
 typedef struct haul_directory haul_directory;
 
 enum haul_directory_event_kind {
-  HAUL_DIRECTORY_HOLDS = 1, /* was there at the start */
-  HAUL_DIRECTORY_TOLD = 2,  /* all that was there is told; no entry */
-  HAUL_DIRECTORY_CAME = 3,  /* or changed */
-  HAUL_DIRECTORY_WENT = 4   /* the entry has its kind, node and name alone */
+  HAUL_DIRECTORY_HOLDS = 1, /* an entry that exists at the start */
+  HAUL_DIRECTORY_TOLD = 2,  /* the end of those; no entry */
+  HAUL_DIRECTORY_CAME = 3,  /* an entry that is new or changed */
+  HAUL_DIRECTORY_WENT = 4   /* an entry that vanished: kind, node and name only */
 };
 
 struct haul_directory_event {
-  int kind;
+  int kind; /* enum haul_directory_event_kind */
   struct haul_directory_entry entry;
 };
 
+/* Starts a walk; haul_directory_next contacts etcd. Release with haul_directory_close. Errors of
+ * the address and the module, as of haul_node_register. */
 HAUL_API int haul_directory_open(haul_node *node, const char *directory, haul_deadline until,
                                  haul_directory **walk);
-/* The next one; HAUL_ETIMEDOUT: nothing happened. When etcd is away it is looked for again until
- * `until`, and nothing is lost; HAUL_EPROTO: it was away for so long that it has forgotten what
- * happened meanwhile, and the walk is to be opened again. */
+/* Reads the next event. HAUL_ETIMEDOUT: none by `until`. While etcd is away it is retried until
+ * `until`, and no event is lost. HAUL_EPROTO: etcd was away for so long that it has compacted the
+ * changes; open a new walk. Other errors as of haul_node_register. */
 HAUL_API int haul_directory_next(haul_directory *walk, haul_deadline until,
                                  struct haul_directory_event *event);
 HAUL_API void haul_directory_close(haul_directory *walk);
