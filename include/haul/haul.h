@@ -265,11 +265,11 @@ HAUL_API int haul_node_progress(haul_node *node, haul_deadline until);
 #define HAUL_WRITE 2u /* peers may write */
 #define HAUL_LEND  4u /* only for haul_region_export */
 
-/* Allocates `length` bytes at `place`, aligned to the page size, with undefined contents; the
- * system provides host pages when they are first accessed. `flags` are HAUL_REGION_…. A pool of
- * freed regions serves lengths up to 64 KiB, and those over a quarter of 1 MiB, 16 MiB or 256 MiB
- * up to that size. Release with haul_region_release. HAUL_EINVAL (also HAUL_REGION_PINNED for a
- * device), HAUL_EPLACE, HAUL_ELIMIT (descriptors: see HAUL_REGION_PRIVATE). */
+/* Allocates `length` bytes at `place`, page-aligned, with undefined contents; the system provides
+ * host pages at their first access. `flags` are HAUL_REGION_…. A pool of freed regions serves up to
+ * 64 KiB, and over a quarter of 1, 16 or 256 MiB up to that. At HAUL_DPDK it may block for
+ * dpdk_wait (haul.conf(5)). Release with haul_region_release. HAUL_EINVAL (also HAUL_REGION_PINNED
+ * for a device), HAUL_EPLACE, HAUL_ELIMIT (descriptors: see HAUL_REGION_PRIVATE). */
 HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t length,
                                unsigned flags, haul_region **region);
 
