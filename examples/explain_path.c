@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Which way would the bytes go, and why not another one? Asks before a transfer (haul_explain), and
- * lets two transfers say it for themselves (haul_transfer_report).
+ * Prints the path of a transfer, and why the others are not taken: before the transfer
+ * (haul_explain), and from the reports of two transfers (haul_transfer_report).
  *
- *   explain_path [ADDRESS NAME]    a running node's region; without: a node of its own */
+ *   explain_path [ADDRESS NAME]    region NAME of a running node, or of a child process */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -21,8 +21,9 @@ static void check(int code) {
   exit(1);
 }
 
-/* A node with device memory, in a process of its own that ends when `told` closes. */
-static int serve(int tell, int told) {
+/* Publishes device memory in a process of its own; writes its address to `out`, and ends when `in`
+ * closes. */
+static int serve(int out, int in) {
   haul_node *node;
   haul_region *region;
   char address[128] = "";
@@ -31,7 +32,7 @@ static int serve(int tell, int told) {
   check(haul_region_publish(region, "block", HAUL_READ | HAUL_WRITE));
   check(haul_node_listen(node, "tcp://127.0.0.1:0"));
   check(haul_node_address(node, 0, address, sizeof address));
-  if (write(tell, address, sizeof address) == sizeof address && read(told, address, 1) < 0)
+  if (write(out, address, sizeof address) == sizeof address && read(in, address, 1) < 0)
     return 1;
   haul_region_release(region);
   haul_node_close(node);
@@ -77,7 +78,7 @@ int main(int count, char **arguments) {
   const struct haul_place host = {HAUL_HOST, 0};
   if (pipe(to) != 0 || pipe(from) != 0)
     return 1;
-  if (count != 3 && fork() == 0) /* before haul is opened: a node does not outlive a fork */
+  if (count != 3 && fork() == 0) /* before a node is opened: a child cannot use it */
     return close(to[1]) || serve(from[1], to[0]);
   if (count != 3 && read(from[0], own, sizeof own) <= 0)
     return 1;
@@ -92,6 +93,6 @@ int main(int count, char **arguments) {
   haul_remote_release(remote);
   haul_peer_close(peer);
   haul_node_close(node);
-  close(to[1]); /* the other process ends */
+  close(to[1]); /* ends the other process */
   return count != 3 && (wait(&status) < 0 || status != 0);
 }

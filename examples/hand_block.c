@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Hands a sequence's KV-cache from a prefill process to a decode process: the decoder publishes
- * device memory, the prefiller writes its scattered blocks in one transfer, and a message behind it
- * says that they are there. */
+ * Hands the KV cache of a sequence from a prefill process to a decode process: the decoder
+ * publishes device memory, the prefiller writes the scattered blocks in one transfer, and the
+ * message that follows tells the decoder that they have arrived. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +11,10 @@
 #include <haul/haul.h>
 
 #define LAYERS      32
-#define BLOCK       ((size_t)64 << 10) /* bytes of a layer's keys and values for one sequence */
+#define BLOCK       ((size_t)64 << 10) /* bytes of one layer's keys and values, per sequence */
 #define SEQUENCE    7
 #define SECOND      1000000000LL
-#define MARK(layer) (SEQUENCE * 31 + (layer)) /* the byte that fills a layer's block */
+#define MARK(layer) (SEQUENCE * 31 + (layer)) /* the fill byte of a layer's block */
 
 static void check(int code, const char *who) {
   const struct haul_error *error = haul_error_last();
@@ -38,7 +38,7 @@ static int prefill(const char *address) {
   check(haul_peer_lookup(peer, "kv", haul_deadline_in(5 * SECOND), &cache), "prefill");
   check(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, LAYERS * BLOCK, 0, &local),
         "prefill");
-  /* Here the layers lie back to back; in the decoder's cache each has room for 16 sequences. */
+  /* The layers are contiguous here; the decoder's cache has 16 sequences per layer. */
   for (int layer = 0; layer < LAYERS; layer++) {
     memset((char *)haul_region_address(local) + (size_t)layer * BLOCK, MARK(layer), BLOCK);
     pieces[layer] = (struct haul_piece){.local = (size_t)layer * BLOCK,
@@ -69,7 +69,7 @@ int main(void) {
   const struct haul_place device = {HAUL_SIM, 0};
   if (pipe(to_prefill) != 0)
     return 1;
-  if (fork() == 0) /* before haul is opened: a node does not outlive a fork */
+  if (fork() == 0) /* before a node is opened: a child cannot use it */
     return close(to_prefill[1]) || read(to_prefill[0], address, sizeof address) <= 0 ||
            prefill(address);
 
@@ -82,7 +82,7 @@ int main(void) {
     return 1;
   check(haul_message_receive(node, &message, haul_deadline_in(10 * SECOND)), "decode");
 
-  /* The CPU cannot touch device memory: what arrived is looked at through a copy. */
+  /* The CPU cannot access device memory: copy each block to the host to verify it. */
   check(haul_region_wrap(node, block, BLOCK, &host), "decode");
   for (size_t layer = 0; layer < LAYERS; layer++) {
     check(haul_region_copy(host, 0, cache, (layer * 16 + message.tag) * BLOCK, BLOCK, HAUL_FOREVER),
@@ -90,7 +90,7 @@ int main(void) {
     for (size_t i = 0; i < BLOCK; i++)
       wrong += block[i] != (unsigned char)MARK(layer);
   }
-  printf("decode: sequence %d is %s\n", (int)message.tag, wrong ? "damaged" : "here, whole");
+  printf("decode: sequence %d is %s\n", (int)message.tag, wrong ? "damaged" : "complete");
   haul_message_release(&message);
   haul_region_release(host);
   haul_region_release(cache);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Shares a matrix with another process: its ticket and its descriptor go over a socketpair. The
- * importer reads the owner's bytes where they are and answers beside them; nothing is copied. */
+ * Shares a matrix with another process, which gets the ticket and the descriptor over a socketpair.
+ * The importer reads the owner's memory and writes its result there; nothing is copied. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +73,7 @@ int main(void) {
                                      .shape = {ROWS, COLUMNS},
                                      .strides = {COLUMNS, 1}};
   require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "socketpair");
-  if (fork() == 0) /* before haul is opened: a node does not outlive a fork */
+  if (fork() == 0) /* before a node is opened: a child cannot use it */
     return close(ends[0]) || importer(ends[1]);
   close(ends[1]);
 
