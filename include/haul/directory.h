@@ -56,7 +56,7 @@ struct haul_register_options {
   void *user;
 };
 #define HAUL_REGISTER_OPTIONS_INIT                                                                 \
-  { .size = sizeof(struct haul_register_options) }
+  { sizeof(struct haul_register_options), 0, NULL, NULL, NULL }
 
 /* Registers the node under its name, and all regions that it publishes to everyone; regions for
  * some identities only (access.h) are left out. A thread keeps the entries current, also after etcd
@@ -65,11 +65,11 @@ struct haul_register_options {
  *
  * Blocks until the node is registered. If another node has the name, it waits for that lease to
  * expire; a node of the same network namespace with a common address is this one's predecessor,
- * whose entry it takes over at once. HAUL_EEXIST (the name), HAUL_EINVAL (options or
- * login file; the node does not listen, or is registered already), HAUL_EADDRESS, HAUL_ECONNECT,
+ * whose entry it takes over at once. HAUL_EEXIST (the name), HAUL_EINVAL (options or login file;
+ * the node does not listen, or is registered already), HAUL_EADDRESS, HAUL_ECONNECT,
  * HAUL_ETIMEDOUT, HAUL_EPEER (etcd is not ready), HAUL_EPROTO (not etcd), HAUL_EAUTH (etcd denies
- * access, or its certificate is not trusted), HAUL_EINSECURE (a password without TLS),
- * HAUL_ENOTSUP (no module), HAUL_ECLOSED. */
+ * access, or its certificate is not trusted), HAUL_EINSECURE (a password without TLS), HAUL_ENOTSUP
+ * (no module), HAUL_ECLOSED. */
 HAUL_API int haul_node_register(haul_node *node, const char *directory,
                                 const struct haul_register_options *options, haul_deadline until);
 

@@ -2,6 +2,7 @@
  *
  * What a user of the installed library writes, in what C and C++ have in common: every initialiser
  * expanded, a node, a region, a transfer to oneself, the report. Compiled as both. */
+#include <haul/directory.h>
 #include <haul/haul.h>
 
 #include <stdio.h>
@@ -33,6 +34,7 @@ static int move(haul_remote *remote, haul_region *region) {
 
 int main(void) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  struct haul_register_options options = HAUL_REGISTER_OPTIONS_INIT;
   struct haul_place place;
   char address[128];
   haul_node *node = NULL;
@@ -41,6 +43,8 @@ int main(void) {
   haul_remote *remote = NULL;
   if (strcmp(haul_version(), HAUL_EXPECTED_VERSION) != 0)
     return fail("version");
+  if (options.size != sizeof options)
+    return fail("options");
   if (haul_place_parse("sim:0", &place) != 0 || haul_node_open(&config, &node) != 0)
     return fail("open");
   if (haul_region_alloc(node, place, 4096, 0, &region) != 0 ||
