@@ -15,6 +15,7 @@
 #include "core/alloc.h"
 #include "core/error.h"
 #include "memory/staging.h"
+#include "node/message.h"
 #include "node/node.h"
 #include "node/setting.h"
 
@@ -259,10 +260,10 @@ static void complete(struct config *config) {
   set_default(&values->pool_bytes, (size_t)256 << 20);
   set_default(&values->tcp_rate, SIZE_MAX);
   set_default(&values->staging_bytes, STAGING_DEFAULT);
-  if (values->message_window < MESSAGE_WINDOW_LEAST)
-    values->message_window = MESSAGE_WINDOW_LEAST;
-  if (values->message_window > WINDOW_MAX)
-    values->message_window = WINDOW_MAX;
+  if (values->message_window < MESSAGE_WINDOW_MIN)
+    values->message_window = MESSAGE_WINDOW_MIN;
+  if (values->message_window > MESSAGE_WINDOW_MAX)
+    values->message_window = MESSAGE_WINDOW_MAX;
 }
 
 int config_read(const struct haul_node_config *given, struct config *config) {

@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "memory/staging.h"
+#include "node/message.h"
 #include "node/node.h"
 
 #define MS 1000000LL
@@ -41,8 +42,8 @@ static const struct setting settings[] = {
     {"deadline", TIME, FIELD(transfer_ns), 1, INT64_MAX, NULL, 0, NULL},
     {"tcp_rails", COUNT, FIELD(tcp_rails), 1, 16, NULL, 0, "1 within a host, 2 beyond"},
     {"copy_threads", COUNT, FIELD(copy_threads), 1, 16, "none", UINT_MAX, NULL},
-    {"message_window", BYTES, FIELD(message_window), MESSAGE_WINDOW_LEAST, WINDOW_MAX, NULL, 0,
-     NULL},
+    {"message_window", BYTES, FIELD(message_window), MESSAGE_WINDOW_MIN, MESSAGE_WINDOW_MAX, NULL,
+     0, NULL},
     {"pool", BYTES, FIELD(pool_bytes), 1, SIZE_MAX - 1, "none", SIZE_MAX, NULL},
     {"max_peers", COUNT, FIELD(max_peers), 1, UINT_MAX, NULL, 0, NULL},
     {"max_regions", COUNT, FIELD(max_regions), 1, 1048576, NULL, 0, NULL},
