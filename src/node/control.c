@@ -1,20 +1,28 @@
-/* SPDX-License-Identifier: MIT
- * Frames on the control connection, little-endian: magic u32, type u16, zero u16, length u32,
- * request u32, body. Bodies are small, but for messages, whose bytes are read straight into the
- * buffer that the application will get. */
+/* SPDX-License-Identifier: MIT */
+#include "node/control.h"
+
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/sys.h"
-#include "core/wire.h"
-#include "node/node.h"
+#include "node/message.h"
+#include "node/requests.h"
 
 #define MAGIC   0x4c544348u /* "HCTL" */
-#define READS   4           /* at a time */
-#define TURN_NS 1000000     /* of the loop for a peer's frames, and the last one's */
+#define READS   4           /* at most, in a turn, beyond what TLS has decrypted already */
+#define TURN_NS 1000000     /* after which no further frame of the peer is begun */
+
+/* A frame on its way out. */
+struct outgoing {
+  struct list link; /* peer->outgoing */
+  size_t length, sent;
+  bool is_response; /* counts in peer->response_bytes */
+  uint8_t bytes[];
+};
 
 int control_parse(const uint8_t head[CONTROL_HEAD], struct control_frame *frame) {
   struct wire wire = wire_over(head, CONTROL_HEAD);
@@ -32,17 +40,17 @@ int control_parse(const uint8_t head[CONTROL_HEAD], struct control_frame *frame)
 
 /* ---- Sending ---- */
 
-static void want_room(struct haul_peer *peer, bool want) {
-  loop_change(peer->node->loop, &peer->watch, EPOLLIN | (want ? EPOLLOUT : 0u));
+static void watch_writable(struct haul_peer *peer, bool wanted) {
+  loop_change(peer->node->loop, &peer->watch, EPOLLIN | (wanted ? EPOLLOUT : 0u));
 }
 
 void control_clear(struct haul_peer *peer) {
   for (struct list *item; (item = list_take(&peer->outgoing));)
     alloc_free(list_entry(item, struct outgoing, link));
-  peer->answers = 0;
+  peer->response_bytes = 0;
 }
 
-void control_pump(struct haul_peer *peer) {
+void control_flush(struct haul_peer *peer) {
   if (!peer->closed && stream_owes(&peer->stream) && stream_flush(&peer->stream) == 0)
     peer->moved_at = clock_now();
   while (!peer->closed && !list_empty(&peer->outgoing)) {
@@ -53,10 +61,10 @@ void control_pump(struct haul_peer *peer) {
     if (put < 0 && errno == EINTR)
       continue;
     if (put < 0 && errno == EAGAIN) {
-      want_room(peer, true);
+      watch_writable(peer, true);
       return;
     }
-    if (put < 0) { /* reading sees the end, and drops the peer */
+    if (put < 0) { /* control_receive finds the end of the connection and drops the peer */
       control_clear(peer);
       break;
     }
@@ -64,58 +72,59 @@ void control_pump(struct haul_peer *peer) {
     peer->moved_at = clock_now();
     if (frame->sent < frame->length)
       continue;
-    if (frame->answer)
-      peer->answers -= frame->length;
+    if (frame->is_response)
+      peer->response_bytes -= frame->length;
     list_remove(&frame->link);
     alloc_free(frame);
   }
   if (!peer->closed)
-    want_room(peer, stream_owes(&peer->stream));
+    watch_writable(peer, stream_owes(&peer->stream));
 }
 
-/* Frames wait, and the peer took some within the bound, or took none. */
-static bool waits(struct haul_peer *peer, bool moving) {
+/* With send_lock. */
+static bool has_output(const struct haul_peer *peer) {
+  return !peer->closed && (!list_empty(&peer->outgoing) || stream_owes(&peer->stream));
+}
+
+/* With send_lock: whether the peer took some of the output within the liveness bound. */
+static bool is_moving(const struct haul_peer *peer) {
+  return clock_now() - peer->moved_at < peer->node->config.liveness_ns;
+}
+
+bool control_is_stalled(struct haul_peer *peer) {
   pthread_mutex_lock(&peer->send_lock);
-  bool moved = clock_now() - peer->moved_at < peer->node->config.liveness_ns;
-  bool is = !peer->closed && moved == moving &&
-            (!list_empty(&peer->outgoing) || stream_owes(&peer->stream));
+  control_flush(peer);
+  bool stalled = has_output(peer) && !is_moving(peer);
   pthread_mutex_unlock(&peer->send_lock);
-  return is;
+  return stalled;
 }
 
-bool control_lingers(struct haul_peer *peer) {
-  return waits(peer, true);
-}
-
-/* Over TCP a close with something unread takes back what the peer has not fetched yet, so the peer
- * closes first. */
-static void end_sending(struct haul_peer *peer) {
+static bool is_draining(struct haul_peer *peer) {
   pthread_mutex_lock(&peer->send_lock);
-  if (!peer->closed && !peer->said_all)
-    shutdown(peer->stream.fd, SHUT_WR);
-  peer->said_all = true;
+  bool draining = has_output(peer) && is_moving(peer);
   pthread_mutex_unlock(&peer->send_lock);
+  return draining;
 }
 
-bool control_takes_leave(struct haul_peer *peer) {
-  if (control_lingers(peer))
+/* Closing a TCP socket with unread bytes resets the connection, which discards what the peer has
+ * not fetched yet. So this side only ends its sending, and the peer closes first. */
+bool control_close(struct haul_peer *peer) {
+  if (is_draining(peer))
     return false;
-  if (!peer->goodbye_at) {
+  if (!peer->close_sent_at) {
     control_send(peer, CONTROL_GOODBYE, 0, NULL, 0);
-    peer->goodbye_at = clock_now();
+    peer->close_sent_at = clock_now();
   }
   if (peer->base.local)
     return true;
-  if (!control_lingers(peer))
-    end_sending(peer);
+  if (!peer->write_shut && !is_draining(peer)) {
+    pthread_mutex_lock(&peer->send_lock);
+    if (!peer->closed)
+      shutdown(peer->stream.fd, SHUT_WR);
+    pthread_mutex_unlock(&peer->send_lock);
+    peer->write_shut = true;
+  }
   return false;
-}
-
-bool control_stalls(struct haul_peer *peer) {
-  pthread_mutex_lock(&peer->send_lock);
-  control_pump(peer);
-  pthread_mutex_unlock(&peer->send_lock);
-  return waits(peer, false);
 }
 
 static struct outgoing *new_frame(enum control_type type, uint32_t request, size_t length) {
@@ -134,8 +143,8 @@ static struct outgoing *new_frame(enum control_type type, uint32_t request, size
   return frame;
 }
 
-/* With send_lock. */
-static int submit(struct haul_peer *peer, struct outgoing *frame) {
+/* With send_lock. Takes over the frame. */
+static int queue_frame(struct haul_peer *peer, struct outgoing *frame) {
   if (peer->closed) {
     alloc_free(frame);
     return error_set(HAUL_EPEER, 0, peer->base.name, "connect again", "%s",
@@ -145,40 +154,34 @@ static int submit(struct haul_peer *peer, struct outgoing *frame) {
   if (list_empty(&peer->outgoing))
     peer->moved_at = peer->sent_at;
   list_append(&peer->outgoing, &frame->link);
-  control_pump(peer);
+  control_flush(peer);
   return 0;
 }
 
-static bool is_answer(enum control_type type) {
+static bool is_response(enum control_type type) {
   return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_STATE ||
-         type == CONTROL_TRACED || type == CONTROL_PING;
-}
-
-/* Without them the peer waits to the end of its patience, or for ever. */
-static bool is_awaited(enum control_type type) {
-  return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_STATE ||
-         type == CONTROL_TRACED || type == CONTROL_CREDIT;
+         type == CONTROL_TRACED;
 }
 
 int control_send(struct haul_peer *peer, enum control_type type, uint32_t request, const void *body,
                  size_t length) {
   struct outgoing *frame = new_frame(type, request, length);
   if (!frame) {
-    if (is_awaited(type))
-      peer_fail(peer, HAUL_ENOMEM, "no memory for what it waits for");
+    if (is_response(type) || type == CONTROL_CREDIT) /* the peer would wait for it in vain */
+      peer_fail(peer, HAUL_ENOMEM, "no memory for a frame that the peer waits for");
     return HAUL_ENOMEM;
   }
   if (length > 0)
     memcpy(frame->bytes + CONTROL_HEAD, body, length);
   pthread_mutex_lock(&peer->send_lock);
-  frame->answer = is_answer(type);
-  if (frame->answer)
-    peer->answers += frame->length;
-  bool flooded = peer->answers > CONTROL_QUEUE;
-  int code = submit(peer, frame);
+  frame->is_response = is_response(type) || type == CONTROL_PING;
+  if (frame->is_response)
+    peer->response_bytes += frame->length;
+  bool flooded = peer->response_bytes > CONTROL_RESPONSES_MAX;
+  int code = queue_frame(peer, frame);
   pthread_mutex_unlock(&peer->send_lock);
   if (flooded)
-    peer_fail(peer, HAUL_EPROTO, "it asks and does not read the answers");
+    peer_fail(peer, HAUL_EPROTO, "the peer sends requests and does not read the responses");
   return code;
 }
 
@@ -189,12 +192,16 @@ int control_send_message(struct haul_peer *peer, uint64_t tag, const void *bytes
   struct wire wire = wire_over(frame->bytes + CONTROL_HEAD, 8 + length);
   wire_put64(&wire, tag);
   wire_put_bytes(&wire, bytes, length);
-  return submit(peer, frame);
+  return queue_frame(peer, frame);
 }
 
-/* ---- Asking ---- */
+/* ---- Requests ---- */
 
-static bool is_answered(void *user) {
+static bool wire_is_read(const struct wire *wire) {
+  return !wire->failed && wire_left(wire) == 0;
+}
+
+static bool is_done(void *user) {
   struct request *request = user;
   struct loop *loop = request->peer->node->loop;
   loop_lock(loop);
@@ -208,12 +215,9 @@ int control_request(struct request *request, enum control_type type, const void 
   struct haul_peer *peer = request->peer;
   struct loop *loop = peer->node->loop;
   loop_lock(loop);
-  int ended = atomic_load(&peer->base.ended);
-  int code =
-      ended ? error_set(ended, 0, peer->base.name, "connect again", "%s", peer->base.ended_reason)
-            : 0;
+  int code = peer_check(peer);
   if (code == 0) {
-    request->id = ++peer->next_request;
+    request->id = ++peer->last_request;
     list_append(&peer->requests, &request->link);
     code = control_send(peer, type, request->id, body, length);
     if (code)
@@ -223,26 +227,27 @@ int control_request(struct request *request, enum control_type type, const void 
   if (code)
     return code;
 
-  loop_wait(loop, is_answered, NULL, request, until);
+  loop_wait(loop, is_done, NULL, request, until);
   loop_lock(loop);
   list_remove(&request->link);
   loop_unlock(loop);
-  if (!request->done)
-    return node_is_closed(peer->node)
-               ? error_code(HAUL_ECLOSED, peer->base.name)
-               : error_set(HAUL_ETIMEDOUT, 0, peer->base.name, "is it progressing? wait longer",
-                           "the peer did not answer in time");
-  return request->code ? error_restore(&request->error) : 0;
+  if (request->done)
+    return request->code ? error_restore(&request->error) : 0;
+  if (node_is_closed(peer->node))
+    return error_code(HAUL_ECLOSED, peer->base.name);
+  return error_set(HAUL_ETIMEDOUT, 0, peer->base.name,
+                   "check that the peer's process runs and makes progress, or allow more time",
+                   "no response from the peer in time");
 }
 
-static int on_answer(struct haul_peer *peer, uint32_t id, const uint8_t *body, size_t length) {
+static int on_response(struct haul_peer *peer, uint32_t id, struct wire *in) {
   list_each_safe(item, &peer->requests) {
     struct request *request = list_entry(item, struct request, link);
     if (request->id != id)
       continue;
-    int code = request->take(request, body, length);
-    if (code == HAUL_EPROTO)
-      return code;
+    int code = request->parse(request, in);
+    if (code == HAUL_EPROTO || !wire_is_read(in))
+      return HAUL_EPROTO;
     list_remove(item);
     request->code = code;
     if (code)
@@ -251,15 +256,26 @@ static int on_answer(struct haul_peer *peer, uint32_t id, const uint8_t *body, s
     loop_notify(peer->node->loop);
     return 0;
   }
-  return 0; /* given up at its deadline */
+  return 0; /* of a request that timed out */
 }
 
 /* ---- Receiving ---- */
 
-static int on_credit(struct haul_peer *peer, const uint8_t *body, size_t length) {
-  struct wire wire = wire_over(body, length);
-  uint32_t bytes = wire_get32(&wire);
-  if (wire.failed || wire_left(&wire) > 0)
+static int serve(struct haul_peer *peer, const struct control_frame *frame, struct wire *in,
+                 enum control_type type,
+                 void (*handler)(struct haul_peer *peer, struct wire *in, struct wire *out)) {
+  uint8_t response[CONTROL_BODY_MAX];
+  struct wire out = wire_over(response, sizeof response);
+  handler(peer, in, &out);
+  if (!wire_is_read(in))
+    return HAUL_EPROTO;
+  control_send(peer, type, frame->request, response, sizeof response - wire_left(&out));
+  return 0;
+}
+
+static int on_credit(struct haul_peer *peer, struct wire *in) {
+  uint32_t bytes = wire_get32(in);
+  if (!wire_is_read(in))
     return HAUL_EPROTO;
   pthread_mutex_lock(&peer->send_lock);
   peer->credit += bytes;
@@ -271,39 +287,41 @@ static int on_credit(struct haul_peer *peer, const uint8_t *body, size_t length)
 
 static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
                     const uint8_t *body) {
+  struct wire in = wire_over(body, frame->length);
   switch (frame->type) {
   case CONTROL_READY:
     if (peer->base.initiator || peer->ready)
       return HAUL_EPROTO;
     peer->ready = true;
-    message_event(peer, &peer->joined);
+    message_queue_event(peer, &peer->joined);
     return 0;
   case CONTROL_GOODBYE:
     peer_fail(peer, HAUL_EPEER, "the peer closed the connection");
     return 0;
   case CONTROL_LOOKUP:
-    return names_on_lookup(peer, frame->request, body, frame->length);
+    return serve(peer, frame, &in, CONTROL_FOUND, names_serve_lookup);
   case CONTROL_LIST:
-    return names_on_list(peer, frame->request, body, frame->length);
+    return serve(peer, frame, &in, CONTROL_NAMES, names_serve_list);
   case CONTROL_STATS:
-    return stats_on_request(peer, frame->request, body, frame->length);
+    return serve(peer, frame, &in, CONTROL_STATE, stats_serve);
   case CONTROL_TRACE:
-    return trace_on_request(peer, frame->request, body, frame->length);
+    return serve(peer, frame, &in, CONTROL_TRACED, trace_serve);
   case CONTROL_FOUND:
   case CONTROL_NAMES:
   case CONTROL_STATE:
   case CONTROL_TRACED:
-    return on_answer(peer, frame->request, body, frame->length);
+    return on_response(peer, frame->request, &in);
   case CONTROL_CREDIT:
-    return on_credit(peer, body, frame->length);
-  default: /* PING: that it came is all it says */
-    if (frame->request == PING_ASKS)
-      control_send(peer, CONTROL_PING, 0, NULL, 0);
+    return on_credit(peer, &in);
+  default: /* CONTROL_PING */
+    if (frame->request == PING_REQUEST)
+      control_send(peer, CONTROL_PING, PING_RESPONSE, NULL, 0);
     return 0;
   }
 }
 
-/* The first bytes of a message are in the inbox; the rest is read to its place. */
+/* Moves the first bytes of a message out of the inbox. The rest is read straight into the buffer
+ * that the application gets. */
 static int start_message(struct haul_peer *peer, const struct control_frame *frame) {
   struct wire wire = wire_over(peer->inbox + CONTROL_HEAD, 8);
   int code = 0;
@@ -327,12 +345,11 @@ static void end_message(struct haul_peer *peer) {
   peer->message = NULL;
 }
 
-/* Handles the frames that are whole, until the peer's turn is over; HAUL_EPROTO or another reason
- * to drop the peer. */
-static int consume(struct haul_peer *peer, int64_t until) {
+/* Handles whole frames until the peer's turn is over at `until`. A code drops the peer. */
+static int handle_frames(struct haul_peer *peer, int64_t until) {
   struct control_frame frame;
-  peer->unheard = false;
-  while (!peer->message && !peer->unheard && peer->inbox_length >= CONTROL_HEAD) {
+  peer->frames_deferred = false;
+  while (!peer->message && !peer->frames_deferred && peer->inbox_length >= CONTROL_HEAD) {
     int code = control_parse(peer->inbox, &frame);
     if (code)
       return code;
@@ -350,71 +367,72 @@ static int consume(struct haul_peer *peer, int64_t until) {
     }
     if (code)
       return code;
-    peer->unheard = clock_now() >= until;
+    peer->frames_deferred = clock_now() >= until;
   }
   return 0;
 }
 
-/* A read brought nothing: the end, or an errno. */
-static void drop_unread(struct haul_peer *peer, int system) {
-  if (system == EPROTO)
-    peer_drop(peer, HAUL_EPROTO, "it sent descriptors on the control connection");
-  else
-    peer_drop(peer, HAUL_EPEER, system ? strerror(system) : "the peer's process ended or left");
-}
-
-/* After the goodbye nothing is of interest but the end. */
-static void receive_end(struct haul_peer *peer) {
-  char ignored[4096];
-  struct iovec span = {ignored, sizeof ignored};
+/* After GOODBYE this side only waits for the end of the connection. */
+static void discard_input(struct haul_peer *peer) {
+  char discarded[4096];
+  struct iovec span = {discarded, sizeof discarded};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
   ssize_t got = 1;
-  peer->unheard = false;
+  peer->frames_deferred = false;
   for (int i = 0; i < READS && got > 0; i++)
     got = stream_take(&peer->stream, &message);
   if (got <= 0 && got != -EAGAIN && got != -EINTR)
-    peer_drop(peer, HAUL_ECLOSED, "the connection was closed here");
+    peer_drop(peer, HAUL_ECLOSED, CLOSED_HERE);
+}
+
+/* Reads up to `most` bytes. False when there are none now, or the peer was dropped. */
+static bool read_some(struct haul_peer *peer, size_t most) {
+  struct incoming *message = peer->message;
+  struct iovec span = {peer->inbox + peer->inbox_length, sizeof peer->inbox - peer->inbox_length};
+  if (message)
+    span = (struct iovec){message->bytes + peer->message_got, message->length - peer->message_got};
+  if (span.iov_len > most)
+    span.iov_len = most;
+  struct msghdr header = {.msg_iov = &span, .msg_iovlen = 1};
+  ssize_t got = stream_take(&peer->stream, &header);
+  if (got == -EAGAIN || got == -EINTR)
+    return false;
+  if (got == -EPROTO)
+    peer_drop(peer, HAUL_EPROTO, "the peer sent file descriptors on the control connection");
+  else if (got == 0)
+    peer_drop(peer, HAUL_EPEER, "the peer's process ended, or its connection was cut");
+  else if (got < 0)
+    peer_drop(peer, HAUL_EPEER, strerror((int)-got));
+  if (got <= 0)
+    return false;
+  atomic_store_explicit(&peer->base.heard, clock_now(), memory_order_relaxed);
+  if (message)
+    peer->message_got += (size_t)got;
+  else
+    peer->inbox_length += (size_t)got;
+  end_message(peer);
+  return true;
 }
 
 void control_receive(struct haul_peer *peer) {
-  if (peer->goodbye_at) {
-    receive_end(peer);
+  if (peer->close_sent_at) {
+    discard_input(peer);
     return;
   }
   int64_t until = clock_now() + TURN_NS;
-  int code = consume(peer, until); /* what its last turn left */
-  for (int i = 0; code == 0 && !peer->unheard && !atomic_load(&peer->doomed); i++) {
-    size_t here = i < READS ? SIZE_MAX : stream_pending(&peer->stream);
-    if (here == 0)
+  int code = handle_frames(peer, until); /* those that its last turn left */
+  for (int i = 0; code == 0 && !peer->frames_deferred && !atomic_load(&peer->failure); i++) {
+    size_t most = i < READS ? SIZE_MAX : stream_pending(&peer->stream);
+    if (most == 0 || !read_some(peer, most))
       return;
-    struct iovec span = {peer->inbox + peer->inbox_length, sizeof peer->inbox - peer->inbox_length};
-    if (peer->message)
-      span = (struct iovec){peer->message->bytes + peer->message_got,
-                            peer->message->length - peer->message_got};
-    if (span.iov_len > here)
-      span.iov_len = here;
-    struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
-    ssize_t got = stream_take(&peer->stream, &message);
-    if (got == -EAGAIN || got == -EINTR)
-      return;
-    if (got <= 0) {
-      drop_unread(peer, (int)-got);
-      return;
-    }
-    atomic_store_explicit(&peer->base.heard, clock_now(), memory_order_relaxed);
-    if (peer->message)
-      peer->message_got += (size_t)got;
-    else
-      peer->inbox_length += (size_t)got;
-    end_message(peer);
-    code = consume(peer, until);
+    code = handle_frames(peer, until);
   }
-  if (peer->unheard) {
-    peer->node->unheard = true;
+  if (peer->frames_deferred) {
+    peer->node->has_deferred_frames = true;
     loop_wake(peer->node->loop);
   }
   if (code)
     peer_drop(peer, code,
-              code == HAUL_EPROTO ? "it sent nonsense on the control connection"
-                                  : "no memory for its message");
+              code == HAUL_EPROTO ? "the peer sent a malformed control frame"
+                                  : "no memory for a message of the peer");
 }

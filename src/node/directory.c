@@ -11,7 +11,7 @@
 #include "core/library.h"
 #include "core/sys.h"
 
-#define IDLE_MOST 4 /* connections to directories that are kept for the next look-up */
+#define IDLE_MAX 4 /* connections kept for the next lookup */
 
 /* ---- The module ---- */
 
@@ -28,15 +28,14 @@ static struct library library = {
     .names = {path, DIRECTORY_FILE},
     .since = "this haul",
     .packages = "libcurl4 libjansson4",
-    .note = "; a haul that was built without their headers (libcurl4-openssl-dev, libjansson-dev) "
-            "has no such module",
+    .note = "; if haul was built without libcurl4-openssl-dev and libjansson-dev, build it again",
     .required = symbols,
     .required_count = LIBRARY_COUNT(symbols),
     .table = &table,
     .lock = PTHREAD_MUTEX_INITIALIZER,
 };
 
-/* In the folder haul/ beside this library, and nowhere else in an installed one. */
+/* Only in the directory haul/ beside this library, so that no other module is loaded. */
 static void find_path(void) {
   Dl_info self;
   const char *slash = dladdr(&library, &self) ? strrchr(self.dli_fname, '/') : NULL;
@@ -53,7 +52,7 @@ const struct directory_module *directory_module(void) {
   return library_open(&library) ? table.module : NULL;
 }
 
-/* ---- Connections that are kept ---- */
+/* ---- Idle connections ---- */
 
 struct idle {
   struct list link; /* node->directories */
@@ -89,8 +88,8 @@ static void free_idle(struct idle *idle) {
   alloc_free(idle);
 }
 
-/* One that nobody else uses; NULL with the detail. */
-static struct idle *borrow(struct haul_node *node, const char *url) {
+/* Takes an idle connection, or opens one; NULL with the detail. */
+static struct idle *take_idle(struct haul_node *node, const char *url) {
   const struct directory_module *module = directory_module();
   struct idle *found = NULL;
   if (!module)
@@ -100,7 +99,7 @@ static struct idle *borrow(struct haul_node *node, const char *url) {
     struct idle *idle = list_entry(item, struct idle, link);
     if (strcmp(idle->url, url) == 0) {
       list_remove(&idle->link);
-      node->idle_directories--;
+      node->directory_count--;
       found = idle;
       break;
     }
@@ -109,12 +108,12 @@ static struct idle *borrow(struct haul_node *node, const char *url) {
   return found ? found : new_idle(module, node, url);
 }
 
-static void give_back(struct haul_node *node, struct idle *idle) {
+static void put_idle(struct haul_node *node, struct idle *idle) {
   pthread_mutex_lock(&node->directory_lock);
-  bool kept = node->idle_directories < IDLE_MOST && !node_is_closed(node);
+  bool kept = node->directory_count < IDLE_MAX && !node_is_closed(node);
   if (kept) {
     list_append(&node->directories, &idle->link);
-    node->idle_directories++;
+    node->directory_count++;
   }
   pthread_mutex_unlock(&node->directory_lock);
   if (!kept)
@@ -132,45 +131,44 @@ void directory_stop(struct haul_node *node) {
   pthread_mutex_lock(&node->directory_lock);
   for (struct list *item; (item = list_take(&node->directories));)
     free_idle(list_entry(item, struct idle, link));
-  node->idle_directories = 0;
+  node->directory_count = 0;
   pthread_mutex_unlock(&node->directory_lock);
 }
 
 /* ---- Finding ---- */
 
-/* Where the word behind the prefix begins; NULL: there is none. */
-static const char *word_of(const char *address) {
+/* The name behind the prefix of an address; NULL: there is none. */
+static const char *name_in(const char *address) {
   const char *slash = strchr(strstr(address, "://") + 3, '/');
   slash = slash ? strchr(slash + 1, '/') : NULL;
   return slash && slash[1] && !strchr(slash + 1, '/') ? slash + 1 : NULL;
 }
 
-static int find(struct haul_node *node, const char *address, int64_t until,
-                struct haul_directory_entry *entries, size_t *count) {
+static int find_entries(struct haul_node *node, const char *address, int64_t until,
+                        struct haul_directory_entry *entries, size_t *count) {
   char url[256];
-  const char *word = directory_is_address(address) ? word_of(address) : NULL;
-  if (!word || (size_t)(word - address) > sizeof url)
+  const char *name = directory_is_address(address) ? name_in(address) : NULL;
+  if (!name || (size_t)(name - address) > sizeof url)
     return error_set(HAUL_EADDRESS, 0, address,
-                     "etcd://HOST[:PORT]/PREFIX/NODE; haul ls etcd://HOST[:PORT]/PREFIX lists them",
-                     "not the address of a node or a region in a directory");
-  snprintf(url, sizeof url, "%.*s", (int)(word - address) - 1, address);
-  struct idle *idle = borrow(node, url);
+                     "list the entries: haul ls etcd://HOST[:PORT]/PREFIX",
+                     "not an address in a directory: expected etcd://HOST[:PORT]/PREFIX/NAME");
+  snprintf(url, sizeof url, "%.*s", (int)(name - address) - 1, address);
+  struct idle *idle = take_idle(node, url);
   if (!idle)
     return haul_error_last()->code;
-  int code = table.module->find(idle->directory, word, until, entries, count);
-  give_back(node, idle);
+  int code = table.module->find(idle->directory, name, until, entries, count);
+  put_idle(node, idle);
   return code;
 }
 
 HAUL_API int haul_directory_find(haul_node *node, const char *address, haul_deadline until,
                                  struct haul_directory_entry *entries, size_t *count) {
-  int code = node_enter("haul_directory_find", node);
+  int code = node_enter("haul_directory_find", node && count && (*count == 0 || entries),
+                        "node, entries or count is NULL");
   if (code)
     return code;
-  if (!count || (*count > 0 && !entries))
-    return error_set(HAUL_EINVAL, 0, address, NULL, "no place for what is found");
-  node_retain(node); /* it may be closed meanwhile */
-  code = find(node, address, until, entries, count);
+  node_retain(node); /* another thread may close it */
+  code = find_entries(node, address, until, entries, count);
   node_put(node);
   return code;
 }
@@ -182,10 +180,10 @@ uint64_t directory_network(void) {
   return stat("/proc/self/ns/net", &status) == 0 ? status.st_ino : 0;
 }
 
-/* A Unix socket, or loopback, is for who is on the same host, and in the same network namespace but
- * for a socket with a path. */
-static bool is_elsewhere(const struct haul_node *node, const struct haul_directory_entry *entry,
-                         const char *text) {
+/* Loopback addresses and Unix sockets are reached from the same host only, and from the same
+ * network namespace, except for a socket with a path. */
+static bool is_unreachable(const struct haul_node *node, const struct haul_directory_entry *entry,
+                           const char *text) {
   struct address address;
   bool same_host = memcmp(entry->boot, node->fabric.boot, 16) == 0;
   if (same_host && (!entry->network || entry->network == directory_network() ||
@@ -195,25 +193,30 @@ static bool is_elsewhere(const struct haul_node *node, const struct haul_directo
          (address_parse(text, clock_now(), &address) == 0 && address.loopback);
 }
 
-/* With each address that is left goes an equal share of the time that is left. */
+/* When the first of `tries` attempts has to end, so that each gets the same share of the time. */
+static int64_t share_of(int64_t until, size_t tries) {
+  int64_t now = clock_now();
+  return until == HAUL_FOREVER || until < now ? until : now + (until - now) / (int64_t)tries;
+}
+
+/* Tries the entry's addresses in their order. */
 static int connect_to(struct haul_node *node, const struct haul_directory_entry *entry,
                       int64_t until, struct haul_peer **peer) {
   int code = 0;
   for (unsigned i = 0; i < entry->address_count; i++) {
     const char *text = entry->addresses[i];
-    if (is_elsewhere(node, entry, text))
+    if (is_unreachable(node, entry, text))
       continue;
-    int64_t now = clock_now(), share = (until - now) / (entry->address_count - i);
-    code = peer_reach(node, text, entry->id,
-                      until == HAUL_FOREVER || share < 0 ? until : now + share, peer);
+    code = peer_connect(node, text, entry->id, share_of(until, entry->address_count - i), peer);
     if (code == 0)
       return 0;
   }
   return code ? code
               : error_set(HAUL_ECONNECT, 0, entry->node,
-                          "let it listen on an address of its network, or tell of one: haul serve "
-                          "--advertise",
-                          "it can be reached from its own host alone (%s)", entry->addresses[0]);
+                          "have the node listen on a network address, or advertise one: haul serve "
+                          "--advertise ADDRESS",
+                          "the node can be reached from its own host only, at %s",
+                          error_quote(entry->addresses[0]));
 }
 
 int directory_connect(struct haul_node *node, const char *address, int64_t until,
@@ -222,17 +225,16 @@ int directory_connect(struct haul_node *node, const char *address, int64_t until
   struct haul_directory_entry *entries = alloc_zero(count, sizeof *entries);
   if (!entries)
     return error_memory("directory");
-  uint32_t random;
-  random_bytes(&random, sizeof random);
-  int code = find(node, address, until, entries, &count);
-  /* A node of this name is meant; else one of those that have the region, each as often. */
+  uint32_t first;
+  random_bytes(&first, sizeof first);
+  int code = find_entries(node, address, until, entries, &count);
+  /* A node's name means that node. A region's name means any of the nodes that publish it, in an
+   * order that starts at random to spread the load. */
   bool by_node = code == 0 && entries[0].kind == HAUL_DIRECTORY_NODE;
   size_t tries = code ? 0 : by_node ? 1 : count;
   for (size_t i = 0; i < tries; i++) {
-    const struct haul_directory_entry *entry = &entries[by_node ? 0 : (random + i) % count];
-    int64_t now = clock_now();
-    int64_t share = until == HAUL_FOREVER ? until : now + (until - now) / (int64_t)(tries - i);
-    code = connect_to(node, entry, share, peer);
+    const struct haul_directory_entry *entry = &entries[by_node ? 0 : (first + i) % count];
+    code = connect_to(node, entry, share_of(until, tries - i), peer);
     if (code == 0)
       break;
   }
@@ -250,24 +252,22 @@ struct haul_directory {
 
 HAUL_API int haul_directory_open(haul_node *node, const char *directory, haul_deadline until,
                                  haul_directory **out) {
-  int code = node_enter("haul_directory_open", node);
+  int code = node_enter("haul_directory_open", node && out, "node or walk is NULL");
   if (code)
     return code;
-  if (!out)
-    return error_set(HAUL_EINVAL, 0, directory, NULL, "no place for the walk");
   if (!directory_is_address(directory))
-    return error_set(HAUL_EADDRESS, 0, directory, "etcd://HOST[:PORT]/PREFIX",
-                     "not a directory's address");
+    return error_set(HAUL_EADDRESS, 0, directory, "pass an address: etcd://HOST[:PORT]/PREFIX",
+                     "not the address of a directory");
   haul_directory *walk = alloc_zero(1, sizeof *walk);
   if (!walk)
     return error_memory("directory");
   node_retain(node);
-  walk->idle = borrow(node, directory);
+  walk->idle = take_idle(node, directory);
   code = walk->idle ? table.module->walk_open(walk->idle->directory, until, &walk->walk)
                     : haul_error_last()->code;
   if (code) {
     if (walk->idle)
-      give_back(node, walk->idle);
+      put_idle(node, walk->idle);
     alloc_free(walk);
     node_put(node);
     return code;
@@ -279,11 +279,9 @@ HAUL_API int haul_directory_open(haul_node *node, const char *directory, haul_de
 
 HAUL_API int haul_directory_next(haul_directory *walk, haul_deadline until,
                                  struct haul_directory_event *event) {
-  int code = error_enter("haul_directory_next");
+  int code = node_enter("haul_directory_next", walk && event, "walk or event is NULL");
   if (code)
     return code;
-  if (!walk || !event)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no walk, or no place for the event");
   return table.module->walk_next(walk->walk, until, event);
 }
 
@@ -291,7 +289,7 @@ HAUL_API void haul_directory_close(haul_directory *walk) {
   if (!walk)
     return;
   table.module->walk_close(walk->walk);
-  give_back(walk->node, walk->idle);
+  put_idle(walk->node, walk->idle);
   node_put(walk->node);
   alloc_free(walk);
 }

@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: MIT
- * Messages. A peer may have no more bytes unread here than the window that it was told in the
- * handshake; what the application takes out is told back as credit. */
+ * Messages with credit-based flow control: a peer may have as many unread bytes here as the window
+ * announced in the handshake; what the application takes out returns to the peer as credit. */
+#include "node/message.h"
+
 #include <string.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/sys.h"
 #include "core/wire.h"
-#include "node/node.h"
+#include "node/peer.h"
 
 /* ---- The inbox ---- */
 
-static void enqueue(struct haul_node *node, struct incoming *message) {
+void message_queue(struct haul_peer *peer, struct incoming *message) {
+  struct haul_node *node = peer->node;
+  message->peer = haul_peer_retain(peer);
   pthread_mutex_lock(&node->inbox_lock);
   list_append(&node->inbox, &message->link);
-  message->peer->queued++;
+  peer->queued++;
   pthread_mutex_unlock(&node->inbox_lock);
   loop_notify(node->loop);
 }
@@ -39,33 +43,32 @@ void message_free_events(struct haul_peer *peer) {
   alloc_free(peer->left);
 }
 
-void message_event(struct haul_peer *peer, struct incoming **event) {
-  struct incoming *message = *event;
-  if (!message || node_is_closed(peer->node))
+void message_queue_event(struct haul_peer *peer, struct incoming **event) {
+  struct incoming *queued = *event;
+  if (!queued || node_is_closed(peer->node))
     return;
   *event = NULL;
-  message->peer = haul_peer_retain(peer);
-  enqueue(peer->node, message);
+  message_queue(peer, queued);
 }
 
-void message_departed(struct haul_peer *peer) {
+void message_peer_ended(struct haul_peer *peer) {
   struct haul_node *node = peer->node;
   pthread_mutex_lock(&node->inbox_lock);
-  peer->departed = peer->queued > 0;
-  node->departed += peer->departed;
+  peer->ended_queued = peer->queued > 0;
+  node->ended_peers += peer->ended_queued;
   pthread_mutex_unlock(&node->inbox_lock);
 }
 
-unsigned message_departed_count(struct haul_node *node) {
+unsigned message_ended_peers(struct haul_node *node) {
   pthread_mutex_lock(&node->inbox_lock);
-  unsigned count = node->departed;
+  unsigned count = node->ended_peers;
   pthread_mutex_unlock(&node->inbox_lock);
   return count;
 }
 
 struct incoming *message_begin(struct haul_peer *peer, uint64_t tag, size_t length, int *code) {
   struct haul_node *node = peer->node;
-  size_t cost = length + MESSAGE_COST;
+  size_t cost = length + MESSAGE_OVERHEAD;
   pthread_mutex_lock(&node->inbox_lock);
   bool fits = cost <= node->config.message_window - peer->unread;
   if (fits)
@@ -86,11 +89,6 @@ struct incoming *message_begin(struct haul_peer *peer, uint64_t tag, size_t leng
   return message;
 }
 
-void message_queue(struct haul_peer *peer, struct incoming *message) {
-  message->peer = haul_peer_retain(peer);
-  enqueue(peer->node, message);
-}
-
 static void discard(struct incoming *message) {
   haul_peer_close(message->peer);
   alloc_free(message);
@@ -105,22 +103,22 @@ void message_clear(struct haul_node *node) {
     discard(list_entry(item, struct incoming, link));
 }
 
-/* Tells the peer of room once it is worth a frame, a quarter of the window: three quarters are more
- * than the largest message (node.c). */
-static void give_credit(struct haul_peer *peer, size_t cost) {
+/* Returns credit once it amounts to a quarter of the window, which saves frames. The other three
+ * quarters hold more than the largest message (MESSAGE_WINDOW_MIN), so no sender is stuck. */
+static void return_credit(struct haul_peer *peer, size_t cost) {
   struct haul_node *node = peer->node;
   uint8_t body[4] = {0};
   struct wire wire = wire_over(body, sizeof body);
   pthread_mutex_lock(&node->inbox_lock);
   peer->unread -= cost;
   peer->credit_due += cost;
-  bool worth = peer->credit_due >= node->config.message_window / 4;
-  if (worth) {
+  bool due = peer->credit_due >= node->config.message_window / 4;
+  if (due) {
     wire_put32(&wire, (uint32_t)peer->credit_due);
     peer->credit_due = 0;
   }
   pthread_mutex_unlock(&node->inbox_lock);
-  if (worth && !atomic_load(&peer->base.ended))
+  if (due && !atomic_load(&peer->base.ended))
     control_send(peer, CONTROL_CREDIT, 0, body, sizeof body);
 }
 
@@ -134,13 +132,13 @@ static bool has_message(void *user) {
   return any || node_is_closed(node);
 }
 
-static struct incoming *take(struct haul_node *node) {
+static struct incoming *take_message(struct haul_node *node) {
   pthread_mutex_lock(&node->inbox_lock);
   struct list *item = list_take(&node->inbox);
   struct incoming *message = item ? list_entry(item, struct incoming, link) : NULL;
-  if (message && --message->peer->queued == 0 && message->peer->departed) {
-    message->peer->departed = false;
-    node->departed--;
+  if (message && --message->peer->queued == 0 && message->peer->ended_queued) {
+    message->peer->ended_queued = false;
+    node->ended_peers--;
   }
   pthread_mutex_unlock(&node->inbox_lock);
   return message;
@@ -148,22 +146,20 @@ static struct incoming *take(struct haul_node *node) {
 
 HAUL_API int haul_message_receive(haul_node *node, struct haul_message *message,
                                   haul_deadline until) {
-  int code = node_enter("haul_message_receive", node);
+  int code = node_enter("haul_message_receive", node && message, "node or message is NULL");
   if (code)
     return code;
-  if (!message)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no place for the message");
   struct incoming *incoming;
   node_retain(node);
   do
-    incoming = take(node);
+    incoming = take_message(node);
   while (!incoming && loop_wait(node->loop, has_message, NULL, node, until) &&
          !node_is_closed(node));
   bool closed = node_is_closed(node);
   node_put(node);
   if (!incoming)
     return closed ? error_code(HAUL_ECLOSED, NULL)
-                  : error_set(HAUL_ETIMEDOUT, 0, NULL, NULL, "no message came in time");
+                  : error_set(HAUL_ETIMEDOUT, 0, NULL, NULL, "no message arrived in time");
   *message = (struct haul_message){.kind = incoming->kind,
                                    .peer = incoming->peer,
                                    .tag = incoming->tag,
@@ -171,7 +167,7 @@ HAUL_API int haul_message_receive(haul_node *node, struct haul_message *message,
                                    .length = incoming->length,
                                    .internal = incoming};
   if (incoming->kind == HAUL_MESSAGE)
-    give_credit(incoming->peer, incoming->length + MESSAGE_COST);
+    return_credit(incoming->peer, incoming->length + MESSAGE_OVERHEAD);
   return 0;
 }
 
@@ -191,8 +187,8 @@ struct sending {
   bool reserved;
 };
 
-/* Reserves the room as soon as the writes before are complete, nothing is left of those that were
- * given up, and there is room. */
+/* True once the peer ended, or credit is reserved. That is done when earlier writes are complete,
+ * and cancelled ones cannot land at the peer any more. */
 static bool may_send(void *user) {
   struct sending *sending = user;
   struct haul_peer *peer = sending->peer;
@@ -210,33 +206,33 @@ static bool may_send(void *user) {
   return sending->reserved;
 }
 
-static bool help(void *user) {
+static bool help_copy(void *user) {
   struct sending *sending = user;
   return fabric_help(&sending->peer->node->fabric);
 }
 
 HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes, size_t length,
                                haul_deadline until) {
-  int code = error_enter("haul_message_send");
+  int code =
+      node_enter("haul_message_send", peer && (bytes || length == 0), "peer or bytes is NULL");
   if (code)
     return code;
-  if (!peer || (length > 0 && !bytes))
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no peer or no bytes");
   if (length > HAUL_MESSAGE_MAX)
-    return error_set(HAUL_ELIMIT, 0, peer->base.name,
-                     "write them into a region, and send a message that says so",
-                     "%zu bytes are more than a message's %d", length, HAUL_MESSAGE_MAX);
+    return error_set(
+        HAUL_ELIMIT, 0, peer->base.name,
+        "write the bytes to a region of the peer, and send a message when they are there",
+        "a message of %zu bytes exceeds the limit of %d", length, HAUL_MESSAGE_MAX);
   struct sending sending = {.peer = peer,
                             .number = transfers_last_write(&peer->node->transfers, &peer->base),
-                            .cost = length + MESSAGE_COST};
-  loop_wait(peer->node->loop, may_send, help, &sending, until);
+                            .cost = length + MESSAGE_OVERHEAD};
+  loop_wait(peer->node->loop, may_send, help_copy, &sending, until);
   code = peer_check(peer);
   if (code)
     return code;
   if (!sending.reserved)
     return error_set(HAUL_ETIMEDOUT, 0, peer->base.name,
-                     "wait longer; the peer must call haul_message_receive",
-                     "earlier writes are under way, or the peer does not receive its messages");
+                     "allow more time; the peer must call haul_message_receive",
+                     "earlier writes are incomplete, or the peer does not receive its messages");
   pthread_mutex_lock(&peer->send_lock);
   code = control_send_message(peer, tag, bytes, length);
   if (code)

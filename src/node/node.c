@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "node/node.h"
 
-#include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
@@ -16,6 +15,9 @@
 #include "memory/staging.h"
 #include "node/config.h"
 #include "node/directory.h"
+#include "node/listen.h"
+#include "node/message.h"
+#include "node/requests.h"
 
 HAUL_API const char *haul_version(void) {
 #define TEXT_OF(x)            #x
@@ -25,7 +27,8 @@ HAUL_API const char *haul_version(void) {
 
 /* ---- Opening ---- */
 
-/* The files are read once; their names are the configuration's, which ends here. */
+/* Reads the files that the settings name. The names are forgotten then: they point into the
+ * caller's struct config. */
 static int open_keys(struct haul_node *node) {
   struct haul_node_config *config = &node->config;
   const struct tls_settings settings = {.key = config->key,
@@ -65,28 +68,28 @@ static int start_thread(struct haul_node *node) {
   int failed = thread_start(&node->thread, progress_thread, node);
   if (failed)
     return error_set(HAUL_ELIMIT, failed, NULL,
-                     "raise the limit (ulimit -u), or use HAUL_PROGRESS_CALLER",
-                     "no thread could be started");
+                     "raise the limit (ulimit -u), or set progress to HAUL_PROGRESS_CALLER",
+                     "cannot start the progress thread: %s", strerror(failed));
   node->has_thread = true;
   return 0;
 }
 
-static void expire(struct timer *timer) {
-  struct haul_node *node = list_entry(timer, struct haul_node, expiry);
+static void expire_imports(struct timer *timer) {
+  struct haul_node *node = list_entry(timer, struct haul_node, import_expiry);
   int64_t next = heap_expire(node->heap, clock_now());
   if (next != HAUL_FOREVER)
     loop_timer_start(node->loop, timer, next);
 }
 
-/* Peers that asked more than is answered in a turn. */
-static bool hear_more(struct haul_node *node) {
+/* Gives peers that sent more frames than one turn handles their next turn. */
+static bool receive_deferred(struct haul_node *node) {
   bool any = false;
-  if (!node->unheard)
+  if (!node->has_deferred_frames)
     return false;
-  node->unheard = false;
+  node->has_deferred_frames = false;
   list_each_safe(item, &node->peers) {
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
-    if (!peer->unheard)
+    if (!peer->frames_deferred)
       continue;
     any = true;
     peer_ref(peer);
@@ -96,49 +99,46 @@ static bool hear_more(struct haul_node *node) {
   return any;
 }
 
-/* Drops peers that failed, and those that nobody here uses any more. */
-static bool sweep(struct poller *poller) {
+/* Drops peers that failed, and those that this side initiated and does not use any more. */
+static bool sweep_peers(struct poller *poller) {
   struct haul_node *node = list_entry(poller, struct haul_node, poller);
-  bool dropped = hear_more(node);
-  if (atomic_load_explicit(&node->keeps, memory_order_relaxed) &&
-      atomic_exchange(&node->keeps, false))
-    expire(&node->expiry);
+  bool worked = receive_deferred(node);
+  if (atomic_load_explicit(&node->has_unused_imports, memory_order_relaxed) &&
+      atomic_exchange(&node->has_unused_imports, false))
+    expire_imports(&node->import_expiry);
   list_each_safe(item, &node->peers) {
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
-    bool left = peer->base.initiator && peer->ready && atomic_load(&peer->uses) == 0;
-    left = left && control_takes_leave(peer);
-    if (!atomic_load(&peer->doomed) && !left)
+    bool unused = peer->base.initiator && peer->ready && atomic_load(&peer->uses) == 0;
+    int failure = atomic_load(&peer->failure);
+    if (unused && control_close(peer))
+      peer_drop(peer, HAUL_ECLOSED, CLOSED_HERE);
+    else if (failure)
+      peer_drop(peer, failure, peer->failure_reason);
+    else
       continue;
-    pthread_mutex_lock(&peer->doom_lock);
-    int code = left ? HAUL_ECLOSED : peer->doom;
-    char reason[192];
-    snprintf(reason, sizeof reason, "%s",
-             left ? "the connection was closed here" : peer->doom_reason);
-    pthread_mutex_unlock(&peer->doom_lock);
-    peer_drop(peer, code, reason);
-    dropped = true;
+    worked = true;
   }
-  return dropped;
+  return worked;
 }
 
-static void memory_is_wrapped(void *user, const struct memory *memory) {
+static void on_memory_wrapped(void *user, const struct memory *memory) {
   struct haul_node *node = user;
   fabric_learn(&node->fabric, memory);
 }
 
-static void memory_dies(void *user, const struct memory *memory) {
+static void on_memory_end(void *user, const struct memory *memory) {
   struct haul_node *node = user;
   fabric_forget(&node->fabric, memory);
 }
 
-static void memory_is_kept(void *user) {
+static void on_unused_import(void *user) {
   struct haul_node *node = user;
-  atomic_store(&node->keeps, true);
+  atomic_store(&node->has_unused_imports, true);
   loop_wake(node->loop);
 }
 
-/* A node that nobody holds is being freed, and ends the watch first. */
-static bool hold(void *user) {
+/* Without references the node is being freed, and ends the watch first. */
+static bool retain_if_alive(void *user) {
   struct haul_node *node = user;
   uint32_t refs = atomic_load(&node->refs);
   while (refs > 0 && !atomic_compare_exchange_weak(&node->refs, &refs, refs + 1))
@@ -146,7 +146,8 @@ static bool hold(void *user) {
   return refs > 0;
 }
 
-static const struct heap_watcher watcher = {memory_is_wrapped, memory_dies, memory_is_kept, hold};
+static const struct heap_watcher watcher = {on_memory_wrapped, on_memory_end, on_unused_import,
+                                            retain_if_alive};
 
 static int open_parts(struct haul_node *node) {
   bool thread = node->config.progress == HAUL_PROGRESS_THREAD;
@@ -171,17 +172,15 @@ static int open_parts(struct haul_node *node) {
   fabric_open(&node->fabric);
   heap_watch(node->heap, &watcher);
   loop_lock(node->loop);
-  loop_poller_start(node->loop, &node->poller, sweep);
+  loop_poller_start(node->loop, &node->poller, sweep_peers);
   loop_unlock(node->loop);
   return thread ? start_thread(node) : 0;
 }
 
 HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **out) {
-  int code = error_enter("haul_node_open");
+  int code = node_enter("haul_node_open", out, "node is NULL");
   if (code)
     return code;
-  if (!out)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no place for the node");
   int failed = fork_watch();
   if (failed)
     return error_system(failed, NULL, "madvise");
@@ -195,8 +194,8 @@ HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **o
   list_init(&node->peers);
   list_init(&node->inbox);
   list_init(&node->poller.link);
-  timer_init(&node->expiry, expire);
-  timer_init(&node->watched, trace_expire);
+  timer_init(&node->import_expiry, expire_imports);
+  timer_init(&node->trace_expiry, trace_expire);
   list_init(&node->directories);
   pthread_mutex_init(&node->inbox_lock, NULL);
   pthread_mutex_init(&node->directory_lock, NULL);
@@ -228,7 +227,7 @@ void node_put(struct haul_node *node) {
     transfers_close(&node->transfers);
     fabric_release(&node->fabric);
     trace_stop(&node->fabric.trace);
-    loop_run_deferred(node->loop); /* lines that came too late */
+    loop_run_deferred(node->loop); /* frees log lines that were not delivered */
     log_close(&node->fabric.log);
   }
   exports_close(node->exports);
@@ -246,8 +245,8 @@ bool node_is_closed(struct haul_node *node) {
   return atomic_load(&node->closing);
 }
 
-/* In a child there are no threads but this one, locks may be held by nobody, and what the sockets
- * and the event descriptors refer to is the parent's: descriptors are closed and nothing else. */
+/* The child has none of the threads, a lock may be held for ever, and sockets and event descriptors
+ * refer to the parent's objects: only descriptors are closed. */
 static void close_in_child(struct haul_node *node) {
   listen_forked(node);
   list_each(item, &node->peers) {
@@ -264,7 +263,7 @@ static void close_in_child(struct haul_node *node) {
   loop_forked(node->loop);
 }
 
-static bool any_touches(struct haul_node *node) {
+static bool is_memory_touched(struct haul_node *node) {
   list_each(item, &node->peers) {
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
     for (size_t i = 0; transport_at(i); i++)
@@ -274,13 +273,21 @@ static bool any_touches(struct haul_node *node) {
   return false;
 }
 
-/* With the loop's lock. The caller may free what it wrapped once the node is closed: copies that
- * peers of this host are making end first. They begin no further ones. */
+/* With the loop's lock. Once the node is closed the caller may free memory that it wrapped. So
+ * copies that peers of this host are making end first; they begin no further ones. */
 static void withdraw_all(struct haul_node *node) {
   int64_t until = clock_after(clock_now(), node->config.liveness_ns);
   exports_clear(node->exports);
-  while (any_touches(node) && clock_now() < until)
+  while (is_memory_touched(node) && clock_now() < until)
     nanosleep(&(struct timespec){0, 20000}, NULL);
+}
+
+static void drop_all(struct haul_node *node) {
+  list_each_safe(item, &node->peers) {
+    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+    control_send(peer, CONTROL_GOODBYE, 0, NULL, 0);
+    peer_drop(peer, HAUL_ECLOSED, "this node was closed");
+  }
 }
 
 HAUL_API void haul_node_close(haul_node *node) {
@@ -292,12 +299,12 @@ HAUL_API void haul_node_close(haul_node *node) {
   }
   if (node->loop && loop_in_deferred(node->loop)) {
     error_enter("haul_node_close");
-    error_set(HAUL_EBUSY, 0, NULL, "close it where it was opened",
-              "a transfer's `done` cannot close its node");
+    error_set(HAUL_EBUSY, 0, NULL, "close the node outside of callbacks",
+              "the `done` callback of a transfer cannot close its node");
     return;
   }
   atomic_store(&node->closing, true);
-  directory_stop(node); /* first nobody finds it any more */
+  directory_stop(node); /* first, so that no new peers find the node */
   if (node->loop)
     loop_end(node->loop);
   if (node->has_thread)
@@ -306,14 +313,10 @@ HAUL_API void haul_node_close(haul_node *node) {
     loop_lock(node->loop);
     listen_stop(node);
     withdraw_all(node);
-    list_each_safe(item, &node->peers) {
-      struct haul_peer *peer = list_entry(item, struct haul_peer, list);
-      control_send(peer, CONTROL_GOODBYE, 0, NULL, 0);
-      peer_drop(peer, HAUL_ECLOSED, "the node was closed");
-    }
+    drop_all(node);
     loop_poller_stop(node->loop, &node->poller);
-    loop_timer_stop(&node->expiry);
-    loop_timer_stop(&node->watched);
+    loop_timer_stop(&node->import_expiry);
+    loop_timer_stop(&node->trace_expiry);
     log_flush(&node->fabric.log);
     loop_unlock(node->loop);
     fabric_close(&node->fabric);
@@ -327,23 +330,23 @@ HAUL_API void haul_node_close(haul_node *node) {
 
 /* ---- Progress ---- */
 
-int node_enter(const char *call, const struct haul_node *node) {
+int node_enter(const char *call, bool valid, const char *mistake) {
   int code = error_enter(call);
-  return code || node ? code : error_set(HAUL_EINVAL, 0, NULL, NULL, "no node");
+  return code || valid ? code : error_set(HAUL_EINVAL, 0, NULL, NULL, "%s", mistake);
 }
 
 HAUL_API int haul_node_fd(haul_node *node) {
-  int code = node_enter("haul_node_fd", node);
+  int code = node_enter("haul_node_fd", node, "node is NULL");
   return code ? code : loop_descriptor(node->loop);
 }
 
-static bool has_news(void *user) {
+static bool is_notified(void *user) {
   struct haul_node *node = user;
   return loop_clear_notification(node->loop);
 }
 
 HAUL_API int haul_node_progress(haul_node *node, haul_deadline until) {
-  int code = node_enter("haul_node_progress", node);
+  int code = node_enter("haul_node_progress", node, "node is NULL");
   if (code)
     return code;
   if (node_is_closed(node))
@@ -351,8 +354,8 @@ HAUL_API int haul_node_progress(haul_node *node, haul_deadline until) {
   node_retain(node);
   int events;
   if (node->has_thread) {
-    loop_descriptor(node->loop); /* from now on news is noted */
-    events = loop_wait(node->loop, has_news, NULL, node, until) ? 1 : 0;
+    loop_descriptor(node->loop); /* makes the loop keep notifications */
+    events = loop_wait(node->loop, is_notified, NULL, node, until) ? 1 : 0;
   } else {
     events = loop_run(node->loop, until);
   }

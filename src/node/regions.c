@@ -1,91 +1,75 @@
 /* SPDX-License-Identifier: MIT
- * The public calls on regions. */
+ * Public calls on regions. */
 #include <string.h>
 
 #include "core/error.h"
 #include "core/sys.h"
 #include "memory/copy.h"
 #include "memory/ticket.h"
-#include "node/node.h"
-
-static __attribute__((noinline)) int nowhere(void) {
-  return error_set(HAUL_EINVAL, 0, NULL, NULL, "no node, or no place for the region");
-}
-
-static int enter(const char *call, const struct haul_node *node, struct haul_region **region) {
-  int code = error_enter(call);
-  return code == 0 && (!node || !region) ? nowhere() : code;
-}
+#include "node/requests.h"
 
 HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t length,
                                unsigned flags, haul_region **region) {
-  if (error_enter("haul_region_alloc") != 0)
+  if (error_enter("haul_region_alloc") != 0) /* the hot path makes no further call */
     return HAUL_EFORK;
   if (__builtin_expect(!node || !region, 0))
-    return nowhere();
+    return node_enter("haul_region_alloc", false, "node or region is NULL");
   return heap_alloc(node->heap, place, length, flags, region);
 }
 
 HAUL_API int haul_region_wrap(haul_node *node, void *address, size_t length, haul_region **region) {
-  int code = enter("haul_region_wrap", node, region);
+  int code = node_enter("haul_region_wrap", node && region, "node or region is NULL");
   return code ? code : heap_wrap(node->heap, address, length, region);
 }
 
 HAUL_API int haul_region_wrap_file(haul_node *node, int descriptor, uint64_t offset, size_t length,
                                    haul_region **region) {
-  int code = enter("haul_region_wrap_file", node, region);
+  int code = node_enter("haul_region_wrap_file", node && region, "node or region is NULL");
   return code ? code : heap_wrap_file(node->heap, descriptor, offset, length, region);
 }
 
 HAUL_API int haul_region_import(haul_node *node, const struct haul_ticket *ticket, int descriptor,
                                 haul_region **region) {
-  int code = enter("haul_region_import", node, region);
-  if (code == 0 && !ticket)
-    code = error_set(HAUL_EINVAL, 0, NULL, NULL, "no ticket");
+  int code =
+      node_enter("haul_region_import", node && ticket && region, "node, ticket or region is NULL");
   return code ? code : heap_import(node->heap, ticket, descriptor, region);
 }
 
 HAUL_API int haul_region_export(haul_region *region, unsigned rights,
                                 const struct haul_tensor *layout, struct haul_ticket *ticket,
                                 int *descriptor) {
-  int code = error_enter("haul_region_export");
+  int code = node_enter("haul_region_export", region && ticket, "region or ticket is NULL");
   if (code)
     return code;
-  if (!region || !ticket)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no region, or no place for the ticket");
   return region_export(region, rights, layout, ticket, descriptor);
 }
 
 HAUL_API int haul_ticket_layout(const struct haul_ticket *ticket, struct haul_tensor *layout) {
   struct ticket unpacked;
-  int code = error_enter("haul_ticket_layout");
+  int code = node_enter("haul_ticket_layout", ticket && layout, "ticket or layout is NULL");
   if (code)
     return code;
-  if (!ticket || !layout)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no ticket, or no place for its layout");
   code = ticket_unpack(ticket, &unpacked);
   if (code)
     return code;
   if (!unpacked.has_layout)
-    return error_set(HAUL_ENAME, 0, NULL, "give one to haul_region_export",
+    return error_set(HAUL_ENAME, 0, NULL, "pass a layout to haul_region_export",
                      "the ticket carries no layout");
   *layout = unpacked.layout;
   return 0;
 }
 
-static int enroll(const char *call, struct haul_region *region, bool wanted) {
-  int code = error_enter(call);
-  if (code == 0 && !region)
-    code = error_set(HAUL_EINVAL, 0, NULL, NULL, "no region");
+static int set_dpdk(const char *call, struct haul_region *region, bool wanted) {
+  int code = node_enter(call, region, "region is NULL");
   return code ? code : region_enroll(region, HAUL_DPDK, wanted);
 }
 
 HAUL_API int haul_region_dpdk_register(haul_region *region) {
-  return enroll("haul_region_dpdk_register", region, true);
+  return set_dpdk("haul_region_dpdk_register", region, true);
 }
 
 HAUL_API int haul_region_dpdk_unregister(haul_region *region) {
-  return enroll("haul_region_dpdk_unregister", region, false);
+  return set_dpdk("haul_region_dpdk_unregister", region, false);
 }
 
 HAUL_API void *haul_region_address(const haul_region *region) {
@@ -108,11 +92,9 @@ HAUL_API unsigned haul_region_rights(const haul_region *region) {
 
 HAUL_API int haul_region_copy(haul_region *to, uint64_t to_offset, haul_region *from,
                               uint64_t from_offset, size_t length, haul_deadline until) {
-  int code = error_enter("haul_region_copy");
+  int code = node_enter("haul_region_copy", to && from, "region is NULL");
   if (code)
     return code;
-  if (!to || !from)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no region");
   code = region_check(to, to_offset, length);
   if (code == 0)
     code = region_check(from, from_offset, length);
@@ -127,30 +109,29 @@ HAUL_API int haul_region_copy(haul_region *to, uint64_t to_offset, haul_region *
   return code;
 }
 
-struct leaving {
+struct release {
   struct haul_node *node;
   struct haul_region *region;
 };
 
 static bool is_unused(void *user) {
-  struct leaving *leaving = user;
-  return !transfers_use(&leaving->node->transfers, leaving->region);
+  struct release *release = user;
+  return !transfers_use(&release->node->transfers, release->region);
 }
 
-/* A transfer that was being started by another thread may slip past one round: hence the rounds. */
-static void end_transfers(struct haul_node *node, struct haul_region *region) {
-  struct leaving leaving = {node, region};
-  int64_t bound = clock_after(clock_now(), node->config.liveness_ns);
-  while (!is_unused(&leaving) && clock_now() < bound) {
+/* In rounds, because another thread may be starting a transfer that one round does not see. */
+static void abort_transfers(struct haul_node *node, struct haul_region *region) {
+  struct release release = {node, region};
+  int64_t until = clock_after(clock_now(), node->config.liveness_ns);
+  while (!is_unused(&release) && clock_now() < until) {
     loop_lock(node->loop);
-    transfers_abort(&node->transfers, region, NULL, HAUL_ECANCELED, "its region was released");
+    transfers_abort(&node->transfers, region, NULL, HAUL_ECANCELED, "the region was released");
     loop_unlock(node->loop);
-    loop_wait(node->loop, is_unused, NULL, &leaving, clock_after(clock_now(), 1000000));
+    loop_wait(node->loop, is_unused, NULL, &release, clock_after(clock_now(), 1000000));
   }
 }
 
-/* A close in another thread has taken the names, and waits with the loop's lock until no peer is at
- * the memory any more. */
+/* Another thread that closes the node holds the loop's lock until no peer touches the memory. */
 static void await_close(struct haul_node *node) {
   if (!node_is_closed(node))
     return;
@@ -165,12 +146,12 @@ static void withdraw_region(haul_region *region) {
     return;
   names_withdraw(node, region);
   await_close(node);
-  end_transfers(node, region);
+  abort_transfers(node, region);
   node_put(node);
 }
 
-/* Apart, so that the path without it saves no registers for it. */
-static __attribute__((noinline)) void release_slowly(haul_region *region) {
+/* A function of its own, so that the fast path below saves no registers for it. */
+static __attribute__((noinline)) void release_published(haul_region *region) {
   if (error_enter("haul_region_release") == 0)
     withdraw_region(region);
   region_put(region);
@@ -179,11 +160,11 @@ static __attribute__((noinline)) void release_slowly(haul_region *region) {
 HAUL_API void haul_region_release(haul_region *region) {
   if (!region)
     return;
-  /* What was never published and is not in use needs nothing but its memory back. */
+  /* A region that was never published and is not in use only frees its memory. */
   bool plain = atomic_load_explicit(&region->refs, memory_order_acquire) == 1 &&
                !atomic_load_explicit(&region->shown, memory_order_relaxed);
   if (__builtin_expect(plain, 1))
     region_put(region);
   else
-    release_slowly(region);
+    release_published(region);
 }

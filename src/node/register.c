@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * A node's entries in a directory. One thread at a time: the caller's until all stands there, then
- * one of its own, which sleeps on the word that counts what is published and listened on. What went
- * wrong is tried again from where it was; entries that are put or dropped twice stay the same. */
-#include <errno.h>
+ * A node's entries in a directory: its own, and one for each region that it publishes to everybody.
+ * They are kept up to date by one thread at a time: the caller's until they are all there, then one
+ * that sleeps on the futex that counts publications and listeners. All entries hang on one lease.
+ * Putting or dropping an entry twice is harmless, so an update that failed is repeated. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -14,25 +13,23 @@
 #include "core/sys.h"
 #include "core/thread.h"
 #include "node/directory.h"
+#include "node/listen.h"
 
-#define SECOND          1000000000LL
-#define LEASE_DEFAULT   10u
-#define LEASE_LEAST     2u
-#define LEASE_MOST      3600u
-#define PATIENCE_NS     (5 * SECOND) /* with one request */
-#define PAUSE_NS        (SECOND / 2) /* before the next attempt */
-#define LAST_NS         SECOND       /* for taking everything back */
-#define VIEWS_AT_A_TIME 64
+#define SECOND        1000000000LL
+#define LEASE_DEFAULT 10u /* seconds, as the next two */
+#define LEASE_MIN     2u
+#define LEASE_MAX     3600u
+#define REQUEST_NS    (5 * SECOND) /* for one request to the directory */
+#define RETRY_NS      (SECOND / 2) /* before a failed update is repeated */
+#define END_NS        SECOND       /* for ending the lease */
+#define VIEWS_MAX     64           /* published regions that are read at a time */
 
-/* A name that the directory has, or should have. */
-struct told {
-  uint64_t handle;
+/* A region that is published, or has an entry, or both. The handle changes with each publication
+ * of the name. */
+struct region_entry {
   char *name;
-};
-
-struct told_list {
-  struct told *items;
-  size_t count, room;
+  uint64_t published; /* its handle; 0: not published */
+  uint64_t entered;   /* the handle whose entry is in the directory; 0: none, or not known */
 };
 
 struct registration {
@@ -41,71 +38,22 @@ struct registration {
   struct directory *directory;
   struct haul_register_options options;
   char *advertise;
-  unsigned seconds;
+  unsigned seconds; /* of the lease */
   pthread_t thread;
   bool has_thread;
   _Atomic bool stop;
   int64_t lease; /* 0: none */
   int64_t renew_at;
-  struct haul_directory_entry self; /* as it stands there */
-  bool claimed;
-  struct told_list told; /* sorted by name */
+  struct haul_directory_entry self; /* as it was entered */
+  bool claimed;                     /* `self` is entered under `lease` */
+  struct region_entry *regions;     /* sorted by name */
+  size_t region_count;
   struct haul_directory_entry batch[DIRECTORY_AT_ONCE];
-  size_t batched;
-  int state; /* what `changed` was told */
+  size_t batch_count;
+  int reported; /* what options.changed was called with last */
 };
 
-/* ---- Lists of names ---- */
-
-/* What is there is to be put once more. */
-static void doubt(struct told_list *list) {
-  for (size_t i = 0; i < list->count; i++)
-    list->items[i].handle = 0;
-}
-
-static void clear_told(struct told_list *list) {
-  for (size_t i = 0; i < list->count; i++)
-    alloc_free(list->items[i].name);
-  alloc_free(list->items);
-  *list = (struct told_list){0};
-}
-
-static int add_told(struct told_list *list, const char *word, uint64_t handle) {
-  if (list->count == list->room) {
-    size_t room = list->room ? list->room * 2 : 64;
-    struct told *items = alloc_resize(list->items, room * sizeof *items);
-    if (!items)
-      return error_memory("directory");
-    list->items = items;
-    list->room = room;
-  }
-  char *name = alloc_string(word);
-  if (!name)
-    return error_memory("directory");
-  list->items[list->count++] = (struct told){handle, name};
-  return 0;
-}
-
-/* What is published to everybody, in order. */
-static int list_published(struct haul_node *node, struct told_list *list) {
-  struct export_view *views = alloc_zero(VIEWS_AT_A_TIME, sizeof *views);
-  char after[NAME_MAX_BYTES + 1] = "";
-  size_t got;
-  int code = 0;
-  if (!views)
-    return error_memory("directory");
-  do {
-    got = exports_list(node->exports, after, "", views, VIEWS_AT_A_TIME);
-    for (size_t i = 0; code == 0 && i < got; i++)
-      code = add_told(list, views[i].name, views[i].handle);
-    if (got > 0)
-      snprintf(after, sizeof after, "%s", views[got - 1].name);
-  } while (code == 0 && got == VIEWS_AT_A_TIME);
-  alloc_free(views);
-  return code;
-}
-
-/* ---- This node's own entry ---- */
+/* ---- The node's own entry ---- */
 
 static void add_address(struct haul_directory_entry *entry, const char *address) {
   if (entry->address_count < HAUL_DIRECTORY_ADDRESSES && *address &&
@@ -113,14 +61,15 @@ static void add_address(struct haul_directory_entry *entry, const char *address)
     strcpy(entry->addresses[entry->address_count++], address);
 }
 
-/* "tcp://HOST:PORT" or a Unix socket's. The host's name is for others to resolve. */
+/* "tcp://HOST:PORT", whose host the readers resolve, or a Unix socket. */
 static bool is_advertisable(const char *address) {
-  const char *host = address + strlen("tcp://"), *bracket = strrchr(address, ']');
   if (strncmp(address, "unix://", 7) == 0)
     return address[7] != '\0';
+  if (strncmp(address, "tcp://", 6) != 0 || strchr(address, ' '))
+    return false;
+  const char *host = address + 6, *bracket = strrchr(host, ']');
   const char *port = strrchr(bracket ? bracket : host, ':');
-  return strncmp(address, "tcp://", 6) == 0 && port && port > host && port[1] &&
-         strspn(port + 1, "0123456789") == strlen(port + 1) && !strchr(address, ' ');
+  return port && port > host && port[1] && port[1 + strspn(port + 1, "0123456789")] == '\0';
 }
 
 static int add_advertised(const char *list, struct haul_directory_entry *entry) {
@@ -129,27 +78,24 @@ static int add_advertised(const char *list, struct haul_directory_entry *entry) 
     size_t length = strcspn(at, ",");
     snprintf(one, sizeof one, "%.*s", (int)(length < sizeof one ? length : 0), at);
     if (!is_advertisable(one) || entry->address_count == HAUL_DIRECTORY_ADDRESSES)
-      return error_set(
-          HAUL_EINVAL, 0, list,
-          error_hint("up to %d addresses with commas between: tcp://HOST:PORT or unix:///PATH",
-                     HAUL_DIRECTORY_ADDRESSES),
-          "not what a node can be reached by");
+      return error_set(HAUL_EINVAL, 0, list,
+                       "separate addresses by commas: tcp://HOST:PORT or unix:///PATH",
+                       "not a list of up to %d addresses to advertise", HAUL_DIRECTORY_ADDRESSES);
     add_address(entry, one);
   }
   return 0;
 }
 
+/* A listener on all addresses is entered with the host's address that reached the directory. */
 static void add_listeners(struct registration *registration, struct haul_directory_entry *entry) {
-  char address[160], host[64], port[16];
+  char address[160], host[64];
+  registration->module->own_host(registration->directory, host, sizeof host);
   for (size_t i = 0; listener_address(registration->node, i, address, sizeof address); i++) {
-    bool all_of_4 = strncmp(address, "tcp://0.0.0.0:", 14) == 0;
-    if (all_of_4 || strncmp(address, "tcp://[::]:", 11) == 0) {
-      registration->module->own_host(registration->directory, host, sizeof host);
-      if (!*host || (all_of_4 && *host == '['))
-        continue;
-      snprintf(port, sizeof port, "%s", strrchr(address, ':'));
-      snprintf(address, sizeof address, "tcp://%s%s", host, port);
-    }
+    bool any_4 = strncmp(address, "tcp://0.0.0.0:", 14) == 0;
+    bool any_6 = strncmp(address, "tcp://[::]:", 11) == 0;
+    if ((any_6 && !*host) || (any_4 && (!*host || *host == '[')))
+      continue;
+    listener_set_host(address, sizeof address, host);
     add_address(entry, address);
   }
 }
@@ -167,191 +113,195 @@ static int describe_self(struct registration *registration, struct haul_director
   return entry->address_count > 0
              ? 0
              : error_set(HAUL_EINVAL, 0, node->name,
-                         "listen first (haul_node_listen), or say where it is reached (advertise)",
-                         "the node listens nowhere");
+                         "call haul_node_listen first, or set `advertise` to the node's addresses",
+                         "the node listens on no address to enter");
 }
 
-/* ---- Keeping it up to date ---- */
+/* ---- Updating ---- */
 
-static int64_t patience(int64_t until) {
-  int64_t own = clock_now() + PATIENCE_NS;
+static int64_t request_deadline(int64_t until) {
+  int64_t own = clock_now() + REQUEST_NS;
   return own < until ? own : until;
 }
 
+/* Takes a lease, or renews it when it is due. */
 static int keep_lease(struct registration *registration, int64_t until) {
   const struct directory_module *module = registration->module;
   int64_t now = clock_now();
   int code = 0;
-  if (registration->lease && now >= registration->renew_at && !registration->claimed)
-    registration->lease = 0; /* of no use yet, and may have ended */
-  if (!registration->lease)
-    code =
-        module->lease(registration->directory, registration->seconds, until, &registration->lease);
-  else if (now >= registration->renew_at)
+  if (registration->lease && now < registration->renew_at)
+    return 0;
+  if (!registration->claimed)
+    registration->lease = 0; /* nothing hangs on it, and it may have expired */
+  if (registration->lease)
     code = module->renew(registration->directory, registration->lease, &registration->self, until);
   else
-    return 0;
+    code =
+        module->lease(registration->directory, registration->seconds, until, &registration->lease);
   if (code == 0)
     registration->renew_at = now + (int64_t)registration->seconds * SECOND / 3;
   return code;
 }
 
-typedef int send_batch(struct directory *directory, int64_t lease,
-                       const struct haul_directory_entry *entries, size_t count, int64_t until);
-
-static int flush(struct registration *registration, send_batch *send, int64_t until) {
-  size_t count = registration->batched;
-  registration->batched = 0;
-  int code = count ? keep_lease(registration, patience(until)) : 0; /* there may be many */
-  return code || !count ? code
-                        : send(registration->directory, registration->lease, registration->batch,
-                               count, patience(until));
-}
-
-static struct haul_directory_entry *next_in_batch(struct registration *registration,
-                                                  const char *name) {
-  struct haul_directory_entry *entry = &registration->batch[registration->batched++];
-  *entry = registration->self;
-  entry->kind = HAUL_DIRECTORY_REGION;
-  snprintf(entry->name, sizeof entry->name, "%s", name);
-  return entry;
-}
-
-static int put_one(struct registration *registration, const char *name, int64_t until) {
-  struct export_view view;
-  if (exports_find_name(registration->node->exports, name, "", &view) != 0)
-    return 0; /* taken back meanwhile, of which the next round knows */
-  struct haul_directory_entry *entry = next_in_batch(registration, name);
-  entry->length = view.length;
-  entry->place = view.place;
-  entry->rights = view.rights;
-  region_put(view.region);
-  return registration->batched == DIRECTORY_AT_ONCE
-             ? flush(registration, registration->module->put, until)
-             : 0;
-}
-
-static int drop_one(struct registration *registration, const char *name, int64_t until) {
-  next_in_batch(registration, name);
-  return registration->batched == DIRECTORY_AT_ONCE
-             ? flush(registration, registration->module->drop, until)
-             : 0;
-}
-
-/* Goes through two sorted lists: each name of `list` that `other` has not, or, where `handles`, has
- * with another handle. */
-static int each_missing(struct registration *registration, const struct told_list *list,
-                        const struct told_list *other, bool handles,
-                        int (*take)(struct registration *, const char *, int64_t), int64_t until) {
-  int code = 0;
-  registration->batched = 0;
-  for (size_t i = 0, j = 0; code == 0 && i < list->count; i++) {
-    int order = -1;
-    while (j < other->count && (order = strcmp(list->items[i].name, other->items[j].name)) > 0)
-      j++;
-    bool has = j < other->count && order == 0 &&
-               (!handles || list->items[i].handle == other->items[j].handle);
-    if (!has)
-      code = take(registration, list->items[i].name, until);
-  }
-  return code;
-}
-
-/* What is about to be put may stand there from now on, whether that is told or not: `told` becomes
- * both lists, and what is not known for sure in it is without a handle. */
-static int expect(struct registration *registration, const struct told_list *published) {
-  struct told_list *told = &registration->told, both = {0};
-  int code = 0;
-  for (size_t i = 0, j = 0; code == 0 && (i < told->count || j < published->count);) {
-    int order = i == told->count        ? 1
-                : j == published->count ? -1
-                                        : strcmp(told->items[i].name, published->items[j].name);
-    const struct told *one = order <= 0 ? &told->items[i] : &published->items[j];
-    bool sure = order < 0 || (order == 0 && one->handle == published->items[j].handle);
-    code = add_told(&both, one->name, sure ? one->handle : 0);
-    i += order <= 0;
-    j += order >= 0;
-  }
-  clear_told(code ? &both : told);
-  if (code == 0)
-    *told = both;
-  return code;
-}
-
-static int update_names(struct registration *registration, int64_t until) {
-  struct told_list published = {0};
-  int code = list_published(registration->node, &published);
-  if (code == 0)
-    code = expect(registration, &published);
-  if (code == 0)
-    code = each_missing(registration, &published, &registration->told, true, put_one, until);
-  if (code == 0)
-    code = flush(registration, registration->module->put, until);
-  if (code == 0)
-    code = each_missing(registration, &registration->told, &published, false, drop_one, until);
-  if (code == 0)
-    code = flush(registration, registration->module->drop, until);
-  clear_told(code ? &published : &registration->told);
-  if (code == 0)
-    registration->told = published;
-  return code;
-}
-
-static bool is_where_it_was(const struct haul_directory_entry *now,
-                            const struct haul_directory_entry *then) {
-  bool same = now->address_count == then->address_count;
-  for (unsigned i = 0; same && i < now->address_count; i++)
-    same = strcmp(now->addresses[i], then->addresses[i]) == 0;
+static bool has_same_addresses(const struct haul_directory_entry *a,
+                               const struct haul_directory_entry *b) {
+  bool same = a->address_count == b->address_count;
+  for (unsigned i = 0; same && i < a->address_count; i++)
+    same = strcmp(a->addresses[i], b->addresses[i]) == 0;
   return same;
 }
 
 static int update_self(struct registration *registration, int64_t until) {
   struct haul_directory_entry self;
   int code = describe_self(registration, &self);
-  if (code || (registration->claimed && is_where_it_was(&self, &registration->self)))
+  if (code || (registration->claimed && has_same_addresses(&self, &registration->self)))
     return code;
   code = registration->module->claim(registration->directory, registration->lease, &self, until);
   if (code)
     return code;
   registration->self = self;
   registration->claimed = true;
-  doubt(&registration->told); /* each name's entry says where the node is */
+  for (size_t i = 0; i < registration->region_count; i++)
+    registration->regions[i].entered = 0; /* each entry repeats the node's addresses */
   return 0;
 }
 
-/* What still stands there with this lease goes with it. */
-static void forget(struct registration *registration) {
-  if (registration->lease)
-    registration->module->end(registration->directory, registration->lease, clock_now() + LAST_NS);
-  registration->lease = 0;
-  registration->claimed = false;
-  clear_told(&registration->told);
+/* Merges what is published to everybody into the regions with entries; both are sorted by name.
+ * What is published meanwhile may not fit, and is left to the next update. */
+static int merge_published(struct registration *registration) {
+  struct exports *exports = registration->node->exports;
+  const struct region_entry *old = registration->regions;
+  size_t olds = registration->region_count, next = 0, count = 0, got;
+  size_t room = olds + exports_count(exports, "");
+  struct region_entry *merged = alloc_zero(room + 1, sizeof *merged);
+  struct export_view *views = alloc_zero(VIEWS_MAX, sizeof *views);
+  char after[NAME_MAX_BYTES + 1] = "";
+  int code = merged && views ? 0 : error_memory("directory");
+  while (code == 0 && (got = exports_list(exports, after, "", views, VIEWS_MAX)) > 0) {
+    for (size_t i = 0; i < got && code == 0; i++) {
+      for (; next < olds && strcmp(old[next].name, views[i].name) < 0; next++)
+        merged[count++] = (struct region_entry){.name = old[next].name};
+      bool known = next < olds && strcmp(old[next].name, views[i].name) == 0;
+      if (!known && count + (olds - next) == room)
+        continue;
+      struct region_entry region = {known ? old[next].name : alloc_string(views[i].name),
+                                    views[i].handle, known ? old[next].entered : 0};
+      if (region.name)
+        merged[count++] = region;
+      else
+        code = error_memory("directory");
+      next += known;
+    }
+    snprintf(after, sizeof after, "%s", views[got - 1].name);
+  }
+  alloc_free(views);
+  if (!merged)
+    return code;
+  for (; next < olds; next++)
+    merged[count++] = (struct region_entry){.name = old[next].name};
+  alloc_free(registration->regions);
+  registration->regions = merged;
+  registration->region_count = count;
+  return code;
 }
 
-/* Whatever is to be done now. */
-static int update(struct registration *registration, int64_t until) {
-  int code = keep_lease(registration, patience(until));
-  if (code == 0)
-    code = update_self(registration, patience(until));
-  if (code == 0)
-    code = update_names(registration, until);
-  if (code == HAUL_ESTALE) {
-    forget(registration);
-    code = keep_lease(registration, patience(until));
-    if (code == 0)
-      code = update_self(registration, patience(until));
-    if (code == 0)
-      code = update_names(registration, until);
+/* With many regions the lease may be due between two batches. */
+static int send_batch(struct registration *registration, bool drop, int64_t until) {
+  const struct directory_module *module = registration->module;
+  size_t count = registration->batch_count;
+  registration->batch_count = 0;
+  int code = count ? keep_lease(registration, request_deadline(until)) : 0;
+  if (code || !count)
+    return code;
+  return (drop ? module->drop : module->put)(registration->directory, registration->lease,
+                                             registration->batch, count, request_deadline(until));
+}
+
+/* Puts the entries that are missing or outdated, or drops those of regions that are not published
+ * any more. */
+static int send_regions(struct registration *registration, bool drop, int64_t until) {
+  int code = 0;
+  registration->batch_count = 0;
+  for (size_t i = 0; code == 0 && i < registration->region_count; i++) {
+    const struct region_entry *region = &registration->regions[i];
+    struct export_view view = {.length = 0};
+    if (drop ? region->published != 0 : !region->published || region->published == region->entered)
+      continue;
+    if (!drop) {
+      if (exports_find_name(registration->node->exports, region->name, "", &view) != 0)
+        continue; /* unpublished meanwhile: the next update drops the entry */
+      region_put(view.region);
+    }
+    struct haul_directory_entry *entry = &registration->batch[registration->batch_count++];
+    *entry = registration->self;
+    entry->kind = HAUL_DIRECTORY_REGION;
+    snprintf(entry->name, sizeof entry->name, "%s", region->name);
+    entry->length = view.length;
+    entry->place = view.place;
+    entry->rights = view.rights;
+    if (registration->batch_count == DIRECTORY_AT_ONCE)
+      code = send_batch(registration, drop, until);
   }
-  return code;
+  return code ? code : send_batch(registration, drop, until);
+}
+
+static int update_regions(struct registration *registration, int64_t until) {
+  int code = merge_published(registration);
+  if (code == 0)
+    code = send_regions(registration, false, until);
+  if (code == 0)
+    code = send_regions(registration, true, until);
+  if (code)
+    return code;
+  size_t kept = 0;
+  for (size_t i = 0; i < registration->region_count; i++) {
+    struct region_entry *region = &registration->regions[i];
+    if (region->published)
+      registration->regions[kept++] =
+          (struct region_entry){region->name, region->published, region->published};
+    else
+      alloc_free(region->name);
+  }
+  registration->region_count = kept;
+  return 0;
+}
+
+static int update_all(struct registration *registration, int64_t until) {
+  int code = keep_lease(registration, request_deadline(until));
+  if (code == 0)
+    code = update_self(registration, request_deadline(until));
+  return code ? code : update_regions(registration, until);
+}
+
+/* The directory drops all entries with their lease. */
+static void end_lease(struct registration *registration) {
+  if (registration->lease)
+    registration->module->end(registration->directory, registration->lease, clock_now() + END_NS);
+  for (size_t i = 0; i < registration->region_count; i++)
+    alloc_free(registration->regions[i].name);
+  alloc_free(registration->regions);
+  registration->regions = NULL;
+  registration->region_count = 0;
+  registration->lease = 0;
+  registration->claimed = false;
+}
+
+/* Makes the directory's entries agree with the node. If the lease has expired, all are entered
+ * again. */
+static int update(struct registration *registration, int64_t until) {
+  int code = update_all(registration, until);
+  if (code != HAUL_ESTALE)
+    return code;
+  end_lease(registration);
+  return update_all(registration, until);
 }
 
 /* ---- The thread ---- */
 
 static void report(struct registration *registration, int code) {
-  if ((code == 0) == (registration->state == 0))
+  if ((code == 0) == (registration->reported == 0))
     return;
-  registration->state = code;
+  registration->reported = code;
   log_write(&registration->node->fabric.log, code ? LOG_UNREGISTERED : LOG_REGISTERED,
             (struct haul_log_field[]){{"code", code ? haul_error_name(code) : NULL},
                                       {"reason", code ? haul_error_last()->text : NULL},
@@ -360,7 +310,7 @@ static void report(struct registration *registration, int code) {
     registration->options.changed(registration->options.user, code);
 }
 
-static void *keep(void *argument) {
+static void *keep_entries(void *argument) {
   struct registration *registration = argument;
   _Atomic uint32_t *changes = exports_changes(registration->node->exports);
   error_enter("haul_node_register");
@@ -370,7 +320,7 @@ static void *keep(void *argument) {
     report(registration, code);
     int64_t until = registration->renew_at;
     if (code) {
-      until = clock_now() + PAUSE_NS;
+      until = clock_now() + RETRY_NS;
       seen = atomic_load(changes);
     }
     while (!atomic_load(&registration->stop) && atomic_load(changes) == seen && clock_now() < until)
@@ -390,10 +340,8 @@ void registration_end(struct registration *registration) {
   registration_stop(registration);
   if (registration->has_thread)
     pthread_join(registration->thread, NULL);
-  atomic_store(&registration->stop, false); /* which would end the last request as well */
-  if (registration->lease)
-    registration->module->end(registration->directory, registration->lease, clock_now() + LAST_NS);
-  clear_told(&registration->told);
+  atomic_store(&registration->stop, false); /* or it would end the next request */
+  end_lease(registration);
   if (registration->directory)
     registration->module->close(registration->directory);
   alloc_free(registration->advertise);
@@ -406,31 +354,32 @@ static int read_options(struct registration *registration,
                         const struct haul_register_options *given) {
   struct haul_register_options *options = &registration->options;
   if (given && (given->size == 0 || given->size > sizeof *options))
-    return error_set(HAUL_EINVAL, 0, NULL, "HAUL_REGISTER_OPTIONS_INIT sets it",
-                     "the options' size is not of this version");
+    return error_set(HAUL_EINVAL, 0, NULL, "initialize the options with HAUL_REGISTER_OPTIONS_INIT",
+                     "invalid size of the options: %u", given->size);
   if (given)
     memcpy(options, given, given->size);
   registration->seconds = options->lease_seconds ? options->lease_seconds : LEASE_DEFAULT;
-  if (registration->seconds < LEASE_LEAST || registration->seconds > LEASE_MOST)
-    return error_set(HAUL_EINVAL, 0, NULL, error_hint("%u to %u", LEASE_LEAST, LEASE_MOST),
-                     "a lease of %u seconds", registration->seconds);
+  if (registration->seconds < LEASE_MIN || registration->seconds > LEASE_MAX)
+    return error_set(HAUL_EINVAL, 0, NULL, NULL,
+                     "invalid lease_seconds '%u': expected %u to %u, for example %u",
+                     registration->seconds, LEASE_MIN, LEASE_MAX, LEASE_DEFAULT);
   if (options->advertise && !(registration->advertise = alloc_string(options->advertise)))
     return error_memory("directory");
   options->advertise = NULL;
   return 0;
 }
 
-/* Until the name is free, or the time is over. */
-static int enter(struct registration *registration, int64_t until) {
+/* Enters the node. A name that another node has is awaited until `until`. */
+static int enter_node(struct registration *registration, int64_t until) {
   int code;
   while (((code = update(registration, until)) == HAUL_EEXIST || code == HAUL_ESTALE) &&
-         clock_now() + PAUSE_NS < until && !atomic_load(&registration->stop))
-    nanosleep(&(struct timespec){0, PAUSE_NS}, NULL);
+         clock_now() + RETRY_NS < until && !atomic_load(&registration->stop))
+    nanosleep(&(struct timespec){0, RETRY_NS}, NULL);
   return code;
 }
 
-static int start(struct registration *registration, const char *directory,
-                 const struct haul_register_options *options, int64_t until) {
+static int registration_start(struct registration *registration, const char *directory,
+                              const struct haul_register_options *options, int64_t until) {
   int code = read_options(registration, options);
   if (code)
     return code;
@@ -440,35 +389,35 @@ static int start(struct registration *registration, const char *directory,
   code = directory_dial(registration->node, registration->module, directory, &registration->stop,
                         &registration->directory);
   if (code == 0)
-    code = enter(registration, until);
+    code = enter_node(registration, until);
   if (code)
     return code;
-  int system = thread_start(&registration->thread, keep, registration);
+  int system = thread_start(&registration->thread, keep_entries, registration);
   registration->has_thread = system == 0;
   return system ? error_system(system, directory, "pthread_create") : 0;
 }
 
 HAUL_API int haul_node_register(haul_node *node, const char *directory,
                                 const struct haul_register_options *options, haul_deadline until) {
-  int code = node_enter("haul_node_register", node);
+  int code = node_enter("haul_node_register", node, "node is NULL");
   if (code)
     return code;
   if (!directory_is_address(directory))
-    return error_set(HAUL_EADDRESS, 0, directory, "etcd://HOST[:PORT]/PREFIX",
-                     "not a directory's address");
+    return error_set(HAUL_EADDRESS, 0, directory, "pass an address: etcd://HOST[:PORT]/PREFIX",
+                     "not the address of a directory");
   struct registration *registration = alloc_zero(1, sizeof *registration);
   if (!registration)
     return error_memory("directory");
   registration->node = node;
-  node_retain(node); /* it may be closed meanwhile, which stops this */
+  node_retain(node); /* another thread may close it, which stops the registration */
   pthread_mutex_lock(&node->directory_lock);
   bool taken = node->registration || node->registering || node_is_closed(node);
   if (!taken)
     node->registering = registration;
   pthread_mutex_unlock(&node->directory_lock);
   code = taken ? error_set(HAUL_EINVAL, 0, directory, NULL,
-                           "the node stands in a directory already, or is closed")
-               : start(registration, directory, options, until);
+                           "the node is registered already, or closed")
+               : registration_start(registration, directory, options, until);
   pthread_mutex_lock(&node->directory_lock);
   if (!taken)
     node->registering = NULL;

@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#include "node/setting.h"
-
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -8,81 +6,104 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/error.h"
+#include "fabric/exports.h"
+#include "fabric/transport.h"
 #include "memory/staging.h"
-#include "node/node.h"
+#include "node/config.h"
+#include "node/message.h"
 
-#define MS 1000000LL
-#define S  1000000000LL
+#define MS  1000000LL
+#define S   1000000000LL
+#define MIB ((uint64_t)1 << 20)
 
-enum form { TEXT, SWITCH, TIME, COUNT, BYTES, EAL, POOLS, PATHS, FILE_NAME };
+/* A slower connection would look like a peer that does not read (peer.c). */
+#define TCP_RATE_MIN MIB
+
+enum form { NAME, SWITCH, TIME, COUNT, BYTES, EAL, POOLS, PATHS, FILENAME };
 
 struct setting {
-  const char *name; /* in capitals, after HAUL_, that of its variable */
+  const char *name; /* HAUL_ and the name in capitals is its variable */
   enum form form;
-  size_t field;
-  uint64_t least, most; /* of a file, the first: its place in config->files */
-  const char *word;     /* that stands for a number, or NULL */
+  size_t field; /* offset in struct config */
+  uint64_t min, max;
+  uint64_t initial; /* default; 0: none, or settings_complete computes it */
+  const char *word; /* stands for the number `meaning`; or NULL */
   uint64_t meaning;
-  const char *zero; /* what 0 is told as; NULL: it does not occur, or is told as it is */
+  const char *zero; /* stands for 0; or NULL */
+  bool clamps;      /* a number of the call that is out of range is clamped */
+  unsigned index;   /* in config->filenames */
 };
 
-#define FIELD(name)  offsetof(struct config, values.name)
+#define VALUE(name)  offsetof(struct config, values.name)
 #define MEMORY(name) offsetof(struct config, memory.name)
-#define RULES        offsetof(struct config, rules)
+#define FLAG(title)                                                                                \
+  { .name = #title, .form = SWITCH, .field = VALUE(title) }
+#define FILE_SETTING(title, i)                                                                     \
+  { .name = #title, .form = FILENAME, .field = VALUE(title), .index = i }
+#define NUMBER(title, kind, offset, least, most, ...)                                              \
+  { .name = title, .form = kind, .field = offset, .min = least, .max = most, __VA_ARGS__ }
+#define WORD(text, number) .word = text, .meaning = number
 
-/* Not here: what a program relies on (`progress`, `peer_events`). */
+/* Not in the table, because programs rely on them: `progress`, `peer_events`. */
 static const struct setting settings[] = {
-    {"name", TEXT, FIELD(name), 0, 0, NULL, 0, NULL},
-    {"insecure", SWITCH, FIELD(insecure), 0, 1, NULL, 0, NULL},
-    {"spin", TIME, FIELD(spin_ns), 0, INT64_MAX, "always", HAUL_SPIN_ALWAYS, NULL},
-    {"liveness", TIME, FIELD(liveness_ns), 10 * MS, INT64_MAX, NULL, 0, NULL},
-    {"deadline", TIME, FIELD(transfer_ns), 1, INT64_MAX, NULL, 0, NULL},
-    {"tcp_rails", COUNT, FIELD(tcp_rails), 1, 16, NULL, 0, "1 within a host, 2 beyond"},
-    {"copy_threads", COUNT, FIELD(copy_threads), 1, 16, "none", UINT_MAX, NULL},
-    {"message_window", BYTES, FIELD(message_window), MESSAGE_WINDOW_LEAST, WINDOW_MAX, NULL, 0,
-     NULL},
-    {"pool", BYTES, FIELD(pool_bytes), 1, SIZE_MAX - 1, "none", SIZE_MAX, NULL},
-    {"max_peers", COUNT, FIELD(max_peers), 1, UINT_MAX, NULL, 0, NULL},
-    {"max_regions", COUNT, FIELD(max_regions), 1, 1048576, NULL, 0, NULL},
-    {"max_transfers", COUNT, FIELD(max_transfers), 1, UINT_MAX, NULL, 0, NULL},
-    {"staging", BYTES, FIELD(staging_bytes), STAGING_LEAST, SIZE_MAX, NULL, 0, NULL},
-    {"tcp_rate", BYTES, FIELD(tcp_rate), TCP_RATE_LEAST, SIZE_MAX - 1, "0", SIZE_MAX, NULL},
-    {"paths", PATHS, RULES, 0, 0, NULL, 0, NULL},
-    {"estimates_only", SWITCH, FIELD(estimates_only), 0, 1, NULL, 0, NULL},
-    {"tcp_zero_copy", BYTES, FIELD(tcp_zero_copy), 4096, SIZE_MAX - 1, "none", SIZE_MAX, "auto"},
-    {"key", FILE_NAME, FIELD(key), 0, 0, NULL, 0, NULL},
-    {"certificate", FILE_NAME, FIELD(certificate), 1, 0, NULL, 0, NULL},
-    {"private_key", FILE_NAME, FIELD(private_key), 2, 0, NULL, 0, NULL},
-    {"authority", FILE_NAME, FIELD(authority), 3, 0, NULL, 0, NULL},
-    {"directory_login", FILE_NAME, FIELD(directory_login), 4, 0, NULL, 0, NULL},
-    {"plain_data", SWITCH, FIELD(plain_data), 0, 1, NULL, 0, NULL},
-    {"process_tls", SWITCH, FIELD(process_tls), 0, 1, NULL, 0, NULL},
-    {"handshake", TIME, FIELD(handshake_ns), MS, INT64_MAX, NULL, 0, NULL},
-    {"max_peers_each", COUNT, FIELD(max_peers_each), 1, UINT_MAX, NULL, 0, NULL},
-    {"max_lookups", COUNT, FIELD(max_lookups), 1, 1048576, "none", UINT_MAX, NULL},
-    {"peer_bytes", BYTES, FIELD(peer_bytes), 1 << 20, SIZE_MAX, NULL, 0, NULL},
-    {"any_user", SWITCH, FIELD(any_user), 0, 1, NULL, 0, NULL},
-    {"any_observer", SWITCH, FIELD(any_observer), 0, 1, NULL, 0, NULL},
-    {"dpdk_eal", EAL, MEMORY(dpdk_eal), 0, 0, NULL, 0, NULL},
-    {"dpdk_hugepages", BYTES, MEMORY(dpdk_hugepages), 1, SIZE_MAX - 1, "none", SIZE_MAX, "none"},
-    {"dpdk_pool", POOLS, MEMORY(dpdk_pool), 0, 1048576, NULL, 0, NULL},
-    {"dpdk_wait", TIME, MEMORY(dpdk_wait_ns), 0, INT64_MAX, NULL, 0, NULL},
+    {.name = "name", .form = NAME, .field = VALUE(name)},
+    FLAG(insecure),
+    NUMBER("spin", TIME, VALUE(spin_ns), 0, INT64_MAX, WORD("always", HAUL_SPIN_ALWAYS)),
+    NUMBER("liveness", TIME, VALUE(liveness_ns), 10 * MS, INT64_MAX, .initial = 5 * S,
+           .clamps = true),
+    NUMBER("deadline", TIME, VALUE(transfer_ns), 1, INT64_MAX, .initial = 60 * S),
+    NUMBER("tcp_rails", COUNT, VALUE(tcp_rails), 1, 16, .zero = "1 within a host, 2 beyond"),
+    NUMBER("copy_threads", COUNT, VALUE(copy_threads), 1, 16, WORD("none", UINT_MAX),
+           .clamps = true),
+    NUMBER("message_window", BYTES, VALUE(message_window), MESSAGE_WINDOW_MIN, MESSAGE_WINDOW_MAX,
+           .initial = MESSAGE_WINDOW_MIN, .clamps = true),
+    NUMBER("pool", BYTES, VALUE(pool_bytes), 1, SIZE_MAX - 1, .initial = 256 * MIB,
+           WORD("none", SIZE_MAX)),
+    NUMBER("max_peers", COUNT, VALUE(max_peers), 1, UINT_MAX, .initial = 1024),
+    NUMBER("max_regions", COUNT, VALUE(max_regions), 1, EXPORT_SLOTS_MAX, .initial = 65536,
+           .clamps = true),
+    NUMBER("max_transfers", COUNT, VALUE(max_transfers), 1, UINT_MAX, .initial = 16384),
+    NUMBER("staging", BYTES, VALUE(staging_bytes), STAGING_LEAST, SIZE_MAX,
+           .initial = STAGING_DEFAULT),
+    NUMBER("tcp_rate", BYTES, VALUE(tcp_rate), TCP_RATE_MIN, SIZE_MAX - 1, .initial = SIZE_MAX,
+           WORD("0", SIZE_MAX)),
+    {.name = "paths", .form = PATHS, .field = offsetof(struct config, rules)},
+    FLAG(estimates_only),
+    NUMBER("tcp_zero_copy", BYTES, VALUE(tcp_zero_copy), 4096, SIZE_MAX - 1, WORD("none", SIZE_MAX),
+           .zero = "auto"),
+    FILE_SETTING(key, 0),
+    FILE_SETTING(certificate, 1),
+    FILE_SETTING(private_key, 2),
+    FILE_SETTING(authority, 3),
+    FILE_SETTING(directory_login, 4),
+    FLAG(plain_data),
+    FLAG(process_tls),
+    NUMBER("handshake", TIME, VALUE(handshake_ns), MS, INT64_MAX, .initial = 5 * S, .clamps = true),
+    NUMBER("max_peers_each", COUNT, VALUE(max_peers_each), 1, UINT_MAX, .initial = 0),
+    NUMBER("max_lookups", COUNT, VALUE(max_lookups), 1, EXPORT_SLOTS_MAX, .initial = UINT_MAX,
+           WORD("none", UINT_MAX)),
+    NUMBER("peer_bytes", BYTES, VALUE(peer_bytes), MIB, SIZE_MAX, .initial = REQUESTS_MAX * MIB),
+    FLAG(any_user),
+    FLAG(any_observer),
+    {.name = "dpdk_eal", .form = EAL, .field = MEMORY(dpdk_eal)},
+    NUMBER("dpdk_hugepages", BYTES, MEMORY(dpdk_hugepages), 1, SIZE_MAX - 1, WORD("none", SIZE_MAX),
+           .zero = "none"),
+    NUMBER("dpdk_pool", POOLS, MEMORY(dpdk_pool), 0, 1048576, .initial = 0),
+    NUMBER("dpdk_wait", TIME, MEMORY(dpdk_wait_ns), 0, INT64_MAX, .initial = 0),
 };
 _Static_assert(sizeof settings / sizeof settings[0] == SETTINGS_COUNT, "one origin a setting");
 
-static void *field_of(const struct setting *setting, struct config *config) {
-  return (char *)config + setting->field;
+static bool is_number(const struct setting *setting) {
+  return setting->form == TIME || setting->form == COUNT || setting->form == BYTES ||
+         setting->form == SWITCH;
 }
 
-/* A number, or whether there is a text. */
 static uint64_t load(const struct setting *setting, const struct config *config) {
   const void *field = (const char *)config + setting->field;
   switch (setting->form) {
-  case TEXT:
-  case FILE_NAME:
-    return *(const char *const *)field != NULL;
   case SWITCH:
     return *(const int *)field != 0;
   case TIME:
@@ -91,17 +112,13 @@ static uint64_t load(const struct setting *setting, const struct config *config)
     return *(const unsigned *)field;
   case BYTES:
     return *(const size_t *)field;
-  case PATHS:
-    return config->rules.count;
-  case EAL:
-  case POOLS:
-    return *(const char *)field != '\0';
+  default:
+    return 0;
   }
-  return 0;
 }
 
 static void store(const struct setting *setting, uint64_t number, struct config *config) {
-  void *field = field_of(setting, config);
+  void *field = (char *)config + setting->field;
   if (setting->form == SWITCH)
     *(int *)field = (int)number;
   else if (setting->form == TIME)
@@ -112,7 +129,7 @@ static void store(const struct setting *setting, uint64_t number, struct config 
     *(size_t *)field = (size_t)number;
 }
 
-/* ---- Values, as they are written ---- */
+/* ---- Numbers as text ---- */
 
 struct unit {
   const char *name;
@@ -120,15 +137,16 @@ struct unit {
 };
 static const struct unit times[] = {{"min", 60 * S}, {"s", S},  {"ms", MS},
                                     {"us", 1000},    {"ns", 1}, {NULL, 0}};
-static const struct unit sizes[] = {{"T", UINT64_C(1) << 40},
-                                    {"G", UINT64_C(1) << 30},
-                                    {"M", UINT64_C(1) << 20},
-                                    {"K", UINT64_C(1) << 10},
-                                    {"", 1},
-                                    {NULL, 0}};
+static const struct unit sizes[] = {{"T", MIB << 20}, {"G", MIB << 10}, {"M", MIB},
+                                    {"K", MIB >> 10}, {"", 1},          {NULL, 0}};
+static const struct unit none[] = {{"", 1}, {NULL, 0}};
+
+static const struct unit *units_of(const struct setting *setting) {
+  return setting->form == TIME ? times : setting->form == BYTES ? sizes : none;
+}
 
 /* Digits and a unit, nothing else. */
-static bool read_number(const char *text, const struct unit *units, uint64_t *number) {
+static bool parse_digits(const char *text, const struct unit *units, uint64_t *number) {
   char *end;
   if (!isdigit((unsigned char)*text))
     return false;
@@ -139,162 +157,187 @@ static bool read_number(const char *text, const struct unit *units, uint64_t *nu
   return errno == 0 && units->name && !__builtin_mul_overflow(*number, units->size, number);
 }
 
-static bool read_switch(const char *text, uint64_t *number) {
-  *number = strcmp(text, "yes") == 0 || strcmp(text, "1") == 0;
-  return *number || strcmp(text, "no") == 0 || strcmp(text, "0") == 0;
+static bool parse_number(const struct setting *setting, const char *text, uint64_t *number) {
+  *number = setting->meaning;
+  if (setting->word && strcmp(text, setting->word) == 0)
+    return true;
+  *number = 0;
+  if (setting->zero && strcmp(text, setting->zero) == 0)
+    return true;
+  if (setting->form == SWITCH) {
+    *number = strcmp(text, "yes") == 0 || strcmp(text, "1") == 0;
+    return *number || strcmp(text, "no") == 0 || strcmp(text, "0") == 0;
+  }
+  /* 0 needs no unit */
+  return parse_digits(text, strcmp(text, "0") == 0 ? none : units_of(setting), number) &&
+         *number >= setting->min && *number <= setting->max;
 }
 
-/* "4096,1024,256,64": one number a class, no more of each than `most`. */
-static bool read_pools(const char *text, uint64_t most, uint32_t pools[4]) {
+static void format_number(const struct setting *setting, uint64_t number, char *text, size_t size) {
+  const struct unit *unit = number == 0 ? none : units_of(setting);
+  while (number % unit->size)
+    unit++;
+  if (number == 0 && setting->zero)
+    snprintf(text, size, "%s", setting->zero);
+  else if (setting->word && number == setting->meaning)
+    snprintf(text, size, "%s", setting->word);
+  else if (setting->form == SWITCH)
+    snprintf(text, size, "%s", number ? "yes" : "no");
+  else
+    snprintf(text, size, "%llu%s", (unsigned long long)(number / unit->size), unit->name);
+}
+
+/* ---- Errors ---- */
+
+/* "a time of at least 10ms (units: ns, us, ms, s, min) or always". */
+static void describe_range(const struct setting *setting, char *text, size_t size) {
+  const char *what = setting->form == TIME    ? "a time"
+                     : setting->form == BYTES ? "a number of bytes"
+                                              : "a number";
+  const char *units = setting->form == TIME    ? " (units: ns, us, ms, s, min)"
+                      : setting->form == BYTES ? " (units: K, M, G, T)"
+                                               : "";
+  char min[32], max[32];
+  format_number(setting, setting->min, min, sizeof min);
+  format_number(setting, setting->max, max, sizeof max);
+  int used = setting->max >= INT64_MAX
+                 ? snprintf(text, size, "%s of at least %s%s", what, min, units)
+                 : snprintf(text, size, "%s from %s to %s%s", what, min, max, units);
+  bool both = setting->word && setting->zero && strcmp(setting->word, setting->zero) != 0;
+  if (setting->word)
+    snprintf(text + used, size - (size_t)used, both ? ", %s or %s" : " or %s", setting->word,
+             setting->zero);
+}
+
+/* A default that is a number is the best example. */
+static void give_example(const struct setting *setting, char *text, size_t size) {
+  if (setting->initial && !(setting->word && setting->initial == setting->meaning))
+    format_number(setting, setting->initial, text, size);
+  else
+    snprintf(text, size, "%s",
+             setting->form == TIME    ? "50us"
+             : setting->form == BYTES ? "2M"
+                                      : "4");
+}
+
+static int bad_value(const struct setting *setting, const char *object, const char *value) {
+  static const char *const expected[] = {
+      [NAME] = "1 to 63 printable ASCII characters without blanks, for example node-1",
+      [SWITCH] = "yes or no, for example yes",
+      [EAL] = "auto or EAL options, but none that ends a program, for example -l 0 -m 512",
+      [POOLS] = "four numbers of objects of 64K, 1M, 16M and 256M, for example 4096,1024,256,64",
+      [PATHS] = "auto, or paths with growing sizes on all but the last, for example tcp:64K,rdma",
+      [FILENAME] = "a path of 1 to 255 bytes or none, for example /etc/haul/keys",
+  };
+  char range[128], example[32];
+  const char *hint = "man haul.conf describes the settings; haul info --config prints their values";
+  if (is_number(setting) && setting->form != SWITCH) {
+    describe_range(setting, range, sizeof range);
+    give_example(setting, example, sizeof example);
+    return error_set(HAUL_EINVAL, 0, object, hint,
+                     "invalid %s '%.40s': expected %s, for example %s", setting->name, value, range,
+                     example);
+  }
+  return error_set(HAUL_EINVAL, 0, object, hint, "invalid %s '%.40s': expected %s", setting->name,
+                   value, expected[setting->form]);
+}
+
+/* ---- Assigning ---- */
+
+/* "4096,1024,256,64": objects of each size class. */
+static bool assign_pools(const char *text, uint64_t max, uint32_t pools[4]) {
+  uint32_t counts[4];
   for (size_t i = 0; i < 4; i++) {
     char *end;
     if (!isdigit((unsigned char)*text))
       return false;
     errno = 0;
     uint64_t count = strtoull(text, &end, 10);
-    if (errno || count > most || *end != (i < 3 ? ',' : '\0'))
+    if (errno || count > max || *end != (i < 3 ? ',' : '\0'))
       return false;
-    pools[i] = (uint32_t)count;
+    counts[i] = (uint32_t)count;
     text = end + 1;
   }
+  memcpy(pools, counts, sizeof counts);
   return true;
 }
 
-static void write_pools(const uint32_t pools[4], char *text, size_t size) {
-  snprintf(text, size, "%u,%u,%u,%u", pools[0], pools[1], pools[2], pools[3]);
+static bool assign_filename(const struct setting *setting, const char *text,
+                            struct config *config) {
+  char *name = config->filenames[setting->index];
+  if (!*text || strlen(text) >= sizeof config->filenames[0])
+    return false;
+  strcpy(name, strcmp(text, "none") == 0 ? "" : text);
+  *(const char **)(void *)((char *)config + setting->field) = name;
+  return true;
 }
 
-static bool read_value(const struct setting *setting, const char *text, uint64_t *number) {
-  static const struct unit ones[] = {{"", 1}, {NULL, 0}};
-  *number = setting->meaning;
-  if (setting->word && strcmp(text, setting->word) == 0)
-    return true;
-  if (setting->zero && strcmp(text, setting->zero) == 0) {
-    *number = 0;
-    return true;
-  }
-  if (setting->form == SWITCH)
-    return read_switch(text, number);
-  /* 0 has no unit. */
-  const struct unit *units = setting->form == BYTES                             ? sizes
-                             : setting->form == COUNT || strcmp(text, "0") == 0 ? ones
-                                                                                : times;
-  return read_number(text, units, number) && *number >= setting->least && *number <= setting->most;
-}
-
-static void write_number(uint64_t number, const struct unit *units, char *text, size_t size) {
-  while (number % units->size)
-    units++;
-  snprintf(text, size, "%llu%s", (unsigned long long)(number / units->size), units->name);
-}
-
-static void write_value(const struct setting *setting, uint64_t number, char *text, size_t size) {
-  if (setting->word && number == setting->meaning)
-    snprintf(text, size, "%s", setting->word);
-  else if (setting->form == SWITCH)
-    snprintf(text, size, "%s", number ? "yes" : "no");
-  else if (number == 0 || setting->form == COUNT)
-    snprintf(text, size, "%llu", (unsigned long long)number);
-  else
-    write_number(number, setting->form == TIME ? times : sizes, text, size);
-}
-
-/* ---- Mistakes ---- */
-
-static int bad_value(const struct setting *setting, const char *object, const char *text) {
-  char least[32], most[32], word[32] = "";
-  if (setting->form == TEXT)
-    return error_set(HAUL_EINVAL, 0, object,
-                     "a node's name is 1 to 63 printable ASCII bytes without blanks",
-                     "%s is no name", text);
-  if (setting->form == FILE_NAME)
-    return error_set(HAUL_EINVAL, 0, object, "a path of 1 to 255 bytes, or none",
-                     "%s: %.60s is no path of a file", setting->name, text);
-  if (setting->form == EAL)
-    return error_set(HAUL_EINVAL, 0, object,
-                     "auto, or up to 255 printable ASCII bytes that begin with '-', without those "
-                     "that end a program (-h, -v)",
-                     "%s: these are no arguments of EAL's", setting->name);
-  if (setting->form == POOLS)
-    return error_set(HAUL_EINVAL, 0, object,
-                     "four numbers from 0 to 1048576 with commas between: how many objects of 64 "
-                     "KiB, 1 MiB, 16 MiB and 256 MiB",
-                     "%s: %.60s cannot be set", setting->name, text);
-  if (setting->form == PATHS)
-    return error_set(HAUL_EINVAL, 0, object,
-                     "auto; or map, rdma or tcp; or several of them, each but the last with the "
-                     "bytes up to which it is taken, growing: tcp:64K,rdma",
-                     "%s: %.60s cannot be set", setting->name, text);
-  if (setting->form == SWITCH)
-    return error_set(HAUL_EINVAL, 0, object, "yes (or 1), or no (or 0)",
-                     "%s: %.60s is neither yes nor no", setting->name, text);
-  write_value(setting, setting->least, least, sizeof least);
-  write_value(setting, setting->most, most, sizeof most);
-  if (setting->word)
-    snprintf(word, sizeof word, ", or %s", setting->word);
-  if (setting->zero && setting->word)
-    snprintf(word, sizeof word, ", %s or %s", setting->word, setting->zero);
-  return error_set(HAUL_EINVAL, 0, object,
-                   error_hint("%s from %s to %s%s",
-                              setting->form == TIME ? "a time with its unit (ns, us, ms, s, min),"
-                              : setting->form == BYTES
-                                  ? "bytes, with K, M, G or T behind the number,"
-                                  : "a number",
-                              least, setting->most >= INT64_MAX ? "any" : most, word),
-                   "%s: %.60s cannot be set", setting->name, text);
-}
-
-struct value {
+static bool assign(const struct setting *setting, const char *text, struct config *config) {
   uint64_t number;
-  uint32_t pools[4];
-  struct path_rules rules;
-};
-
-static bool read_any(const struct setting *setting, const char *text, struct value *value) {
   switch (setting->form) {
-  case TEXT:
-    return name_is_valid(text, sizeof((struct config *)0)->name - 1);
-  case FILE_NAME:
-    return text[0] && strlen(text) < sizeof((struct config *)0)->files[0];
-  case EAL:
-    return strcmp(text, "auto") == 0 || memory_eal_is_valid(text);
-  case POOLS:
-    return read_pools(text, setting->most, value->pools);
-  case PATHS:
-    return rules_parse(text, &value->rules);
-  default:
-    return read_value(setting, text, &value->number);
-  }
-}
-
-/* "none" is as what is not set. */
-static void store_file(const struct setting *setting, const char *text, struct config *config) {
-  uint64_t i = setting->least;
-  bool none = strcmp(text, "none") == 0;
-  snprintf(config->files[i], sizeof config->files[i], "%s", none ? "" : text);
-  *(const char **)field_of(setting, config) = config->files[i];
-}
-
-static void store_any(const struct setting *setting, const char *text, const struct value *value,
-                      struct config *config) {
-  if (setting->form == TEXT) {
-    snprintf(config->name, sizeof config->name, "%s", text);
+  case NAME:
+    if (!name_is_valid(text, sizeof config->name - 1))
+      return false;
+    strcpy(config->name, text);
     config->values.name = config->name;
-  } else if (setting->form == FILE_NAME) {
-    store_file(setting, text, config);
-  } else if (setting->form == EAL) {
+    return true;
+  case FILENAME:
+    return assign_filename(setting, text, config);
+  case EAL:
+    if (strcmp(text, "auto") != 0 && !memory_eal_is_valid(text))
+      return false;
     snprintf(config->memory.dpdk_eal, sizeof config->memory.dpdk_eal, "%s",
              strcmp(text, "auto") == 0 ? "" : text);
-  } else if (setting->form == POOLS) {
-    memcpy(config->memory.dpdk_pool, value->pools, sizeof value->pools);
-  } else if (setting->form == PATHS) {
-    config->rules = value->rules;
-  } else {
-    store(setting, value->number, config);
+    return true;
+  case POOLS:
+    return assign_pools(text, setting->max, config->memory.dpdk_pool);
+  case PATHS:
+    return rules_parse(text, &config->rules);
+  default:
+    if (!parse_number(setting, text, &number))
+      return false;
+    store(setting, number, config);
+    return true;
   }
 }
 
-/* ---- For all forms ---- */
+int setting_assign(unsigned i, const char *text, const char *object, struct config *config) {
+  return assign(&settings[i], text, config) ? 0 : bad_value(&settings[i], object, text);
+}
+
+int setting_check_call(unsigned i, struct config *config, bool *given) {
+  const struct setting *setting = &settings[i];
+  bool in_call = setting->field < offsetof(struct config, memory) && is_number(setting);
+  uint64_t number = in_call ? load(setting, config) : 0;
+  *given = number != 0;
+  if (number == 0 || setting->form == SWITCH || (setting->word && number == setting->meaning) ||
+      (number >= setting->min && number <= setting->max))
+    return 0;
+  char text[32];
+  bool negative = setting->form == TIME && number > INT64_MAX;
+  if (setting->clamps && !negative) {
+    store(setting, number < setting->min ? setting->min : setting->max, config);
+    return 0;
+  }
+  if (negative)
+    snprintf(text, sizeof text, "%lldns", (long long)number);
+  else
+    format_number(setting, number, text, sizeof text);
+  return bad_value(setting, setting->name, text);
+}
+
+void settings_complete(struct config *config) {
+  struct haul_node_config *values = &config->values;
+  for (const struct setting *setting = settings; setting < settings + SETTINGS_COUNT; setting++)
+    if (setting->initial && load(setting, config) == 0)
+      store(setting, setting->initial, config);
+  if (values->copy_threads == 0)
+    values->copy_threads = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? 1 : UINT_MAX;
+  if (values->max_peers_each == 0)
+    values->max_peers_each = values->max_peers;
+}
+
+/* ---- By number ---- */
 
 int setting_find(const char *name) {
   for (unsigned i = 0; i < SETTINGS_COUNT; i++)
@@ -309,51 +352,42 @@ void setting_variable(unsigned i, char *variable, size_t size) {
     *at = (char)toupper((unsigned char)*at);
 }
 
-/* Those of memory are for the process, and no field of the call's. */
-bool setting_in_call(unsigned i, const struct config *config) {
-  const struct setting *setting = &settings[i];
-  return setting->field < offsetof(struct config, memory) && setting->form != TEXT &&
-         setting->form != FILE_NAME && load(setting, config);
-}
-
-int setting_read(unsigned i, const char *text, const char *object, bool store,
-                 struct config *config) {
-  struct value value = {.number = 0};
-  if (!read_any(&settings[i], text, &value))
-    return bad_value(&settings[i], object, text);
-  if (store)
-    store_any(&settings[i], text, &value, config);
-  return 0;
-}
-
-/* Of a long path the end. */
-static void tell_file(const char *path, char *text, size_t size) {
-  size_t length = strlen(path);
-  bool whole = length < size;
-  snprintf(text, size, "%s%s", whole ? "" : "...",
-           !*path  ? "none"
-           : whole ? path
-                   : path + (length - size + 4));
-}
-
-void setting_tell(unsigned i, const struct config *config, struct haul_setting *told) {
-  const struct setting *setting = &settings[i];
-  size_t size = sizeof told->value;
-  snprintf(told->name, sizeof told->name, "%s", setting->name);
-  uint64_t number = load(setting, config);
-  if (setting->form == TEXT)
-    snprintf(told->value, size, "%s", config->name);
-  else if (setting->form == FILE_NAME)
-    tell_file(number ? *(const char *const *)((const char *)config + setting->field) : "",
-              told->value, size);
-  else if (setting->form == EAL)
-    snprintf(told->value, size, "%.*s", (int)size - 1, number ? config->memory.dpdk_eal : "auto");
-  else if (setting->form == POOLS)
-    write_pools(config->memory.dpdk_pool, told->value, size);
-  else if (setting->form == PATHS)
-    rules_format(&config->rules, told->value, size);
-  else if (number == 0 && setting->zero)
-    snprintf(told->value, size, "%s", setting->zero);
+/* The end of a long name. */
+static void format_filename(const char *name, char *text, size_t size) {
+  size_t length = name ? strlen(name) : 0;
+  if (length == 0)
+    snprintf(text, size, "none");
+  else if (length < size)
+    snprintf(text, size, "%s", name);
   else
-    write_value(setting, number, told->value, size);
+    snprintf(text, size, "...%s", name + (length - size + 4));
+}
+
+void setting_format(unsigned i, const struct config *config, struct haul_setting *out) {
+  const struct setting *setting = &settings[i];
+  const struct memory_settings *memory = &config->memory;
+  char *text = out->value;
+  size_t size = sizeof out->value;
+  snprintf(out->name, sizeof out->name, "%s", setting->name);
+  switch (setting->form) {
+  case NAME:
+    snprintf(text, size, "%s", config->name);
+    break;
+  case FILENAME:
+    format_filename(*(const char *const *)(const void *)((const char *)config + setting->field),
+                    text, size);
+    break;
+  case EAL:
+    snprintf(text, size, "%.*s", (int)size - 1, *memory->dpdk_eal ? memory->dpdk_eal : "auto");
+    break;
+  case POOLS:
+    snprintf(text, size, "%u,%u,%u,%u", memory->dpdk_pool[0], memory->dpdk_pool[1],
+             memory->dpdk_pool[2], memory->dpdk_pool[3]);
+    break;
+  case PATHS:
+    rules_format(&config->rules, text, size);
+    break;
+  default:
+    format_number(setting, load(setting, config), text, size);
+  }
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What a node is doing: collected, told to peers page by page, and asked of them. */
+ * Statistics of a node and its peers: collected, served to peers page by page, requested from
+ * peers; and the node's counters by name. */
 #include <haul/stats.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,85 +10,91 @@
 #include "core/sys.h"
 #include "core/wire.h"
 #include "memory/staging.h"
-#include "node/node.h"
+#include "node/requests.h"
 
-#define PAGE 16 /* peers that surely fit CONTROL_BODY_MAX, behind the node's own */
+#define PAGE                                                                                       \
+  16 /* peers of a response: at most 16 * 480 bytes, and 395 of the node: CONTROL_BODY_MAX */
+
+/* The counters of a path, in their order on the wire. */
+#define PATH_COUNTERS(X)                                                                           \
+  X(writes)                                                                                        \
+  X(reads) X(atomics) X(bytes_out) X(bytes_in) X(errors) X(served) X(served_in) X(served_out)
+
+/* The figures of a node, in their order on the wire, with their widths there. */
+#define NODE_FIGURES(X)                                                                            \
+  X(64, uptime_ns)                                                                                 \
+  X(32, peers)                                                                                     \
+  X(32, published)                                                                                 \
+  X(32, transfers) X(64, posted) X(64, failed) X(64, retried) X(64, pool_bytes) X(64, staging_bytes)
 
 /* ---- Collecting ---- */
 
-static void add(struct haul_path_stats *path, const struct endpoint_counters *counters) {
-#define ADD(field, name) path->field += atomic_load_explicit(&counters->name, memory_order_relaxed)
-  ADD(writes, writes);
-  ADD(reads, reads);
-  ADD(atomics, atomics);
-  ADD(bytes_out, bytes_out);
-  ADD(bytes_in, bytes_in);
-  ADD(errors, errors);
-  ADD(served, served);
-  ADD(served_in, served_in);
-  ADD(served_out, served_out);
+static void add_counters(struct haul_path_stats *path, const struct endpoint_counters *counters) {
+#define ADD(name) path->name += atomic_load_explicit(&counters->name, memory_order_relaxed);
+  PATH_COUNTERS(ADD)
 #undef ADD
 }
 
-static void name_paths(struct haul_path_stats paths[HAUL_STATS_PATHS]) {
-  memset(paths, 0, HAUL_STATS_PATHS * sizeof *paths);
-  for (size_t i = 0; transport_at(i) && i < HAUL_STATS_PATHS; i++)
-    snprintf(paths[i].path, sizeof paths[i].path, "%s", transport_at(i)->name);
+/* With the loop's lock: all peers of the node, also those that ended. */
+static void sum_path(struct haul_node *node, size_t path, struct haul_path_stats *sum) {
+  *sum = (struct haul_path_stats){.open = 0};
+  snprintf(sum->path, sizeof sum->path, "%s", transport_at(path)->name);
+  add_counters(sum, &node->fabric.left[path]);
+  list_each(item, &node->peers) {
+    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+    add_counters(sum, &peer->base.endpoints[path]->counters);
+  }
+}
+
+static void describe_path(const struct endpoint *endpoint, struct haul_path_stats *path) {
+  *path = (struct haul_path_stats){.open = atomic_load(&endpoint->open)};
+  snprintf(path->path, sizeof path->path, "%s", endpoint->transport->name);
+  add_counters(path, &endpoint->counters);
 }
 
 /* With the loop's lock. */
 static void describe_peer(struct haul_peer *peer, struct haul_peer_stats *stats) {
   struct link *link = &peer->base;
-  memset(stats, 0, sizeof *stats);
-  stats->number = link->number;
+  int64_t silent = clock_now() - atomic_load(&link->heard);
+  *stats = (struct haul_peer_stats){.number = link->number,
+                                    .initiator = link->initiator,
+                                    .same_host = link->same_host,
+                                    .transfers = atomic_load(&link->transfers),
+                                    .silent_ns = silent > 0 ? (uint64_t)silent : 0};
   snprintf(stats->name, sizeof stats->name, "%s", link->name);
   snprintf(stats->identity, sizeof stats->identity, "%s", link->identity);
-  stats->initiator = link->initiator;
-  stats->same_host = link->same_host;
-  stats->transfers = atomic_load(&link->transfers);
-  int64_t silent = clock_now() - atomic_load(&link->heard);
-  stats->silent_ns = silent > 0 ? (uint64_t)silent : 0;
-  name_paths(stats->paths);
-  for (size_t i = 0; transport_at(i) && i < HAUL_STATS_PATHS; i++) {
-    stats->paths[i].open = atomic_load(&link->endpoints[i]->open);
-    add(&stats->paths[i], &link->endpoints[i]->counters);
-  }
+  for (size_t i = 0; transport_at(i) && i < HAUL_STATS_PATHS; i++)
+    describe_path(link->endpoints[i], &stats->paths[i]);
 }
 
-/* Likewise. */
+/* With the loop's lock. */
 static void describe_node(struct haul_node *node, struct haul_node_stats *stats) {
   struct heap_counters heap;
   struct staging_counters staging;
   heap_counters(node->heap, &heap);
   staging_counters(heap_staging(node->heap), &staging);
-  memset(stats, 0, sizeof *stats);
+  *stats = (struct haul_node_stats){
+      .uptime_ns = (uint64_t)(clock_now() - node->opened_at),
+      .peers = node->peer_count,
+      .published = (unsigned)exports_count(node->exports, NULL),
+      .transfers = (unsigned)atomic_load(&node->transfers.handles),
+      .posted = atomic_load(&node->transfers.started),
+      .failed = atomic_load(&node->transfers.failed),
+      .retried = atomic_load(&node->transfers.retried),
+      .pool_bytes = heap.pooled_bytes,
+      .staging_bytes = staging.bytes,
+  };
   snprintf(stats->name, sizeof stats->name, "%s", node->name);
-  stats->uptime_ns = (uint64_t)(clock_now() - node->opened_at);
-  stats->peers = node->peer_count;
-  stats->published = (unsigned)exports_count(node->exports, NULL);
-  stats->transfers = (unsigned)atomic_load(&node->transfers.handles);
-  stats->posted = atomic_load(&node->transfers.started);
-  stats->failed = atomic_load(&node->transfers.failed);
-  stats->retried = atomic_load(&node->transfers.retried);
-  stats->pool_bytes = heap.pooled_bytes;
-  stats->staging_bytes = staging.bytes;
-  name_paths(stats->paths);
-  for (size_t i = 0; transport_at(i) && i < HAUL_STATS_PATHS; i++) {
-    add(&stats->paths[i], &node->fabric.left[i]);
-    list_each(item, &node->peers) {
-      struct haul_peer *peer = list_entry(item, struct haul_peer, list);
-      add(&stats->paths[i], &peer->base.endpoints[i]->counters);
-    }
-  }
+  for (size_t i = 0; transport_at(i) && i < HAUL_STATS_PATHS; i++)
+    sum_path(node, i, &stats->paths[i]);
 }
 
 HAUL_API int haul_node_stats(haul_node *node, struct haul_node_stats *stats,
                              struct haul_peer_stats *peers, size_t *count) {
-  int code = node_enter("haul_node_stats", node);
+  int code = node_enter("haul_node_stats", node && stats && count && (*count == 0 || peers),
+                        "node, stats, peers or count is NULL");
   if (code)
     return code;
-  if (!stats || !count || (*count > 0 && !peers))
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no place for what is told");
   size_t room = *count;
   *count = 0;
   loop_lock(node->loop);
@@ -101,80 +108,51 @@ HAUL_API int haul_node_stats(haul_node *node, struct haul_node_stats *stats,
   return 0;
 }
 
-/* ---- Telling ---- */
-
-static void put_path(struct wire *wire, const struct haul_path_stats *path) {
-  wire_put_string(wire, path->path);
-  wire_put8(wire, path->open != 0);
-  wire_put64(wire, path->writes);
-  wire_put64(wire, path->reads);
-  wire_put64(wire, path->atomics);
-  wire_put64(wire, path->bytes_out);
-  wire_put64(wire, path->bytes_in);
-  wire_put64(wire, path->errors);
-  wire_put64(wire, path->served);
-  wire_put64(wire, path->served_in);
-  wire_put64(wire, path->served_out);
-}
-
-static void get_path(struct wire *wire, struct haul_path_stats *path) {
-  memset(path, 0, sizeof *path);
-  wire_get_string(wire, path->path, sizeof path->path);
-  path->open = wire_get8(wire);
-  path->writes = wire_get64(wire);
-  path->reads = wire_get64(wire);
-  path->atomics = wire_get64(wire);
-  path->bytes_out = wire_get64(wire);
-  path->bytes_in = wire_get64(wire);
-  path->errors = wire_get64(wire);
-  path->served = wire_get64(wire);
-  path->served_in = wire_get64(wire);
-  path->served_out = wire_get64(wire);
-}
+/* ---- On the wire ---- */
 
 static void put_paths(struct wire *wire, const struct haul_path_stats paths[HAUL_STATS_PATHS]) {
-  unsigned count = 0;
+  uint8_t count = 0;
   while (count < HAUL_STATS_PATHS && paths[count].path[0])
     count++;
-  wire_put8(wire, (uint8_t)count);
-  for (unsigned i = 0; i < count; i++)
-    put_path(wire, &paths[i]);
+  wire_put8(wire, count);
+  for (const struct haul_path_stats *path = paths; path < paths + count; path++) {
+    wire_put_string(wire, path->path);
+    wire_put8(wire, path->open != 0);
+#define PUT(name) wire_put64(wire, path->name);
+    PATH_COUNTERS(PUT)
+#undef PUT
+  }
 }
 
+/* False: more paths than there may be, or one without a name, which would end the list. */
 static bool get_paths(struct wire *wire, struct haul_path_stats paths[HAUL_STATS_PATHS]) {
   unsigned count = wire_get8(wire);
   memset(paths, 0, HAUL_STATS_PATHS * sizeof *paths);
-  for (unsigned i = 0; i < count && i < HAUL_STATS_PATHS; i++) {
-    get_path(wire, &paths[i]);
-    if (!paths[i].path[0])
+  if (count > HAUL_STATS_PATHS)
+    return false;
+  for (struct haul_path_stats *path = paths; path < paths + count; path++) {
+    wire_get_string(wire, path->path, sizeof path->path);
+    path->open = wire_get8(wire);
+#define GET(name) path->name = wire_get64(wire);
+    PATH_COUNTERS(GET)
+#undef GET
+    if (!path->path[0])
       return false;
   }
-  return count <= HAUL_STATS_PATHS && !wire->failed;
+  return !wire->failed;
 }
 
 static void put_node(struct wire *wire, const struct haul_node_stats *stats) {
-  wire_put64(wire, stats->uptime_ns);
-  wire_put32(wire, stats->peers);
-  wire_put32(wire, stats->published);
-  wire_put32(wire, stats->transfers);
-  wire_put64(wire, stats->posted);
-  wire_put64(wire, stats->failed);
-  wire_put64(wire, stats->retried);
-  wire_put64(wire, stats->pool_bytes);
-  wire_put64(wire, stats->staging_bytes);
+#define PUT(bits, name) wire_put##bits(wire, stats->name);
+  NODE_FIGURES(PUT)
+#undef PUT
   put_paths(wire, stats->paths);
 }
 
 static bool get_node(struct wire *wire, struct haul_node_stats *stats) {
-  stats->uptime_ns = wire_get64(wire);
-  stats->peers = wire_get32(wire);
-  stats->published = wire_get32(wire);
-  stats->transfers = wire_get32(wire);
-  stats->posted = wire_get64(wire);
-  stats->failed = wire_get64(wire);
-  stats->retried = wire_get64(wire);
-  stats->pool_bytes = wire_get64(wire);
-  stats->staging_bytes = wire_get64(wire);
+#define GET(bits, name) stats->name = wire_get##bits(wire);
+  NODE_FIGURES(GET)
+#undef GET
   return get_paths(wire, stats->paths);
 }
 
@@ -201,6 +179,8 @@ static bool get_peer(struct wire *wire, struct haul_peer_stats *stats) {
   return get_paths(wire, stats->paths) && flags < 4;
 }
 
+/* ---- Serving ---- */
+
 bool stats_may_observe(const struct haul_peer *peer) {
   const struct haul_node *node = peer->node;
   const char *identity = peer->base.identity;
@@ -210,96 +190,194 @@ bool stats_may_observe(const struct haul_peer *peer) {
          strcmp(identity, "uid:0") == 0;
 }
 
-int stats_on_request(struct haul_peer *asking, uint32_t request, const uint8_t *body,
-                     size_t length) {
-  struct haul_node *node = asking->node;
+/* The node, and the peers from the first with a number above `after`. */
+static void put_state(struct haul_node *node, uint64_t after, struct wire *out) {
   struct haul_node_stats stats;
-  uint8_t answer[CONTROL_BODY_MAX];
-  struct wire in = wire_over(body, length), out = wire_over(answer, sizeof answer);
-  uint64_t after = wire_get64(&in);
-  if (in.failed || wire_left(&in) > 0)
-    return HAUL_EPROTO;
-  bool may = stats_may_observe(asking);
-  wire_put32(&out, (uint32_t)(may ? 0 : HAUL_EACCESS));
-  if (may) {
-    describe_node(node, &stats);
-    put_node(&out, &stats);
-    uint8_t *count_at = out.at;
-    uint16_t count = 0;
-    wire_put16(&out, 0);
-    list_each(item, &node->peers) { /* in the order of their numbers */
-      struct haul_peer *peer = list_entry(item, struct haul_peer, list);
-      struct haul_peer_stats one;
-      if (peer->base.number <= after || count == PAGE)
-        continue;
-      describe_peer(peer, &one);
-      put_peer(&out, &one);
-      count++;
-    }
-    struct wire at = wire_over(count_at, 2);
-    wire_put16(&at, count);
+  uint16_t count = 0;
+  describe_node(node, &stats);
+  put_node(out, &stats);
+  struct wire count_at = *out;
+  wire_put16(out, 0);
+  list_each(item, &node->peers) { /* in the order of their numbers */
+    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+    struct haul_peer_stats one;
+    if (peer->base.number <= after || count == PAGE)
+      continue;
+    describe_peer(peer, &one);
+    put_peer(out, &one);
+    count++;
   }
-  control_send(asking, CONTROL_STATE, request, answer, sizeof answer - wire_left(&out));
-  return 0;
+  wire_put16(&count_at, count);
 }
 
-/* ---- Asking ---- */
+void stats_serve(struct haul_peer *peer, struct wire *in, struct wire *out) {
+  uint64_t after = wire_get64(in);
+  bool allowed = stats_may_observe(peer);
+  wire_put32(out, (uint32_t)(allowed ? 0 : HAUL_EACCESS));
+  if (allowed)
+    put_state(peer->node, after, out);
+}
 
-struct question {
-  struct request request; /* first */
+/* ---- Requesting ---- */
+
+struct stats_request {
+  struct request base; /* first */
   struct haul_node_stats *stats;
   struct haul_peer_stats *peers;
   size_t room, count;
-  uint64_t last;
-  unsigned page;
+  uint64_t last; /* number of the last peer received */
+  unsigned page; /* peers in the last response */
 };
 
 int stats_refused(const struct haul_peer *peer) {
   return error_set(HAUL_EACCESS, 0, peer->base.name,
-                   "ask it over its Unix socket, or set any_observer there",
-                   "the peer tells others what it is doing, and not this user");
+                   "connect over its Unix socket, or set any_observer at the peer's node",
+                   "the peer does not show its statistics to this user");
 }
 
-static int take_state(struct request *request, const uint8_t *body, size_t length) {
-  struct question *question = (struct question *)request;
-  struct wire wire = wire_over(body, length);
-  int32_t status = (int32_t)wire_get32(&wire);
-  if (status == HAUL_EACCESS && !wire.failed && wire_left(&wire) == 0)
+static int parse_state(struct request *request, struct wire *in) {
+  struct stats_request *state = (struct stats_request *)request;
+  int32_t status = (int32_t)wire_get32(in);
+  if (status == HAUL_EACCESS)
     return stats_refused(request->peer);
-  if (wire.failed || status != 0 || !get_node(&wire, question->stats))
+  if (status != 0 || !get_node(in, state->stats))
     return HAUL_EPROTO;
-  question->page = wire_get16(&wire);
-  for (unsigned i = 0; i < question->page && !wire.failed; i++) {
+  state->page = wire_get16(in);
+  for (unsigned i = 0; i < state->page; i++) {
     struct haul_peer_stats one;
-    if (!get_peer(&wire, &one) || one.number <= question->last)
+    if (!get_peer(in, &one) || one.number <= state->last)
       return HAUL_EPROTO;
-    question->last = one.number;
-    if (question->count < question->room)
-      question->peers[question->count] = one;
-    question->count++;
+    state->last = one.number;
+    if (state->count < state->room)
+      state->peers[state->count] = one;
+    state->count++;
   }
-  return wire.failed || wire_left(&wire) > 0 ? HAUL_EPROTO : 0;
+  return 0;
 }
 
 HAUL_API int haul_peer_stats_of(haul_peer *peer, haul_deadline until, struct haul_node_stats *stats,
                                 struct haul_peer_stats *peers, size_t *count) {
-  int code = error_enter("haul_peer_stats_of");
+  int code = node_enter("haul_peer_stats_of", peer && stats && count && (*count == 0 || peers),
+                        "peer, stats, peers or count is NULL");
   if (code)
     return code;
-  if (!peer || !stats || !count || (*count > 0 && !peers))
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no peer, or no place for what it tells");
-  struct question question = {.stats = stats, .peers = peers, .room = *count};
+  struct stats_request state = {.stats = stats, .peers = peers, .room = *count};
   memset(stats, 0, sizeof *stats);
   snprintf(stats->name, sizeof stats->name, "%s", peer->base.name);
   do {
     uint8_t body[8];
     struct wire wire = wire_over(body, sizeof body);
-    wire_put64(&wire, question.last);
-    question.request = (struct request){.peer = peer, .take = take_state};
-    code = control_request(&question.request, CONTROL_STATS, body, sizeof body, until);
+    wire_put64(&wire, state.last);
+    state.base = (struct request){.peer = peer, .parse = parse_state};
+    code = control_request(&state.base, CONTROL_STATS, body, sizeof body, until);
     if (code)
       return code;
-  } while (question.page == PAGE && question.count < question.room);
-  *count = question.page == PAGE && question.count < stats->peers ? stats->peers : question.count;
+  } while (state.page == PAGE && state.count < state.room);
+  *count = state.page == PAGE && state.count < stats->peers ? stats->peers : state.count;
+  return 0;
+}
+
+/* ---- Counters by name ---- */
+
+typedef void each_fn(void *user, const char *name, uint64_t value);
+
+static void report_path(each_fn *each, void *user, const char *prefix,
+                        const struct haul_path_stats *path) {
+  char name[128];
+#define REPORT(counter)                                                                            \
+  snprintf(name, sizeof name, "%s.%s." #counter, prefix, path->path);                              \
+  each(user, name, path->counter);
+  PATH_COUNTERS(REPORT)
+#undef REPORT
+}
+
+/* With the loop's lock. */
+static void report_paths(struct haul_node *node, each_fn *each, void *user) {
+  struct haul_path_stats path;
+  for (size_t i = 0; transport_at(i); i++) {
+    list_each(item, &node->peers) {
+      struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+      char prefix[80];
+      describe_path(peer->base.endpoints[i], &path);
+      snprintf(prefix, sizeof prefix, "peer.%s", peer->base.name);
+      report_path(each, user, prefix, &path);
+    }
+    sum_path(node, i, &path);
+    report_path(each, user, "path", &path);
+  }
+}
+
+static void report_node(struct haul_node *node, each_fn *each, void *user) {
+  struct heap_counters heap;
+  struct staging_counters staging;
+  heap_counters(node->heap, &heap);
+  staging_counters(heap_staging(node->heap), &staging);
+  each(user, "pool.allocated", heap.allocated);
+  each(user, "pool.freed", heap.freed);
+  each(user, "pool.hits", heap.hits);
+  each(user, "pool.misses", heap.misses);
+  each(user, "pool.bytes", heap.pooled_bytes);
+  each(user, "pool.trimmed", heap.trimmed);
+  each(user, "staging.bytes", staging.bytes);
+  each(user, "staging.limit", staging.limit);
+  each(user, "staging.waits", staging.waits);
+  each(user, "imports.shared", heap.imports_shared);
+  each(user, "imports.expired", heap.imports_expired);
+  each(user, "node.published", exports_count(node->exports, NULL));
+  each(user, "node.transfers", atomic_load(&node->transfers.handles));
+  each(user, "node.transfers_bytes",
+       atomic_load(&node->transfers.bytes) + atomic_load(&node->fabric.work_bytes));
+  each(user, "node.transfers_posted", atomic_load(&node->transfers.started));
+  each(user, "node.transfers_failed", atomic_load(&node->transfers.failed));
+  each(user, "node.slices_retried", atomic_load(&node->transfers.retried));
+  each(user, "node.slices_held", atomic_load(&node->transfers.waited));
+}
+
+static void report_all(struct haul_node *node, each_fn *each, void *user) {
+  report_node(node, each, user);
+  for (size_t i = 0; provider_at(i); i++)
+    if (provider_at(i)->counters)
+      provider_at(i)->counters(each, user);
+  for (size_t i = 0; transport_at(i); i++)
+    if (transport_at(i)->counters && node->fabric.shared[i])
+      transport_at(i)->counters(&node->fabric, each, user);
+  loop_lock(node->loop);
+  each(user, "node.peers", node->peer_count);
+  report_paths(node, each, user);
+  loop_unlock(node->loop);
+}
+
+HAUL_API int haul_counter_list(haul_node *node, each_fn *each, void *user) {
+  int code = node_enter("haul_counter_list", node && each, "node or each is NULL");
+  if (code)
+    return code;
+  report_all(node, each, user);
+  return 0;
+}
+
+struct wanted_counter {
+  const char *name;
+  uint64_t value;
+  bool found;
+};
+
+static void match_counter(void *user, const char *name, uint64_t value) {
+  struct wanted_counter *wanted = user;
+  if (strcmp(name, wanted->name) != 0)
+    return;
+  wanted->value += value; /* peers may share a name */
+  wanted->found = true;
+}
+
+HAUL_API int haul_counter_read(haul_node *node, const char *name, uint64_t *value) {
+  struct wanted_counter wanted = {.name = name};
+  int code = node_enter("haul_counter_read", node && name && value, "node, name or value is NULL");
+  if (code)
+    return code;
+  report_all(node, match_counter, &wanted);
+  if (!wanted.found)
+    return error_set(HAUL_ENAME, 0, name, "haul_counter_list reports every counter",
+                     "there is no such counter");
+  *value = wanted.value;
   return 0;
 }

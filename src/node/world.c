@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Ranks that find each other. Rank 0 publishes a table with a row a rank; each other one writes its
- * address into its row, counts itself, waits until all are there, reads the table, and counts
- * itself again: then rank 0 takes the table away. All of it by public calls. */
+ * Rendezvous of a job's ranks, built on the public calls. Rank 0 publishes a table with a row for
+ * each rank. Every other rank writes its address into its row and increments `arrived`; once that
+ * is the number of ranks it reads the table and increments `read`. Then rank 0 withdraws the table.
+ */
 #include <errno.h>
 #include <haul/world.h>
 #include <pthread.h>
@@ -15,22 +16,23 @@
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/sys.h"
-#include "fabric/exports.h"
-#include "node/node.h"
+#include "node/listen.h"
+#include "node/peer.h"
 
-#define SIZE_MOST    100000
-#define PORT_DEFAULT 7421
-#define PAUSE_LEAST  1000000LL /* between two looks at the count; doubled up to: */
-#define PAUSE_MOST   50000000LL
-#define TABLE_HEAD   64u
-#define SCRATCH      48u /* in it */
+#define SIZE_MAX_RANKS 100000
+#define PORT_DEFAULT   7421
+#define PAUSE_MIN      1000000LL /* ns between two polls of the counts; doubled up to PAUSE_MAX */
+#define PAUSE_MAX      50000000LL
+#define TABLE_HEAD     64u
+#define SCRATCH        48u /* offset in the head of a local copy: old values of atomics */
+#define ADDRESS_BYTES  160
 
 struct row {
-  uint64_t taken;
+  uint64_t taken; /* incremented by each process that is started with this rank */
   char address[184];
 };
 
-/* At the table's start. */
+/* At the start of the table's head. */
 struct counts {
   _Atomic uint64_t arrived, read;
 };
@@ -39,7 +41,7 @@ struct haul_world {
   struct haul_node *node;
   unsigned rank, size;
   struct row *rows;
-  pthread_mutex_t lock; /* the peers */
+  pthread_mutex_t lock; /* guards the next one */
   haul_peer **peers;
 };
 
@@ -50,14 +52,15 @@ static const char *const launchers[][2] = {{"RANK", "WORLD_SIZE"},
                                            {"PMI_RANK", "PMI_SIZE"},
                                            {"SLURM_PROCID", "SLURM_NTASKS"}};
 
-static int read_number(const char *name, long least, long most, long *number) {
+static int read_variable(const char *name, long min, long max, long *number) {
   const char *text = secure_getenv(name);
   char *end;
   errno = 0;
   *number = text ? strtol(text, &end, 10) : -1;
-  if (!text || !*text || *end || errno || *number < least || *number > most)
-    return error_set(HAUL_EINVAL, 0, name, NULL, "%.60s is no number from %ld to %ld",
-                     text ? text : "", least, most);
+  if (!text || !*text || *end || errno || *number < min || *number > max)
+    return error_set(HAUL_EINVAL, 0, name, "set the variable, or start the job with its launcher",
+                     "invalid %s '%.40s': expected a number from %ld to %ld", name,
+                     text ? text : "", min, max);
   return 0;
 }
 
@@ -66,9 +69,9 @@ static int read_rank(struct haul_world *world) {
     long rank, size;
     if (!secure_getenv(launchers[i][0]) || !secure_getenv(launchers[i][1]))
       continue;
-    int code = read_number(launchers[i][1], 1, SIZE_MOST, &size);
+    int code = read_variable(launchers[i][1], 1, SIZE_MAX_RANKS, &size);
     if (code == 0)
-      code = read_number(launchers[i][0], 0, size - 1, &rank);
+      code = read_variable(launchers[i][0], 0, size - 1, &rank);
     if (code)
       return code;
     world->rank = (unsigned)rank;
@@ -77,32 +80,30 @@ static int read_rank(struct haul_world *world) {
   }
   return error_set(
       HAUL_ENOTSUP, 0, NULL,
-      "start it by torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
-      "no launcher says which rank this is");
+      "start it with torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT",
+      "no launcher has set this process's rank");
 }
 
-/* "tcp://HOST:PORT" of rank 0. */
-static int master(char *address, size_t size, const char *host) {
+/* The address of rank 0. Rank 0 of torch listens on MASTER_PORT itself. */
+static int read_master(char address[ADDRESS_BYTES]) {
   long port = PORT_DEFAULT, base;
   int code = 0;
-  if (secure_getenv("HAUL_WORLD_PORT"))
-    code = read_number("HAUL_WORLD_PORT", 1, 65535, &port);
-  else if (secure_getenv("MASTER_PORT") &&
-           (code = read_number("MASTER_PORT", 1, 65534, &base)) == 0)
-    port = base + 1;
-  bool bare = strchr(host, ':') && host[0] != '[';
-  snprintf(address, size, bare ? "tcp://[%s]:%ld" : "tcp://%s:%ld", host, port);
-  return code;
-}
-
-static const char *master_host(void) {
   const char *host = secure_getenv("MASTER_ADDR");
   if (!host || !*host)
     host = secure_getenv("SLURM_LAUNCH_NODE_IPADDR");
-  return host && *host && strlen(host) < 120 ? host : "127.0.0.1";
+  if (!host || !*host || strlen(host) >= 120)
+    host = "127.0.0.1";
+  if (secure_getenv("HAUL_WORLD_PORT"))
+    code = read_variable("HAUL_WORLD_PORT", 1, 65535, &port);
+  else if (secure_getenv("MASTER_PORT") &&
+           (code = read_variable("MASTER_PORT", 1, 65534, &base)) == 0)
+    port = base + 1;
+  bool bare_6 = strchr(host, ':') && host[0] != '[';
+  snprintf(address, ADDRESS_BYTES, bare_6 ? "tcp://[%s]:%ld" : "tcp://%s:%ld", host, port);
+  return code;
 }
 
-/* Of this start of this job alone: a table that an earlier one left is not found. */
+/* Differs between starts of a job, so that a table of an earlier start is not found. */
 static void table_name(char *name, size_t size) {
   static const char *const parts[] = {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
                                       "SLURM_JOB_ID", "SLURM_STEP_ID"};
@@ -114,48 +115,37 @@ static void table_name(char *name, size_t size) {
   }
 }
 
-/* ---- Where this one listens ---- */
+/* ---- Own address ---- */
 
-/* The address of this host from which that one is reached: of a datagram's socket, which sends
- * nothing. */
+/* The host's address on the route to rank 0, from a datagram socket, which sends nothing. */
 static int own_host(const struct address *to, char *host, size_t size) {
-  struct sockaddr_storage own;
-  socklen_t length = sizeof own;
+  struct address own = {.length = sizeof own.storage};
+  char text[64];
   int fd = socket(to->storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   bool known = fd >= 0 && connect(fd, (const struct sockaddr *)&to->storage, to->length) == 0 &&
-               getsockname(fd, (struct sockaddr *)&own, &length) == 0;
+               getsockname(fd, (struct sockaddr *)&own.storage, &own.length) == 0;
   int system = errno;
   if (fd >= 0)
     close(fd);
   if (!known)
     return error_system(system, "rank 0", "connect");
-  struct address address = {.storage = own, .length = length};
-  char text[64];
-  address_format(&address, text, sizeof text);
+  address_format(&own, text, sizeof text);
   *strrchr(text, ':') = '\0';
   snprintf(host, size, "%s", text + strlen("tcp://"));
   return 0;
 }
 
-/* A listener on all addresses is told by the one that rank 0 is reached from. */
-static void name_host(char *address, size_t size, const char *host) {
-  char port[16];
-  if (strncmp(address, "tcp://0.0.0.0:", 14) != 0 && strncmp(address, "tcp://[::]:", 11) != 0)
-    return;
-  snprintf(port, sizeof port, "%s", strrchr(address, ':'));
-  snprintf(address, size, "tcp://%s%s", host, port);
-}
-
-static int first_tcp(struct haul_node *node, char *address, size_t size) {
+static int first_tcp(struct haul_node *node, char address[ADDRESS_BYTES]) {
   int code;
-  for (size_t i = 0; (code = haul_node_address(node, i, address, size)) == 0; i++)
+  for (size_t i = 0; (code = haul_node_address(node, i, address, ADDRESS_BYTES)) == 0; i++)
     if (strncmp(address, "tcp://", 6) == 0)
       return 0;
   return code;
 }
 
+/* The first TCP listener's address; without one the node begins to listen. */
 static int find_own_address(struct haul_world *world, const char *rank0, int64_t until,
-                            char address[160]) {
+                            char address[ADDRESS_BYTES]) {
   struct address to;
   char host[64], listen[96];
   int code = address_parse(rank0, until, &to);
@@ -163,18 +153,18 @@ static int find_own_address(struct haul_world *world, const char *rank0, int64_t
     code = own_host(&to, host, sizeof host);
   if (code)
     return code;
-  if (first_tcp(world->node, address, 160) != 0) {
+  if (first_tcp(world->node, address) != 0) {
     snprintf(listen, sizeof listen, "tcp://%s:0", host);
     code = haul_node_listen(world->node, listen);
     if (code == 0)
-      code = first_tcp(world->node, address, 160);
+      code = first_tcp(world->node, address);
   }
   if (code == 0)
-    name_host(address, 160, host);
+    listener_set_host(address, ADDRESS_BYTES, host);
   return code;
 }
 
-/* Where rank 0 is known by an address that is not this host's own, all are listened on. */
+/* If rank 0's address is not one of this host's own (a forwarded one), it listens on all. */
 static int listen_as_master(struct haul_world *world, const char *rank0) {
   char any[64];
   int code = haul_node_listen(world->node, rank0);
@@ -191,35 +181,34 @@ static size_t table_bytes(const struct haul_world *world) {
 }
 
 static int64_t pause_after(int64_t pause) {
-  return pause * 2 < PAUSE_MOST ? pause * 2 : PAUSE_MOST;
+  return pause * 2 < PAUSE_MAX ? pause * 2 : PAUSE_MAX;
 }
 
-static int late(const struct haul_world *world, uint64_t arrived) {
-  return error_set(HAUL_ETIMEDOUT, 0, "the world",
-                   "the launcher's log says what became of the others",
-                   "%llu of %u ranks came in time", (unsigned long long)arrived, world->size);
+static int timed_out(const struct haul_world *world, uint64_t arrived) {
+  return error_set(HAUL_ETIMEDOUT, 0, "world", "see the launcher's log for the other ranks",
+                   "%llu of %u ranks arrived in time", (unsigned long long)arrived, world->size);
 }
 
-/* The node goes on meanwhile, where nobody else drives it. */
-static void rest(const struct haul_world *world, int64_t pause, int64_t until) {
+/* Sleeps, or drives a node that its caller drives. */
+static void pause_for(const struct haul_world *world, int64_t pause, int64_t until) {
   int64_t end = clock_after(clock_now(), pause);
   if (end > until)
     end = until;
-  while (clock_now() < end) {
-    int64_t left = end - clock_now();
+  for (int64_t left; (left = end - clock_now()) > 0;) {
     if (world->node->has_thread)
       nanosleep(&(struct timespec){left / 1000000000, left % 1000000000}, NULL);
-    else if (left > 0)
+    else
       haul_node_progress(world->node, end);
   }
 }
 
-static int count_to_all(const struct haul_world *world, const _Atomic uint64_t *count,
-                        int64_t until) {
+/* Rank 0: waits until a count of the table is the number of ranks. */
+static int await_count(const struct haul_world *world, const _Atomic uint64_t *count,
+                       int64_t until) {
   while (atomic_load(count) < world->size) {
     if (clock_now() >= until)
-      return late(world, atomic_load(count));
-    rest(world, PAUSE_LEAST, until);
+      return timed_out(world, atomic_load(count));
+    pause_for(world, PAUSE_MIN, until);
   }
   return 0;
 }
@@ -227,7 +216,7 @@ static int count_to_all(const struct haul_world *world, const _Atomic uint64_t *
 static int serve_table(struct haul_world *world, const char *rank0, const char *name,
                        int64_t until) {
   haul_region *table;
-  char address[160];
+  char address[ADDRESS_BYTES];
   int code = listen_as_master(world, rank0);
   if (code == 0)
     code = find_own_address(world, rank0, until, address);
@@ -246,20 +235,20 @@ static int serve_table(struct haul_world *world, const char *rank0, const char *
   atomic_store(&counts->read, 1);
   code = haul_region_publish(table, name, HAUL_READ | HAUL_WRITE);
   if (code == 0)
-    code = count_to_all(world, &counts->arrived, until);
+    code = await_count(world, &counts->arrived, until);
   if (code == 0)
     memcpy(world->rows, rows, world->size * sizeof *rows);
   if (code == 0)
-    code = count_to_all(world, &counts->read, until);
+    code = await_count(world, &counts->read, until);
   haul_region_release(table);
   return code;
 }
 
-/* Rank 0 may start later, and publish later than it listens. */
+/* Connects to rank 0 and looks the table up, again and again: rank 0 may start later. */
 static int reach_table(const struct haul_world *world, const char *rank0, const char *name,
                        int64_t until, haul_peer **peer, haul_remote **table) {
   *peer = NULL;
-  for (int64_t pause = PAUSE_LEAST;; pause = pause_after(pause)) {
+  for (int64_t pause = PAUSE_MIN;; pause = pause_after(pause)) {
     int code = *peer ? 0 : haul_peer_connect(world->node, rank0, until, peer);
     if (code == 0)
       code = haul_peer_lookup(*peer, name, until, table);
@@ -267,23 +256,23 @@ static int reach_table(const struct haul_world *world, const char *rank0, const 
                  code == HAUL_ELIMIT || code == HAUL_ECLOSED;
     if (!again || clock_now() >= until)
       return code;
-    if (code != HAUL_ENAME && *peer) { /* one of an earlier start, or one that has too many */
+    if (code != HAUL_ENAME && *peer) { /* of an earlier start, or at a limit */
       haul_peer_close(*peer);
       *peer = NULL;
     }
-    rest(world, pause, until);
+    pause_for(world, pause, until);
   }
 }
 
-/* The path that any two nodes have, whatever `paths` leaves to transfers. */
+/* The path that any two nodes have, whatever the setting `paths` allows. */
 static struct haul_transfer_options over_tcp(void) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   options.only = "tcp";
   return options;
 }
 
-/* What was there before comes to the copy's head, behind the counts. */
-static int add_one(haul_remote *table, uint64_t offset, haul_region *copy, uint64_t *before) {
+/* Increments a number in the table; *before is its old value. */
+static int increment(haul_remote *table, uint64_t offset, haul_region *copy, uint64_t *before) {
   const struct haul_transfer_options options = over_tcp();
   int code = haul_fetch_add(copy, SCRATCH, table, offset, 1, &options, NULL);
   memcpy(before, (char *)haul_region_address(copy) + SCRATCH, sizeof *before);
@@ -295,10 +284,10 @@ static int enter_row(const struct haul_world *world, haul_remote *table, haul_re
   struct row *row =
       (struct row *)(void *)((char *)haul_region_address(copy) + TABLE_HEAD) + world->rank;
   uint64_t offset = TABLE_HEAD + world->rank * sizeof *row, before = 0;
-  int code = add_one(table, offset, copy, &before);
+  int code = increment(table, offset, copy, &before);
   if (code == 0 && before > 0)
-    return error_set(HAUL_EEXIST, 0, "the world", "two processes were started with one rank",
-                     "rank %u is there already", world->rank);
+    return error_set(HAUL_EEXIST, 0, "world", "start one process for each rank",
+                     "another process has joined as rank %u", world->rank);
   snprintf(row->address, sizeof row->address, "%s", address);
   const struct haul_piece piece = {offset + offsetof(struct row, address),
                                    offset + offsetof(struct row, address), sizeof row->address};
@@ -306,44 +295,44 @@ static int enter_row(const struct haul_world *world, haul_remote *table, haul_re
   if (code == 0)
     code = haul_write(table, copy, &piece, 1, &options, NULL);
   if (code == 0)
-    code = add_one(table, offsetof(struct counts, arrived), copy, &before);
+    code = increment(table, offsetof(struct counts, arrived), copy, &before);
   return code;
 }
 
-static int await_all(const struct haul_world *world, haul_remote *table, haul_region *copy,
+static int read_rows(const struct haul_world *world, haul_remote *table, haul_region *copy,
                      int64_t until) {
   const struct haul_piece head = {0, 0, 8}, all = {0, 0, table_bytes(world)};
   const struct counts *counts = haul_region_address(copy);
   const struct haul_transfer_options options = over_tcp();
-  for (int64_t pause = PAUSE_LEAST;; pause = pause_after(pause)) {
+  for (int64_t pause = PAUSE_MIN;; pause = pause_after(pause)) {
     int code = haul_read(copy, table, &head, 1, &options, NULL);
     uint64_t arrived = code ? 0 : atomic_load(&counts->arrived);
     if (code || arrived >= world->size)
       return code ? code : haul_read(copy, table, &all, 1, &options, NULL);
     if (clock_now() >= until)
-      return late(world, arrived);
-    rest(world, pause, until);
+      return timed_out(world, arrived);
+    pause_for(world, pause, until);
   }
 }
 
-static int exchange(struct haul_world *world, haul_remote *table, const char *address,
-                    int64_t until) {
+static int exchange_rows(struct haul_world *world, haul_remote *table, const char *address,
+                         int64_t until) {
   haul_region *copy;
   uint64_t before;
   if (haul_remote_length(table) != table_bytes(world))
-    return error_set(HAUL_EPROTO, 0, "the world", "all need the same WORLD_SIZE",
-                     "rank 0 was started with another number of ranks");
+    return error_set(HAUL_EPROTO, 0, "world", "start all ranks with the same WORLD_SIZE",
+                     "rank 0 has another number of ranks");
   int code = haul_region_alloc(world->node, (struct haul_place){HAUL_HOST, 0}, table_bytes(world),
                                0, &copy);
   if (code)
     return code;
   code = enter_row(world, table, copy, address);
   if (code == 0)
-    code = await_all(world, table, copy, until);
+    code = read_rows(world, table, copy, until);
   if (code == 0) {
     memcpy(world->rows, (char *)haul_region_address(copy) + TABLE_HEAD,
            world->size * sizeof *world->rows);
-    code = add_one(table, offsetof(struct counts, read), copy, &before);
+    code = increment(table, offsetof(struct counts, read), copy, &before);
   }
   haul_region_release(copy);
   return code;
@@ -352,52 +341,41 @@ static int exchange(struct haul_world *world, haul_remote *table, const char *ad
 static int use_table(struct haul_world *world, const char *rank0, const char *name, int64_t until) {
   haul_peer *peer;
   haul_remote *table = NULL;
-  char address[160];
+  char address[ADDRESS_BYTES];
   int code = find_own_address(world, rank0, until, address);
   if (code)
     return code;
   code = reach_table(world, rank0, name, until, &peer, &table);
   if (code == 0)
-    code = exchange(world, table, address, until);
+    code = exchange_rows(world, table, address, until);
   haul_remote_release(table);
   haul_peer_close(peer);
   return code;
 }
 
-/* What peers wrote ends as text whatever they wrote. */
+/* Peers wrote the rows: terminates and checks the addresses. */
 static int check_rows(const struct haul_world *world) {
   for (unsigned i = 0; i < world->size; i++) {
     world->rows[i].address[sizeof world->rows[i].address - 1] = '\0';
     if (!name_is_valid(world->rows[i].address, sizeof world->rows[i].address))
-      return error_set(HAUL_EPROTO, 0, "the world", NULL, "rank %u told no address", i);
+      return error_set(HAUL_EPROTO, 0, "world", NULL, "rank %u has entered no valid address", i);
   }
   return 0;
 }
 
 /* ---- Public ---- */
 
-static struct haul_world *new_world(struct haul_node *node) {
-  struct haul_world *world = alloc_zero(1, sizeof *world);
-  if (!world) {
-    error_memory("the world");
-    return NULL;
-  }
-  world->node = node;
-  pthread_mutex_init(&world->lock, NULL);
-  return world;
-}
-
-static int join(struct haul_world *world, int64_t until) {
-  char rank0[160], name[NAME_MAX_BYTES + 1];
+static int world_join(struct haul_world *world, int64_t until) {
+  char rank0[ADDRESS_BYTES], name[NAME_MAX_BYTES + 1];
   int code = read_rank(world);
   if (code == 0)
-    code = master(rank0, sizeof rank0, master_host());
+    code = read_master(rank0);
   if (code)
     return code;
   world->rows = alloc_zero(world->size, sizeof *world->rows);
   world->peers = alloc_zero(world->size, sizeof *world->peers);
   if (!world->rows || !world->peers)
-    return error_memory("the world");
+    return error_memory("world");
   table_name(name, sizeof name);
   code = world->rank == 0 ? serve_table(world, rank0, name, until)
                           : use_table(world, rank0, name, until);
@@ -405,15 +383,15 @@ static int join(struct haul_world *world, int64_t until) {
 }
 
 HAUL_API int haul_world_join(haul_node *node, haul_deadline until, haul_world **out) {
-  int code = node_enter("haul_world_join", node);
-  if (code == 0 && !out)
-    code = error_set(HAUL_EINVAL, 0, NULL, NULL, "no place for the world");
+  int code = node_enter("haul_world_join", node && out, "node or world is NULL");
   if (code)
     return code;
-  struct haul_world *world = new_world(node);
+  struct haul_world *world = alloc_zero(1, sizeof *world);
   if (!world)
-    return HAUL_ENOMEM;
-  code = join(world, until);
+    return error_memory("world");
+  world->node = node;
+  pthread_mutex_init(&world->lock, NULL);
+  code = world_join(world, until);
   if (code) {
     struct haul_error error;
     error_save(&error);
@@ -447,8 +425,9 @@ HAUL_API const char *haul_world_address(const haul_world *world, unsigned rank) 
   return world && rank < world->size ? world->rows[rank].address : NULL;
 }
 
-/* Nobody waits for another's connection: of two that were made at a time the first one stays. */
-static haul_peer *keep(struct haul_world *world, unsigned rank, haul_peer *made) {
+/* Connections are made without the lock, so two threads may make one each: the first is kept.
+ * `made` may be NULL. Returns a handle of the caller's, or NULL. */
+static haul_peer *keep_peer(struct haul_world *world, unsigned rank, haul_peer *made) {
   pthread_mutex_lock(&world->lock);
   haul_peer **slot = &world->peers[rank];
   if (*slot && atomic_load(&(*slot)->base.ended)) {
@@ -465,21 +444,20 @@ static haul_peer *keep(struct haul_world *world, unsigned rank, haul_peer *made)
 HAUL_API int haul_world_peer(haul_world *world, unsigned rank, haul_deadline until,
                              haul_peer **peer) {
   haul_peer *made;
-  int code = error_enter("haul_world_peer");
+  int code = node_enter("haul_world_peer", world && peer, "world or peer is NULL");
   if (code)
     return code;
-  if (!world || !peer)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no world, or no place for the peer");
   if (rank >= world->size || rank == world->rank)
-    return error_set(HAUL_ERANGE, 0, "the world", NULL, "rank %u is %s", rank,
-                     rank == world->rank ? "this one" : "none of it");
-  *peer = keep(world, rank, NULL);
+    return error_set(HAUL_ERANGE, 0, "world", NULL,
+                     "invalid rank %u: expected one below %u, other than this one", rank,
+                     world->size);
+  *peer = keep_peer(world, rank, NULL);
   if (*peer)
     return 0;
   code = haul_peer_connect(world->node, world->rows[rank].address, until, &made);
   if (code)
     return code;
-  *peer = keep(world, rank, made);
+  *peer = keep_peer(world, rank, made);
   haul_peer_close(made);
   return 0;
 }

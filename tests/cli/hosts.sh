@@ -169,8 +169,8 @@ cut
 expect 1 "ls finds no way" "${on_near[@]}" "$HAUL" ls "$far_v4" --timeout 1
 complains_briefly
 wait "${clients[@]}"
-ended put 8 "nothing was heard of it for the liveness bound"
-ended get 8 "nothing was heard of it for the liveness bound"
+ended put 8 "the peer was silent for longer than the liveness bound of 5 s"
+ended get 8 "the peer was silent for longer than the liveness bound of 5 s"
 ended hasty 3 "did not end by its deadline"
 is_alone() { [[ -z $("${on_far[@]}" ss -Htn state established) ]]; }
 holds "the node has let them go too" await 10 is_alone

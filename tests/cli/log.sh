@@ -36,7 +36,7 @@ expect 1 "another key" env HAUL_KEY="$work/other" "$HAUL" ls "$tcp"
 logs "is told with its address and why" \
   "$time warning refused address=127\.0\.0\.1:[0-9]+ code=not-authenticated reason=\"it did not prove who it is: .*\"$"
 expect 1 "no key" "$HAUL" ls "$tcp"
-logs "likewise" "$time warning refused address=127\.0\.0\.1:[0-9]+ code=not-authenticated reason=\"it takes only who has a key"
+logs "likewise" "$time warning refused address=127\.0\.0\.1:[0-9]+ code=not-authenticated reason=\"the connecting node has no key"
 expect 0 "the right one" env HAUL_KEY="$work/key" "$HAUL" ls "$tcp"
 expect 0 "over the Unix socket" "$HAUL" ls "$unix"
 holds "is not worth a warning" test "$(grep -c -v " refused " "$log")" = 0

@@ -52,7 +52,7 @@ export HAUL_KEY=$work/key
 serve --region target=host:4M
 expect 1 "with a key, over tcp" "$HAUL" top "$tcp" --once
 complains_briefly
-complains "^hint: ask it over its Unix socket"
+complains "^hint: connect over its Unix socket"
 expect 0 "over its Unix socket" "$HAUL" top "$unix" --once --interval 0.1
 stop "$server"
 HAUL_ANY_OBSERVER=yes serve --region target=host:4M

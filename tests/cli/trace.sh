@@ -87,7 +87,7 @@ export HAUL_KEY=$work/key
 serve --region target=host:4M
 expect 1 "with a key, over tcp" "$HAUL" trace "$tcp" -o "$work/none" --seconds 0.1
 complains_briefly
-complains "^hint: ask it over its Unix socket"
+complains "^hint: connect over its Unix socket"
 holds "no file is left" test ! -e "$work/none"
 expect 0 "over its Unix socket" "$HAUL" trace "$unix" -o "$work/none" --seconds 0.1
 unset HAUL_KEY

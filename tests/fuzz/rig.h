@@ -8,7 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "node/node.h"
+#include "node/handshake.h"
+#include "node/peer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length);
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "core/sys.h"
-#include "node/node.h"
+#include "node/peer.h"
 #include "support/owner.h"
 #include "support/raw.h"
 

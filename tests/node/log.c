@@ -135,10 +135,10 @@ static void who_is_refused_and_why(void **state) {
   assert_true(raw_greet(fd, &hello, &welcome));
   close(fd);
   assert_said("refused address=127.0.0.1:");
-  assert_said("this side 99 to 99");
+  assert_said("99 to 99 offered");
   fd = raw_connect(address_of(node));
   assert_true(raw_send(fd, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27));
-  assert_said("no hello of a haul node");
+  assert_said("does not begin with a hello");
   close(fd);
   haul_node_close(node);
   assert_int_equal(count_of("connected"), 0);
@@ -151,7 +151,7 @@ static void who_breaks_the_protocol(void **state) {
   int fd = raw_peer(address_of(node), &welcome);
   assert_true(raw_control(fd, CONTROL_CREDIT, 0, "abc", 3));
   assert_said("dropped peer=");
-  assert_said("reason=it sent nonsense on the control connection");
+  assert_said("reason=the peer sent a malformed control frame");
   close(fd);
   haul_node_close(node);
 }
@@ -288,7 +288,7 @@ static void a_flood_is_counted(void **state) {
     if (at && sscanf(at, " more=%u", &count) == 1)
       more += count;
   }
-  size_t told = count_of("no hello of a haul node");
+  size_t told = count_of("does not begin with a hello");
   assert_int_equal(told + more, MANY);
   assert_true(told < MANY);
 }

@@ -79,7 +79,7 @@ static void what_is_no_path_keeps_the_node_from_opening(void **state) {
   config.paths = "tcp:64K";
   assert_fails(HAUL_EINVAL, haul_node_open(&config, &node));
   assert_string_equal(haul_error_last()->object, "paths");
-  assert_non_null(strstr(haul_error_last()->hint, "tcp:64K,rdma"));
+  assert_non_null(strstr(haul_error_last()->text, "tcp:64K,rdma"));
   setenv("HAUL_PATHS", "pigeon", 1);
   assert_fails(HAUL_EINVAL, haul_node_open(NULL, &node));
   assert_string_equal(haul_error_last()->object, "HAUL_PATHS");

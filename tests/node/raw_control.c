@@ -270,7 +270,7 @@ static void a_flood_of_questions_is_bounded(void **state) {
     for (unsigned i = 0; i < 500000; i++)
       if (!(kind == 0   ? raw_control(fd, CONTROL_LOOKUP, i, lookup, sizeof lookup)
             : kind == 1 ? raw_control(fd, CONTROL_LIST, i, list, sizeof list)
-                        : raw_control(fd, CONTROL_PING, PING_ASKS, NULL, 0)))
+                        : raw_control(fd, CONTROL_PING, PING_REQUEST, NULL, 0)))
         break;
     assert_serves();
     assert_dropped(fd);
@@ -285,7 +285,7 @@ static void a_peer_that_never_reads_is_dropped(void **state) {
   haul_deadline until = haul_deadline_in(BOUND);
   impatient(fd);
   for (unsigned i = 0; i < 4000; i++)
-    assert_true(raw_control(fd, CONTROL_PING, PING_ASKS, NULL, 0));
+    assert_true(raw_control(fd, CONTROL_PING, PING_REQUEST, NULL, 0));
   while (raw_control(fd, CONTROL_PING, 0, NULL, 0) && haul_deadline_in(0) < until)
     nanosleep(&(struct timespec){0, SERVING_LIVENESS / 8}, NULL);
   assert_true(haul_deadline_in(0) < until);

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "node/control.h"
+#include "node/handshake.h"
 #include "node/node.h"
 
 /* A connection without a word said. */

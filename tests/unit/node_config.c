@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Where a node's settings come from, and every mistake that their file can have. */
+ * Settings: their sources and precedence, and the errors of each source. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ static struct config read_with(const char *text) {
   return config;
 }
 
-/* The object names the file and the line. */
+/* The error names FILE:LINE as its object. */
 static void refuses(const char *text, unsigned line, const char *words) {
   struct config config;
   char object[64];
@@ -57,116 +57,119 @@ static void refuses(const char *text, unsigned line, const char *words) {
     fail_msg("%s: %s", haul_error_last()->text, words);
 }
 
-/* ---- What is refused ---- */
+/* ---- Errors ---- */
 
-static void every_mistake_is_told_with_its_line(void **state) {
+static void file_errors_name_the_line(void **state) {
   static const struct {
     const char *text;
     unsigned line;
     const char *words;
   } cases[] = {
-      {"pool", 1, "sets nothing"},
-      {"\n# more\n\n  pool 5M\n", 4, "sets nothing"},
-      {"= 5", 1, "no setting"},
-      {"pol = 5M", 1, "no setting pol"},
-      {"Pool = 5M", 1, "no setting Pool"},
-      {"progress = caller", 1, "no setting progress"},
-      {"pool =", 1, "cannot be set"},
-      {"pool = 0", 1, "cannot be set"},
-      {"pool = -1", 1, "cannot be set"},
-      {"pool = +1", 1, "cannot be set"},
-      {"pool = 5X", 1, "cannot be set"},
-      {"pool = 5 M", 1, "cannot be set"},
-      {"pool = 5M # five", 1, "cannot be set"},
-      {"pool = 5MM", 1, "cannot be set"},
-      {"pool = 0x10", 1, "cannot be set"},
-      {"pool = 99999999999999999999", 1, "cannot be set"},
-      {"pool = 18446744073709551615", 1, "cannot be set"},
-      {"pool = 16777216T", 1, "cannot be set"},
-      {"pool = None", 1, "cannot be set"},
-      {"spin = 5", 1, "cannot be set"},
-      {"spin = 5h", 1, "cannot be set"},
-      {"spin = 1.5ms", 1, "cannot be set"},
-      {"spin = never", 1, "cannot be set"},
-      {"liveness = 9ms", 1, "cannot be set"},
-      {"liveness = 0", 1, "cannot be set"},
-      {"deadline = 0s", 1, "cannot be set"},
-      {"deadline = 9223372036855s", 1, "cannot be set"},
-      {"tcp_rails = 17", 1, "cannot be set"},
-      {"tcp_rails = 1K", 1, "cannot be set"},
-      {"staging = 7M", 1, "cannot be set"},
-      {"tcp_rate = 1023K", 1, "cannot be set"},
-      {"tcp_zero_copy = 4095", 1, "cannot be set"},
-      {"tcp_zero_copy = 0", 1, "cannot be set"},
-      {"\ntcp_zero_copy = always", 2, "cannot be set"},
-      {"paths = ", 1, "cannot be set"},
-      {"paths = pigeon", 1, "cannot be set"},
-      {"paths = tcp:64K", 1, "cannot be set"},
-      {"\n\npaths = tcp:64K,map:32K,rdma", 3, "cannot be set"},
-      {"paths = tcp, map", 1, "cannot be set"},
-      {"estimates_only = 2", 1, "neither yes nor no"},
-      {"pool = 5M\nestimates_only = ", 2, "neither yes nor no"},
-      {"copy_threads = 0", 1, "cannot be set"},
-      {"message_window = 1M", 1, "cannot be set"},
-      {"message_window = 2G", 1, "cannot be set"},
-      {"max_peers = 4294967296", 1, "cannot be set"},
-      {"max_regions = 1048577", 1, "cannot be set"},
-      {"dpdk_pool = 1,2,3", 1, "cannot be set"},
-      {"\ndpdk_pool = 1,2,3,4,5", 2, "cannot be set"},
-      {"dpdk_pool = 1,2,-3,4", 1, "cannot be set"},
-      {"dpdk_pool = 1,2,3,1048577", 1, "cannot be set"},
-      {"dpdk_pool = 1, 2, 3, 4", 1, "cannot be set"},
-      {"dpdk_wait = 100", 1, "cannot be set"},
-      {"dpdk_hugepages = 0", 1, "cannot be set"},
-      {"dpdk_eal = words", 1, "no arguments of EAL's"},
-      {"dpdk_eal = -m 5 --help", 1, "no arguments of EAL's"},
-      {"dpdk_eal = -m 5 \x01", 1, "no arguments of EAL's"},
-      {"insecure = maybe", 1, "neither yes nor no"},
-      {"insecure = ", 1, "neither yes nor no"},
-      {"name = two words", 1, "no name"},
-      {"name = ", 1, "no name"},
-      {"name = 0123456789012345678901234567890123456789012345678901234567890123", 1, "no name"},
-      {"pool = 5M\nspin = 0\npool = 6M\n", 3, "in line 1 already"},
-      {"pool = 5M\r\nspin = x\r\n", 2, "cannot be set"},
+      {"pool", 1, "no '='"},
+      {"\n# more\n\n  pool 5M\n", 4, "no '='"},
+      {"= 5", 1, "unknown setting ''"},
+      {"pol = 5M", 1, "unknown setting 'pol'"},
+      {"Pool = 5M", 1, "unknown setting 'Pool'"},
+      {"progress = caller", 1, "unknown setting 'progress'"},
+      {"pool =", 1, "invalid pool '"},
+      {"pool = 0", 1, "invalid pool '"},
+      {"pool = -1", 1, "invalid pool '"},
+      {"pool = +1", 1, "invalid pool '"},
+      {"pool = 5X", 1, "invalid pool '"},
+      {"pool = 5 M", 1, "invalid pool '"},
+      {"pool = 5M # five", 1, "invalid pool '"},
+      {"pool = 5MM", 1, "invalid pool '"},
+      {"pool = 0x10", 1, "invalid pool '"},
+      {"pool = 99999999999999999999", 1, "invalid pool '"},
+      {"pool = 18446744073709551615", 1, "invalid pool '"},
+      {"pool = 16777216T", 1, "invalid pool '"},
+      {"pool = None", 1, "invalid pool '"},
+      {"spin = 5", 1, "invalid spin '"},
+      {"spin = 5h", 1, "invalid spin '"},
+      {"spin = 1.5ms", 1, "invalid spin '"},
+      {"spin = never", 1, "invalid spin '"},
+      {"liveness = 9ms", 1, "invalid liveness '"},
+      {"liveness = 0", 1, "invalid liveness '"},
+      {"deadline = 0s", 1, "invalid deadline '"},
+      {"deadline = 9223372036855s", 1, "invalid deadline '"},
+      {"tcp_rails = 17", 1, "invalid tcp_rails '"},
+      {"tcp_rails = 1K", 1, "invalid tcp_rails '"},
+      {"staging = 7M", 1, "invalid staging '"},
+      {"tcp_rate = 1023K", 1, "invalid tcp_rate '"},
+      {"tcp_zero_copy = 4095", 1, "invalid tcp_zero_copy '"},
+      {"tcp_zero_copy = 0", 1, "invalid tcp_zero_copy '"},
+      {"\ntcp_zero_copy = always", 2, "invalid tcp_zero_copy '"},
+      {"paths = ", 1, "invalid paths '"},
+      {"paths = pigeon", 1, "invalid paths '"},
+      {"paths = tcp:64K", 1, "invalid paths '"},
+      {"\n\npaths = tcp:64K,map:32K,rdma", 3, "invalid paths '"},
+      {"paths = tcp, map", 1, "invalid paths '"},
+      {"estimates_only = 2", 1, "invalid estimates_only '"},
+      {"pool = 5M\nestimates_only = ", 2, "invalid estimates_only '"},
+      {"copy_threads = 0", 1, "invalid copy_threads '"},
+      {"message_window = 1M", 1, "invalid message_window '"},
+      {"message_window = 2G", 1, "invalid message_window '"},
+      {"max_peers = 4294967296", 1, "invalid max_peers '"},
+      {"max_regions = 1048577", 1, "invalid max_regions '"},
+      {"dpdk_pool = 1,2,3", 1, "invalid dpdk_pool '"},
+      {"\ndpdk_pool = 1,2,3,4,5", 2, "invalid dpdk_pool '"},
+      {"dpdk_pool = 1,2,-3,4", 1, "invalid dpdk_pool '"},
+      {"dpdk_pool = 1,2,3,1048577", 1, "invalid dpdk_pool '"},
+      {"dpdk_pool = 1, 2, 3, 4", 1, "invalid dpdk_pool '"},
+      {"dpdk_wait = 100", 1, "invalid dpdk_wait '"},
+      {"dpdk_hugepages = 0", 1, "invalid dpdk_hugepages '"},
+      {"dpdk_eal = words", 1, "invalid dpdk_eal '"},
+      {"dpdk_eal = -m 5 --help", 1, "invalid dpdk_eal '"},
+      {"dpdk_eal = -m 5 \x01", 1, "invalid dpdk_eal '"},
+      {"insecure = maybe", 1, "invalid insecure '"},
+      {"insecure = ", 1, "invalid insecure '"},
+      {"name = two words", 1, "invalid name '"},
+      {"name = ", 1, "invalid name '"},
+      {"name = 0123456789012345678901234567890123456789012345678901234567890123", 1,
+       "invalid name '"},
+      {"pool = 5M\nspin = 0\npool = 6M\n", 3, "line 1 sets pool already"},
+      {"pool = 5M\r\nspin = x\r\n", 2, "invalid spin '"},
   };
   (void)state;
   for (size_t i = 0; i < COUNT(cases); i++)
     refuses(cases[i].text, cases[i].line, cases[i].words);
 }
 
-static void what_stands_over_a_mistake_does_not_hide_it(void **state) {
+static void overridden_lines_are_checked(void **state) {
   (void)state;
   setenv("HAUL_POOL", "1M", 1);
-  refuses("pool = lots", 1, "cannot be set");
+  refuses("pool = lots", 1,
+          "invalid pool 'lots': expected a number of bytes of at least 1 (units: K, M, G, T) or "
+          "none, for example 256M");
 }
 
-static void what_is_no_text_file_is_refused(void **state) {
+static void binary_and_oversized_files_are_refused(void **state) {
   struct config config;
   (void)state;
   int to = open(file, O_WRONLY | O_CLOEXEC);
   assert_int_equal(write(to, "pool = 5M\n\0spin = 0\n", 20), 20);
   assert_fails(HAUL_EINVAL, config_read(NULL, &config));
-  assert_non_null(strstr(haul_error_last()->text, "no text"));
+  assert_non_null(strstr(haul_error_last()->text, "not a text file"));
   assert_int_equal(ftruncate(to, CONFIG_MAX + 1), 0);
   assert_fails(HAUL_EINVAL, config_read(NULL, &config));
   close(to);
   unlink(file);
-  assert_fails(HAUL_EINVAL, config_read(NULL, &config)); /* HAUL_CONF names it */
+  assert_fails(HAUL_EINVAL, config_read(NULL, &config)); /* HAUL_CONF names a missing file */
   assert_int_equal(mkfifo(file, 0600), 0);
-  assert_fails(HAUL_EINVAL, config_read(NULL, &config)); /* and does not wait for a writer */
+  assert_fails(HAUL_EINVAL, config_read(NULL, &config)); /* a FIFO, whose writer is not awaited */
 }
 
-static void a_folder_is_refused(void **state) {
+static void a_directory_is_refused(void **state) {
   struct config config;
   (void)state;
   setenv("HAUL_CONF", "/tmp", 1);
   assert_fails(HAUL_EINVAL, config_read(NULL, &config));
   assert_string_equal(haul_error_last()->object, "/tmp");
-  assert_non_null(strstr(haul_error_last()->text, "no file"));
+  assert_non_null(strstr(haul_error_last()->text, "not a regular file"));
 }
 
-/* Root may read any file, but not through a link that leads to itself. */
-static void a_file_that_cannot_be_read_is_refused(void **state) {
+/* Root can read any file, except through a symbolic link to itself. */
+static void an_unreadable_file_is_refused(void **state) {
   struct config config;
   (void)state;
   write_file("pool = 5M\n");
@@ -178,10 +181,10 @@ static void a_file_that_cannot_be_read_is_refused(void **state) {
   assert_fails(HAUL_EINVAL, config_read(NULL, &config));
   assert_string_equal(haul_error_last()->object, file);
   assert_int_equal(haul_error_last()->system, geteuid() == 0 ? ELOOP : EACCES);
-  assert_non_null(strstr(haul_error_last()->text, "cannot be read"));
+  assert_non_null(strstr(haul_error_last()->text, "cannot read the configuration"));
 }
 
-static void the_line_is_told_of_a_long_path_too(void **state) {
+static void long_paths_keep_the_line_number(void **state) {
   struct config config = {.path = ""};
   char path[400], text[] = "\npol = 1";
   (void)state;
@@ -191,18 +194,18 @@ static void the_line_is_told_of_a_long_path_too(void **state) {
   assert_non_null(strstr(haul_error_last()->object, "dd:2"));
 }
 
-static void a_variables_mistake_names_it(void **state) {
+static void errors_name_the_variable(void **state) {
   struct config config;
   (void)state;
   setenv("HAUL_SPIN", "long", 1);
   assert_fails(HAUL_EINVAL, config_read(NULL, &config));
   assert_string_equal(haul_error_last()->object, "HAUL_SPIN");
-  assert_non_null(strstr(haul_error_last()->hint, "always"));
+  assert_non_null(strstr(haul_error_last()->text, "or always, for example 50us"));
 }
 
-/* ---- What is taken ---- */
+/* ---- Values ---- */
 
-static void every_setting_can_be_set(void **state) {
+static void every_setting_is_parsed(void **state) {
   (void)state;
   struct config config = read_with("name = here\ninsecure = yes\nspin=50us\n liveness = 2min \n"
                                    "deadline = 1500ms\ntcp_rails = 4\ncopy_threads = none\n"
@@ -236,7 +239,7 @@ static void every_setting_can_be_set(void **state) {
   assert_int_equal(config.memory.dpdk_wait_ns, 7000000);
 }
 
-static void the_nearest_one_counts(void **state) {
+static void precedence_is_call_environment_file(void **state) {
   struct haul_node_config given = HAUL_NODE_CONFIG_INIT;
   struct config config;
   (void)state;
@@ -251,13 +254,44 @@ static void the_nearest_one_counts(void **state) {
   assert_int_equal(config.values.max_regions, 65536);
 }
 
-static void an_empty_variable_is_not_set(void **state) {
+static void numbers_of_the_call_are_checked(void **state) {
+  struct haul_node_config given = HAUL_NODE_CONFIG_INIT;
+  struct config config;
+  (void)state;
+  given.tcp_rails = 17;
+  assert_fails(HAUL_EINVAL, config_read(&given, &config));
+  assert_string_equal(haul_error_last()->object, "tcp_rails");
+  assert_string_equal(haul_error_last()->text,
+                      "invalid tcp_rails '17': expected a number from 1 to 16, for example 4");
+  given.tcp_rails = 0;
+  given.spin_ns = -1;
+  assert_fails(HAUL_EINVAL, config_read(&given, &config));
+  assert_non_null(strstr(haul_error_last()->text, "invalid spin '-1ns': expected a time"));
+}
+
+/* As haul.h says: "at least 10 ms", "at most 16". */
+static void numbers_with_documented_bounds_are_clamped(void **state) {
+  struct haul_node_config given = HAUL_NODE_CONFIG_INIT;
+  struct config config;
+  (void)state;
+  given.liveness_ns = 1;
+  given.message_window = 1;
+  given.copy_threads = 100;
+  given.max_regions = UINT_MAX;
+  assert_works(config_read(&given, &config));
+  assert_int_equal(config.values.liveness_ns, 10000000);
+  assert_true(config.values.message_window > HAUL_MESSAGE_MAX);
+  assert_int_equal(config.values.copy_threads, 16);
+  assert_int_equal(config.values.max_regions, 1048576);
+}
+
+static void empty_variables_are_ignored(void **state) {
   (void)state;
   setenv("HAUL_POOL", "", 1);
   assert_int_equal(read_with("pool = 3M\n").values.pool_bytes, 3 << 20);
 }
 
-static void without_a_file_there_is_none(void **state) {
+static void an_empty_path_reads_no_file(void **state) {
   struct config config;
   (void)state;
   write_file("pool = lots");
@@ -266,26 +300,26 @@ static void without_a_file_there_is_none(void **state) {
   assert_string_equal(config.path, "");
 }
 
-/* What is listed says where it is from, and is written as it can be set. */
-static void the_list_can_be_read_back(void **state) {
-  struct haul_setting told[SETTINGS_COUNT];
-  size_t count = COUNT(told);
+/* haul_setting_list names each origin, and its values parse as a file. */
+static void the_list_is_valid_as_a_file(void **state) {
+  struct haul_setting list[SETTINGS_COUNT];
+  size_t count = COUNT(list);
   char text[2048] = "", again[64];
   (void)state;
   write_file("\npool = none\nliveness = 90s\nspin = always\nname = me\ntcp_rails = 3\n");
   setenv("HAUL_SPIN", "90us", 1);
-  assert_works(haul_setting_list(NULL, told, &count));
+  assert_works(haul_setting_list(NULL, list, &count));
   assert_int_equal(count, SETTINGS_COUNT);
   for (size_t i = 0; i < count; i++) {
     size_t at = strlen(text);
-    snprintf(text + at, sizeof text - at, "%s = %s\n", told[i].name, told[i].value);
+    snprintf(text + at, sizeof text - at, "%s = %s\n", list[i].name, list[i].value);
     snprintf(again, sizeof again, "%s:3", file);
-    if (strcmp(told[i].name, "liveness") == 0)
-      assert_string_equal(told[i].origin, again);
-    else if (strcmp(told[i].name, "spin") == 0)
-      assert_string_equal(told[i].origin, "HAUL_SPIN");
-    else if (strcmp(told[i].name, "max_peers") == 0)
-      assert_string_equal(told[i].origin, "default");
+    if (strcmp(list[i].name, "liveness") == 0)
+      assert_string_equal(list[i].origin, again);
+    else if (strcmp(list[i].name, "spin") == 0)
+      assert_string_equal(list[i].origin, "HAUL_SPIN");
+    else if (strcmp(list[i].name, "max_peers") == 0)
+      assert_string_equal(list[i].origin, "default");
   }
   unsetenv("HAUL_SPIN");
   struct config first = read_with(text);
@@ -298,7 +332,7 @@ static void the_list_can_be_read_back(void **state) {
   assert_string_equal(first.name, "me");
 }
 
-static void a_node_is_opened_with_it(void **state) {
+static void a_node_uses_the_configuration(void **state) {
   struct haul_node *node;
   (void)state;
   write_file("max_peers = many\n");
@@ -312,19 +346,21 @@ static void a_node_is_opened_with_it(void **state) {
 int main(void) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(every_mistake_is_told_with_its_line),
-      TEST(what_stands_over_a_mistake_does_not_hide_it),
-      TEST(what_is_no_text_file_is_refused),
-      TEST(a_folder_is_refused),
-      TEST(a_file_that_cannot_be_read_is_refused),
-      TEST(the_line_is_told_of_a_long_path_too),
-      TEST(a_variables_mistake_names_it),
-      TEST(every_setting_can_be_set),
-      TEST(the_nearest_one_counts),
-      TEST(an_empty_variable_is_not_set),
-      TEST(without_a_file_there_is_none),
-      TEST(the_list_can_be_read_back),
-      TEST(a_node_is_opened_with_it),
+      TEST(file_errors_name_the_line),
+      TEST(overridden_lines_are_checked),
+      TEST(binary_and_oversized_files_are_refused),
+      TEST(a_directory_is_refused),
+      TEST(an_unreadable_file_is_refused),
+      TEST(long_paths_keep_the_line_number),
+      TEST(errors_name_the_variable),
+      TEST(every_setting_is_parsed),
+      TEST(precedence_is_call_environment_file),
+      TEST(numbers_of_the_call_are_checked),
+      TEST(numbers_with_documented_bounds_are_clamped),
+      TEST(empty_variables_are_ignored),
+      TEST(an_empty_path_reads_no_file),
+      TEST(the_list_is_valid_as_a_file),
+      TEST(a_node_uses_the_configuration),
   };
   return cmocka_run_group_tests_name("node/config", tests, NULL, NULL);
 }

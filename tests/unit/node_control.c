@@ -3,7 +3,7 @@
 #include "support/check.h"
 
 #include "core/wire.h"
-#include "node/node.h"
+#include "node/control.h"
 
 #define MAGIC 0x4c544348u /* on the wire: HCTL */
 
