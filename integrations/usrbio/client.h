@@ -3,6 +3,7 @@
 #ifndef HAUL_USRBIO_CLIENT_H
 #define HAUL_USRBIO_CLIENT_H
 
+#include <haul/usrbio.h>
 #include <pthread.h>
 
 #include "device.h"
@@ -10,11 +11,9 @@
 #include "memory.h"
 #include "mounts.h"
 #include "slots.h"
-#include "storage/name.h"
-#include "storage/ring.h"
 
 /* A place under a mount's 3fs-virt/iovs. */
-#define LINK_ROOM (MOUNT_PATH + sizeof "/3fs-virt/iovs/" + NAME_ROOM)
+#define LINK_ROOM (MOUNT_PATH + sizeof "/3fs-virt/iovs/" + IOV_NAME_ROOM)
 
 /* Memory that the daemon may know by a link. */
 struct buffer {
@@ -44,9 +43,9 @@ struct ring {
 };
 
 /* MOUNT/3fs-virt/iovs/NAME. */
-void client_link(const char *mount, const struct name *name, char link[LINK_ROOM]);
+void client_link(const char *mount, const struct iov_name *name, char link[LINK_ROOM]);
 /* New memory to be registered under `name`, whose id this makes. */
-int buffer_make(const char *mount, struct name *name, size_t size, int numa,
+int buffer_make(const char *mount, struct iov_name *name, size_t size, int numa,
                 struct buffer **buffer);
 /* Tells the daemon, who maps it at once. */
 int buffer_register(struct buffer *buffer);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * What 3FS's files do beyond those of other file systems: links and holes by ioctl. */
-#include "control.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <haul/usrbio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ static int split(const char *path, char folder[PATH_MAX], const char **name) {
 }
 
 static int link_to(int file, const char *folder, const char *name) {
-  struct control_hardlink wish = {0};
+  struct ioctl_link wish = {0};
   struct stat here, there;
   if (fstat(file, &here) != 0 || stat(folder, &there) != 0)
     return errno;
@@ -40,7 +40,7 @@ static int link_to(int file, const char *folder, const char *name) {
     return EXDEV;
   wish.folder = there.st_ino;
   memcpy(wish.name, name, strlen(name) + 1);
-  return ioctl(file, CONTROL_HARDLINK, &wish) == 0 ? 0 : errno;
+  return ioctl(file, IOCTL_LINK, &wish) == 0 ? 0 : errno;
 }
 
 int hf3fs_hardlink(const char *target, const char *link_name) {
@@ -60,8 +60,8 @@ int hf3fs_hardlink(const char *target, const char *link_name) {
 }
 
 int hf3fs_punchhole(int fd, int n, const size_t *start, const size_t *end, size_t flags) {
-  struct control_holes holes = {.count = n, .flags = flags};
-  if (n < 0 || n > CONTROL_HOLES || (n > 0 && (!start || !end)))
+  struct ioctl_holes holes = {.count = n, .flags = flags};
+  if (n < 0 || n > IOCTL_HOLES || (n > 0 && (!start || !end)))
     return EINVAL;
   for (int i = 0; i < n; i++) {
     if (start[i] > end[i])
@@ -69,5 +69,5 @@ int hf3fs_punchhole(int fd, int n, const size_t *start, const size_t *end, size_
     holes.start[i] = start[i];
     holes.end[i] = end[i];
   }
-  return ioctl(fd, CONTROL_HOLE, &holes) == 0 ? 0 : errno;
+  return ioctl(fd, IOCTL_PUNCH_HOLES, &holes) == 0 ? 0 : errno;
 }

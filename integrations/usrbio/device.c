@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <haul/usrbio.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,7 +17,6 @@
 
 #include "library.h"
 #include "mounts.h"
-#include "storage/devices.h"
 
 #define ANSWER_SECONDS 30 /* the daemon may start a driver first */
 
@@ -36,9 +36,9 @@ int device_count(void) {
 /* ---- The daemon ---- */
 
 static int address_of(const char *mount, struct sockaddr_un *at, socklen_t *size) {
-  char link[MOUNT_PATH + sizeof "/3fs-virt/iovs/" + sizeof DEVICES_NAME];
+  char link[MOUNT_PATH + sizeof "/3fs-virt/iovs/" + sizeof DEVICES_LINK];
   *at = (struct sockaddr_un){.sun_family = AF_UNIX};
-  snprintf(link, sizeof link, "%s/3fs-virt/iovs/%s", mount, DEVICES_NAME);
+  snprintf(link, sizeof link, "%s/3fs-virt/iovs/%s", mount, DEVICES_LINK);
   ssize_t length = readlink(link, at->sun_path, sizeof at->sun_path);
   if (length < 0)
     return errno == ENOENT || errno == EINVAL ? -ENOTSUP : -errno;
@@ -97,7 +97,7 @@ static int tell(int fd, const struct devices_request *request, int descriptor) {
 }
 
 /* `descriptor` becomes -1 where none came. */
-static int hear(int fd, struct devices_answer *answer, int *descriptor) {
+static int hear(int fd, struct devices_response *answer, int *descriptor) {
   union control control;
   struct iovec span = {answer, sizeof *answer};
   struct msghdr message = {
@@ -118,7 +118,7 @@ static int hear(int fd, struct devices_answer *answer, int *descriptor) {
 }
 
 static int ask(int fd, const struct devices_request *request, int sent,
-               struct devices_answer *answer, int *came) {
+               struct devices_response *answer, int *came) {
   int code = tell(fd, request, sent);
   *came = -1;
   if (code == 0)
@@ -128,9 +128,9 @@ static int ask(int fd, const struct devices_request *request, int sent,
   return code;
 }
 
-static struct devices_request request_for(uint32_t what, const uint8_t id[16], size_t size) {
+static struct devices_request request_for(uint32_t operation, const uint8_t id[16], size_t size) {
   struct devices_request request = {
-      .magic = DEVICES_MAGIC, .version = DEVICES_VERSION, .what = what, .length = size};
+      .magic = DEVICES_MAGIC, .version = DEVICES_VERSION, .operation = operation, .length = size};
   memcpy(request.id, id, sizeof request.id);
   return request;
 }
@@ -175,7 +175,7 @@ static int give_to_daemon(const struct library *calls, const char *mount, const 
                           struct device *device) {
   struct devices_request request =
       request_for(DEVICES_ADD, id, calls->haul_region_length(device->region));
-  struct devices_answer answer;
+  struct devices_response answer;
   struct haul_ticket ticket;
   int descriptor, came;
   int code = export(calls, device, &ticket, &descriptor);
@@ -235,7 +235,7 @@ int device_make(const char *mount, const uint8_t id[16], void *memory, size_t si
 
 /* ---- Finding ---- */
 
-static int find(const char *mount, const uint8_t id[16], struct devices_answer *answer,
+static int find(const char *mount, const uint8_t id[16], struct devices_response *answer,
                 int *descriptor) {
   const struct devices_request request = request_for(DEVICES_FIND, id, 0);
   int fd = dial(mount);
@@ -248,7 +248,7 @@ static int find(const char *mount, const uint8_t id[16], struct devices_answer *
 
 int device_find(const char *mount, const uint8_t id[16], size_t size, struct device **out) {
   const struct library *calls = library_get();
-  struct devices_answer answer;
+  struct devices_response answer;
   struct haul_ticket ticket;
   int descriptor;
   if (!calls)

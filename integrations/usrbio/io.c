@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * Operations: prepared, submitted, and waited for. */
 #include <errno.h>
+#include <haul/usrbio.h>
 #include <string.h>
 
 #include "client.h"
 #include "fds.h"
-#include "storage/semaphore.h"
 
 /* How long a ring is silent before its daemon is asked whether it is there, ns. */
 #define SILENCE 1000000000ll

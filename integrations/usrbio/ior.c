@@ -27,9 +27,9 @@ static bool is_ring(const struct wish *wish) {
          wish->depth > INT_MIN && wish->depth <= wish->entries;
 }
 
-/* enum name_priority. */
+/* enum ring_priority. */
 static uint8_t priority_of(int priority) {
-  return priority < 0 ? NAME_HIGH : priority > 0 ? NAME_LOW : NAME_NORMAL;
+  return priority < 0 ? RING_HIGH : priority > 0 ? RING_LOW : RING_NORMAL;
 }
 
 /* `target` is a semaphore's file, and no other one; its name as sem_open takes it goes to `name`.
@@ -89,7 +89,7 @@ static void end_ring(struct ring *ring) {
 
 /* All that is there before the daemon knows the ring. */
 static int set_up(struct ring *ring, const char *mount, const struct wish *wish,
-                  struct name *name) {
+                  struct iov_name *name) {
   size_t size = ring_bytes(wish->entries);
   int status = buffer_make(mount, name, size, wish->numa, &ring->buffer);
   if (status != 0)
@@ -97,7 +97,7 @@ static int set_up(struct ring *ring, const char *mount, const struct wish *wish,
   status = open_semaphore(mount, priority_of(wish->priority), &ring->submit);
   if (status != 0)
     goto no_semaphore;
-  ring_lay(&ring->view, ring->buffer->memory.base, size);
+  ring_view_init(&ring->view, ring->buffer->memory.base, size);
   sem_init(ring->view.semaphore, 1, 0);
   return 0;
 no_semaphore:
@@ -106,7 +106,7 @@ no_semaphore:
 }
 
 static void describe(struct hf3fs_ior *ior, struct ring *ring, const char *mount,
-                     const struct wish *wish, const struct name *name) {
+                     const struct wish *wish, const struct iov_name *name) {
   char path[MOUNT_PATH]; /* `mount` may be in `ior` */
   strcpy(path, mount);
   *ior = (struct hf3fs_ior){
@@ -126,12 +126,12 @@ static void describe(struct hf3fs_ior *ior, struct ring *ring, const char *mount
 }
 
 static int try(struct hf3fs_ior *ior, const char *mount, const struct wish *wish) {
-  struct name name = {.ring = true,
-                      .for_read = wish->for_read,
-                      .depth = wish->depth,
-                      .timeout_ms = wish->timeout,
-                      .flags = wish->flags,
-                      .priority = priority_of(wish->priority)};
+  struct iov_name name = {.ring = true,
+                          .for_read = wish->for_read,
+                          .depth = wish->depth,
+                          .timeout_ms = wish->timeout,
+                          .flags = wish->flags,
+                          .priority = priority_of(wish->priority)};
   if (!mount_is_path(mount) || !is_ring(wish))
     return -EINVAL;
   struct ring *ring = make_ring(wish);

@@ -9,12 +9,12 @@
 
 #define SHARED "/dev/shm/"
 
-void client_link(const char *mount, const struct name *name, char link[LINK_ROOM]) {
+void client_link(const char *mount, const struct iov_name *name, char link[LINK_ROOM]) {
   int length = snprintf(link, LINK_ROOM, "%s/3fs-virt/iovs/", mount);
-  name_format(name, link + length);
+  iov_name_format(name, link + length);
 }
 
-int buffer_make(const char *mount, struct name *name, size_t size, int numa,
+int buffer_make(const char *mount, struct iov_name *name, size_t size, int numa,
                 struct buffer **buffer) {
   struct buffer *made = calloc(1, sizeof *made);
   if (!made)
@@ -65,7 +65,7 @@ void buffer_describe(struct hf3fs_iov *iov, const uint8_t id[16], const char *mo
 static int create(struct hf3fs_iov *iov, const char *mount, size_t size, size_t block_size,
                   int numa) {
   struct buffer *buffer;
-  struct name name = {.block = block_size};
+  struct iov_name name = {.block = block_size};
   if (!mount_is_path(mount) || !buffer_is_size(size, block_size))
     return -EINVAL;
   int status = buffer_make(mount, &name, size, numa, &buffer);
@@ -104,7 +104,7 @@ static int open_link(const char *link, size_t size, struct memory *memory) {
 
 static int open_other(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
                       size_t block_size, int numa) {
-  struct name name = {.block = block_size};
+  struct iov_name name = {.block = block_size};
   char link[LINK_ROOM];
   if (!id || !mount_is_path(mount) || !buffer_is_size(size, block_size))
     return -EINVAL;

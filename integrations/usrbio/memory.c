@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <haul/usrbio.h>
 #include <linux/mempolicy.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,8 +13,6 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include "storage/name.h"
 
 #define NODES 1024 /* what a kernel may be configured for, at the most */
 
@@ -72,12 +71,12 @@ static int size_and_map(int file, size_t size, int numa, struct memory *memory) 
 }
 
 int memory_make(const uint8_t id[16], size_t size, int numa, struct memory *memory) {
-  struct name name = {0};
-  char text[NAME_ROOM];
+  struct iov_name name = {0};
+  char text[IOV_NAME_ROOM];
   if (size > INT64_MAX)
     return -EINVAL;
   memcpy(name.id, id, sizeof name.id);
-  name_format(&name, text);
+  iov_name_format(&name, text);
   snprintf(memory->path, sizeof memory->path, "/dev/shm/hf3fs-iov-%.36s", text);
   int file = open(memory->path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (file < 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Which file systems speak USRBIO, and where they are mounted. */
+#include <haul/usrbio.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,14 +8,13 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "control.h"
 #include "hf3fs_usrbio.h"
 
 #define FOLDER "3fs-virt"
 
 bool hf3fs_is_hf3fs(int fd) {
   uint32_t magic = 0;
-  return ioctl(fd, CONTROL_MAGIC, &magic) == 0 && magic == HF3FS_SUPER_MAGIC;
+  return ioctl(fd, IOCTL_GET_MAGIC, &magic) == 0 && magic == HF3FS_SUPER_MAGIC;
 }
 
 static bool any_type_will_do(void) {

@@ -16,6 +16,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <haul/usrbio.h>
+
 #include "core/deferred_close.h"
 #include "storage/buffer.h"
 #include "storage/threads.h"
@@ -51,17 +53,6 @@ struct devices {
 };
 
 /* ---- What is asked for ---- */
-
-static int refuse(struct devices_answer *answer, int code, const char *hint, const char *text) {
-  snprintf(answer->text, sizeof answer->text, "%.127s", text);
-  snprintf(answer->hint, sizeof answer->hint, "%.111s", hint);
-  return code;
-}
-
-static int refuse_as_library(struct devices_answer *answer) {
-  const struct haul_error *error = haul_error_last();
-  return refuse(answer, -EINVAL, error->hint, error->text);
-}
 
 static struct memory *find(struct list *memories, const uint8_t id[16]) {
   list_each(item, memories) {
@@ -104,21 +95,20 @@ static int add_region(struct devices *devices, struct client *client,
 
 /* Takes the descriptor, but for a failure. */
 static int add(struct devices *devices, struct client *client,
-               const struct devices_request *request, int descriptor,
-               struct devices_answer *answer) {
+               const struct devices_request *request, int descriptor) {
   struct haul_ticket ticket;
   haul_region *region;
   if (descriptor < 0)
-    return refuse(answer, -EINVAL, "", "no descriptor came with the request");
+    return -EINVAL;
   if (client->count == BUFFERS_MAX)
-    return refuse(answer, -EMFILE, "destroy some", "one process has too many device buffers");
+    return -EMFILE;
   if (!devices->node && haul_node_open(NULL, &devices->node) != 0)
-    return refuse_as_library(answer);
+    return -EINVAL;
   memcpy(ticket.bytes, request->ticket, sizeof ticket.bytes);
   if (haul_region_import(devices->node, &ticket, descriptor, &region) != 0)
-    return refuse_as_library(answer);
+    return -EINVAL;
   int code = haul_region_length(region) < request->length
-                 ? refuse(answer, -EINVAL, "", "the ticket's memory is shorter than that")
+                 ? -EINVAL
                  : add_region(devices, client, request, region, descriptor);
   if (code)
     haul_region_release(region);
@@ -137,12 +127,11 @@ static struct memory *find_of_user(struct devices *devices, uid_t uid, const uin
 }
 
 static int answer_find(struct devices *devices, const struct client *client,
-                       const struct devices_request *request, struct devices_answer *answer,
+                       const struct devices_request *request, struct devices_response *answer,
                        int *descriptor) {
   struct memory *memory = find_of_user(devices, client->uid, request->id);
   if (!memory)
-    return refuse(answer, -ENOENT, "check that the buffer's owner still runs",
-                  "this user has no such device buffer");
+    return -ENOENT;
   answer->length = memory->buffer->length;
   memcpy(answer->ticket, memory->ticket, sizeof answer->ticket);
   *descriptor = memory->buffer->descriptor;
@@ -194,7 +183,7 @@ static ssize_t receive(int fd, void *record, size_t size, int *descriptor) {
 }
 
 /* A client that does not read is dropped. */
-static bool reply(int fd, const struct devices_answer *answer, int descriptor) {
+static bool reply(int fd, const struct devices_response *answer, int descriptor) {
   union {
     struct cmsghdr header;
     char room[CMSG_SPACE(sizeof(int))];
@@ -220,7 +209,7 @@ static bool is_request(const struct devices_request *request, ssize_t got) {
 /* False: the client is to be dropped. */
 static bool serve(struct devices *devices, struct client *client) {
   struct devices_request request = {0};
-  struct devices_answer answer = {0};
+  struct devices_response answer = {0};
   int came, goes = -1;
   ssize_t got = receive(client->fd, &request, sizeof request, &came);
   if (got < 0 && (errno == EAGAIN || errno == EINTR))
@@ -229,9 +218,9 @@ static bool serve(struct devices *devices, struct client *client) {
     put_aside(came);
     return false;
   }
-  switch (request.what) {
+  switch (request.operation) {
   case DEVICES_ADD:
-    answer.code = add(devices, client, &request, came, &answer);
+    answer.code = add(devices, client, &request, came);
     if (answer.code == 0)
       came = -1;
     break;
@@ -242,7 +231,7 @@ static bool serve(struct devices *devices, struct client *client) {
     answer.code = drop(devices, client, request.id);
     break;
   default:
-    answer.code = refuse(&answer, -EINVAL, "", "unknown request");
+    answer.code = -EINVAL;
   }
   put_aside(came);
   return reply(client->fd, &answer, goes);

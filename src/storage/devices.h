@@ -9,33 +9,6 @@
 #ifndef HAUL_STORAGE_DEVICES_H
 #define HAUL_STORAGE_DEVICES_H
 
-#include <stdint.h>
-
-#define DEVICES_NAME    "haul-devices"
-#define DEVICES_MAGIC   UINT32_C(0x42535548) /* "HUSB" */
-#define DEVICES_VERSION 1u
-
-enum devices_what {
-  DEVICES_ADD = 1, /* id, length, ticket, and a descriptor */
-  DEVICES_FIND,    /* id; the answer has length, ticket, and a descriptor */
-  DEVICES_REMOVE   /* id, of this connection's */
-};
-
-struct devices_request {
-  uint32_t magic, version, what, reserved;
-  uint8_t id[16];
-  uint64_t length;
-  uint8_t ticket[256];
-};
-
-struct devices_answer {
-  int32_t code; /* 0 or a negative errno value */
-  uint32_t reserved;
-  uint64_t length;
-  uint8_t ticket[256];
-  char text[128], hint[112]; /* of a failure: what happened, what to do about it */
-};
-
 struct devices;
 struct buffers;
 

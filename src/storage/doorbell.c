@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <haul/usrbio.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -14,7 +15,6 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
-#include "storage/semaphore.h"
 #include "storage/threads.h"
 
 #define LOOK_NS INT64_C(1000000000) /* clients write to the semaphore: it may lose a waiter */
@@ -28,6 +28,28 @@ struct doorbell {
   pthread_t thread;
   char path[96];
 };
+
+#define SEMAPHORE_WAITER (UINT64_C(1) << 32)
+
+/* All that was posted; false: nothing. Acquire. */
+static bool semaphore_take(sem_t *semaphore) {
+  uint64_t word = atomic_load_explicit(semaphore_word(semaphore), memory_order_relaxed);
+  while ((uint32_t)word > 0)
+    if (atomic_compare_exchange_weak_explicit(semaphore_word(semaphore), &word,
+                                              word & ~(uint64_t)UINT32_MAX, memory_order_acquire,
+                                              memory_order_relaxed))
+      return true;
+  return false;
+}
+
+/* Until somebody posts, or not for much longer than so many nanoseconds. Takes nothing. For the one
+ * thread that ever waits: it says so by a bit, so that whatever others wrote there is forgotten. */
+static void semaphore_wait(sem_t *semaphore, int64_t nanoseconds) {
+  const struct timespec most = {nanoseconds / 1000000000, nanoseconds % 1000000000};
+  atomic_fetch_or_explicit(semaphore_word(semaphore), SEMAPHORE_WAITER, memory_order_seq_cst);
+  syscall(SYS_futex, semaphore, FUTEX_WAIT, 0, &most, NULL, 0);
+  atomic_fetch_and_explicit(semaphore_word(semaphore), UINT32_MAX, memory_order_relaxed);
+}
 
 /* Until a worker sleeps: those that are awake look at their rings themselves. */
 static void wait_for_sleepers(struct doorbell *doorbell) {
@@ -96,7 +118,7 @@ static int make_file(struct doorbell *doorbell, bool others) {
   return code;
 }
 
-static int make_semaphore(struct doorbell *doorbell, enum name_priority priority, bool others) {
+static int make_semaphore(struct doorbell *doorbell, enum ring_priority priority, bool others) {
   uint64_t random;
   if (getrandom(&random, sizeof random, 0) != sizeof random)
     return -errno;
@@ -125,7 +147,7 @@ static void forget(struct doorbell *doorbell) {
   free(doorbell);
 }
 
-int doorbell_open(struct workers *workers, enum name_priority priority, bool others,
+int doorbell_open(struct workers *workers, enum ring_priority priority, bool others,
                   struct doorbell **out) {
   struct doorbell *doorbell = calloc(1, sizeof *doorbell);
   if (!doorbell)

@@ -4,14 +4,15 @@
 #ifndef HAUL_STORAGE_DOORBELL_H
 #define HAUL_STORAGE_DOORBELL_H
 
-#include "storage/name.h"
+#include <haul/usrbio.h>
+
 #include "storage/worker.h"
 
 struct doorbell;
 
 /* Makes /dev/shm/sem.haul-…, which this user may post, or with `others` every user, and a thread.
  */
-int doorbell_open(struct workers *workers, enum name_priority priority, bool others,
+int doorbell_open(struct workers *workers, enum ring_priority priority, bool others,
                   struct doorbell **doorbell);
 void doorbell_close(struct doorbell *doorbell);
 /* Takes away what killed daemons of this user's left. */

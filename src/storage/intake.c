@@ -2,15 +2,15 @@
 #include "storage/intake.h"
 
 #include <errno.h>
+#include <haul/usrbio.h>
 #include <string.h>
 
-#include "storage/semaphore.h"
-
-int intake_open(struct intake *intake, void *memory, size_t bytes, const struct name *name) {
+int intake_open(struct intake *intake, void *memory, size_t bytes, const struct iov_name *name) {
   int32_t entries = ring_entries(bytes);
   *intake =
       (struct intake){.depth = name->depth, .patience_ns = (int64_t)name->timeout_ms * 1000000};
-  if (entries > RING_ENTRIES || !ring_lay(&intake->view, memory, bytes) || name->depth > entries)
+  if (entries > RING_ENTRIES || !ring_view_init(&intake->view, memory, bytes) ||
+      name->depth > entries)
     return -EINVAL;
   guard_watch(&intake->guard, memory, bytes);
   return 0;

@@ -5,9 +5,9 @@
 #ifndef HAUL_STORAGE_INTAKE_H
 #define HAUL_STORAGE_INTAKE_H
 
+#include <haul/usrbio.h>
+
 #include "storage/guard.h"
-#include "storage/name.h"
-#include "storage/ring.h"
 
 struct intake {
   struct ring_view view;
@@ -33,7 +33,7 @@ struct intake_entry {
 
 /* Over a mapping of at least one entry, which stays the caller's. -EINVAL: it is too small, or the
  * depth is more than it has entries. */
-int intake_open(struct intake *intake, void *memory, size_t bytes, const struct name *name);
+int intake_open(struct intake *intake, void *memory, size_t bytes, const struct iov_name *name);
 
 /* The mapping may go then. */
 void intake_close(struct intake *intake);
@@ -47,5 +47,8 @@ bool intake_take(struct intake *intake, struct intake_entry *entry);
 void intake_complete(struct intake *intake, int32_t index, uint64_t userdata, int64_t result);
 /* Tells the client of what was completed since. */
 void intake_announce(struct intake *intake);
+
+/* 0, or -EINVAL: no name of a buffer or ring, or attributes of a ring on a buffer. */
+int iov_name_parse(const char *text, struct iov_name *name);
 
 #endif

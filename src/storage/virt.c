@@ -2,6 +2,7 @@
 #include "storage/virt.h"
 
 #include <errno.h>
+#include <haul/usrbio.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -48,7 +49,7 @@ struct virt {
   struct files *files;
   struct buffers *buffers;
   struct workers *workers;
-  struct doorbell *bells[NAME_PRIORITIES];
+  struct doorbell *bells[RING_PRIORITIES];
   struct devices *devices;
   pthread_t mourner;
   pthread_cond_t changed;
@@ -66,11 +67,11 @@ struct virt {
 
 /* ---- What is always there ---- */
 
-#define FIXED       (NAME_PRIORITIES + 2u)
+#define FIXED       (RING_PRIORITIES + 2u)
 #define TARGET_ROOM 320
 
 static const char *const fixed_names[FIXED] = {"submit-ios.ph", "submit-ios", "submit-ios.pl",
-                                               DEVICES_NAME, "haul-counters"};
+                                               DEVICES_LINK, "haul-counters"};
 
 static uint64_t now_of(const _Atomic uint64_t *counter) {
   return atomic_load_explicit(counter, memory_order_relaxed);
@@ -90,9 +91,9 @@ static void count_up(const struct virt *virt, char text[TARGET_ROOM]) {
 }
 
 static void fixed_target(const struct virt *virt, size_t i, char text[TARGET_ROOM]) {
-  if (i < NAME_PRIORITIES)
+  if (i < RING_PRIORITIES)
     snprintf(text, TARGET_ROOM, "%s", doorbell_path(virt->bells[i]));
-  else if (i == NAME_PRIORITIES)
+  else if (i == RING_PRIORITIES)
     snprintf(text, TARGET_ROOM, "%s", devices_address(virt->devices));
   else
     count_up(virt, text);
@@ -177,8 +178,8 @@ static void remove_entry(struct virt *virt, struct entry *entry) {
 
 /* ---- Registering ---- */
 
-static struct served *new_served(const struct name *name, uid_t uid, const struct shared *shared,
-                                 int *code) {
+static struct served *new_served(const struct iov_name *name, uid_t uid,
+                                 const struct shared *shared, int *code) {
   struct served *served = calloc(1, sizeof *served);
   *code = served ? intake_open(&served->intake, shared->memory, shared->length, name) : -ENOMEM;
   if (*code) {
@@ -196,7 +197,7 @@ static struct served *new_served(const struct name *name, uid_t uid, const struc
 }
 
 /* Takes the mapping, but for a failure. */
-static int make(struct virt *virt, const struct name *name, struct entry *entry,
+static int make(struct virt *virt, const struct iov_name *name, struct entry *entry,
                 const struct shared *shared) {
   int code = 0;
   uid_t uid = entry->owner.uid;
@@ -237,7 +238,7 @@ static int may_add(struct virt *virt, const struct virt_caller *caller, const ch
   return virt->count >= ENTRIES_MAX || count_of(virt, caller->uid) >= USER_MAX ? -EMFILE : 0;
 }
 
-static int add(struct virt *virt, const struct name *name, struct entry *entry,
+static int add(struct virt *virt, const struct iov_name *name, struct entry *entry,
                const struct shared *shared, struct virt_entry *told) {
   pthread_mutex_lock(&virt->lock);
   int code = may_add(virt, &entry->owner, entry->name);
@@ -257,11 +258,11 @@ static int add(struct virt *virt, const struct name *name, struct entry *entry,
 /* The memory is mapped at once: some clients unlink it right after. */
 int virt_symlink(struct virt *virt, const struct virt_caller *caller, const char *name,
                  const char *target, struct virt_entry *told) {
-  struct name parsed;
+  struct iov_name parsed;
   struct shared shared;
   if (find_fixed(name) < FIXED)
     return -EEXIST;
-  int code = name_parse(name, &parsed);
+  int code = iov_name_parse(name, &parsed);
   if (code == 0)
     code = shared_map(caller, target, &shared);
   if (code)
@@ -476,7 +477,7 @@ static int start(struct virt *virt, const struct virt_config *config) {
     code = workers_open(virt->files, virt->buffers, workers_for(config->workers),
                         config->far ? FAR_MOVERS : MOVERS, &virt->workers);
   doorbell_sweep();
-  for (unsigned i = 0; i < NAME_PRIORITIES && code == 0; i++)
+  for (unsigned i = 0; i < RING_PRIORITIES && code == 0; i++)
     code = doorbell_open(virt->workers, i, config->others, &virt->bells[i]);
   if (code == 0)
     code = devices_open(virt->buffers, &virt->devices);
@@ -512,7 +513,7 @@ void virt_close(struct virt *virt) {
   if (!virt)
     return;
   end_mourner(virt);
-  for (unsigned i = 0; i < NAME_PRIORITIES; i++)
+  for (unsigned i = 0; i < RING_PRIORITIES; i++)
     doorbell_close(virt->bells[i]);
   devices_stop(virt->devices);
   list_each_safe(item, &virt->entries) remove_entry(virt, list_entry(item, struct entry, link));

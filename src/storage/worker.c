@@ -100,8 +100,8 @@ static bool serve(struct worker *worker, struct served *served, int64_t time, in
 static bool serve_all(struct worker *worker, int64_t *until) {
   bool began = false, low_first = ++worker->turns % FAIR == 0;
   int64_t time = worker->time = now();
-  for (unsigned i = 0; i < NAME_PRIORITIES; i++) {
-    struct list *rings = &worker->rings[low_first ? NAME_PRIORITIES - 1 - i : i];
+  for (unsigned i = 0; i < RING_PRIORITIES; i++) {
+    struct list *rings = &worker->rings[low_first ? RING_PRIORITIES - 1 - i : i];
     list_each_safe(item, rings) began |=
         serve(worker, list_entry(item, struct served, link), time, until);
     if (!list_empty(rings)) /* the next turn begins with another one */
@@ -111,7 +111,7 @@ static bool serve_all(struct worker *worker, int64_t *until) {
 }
 
 static void announce_all(struct worker *worker) {
-  for (unsigned i = 0; i < NAME_PRIORITIES; i++)
+  for (unsigned i = 0; i < RING_PRIORITIES; i++)
     list_each(item, &worker->rings[i])
         intake_announce(&list_entry(item, struct served, link)->intake);
 }
@@ -197,7 +197,7 @@ static void *run(void *argument) {
     if (!moved)
       rest(worker);
   }
-  for (unsigned i = 0; i < NAME_PRIORITIES; i++)
+  for (unsigned i = 0; i < RING_PRIORITIES; i++)
     list_each_safe(item, &worker->rings[i]) drop(worker, list_entry(item, struct served, link));
   return NULL;
 }
@@ -269,7 +269,7 @@ static int open_worker(struct workers *workers, struct worker *worker) {
   worker->workers = workers;
   pthread_mutex_init(&worker->lock, NULL);
   list_init(&worker->arrived);
-  for (unsigned i = 0; i < NAME_PRIORITIES; i++)
+  for (unsigned i = 0; i < RING_PRIORITIES; i++)
     list_init(&worker->rings[i]);
   int code = operations_open(worker);
   if (code)
@@ -330,7 +330,7 @@ static void end_worker(struct worker *worker) {
   ring_bell(worker);
   pthread_join(worker->thread, NULL);
   take_arrived(worker);
-  for (unsigned i = 0; i < NAME_PRIORITIES; i++)
+  for (unsigned i = 0; i < RING_PRIORITIES; i++)
     list_each_safe(item, &worker->rings[i]) drop(worker, list_entry(item, struct served, link));
   close_worker(worker);
 }

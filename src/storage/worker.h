@@ -26,7 +26,7 @@ struct served {
   struct intake intake; /* the worker's */
   uid_t uid;
   enum file_way way;
-  uint8_t priority; /* enum name_priority */
+  uint8_t priority; /* enum ring_priority */
   bool no_holes, durable;
   struct worker *worker;
   struct list link;  /* the worker's */

@@ -65,11 +65,11 @@ struct worker {
   struct list arrived;   /* rings */
   struct list copied;    /* movings that have ended */
   _Atomic unsigned load; /* rings that it has */
-  struct list rings[NAME_PRIORITIES];
+  struct list rings[RING_PRIORITIES];
   struct list free, free_parts; /* operations, parts */
   struct list cutting;          /* operations that are not all in parts */
   struct list stages;           /* idle */
-  struct share shares[NAME_PRIORITIES];
+  struct share shares[RING_PRIORITIES];
   unsigned stage_count, under_way, turns;
   int64_t time; /* of this turn */
   struct operation *operations;
@@ -77,7 +77,7 @@ struct worker {
 };
 
 struct workers {
-  _Atomic int64_t began[NAME_PRIORITIES]; /* when one of each did something, CLOCK_MONOTONIC */
+  _Atomic int64_t began[RING_PRIORITIES]; /* when one of each did something, CLOCK_MONOTONIC */
   struct files *files;
   struct buffers *buffers;
   struct mover *mover;

@@ -56,9 +56,9 @@ static void complete(struct intake *intake, int32_t *out) {
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   struct input input = {bytes, length};
   int32_t entries = 1 + (int32_t)(next(&input, 1) % 32), out = 0;
-  const struct name name = {.ring = true,
-                            .depth = (int32_t)(int8_t)next(&input, 1) % (entries + 1),
-                            .timeout_ms = (int32_t)(next(&input, 1) % 3)};
+  const struct iov_name name = {.ring = true,
+                                .depth = (int32_t)(int8_t)next(&input, 1) % (entries + 1),
+                                .timeout_ms = (int32_t)(next(&input, 1) % 3)};
   struct intake intake;
   size_t size = ring_bytes(entries);
   void *memory = calloc(1, size);

@@ -18,7 +18,7 @@ static struct {
 } t;
 
 static void open_intake(int32_t depth, int32_t timeout_ms) {
-  const struct name name = {.ring = true, .depth = depth, .timeout_ms = timeout_ms};
+  const struct iov_name name = {.ring = true, .depth = depth, .timeout_ms = timeout_ms};
   t.memory = calloc(1, ring_bytes(ENTRIES));
   assert_non_null(t.memory);
   assert_int_equal(intake_open(&t.intake, t.memory, ring_bytes(ENTRIES), &name), 0);
@@ -159,7 +159,7 @@ static void a_depth_waits_for_room_for_all_of_it(void **state) {
 static void a_depth_that_the_ring_cannot_hold_is_refused(void **state) {
   (void)state;
   struct intake intake;
-  struct name name = {.ring = true, .depth = ENTRIES + 1};
+  struct iov_name name = {.ring = true, .depth = ENTRIES + 1};
   t.memory = calloc(1, ring_bytes(ENTRIES));
   assert_int_equal(intake_open(&intake, t.memory, ring_bytes(ENTRIES), &name), -22);
   name.depth = 0;

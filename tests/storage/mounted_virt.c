@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <haul/usrbio.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,7 +21,6 @@
 
 #include "calls.h"
 #include "mounted.h"
-#include "storage/ring.h"
 #include "support/child.h"
 
 #define BUFFER  "00112233-4455-6677-8899-aabbccddee01"
@@ -290,7 +290,7 @@ static void client_start(struct client *client) {
   client->folder = open_at(IOVS, O_RDONLY | O_DIRECTORY);
   piece_make(&client->buffer, BUFFER, 65536);
   piece_make(&client->ring, RING ".r0", ring_bytes(ENTRIES));
-  assert_true(ring_lay(&client->view, client->ring.memory, ring_bytes(ENTRIES)));
+  assert_true(ring_view_init(&client->view, client->ring.memory, ring_bytes(ENTRIES)));
   sem_init(client->view.semaphore, 1, 0);
   assert_int_equal(piece_register(&client->buffer), 0);
   assert_int_equal(piece_register(&client->ring), 0);

@@ -20,7 +20,7 @@
 #define ID "00112233-4455-6677-8899-aabbccddeeff"
 
 static struct rig rig;
-static const struct name buffer = {.ring = false};
+static const struct iov_name buffer = {.ring = false};
 
 static int set_up(void **state) {
   (void)state;
@@ -188,7 +188,7 @@ static void what_was_registered_is_told(void **state) {
 static void a_buffer_that_went_is_found_no_more(void **state) {
   (void)state;
   struct client client;
-  client_open(&client, &rig, &(struct name){.for_read = true, .priority = NAME_LOW}, 4, 4096);
+  client_open(&client, &rig, &(struct iov_name){.for_read = true, .priority = RING_LOW}, 4, 4096);
   assert_int_equal(client_do(&client, 0, 0, 4096), 4096);
   assert_int_equal(virt_unlink(rig.virt, &rig.caller, client.buffer.text), 0);
   assert_int_equal(client_do(&client, 0, 0, 4096), -ENOENT);
@@ -208,7 +208,7 @@ static uint64_t counted(const char *name) {
 static void counters_tell_what_went_by_the_page_cache_and_why(void **state) {
   (void)state;
   struct client client;
-  client_open(&client, &rig, &(struct name){.for_read = true, .priority = NAME_HIGH}, 4, 8192);
+  client_open(&client, &rig, &(struct iov_name){.for_read = true, .priority = RING_HIGH}, 4, 8192);
   assert_int_equal(client_do(&client, 0, 0, 4096), 4096);
   assert_int_equal(counted("operations="), 1);
   assert_int_equal(counted(" bytes="), 4096);
@@ -244,7 +244,7 @@ static void a_buffer_that_may_not_be_pinned_is_used_and_counted(void **state) {
   hold_to_limits(true);
   assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &few), 0);
   rig_open(&rig, 1);
-  client_open(&client, &rig, &(struct name){.for_read = true, .priority = NAME_HIGH}, 4,
+  client_open(&client, &rig, &(struct iov_name){.for_read = true, .priority = RING_HIGH}, 4,
               PATTERN_BYTES);
   for (unsigned i = 0; i < 4; i++) /* it is worth it from the second one on */
     assert_int_equal(client_do(&client, 0, 0, PATTERN_BYTES), PATTERN_BYTES);
@@ -321,9 +321,9 @@ static void a_thousand_rings_and_one_that_works(void **state) {
   (void)state;
   static struct piece rings[1000];
   struct client client;
-  struct name name = {.ring = true, .for_read = true};
+  struct iov_name name = {.ring = true, .for_read = true};
   for (size_t i = 0; i < COUNT(rings); i++) {
-    name.priority = (uint8_t)(i % NAME_PRIORITIES);
+    name.priority = (uint8_t)(i % RING_PRIORITIES);
     assert_int_equal(piece_open(&rings[i], &rig, &name, ring_bytes(1)), 0);
   }
   client_open(&client, &rig, &name, 4, 4096);

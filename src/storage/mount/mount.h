@@ -14,13 +14,13 @@
 
 #define FUSE_USE_VERSION 35
 #include <fuse_lowlevel.h>
+#include <haul/storage.h>
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "core/list.h"
-#include "storage/mount.h"
 #include "storage/mount/point.h"
 #include "storage/source.h"
 #include "storage/virt.h"

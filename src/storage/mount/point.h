@@ -3,7 +3,7 @@
 #ifndef HAUL_STORAGE_MOUNT_POINT_H
 #define HAUL_STORAGE_MOUNT_POINT_H
 
-#include "storage/mount.h"
+#include <haul/storage.h>
 
 #define VIRTUAL_NAME "3fs-virt"
 

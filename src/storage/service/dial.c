@@ -10,8 +10,8 @@
 
 #include "core/list.h"
 #include "storage/mount/point.h"
-#include "storage/node.h"
 #include "storage/threads.h"
+#include <haul/storage.h>
 
 #define RETRY_NS INT64_C(1000000000)
 
@@ -442,7 +442,7 @@ void dial_forget(struct dial *dial, uint64_t generation, uint64_t node, uint64_t
 
 static int open_node(struct dial *dial, struct haul_storage_error *error) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  storage_node_config(&config); /* the receiver drives it */
+  haul_storage_node_config(&config); /* the receiver drives it */
   int code = haul_node_open(&config, &dial->node);
   if (code)
     return point_refuse(error, -EIO, haul_error_last()->hint, "cannot open a node: %s",

@@ -8,11 +8,11 @@
 #ifndef HAUL_STORAGE_SERVICE_SERVER_H
 #define HAUL_STORAGE_SERVICE_SERVER_H
 
+#include <haul/storage.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "core/list.h"
-#include "storage/service.h"
 #include "storage/service/exported.h"
 #include "storage/service/protocol.h"
 #include "storage/service/told.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The server: what it exports, and the thread that hands messages to sessions. */
-#include "storage/service.h"
+#include <haul/storage.h>
 
 #include <errno.h>
 #include <stdio.h>

@@ -67,11 +67,11 @@ void rig_close(struct rig *rig) {
   unlink(rig->path);
 }
 
-int piece_open(struct piece *piece, struct rig *rig, const struct name *name, size_t length) {
+int piece_open(struct piece *piece, struct rig *rig, const struct iov_name *name, size_t length) {
   struct virt_entry entry;
   *piece = (struct piece){.rig = rig, .name = *name, .length = length};
   assert_int_equal(getrandom(piece->name.id, sizeof piece->name.id, 0), sizeof piece->name.id);
-  name_format(&piece->name, piece->text);
+  iov_name_format(&piece->name, piece->text);
   snprintf(piece->path, sizeof piece->path, "/dev/shm/hf3fs-iov-%.36s", piece->text);
   int fd = open(piece->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   assert_true(fd >= 0);
@@ -108,13 +108,13 @@ static sem_t *map_bell(struct rig *rig, uint8_t priority) {
   return bell;
 }
 
-void client_open(struct client *client, struct rig *rig, const struct name *how, int32_t entries,
-                 size_t buffer) {
-  struct name name = *how;
+void client_open(struct client *client, struct rig *rig, const struct iov_name *how,
+                 int32_t entries, size_t buffer) {
+  struct iov_name name = *how;
   name.ring = true;
-  assert_int_equal(piece_open(&client->buffer, rig, &(struct name){.ring = false}, buffer), 0);
+  assert_int_equal(piece_open(&client->buffer, rig, &(struct iov_name){.ring = false}, buffer), 0);
   assert_int_equal(piece_open(&client->ring, rig, &name, ring_bytes(entries)), 0);
-  assert_true(ring_lay(&client->view, client->ring.memory, client->ring.length));
+  assert_true(ring_view_init(&client->view, client->ring.memory, client->ring.length));
   assert_int_equal(client->view.slots, entries + 1);
   sem_init(client->view.semaphore, 1, 0);
   client->bell = map_bell(rig, name.priority);

@@ -4,9 +4,9 @@
 #ifndef HAUL_TESTS_STORAGE_CLIENT_H
 #define HAUL_TESTS_STORAGE_CLIENT_H
 
+#include <haul/usrbio.h>
+
 #include "storage/files.h"
-#include "storage/name.h"
-#include "storage/ring.h"
 #include "storage/virt.h"
 
 /* One daemon's worth, and one file of PATTERN_BYTES bytes that this user has open both ways. */
@@ -30,15 +30,15 @@ uint8_t rig_byte(uint64_t offset);
 /* Shared memory that is registered under `name`; its id is in the name. */
 struct piece {
   struct rig *rig;
-  struct name name;
+  struct iov_name name;
   char path[64];
-  char text[NAME_ROOM];
+  char text[IOV_NAME_ROOM];
   char *memory;
   size_t length;
 };
 
 /* 0, or what virt_symlink said; then there is none. */
-int piece_open(struct piece *piece, struct rig *rig, const struct name *name, size_t length);
+int piece_open(struct piece *piece, struct rig *rig, const struct iov_name *name, size_t length);
 void piece_close(struct piece *piece);
 
 struct client {
@@ -48,8 +48,8 @@ struct client {
 };
 
 /* `how` says what ring: depth, priority, timeout, flags. */
-void client_open(struct client *client, struct rig *rig, const struct name *how, int32_t entries,
-                 size_t buffer);
+void client_open(struct client *client, struct rig *rig, const struct iov_name *how,
+                 int32_t entries, size_t buffer);
 void client_close(struct client *client);
 
 /* Writes a record and its submission, and moves the head: not yet told. `userdata` is `index`. */

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-#include "storage/name.h"
-
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
+
+#include "storage/intake.h"
 
 static int digit(char c) {
   if (c >= '0' && c <= '9')
@@ -44,7 +42,7 @@ static bool parse_number(const char *text, const char *end, unsigned base, uint6
   return true;
 }
 
-static bool parse_depth(const char *text, const char *end, struct name *name) {
+static bool parse_depth(const char *text, const char *end, struct iov_name *name) {
   bool negative = text < end && *text == '-';
   uint64_t depth;
   if (!parse_number(text + negative, end, 10, INT32_MAX, &depth))
@@ -53,18 +51,18 @@ static bool parse_depth(const char *text, const char *end, struct name *name) {
   return true;
 }
 
-static bool parse_priority(const char *text, const char *end, struct name *name) {
+static bool parse_priority(const char *text, const char *end, struct iov_name *name) {
   if (end - text > 1)
     return false;
   switch (text == end ? 'n' : *text) {
   case 'h':
-    name->priority = NAME_HIGH;
+    name->priority = RING_HIGH;
     return true;
   case 'n':
-    name->priority = NAME_NORMAL;
+    name->priority = RING_NORMAL;
     return true;
   case 'l':
-    name->priority = NAME_LOW;
+    name->priority = RING_LOW;
     return true;
   default:
     return false;
@@ -72,7 +70,7 @@ static bool parse_priority(const char *text, const char *end, struct name *name)
 }
 
 /* One mark, without its dot; which kinds there were is in `seen`. */
-static bool parse_mark(const char *text, const char *end, struct name *name, unsigned *seen) {
+static bool parse_mark(const char *text, const char *end, struct iov_name *name, unsigned *seen) {
   static const char kinds[] = "brwptf";
   const char *kind = text < end ? strchr(kinds, *text) : NULL;
   uint64_t number = 0;
@@ -103,9 +101,9 @@ static bool parse_mark(const char *text, const char *end, struct name *name, uns
   }
 }
 
-int name_parse(const char *text, struct name *name) {
+int iov_name_parse(const char *text, struct iov_name *name) {
   unsigned seen = 0;
-  *name = (struct name){.priority = NAME_NORMAL, .for_read = true};
+  *name = (struct iov_name){.priority = RING_NORMAL, .for_read = true};
   text = parse_id(text, name->id);
   while (text && *text == '.') {
     const char *end = strchrnul(++text, '.');
@@ -114,34 +112,4 @@ int name_parse(const char *text, struct name *name) {
   if (!text || *text)
     return -EINVAL;
   return (seen & ~1u) && !name->ring ? -EINVAL : 0;
-}
-
-static size_t format_flags(uint64_t flags, char *text) {
-  size_t length = 0;
-  text[length++] = '.';
-  text[length++] = 'f';
-  for (unsigned bit = 64; bit-- > 0;)
-    if (flags >> bit)
-      text[length++] = (char)('0' + (flags >> bit & 1));
-  return length;
-}
-
-size_t name_format(const struct name *name, char text[NAME_ROOM]) {
-  static const char *const priorities[] = {".ph", "", ".pl"};
-  size_t length = 0;
-  for (unsigned i = 0; i < 16; i++)
-    length +=
-        (size_t)snprintf(text + length, NAME_ROOM - length,
-                         i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", name->id[i]);
-  if (name->block)
-    length += (size_t)snprintf(text + length, NAME_ROOM - length, ".b%" PRIu64, name->block);
-  if (!name->ring)
-    return length;
-  length +=
-      (size_t)snprintf(text + length, NAME_ROOM - length, ".%c%d%s.t%d", name->for_read ? 'r' : 'w',
-                       name->depth, priorities[name->priority], name->timeout_ms);
-  if (name->flags)
-    length += format_flags(name->flags, text + length);
-  text[length] = '\0';
-  return length;
 }
