@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
-#include <string.h>
 
-#include "storage/intake.h"
+#include "storage/ring.h"
 
 static int digit(char c) {
   if (c >= '0' && c <= '9')
@@ -12,7 +11,7 @@ static int digit(char c) {
   return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The id, and where the text goes on; NULL: there is none. */
+/* Returns the end of the id; NULL: there is none. */
 static const char *parse_id(const char *text, uint8_t id[16]) {
   for (unsigned i = 0; i < 32; i++, text++) {
     if (*text == '-' && (i == 8 || i == 12 || i == 16 || i == 20))
@@ -25,52 +24,42 @@ static const char *parse_id(const char *text, uint8_t id[16]) {
   return text;
 }
 
-/* The number in `text` up to `end`, none of whose digits is past `base`; false: it is none, or is
- * more than `most`. */
+/* False: not a number of this base, or more than `most`. */
 static bool parse_number(const char *text, const char *end, unsigned base, uint64_t most,
                          uint64_t *number) {
-  uint64_t value = 0;
+  *number = 0;
   if (text == end)
     return false;
   for (; text < end; text++) {
-    int next = digit(*text);
-    if (next < 0 || (unsigned)next >= base || value > (most - (uint64_t)next) / base)
+    int value = digit(*text);
+    if (value < 0 || (unsigned)value >= base || *number > (most - (uint64_t)value) / base)
       return false;
-    value = value * base + (uint64_t)next;
+    *number = *number * base + (uint64_t)value;
   }
-  *number = value;
   return true;
 }
 
-static bool parse_depth(const char *text, const char *end, struct iov_name *name) {
+static bool parse_depth(const char *text, const char *end, int32_t *depth) {
   bool negative = text < end && *text == '-';
-  uint64_t depth;
-  if (!parse_number(text + negative, end, 10, INT32_MAX, &depth))
+  uint64_t number;
+  if (!parse_number(text + negative, end, 10, INT32_MAX, &number))
     return false;
-  name->depth = negative ? -(int32_t)depth : (int32_t)depth;
+  *depth = negative ? -(int32_t)number : (int32_t)number;
   return true;
 }
 
-static bool parse_priority(const char *text, const char *end, struct iov_name *name) {
-  if (end - text > 1)
+static bool parse_priority(const char *text, const char *end, uint8_t *priority) {
+  static const char letters[] = "hnl"; /* as enum ring_priority; none: normal */
+  const char *letter = text == end ? letters + RING_NORMAL : strchr(letters, *text);
+  if (end - text > 1 || !letter || !*letter)
     return false;
-  switch (text == end ? 'n' : *text) {
-  case 'h':
-    name->priority = RING_HIGH;
-    return true;
-  case 'n':
-    name->priority = RING_NORMAL;
-    return true;
-  case 'l':
-    name->priority = RING_LOW;
-    return true;
-  default:
-    return false;
-  }
+  *priority = (uint8_t)(letter - letters);
+  return true;
 }
 
-/* One mark, without its dot; which kinds there were is in `seen`. */
-static bool parse_mark(const char *text, const char *end, struct iov_name *name, unsigned *seen) {
+/* One attribute without its dot. `seen` has a bit for each kind that occurred. */
+static bool parse_attribute(const char *text, const char *end, struct iov_name *name,
+                            unsigned *seen) {
   static const char kinds[] = "brwptf";
   const char *kind = text < end ? strchr(kinds, *text) : NULL;
   uint64_t number = 0;
@@ -88,9 +77,9 @@ static bool parse_mark(const char *text, const char *end, struct iov_name *name,
   case 'w':
     name->ring = true;
     name->for_read = *kind == 'r';
-    return parse_depth(text, end, name);
+    return parse_depth(text, end, &name->depth);
   case 'p':
-    return parse_priority(text, end, name);
+    return parse_priority(text, end, &name->priority);
   case 't':
     if (!parse_number(text, end, 10, INT32_MAX, &number))
       return false;
@@ -102,14 +91,15 @@ static bool parse_mark(const char *text, const char *end, struct iov_name *name,
 }
 
 int iov_name_parse(const char *text, struct iov_name *name) {
+  const unsigned block = 1u; /* the only attribute of a buffer */
   unsigned seen = 0;
   *name = (struct iov_name){.priority = RING_NORMAL, .for_read = true};
   text = parse_id(text, name->id);
   while (text && *text == '.') {
     const char *end = strchrnul(++text, '.');
-    text = parse_mark(text, end, name, &seen) ? end : NULL;
+    text = parse_attribute(text, end, name, &seen) ? end : NULL;
   }
-  if (!text || *text)
+  if (!text || *text || ((seen & ~block) && !name->ring))
     return -EINVAL;
-  return (seen & ~1u) && !name->ring ? -EINVAL : 0;
+  return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Names under 3fs-virt/iovs: what is taken is spelled so that it means the same. */
-#include "storage/intake.h"
+#include "storage/ring.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

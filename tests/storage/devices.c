@@ -61,10 +61,10 @@ static int tear_down(void **state) {
 
 static int dial(void) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};
-  struct virt_entry entry;
+  struct control_link entry;
   char address[64];
-  assert_int_equal(virt_lookup(t.rig.virt, &t.rig.caller, DEVICES_LINK, &entry), 0);
-  assert_int_equal(virt_readlink(t.rig.virt, entry.id, address, sizeof address), 0);
+  assert_int_equal(control_dir_lookup(t.rig.control, &t.rig.caller, DEVICES_LINK, &entry), 0);
+  assert_int_equal(control_dir_readlink(t.rig.control, entry.id, address, sizeof address), 0);
   memcpy(at.sun_path, address, strlen(address));
   at.sun_path[0] = '\0';
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -208,8 +208,8 @@ static void descriptors_that_nobody_asked_for_keep_nobody(void **state) {
   close(hostile);
   close(unread);
   close(good);
-  virt_close(t.rig.virt);
-  t.rig.virt = NULL;
+  control_dir_close(t.rig.control);
+  t.rig.control = NULL;
   assert_in_range(haul_deadline_in(0) - began, 0, INT64_C(1000000000) * LINGERS / 2);
 }
 

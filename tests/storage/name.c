@@ -2,7 +2,7 @@
  * Names under 3fs-virt/iovs, as clients write them and as haul does. */
 #include "support/check.h"
 
-#include "storage/intake.h"
+#include "storage/ring.h"
 #include <errno.h>
 #include <string.h>
 

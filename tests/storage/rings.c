@@ -162,17 +162,15 @@ static void memory_that_is_cut_short_ends_its_ring_alone(void **state) {
 static void a_file_is_used_only_as_its_user_has_opened_it(void **state) {
   (void)state;
   struct client client;
-  uint64_t handle;
   int fd = open(rig.path, O_RDONLY);
   client_open(&client, &rig, &writes, 8, MIB);
-  files_closed(rig.files, rig.handle);
+  files_remove(rig.files, rig.handle);
   assert_int_equal(client_do(&client, 0, 0, 1), -EBADF);
-  const struct files_open_file file = {rig.inode, fd, NULL};
-  assert_int_equal(files_opened(rig.files, &file, rig.caller.uid + 1, true, true, &handle), 0);
+  uint64_t handle = rig_add_file(&rig, fd, rig.caller.uid + 1, true, true);
   assert_int_equal(client_do(&client, 0, 0, 1), -EBADF);
-  assert_int_equal(files_opened(rig.files, &file, rig.caller.uid, true, false, &rig.handle), 0);
+  rig.handle = rig_add_file(&rig, fd, rig.caller.uid, true, false);
   assert_int_equal(client_do(&client, 0, 0, 1), -EACCES);
-  files_closed(rig.files, handle);
+  files_remove(rig.files, handle);
   close(fd);
   client_close(&client);
 }

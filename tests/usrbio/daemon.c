@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "storage/intake.h"
+#include "storage/ring.h"
 #include "usrbio/answers.h"
 
 #define REGISTERED 4096

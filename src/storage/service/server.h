@@ -31,7 +31,7 @@ struct service {
   haul_node *node; /* NULL: it is being closed; workers read it, and use it, with node_lock */
   pthread_rwlock_t node_lock;
   atomic_bool stops;
-  bool guarded; /* guard_start was called for it */
+  bool guarded; /* sigbus_start was called for it */
   struct exported exports;
   void (*other)(void *user, const struct haul_message *message);
   void *user;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
-#include "storage/mount/point.h"
+#include "storage/error.h"
 #include "storage/service/remote_inside.h"
 
 #define TIMEOUT_NS INT64_C(30000000000)
@@ -110,7 +110,7 @@ static int explain(const struct tree *tree, const char *path, int status,
   for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++)
     if (hints[i].status == status)
       hint = hints[i].hint;
-  return point_refuse(error, status, hint, "%s/%s/%s: %s", tree->address, tree->export, path,
+  return storage_fail(error, status, hint, "%s/%s/%s: %s", tree->address, tree->export, path,
                       strerror(-status));
 }
 
@@ -179,7 +179,7 @@ static void close_tree(struct tree *tree) {
 static int open_tree(const struct haul_storage_remote *reach, struct tree **out,
                      struct haul_storage_error *error) {
   if (reach->size != sizeof *reach)
-    return point_refuse(error, -EINVAL, "install both from one build",
+    return storage_fail(error, -EINVAL, "install both from one build",
                         "libhaul-storage.so is of another version");
   const struct remote_config config = {
       .dial = {.address = reach->address,
@@ -195,7 +195,7 @@ static int open_tree(const struct haul_storage_remote *reach, struct tree **out,
   if (tree && tree->address && tree->export)
     status = remote_source_open(&config, &tree->source, error);
   else
-    point_refuse(error, status, NULL, "no memory left");
+    storage_fail(error, status, NULL, "no memory left");
   if (!status)
     *out = tree;
   else if (tree)

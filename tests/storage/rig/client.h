@@ -6,15 +6,15 @@
 
 #include <haul/usrbio.h>
 
+#include "storage/control_dir.h"
 #include "storage/files.h"
-#include "storage/virt.h"
 
 /* One daemon's worth, and one file of PATTERN_BYTES bytes that this user has open both ways. */
 #define PATTERN_BYTES ((size_t)4 << 20)
 struct rig {
   struct files *files;
-  struct virt *virt;
-  struct virt_caller caller;
+  struct control_dir *control;
+  struct control_caller caller;
   int fd;
   uint64_t inode, handle;
   char path[64];
@@ -24,6 +24,8 @@ struct rig {
 bool rig_is_possible(void);
 void rig_open(struct rig *rig, unsigned workers);
 void rig_close(struct rig *rig);
+/* The user has the file open, by this descriptor; returns the handle for files_remove. */
+uint64_t rig_add_file(struct rig *rig, int fd, uid_t uid, bool reads, bool writes);
 /* What the file has at `offset`. */
 uint8_t rig_byte(uint64_t offset);
 
@@ -37,7 +39,7 @@ struct piece {
   size_t length;
 };
 
-/* 0, or what virt_symlink said; then there is none. */
+/* 0, or what control_dir_symlink said; then there is none. */
 int piece_open(struct piece *piece, struct rig *rig, const struct iov_name *name, size_t length);
 void piece_close(struct piece *piece);
 

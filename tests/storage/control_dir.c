@@ -35,16 +35,16 @@ static int tear_down(void **state) {
 }
 
 static int registers(const char *name, const char *target) {
-  struct virt_entry entry;
-  return virt_symlink(rig.virt, &rig.caller, name, target, &entry);
+  struct control_link entry;
+  return control_dir_symlink(rig.control, &rig.caller, name, target, &entry);
 }
 
 static int finds(const char *name) {
-  struct virt_entry entry;
-  return virt_lookup(rig.virt, &rig.caller, name, &entry);
+  struct control_link entry;
+  return control_dir_lookup(rig.control, &rig.caller, name, &entry);
 }
 
-static void count_one(void *user, const char *name, const struct virt_entry *entry) {
+static void count_one(void *user, const char *name, const struct control_link *entry) {
   (void)name;
   (void)entry;
   ++*(unsigned *)user;
@@ -52,7 +52,7 @@ static void count_one(void *user, const char *name, const struct virt_entry *ent
 
 static unsigned listed(void) {
   unsigned count = 0;
-  virt_list(rig.virt, &rig.caller, count_one, &count);
+  control_dir_list(rig.control, &rig.caller, count_one, &count);
   return count;
 }
 
@@ -121,42 +121,42 @@ static void a_name_or_an_id_twice(void **state) {
   assert_int_equal(registers(ID, path), 0);
   assert_int_equal(registers(ID, path), -EEXIST);
   assert_int_equal(registers(ID ".b4096", path), -EEXIST);
-  assert_int_equal(virt_unlink(rig.virt, &rig.caller, ID), 0);
+  assert_int_equal(control_dir_unlink(rig.control, &rig.caller, ID), 0);
   assert_int_equal(registers(ID, path), 0);
   assert_int_equal(unlink(path), 0);
 }
 
 static void anothers_file_and_anothers_entries(void **state) {
   (void)state;
-  struct virt_caller other = rig.caller;
-  struct virt_entry entry;
+  struct control_caller other = rig.caller;
+  struct control_link entry;
   if (getuid() != 0) {
     fprintf(stderr, "skipped other users: this is not root\n");
     skip();
   }
   other.uid = 12345;
   const char *path = file("mine", 4096);
-  assert_int_equal(virt_symlink(rig.virt, &other, ID, path, &entry), -EPERM);
+  assert_int_equal(control_dir_symlink(rig.control, &other, ID, path, &entry), -EPERM);
   assert_int_equal(registers(ID, path), 0);
-  assert_int_equal(virt_lookup(rig.virt, &other, ID, &entry), -ENOENT);
-  assert_int_equal(virt_unlink(rig.virt, &other, ID), -ENOENT);
+  assert_int_equal(control_dir_lookup(rig.control, &other, ID, &entry), -ENOENT);
+  assert_int_equal(control_dir_unlink(rig.control, &other, ID), -ENOENT);
   assert_int_equal(finds(ID), 0);
   assert_int_equal(unlink(path), 0);
 }
 
 static void semaphores_stay(void **state) {
   (void)state;
-  struct virt_entry entry;
+  struct control_link entry;
   char path[256];
   const char *const names[] = {"submit-ios.ph", "submit-ios", "submit-ios.pl"};
   for (size_t i = 0; i < COUNT(names); i++) {
-    assert_int_equal(virt_unlink(rig.virt, &rig.caller, names[i]), -EPERM);
-    assert_int_equal(virt_lookup(rig.virt, &rig.caller, names[i], &entry), 0);
+    assert_int_equal(control_dir_unlink(rig.control, &rig.caller, names[i]), -EPERM);
+    assert_int_equal(control_dir_lookup(rig.control, &rig.caller, names[i], &entry), 0);
     assert_true(S_ISLNK(entry.mode));
-    assert_int_equal(virt_readlink(rig.virt, entry.id, path, sizeof path), 0);
+    assert_int_equal(control_dir_readlink(rig.control, entry.id, path, sizeof path), 0);
     assert_int_equal(strlen(path), entry.length);
     assert_int_equal(access(path, R_OK | W_OK), 0);
-    assert_int_equal(virt_readlink(rig.virt, entry.id, path, 4), -ENAMETOOLONG);
+    assert_int_equal(control_dir_readlink(rig.control, entry.id, path, 4), -ENAMETOOLONG);
   }
 }
 
@@ -164,24 +164,24 @@ static void semaphores_stay(void **state) {
 
 static void what_was_registered_is_told(void **state) {
   (void)state;
-  struct virt_entry entry, again;
+  struct control_link entry, again;
   char target[256];
   const char *path = file("told", 4096);
-  assert_int_equal(virt_symlink(rig.virt, &rig.caller, ID ".b4096", path, &entry), 0);
+  assert_int_equal(control_dir_symlink(rig.control, &rig.caller, ID ".b4096", path, &entry), 0);
   assert_true(entry.id > 0 && S_ISLNK(entry.mode));
   assert_int_equal(entry.uid, rig.caller.uid);
   assert_int_equal(entry.length, strlen(path));
   assert_int_equal(unlink(path), 0); /* as some clients do at once */
-  assert_int_equal(virt_lookup(rig.virt, &rig.caller, ID ".b4096", &again), 0);
+  assert_int_equal(control_dir_lookup(rig.control, &rig.caller, ID ".b4096", &again), 0);
   assert_int_equal(again.id, entry.id);
   assert_int_equal(again.length, entry.length);
-  assert_int_equal(virt_stat(rig.virt, entry.id, &again), 0);
-  assert_int_equal(virt_readlink(rig.virt, entry.id, target, sizeof target), 0);
+  assert_int_equal(control_dir_stat(rig.control, entry.id, &again), 0);
+  assert_int_equal(control_dir_readlink(rig.control, entry.id, target, sizeof target), 0);
   assert_string_equal(target, path);
   assert_int_equal(listed(), 6);
-  assert_int_equal(virt_unlink(rig.virt, &rig.caller, ID ".b4096"), 0);
+  assert_int_equal(control_dir_unlink(rig.control, &rig.caller, ID ".b4096"), 0);
   assert_int_equal(finds(ID ".b4096"), -ENOENT);
-  assert_int_equal(virt_stat(rig.virt, entry.id, &again), -ENOENT);
+  assert_int_equal(control_dir_stat(rig.control, entry.id, &again), -ENOENT);
   assert_int_equal(listed(), 5);
 }
 
@@ -190,16 +190,16 @@ static void a_buffer_that_went_is_found_no_more(void **state) {
   struct client client;
   client_open(&client, &rig, &(struct iov_name){.for_read = true, .priority = RING_LOW}, 4, 4096);
   assert_int_equal(client_do(&client, 0, 0, 4096), 4096);
-  assert_int_equal(virt_unlink(rig.virt, &rig.caller, client.buffer.text), 0);
+  assert_int_equal(control_dir_unlink(rig.control, &rig.caller, client.buffer.text), 0);
   assert_int_equal(client_do(&client, 0, 0, 4096), -ENOENT);
   client_close(&client);
 }
 
 static uint64_t counted(const char *name) {
-  struct virt_entry entry;
+  struct control_link entry;
   char text[512];
-  assert_int_equal(virt_lookup(rig.virt, &rig.caller, "haul-counters", &entry), 0);
-  assert_int_equal(virt_readlink(rig.virt, entry.id, text, sizeof text), 0);
+  assert_int_equal(control_dir_lookup(rig.control, &rig.caller, "haul-counters", &entry), 0);
+  assert_int_equal(control_dir_readlink(rig.control, entry.id, text, sizeof text), 0);
   const char *found = strstr(text, name);
   assert_non_null(found);
   return strtoull(found + strlen(name), NULL, 10);
@@ -262,11 +262,11 @@ static void when_its_last_handle_goes_so_does_what_a_process_has(void **state) {
   uint64_t handles[2];
   struct piece piece;
   for (unsigned i = 0; i < 2; i++)
-    assert_int_equal(virt_hold(rig.virt, &rig.caller, &handles[i]), 0);
+    assert_int_equal(control_dir_hold(rig.control, &rig.caller, &handles[i]), 0);
   assert_int_equal(piece_open(&piece, &rig, &buffer, 4096), 0);
-  virt_release(rig.virt, handles[0]);
+  control_dir_release(rig.control, handles[0]);
   assert_int_equal(finds(piece.text), 0);
-  virt_release(rig.virt, handles[1]);
+  control_dir_release(rig.control, handles[1]);
   assert_int_equal(finds(piece.text), -ENOENT);
   piece_close(&piece);
 }
@@ -275,7 +275,7 @@ static void a_process_keeps_what_is_its_own(void **state) {
   (void)state;
   uint64_t handle;
   struct piece piece;
-  struct virt_caller other = rig.caller;
+  struct control_caller other = rig.caller;
   pid_t child = fork();
   if (child == 0) {
     pause();
@@ -283,8 +283,8 @@ static void a_process_keeps_what_is_its_own(void **state) {
   }
   other.thread = child;
   assert_int_equal(piece_open(&piece, &rig, &buffer, 4096), 0);
-  assert_int_equal(virt_hold(rig.virt, &other, &handle), 0);
-  virt_release(rig.virt, handle);
+  assert_int_equal(control_dir_hold(rig.control, &other, &handle), 0);
+  control_dir_release(rig.control, handle);
   assert_int_equal(finds(piece.text), 0);
   kill(child, SIGKILL);
   waitpid(child, NULL, 0);
