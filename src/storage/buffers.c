@@ -9,9 +9,10 @@
 
 #include "core/deferred_close.h"
 
-#define BUCKETS      1024u
-#define PINNED_BYTES ((size_t)1 << 30) /* the limit of a registered buffer: io_uring_register(2)   \
-                                        */
+#define BUCKETS 1024u
+#define PINNED_BYTES                                                                               \
+  ((size_t)1 << 30) /* the limit of a registered buffer: io_uring_register(2)                      \
+                     */
 
 struct buffers {
   pthread_rwlock_t lock; /* guards the buckets; for writing also the rest. No lock is taken after

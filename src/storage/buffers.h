@@ -60,8 +60,8 @@ struct pinned {
 };
 
 void pinned_open(struct pinned *pinned, struct io_uring *uring);
-/* The slot of a buffer whose pages are pinned, or -1. A buffer is pinned once as many bytes went
- * through it as it has, within the limit of locked memory (RLIMIT_MEMLOCK). */
+/* The slot of a buffer whose pages are pinned, or -1. A buffer is pinned once its operations have
+ * moved as many bytes as it has, within the limit of locked memory (RLIMIT_MEMLOCK). */
 int pinned_slot(struct pinned *pinned, struct io_uring *uring, const struct buffers *buffers,
                 const struct buffer *buffer);
 /* The kernel did not pin it. */

@@ -28,7 +28,7 @@
 static struct spin watches_lock;
 static struct list watches = LIST_INIT(watches); /* `watches_lock` */
 
-static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
+static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the variables below */
 static unsigned starts;
 static struct sigaction before;
 static uintptr_t page;

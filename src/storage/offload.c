@@ -11,7 +11,7 @@
 
 struct offload {
   _Atomic bool remote_canceled;
-  pthread_mutex_t lock; /* guards what follows; no lock is taken after it */
+  pthread_mutex_t lock; /* guards the fields below; no lock is taken after it */
   pthread_cond_t posted;
   struct list jobs;
   bool stopping;
@@ -24,7 +24,7 @@ static int copy_regions(const struct offload_job *job) {
                                         job->length, haul_deadline_in(COPY_TIMEOUT_NS)));
 }
 
-/* -ENODATA: there is a hole. What lies behind the end of the file is none, although SEEK_HOLE
+/* -ENODATA: there is a hole. The end of the file is none, although SEEK_HOLE
  * reports the end as one. */
 static int check_holes(const struct offload_job *job) {
   struct source *source = job->remote->source;

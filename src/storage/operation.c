@@ -337,7 +337,7 @@ bool operations_turn(struct worker *worker) {
 
 /* ---- Beginning ---- */
 
-/* -ENODATA: there is a hole. What lies behind the end of the file is none. */
+/* -ENODATA: there is a hole. The end of the file is none. */
 static int check_holes(const struct operation *operation) {
   int fd = operation->file->fd[FILE_READ];
   off_t hole = lseek(fd, (off_t)operation->offset, SEEK_HOLE);

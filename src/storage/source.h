@@ -37,7 +37,7 @@ struct source {
   const struct source_ops *ops;
 };
 
-/* The user on whose behalf an operation runs and who owns what it creates. `checked`: the user of
+/* The user for whom an operation runs, and owner of new files. `checked`: the user of
  * the source has checked the caller's rights, as the kernel does for a file system; else the
  * operation has the caller's rights alone. -EPERM: this process cannot act for the caller. */
 struct source_caller {

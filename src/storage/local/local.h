@@ -2,7 +2,7 @@
  * A folder of this host as a source.
  *
  * A known node is an O_PATH descriptor. Calls that need a path use /proc/self/fd, which names the
- * descriptor's file, so that nobody can put another file in its place. */
+ * descriptor's file, so that no other file can take its place. */
 #ifndef HAUL_STORAGE_LOCAL_LOCAL_H
 #define HAUL_STORAGE_LOCAL_LOCAL_H
 
