@@ -4,15 +4,12 @@
  */
 #include "common.h"
 
+#include <haul/storage.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "storage/node.h"
-#include "storage/service.h"
-#include "storage/tree.h"
 
 extern const struct haul_storage_service haul_storage_service;
 extern const struct haul_storage_tree haul_storage_tree;
@@ -36,7 +33,7 @@ static _Noreturn void serve(char *file) {
   need(slash != NULL, "a whole path");
   *slash = '\0';
   const struct haul_storage_export export = {.name = "bench", .path = file};
-  storage_node_config(&config);
+  haul_storage_node_config(&config);
   haul_node *node;
   must(haul_node_open(&config, &node), "node");
   const struct haul_storage_serving serving = {
@@ -79,12 +76,12 @@ static void hear(void *user, const struct haul_report *report, uint64_t pages) {
 static void run(struct tree *tree, const char *name, double seconds) {
   struct haul_storage_error error;
   struct reading reading = {.warm = now_ns() + WARM_NS};
-  const struct haul_storage_mover mover = {
-      .begin = begin, .take = take, .told = hear, .user = &reading};
+  const struct haul_storage_stream stream = {
+      .begin = begin, .write = take, .report = hear, .user = &reading};
   reading.end = reading.warm + (int64_t)(seconds * 1e9);
   int status;
   do
-    status = haul_storage_tree.get(tree, name, 0, 0, &mover, &error);
+    status = haul_storage_tree.get(tree, name, 0, 0, &stream, &error);
   while (!status);
   if (now_ns() < reading.end)
     demand(status, &error);
@@ -102,7 +99,7 @@ int main(int argc, char **argv) {
   if (is_child(argc, argv))
     serve(argv[1]);
   pid_t child = start_child(argc, argv, address, sizeof address);
-  const struct haul_storage_reach reach = {
+  const struct haul_storage_remote reach = {
       .size = sizeof reach, .address = address, .export = "bench"};
   demand(haul_storage_tree.open(&reach, &tree, &error), &error);
   const char *slash = strrchr(argv[1], '/');

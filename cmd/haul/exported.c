@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <haul/storage.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,6 @@
 #include "common/tally.h"
 #include "common/text.h"
 #include "common/units.h"
-#include "storage/tree.h"
 
 struct job {
   const struct exported *exported;
@@ -60,7 +60,7 @@ static int open_job(struct job *job, const struct exported *exported) {
   if (status)
     return status;
   job->calls = symbol;
-  const struct haul_storage_reach reach = {
+  const struct haul_storage_remote reach = {
       .size = sizeof reach,
       .address = exported->target->address,
       .export = job->export,
@@ -167,13 +167,13 @@ static bool take_bytes(void *user, const void *bytes, size_t length) {
 int exported_get(const struct exported *exported) {
   struct haul_storage_error error;
   struct job job;
-  const struct haul_storage_mover mover = {
-      .begin = begin_file, .take = take_bytes, .told = add_told, .user = &job};
+  const struct haul_storage_stream stream = {
+      .begin = begin_file, .write = take_bytes, .report = add_told, .user = &job};
   int status = open_job(&job, exported);
   if (status == EXIT_DONE)
     status = finish(
         &job,
-        job.calls->get(job.tree, job.path, exported->offset, exported->length, &mover, &error),
+        job.calls->get(job.tree, job.path, exported->offset, exported->length, &stream, &error),
         &error);
   if (status == EXIT_DONE)
     status = outfile_commit(&job.outfile);
@@ -224,14 +224,14 @@ static int open_input(struct job *job) {
 int exported_put(const struct exported *exported) {
   struct haul_storage_error error;
   struct job job;
-  const struct haul_storage_mover mover = {.give = give_bytes, .told = add_told, .user = &job};
+  const struct haul_storage_stream stream = {.read = give_bytes, .report = add_told, .user = &job};
   if (exported->offset)
     return fail_because("leave --offset out", "a file is put as a whole");
   int status = open_job(&job, exported);
   if (status == EXIT_DONE)
     status = open_input(&job);
   if (status == EXIT_DONE)
-    status = finish(&job, job.calls->put(job.tree, job.path, &mover, &error), &error);
+    status = finish(&job, job.calls->put(job.tree, job.path, &stream, &error), &error);
   if (status == EXIT_DONE)
     print_report(&job, false);
   return close_job(&job, status);

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <haul/storage.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -22,7 +23,6 @@
 #include "common/options.h"
 #include "common/service.h"
 #include "common/session.h"
-#include "storage/mount.h"
 
 #define PATIENCE_MS 60000 /* until the mount answers */
 #define WORKERS_MAX 64

@@ -8,6 +8,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <haul/directory.h>
+#include <haul/metrics.h>
+#include <haul/storage.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -23,10 +25,8 @@
 #include "common/service.h"
 #include "common/session.h"
 #include "common/text.h"
-#include "metrics/metrics.h"
 #include "serve_exports.h"
 #include "serve_regions.h"
-#include "storage/node.h"
 
 #define LISTEN_DEFAULT    "tcp://127.0.0.1:" DEFAULT_PORT
 #define ECHO_WAIT_NS      INT64_C(1000000000)
@@ -115,7 +115,7 @@ static int open_node(struct server *server) {
   config.insecure = values->insecure;
   config.spin_ns = values->poll ? HAUL_SPIN_ALWAYS : 0;
   if (server->exports.count > 0)
-    storage_node_config(&config);
+    haul_storage_node_config(&config);
   if (haul_node_open(&config, &server->node))
     return fail_library("cannot open a node");
   return EXIT_DONE;

@@ -5,6 +5,7 @@
 #ifndef HAUL_COMMAND_SERVE_EXPORTS_H
 #define HAUL_COMMAND_SERVE_EXPORTS_H
 
+#include <haul/storage.h>
 #include <limits.h>
 #include <stddef.h>
 
@@ -12,7 +13,6 @@
 
 #include "command.h"
 #include "common/options.h"
-#include "storage/service.h"
 
 struct served_tree {
   char name[64];

@@ -1,28 +1,131 @@
 /* SPDX-License-Identifier: MIT
- * What stands behind the handles of hf3fs_usrbio.h. */
+ * What the parts of the client library share. Calls return 0 or a negative errno value unless a
+ * comment says otherwise. */
 #ifndef HAUL_USRBIO_CLIENT_H
 #define HAUL_USRBIO_CLIENT_H
 
+#include <haul/usrbio.h>
 #include <pthread.h>
 
-#include "device.h"
 #include "hf3fs_usrbio.h"
-#include "memory.h"
-#include "mounts.h"
-#include "slots.h"
-#include "storage/name.h"
-#include "storage/ring.h"
 
-/* A place under a mount's 3fs-virt/iovs. */
-#define LINK_ROOM (MOUNT_PATH + sizeof "/3fs-virt/iovs/" + NAME_ROOM)
+#define MOUNT_ROOM 256 /* of a mount's path in hf3fs_iov */
 
-/* Memory that the daemon may know by a link. */
+/* The library's locks, which fork(2) takes, so that a child finds them free. None is taken with
+ * another one held. */
+enum client_lock { LOCK_FILES, LOCK_MOUNTS, LOCK_LIBRARY, CLIENT_LOCKS };
+extern pthread_mutex_t client_locks[CLIENT_LOCKS];
+
+/* ---- Mounts: mounts.c ----
+ *
+ * For each mount that the process uses it has a descriptor of MOUNT/3fs-virt/iovs open, by which
+ * the daemon knows that the process lives: when it is closed, the daemon removes what the process
+ * registered. So it stays open until the process ends, or another file system is mounted there. */
+
+struct mount;
+
+/* Whether a path is not empty, and not too long. */
+bool mount_is_path(const char *path);
+/* A reference to the mount at a path. Blocks for as long as the daemon takes. */
+int mount_get(const char *path, struct mount **mount);
+void mount_put(struct mount *mount);
+/* Whether its daemon lives. Blocks for as long as that takes to respond. */
+bool mount_is_alive(const struct mount *mount);
+
+/* ---- Buffers: iov.c ---- */
+
+#define SHM_ROOM  sizeof SHM_DIR SHM_PREFIX "00112233-4455-6677-8899-aabbccddeeff"
+#define LINK_ROOM (MOUNT_ROOM + sizeof "/" CONTROL_IOVS "/" + IOV_NAME_ROOM)
+
+/* hf3fs_iov.iovh: memory that the daemon may know by a symlink. */
 struct buffer {
-  struct device *device; /* a device's; then the rest is empty. NULL: shared memory */
-  struct memory memory;
-  struct mount *mount;  /* NULL: opened, not made */
+  struct device *device; /* NULL: shared memory; else the rest is empty */
+  uint8_t *base;
+  size_t size;
+  char path[SHM_ROOM];  /* in /dev/shm; empty: not this process's to unlink */
+  struct mount *mount;  /* NULL: opened, not created */
   char link[LINK_ROOM]; /* with `mount` */
 };
+
+/* A random UUID. */
+int random_id(uint8_t id[16]);
+/* New memory, to be registered under `name`, whose id it sets. `numa`: the preferred node;
+ * negative: any. */
+int buffer_new(const char *mount, struct iov_name *name, size_t size, int numa,
+               struct buffer **buffer);
+/* The daemon maps it before this returns. */
+int buffer_register(const struct buffer *buffer);
+/* Removes its name in /dev/shm, if this process made it. */
+void buffer_unlink(struct buffer *buffer);
+/* Unmaps and unlinks it. */
+void buffer_free(struct buffer *buffer);
+/* Fills the public half; `id` and `mount` may be part of it already. */
+void buffer_describe(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
+                     size_t block_size, int numa);
+bool buffer_is_size(size_t size, size_t block_size);
+
+/* ---- Device memory: device.c ---- */
+
+struct device;
+
+/* The number of devices. */
+int device_count(void);
+/* Registers memory of the device `number`: new memory, or `memory` of the application. EINVAL: not
+ * a device's memory; ENODEV; ENOTSUP: it cannot be shared; ENOMEM; ENOTCONN: no daemon; or the
+ * daemon's error. */
+int device_new(const char *mount, const uint8_t id[16], void *memory, size_t size, int number,
+               struct device **device);
+/* Opens what another process of this user has registered. ENOENT. */
+int device_open(const char *mount, const uint8_t id[16], size_t size, struct device **device);
+/* For memory of this process, blocks until the daemon and other processes do not use it any more,
+ * at most 30 seconds. */
+void device_free(struct device *device);
+
+void *device_address(const struct device *device);
+int device_number(const struct device *device);
+
+/* ---- Registered files: fds.c ---- */
+
+struct file {
+  uint64_t inode;
+  bool reads, writes;
+};
+
+/* Finds a file by its descriptor, its duplicate, or the negative of either. Takes no lock. False:
+ * it is not registered. */
+bool fds_find(int fd, struct file *file);
+
+/* ---- Slots: slots.c ----
+ *
+ * Which operations of a ring are in flight, and their userdata, in memory of this process, which
+ * the daemon cannot change. One thread takes slots, one thread at a time ends them. */
+
+struct slot {
+  const void *userdata;
+  _Atomic bool busy;
+};
+
+struct slots {
+  int32_t count;
+  struct slot *slots;
+  int32_t *free;                          /* a ring of count + 1 indices of free slots */
+  _Alignas(64) _Atomic int32_t free_head; /* written by the thread that ends */
+  _Alignas(64) _Atomic int32_t free_tail; /* written by the thread that takes */
+};
+
+/* 0 or -ENOMEM. */
+int slots_open(struct slots *slots, int32_t count);
+void slots_close(struct slots *slots);
+/* A free slot, which is busy now; -1: there is none. */
+int32_t slots_take(struct slots *slots, const void *userdata);
+/* Ends a slot, which becomes free with slots_release. False: the index is not that of a busy slot.
+ */
+bool slots_end(struct slots *slots, int32_t index, const void **userdata);
+void slots_release(struct slots *slots, int32_t index);
+/* Whether no slot is busy. */
+bool slots_are_idle(struct slots *slots);
+
+/* ---- Rings: ior.c, io.c ---- */
 
 /* hf3fs_ior.iorh. */
 struct ring {
@@ -30,30 +133,17 @@ struct ring {
   struct buffer *buffer;
   sem_t *submit; /* the daemon's */
   bool for_read;
-  /* 0, or the negative errno value that every operation has from now on. Written by who waits. */
-  _Atomic int broken;
+  /* 0, or the negative errno value of every operation from now on. Written under `taking`. */
+  _Atomic int error;
   struct slots slots;
 
-  /* Of the thread that prepares: what it last published, which shared memory need not say. */
+  /* Of the thread that prepares: the last index it published, as the shared one may change. */
   _Alignas(64) int32_t submit_head;
 
-  /* Who waits has `taking`; the rest is under it. */
+  /* Held by the thread that takes completions; guards the fields below. */
   _Alignas(64) pthread_mutex_t taking;
   int32_t complete_tail;
-  int64_t silent_since; /* CLOCK_MONOTONIC, ns; 0: not yet */
+  int64_t silent_since; /* CLOCK_MONOTONIC, ns; 0: not silent */
 };
-
-/* MOUNT/3fs-virt/iovs/NAME. */
-void client_link(const char *mount, const struct name *name, char link[LINK_ROOM]);
-/* New memory to be registered under `name`, whose id this makes. */
-int buffer_make(const char *mount, struct name *name, size_t size, int numa,
-                struct buffer **buffer);
-/* Tells the daemon, who maps it at once. */
-int buffer_register(struct buffer *buffer);
-void buffer_end(struct buffer *buffer);
-/* What stands in a buffer's public half; `id` and `mount` may be those that are in it already. */
-void buffer_describe(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
-                     size_t block_size, int numa);
-bool buffer_is_size(size_t size, size_t block_size);
 
 #endif

@@ -1,141 +1,93 @@
-/* SPDX-License-Identifier: MIT */
-#include "device.h"
-
+/* SPDX-License-Identifier: MIT
+ * Buffers in device memory: libhaul allocates or wraps the memory, and the daemon gets it over its
+ * socket, as a ticket and a descriptor fit in no symlink. */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <haul/haul.h>
 #include <poll.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "library.h"
-#include "mounts.h"
-#include "storage/devices.h"
+#include "client.h"
 
-#define ANSWER_SECONDS 30 /* the daemon may start a driver first */
+#define TIMEOUT_S                                                                                  \
+  30 /* of the daemon, which may have to start a driver, and of users of the memory */
+#define DEVICES_MAX 64
 
 struct device {
   haul_region *region;
-  int daemon;    /* the connection that keeps it registered; -1: another process's */
-  int lent;      /* of lent memory its owner's end of the pipe, else -1 */
-  int other;     /* another process's memory: the descriptor that came with it, else -1 */
-  pid_t process; /* whose it is: a forked child's copy ends nothing */
+  int daemon;    /* the connection that keeps it registered; -1: another process's memory */
+  int lent;      /* the read end of the pipe that users of lent memory hold open; else -1 */
+  int other;     /* the descriptor that came with another process's memory; else -1 */
+  pid_t process; /* that registered it: a forked child's copy ends nothing */
 };
 
-int device_count(void) {
-  uint16_t kind;
-  return library_devices(&kind);
-}
+/* ---- libhaul ----
+ *
+ * Only device memory needs it, so it is opened at the first call that does. */
 
-/* ---- The daemon ---- */
+#define LIBRARY_CALLS(call)                                                                        \
+  call(haul_node_open) call(haul_device_list) call(haul_region_alloc) call(haul_region_wrap)       \
+      call(haul_region_import) call(haul_region_export) call(haul_region_release)                  \
+          call(haul_region_address) call(haul_region_length) call(haul_region_place)
 
-static int address_of(const char *mount, struct sockaddr_un *at, socklen_t *size) {
-  char link[MOUNT_PATH + sizeof "/3fs-virt/iovs/" + sizeof DEVICES_NAME];
-  *at = (struct sockaddr_un){.sun_family = AF_UNIX};
-  snprintf(link, sizeof link, "%s/3fs-virt/iovs/%s", mount, DEVICES_NAME);
-  ssize_t length = readlink(link, at->sun_path, sizeof at->sun_path);
-  if (length < 0)
-    return errno == ENOENT || errno == EINVAL ? -ENOTSUP : -errno;
-  if (length < 2 || length == (ssize_t)sizeof at->sun_path || at->sun_path[0] != '@')
-    return -EPROTO;
-  at->sun_path[0] = '\0';
-  *size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)length);
-  return 0;
-}
-
-static int dial(const char *mount) {
-  const struct timeval bound = {ANSWER_SECONDS, 0};
-  struct sockaddr_un at;
-  socklen_t size = 0;
-  int code = address_of(mount, &at, &size);
-  if (code)
-    return code;
-  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (fd < 0)
-    return -errno;
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof bound);
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &bound, sizeof bound);
-  int status;
-  do /* with a bound on its time a call is not begun again after a signal */
-    status = connect(fd, (struct sockaddr *)&at, size);
-  while (status != 0 && errno == EINTR);
-  if (status == 0)
-    return fd;
-  code = errno == ECONNREFUSED ? -ENOTCONN : -errno;
-  close(fd);
-  return code;
-}
-
-union control {
-  struct cmsghdr header;
-  char room[CMSG_SPACE(sizeof(int))];
+struct library {
+#define LIBRARY_SLOT(name) __typeof__(&(name)) name;
+  LIBRARY_CALLS(LIBRARY_SLOT)
+#undef LIBRARY_SLOT
+  haul_node *node; /* stays open until the process ends */
 };
 
-static int tell(int fd, const struct devices_request *request, int descriptor) {
-  union control control = {.room = {0}};
-  struct iovec span = {(void *)(uintptr_t)request, sizeof *request};
-  struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
-  if (descriptor >= 0) {
-    message.msg_control = &control;
-    message.msg_controllen = sizeof control;
-    control.header.cmsg_level = SOL_SOCKET;
-    control.header.cmsg_type = SCM_RIGHTS;
-    control.header.cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(&control.header), &descriptor, sizeof descriptor);
+/* Under LOCK_LIBRARY. */
+static struct library *library;
+static pid_t library_process; /* that opened it */
+static bool library_tried;
+
+static bool find_symbol(void *handle, const char *name, void *slot) {
+  void *found = dlsym(handle, name);
+  memcpy(slot, &found, sizeof found);
+  return found;
+}
+
+static bool find_symbols(void *handle, struct library *calls) {
+  bool all = true;
+#define LIBRARY_FIND(name) all &= find_symbol(handle, #name, &calls->name);
+  LIBRARY_CALLS(LIBRARY_FIND)
+#undef LIBRARY_FIND
+  return all;
+}
+
+/* The node never waits for peers, so it needs no thread. */
+static struct library *open_library(void) {
+  const struct haul_node_config init = HAUL_NODE_CONFIG_INIT;
+  struct haul_node_config config = init;
+  config.progress = HAUL_PROGRESS_CALLER;
+  void *handle = dlopen("libhaul.so.0", RTLD_NOW | RTLD_LOCAL);
+  struct library *calls = handle ? calloc(1, sizeof *calls) : NULL;
+  if (calls && find_symbols(handle, calls) && calls->haul_node_open(&config, &calls->node) == 0)
+    return calls;
+  free(calls);
+  if (handle)
+    dlclose(handle);
+  return NULL;
+}
+
+/* NULL: it is not installed, opens no node, or was opened by the parent of this process. */
+static const struct library *get_library(void) {
+  pthread_mutex_lock(&client_locks[LOCK_LIBRARY]);
+  if (!library_tried) {
+    library = open_library();
+    library_process = getpid();
+    library_tried = true;
   }
-  ssize_t put;
-  do
-    put = sendmsg(fd, &message, MSG_NOSIGNAL);
-  while (put < 0 && errno == EINTR);
-  return put == (ssize_t)sizeof *request ? 0 : -ENOTCONN;
+  const struct library *calls = library_process == getpid() ? library : NULL;
+  pthread_mutex_unlock(&client_locks[LOCK_LIBRARY]);
+  return calls;
 }
-
-/* `descriptor` becomes -1 where none came. */
-static int hear(int fd, struct devices_answer *answer, int *descriptor) {
-  union control control;
-  struct iovec span = {answer, sizeof *answer};
-  struct msghdr message = {
-      .msg_iov = &span, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-  *descriptor = -1;
-  ssize_t got;
-  do
-    got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-  while (got < 0 && errno == EINTR);
-  if (got < 0)
-    return errno == EAGAIN ? -ETIMEDOUT : -ENOTCONN;
-  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-  if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
-    memcpy(descriptor, CMSG_DATA(header), sizeof *descriptor);
-  if (got == 0)
-    return -ENOTCONN;
-  return got == (ssize_t)sizeof *answer ? answer->code : -EPROTO;
-}
-
-static int ask(int fd, const struct devices_request *request, int sent,
-               struct devices_answer *answer, int *came) {
-  int code = tell(fd, request, sent);
-  *came = -1;
-  if (code == 0)
-    code = hear(fd, answer, came);
-  if (code && *came >= 0)
-    close(*came);
-  return code;
-}
-
-static struct devices_request request_for(uint32_t what, const uint8_t id[16], size_t size) {
-  struct devices_request request = {
-      .magic = DEVICES_MAGIC, .version = DEVICES_VERSION, .what = what, .length = size};
-  memcpy(request.id, id, sizeof request.id);
-  return request;
-}
-
-/* ---- Making ---- */
 
 static int errno_of(int code) {
   switch (code) {
@@ -154,10 +106,156 @@ static int errno_of(int code) {
   }
 }
 
-/* What goes to the daemon with the ticket: the memory, or a pipe's end where the ticket opens it.
- */
-static int export(const struct library *calls, struct device *device, struct haul_ticket *ticket,
-                  int *descriptor) {
+static int count_kind(const struct haul_device *devices, size_t count, uint16_t kind) {
+  int found = 0;
+  for (size_t i = 0; i < count; i++)
+    found += devices[i].place.kind == kind;
+  return found;
+}
+
+/* The kind of devices in use and their number: NVIDIA's if there are any, else Gaudi's; the
+ * emulated ones only if HAUL_USRBIO_DEVICES=sim asks for them. */
+static int list_devices(uint16_t *kind) {
+  const struct library *calls = get_library();
+  struct haul_device devices[DEVICES_MAX];
+  size_t count = DEVICES_MAX;
+  const char *setting = getenv("HAUL_USRBIO_DEVICES");
+  if (!calls || calls->haul_device_list(calls->node, devices, &count) != 0)
+    return 0;
+  count = count < DEVICES_MAX ? count : DEVICES_MAX;
+  if (setting && strcmp(setting, "sim") == 0)
+    *kind = HAUL_SIM;
+  else
+    *kind = count_kind(devices, count, HAUL_CUDA) > 0 ? HAUL_CUDA : HAUL_GAUDI;
+  return count_kind(devices, count, *kind);
+}
+
+int device_count(void) {
+  uint16_t kind;
+  return list_devices(&kind);
+}
+
+/* ---- The daemon ---- */
+
+static int read_address(const char *mount, struct sockaddr_un *at, socklen_t *size) {
+  char link[MOUNT_ROOM + sizeof "/" CONTROL_IOVS "/" DEVICES_LINK];
+  *at = (struct sockaddr_un){.sun_family = AF_UNIX};
+  snprintf(link, sizeof link, "%s/" CONTROL_IOVS "/" DEVICES_LINK, mount);
+  ssize_t length = readlink(link, at->sun_path, sizeof at->sun_path);
+  if (length < 0)
+    return errno == ENOENT || errno == EINVAL ? -ENOTSUP : -errno;
+  if (length < 2 || length == (ssize_t)sizeof at->sun_path || at->sun_path[0] != '@')
+    return -EPROTO;
+  at->sun_path[0] = '\0';
+  *size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)length);
+  return 0;
+}
+
+/* A socket, or a negative errno value. The kernel restarts no call that has a timeout, so each is
+ * repeated after a signal. */
+static int connect_daemon(const char *mount) {
+  const struct timeval timeout = {TIMEOUT_S, 0};
+  struct sockaddr_un at;
+  socklen_t size = 0;
+  int code = read_address(mount, &at, &size);
+  if (code)
+    return code;
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (fd < 0)
+    return -errno;
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+  int status;
+  do
+    status = connect(fd, (struct sockaddr *)&at, size);
+  while (status != 0 && errno == EINTR);
+  if (status == 0)
+    return fd;
+  code = errno == ECONNREFUSED ? -ENOTCONN : -errno;
+  close(fd);
+  return code;
+}
+
+union control {
+  struct cmsghdr header;
+  char room[CMSG_SPACE(sizeof(int))];
+};
+
+static int send_request(int fd, const struct devices_request *request, int descriptor) {
+  union control control = {.room = {0}};
+  struct iovec span = {(void *)(uintptr_t)request, sizeof *request};
+  struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+  if (descriptor >= 0) {
+    message.msg_control = &control;
+    message.msg_controllen = sizeof control;
+    control.header.cmsg_level = SOL_SOCKET;
+    control.header.cmsg_type = SCM_RIGHTS;
+    control.header.cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(&control.header), &descriptor, sizeof descriptor);
+  }
+  ssize_t put;
+  do
+    put = sendmsg(fd, &message, MSG_NOSIGNAL);
+  while (put < 0 && errno == EINTR);
+  return put == (ssize_t)sizeof *request ? 0 : -ENOTCONN;
+}
+
+/* *descriptor is -1 if none came. */
+static int receive_response(int fd, struct devices_response *response, int *descriptor) {
+  union control control;
+  struct iovec span = {response, sizeof *response};
+  struct msghdr message = {
+      .msg_iov = &span, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+  ssize_t got;
+  do
+    got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  while (got < 0 && errno == EINTR);
+  if (got < 0)
+    return errno == EAGAIN ? -ETIMEDOUT : -ENOTCONN;
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
+    memcpy(descriptor, CMSG_DATA(header), sizeof *descriptor);
+  if (got == 0)
+    return -ENOTCONN;
+  return got == (ssize_t)sizeof *response && response->code <= 0 ? response->code : -EPROTO;
+}
+
+/* Sends a request with a descriptor, or -1. *received is the descriptor of the response, or -1. */
+static int call_daemon(int fd, const struct devices_request *request, int sent,
+                       struct devices_response *response, int *received) {
+  int code = send_request(fd, request, sent);
+  *received = -1;
+  if (code == 0)
+    code = receive_response(fd, response, received);
+  if (code && *received >= 0) {
+    close(*received);
+    *received = -1;
+  }
+  return code;
+}
+
+static struct devices_request make_request(enum devices_operation operation, const uint8_t id[16],
+                                           size_t size) {
+  struct devices_request request = {.magic = DEVICES_MAGIC,
+                                    .version = DEVICES_VERSION,
+                                    .operation = (uint32_t)operation,
+                                    .length = size};
+  memcpy(request.id, id, sizeof request.id);
+  return request;
+}
+
+/* ---- Registering ---- */
+
+static struct device *alloc_device(void) {
+  struct device *device = calloc(1, sizeof *device);
+  if (device)
+    *device = (struct device){.daemon = -1, .lent = -1, .other = -1, .process = getpid()};
+  return device;
+}
+
+/* The descriptor that goes with the ticket: the memory, or the pipe of lent memory. */
+static int export_region(const struct library *calls, struct device *device,
+                         struct haul_ticket *ticket, int *descriptor) {
   const unsigned rights = HAUL_READ | HAUL_WRITE | HAUL_LEND;
   int ends[2];
   int code = errno_of(calls->haul_region_export(device->region, rights, NULL, ticket, descriptor));
@@ -170,136 +268,124 @@ static int export(const struct library *calls, struct device *device, struct hau
   return 0;
 }
 
-/* The connection keeps it registered for as long as it is open. */
-static int give_to_daemon(const struct library *calls, const char *mount, const uint8_t id[16],
-                          struct device *device) {
+static int register_region(const struct library *calls, const char *mount, const uint8_t id[16],
+                           struct device *device) {
   struct devices_request request =
-      request_for(DEVICES_ADD, id, calls->haul_region_length(device->region));
-  struct devices_answer answer;
+      make_request(DEVICES_ADD, id, calls->haul_region_length(device->region));
+  struct devices_response response;
   struct haul_ticket ticket;
-  int descriptor, came;
-  int code = export(calls, device, &ticket, &descriptor);
+  int descriptor, received;
+  int code = export_region(calls, device, &ticket, &descriptor);
   if (code)
     return code;
   memcpy(request.ticket, ticket.bytes, sizeof request.ticket);
-  device->daemon = dial(mount);
+  device->daemon = connect_daemon(mount);
   code = device->daemon < 0 ? device->daemon : 0;
   if (code == 0)
-    code = ask(device->daemon, &request, descriptor, &answer, &came);
+    code = call_daemon(device->daemon, &request, descriptor, &response, &received);
   close(descriptor);
-  if (code == 0 && came >= 0)
-    close(came);
+  if (code == 0 && received >= 0)
+    close(received);
   return code;
 }
 
-static struct device *new_device(void) {
-  struct device *device = calloc(1, sizeof *device);
-  if (device)
-    *device = (struct device){.daemon = -1, .lent = -1, .other = -1, .process = getpid()};
-  return device;
-}
-
-/* The application's memory, which has to be of that place. */
-static int wrap(const struct library *calls, void *memory, size_t size, struct haul_place place,
-                struct device *device) {
+/* The application's memory must be of this place. */
+static int wrap_memory(const struct library *calls, void *memory, size_t size,
+                       struct haul_place place, struct device *device) {
   int code = errno_of(calls->haul_region_wrap(calls->node, memory, size, &device->region));
   if (code)
     return code;
-  struct haul_place is = calls->haul_region_place(device->region);
-  return is.kind != place.kind ? -EINVAL : is.device != place.device ? -ENODEV : 0;
+  struct haul_place found = calls->haul_region_place(device->region);
+  return found.kind != place.kind ? -EINVAL : found.device != place.device ? -ENODEV : 0;
 }
 
-int device_make(const char *mount, const uint8_t id[16], void *memory, size_t size, int number,
-                struct device **out) {
+int device_new(const char *mount, const uint8_t id[16], void *memory, size_t size, int number,
+               struct device **out) {
   struct haul_place place = {.device = (uint16_t)number};
-  int count = library_devices(&place.kind);
-  const struct library *calls = library_get();
+  int count = list_devices(&place.kind);
+  const struct library *calls = get_library();
   if (count == 0)
     return -ENOTSUP;
   if (number < 0 || number >= count)
     return -ENODEV;
-  struct device *device = new_device();
+  struct device *device = alloc_device();
   if (!device)
     return -ENOMEM;
   int code = memory
-                 ? wrap(calls, memory, size, place, device)
+                 ? wrap_memory(calls, memory, size, place, device)
                  : errno_of(calls->haul_region_alloc(calls->node, place, size, 0, &device->region));
   if (code == 0)
-    code = give_to_daemon(calls, mount, id, device);
+    code = register_region(calls, mount, id, device);
   if (code)
-    device_end(device);
+    device_free(device);
   else
     *out = device;
   return code;
 }
 
-/* ---- Finding ---- */
+/* ---- Opening ---- */
 
-static int find(const char *mount, const uint8_t id[16], struct devices_answer *answer,
-                int *descriptor) {
-  const struct devices_request request = request_for(DEVICES_FIND, id, 0);
-  int fd = dial(mount);
+static int find_memory(const char *mount, const uint8_t id[16], struct haul_ticket *ticket,
+                       int *descriptor) {
+  const struct devices_request request = make_request(DEVICES_FIND, id, 0);
+  struct devices_response response;
+  int fd = connect_daemon(mount);
   if (fd < 0)
     return fd;
-  int code = ask(fd, &request, -1, answer, descriptor);
+  int code = call_daemon(fd, &request, -1, &response, descriptor);
   close(fd);
-  return code == 0 && *descriptor < 0 ? -EPROTO : code;
-}
-
-int device_find(const char *mount, const uint8_t id[16], size_t size, struct device **out) {
-  const struct library *calls = library_get();
-  struct devices_answer answer;
-  struct haul_ticket ticket;
-  int descriptor;
-  if (!calls)
-    return -ENOTSUP;
-  int code = find(mount, id, &answer, &descriptor);
   if (code)
     return code;
-  struct device *device = new_device();
-  memcpy(ticket.bytes, answer.ticket, sizeof ticket.bytes);
-  code =
-      !device ? -ENOMEM
-      : size > answer.length
-          ? -EINVAL
-          : errno_of(calls->haul_region_import(calls->node, &ticket, descriptor, &device->region));
-  if (device)
-    device->other = descriptor;
-  else
-    close(descriptor);
+  memcpy(ticket->bytes, response.ticket, sizeof ticket->bytes);
+  return *descriptor < 0 ? -EPROTO : 0;
+}
+
+int device_open(const char *mount, const uint8_t id[16], size_t size, struct device **out) {
+  const struct library *calls = get_library();
+  struct haul_ticket ticket;
+  if (!calls)
+    return -ENOTSUP;
+  struct device *device = alloc_device();
+  if (!device)
+    return -ENOMEM;
+  int code = find_memory(mount, id, &ticket, &device->other);
+  if (code == 0)
+    code =
+        errno_of(calls->haul_region_import(calls->node, &ticket, device->other, &device->region));
+  /* The memory itself says how long it is, not the daemon. */
+  if (code == 0 && calls->haul_region_length(device->region) < size)
+    code = -EINVAL;
   if (code)
-    device_end(device);
+    device_free(device);
   else
     *out = device;
   return code;
 }
 
-/* ---- The rest ---- */
+/* ---- Ending ---- */
 
-/* Until nobody has lent memory open any more: the daemon ends what it does on it, and other
- * processes theirs. */
-static void wait_until_back(const struct device *device) {
+/* Blocks until no process has the pipe's write end open any more: the daemon closes its own after
+ * the last operation. */
+static void wait_for_users(const struct device *device) {
   struct pollfd end = {.fd = device->lent};
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
-  int64_t until = time.tv_sec * INT64_C(1000) + ANSWER_SECONDS * INT64_C(1000), left;
+  int64_t until = time.tv_sec * INT64_C(1000) + TIMEOUT_S * INT64_C(1000), left;
   do {
     clock_gettime(CLOCK_MONOTONIC, &time);
     left = until - time.tv_sec * INT64_C(1000);
   } while (left > 0 && poll(&end, 1, (int)left) < 0 && errno == EINTR);
 }
 
-void device_end(struct device *device) {
-  const struct library *calls = library_get();
-  if (!device)
-    return;
+void device_free(struct device *device) {
+  const struct library *calls = get_library();
   bool own = device->process == getpid();
   if (device->daemon >= 0 && own)
-    shutdown(device->daemon, SHUT_RDWR); /* a child may still have it open */
+    shutdown(device->daemon, SHUT_RDWR); /* a child may have it open, too */
   if (device->daemon >= 0)
     close(device->daemon);
   if (device->lent >= 0 && own)
-    wait_until_back(device);
+    wait_for_users(device);
   if (calls && device->region)
     calls->haul_region_release(device->region);
   if (device->lent >= 0)
@@ -310,13 +396,9 @@ void device_end(struct device *device) {
 }
 
 void *device_address(const struct device *device) {
-  return library_get()->haul_region_address(device->region);
-}
-
-size_t device_length(const struct device *device) {
-  return library_get()->haul_region_length(device->region);
+  return get_library()->haul_region_address(device->region);
 }
 
 int device_number(const struct device *device) {
-  return library_get()->haul_region_place(device->region).device;
+  return get_library()->haul_region_place(device->region).device;
 }

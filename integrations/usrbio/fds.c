@@ -1,21 +1,18 @@
 /* SPDX-License-Identifier: MIT
- * A table of pages that are never freed, so a reader may look at any time. Each entry has a
- * version, odd while it is being written: a reader that finds it odd, or another one than before,
- * looks again. */
-#include "fds.h"
-
+ * Registered files, in a table by descriptor. Its pages are never freed, so readers need no lock.
+ * Each entry has a version, which is odd while the entry is written: a reader that finds an odd
+ * version, or a change of it, reads again. */
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "hf3fs_usrbio.h"
+#include "client.h"
 
-#define PAGE  1024 /* entries */
-#define PAGES 4096 /* kernels allow a million descriptors, unless they are told otherwise */
+#define PAGE_ENTRIES 1024
+#define PAGES                                                                                      \
+  4096 /* the kernel allows 1,048,576 descriptors by default, and more if configured               \
+        */
 
 enum { REGISTERED = 1, READS = 2, WRITES = 4 };
 
@@ -23,38 +20,29 @@ struct entry {
   _Atomic uint32_t version;
   _Atomic uint32_t state;
   _Atomic uint64_t inode;
-  int other; /* descriptor of the same registration; under `lock` */
+  int other; /* the other descriptor of the registration; under LOCK_FILES */
   bool duplicate;
 };
 
 static struct entry *_Atomic pages[PAGES];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for writing */
 
-static void before_fork(void) {
-  pthread_mutex_lock(&lock);
-}
-
-static void after_fork(void) {
-  pthread_mutex_unlock(&lock);
-}
-
-__attribute__((constructor)) static void watch_forks(void) {
-  pthread_atfork(before_fork, after_fork, after_fork);
-}
-
-/* NULL: no file of this number was ever registered. */
+/* NULL: no file with this number was ever registered. */
 static struct entry *entry_of(int fd) {
-  if (fd < 0 || fd / PAGE >= PAGES)
+  if (fd < 0 || fd / PAGE_ENTRIES >= PAGES)
     return NULL;
-  /* Pairs with make_entry: the page is full of zeros. */
-  struct entry *page = atomic_load_explicit(&pages[fd / PAGE], memory_order_acquire);
-  return page ? &page[fd % PAGE] : NULL;
+  /* Pairs with make_entry: the page is zeroed. */
+  struct entry *page = atomic_load_explicit(&pages[fd / PAGE_ENTRIES], memory_order_acquire);
+  return page ? &page[fd % PAGE_ENTRIES] : NULL;
 }
 
-/* Under `lock`. */
+/* With the lock. NULL, and errno is ENOMEM or EMFILE. */
 static struct entry *make_entry(int fd) {
-  if (!entry_of(fd) && fd >= 0 && fd / PAGE < PAGES)
-    atomic_store_explicit(&pages[fd / PAGE], calloc(PAGE, sizeof(struct entry)),
+  if (fd < 0 || fd / PAGE_ENTRIES >= PAGES) {
+    errno = EMFILE;
+    return NULL;
+  }
+  if (!entry_of(fd))
+    atomic_store_explicit(&pages[fd / PAGE_ENTRIES], calloc(PAGE_ENTRIES, sizeof(struct entry)),
                           memory_order_release);
   return entry_of(fd);
 }
@@ -63,8 +51,8 @@ static bool is_registered(struct entry *entry) {
   return entry && atomic_load_explicit(&entry->state, memory_order_relaxed) & REGISTERED;
 }
 
-/* Under `lock`. Each release keeps the stores before it where they are, so who sees one of the two
- * values also sees that the version is not what it was. */
+/* With the lock. Each release keeps earlier stores before it: a reader that sees a new value also
+ * sees that the version has changed. */
 static void write_entry(struct entry *entry, uint64_t inode, uint32_t state) {
   uint32_t version = atomic_load_explicit(&entry->version, memory_order_relaxed);
   atomic_store_explicit(&entry->version, version + 1, memory_order_relaxed);
@@ -73,7 +61,7 @@ static void write_entry(struct entry *entry, uint64_t inode, uint32_t state) {
   atomic_store_explicit(&entry->version, version + 2, memory_order_release);
 }
 
-/* False: it was being written. Each acquire keeps the loads behind it where they are. */
+/* False: it is being written. Each acquire keeps later loads behind it. */
 static bool read_entry(struct entry *entry, uint64_t *inode, uint32_t *state) {
   uint32_t version = atomic_load_explicit(&entry->version, memory_order_acquire);
   *inode = atomic_load_explicit(&entry->inode, memory_order_acquire);
@@ -81,14 +69,14 @@ static bool read_entry(struct entry *entry, uint64_t *inode, uint32_t *state) {
   return version % 2 == 0 && version == atomic_load_explicit(&entry->version, memory_order_relaxed);
 }
 
-/* -1: there is no such descriptor. */
-static int number_of(int fd) {
-  return fd >= 0 ? fd : fd > -PAGE * PAGES ? -fd : -1;
+/* Users may pass the negative of a descriptor. -1: it is none. */
+static int descriptor_of(int fd) {
+  return fd >= 0 ? fd : fd > -PAGE_ENTRIES * PAGES ? -fd : -1;
 }
 
 bool fds_find(int fd, struct file *file) {
   uint32_t state;
-  struct entry *entry = entry_of(number_of(fd));
+  struct entry *entry = entry_of(descriptor_of(fd));
   if (!entry)
     return false;
   while (!read_entry(entry, &file->inode, &state))
@@ -97,6 +85,8 @@ bool fds_find(int fd, struct file *file) {
   file->writes = state & WRITES;
   return state & REGISTERED;
 }
+
+/* ---- Registering ---- */
 
 static uint32_t state_of(int flags) {
   switch (flags & O_ACCMODE) {
@@ -109,9 +99,8 @@ static uint32_t state_of(int flags) {
   }
 }
 
-/* Under `lock`. A duplicate whose number is not registered: such a one was closed without being
- * deregistered. A negative errno value: there is
- * none. */
+/* With the lock. A duplicate whose number is not registered, or a negative errno value. A
+ * registered number can be free: its file was closed without hf3fs_dereg_fd. */
 static int duplicate(int fd) {
   int least = 0;
   for (;;) {
@@ -119,20 +108,21 @@ static int duplicate(int fd) {
     if (copy < 0)
       return -errno;
     struct entry *entry = make_entry(copy);
+    int code = entry ? 0 : -errno;
     if (entry && !is_registered(entry))
       return copy;
     close(copy);
-    if (!entry)
-      return copy / PAGE >= PAGES ? -EMFILE : -ENOMEM;
+    if (code)
+      return code;
     least = copy + 1;
   }
 }
 
-/* Under `lock`. The duplicate, or a negative errno value. */
-static int enter(int fd, uint64_t inode, uint32_t state) {
+/* With the lock. The duplicate, or a negative errno value. */
+static int register_file(int fd, uint64_t inode, uint32_t state) {
   struct entry *entry = make_entry(fd);
   if (!entry)
-    return fd / PAGE >= PAGES ? -EMFILE : -ENOMEM;
+    return -errno;
   if (is_registered(entry))
     return -EINVAL;
   int copy = duplicate(fd);
@@ -148,24 +138,32 @@ static int enter(int fd, uint64_t inode, uint32_t state) {
   return copy;
 }
 
-int hf3fs_reg_fd(int fd, uint64_t flags) {
+/* Asks no daemon. */
+static int inode_of(int fd, uint64_t *inode) {
   struct statx found;
+  if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &found) != 0)
+    return errno;
+  *inode = found.stx_ino;
+  return 0;
+}
+
+int hf3fs_reg_fd(int fd, uint64_t flags) {
+  uint64_t inode = 0;
   (void)flags;
   if (!hf3fs_is_hf3fs(fd))
     return EBADF;
-  if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &found) != 0)
-    return errno;
+  int code = inode_of(fd, &inode);
   int mode = fcntl(fd, F_GETFL);
-  if (mode < 0)
-    return errno;
-  pthread_mutex_lock(&lock);
-  int copy = enter(fd, found.stx_ino, state_of(mode));
-  pthread_mutex_unlock(&lock);
+  if (code || mode < 0)
+    return code ? code : errno;
+  pthread_mutex_lock(&client_locks[LOCK_FILES]);
+  int copy = register_file(fd, inode, state_of(mode));
+  pthread_mutex_unlock(&client_locks[LOCK_FILES]);
   return -copy;
 }
 
-/* Under `lock`. The duplicate; -1: not registered. */
-static int leave(int fd) {
+/* With the lock. The duplicate; -1: it is not registered. */
+static int deregister_file(int fd) {
   struct entry *entry = entry_of(fd);
   if (!is_registered(entry))
     return -1;
@@ -175,20 +173,14 @@ static int leave(int fd) {
   return entry->duplicate ? fd : other;
 }
 
-/* A program that closes descriptors it does not know may have made something else of it. */
-static bool is_still(int fd, uint64_t inode) {
-  struct statx found;
-  return statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &found) == 0 &&
-         found.stx_ino == inode;
-}
-
+/* Closes the duplicate, unless the program has closed descriptors that it does not know, and the
+ * number means another file now. */
 void hf3fs_dereg_fd(int fd) {
-  struct file file = {.inode = 0};
-  pthread_mutex_lock(&lock);
-  fd = number_of(fd);
-  fds_find(fd, &file);
-  int copy = leave(fd);
-  pthread_mutex_unlock(&lock);
-  if (copy >= 0 && is_still(copy, file.inode))
+  struct file file;
+  uint64_t inode;
+  pthread_mutex_lock(&client_locks[LOCK_FILES]);
+  int copy = fds_find(fd, &file) ? deregister_file(descriptor_of(fd)) : -1;
+  pthread_mutex_unlock(&client_locks[LOCK_FILES]);
+  if (copy >= 0 && inode_of(copy, &inode) == 0 && inode == file.inode)
     close(copy);
 }

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: MIT
- * Buffers in device memory, by their two families of names. */
+ * Buffers in device memory, by the two families of names that were proposed for 3FS. */
 #include "hf3fs_usrbio_gdr.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "client.h"
 
-/* The device's memory behind it; NULL: host memory. */
+/* NULL: host memory. */
 static const struct device *device_of(const struct hf3fs_iov *iov) {
   const struct buffer *buffer = iov ? iov->iovh : NULL;
   return buffer ? buffer->device : NULL;
 }
 
-/* ---- The earlier names ---- */
+/* ---- The earlier names: _gpu ---- */
 
 bool hf3fs_gdr_available(void) {
   return device_count() > 0;
@@ -24,26 +23,27 @@ int hf3fs_gdr_device_count(void) {
   return device_count();
 }
 
-/* Makes one, of `memory` where there is some, where `number` is not negative, and else finds it. */
-static int take(struct hf3fs_iov *iov, const uint8_t id[16], void *memory, const char *mount,
-                size_t size, size_t block_size, int number) {
+/* Registers memory of the device `number`, new or the application's; opens a registered buffer
+ * where `number` is negative. */
+static int fill_iov(struct hf3fs_iov *iov, const uint8_t id[16], void *memory, const char *mount,
+                    size_t size, size_t block_size, int number) {
   struct buffer *buffer = calloc(1, sizeof *buffer);
   if (!buffer)
     return -ENOMEM;
-  int code = number >= 0 ? device_make(mount, id, memory, size, number, &buffer->device)
-                         : device_find(mount, id, size, &buffer->device);
+  int code = number >= 0 ? device_new(mount, id, memory, size, number, &buffer->device)
+                         : device_open(mount, id, size, &buffer->device);
   if (code) {
     free(buffer);
     return code;
   }
-  size = size ? size : device_length(buffer->device);
   buffer_describe(iov, id, mount, size, block_size, -1);
   iov->base = device_address(buffer->device);
   iov->iovh = buffer;
   return 0;
 }
 
-static int done(struct hf3fs_iov *iov, int code) {
+/* Zeroes the buffer after a failure. */
+static int finish_iov(struct hf3fs_iov *iov, int code) {
   if (code && iov)
     memset(iov, 0, sizeof *iov);
   return code;
@@ -53,29 +53,29 @@ int hf3fs_iovcreate_gpu(struct hf3fs_iov *iov, const char *mount, size_t size, s
                         int device) {
   uint8_t id[16];
   if (!iov || !mount_is_path(mount) || !buffer_is_size(size, block_size) || device < 0)
-    return done(iov, -EINVAL);
-  int code = memory_id(id);
-  return done(iov, code ? code : take(iov, id, NULL, mount, size, block_size, device));
+    return finish_iov(iov, -EINVAL);
+  int code = random_id(id);
+  return finish_iov(iov, code ? code : fill_iov(iov, id, NULL, mount, size, block_size, device));
 }
 
 int hf3fs_iovopen_gpu(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
                       size_t block_size, int device) {
   if (!iov || !id || !mount_is_path(mount) || !buffer_is_size(size, block_size))
-    return done(iov, -EINVAL);
-  int code = take(iov, id, NULL, mount, size, block_size, -1);
+    return finish_iov(iov, -EINVAL);
+  int code = fill_iov(iov, id, NULL, mount, size, block_size, -1);
   if (code == 0 && device_number(device_of(iov)) != device) {
     hf3fs_iovdestroy(iov);
     code = -ENODEV;
   }
-  return done(iov, code);
+  return finish_iov(iov, code);
 }
 
 int hf3fs_iovwrap_gpu(struct hf3fs_iov *iov, void *memory, const uint8_t id[16], const char *mount,
                       size_t size, size_t block_size, int device) {
   if (!iov || !memory || !id || !mount_is_path(mount) || !buffer_is_size(size, block_size) ||
       device < 0)
-    return done(iov, -EINVAL);
-  return done(iov, take(iov, id, memory, mount, size, block_size, device));
+    return finish_iov(iov, -EINVAL);
+  return finish_iov(iov, fill_iov(iov, id, memory, mount, size, block_size, device));
 }
 
 void hf3fs_iovunlink_gpu(struct hf3fs_iov *iov) {
@@ -86,20 +86,20 @@ void hf3fs_iovdestroy_gpu(struct hf3fs_iov *iov) {
   hf3fs_iovdestroy(iov);
 }
 
-/* What does not fit into a handle is asked of the daemon. */
-struct handle {
+/* In hf3fs_gpu_ipc_handle_t; the ticket does not fit, so the importer asks the daemon for it. */
+struct ipc_handle {
   char magic[8];
   uint8_t id[16];
   uint64_t size, block_size;
 };
-#define HANDLE_MAGIC "haulgpu1"
-_Static_assert(sizeof(struct handle) <= sizeof(hf3fs_gpu_ipc_handle_t), "80 bytes");
+#define IPC_MAGIC "haulgpu1"
+_Static_assert(sizeof(struct ipc_handle) <= sizeof(hf3fs_gpu_ipc_handle_t), "80 bytes");
 
 int hf3fs_iov_export_gpu(const struct hf3fs_iov *iov, hf3fs_gpu_ipc_handle_t *out) {
-  struct handle handle = {.magic = {0}};
+  struct ipc_handle handle = {.magic = {0}};
   if (!iov || !out || !device_of(iov))
     return -EINVAL;
-  memcpy(handle.magic, HANDLE_MAGIC, sizeof handle.magic);
+  memcpy(handle.magic, IPC_MAGIC, sizeof handle.magic);
   memcpy(handle.id, iov->id, sizeof handle.id);
   handle.size = iov->size;
   handle.block_size = iov->block_size;
@@ -110,14 +110,14 @@ int hf3fs_iov_export_gpu(const struct hf3fs_iov *iov, hf3fs_gpu_ipc_handle_t *ou
 
 int hf3fs_iov_import_gpu(struct hf3fs_iov *iov, const hf3fs_gpu_ipc_handle_t *in,
                          const char *mount) {
-  struct handle handle;
+  struct ipc_handle handle;
   if (!iov || !in || !mount_is_path(mount))
-    return done(iov, -EINVAL);
+    return finish_iov(iov, -EINVAL);
   memcpy(&handle, in, sizeof handle);
-  if (memcmp(handle.magic, HANDLE_MAGIC, sizeof handle.magic) != 0 ||
+  if (memcmp(handle.magic, IPC_MAGIC, sizeof handle.magic) != 0 ||
       !buffer_is_size(handle.size, handle.block_size))
-    return done(iov, -EINVAL);
-  return done(iov, take(iov, handle.id, NULL, mount, handle.size, handle.block_size, -1));
+    return finish_iov(iov, -EINVAL);
+  return finish_iov(iov, fill_iov(iov, handle.id, NULL, mount, handle.size, handle.block_size, -1));
 }
 
 bool hf3fs_iov_is_gpu(const struct hf3fs_iov *iov) {
@@ -128,12 +128,12 @@ int hf3fs_iov_gpu_device(const struct hf3fs_iov *iov) {
   return device_of(iov) ? device_number(device_of(iov)) : -1;
 }
 
-/* An operation completes when its bytes are there for the device, so nothing is left to do. */
+/* An operation completes once the device can see its bytes, so there is nothing to do. */
 int hf3fs_iovsync_gpu(const struct hf3fs_iov *iov, int direction) {
   return !device_of(iov) || direction < 0 || direction > 1 ? -EINVAL : 0;
 }
 
-/* ---- The later names ---- */
+/* ---- The later names: _device ---- */
 
 int hf3fs_iovcreate_device(struct hf3fs_iov *iov, const char *mount, size_t size, size_t block_size,
                            int device) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * USRBIO with buffers in the memory of accelerators: the calls that were proposed for 3FS, by their
- * earlier names (_gpu) and their later ones. They take libhaul.so.0, which is opened at the first
- * call, and its devices; without these they say so, and never give host memory instead. The daemon
- * stages what goes between disk and device. */
+ * earlier names (_gpu) and their later ones (_device). They need libhaul.so.0, which the first call
+ * opens, and its devices; without these they fail, and never use host memory instead. Data goes
+ * between disk and device through bounce buffers of the daemon. */
 #ifndef HF3FS_USRBIO_GDR_H
 #define HF3FS_USRBIO_GDR_H
 
@@ -14,28 +14,28 @@ extern "C" {
 
 enum hf3fs_mem_type { HF3FS_MEM_HOST = 0, HF3FS_MEM_DEVICE = 1, HF3FS_MEM_MANAGED = 2 };
 
-/* What one process hands to another one, by whatever means. */
+/* One process passes it to another one, in any way. */
 typedef struct {
   uint8_t data[80];
 } hf3fs_gpu_ipc_handle_t;
 
-/* Whether there may be buffers in device memory, and of how many devices: NVIDIA's where there are
- * some, else Gaudi's. With HAUL_USRBIO_DEVICES=sim in the environment those that haul emulates. May
- * block for a second where a driver has to start. */
+/* Whether there are devices for buffers, and how many: NVIDIA's if there are any, else Gaudi's;
+ * with HAUL_USRBIO_DEVICES=sim in the environment those that haul emulates. Blocks for about a
+ * second if a driver has to start. */
 bool hf3fs_gdr_available(void);
 int hf3fs_gdr_device_count(void);
 
-/* As hf3fs_iovcreate, hf3fs_iovopen and hf3fs_iovwrap, on a device: 0 or a negative errno value,
- * ENOTSUP where hf3fs_gdr_available is false, and for memory that its driver does not share (all of
- * Gaudi's); ENODEV for another device. `iov->base` is an address of the device's, which the CPU may
- * not touch. The buffer is registered until it is destroyed or its process ends. On failure `iov`
- * is as if zeroed.
+/* As hf3fs_iovcreate, hf3fs_iovopen and hf3fs_iovwrap, on a device: 0 or a negative errno value;
+ * ENOTSUP if hf3fs_gdr_available is false, and for memory that its driver cannot share (all of
+ * Gaudi's); ENODEV for another device. `iov->base` is a device address, which the CPU must not
+ * access. The buffer is registered until it is destroyed or its process ends. On failure `iov` is
+ * zeroed.
  *
- * What is wrapped is one allocation of cudaMalloc's, or a part of one; memory of pools and of the
- * virtual-memory calls is ENOTSUP, and what is no memory of a device's EINVAL. Other than with
- * hf3fs_iovwrap the call registers it. Free it after hf3fs_iovdestroy, which waits until the daemon
- * and all who opened or imported the buffer have let go of it, 30 seconds at most: a driver leaves
- * undefined what becomes of memory that is freed before. */
+ * Wrapped memory is an allocation of cudaMalloc, or a part of one. Memory of pools and of the
+ * virtual memory calls is ENOTSUP, memory of no device EINVAL. Unlike hf3fs_iovwrap the call
+ * registers it. Free the memory after hf3fs_iovdestroy, which blocks until the daemon and all
+ * processes that opened or imported the buffer do not use it any more, at most 30 seconds: drivers
+ * leave undefined what happens to memory that is freed earlier. */
 int hf3fs_iovcreate_gpu(struct hf3fs_iov *iov, const char *hf3fs_mount_point, size_t size,
                         size_t block_size, int gpu_device_id);
 int hf3fs_iovopen_gpu(struct hf3fs_iov *iov, const uint8_t id[16], const char *hf3fs_mount_point,
@@ -51,26 +51,26 @@ int hf3fs_iovwrap_device(struct hf3fs_iov *iov, void *device_ptr, const uint8_t 
                          const char *hf3fs_mount_point, size_t size, size_t block_size,
                          int device_id);
 
-/* As hf3fs_iovunlink and hf3fs_iovdestroy, which take buffers of all memories. */
+/* The same as hf3fs_iovunlink and hf3fs_iovdestroy, which take buffers of every kind of memory. */
 void hf3fs_iovunlink_gpu(struct hf3fs_iov *iov);
 void hf3fs_iovdestroy_gpu(struct hf3fs_iov *iov);
 
-/* A buffer handed to another process of the same user's on this host. 0, EINVAL for one that is not
- * in device memory or for what is no handle, ENOENT where its owner has destroyed it, ENOTSUP. */
+/* Pass a buffer to another process of the same user on this host. 0, EINVAL for a buffer in host
+ * memory or an invalid handle, ENOENT if the owner has destroyed it, ENOTSUP. */
 int hf3fs_iov_export_gpu(const struct hf3fs_iov *iov, hf3fs_gpu_ipc_handle_t *handle);
 int hf3fs_iov_import_gpu(struct hf3fs_iov *iov, const hf3fs_gpu_ipc_handle_t *handle,
                          const char *hf3fs_mount_point);
 
-/* Where a buffer is. A device's number is -1 for host memory. */
+/* Where a buffer is. The device of host memory is -1. */
 bool hf3fs_iov_is_gpu(const struct hf3fs_iov *iov);
 int hf3fs_iov_gpu_device(const struct hf3fs_iov *iov);
 enum hf3fs_mem_type hf3fs_iov_mem_type(const struct hf3fs_iov *iov);
 int hf3fs_iov_device_id(const struct hf3fs_iov *iov);
 
-/* Makes bytes visible across a device: direction 0, what its kernels wrote, before an operation
- * reads it, which the application has waited for; 1, what an operation wrote, before its kernels
- * read it. There is nothing to do for either: who completes an operation has done it. For host
- * memory hf3fs_iovsync_gpu is EINVAL, and hf3fs_iovsync has nothing to do and returns 0. */
+/* Direction 0 makes what the device's kernels wrote, for which the program has waited, visible to
+ * an operation; 1 makes what an operation wrote visible to the kernels. Both have nothing to do: an
+ * operation completes only when its bytes are visible. For host memory hf3fs_iovsync_gpu returns
+ * EINVAL, hf3fs_iovsync 0. */
 int hf3fs_iovsync_gpu(const struct hf3fs_iov *iov, int direction);
 int hf3fs_iovsync(const struct hf3fs_iov *iov, int direction);
 

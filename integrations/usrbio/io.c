@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * Operations: prepared, submitted, and waited for. */
 #include <errno.h>
-#include <string.h>
+#include <time.h>
 
 #include "client.h"
-#include "fds.h"
-#include "storage/semaphore.h"
 
-/* How long a ring is silent before its daemon is asked whether it is there, ns. */
-#define SILENCE 1000000000ll
+#define SILENCE_NS                                                                                 \
+  INT64_C(1000000000) /* without a completion, before a check that the daemon lives */
 
 int hf3fs_io_entries(const struct hf3fs_ior *ior) {
   return ior ? ring_entries(ior->iov.size) : 0;
@@ -18,8 +16,8 @@ static struct ring *ring_of(const struct hf3fs_ior *ior) {
   return ior ? ior->iorh : NULL;
 }
 
-static int broken(struct ring *ring) {
-  return atomic_load_explicit(&ring->broken, memory_order_relaxed);
+static int ring_error(struct ring *ring) {
+  return atomic_load_explicit(&ring->error, memory_order_relaxed);
 }
 
 static int32_t next_place(const struct ring *ring, int32_t place) {
@@ -28,14 +26,14 @@ static int32_t next_place(const struct ring *ring, int32_t place) {
 
 /* ---- Preparing ---- */
 
-static bool in_buffer(const struct hf3fs_iov *iov, const void *address, uint64_t length) {
+static bool is_in_buffer(const struct hf3fs_iov *iov, const void *address, uint64_t length) {
   if (!iov || !iov->base || (uintptr_t)address < (uintptr_t)iov->base)
     return false;
   uint64_t offset = (uintptr_t)address - (uintptr_t)iov->base;
   return offset <= iov->size && length <= iov->size - offset;
 }
 
-static int check_file(int fd, bool read, uint64_t *inode) {
+static int find_file(int fd, bool read, uint64_t *inode) {
   struct file file;
   if (!fds_find(fd, &file))
     return -EBADF;
@@ -43,21 +41,21 @@ static int check_file(int fd, bool read, uint64_t *inode) {
   return (read ? file.reads : file.writes) ? 0 : -EACCES;
 }
 
-/* Whether the daemon has room for one more to look at. A tail that is no place is nobody's: the
- * daemon then looks at nothing, and that is found out by who waits. */
+/* Whether there is a free submission. With an invalid tail the daemon serves the ring no more,
+ * which the thread that waits finds out. */
 static bool has_room(struct ring *ring) {
-  /* Pairs with the daemon's release, after which it does not look at the place again. */
+  /* Pairs with the daemon's release, after which it has read the submission. */
   int32_t tail = atomic_load_explicit(&ring->view.indices->submit_tail, memory_order_acquire);
   return next_place(ring, ring->submit_head) != tail;
 }
 
-/* The record is in its slot. */
+/* The record is complete. */
 static void publish(struct ring *ring, int32_t index, const void *userdata) {
   int32_t place = ring->submit_head;
   ring->view.submissions[place] =
       (struct ring_submission){.index = index, .userdata = (uintptr_t)userdata};
   ring->submit_head = next_place(ring, place);
-  /* Pairs with the daemon's acquire: it finds submission and record written. */
+  /* Pairs with the daemon's acquire, after which it reads submission and record. */
   atomic_store_explicit(&ring->view.indices->submit_head, ring->submit_head, memory_order_release);
 }
 
@@ -65,12 +63,12 @@ int hf3fs_prep_io(const struct hf3fs_ior *ior, const struct hf3fs_iov *iov, bool
                   int fd, size_t off, uint64_t len, const void *userdata) {
   struct ring *ring = ring_of(ior);
   uint64_t inode;
-  if (!ring || read != ring->for_read || len == 0 || !in_buffer(iov, ptr, len) || off > INT64_MAX ||
-      len > INT64_MAX - off)
+  if (!ring || read != ring->for_read || len == 0 || !is_in_buffer(iov, ptr, len) ||
+      off > INT64_MAX || len > INT64_MAX - off)
     return -EINVAL;
-  int status = check_file(fd, read, &inode);
+  int status = find_file(fd, read, &inode);
   if (status == 0)
-    status = broken(ring);
+    status = ring_error(ring);
   if (status != 0)
     return status;
   int32_t index = has_room(ring) ? slots_take(&ring->slots, userdata) : -1;
@@ -92,69 +90,55 @@ int hf3fs_submit_ios(const struct hf3fs_ior *ior) {
   if (!ring)
     return -EINVAL;
   semaphore_post(ring->submit);
-  return broken(ring);
+  return ring_error(ring);
 }
 
-/* ---- Waiting. All of it is under the ring's `taking`. ---- */
+/* ---- Taking completions; all with the ring's `taking` ---- */
 
-static int64_t nanoseconds(const struct timespec *time) {
-  return (int64_t)time->tv_sec * 1000000000ll + time->tv_nsec;
+static void fail_ring(struct ring *ring, int error) {
+  atomic_store_explicit(&ring->error, error, memory_order_relaxed);
 }
 
-static int64_t monotonic(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return nanoseconds(&now);
-}
-
-static void give_up(struct ring *ring, int status) {
-  atomic_store_explicit(&ring->broken, status, memory_order_relaxed);
-}
-
-/* One completion as the daemon says; false: it is none. */
-static bool take_one(struct ring *ring, int32_t place, struct hf3fs_cqe *cqe) {
-  const struct ring_completion *said = &ring->view.completions[place];
-  *cqe = (struct hf3fs_cqe){.index = said->index, .result = said->result};
-  return slots_finish(&ring->slots, cqe->index, &cqe->userdata);
-}
-
-/* Takes what the daemon has completed, up to `room`. */
-static int take(struct ring *ring, struct hf3fs_cqe *cqes, int room) {
+/* Takes what the daemon has completed, at most `room`. */
+static int take_completions(struct ring *ring, struct hf3fs_cqe *cqes, int room) {
   int taken = 0;
-  /* Pairs with the daemon's release: the completions before it are written. */
+  /* Pairs with the daemon's release: the completions before it are complete. */
   int32_t head = atomic_load_explicit(&ring->view.indices->complete_head, memory_order_acquire);
   if (head < 0 || head >= ring->view.slots) {
-    give_up(ring, -EPROTO);
+    fail_ring(ring, -EPROTO);
     return 0;
   }
   while (taken < room && ring->complete_tail != head) {
-    if (!take_one(ring, ring->complete_tail, &cqes[taken])) {
-      give_up(ring, -EPROTO);
+    const struct ring_completion *completion = &ring->view.completions[ring->complete_tail];
+    struct hf3fs_cqe *cqe = &cqes[taken];
+    *cqe = (struct hf3fs_cqe){.index = completion->index, .result = completion->result};
+    if (!slots_end(&ring->slots, cqe->index, &cqe->userdata)) {
+      fail_ring(ring, -EPROTO);
       break;
     }
     ring->complete_tail = next_place(ring, ring->complete_tail);
     taken++;
   }
-  if (taken > 0) /* pairs with the daemon's acquire: it may write to these places again */
+  if (taken > 0) /* pairs with the daemon's acquire, after which it reuses these places */
     atomic_store_explicit(&ring->view.indices->complete_tail, ring->complete_tail,
                           memory_order_release);
-  /* Only now: so many operations are under way at most as there is room for completions. */
+  /* Not earlier: each operation in flight has room for its completion. */
   for (int i = 0; i < taken; i++)
-    slots_give(&ring->slots, cqes[i].index);
+    slots_release(&ring->slots, cqes[i].index);
   return taken;
 }
 
-/* Completes what is under way in a ring that is broken, up to `room`. */
-static int abandon(struct ring *ring, struct hf3fs_cqe *cqes, int room) {
+/* Completes the operations in flight of a failed ring with its error, at most `room`. */
+static int abandon_operations(struct ring *ring, struct hf3fs_cqe *cqes, int room) {
   int taken = 0;
   for (int32_t index = 0; index < ring->slots.count && taken < room; index++) {
     struct hf3fs_cqe *cqe = &cqes[taken];
-    if (!slots_finish(&ring->slots, index, &cqe->userdata))
+    if (!slots_end(&ring->slots, index, &cqe->userdata))
       continue;
     cqe->index = index;
     cqe->reserved = 0;
-    cqe->result = broken(ring);
-    slots_give(&ring->slots, index);
+    cqe->result = ring_error(ring);
+    slots_release(&ring->slots, index);
     taken++;
   }
   return taken;
@@ -162,89 +146,101 @@ static int abandon(struct ring *ring, struct hf3fs_cqe *cqes, int room) {
 
 static int collect(struct ring *ring, struct hf3fs_cqe *cqes, int room) {
   int taken = 0;
-  if (broken(ring) != -EPROTO)
-    taken = take(ring, cqes, room);
-  if (broken(ring))
-    taken += abandon(ring, cqes + taken, room - taken);
+  if (ring_error(ring) != -EPROTO)
+    taken = take_completions(ring, cqes, room);
+  if (ring_error(ring))
+    taken += abandon_operations(ring, cqes + taken, room - taken);
   if (taken > 0)
     ring->silent_since = 0;
   return taken;
 }
 
-/* Posts for completions that are taken already: without this each would end a wait to come. Not
- * more than the daemon may have made since the last time. */
-static void forget_posts(struct ring *ring) {
+/* ---- Waiting; all with the ring's `taking` ---- */
+
+static int64_t nanoseconds(const struct timespec *time) {
+  return (int64_t)time->tv_sec * 1000000000ll + time->tv_nsec;
+}
+
+static int64_t monotonic_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return nanoseconds(&now);
+}
+
+/* Takes the posts of completions that were taken already, which would each end a later wait at
+ * once. Not more than the daemon may have made since the last call. */
+static void drain_posts(struct ring *ring) {
   for (int32_t i = 0; i < ring->view.slots && sem_trywait(ring->view.semaphore) == 0; i++)
     ;
 }
 
-/* There was nothing to take: after a while without any, asks whether the daemon is there. */
-static void ask(struct ring *ring) {
-  int64_t now = monotonic();
-  if (slots_idle(&ring->slots)) {
+/* There was no completion: checks after some silence that the daemon lives. */
+static void check_daemon(struct ring *ring) {
+  int64_t now = monotonic_ns();
+  if (slots_are_idle(&ring->slots)) {
     ring->silent_since = 0;
     return;
   }
   if (ring->silent_since == 0)
     ring->silent_since = now;
-  if (now - ring->silent_since < SILENCE)
+  if (now - ring->silent_since < SILENCE_NS)
     return;
   ring->silent_since = now;
-  if (!mount_answers(ring->buffer->mount))
-    give_up(ring, -ENOTCONN);
+  if (!mount_is_alive(ring->buffer->mount))
+    fail_ring(ring, -ENOTCONN);
 }
 
-/* How long until then, and no more than SILENCE; 0: it has passed. */
+/* Nanoseconds until the deadline, at most SILENCE_NS; 0: it has passed. */
 static int64_t time_left(const struct timespec *deadline) {
   struct timespec now;
   if (!deadline)
-    return SILENCE;
+    return SILENCE_NS;
   clock_gettime(CLOCK_REALTIME, &now);
   if (deadline->tv_sec < now.tv_sec || deadline->tv_sec - now.tv_sec > 1)
-    return deadline->tv_sec < now.tv_sec ? 0 : SILENCE;
+    return deadline->tv_sec < now.tv_sec ? 0 : SILENCE_NS;
   int64_t left = nanoseconds(deadline) - nanoseconds(&now);
-  return left < 0 ? 0 : left < SILENCE ? left : SILENCE;
+  return left < 0 ? 0 : left < SILENCE_NS ? left : SILENCE_NS;
 }
 
-/* Until the daemon posts, or `deadline` (CLOCK_REALTIME; NULL: none), or it is time to ask. False:
- * the deadline has passed. */
+/* Sleeps until the daemon posts, until the deadline (CLOCK_REALTIME; NULL: none), or until it is
+ * time to check the daemon. False: the deadline has passed. */
 static bool sleep_until(struct ring *ring, const struct timespec *deadline) {
   int64_t left = time_left(deadline);
   if (left == 0)
     return false;
   int status;
-  if (deadline && left < SILENCE) {
+  if (deadline && left < SILENCE_NS) {
     status = sem_timedwait(ring->view.semaphore, deadline);
   } else {
-    int64_t then = monotonic() + SILENCE;
+    int64_t then = monotonic_ns() + SILENCE_NS;
     struct timespec wake = {.tv_sec = then / 1000000000, .tv_nsec = then % 1000000000};
     status = sem_clockwait(ring->view.semaphore, CLOCK_MONOTONIC, &wake);
   }
-  if (status != 0 && errno != ETIMEDOUT && errno != EINTR) /* it is no semaphore any more */
-    give_up(ring, -EPROTO);
+  if (status != 0 && errno != ETIMEDOUT && errno != EINTR) /* the daemon has overwritten it */
+    fail_ring(ring, -EPROTO);
   return true;
 }
 
-/* The number of completions, or why there will never be one. */
-static int take_in_time(struct ring *ring, struct hf3fs_cqe *cqes, int room, int least,
-                        const struct timespec *deadline) {
-  forget_posts(ring);
+/* The number of completions, or the error of a ring with none left. */
+static int wait_for_completions(struct ring *ring, struct hf3fs_cqe *cqes, int room, int least,
+                                const struct timespec *deadline) {
+  drain_posts(ring);
   int taken = collect(ring, cqes, room);
   if (taken == 0)
-    ask(ring);
-  while (taken < least && !broken(ring) && sleep_until(ring, deadline)) {
+    check_daemon(ring);
+  while (taken < least && !ring_error(ring) && sleep_until(ring, deadline)) {
     int more = collect(ring, cqes + taken, room - taken);
     taken += more;
     if (more == 0)
-      ask(ring);
+      check_daemon(ring);
   }
-  if (broken(ring)) /* since it was looked at last, it may be */
+  if (ring_error(ring)) /* perhaps since the last look */
     taken += collect(ring, cqes + taken, room - taken);
-  return taken == 0 ? broken(ring) : taken;
+  return taken == 0 ? ring_error(ring) : taken;
 }
 
-/* Whether this thread may take: not while another one does, who takes what there is. */
-static bool may_take(struct ring *ring, int least, const struct timespec *deadline) {
+/* False: another thread takes completions, and does so until the deadline. */
+static bool lock_taking(struct ring *ring, int least, const struct timespec *deadline) {
   if (pthread_mutex_trylock(&ring->taking) == 0)
     return true;
   if (least == 0)
@@ -262,9 +258,9 @@ int hf3fs_wait_for_ios(const struct hf3fs_ior *ior, struct hf3fs_cqe *cqes, int 
   if (abs_timeout && (abs_timeout->tv_nsec < 0 || abs_timeout->tv_nsec >= 1000000000))
     return -EINVAL;
   int least = min_results < 0 ? 0 : min_results > cqec ? cqec : min_results;
-  if (!may_take(ring, least, abs_timeout))
+  if (!lock_taking(ring, least, abs_timeout))
     return 0;
-  int taken = take_in_time(ring, cqes, cqec, least, abs_timeout);
+  int taken = wait_for_completions(ring, cqes, cqec, least, abs_timeout);
   pthread_mutex_unlock(&ring->taking);
   return taken;
 }

@@ -1,61 +1,56 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: MIT
+ * Making and ending rings. */
 #include <errno.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "client.h"
 
-#define SEMAPHORES "/dev/shm/sem." /* where sem_open looks for /NAME */
+#define SEMAPHORE_PREFIX                                                                           \
+  SHM_DIR "sem." /* sem_open("/NAME") opens this file, with NAME behind it                         \
+                  */
 
 size_t hf3fs_ior_size(int entries) {
   return entries >= 0 ? ring_bytes(entries) : 0;
 }
 
-/* What a ring is asked to be. */
-struct wish {
+struct ring_config {
   int entries, depth, priority, timeout, numa;
   bool for_read;
   uint64_t flags;
 };
 
-static bool is_ring(const struct wish *wish) {
-  return wish->entries >= 1 && wish->entries <= RING_ENTRIES && wish->timeout >= 0 &&
-         wish->depth > INT_MIN && wish->depth <= wish->entries;
+static bool is_valid(const struct ring_config *config) {
+  return config->entries >= 1 && config->entries <= RING_ENTRIES && config->timeout >= 0 &&
+         config->depth > INT_MIN && config->depth <= config->entries;
 }
 
-/* enum name_priority. */
 static uint8_t priority_of(int priority) {
-  return priority < 0 ? NAME_HIGH : priority > 0 ? NAME_LOW : NAME_NORMAL;
+  return priority < 0 ? RING_HIGH : priority > 0 ? RING_LOW : RING_NORMAL;
 }
 
-/* `target` is a semaphore's file, and no other one; its name as sem_open takes it goes to `name`.
- */
+/* The name by which sem_open knows a file. EIO: it is not a semaphore. */
 static int semaphore_name(const char *target, char name[NAME_MAX + 1]) {
   struct stat found;
-  if (strncmp(target, SEMAPHORES, sizeof SEMAPHORES - 1) != 0)
+  if (strncmp(target, SEMAPHORE_PREFIX, sizeof SEMAPHORE_PREFIX - 1) != 0)
     return -EIO;
-  const char *rest = target + sizeof SEMAPHORES - 1;
+  const char *rest = target + sizeof SEMAPHORE_PREFIX - 1;
   size_t length = strlen(rest);
   if (length == 0 || length > NAME_MAX - 1 || strchr(rest, '/'))
     return -EIO;
   if (lstat(target, &found) != 0)
     return -errno;
-  if (!S_ISREG(found.st_mode) || found.st_size < (off_t)sizeof(sem_t)) /* which it does not ask */
+  if (!S_ISREG(found.st_mode) || found.st_size < (off_t)sizeof(sem_t)) /* sem_open checks neither */
     return -EIO;
   name[0] = '/';
   memcpy(name + 1, rest, length + 1);
   return 0;
 }
 
-/* The semaphore that the daemon waits for. EIO: its link names something else. */
+/* The semaphore that wakes the daemon. EIO: its symlink leads to something else. */
 static int open_semaphore(const char *mount, uint8_t priority, sem_t **semaphore) {
-  static const char *const marks[] = {".ph", "", ".pl"};
   char link[LINK_ROOM], target[PATH_MAX], name[NAME_MAX + 1];
-  snprintf(link, sizeof link, "%s/3fs-virt/iovs/submit-ios%s", mount, marks[priority]);
+  snprintf(link, sizeof link, "%s/" CONTROL_IOVS "/%s", mount, ring_semaphore_link(priority));
   ssize_t length = readlink(link, target, sizeof target - 1);
   if (length < 0)
     return -errno;
@@ -67,95 +62,90 @@ static int open_semaphore(const char *mount, uint8_t priority, sem_t **semaphore
   return *semaphore != SEM_FAILED ? 0 : -errno;
 }
 
-/* The process's own half; memory and semaphore come later. */
-static struct ring *make_ring(const struct wish *wish) {
+/* Undoes what there is of it. */
+static void free_ring(struct ring *ring) {
+  if (ring->submit)
+    sem_close(ring->submit);
+  if (ring->buffer)
+    buffer_free(ring->buffer);
+  slots_close(&ring->slots);
+  pthread_mutex_destroy(&ring->taking);
+  free(ring);
+}
+
+static struct ring *new_ring(const struct ring_config *config) {
   struct ring *ring = aligned_alloc(_Alignof(struct ring), sizeof *ring);
   if (!ring)
     return NULL;
   memset(ring, 0, sizeof *ring);
-  ring->for_read = wish->for_read;
+  ring->for_read = config->for_read;
   pthread_mutex_init(&ring->taking, NULL);
-  if (slots_make(&ring->slots, wish->entries) == 0)
+  if (slots_open(&ring->slots, config->entries) == 0)
     return ring;
   free(ring);
   return NULL;
 }
 
-static void end_ring(struct ring *ring) {
-  slots_end(&ring->slots);
-  pthread_mutex_destroy(&ring->taking);
-  free(ring);
-}
-
-/* All that is there before the daemon knows the ring. */
-static int set_up(struct ring *ring, const char *mount, const struct wish *wish,
-                  struct name *name) {
-  size_t size = ring_bytes(wish->entries);
-  int status = buffer_make(mount, name, size, wish->numa, &ring->buffer);
-  if (status != 0)
+/* Makes the memory and registers it; unlinks it then, as the daemon has mapped it. */
+static int register_ring(struct ring *ring, const char *mount, const struct ring_config *config,
+                         struct iov_name *name) {
+  size_t size = ring_bytes(config->entries);
+  int status = buffer_new(mount, name, size, config->numa, &ring->buffer);
+  if (status == 0)
+    status = open_semaphore(mount, priority_of(config->priority), &ring->submit);
+  if (status != 0) {
+    ring->submit = NULL; /* not SEM_FAILED */
     return status;
-  status = open_semaphore(mount, priority_of(wish->priority), &ring->submit);
-  if (status != 0)
-    goto no_semaphore;
-  ring_lay(&ring->view, ring->buffer->memory.base, size);
+  }
+  ring_view_init(&ring->view, ring->buffer->base, size);
   sem_init(ring->view.semaphore, 1, 0);
-  return 0;
-no_semaphore:
-  buffer_end(ring->buffer);
+  status = buffer_register(ring->buffer);
+  if (status == 0)
+    buffer_unlink(ring->buffer);
   return status;
 }
 
-static void describe(struct hf3fs_ior *ior, struct ring *ring, const char *mount,
-                     const struct wish *wish, const struct name *name) {
-  char path[MOUNT_PATH]; /* `mount` may be in `ior` */
+/* Fills the public half; `mount` may be part of it. */
+static void describe_ring(struct hf3fs_ior *ior, struct ring *ring, const char *mount,
+                          const struct ring_config *config, const struct iov_name *name) {
+  char path[MOUNT_ROOM];
   strcpy(path, mount);
   *ior = (struct hf3fs_ior){
-      .iov = {.base = ring->buffer->memory.base,
-              .size = ring->buffer->memory.size,
-              .numa = wish->numa},
+      .iov = {.base = ring->buffer->base, .size = ring->buffer->size, .numa = config->numa},
+      .iorh = ring,
+      .for_read = config->for_read,
+      .io_depth = config->depth,
+      .priority = config->priority,
+      .timeout = config->timeout,
+      .flags = config->flags,
   };
   memcpy(ior->iov.id, name->id, sizeof ior->iov.id);
   strcpy(ior->iov.mount_point, path);
   strcpy(ior->mount_point, path);
-  ior->iorh = ring;
-  ior->for_read = wish->for_read;
-  ior->io_depth = wish->depth;
-  ior->priority = wish->priority;
-  ior->timeout = wish->timeout;
-  ior->flags = wish->flags;
 }
 
-static int try(struct hf3fs_ior *ior, const char *mount, const struct wish *wish) {
-  struct name name = {.ring = true,
-                      .for_read = wish->for_read,
-                      .depth = wish->depth,
-                      .timeout_ms = wish->timeout,
-                      .flags = wish->flags,
-                      .priority = priority_of(wish->priority)};
-  if (!mount_is_path(mount) || !is_ring(wish))
+static int make_ring(struct hf3fs_ior *ior, const char *mount, const struct ring_config *config) {
+  struct iov_name name = {.ring = true,
+                          .for_read = config->for_read,
+                          .depth = config->depth,
+                          .timeout_ms = config->timeout,
+                          .flags = config->flags,
+                          .priority = priority_of(config->priority)};
+  if (!mount_is_path(mount) || !is_valid(config))
     return -EINVAL;
-  struct ring *ring = make_ring(wish);
+  struct ring *ring = new_ring(config);
   if (!ring)
     return -ENOMEM;
-  int status = set_up(ring, mount, wish, &name);
+  int status = register_ring(ring, mount, config, &name);
   if (status != 0)
-    goto no_set_up;
-  status = buffer_register(ring->buffer);
-  if (status != 0)
-    goto no_register;
-  memory_unlink(&ring->buffer->memory); /* the daemon has mapped it */
-  describe(ior, ring, mount, wish, &name);
-  return 0;
-no_register:
-  sem_close(ring->submit);
-  buffer_end(ring->buffer);
-no_set_up:
-  end_ring(ring);
+    free_ring(ring);
+  else
+    describe_ring(ior, ring, mount, config, &name);
   return status;
 }
 
-static int create(struct hf3fs_ior *ior, const char *mount, const struct wish *wish) {
-  int status = ior ? try(ior, mount, wish) : -EINVAL;
+static int create_ior(struct hf3fs_ior *ior, const char *mount, const struct ring_config *config) {
+  int status = ior ? make_ring(ior, mount, config) : -EINVAL;
   if (status != 0 && ior)
     memset(ior, 0, sizeof *ior);
   return status;
@@ -163,41 +153,34 @@ static int create(struct hf3fs_ior *ior, const char *mount, const struct wish *w
 
 int hf3fs_iorcreate(struct hf3fs_ior *ior, const char *mount, int entries, bool for_read,
                     int io_depth, int numa) {
-  const struct wish wish = {
-      .entries = entries, .for_read = for_read, .depth = io_depth, .numa = numa};
-  return create(ior, mount, &wish);
+  return hf3fs_iorcreate3(ior, mount, entries, for_read, io_depth, 0, 0, numa);
 }
 
 int hf3fs_iorcreate2(struct hf3fs_ior *ior, const char *mount, int entries, bool for_read,
                      int io_depth, int priority, int numa) {
-  const struct wish wish = {.entries = entries,
-                            .for_read = for_read,
-                            .depth = io_depth,
-                            .priority = priority,
-                            .numa = numa};
-  return create(ior, mount, &wish);
+  return hf3fs_iorcreate3(ior, mount, entries, for_read, io_depth, priority, 0, numa);
 }
 
 int hf3fs_iorcreate3(struct hf3fs_ior *ior, const char *mount, int entries, bool for_read,
                      int io_depth, int priority, int timeout, int numa) {
-  const struct wish wish = {.entries = entries,
-                            .for_read = for_read,
-                            .depth = io_depth,
-                            .priority = priority,
-                            .timeout = timeout,
-                            .numa = numa};
-  return create(ior, mount, &wish);
+  const struct ring_config config = {.entries = entries,
+                                     .for_read = for_read,
+                                     .depth = io_depth,
+                                     .priority = priority,
+                                     .timeout = timeout,
+                                     .numa = numa};
+  return create_ior(ior, mount, &config);
 }
 
 int hf3fs_iorcreate4(struct hf3fs_ior *ior, const char *mount, int entries, bool for_read,
                      int io_depth, int timeout, int numa, uint64_t flags) {
-  const struct wish wish = {.entries = entries,
-                            .for_read = for_read,
-                            .depth = io_depth,
-                            .timeout = timeout,
-                            .numa = numa,
-                            .flags = flags};
-  return create(ior, mount, &wish);
+  const struct ring_config config = {.entries = entries,
+                                     .for_read = for_read,
+                                     .depth = io_depth,
+                                     .timeout = timeout,
+                                     .numa = numa,
+                                     .flags = flags};
+  return create_ior(ior, mount, &config);
 }
 
 void hf3fs_iordestroy(struct hf3fs_ior *ior) {
@@ -205,9 +188,7 @@ void hf3fs_iordestroy(struct hf3fs_ior *ior) {
   if (!ring)
     return;
   unlink(ring->buffer->link);
-  sem_close(ring->submit);
-  buffer_end(ring->buffer);
-  end_ring(ring);
+  free_ring(ring);
   ior->iorh = NULL;
   ior->iov.base = NULL;
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-#include "slots.h"
-
 #include <errno.h>
 #include <stdlib.h>
 
-int slots_make(struct slots *slots, int32_t count) {
+#include "client.h"
+
+int slots_open(struct slots *slots, int32_t count) {
   slots->count = count;
   slots->slots = calloc((size_t)count, sizeof *slots->slots);
   slots->free = calloc((size_t)count + 1, sizeof *slots->free);
   if (!slots->slots || !slots->free) {
-    slots_end(slots);
+    slots_close(slots);
     return -ENOMEM;
   }
   for (int32_t i = 0; i < count; i++)
@@ -19,30 +19,30 @@ int slots_make(struct slots *slots, int32_t count) {
   return 0;
 }
 
-void slots_end(struct slots *slots) {
+void slots_close(struct slots *slots) {
   free(slots->slots);
   free(slots->free);
 }
 
-static int32_t next(const struct slots *slots, int32_t place) {
-  return place == slots->count ? 0 : place + 1;
+static int32_t next_free(const struct slots *slots, int32_t at) {
+  return at == slots->count ? 0 : at + 1;
 }
 
 int32_t slots_take(struct slots *slots, const void *userdata) {
   int32_t tail = atomic_load_explicit(&slots->free_tail, memory_order_relaxed);
-  /* Pairs with slots_give: its number is in `free`, and its slot read to the end. */
+  /* Pairs with slots_release: the index is in `free`, and its slot was read. */
   if (tail == atomic_load_explicit(&slots->free_head, memory_order_acquire))
     return -1;
   int32_t index = slots->free[tail];
   slots->slots[index].userdata = userdata;
-  /* Pairs with slots_finish, which reads userdata. */
+  /* Pairs with slots_end, which reads userdata. */
   atomic_store_explicit(&slots->slots[index].busy, true, memory_order_release);
-  /* Pairs with slots_give, which writes to the place. */
-  atomic_store_explicit(&slots->free_tail, next(slots, tail), memory_order_release);
+  /* Pairs with slots_are_idle. */
+  atomic_store_explicit(&slots->free_tail, next_free(slots, tail), memory_order_release);
   return index;
 }
 
-bool slots_finish(struct slots *slots, int32_t index, const void **userdata) {
+bool slots_end(struct slots *slots, int32_t index, const void **userdata) {
   if (index < 0 || index >= slots->count)
     return false;
   struct slot *slot = &slots->slots[index];
@@ -53,14 +53,14 @@ bool slots_finish(struct slots *slots, int32_t index, const void **userdata) {
   return true;
 }
 
-void slots_give(struct slots *slots, int32_t index) {
+void slots_release(struct slots *slots, int32_t index) {
   int32_t head = atomic_load_explicit(&slots->free_head, memory_order_relaxed);
   slots->free[head] = index;
-  atomic_store_explicit(&slots->free_head, next(slots, head), memory_order_release);
+  atomic_store_explicit(&slots->free_head, next_free(slots, head), memory_order_release);
 }
 
-bool slots_idle(struct slots *slots) {
+bool slots_are_idle(struct slots *slots) {
   int32_t tail = atomic_load_explicit(&slots->free_tail, memory_order_acquire);
   int32_t head = atomic_load_explicit(&slots->free_head, memory_order_relaxed);
-  return next(slots, head) == tail;
+  return next_free(slots, head) == tail;
 }

@@ -6,41 +6,66 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/list.h"
-#include "storage/far.h"
 
 #define BUCKETS 1024u
 
-/* One open of one user's. */
 struct opening {
   struct list link; /* entry->openings */
   struct entry *entry;
-  struct far *far; /* NULL: the entry has a descriptor */
+  struct remote_file *remote; /* NULL: the entry has a descriptor */
   uid_t uid;
-  bool may[FILE_WAYS];
+  bool may[FILE_DIRECTIONS];
 };
 
-/* A file with the count of its openings and uses; whoever takes it to 0 ends it. */
 struct entry {
   struct file file;
-  struct list link;     /* the bucket, while there are openings; the files' lock */
-  struct list openings; /* the files' lock */
-  _Atomic unsigned holds;
+  struct list link;            /* in a bucket, while there are openings; the files' lock */
+  struct list openings;        /* the files' lock */
+  _Atomic unsigned references; /* one for each opening and each use */
 };
 
 struct files {
-  pthread_rwlock_t lock; /* the buckets and the openings in them; nothing is taken after it */
+  pthread_rwlock_t lock; /* guards the buckets and their openings; no lock is taken after it */
   struct list buckets[BUCKETS];
 };
+
+/* ---- Remote files ---- */
+
+struct remote_file *remote_file_new(struct source *source, struct source_file *file) {
+  struct remote_file *remote = malloc(sizeof *remote);
+  if (!remote)
+    return NULL;
+  *remote = (struct remote_file){.source = source, .file = file, .references = 1};
+  return remote;
+}
+
+void remote_file_put(struct remote_file *remote) {
+  if (!remote || atomic_fetch_sub_explicit(&remote->references, 1, memory_order_acq_rel) != 1)
+    return;
+  remote->source->ops->release(remote->source, remote->file);
+  free(remote);
+}
+
+bool remote_file_put_unless_last(struct remote_file *remote) {
+  unsigned references = atomic_load_explicit(&remote->references, memory_order_relaxed);
+  while (references > 1)
+    if (atomic_compare_exchange_weak_explicit(&remote->references, &references, references - 1,
+                                              memory_order_acq_rel, memory_order_relaxed))
+      return true;
+  return false;
+}
+
+/* ---- Open files ---- */
 
 static struct list *bucket_of(struct files *files, uint64_t inode) {
   return &files->buckets[(inode * UINT64_C(0x9e3779b97f4a7c15)) >> 54];
 }
 
-static struct entry *find(struct files *files, uint64_t inode) {
+/* With the lock. */
+static struct entry *find_entry(struct files *files, uint64_t inode) {
   list_each(item, bucket_of(files, inode)) {
     struct entry *entry = list_entry(item, struct entry, link);
     if (entry->file.inode == inode)
@@ -49,14 +74,16 @@ static struct entry *find(struct files *files, uint64_t inode) {
   return NULL;
 }
 
-static void put(struct entry *entry) {
-  if (atomic_fetch_sub_explicit(&entry->holds, 1, memory_order_acq_rel) != 1)
+void file_put(struct file *file) {
+  struct entry *entry = list_entry(file, struct entry, file);
+  if (atomic_fetch_sub_explicit(&entry->references, 1, memory_order_acq_rel) != 1)
     return;
-  for (unsigned way = 0; way < FILE_WAYS; way++) {
-    if (entry->file.fd[way] >= 0)
-      close(entry->file.fd[way]);
-    if (atomic_load(&entry->file.direct[way]) >= 0)
-      close(atomic_load(&entry->file.direct[way]));
+  for (unsigned i = 0; i < FILE_DIRECTIONS; i++) {
+    int direct = atomic_load(&file->direct[i]);
+    if (file->fd[i] >= 0)
+      close(file->fd[i]);
+    if (direct >= 0)
+      close(direct);
   }
   free(entry);
 }
@@ -66,68 +93,70 @@ static struct entry *new_entry(uint64_t inode) {
   if (!entry)
     return NULL;
   entry->file.inode = inode;
-  for (unsigned way = 0; way < FILE_WAYS; way++) {
-    entry->file.fd[way] = -1;
-    atomic_init(&entry->file.direct[way], DIRECT_UNKNOWN);
+  for (unsigned i = 0; i < FILE_DIRECTIONS; i++) {
+    entry->file.fd[i] = -1;
+    atomic_init(&entry->file.direct[i], DIRECT_UNKNOWN);
   }
   list_init(&entry->link);
   list_init(&entry->openings);
   return entry;
 }
 
-/* With the lock: the descriptors that the entry lacks. */
-static int take_descriptors(struct entry *entry, int fd, const bool may[FILE_WAYS]) {
-  for (unsigned way = 0; way < FILE_WAYS; way++) {
-    if (fd < 0 || !may[way] || entry->file.fd[way] >= 0)
+/* With the lock. Duplicates the descriptor for the directions that the file lacks. */
+static int add_descriptors(struct file *file, const struct file_open *open) {
+  for (unsigned i = 0; i < FILE_DIRECTIONS; i++) {
+    if (open->fd < 0 || !open->may[i] || file->fd[i] >= 0)
       continue;
-    entry->file.fd[way] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-    if (entry->file.fd[way] < 0)
+    file->fd[i] = fcntl(open->fd, F_DUPFD_CLOEXEC, 3);
+    if (file->fd[i] < 0)
       return -errno;
   }
   return 0;
 }
 
 /* With the lock. */
-static int add(struct files *files, struct opening *opening, uint64_t inode, int fd) {
-  struct entry *entry = find(files, inode), *made = NULL;
-  if (!entry)
-    entry = made = new_entry(inode);
+static int add_opening(struct files *files, struct opening *opening, const struct file_open *open) {
+  struct entry *entry = find_entry(files, open->inode);
+  bool known = entry != NULL;
+  if (!known)
+    entry = new_entry(open->inode);
   if (!entry)
     return -ENOMEM;
-  atomic_fetch_add_explicit(&entry->holds, 1, memory_order_relaxed);
-  int code = take_descriptors(entry, fd, opening->may);
+  atomic_fetch_add_explicit(&entry->references, 1, memory_order_relaxed);
+  int code = add_descriptors(&entry->file, open);
   if (code) {
-    put(entry);
+    file_put(&entry->file);
     return code;
   }
-  if (made)
-    list_append(bucket_of(files, inode), &entry->link);
+  if (!known)
+    list_append(bucket_of(files, open->inode), &entry->link);
   opening->entry = entry;
-  /* The newest first: far ones of before may have lost their server. */
+  /* The newest first: earlier remote ones may have lost their server. */
   list_prepend(&entry->openings, &opening->link);
   return 0;
 }
 
-int files_opened(struct files *files, const struct files_open_file *file, uid_t uid, bool reads,
-                 bool writes, uint64_t *handle) {
+int files_add(struct files *files, const struct file_open *open, uint64_t *handle) {
   struct opening *opening = malloc(sizeof *opening);
   if (!opening)
     return -ENOMEM;
-  *opening = (struct opening){.far = file->far, .uid = uid, .may = {reads, writes}};
+  *opening = (struct opening){.remote = open->remote,
+                              .uid = open->uid,
+                              .may = {open->may[FILE_READ], open->may[FILE_WRITE]}};
   pthread_rwlock_wrlock(&files->lock);
-  int code = add(files, opening, file->inode, file->fd);
+  int code = add_opening(files, opening, open);
   pthread_rwlock_unlock(&files->lock);
   if (code) {
     free(opening);
     return code;
   }
-  if (opening->far)
-    far_hold(opening->far);
+  if (opening->remote)
+    remote_file_get(opening->remote);
   *handle = (uintptr_t)opening;
   return 0;
 }
 
-void files_closed(struct files *files, uint64_t handle) {
+void files_remove(struct files *files, uint64_t handle) {
   struct opening *opening = (struct opening *)(uintptr_t)handle;
   struct entry *entry = opening->entry;
   pthread_rwlock_wrlock(&files->lock);
@@ -135,48 +164,47 @@ void files_closed(struct files *files, uint64_t handle) {
   if (list_empty(&entry->openings))
     list_remove(&entry->link);
   pthread_rwlock_unlock(&files->lock);
-  far_put(opening->far);
+  remote_file_put(opening->remote);
   free(opening);
-  put(entry);
+  file_put(&entry->file);
 }
 
 /* With the lock. */
-static int check(const struct entry *entry, uid_t uid, enum file_way way, struct far **far) {
-  bool known = false;
+static int check_openings(const struct entry *entry, uid_t uid, enum file_direction direction,
+                          struct remote_file **remote) {
+  bool opened = false;
   list_each(item, &entry->openings) {
     const struct opening *opening = list_entry(item, struct opening, link);
-    if (opening->uid == uid && opening->may[way]) {
-      *far = opening->far;
+    if (opening->uid != uid)
+      continue;
+    opened = true;
+    if (opening->may[direction]) {
+      *remote = opening->remote;
       return 0;
     }
-    known |= opening->uid == uid;
   }
-  return known ? -EACCES : -EBADF;
+  return opened ? -EACCES : -EBADF;
 }
 
-int files_get(struct files *files, uint64_t inode, uid_t uid, enum file_way way, struct file **file,
-              struct far **far) {
+int files_get(struct files *files, uint64_t inode, uid_t uid, enum file_direction direction,
+              struct file **file, struct remote_file **remote) {
   pthread_rwlock_rdlock(&files->lock);
-  struct entry *entry = find(files, inode);
-  int code = entry ? check(entry, uid, way, far) : -EBADF;
-  if (code == 0)
-    atomic_fetch_add_explicit(&entry->holds, 1, memory_order_relaxed);
-  if (code == 0 && *far)
-    far_hold(*far);
-  pthread_rwlock_unlock(&files->lock);
-  if (code == 0)
+  struct entry *entry = find_entry(files, inode);
+  int code = entry ? check_openings(entry, uid, direction, remote) : -EBADF;
+  if (code == 0) {
+    atomic_fetch_add_explicit(&entry->references, 1, memory_order_relaxed);
+    if (*remote)
+      remote_file_get(*remote);
     *file = &entry->file;
+  }
+  pthread_rwlock_unlock(&files->lock);
   return code;
-}
-
-void files_put(struct file *file) {
-  put(list_entry(file, struct entry, file));
 }
 
 /* ---- O_DIRECT ---- */
 
-/* What the file system says it wants (statx, from Linux 6.1 on), or a page. False: it has none. */
-static bool ask_alignment(struct file *file, int fd) {
+/* From the file system (statx, since Linux 6.1), else a page. False: it has no O_DIRECT. */
+static bool read_alignment(struct file *file, int fd) {
   struct statx stx = {0};
   file->memory_align = file->offset_align = 4096;
 #ifdef STATX_DIOALIGN
@@ -191,28 +219,28 @@ static bool ask_alignment(struct file *file, int fd) {
   return file->memory_align > 0 && file->offset_align > 0;
 }
 
-static int open_direct(struct file *file, enum file_way way) {
+static int open_direct(struct file *file, enum file_direction direction) {
   char path[40];
-  snprintf(path, sizeof path, "/proc/self/fd/%d", file->fd[way]);
-  int flags = (way == FILE_READS ? O_RDONLY : O_WRONLY) | O_DIRECT | O_CLOEXEC | O_NOCTTY;
+  snprintf(path, sizeof path, "/proc/self/fd/%d", file->fd[direction]);
+  int flags = (direction == FILE_READ ? O_RDONLY : O_WRONLY) | O_DIRECT | O_CLOEXEC | O_NOCTTY;
   int fd = open(path, flags);
-  if (fd >= 0 && ask_alignment(file, fd))
+  if (fd >= 0 && read_alignment(file, fd))
     return fd;
   if (fd >= 0)
     close(fd);
-  return DIRECT_REFUSED;
+  return DIRECT_UNSUPPORTED;
 }
 
-int file_direct(struct file *file, enum file_way way) {
-  int known = atomic_load_explicit(&file->direct[way], memory_order_acquire);
+int file_direct(struct file *file, enum file_direction direction) {
+  int known = atomic_load_explicit(&file->direct[direction], memory_order_acquire);
   if (known != DIRECT_UNKNOWN)
     return known;
-  int found = open_direct(file, way);
-  if (atomic_compare_exchange_strong(&file->direct[way], &known, found))
-    return found;
-  if (found >= 0)
-    close(found);
-  return known; /* another thread's, who found the same alignment */
+  int opened = open_direct(file, direction);
+  if (atomic_compare_exchange_strong(&file->direct[direction], &known, opened))
+    return opened;
+  if (opened >= 0)
+    close(opened);
+  return known; /* another thread's, which found the same alignment */
 }
 
 /* ---- Life ---- */
@@ -228,7 +256,7 @@ int files_open(struct files **out) {
   return 0;
 }
 
-/* The file system has released what it had opened, but for what a killed one left. */
+/* The file system has released its handles, except those that a forced unmount left. */
 void files_close(struct files *files) {
   if (!files)
     return;
@@ -236,7 +264,7 @@ void files_close(struct files *files) {
     while (!list_empty(&files->buckets[i])) {
       struct entry *entry = list_entry(files->buckets[i].next, struct entry, link);
       struct opening *opening = list_entry(entry->openings.next, struct opening, link);
-      files_closed(files, (uintptr_t)opening);
+      files_remove(files, (uintptr_t)opening);
     }
   pthread_rwlock_destroy(&files->lock);
   free(files);

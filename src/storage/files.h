@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Which files rings may use: those that their user has open at this moment. The file system tells
- * of every open and release; the workers ask. Any thread; 0 or a negative errno value. */
+ * The files that rings may use: those that the ring's user has open at this moment. The file system
+ * adds each open and removes it at release; workers look files up. All calls may be made from any
+ * thread, and return 0 or a negative errno value. */
 #ifndef HAUL_STORAGE_FILES_H
 #define HAUL_STORAGE_FILES_H
 
@@ -9,50 +10,74 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "storage/source.h"
+
+/* ---- Remote files ---- */
+
+/* An open file of another host, which has no descriptor here: its source reads and writes it. The
+ * last reference releases it, as rings may use it longer than it is open. */
+struct remote_file {
+  struct source *source;
+  struct source_file *file;
+  _Atomic unsigned references;
+};
+
+/* With one reference; takes the file. NULL: no memory, and the file stays the caller's. */
+struct remote_file *remote_file_new(struct source *source, struct source_file *file);
+static inline void remote_file_get(struct remote_file *remote) {
+  atomic_fetch_add_explicit(&remote->references, 1, memory_order_relaxed);
+}
+/* The last one blocks for as long as a release does. NULL is allowed. */
+void remote_file_put(struct remote_file *remote);
+/* Does not block. False: it is the last reference, and stays. */
+bool remote_file_put_unless_last(struct remote_file *remote);
+
+/* ---- Open files ---- */
+
 struct files;
-struct far;
 
-enum file_way { FILE_READS, FILE_WRITES, FILE_WAYS };
+enum file_direction { FILE_READ, FILE_WRITE, FILE_DIRECTIONS };
 
-/* A file that somebody has open, or that is still in use. */
+/* A file that is open, or in use. */
 struct file {
   uint64_t inode;
-  int fd[FILE_WAYS];             /* -1: nobody has opened it so */
-  _Atomic int direct[FILE_WAYS]; /* the same with O_DIRECT, or enum file_direct */
-  /* What O_DIRECT wants of addresses, and of offsets and lengths; set before `direct`. */
+  int fd[FILE_DIRECTIONS];             /* -1: not opened for it */
+  _Atomic int direct[FILE_DIRECTIONS]; /* the same with O_DIRECT, or enum file_direct */
+  /* O_DIRECT's requirements of addresses, and of offsets and lengths; set before `direct`. */
   uint32_t memory_align, offset_align;
 };
 
 enum file_direct {
   DIRECT_UNKNOWN = -1,
-  DIRECT_REFUSED = -2 /* the file system has none of it */
+  DIRECT_UNSUPPORTED = -2 /* by the file system */
+};
+
+/* One open by a user, either of a descriptor or of a remote file. */
+struct file_open {
+  uint64_t inode;
+  int fd;                     /* is duplicated; -1: remote */
+  struct remote_file *remote; /* a reference is taken; NULL: local */
+  uid_t uid;
+  bool may[FILE_DIRECTIONS];
 };
 
 int files_open(struct files **files);
-/* What is still held stays until it is put. */
+/* Files in use stay until file_put. */
 void files_close(struct files *files);
 
-/* What was opened: a descriptor, which stays the caller's and which this duplicates, or `far`,
- * which this holds. */
-struct files_open_file {
-  uint64_t inode;
-  int fd;          /* -1: it is far */
-  struct far *far; /* NULL: it is not */
-};
+/* Adds an open; `handle` is for files_remove. ENOMEM, EMFILE. */
+int files_add(struct files *files, const struct file_open *open, uint64_t *handle);
+void files_remove(struct files *files, uint64_t handle);
 
-/* A user has opened the file; `handle` names it to files_closed. ENOMEM, EMFILE. */
-int files_opened(struct files *files, const struct files_open_file *file, uid_t uid, bool reads,
-                 bool writes, uint64_t *handle);
-void files_closed(struct files *files, uint64_t handle);
+/* The user's file and, where it is remote, a reference to that; else *remote is NULL. To be
+ * followed by file_put, and remote_file_put. EBADF: the user does not have it open; EACCES: not for
+ * this direction. */
+int files_get(struct files *files, uint64_t inode, uid_t uid, enum file_direction direction,
+              struct file **file, struct remote_file **remote);
+void file_put(struct file *file);
 
-/* The file, held until files_put, and the far one, held too, or NULL. EBADF: this user has not
- * opened it; EACCES: not for that. */
-int files_get(struct files *files, uint64_t inode, uid_t uid, enum file_way way, struct file **file,
-              struct far **far);
-void files_put(struct file *file);
-
-/* The descriptor with O_DIRECT, opened at the first call, or DIRECT_REFUSED. May block for as long
- * as an open does. */
-int file_direct(struct file *file, enum file_way way);
+/* The descriptor with O_DIRECT, which the first call opens, or DIRECT_UNSUPPORTED. Blocks for as
+ * long as open(2) does. */
+int file_direct(struct file *file, enum file_direction direction);
 
 #endif

@@ -1,104 +1,55 @@
 /* SPDX-License-Identifier: MIT
- * A ring of USRBIO in shared memory: between a client, which prepares operations and takes their
- * completions, and the daemon. The layout is 3FS's (src/fuse/IoRing.h there), so its clients' own
- * code works on it:
+ * The daemon's half of a client's ring (haul/usrbio.h), and the names of buffers and rings.
  *
- *   int32 submission head, tail, completion head, tail
- *   n records of what is asked for     56 bytes each, by index
- *   n completions                      24
- *   n submissions                      16
- *   sem_t                              32: posted when there are completions
- *   slack                              to the end of the memory, 4,096 bytes and more
- *
- * n is one more than the entries that a client may use, so that full and empty differ. A head is
- * where its producer writes next, a tail where its consumer takes next; each is written by one side
- * alone and published with release, so that what it announces is there for who reads it with
- * acquire. Neither side believes the other: an index or head out of range breaks the ring.
- *
- * This header needs nothing else of haul: the client's library is built from it too. */
+ * A ring trusts none of its shared memory: submissions and records are copied once and then
+ * checked, and an index outside the ring breaks the ring for good. One thread uses it, the worker
+ * that it belongs to. */
 #ifndef HAUL_STORAGE_RING_H
 #define HAUL_STORAGE_RING_H
 
-#include <limits.h>
-#include <semaphore.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <haul/usrbio.h>
 
-struct ring_record {
-  uint8_t buffer[16]; /* its id */
-  uint64_t buffer_offset;
-  uint64_t file; /* its inode number, as fstat tells it */
-  uint64_t offset, length;
-  uint64_t userdata;
+#include "storage/mapping.h"
+
+struct ring {
+  struct ring_view view;
+  struct sigbus_watch watch; /* over the whole mapping */
+  /* Of the name, constant. */
+  int32_t depth;
+  int64_t patience_ns; /* that a negative depth waits for a full batch; 0: not at all */
+  /* The daemon's own copies; the shared indices are written from these and never read back. */
+  int32_t submit_tail, complete_head;
+  int32_t in_flight;
+  int32_t batch_left;    /* of the batch that was begun, to be fetched */
+  int64_t waiting_since; /* when the first of an incomplete batch was seen; 0: there is none */
+  bool unannounced;      /* there are completions since the semaphore was posted */
+  bool broken;
 };
 
-struct ring_completion {
+struct ring_operation {
+  struct ring_record record;
   int32_t index;
-  int32_t reserved;
-  int64_t result; /* bytes, or a negative errno value */
   uint64_t userdata;
 };
 
-struct ring_submission {
-  int32_t index; /* of the record */
-  int32_t reserved;
-  uint64_t userdata;
-};
+/* 0, or -EINVAL: not the name of a buffer or ring, or a ring's attributes on a buffer. */
+int iov_name_parse(const char *text, struct iov_name *name);
 
-struct ring_indices {
-  _Atomic int32_t submit_head, submit_tail, complete_head, complete_tail;
-};
+/* Over a mapping, which stays the caller's. -EINVAL: it has no room for one entry, or more than
+ * RING_ENTRIES, or fewer than the depth. */
+int ring_open(struct ring *ring, void *memory, size_t bytes, const struct iov_name *name);
+/* To be called before the mapping is removed. */
+void ring_close(struct ring *ring);
 
-#define RING_SLACK 4096u
-#define RING_ENTRY                                                                                 \
-  (sizeof(struct ring_record) + sizeof(struct ring_completion) + sizeof(struct ring_submission))
-#define RING_ENTRIES (1 << 20) /* what the daemon takes at the most */
-
-_Static_assert(sizeof(struct ring_indices) == 16, "3FS's layout");
-_Static_assert(sizeof(struct ring_record) == 56, "3FS's layout");
-_Static_assert(sizeof(struct ring_completion) == 24, "3FS's layout");
-_Static_assert(sizeof(struct ring_submission) == 16, "3FS's layout");
-_Static_assert(RING_ENTRY == 96, "3FS's layout");
-
-/* The places in one mapping. */
-struct ring_view {
-  struct ring_indices *indices;
-  struct ring_record *records;
-  struct ring_completion *completions;
-  struct ring_submission *submissions;
-  sem_t *semaphore;
-  int32_t slots; /* n */
-};
-
-/* Bytes for so many entries. */
-static inline size_t ring_bytes(int32_t entries) {
-  return sizeof(struct ring_indices) + RING_ENTRY * ((size_t)entries + 1) + sizeof(sem_t) +
-         RING_SLACK;
-}
-
-/* How many entries that many bytes have room for; 0: none. */
-static inline int32_t ring_entries(size_t bytes) {
-  const size_t fixed = sizeof(struct ring_indices) + sizeof(sem_t) + RING_SLACK;
-  if (bytes < fixed + 2 * RING_ENTRY)
-    return 0;
-  size_t slots = (bytes - fixed) / RING_ENTRY;
-  return slots > INT32_MAX ? INT32_MAX - 1 : (int32_t)slots - 1;
-}
-
-/* False: the memory is too small for one entry. */
-static inline bool ring_lay(struct ring_view *view, void *memory, size_t bytes) {
-  int32_t entries = ring_entries(bytes);
-  if (entries < 1)
-    return false;
-  view->slots = entries + 1;
-  view->indices = memory;
-  view->records = (struct ring_record *)(view->indices + 1);
-  view->completions = (struct ring_completion *)(view->records + view->slots);
-  view->submissions = (struct ring_submission *)(view->completions + view->slots);
-  view->semaphore = (sem_t *)(view->submissions + view->slots);
-  return true;
-}
+/* The number of operations to fetch now, by the ring's depth and the room for completions. Where
+ * that is 0 because a batch waits to be full, *until becomes at most the time when the wait ends.
+ * Times are of CLOCK_MONOTONIC, in nanoseconds. */
+int32_t ring_ready(struct ring *ring, int64_t now, int64_t *until);
+/* Fetches one of these. False: its index is outside the ring, and it has completed with -EINVAL. */
+bool ring_fetch(struct ring *ring, struct ring_operation *operation);
+/* Once for each that was fetched. */
+void ring_complete(struct ring *ring, int32_t index, uint64_t userdata, int64_t result);
+/* Posts the client's semaphore if there were completions since the last call. */
+void ring_announce(struct ring *ring);
 
 #endif

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * The table of sources: where a tree of files is. A source is one const table; the file system
- * above asks it and knows nothing of folders or hosts.
+ * A source is a tree of files: a local folder, or what another node serves. It is one const table
+ * of operations; the file system above knows nothing of folders and hosts.
  *
- * Words: a node is a file, folder or symlink, named by a handle that a lookup gave out and that
- * lives until it was forgotten as often as it was given; a file is a node that is open.
+ * A node is a file, folder or symlink. A lookup returns a handle for it, which is valid until it
+ * was forgotten as often as it was returned. A file is an open node.
  *
- * All slots return 0, a count, or a negative errno value, may be called from any thread at once,
- * and may block as long as the disk or the network does. A handle that was never given, or was
- * forgotten, is -ESTALE and nothing worse: handles may come from other hosts. A name is one
- * component: "", ".", ".." and what has a '/' is -EINVAL, what is too long -ENAMETOOLONG. Nothing
- * is followed: a symlink is a node like any other, and no slot leaves the tree. An empty slot means
- * -EOPNOTSUPP. */
+ * All operations return 0, a count, or a negative errno value, may be called from any thread at
+ * once, and block for as long as the disk or the network does. Handles may come from other hosts:
+ * one that is unknown or forgotten is -ESTALE. A name is one component: "", ".", ".." and names
+ * with '/' are -EINVAL, a name that is too long is -ENAMETOOLONG. No operation follows a symlink or
+ * leaves the tree. An empty slot means -EOPNOTSUPP. */
 #ifndef HAUL_STORAGE_SOURCE_H
 #define HAUL_STORAGE_SOURCE_H
 
@@ -25,11 +24,11 @@
 #include <sys/uio.h> /* RWF_... */
 #include <time.h>
 
-#define SOURCE_ROOT 1u /* the root's handle: always there, never forgotten */
-/* Handles are below this; whoever is above may use the rest for nodes of its own. */
+#define SOURCE_ROOT 1u /* the root's handle: always valid, never forgotten */
+/* Handles and inode numbers are below these; a user of the source may number nodes of its own from
+ * there on. */
 #define SOURCE_HANDLES (UINT64_C(1) << 63)
-/* So are inode numbers. */
-#define SOURCE_INODES (UINT64_C(1) << 63)
+#define SOURCE_INODES  (UINT64_C(1) << 63)
 
 struct source_ops;
 
@@ -38,19 +37,19 @@ struct source {
   const struct source_ops *ops;
 };
 
-/* For whom something is done: what is made will be his, and with `checked` false his rights alone
- * count. True: whoever asks has checked them, as the kernel does for a file system. -EPERM: this
- * process cannot act for him. */
+/* The user for whom an operation runs, and owner of new files. `checked`: the user of
+ * the source has checked the caller's rights, as the kernel does for a file system; else the
+ * operation has the caller's rights alone. -EPERM: this process cannot act for the caller. */
 struct source_caller {
   uid_t uid;
   gid_t gid;
   bool checked;
-  const gid_t *groups; /* the supplementary ones; where `checked` is false */
+  const gid_t *groups; /* the supplementary groups, where not `checked` */
   size_t group_count;
 };
 
-/* A node and what it is. `stat.st_ino` is one number for one file in the whole tree, also where
- * that spans devices, as long as the node is known. */
+/* A node and its attributes. `stat.st_ino` is unique in the tree, also where that spans devices,
+ * for as long as the node is known. */
 struct source_entry {
   uint64_t node;
   struct stat stat;
@@ -59,8 +58,8 @@ struct source_entry {
 /* An open file or folder; a backend's own struct begins with it. */
 struct source_file {
   uint64_t inode; /* as in stat.st_ino */
-  int fd;         /* of this host, the file's own, not the caller's to close; -1: there is none */
-  bool flushes;   /* closing it may tell of errors: ask `flush` first */
+  int fd;         /* of this host, owned by the file; -1: the file is remote */
+  bool flushes;   /* close(2) may report errors: `flush` does so first */
 };
 
 enum {
@@ -80,13 +79,16 @@ struct source_change {
   struct timespec times[2]; /* as utimensat: access, modification; UTIME_NOW, UTIME_OMIT */
 };
 
-/* One name in a folder. `next`: where to go on behind it. */
+/* One name in a folder. */
 struct source_name {
   const char *name;
-  uint64_t inode; /* 0: not known without a lookup */
-  mode_t type;    /* S_IFMT bits; 0: not known */
-  off_t next;
+  uint64_t inode; /* 0: unknown without a lookup */
+  mode_t type;    /* S_IFMT bits; 0: unknown */
+  off_t next;     /* the offset behind it */
 };
+
+/* Receives one name of a folder; false: it has no room for this one. */
+typedef bool source_each(void *user, const struct source_name *name);
 
 /* -EINVAL, -ENAMETOOLONG. */
 static inline int source_check_name(const char *name) {
@@ -96,31 +98,31 @@ static inline int source_check_name(const char *name) {
 }
 
 struct source_ops {
-  /* Every file has been released. Forgets all nodes. */
+  /* After all files were released. Forgets all nodes. */
   void (*close)(struct source *source);
 
-  /* Optional. Nothing of this device belongs to the tree from now on: -ELOOP. It is that of the
-   * file system that shows the tree: asking it would mean to wait for oneself. */
+  /* Optional. Lookups of nodes on this device are -ELOOP from now on. It is the device of the file
+   * system that shows the tree, which would wait for itself. */
   void (*leave_out)(struct source *source, dev_t device);
 
   /* Each success counts one for the node's handle. */
   int (*lookup)(struct source *source, uint64_t folder, const char *name,
                 struct source_entry *entry);
-  /* So many lookups less. A file that is open lives on. Does not block. */
+  /* Takes `count` lookups back. A file that is open stays usable. Does not block. */
   void (*forget)(struct source *source, uint64_t node, uint64_t count);
-  /* The node that has this inode number, where it is known; counts as a lookup. -ESTALE. */
+  /* The known node with this inode number; counts as a lookup. -ESTALE: none. */
   int (*find)(struct source *source, uint64_t inode, struct source_entry *entry);
 
   /* `file`: open on this node, or NULL. */
   int (*getattr)(struct source *source, uint64_t node, struct source_file *file, struct stat *stat);
-  /* In the order mode, owner, size, times; the first failure ends it, and what was done stays. */
+  /* In the order owner, mode, size, times; stops at the first failure, and earlier changes stay. */
   int (*setattr)(struct source *source, uint64_t node, struct source_file *file,
                  const struct source_change *change, struct stat *stat);
   /* The target's length, without a zero byte; -ENAMETOOLONG where it does not fit. */
   ssize_t (*readlink)(struct source *source, uint64_t node, char *target, size_t size);
   int (*statfs)(struct source *source, struct statvfs *stat);
 
-  /* Those that make a name count one lookup for the node. */
+  /* Operations that create a name count one lookup for the node. */
   int (*mkdir)(struct source *source, const struct source_caller *caller, uint64_t folder,
                const char *name, mode_t mode, struct source_entry *entry);
   int (*symlink)(struct source *source, const struct source_caller *caller, uint64_t folder,
@@ -136,10 +138,10 @@ struct source_ops {
   int (*rename)(struct source *source, uint64_t folder, const char *name, uint64_t new_folder,
                 const char *new_name, unsigned flags);
 
-  /* `flags`: access mode and O_TRUNC; others are left out, since offsets, appending and durability
-   * are asked for with each write. The file is for whoever asked, until release. -EISDIR for a
-   * folder, -ELOOP for a symlink, -ENXIO for what is neither and no regular file. create makes a
-   * new file or none: -EEXIST, since rights to a folder are no rights to what is in it. */
+  /* `flags`: the access mode and O_TRUNC; others are ignored, as each write says its offset,
+   * appending and durability. -EISDIR for a folder, -ELOOP for a symlink, -ENXIO for other special
+   * files. create never opens an existing file (-EEXIST): the right to write to a folder is no
+   * right to its files. */
   int (*open)(struct source *source, const struct source_caller *caller, uint64_t node, int flags,
               struct source_file **file);
   int (*create)(struct source *source, const struct source_caller *caller, uint64_t folder,
@@ -147,28 +149,28 @@ struct source_ops {
                 struct source_file **file);
   void (*release)(struct source *source, struct source_file *file);
 
-  /* Fewer bytes than asked for: the file's end, or no room left. `flags` of write: RWF_APPEND,
+  /* Fewer bytes than asked for: the end of the file, or a full disk. `flags` of write: RWF_APPEND,
    * RWF_DSYNC, RWF_SYNC. */
   ssize_t (*read)(struct source *source, struct source_file *file, void *bytes, size_t length,
                   off_t offset);
   ssize_t (*write)(struct source *source, struct source_file *file, const void *bytes,
                    size_t length, off_t offset, int flags);
-  /* Errors that the file system has kept for close(2). */
+  /* Errors that the file system would report at close(2). */
   int (*flush)(struct source *source, struct source_file *file);
-  /* Also a folder's. */
+  /* Also of a folder. */
   int (*fsync)(struct source *source, struct source_file *file, bool data_only);
   /* `mode` as fallocate(2). */
   int (*fallocate)(struct source *source, struct source_file *file, int mode, off_t offset,
                    off_t length);
-  /* SEEK_DATA, SEEK_HOLE; -ENXIO beyond the last one. */
+  /* SEEK_DATA, SEEK_HOLE; -ENXIO where there is no more of it. */
   off_t (*lseek)(struct source *source, struct source_file *file, off_t offset, int whence);
 
-  /* A folder as a file, for the calls below, fsync and release. */
+  /* A folder as a file, for readdir, fsync and release. */
   int (*opendir)(struct source *source, uint64_t node, struct source_file **folder);
-  /* Names from `offset` on, 0 or some `next`, "." and ".." with them, until `each` returns false:
-   * it has not taken that one. `bytes` is about how much `each` takes. `each` may call lookup. */
+  /* The names from `offset` on, which is 0 or some `next`, with "." and "..", until `each` returns
+   * false. `bytes` is about how much `each` has room for. `each` may call lookup. */
   int (*readdir)(struct source *source, struct source_file *folder, off_t offset, size_t bytes,
-                 bool (*each)(void *user, const struct source_name *name), void *user);
+                 source_each *each, void *user);
 
   /* Optional, all or none. As getxattr(2) and its like: a length, also for size 0; -ERANGE;
    * -ENODATA. */
@@ -179,5 +181,12 @@ struct source_ops {
                   size_t size, int flags);
   int (*removexattr)(struct source *source, uint64_t node, const char *name);
 };
+
+/* A folder of this host. `read_only`: changes are -EROFS. Each known node and each open file is a
+ * descriptor, so the process's limit bounds both. ENOENT, ENOTDIR, EACCES. */
+int local_source_open(const char *path, bool read_only, struct source **source);
+/* Limits the nodes that are known at a time, besides the root; more are -ENFILE. To be called
+ * before the source is used. */
+void local_source_limit(struct source *source, size_t nodes);
 
 #endif

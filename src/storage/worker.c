@@ -1,70 +1,93 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "storage/threads.h"
-#include "storage/worker_inside.h"
+#include "core/thread.h"
+#include "storage/credentials.h"
+#include "storage/worker_internal.h"
 
-#define TURN 64  /* operations that a ring begins in a turn */
-#define FAIR 16u /* each such turn begins with low priorities */
+#define TURN_OPERATIONS 64  /* that a ring begins in a turn */
+#define FAIR_TURNS      16u /* each such turn begins with the low priority, so that it progresses */
 
-/* What a worker has under way of a priority while a ring of a higher one was used in the last
- * second: it is what an operation of those waits for. Of a larger operation one MiB is under way at
- * a time then (operation.c). */
+/* While a ring of a higher priority was used in the last second, a worker has no more than this in
+ * flight of a lower one, as an operation of the higher one has to wait for it; and larger requests
+ * go in steps of 1 MiB (operation.c). */
 #define LOWER_OPERATIONS 256u
 #define LOWER_BYTES      (UINT64_C(8) << 20)
-#define IDLE_NS          INT64_C(1000000000)
+#define LOWER_NS         INT64_C(1000000000)
 
-static int64_t now(void) {
+static int64_t now_ns(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
 }
 
-void served_put(struct served *served) {
-  if (atomic_fetch_sub_explicit(&served->holds, 1, memory_order_acq_rel) != 1)
-    return;
-  intake_close(&served->intake);
-  munmap(served->intake.guard.start, served->intake.guard.length);
-  free(served);
+int client_ring_new(const struct iov_name *name, uid_t uid, const struct client_memory *memory,
+                    struct client_ring **out) {
+  struct client_ring *ring = calloc(1, sizeof *ring);
+  int code = ring ? ring_open(&ring->ring, memory->memory, memory->length, name) : -ENOMEM;
+  if (code) {
+    free(ring);
+    return code;
+  }
+  ring->uid = uid;
+  ring->direction = name->for_read ? FILE_READ : FILE_WRITE;
+  ring->priority = name->priority;
+  ring->no_holes = name->flags & RING_NO_HOLES;
+  ring->durable = name->flags & RING_DURABLE;
+  ring->references = 1;
+  list_init(&ring->link);
+  *out = ring;
+  return 0;
 }
 
-/* As many requests as there are parts, but for those posted twice in a turn. */
-struct io_uring_sqe *worker_request(struct worker *worker) {
-  struct io_uring_sqe *request;
-  while (!(request = io_uring_get_sqe(&worker->uring)))
+void client_ring_put(struct client_ring *ring) {
+  if (atomic_fetch_sub_explicit(&ring->references, 1, memory_order_acq_rel) != 1)
+    return;
+  ring_close(&ring->ring);
+  munmap(ring->ring.watch.start, ring->ring.watch.length);
+  free(ring);
+}
+
+struct io_uring_sqe *worker_get_sqe(struct worker *worker) {
+  struct io_uring_sqe *sqe;
+  while (!(sqe = io_uring_get_sqe(&worker->uring)))
     io_uring_submit(&worker->uring);
-  return request;
+  return sqe;
 }
 
 /* ---- Rings ---- */
 
-static void take_arrived(struct worker *worker) {
-  struct list arrived = LIST_INIT(arrived);
+static void take_new_rings(struct worker *worker) {
+  struct list added = LIST_INIT(added);
   pthread_mutex_lock(&worker->lock);
-  list_splice(&arrived, &worker->arrived);
+  list_splice(&added, &worker->new_rings);
   pthread_mutex_unlock(&worker->lock);
-  for (struct list *item; (item = list_take(&arrived));)
-    list_append(&worker->rings[list_entry(item, struct served, link)->priority], item);
+  for (struct list *item; (item = list_take(&added));)
+    list_append(&worker->rings[list_entry(item, struct client_ring, link)->priority], item);
 }
 
-static void drop(struct worker *worker, struct served *served) {
-  list_remove(&served->link);
+static void drop_ring(struct worker *worker, struct client_ring *ring) {
+  list_remove(&ring->link);
   atomic_fetch_sub(&worker->load, 1);
-  served_put(served);
+  client_ring_put(ring);
+}
+
+static void drop_all_rings(struct worker *worker) {
+  take_new_rings(worker);
+  for (unsigned i = 0; i < RING_PRIORITIES; i++)
+    list_each_safe(item, &worker->rings[i])
+        drop_ring(worker, list_entry(item, struct client_ring, link));
 }
 
 bool worker_yields(const struct worker *worker, uint8_t priority) {
   for (unsigned i = 0; i < priority; i++) {
-    int64_t began = atomic_load_explicit(&worker->workers->began[i], memory_order_relaxed);
-    if (began && worker->time - began < IDLE_NS)
+    int64_t used = atomic_load_explicit(&worker->workers->last_used[i], memory_order_relaxed);
+    if (used && worker->time - used < LOWER_NS)
       return true;
   }
   return false;
@@ -72,167 +95,173 @@ bool worker_yields(const struct worker *worker, uint8_t priority) {
 
 static bool may_begin(const struct worker *worker, uint8_t priority) {
   const struct share *share = &worker->shares[priority];
-  if (list_empty(&worker->free))
+  if (list_empty(&worker->free_operations))
     return false;
   return !worker_yields(worker, priority) ||
          (share->operations < LOWER_OPERATIONS && share->bytes < LOWER_BYTES);
 }
 
-/* True when it began something. */
-static bool serve(struct worker *worker, struct served *served, int64_t time, int64_t *until) {
-  if (atomic_load_explicit(&served->left, memory_order_acquire) || served->intake.broken) {
-    if (served->intake.under_way == 0)
-      drop(worker, served);
+/* True: it began an operation. */
+static bool serve_ring(struct worker *worker, struct client_ring *ring, int64_t *until) {
+  if (atomic_load_explicit(&ring->removed, memory_order_acquire) || ring->ring.broken) {
+    if (ring->ring.in_flight == 0)
+      drop_ring(worker, ring);
     return false;
   }
-  int32_t ready = intake_ready(&served->intake, time, until);
-  int32_t most = ready < TURN ? ready : TURN, taken = 0;
-  for (; taken < most && may_begin(worker, served->priority); taken++) {
-    struct intake_entry entry;
-    if (intake_take(&served->intake, &entry))
-      operation_begin(worker, served, &entry);
+  int32_t ready = ring_ready(&ring->ring, worker->time, until);
+  int32_t most = ready < TURN_OPERATIONS ? ready : TURN_OPERATIONS, fetched = 0;
+  for (; fetched < most && may_begin(worker, ring->priority); fetched++) {
+    struct ring_operation operation;
+    if (ring_fetch(&ring->ring, &operation))
+      operation_begin(worker, ring, &operation);
   }
-  if (taken > 0)
-    atomic_store_explicit(&worker->workers->began[served->priority], time, memory_order_relaxed);
-  return taken > 0;
+  if (fetched > 0)
+    atomic_store_explicit(&worker->workers->last_used[ring->priority], worker->time,
+                          memory_order_relaxed);
+  return fetched > 0;
 }
 
-static bool serve_all(struct worker *worker, int64_t *until) {
-  bool began = false, low_first = ++worker->turns % FAIR == 0;
-  int64_t time = worker->time = now();
-  for (unsigned i = 0; i < NAME_PRIORITIES; i++) {
-    struct list *rings = &worker->rings[low_first ? NAME_PRIORITIES - 1 - i : i];
+/* True: it began an operation. *until becomes at most the time when a ring wants to be served. */
+static bool serve_rings(struct worker *worker, int64_t *until) {
+  bool began = false, low_first = ++worker->turns % FAIR_TURNS == 0;
+  worker->time = now_ns();
+  for (unsigned i = 0; i < RING_PRIORITIES; i++) {
+    struct list *rings = &worker->rings[low_first ? RING_PRIORITIES - 1 - i : i];
     list_each_safe(item, rings) began |=
-        serve(worker, list_entry(item, struct served, link), time, until);
-    if (!list_empty(rings)) /* the next turn begins with another one */
+        serve_ring(worker, list_entry(item, struct client_ring, link), until);
+    if (!list_empty(rings)) /* the next turn begins with another ring */
       list_append(rings, list_take(rings));
   }
   return began;
 }
 
-static void announce_all(struct worker *worker) {
-  for (unsigned i = 0; i < NAME_PRIORITIES; i++)
+static void announce_completions(struct worker *worker) {
+  for (unsigned i = 0; i < RING_PRIORITIES; i++)
     list_each(item, &worker->rings[i])
-        intake_announce(&list_entry(item, struct served, link)->intake);
+        ring_announce(&list_entry(item, struct client_ring, link)->ring);
 }
 
 /* ---- Turns ---- */
 
-/* The bell's request has no part. */
-static void watch_bell(struct worker *worker) {
-  struct io_uring_sqe *request = worker_request(worker);
-  io_uring_prep_poll_add(request, worker->bell, POLLIN);
-  io_uring_sqe_set_data(request, NULL);
+/* Its completion has no part. */
+static void poll_wake_event(struct worker *worker) {
+  struct io_uring_sqe *sqe = worker_get_sqe(worker);
+  io_uring_prep_poll_add(sqe, worker->wake_event, POLLIN);
+  io_uring_sqe_set_data(sqe, NULL);
 }
 
-static void hear_bell(struct worker *worker) {
-  uint64_t rung;
-  if (read(worker->bell, &rung, sizeof rung) < 0 && errno != EAGAIN)
-    return;
-  watch_bell(worker);
-}
-
-static bool reap(struct worker *worker) {
-  struct io_uring_cqe *said[64];
-  unsigned got = io_uring_peek_batch_cqe(&worker->uring, said, 64);
-  for (unsigned i = 0; i < got; i++) {
-    struct part *part = io_uring_cqe_get_data(said[i]);
+static bool reap_completions(struct worker *worker) {
+  struct io_uring_cqe *cqes[64];
+  eventfd_t wakes;
+  unsigned count = io_uring_peek_batch_cqe(&worker->uring, cqes, 64);
+  for (unsigned i = 0; i < count; i++) {
+    struct part *part = io_uring_cqe_get_data(cqes[i]);
     if (part)
-      part_proceed(worker, part, said[i]->res);
-    else
-      hear_bell(worker);
+      part_ended_io(worker, part, cqes[i]->res);
+    else if (eventfd_read(worker->wake_event, &wakes) == 0 || errno == EAGAIN)
+      poll_wake_event(worker);
   }
-  io_uring_cq_advance(&worker->uring, got);
-  return got > 0;
+  io_uring_cq_advance(&worker->uring, count);
+  return count > 0;
 }
 
-static bool wake_one(struct worker *worker) {
+/* False: it did not sleep, or another thread was first. */
+static bool clear_asleep(struct worker *worker) {
   if (!atomic_exchange(&worker->asleep, false))
     return false;
   atomic_fetch_sub(&worker->workers->sleepers, 1);
   return true;
 }
 
-/* Says that it sleeps, and then looks once more. */
+/* Announces that the worker sleeps, and looks for work once more. */
 static bool may_sleep(struct worker *worker, int64_t *until) {
   struct workers *workers = worker->workers;
   atomic_store(&worker->asleep, true);
   if (atomic_fetch_add(&workers->sleepers, 1) == 0)
     syscall(SYS_futex, &workers->sleepers, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
-  take_arrived(worker);
+  take_new_rings(worker);
   bool moved = operations_turn(worker);
-  if (!serve_all(worker, until) && !moved && !atomic_load(&worker->stops))
-    return true;
-  wake_one(worker);
-  return false;
+  return !serve_rings(worker, until) && !moved && !atomic_load(&worker->stopping);
 }
 
-static void rest(struct worker *worker) {
+static void sleep_until_work(struct worker *worker) {
   int64_t until = INT64_MAX;
   if (may_sleep(worker, &until)) {
-    int64_t left = until == INT64_MAX ? 0 : until - now();
-    struct __kernel_timespec most = {left / 1000000000, left % 1000000000};
-    struct io_uring_cqe *said;
+    int64_t left = until == INT64_MAX ? 0 : until - now_ns();
+    struct __kernel_timespec timeout = {left / 1000000000, left % 1000000000};
+    struct io_uring_cqe *cqe;
     if (until == INT64_MAX)
       io_uring_submit_and_wait(&worker->uring, 1);
     else if (left > 0)
-      io_uring_submit_and_wait_timeout(&worker->uring, &said, 1, &most, NULL);
+      io_uring_submit_and_wait_timeout(&worker->uring, &cqe, 1, &timeout, NULL);
   }
-  wake_one(worker);
+  clear_asleep(worker);
 }
 
-static void *run(void *argument) {
+static void *run_worker(void *argument) {
   struct worker *worker = argument;
-  threads_keep_set_ids(false);
-  watch_bell(worker);
-  while (!atomic_load(&worker->stops) || worker->under_way > 0) {
+  credentials_keep_set_ids(false);
+  poll_wake_event(worker);
+  while (!atomic_load(&worker->stopping) || worker->in_flight > 0) {
     int64_t until = INT64_MAX;
-    take_arrived(worker);
-    fixed_tend(&worker->fixed, &worker->uring, worker->workers->buffers);
-    bool moved = !atomic_load(&worker->stops) && serve_all(worker, &until);
+    take_new_rings(worker);
+    pinned_release_removed(&worker->pinned, &worker->uring, worker->workers->buffers);
+    bool moved = !atomic_load(&worker->stopping) && serve_rings(worker, &until);
     moved |= operations_turn(worker);
     io_uring_submit(&worker->uring);
-    moved |= reap(worker);
-    announce_all(worker);
+    moved |= reap_completions(worker);
+    announce_completions(worker);
     if (!moved)
-      rest(worker);
+      sleep_until_work(worker);
   }
-  for (unsigned i = 0; i < NAME_PRIORITIES; i++)
-    list_each_safe(item, &worker->rings[i]) drop(worker, list_entry(item, struct served, link));
   return NULL;
 }
 
-static void ring_bell(struct worker *worker) {
-  const uint64_t one = 1;
-  if (write(worker->bell, &one, sizeof one) < 0)
-    return; /* it is rung already */
+/* ---- Waking ---- */
+
+static void signal_worker(struct worker *worker) {
+  eventfd_write(worker->wake_event, 1); /* EAGAIN: it is signaled already */
 }
 
-/* What the worker is to see was put where it looks, behind its lock, before. */
-void worker_nudge(struct worker *worker) {
-  if (wake_one(worker))
-    ring_bell(worker);
-}
-
-void workers_tend(struct workers *workers) {
-  for (unsigned i = 0; i < workers->count; i++)
-    ring_bell(&workers->each[i]);
+void worker_wake(struct worker *worker) {
+  if (clear_asleep(worker))
+    signal_worker(worker);
 }
 
 bool workers_wake(struct workers *workers) {
   bool woke = false;
-  if (atomic_fetch_add(&workers->sleepers, 0) == 0)
+  if (atomic_fetch_add(&workers->sleepers, 0) == 0) /* a read-modify-write: see worker.h */
     return false;
   for (unsigned i = 0; i < workers->count; i++)
-    if (wake_one(&workers->each[i])) {
-      ring_bell(&workers->each[i]);
+    if (clear_asleep(&workers->each[i])) {
+      signal_worker(&workers->each[i]);
       woke = true;
     }
   return woke;
 }
 
-_Atomic uint32_t *workers_sleepers(struct workers *workers) {
-  return &workers->sleepers;
+void workers_unpin_removed(struct workers *workers) {
+  for (unsigned i = 0; i < workers->count; i++)
+    signal_worker(&workers->each[i]);
+}
+
+void workers_add(struct workers *workers, struct client_ring *ring) {
+  struct worker *worker = &workers->each[0];
+  for (unsigned i = 1; i < workers->count; i++)
+    if (atomic_load(&workers->each[i].load) < atomic_load(&worker->load))
+      worker = &workers->each[i];
+  atomic_fetch_add(&worker->load, 1);
+  atomic_fetch_add(&ring->references, 1);
+  ring->worker = worker;
+  pthread_mutex_lock(&worker->lock);
+  list_append(&worker->new_rings, &ring->link);
+  pthread_mutex_unlock(&worker->lock);
+  signal_worker(worker);
+}
+
+void workers_remove(struct client_ring *ring) {
+  atomic_store_explicit(&ring->removed, true, memory_order_release);
+  signal_worker(ring->worker);
 }
 
 const struct workers_counters *workers_counters(const struct workers *workers) {
@@ -241,83 +270,60 @@ const struct workers_counters *workers_counters(const struct workers *workers) {
 
 /* ---- Life ---- */
 
-static struct worker *least_loaded(struct workers *workers) {
-  struct worker *least = &workers->each[0];
-  for (unsigned i = 1; i < workers->count; i++)
-    if (atomic_load(&workers->each[i].load) < atomic_load(&least->load))
-      least = &workers->each[i];
-  return least;
-}
-
-void workers_add(struct workers *workers, struct served *served) {
-  struct worker *worker = least_loaded(workers);
-  atomic_fetch_add(&worker->load, 1);
-  atomic_fetch_add(&served->holds, 1);
-  served->worker = worker;
-  pthread_mutex_lock(&worker->lock);
-  list_append(&worker->arrived, &served->link);
-  pthread_mutex_unlock(&worker->lock);
-  ring_bell(worker);
-}
-
-void workers_remove(struct served *served) {
-  atomic_store_explicit(&served->left, true, memory_order_release);
-  ring_bell(served->worker);
-}
-
 static int open_worker(struct workers *workers, struct worker *worker) {
   worker->workers = workers;
   pthread_mutex_init(&worker->lock, NULL);
-  list_init(&worker->arrived);
-  for (unsigned i = 0; i < NAME_PRIORITIES; i++)
+  list_init(&worker->new_rings);
+  for (unsigned i = 0; i < RING_PRIORITIES; i++)
     list_init(&worker->rings[i]);
   int code = operations_open(worker);
   if (code)
     return code;
-  worker->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  code = worker->bell < 0 ? -errno : io_uring_queue_init(OPERATIONS, &worker->uring, 0);
-  if (code == 0) {
-    fixed_open(&worker->fixed, &worker->uring);
-    return 0;
+  worker->wake_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (worker->wake_event < 0) {
+    code = -errno;
+    goto no_event;
   }
-  if (worker->bell >= 0)
-    close(worker->bell);
+  code = io_uring_queue_init(OPERATIONS, &worker->uring, 0);
+  if (code)
+    goto no_uring;
+  pinned_open(&worker->pinned, &worker->uring);
+  code = -thread_start(&worker->thread, run_worker, worker);
+  if (code)
+    goto no_thread;
+  return 0;
+no_thread:
+  io_uring_queue_exit(&worker->uring);
+no_uring:
+  close(worker->wake_event);
+no_event:
   operations_close(worker);
   return code;
 }
 
 static void close_worker(struct worker *worker) {
+  atomic_store(&worker->stopping, true);
+  signal_worker(worker);
+  pthread_join(worker->thread, NULL);
+  drop_all_rings(worker);
   io_uring_queue_exit(&worker->uring);
-  close(worker->bell);
+  close(worker->wake_event);
   operations_close(worker);
   pthread_mutex_destroy(&worker->lock);
 }
 
-static int start_workers(struct workers *workers, unsigned number) {
-  int code = 0;
-  while (code == 0 && workers->count < number) {
-    struct worker *worker = &workers->each[workers->count];
-    code = open_worker(workers, worker);
-    if (code)
-      return code;
-    code = storage_thread(&worker->thread, run, worker);
-    if (code)
-      close_worker(worker);
-    workers->count += code == 0;
-  }
-  return code;
-}
-
-int workers_open(struct files *files, struct buffers *buffers, unsigned number, unsigned movers,
-                 struct workers **out) {
-  struct workers *workers = calloc(1, sizeof *workers + number * sizeof workers->each[0]);
+int workers_open(struct files *files, struct buffers *buffers, unsigned count,
+                 unsigned offload_threads, struct workers **out) {
+  struct workers *workers = calloc(1, sizeof *workers + count * sizeof workers->each[0]);
   if (!workers)
     return -ENOMEM;
   workers->files = files;
   workers->buffers = buffers;
-  int code = mover_open(movers, &workers->mover);
-  if (code == 0)
-    code = start_workers(workers, number);
+  int code = offload_open(offload_threads, &workers->offload);
+  while (code == 0 && workers->count < count) {
+    code = open_worker(workers, &workers->each[workers->count]);
+    workers->count += code == 0;
+  }
   if (code)
     workers_close(workers);
   else
@@ -325,23 +331,13 @@ int workers_open(struct files *files, struct buffers *buffers, unsigned number, 
   return code;
 }
 
-static void end_worker(struct worker *worker) {
-  atomic_store(&worker->stops, true);
-  ring_bell(worker);
-  pthread_join(worker->thread, NULL);
-  take_arrived(worker);
-  for (unsigned i = 0; i < NAME_PRIORITIES; i++)
-    list_each_safe(item, &worker->rings[i]) drop(worker, list_entry(item, struct served, link));
-  close_worker(worker);
-}
-
 void workers_close(struct workers *workers) {
   if (!workers)
     return;
-  if (workers->mover)
-    mover_hurry(workers->mover);
+  if (workers->offload)
+    offload_cancel_remote(workers->offload);
   for (unsigned i = 0; i < workers->count; i++)
-    end_worker(&workers->each[i]);
-  mover_close(workers->mover);
+    close_worker(&workers->each[i]);
+  offload_close(workers->offload);
   free(workers);
 }

@@ -1,65 +1,78 @@
 /* SPDX-License-Identifier: MIT
- * Threads that do what rings ask for, each with an io_uring. A ring belongs to one of them from
- * workers_add on; nobody else touches its intake.
+ * Workers: threads with an io_uring each, which do the operations of clients' rings; and the
+ * semaphores by which clients wake them.
  *
- * A worker that has something to do looks at its rings in every turn. One that has not says so and
- * sleeps in io_uring until a read or write is over, or workers_wake is called by who hears of new
- * submissions (doorbell.c). Both change `sleepers`, the worker before it looks at its rings once
- * more, and such changes have one order: either the waker's comes second and finds the sleeper, or
- * it comes first and the worker, whose change reads it, sees what the waker had heard of. */
+ * A worker with work polls its rings in every turn. One without work announces that it sleeps,
+ * polls its rings once more, and sleeps in io_uring until an I/O ends or it is woken
+ * (workers_wake). Both sides change `sleepers` with an atomic read-modify-write, which has one
+ * total order: either the waker comes second and finds the sleeper, or it comes first and the
+ * worker, whose change reads the waker's, sees the submissions that the waker knew of. */
 #ifndef HAUL_STORAGE_WORKER_H
 #define HAUL_STORAGE_WORKER_H
 
-#include <stdatomic.h>
-#include <stdbool.h>
-
-#include "core/list.h"
-#include "storage/buffer.h"
+#include "storage/buffers.h"
 #include "storage/files.h"
-#include "storage/intake.h"
+#include "storage/ring.h"
 
 struct workers;
 struct worker;
 
-/* A ring and whose it is. Its owner has one hold, the worker another one. */
-struct served {
-  struct intake intake; /* the worker's */
+/* A ring and its owner. From workers_add on the ring is its worker's alone. */
+struct client_ring {
+  struct ring ring;
   uid_t uid;
-  enum file_way way;
-  uint8_t priority; /* enum name_priority */
+  enum file_direction direction;
+  uint8_t priority; /* enum ring_priority */
   bool no_holes, durable;
   struct worker *worker;
-  struct list link;  /* the worker's */
-  _Atomic bool left; /* its owner has gone: nothing is taken any more */
-  _Atomic unsigned holds;
+  struct list link;            /* the worker's */
+  _Atomic bool removed;        /* nothing is fetched from it any more */
+  _Atomic unsigned references; /* the owner's, and the worker's */
 };
+
+/* With one reference; on success takes the mapping. 0 or a negative errno value. */
+int client_ring_new(const struct iov_name *name, uid_t uid, const struct client_memory *memory,
+                    struct client_ring **ring);
+void client_ring_put(struct client_ring *ring);
 
 struct workers_counters {
-  _Atomic uint64_t operations, direct, refused;
-  _Atomic uint64_t bytes, staged, far; /* in all; through staging buffers; of far files */
-  /* Through the page cache, because the file system has no O_DIRECT, or of how it lay. */
+  _Atomic uint64_t operations, direct, failed;
+  _Atomic uint64_t bytes, staged, remote; /* in all; through bounce buffers; of remote files */
+  /* Operations through the page cache: the file system has no O_DIRECT, or the range is not aligned
+   * for it. */
   _Atomic uint64_t buffered_file, buffered_alignment;
-  _Atomic uint64_t unpinned; /* on buffers that the kernel did not let us pin */
+  _Atomic uint64_t unpinned; /* operations on buffers that the kernel did not pin */
 };
 
-/* `count` threads, and `movers` for what blocks. */
-int workers_open(struct files *files, struct buffers *buffers, unsigned count, unsigned movers,
-                 struct workers **workers);
-/* What is under way ends first; the rings stay their owners'. */
+/* `count` threads, and `offload_threads` for what blocks. 0 or a negative errno value. */
+int workers_open(struct files *files, struct buffers *buffers, unsigned count,
+                 unsigned offload_threads, struct workers **workers);
+/* Blocks until the operations in flight have ended. The rings stay their owners'. */
 void workers_close(struct workers *workers);
 
-/* Takes a hold. */
-void workers_add(struct workers *workers, struct served *served);
-/* Nothing more is taken from it. The worker drops its hold when what is under way has ended. */
-void workers_remove(struct served *served);
-void served_put(struct served *served);
+/* Takes a reference. */
+void workers_add(struct workers *workers, struct client_ring *ring);
+/* Nothing more is fetched from it. The worker drops its reference once the operations in flight
+ * have ended. */
+void workers_remove(struct client_ring *ring);
 
-/* Buffers have gone: workers let go of what they keep of them. */
-void workers_tend(struct workers *workers);
-/* Those that sleep look at their rings. False: none slept. */
-bool workers_wake(struct workers *workers);
-/* Changes, with a futex wake, when one goes to sleep; 0: none sleeps. */
-_Atomic uint32_t *workers_sleepers(struct workers *workers);
+/* Buffers were removed: the workers unpin them. */
+void workers_unpin_removed(struct workers *workers);
 const struct workers_counters *workers_counters(const struct workers *workers);
+
+/* ---- Submit semaphores ----
+ *
+ * One for each priority, in /dev/shm, where clients post it after they have submitted; and a thread
+ * that waits for it while a worker sleeps. */
+
+struct submit_semaphore;
+
+/* `others`: every user may post it, else only the daemon's. 0 or a negative errno value. */
+int submit_semaphore_open(struct workers *workers, enum ring_priority priority, bool others,
+                          struct submit_semaphore **semaphore);
+void submit_semaphore_close(struct submit_semaphore *semaphore);
+/* Removes the files that killed daemons of this user left behind. */
+void submit_semaphore_sweep(void);
+const char *submit_semaphore_path(const struct submit_semaphore *semaphore);
 
 #endif

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "rig.h"
-#include "storage/intake.h"
+#include "storage/ring.h"
 
 struct input {
   const uint8_t *bytes;
@@ -32,59 +32,59 @@ static void move(struct input *input, const struct ring_view *view, _Atomic int3
   atomic_store(index, (int32_t)(next(input, 1) % ((unsigned)view->slots + 1)));
 }
 
-static void take(struct intake *intake, int32_t *out, int64_t now) {
+static void take(struct ring *ring, int32_t *out, int64_t now) {
   int64_t until = INT64_MAX;
-  int32_t ready = intake_ready(intake, now, &until);
-  RIG_ASSERT(ready >= 0 && ready < intake->view.slots);
+  int32_t ready = ring_ready(ring, now, &until);
+  RIG_ASSERT(ready >= 0 && ready < ring->view.slots);
   for (int32_t i = 0; i < ready; i++) {
-    struct intake_entry entry;
-    if (!intake_take(intake, &entry))
+    struct ring_operation entry;
+    if (!ring_fetch(ring, &entry))
       continue;
-    RIG_ASSERT(entry.index >= 0 && entry.index < intake->view.slots);
+    RIG_ASSERT(entry.index >= 0 && entry.index < ring->view.slots);
     ++*out;
   }
-  RIG_ASSERT(intake->under_way == *out && *out < intake->view.slots);
+  RIG_ASSERT(ring->in_flight == *out && *out < ring->view.slots);
 }
 
-static void complete(struct intake *intake, int32_t *out) {
+static void complete(struct ring *ring, int32_t *out) {
   if (*out == 0)
     return;
-  intake_complete(intake, 1, 2, 3);
+  ring_complete(ring, 1, 2, 3);
   --*out;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   struct input input = {bytes, length};
   int32_t entries = 1 + (int32_t)(next(&input, 1) % 32), out = 0;
-  const struct name name = {.ring = true,
-                            .depth = (int32_t)(int8_t)next(&input, 1) % (entries + 1),
-                            .timeout_ms = (int32_t)(next(&input, 1) % 3)};
-  struct intake intake;
+  const struct iov_name name = {.ring = true,
+                                .depth = (int32_t)(int8_t)next(&input, 1) % (entries + 1),
+                                .timeout_ms = (int32_t)(next(&input, 1) % 3)};
+  struct ring ring;
   size_t size = ring_bytes(entries);
   void *memory = calloc(1, size);
-  RIG_ASSERT(memory && intake_open(&intake, memory, size, &name) == 0);
+  RIG_ASSERT(memory && ring_open(&ring, memory, size, &name) == 0);
   for (int64_t now = 1; input.left > 0; now += 400000) {
     switch (next(&input, 1) % 6) {
     case 0:
-      write_somewhere(&input, &intake.view, size);
+      write_somewhere(&input, &ring.view, size);
       break;
     case 1:
-      move(&input, &intake.view, &intake.view.indices->submit_head);
+      move(&input, &ring.view, &ring.view.indices->submit_head);
       break;
     case 2:
-      move(&input, &intake.view, &intake.view.indices->complete_tail);
+      move(&input, &ring.view, &ring.view.indices->complete_tail);
       break;
     case 3:
-      take(&intake, &out, now);
+      take(&ring, &out, now);
       break;
     case 4:
-      complete(&intake, &out);
+      complete(&ring, &out);
       break;
     default:
-      intake_announce(&intake);
+      ring_announce(&ring);
     }
   }
-  intake_close(&intake);
+  ring_close(&ring);
   free(memory);
   return 0;
 }

@@ -5,31 +5,31 @@
 
 #include <stdlib.h>
 
-#include "storage/intake.h"
+#include "storage/ring.h"
 
 #define ENTRIES 8
 #define MS      INT64_C(1000000)
 
 static struct {
   void *memory;
-  struct intake intake;
+  struct ring ring;
   struct ring_view view;
   int64_t now, until;
 } t;
 
-static void open_intake(int32_t depth, int32_t timeout_ms) {
-  const struct name name = {.ring = true, .depth = depth, .timeout_ms = timeout_ms};
+static void open_ring(int32_t depth, int32_t timeout_ms) {
+  const struct iov_name name = {.ring = true, .depth = depth, .timeout_ms = timeout_ms};
   t.memory = calloc(1, ring_bytes(ENTRIES));
   assert_non_null(t.memory);
-  assert_int_equal(intake_open(&t.intake, t.memory, ring_bytes(ENTRIES), &name), 0);
-  t.view = t.intake.view;
+  assert_int_equal(ring_open(&t.ring, t.memory, ring_bytes(ENTRIES), &name), 0);
+  t.view = t.ring.view;
   t.now = 1000 * MS;
 }
 
-static int close_intake(void **state) {
+static int close_ring(void **state) {
   (void)state;
   if (t.view.slots)
-    intake_close(&t.intake);
+    ring_close(&t.ring);
   t.view.slots = 0;
   free(t.memory);
   return 0;
@@ -44,17 +44,17 @@ static void submit(int32_t count) {
 
 /* Takes what is ready, and how much that was. */
 static int32_t take(void) {
-  struct intake_entry entry;
+  struct ring_operation entry;
   t.until = INT64_MAX;
-  int32_t ready = intake_ready(&t.intake, t.now, &t.until);
+  int32_t ready = ring_ready(&t.ring, t.now, &t.until);
   for (int32_t i = 0; i < ready; i++)
-    assert_true(intake_take(&t.intake, &entry));
+    assert_true(ring_fetch(&t.ring, &entry));
   return ready;
 }
 
 static void complete(int32_t count) {
   while (count-- > 0)
-    intake_complete(&t.intake, 1, 0, 0);
+    ring_complete(&t.ring, 1, 0, 0);
 }
 
 static void reap(int32_t count) {
@@ -64,7 +64,7 @@ static void reap(int32_t count) {
 
 static void depth_0_takes_what_is_there(void **state) {
   (void)state;
-  open_intake(0, 0);
+  open_ring(0, 0);
   assert_int_equal(take(), 0);
   submit(1);
   assert_int_equal(take(), 1);
@@ -74,7 +74,7 @@ static void depth_0_takes_what_is_there(void **state) {
 
 static void a_depth_takes_exactly_that_many(void **state) {
   (void)state;
-  open_intake(3, 0);
+  open_ring(3, 0);
   submit(2);
   assert_int_equal(take(), 0);
   assert_true(t.until == INT64_MAX); /* nothing changes by itself */
@@ -88,19 +88,19 @@ static void a_depth_takes_exactly_that_many(void **state) {
 /* Also where the worker cannot take all at once. */
 static void a_batch_that_was_begun_is_taken_whole(void **state) {
   (void)state;
-  struct intake_entry entry;
-  open_intake(4, 0);
+  struct ring_operation entry;
+  open_ring(4, 0);
   submit(4);
-  assert_int_equal(intake_ready(&t.intake, t.now, &t.until), 4);
-  assert_true(intake_take(&t.intake, &entry));
-  assert_int_equal(intake_ready(&t.intake, t.now, &t.until), 3);
+  assert_int_equal(ring_ready(&t.ring, t.now, &t.until), 4);
+  assert_true(ring_fetch(&t.ring, &entry));
+  assert_int_equal(ring_ready(&t.ring, t.now, &t.until), 3);
   assert_int_equal(take(), 3);
   assert_int_equal(take(), 0);
 }
 
 static void a_negative_depth_takes_at_most_that_many(void **state) {
   (void)state;
-  open_intake(-3, 0);
+  open_ring(-3, 0);
   submit(2);
   assert_int_equal(take(), 2);
   submit(5);
@@ -110,7 +110,7 @@ static void a_negative_depth_takes_at_most_that_many(void **state) {
 
 static void a_negative_depth_waits_for_a_full_batch_until_its_timeout(void **state) {
   (void)state;
-  open_intake(-3, 10);
+  open_ring(-3, 10);
   submit(1);
   assert_int_equal(take(), 0);
   assert_true(t.until == t.now + 10 * MS);
@@ -130,7 +130,7 @@ static void a_negative_depth_waits_for_a_full_batch_until_its_timeout(void **sta
 /* Completions that nobody reads keep what comes later waiting; none is lost. */
 static void every_completion_has_room(void **state) {
   (void)state;
-  open_intake(0, 0);
+  open_ring(0, 0);
   submit(8);
   assert_int_equal(take(), 8);
   submit(8);
@@ -146,7 +146,7 @@ static void every_completion_has_room(void **state) {
 
 static void a_depth_waits_for_room_for_all_of_it(void **state) {
   (void)state;
-  open_intake(5, 0);
+  open_ring(5, 0);
   submit(8);
   assert_int_equal(take(), 5);
   submit(5);
@@ -158,17 +158,17 @@ static void a_depth_waits_for_room_for_all_of_it(void **state) {
 
 static void a_depth_that_the_ring_cannot_hold_is_refused(void **state) {
   (void)state;
-  struct intake intake;
-  struct name name = {.ring = true, .depth = ENTRIES + 1};
+  struct ring ring;
+  struct iov_name name = {.ring = true, .depth = ENTRIES + 1};
   t.memory = calloc(1, ring_bytes(ENTRIES));
-  assert_int_equal(intake_open(&intake, t.memory, ring_bytes(ENTRIES), &name), -22);
+  assert_int_equal(ring_open(&ring, t.memory, ring_bytes(ENTRIES), &name), -22);
   name.depth = 0;
   for (size_t bytes = 0; bytes < ring_bytes(1); bytes += 8)
-    assert_int_equal(intake_open(&intake, t.memory, bytes, &name), -22);
+    assert_int_equal(ring_open(&ring, t.memory, bytes, &name), -22);
 }
 
 int main(void) {
-#define TEST(test) cmocka_unit_test_teardown(test, close_intake)
+#define TEST(test) cmocka_unit_test_teardown(test, close_ring)
   const struct CMUnitTest tests[] = {
       TEST(depth_0_takes_what_is_there),
       TEST(a_depth_takes_exactly_that_many),

@@ -46,8 +46,8 @@ static void the_mount_point_is_an_empty_folder(void **state) {
   char missing[128], file[128];
   snprintf(missing, sizeof missing, "%s/missing", mounted.root);
   snprintf(file, sizeof file, "%s/file", mounted.source);
-  assert_refuses(mounted.source, missing, "is not there", "make it: `mkdir -p ");
-  assert_refuses(mounted.source, file, "is no folder", "give an empty folder");
+  assert_refuses(mounted.source, missing, "does not exist", "`mkdir -p ");
+  assert_refuses(mounted.source, file, "is not a folder", "give an empty folder");
   folder_put(mounted.point, "covered", "");
   assert_refuses(mounted.source, mounted.point, "is not empty", "give an empty folder");
 }
@@ -60,7 +60,7 @@ static void what_is_mounted_already_is_not_covered(void **state) {
   const char *const arguments[] = {mounted.source, mounted.point, NULL};
   assert_int_equal(mounted_run(&second, arguments), 1);
   assert_true(mounted_says(&mounted, "already"));
-  assert_true(mounted_says(&mounted, "hint: unmount it first: `fusermount3 -u "));
+  assert_true(mounted_says(&mounted, "hint: `fusermount3 -u "));
   folder_put(mounted.point, "file", "");
 }
 
@@ -69,15 +69,15 @@ static void the_mount_point_does_not_lie_in_the_source(void **state) {
   char inside[128];
   snprintf(inside, sizeof inside, "%s/inside", mounted.source);
   assert_int_equal(mkdir(inside, 0755), 0);
-  assert_refuses(mounted.source, inside, "show itself without end", "mount it at a folder outside");
-  assert_refuses(inside, inside, "show itself without end", "mount it at a folder outside");
+  assert_refuses(mounted.source, inside, "would contain itself", "mount it at a folder outside");
+  assert_refuses(inside, inside, "would contain itself", "mount it at a folder outside");
 }
 
 static void the_source_is_a_folder_of_this_host(void **state) {
   (void)state;
   char file[128];
   snprintf(file, sizeof file, "%s/file", mounted.source);
-  assert_refuses(file, mounted.point, "is no folder", "give the folder it lies in");
+  assert_refuses(file, mounted.point, "is not a folder", "give the folder that has this file");
   const char *const arguments[] = {"/nowhere/at/all", mounted.point, NULL};
   assert_int_equal(mounted_run(&mounted, arguments), 1);
   assert_true(mounted_says(&mounted, "cannot use /nowhere/at/all: No such file"));
@@ -104,8 +104,8 @@ static void a_mount_whose_process_was_killed_is_told_from_others(void **state) {
   assert_int_equal(errno, ENOTCONN);
   const char *const arguments[] = {mounted.source, mounted.point, NULL};
   assert_int_equal(mounted_run(&mounted, arguments), 1);
-  assert_true(mounted_says(&mounted, "a mount whose process is gone"));
-  assert_true(mounted_says(&mounted, "hint: take it away with `fusermount3 -u "));
+  assert_true(mounted_says(&mounted, "a mount whose process has died"));
+  assert_true(mounted_says(&mounted, "hint: `fusermount3 -u "));
   mounted_detach(&mounted);
   mounted_start(&mounted, NULL);
   assert_int_equal(access(at_point(&mounted, "file"), R_OK), 0);

@@ -2,16 +2,15 @@
  * Names under 3fs-virt/iovs, as clients write them and as haul does. */
 #include "support/check.h"
 
+#include "storage/ring.h"
 #include <errno.h>
 #include <string.h>
 
-#include "storage/name.h"
-
 #define ID "00112233-4455-6677-8899-aabbccddeeff"
 
-static struct name parsed(const char *text) {
-  struct name name;
-  assert_int_equal(name_parse(text, &name), 0);
+static struct iov_name parsed(const char *text) {
+  struct iov_name name;
+  assert_int_equal(iov_name_parse(text, &name), 0);
   return name;
 }
 
@@ -22,7 +21,7 @@ static void a_buffer_is_an_id_and_its_blocks(void **state) {
   const char *const spellings[] = {ID, "00112233445566778899aabbccddeeff",
                                    "00112233445566778899AABBCCDDEEFF"};
   for (size_t i = 0; i < COUNT(spellings); i++) {
-    struct name name = parsed(spellings[i]);
+    struct iov_name name = parsed(spellings[i]);
     assert_memory_equal(name.id, id, sizeof id);
     assert_false(name.ring);
     assert_int_equal(name.block, 0);
@@ -32,19 +31,19 @@ static void a_buffer_is_an_id_and_its_blocks(void **state) {
 
 static void a_ring_has_marks_in_any_order(void **state) {
   (void)state;
-  struct name name = parsed(ID ".w-32.ph.t250.f110");
+  struct iov_name name = parsed(ID ".w-32.ph.t250.f110");
   assert_true(name.ring);
   assert_false(name.for_read);
   assert_int_equal(name.depth, -32);
-  assert_int_equal(name.priority, NAME_HIGH);
+  assert_int_equal(name.priority, RING_HIGH);
   assert_int_equal(name.timeout_ms, 250);
   assert_int_equal(name.flags, 6);
   name = parsed(ID ".f1.pl.r0");
   assert_true(name.for_read);
   assert_int_equal(name.depth, 0);
-  assert_int_equal(name.priority, NAME_LOW);
-  assert_int_equal(parsed(ID ".r1.p").priority, NAME_NORMAL);
-  assert_int_equal(parsed(ID ".r1.pn").priority, NAME_NORMAL);
+  assert_int_equal(name.priority, RING_LOW);
+  assert_int_equal(parsed(ID ".r1.p").priority, RING_NORMAL);
+  assert_int_equal(parsed(ID ".r1.pn").priority, RING_NORMAL);
   assert_true(parsed(ID ".r1.f"
                         "1111111111111111111111111111111111111111111111111111111111111111")
                   .flags == UINT64_MAX);
@@ -91,8 +90,8 @@ static void what_is_no_name_is_refused(void **state) {
                                ID "/r1",
                                "g0112233-4455-6677-8899-aabbccddeeff"};
   for (size_t i = 0; i < COUNT(wrong); i++) {
-    struct name name;
-    assert_int_equal(name_parse(wrong[i], &name), -EINVAL);
+    struct iov_name name;
+    assert_int_equal(iov_name_parse(wrong[i], &name), -EINVAL);
   }
 }
 
@@ -108,9 +107,9 @@ static void a_name_is_spelled_as_it_was(void **state) {
                                ".b9223372036854775807.r-2147483647.ph.t2147483647.f"
                                "1111111111111111111111111111111111111111111111111111111111111111"};
   for (size_t i = 0; i < COUNT(names); i++) {
-    char text[NAME_ROOM];
-    struct name name = parsed(names[i]);
-    assert_int_equal(name_format(&name, text), strlen(names[i]));
+    char text[IOV_NAME_ROOM];
+    struct iov_name name = parsed(names[i]);
+    assert_int_equal(iov_name_format(&name, text), strlen(names[i]));
     assert_string_equal(text, names[i]);
   }
 }

@@ -17,10 +17,10 @@
 static struct rig rig;
 static struct client crowd[CROWD], one;
 
-static const struct name priorities[] = {
-    {.for_read = true, .priority = NAME_HIGH},
-    {.for_read = true, .priority = NAME_NORMAL},
-    {.for_read = true, .priority = NAME_LOW},
+static const struct iov_name priorities[] = {
+    {.for_read = true, .priority = RING_HIGH},
+    {.for_read = true, .priority = RING_NORMAL},
+    {.for_read = true, .priority = RING_LOW},
 };
 
 static int set_up(void **state) {
@@ -35,7 +35,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static void open_all(enum name_priority ones, enum name_priority others) {
+static void open_all(enum ring_priority ones, enum ring_priority others) {
   for (unsigned i = 0; i < CROWD; i++)
     client_open(&crowd[i], &rig, &priorities[others], QUEUE, LENGTH);
   client_open(&one, &rig, &priorities[ones], QUEUE, LENGTH);
@@ -99,7 +99,7 @@ static int by_size(const void *left, const void *right) {
   return (int)*(const unsigned *)left - (int)*(const unsigned *)right;
 }
 
-static unsigned usually_passed(enum name_priority ones, enum name_priority others) {
+static unsigned usually_passed(enum ring_priority ones, enum ring_priority others) {
   unsigned counts[ROUNDS];
   open_all(ones, others);
   for (unsigned i = 0; i < ROUNDS; i++)
@@ -113,9 +113,9 @@ static unsigned usually_passed(enum name_priority ones, enum name_priority other
 
 static void a_higher_ring_waits_for_less(void **state) {
   (void)state;
-  unsigned high = usually_passed(NAME_HIGH, NAME_LOW);
-  unsigned equal = usually_passed(NAME_LOW, NAME_LOW);
-  unsigned normal = usually_passed(NAME_NORMAL, NAME_LOW);
+  unsigned high = usually_passed(RING_HIGH, RING_LOW);
+  unsigned equal = usually_passed(RING_LOW, RING_LOW);
+  unsigned normal = usually_passed(RING_NORMAL, RING_LOW);
   assert_true(high * 3 < equal);
   assert_true(normal * 3 < equal);
 }
@@ -137,7 +137,7 @@ static void a_lower_ring_does_not_starve(void **state) {
   (void)state;
   struct ring_completion said;
   unsigned done = 0;
-  open_all(NAME_LOW, NAME_HIGH);
+  open_all(RING_LOW, RING_HIGH);
   fill_queues();
   for (unsigned i = 0; i < 10; i++) {
     client_prepare(&one, 0, rig.inode, 0, 0, LENGTH);

@@ -16,8 +16,8 @@
 #define MIB ((size_t)1 << 20)
 
 static struct rig rig;
-static const struct name reads = {.for_read = true, .priority = NAME_NORMAL};
-static const struct name writes = {.for_read = false, .priority = NAME_NORMAL};
+static const struct iov_name reads = {.for_read = true, .priority = RING_NORMAL};
+static const struct iov_name writes = {.for_read = false, .priority = RING_NORMAL};
 
 static int set_up(void **state) {
   (void)state;
@@ -162,17 +162,15 @@ static void memory_that_is_cut_short_ends_its_ring_alone(void **state) {
 static void a_file_is_used_only_as_its_user_has_opened_it(void **state) {
   (void)state;
   struct client client;
-  uint64_t handle;
   int fd = open(rig.path, O_RDONLY);
   client_open(&client, &rig, &writes, 8, MIB);
-  files_closed(rig.files, rig.handle);
+  files_remove(rig.files, rig.handle);
   assert_int_equal(client_do(&client, 0, 0, 1), -EBADF);
-  const struct files_open_file file = {rig.inode, fd, NULL};
-  assert_int_equal(files_opened(rig.files, &file, rig.caller.uid + 1, true, true, &handle), 0);
+  uint64_t handle = rig_add_file(&rig, fd, rig.caller.uid + 1, true, true);
   assert_int_equal(client_do(&client, 0, 0, 1), -EBADF);
-  assert_int_equal(files_opened(rig.files, &file, rig.caller.uid, true, false, &rig.handle), 0);
+  rig.handle = rig_add_file(&rig, fd, rig.caller.uid, true, false);
   assert_int_equal(client_do(&client, 0, 0, 1), -EACCES);
-  files_closed(rig.files, handle);
+  files_remove(rig.files, handle);
   close(fd);
   client_close(&client);
 }
@@ -188,7 +186,7 @@ static void anothers_buffer_is_not_there(void **state) {
   }
   client_open(&client, &rig, &reads, 8, MIB);
   stranger.caller.uid = 12345;
-  assert_int_equal(piece_open(&other, &stranger, &(struct name){.ring = false}, 4096), 0);
+  assert_int_equal(piece_open(&other, &stranger, &(struct iov_name){.ring = false}, 4096), 0);
   memcpy(client.buffer.name.id, other.name.id, 16);
   assert_int_equal(client_do(&client, 0, 0, 1), -ENOENT);
   client_close(&client);
@@ -232,7 +230,7 @@ static void the_end_of_a_file_is_short(void **state) {
 static void holes_are_zeros_or_told(void **state) {
   (void)state;
   struct client client;
-  struct name strict = reads;
+  struct iov_name strict = reads;
   strict.flags = RING_NO_HOLES;
   assert_int_equal(fallocate(rig.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, MIB, MIB), 0);
   client_open(&client, &rig, &reads, 8, 2 * MIB);
@@ -255,7 +253,7 @@ static void what_is_written_is_in_the_file(void **state) {
   const uint64_t flags[] = {0, RING_DURABLE};
   for (size_t i = 0; i < COUNT(flags); i++) {
     struct client client;
-    struct name how = writes;
+    struct iov_name how = writes;
     how.flags = flags[i];
     client_open(&client, &rig, &how, 8, MIB);
     memset(client.buffer.memory, (int)i + 65, MIB);

@@ -19,7 +19,7 @@
 
 #include "mounted.h" /* eventually */
 #include "served.h"
-#include "storage/guard.h"
+#include "storage/mapping.h"
 #include "storage/source.h"
 #include "support/owner.h"
 #include "support/seams.h"
@@ -251,8 +251,8 @@ static void *cut(void *unused) {
 
 /* cmocka has set a handler of its own since the server was started. */
 static void guard_again(void) {
-  guard_stop();
-  assert_int_equal(guard_start(), 0);
+  sigbus_stop();
+  assert_int_equal(sigbus_start(), 0);
 }
 
 /* Each byte is what the file had at some time: what was written, or what it has lost. */

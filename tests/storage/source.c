@@ -16,7 +16,6 @@
 
 #include "folder.h"
 #include "served.h"
-#include "storage/local.h"
 #include "storage/source.h"
 #include "support/child.h"
 #include "support/seams.h"
@@ -33,7 +32,7 @@ static void open_source(bool read_only) {
   if (through_server)
     source = served_open_source(&served, root, read_only);
   else
-    assert_int_equal(local_open(root, read_only, &source), 0);
+    assert_int_equal(local_source_open(root, read_only, &source), 0);
   ops = source->ops;
 }
 
@@ -463,8 +462,8 @@ static void threads_share_a_source(void **state) {
 static void a_source_is_a_folder_that_can_be_read(void **state) {
   (void)state;
   struct source *none;
-  assert_int_equal(local_open("/nowhere/at/all", false, &none), -ENOENT);
-  assert_int_equal(local_open(folder_path(root, "file"), false, &none), -ENOTDIR);
+  assert_int_equal(local_source_open("/nowhere/at/all", false, &none), -ENOENT);
+  assert_int_equal(local_source_open(folder_path(root, "file"), false, &none), -ENOTDIR);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <haul/usrbio.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,7 +15,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "control.h"
 #include "hf3fs_usrbio.h"
 
 #define DOUBLE __attribute__((visibility("default")))
@@ -58,7 +58,7 @@ bool answers_is_below(int fd, const char *folder) {
   return strncmp(path, folder, strlen(folder)) == 0 && path[strlen(folder)] == '/';
 }
 
-static int hardlink(int fd, const struct control_hardlink *wish) {
+static int hardlink(int fd, const struct ioctl_link *wish) {
   char link[64], path[PATH_MAX];
   struct stat root;
   if (stat(answer_mount(), &root) != 0 || root.st_ino != wish->folder)
@@ -68,7 +68,7 @@ static int hardlink(int fd, const struct control_hardlink *wish) {
   return linkat(AT_FDCWD, link, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
 }
 
-static int punch(int fd, const struct control_holes *holes) {
+static int punch(int fd, const struct ioctl_holes *holes) {
   for (int i = 0; i < holes->count; i++)
     if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)holes->start[i],
                   (off_t)(holes->end[i] - holes->start[i])) != 0)
@@ -84,14 +84,14 @@ int ioctl(int fd, unsigned long request, ...) {
   if (!answer_mount() || !answers_is_below(fd, answer_mount()))
     return (int)syscall(SYS_ioctl, fd, request, argument);
   switch (request) {
-  case CONTROL_MAGIC:
+  case IOCTL_GET_MAGIC:
     *(uint32_t *)argument = HF3FS_SUPER_MAGIC;
     return 0;
-  case CONTROL_FSYNC:
+  case IOCTL_SYNC:
     return fsync(fd);
-  case CONTROL_HARDLINK:
+  case IOCTL_LINK:
     return hardlink(fd, argument);
-  case CONTROL_HOLE:
+  case IOCTL_PUNCH_HOLES:
     return punch(fd, argument);
   default:
     return fail(-ENOTTY);

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <haul/usrbio.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "storage/name.h"
+#include "storage/ring.h"
 #include "usrbio/answers.h"
 
 #define REGISTERED 4096
@@ -21,7 +22,7 @@
 
 struct registered {
   bool used;
-  struct name name;
+  struct iov_name name;
   uint8_t *base;
   size_t size;
   struct ring_view view;
@@ -30,10 +31,10 @@ struct registered {
 static struct {
   char mount[PATH_MAX], iovs[PATH_MAX + 32];
   bool made;
-  sem_t *semaphores[NAME_PRIORITIES];
-  pthread_t threads[NAME_PRIORITIES];
+  sem_t *semaphores[RING_PRIORITIES];
+  pthread_t threads[RING_PRIORITIES];
   struct registered registered[REGISTERED];
-  char last_name[NAME_ROOM], last_target[TARGET];
+  char last_name[IOV_NAME_ROOM], last_target[TARGET];
   int file; /* the last one, whose inode is `inode` */
   uint64_t inode;
 } state;
@@ -41,7 +42,7 @@ static struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of `state` */
 static _Atomic bool running, held, dead;
 static _Atomic int refused, unanswered;
-static _Atomic unsigned asked, woken[NAME_PRIORITIES];
+static _Atomic unsigned asked, woken[RING_PRIORITIES];
 
 static void before_fork(void) {
   pthread_mutex_lock(&lock);
@@ -142,7 +143,7 @@ static void serve(struct registered *ring) {
 }
 
 static void *work(void *argument) {
-  enum name_priority priority = (enum name_priority)(intptr_t)argument;
+  enum ring_priority priority = (enum ring_priority)(intptr_t)argument;
   for (;;) {
     while (sem_wait(state.semaphores[priority]) != 0)
       ;
@@ -169,7 +170,7 @@ static const char *name_in(const char *path) {
 }
 
 /* Under `lock`. */
-static int enter(const char *target, const struct name *name) {
+static int enter(const char *target, const struct iov_name *name) {
   struct stat found;
   struct registered *entry = state.registered;
   while (entry->used)
@@ -184,11 +185,11 @@ static int enter(const char *target, const struct name *name) {
   *entry =
       (struct registered){.used = true, .name = *name, .base = base, .size = (size_t)found.st_size};
   if (name->ring)
-    must(ring_lay(&entry->view, base, entry->size), "a ring without room");
+    must(ring_view_init(&entry->view, base, entry->size), "a ring without room");
   return 0;
 }
 
-static int leave(const struct name *name) {
+static int leave(const struct iov_name *name) {
   struct registered *entry = find(name->id, name->ring);
   if (!entry)
     return -ENOENT;
@@ -198,9 +199,9 @@ static int leave(const struct name *name) {
 }
 
 int answer_symlink(const char *target, const char *path) {
-  struct name name;
+  struct iov_name name;
   const char *text = name_in(path);
-  if (!text || name_parse(text, &name) != 0)
+  if (!text || iov_name_parse(text, &name) != 0)
     return text && running ? -EINVAL : 0;
   if (dead || refused)
     snprintf(state.last_target, sizeof state.last_target, "%s", target);
@@ -215,9 +216,9 @@ int answer_symlink(const char *target, const char *path) {
 }
 
 int answer_unlink(const char *path) {
-  struct name name;
+  struct iov_name name;
   const char *text = name_in(path);
-  if (!text || name_parse(text, &name) != 0)
+  if (!text || iov_name_parse(text, &name) != 0)
     return 0;
   if (dead)
     return -ENOTCONN;
@@ -238,7 +239,7 @@ int answer_liveness(void) {
 
 /* ---- Beginning and end ---- */
 
-static void link_semaphore(enum name_priority priority) {
+static void link_semaphore(enum ring_priority priority) {
   static const char *const marks[] = {".ph", "", ".pl"};
   char name[64], target[96], link[PATH_MAX + 64];
   snprintf(name, sizeof name, "/haul-test-%d-%d", (int)getpid(), (int)priority);
@@ -270,8 +271,8 @@ const char *daemon_start(const char *folder) {
   refused = unanswered = 0;
   asked = 0;
   running = true;
-  for (intptr_t i = 0; i < NAME_PRIORITIES; i++) {
-    link_semaphore((enum name_priority)i);
+  for (intptr_t i = 0; i < RING_PRIORITIES; i++) {
+    link_semaphore((enum ring_priority)i);
     must(pthread_create(&state.threads[i], NULL, work, (void *)i) == 0, "a thread");
   }
   return state.mount;
@@ -281,7 +282,7 @@ void daemon_hold(bool hold) {
   pthread_mutex_lock(&lock);
   held = hold;
   pthread_mutex_unlock(&lock);
-  for (int i = 0; i < NAME_PRIORITIES && !hold; i++)
+  for (int i = 0; i < RING_PRIORITIES && !hold; i++)
     sem_post(state.semaphores[i]);
 }
 
@@ -315,7 +316,7 @@ static void forget_all(void) {
 void daemon_stop(void) {
   daemon_hold(false);
   running = false;
-  for (int i = 0; i < NAME_PRIORITIES; i++) {
+  for (int i = 0; i < RING_PRIORITIES; i++) {
     char name[64];
     sem_post(state.semaphores[i]);
     pthread_join(state.threads[i], NULL);
@@ -348,7 +349,7 @@ void daemon_restart(void) {
   must(rename(state.iovs, old) == 0, old); /* the new folder is then another inode */
   must(mkdir(state.iovs, 0700) == 0, state.iovs);
   static const char *const links[] = {"submit-ios.ph", "submit-ios", "submit-ios.pl"};
-  for (int i = 0; i < NAME_PRIORITIES; i++) {
+  for (int i = 0; i < RING_PRIORITIES; i++) {
     char from[PATH_MAX + 64], to[PATH_MAX + 64];
     snprintf(from, sizeof from, "%s/%s", old, links[i]);
     snprintf(to, sizeof to, "%s/%s", state.iovs, links[i]);

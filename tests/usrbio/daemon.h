@@ -6,11 +6,11 @@
 #ifndef HAUL_TESTS_USRBIO_DAEMON_H
 #define HAUL_TESTS_USRBIO_DAEMON_H
 
+#include <haul/usrbio.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "hf3fs_usrbio.h"
-#include "storage/ring.h"
 
 /* At a folder that is there and empty, or a new one (NULL); returns it. */
 const char *daemon_start(const char *folder);

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""hf3fs_usrbio.h for Python, by the names of 3FS's own module: buffers, rings, files.
+"""hf3fs_usrbio.h for Python, with the names of 3FS's own module: buffers, rings, files.
 
-Over libhf3fs_api_shared.so by ctypes, so there is nothing to compile. The library is found as the
-loader finds it, or where HAUL_USRBIO_LIBRARY says. What the C calls return as an error is an
-OSError here.
+It calls libhf3fs_api_shared.so by ctypes, so there is nothing to compile. HAUL_USRBIO_LIBRARY is
+the library's path where the loader does not find it. Errors of the C calls raise OSError.
 """
 
 import ctypes
@@ -26,9 +25,9 @@ __all__ = [
     "register_fd",
 ]
 
-_HOLES = 1000  # of one call
+_HOLES = 1000  # per call
 _FSYNC = 0x8004680B  # _IOR('h', 11, uint32_t)
-_SLICE = 0.1  # seconds that a wait may keep a signal's handler waiting
+_SLICE = 0.1  # seconds that a wait may delay a signal handler
 
 
 class _Iov(ctypes.Structure):
@@ -70,7 +69,7 @@ class _Timespec(ctypes.Structure):
 
 
 def _calls():
-    """The library's calls; those that cannot block keep the interpreter's lock."""
+    """The library's calls; those that cannot block keep the interpreter lock."""
     name = os.environ.get("HAUL_USRBIO_LIBRARY") or "libhf3fs_api_shared.so"
     may_block, cannot = ctypes.CDLL(name), ctypes.PyDLL(name)
     iov, ior = ctypes.POINTER(_Iov), ctypes.POINTER(_Ior)
@@ -109,7 +108,7 @@ def _error(code):
 
 
 def extract_mount_point(path):
-    """Where the file system of `path` is mounted; None: on none that speaks USRBIO."""
+    """The mount point above `path`; None: its file system does not speak USRBIO."""
     place = ctypes.create_string_buffer(4096)
     length = _CALLS["extract_mount_point"](place, len(place), os.fsencode(path))
     if length < 0:
@@ -120,7 +119,7 @@ def extract_mount_point(path):
 
 
 def register_fd(fd, flags=0):
-    """Lets rings use an open file, until deregister_fd."""
+    """Registers an open file for use by rings, until deregister_fd."""
     status = _CALLS["reg_fd"](fd, flags)
     if status > 0:
         raise _error(status)
@@ -131,7 +130,7 @@ def deregister_fd(fd):
 
 
 def force_fsync(fd):
-    """Makes the next stat tell the file's true length. 0, or -1 for failure."""
+    """Makes the next stat report the file's true length. Returns 0, or -1 for failure."""
     try:
         return fcntl.ioctl(fd, _FSYNC, 0)
     except OSError:
@@ -145,7 +144,7 @@ def hardlink(target, link_name):
 
 
 def punch_hole(filename, start, end, flags=0):
-    """Holes from each start up to each end, in a file by its name or by its descriptor."""
+    """Makes holes from each start up to each end, in a file given by name or descriptor."""
     if len(start) != len(end) or len(start) > _HOLES:
         raise RuntimeError("size not equal")
     if not isinstance(filename, int):
@@ -163,21 +162,21 @@ def punch_hole(filename, start, end, flags=0):
 
 
 def _place(buffer):
-    """Address and bytes of a buffer that can be written; it is not kept from being closed."""
+    """Address and size of a writable buffer, which the caller keeps open."""
     view = memoryview(buffer)
     if not view.contiguous:
-        raise ValueError("the buffer is not in one piece")
+        raise ValueError("the buffer is not contiguous")
     if view.nbytes == 0:
         return 0, 0
     return ctypes.addressof(ctypes.c_char.from_buffer(view)), view.nbytes
 
 
 class iovec:
-    """Shared memory for operations, or a slice of it: what an operation reads to or writes from.
+    """Shared memory for operations, or a slice of it that an operation reads to or writes from.
 
-    `base` is a buffer over a file in /dev/shm that a link MOUNT/3fs-virt/iovs/ID names. It has to
-    stay mapped as long as operations use it. After an operation its slice has `result`, bytes or a
-    negative errno value, and `userdata`.
+    `base` is a buffer over a file in /dev/shm to which a symlink MOUNT/3fs-virt/iovs/ID leads. It
+    must stay mapped while operations use it. After an operation its slice has the `result`, a
+    number of bytes or a negative errno value, and the `userdata`.
     """
 
     def __init__(self, base, id, hf3fs_mount_point, block_size=0, numa=-1):
@@ -215,7 +214,7 @@ class iovec:
         return part
 
     def slice_by(self, buf):
-        """The slice where another buffer lies in this one's memory."""
+        """The slice that has the same memory as another buffer."""
         address, size = _place(buf)
         if address < self._address or address + size > self._address + self._size:
             raise IndexError("given buf is out of range")
@@ -236,11 +235,11 @@ class iovec:
     def _view(self):
         return memoryview((ctypes.c_ubyte * self._size).from_address(self._address)).cast("B")
 
-    def __buffer__(self, flags):  # asked for from Python 3.12 on
+    def __buffer__(self, flags):  # used by Python 3.12 and later
         return self._view()
 
     @property
-    def __array_interface__(self):  # for numpy before that
+    def __array_interface__(self):  # used by numpy with earlier versions
         return {
             "version": 3,
             "shape": (self._size,),
@@ -250,7 +249,7 @@ class iovec:
 
     @property
     def base_off(self):
-        """Where a slice begins in the whole."""
+        """The offset of a slice in the whole buffer."""
         return self._address - self._root._address
 
 
@@ -259,10 +258,10 @@ def _seconds(timeout):
 
 
 class ioring:
-    """Operations that are under way, either for reading or for writing.
+    """A ring of operations, either for reading or for writing.
 
-    One thread prepares and submits; others may wait. `priority` is told to the daemon where no
-    `flags` are given, since USRBIO has no call for both.
+    One thread prepares and submits; others may wait. `priority` is ignored if `flags` are set, as
+    USRBIO has no call for both.
     """
 
     def __init__(
@@ -277,7 +276,7 @@ class ioring:
         flags=0,
     ):
         self._ior = _Ior()
-        self._lock = threading.Lock()  # of the two below
+        self._lock = threading.Lock()  # guards the next two
         self._pending = {}  # slice and userdata by token
         self._token = 0
         mount, wait = os.fsencode(hf3fs_mount_point), timeout or 0
@@ -305,7 +304,7 @@ class ioring:
         return _CALLS["io_entries"](self._ior)
 
     def prepare(self, iov, read, fd, off, userdata=None):
-        """An operation on as many bytes as the slice has. It may begin at once. The ring itself."""
+        """Prepares an operation on the whole slice, which may begin at once. Returns the ring."""
         with self._lock:
             self._token += 1
             index = _CALLS["prep_io"](
@@ -317,14 +316,14 @@ class ioring:
         return self
 
     def submit(self):
-        """Tells the daemon. The ring itself."""
+        """Notifies the daemon. Returns the ring."""
         status = _CALLS["submit_ios"](self._ior)
         if status < 0:
             raise _error(-status)
         return self
 
     def _take(self, room, least, deadline):
-        """What one call gives, as slices; an errno value for failure."""
+        """The slices that one call returns, and an errno value, 0 for success."""
         cqes = (_Cqe * room)()
         until = _Timespec(int(deadline // 1), int(deadline % 1 * 1e9))
         got = _CALLS["wait_for_ios"](self._ior, cqes, room, least, until)
@@ -337,8 +336,9 @@ class ioring:
         return done, max(0, -got)
 
     def wait(self, *, max_results=0, min_results=0, timeout=None):
-        """The slices of completed operations, up to `max_results`: at least `min_results`, unless
-        the timeout (seconds, or a timedelta; None: never) ends the wait before."""
+        """Returns the slices of at most `max_results` completed operations, and at least
+        `min_results` of them, unless the timeout (seconds, or a timedelta; None: never) ends the
+        wait earlier."""
         room = max(max_results, min_results, 1)
         now = time.time()
         end = None if timeout is None else now + _seconds(timeout)

@@ -1,22 +1,28 @@
-/* SPDX-License-Identifier: MIT
- * What is open: files, and folders that are being read. */
+/* SPDX-License-Identifier: MIT */
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <stdlib.h>
-#include <sys/uio.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "storage/local/identity.h"
+#include "storage/credentials.h"
 #include "storage/local/local.h"
+
+struct local_file {
+  struct source_file file;
+  struct node *node;    /* a reference */
+  pthread_mutex_t lock; /* of a folder: guards the descriptor's offset */
+};
 
 static struct local_file *file_of(struct source_file *file) {
   return (struct local_file *)(void *)file;
 }
 
-/* File systems whose close(2) has nothing to tell. Those of a network do, and others might. */
+/* ---- Opening ---- */
+
+/* Whether close(2) may report errors, as those of network file systems do. False only where it
+ * surely does not. */
 static bool may_flush(int fd) {
   struct statfs stat;
   if (fstatfs(fd, &stat))
@@ -33,35 +39,35 @@ static bool may_flush(int fd) {
   }
 }
 
-int local_make_file(struct local *local, struct node *node, int fd, struct source_file **file) {
-  struct local_file *made = calloc(1, sizeof *made);
-  if (!made) {
+int local_new_file(struct local *local, struct node *node, int fd, struct source_file **out) {
+  struct local_file *file = calloc(1, sizeof *file);
+  if (!file) {
     close(fd);
     nodes_put(&local->nodes, node);
     return -ENOMEM;
   }
-  made->file = (struct source_file){.inode = node->inode, .fd = fd, .flushes = may_flush(fd)};
-  made->node = node;
-  pthread_mutex_init(&made->lock, NULL);
-  *file = &made->file;
+  file->file = (struct source_file){.inode = node->inode, .fd = fd, .flushes = may_flush(fd)};
+  file->node = node;
+  pthread_mutex_init(&file->lock, NULL);
+  *out = &file->file;
   return 0;
 }
 
-/* Takes the hold on the node. */
-static int open_held(struct local *local, struct node *node, int flags, struct source_file **file) {
+/* Takes the reference to the node. */
+static int open_node(struct local *local, struct node *node, int flags, struct source_file **file) {
   char path[PROC_ROOM];
-  local_proc_path(path, node);
+  local_proc_path(path, node->fd);
   int fd = open(path, flags | O_CLOEXEC);
   if (fd < 0) {
     int result = -errno;
     nodes_put(&local->nodes, node);
     return result;
   }
-  return local_make_file(local, node, fd, file);
+  return local_new_file(local, node, fd, file);
 }
 
-/* Opening a FIFO would wait for its other end, and a device do who knows what. */
-static int may_be_opened(const struct node *node) {
+/* A FIFO would wait for its other end, and a device driver do anything. */
+static int check_type(const struct node *node) {
   switch (node->type) {
   case S_IFREG:
     return 0;
@@ -74,21 +80,8 @@ static int may_be_opened(const struct node *node) {
   }
 }
 
-/* Takes the hold on the node. */
-static int open_for(struct local *local, const struct source_caller *caller, struct node *node,
-                    int flags, struct source_file **file) {
-  struct identity identity;
-  int result = identity_take(&identity, caller);
-  if (result)
-    nodes_put(&local->nodes, node);
-  else
-    result = open_held(local, node, flags, file);
-  identity_give_back(&identity);
-  return result;
-}
-
-int local_open_node(struct source *source, const struct source_caller *caller, uint64_t handle,
-                    int flags, struct source_file **file) {
+int local_open(struct source *source, const struct source_caller *caller, uint64_t handle,
+               int flags, struct source_file **file) {
   struct local *local = local_of(source);
   flags &= O_ACCMODE | O_TRUNC;
   if (local->read_only && flags != O_RDONLY)
@@ -96,23 +89,27 @@ int local_open_node(struct source *source, const struct source_caller *caller, u
   struct node *node = nodes_get(&local->nodes, handle);
   if (!node)
     return -ESTALE;
-  int result = may_be_opened(node);
-  if (result) {
+  struct credentials own = {0};
+  int result = check_type(node);
+  if (!result && !caller->checked)
+    result = credentials_assume(&own, caller);
+  if (result)
     nodes_put(&local->nodes, node);
-    return result;
-  }
-  /* Nothing is made: who checked his rights need not become him. */
-  return caller->checked ? open_held(local, node, flags, file)
-                         : open_for(local, caller, node, flags, file);
+  else
+    result = open_node(local, node, flags, file);
+  credentials_restore(&own);
+  return result;
 }
 
-void local_release(struct source *source, struct source_file *file) {
-  struct local_file *made = file_of(file);
-  close(file->fd);
-  nodes_put(&local_of(source)->nodes, made->node);
-  pthread_mutex_destroy(&made->lock);
-  free(made);
+void local_release(struct source *source, struct source_file *closing) {
+  struct local_file *file = file_of(closing);
+  close(closing->fd);
+  nodes_put(&local_of(source)->nodes, file->node);
+  pthread_mutex_destroy(&file->lock);
+  free(file);
 }
+
+/* ---- Files ---- */
 
 ssize_t local_read(struct source *source, struct source_file *file, void *bytes, size_t length,
                    off_t offset) {
@@ -150,7 +147,7 @@ ssize_t local_write(struct source *source, struct source_file *file, const void 
   return (ssize_t)done;
 }
 
-/* Closing any descriptor of the file makes a network's file system tell its errors. */
+/* A network file system reports its errors at the close of any descriptor of the file. */
 int local_flush(struct source *source, struct source_file *file) {
   (void)source;
   int copy = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
@@ -177,18 +174,17 @@ off_t local_lseek(struct source *source, struct source_file *file, off_t offset,
   return found < 0 ? -errno : found;
 }
 
+/* ---- Folders ---- */
+
 int local_opendir(struct source *source, uint64_t handle, struct source_file **folder) {
   struct local *local = local_of(source);
   struct node *node = nodes_get(&local->nodes, handle);
-  if (!node)
-    return -ESTALE;
-  return open_held(local, node, O_RDONLY | O_DIRECTORY, folder);
+  return node ? open_node(local, node, O_RDONLY | O_DIRECTORY, folder) : -ESTALE;
 }
 
-/* Hands `length` bytes of names on; false: `each` has had enough. */
-static bool hand_on(struct local *local, const struct node *folder, const char *names,
-                    size_t length, bool (*each)(void *user, const struct source_name *name),
-                    void *user) {
+/* Passes on what getdents64(2) returned. False: `each` has no more room. */
+static bool pass_names(struct local *local, const struct node *folder, const char *names,
+                       size_t length, source_each *each, void *user) {
   for (size_t at = 0; at < length;) {
     const struct dirent64 *entry = (const struct dirent64 *)(const void *)(names + at);
     const struct source_name name = {
@@ -204,20 +200,20 @@ static bool hand_on(struct local *local, const struct node *folder, const char *
   return true;
 }
 
-/* The folder's own place is set each time, so that one who reads on from anywhere is right. */
+/* The descriptor's offset is set by each call, as calls may come with any offset. */
 int local_readdir(struct source *source, struct source_file *folder, off_t offset, size_t bytes,
-                  bool (*each)(void *user, const struct source_name *name), void *user) {
-  struct local_file *made = file_of(folder);
+                  source_each *each, void *user) {
+  struct local_file *file = file_of(folder);
   _Alignas(struct dirent64) char names[16384];
   size_t room = bytes < 2048 ? 2048 : bytes < sizeof names ? bytes : sizeof names;
   ssize_t got = 0;
-  pthread_mutex_lock(&made->lock);
+  pthread_mutex_lock(&file->lock);
   bool more = lseek(folder->fd, offset, SEEK_SET) == offset;
   int result = more ? 0 : -errno;
   while (more && (got = getdents64(folder->fd, names, room)) > 0)
-    more = hand_on(local_of(source), made->node, names, (size_t)got, each, user);
+    more = pass_names(local_of(source), file->node, names, (size_t)got, each, user);
   if (got < 0)
     result = -errno;
-  pthread_mutex_unlock(&made->lock);
+  pthread_mutex_unlock(&file->lock);
   return result;
 }

@@ -1,47 +1,21 @@
-/* SPDX-License-Identifier: MIT */
-#include "storage/local.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/sysmacros.h>
-#include <unistd.h>
-
+/* SPDX-License-Identifier: MIT
+ * The table of the source; lookups and attributes of nodes. */
 #include "storage/local/local.h"
 
-static void close_source(struct source *source) {
-  struct local *local = local_of(source);
-  nodes_close(&local->nodes);
-  free(local);
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+void local_proc_path(char path[PROC_ROOM], int fd) {
+  snprintf(path, PROC_ROOM, "/proc/self/fd/%d", fd);
 }
 
-void local_proc_path(char path[PROC_ROOM], const struct node *node) {
-  snprintf(path, PROC_ROOM, "/proc/self/fd/%d", node->fd);
-}
+/* ---- Lookups ---- */
 
-int local_stat(const struct node *node, struct stat *stat) {
-  if (fstatat(node->fd, "", stat, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW))
-    return -errno;
-  stat->st_ino = node->inode;
-  return 0;
-}
-
-int local_admit(struct local *local, const struct node *folder, const char *name,
-                struct source_entry *entry) {
-  int fd = openat(folder->fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-  if (fd < 0)
-    return -errno;
-  return local_admit_fd(local, fd, entry);
-}
-
-static void leave_out(struct source *source, dev_t device) {
-  local_of(source)->left_out = device;
-}
-
-/* By what the kernel has at hand: it asks no file system for that. */
+/* From what the kernel has cached: the file system itself is not asked. */
 static bool is_left_out(const struct local *local, int fd) {
   struct statx stat;
   if (!local->left_out || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &stat))
@@ -49,21 +23,27 @@ static bool is_left_out(const struct local *local, int fd) {
   return makedev(stat.stx_dev_major, stat.stx_dev_minor) == local->left_out;
 }
 
-int local_admit_fd(struct local *local, int fd, struct source_entry *entry) {
-  if (is_left_out(local, fd)) {
-    close(fd);
-    return -ELOOP;
-  }
-  if (fstatat(fd, "", &entry->stat, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW)) {
-    int result = -errno;
+int local_add_fd(struct local *local, int fd, struct source_entry *entry) {
+  int result = 0;
+  if (is_left_out(local, fd))
+    result = -ELOOP;
+  else if (fstatat(fd, "", &entry->stat, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW))
+    result = -errno;
+  if (result) {
     close(fd);
     return result;
   }
-  return nodes_admit(&local->nodes, fd, &entry->stat, &entry->node);
+  return nodes_add(&local->nodes, fd, &entry->stat, &entry->node);
 }
 
-static int lookup(struct source *source, uint64_t folder, const char *name,
-                  struct source_entry *entry) {
+int local_add_name(struct local *local, const struct node *folder, const char *name,
+                   struct source_entry *entry) {
+  int fd = openat(folder->fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+  return fd < 0 ? -errno : local_add_fd(local, fd, entry);
+}
+
+static int local_lookup(struct source *source, uint64_t folder, const char *name,
+                        struct source_entry *entry) {
   struct local *local = local_of(source);
   int result = source_check_name(name);
   if (result)
@@ -71,41 +51,109 @@ static int lookup(struct source *source, uint64_t folder, const char *name,
   struct node *node = nodes_get(&local->nodes, folder);
   if (!node)
     return -ESTALE;
-  result = local_admit(local, node, name, entry);
+  result = local_add_name(local, node, name, entry);
   nodes_put(&local->nodes, node);
   return result;
 }
 
-static void forget(struct source *source, uint64_t node, uint64_t count) {
+static void local_forget(struct source *source, uint64_t node, uint64_t count) {
   nodes_forget(&local_of(source)->nodes, node, count);
 }
 
-static int find(struct source *source, uint64_t inode, struct source_entry *entry) {
+static void local_leave_out(struct source *source, dev_t device) {
+  local_of(source)->left_out = device;
+}
+
+/* ---- Attributes ---- */
+
+static int stat_node(const struct node *node, struct stat *stat) {
+  if (fstatat(node->fd, "", stat, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW))
+    return -errno;
+  stat->st_ino = node->inode;
+  return 0;
+}
+
+static int local_find(struct source *source, uint64_t inode, struct source_entry *entry) {
   struct local *local = local_of(source);
   struct node *node = nodes_find(&local->nodes, inode);
   if (!node)
     return -ESTALE;
   entry->node = node->handle;
-  int result = local_stat(node, &entry->stat);
+  int result = stat_node(node, &entry->stat);
   if (result)
     nodes_forget(&local->nodes, node->handle, 1);
   nodes_put(&local->nodes, node);
   return result;
 }
 
-static ssize_t read_link(struct source *source, uint64_t handle, char *target, size_t size) {
+static int local_getattr(struct source *source, uint64_t handle, struct source_file *file,
+                         struct stat *stat) {
+  struct local *local = local_of(source);
+  struct node *node = nodes_get(&local->nodes, handle);
+  (void)file;
+  if (!node)
+    return -ESTALE;
+  int result = stat_node(node, stat);
+  nodes_put(&local->nodes, node);
+  return result;
+}
+
+/* Through the open file where it is writable: it may have been opened before the mode changed. */
+static int set_size(const struct node *node, const struct source_file *file, off_t size) {
+  char path[PROC_ROOM];
+  if (file && (fcntl(file->fd, F_GETFL) & O_ACCMODE) != O_RDONLY)
+    return ftruncate(file->fd, size);
+  local_proc_path(path, node->fd);
+  return truncate(path, size);
+}
+
+/* The owner before the mode: a change of owner clears set-user-ID and set-group-ID bits. */
+static int change_node(const struct node *node, const struct source_file *file,
+                       const struct source_change *change) {
+  uid_t uid = change->which & SOURCE_UID ? change->uid : (uid_t)-1;
+  gid_t gid = change->which & SOURCE_GID ? change->gid : (gid_t)-1;
+  char path[PROC_ROOM];
+  local_proc_path(path, node->fd);
+  if ((change->which & (SOURCE_UID | SOURCE_GID)) &&
+      fchownat(node->fd, "", uid, gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW))
+    return -errno;
+  if ((change->which & SOURCE_MODE) && chmod(path, change->mode & 07777))
+    return -errno;
+  if ((change->which & SOURCE_SIZE) && set_size(node, file, change->size))
+    return -errno;
+  if ((change->which & SOURCE_TIMES) && utimensat(node->fd, "", change->times, AT_EMPTY_PATH))
+    return -errno;
+  return 0;
+}
+
+static int local_setattr(struct source *source, uint64_t handle, struct source_file *file,
+                         const struct source_change *change, struct stat *stat) {
+  struct local *local = local_of(source);
+  if (local->read_only)
+    return -EROFS;
+  struct node *node = nodes_get(&local->nodes, handle);
+  if (!node)
+    return -ESTALE;
+  int result = change_node(node, file, change);
+  if (!result)
+    result = stat_node(node, stat);
+  nodes_put(&local->nodes, node);
+  return result;
+}
+
+static ssize_t local_readlink(struct source *source, uint64_t handle, char *target, size_t size) {
   struct local *local = local_of(source);
   struct node *node = nodes_get(&local->nodes, handle);
   if (!node)
     return -ESTALE;
   ssize_t length = readlinkat(node->fd, "", target, size);
   if (length < 0)
-    length = errno == ENOENT ? -EINVAL : -errno; /* what it says of no symlink */
+    length = errno == ENOENT ? -EINVAL : -errno; /* ENOENT: it is not a symlink */
   nodes_put(&local->nodes, node);
   return length >= 0 && (size_t)length == size ? -ENAMETOOLONG : length;
 }
 
-static int stat_source(struct source *source, struct statvfs *stat) {
+static int local_statfs(struct source *source, struct statvfs *stat) {
   struct local *local = local_of(source);
   struct node *node = nodes_get(&local->nodes, SOURCE_ROOT);
   int result = fstatvfs(node->fd, stat) ? -errno : 0;
@@ -113,16 +161,72 @@ static int stat_source(struct source *source, struct statvfs *stat) {
   return result;
 }
 
-static const struct source_ops ops = {
-    .close = close_source,
-    .leave_out = leave_out,
-    .lookup = lookup,
-    .forget = forget,
-    .find = find,
+/* ---- Extended attributes ---- */
+
+/* As nodes_get, with the node's path in /proc. */
+static struct node *get_with_path(struct source *source, uint64_t handle, char path[PROC_ROOM]) {
+  struct node *node = nodes_get(&local_of(source)->nodes, handle);
+  if (node)
+    local_proc_path(path, node->fd);
+  return node;
+}
+
+/* Puts the node; the result of a system call, or its errno value. */
+static ssize_t put_result(struct source *source, struct node *node, ssize_t result) {
+  if (result < 0)
+    result = -errno;
+  nodes_put(&local_of(source)->nodes, node);
+  return result;
+}
+
+static ssize_t local_getxattr(struct source *source, uint64_t handle, const char *name, void *value,
+                              size_t size) {
+  char path[PROC_ROOM];
+  struct node *node = get_with_path(source, handle, path);
+  return node ? put_result(source, node, getxattr(path, name, value, size)) : -ESTALE;
+}
+
+static ssize_t local_listxattr(struct source *source, uint64_t handle, char *list, size_t size) {
+  char path[PROC_ROOM];
+  struct node *node = get_with_path(source, handle, path);
+  return node ? put_result(source, node, listxattr(path, list, size)) : -ESTALE;
+}
+
+static int local_setxattr(struct source *source, uint64_t handle, const char *name,
+                          const void *value, size_t size, int flags) {
+  char path[PROC_ROOM];
+  if (local_of(source)->read_only)
+    return -EROFS;
+  struct node *node = get_with_path(source, handle, path);
+  return node ? (int)put_result(source, node, setxattr(path, name, value, size, flags)) : -ESTALE;
+}
+
+static int local_removexattr(struct source *source, uint64_t handle, const char *name) {
+  char path[PROC_ROOM];
+  if (local_of(source)->read_only)
+    return -EROFS;
+  struct node *node = get_with_path(source, handle, path);
+  return node ? (int)put_result(source, node, removexattr(path, name)) : -ESTALE;
+}
+
+/* ---- Life ---- */
+
+static void local_close(struct source *source) {
+  struct local *local = local_of(source);
+  nodes_close(&local->nodes);
+  free(local);
+}
+
+static const struct source_ops local_ops = {
+    .close = local_close,
+    .leave_out = local_leave_out,
+    .lookup = local_lookup,
+    .forget = local_forget,
+    .find = local_find,
     .getattr = local_getattr,
     .setattr = local_setattr,
-    .readlink = read_link,
-    .statfs = stat_source,
+    .readlink = local_readlink,
+    .statfs = local_statfs,
     .mkdir = local_mkdir,
     .symlink = local_symlink,
     .mknod = local_mknod,
@@ -130,7 +234,7 @@ static const struct source_ops ops = {
     .unlink = local_unlink,
     .rmdir = local_rmdir,
     .rename = local_rename,
-    .open = local_open_node,
+    .open = local_open,
     .create = local_create,
     .release = local_release,
     .read = local_read,
@@ -147,35 +251,35 @@ static const struct source_ops ops = {
     .removexattr = local_removexattr,
 };
 
-static int admit_root(struct local *local, const char *path) {
+static int add_root(struct local *local, const char *path) {
   struct source_entry root;
   int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0)
     return -errno;
-  /* O_PATH asks for no right to read: whether there is one is told now, and not to each user. */
+  /* O_PATH needs no right to read: report its lack now, and not to each user. */
   if (faccessat(fd, "", R_OK | X_OK, AT_EMPTY_PATH | AT_EACCESS)) {
     int result = -errno;
     close(fd);
     return result;
   }
-  return local_admit_fd(local, fd, &root);
+  return local_add_fd(local, fd, &root);
 }
 
-void local_bound(struct source *source, size_t nodes) {
+void local_source_limit(struct source *source, size_t nodes) {
   local_of(source)->nodes.most = nodes + 1;
 }
 
-int local_open(const char *path, bool read_only, struct source **source) {
+int local_source_open(const char *path, bool read_only, struct source **source) {
   struct local *local = calloc(1, sizeof *local);
   if (!local)
     return -ENOMEM;
   int result = nodes_open(&local->nodes);
   if (result)
     goto no_nodes;
-  result = admit_root(local, path);
+  result = add_root(local, path);
   if (result)
     goto no_root;
-  local->source.ops = &ops;
+  local->source.ops = &local_ops;
   local->read_only = read_only;
   *source = &local->source;
   return 0;

@@ -1,11 +1,59 @@
 /* SPDX-License-Identifier: MIT
- * What the parts of the local source share. Calls on nodes go through /proc/self/fd, which names an
- * O_PATH descriptor's file without a path that somebody could change. */
+ * A folder of this host as a source.
+ *
+ * A known node is an O_PATH descriptor. Calls that need a path use /proc/self/fd, which names the
+ * descriptor's file, so that no other file can take its place. */
 #ifndef HAUL_STORAGE_LOCAL_LOCAL_H
 #define HAUL_STORAGE_LOCAL_LOCAL_H
 
-#include "storage/local/node.h"
+#include <pthread.h>
+
 #include "storage/source.h"
+
+/* ---- Nodes: node.c ---- */
+
+/* Its descriptor keeps the file, so no other file can get its numbers. */
+struct node {
+  struct node *next_by_handle, *next_by_file;
+  uint64_t handle;
+  dev_t device;
+  ino_t number;        /* of this host */
+  uint64_t inode;      /* that the source's users see */
+  uint64_t lookups;    /* returned and not forgotten */
+  uint64_t references; /* calls in progress, open files */
+  int fd;              /* O_PATH */
+  mode_t type;         /* S_IFMT bits */
+};
+
+struct nodes {
+  pthread_mutex_t lock; /* guards all of it, and the counts of each node */
+  struct node **by_handle, **by_file;
+  size_t buckets, count; /* buckets: a power of two */
+  size_t most;           /* nodes at a time; 0: any number */
+  uint64_t last_handle, last_number;
+  dev_t *devices; /* a device's index is part of inode numbers; the root's is the first */
+  size_t device_count;
+};
+
+int nodes_open(struct nodes *nodes);
+/* Frees every node, whatever its counts. */
+void nodes_close(struct nodes *nodes);
+
+/* The node of an O_PATH descriptor, which it takes, also after a failure; counts as a lookup. Sets
+ * *handle, and stat->st_ino to the number that users see. The first node ever is SOURCE_ROOT.
+ * ENOMEM, ENFILE. */
+int nodes_add(struct nodes *nodes, int fd, struct stat *stat, uint64_t *handle);
+/* A reference to the node, or NULL. */
+struct node *nodes_get(struct nodes *nodes, uint64_t handle);
+/* The same by the inode number that users see; counts as a lookup, too. */
+struct node *nodes_find(struct nodes *nodes, uint64_t inode);
+void nodes_put(struct nodes *nodes, struct node *node);
+void nodes_forget(struct nodes *nodes, uint64_t handle, uint64_t count);
+
+/* The inode number that users see of a file, or 0 where only a lookup can tell. */
+uint64_t nodes_number(struct nodes *nodes, dev_t device, ino_t number);
+
+/* ---- The source: local.c ---- */
 
 struct local {
   struct source source;
@@ -14,60 +62,24 @@ struct local {
   _Atomic dev_t left_out; /* 0: none */
 };
 
-struct local_file {
-  struct source_file file;
-  struct node *node;    /* held */
-  pthread_mutex_t lock; /* a folder's: guards the place where it is read */
-};
-
 #define PROC_ROOM 40
 
 static inline struct local *local_of(struct source *source) {
   return (struct local *)(void *)source;
 }
 
-void local_proc_path(char path[PROC_ROOM], const struct node *node);
-int local_stat(const struct node *node, struct stat *stat);
-/* What is there under the name becomes a node. */
-int local_admit(struct local *local, const struct node *folder, const char *name,
-                struct source_entry *entry);
-/* The same with an O_PATH descriptor, which it takes. */
-int local_admit_fd(struct local *local, int fd, struct source_entry *entry);
-/* Takes fd. */
-int local_make_file(struct local *local, struct node *node, int fd, struct source_file **file);
+void local_proc_path(char path[PROC_ROOM], int fd);
+/* Makes a node of a name in a folder, or of an O_PATH descriptor, which the latter takes. */
+int local_add_name(struct local *local, const struct node *folder, const char *name,
+                   struct source_entry *entry);
+int local_add_fd(struct local *local, int fd, struct source_entry *entry);
 
-/* names.c */
-int local_mkdir(struct source *source, const struct source_caller *caller, uint64_t folder,
-                const char *name, mode_t mode, struct source_entry *entry);
-int local_symlink(struct source *source, const struct source_caller *caller, uint64_t folder,
-                  const char *name, const char *target, struct source_entry *entry);
-int local_mknod(struct source *source, const struct source_caller *caller, uint64_t folder,
-                const char *name, mode_t mode, struct source_entry *entry);
-int local_link(struct source *source, const struct source_caller *caller, uint64_t node,
-               uint64_t folder, const char *name, struct source_entry *entry);
-int local_unlink(struct source *source, uint64_t folder, const char *name);
-int local_rmdir(struct source *source, uint64_t folder, const char *name);
-int local_rename(struct source *source, uint64_t folder, const char *name, uint64_t new_folder,
-                 const char *new_name, unsigned flags);
-int local_create(struct source *source, const struct source_caller *caller, uint64_t folder,
-                 const char *name, mode_t mode, int flags, struct source_entry *entry,
-                 struct source_file **file);
+/* ---- Open files and folders: file.c ---- */
 
-/* attributes.c */
-int local_getattr(struct source *source, uint64_t node, struct source_file *file,
-                  struct stat *stat);
-int local_setattr(struct source *source, uint64_t node, struct source_file *file,
-                  const struct source_change *change, struct stat *stat);
-ssize_t local_getxattr(struct source *source, uint64_t node, const char *name, void *value,
-                       size_t size);
-ssize_t local_listxattr(struct source *source, uint64_t node, char *list, size_t size);
-int local_setxattr(struct source *source, uint64_t node, const char *name, const void *value,
-                   size_t size, int flags);
-int local_removexattr(struct source *source, uint64_t node, const char *name);
-
-/* file.c */
-int local_open_node(struct source *source, const struct source_caller *caller, uint64_t node,
-                    int flags, struct source_file **file);
+/* Takes the descriptor and the reference to the node, also after a failure. */
+int local_new_file(struct local *local, struct node *node, int fd, struct source_file **file);
+int local_open(struct source *source, const struct source_caller *caller, uint64_t handle,
+               int flags, struct source_file **file);
 void local_release(struct source *source, struct source_file *file);
 ssize_t local_read(struct source *source, struct source_file *file, void *bytes, size_t length,
                    off_t offset);
@@ -78,8 +90,26 @@ int local_fsync(struct source *source, struct source_file *file, bool data_only)
 int local_fallocate(struct source *source, struct source_file *file, int mode, off_t offset,
                     off_t length);
 off_t local_lseek(struct source *source, struct source_file *file, off_t offset, int whence);
-int local_opendir(struct source *source, uint64_t node, struct source_file **folder);
+int local_opendir(struct source *source, uint64_t handle, struct source_file **folder);
 int local_readdir(struct source *source, struct source_file *folder, off_t offset, size_t bytes,
-                  bool (*each)(void *user, const struct source_name *name), void *user);
+                  source_each *each, void *user);
+
+/* ---- Changes of folders: names.c ---- */
+
+int local_mkdir(struct source *source, const struct source_caller *caller, uint64_t folder,
+                const char *name, mode_t mode, struct source_entry *entry);
+int local_symlink(struct source *source, const struct source_caller *caller, uint64_t folder,
+                  const char *name, const char *target, struct source_entry *entry);
+int local_mknod(struct source *source, const struct source_caller *caller, uint64_t folder,
+                const char *name, mode_t mode, struct source_entry *entry);
+int local_link(struct source *source, const struct source_caller *caller, uint64_t handle,
+               uint64_t folder, const char *name, struct source_entry *entry);
+int local_unlink(struct source *source, uint64_t folder, const char *name);
+int local_rmdir(struct source *source, uint64_t folder, const char *name);
+int local_rename(struct source *source, uint64_t folder, const char *name, uint64_t new_folder,
+                 const char *new_name, unsigned flags);
+int local_create(struct source *source, const struct source_caller *caller, uint64_t folder,
+                 const char *name, mode_t mode, int flags, struct source_entry *entry,
+                 struct source_file **file);
 
 #endif

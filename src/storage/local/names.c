@@ -1,25 +1,21 @@
-/* SPDX-License-Identifier: MIT
- * What makes, takes away and moves names. */
-#include <errno.h>
+/* SPDX-License-Identifier: MIT */
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "storage/local/identity.h"
+#include "storage/credentials.h"
 #include "storage/local/local.h"
 
 /* A name in a folder that is about to change. */
 struct place {
   struct local *local;
-  struct node *folder; /* held */
+  struct node *folder; /* a reference */
   const char *name;
 };
 
-/* Nothing to give back where it fails. */
-static int place_take(struct place *place, struct source *source, uint64_t folder,
-                      const char *name) {
+/* Call place_put after success alone. */
+static int place_get(struct place *place, struct source *source, uint64_t folder,
+                     const char *name) {
   *place = (struct place){.local = local_of(source), .name = name};
   int result = source_check_name(name);
   if (result)
@@ -30,66 +26,67 @@ static int place_take(struct place *place, struct source *source, uint64_t folde
   return place->folder ? 0 : -ESTALE;
 }
 
-static void place_give_back(struct place *place) {
+static void place_put(struct place *place) {
   nodes_put(&place->local->nodes, place->folder);
 }
 
-/* What is to be made there. */
-struct wish {
-  const struct node *node; /* a link to this */
+/* What to create. */
+struct creation {
+  const struct node *node; /* a hard link to this */
   const char *target;      /* else a symlink to this */
   mode_t mode;             /* else a folder or a file, by its S_IFMT bits */
 };
 
-static int make_at(const struct place *place, const struct wish *wish) {
+static int create_at(const struct place *place, const struct creation *creation) {
   char path[PROC_ROOM];
   int folder = place->folder->fd;
-  if (wish->node) {
-    local_proc_path(path, wish->node);
+  if (creation->node) {
+    local_proc_path(path, creation->node->fd);
     return linkat(AT_FDCWD, path, folder, place->name, AT_SYMLINK_FOLLOW);
   }
-  if (S_ISDIR(wish->mode))
-    return mkdirat(folder, place->name, wish->mode & ~(mode_t)S_IFMT);
-  if (wish->target)
-    return symlinkat(wish->target, folder, place->name);
-  return mknodat(folder, place->name, wish->mode, 0);
+  if (creation->target)
+    return symlinkat(creation->target, folder, place->name);
+  if (S_ISDIR(creation->mode))
+    return mkdirat(folder, place->name, creation->mode & ~(mode_t)S_IFMT);
+  return mknodat(folder, place->name, creation->mode, 0);
 }
 
-static int make(struct source *source, const struct source_caller *caller, uint64_t folder,
-                const char *name, const struct wish *wish, struct source_entry *entry) {
+static int create_name(struct source *source, const struct source_caller *caller, uint64_t folder,
+                       const char *name, const struct creation *creation,
+                       struct source_entry *entry) {
   struct place place;
-  struct identity identity;
-  int result = place_take(&place, source, folder, name);
+  struct credentials own;
+  int result = place_get(&place, source, folder, name);
   if (result)
     return result;
-  result = identity_take(&identity, caller);
-  if (!result && make_at(&place, wish))
+  result = credentials_assume(&own, caller);
+  if (!result && create_at(&place, creation))
     result = -errno;
-  identity_give_back(&identity);
+  credentials_restore(&own);
   if (!result)
-    result = local_admit(place.local, place.folder, name, entry);
-  place_give_back(&place);
+    result = local_add_name(place.local, place.folder, name, entry);
+  place_put(&place);
   return result;
 }
 
 int local_mkdir(struct source *source, const struct source_caller *caller, uint64_t folder,
                 const char *name, mode_t mode, struct source_entry *entry) {
-  const struct wish wish = {.mode = S_IFDIR | (mode & 07777)};
-  return make(source, caller, folder, name, &wish, entry);
+  const struct creation creation = {.mode = S_IFDIR | (mode & 07777)};
+  return create_name(source, caller, folder, name, &creation, entry);
 }
 
 int local_symlink(struct source *source, const struct source_caller *caller, uint64_t folder,
                   const char *name, const char *target, struct source_entry *entry) {
-  const struct wish wish = {.target = target};
-  return make(source, caller, folder, name, &wish, entry);
+  const struct creation creation = {.target = target};
+  return create_name(source, caller, folder, name, &creation, entry);
 }
 
 int local_mknod(struct source *source, const struct source_caller *caller, uint64_t folder,
                 const char *name, mode_t mode, struct source_entry *entry) {
-  const struct wish wish = {.mode = S_IFREG | (mode & 07777)};
+  const struct creation creation = {.mode = S_IFREG | (mode & 07777)};
   if ((mode & S_IFMT) && !S_ISREG(mode))
     return -EPERM;
-  return make(source, caller, folder, name, &wish, entry);
+  return create_name(source, caller, folder, name, &creation, entry);
 }
 
 int local_link(struct source *source, const struct source_caller *caller, uint64_t handle,
@@ -98,28 +95,28 @@ int local_link(struct source *source, const struct source_caller *caller, uint64
   struct node *node = nodes_get(&local->nodes, handle);
   if (!node)
     return -ESTALE;
-  const struct wish wish = {.node = node};
-  int result = make(source, caller, folder, name, &wish, entry);
+  const struct creation creation = {.node = node};
+  int result = create_name(source, caller, folder, name, &creation, entry);
   nodes_put(&local->nodes, node);
   return result;
 }
 
-static int take_away(struct source *source, uint64_t folder, const char *name, int flags) {
+static int remove_name(struct source *source, uint64_t folder, const char *name, int flags) {
   struct place place;
-  int result = place_take(&place, source, folder, name);
+  int result = place_get(&place, source, folder, name);
   if (result)
     return result;
   result = unlinkat(place.folder->fd, name, flags) ? -errno : 0;
-  place_give_back(&place);
+  place_put(&place);
   return result;
 }
 
 int local_unlink(struct source *source, uint64_t folder, const char *name) {
-  return take_away(source, folder, name, 0);
+  return remove_name(source, folder, name, 0);
 }
 
 int local_rmdir(struct source *source, uint64_t folder, const char *name) {
-  return take_away(source, folder, name, AT_REMOVEDIR);
+  return remove_name(source, folder, name, AT_REMOVEDIR);
 }
 
 int local_rename(struct source *source, uint64_t folder, const char *name, uint64_t new_folder,
@@ -127,49 +124,45 @@ int local_rename(struct source *source, uint64_t folder, const char *name, uint6
   struct place from, to;
   if (flags & ~(unsigned)(RENAME_NOREPLACE | RENAME_EXCHANGE))
     return -EINVAL;
-  int result = place_take(&from, source, folder, name);
+  int result = place_get(&from, source, folder, name);
   if (result)
     return result;
-  result = place_take(&to, source, new_folder, new_name);
+  result = place_get(&to, source, new_folder, new_name);
   if (!result) {
     result = renameat2(from.folder->fd, name, to.folder->fd, new_name, flags) ? -errno : 0;
-    place_give_back(&to);
+    place_put(&to);
   }
-  place_give_back(&from);
+  place_put(&from);
   return result;
 }
 
-/* Always a new file: opening one that is there would go by the rights for making one. */
-static int make_and_open(const struct place *place, const struct source_caller *caller, mode_t mode,
-                         int flags) {
-  struct identity identity;
-  int result = identity_take(&identity, caller);
-  if (!result) {
-    result = openat(place->folder->fd, place->name,
-                    (flags & O_ACCMODE) | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 07777);
-    if (result < 0)
-      result = -errno;
+/* Never opens an existing file: the caller was checked for the folder, not for that. */
+static int create_and_open(const struct place *place, const struct source_caller *caller,
+                           mode_t mode, int flags) {
+  struct credentials own;
+  int fd = credentials_assume(&own, caller);
+  if (!fd) {
+    fd = openat(place->folder->fd, place->name,
+                (flags & O_ACCMODE) | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 07777);
+    if (fd < 0)
+      fd = -errno;
   }
-  identity_give_back(&identity);
-  return result;
+  credentials_restore(&own);
+  return fd;
 }
 
-/* The new file's node, made of its descriptor: under its name there may be another one by now. */
-static int admit_new(struct local *local, int fd, struct source_entry *entry) {
+/* Takes the descriptor. The node is made of it: its name may be another file's by now. */
+static int add_new_file(struct local *local, int fd, struct source_entry *entry,
+                        struct source_file **file) {
   char path[PROC_ROOM];
-  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  int place = open(path, O_PATH | O_CLOEXEC);
-  return place < 0 ? -errno : local_admit_fd(local, place, entry);
-}
-
-static int open_new(struct local *local, int fd, struct source_entry *entry,
-                    struct source_file **file) {
-  int result = admit_new(local, fd, entry);
+  local_proc_path(path, fd);
+  int node = open(path, O_PATH | O_CLOEXEC);
+  int result = node < 0 ? -errno : local_add_fd(local, node, entry);
   if (result) {
     close(fd);
     return result;
   }
-  result = local_make_file(local, nodes_get(&local->nodes, entry->node), fd, file);
+  result = local_new_file(local, nodes_get(&local->nodes, entry->node), fd, file);
   if (result)
     nodes_forget(&local->nodes, entry->node, 1);
   return result;
@@ -179,13 +172,13 @@ int local_create(struct source *source, const struct source_caller *caller, uint
                  const char *name, mode_t mode, int flags, struct source_entry *entry,
                  struct source_file **file) {
   struct place place;
-  int result = place_take(&place, source, folder, name);
+  int result = place_get(&place, source, folder, name);
   if (result)
     return result;
-  int fd = make_and_open(&place, caller, mode, flags);
-  result = fd < 0 ? fd : open_new(place.local, fd, entry, file);
+  int fd = create_and_open(&place, caller, mode, flags);
+  result = fd < 0 ? fd : add_new_file(place.local, fd, entry, file);
   if (fd >= 0 && result)
-    unlinkat(place.folder->fd, name, 0); /* nobody has seen it: as if it had not been made */
-  place_give_back(&place);
+    unlinkat(place.folder->fd, name, 0);
+  place_put(&place);
   return result;
 }

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-#include "storage/local/node.h"
-
-#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "storage/source.h"
+#include "storage/local/local.h"
 
-/* A number that users see is the host's own below so many bits, and the device's place above them:
- * the same for every process that serves the folder, as long as the devices come in the same order,
- * and for the root's device always the host's. What does not fit gets one that is made up. */
+/* An inode number that users see is the host's own in its lower bits, with the index of the device
+ * above: the same in every process that serves the folder if devices come in the same order, and
+ * always the host's on the root's device. Numbers that do not fit are made up. */
 #define NUMBER_BITS    48
 #define NUMBER_DEVICES ((size_t)1 << 14)
 #define NUMBER_MADE_UP (UINT64_C(1) << 62)
@@ -20,11 +17,11 @@ static size_t bucket_of(const struct nodes *nodes, uint64_t key) {
   return (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (nodes->buckets - 1);
 }
 
-static struct node **handle_bucket(struct nodes *nodes, uint64_t handle) {
+static struct node **handle_bucket(const struct nodes *nodes, uint64_t handle) {
   return &nodes->by_handle[bucket_of(nodes, handle)];
 }
 
-static struct node **file_bucket(struct nodes *nodes, dev_t device, ino_t number) {
+static struct node **file_bucket(const struct nodes *nodes, dev_t device, ino_t number) {
   return &nodes->by_file[bucket_of(nodes, number ^ device << 40)];
 }
 
@@ -41,26 +38,26 @@ int nodes_open(struct nodes *nodes) {
   return 0;
 }
 
-static void destroy(struct node *node) {
+static void destroy_node(struct node *node) {
   close(node->fd);
   free(node);
 }
 
 void nodes_close(struct nodes *nodes) {
-  for (size_t i = 0; i < nodes->buckets; i++) {
+  for (size_t i = 0; i < nodes->buckets; i++)
     for (struct node *node = nodes->by_handle[i], *next; node; node = next) {
       next = node->next_by_handle;
-      destroy(node);
+      destroy_node(node);
     }
-  }
   free(nodes->by_handle);
   free(nodes->by_file);
   free(nodes->devices);
   pthread_mutex_destroy(&nodes->lock);
 }
 
-/* The lock. */
-static void link_in(struct nodes *nodes, struct node *node) {
+/* ---- Tables; all with the lock ---- */
+
+static void insert_node(struct nodes *nodes, struct node *node) {
   struct node **head = handle_bucket(nodes, node->handle);
   node->next_by_handle = *head;
   *head = node;
@@ -69,8 +66,7 @@ static void link_in(struct nodes *nodes, struct node *node) {
   *head = node;
 }
 
-/* The lock. */
-static void link_out(struct nodes *nodes, struct node *node) {
+static void remove_node(struct nodes *nodes, struct node *node) {
   struct node **at = handle_bucket(nodes, node->handle);
   while (*at != node)
     at = &(*at)->next_by_handle;
@@ -82,8 +78,8 @@ static void link_out(struct nodes *nodes, struct node *node) {
   nodes->count--;
 }
 
-/* The lock. Without memory the chains get longer, and that is all. */
-static void grow(struct nodes *nodes) {
+/* Without memory the chains become longer, and nothing else happens. */
+static void grow_tables(struct nodes *nodes) {
   size_t before = nodes->buckets;
   struct node **old = nodes->by_handle;
   struct node **by_handle = calloc(before * 2, sizeof(struct node *));
@@ -97,50 +93,48 @@ static void grow(struct nodes *nodes) {
   nodes->by_handle = by_handle;
   nodes->by_file = by_file;
   nodes->buckets = before * 2;
-  for (size_t i = 0; i < before; i++) {
+  for (size_t i = 0; i < before; i++)
     for (struct node *node = old[i], *next; node; node = next) {
       next = node->next_by_handle;
-      link_in(nodes, node);
+      insert_node(nodes, node);
     }
-  }
   free(old);
 }
 
-/* The lock. */
-static struct node *by_handle(struct nodes *nodes, uint64_t handle) {
+static struct node *find_handle(const struct nodes *nodes, uint64_t handle) {
   struct node *node = *handle_bucket(nodes, handle);
   while (node && node->handle != handle)
     node = node->next_by_handle;
   return node;
 }
 
-/* The lock. */
-static struct node *by_file(struct nodes *nodes, dev_t device, ino_t number) {
+static struct node *find_file(const struct nodes *nodes, dev_t device, ino_t number) {
   struct node *node = *file_bucket(nodes, device, number);
   while (node && (node->device != device || node->number != number))
     node = node->next_by_file;
   return node;
 }
 
-/* The lock. The device's place, or NUMBER_DEVICES. */
-static size_t device_place(const struct nodes *nodes, dev_t device) {
-  for (size_t i = 0; i < nodes->device_count; i++)
-    if (nodes->devices[i] == device)
-      return i;
-  return NUMBER_DEVICES;
+/* ---- Inode numbers; all with the lock ---- */
+
+/* NUMBER_DEVICES: the device is unknown. */
+static size_t device_index(const struct nodes *nodes, dev_t device) {
+  size_t i = 0;
+  while (i < nodes->device_count && nodes->devices[i] != device)
+    i++;
+  return i < nodes->device_count ? i : NUMBER_DEVICES;
 }
 
-/* The lock. 0: it has to be made up. */
-static uint64_t number_at(const struct nodes *nodes, dev_t device, ino_t number) {
-  size_t place = device_place(nodes, device);
-  if (place == NUMBER_DEVICES || number >> NUMBER_BITS)
+/* 0: it has to be made up. */
+static uint64_t number_of(const struct nodes *nodes, dev_t device, ino_t number) {
+  size_t index = device_index(nodes, device);
+  if (index == NUMBER_DEVICES || number >> NUMBER_BITS)
     return 0;
-  return (uint64_t)place << NUMBER_BITS | number;
+  return (uint64_t)index << NUMBER_BITS | number;
 }
 
-/* The lock. */
-static int learn_device(struct nodes *nodes, dev_t device) {
-  if (device_place(nodes, device) < NUMBER_DEVICES || nodes->device_count == NUMBER_DEVICES)
+static int add_device(struct nodes *nodes, dev_t device) {
+  if (device_index(nodes, device) < NUMBER_DEVICES || nodes->device_count == NUMBER_DEVICES)
     return 0;
   dev_t *more = realloc(nodes->devices, (nodes->device_count + 1) * sizeof *more);
   if (!more)
@@ -150,34 +144,51 @@ static int learn_device(struct nodes *nodes, dev_t device) {
   return 0;
 }
 
-/* The lock. */
-static struct node *add(struct nodes *nodes, int fd, const struct stat *stat) {
+static struct node *find_made_up(const struct nodes *nodes, uint64_t inode) {
+  for (size_t i = 0; i < nodes->buckets; i++)
+    for (struct node *node = nodes->by_handle[i]; node; node = node->next_by_handle)
+      if (node->inode == inode)
+        return node;
+  return NULL;
+}
+
+uint64_t nodes_number(struct nodes *nodes, dev_t device, ino_t number) {
+  pthread_mutex_lock(&nodes->lock);
+  uint64_t inode = number_of(nodes, device, number);
+  pthread_mutex_unlock(&nodes->lock);
+  return inode;
+}
+
+/* ---- Nodes ---- */
+
+/* With the lock. On success takes the descriptor. */
+static struct node *new_node(struct nodes *nodes, int fd, const struct stat *stat) {
   struct node *node = calloc(1, sizeof *node);
-  if (!node || learn_device(nodes, stat->st_dev)) {
+  if (!node || add_device(nodes, stat->st_dev)) {
     free(node);
     return NULL;
   }
   node->handle = ++nodes->last_handle;
   node->device = stat->st_dev;
   node->number = stat->st_ino;
-  node->inode = number_at(nodes, stat->st_dev, stat->st_ino);
+  node->inode = number_of(nodes, stat->st_dev, stat->st_ino);
   if (!node->inode)
     node->inode = NUMBER_MADE_UP | ++nodes->last_number;
   node->fd = fd;
   node->type = stat->st_mode & S_IFMT;
   if (++nodes->count > nodes->buckets)
-    grow(nodes);
-  link_in(nodes, node);
+    grow_tables(nodes);
+  insert_node(nodes, node);
   return node;
 }
 
-int nodes_admit(struct nodes *nodes, int fd, struct stat *stat, uint64_t *handle) {
+int nodes_add(struct nodes *nodes, int fd, struct stat *stat, uint64_t *handle) {
   pthread_mutex_lock(&nodes->lock);
-  struct node *node = by_file(nodes, stat->st_dev, stat->st_ino);
+  struct node *node = find_file(nodes, stat->st_dev, stat->st_ino);
   bool known = node != NULL;
   bool full = !known && nodes->most && nodes->count >= nodes->most;
   if (!known && !full)
-    node = add(nodes, fd, stat);
+    node = new_node(nodes, fd, stat);
   if (node) {
     node->lookups++;
     stat->st_ino = node->inode;
@@ -191,75 +202,53 @@ int nodes_admit(struct nodes *nodes, int fd, struct stat *stat, uint64_t *handle
 
 struct node *nodes_get(struct nodes *nodes, uint64_t handle) {
   pthread_mutex_lock(&nodes->lock);
-  struct node *node = by_handle(nodes, handle);
+  struct node *node = find_handle(nodes, handle);
   if (node)
-    node->holders++;
+    node->references++;
   pthread_mutex_unlock(&nodes->lock);
   return node;
 }
 
-/* The lock. */
-static struct node *with_made_up(const struct nodes *nodes, uint64_t inode) {
-  for (size_t i = 0; i < nodes->buckets; i++)
-    for (struct node *node = nodes->by_handle[i]; node; node = node->next_by_handle)
-      if (node->inode == inode)
-        return node;
-  return NULL;
-}
-
 struct node *nodes_find(struct nodes *nodes, uint64_t inode) {
-  size_t place = (size_t)(inode >> NUMBER_BITS);
+  size_t index = (size_t)(inode >> NUMBER_BITS);
   ino_t number = inode & ((UINT64_C(1) << NUMBER_BITS) - 1);
   struct node *node = NULL;
   pthread_mutex_lock(&nodes->lock);
   if (inode & NUMBER_MADE_UP)
-    node = with_made_up(nodes, inode);
-  else if (place < nodes->device_count)
-    node = by_file(nodes, nodes->devices[place], number);
+    node = find_made_up(nodes, inode);
+  else if (index < nodes->device_count)
+    node = find_file(nodes, nodes->devices[index], number);
   if (node) {
-    node->holders++;
+    node->references++;
     node->lookups++;
   }
   pthread_mutex_unlock(&nodes->lock);
   return node;
 }
 
-void nodes_hold(struct nodes *nodes, struct node *node) {
-  pthread_mutex_lock(&nodes->lock);
-  node->holders++;
-  pthread_mutex_unlock(&nodes->lock);
-}
-
-/* The lock, which it gives back: close(2) may block. */
+/* Releases the lock before the node is destroyed, as close(2) may block. */
 static void unlock_and_drop(struct nodes *nodes, struct node *node) {
-  bool last = node->lookups == 0 && node->holders == 0;
+  bool last = node->lookups == 0 && node->references == 0;
   if (last)
-    link_out(nodes, node);
+    remove_node(nodes, node);
   pthread_mutex_unlock(&nodes->lock);
   if (last)
-    destroy(node);
+    destroy_node(node);
 }
 
 void nodes_put(struct nodes *nodes, struct node *node) {
   pthread_mutex_lock(&nodes->lock);
-  node->holders--;
+  node->references--;
   unlock_and_drop(nodes, node);
 }
 
 void nodes_forget(struct nodes *nodes, uint64_t handle, uint64_t count) {
   pthread_mutex_lock(&nodes->lock);
-  struct node *node = handle == SOURCE_ROOT ? NULL : by_handle(nodes, handle);
+  struct node *node = handle == SOURCE_ROOT ? NULL : find_handle(nodes, handle);
   if (!node) {
     pthread_mutex_unlock(&nodes->lock);
     return;
   }
   node->lookups -= count < node->lookups ? count : node->lookups;
   unlock_and_drop(nodes, node);
-}
-
-uint64_t nodes_number(struct nodes *nodes, dev_t device, ino_t number) {
-  pthread_mutex_lock(&nodes->lock);
-  uint64_t inode = number_at(nodes, device, number);
-  pthread_mutex_unlock(&nodes->lock);
-  return inode;
 }

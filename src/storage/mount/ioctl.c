@@ -1,111 +1,72 @@
 /* SPDX-License-Identifier: MIT
- * The ioctls of 3FS, on files and folders. The kernel copies arguments by the size in the command,
- * so a program can make us read no more than that. It does not check what the caller may. */
-#include <errno.h>
+ * 3FS's ioctls on open files and folders. The kernel copies arguments by the size in the command,
+ * so a program cannot make the daemon read more. It does not check the caller's rights. */
 #include <fcntl.h>
-#include <limits.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/ioctl.h>
 
+#include "storage/credentials.h"
 #include "storage/mount/mount.h"
-#include "storage/mount/virtual.h"
-#include "storage/threads.h"
 
-#define MAGIC     0x8f3f5fffu
-#define VERSION   1u
-#define HOLES_MAX 1000
+#define INTERFACE_VERSION 1u /* of GET_VERSION */
 
-struct link_argument {
-  uint64_t folder; /* its inode number */
-  char name[255];
-};
-
-/* From each start up to, and without, its end. */
-struct holes_argument {
-  int count;
-  size_t flags; /* none is defined */
-  size_t start[HOLES_MAX], end[HOLES_MAX];
-};
-
-_Static_assert(sizeof(struct link_argument) == 264, "3FS's layout");
-_Static_assert(sizeof(struct holes_argument) == 16016, "3FS's layout");
-
-enum {
-  GET_NAME = 0,
-  GET_MAGIC = 2,
-  GET_VERSION = 3,
-  SYNC = 11,
-  LINK = 12,
-  PUNCH_HOLES = 13,
-};
-
-struct question {
+struct call {
   fuse_req_t request;
   fuse_ino_t node;
   struct handle *handle;
   bool folder;
-  const void *argument;
 };
 
-static void answer_number(fuse_req_t request, uint32_t number) {
-  fuse_reply_ioctl(request, 0, &number, sizeof number);
-}
-
-/* No bytes come back: callers give no place for them, although the command's number says so. */
-static void answer_status(fuse_req_t request, int status) {
+/* Without bytes: callers pass no memory for them, although the command says so. */
+static void reply_ioctl(fuse_req_t request, int status) {
   if (status)
     reply_status(request, status);
   else
     fuse_reply_ioctl(request, 0, NULL, 0);
 }
 
-static int sync_any(const struct question *question) {
-  struct source *source = mount_of(question->request)->source;
-  struct source_file *file = question->handle->file;
+static int sync_file(const struct call *call) {
+  struct source *source = source_of(call->request);
+  struct source_file *file = call->handle->file;
   return file ? source->ops->fsync(source, file, false) : 0;
 }
 
-static int link_into(struct mount *mount, const struct source_caller *caller, fuse_ino_t node,
-                     const struct source_entry *folder, const char *name) {
-  struct source *source = mount->source;
+static int link_in_folder(const struct call *call, const struct source_entry *folder,
+                          const char *name) {
+  struct source *source = source_of(call->request);
+  struct source_caller caller;
   struct source_entry entry;
+  gid_t *groups;
   if (!S_ISDIR(folder->stat.st_mode))
     return -ENOTDIR;
-  if (virtual_name(folder->node, name))
+  if (control_is_name(folder->node, name))
     return -EPERM;
-  int status = source->ops->link(source, caller, node, folder->node, name, &entry);
+  int status = caller_unchecked(call->request, &caller, &groups);
+  if (!status)
+    status = source->ops->link(source, &caller, call->node, folder->node, name, &entry);
   if (!status)
     source->ops->forget(source, entry.node, 1);
+  free(groups);
   return status;
 }
 
-/* The folder comes as a number that anybody can guess: the caller's own rights to it count. */
-static int link_file(const struct question *question) {
-  struct mount *mount = mount_of(question->request);
-  const struct link_argument *asked = question->argument;
-  struct source_caller caller;
+/* The folder comes as a number that anyone can guess, so the caller's own rights to it count. */
+static int link_file(const struct call *call, const struct ioctl_link *link) {
+  struct source *source = source_of(call->request);
   struct source_entry folder;
-  gid_t *groups;
-  if (question->folder)
+  if (call->folder || link->folder >= SOURCE_INODES)
     return -EPERM;
-  if (!memchr(asked->name, '\0', sizeof asked->name))
+  if (!memchr(link->name, '\0', sizeof link->name))
     return -ENAMETOOLONG;
-  if (asked->folder >= SOURCE_INODES)
-    return -EPERM;
-  int status = mount->source->ops->find(mount->source, asked->folder, &folder);
+  int status = source->ops->find(source, link->folder, &folder);
   if (status)
     return status;
-  status = caller_unchecked(question->request, &caller, &groups);
-  if (!status)
-    status = link_into(mount, &caller, question->node, &folder, asked->name);
-  free(groups);
-  mount->source->ops->forget(mount->source, folder.node, 1);
+  status = link_in_folder(call, &folder, link->name);
+  source->ops->forget(source, folder.node, 1);
   return status;
 }
 
-static int check_holes(const struct holes_argument *holes) {
-  if (holes->count < 0 || holes->count > HOLES_MAX || holes->flags)
+static int check_holes(const struct ioctl_holes *holes) {
+  if (holes->count < 0 || holes->count > IOCTL_HOLES || holes->flags)
     return -EINVAL;
   for (int i = 0; i < holes->count; i++)
     if (holes->start[i] > holes->end[i] || holes->end[i] > (size_t)INT64_MAX)
@@ -113,74 +74,70 @@ static int check_holes(const struct holes_argument *holes) {
   return 0;
 }
 
-/* All are looked at before the first one is made. */
-static int punch_holes(const struct question *question) {
-  const struct holes_argument *holes = question->argument;
-  struct source *source = mount_of(question->request)->source;
-  if (question->folder)
+/* Checks all before the first one is made. */
+static int punch_holes(const struct call *call, const struct ioctl_holes *holes) {
+  struct source *source = source_of(call->request);
+  if (call->folder)
     return -EISDIR;
-  if (!question->handle->writes)
+  if (!call->handle->writes)
     return -EBADF;
   int status = check_holes(holes);
   if (!status && !source->ops->fallocate)
     status = -EOPNOTSUPP;
-  threads_keep_set_ids(false);
+  credentials_keep_set_ids(false);
   for (int i = 0; !status && i < holes->count; i++)
     if (holes->start[i] < holes->end[i])
       status = source->ops->fallocate(
-          source, question->handle->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+          source, call->handle->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
           (off_t)holes->start[i], (off_t)(holes->end[i] - holes->start[i]));
-  threads_keep_set_ids(true);
+  credentials_keep_set_ids(true);
   return status;
 }
 
-/* A command that brings an argument, whole and where it can be read as what it is. */
-static int with_argument(struct question *question, int (*answer)(const struct question *question),
-                         const void *bytes, size_t length, size_t wanted) {
-  if (length != wanted || !bytes)
-    return -EINVAL;
-  void *copy = malloc(wanted);
-  if (!copy)
-    return -ENOMEM;
-  question->argument = memcpy(copy, bytes, wanted);
-  int status = answer(question);
-  free(copy);
-  return status;
+/* A copy of the argument, aligned for its type; NULL and a status where it is not complete. */
+static void *copy_argument(const void *in, size_t length, size_t expected, int *status) {
+  void *copy = in && length == expected ? malloc(expected) : NULL;
+  *status = copy ? 0 : in && length == expected ? -ENOMEM : -EINVAL;
+  return copy ? memcpy(copy, in, expected) : NULL;
 }
 
-static void control(fuse_req_t request, fuse_ino_t node, unsigned command, void *argument,
-                    struct fuse_file_info *info, unsigned flags, const void *in, size_t in_size,
-                    size_t out_size) {
-  struct question question = {request, node, handle_of(info), (flags & FUSE_IOCTL_DIR) != 0, NULL};
+static void on_ioctl(fuse_req_t request, fuse_ino_t node, unsigned command, void *argument,
+                     struct fuse_file_info *info, unsigned flags, const void *in, size_t in_size,
+                     size_t out_size) {
+  const struct call call = {request, node, handle_of(info), (flags & FUSE_IOCTL_DIR) != 0};
   const struct mount *mount = mount_of(request);
+  const uint32_t magic = IOCTL_MAGIC, version = INTERFACE_VERSION;
+  void *copy = NULL;
+  int status = 0;
   (void)argument;
   (void)out_size;
   switch (command) {
-  case _IOR('h', GET_NAME, char[HAUL_STORAGE_NAME_ROOM]):
+  case IOCTL_GET_NAME:
     fuse_reply_ioctl(request, 0, mount->name, sizeof mount->name);
     break;
-  case _IOR('h', GET_MAGIC, uint32_t):
-    answer_number(request, MAGIC);
+  case IOCTL_GET_MAGIC:
+    fuse_reply_ioctl(request, 0, &magic, sizeof magic);
     break;
-  case _IOR('h', GET_VERSION, uint32_t):
-    answer_number(request, VERSION);
+  case IOCTL_GET_VERSION:
+    fuse_reply_ioctl(request, 0, &version, sizeof version);
     break;
-  case _IOR('h', SYNC, uint32_t):
-    answer_status(request, sync_any(&question));
+  case IOCTL_SYNC:
+    reply_ioctl(request, sync_file(&call));
     break;
-  case _IOW('h', LINK, struct link_argument):
-    answer_status(request,
-                  with_argument(&question, link_file, in, in_size, sizeof(struct link_argument)));
+  case IOCTL_LINK:
+    copy = copy_argument(in, in_size, sizeof(struct ioctl_link), &status);
+    reply_ioctl(request, copy ? link_file(&call, copy) : status);
     break;
-  case _IOW('h', PUNCH_HOLES, struct holes_argument):
-    answer_status(
-        request, with_argument(&question, punch_holes, in, in_size, sizeof(struct holes_argument)));
+  case IOCTL_PUNCH_HOLES:
+    copy = copy_argument(in, in_size, sizeof(struct ioctl_holes), &status);
+    reply_ioctl(request, copy ? punch_holes(&call, copy) : status);
     break;
   default:
     reply_status(request, -ENOTTY);
   }
+  free(copy);
 }
 
-void ioctl_fill(struct fuse_lowlevel_ops *ops) {
-  ops->ioctl = control;
+void mount_add_ioctl_ops(struct fuse_lowlevel_ops *ops) {
+  ops->ioctl = on_ioctl;
 }

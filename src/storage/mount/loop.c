@@ -1,43 +1,26 @@
 /* SPDX-License-Identifier: MIT
- * libfuse's own loop may lose a signal that ends it, when that comes between its look and its wait.
- * And threads that wait by poll, for a request and for the end at once, answer half as many
- * requests in a second as those that wait in read(2). So they do, and at the end a signal is sent
- * to each of them until it has seen it. */
-#include "storage/mount/loop.h"
-
-#include <errno.h>
-#include <stdbool.h>
-#include <stdint.h>
+ * Threads that wait in poll(2), for a request and for the end at once, answer half as many requests
+ * per second as those that wait in read(2), so these do; and a signal interrupts them at the end.
+ * libfuse's own loop does the same, but loses a signal between its check and its wait: here each
+ * thread is signaled until it has ended. */
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
-#define FUSE_USE_VERSION 35
-#include <fuse_lowlevel.h>
+#include "storage/mount/mount.h"
 
-#define THREADS_LEAST 4
-#define PATIENCE_MS   10000 /* for what is under way at the end */
-#define AGAIN_MS      10
-#define INTERRUPT     SIGUSR1
+#define THREADS_MIN     4
+#define STOP_TIMEOUT_MS 10000 /* for the requests in progress */
+#define STOP_RETRY_MS   10
+#define INTERRUPT       SIGUSR1
 
-static void tell_end(const struct loop *loop) {
-  const uint64_t one = 1;
-  ssize_t put = write(loop->ended, &one, sizeof one);
-  (void)put; /* it is full only when it says so already */
-}
-
-static void allow_interrupt(void) {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, INTERRUPT);
-  pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-}
-
-static void *serve(void *argument) {
+static void *serve_kernel(void *argument) {
   const struct loop *loop = argument;
   struct fuse_buf request = {0};
-  allow_interrupt();
+  sigset_t interrupt;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, INTERRUPT);
+  pthread_sigmask(SIG_UNBLOCK, &interrupt, NULL);
   while (!fuse_session_exited(loop->session)) {
     int length = fuse_session_receive_buf(loop->session, &request);
     if (length == -EAGAIN || length == -EINTR)
@@ -47,60 +30,61 @@ static void *serve(void *argument) {
     fuse_session_process_buf(loop->session, &request);
   }
   free(request.mem);
-  tell_end(loop);
+  eventfd_write(loop->ended, 1);
   return NULL;
 }
 
-static unsigned wanted(void) {
+static unsigned thread_count(void) {
   long processors = sysconf(_SC_NPROCESSORS_ONLN);
-  if (processors < THREADS_LEAST)
-    return THREADS_LEAST;
+  if (processors < THREADS_MIN)
+    return THREADS_MIN;
   return processors > LOOP_THREADS ? LOOP_THREADS : (unsigned)processors;
 }
 
-/* read(2) ends with EINTR, and that is all. */
-static void do_nothing(int number) {
+/* It interrupts read(2), and does nothing else. */
+static void on_interrupt(int number) {
   (void)number;
 }
 
 int loop_start(struct loop *loop, struct fuse_session *session) {
-  const struct sigaction interrupt = {.sa_handler = do_nothing};
+  const struct sigaction interrupt = {.sa_handler = on_interrupt};
+  const unsigned count = thread_count();
   *loop = (struct loop){.session = session};
   loop->ended = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (loop->ended < 0)
     return -errno;
   sigaction(INTERRUPT, &interrupt, &loop->before);
   int error = 0;
-  while (!error && loop->count < wanted()) {
-    error = pthread_create(&loop->threads[loop->count], NULL, serve, loop);
+  while (!error && loop->count < count) {
+    error = pthread_create(&loop->threads[loop->count], NULL, serve_kernel, loop);
     loop->count += error == 0;
   }
-  if (error)
-    loop_end(loop);
+  if (error && loop_stop(loop))
+    return -ETIMEDOUT;
   return -error;
 }
 
-/* Once is not enough: the signal may come just before the thread begins to wait. */
-static bool end_thread(pthread_t thread, int *patience) {
+/* Once is not enough: the signal may arrive just before the thread begins to wait. */
+static bool stop_thread(pthread_t thread, int *left_ms) {
   struct timespec until;
   do {
     pthread_kill(thread, INTERRUPT);
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += AGAIN_MS * 1000000;
+    until.tv_nsec += STOP_RETRY_MS * 1000000;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     if (pthread_timedjoin_np(thread, NULL, &until) == 0)
       return true;
-    *patience -= AGAIN_MS;
-  } while (*patience > 0);
+    *left_ms -= STOP_RETRY_MS;
+  } while (*left_ms > 0);
   return false;
 }
 
-int loop_end(struct loop *loop) {
-  int patience = PATIENCE_MS;
+int loop_stop(struct loop *loop) {
+  int left_ms = STOP_TIMEOUT_MS;
   fuse_session_exit(loop->session);
   while (loop->count > 0) {
-    if (!end_thread(loop->threads[loop->count - 1], &patience))
+    if (!stop_thread(loop->threads[loop->count - 1], &left_ms))
       return -ETIMEDOUT;
     loop->count--;
   }

@@ -1,91 +1,142 @@
 /* SPDX-License-Identifier: MIT
- * What the parts of the FUSE face share.
+ * A source as a FUSE file system.
  *
- * A node's number in FUSE is the source's handle for it. Numbers from SOURCE_HANDLES on, as nodes
- * and as inodes, are those of 3fs-virt, which lies at the root in front of whatever the source has
- * under that name.
+ * A node's number in FUSE is its handle in the source. Numbers from SOURCE_HANDLES on, of nodes and
+ * of inodes, belong to 3fs-virt, which hides whatever the source has under this name in its root.
  *
- * What the kernel may keep: names, and attributes of what is no regular file, for a second, so
- * that walking a path does not ask at each step; attributes of files never, since rings change a
- * file behind the kernel's back. Pages of a file until its size or time of change differs, which
- * each read asks for, or it is opened again. With O_DIRECT nothing is kept. */
+ * What the kernel may cache: names, and attributes of all but regular files, for a second, so that
+ * walking a path does not ask at each step. Attributes of regular files never, as rings change
+ * files behind the kernel's back. Pages of a file until its size or modification time changes,
+ * which each read checks, or until it is opened again; with O_DIRECT nothing. */
 #ifndef HAUL_STORAGE_MOUNT_MOUNT_H
 #define HAUL_STORAGE_MOUNT_MOUNT_H
 
 #define FUSE_USE_VERSION 35
 #include <fuse_lowlevel.h>
 
+#include <haul/storage.h>
+#include <haul/usrbio.h>
+#include <limits.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
+#include <signal.h>
 
 #include "core/list.h"
-#include "storage/mount.h"
-#include "storage/mount/point.h"
+#include "storage/control_dir.h"
 #include "storage/source.h"
-#include "storage/virt.h"
 
 struct files;
 
 struct mount {
   const struct haul_storage_mount *config;
-  struct point point;
+  char source_path[PATH_MAX], target[PATH_MAX]; /* absolute; of a remote tree ADDRESS/EXPORT */
   char name[HAUL_STORAGE_NAME_ROOM];
   struct source *source;
   struct files *files;
-  struct virt *virt;
+  struct control_dir *control;
   struct fuse_session *session;
-  struct timespec since;
-  int begun;            /* an eventfd: the kernel has been answered */
-  pthread_mutex_t lock; /* guards `open` */
-  struct list open;     /* handles: the kernel releases none of them when the mount is ended */
+  struct timespec since; /* of the nodes of 3fs-virt */
+  int begun;             /* an eventfd: the kernel's first request was answered */
+  pthread_mutex_t lock;  /* guards `handles` */
+  struct list handles;   /* the kernel releases none of them after a forced unmount */
 };
 
-/* What is open; its address is the kernel's handle for it. */
+/* An open file or folder; its address is the kernel's handle. */
 struct handle {
   struct list link;
-  struct source_file *file; /* NULL for a folder of 3fs-virt */
-  struct far *far;          /* who has the file, where rings may use it; NULL: this handle */
+  struct source_file *file;   /* NULL for a folder of 3fs-virt */
+  struct remote_file *remote; /* owns `file`, as rings may use it; NULL: the handle does */
   bool writes;
-  bool registered; /* with files.h, as `key`; or with virt.h */
+  bool registered; /* as `key` with files.h, or with control_dir.h */
   uint64_t key;
-  struct listing *listing; /* of 3fs-virt: what it showed when reading began */
+  struct listing *listing; /* of a folder of 3fs-virt */
 };
-
-/* NULL: no memory. */
-struct handle *handle_add(struct mount *mount, struct source_file *file);
-/* Tells whoever it is registered with, releases the file, frees it. */
-void handle_drop(struct mount *mount, struct handle *handle);
-void handle_drop_all(struct mount *mount);
 
 static inline struct mount *mount_of(fuse_req_t request) {
   return fuse_req_userdata(request);
+}
+
+static inline struct source *source_of(fuse_req_t request) {
+  return mount_of(request)->source;
 }
 
 static inline struct handle *handle_of(const struct fuse_file_info *info) {
   return (struct handle *)(uintptr_t)info->fh;
 }
 
-/* Who asks; the kernel has checked what he may: default_permissions. */
+/* ---- checks.c ---- */
+
+/* Checks source and target before anything is mounted, and fills the two paths of `mount`. */
+int mount_check(struct mount *mount, struct haul_storage_error *error);
+
+/* ---- loop.c: the threads that answer the kernel ---- */
+
+#define LOOP_THREADS 16
+
+struct loop {
+  struct fuse_session *session;
+  int ended;               /* an eventfd: a thread has ended, as after an unmount */
+  struct sigaction before; /* of SIGUSR1 */
+  pthread_t threads[LOOP_THREADS];
+  unsigned count;
+};
+
+/* A negative errno value: nothing runs; but see loop_stop for -ETIMEDOUT. */
+int loop_start(struct loop *loop, struct fuse_session *session);
+/* Blocks until the requests in progress have ended. -ETIMEDOUT: a thread hangs in the source, and
+ * nothing that it uses may be freed. */
+int loop_stop(struct loop *loop);
+
+/* ---- reply.c: callers, handles and replies ---- */
+
+/* Of a request whose rights the kernel has checked (default_permissions). */
 struct source_caller caller_of(fuse_req_t request);
-/* Who asks for what the kernel checks nothing of. The groups are the receiver's to free, also where
- * it fails. */
+/* Of one whose rights it has not. The groups are the receiver's to free, also after a failure. */
 int caller_unchecked(fuse_req_t request, struct source_caller *caller, gid_t **groups);
 
-/* Answers with a status: 0 or a negative errno value. */
+/* NULL: no memory, and the file stays the caller's. */
+struct handle *handle_add(struct mount *mount, struct source_file *file);
+/* Removes its registration, releases the file, and frees it. */
+void handle_drop(struct mount *mount, struct handle *handle);
+void handle_drop_all(struct mount *mount);
+
+/* All take 0 or a negative errno value as `status`. */
 void reply_status(fuse_req_t request, int status);
-/* Answers with a node, or with the status; takes its lookup back where nobody gets the answer. */
+/* Takes the lookup back if the kernel does not get the reply. */
 void reply_entry(fuse_req_t request, int status, const struct source_entry *entry);
 void reply_stat(fuse_req_t request, int status, const struct stat *stat);
-/* Answers with what was read, or with what went wrong. */
+/* `length` may be a negative errno value. */
 void reply_bytes(fuse_req_t request, ssize_t length, const void *bytes);
 void fill_entry(struct fuse_entry_param *param, const struct source_entry *entry);
 
-/* Tables of operations, laid over each other. */
-void names_fill(struct fuse_lowlevel_ops *ops);
-void attributes_fill(struct fuse_lowlevel_ops *ops);
-void data_fill(struct fuse_lowlevel_ops *ops);
-void folders_fill(struct fuse_lowlevel_ops *ops);
-void ioctl_fill(struct fuse_lowlevel_ops *ops);
+/* ---- control.c: 3fs-virt ----
+ *
+ * Two folders; the inner one, iovs, shows the control directory. 3fs-virt is found by its name and
+ * not listed, so that programs that copy or search the tree do not come across it. */
+
+static inline bool control_is_node(uint64_t node) {
+  return node >= SOURCE_HANDLES;
+}
+
+/* Whether a name is of 3fs-virt, and not the source's. */
+bool control_is_name(uint64_t folder, const char *name);
+
+int control_lookup(fuse_req_t request, uint64_t folder, const char *name,
+                   struct source_entry *entry);
+int control_stat(struct mount *mount, uint64_t node, struct stat *stat);
+int control_readlink(struct mount *mount, uint64_t node, char *target, size_t size);
+int control_symlink(fuse_req_t request, uint64_t folder, const char *name, const char *target,
+                    struct source_entry *entry);
+int control_unlink(fuse_req_t request, uint64_t folder, const char *name);
+/* Handles of iovs keep the links of their process. */
+int control_opendir(fuse_req_t request, uint64_t node, struct handle *handle);
+void control_releasedir(struct mount *mount, struct handle *handle);
+int control_readdir(fuse_req_t request, uint64_t node, struct handle *handle, off_t offset,
+                    source_each *each, void *user);
+
+/* ---- Requests: each adds its own to the table ---- */
+
+void mount_add_node_ops(struct fuse_lowlevel_ops *ops);  /* nodes.c */
+void mount_add_file_ops(struct fuse_lowlevel_ops *ops);  /* files.c */
+void mount_add_ioctl_ops(struct fuse_lowlevel_ops *ops); /* ioctl.c */
 
 #endif

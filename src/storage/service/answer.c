@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "storage/local.h"
 #include "storage/service/server.h"
+#include "storage/source.h"
 
 static struct source_caller itself(void) {
   return (struct source_caller){.uid = geteuid(), .gid = getegid(), .checked = true};
@@ -36,10 +36,10 @@ static int enter_export(struct session *session, const char *name) {
   if (!export)
     return -ENOENT;
   bool writable = exported_rights(export, identity) & HAUL_WRITE;
-  int status = local_open(export->path, !writable, &source);
+  int status = local_source_open(export->path, !writable, &source);
   if (status)
     return status;
-  local_bound(source, session->service->nodes_max);
+  local_source_limit(source, session->service->nodes_max);
   pthread_mutex_lock(&session->lock);
   bool first = !session->source;
   if (first) {

@@ -9,9 +9,9 @@
 #include <time.h>
 
 #include "core/list.h"
-#include "storage/mount/point.h"
-#include "storage/node.h"
-#include "storage/threads.h"
+#include "core/thread.h"
+#include "storage/error.h"
+#include <haul/storage.h>
 
 #define RETRY_NS INT64_C(1000000000)
 
@@ -442,37 +442,37 @@ void dial_forget(struct dial *dial, uint64_t generation, uint64_t node, uint64_t
 
 static int open_node(struct dial *dial, struct haul_storage_error *error) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  storage_node_config(&config); /* the receiver drives it */
+  haul_storage_node_config(&config); /* the receiver drives it */
   int code = haul_node_open(&config, &dial->node);
   if (code)
-    return point_refuse(error, -EIO, haul_error_last()->hint, "cannot open a node: %s",
+    return storage_fail(error, -EIO, haul_error_last()->hint, "cannot open a node: %s",
                         haul_error_last()->text);
-  code = storage_thread(&dial->receiver, receive, dial);
+  code = -thread_start(&dial->receiver, receive, dial);
   if (!code)
     return 0;
   haul_node_close(dial->node);
   dial->node = NULL;
-  return point_refuse(error, code, NULL, "cannot start a thread: %s", strerror(-code));
+  return storage_fail(error, code, NULL, "cannot start a thread: %s", strerror(-code));
 }
 
 static int explain_refusal(const struct dial *dial, int status, struct haul_storage_error *error) {
   const struct haul_error *last = haul_error_last();
   switch (status) {
   case -ENOENT:
-    return point_refuse(error, status, "`haul ls NODE/` shows the exports of a node",
+    return storage_fail(error, status, "`haul ls NODE/` shows the exports of a node",
                         "%s has no export '%s'", dial->address, dial->export);
   case -ETIMEDOUT:
-    return point_refuse(error, status, "was it started with `haul serve --export`?",
+    return storage_fail(error, status, "was it started with `haul serve --export`?",
                         "%s does not answer for files", dial->address);
   case -EUSERS:
-    return point_refuse(error, status, "try again when others have left",
+    return storage_fail(error, status, "try again when others have left",
                         "%s serves as many clients as it may", dial->address);
   case -EPROTO:
   case -EPROTONOSUPPORT:
-    return point_refuse(error, status, "install the same haul on both",
+    return storage_fail(error, status, "install the same haul on both",
                         "%s speaks another protocol for files", dial->address);
   default:
-    return point_refuse(error, status, last->hint, "cannot connect to %s: %s", dial->address,
+    return storage_fail(error, status, last->hint, "cannot connect to %s: %s", dial->address,
                         *last->text ? last->text : strerror(-status));
   }
 }
@@ -481,7 +481,7 @@ int dial_open(const struct dial_config *config, struct dial **out,
               struct haul_storage_error *error) {
   struct dial *dial = calloc(1, sizeof *dial);
   if (!dial)
-    return point_refuse(error, -ENOMEM, NULL, "no memory left");
+    return storage_fail(error, -ENOMEM, NULL, "no memory left");
   pthread_mutex_init(&dial->lock, NULL);
   open_condition(&dial->changed);
   list_init(&dial->calls);
@@ -490,7 +490,7 @@ int dial_open(const struct dial_config *config, struct dial **out,
   dial->export = strdup(config->export);
   int status = -ENOMEM;
   if (!dial->address || !dial->export)
-    point_refuse(error, status, NULL, "no memory left");
+    storage_fail(error, status, NULL, "no memory left");
   else
     status = open_node(dial, error);
   if (!status) {

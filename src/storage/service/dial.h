@@ -9,8 +9,8 @@
 
 #include <haul/haul.h>
 
-#include "storage/mount.h"
 #include "storage/service/protocol.h"
+#include <haul/storage.h>
 
 struct dial;
 struct call;

@@ -5,18 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "storage/local.h"
-#include "storage/mount/point.h"
+#include "storage/error.h"
 #include "storage/source.h"
 
 int exported_check(const struct haul_storage_export *export, struct haul_storage_error *error) {
   struct source *source;
-  int status = local_open(export->path, !export->writable, &source);
+  int status = local_source_open(export->path, !export->writable, &source);
   if (!status) {
     source->ops->close(source);
     return 0;
   }
-  return point_refuse(error, status, status == -ENOTDIR ? "give the folder it lies in" : "",
+  return storage_fail(error, status, status == -ENOTDIR ? "give the folder it lies in" : "",
                       "cannot export %s: %s", export->path, strerror(-status));
 }
 

@@ -3,7 +3,7 @@
 #ifndef HAUL_STORAGE_SERVICE_EXPORTED_H
 #define HAUL_STORAGE_SERVICE_EXPORTED_H
 
-#include "storage/service.h"
+#include <haul/storage.h>
 
 struct exported {
   size_t count;

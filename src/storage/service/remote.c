@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "storage/mount/point.h"
+#include "storage/error.h"
 #include "storage/service/remote_inside.h"
 
 /* ---- Requests ---- */
@@ -279,7 +279,7 @@ int remote_source_open(const struct remote_config *config, struct source **sourc
                        struct haul_storage_error *error) {
   struct remote_source *remote = calloc(1, sizeof *remote);
   if (!remote)
-    return point_refuse(error, -ENOMEM, NULL, "no memory left");
+    return storage_fail(error, -ENOMEM, NULL, "no memory left");
   int status = dial_open(&config->dial, &remote->dial, error);
   if (status) {
     free(remote);
@@ -291,7 +291,7 @@ int remote_source_open(const struct remote_config *config, struct source **sourc
   if (status) {
     dial_close(remote->dial);
     free(remote);
-    return point_refuse(error, status, NULL, "no memory for bytes on their way");
+    return storage_fail(error, status, NULL, "no memory for bytes on their way");
   }
   *source = &remote->source;
   return 0;

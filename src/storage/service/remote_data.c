@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "storage/foreign.h"
+#include "storage/mapping.h"
 #include "storage/service/remote_inside.h"
 
 /* ---- Slots ---- */
@@ -119,7 +119,7 @@ static ssize_t read_part(struct remote_source *remote, const struct remote_open_
     return status;
   ssize_t moved = move(slot, &part, &in_use);
   if (moved > 0)
-    foreign_copy(bytes, slot_bytes(slot), (size_t)moved);
+    copy_shared(bytes, slot_bytes(slot), (size_t)moved);
   if (!in_use)
     give_slot(slot);
   return moved;

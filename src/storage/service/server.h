@@ -8,11 +8,11 @@
 #ifndef HAUL_STORAGE_SERVICE_SERVER_H
 #define HAUL_STORAGE_SERVICE_SERVER_H
 
+#include <haul/storage.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "core/list.h"
-#include "storage/service.h"
 #include "storage/service/exported.h"
 #include "storage/service/protocol.h"
 #include "storage/service/told.h"
@@ -31,7 +31,7 @@ struct service {
   haul_node *node; /* NULL: it is being closed; workers read it, and use it, with node_lock */
   pthread_rwlock_t node_lock;
   atomic_bool stops;
-  bool guarded; /* guard_start was called for it */
+  bool guarded; /* sigbus_start was called for it */
   struct exported exports;
   void (*other)(void *user, const struct haul_message *message);
   void *user;

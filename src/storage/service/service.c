@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The server: what it exports, and the thread that hands messages to sessions. */
-#include "storage/service.h"
+#include <haul/storage.h>
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,11 +9,11 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "storage/guard.h"
-#include "storage/local.h"
-#include "storage/mount/point.h"
+#include "core/thread.h"
+#include "storage/error.h"
+#include "storage/mapping.h"
 #include "storage/service/server.h"
-#include "storage/threads.h"
+#include "storage/source.h"
 
 #define END_WAIT_S 10
 
@@ -104,7 +104,7 @@ static void free_service(struct service *service) {
   exported_free(&service->exports);
   views_close(&service->views);
   if (service->guarded)
-    guard_stop();
+    sigbus_stop();
   pthread_cond_destroy(&service->changed);
   pthread_mutex_destroy(&service->lock);
   pthread_rwlock_destroy(&service->node_lock);
@@ -133,7 +133,7 @@ static struct service *make(const struct haul_storage_serving *serving) {
 static int open_service(const struct haul_storage_serving *serving, struct service **out,
                         struct haul_storage_error *error) {
   if (serving->size != sizeof *serving)
-    return point_refuse(error, -EINVAL, "install both from one build",
+    return storage_fail(error, -EINVAL, "install both from one build",
                         "libhaul-storage.so is of another version");
   for (size_t i = 0; i < serving->count; i++) {
     int status = exported_check(&serving->exports[i], error);
@@ -142,19 +142,19 @@ static int open_service(const struct haul_storage_serving *serving, struct servi
   }
   struct service *service = make(serving);
   if (!service)
-    return point_refuse(error, -ENOMEM, "", "no memory left");
+    return storage_fail(error, -ENOMEM, "", "no memory left");
   umask(0); /* a mode comes as the client's umask has left it */
-  int status = guard_start();
+  int status = sigbus_start();
   service->guarded = !status;
   if (!status)
     status = exported_copy(&service->exports, serving->exports, serving->count);
   if (!status)
     status = views_open(&service->views);
   if (!status)
-    status = storage_thread(&service->thread, run, service);
+    status = -thread_start(&service->thread, run, service);
   if (status) {
     free_service(service);
-    return point_refuse(error, status, "", "cannot serve files: %s", strerror(-status));
+    return storage_fail(error, status, "", "cannot serve files: %s", strerror(-status));
   }
   *out = service;
   return 0;

@@ -3,8 +3,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "core/thread.h"
+#include "storage/credentials.h"
 #include "storage/service/server.h"
-#include "storage/threads.h"
 
 struct task {
   struct list link;
@@ -98,7 +99,7 @@ static bool work_on(struct worker_desk *desk, const struct task *task) {
 static void *run(void *argument) {
   struct worker_desk *desk = argument;
   struct session *session = desk->session;
-  threads_keep_set_ids(false);
+  credentials_keep_set_ids(false);
   for (struct task *task; (task = next_task(session));) {
     if (!work_on(desk, task))
       shut(session);
@@ -118,7 +119,7 @@ static int hire(struct session *session) {
   desk->session = session;
   session->workers++;
   session->holders++;
-  int status = storage_thread(&thread, run, desk);
+  int status = -thread_start(&thread, run, desk);
   if (status) {
     session->workers--;
     session->holders--;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "storage/tree.h"
+#include <haul/storage.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
-#include "storage/mount/point.h"
+#include "storage/error.h"
 #include "storage/service/remote_inside.h"
 
 #define TIMEOUT_NS INT64_C(30000000000)
@@ -26,7 +26,7 @@ struct lane {
 struct flow {
   struct wharf wharf; /* without a region until it is first needed */
   struct lane lanes[SLOTS];
-  const struct haul_storage_mover *mover;
+  const struct haul_storage_stream *stream;
   bool spoiled; /* the server may still use the memory */
 };
 
@@ -110,7 +110,7 @@ static int explain(const struct tree *tree, const char *path, int status,
   for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++)
     if (hints[i].status == status)
       hint = hints[i].hint;
-  return point_refuse(error, status, hint, "%s/%s/%s: %s", tree->address, tree->export, path,
+  return storage_fail(error, status, hint, "%s/%s/%s: %s", tree->address, tree->export, path,
                       strerror(-status));
 }
 
@@ -122,12 +122,12 @@ static int check_regular(mode_t mode) {
 
 /* ---- Requests under way ---- */
 
-static int open_flow(struct tree *tree, const struct haul_storage_mover *mover) {
+static int open_flow(struct tree *tree, const struct haul_storage_stream *stream) {
   struct dial *dial = remote_of(tree->source)->dial;
   const struct haul_place host = {HAUL_HOST, 0};
   struct flow *flow = &tree->flow;
   haul_region *region;
-  flow->mover = mover;
+  flow->stream = stream;
   if (flow->wharf.region)
     return 0;
   int code = haul_region_alloc(dial_node(dial), host, SLOTS * SLOT, 0, &region);
@@ -142,7 +142,7 @@ static ssize_t wait_lane(struct flow *flow, struct lane *lane) {
   lane->call = NULL;
   flow->spoiled |= in_use;
   if (moved > 0)
-    flow->mover->told(flow->mover->user, &lane->told.report, lane->told.pages);
+    flow->stream->report(flow->stream->user, &lane->told.report, lane->told.pages);
   return moved;
 }
 
@@ -153,7 +153,7 @@ static void drop_memory(struct flow *flow) {
     return;
   wharf_close(&flow->wharf);
   haul_region_release(region);
-  *flow = (struct flow){.mover = NULL};
+  *flow = (struct flow){.stream = NULL};
 }
 
 /* For this file. */
@@ -176,10 +176,10 @@ static void close_tree(struct tree *tree) {
   free(tree);
 }
 
-static int open_tree(const struct haul_storage_reach *reach, struct tree **out,
+static int open_tree(const struct haul_storage_remote *reach, struct tree **out,
                      struct haul_storage_error *error) {
   if (reach->size != sizeof *reach)
-    return point_refuse(error, -EINVAL, "install both from one build",
+    return storage_fail(error, -EINVAL, "install both from one build",
                         "libhaul-storage.so is of another version");
   const struct remote_config config = {
       .dial = {.address = reach->address,
@@ -195,7 +195,7 @@ static int open_tree(const struct haul_storage_reach *reach, struct tree **out,
   if (tree && tree->address && tree->export)
     status = remote_source_open(&config, &tree->source, error);
   else
-    point_refuse(error, status, NULL, "no memory left");
+    storage_fail(error, status, NULL, "no memory left");
   if (!status)
     *out = tree;
   else if (tree)
@@ -303,7 +303,7 @@ static int start_lane(struct flow *flow, struct lane *lane, const struct source_
 
 struct get_job {
   uint64_t at, end; /* in the file */
-  const struct haul_storage_mover *mover;
+  const struct haul_storage_stream *stream;
 };
 
 static int take_lane(struct flow *flow, struct lane *lane, const struct get_job *job, bool *end) {
@@ -311,7 +311,8 @@ static int take_lane(struct flow *flow, struct lane *lane, const struct get_job 
   if (got < 0)
     return (int)got;
   *end = (uint64_t)got < lane->move.length; /* it has become shorter meanwhile */
-  return job->mover->take(job->mover->user, lane_bytes(flow, lane), (size_t)got) ? 0 : -ECANCELED;
+  return job->stream->write(job->stream->user, lane_bytes(flow, lane), (size_t)got) ? 0
+                                                                                    : -ECANCELED;
 }
 
 static int get_bytes(struct flow *flow, const struct source_file *file, struct get_job *job) {
@@ -343,10 +344,10 @@ static int get_file(struct tree *tree, const struct source_entry *entry, struct 
   if (job->at > size || job->end > size)
     status = -ERANGE;
   job->end = job->end ? job->end : size;
-  if (!status && !job->mover->begin(job->mover->user, job->end - job->at))
+  if (!status && !job->stream->begin(job->stream->user, job->end - job->at))
     status = -ECANCELED;
   if (!status)
-    status = open_flow(tree, job->mover);
+    status = open_flow(tree, job->stream);
   if (!status) {
     status = get_bytes(&tree->flow, file, job);
     end_flow(&tree->flow);
@@ -356,8 +357,8 @@ static int get_file(struct tree *tree, const struct source_entry *entry, struct 
 }
 
 static int get(struct tree *tree, const char *path, uint64_t offset, uint64_t length,
-               const struct haul_storage_mover *mover, struct haul_storage_error *error) {
-  struct get_job job = {.at = offset, .end = length ? offset + length : 0, .mover = mover};
+               const struct haul_storage_stream *stream, struct haul_storage_error *error) {
+  struct get_job job = {.at = offset, .end = length ? offset + length : 0, .stream = stream};
   struct source_entry entry;
   if (offset > INT64_MAX || length > INT64_MAX)
     return explain(tree, path, -ERANGE, error);
@@ -375,10 +376,10 @@ static int get(struct tree *tree, const char *path, uint64_t offset, uint64_t le
 
 /* All that there is room for; less only at the end. */
 static ssize_t fill_lane(struct flow *flow, struct lane *lane) {
-  const struct haul_storage_mover *mover = flow->mover;
+  const struct haul_storage_stream *stream = flow->stream;
   size_t done = 0;
   while (done < SLOT) {
-    ssize_t got = mover->give(mover->user, lane_bytes(flow, lane) + done, SLOT - done);
+    ssize_t got = stream->read(stream->user, lane_bytes(flow, lane) + done, SLOT - done);
     if (got < 0)
       return -ECANCELED;
     if (got == 0)
@@ -451,14 +452,14 @@ static int create_beside(struct source *source, struct target *target) {
 }
 
 static int put_file(struct tree *tree, struct target *target,
-                    const struct haul_storage_mover *mover) {
+                    const struct haul_storage_stream *stream) {
   struct source *source = tree->source;
   int status = look_at_old(source, target);
   if (!status)
     status = create_beside(source, target);
   if (status)
     return status;
-  status = open_flow(tree, mover);
+  status = open_flow(tree, stream);
   if (!status) {
     status = put_bytes(&tree->flow, target->file);
     end_flow(&tree->flow);
@@ -477,7 +478,7 @@ static int put_file(struct tree *tree, struct target *target,
   return status;
 }
 
-static int put(struct tree *tree, const char *path, const struct haul_storage_mover *mover,
+static int put(struct tree *tree, const char *path, const struct haul_storage_stream *stream,
                struct haul_storage_error *error) {
   struct source_entry folder;
   struct target target;
@@ -485,7 +486,7 @@ static int put(struct tree *tree, const char *path, const struct haul_storage_mo
   if (status)
     return explain(tree, path, status, error);
   target.folder = folder.node;
-  status = *target.name ? put_file(tree, &target, mover) : -EISDIR;
+  status = *target.name ? put_file(tree, &target, stream) : -EISDIR;
   tree->source->ops->forget(tree->source, folder.node, 1);
   return status ? explain(tree, path, status, error) : 0;
 }

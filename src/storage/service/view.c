@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/thread.h"
 #include "storage/service/server.h"
-#include "storage/threads.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* linux/mman.h, since Linux 5.14 */
@@ -22,13 +22,13 @@
 
 /* Out of the list. */
 static void free_view(struct view *view) {
-  guard_unwatch(&view->guard); /* nobody reads any more */
+  sigbus_unwatch(&view->watch); /* nobody reads any more */
   haul_region_release(view->region);
   free(view);
 }
 
 bool view_is_spoiled(const struct view *view) {
-  return atomic_load(&view->guard.lost);
+  return atomic_load(&view->watch.lost);
 }
 
 /* The lock. The first one that nobody holds, where it is to go; else *next, when to look again. */
@@ -75,7 +75,7 @@ int views_open(struct views *views) {
   pthread_cond_init(&views->changed, &monotonic);
   pthread_condattr_destroy(&monotonic);
   list_init(&views->all);
-  int status = storage_thread(&views->thread, run, views);
+  int status = -thread_start(&views->thread, run, views);
   views->open = status == 0;
   return status;
 }
@@ -133,7 +133,7 @@ static struct view *make(struct service *service, int fd, const struct stat *sta
     free(view);
     return NULL;
   }
-  guard_watch(&view->guard, haul_region_address(view->region), (size_t)stat->st_size);
+  sigbus_watch(&view->watch, haul_region_address(view->region), (size_t)stat->st_size);
   view->device = stat->st_dev;
   view->inode = stat->st_ino;
   view->holders = 1;

@@ -13,14 +13,14 @@
 
 #include "core/list.h"
 #include "haul/haul.h"
-#include "storage/guard.h"
+#include "storage/mapping.h"
 
 #define VIEW_MIN ((uint64_t)128 << 10) /* bytes of a read: below, a copy costs less */
 
 struct view {
   struct list link;
   haul_region *region;
-  struct guard guard;
+  struct sigbus_watch watch;
   dev_t device;
   ino_t inode;
   /* The lock: */

@@ -43,6 +43,13 @@ bool rig_is_possible(void) {
   return code == 0 && has_shm;
 }
 
+uint64_t rig_add_file(struct rig *rig, int fd, uid_t uid, bool reads, bool writes) {
+  const struct file_open open = {.inode = rig->inode, .fd = fd, .uid = uid, .may = {reads, writes}};
+  uint64_t handle;
+  assert_int_equal(files_add(rig->files, &open, &handle), 0);
+  return handle;
+}
+
 void rig_open(struct rig *rig, unsigned workers) {
   struct stat stat;
   *rig = (struct rig){.caller = {getuid(), getgid(), gettid()}};
@@ -53,25 +60,24 @@ void rig_open(struct rig *rig, unsigned workers) {
   assert_int_equal(fstat(rig->fd, &stat), 0);
   rig->inode = stat.st_ino;
   assert_int_equal(files_open(&rig->files), 0);
-  const struct files_open_file file = {rig->inode, rig->fd, NULL};
-  assert_int_equal(files_opened(rig->files, &file, rig->caller.uid, true, true, &rig->handle), 0);
-  const struct virt_config config = {.files = rig->files, .workers = workers};
-  assert_int_equal(virt_open(&config, &rig->virt), 0);
+  rig->handle = rig_add_file(rig, rig->fd, rig->caller.uid, true, true);
+  const struct control_config config = {.files = rig->files, .workers = workers};
+  assert_int_equal(control_dir_open(&config, &rig->control), 0);
 }
 
 void rig_close(struct rig *rig) {
-  virt_close(rig->virt);
-  files_closed(rig->files, rig->handle);
+  control_dir_close(rig->control);
+  files_remove(rig->files, rig->handle);
   files_close(rig->files);
   close(rig->fd);
   unlink(rig->path);
 }
 
-int piece_open(struct piece *piece, struct rig *rig, const struct name *name, size_t length) {
-  struct virt_entry entry;
+int piece_open(struct piece *piece, struct rig *rig, const struct iov_name *name, size_t length) {
+  struct control_link entry;
   *piece = (struct piece){.rig = rig, .name = *name, .length = length};
   assert_int_equal(getrandom(piece->name.id, sizeof piece->name.id, 0), sizeof piece->name.id);
-  name_format(&piece->name, piece->text);
+  iov_name_format(&piece->name, piece->text);
   snprintf(piece->path, sizeof piece->path, "/dev/shm/hf3fs-iov-%.36s", piece->text);
   int fd = open(piece->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   assert_true(fd >= 0);
@@ -81,7 +87,7 @@ int piece_open(struct piece *piece, struct rig *rig, const struct name *name, si
   piece->memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   assert_true(piece->memory != MAP_FAILED);
   close(fd);
-  int code = virt_symlink(rig->virt, &rig->caller, piece->text, piece->path, &entry);
+  int code = control_dir_symlink(rig->control, &rig->caller, piece->text, piece->path, &entry);
   if (code) {
     munmap(piece->memory, length);
     unlink(piece->path);
@@ -90,31 +96,31 @@ int piece_open(struct piece *piece, struct rig *rig, const struct name *name, si
 }
 
 void piece_close(struct piece *piece) {
-  if (piece->rig->virt)
-    virt_unlink(piece->rig->virt, &piece->rig->caller, piece->text);
+  if (piece->rig->control)
+    control_dir_unlink(piece->rig->control, &piece->rig->caller, piece->text);
   munmap(piece->memory, piece->length);
   unlink(piece->path);
 }
 
 static sem_t *map_bell(struct rig *rig, uint8_t priority) {
-  static const char *const names[] = {"submit-ios.ph", "submit-ios", "submit-ios.pl"};
-  struct virt_entry entry;
+  struct control_link entry;
   char path[256];
-  assert_int_equal(virt_lookup(rig->virt, &rig->caller, names[priority], &entry), 0);
-  assert_int_equal(virt_readlink(rig->virt, entry.id, path, sizeof path), 0);
+  assert_int_equal(
+      control_dir_lookup(rig->control, &rig->caller, ring_semaphore_link(priority), &entry), 0);
+  assert_int_equal(control_dir_readlink(rig->control, entry.id, path, sizeof path), 0);
   assert_memory_equal(path, "/dev/shm/sem.", 13);
   sem_t *bell = sem_open(path + 13, 0);
   assert_true(bell != SEM_FAILED);
   return bell;
 }
 
-void client_open(struct client *client, struct rig *rig, const struct name *how, int32_t entries,
-                 size_t buffer) {
-  struct name name = *how;
+void client_open(struct client *client, struct rig *rig, const struct iov_name *how,
+                 int32_t entries, size_t buffer) {
+  struct iov_name name = *how;
   name.ring = true;
-  assert_int_equal(piece_open(&client->buffer, rig, &(struct name){.ring = false}, buffer), 0);
+  assert_int_equal(piece_open(&client->buffer, rig, &(struct iov_name){.ring = false}, buffer), 0);
   assert_int_equal(piece_open(&client->ring, rig, &name, ring_bytes(entries)), 0);
-  assert_true(ring_lay(&client->view, client->ring.memory, client->ring.length));
+  assert_true(ring_view_init(&client->view, client->ring.memory, client->ring.length));
   assert_int_equal(client->view.slots, entries + 1);
   sem_init(client->view.semaphore, 1, 0);
   client->bell = map_bell(rig, name.priority);

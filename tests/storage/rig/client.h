@@ -4,17 +4,17 @@
 #ifndef HAUL_TESTS_STORAGE_CLIENT_H
 #define HAUL_TESTS_STORAGE_CLIENT_H
 
+#include <haul/usrbio.h>
+
+#include "storage/control_dir.h"
 #include "storage/files.h"
-#include "storage/name.h"
-#include "storage/ring.h"
-#include "storage/virt.h"
 
 /* One daemon's worth, and one file of PATTERN_BYTES bytes that this user has open both ways. */
 #define PATTERN_BYTES ((size_t)4 << 20)
 struct rig {
   struct files *files;
-  struct virt *virt;
-  struct virt_caller caller;
+  struct control_dir *control;
+  struct control_caller caller;
   int fd;
   uint64_t inode, handle;
   char path[64];
@@ -24,21 +24,23 @@ struct rig {
 bool rig_is_possible(void);
 void rig_open(struct rig *rig, unsigned workers);
 void rig_close(struct rig *rig);
+/* The user has the file open, by this descriptor; returns the handle for files_remove. */
+uint64_t rig_add_file(struct rig *rig, int fd, uid_t uid, bool reads, bool writes);
 /* What the file has at `offset`. */
 uint8_t rig_byte(uint64_t offset);
 
 /* Shared memory that is registered under `name`; its id is in the name. */
 struct piece {
   struct rig *rig;
-  struct name name;
+  struct iov_name name;
   char path[64];
-  char text[NAME_ROOM];
+  char text[IOV_NAME_ROOM];
   char *memory;
   size_t length;
 };
 
-/* 0, or what virt_symlink said; then there is none. */
-int piece_open(struct piece *piece, struct rig *rig, const struct name *name, size_t length);
+/* 0, or what control_dir_symlink said; then there is none. */
+int piece_open(struct piece *piece, struct rig *rig, const struct iov_name *name, size_t length);
 void piece_close(struct piece *piece);
 
 struct client {
@@ -48,8 +50,8 @@ struct client {
 };
 
 /* `how` says what ring: depth, priority, timeout, flags. */
-void client_open(struct client *client, struct rig *rig, const struct name *how, int32_t entries,
-                 size_t buffer);
+void client_open(struct client *client, struct rig *rig, const struct iov_name *how,
+                 int32_t entries, size_t buffer);
 void client_close(struct client *client);
 
 /* Writes a record and its submission, and moves the head: not yet told. `userdata` is `index`. */

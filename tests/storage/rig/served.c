@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "served.h"
 
-#include "storage/service.h"
 #include "storage/service/remote.h"
 #include "storage/source.h"
 #include "support/check.h"
+#include <haul/storage.h>
 
 extern const struct haul_storage_service haul_storage_service;
 

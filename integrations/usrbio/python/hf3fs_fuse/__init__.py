@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""The Python side of USRBIO, by the names that programs for 3FS import."""
+"""USRBIO for Python, with the names that programs for 3FS import."""

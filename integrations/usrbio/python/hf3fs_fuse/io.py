@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Files of USRBIO: buffers over multiprocessing.shared_memory, rings, and a whole file at once."""
+"""Buffers over multiprocessing.shared_memory, rings, and reads of whole files."""
 
 import multiprocessing.shared_memory
 import os
@@ -38,7 +38,7 @@ class IorPriority:
 
 
 class iovec:
-    """A buffer, and the link by which the daemon knows it; its slices are for ioring.prepare."""
+    """A buffer and the symlink that registers it. Its slices are for ioring.prepare."""
 
     def __init__(self, iov, link):
         self.iov = iov
@@ -48,7 +48,7 @@ class iovec:
         try:
             os.unlink(self.link)
         except OSError:
-            pass  # the daemon is gone, and the link with it
+            pass  # the daemon has died, and the link with it
 
     def __getitem__(self, key):
         return self.iov[key]
@@ -58,7 +58,7 @@ class iovec:
 
 
 class ioring:
-    """A ring, as hf3fs_py_usrbio.ioring, whose prepare takes a whole buffer too."""
+    """A hf3fs_py_usrbio.ioring whose prepare accepts a whole buffer, too."""
 
     def __init__(self, ior):
         self.ior = ior
@@ -78,9 +78,9 @@ class ioring:
 
 
 def make_iovec(shm, hf3fs_mount_point, block_size=0, numa=-1):
-    """Registers a multiprocessing.shared_memory.SharedMemory as a buffer. The daemon has its memory
-    mapped when this returns, so it may be unlinked. `block_size` is in bytes, 0 for one block;
-    `numa` a node that its pages are to be on, or negative."""
+    """Registers a multiprocessing.shared_memory.SharedMemory as a buffer. It may be unlinked
+    afterwards, as the daemon has mapped it. `block_size` is in bytes, 0 for one block; `numa` is
+    the preferred node of its pages, or negative."""
     name = str(uuid.uuid4())
     mark = f".b{block_size}" if block_size > 0 else ""
     link = f"{hf3fs_mount_point}/3fs-virt/iovs/{name}{mark}"
@@ -102,9 +102,9 @@ def make_ioring(
     numa=-1,
     flags=0,
 ):
-    """A ring for so many operations. `io_depth` > 0 has the daemon begin with exactly so many at a
-    time, 0 with what is there, < 0 with that but at most so many; `timeout` is how many
-    milliseconds that may wait for the others. `flags`: 2 makes holes an error."""
+    """Makes a ring for that many operations in flight. `io_depth` > 0 lets the daemon begin with
+    exactly that many at a time, 0 with whatever is submitted, < 0 with at most -io_depth; `timeout`
+    is how many milliseconds the latter waits for a full batch. `flags`: 2 makes holes an error."""
     return ioring(
         _usrbio.ioring(
             hf3fs_mount_point, entries, for_read, io_depth, priority, timeout, numa, flags
@@ -113,8 +113,8 @@ def make_ioring(
 
 
 def _read_blocks(fn, mount, block_size, off, priority, each):
-    """Calls `each` with a block at a time, and its offset: None goes on, an integer goes on from
-    there, and anything else that is true ends it."""
+    """Calls `each` with each block and its offset. If it returns an integer, continues from that
+    offset; if anything else that is true, ends; else continues with the next block."""
     fd = os.open(fn, os.O_RDONLY | os.O_CLOEXEC)
     shm = multiprocessing.shared_memory.SharedMemory(size=block_size, create=True)
     iov = ior = None
@@ -148,13 +148,12 @@ def _read_blocks(fn, mount, block_size, off, priority, each):
 
 
 def read_file(fn, hf3fs_mount_point=None, block_size=1 << 30, off=0, priority=None, cb=None):
-    """The file's bytes from `off` on. With `cb` it is called instead, with a block that lasts as
-    long as the call, and the block's offset: what it returns is the offset to go on from, or true
-    to end."""
+    """Returns the file's bytes from `off` on. With `cb` calls that instead for each block, which
+    is valid during the call, and its offset: it returns the offset to continue from, or true to end."""
     if hf3fs_mount_point is None:
         hf3fs_mount_point = extract_mount_point(fn)
         if hf3fs_mount_point is None:
-            raise ValueError(f"{fn} is on no file system of USRBIO's")
+            raise ValueError(f"{fn} is not on a file system that speaks USRBIO")
     blocks = []
 
     def keep(block, offset):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hf3fs_fuse.io over the double of the daemon in tests/usrbio, which is preloaded."""
+"""hf3fs_fuse.io over the mock of the daemon in tests/usrbio, which is preloaded."""
 
 import ctypes
 import datetime
@@ -17,9 +17,9 @@ import unittest
 import hf3fs_fuse.io as io
 import hf3fs_py_usrbio
 
-DOUBLE = ctypes.CDLL(None)
+MOCK = ctypes.CDLL(None)
 FILE = random.Random(1).randbytes(1 << 20)
-PATIENCE = 60  # seconds: for slow machines, never waited for otherwise
+PATIENCE = 60  # seconds: longer than any test takes
 
 
 class Case(unittest.TestCase):
@@ -27,8 +27,8 @@ class Case(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.mount = os.path.realpath(folder.name)
-        DOUBLE.daemon_start(self.mount.encode())
-        self.addCleanup(DOUBLE.daemon_stop)
+        MOCK.daemon_start(self.mount.encode())
+        self.addCleanup(MOCK.daemon_stop)
         self.addCleanup(gc.collect)
         self.path = os.path.join(self.mount, "file")
         with open(self.path, "wb") as file:
@@ -78,15 +78,15 @@ class Operations(Case):
         self.assertEqual(bytes(self.shm.buf[:10]), FILE[-10:])
 
     def test_a_full_ring(self):
-        DOUBLE.daemon_hold(True)
+        MOCK.daemon_hold(True)
         ring = io.make_ioring(self.mount, 2)
         for _ in range(2):
             ring.prepare(self.iov[0:1], True, self.fd, 0)
         self.assert_errno(errno.EAGAIN, ring.prepare, self.iov[0:1], True, self.fd, 0)
-        DOUBLE.daemon_hold(False)
+        MOCK.daemon_hold(False)
         self.assertEqual(len(ring.submit().wait(max_results=2, min_results=2)), 2)
 
-    def test_what_is_refused(self):
+    def test_errors(self):
         ring = io.make_ioring(self.mount, 2)
         self.assert_errno(errno.EBADF, ring.prepare, self.iov[0:1], True, self.fd + 50, 0)
         self.assert_errno(errno.EINVAL, ring.prepare, self.iov[0:1], False, self.fd, 0)
@@ -95,7 +95,7 @@ class Operations(Case):
         self.assert_errno(errno.EINVAL, io.make_ioring, self.mount, 0)
         self.assert_errno(errno.ENOENT, io.make_ioring, "/nowhere", 1)
 
-    def test_userdata_lives_as_long_as_its_operation(self):
+    def test_userdata_lives_until_completion(self):
         ring = io.make_ioring(self.mount, 1)
         for i in range(1000):
             ring.prepare(self.iov[0:1], True, self.fd, 0, userdata=["object", i])
@@ -103,7 +103,7 @@ class Operations(Case):
             (iov,) = ring.submit().wait(min_results=1)
             self.assertEqual(iov.userdata, ["object", i])
 
-    def test_a_thread_that_waits(self):
+    def test_waiting_in_another_thread(self):
         ring = io.make_ioring(self.mount, 8)
         seen = []
 
@@ -129,7 +129,7 @@ class Operations(Case):
 class Waiting(Case):
     def setUp(self):
         super().setUp()
-        DOUBLE.daemon_hold(True)
+        MOCK.daemon_hold(True)
         self.ring = io.make_ioring(self.mount, 8)
         self.addCleanup(self.__dict__.pop, "ring")
 
@@ -137,8 +137,8 @@ class Waiting(Case):
         for _ in range(count):
             self.ring.prepare(self.iov[0:1], True, self.fd, 0)
 
-    def let_go(self):
-        DOUBLE.daemon_hold(False)
+    def release(self):
+        MOCK.daemon_hold(False)
         self.ring.submit()
 
     def test_the_timeout(self):
@@ -148,10 +148,10 @@ class Waiting(Case):
             self.assertEqual(self.ring.wait(min_results=1, timeout=timeout), [])
             self.assertLess(time.monotonic() - before, PATIENCE)
 
-    def test_how_many(self):
+    def test_counts(self):
         self.prepare(8)
         self.assertEqual(self.ring.wait(), [])
-        self.let_go()
+        self.release()
         self.assertEqual(len(self.ring.wait(max_results=3, min_results=3)), 3)
         self.assertEqual(len(self.ring.wait(min_results=2)), 2)
         self.assertEqual(len(self.ring.wait()), 1)
@@ -159,14 +159,14 @@ class Waiting(Case):
         with self.assertRaises(TypeError):
             self.ring.wait(1)
 
-    def test_without_a_bound(self):
+    def test_no_timeout(self):
         self.prepare(1)
-        threading.Timer(0.3, self.let_go).start()
+        threading.Timer(0.3, self.release).start()
         self.assertEqual(len(self.ring.wait(min_results=1)), 1)
 
-    def test_a_daemon_that_dies(self):
+    def test_death_of_the_daemon(self):
         self.prepare(2)
-        DOUBLE.daemon_die()
+        MOCK.daemon_die()
         done = self.ring.wait(min_results=2)
         self.assertEqual([iov.result for iov in done], [-errno.ENOTCONN] * 2)
         self.assert_errno(errno.ENOTCONN, self.ring.wait, min_results=1)
@@ -185,7 +185,7 @@ class Buffers(Case):
         with self.assertRaises(ValueError):
             self.iov[::2]
 
-    def test_slices_by_a_buffer(self):
+    def test_slice_by_buffer(self):
         with self.shm.buf[1000:1010] as view:
             part = self.iov.iov.slice_by(view)
             self.assertEqual((part.base_off, len(part)), (1000, 10))
@@ -194,7 +194,7 @@ class Buffers(Case):
         with self.assertRaises(IndexError):
             self.iov.iov.slice_by(bytearray(10))
 
-    def test_a_link_for_its_life(self):
+    def test_link_lives_as_long_as_buffer(self):
         link = self.iov.link
         self.assertEqual(os.readlink(link), f"/dev/shm/{self.shm.name}")
         with_blocks = io.make_iovec(self.shm, self.mount, block_size=4096, numa=0)
@@ -205,7 +205,7 @@ class Buffers(Case):
         self.assertFalse(os.path.lexists(other))
         self.assertTrue(os.path.lexists(link))
 
-    def test_what_is_no_buffer(self):
+    def test_invalid_buffers(self):
         for bad in ("", "0123", "z" * 32):
             with self.assertRaises(ValueError):
                 hf3fs_py_usrbio.iovec(self.shm.buf, bad, self.mount)
@@ -215,8 +215,8 @@ class Buffers(Case):
         with self.assertRaises(FileNotFoundError):
             io.make_iovec(self.shm, "/nowhere")
 
-    @unittest.skipIf(sys.version_info < (3, 12), "classes are no buffers before Python 3.12")
-    def test_as_a_buffer(self):
+    @unittest.skipIf(sys.version_info < (3, 12), "classes cannot be buffers before Python 3.12")
+    def test_buffer_protocol(self):
         self.shm.buf[0:5] = b"bytes"
         self.assertEqual(bytes(memoryview(self.iov[0:5])), b"bytes")
 
@@ -229,7 +229,7 @@ class Files(Case):
             io.read_file(self.path, self.mount, block_size=1000, off=len(FILE) - 2500), FILE[-2500:]
         )
 
-    def test_read_file_by_calls(self):
+    def test_read_file_with_callback(self):
         seen = []
 
         def each(block, offset):
@@ -241,7 +241,7 @@ class Files(Case):
         for offset, block in seen:
             self.assertEqual(block, FILE[offset : offset + 1000])
 
-    def test_read_file_that_fails(self):
+    def test_read_file_errors(self):
         with self.assertRaises(FileNotFoundError):
             io.read_file(os.path.join(self.mount, "missing"), self.mount)
         with self.assertRaises(ValueError):
@@ -268,7 +268,7 @@ class Files(Case):
         self.assertEqual(io.force_fsync(10**6), -1)
 
     def test_mount_points(self):
-        self.assertIsNone(io.extract_mount_point(self.path))  # a plain folder here
+        self.assertIsNone(io.extract_mount_point(self.path))  # an ordinary folder
         self.assertIsNone(io.extract_mount_point("/missing"))
 
     def test_sizes(self):

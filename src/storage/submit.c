@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include "core/thread.h"
+#include "storage/worker_internal.h"
+
+#define PREFIX "sem.haul-submit-" /* of the files in /dev/shm */
+
+/* Clients may write to the semaphore, and remove the bit for the waiter: then posts do not wake it,
+ * and the thread looks once a second. */
+#define RECHECK_NS INT64_C(1000000000)
+#define LOST_NS    1000000 /* between wake-ups when a client has truncated it */
+
+struct submit_semaphore {
+  struct workers *workers;
+  struct sigbus_watch watch; /* over the semaphore */
+  int fd;                    /* of its file, locked as long as the daemon lives */
+  _Atomic bool stopping;
+  pthread_t thread;
+  char path[96];
+};
+
+/* ---- Waiting ---- */
+
+/* Takes all posts; false: there was none. Acquire: pairs with the release of the post. */
+static bool take_posts(sem_t *semaphore) {
+  uint64_t word = atomic_load_explicit(semaphore_word(semaphore), memory_order_relaxed);
+  while ((uint32_t)word > 0)
+    if (atomic_compare_exchange_weak_explicit(semaphore_word(semaphore), &word,
+                                              word & ~(uint64_t)UINT32_MAX, memory_order_acquire,
+                                              memory_order_relaxed))
+      return true;
+  return false;
+}
+
+/* Takes no post. One thread alone waits, so one bit stands for the number of waiters, and whatever
+ * clients wrote there is cleared. */
+static void wait_for_post(sem_t *semaphore) {
+  const struct timespec timeout = {RECHECK_NS / 1000000000, 0};
+  atomic_fetch_or_explicit(semaphore_word(semaphore), UINT64_C(1) << 32, memory_order_seq_cst);
+  syscall(SYS_futex, semaphore, FUTEX_WAIT, 0, &timeout, NULL, 0);
+  atomic_fetch_and_explicit(semaphore_word(semaphore), UINT32_MAX, memory_order_relaxed);
+}
+
+/* Workers that are awake poll their rings themselves. */
+static void wait_for_sleeper(struct workers *workers) {
+  const struct timespec timeout = {RECHECK_NS / 1000000000, 0};
+  syscall(SYS_futex, &workers->sleepers, FUTEX_WAIT_PRIVATE, 0, &timeout, NULL, 0);
+}
+
+static void *wake_workers(void *argument) {
+  struct submit_semaphore *semaphore = argument;
+  while (!atomic_load(&semaphore->stopping)) {
+    bool lost = atomic_load(&semaphore->watch.lost);
+    if (lost)
+      nanosleep(&(struct timespec){0, LOST_NS}, NULL);
+    if (!lost && !take_posts(semaphore->watch.start))
+      wait_for_post(semaphore->watch.start);
+    else if (!workers_wake(semaphore->workers) && !lost)
+      wait_for_sleeper(semaphore->workers);
+  }
+  return NULL;
+}
+
+/* ---- Files ---- */
+
+/* Removes the file of a dead daemon of this user: its lock is free. */
+static void remove_dead(int folder, const char *name) {
+  struct stat stat;
+  int fd = openat(folder, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0)
+    return;
+  if (fstat(fd, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_uid == geteuid() &&
+      flock(fd, LOCK_EX | LOCK_NB) == 0)
+    unlinkat(folder, name, 0);
+  close(fd);
+}
+
+void submit_semaphore_sweep(void) {
+  DIR *folder = opendir(SHM_DIR);
+  if (!folder)
+    return;
+  for (struct dirent *entry; (entry = readdir(folder));)
+    if (strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) == 0)
+      remove_dead(dirfd(folder), entry->d_name);
+  closedir(folder);
+}
+
+/* The file gets its name last, when it is locked: no sweep finds it unlocked. */
+static int make_file(struct submit_semaphore *semaphore, bool others) {
+  char self[40];
+  semaphore->fd = open(SHM_DIR, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (semaphore->fd < 0)
+    return -errno;
+  snprintf(self, sizeof self, "/proc/self/fd/%d", semaphore->fd);
+  if (flock(semaphore->fd, LOCK_EX | LOCK_NB) == 0 &&
+      fchmod(semaphore->fd, others ? 0666 : 0600) == 0 &&
+      ftruncate(semaphore->fd, sizeof(sem_t)) == 0 &&
+      linkat(AT_FDCWD, self, AT_FDCWD, semaphore->path, AT_SYMLINK_FOLLOW) == 0)
+    return 0;
+  int code = -errno;
+  close(semaphore->fd);
+  return code;
+}
+
+static int make_semaphore(struct submit_semaphore *semaphore, enum ring_priority priority,
+                          bool others) {
+  uint64_t random;
+  if (getrandom(&random, sizeof random, 0) != sizeof random)
+    return -errno;
+  snprintf(semaphore->path, sizeof semaphore->path, SHM_DIR PREFIX "%016" PRIx64 ".%d", random,
+           (int)priority);
+  int code = make_file(semaphore, others);
+  if (code)
+    return code;
+  void *memory = mmap(NULL, sizeof(sem_t), PROT_READ | PROT_WRITE, MAP_SHARED, semaphore->fd, 0);
+  if (memory == MAP_FAILED) {
+    code = -errno;
+    unlink(semaphore->path);
+    close(semaphore->fd);
+    return code;
+  }
+  sigbus_watch(&semaphore->watch, memory, (size_t)sysconf(_SC_PAGESIZE));
+  sem_init(memory, 1, 0);
+  return 0;
+}
+
+static void remove_semaphore(struct submit_semaphore *semaphore) {
+  unlink(semaphore->path);
+  sigbus_unwatch(&semaphore->watch);
+  munmap(semaphore->watch.start, sizeof(sem_t));
+  close(semaphore->fd);
+  free(semaphore);
+}
+
+/* ---- Life ---- */
+
+int submit_semaphore_open(struct workers *workers, enum ring_priority priority, bool others,
+                          struct submit_semaphore **out) {
+  struct submit_semaphore *semaphore = calloc(1, sizeof *semaphore);
+  if (!semaphore)
+    return -ENOMEM;
+  semaphore->workers = workers;
+  int code = make_semaphore(semaphore, priority, others);
+  if (code) {
+    free(semaphore);
+    return code;
+  }
+  code = -thread_start(&semaphore->thread, wake_workers, semaphore);
+  if (code)
+    remove_semaphore(semaphore);
+  else
+    *out = semaphore;
+  return code;
+}
+
+void submit_semaphore_close(struct submit_semaphore *semaphore) {
+  if (!semaphore)
+    return;
+  atomic_store(&semaphore->stopping, true);
+  semaphore_post(semaphore->watch.start);
+  pthread_join(semaphore->thread, NULL);
+  remove_semaphore(semaphore);
+}
+
+const char *submit_semaphore_path(const struct submit_semaphore *semaphore) {
+  return semaphore->path;
+}

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: MIT
+ * What may be registered under 3fs-virt/iovs, by whom, and when it goes. */
+#include "support/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "client.h"
+
+#define ID "00112233-4455-6677-8899-aabbccddeeff"
+
+static struct rig rig;
+static const struct iov_name buffer = {.ring = false};
+
+static int set_up(void **state) {
+  (void)state;
+  rig_open(&rig, 1);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  rig_close(&rig);
+  return 0;
+}
+
+static int registers(const char *name, const char *target) {
+  struct control_link entry;
+  return control_dir_symlink(rig.control, &rig.caller, name, target, &entry);
+}
+
+static int finds(const char *name) {
+  struct control_link entry;
+  return control_dir_lookup(rig.control, &rig.caller, name, &entry);
+}
+
+static void count_one(void *user, const char *name, const struct control_link *entry) {
+  (void)name;
+  (void)entry;
+  ++*(unsigned *)user;
+}
+
+static unsigned listed(void) {
+  unsigned count = 0;
+  control_dir_list(rig.control, &rig.caller, count_one, &count);
+  return count;
+}
+
+/* A file in /dev/shm of so many bytes; its path, until the next call. */
+static const char *file(const char *name, size_t bytes) {
+  static char path[64];
+  snprintf(path, sizeof path, "/dev/shm/haul-virt-%d-%s", getpid(), name);
+  int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  assert_true(fd >= 0);
+  assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+  close(fd);
+  return path;
+}
+
+/* ---- What is refused ---- */
+
+static void only_regular_files_of_the_callers_in_dev_shm(void **state) {
+  (void)state;
+  static const char *const elsewhere[] = {"",
+                                          "x",
+                                          "/",
+                                          "/etc/passwd",
+                                          "/dev/shm",
+                                          "/dev/shm/",
+                                          "/dev/shm/.",
+                                          "/dev/shm/..",
+                                          "/dev/shm/../../etc/passwd",
+                                          "/dev/shmx",
+                                          "/dev/shm/a/b",
+                                          "dev/shm/x"};
+  for (size_t i = 0; i < COUNT(elsewhere); i++)
+    assert_int_equal(registers(ID, elsewhere[i]), -EINVAL);
+  assert_int_equal(registers(ID, "/dev/shm/haul-there-is-no-such-file"), -ENOENT);
+  const char *path = file("link", 1);
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(symlink(rig.path, path), 0);
+  assert_int_equal(registers(ID, path), -EPERM);
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(mkdir(path, 0700), 0);
+  assert_true(registers(ID, path) < 0);
+  assert_int_equal(rmdir(path), 0);
+  assert_int_equal(mkfifo(path, 0600), 0);
+  assert_int_equal(registers(ID, path), -EPERM);
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(listed(), 5);
+}
+
+static void memory_that_does_not_fit_its_name(void **state) {
+  (void)state;
+  const char *path = file("small", 0);
+  assert_int_equal(registers(ID, path), -EINVAL);
+  path = file("small", 4096);
+  assert_int_equal(registers(ID ".b4097", path), -EINVAL);
+  assert_int_equal(registers(ID ".r1", path), -EINVAL);
+  path = file("small", ring_bytes(4));
+  assert_int_equal(registers(ID ".r5", path), -EINVAL);
+  assert_int_equal(registers("submit-ios", path), -EEXIST);
+  assert_int_equal(registers("no-name", path), -EINVAL);
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(listed(), 5);
+}
+
+static void a_name_or_an_id_twice(void **state) {
+  (void)state;
+  const char *path = file("twice", 8192);
+  assert_int_equal(registers(ID, path), 0);
+  assert_int_equal(registers(ID, path), -EEXIST);
+  assert_int_equal(registers(ID ".b4096", path), -EEXIST);
+  assert_int_equal(control_dir_unlink(rig.control, &rig.caller, ID), 0);
+  assert_int_equal(registers(ID, path), 0);
+  assert_int_equal(unlink(path), 0);
+}
+
+static void anothers_file_and_anothers_entries(void **state) {
+  (void)state;
+  struct control_caller other = rig.caller;
+  struct control_link entry;
+  if (getuid() != 0) {
+    fprintf(stderr, "skipped other users: this is not root\n");
+    skip();
+  }
+  other.uid = 12345;
+  const char *path = file("mine", 4096);
+  assert_int_equal(control_dir_symlink(rig.control, &other, ID, path, &entry), -EPERM);
+  assert_int_equal(registers(ID, path), 0);
+  assert_int_equal(control_dir_lookup(rig.control, &other, ID, &entry), -ENOENT);
+  assert_int_equal(control_dir_unlink(rig.control, &other, ID), -ENOENT);
+  assert_int_equal(finds(ID), 0);
+  assert_int_equal(unlink(path), 0);
+}
+
+static void semaphores_stay(void **state) {
+  (void)state;
+  struct control_link entry;
+  char path[256];
+  const char *const names[] = {"submit-ios.ph", "submit-ios", "submit-ios.pl"};
+  for (size_t i = 0; i < COUNT(names); i++) {
+    assert_int_equal(control_dir_unlink(rig.control, &rig.caller, names[i]), -EPERM);
+    assert_int_equal(control_dir_lookup(rig.control, &rig.caller, names[i], &entry), 0);
+    assert_true(S_ISLNK(entry.mode));
+    assert_int_equal(control_dir_readlink(rig.control, entry.id, path, sizeof path), 0);
+    assert_int_equal(strlen(path), entry.length);
+    assert_int_equal(access(path, R_OK | W_OK), 0);
+    assert_int_equal(control_dir_readlink(rig.control, entry.id, path, 4), -ENAMETOOLONG);
+  }
+}
+
+/* ---- What is there ---- */
+
+static void what_was_registered_is_told(void **state) {
+  (void)state;
+  struct control_link entry, again;
+  char target[256];
+  const char *path = file("told", 4096);
+  assert_int_equal(control_dir_symlink(rig.control, &rig.caller, ID ".b4096", path, &entry), 0);
+  assert_true(entry.id > 0 && S_ISLNK(entry.mode));
+  assert_int_equal(entry.uid, rig.caller.uid);
+  assert_int_equal(entry.length, strlen(path));
+  assert_int_equal(unlink(path), 0); /* as some clients do at once */
+  assert_int_equal(control_dir_lookup(rig.control, &rig.caller, ID ".b4096", &again), 0);
+  assert_int_equal(again.id, entry.id);
+  assert_int_equal(again.length, entry.length);
+  assert_int_equal(control_dir_stat(rig.control, entry.id, &again), 0);
+  assert_int_equal(control_dir_readlink(rig.control, entry.id, target, sizeof target), 0);
+  assert_string_equal(target, path);
+  assert_int_equal(listed(), 6);
+  assert_int_equal(control_dir_unlink(rig.control, &rig.caller, ID ".b4096"), 0);
+  assert_int_equal(finds(ID ".b4096"), -ENOENT);
+  assert_int_equal(control_dir_stat(rig.control, entry.id, &again), -ENOENT);
+  assert_int_equal(listed(), 5);
+}
+
+static void a_buffer_that_went_is_found_no_more(void **state) {
+  (void)state;
+  struct client client;
+  client_open(&client, &rig, &(struct iov_name){.for_read = true, .priority = RING_LOW}, 4, 4096);
+  assert_int_equal(client_do(&client, 0, 0, 4096), 4096);
+  assert_int_equal(control_dir_unlink(rig.control, &rig.caller, client.buffer.text), 0);
+  assert_int_equal(client_do(&client, 0, 0, 4096), -ENOENT);
+  client_close(&client);
+}
+
+static uint64_t counted(const char *name) {
+  struct control_link entry;
+  char text[512];
+  assert_int_equal(control_dir_lookup(rig.control, &rig.caller, "haul-counters", &entry), 0);
+  assert_int_equal(control_dir_readlink(rig.control, entry.id, text, sizeof text), 0);
+  const char *found = strstr(text, name);
+  assert_non_null(found);
+  return strtoull(found + strlen(name), NULL, 10);
+}
+
+static void counters_tell_what_went_by_the_page_cache_and_why(void **state) {
+  (void)state;
+  struct client client;
+  client_open(&client, &rig, &(struct iov_name){.for_read = true, .priority = RING_HIGH}, 4, 8192);
+  assert_int_equal(client_do(&client, 0, 0, 4096), 4096);
+  assert_int_equal(counted("operations="), 1);
+  assert_int_equal(counted(" bytes="), 4096);
+  if (counted("buffered_no_direct=") == 0) {
+    assert_int_equal(counted(" direct="), 1);
+    assert_int_equal(client_do(&client, 1, 0, 4096), 4096);
+    assert_int_equal(client_do(&client, 0, 0, 77), 77);
+    assert_int_equal(counted("buffered_unaligned="), 2);
+  }
+  assert_int_equal(client_do(&client, 0, 0, 0), -EINVAL);
+  assert_int_equal(counted("failed="), 1);
+  client_close(&client);
+}
+
+/* A limit on locked memory binds whom CAP_IPC_LOCK does not free of it. */
+static void hold_to_limits(bool held) {
+  struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+  struct __user_cap_data_struct sets[2];
+  assert_int_equal(syscall(SYS_capget, &header, sets), 0);
+  sets[0].effective = sets[0].permitted;
+  if (held)
+    sets[0].effective &= ~(1u << CAP_IPC_LOCK);
+  assert_int_equal(syscall(SYS_capset, &header, sets), 0);
+}
+
+static void a_buffer_that_may_not_be_pinned_is_used_and_counted(void **state) {
+  (void)state;
+  struct rlimit before, few;
+  struct client client;
+  rig_close(&rig);
+  assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  few = (struct rlimit){2 << 20, before.rlim_max}; /* the ring itself needs some */
+  hold_to_limits(true);
+  assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &few), 0);
+  rig_open(&rig, 1);
+  client_open(&client, &rig, &(struct iov_name){.for_read = true, .priority = RING_HIGH}, 4,
+              PATTERN_BYTES);
+  for (unsigned i = 0; i < 4; i++) /* it is worth it from the second one on */
+    assert_int_equal(client_do(&client, 0, 0, PATTERN_BYTES), PATTERN_BYTES);
+  uint64_t unpinned = counted(" unpinned=");
+  client_close(&client);
+  assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &before), 0);
+  hold_to_limits(false);
+  assert_true(unpinned >= 2);
+}
+
+/* ---- Liveness ---- */
+
+static void when_its_last_handle_goes_so_does_what_a_process_has(void **state) {
+  (void)state;
+  uint64_t handles[2];
+  struct piece piece;
+  for (unsigned i = 0; i < 2; i++)
+    assert_int_equal(control_dir_hold(rig.control, &rig.caller, &handles[i]), 0);
+  assert_int_equal(piece_open(&piece, &rig, &buffer, 4096), 0);
+  control_dir_release(rig.control, handles[0]);
+  assert_int_equal(finds(piece.text), 0);
+  control_dir_release(rig.control, handles[1]);
+  assert_int_equal(finds(piece.text), -ENOENT);
+  piece_close(&piece);
+}
+
+static void a_process_keeps_what_is_its_own(void **state) {
+  (void)state;
+  uint64_t handle;
+  struct piece piece;
+  struct control_caller other = rig.caller;
+  pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  other.thread = child;
+  assert_int_equal(piece_open(&piece, &rig, &buffer, 4096), 0);
+  assert_int_equal(control_dir_hold(rig.control, &other, &handle), 0);
+  control_dir_release(rig.control, handle);
+  assert_int_equal(finds(piece.text), 0);
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+  piece_close(&piece);
+}
+
+static void what_a_dead_process_registered_goes_without_a_handle_too(void **state) {
+  (void)state;
+  struct piece piece, mine;
+  struct rig other = rig;
+  pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  other.caller.thread = child;
+  assert_int_equal(piece_open(&mine, &rig, &buffer, 4096), 0);
+  assert_int_equal(piece_open(&piece, &other, &buffer, 4096), 0);
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+  for (unsigned tries = 0; finds(piece.text) == 0; tries++) {
+    assert_true(tries < 1000);
+    usleep(20000);
+  }
+  assert_int_equal(access(piece.path, F_OK), -1);
+  assert_int_equal(finds(mine.text), 0);
+  piece_close(&piece);
+  piece_close(&mine);
+}
+
+/* ---- Many ---- */
+
+static void a_thousand_rings_and_one_that_works(void **state) {
+  (void)state;
+  static struct piece rings[1000];
+  struct client client;
+  struct iov_name name = {.ring = true, .for_read = true};
+  for (size_t i = 0; i < COUNT(rings); i++) {
+    name.priority = (uint8_t)(i % RING_PRIORITIES);
+    assert_int_equal(piece_open(&rings[i], &rig, &name, ring_bytes(1)), 0);
+  }
+  client_open(&client, &rig, &name, 4, 4096);
+  for (uint64_t i = 0; i < 100; i++)
+    assert_int_equal(client_do(&client, 0, i, 100), 100);
+  client_close(&client);
+  for (size_t i = 0; i < COUNT(rings); i++)
+    piece_close(&rings[i]);
+  assert_int_equal(listed(), 5);
+}
+
+int main(void) {
+  if (!rig_is_possible())
+    return 77;
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(only_regular_files_of_the_callers_in_dev_shm),
+      TEST(memory_that_does_not_fit_its_name),
+      TEST(a_name_or_an_id_twice),
+      TEST(anothers_file_and_anothers_entries),
+      TEST(semaphores_stay),
+      TEST(what_was_registered_is_told),
+      TEST(a_buffer_that_went_is_found_no_more),
+      TEST(counters_tell_what_went_by_the_page_cache_and_why),
+      TEST(a_buffer_that_may_not_be_pinned_is_used_and_counted),
+      TEST(when_its_last_handle_goes_so_does_what_a_process_has),
+      TEST(a_process_keeps_what_is_its_own),
+      TEST(what_a_dead_process_registered_goes_without_a_handle_too),
+      TEST(a_thousand_rings_and_one_that_works),
+  };
+  return cmocka_run_group_tests_name("storage/virt", tests, NULL, NULL);
+}

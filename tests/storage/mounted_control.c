@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: MIT
+ * What a mount has for clients of USRBIO: the ioctls, 3fs-virt, and a ring from its registration to
+ * the death of who made it. The clients here are other processes, and know the mount's path. */
+#include "support/check.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <haul/usrbio.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "calls.h"
+#include "mounted.h"
+#include "support/child.h"
+
+#define BUFFER  "00112233-4455-6677-8899-aabbccddee01"
+#define RING    "00112233-4455-6677-8899-aabbccddee02"
+#define IOVS    "3fs-virt/iovs"
+#define ENTRIES 8
+
+static struct mounted mounted;
+static struct call_holes holes;
+
+static int set_up_with(const char *const *options) {
+  mounted_make(&mounted);
+  folder_put(mounted.source, "file", "hello");
+  assert_int_equal(mkdir(at_source(&mounted, "folder"), 0755), 0);
+  mounted_start(&mounted, options);
+  return 0;
+}
+
+static int set_up(void **state) {
+  const char *const options[] = {"--name", "weights", NULL};
+  (void)state;
+  return set_up_with(options);
+}
+
+static int set_up_read_only(void **state) {
+  const char *const options[] = {"--read-only", NULL};
+  (void)state;
+  return set_up_with(options);
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  mounted_end(&mounted);
+  return 0;
+}
+
+static int error_of(int result) {
+  return result < 0 ? errno : 0;
+}
+
+static int open_at(const char *name, int flags) {
+  int fd = open(at_point(&mounted, name), flags | O_CLOEXEC);
+  assert_true(fd >= 0);
+  return fd;
+}
+
+/* One call on a file, or folder, that is opened for it. */
+static int call_on(const char *name, int flags, unsigned long command, void *argument) {
+  int fd = open_at(name, flags);
+  int failed = error_of(ioctl(fd, command, argument));
+  close(fd);
+  return failed;
+}
+
+static int link_from(const char *name, int flags, uint64_t folder, const char *link) {
+  struct call_link call = {.folder = folder};
+  memcpy(call.name, link, strlen(link));
+  return call_on(name, flags, CALL_LINK, &call);
+}
+
+static uint64_t number_of(const char *name) {
+  struct stat stat_of;
+  assert_int_equal(stat(at_point(&mounted, name), &stat_of), 0);
+  return stat_of.st_ino;
+}
+
+static void a_link_is_made_in_a_folder_that_is_there_under_a_good_name(void **state) {
+  (void)state;
+  uint64_t folder = number_of("folder");
+  struct call_link call = {.folder = folder};
+  memset(call.name, 'n', sizeof call.name); /* without an end */
+  assert_int_equal(call_on("file", O_RDONLY, CALL_LINK, &call), ENAMETOOLONG);
+  assert_int_equal(link_from("file", O_RDONLY, folder, ""), EINVAL);
+  assert_int_equal(link_from("file", O_RDONLY, folder, ".."), EINVAL);
+  assert_int_equal(link_from("file", O_RDONLY, folder, "../file2"), EINVAL);
+  assert_int_equal(link_from("file", O_RDONLY, number_of("file"), "link"), ENOTDIR);
+  assert_int_equal(link_from("file", O_RDONLY, 0, "link"), ESTALE);
+  assert_int_equal(link_from("file", O_RDONLY, UINT64_MAX, "link"), EPERM);
+  assert_int_equal(link_from("file", O_RDONLY, number_of("3fs-virt/iovs"), "link"), EPERM);
+  assert_int_equal(link_from("file", O_RDONLY, number_of("."), "3fs-virt"), EPERM);
+  assert_int_equal(link_from("folder", O_RDONLY, folder, "link"), EPERM);
+  assert_int_equal(call_on("file", O_RDONLY, CALL_LINK, NULL), EFAULT);
+  assert_int_equal(link_from("file", O_RDONLY, folder, "link"), 0);
+  assert_int_equal(link_from("file", O_RDONLY, folder, "link"), EEXIST);
+  assert_int_equal(number_of("folder/link"), number_of("file"));
+}
+
+static int punch(int flags) {
+  return call_on("file", flags, CALL_HOLES, &holes);
+}
+
+static void holes_are_checked_before_the_first_one_is_made(void **state) {
+  (void)state;
+  char bytes[8] = {0};
+  holes = (struct call_holes){.count = 2, .end = {5, 4}, .start = {0, 5}};
+  assert_int_equal(punch(O_RDWR), EINVAL); /* the second one ends before it starts */
+  holes.count = -1;
+  assert_int_equal(punch(O_RDWR), EINVAL);
+  holes.count = 1001;
+  assert_int_equal(punch(O_RDWR), EINVAL);
+  holes.count = 1;
+  holes.end[0] = SIZE_MAX;
+  assert_int_equal(punch(O_RDWR), EINVAL);
+  holes.end[0] = 5;
+  holes.flags = 1;
+  assert_int_equal(punch(O_RDWR), EINVAL);
+  holes.flags = 0;
+  assert_int_equal(punch(O_RDONLY), EBADF);
+  assert_int_equal(call_on("folder", O_RDONLY, CALL_HOLES, &holes), EISDIR);
+  assert_int_equal(call_on("file", O_RDWR, CALL_HOLES, NULL), EFAULT);
+  int fd = open_at("file", O_RDONLY);
+  assert_int_equal(read(fd, bytes, sizeof bytes), 5);
+  assert_string_equal(bytes, "hello");
+  close(fd);
+}
+
+static void a_thousand_holes_are_made_at_once(void **state) {
+  (void)state;
+  static char bytes[4000], zeros[2];
+  int fd = open_at("file", O_RDWR);
+  memset(bytes, 'x', sizeof bytes);
+  assert_int_equal(pwrite(fd, bytes, sizeof bytes, 0), sizeof bytes);
+  holes = (struct call_holes){.count = 1000};
+  for (size_t i = 0; i < 1000; i++) {
+    holes.start[i] = 4 * i;
+    holes.end[i] = 4 * i + 2;
+  }
+  int failed = punch(O_RDWR);
+  if (failed == EOPNOTSUPP)
+    skip();
+  assert_int_equal(failed, 0);
+  assert_int_equal(pread(fd, bytes, sizeof bytes, 0), sizeof bytes);
+  for (size_t i = 0; i < 1000; i++) {
+    assert_memory_equal(bytes + 4 * i, zeros, 2);
+    assert_memory_equal(bytes + 4 * i + 2, "xx", 2);
+  }
+  holes.count = 0;
+  assert_int_equal(punch(O_RDWR), 0);
+  close(fd);
+}
+
+static void every_file_and_folder_says_whose_it_is(void **state) {
+  (void)state;
+  const char *const names[] = {"file", "folder", ".", "3fs-virt", "3fs-virt/iovs"};
+  for (size_t i = 0; i < COUNT(names); i++) {
+    char name[32] = {0};
+    uint32_t number = 0;
+    assert_int_equal(call_on(names[i], O_RDONLY, CALL_MAGIC, &number), 0);
+    assert_int_equal(number, 0x8f3f5fff);
+    assert_int_equal(call_on(names[i], O_RDONLY, CALL_VERSION, &number), 0);
+    assert_int_equal(number, 1);
+    assert_int_equal(call_on(names[i], O_RDONLY, CALL_NAME, name), 0);
+    assert_string_equal(name, "weights");
+    assert_int_equal(call_on(names[i], O_RDONLY, CALL_SYNC, &number), 0);
+    assert_int_equal(call_on(names[i], O_RDONLY, CALL_SYNC, NULL), 0);
+    assert_int_equal(call_on(names[i], O_RDONLY, 0x8004687ful, &number), ENOTTY);
+  }
+}
+
+static bool lists(const char *folder, const char *name) {
+  bool found = false;
+  DIR *open_one = opendir(at_point(&mounted, folder));
+  assert_non_null(open_one);
+  for (const struct dirent *entry; (entry = readdir(open_one));)
+    found |= strcmp(entry->d_name, name) == 0;
+  closedir(open_one);
+  return found;
+}
+
+static void the_virtual_folder_is_found_and_not_listed(void **state) {
+  (void)state;
+  struct stat stat_of;
+  assert_int_equal(stat(at_point(&mounted, "3fs-virt"), &stat_of), 0);
+  assert_true(S_ISDIR(stat_of.st_mode));
+  assert_false(lists(".", "3fs-virt"));
+  assert_true(lists("3fs-virt", "iovs"));
+  assert_true(lists(IOVS, "submit-ios"));
+  assert_int_equal(error_of(stat(at_point(&mounted, "folder/3fs-virt"), &stat_of)), ENOENT);
+}
+
+static void what_the_source_has_under_that_name_is_covered(void **state) {
+  (void)state;
+  assert_int_equal(mkdir(at_source(&mounted, "3fs-virt"), 0755), 0);
+  folder_put(mounted.source, "3fs-virt/own", "");
+  assert_int_equal(error_of(access(at_point(&mounted, "3fs-virt/own"), F_OK)), ENOENT);
+  assert_false(lists(".", "3fs-virt"));
+  assert_int_equal(error_of(rmdir(at_point(&mounted, "3fs-virt"))), EPERM);
+  assert_int_equal(access(at_source(&mounted, "3fs-virt/own"), F_OK), 0);
+}
+
+static void nothing_but_registrations_is_made_there(void **state) {
+  (void)state;
+  const char *const folders[] = {"3fs-virt", IOVS};
+  assert_int_equal(error_of(mkdir(at_point(&mounted, "3fs-virt"), 0755)), EEXIST);
+  assert_int_equal(error_of(rename(at_point(&mounted, "folder"), at_point(&mounted, "3fs-virt"))),
+                   EPERM);
+  assert_int_equal(error_of(rename(at_point(&mounted, "3fs-virt"), at_point(&mounted, "other"))),
+                   EPERM);
+  for (size_t i = 0; i < COUNT(folders); i++) {
+    char name[128];
+    snprintf(name, sizeof name, "%s/new", folders[i]);
+    const char *path = at_point(&mounted, name);
+    assert_int_equal(error_of(open(path, O_CREAT | O_RDWR, 0600)), EPERM);
+    assert_int_equal(error_of(mkdir(path, 0700)), EPERM);
+    assert_int_equal(error_of(mknod(path, S_IFREG | 0600, 0)), EPERM);
+    assert_int_equal(error_of(link(at_point(&mounted, "file"), path)), EPERM);
+    assert_int_equal(error_of(rename(at_point(&mounted, "file"), path)), EPERM);
+    assert_int_equal(error_of(chmod(at_point(&mounted, folders[i]), 0777)), EPERM);
+  }
+  assert_int_equal(error_of(symlink("/dev/shm/x", at_point(&mounted, "3fs-virt/" BUFFER))), EPERM);
+}
+
+/* A client's memory, and the name it is registered under. */
+struct piece {
+  char path[64], link[128];
+  char *memory;
+};
+
+static void piece_make(struct piece *piece, const char *name, size_t length) {
+  snprintf(piece->path, sizeof piece->path, "/dev/shm/haul-rings-%d-%.36s", (int)getpid(), name);
+  snprintf(piece->link, sizeof piece->link, "%s/" IOVS "/%s", mounted.point, name);
+  int fd = open(piece->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  assert_true(fd >= 0);
+  assert_int_equal(ftruncate(fd, (off_t)length), 0);
+  piece->memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  assert_true(piece->memory != MAP_FAILED);
+  close(fd);
+}
+
+/* As some clients do: the name goes as soon as it is registered. */
+static int piece_register(const struct piece *piece) {
+  int failed = error_of(symlink(piece->path, piece->link));
+  unlink(piece->path);
+  return failed;
+}
+
+static void what_may_not_be_registered_is_told(void **state) {
+  (void)state;
+  struct piece piece;
+  char link[160];
+  int folder = open_at(IOVS, O_RDONLY | O_DIRECTORY); /* the last one that is closed ends it all */
+  assert_int_equal(error_of(symlink("/etc/passwd", at_point(&mounted, IOVS "/" BUFFER))), EINVAL);
+  assert_int_equal(error_of(symlink("/dev/shm/x", at_point(&mounted, IOVS "/no-name"))), EINVAL);
+  piece_make(&piece, BUFFER, 4096);
+  assert_int_equal(error_of(symlink(piece.path, piece.link)), 0);
+  assert_int_equal(error_of(symlink(piece.path, piece.link)), EEXIST);
+  assert_true(readlink(piece.link, link, sizeof link) == (ssize_t)strlen(piece.path));
+  assert_memory_equal(link, piece.path, strlen(piece.path));
+  assert_true(lists(IOVS, BUFFER));
+  assert_int_equal(unlink(piece.link), 0);
+  assert_int_equal(error_of(unlink(piece.link)), ENOENT);
+  assert_false(lists(IOVS, BUFFER));
+  munmap(piece.memory, 4096);
+  unlink(piece.path);
+  close(folder);
+}
+
+struct client {
+  int folder;
+  struct piece buffer, ring;
+  struct ring_view view;
+  sem_t *bell;
+};
+
+static void client_start(struct client *client) {
+  char bell[256] = {0};
+  client->folder = open_at(IOVS, O_RDONLY | O_DIRECTORY);
+  piece_make(&client->buffer, BUFFER, 65536);
+  piece_make(&client->ring, RING ".r0", ring_bytes(ENTRIES));
+  assert_true(ring_view_init(&client->view, client->ring.memory, ring_bytes(ENTRIES)));
+  sem_init(client->view.semaphore, 1, 0);
+  assert_int_equal(piece_register(&client->buffer), 0);
+  assert_int_equal(piece_register(&client->ring), 0);
+  assert_true(readlink(at_point(&mounted, IOVS "/submit-ios"), bell, sizeof bell - 1) > 13);
+  client->bell = sem_open(bell + strlen("/dev/shm/sem."), 0);
+  assert_true(client->bell != SEM_FAILED);
+}
+
+static void client_end(struct client *client) {
+  unlink(client->ring.link);
+  unlink(client->buffer.link);
+  munmap(client->ring.memory, ring_bytes(ENTRIES));
+  munmap(client->buffer.memory, 65536);
+  sem_close(client->bell);
+  close(client->folder);
+}
+
+/* The result of one read into the buffer. */
+static int64_t client_read(struct client *client, uint64_t file, uint64_t offset, uint64_t length) {
+  static const uint8_t id[16] = {0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77,
+                                 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0x01};
+  struct ring_indices *indices = client->view.indices;
+  int32_t head = indices->submit_head, tail = indices->complete_tail;
+  struct timespec until;
+  client->view.records[0] = (struct ring_record){.file = file, .offset = offset, .length = length};
+  memcpy(client->view.records[0].buffer, id, sizeof id);
+  client->view.submissions[head] = (struct ring_submission){.index = 0};
+  indices->submit_head = (head + 1) % client->view.slots;
+  sem_post(client->bell);
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += 10;
+  while (indices->complete_head == tail)
+    assert_int_equal(sem_timedwait(client->view.semaphore, &until), 0);
+  indices->complete_tail = (tail + 1) % client->view.slots;
+  return client->view.completions[tail].result;
+}
+
+static void a_ring_reads_what_its_user_has_open(void **state) {
+  (void)state;
+  struct client client;
+  struct stat stat_of;
+  client_start(&client);
+  assert_int_equal(client_read(&client, number_of("file"), 0, 100), -EBADF);
+  int fd = open_at("file", O_RDONLY);
+  assert_int_equal(fstat(fd, &stat_of), 0);
+  assert_int_equal(client_read(&client, stat_of.st_ino, 0, 100), 5);
+  assert_memory_equal(client.buffer.memory, "hello", 5);
+  close(fd);
+  assert_true(eventually(client_read(&client, stat_of.st_ino, 0, 100) == -EBADF));
+  client_end(&client);
+}
+
+/* As far as mounting goes: everybody registers, whether or not the files may change. */
+static void a_ring_reads_where_the_mount_is_read_only(void **state) {
+  (void)state;
+  struct client client;
+  client_start(&client);
+  int fd = open_at("file", O_RDONLY);
+  assert_int_equal(client_read(&client, number_of("file"), 1, 100), 4);
+  assert_memory_equal(client.buffer.memory, "ello", 4);
+  close(fd);
+  client_end(&client);
+}
+
+/* It answers when it has registered, and waits to be killed. */
+static int be_client(void) {
+  struct client client;
+  const char *point = getenv("POINT");
+  snprintf(mounted.point, sizeof mounted.point, "%s", point);
+  client_start(&client);
+  child_send(3, "r", 1, -1);
+  pause();
+  return 0;
+}
+
+static void what_a_client_registered_goes_with_it(void **state) {
+  (void)state;
+  char byte;
+  int socket, folder = open_at(IOVS, O_RDONLY | O_DIRECTORY); /* another process's */
+  setenv("POINT", mounted.point, 1);
+  pid_t client = child_start("client", &socket);
+  child_receive(socket, &byte, 1);
+  assert_true(lists(IOVS, BUFFER));
+  assert_true(lists(IOVS, RING ".r0"));
+  kill(client, SIGKILL);
+  assert_int_equal(child_end(client, socket), 128 + SIGKILL);
+  assert_true(eventually(!lists(IOVS, BUFFER) && !lists(IOVS, RING ".r0")));
+  close(folder);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(int count, char **arguments) {
+  const struct CMUnitTest tests[] = {
+      TEST(a_link_is_made_in_a_folder_that_is_there_under_a_good_name),
+      TEST(holes_are_checked_before_the_first_one_is_made),
+      TEST(a_thousand_holes_are_made_at_once),
+      TEST(every_file_and_folder_says_whose_it_is),
+      TEST(the_virtual_folder_is_found_and_not_listed),
+      TEST(what_the_source_has_under_that_name_is_covered),
+      TEST(nothing_but_registrations_is_made_there),
+      TEST(what_may_not_be_registered_is_told),
+      TEST(a_ring_reads_what_its_user_has_open),
+      cmocka_unit_test_setup_teardown(a_ring_reads_where_the_mount_is_read_only, set_up_read_only,
+                                      tear_down),
+      TEST(what_a_client_registered_goes_with_it),
+  };
+  mounted_need_fuse();
+  if (count > 1 && strcmp(arguments[1], "client") == 0)
+    return be_client();
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
