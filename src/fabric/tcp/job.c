@@ -143,8 +143,6 @@ void job_submit(struct tcp_job *job) {
     return;
   }
   job_enqueue(job);
-  if (!endpoint->settling)
-    rail_pump(job->rail);
 }
 
 void job_unqueue(struct tcp_job *job) {
@@ -191,7 +189,7 @@ void job_refuse(struct tcp_job *job, int32_t status) {
     return;
   }
   refusal->rail = rail;
-  job_enqueue(refusal); /* the pump runs, or comes with the rail's next event */
+  job_enqueue(refusal);
 }
 
 void job_fail(struct tcp_job *job, int code) {

@@ -23,7 +23,8 @@ static void on_rail(struct watch *watch, uint32_t events) {
   if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
     rail_receive(rail);
   combiner_lock(&endpoint->combiner);
-  rail_pump(rail);
+  if (tcp_advance(endpoint, rail))
+    rail_uncork(rail);
   bool broken = rail->broken;
   combiner_unlock(&endpoint->combiner);
   if (broken)
@@ -215,7 +216,7 @@ void rail_close(struct tcp_rail *rail, int code) {
       endpoint_close(&endpoint->base, "the connection to the peer ended");
     atomic_store(&endpoint->base.open, false);
   } else {
-    tcp_settled(endpoint); /* there is room again */
+    tcp_advance(endpoint, NULL); /* there is room again */
   }
   combiner_unlock(&endpoint->combiner);
   if (!last && code == HAUL_EPATH)
@@ -248,8 +249,9 @@ void rail_push(struct tcp_rail *rail) {
   bool again = is_unsent(rail);
   for (unsigned left = PUSHES; again && left > 0; left--) {
     combiner_lock(&rail->endpoint->combiner);
-    again = rail_pump_some(rail) && left > 1;
-    if (!again)
+    bool more = tcp_advance(rail->endpoint, rail);
+    again = more && left > 1;
+    if (more && !again)
       rail_uncork(rail);
     combiner_unlock(&rail->endpoint->combiner);
     if (again)

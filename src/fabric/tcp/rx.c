@@ -147,6 +147,7 @@ static int send_data(struct tcp_rail *rail, struct haul_region *region) {
   if (job) {
     job->rail = rail;
     job_submit(job);
+    tcp_advance(endpoint, NULL);
   }
   combiner_unlock(&endpoint->combiner);
   return job ? 0 : haul_error_last()->code;

@@ -80,7 +80,6 @@ static void expire_queue(struct tcp_rail *rail, int64_t bound, int64_t now) {
     else
       job_fail(job, staging_full());
   }
-  rail_pump(rail);
 }
 
 /* An answer waits no longer than any transfer does: whoever asked is gone. */
@@ -93,6 +92,7 @@ static void expire_sources(struct tcp_endpoint *endpoint, int64_t now) {
   for (struct tcp_job *job;
        (job = find_overdue(&endpoint->staging, false, now - config->transfer_ns));)
     job_fail(job, staging_full());
+  tcp_advance(endpoint, NULL);
   combiner_unlock(&endpoint->combiner);
 }
 
@@ -141,11 +141,9 @@ static int take_source_stage(struct tcp_endpoint *endpoint, struct tcp_job *job)
   return 0;
 }
 
-/* A source that lies in its stage pumps its rail, which starts others: not before all were seen. */
 bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent) {
-  bool moved = false, settling = endpoint->settling;
+  bool moved = false;
   *urgent = false;
-  endpoint->settling = true;
   list_each_safe(item, &endpoint->staging) {
     struct tcp_job *job = list_entry(item, struct tcp_job, link);
     int status = job->stage ? 0 : take_source_stage(endpoint, job);
@@ -158,16 +156,12 @@ bool stage_sources(struct tcp_endpoint *endpoint, bool *urgent) {
       continue;
     moved = true;
     if (status < 0) {
-      struct tcp_rail *rail = job->rail;
       job_fail(job, status);
-      rail_pump(rail);
       continue;
     }
     list_remove(&job->link);
     job_submit(job);
   }
-  endpoint->settling = settling;
-  tcp_settled(endpoint);
   return moved;
 }
 

@@ -70,7 +70,7 @@ bool slot_take(struct tcp_rail *rail, uint64_t request, bool data, struct work *
   *work = found ? slot->work : NULL;
   if (found) {
     slot_free(endpoint, slot);
-    tcp_settled(endpoint);
+    tcp_advance(endpoint, NULL);
   }
   combiner_unlock(&endpoint->combiner);
   return found;
@@ -116,7 +116,6 @@ struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int 
   struct work *work = take_work(slot);
   if (slot->job && job_abandon(slot->job, code)) {
     slot_free(endpoint, slot);
-    tcp_settled(endpoint);
   } else if (slot->write && !slot->left) {
     slot->left = true;
     if (endpoint->left++ == 0)
@@ -168,7 +167,7 @@ static bool may_start(const struct tcp_endpoint *endpoint, const struct work *wo
 }
 
 /* At most WORK_BATCH; returns how many. */
-static unsigned start_batch(struct tcp_endpoint *endpoint) {
+static unsigned start_works(struct tcp_endpoint *endpoint) {
   struct list *first;
   unsigned count = 0;
   while (count < WORK_BATCH && (first = backlog_first(&endpoint->pending))) {
@@ -183,19 +182,22 @@ static unsigned start_batch(struct tcp_endpoint *endpoint) {
   return count;
 }
 
-/* Pumping ends works, and what ends lets others in: not within itself. A rail that has sent its
- * share goes on when the loop comes to it. */
-void tcp_settled(struct tcp_endpoint *endpoint) {
-  unsigned started;
-  if (endpoint->settling)
-    return;
-  endpoint->settling = true;
+bool tcp_advance(struct tcp_endpoint *endpoint, struct tcp_rail *returns) {
+  bool more = false;
+  if (returns)
+    returns->fresh = true;
+  start_works(endpoint);
   do {
-    started = start_batch(endpoint);
     each_rail(rail, endpoint) if (rail->fresh) rail_pump(rail);
-  } while (started > 0);
-  each_rail(rail, endpoint) rail->pumped = 0;
-  endpoint->settling = false;
+  } while (start_works(endpoint) > 0); /* a pump makes room in its queue, and may end works */
+  each_rail(rail, endpoint) {
+    if (rail == returns)
+      more = rail->pumped >= rail->share && !list_empty(&rail->queue);
+    if (rail != returns || !more)
+      rail_uncork(rail);
+    rail->pumped = 0;
+  }
+  return more;
 }
 
 static void admit(struct combiner *combiner, struct list *works) {
@@ -214,7 +216,7 @@ static void admit(struct combiner *combiner, struct list *works) {
       work->done(work, error_set(HAUL_EPATH, 0, base->link->name, NULL, "%s", base->reason));
     }
   }
-  tcp_settled(endpoint);
+  tcp_advance(endpoint, NULL);
 }
 
 /* Dekker with `stop`: it shuts the endpoint, then takes in what is laid. */
@@ -263,6 +265,7 @@ static void cancel(struct endpoint *base, struct work *work, int code) {
   } else if (work->state) {
     struct slot *slot = work->state;
     ended = slot->busy && slot->work == work && slot_abandon(endpoint, slot, code);
+    tcp_advance(endpoint, NULL);
   }
   combiner_unlock(&endpoint->combiner);
   if (!ended)
@@ -299,7 +302,7 @@ static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region 
   combiner_lock(&endpoint->combiner);
   each_rail(rail, endpoint) withdraw_sources(&rail->queue, handle);
   withdraw_sources(&endpoint->staging, handle);
-  each_rail(rail, endpoint) rail_pump(rail);
+  tcp_advance(endpoint, NULL);
   combiner_unlock(&endpoint->combiner);
 }
 
@@ -314,8 +317,10 @@ static bool poll_endpoint(struct poller *poller) {
     moved |= stage_landings(endpoint, &landings);
   if (!held) {
     combiner_lock(&endpoint->combiner);
-    if (!list_empty(&endpoint->staging))
+    if (!list_empty(&endpoint->staging)) {
       moved |= stage_sources(endpoint, &sources);
+      tcp_advance(endpoint, NULL);
+    }
     combiner_unlock(&endpoint->combiner);
   }
   each_rail(rail, endpoint) moved |= rail_poll(rail, spin_ns);

@@ -122,7 +122,7 @@ struct tcp_rail {
   uint64_t queued;     /* payload bytes in it */
   bool fresh;          /* something was queued since the pump last ran */
   size_t share;        /* what it sends in a call and in a turn */
-  size_t pumped;       /* bytes since the lock was taken for it, or somebody settled */
+  size_t pumped;       /* bytes of this turn */
   _Atomic bool unsent; /* the pump has something to do; to look without the lock */
   int pipe[2];         /* for splicing; -1: none */
   size_t in_pipe;
@@ -174,7 +174,6 @@ struct tcp_endpoint {
   size_t splice_from;                /* bytes of a work whose pages are passed; constant */
   double line; /* bytes a ns below the first rail, 0 unknown; constant once there is a rail */
   struct backlog pending;       /* works that wait for a slot, a rail, or what is left of others */
-  bool settling;                /* they are being started, or are not to be just now */
   struct work_batch work_batch; /* works that are not in yet */
   struct slot slots[TCP_WINDOW];
   uint32_t busy_slots, next_slot;
@@ -238,11 +237,9 @@ bool job_abandon(struct tcp_job *job, int32_t status);
 void job_refuse(struct tcp_job *job, int32_t status);
 /* Ends a WRITE or DATA job whose source cannot be read; the thread's error detail says why. */
 void job_fail(struct tcp_job *job, int code);
-/* Sends TCP_SENDS, or what the socket takes of it, and lets works in for which there is room then.
- */
+/* Sends what the queue holds, up to the rest of the rail's share, and leaves the socket corked
+ * where more follows. Only tcp_advance calls it. */
 void rail_pump(struct tcp_rail *rail);
-/* The same for who comes back at once if it returns true, as there is more, and else uncorks. */
-bool rail_pump_some(struct tcp_rail *rail);
 void rail_uncork(struct tcp_rail *rail);
 /* Whether the system passes pages by reference here: 0, or the errno; without the lock. */
 int tcp_try_lending(void);
@@ -319,10 +316,13 @@ void rail_close(struct tcp_rail *rail, int code);
 bool slot_take(struct tcp_rail *rail, uint64_t request, bool data, struct work **work);
 /* The request's DATA begins: once, and on its rail. */
 bool slot_answer(struct tcp_rail *rail, uint64_t request, struct work **work);
-/* Starts pending works, as many as there is room for; with the lock. */
-void tcp_settled(struct tcp_endpoint *endpoint);
+/* Starts pending works and pumps the rails with new frames, until neither makes room for the other;
+ * each rail sends at most its share. With the lock, at the end of whatever freed a slot or queued a
+ * frame. `returns`, which may be NULL, is pumped in any case; true when it has more to send than
+ * its share: it is still corked, and the caller comes back at once or uncorks it. */
+bool tcp_advance(struct tcp_endpoint *endpoint, struct tcp_rail *returns);
 /* With the lock: forgets the request's work and what of it was not sent; returns the work, to be
- * ended, or NULL when it ended before. */
+ * ended, or NULL when it ended before. tcp_advance is to follow. */
 struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int code);
 /* With the lock: frees it as well, before its answer. */
 struct work *slot_drop(struct tcp_endpoint *endpoint, struct slot *slot);

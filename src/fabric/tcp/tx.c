@@ -338,7 +338,7 @@ static void send_owed(struct tcp_rail *rail) {
     break_off(rail);
 }
 
-bool rail_pump_some(struct tcp_rail *rail) {
+void rail_pump(struct tcp_rail *rail) {
   bool alone = false;
   rail->fresh = false;
   rail->share = share_of(rail);
@@ -369,16 +369,8 @@ bool rail_pump_some(struct tcp_rail *rail) {
     rail->tx_moved = clock_now();
     rail->pumped += (size_t)put;
   }
-  bool more = rail->pumped >= rail->share && !list_empty(&rail->queue);
-  tcp_settled(rail->endpoint);
   bool left = (!list_empty(&rail->queue) || stream_owes(&rail->stream)) && !rail->broken;
   atomic_store_explicit(&rail->unsent, left, memory_order_relaxed);
   if (rail->stream.fd >= 0)
     rail_watch(rail);
-  return more;
-}
-
-void rail_pump(struct tcp_rail *rail) {
-  rail_pump_some(rail);
-  rail_uncork(rail);
 }
