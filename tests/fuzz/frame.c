@@ -20,12 +20,12 @@ static void try_trailer(const uint8_t *bytes) {
 }
 
 static void try_pieces(const uint8_t *bytes, size_t length, const struct frame *frame) {
-  struct frame_piece pieces[FRAME_PIECES_MAX];
+  struct frame_segment pieces[FRAME_SEGMENTS_MAX];
   const char *what = NULL;
   uint64_t total = 0;
-  if (length < frame->count * FRAME_PIECE)
+  if (length < frame->count * FRAME_SEGMENT)
     return;
-  if (frame_parse_pieces(bytes, frame, pieces, &what) != 0) {
+  if (frame_parse_segments(bytes, frame, pieces, &what) != 0) {
     RIG_ASSERT(what);
     return;
   }

@@ -193,7 +193,7 @@ static int end_with_map(void **state) {
 
 static uint64_t start_read(struct haul_region *region, struct haul_transfer **transfer) {
   struct haul_piece piece = {0, 0, LENGTH};
-  uint8_t bytes[FRAME_HEADER + FRAME_PIECE];
+  uint8_t bytes[FRAME_HEADER + FRAME_SEGMENT];
   struct frame frame;
   const char *what;
   assert_works(haul_read(region, at.remote, &piece, 1, NULL, transfer));
@@ -294,7 +294,7 @@ static void an_answer_on_another_rail_ends_the_peer(void **state) {
 
 /* ---- What was handed to the socket ---- */
 
-#define WRITE_FRAME (FRAME_HEADER + FRAME_PIECE + LENGTH + FRAME_TRAILER)
+#define WRITE_FRAME (FRAME_HEADER + FRAME_SEGMENT + LENGTH + FRAME_TRAILER)
 
 /* A write that the owner does not read yet, all of it in the socket. */
 static struct haul_transfer *write_unread(struct haul_region *region) {
@@ -316,7 +316,7 @@ static void assert_unchanged(void) {
   static uint8_t frame[WRITE_FRAME], wanted[LENGTH];
   memset(wanted, 0x11, sizeof wanted);
   assert_true(raw_receive(at.rails[0], frame, sizeof frame));
-  assert_memory_equal(frame + FRAME_HEADER + FRAME_PIECE, wanted, LENGTH);
+  assert_memory_equal(frame + FRAME_HEADER + FRAME_SEGMENT, wanted, LENGTH);
 }
 
 static void cancel(struct haul_transfer *transfer) {
@@ -386,7 +386,7 @@ static void imported_memory_is_its_owners_once_a_write_has_ended(void **state) {
 /* ---- Answers to an atomic ---- */
 
 static uint64_t start_add(struct haul_region *region, struct haul_transfer **transfer) {
-  uint8_t bytes[FRAME_HEADER + 2 * FRAME_PIECE];
+  uint8_t bytes[FRAME_HEADER + 2 * FRAME_SEGMENT];
   struct frame frame;
   const char *what;
   assert_works(haul_fetch_add(region, 0, at.remote, 8, 7, NULL, transfer));
@@ -481,7 +481,7 @@ static void a_read_is_asked_again_on_the_rail_that_is_left(void **state) {
   struct haul_transfer *transfer;
   struct haul_report report = HAUL_REPORT_INIT;
   struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
-  uint8_t bytes[FRAME_HEADER + FRAME_PIECE];
+  uint8_t bytes[FRAME_HEADER + FRAME_SEGMENT];
   struct frame frame;
   const char *what;
   uint64_t request = start_read(region, &transfer);
@@ -563,13 +563,13 @@ static void a_rail_with_a_write_that_was_canceled_ends_the_peer(void **state) {
 /* Reads what comes on the rail, and says yes to each WRITE that was sent whole. */
 static void *take_writes(void *argument) {
   static uint8_t payload[FRAME_PAYLOAD_MAX];
-  uint8_t head[FRAME_HEADER], rest[FRAME_PIECES_MAX * FRAME_PIECE];
+  uint8_t head[FRAME_HEADER], rest[FRAME_SEGMENTS_MAX * FRAME_SEGMENT];
   struct frame frame;
   struct frame_trailer trailer;
   const char *what;
   (void)argument;
   while (raw_receive(at.rails[0], head, sizeof head) && frame_parse(head, &frame, &what) == 0 &&
-         raw_receive(at.rails[0], rest, (size_t)frame.count * FRAME_PIECE) &&
+         raw_receive(at.rails[0], rest, (size_t)frame.count * FRAME_SEGMENT) &&
          raw_receive(at.rails[0], payload, frame.payload) &&
          raw_receive(at.rails[0], rest, FRAME_TRAILER) &&
          frame_parse_trailer(rest, &trailer, &what) == 0) {

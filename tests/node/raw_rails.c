@@ -13,7 +13,7 @@
 #include <xxhash.h>
 
 #include "core/wire.h"
-#include "fabric/tcp/tcp.h"
+#include "fabric/tcp/frame.h"
 #include "support/names.h"
 #include "support/raw.h"
 #include "support/serving.h"
@@ -60,13 +60,13 @@ struct asked {
 
 static struct asked make(uint8_t type, uint64_t handle, uint64_t offset, uint64_t length,
                          uint64_t number) {
-  struct asked request = {.length = FRAME_HEADER + FRAME_PIECE};
+  struct asked request = {.length = FRAME_HEADER + FRAME_SEGMENT};
   struct frame frame = {
       .type = type, .count = 1, .request = number, .handle = handle, .payload = length};
-  struct frame_piece piece = {offset, length};
+  struct frame_segment piece = {offset, length};
   struct frame_trailer trailer = {0, 0};
   frame_pack(&frame, request.bytes);
-  frame_pack_piece(&piece, request.bytes + FRAME_HEADER);
+  frame_pack_segment(&piece, request.bytes + FRAME_HEADER);
   if (type != FRAME_WRITE)
     return request;
   memset(request.bytes + request.length, 0x77, length);
@@ -134,10 +134,10 @@ static void ranges_rights_and_handles_are_checked_by_the_owner(void **state) {
 
 static struct asked make_add(uint64_t handle, uint64_t offset, uint64_t number) {
   struct asked request = make(FRAME_FETCH_ADD, handle, offset, 8, number);
-  struct frame_piece operands = {1, 0};
+  struct frame_segment operands = {1, 0};
   request.bytes[6] = 2;
-  frame_pack_piece(&operands, request.bytes + request.length);
-  request.length += FRAME_PIECE;
+  frame_pack_segment(&operands, request.bytes + request.length);
+  request.length += FRAME_SEGMENT;
   return request;
 }
 
@@ -200,19 +200,19 @@ static void a_payload_that_was_given_up_does_not_count(void **state) {
 /* In two pieces, the second one first, and in portions that end anywhere. `damage`: this byte
  * changed on the way; -1: none. The answer's status. */
 static int write_in_portions(struct rail *rail, uint64_t handle, uint64_t *seed, long damage) {
-  const struct frame_piece pieces[] = {{700001, 300000}, {0, 700001}};
+  const struct frame_segment pieces[] = {{700001, 300000}, {0, 700001}};
   const struct frame frame = {.type = FRAME_WRITE,
                               .flags = FRAME_CHECKSUM,
                               .count = 2,
                               .request = next_random(seed),
                               .handle = handle,
                               .payload = 1000001};
-  const size_t head = FRAME_HEADER + 2 * FRAME_PIECE, whole = head + 1000001 + FRAME_TRAILER;
+  const size_t head = FRAME_HEADER + 2 * FRAME_SEGMENT, whole = head + 1000001 + FRAME_TRAILER;
   struct frame_trailer trailer = {0, 0};
   uint8_t *bytes = malloc(whole), *payload = bytes + head;
   frame_pack(&frame, bytes);
   for (size_t i = 0; i < 2; i++)
-    frame_pack_piece(&pieces[i], bytes + FRAME_HEADER + i * FRAME_PIECE);
+    frame_pack_segment(&pieces[i], bytes + FRAME_HEADER + i * FRAME_SEGMENT);
   pattern_fill(payload, 1000001, *seed);
   trailer.checksum =
       frame_checksum(XXH3_64bits(payload, 300000), XXH3_64bits(payload + 300000, 700001));
@@ -437,10 +437,10 @@ static void a_peer_that_stalls_inside_a_frame_is_dropped(void **state) {
   (void)state;
   stall(1);
   stall(FRAME_HEADER);
-  stall(FRAME_HEADER + FRAME_PIECE);
-  stall(FRAME_HEADER + FRAME_PIECE + 1000);
-  stall(FRAME_HEADER + FRAME_PIECE + 4 * KIB);
-  stall(FRAME_HEADER + FRAME_PIECE + 4 * KIB + 8);
+  stall(FRAME_HEADER + FRAME_SEGMENT);
+  stall(FRAME_HEADER + FRAME_SEGMENT + 1000);
+  stall(FRAME_HEADER + FRAME_SEGMENT + 4 * KIB);
+  stall(FRAME_HEADER + FRAME_SEGMENT + 4 * KIB + 8);
 }
 
 /* ---- Too much ---- */
@@ -454,7 +454,7 @@ static void set_blocking(int fd, long ms) {
 static void flood_with_reads(const char *region) {
   struct rail rail = open_rail();
   uint64_t handle;
-  uint8_t bytes[FRAME_HEADER + FRAME_PIECE];
+  uint8_t bytes[FRAME_HEADER + FRAME_SEGMENT];
   assert_int_equal(raw_lookup(rail.control, region, &handle), 0);
   set_blocking(rail.fd, 500);
   for (uint64_t i = 0; i < 5000; i++) {
@@ -463,9 +463,9 @@ static void flood_with_reads(const char *region) {
                           .request = i,
                           .handle = handle,
                           .payload = FRAME_PAYLOAD_MAX};
-    struct frame_piece piece = {0, FRAME_PAYLOAD_MAX};
+    struct frame_segment piece = {0, FRAME_PAYLOAD_MAX};
     frame_pack(&frame, bytes);
-    frame_pack_piece(&piece, bytes + FRAME_HEADER);
+    frame_pack_segment(&piece, bytes + FRAME_HEADER);
     if (!raw_send(rail.fd, bytes, sizeof bytes))
       break;
   }
@@ -483,17 +483,17 @@ static void a_flood_of_reads_is_bounded(void **state) {
 static void a_peer_that_does_not_read_is_dropped(void **state) {
   (void)state;
   struct rail rail = open_rail();
-  uint8_t bytes[FRAME_HEADER + FRAME_PIECE];
+  uint8_t bytes[FRAME_HEADER + FRAME_SEGMENT];
   haul_deadline until = haul_deadline_in(BOUND);
-  for (uint64_t i = 0; i < TCP_WINDOW; i++) {
+  for (uint64_t i = 0; i < REQUESTS_MAX; i++) {
     struct frame frame = {.type = FRAME_READ,
                           .count = 1,
                           .request = i,
                           .handle = i % 2 ? rail.sim : rail.host,
                           .payload = FRAME_PAYLOAD_MAX};
-    struct frame_piece piece = {0, FRAME_PAYLOAD_MAX};
+    struct frame_segment piece = {0, FRAME_PAYLOAD_MAX};
     frame_pack(&frame, bytes);
-    frame_pack_piece(&piece, bytes + FRAME_HEADER);
+    frame_pack_segment(&piece, bytes + FRAME_HEADER);
     assert_true(raw_send(rail.fd, bytes, sizeof bytes));
   }
   assert_serves();
@@ -601,7 +601,7 @@ static void a_trickle_keeps_no_buffer_that_others_wait_for(void **state) {
   struct rail rails[RAILS];
   struct haul_remote *remote;
   struct asked request;
-  size_t sent = FRAME_HEADER + FRAME_PIECE + 1;
+  size_t sent = FRAME_HEADER + FRAME_SEGMENT + 1;
   for (unsigned i = 0; i < RAILS; i++) {
     rails[i] = open_rail();
     request = make(FRAME_WRITE, rails[i].sim, 0, 4 * KIB, 1);

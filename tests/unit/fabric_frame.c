@@ -8,7 +8,7 @@
 
 static const struct frame good[] = {
     {FRAME_WRITE, 0, 1, 0, 7, UINT64_MAX, 1},
-    {FRAME_WRITE, FRAME_CHECKSUM, FRAME_PIECES_MAX, 0, UINT64_MAX, 1, FRAME_PAYLOAD_MAX},
+    {FRAME_WRITE, FRAME_CHECKSUM, FRAME_SEGMENTS_MAX, 0, UINT64_MAX, 1, FRAME_PAYLOAD_MAX},
     {FRAME_READ, FRAME_CHECKSUM, 2, 0, 0, 0, 2},
     {FRAME_ACK, 0, 0, 0, 9, 0, 0},
     {FRAME_ACK, 0, 0, HAUL_ESTALE, 9, 0, 0},
@@ -52,7 +52,7 @@ static void each_wrong_field_is_refused(void **state) {
       {FRAME_WRITE, 2, 1, 0, 7, 7, 1},
       {FRAME_WRITE, 0xff, 1, 0, 7, 7, 1},
       {FRAME_WRITE, 0, 0, 0, 7, 7, 1},
-      {FRAME_WRITE, 0, FRAME_PIECES_MAX + 1, 0, 7, 7, FRAME_PAYLOAD_MAX},
+      {FRAME_WRITE, 0, FRAME_SEGMENTS_MAX + 1, 0, 7, 7, FRAME_PAYLOAD_MAX},
       {FRAME_WRITE, 0, UINT16_MAX, 0, 7, 7, FRAME_PAYLOAD_MAX},
       {FRAME_WRITE, 0, 1, 0, 7, 7, 0},
       {FRAME_WRITE, 0, 1, 0, 7, 7, FRAME_PAYLOAD_MAX + 1},
@@ -118,22 +118,22 @@ static void nothing_is_accepted_in_two_ways(void **state) {
 
 /* ---- Pieces ---- */
 
-static int parse_pieces_of(uint8_t type, const struct frame_piece *pieces, uint16_t count,
+static int parse_pieces_of(uint8_t type, const struct frame_segment *pieces, uint16_t count,
                            uint64_t payload) {
-  uint8_t bytes[FRAME_PIECE * FRAME_PIECES_MAX];
-  struct frame_piece got[FRAME_PIECES_MAX];
+  uint8_t bytes[FRAME_SEGMENT * FRAME_SEGMENTS_MAX];
+  struct frame_segment got[FRAME_SEGMENTS_MAX];
   const char *what = NULL;
   struct frame frame = {.type = type, .count = count, .payload = payload};
   for (uint16_t i = 0; i < count; i++)
-    frame_pack_piece(&pieces[i], bytes + i * FRAME_PIECE);
-  int code = frame_parse_pieces(bytes, &frame, got, &what);
+    frame_pack_segment(&pieces[i], bytes + i * FRAME_SEGMENT);
+  int code = frame_parse_segments(bytes, &frame, got, &what);
   assert_true(code == 0 || (code == HAUL_EPROTO && what && what[0]));
   if (code == 0)
     assert_memory_equal(got, pieces, count * sizeof *pieces);
   return code;
 }
 
-static int parse_pieces(const struct frame_piece *pieces, uint16_t count, uint64_t payload) {
+static int parse_pieces(const struct frame_segment *pieces, uint16_t count, uint64_t payload) {
   return parse_pieces_of(FRAME_WRITE, pieces, count, payload);
 }
 
@@ -142,7 +142,7 @@ static void an_atomic_brings_its_operands(void **state) {
   (void)state;
   static const struct {
     uint8_t type;
-    struct frame_piece pieces[2];
+    struct frame_segment pieces[2];
     int code;
   } cases[] = {
       {FRAME_FETCH_ADD, {{0, 8}, {UINT64_MAX, 0}}, 0},
@@ -164,7 +164,7 @@ static void an_atomic_brings_its_operands(void **state) {
 static void pieces_are_the_payload(void **state) {
   (void)state;
   static const struct {
-    struct frame_piece pieces[3];
+    struct frame_segment pieces[3];
     uint64_t payload;
     int code;
   } cases[] = {
@@ -185,10 +185,10 @@ static void pieces_are_the_payload(void **state) {
 
 static void as_many_pieces_as_are_allowed(void **state) {
   (void)state;
-  struct frame_piece pieces[FRAME_PIECES_MAX];
+  struct frame_segment pieces[FRAME_SEGMENTS_MAX];
   for (size_t i = 0; i < COUNT(pieces); i++)
-    pieces[i] = (struct frame_piece){i * 5000, 4096};
-  assert_int_equal(parse_pieces(pieces, FRAME_PIECES_MAX, 4096 * FRAME_PIECES_MAX), 0);
+    pieces[i] = (struct frame_segment){i * 5000, 4096};
+  assert_int_equal(parse_pieces(pieces, FRAME_SEGMENTS_MAX, 4096 * FRAME_SEGMENTS_MAX), 0);
 }
 
 /* ---- Trailers ---- */
