@@ -106,16 +106,15 @@ void tcp_estimate(struct endpoint *base, const struct remote_key *key, void *bin
 /* ---- The link's speed ---- */
 
 static bool same_address(const struct sockaddr *a, const struct sockaddr *b) {
+  const struct sockaddr_in *a4 = (const void *)a, *b4 = (const void *)b;
+  const struct sockaddr_in6 *a6 = (const void *)a, *b6 = (const void *)b;
   if (!a || a->sa_family != b->sa_family)
     return false;
-  if (a->sa_family == AF_INET)
-    return memcmp(&((const struct sockaddr_in *)(const void *)a)->sin_addr,
-                  &((const struct sockaddr_in *)(const void *)b)->sin_addr, 4) == 0;
-  return a->sa_family == AF_INET6 &&
-         memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
-                &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, 16) == 0;
+  return a->sa_family == AF_INET ? memcmp(&a4->sin_addr, &b4->sin_addr, 4) == 0
+                                 : memcmp(&a6->sin6_addr, &b6->sin6_addr, 16) == 0;
 }
 
+/* The name of the interface with this address, IPv4 or IPv6. */
 static bool find_interface(const struct sockaddr *address, char name[IFNAMSIZ]) {
   struct ifaddrs *addresses;
   bool found = false;
@@ -203,15 +202,13 @@ static void check_kernel_tls(struct haul_check *check) {
 }
 
 size_t tcp_checks(struct haul_check *checks, size_t room) {
-  if (room > 0)
-    check_buffer(&checks[0], "send-buffer", "wmem_max", 1 << 20);
-  if (room > 1)
-    check_buffer(&checks[1], "receive-buffer", "rmem_max", 512 << 10);
-  if (room > 2)
-    check_splice(&checks[2]);
-  if (room > 3)
-    check_tls(&checks[3]);
-  if (room > 4)
-    check_kernel_tls(&checks[4]);
+  struct haul_check all[5];
+  check_buffer(&all[0], "send-buffer", "wmem_max", 1 << 20);
+  check_buffer(&all[1], "receive-buffer", "rmem_max", 512 << 10);
+  check_splice(&all[2]);
+  check_tls(&all[3]);
+  check_kernel_tls(&all[4]);
+  for (size_t i = 0; i < 5 && i < room; i++)
+    checks[i] = all[i];
   return 5;
 }

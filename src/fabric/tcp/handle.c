@@ -152,7 +152,7 @@ static int rejected(int code) {
                      : code == HAUL_EACCESS ? "have its owner publish it with this right"
                      : code == HAUL_EINVAL  ? "have its owner align the region to 8 bytes"
                                             : "read the peer's log";
-  return error_set(code, 0, NULL, hint, "the peer rejected it: %s", haul_error_text(code));
+  return error_set(code, 0, NULL, hint, "the peer rejected the request: %s", haul_error_text(code));
 }
 
 static void on_ack(struct tcp_rail *rail) {

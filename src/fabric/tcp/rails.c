@@ -121,7 +121,6 @@ void rail_free(struct tcp_rail *rail) {
     return;
   XXH3_freeState(rail->tx.checksum.state);
   XXH3_freeState(rail->rx.checksum.state);
-  alloc_free(rail->rx.scratch);
   alloc_free(rail);
 }
 

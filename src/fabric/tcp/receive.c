@@ -7,13 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/alloc.h"
 #include "core/sys.h"
 #include "fabric/tcp/rails.h"
 #include "fabric/tcp/staging.h"
 
 #define SPANS_MAX  64
-#define SCRATCH    65536u
 #define BUDGET     (512u << 10) /* bytes before other rails get their turn */
 #define READ_AHEAD (FRAME_TRAILER + FRAME_HEADER + FRAME_SEGMENT)
 
@@ -69,17 +67,16 @@ static size_t buffered(const struct rail_rx *rx) {
   return rx->inbox_end - rx->inbox_start;
 }
 
-/* Where the next payload bytes go; 0 spans for want of memory. */
+/* Where the next payload bytes go. Discarded bytes overwrite each other. */
 static int destination_spans(struct rail_rx *rx, struct iovec *spans, int room) {
+  const size_t size = sizeof rx->segments;
   int count = 0;
-  if (rx->payload.region) {
+  if (rx->payload.region)
     payload_spans(&rx->payload, rx->left, spans, &count, room);
-    return count;
-  }
-  if (!rx->scratch)
-    rx->scratch = alloc_zero(1, SCRATCH);
-  spans[0] = (struct iovec){rx->scratch, rx->left < SCRATCH ? rx->left : SCRATCH};
-  return rx->scratch != NULL;
+  else
+    for (uint64_t left = rx->left; left > 0 && count < room; left -= spans[count++].iov_len)
+      spans[count] = (struct iovec){rx->segments, left < size ? left : size};
+  return count;
 }
 
 static void took_payload(struct rail_rx *rx, uint64_t bytes) {
@@ -90,18 +87,16 @@ static void took_payload(struct rail_rx *rx, uint64_t bytes) {
     rx->state = RX_TRAILER;
 }
 
-/* Moves payload that came along with a head to its destination; false: no memory. */
-static bool payload_from_inbox(struct rail_rx *rx) {
+/* Moves payload that came along with a head to its destination. */
+static void payload_from_inbox(struct rail_rx *rx) {
   struct iovec span;
   while (rx->left > 0 && buffered(rx) > 0) {
-    if (destination_spans(rx, &span, 1) == 0)
-      return false;
+    destination_spans(rx, &span, 1);
     size_t bytes = buffered(rx) < span.iov_len ? buffered(rx) : span.iov_len;
     memcpy(span.iov_base, rx->inbox + rx->inbox_start, bytes);
     rx->inbox_start += bytes;
     took_payload(rx, bytes);
   }
-  return true;
 }
 
 /* The head at the start of the inbox, if it is complete. */
@@ -153,10 +148,7 @@ static bool consume(struct tcp_rail *rail) {
     return take_trailer(rail);
   if (!has_destination(rail))
     return false;
-  if (!payload_from_inbox(&rail->rx)) {
-    rail_fail(rail, HAUL_ENOMEM, "no memory to discard a payload");
-    return false;
-  }
+  payload_from_inbox(&rail->rx);
   return rail->rx.state != RX_PAYLOAD;
 }
 

@@ -18,15 +18,14 @@ struct rail_rx {
   uint8_t inbox[TCP_INBOX];
   size_t inbox_start, inbox_end;
   struct frame frame;
-  struct frame_segment segments[FRAME_SEGMENTS_MAX];
+  struct frame_segment segments[FRAME_SEGMENTS_MAX]; /* also takes the bytes that are discarded */
   struct payload payload; /* its region: WRITE: a reference; DATA: the work's; NULL: discarded */
   int status;             /* of a payload that is discarded: what its sender, or work, gets */
   struct work *work;      /* DATA */
   uint64_t left;          /* payload bytes to come */
   bool summed;            /* `checksum` accumulates this payload's */
   struct running_checksum checksum;
-  uint8_t *scratch; /* for bytes that are discarded */
-  int64_t moved;    /* when bytes last came */
+  int64_t moved; /* when bytes last came */
   unsigned idle_polls;
 };
 

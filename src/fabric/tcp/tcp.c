@@ -18,7 +18,8 @@ static struct tcp_slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *reques
   while (endpoint->slots[endpoint->next_slot].busy)
     endpoint->next_slot = (endpoint->next_slot + 1) % TCP_WINDOW;
   struct tcp_slot *slot = &endpoint->slots[endpoint->next_slot];
-  *slot = (struct tcp_slot){.generation = slot->generation + 1, .busy = true};
+  slot->generation++;
+  slot->busy = true;
   *request = (uint64_t)slot->generation << 32 | endpoint->next_slot;
   endpoint->next_slot = (endpoint->next_slot + 1) % TCP_WINDOW;
   endpoint->busy_slots++;
@@ -28,9 +29,7 @@ static struct tcp_slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *reques
 static void slot_free(struct tcp_endpoint *endpoint, struct tcp_slot *slot) {
   if (slot->abandoned && --endpoint->abandoned == 0)
     endpoint_block_others(&endpoint->base, false);
-  slot->busy = slot->abandoned = false;
-  slot->work = NULL;
-  slot->frame = NULL;
+  *slot = (struct tcp_slot){.generation = slot->generation};
   endpoint->busy_slots--;
 }
 
@@ -157,20 +156,17 @@ static void start_work(struct tcp_endpoint *endpoint, struct work *work, struct 
   tx_submit(frame);
 }
 
-/* Whether enough sources wait for their engines, or for bounce buffers. */
-static bool staging_is_full(const struct tcp_endpoint *endpoint) {
-  unsigned count = 0;
-  list_each(item, &endpoint->staged_sends) count++;
-  return count >= 2 * TCP_BOUNCES;
-}
-
 /* Abandoned writes may land late, and must not land on the bytes of a later one. */
 static bool may_start(const struct tcp_endpoint *endpoint, const struct work *work,
                       const struct tcp_rail *rail) {
+  unsigned staged = 0; /* sources that wait for their engines, or for bounce buffers */
   if (endpoint->busy_slots >= endpoint->base.link->window || endpoint->abandoned > 0)
     return false;
-  return !rail ||
-         (rail->tx.queued < TCP_QUEUE && (work->region->memory.view || !staging_is_full(endpoint)));
+  if (!rail) /* it fails at once */
+    return true;
+  if (!work->region->memory.view)
+    list_each(item, &endpoint->staged_sends) staged++;
+  return rail->tx.queued < TCP_QUEUE && staged < 2 * TCP_BOUNCES;
 }
 
 /* At most WORK_BATCH; returns how many. */
