@@ -18,28 +18,28 @@
 #include "fabric/operation.h"
 #include "memory/shm.h"
 
-struct export {
-  uint64_t handle;
-  struct haul_region *region;
-  unsigned rights; /* of everybody */
-  uint32_t count;  /* grants behind the name */
-  struct grant *grants;
-  char name[];
-};
-
 struct grant {
   unsigned rights;
   char who[64];
 };
 
+struct export {
+  uint64_t handle;
+  struct haul_region *region;
+  unsigned rights;  /* of all peers */
+  const char *name; /* behind the grants */
+  uint32_t count;
+  struct grant grants[];
+};
+
 struct exports {
-  pthread_mutex_t lock;    /* everything below; taken after the loop's lock, nothing after it */
+  pthread_mutex_t lock; /* guards the rest; taken after the loop's lock, none is taken after it */
   struct export **by_name; /* sorted, `count` */
   struct export **by_slot; /* `slots`, NULL where free */
   uint32_t count, slots, limit, next_slot;
-  uint32_t restricted; /* entries that are not for everybody */
-  struct shm board;
-  _Atomic uint32_t *words; /* the board, NULL until a peer wants it */
+  uint32_t restricted; /* entries without rights for all peers */
+  struct shm page;
+  _Atomic uint32_t *words; /* the validity page; NULL until a peer needs it */
   _Atomic bool watched;
   _Atomic uint32_t changes;
 };
@@ -50,38 +50,9 @@ int exports_open(unsigned limit, struct exports **out) {
     return error_memory("published regions");
   pthread_mutex_init(&exports->lock, NULL);
   exports->limit = limit < EXPORT_SLOTS_MAX ? limit : EXPORT_SLOTS_MAX;
-  exports->board.fd = -1;
+  exports->page.fd = -1;
   *out = exports;
   return 0;
-}
-
-static size_t board_bytes(const struct exports *exports) {
-  return exports->limit * sizeof(uint32_t);
-}
-
-void exports_clear(struct exports *exports) {
-  uint64_t handle;
-  while (exports->count > 0)
-    exports_remove(exports, exports->by_name[exports->count - 1]->region, NULL, &handle);
-}
-
-void exports_close(struct exports *exports) {
-  if (!exports)
-    return;
-  exports_clear(exports);
-  if (exports->words) {
-    munmap((void *)exports->words, exports->board.length);
-    shm_close(&exports->board);
-  }
-  alloc_free(exports->by_name);
-  alloc_free(exports->by_slot);
-  pthread_mutex_destroy(&exports->lock);
-  alloc_free(exports);
-}
-
-void exports_forked(struct exports *exports) {
-  if (exports->board.fd >= 0)
-    close(exports->board.fd);
 }
 
 _Atomic uint32_t *exports_changes(struct exports *exports) {
@@ -95,9 +66,64 @@ void exports_note_change(struct exports *exports) {
     futex_wake(&exports->changes);
 }
 
-/* ---- By name ---- */
+/* With the lock. */
+static void set_word(struct exports *exports, uint64_t handle, uint32_t value) {
+  if (exports->words)
+    atomic_store(&exports->words[EXPORT_SLOT(handle)], value);
+}
 
-/* Where `name` is, or where it would go. With the lock. */
+/* With the lock: from now on the entry is not found. */
+static struct export *unlink_entry(struct exports *exports, uint32_t at) {
+  struct export *entry = exports->by_name[at];
+  exports->count--;
+  exports->restricted -= entry->rights == 0;
+  memmove(exports->by_name + at, exports->by_name + at + 1, (exports->count - at) * sizeof(void *));
+  exports->by_slot[EXPORT_SLOT(entry->handle)] = NULL;
+  set_word(exports, entry->handle, 0);
+  return entry;
+}
+
+/* Without the lock. */
+static void drop_entry(struct exports *exports, struct export *entry) {
+  exports_note_change(exports);
+  atomic_fetch_sub(&entry->region->names, 1);
+  region_put(entry->region);
+  alloc_free(entry);
+}
+
+void exports_clear(struct exports *exports) {
+  for (struct export *entry;;) {
+    pthread_mutex_lock(&exports->lock);
+    entry = exports->count > 0 ? unlink_entry(exports, exports->count - 1) : NULL;
+    pthread_mutex_unlock(&exports->lock);
+    if (!entry)
+      return;
+    drop_entry(exports, entry);
+  }
+}
+
+void exports_close(struct exports *exports) {
+  if (!exports)
+    return;
+  exports_clear(exports);
+  if (exports->words) {
+    munmap((void *)exports->words, exports->page.length);
+    shm_close(&exports->page);
+  }
+  alloc_free(exports->by_name);
+  alloc_free(exports->by_slot);
+  pthread_mutex_destroy(&exports->lock);
+  alloc_free(exports);
+}
+
+void exports_forked(struct exports *exports) {
+  if (exports->page.fd >= 0)
+    close(exports->page.fd);
+}
+
+/* ---- Publishing ---- */
+
+/* The index of `name`, or of the entry that it would precede. With the lock. */
 static uint32_t position(const struct exports *exports, const char *name, bool *found) {
   uint32_t low = 0, high = exports->count;
   *found = false;
@@ -130,22 +156,20 @@ static int make_room(struct exports *exports, uint32_t *slot) {
     return error_set(HAUL_ELIMIT, 0, NULL,
                      "raise max_regions of the node's configuration, or publish one region with "
                      "several pieces in it",
-                     "%u regions are published already", exports->limit);
+                     "%u regions are published, the limit of this node", exports->limit);
   if (exports->count == exports->slots) {
     uint32_t slots = exports->slots ? exports->slots * 2 : 16;
-    if (slots > exports->limit)
-      slots = exports->limit;
-    void *names = alloc_resize(exports->by_name, slots * sizeof(void *));
-    if (names)
-      exports->by_name = names;
-    void *by_slot = names ? alloc_resize(exports->by_slot, slots * sizeof(void *)) : NULL;
+    slots = slots < exports->limit ? slots : exports->limit;
+    void *by_name = alloc_resize(exports->by_name, slots * sizeof(void *));
+    exports->by_name = by_name ? by_name : exports->by_name;
+    void *by_slot = by_name ? alloc_resize(exports->by_slot, slots * sizeof(void *)) : NULL;
     if (!by_slot)
       return error_memory("published regions");
     exports->by_slot = by_slot;
     memset(exports->by_slot + exports->slots, 0, (slots - exports->slots) * sizeof(void *));
     exports->slots = slots;
   }
-  /* Slots are taken in turn, so that a word of the board is used again as late as possible. */
+  /* Slots are taken in turn, so that a word of the validity page is reused as late as possible. */
   do
     exports->next_slot = (exports->next_slot + 1) % exports->slots;
   while (exports->by_slot[exports->next_slot]);
@@ -161,56 +185,49 @@ static uint64_t new_handle(uint32_t slot) {
 
 static int check_grants(const char *name, const struct haul_grant *grants, size_t count) {
   if (count == 0 || count > HAUL_GRANTS_MAX)
-    return error_set(HAUL_EINVAL, 0, name,
-                     error_hint("1 to %d, or it is of no use", HAUL_GRANTS_MAX), "%zu grants",
-                     count);
+    return error_set(HAUL_EINVAL, 0, name, error_hint("pass 1 to %d grants", HAUL_GRANTS_MAX),
+                     "%zu grants", count);
   for (size_t i = 0; i < count; i++) {
     if (!name_is_valid(grants[i].who, sizeof((struct grant *)NULL)->who - 1))
       return error_set(HAUL_EINVAL, 0, name,
-                       "who is 1 to 63 printable ASCII bytes without blanks: the name of a key or "
-                       "a certificate, uid:N, or * for everybody",
-                       "a grant to nobody");
+                       "name a key, a certificate, uid:N or * in 1 to 63 printable ASCII "
+                       "characters without blanks",
+                       "a grant to an invalid identity");
     if (grants[i].rights == 0 || (grants[i].rights & ~(HAUL_READ | HAUL_WRITE)))
-      return error_set(HAUL_EINVAL, 0, name, "HAUL_READ, HAUL_WRITE or both",
-                       "not a set of rights");
+      return error_set(HAUL_EINVAL, 0, name, "pass HAUL_READ, HAUL_WRITE or both",
+                       "invalid rights 0x%x", grants[i].rights);
   }
   return 0;
 }
 
 static struct export *new_entry(struct haul_region *region, const char *name,
                                 const struct haul_grant *grants, size_t count) {
-  struct export *entry = alloc_zero(1, sizeof *entry + strlen(name) + 1);
-  struct grant *list = alloc_zero(count, sizeof *list);
-  if (!entry || !list) {
-    alloc_free(entry);
-    alloc_free(list);
+  size_t length = strlen(name) + 1, room = count * sizeof(struct grant);
+  struct export *entry = alloc_zero(1, sizeof *entry + room + length);
+  if (!entry) {
     error_memory("published region");
     return NULL;
   }
-  memcpy(entry->name, name, strlen(name));
   entry->region = region;
-  entry->grants = list;
+  entry->name = memcpy((char *)entry->grants + room, name, length);
   for (size_t i = 0; i < count; i++) {
+    struct grant *grant = &entry->grants[entry->count];
     if (strcmp(grants[i].who, "*") == 0) {
       entry->rights |= grants[i].rights;
       continue;
     }
-    list[entry->count].rights = grants[i].rights;
-    snprintf(list[entry->count++].who, sizeof list->who, "%s", grants[i].who);
+    grant->rights = grants[i].rights;
+    snprintf(grant->who, sizeof grant->who, "%s", grants[i].who);
+    entry->count++;
   }
   return entry;
-}
-
-static void free_entry(struct export *entry) {
-  alloc_free(entry->grants);
-  alloc_free(entry);
 }
 
 int exports_add(struct exports *exports, struct haul_region *region, const char *name,
                 const struct haul_grant *grants, size_t count, uint64_t *handle) {
   if (!name_is_valid(name, NAME_MAX_BYTES))
     return error_set(HAUL_EINVAL, 0, name && strlen(name) <= NAME_MAX_BYTES ? name : NULL,
-                     "a name is 1 to 255 printable ASCII bytes without blanks", "not a name");
+                     "use 1 to 255 printable ASCII characters without blanks", "invalid name");
   int code = check_grants(name, grants, count);
   if (code)
     return code;
@@ -223,7 +240,7 @@ int exports_add(struct exports *exports, struct haul_region *region, const char 
   uint32_t slot = 0;
   uint32_t at = position(exports, name, &taken);
   code = taken ? error_set(HAUL_EEXIST, 0, name, "unpublish it first, or choose another name",
-                           "this node publishes it already")
+                           "this node publishes a region under this name")
                : make_room(exports, &slot);
   if (code == 0) {
     entry->handle = *handle = new_handle(slot);
@@ -236,12 +253,11 @@ int exports_add(struct exports *exports, struct haul_region *region, const char 
     region_retain(region);
     atomic_fetch_add(&region->names, 1);
     atomic_store_explicit(&region->shown, true, memory_order_relaxed);
-    if (exports->words)
-      atomic_store(&exports->words[slot], EXPORT_STAMP(entry->handle));
+    set_word(exports, entry->handle, EXPORT_STAMP(entry->handle));
   }
   pthread_mutex_unlock(&exports->lock);
   if (code)
-    free_entry(entry);
+    alloc_free(entry);
   else
     exports_note_change(exports);
   return code;
@@ -261,75 +277,62 @@ int exports_remove(struct exports *exports, struct haul_region *region, const ch
       at++;
     found = at < exports->count;
   }
-  if (found) {
-    entry = exports->by_name[at];
-    exports->count--;
-    exports->restricted -= entry->rights == 0;
-    memmove(exports->by_name + at, exports->by_name + at + 1,
-            (exports->count - at) * sizeof(void *));
-    exports->by_slot[EXPORT_SLOT(entry->handle)] = NULL;
-    if (exports->words)
-      atomic_store(&exports->words[EXPORT_SLOT(entry->handle)], 0);
-  }
+  if (found)
+    entry = unlink_entry(exports, at);
   pthread_mutex_unlock(&exports->lock);
   if (!entry)
     return error_set(HAUL_ENAME, 0, name, NULL, "the region is not published under this name");
-  exports_note_change(exports);
   *handle = entry->handle;
-  atomic_fetch_sub(&region->names, 1);
-  region_put(region);
-  free_entry(entry);
+  drop_entry(exports, entry);
   return 0;
 }
 
 /* ---- Finding ---- */
 
-static unsigned rights_of(const struct export *entry, const char *who) {
+static unsigned rights_of(const struct export *entry, const char *identity) {
   unsigned rights = entry->rights;
   for (uint32_t i = 0; i < entry->count; i++)
-    if (strcmp(entry->grants[i].who, who) == 0)
+    if (strcmp(entry->grants[i].who, identity) == 0)
       rights |= entry->grants[i].rights;
   return rights;
 }
 
-static void fill(const struct export *entry, unsigned rights, struct export_view *view) {
+/* Without a reference to the region. False: the identity has no rights. With the lock. */
+static bool fill_view(const struct export *entry, const char *identity, struct export_view *view) {
   view->handle = entry->handle;
-  view->region = entry->region;
+  view->region = NULL;
   view->length = entry->region->memory.length;
   view->place = entry->region->memory.place;
-  view->rights = rights;
+  view->rights = rights_of(entry, identity);
   memcpy(view->name, entry->name, strlen(entry->name) + 1);
+  return view->rights != 0;
 }
 
-/* With the lock. */
-static bool show(const struct export *entry, const char *who, struct export_view *view) {
-  unsigned rights = rights_of(entry, who);
-  if (rights == 0)
+/* With a reference. With the lock. */
+static bool find_entry(const struct export *entry, const char *identity, struct export_view *view) {
+  if (!fill_view(entry, identity, view))
     return false;
-  fill(entry, rights, view);
+  view->region = entry->region;
   region_retain(view->region);
   return true;
 }
 
-int exports_find_name(struct exports *exports, const char *name, const char *who,
+int exports_find_name(struct exports *exports, const char *name, const char *identity,
                       struct export_view *view) {
   bool found;
   pthread_mutex_lock(&exports->lock);
   uint32_t at = position(exports, name, &found);
-  found = found && show(exports->by_name[at], who, view);
+  found = found && find_entry(exports->by_name[at], identity, view);
   pthread_mutex_unlock(&exports->lock);
   return found ? 0 : HAUL_ENAME;
 }
 
-int exports_find(struct exports *exports, uint64_t handle, const char *who,
+int exports_find(struct exports *exports, uint64_t handle, const char *identity,
                  struct export_view *view) {
   uint32_t slot = EXPORT_SLOT(handle);
-  bool found = false;
   pthread_mutex_lock(&exports->lock);
-  if (slot < exports->slots) {
-    const struct export *entry = exports->by_slot[slot];
-    found = entry && entry->handle == handle && show(entry, who, view);
-  }
+  const struct export *entry = slot < exports->slots ? exports->by_slot[slot] : NULL;
+  bool found = entry && entry->handle == handle && find_entry(entry, identity, view);
   pthread_mutex_unlock(&exports->lock);
   return found ? 0 : HAUL_ESTALE;
 }
@@ -338,7 +341,7 @@ int export_check(const struct export_view *view, enum haul_operation operation, 
                  uint64_t length) {
   unsigned needed = operation_rights(operation);
   uint64_t end;
-  if (!memory_alive(&view->region->memory)) /* an import whose owner released it */
+  if (!memory_alive(&view->region->memory)) /* imported, and its owner released it */
     return HAUL_ESTALE;
   if ((view->rights & needed) != needed)
     return HAUL_EACCESS;
@@ -347,63 +350,55 @@ int export_check(const struct export_view *view, enum haul_operation operation, 
   return 0;
 }
 
-size_t exports_list(struct exports *exports, const char *after, const char *who,
+size_t exports_list(struct exports *exports, const char *after, const char *identity,
                     struct export_view *views, size_t room) {
   bool found;
   size_t written = 0;
   pthread_mutex_lock(&exports->lock);
   uint32_t at = position(exports, after, &found);
-  for (at += found; at < exports->count && written < room; at++) {
-    unsigned rights = rights_of(exports->by_name[at], who);
-    if (rights == 0)
-      continue;
-    fill(exports->by_name[at], rights, &views[written]);
-    views[written++].region = NULL;
-  }
+  for (at += found; at < exports->count && written < room; at++)
+    written += fill_view(exports->by_name[at], identity, &views[written]);
   pthread_mutex_unlock(&exports->lock);
   return written;
 }
 
-size_t exports_count(struct exports *exports, const char *who) {
-  size_t count = 0;
+size_t exports_count(struct exports *exports, const char *identity) {
   pthread_mutex_lock(&exports->lock);
-  bool all = !who || exports->restricted == 0;
+  bool all = !identity || exports->restricted == 0;
+  size_t count = all ? exports->count : 0;
   for (uint32_t i = 0; !all && i < exports->count; i++)
-    count += rights_of(exports->by_name[i], who) != 0;
-  if (all)
-    count = exports->count;
+    count += rights_of(exports->by_name[i], identity) != 0;
   pthread_mutex_unlock(&exports->lock);
   return count;
 }
 
-/* ---- The board ---- */
+/* ---- The validity page ---- */
 
 /* With the lock. */
-static int make_board(struct exports *exports) {
+static int make_page(struct exports *exports) {
   void *view;
-  int code = shm_create("haul-board", board_bytes(exports), &exports->board);
+  int code = shm_create("haul-validity", exports->limit * sizeof(uint32_t), &exports->page);
   if (code)
     return code;
-  code = shm_map(exports->board.fd, &exports->board, PROT_READ | PROT_WRITE, NULL, &view);
+  code = shm_map(exports->page.fd, &exports->page, PROT_READ | PROT_WRITE, NULL, &view);
   if (code) {
-    shm_close(&exports->board);
+    shm_close(&exports->page);
     return code;
   }
   exports->words = view;
   for (uint32_t i = 0; i < exports->count; i++)
-    atomic_store(&exports->words[EXPORT_SLOT(exports->by_name[i]->handle)],
-                 EXPORT_STAMP(exports->by_name[i]->handle));
+    set_word(exports, exports->by_name[i]->handle, EXPORT_STAMP(exports->by_name[i]->handle));
   return 0;
 }
 
 int exports_validity_page(struct exports *exports, int *descriptor, uint32_t *slots,
                           uint8_t capability[16]) {
   pthread_mutex_lock(&exports->lock);
-  int code = exports->words ? 0 : make_board(exports);
+  int code = exports->words ? 0 : make_page(exports);
   if (code == 0)
-    code = shm_descriptor(&exports->board, false, descriptor);
+    code = shm_descriptor(&exports->page, false, descriptor);
   if (code == 0) {
-    memcpy(capability, exports->board.footer->capability, 16);
+    memcpy(capability, exports->page.footer->capability, 16);
     *slots = exports->limit;
   }
   pthread_mutex_unlock(&exports->lock);

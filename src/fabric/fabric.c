@@ -32,7 +32,7 @@ const struct transport *transport_named(const char *name) {
   return NULL;
 }
 
-/* ---- A node's ---- */
+/* ---- Of a node ---- */
 
 void fabric_open(struct fabric *fabric) {
   for (size_t i = 0; i < TRANSPORTS; i++)
@@ -71,7 +71,7 @@ void fabric_forget(struct fabric *fabric, const struct memory *memory) {
       transports[i]->forget(fabric, memory);
 }
 
-/* ---- A link's ---- */
+/* ---- Of a link ---- */
 
 int link_create_endpoints(struct link *link) {
   for (size_t i = 0; i < TRANSPORTS; i++) {
@@ -91,25 +91,18 @@ void link_connect(struct link *link, haul_deadline until) {
     transports[i]->connect(link->endpoints[i], until);
 }
 
-#define MOVE(to, from, field)                                                                      \
-  atomic_fetch_add(&(to)->field, atomic_load_explicit(&(from)->field, memory_order_relaxed))
-
-static void keep_counters(struct endpoint_counters *left, struct endpoint_counters *counters) {
-  MOVE(left, counters, writes);
-  MOVE(left, counters, reads);
-  MOVE(left, counters, atomics);
-  MOVE(left, counters, bytes_out);
-  MOVE(left, counters, bytes_in);
-  MOVE(left, counters, errors);
-  MOVE(left, counters, served);
-  MOVE(left, counters, served_in);
-  MOVE(left, counters, served_out);
+static void add_counters(struct endpoint_counters *sums, struct endpoint_counters *counters) {
+#define ADD(field)                                                                                 \
+  atomic_fetch_add(&sums->field, atomic_load_explicit(&counters->field, memory_order_relaxed))
+  ADD(writes), ADD(reads), ADD(atomics), ADD(bytes_out), ADD(bytes_in);
+  ADD(errors), ADD(served), ADD(served_in), ADD(served_out);
+#undef ADD
 }
 
 void link_stop(struct link *link, int code) {
   for (size_t i = 0; i < TRANSPORTS; i++) {
     transports[i]->stop(link->endpoints[i], code);
-    keep_counters(&link->fabric->left[i], &link->endpoints[i]->counters);
+    add_counters(&link->fabric->left[i], &link->endpoints[i]->counters);
   }
 }
 
@@ -143,9 +136,8 @@ void link_log_lost(const struct link *link) {
   }
 }
 
-/* The first reason stands. */
-static void shut(struct endpoint *endpoint, enum log_event event, const char *format,
-                 va_list arguments) {
+static void close_endpoint(struct endpoint *endpoint, enum log_event event, const char *format,
+                           va_list arguments) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   pthread_mutex_lock(&lock);
   bool first = !endpoint->reason[0];
@@ -154,8 +146,8 @@ static void shut(struct endpoint *endpoint, enum log_event event, const char *fo
   bool was_open = atomic_exchange(&endpoint->open, false);
   atomic_store(&endpoint->lost, was_open || atomic_load(&endpoint->lost));
   pthread_mutex_unlock(&lock);
-  if (atomic_load(&endpoint->held))
-    loop_wake(endpoint->link->fabric->loop); /* works that wait may see it */
+  if (atomic_load(&endpoint->blocked_by)) /* works that wait for it see the change */
+    loop_wake(endpoint->link->fabric->loop);
   if (first && !was_open && !atomic_load(&endpoint->link->ended))
     link_log(endpoint->link, event, endpoint->transport->name, endpoint->reason);
 }
@@ -163,38 +155,38 @@ static void shut(struct endpoint *endpoint, enum log_event event, const char *fo
 void endpoint_close(struct endpoint *endpoint, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  shut(endpoint, LOG_PATH_CLOSED, format, arguments);
+  close_endpoint(endpoint, LOG_PATH_CLOSED, format, arguments);
   va_end(arguments);
 }
 
 void endpoint_failed(struct endpoint *endpoint, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  shut(endpoint, LOG_PATH_FAILED, format, arguments);
+  close_endpoint(endpoint, LOG_PATH_FAILED, format, arguments);
   va_end(arguments);
 }
 
-void endpoint_block_others(struct endpoint *endpoint, bool held) {
+void endpoint_block_others(struct endpoint *endpoint, bool blocks) {
   struct link *link = endpoint->link;
   uint32_t bit = 1u << endpoint->transport->index;
-  for (size_t i = 0; transport_at(i); i++) {
+  for (size_t i = 0; i < TRANSPORTS; i++) {
     struct endpoint *other = link->endpoints[i];
-    if (other && other != endpoint && held)
-      atomic_fetch_or(&other->held, bit);
+    if (other && other != endpoint && blocks)
+      atomic_fetch_or(&other->blocked_by, bit);
     else if (other && other != endpoint)
-      atomic_fetch_and(&other->held, ~bit);
+      atomic_fetch_and(&other->blocked_by, ~bit);
   }
-  if (held)
+  if (blocks)
     return;
   loop_wake(link->fabric->loop);
   loop_notify(link->fabric->loop); /* messages wait too */
 }
 
 bool link_is_blocked(const struct link *link) {
-  bool holds = false;
-  for (size_t i = 0; transport_at(i); i++)
-    holds |= link->endpoints[i] && atomic_load(&link->endpoints[i]->held);
-  return holds;
+  for (size_t i = 0; i < TRANSPORTS; i++)
+    if (link->endpoints[i] && atomic_load(&link->endpoints[i]->blocked_by))
+      return true;
+  return false;
 }
 
 static bool is_settled(void *user) {

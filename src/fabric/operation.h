@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What the operations are, and the atomic ones where a processor does them. */
+ * Operations of transfers, and the atomic ones as a processor runs them. */
 #ifndef HAUL_FABRIC_OPERATION_H
 #define HAUL_FABRIC_OPERATION_H
 
@@ -12,7 +12,7 @@ static inline bool operation_is_atomic(enum haul_operation operation) {
   return operation >= HAUL_OP_FETCH_ADD;
 }
 
-/* All of them are needed at the remote. */
+/* The rights that the operation needs at the remote region, all of them. */
 static inline unsigned operation_rights(enum haul_operation operation) {
   return operation == HAUL_OP_WRITE  ? HAUL_WRITE
          : operation == HAUL_OP_READ ? HAUL_READ
@@ -21,12 +21,12 @@ static inline unsigned operation_rights(enum haul_operation operation) {
 
 /* Of an atomic operation. */
 struct operands {
-  uint64_t value;   /* FETCH_ADD: what is added; COMPARE_SWAP: what is expected */
+  uint64_t value;   /* FETCH_ADD: the addend; COMPARE_SWAP: the expected value */
   uint64_t desired; /* COMPARE_SWAP */
 };
 
-/* The processor's own: atomic with everybody who does it so, on whatever mapping of these bytes;
- * `place` is a multiple of 8. Returns what was there before. */
+/* Runs it by a locked instruction: atomic among all processors' operations on these bytes, through
+ * any mapping. `place` is a multiple of 8. Returns the old value. */
 static inline uint64_t operate(void *place, enum haul_operation operation,
                                const struct operands *operands) {
   uint64_t old = operands->value;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT
- * Works that may wait for those that follow, so that all go out at once: WORK_BATCH of them or
- * WORK_BATCH_BYTES at the most. From any thread, without a lock. */
+ * Works that wait for those that follow, so that all are sent at once: at most WORK_BATCH works or
+ * WORK_BATCH_BYTES. From any thread, without a lock. */
 #ifndef HAUL_FABRIC_WORK_BATCH_H
 #define HAUL_FABRIC_WORK_BATCH_H
 
 #include "fabric/transport.h"
 
-/* Zeroed: none waits. */
+/* Zeroed: empty. */
 struct work_batch {
   _Atomic uint32_t works;
   _Atomic uint64_t bytes;
-  _Atomic int64_t since; /* the first of them */
+  _Atomic int64_t since; /* when the first of them was added */
 };
 
-/* Whether the work, which is counted here if it has `more`, may wait. The first that does wakes the
- * loop, which is to take all in. */
+/* Adds a work that has `more`; returns whether it may wait. The first one wakes the loop, which
+ * takes the batch in when it is old enough. */
 static inline bool work_batch_add(struct work_batch *work_batch, const struct work *work,
                                   struct loop *loop) {
   if (!work->more)
@@ -30,7 +30,7 @@ static inline bool work_batch_add(struct work_batch *work_batch, const struct wo
   return true;
 }
 
-/* It was taken in. */
+/* The work was taken in. */
 static inline void work_batch_remove(struct work_batch *work_batch, const struct work *work) {
   if (!work->more)
     return;
@@ -42,7 +42,7 @@ static inline bool work_batch_pending(const struct work_batch *work_batch) {
   return atomic_load(&work_batch->works) > 0;
 }
 
-/* Some wait, and may go on doing so. */
+/* Works wait, and may go on waiting. */
 static inline bool work_batch_is_young(const struct work_batch *work_batch) {
   return work_batch_pending(work_batch) &&
          clock_now() - atomic_load(&work_batch->since) < WORK_BATCH_NS;

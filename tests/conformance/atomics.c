@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Atomic operations, for every transport: what they tell, what they change, that those of many at
- * once are each done once and as a whole, and what is refused. The owner is another process, whose
- * processor takes part where the way promises that it may. */
+ * Atomic operations, for all transports: old and new values, atomicity under concurrency, and
+ * rejections. The owner is another process, whose processor takes part where the path is atomic
+ * with processors. */
 #include "support/check.h"
 
 #include <pthread.h>
@@ -17,9 +17,9 @@
 #define LENGTH 65536u
 #define BOUND  (20 * S)
 #define BOTH   (HAUL_READ | HAUL_WRITE)
-#define AT     4096u /* where the numbers are, on both sides */
+#define AT     4096u /* the offset of the operands, on both sides */
 
-struct way {
+struct variant {
   const char *only, *address;
 };
 
@@ -28,7 +28,7 @@ static const enum memory_kind kinds[] = {KIND_HOST, KIND_PRIVATE, KIND_WRAPPED, 
 #define KINDS COUNT(kinds)
 
 static struct {
-  const struct way *way;
+  const struct variant *variant;
   struct owner owner;
   struct haul_node *node;
   struct haul_peer *peer;
@@ -38,9 +38,9 @@ static struct {
 } t;
 
 static int set_up(void **state) {
-  t.way = *state;
+  t.variant = *state;
   t.descriptors = open_descriptors();
-  owner_start(&t.owner, t.way->address, NULL);
+  owner_start(&t.owner, t.variant->address, NULL);
   const struct haul_node_config config = patient_config();
   assert_works(haul_node_open(&config, &t.node));
   assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(BOUND), &t.peer));
@@ -70,42 +70,43 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static bool goes_over(const char *path) {
-  return strcmp(t.way->only, path) == 0;
+static bool is_path(const char *path) {
+  return strcmp(t.variant->only, path) == 0;
 }
 
-/* The processors change what they reach; the old value goes where the path's own mover reaches. */
+/* The owner's processor runs the operation, and the path delivers the old value: each must reach
+ * its memory. */
 static bool is_closed(enum memory_kind local, enum memory_kind remote) {
-  if (remote == KIND_SIM || (local == KIND_SIM && !goes_over("tcp")))
+  if (remote == KIND_SIM || (local == KIND_SIM && !is_path("tcp")))
     return true;
-  return goes_over("map") && remote != KIND_HOST;
+  return is_path("map") && remote != KIND_HOST;
 }
 
-/* Over a NIC they are so among themselves; this host's has no more to promise. */
+/* Over a NIC operations are atomic only among themselves. */
 static bool has_processor(void) {
-  return !goes_over("rdma");
+  return !is_path("rdma");
 }
 
 /* ---- One operation ---- */
 
-static struct haul_transfer_options by_way(void) {
+static struct haul_transfer_options path_options(void) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  options.only = t.way->only;
+  options.only = t.variant->only;
   return options;
 }
 
 static int add(struct haul_region *region, struct haul_remote *remote, uint64_t value) {
-  struct haul_transfer_options options = by_way();
+  struct haul_transfer_options options = path_options();
   return haul_fetch_add(region, AT, remote, AT, value, &options, NULL);
 }
 
 static int swap(struct haul_region *region, struct haul_remote *remote, uint64_t expected,
                 uint64_t desired) {
-  struct haul_transfer_options options = by_way();
+  struct haul_transfer_options options = path_options();
   return haul_compare_swap(region, AT, remote, AT, expected, desired, &options, NULL);
 }
 
-/* What is at AT, of whatever memory. */
+/* The number at AT, in memory of any kind. */
 static uint64_t local_number(struct haul_region *region) {
   struct haul_region *copy = region_make(t.node, KIND_HOST, 8);
   uint64_t number;
@@ -117,7 +118,7 @@ static uint64_t local_number(struct haul_region *region) {
 
 static void set_number(struct haul_remote *remote, uint64_t number) {
   struct haul_region *source = region_make(t.node, KIND_HOST, 8);
-  struct haul_transfer_options options = by_way();
+  struct haul_transfer_options options = path_options();
   memcpy(haul_region_address(source), &number, 8);
   assert_works(haul_write(remote, source, &(struct haul_piece){0, AT, 8}, 1, &options, NULL));
   haul_region_release(source);
@@ -125,7 +126,7 @@ static void set_number(struct haul_remote *remote, uint64_t number) {
 
 static uint64_t number_of(struct haul_remote *remote) {
   struct haul_region *copy = region_make(t.node, KIND_HOST, 8);
-  struct haul_transfer_options options = by_way();
+  struct haul_transfer_options options = path_options();
   uint64_t number;
   assert_works(haul_read(copy, remote, &(struct haul_piece){0, AT, 8}, 1, &options, NULL));
   memcpy(&number, haul_region_address(copy), 8);
@@ -133,7 +134,7 @@ static uint64_t number_of(struct haul_remote *remote) {
   return number;
 }
 
-/* ---- What they tell and change ---- */
+/* ---- Values ---- */
 
 static void check_pair(unsigned local, unsigned remote) {
   struct haul_region *here = t.regions[local];
@@ -152,7 +153,7 @@ static void check_pair(unsigned local, unsigned remote) {
   assert_true(local_number(here) == UINT64_C(0x8070605040302010));
 }
 
-static void what_was_there_is_told_and_changed(void **state) {
+static void old_values_are_returned_and_new_ones_stored(void **state) {
   (void)state;
   for (unsigned local = 0; local < KINDS; local++)
     for (unsigned remote = 0; remote < KINDS; remote++)
@@ -160,8 +161,7 @@ static void what_was_there_is_told_and_changed(void **state) {
         check_pair(local, remote);
 }
 
-/* All but 8 bytes on each side. */
-static void nothing_else_is_touched(void **state) {
+static void bytes_around_are_not_modified(void **state) {
   (void)state;
   const uint64_t rest = LENGTH - AT - 8;
   uint64_t before = owner_sum(&t.owner, 0, 0, AT), behind = owner_sum(&t.owner, 0, AT + 8, rest);
@@ -175,21 +175,21 @@ static void nothing_else_is_touched(void **state) {
   assert_true(region_sum(t.node, t.regions[0], AT + 8, rest) == own_behind);
 }
 
-static void a_closed_pair_is_refused_with_the_reason(void **state) {
+static void a_closed_path_is_rejected_with_the_reason(void **state) {
   (void)state;
   for (unsigned local = 0; local < KINDS; local++)
     for (unsigned remote = 0; remote < KINDS; remote++) {
       if (!is_closed(kinds[local], kinds[remote]))
         continue;
       assert_fails(HAUL_ENOPATH, add(t.regions[local], t.remotes[remote], 1));
-      assert_non_null(strstr(haul_error_last()->hint, t.way->only));
+      assert_non_null(strstr(haul_error_last()->hint, t.variant->only));
     }
 }
 
-static void the_report_says_what_it_was(void **state) {
+static void the_report_names_the_operation(void **state) {
   (void)state;
   struct haul_transfer *transfer;
-  struct haul_transfer_options options = by_way();
+  struct haul_transfer_options options = path_options();
   struct haul_report report = HAUL_REPORT_INIT;
   char text[2048];
   assert_works(haul_compare_swap(t.regions[0], AT, t.remotes[0], AT, 1, 2, &options, &transfer));
@@ -202,25 +202,25 @@ static void the_report_says_what_it_was(void **state) {
   assert_int_equal(report.pieces, 1);
   assert_int_equal(report.slices, 1);
   assert_int_equal(report.retries, 0);
-  assert_string_equal(report.paths[0].name, t.way->only);
+  assert_string_equal(report.paths[0].name, t.variant->only);
   assert_ptr_equal(strstr(text, "compare-swap 8 B"), text);
 }
 
-/* Without `only` the path that is taken is atomic with the processors too. */
-static void explain_knows_them(void **state) {
+/* Without `only` the chosen path is also atomic with processors. */
+static void explain_supports_atomics(void **state) {
   (void)state;
   struct haul_path paths[HAUL_PATHS_MAX];
-  struct haul_transfer_options options = by_way();
+  struct haul_transfer_options options = path_options();
   size_t count = HAUL_PATHS_MAX;
   assert_works(
       haul_explain(t.regions[0], t.remotes[0], HAUL_OP_FETCH_ADD, 8, &options, paths, &count));
-  assert_string_equal(paths[0].name, t.way->only);
+  assert_string_equal(paths[0].name, t.variant->only);
   assert_int_equal(paths[0].chosen, 1);
   count = HAUL_PATHS_MAX;
   assert_works(
       haul_explain(t.regions[0], t.remotes[0], HAUL_OP_COMPARE_SWAP, 8, NULL, paths, &count));
   assert_int_equal(paths[0].chosen, 1);
-  for (size_t i = 0; i < count && goes_over("rdma"); i++)
+  for (size_t i = 0; i < count && is_path("rdma"); i++)
     if (strcmp(paths[i].name, "rdma") == 0)
       assert_non_null(strstr(paths[i].reason, "only = \"rdma\""));
   count = HAUL_PATHS_MAX;
@@ -228,12 +228,12 @@ static void explain_knows_them(void **state) {
                                          paths, &count));
 }
 
-/* ---- Many at once ---- */
+/* ---- Concurrency ---- */
 
 #define THREADS 4
 #define TIMES   (SANITIZED ? 100u : 500u)
 
-/* Half of them come over a connection of their own. */
+/* Half of them have a connection of their own. */
 struct adder {
   pthread_t thread;
   struct haul_region *region;
@@ -241,7 +241,7 @@ struct adder {
   bool swaps;
 };
 
-/* The sum of 1, by exchanging it for the next number until that works. */
+/* Adds 1 by compare-and-swap. */
 static void add_by_swaps(struct adder *adder) {
   uint64_t *seen = (uint64_t *)(void *)((char *)haul_region_address(adder->region) + AT);
   uint64_t expected;
@@ -268,7 +268,7 @@ static void *processor_adds(void *user) {
   return NULL;
 }
 
-static void additions_of_many_sum_up(void **state) {
+static void concurrent_additions_sum_up(void **state) {
   (void)state;
   struct adder adders[THREADS] = {{0}};
   struct haul_node *other;
@@ -278,7 +278,7 @@ static void additions_of_many_sum_up(void **state) {
   assert_works(haul_node_open(NULL, &other));
   assert_works(haul_peer_connect(other, t.owner.address, haul_deadline_in(BOUND), &peer));
   assert_works(haul_peer_lookup(peer, kind_names[0], haul_deadline_in(BOUND), &remote));
-  /* As an atomic: the thread sanitizer does not see that the owner adds after it. */
+  /* By an atomic: the thread sanitizer does not see that the owner adds later. */
   assert_works(add(t.regions[0], t.remotes[0], 0));
   uint64_t all = local_number(t.regions[0]) + THREADS * TIMES;
   if (has_processor())
@@ -302,13 +302,13 @@ static void additions_of_many_sum_up(void **state) {
   haul_node_close(other);
 }
 
-/* More than any window holds; each tells another old value. */
-static void many_under_way_are_done_once(void **state) {
+/* More than any window holds; each returns a different old value. */
+static void concurrent_atomics_run_once_each(void **state) {
   (void)state;
   enum { MANY = 600 };
   static struct haul_transfer *transfers[MANY];
   static bool seen[MANY];
-  struct haul_transfer_options options = by_way();
+  struct haul_transfer_options options = path_options();
   memset(seen, 0, sizeof seen);
   set_number(t.remotes[0], 0);
   for (uint64_t i = 0; i < MANY; i++)
@@ -323,12 +323,12 @@ static void many_under_way_are_done_once(void **state) {
   assert_true(number_of(t.remotes[0]) == MANY);
 }
 
-/* What is canceled has taken place once, or not; what is not canceled has, and all goes on. */
-static void canceled_ones_take_place_at_most_once(void **state) {
+/* A canceled one has taken place once or not at all, the others once. */
+static void canceled_atomics_run_at_most_once(void **state) {
   (void)state;
   enum { MANY = 300 };
   static struct haul_transfer *transfers[MANY];
-  struct haul_transfer_options options = by_way();
+  struct haul_transfer_options options = path_options();
   unsigned done = 0;
   set_number(t.remotes[0], 0);
   for (uint64_t i = 0; i < MANY; i++) {
@@ -346,11 +346,11 @@ static void canceled_ones_take_place_at_most_once(void **state) {
   assert_in_range(number_of(t.remotes[0]), done, MANY);
 }
 
-/* A message comes after what was started before it. */
-static void a_message_arrives_behind_them(void **state) {
+/* A message arrives after works that were posted before it. */
+static void a_message_arrives_after_earlier_atomics(void **state) {
   (void)state;
   struct haul_transfer *transfer;
-  struct haul_transfer_options options = by_way();
+  struct haul_transfer_options options = path_options();
   uint64_t tag, length, sum;
   for (unsigned i = 0; i < 20; i++) {
     set_number(t.remotes[0], i);
@@ -364,14 +364,14 @@ static void a_message_arrives_behind_them(void **state) {
   }
 }
 
-/* ---- What is refused ---- */
+/* ---- Rejections ---- */
 
 static int add_at(uint64_t local, uint64_t remote) {
-  struct haul_transfer_options options = by_way();
+  struct haul_transfer_options options = path_options();
   return haul_fetch_add(t.regions[0], local, t.remotes[0], remote, 1, &options, NULL);
 }
 
-static void offsets_are_checked(void **state) {
+static void invalid_offsets_are_rejected(void **state) {
   (void)state;
   uint64_t before = owner_sum(&t.owner, 0, 0, LENGTH);
   for (uint64_t i = 1; i < 8; i++) {
@@ -387,9 +387,9 @@ static void offsets_are_checked(void **state) {
   assert_works(add_at(LENGTH - 8, LENGTH - 8));
 }
 
-static void handles_and_options_are_checked(void **state) {
+static void invalid_handles_and_options_are_rejected(void **state) {
   (void)state;
-  struct haul_transfer_options options = by_way();
+  struct haul_transfer_options options = path_options();
   struct haul_node *other;
   assert_fails(HAUL_EINVAL, add(NULL, t.remotes[0], 1));
   assert_fails(HAUL_EINVAL, add(t.regions[0], NULL, 1));
@@ -398,7 +398,7 @@ static void handles_and_options_are_checked(void **state) {
   assert_fails(HAUL_EINVAL, haul_fetch_add(t.regions[0], 0, t.remotes[0], 0, 1, &options, NULL));
   options.flags = HAUL_REQUIRE_ZERO_COPY;
   int code = haul_fetch_add(t.regions[0], 0, t.remotes[0], 0, 1, &options, NULL);
-  assert_int_equal(code, goes_over("tcp") ? HAUL_ENOPATH : 0);
+  assert_int_equal(code, is_path("tcp") ? HAUL_ENOPATH : 0);
   assert_works(haul_node_open(NULL, &other));
   struct haul_region *foreign = region_make(other, KIND_HOST, LENGTH);
   assert_fails(HAUL_EINVAL, add(foreign, t.remotes[0], 1));
@@ -406,7 +406,7 @@ static void handles_and_options_are_checked(void **state) {
   haul_node_close(other);
 }
 
-static void both_rights_are_needed(void **state) {
+static void both_rights_are_required(void **state) {
   (void)state;
   const unsigned rights[] = {HAUL_READ, HAUL_WRITE};
   for (unsigned i = 0; i < COUNT(rights); i++) {
@@ -423,8 +423,8 @@ static void both_rights_are_needed(void **state) {
   }
 }
 
-/* The offsets are right, and the address is not. */
-static void an_owner_whose_memory_is_askew_refuses(void **state) {
+/* The offsets are multiples of 8, but the address is not. */
+static void misaligned_memory_of_the_owner_is_rejected(void **state) {
   (void)state;
   static _Alignas(4096) char bytes[8192];
   struct haul_node *owner;
@@ -436,12 +436,12 @@ static void an_owner_whose_memory_is_askew_refuses(void **state) {
   assert_works(haul_node_listen(owner, "tcp://127.0.0.1:0"));
   assert_works(haul_node_address(owner, 0, address, sizeof address));
   assert_works(haul_region_wrap(owner, bytes + 4, 4096, &region));
-  assert_works(haul_region_publish(region, "askew", BOTH));
+  assert_works(haul_region_publish(region, "misaligned", BOTH));
   assert_works(haul_peer_connect(t.node, address, haul_deadline_in(BOUND), &peer));
-  assert_works(haul_peer_lookup(peer, "askew", haul_deadline_in(BOUND), &remote));
-  struct haul_transfer_options options = by_way();
+  assert_works(haul_peer_lookup(peer, "misaligned", haul_deadline_in(BOUND), &remote));
+  struct haul_transfer_options options = path_options();
   int code = haul_fetch_add(t.regions[0], 0, remote, 0, 1, &options, NULL);
-  assert_int_equal(code, goes_over("tcp") ? HAUL_EINVAL : HAUL_ENOPATH);
+  assert_int_equal(code, is_path("tcp") ? HAUL_EINVAL : HAUL_ENOPATH);
   for (size_t i = 0; i < sizeof bytes; i++)
     assert_int_equal(bytes[i], 0);
   haul_remote_release(remote);
@@ -450,7 +450,7 @@ static void an_owner_whose_memory_is_askew_refuses(void **state) {
   haul_node_close(owner);
 }
 
-static void what_was_withdrawn_is_stale(void **state) {
+static void an_unpublished_region_is_stale(void **state) {
   (void)state;
   struct haul_remote *again;
   assert_works(add(t.regions[0], t.remotes[0], 1));
@@ -465,47 +465,47 @@ static void what_was_withdrawn_is_stale(void **state) {
   haul_remote_release(again);
 }
 
-/* ---- Running it ---- */
+/* ---- main ---- */
 
-static int run_over(const struct way *way) {
-#define OVER_WAY(test)                                                                             \
-  { #test, test, set_up, tear_down, (void *)(uintptr_t)way }
+static int run_over(const struct variant *variant) {
+#define CASE(test)                                                                                 \
+  { #test, test, set_up, tear_down, (void *)(uintptr_t)variant }
   const struct CMUnitTest tests[] = {
-      OVER_WAY(what_was_there_is_told_and_changed),
-      OVER_WAY(nothing_else_is_touched),
-      OVER_WAY(a_closed_pair_is_refused_with_the_reason),
-      OVER_WAY(the_report_says_what_it_was),
-      OVER_WAY(explain_knows_them),
-      OVER_WAY(additions_of_many_sum_up),
-      OVER_WAY(many_under_way_are_done_once),
-      OVER_WAY(canceled_ones_take_place_at_most_once),
-      OVER_WAY(a_message_arrives_behind_them),
-      OVER_WAY(offsets_are_checked),
-      OVER_WAY(handles_and_options_are_checked),
-      OVER_WAY(both_rights_are_needed),
-      OVER_WAY(an_owner_whose_memory_is_askew_refuses),
-      OVER_WAY(what_was_withdrawn_is_stale),
+      CASE(old_values_are_returned_and_new_ones_stored),
+      CASE(bytes_around_are_not_modified),
+      CASE(a_closed_path_is_rejected_with_the_reason),
+      CASE(the_report_names_the_operation),
+      CASE(explain_supports_atomics),
+      CASE(concurrent_additions_sum_up),
+      CASE(concurrent_atomics_run_once_each),
+      CASE(canceled_atomics_run_at_most_once),
+      CASE(a_message_arrives_after_earlier_atomics),
+      CASE(invalid_offsets_are_rejected),
+      CASE(invalid_handles_and_options_are_rejected),
+      CASE(both_rights_are_required),
+      CASE(misaligned_memory_of_the_owner_is_rejected),
+      CASE(an_unpublished_region_is_stale),
   };
   char name[80];
-  snprintf(name, sizeof name, "%s over %.12s", way->only, way->address);
+  snprintf(name, sizeof name, "%s over %.12s", variant->only, variant->address);
   return cmocka_run_group_tests_name(name, tests, NULL, NULL);
 }
 
-/* atomics [NUMBER | PATH ADDRESS]: all ways, one of them, or one that only some hosts have. */
+/* atomics [NUMBER | PATH ADDRESS]: all variants, one of them, or one that only some hosts have. */
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
   if (argc > 2)
-    return run_over(&(struct way){argv[1], argv[2]});
-  const struct way ways[] = {
+    return run_over(&(struct variant){argv[1], argv[2]});
+  const struct variant variants[] = {
       {"map", own_socket()},
       {"map", "tcp://127.0.0.1:0"},
       {"tcp", "tcp://127.0.0.1:0"},
       {"tcp", own_socket()},
   };
   int failed = 0;
-  for (size_t i = 0; i < COUNT(ways); i++)
+  for (size_t i = 0; i < COUNT(variants); i++)
     if (argc == 1 || strtoul(argv[1], NULL, 10) == i)
-      failed += run_over(&ways[i]);
+      failed += run_over(&variants[i]);
   return failed;
 }

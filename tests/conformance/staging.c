@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Device memory over tcp with the smallest staging pool that there may be: many peers in both
- * directions at once, peers that stop or die while they have buffers, and those who wait for them.
- * Everything has a deadline, so a deadlock is a failure. HAUL_TEST_DEVICE says whose memory. */
+ * Device memory over tcp with the smallest staging pool: many peers in both directions at once,
+ * peers that stop or die while they hold bounce buffers, and transfers that wait for those.
+ * Everything has a deadline, so a deadlock fails the test. HAUL_TEST_DEVICE selects the device. */
 #include "support/check.h"
 
 #include <stdio.h>
@@ -52,11 +52,11 @@ static int finish(struct haul_transfer *transfer) {
 
 /* ---- Many peers, both directions ---- */
 
-/* A node, and what it knows of another one's memory. */
+/* A node, and its view of another node's memory. */
 struct side {
   struct haul_node *node;
-  struct haul_region *memory;     /* published: its first half is written, the other read */
-  struct haul_region *regions[2]; /* what is written from, what is read into */
+  struct haul_region *memory; /* published: the peer writes its first half, and reads the second */
+  struct haul_region *regions[2]; /* the source of writes, the destination of reads */
   struct haul_peer *peer;
   struct haul_remote *remote;
 };
@@ -73,7 +73,8 @@ static void open_side(struct side *side, struct haul_node *node, uint64_t seed) 
   region_fill(side->node, side->regions[0], 0, LENGTH, seed + 1);
 }
 
-static void know(struct side *side, struct haul_node *other, unsigned listener, const char *name) {
+static void connect_side(struct side *side, struct haul_node *other, unsigned listener,
+                         const char *name) {
   char address[160];
   assert_works(haul_node_address(other, listener, address, sizeof address));
   assert_works(haul_peer_connect(side->node, address, haul_deadline_in(BOUND), &side->peer));
@@ -88,8 +89,8 @@ static void drop_side(struct side *side) {
   haul_region_release(side->regions[1]);
 }
 
-/* Both the hub, which has ten peers, and each of these write and read at once. */
-static void many_peers_in_both_directions_all_end(void **state) {
+/* The hub and each of its ten peers write and read at once. */
+static void many_peers_complete_in_both_directions(void **state) {
   static struct side near[PEERS], far[PEERS];
   struct haul_transfer *transfers[PEERS][4];
   struct haul_node_config config = smallest(30 * S);
@@ -105,8 +106,8 @@ static void many_peers_in_both_directions_all_end(void **state) {
     assert_works(haul_node_listen(far[i].node, "tcp://127.0.0.1:0"));
     assert_works(haul_region_publish(near[i].memory, name, BOTH));
     assert_works(haul_region_publish(far[i].memory, name, BOTH));
-    know(&near[i], far[i].node, 0, name);
-    know(&far[i], hub, 0, name);
+    connect_side(&near[i], far[i].node, 0, name);
+    connect_side(&far[i], hub, 0, name);
   }
   for (unsigned i = 0; i < PEERS; i++) {
     struct side *sides[] = {&near[i], &far[i]};
@@ -143,12 +144,12 @@ static void many_peers_in_both_directions_all_end(void **state) {
   haul_node_close(hub);
 }
 
-/* ---- Peers that keep what they have ---- */
+/* ---- Peers that hold bounce buffers ---- */
 
 #define OWNERS   3u
 #define LIVENESS (SANITIZED || getenv("HAUL_TEST_SLOW") ? 3 * S : 1 * S)
 
-/* A node with device memory, and three others that have some too. */
+/* Four nodes with device memory. */
 static struct {
   struct haul_node *node;
   struct haul_region *region;
@@ -157,7 +158,7 @@ static struct {
   struct haul_remote *remotes[OWNERS];
 } t;
 
-static void meet(unsigned i) {
+static void connect_owner(unsigned i) {
   assert_works(
       haul_peer_connect(t.node, t.owners[i].address, haul_deadline_in(BOUND), &t.peers[i]));
   assert_works(haul_peer_lookup(t.peers[i], "memory", haul_deadline_in(BOUND), &t.remotes[i]));
@@ -171,17 +172,17 @@ static int set_up(void **state) {
   for (unsigned i = 0; i < OWNERS; i++) {
     owner_start(&t.owners[i], "tcp://127.0.0.1:0", &config);
     assert_int_equal(owner_publish(&t.owners[i], 0, KIND_SIM, 4 * LENGTH, "memory", BOTH), 0);
-    meet(i);
+    connect_owner(i);
   }
   return 0;
 }
 
-static void part_from(unsigned i) {
+static void disconnect_owner(unsigned i) {
   haul_remote_release(t.remotes[i]);
   haul_peer_close(t.peers[i]);
 }
 
-static void let_go_on(void) {
+static void continue_owners(void) {
   for (unsigned i = 0; i < 2; i++)
     owner_go_on(&t.owners[i]);
 }
@@ -189,7 +190,7 @@ static void let_go_on(void) {
 static int tear_down(void **state) {
   (void)state;
   for (unsigned i = 0; i < OWNERS; i++)
-    part_from(i);
+    disconnect_owner(i);
   haul_region_release(t.region);
   haul_node_close(t.node);
   for (unsigned i = 0; i < OWNERS; i++)
@@ -198,8 +199,8 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* False: the machine slept for so long that a peer that does not read was given up before. */
-static bool are_all_taken(struct haul_transfer *transfers[2]) {
+/* False: the machine was so slow that a peer that does not read was dropped before. */
+static bool all_buffers_are_held(struct haul_transfer *transfers[2]) {
   const uint64_t all = (STAGING_LEAST / BOUNCE_BYTES - STAGING_PAIR) * BOUNCE_BYTES;
   haul_deadline until = haul_deadline_in(BOUND);
   while (counter(t.node, "staging.bytes") < all) {
@@ -211,21 +212,21 @@ static bool are_all_taken(struct haul_transfer *transfers[2]) {
   return true;
 }
 
-/* Two that do not read take all buffers that are there for sending. */
-static void take_all(struct haul_transfer *transfers[2]) {
+/* Two peers that do not read hold all bounce buffers for sending. */
+static void hold_all_buffers(struct haul_transfer *transfers[2]) {
   for (unsigned tries = 0;; tries++) {
     for (unsigned i = 0; i < 2; i++) {
       owner_stop(&t.owners[i]);
       transfers[i] = start(HAUL_OP_WRITE, t.remotes[i], t.region, 0, 3 * LENGTH);
     }
-    if (are_all_taken(transfers))
+    if (all_buffers_are_held(transfers))
       return;
     assert_true(tries < 10);
-    let_go_on();
+    continue_owners();
     for (unsigned i = 0; i < 2; i++) {
       finish(transfers[i]);
-      part_from(i);
-      meet(i);
+      disconnect_owner(i);
+      connect_owner(i);
     }
   }
 }
@@ -235,22 +236,22 @@ static void assert_third_works(void) {
   assert_works(finish(start(HAUL_OP_READ, t.remotes[2], t.region, 3 * LENGTH, LENGTH)));
 }
 
-static void peers_that_do_not_read_keep_others_from_nothing_for_long(void **state) {
+static void peers_that_do_not_read_delay_others_only_briefly(void **state) {
   struct haul_transfer *stuck[2];
   (void)state;
-  take_all(stuck);
+  hold_all_buffers(stuck);
   assert_works(
       finish(start(HAUL_OP_READ, t.remotes[2], t.region, 3 * LENGTH, LENGTH))); /* at once */
   assert_works(finish(start(HAUL_OP_WRITE, t.remotes[2], t.region, 0, LENGTH)));
   for (unsigned i = 0; i < 2; i++)
     assert_true(finish(stuck[i]) != 0);
-  let_go_on();
+  continue_owners();
 }
 
-static void peers_that_die_with_buffers_give_them_back(void **state) {
+static void buffers_of_peers_that_die_are_freed(void **state) {
   struct haul_transfer *stuck[2];
   (void)state;
-  take_all(stuck);
+  hold_all_buffers(stuck);
   struct haul_transfer *waits = start(HAUL_OP_WRITE, t.remotes[2], t.region, 0, LENGTH);
   for (unsigned i = 0; i < 2; i++) {
     owner_kill(&t.owners[i]);
@@ -262,26 +263,26 @@ static void peers_that_die_with_buffers_give_them_back(void **state) {
   assert_third_works();
 }
 
-static void what_waits_can_be_canceled(void **state) {
+static void a_waiting_transfer_can_be_canceled(void **state) {
   struct haul_transfer *stuck[2];
   (void)state;
-  take_all(stuck);
+  hold_all_buffers(stuck);
   struct haul_transfer *waits = start(HAUL_OP_WRITE, t.remotes[2], t.region, 0, LENGTH);
   assert_works(haul_transfer_cancel(waits));
   int code = finish(waits);
   assert_true(code == HAUL_ECANCELED);
   for (unsigned i = 0; i < 2; i++)
     assert_works(haul_transfer_cancel(stuck[i]));
-  let_go_on();
+  continue_owners();
   for (unsigned i = 0; i < 2; i++)
     assert_true(finish(stuck[i]) != 0);
   assert_third_works();
 }
 
-static void a_node_closes_with_some_that_wait(void **state) {
+static void a_node_closes_with_waiting_transfers(void **state) {
   struct haul_transfer *stuck[2];
   (void)state;
-  take_all(stuck);
+  hold_all_buffers(stuck);
   struct haul_transfer *waits = start(HAUL_OP_WRITE, t.remotes[2], t.region, 0, LENGTH);
   haul_deadline began = haul_deadline_in(0);
   haul_node_close(t.node);
@@ -290,12 +291,10 @@ static void a_node_closes_with_some_that_wait(void **state) {
   assert_int_equal(finish(waits), HAUL_ECLOSED);
   for (unsigned i = 0; i < 2; i++)
     assert_true(finish(stuck[i]) != 0);
-  let_go_on();
+  continue_owners();
 }
 
-/* One that reads what it asked for too slowly, or not at all, is served no longer than others wait
- * for. */
-static void an_owner_that_dies_while_it_answers_frees_what_receives(void **state) {
+static void buffers_for_reads_from_an_owner_that_dies_are_freed(void **state) {
   struct haul_transfer *reads[OWNERS];
   (void)state;
   for (unsigned i = 0; i < OWNERS; i++)
@@ -308,13 +307,13 @@ static void an_owner_that_dies_while_it_answers_frees_what_receives(void **state
   assert_third_works();
 }
 
-/* A wire so slow that a peer would keep its buffers for longer than others wait: what has not begun
- * makes way, and nobody is taken for gone. */
-static void a_slow_wire_is_no_failure(void **state) {
+/* A network so slow that a peer holds its buffers for longer than others may wait: frames that were
+ * not begun give theirs back, and no peer is dropped. */
+static void a_slow_network_fails_no_transfer(void **state) {
   struct haul_transfer *transfers[2 * OWNERS];
   (void)state;
   for (unsigned i = 0; i < OWNERS; i++)
-    part_from(i);
+    disconnect_owner(i);
   haul_region_release(t.region);
   haul_node_close(t.node);
   struct haul_node_config config = smallest(LIVENESS);
@@ -322,7 +321,7 @@ static void a_slow_wire_is_no_failure(void **state) {
   assert_works(haul_node_open(&config, &t.node));
   t.region = region_make(t.node, KIND_SIM, 4 * LENGTH);
   for (unsigned i = 0; i < OWNERS; i++)
-    meet(i);
+    connect_owner(i);
   for (unsigned i = 0; i < 2 * OWNERS; i++)
     transfers[i] =
         start(HAUL_OP_WRITE, t.remotes[i % OWNERS], t.region, i / OWNERS * LENGTH, LENGTH);
@@ -334,15 +333,15 @@ static void a_slow_wire_is_no_failure(void **state) {
 }
 
 static int run(const char *device) {
-#define FRESH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(many_peers_in_both_directions_all_end),
-      FRESH(peers_that_do_not_read_keep_others_from_nothing_for_long),
-      FRESH(peers_that_die_with_buffers_give_them_back),
-      FRESH(what_waits_can_be_canceled),
-      FRESH(a_node_closes_with_some_that_wait),
-      FRESH(a_slow_wire_is_no_failure),
-      FRESH(an_owner_that_dies_while_it_answers_frees_what_receives),
+      cmocka_unit_test(many_peers_complete_in_both_directions),
+      TEST(peers_that_do_not_read_delay_others_only_briefly),
+      TEST(buffers_of_peers_that_die_are_freed),
+      TEST(a_waiting_transfer_can_be_canceled),
+      TEST(a_node_closes_with_waiting_transfers),
+      TEST(a_slow_network_fails_no_transfer),
+      TEST(buffers_for_reads_from_an_owner_that_dies_are_freed),
   };
   char name[64];
   snprintf(name, sizeof name, "staging of %.32s", device);

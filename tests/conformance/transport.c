@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * One suite for every way that bytes travel: the same tests run over each transport and each kind
- * of connection that it can have. A new transport is done when it passes; transport_faults.c has
- * what goes wrong. The remote memory lives in another process, which sums it after each transfer,
- * with the bytes around it. */
+ * One suite for all transports: the same tests run over each transport and each kind of connection
+ * that it supports. A new transport is done when it passes; transport_faults.c has the failures.
+ * The remote memory is in another process, which computes its checksum after each transfer,
+ * together with the bytes around it. */
 #include "support/check.h"
 
 #include <limits.h>
@@ -22,12 +22,12 @@
 #define LENGTH (64 * MIB + 65536)
 #define MARGIN 4096u
 
-/* ---- What the suite runs over ---- */
+/* ---- Variants ---- */
 
-struct way {
+struct variant {
   const char *only, *address;
   bool in_process; /* the owner is a node of this process */
-  bool brief;      /* another way has the same code below it: a part of the matrix is enough */
+  bool brief;      /* another variant runs the same code: a part of the matrix is enough */
 };
 
 static const char *const kind_names[] = {"host", "private", "wrapped", "sim"};
@@ -35,7 +35,7 @@ static const enum memory_kind locals[] = {KIND_HOST, KIND_PRIVATE, KIND_WRAPPED,
 static const enum memory_kind remotes[] = {KIND_HOST, KIND_WRAPPED, KIND_SIM};
 
 static struct {
-  const struct way *way;
+  const struct variant *variant;
   struct owner owner;
   struct haul_node *owner_node; /* in_process */
   struct haul_region *owner_regions[COUNT(remotes)];
@@ -46,9 +46,9 @@ static struct {
   unsigned descriptors;
 } t;
 
-static void start_owner(const struct way *way) {
-  if (!way->in_process) {
-    owner_start(&t.owner, way->address, NULL);
+static void start_owner(const struct variant *variant) {
+  if (!variant->in_process) {
+    owner_start(&t.owner, variant->address, NULL);
     for (unsigned i = 0; i < COUNT(remotes); i++)
       assert_int_equal(owner_publish(&t.owner, i, remotes[i], LENGTH, kind_names[remotes[i]],
                                      HAUL_READ | HAUL_WRITE),
@@ -57,7 +57,7 @@ static void start_owner(const struct way *way) {
   }
   const struct haul_node_config config = patient_config();
   assert_works(haul_node_open(&config, &t.owner_node));
-  assert_works(haul_node_listen(t.owner_node, way->address));
+  assert_works(haul_node_listen(t.owner_node, variant->address));
   assert_works(haul_node_address(t.owner_node, 0, t.owner.address, sizeof t.owner.address));
   for (unsigned i = 0; i < COUNT(remotes); i++) {
     t.owner_regions[i] = region_make(t.owner_node, remotes[i], LENGTH);
@@ -78,12 +78,12 @@ static uint64_t sum_remote(unsigned i, uint64_t offset, uint64_t length) {
                       : owner_sum(&t.owner, i, offset, length);
 }
 
-/* Memory that stands in for a device's here, and that the processor reaches. */
+/* Device memory of the tests that the processor reaches. */
 static bool has_view(struct haul_place place) {
   return place.kind == HAUL_DPDK;
 }
 
-/* EAL is started once, and keeps what it opens. */
+/* EAL starts once per process, and keeps its descriptors open. */
 static void start_eal(void) {
   struct haul_region *region;
   struct haul_node *node;
@@ -95,11 +95,11 @@ static void start_eal(void) {
 
 static int set_up(void **state) {
   memset(&t, 0, sizeof t);
-  t.way = *state;
+  t.variant = *state;
   if (has_view(device_place()))
     start_eal();
   t.descriptors = open_descriptors();
-  start_owner(t.way);
+  start_owner(t.variant);
   const struct haul_node_config config = patient_config();
   assert_works(haul_node_open(&config, &t.node));
   assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(10 * S), &t.peer));
@@ -131,13 +131,13 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* Why `map` cannot be for two memories; NULL: it can. Cross-memory attach copies between two CPUs'
- * memories, so a device's engine cannot take part; some devices' memory cannot be shared; and no
- * engine reaches another kind of device. */
+/* Why `map` is closed for two memories; NULL: it is open. Cross-memory attach copies between host
+ * memories, so no device's engine takes part; some devices' memory cannot be shared; and no engine
+ * reaches another kind of device. */
 static const char *why_not(unsigned local, unsigned remote) {
   const struct provider *theirs = provider_of(owners_device_place().kind);
   bool from_device = locals[local] == KIND_SIM && !has_view(device_place());
-  if (strcmp(t.way->only, "map") != 0 || wraps_gpu())
+  if (strcmp(t.variant->only, "map") != 0 || wraps_gpu())
     return NULL;
   if (remotes[remote] == KIND_WRAPPED)
     return from_device ? "private" : NULL;
@@ -154,7 +154,7 @@ static bool is_closed(unsigned local, unsigned remote) {
   return why_not(local, remote);
 }
 
-/* ---- One transfer and what must be true after it ---- */
+/* ---- One transfer, and the checks after it ---- */
 
 struct job {
   unsigned local, remote;
@@ -165,7 +165,7 @@ struct job {
 
 static const char *describe(const struct job *job, uint64_t bytes, size_t pieces) {
   static char text[160];
-  snprintf(text, sizeof text, "%s, %s -> %s, %s, %llu bytes in %zu pieces%s", t.way->only,
+  snprintf(text, sizeof text, "%s, %s -> %s, %s, %llu bytes in %zu pieces%s", t.variant->only,
            kind_names[locals[job->local]], kind_names[remotes[job->remote]],
            job->operation == HAUL_OP_WRITE ? "write" : "read", (unsigned long long)bytes, pieces,
            job->flags & HAUL_CHECKSUM ? ", checksum" : "");
@@ -174,7 +174,7 @@ static const char *describe(const struct job *job, uint64_t bytes, size_t pieces
 
 static int move(const struct job *job, const struct haul_piece *pieces, size_t count) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  options.only = t.way->only;
+  options.only = t.variant->only;
   options.flags = job->flags;
   struct haul_remote *remote = t.remotes[job->remote];
   struct haul_region *region = t.regions[job->local];
@@ -188,7 +188,7 @@ static int move(const struct job *job, const struct haul_piece *pieces, size_t c
   code = haul_transfer_wait(transfer, HAUL_FOREVER);
   struct haul_report report = HAUL_REPORT_INIT;
   assert_works(haul_transfer_report(transfer, &report));
-  assert_string_equal(report.paths[0].name, t.way->only);
+  assert_string_equal(report.paths[0].name, t.variant->only);
   assert_int_equal(report.status, code);
   assert_int_equal(report.checksum, job->flags & HAUL_CHECKSUM ? 1 : 0);
   assert_int_equal(report.retries, 0);
@@ -196,8 +196,9 @@ static int move(const struct job *job, const struct haul_piece *pieces, size_t c
   return code;
 }
 
-/* The destination's window [from, from + length) holds pattern 2, the source's pattern 1, and after
- * the transfer the destination holds pattern 2 with the pieces of pattern 1 over it. */
+/* Fills the range [from, from + length) of the destination with pattern 2, that of the source with
+ * pattern 1. After the transfer the destination has pattern 1 in the pieces, and pattern 2 around.
+ */
 static void check_move(const struct job *job, const struct haul_piece *pieces, size_t count,
                        uint64_t local_from, uint64_t remote_from, uint64_t length) {
   bool write = job->operation == HAUL_OP_WRITE;
@@ -220,7 +221,7 @@ static void check_move(const struct job *job, const struct haul_piece *pieces, s
   uint64_t there = sum_remote(job->remote, remote_from, length);
   uint64_t sum_source = XXH3_64bits(source, length), sum_wanted = XXH3_64bits(wanted, length);
   if (here != (write ? sum_source : sum_wanted) || there != (write ? sum_wanted : sum_source))
-    fail_msg("%s: the bytes are not there, or others were touched", describe(job, bytes, count));
+    fail_msg("%s: wrong bytes in the pieces or around them", describe(job, bytes, count));
   free(source);
   free(wanted);
 }
@@ -232,7 +233,7 @@ static void check_one(const struct job *job, uint64_t size, uint64_t local_skew,
   check_move(job, &piece, 1, local_skew, remote_skew, size + 2 * MARGIN);
 }
 
-/* Calls `check` for every pair of places that the way connects, and every operation. */
+/* Calls `check` for every pair of memories that the variant connects, and every operation. */
 static void each_pair(void (*check)(struct job *job, void *user), void *user) {
   for (unsigned local = 0; local < COUNT(locals); local++)
     for (unsigned remote = 0; remote < COUNT(remotes); remote++)
@@ -243,9 +244,9 @@ static void each_pair(void (*check)(struct job *job, void *user), void *user) {
       }
 }
 
-/* ---- What a path does not do ---- */
+/* ---- Closed paths ---- */
 
-static void a_closed_pair_is_refused_with_the_reason(void **state) {
+static void a_closed_path_is_rejected_with_the_reason(void **state) {
   (void)state;
   struct haul_piece piece = {0, 0, 1};
   for (unsigned local = 0; local < COUNT(locals); local++)
@@ -258,7 +259,7 @@ static void a_closed_pair_is_refused_with_the_reason(void **state) {
     }
 }
 
-/* ---- What it does ---- */
+/* ---- Transfers ---- */
 
 static void check_sizes(struct job *job, void *user) {
   const uint64_t page = page_size();
@@ -271,7 +272,7 @@ static void check_sizes(struct job *job, void *user) {
     for (size_t s = 0; s < COUNT(skews); s++) {
       job->flags = (i + s) % 2 ? HAUL_CHECKSUM : 0;
       job->with_handle = (i + s) % 3 == 0;
-      if ((SANITIZED || t.way->brief) && sizes[i] > 65537 && s > 0)
+      if ((SANITIZED || t.variant->brief) && sizes[i] > 65537 && s > 0)
         continue;
       check_one(job, sizes[i], skews[s][0], skews[s][1]);
     }
@@ -286,7 +287,7 @@ static void check_large(struct job *job, void *user) {
   (void)user;
   job->flags = job->operation == HAUL_OP_WRITE ? HAUL_CHECKSUM : 0;
   job->with_handle = true;
-  check_one(job, SANITIZED || t.way->brief ? 8 * MIB + 1 : 64 * MIB, 1, 0);
+  check_one(job, SANITIZED || t.variant->brief ? 8 * MIB + 1 : 64 * MIB, 1, 0);
 }
 
 static void large_transfers_arrive_whole(void **state) {
@@ -309,7 +310,7 @@ static uint64_t scatter(struct haul_piece *pieces, size_t count, uint64_t larges
   for (size_t i = count - 1; i > 0; i--) {
     size_t other = next_random(seed) % (i + 1);
     if (next_random(seed) % 2)
-      continue; /* some stay in order, and touch */
+      continue; /* some stay in order, and are adjacent */
     struct haul_piece swap = pieces[i];
     pieces[i] = pieces[other];
     pieces[other] = swap;
@@ -326,7 +327,7 @@ static void check_scattered(struct job *job, void *user) {
                 {1000, 64}, {1000, 4096}, {3, MIB},  {40, 70000}, {5, 2 * MIB}};
   static struct haul_piece pieces[1000];
   for (size_t i = 0; i < COUNT(shapes); i++) {
-    if ((SANITIZED || t.way->brief) && shapes[i].count * shapes[i].largest > 2 * MIB)
+    if ((SANITIZED || t.variant->brief) && shapes[i].count * shapes[i].largest > 2 * MIB)
       continue;
     uint64_t length = scatter(pieces, shapes[i].count, shapes[i].largest, seed);
     job->flags = next_random(seed) % 2 ? HAUL_CHECKSUM : 0;
@@ -341,7 +342,7 @@ static void scattered_pieces_arrive(void **state) {
   each_pair(check_scattered, &seed);
 }
 
-static void as_many_pieces_as_allowed_arrive(void **state) {
+static void the_maximum_of_pieces_arrives(void **state) {
   (void)state;
   struct haul_piece *pieces = calloc(HAUL_PIECES_MAX, sizeof *pieces);
   for (size_t i = 0; i < HAUL_PIECES_MAX; i++)
@@ -353,13 +354,13 @@ static void as_many_pieces_as_allowed_arrive(void **state) {
   free(pieces);
 }
 
-/* Many transfers of different sizes under way at once, each into its own part. */
+/* Many concurrent transfers of different sizes, each into its own range. */
 static void check_many(struct job *job, void *user) {
   enum { TRANSFERS = 300, PART = 70000 };
   static struct haul_transfer *transfers[TRANSFERS];
   uint64_t *seed = user;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  options.only = t.way->only;
+  options.only = t.variant->only;
   struct haul_remote *remote = t.remotes[job->remote];
   struct haul_region *region = t.regions[job->local];
   uint64_t whole = (uint64_t)TRANSFERS * PART;
@@ -385,31 +386,31 @@ static void check_many(struct job *job, void *user) {
   free(wanted);
 }
 
-static void many_at_once_arrive(void **state) {
+static void concurrent_transfers_arrive(void **state) {
   (void)state;
   uint64_t seed = test_seed();
   each_pair(check_many, &seed);
 }
 
-static void ways_are_told_by_explain(void **state) {
+static void explain_agrees_with_the_transfers(void **state) {
   (void)state;
   for (unsigned local = 0; local < COUNT(locals); local++)
     for (unsigned remote = 0; remote < COUNT(remotes); remote++) {
       struct haul_path paths[HAUL_PATHS_MAX];
       struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
       size_t count = HAUL_PATHS_MAX;
-      options.only = t.way->only;
+      options.only = t.variant->only;
       assert_works(haul_explain(t.regions[local], t.remotes[remote], HAUL_OP_WRITE, MIB, &options,
                                 paths, &count));
       assert_true(count >= 2);
       bool closed = is_closed(local, remote);
       for (size_t i = 0; i < count; i++) {
-        bool own = strcmp(paths[i].name, t.way->only) == 0;
+        bool own = strcmp(paths[i].name, t.variant->only) == 0;
         assert_int_equal(paths[i].open, own && !closed);
         assert_int_equal(paths[i].chosen, own && !closed);
         assert_int_equal(paths[i].reason[0] == '\0', paths[i].open);
         assert_true(!paths[i].open || paths[i].cost_ns > 0);
-        if (own && paths[i].open && strcmp(t.way->only, "map") == 0 &&
+        if (own && paths[i].open && strcmp(t.variant->only, "map") == 0 &&
             remotes[remote] == KIND_WRAPPED)
           assert_non_null(
               strstr(paths[i].detail, wraps_gpu() ? "lent, copied by the" : "cross-memory attach"));
@@ -425,20 +426,20 @@ static struct haul_transfer *started(unsigned remote, uint64_t offset, uint64_t 
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece piece = {offset, offset, length};
   struct haul_transfer *transfer;
-  options.only = t.way->only;
+  options.only = t.variant->only;
   options.priority = priority;
   assert_works(haul_write(t.remotes[remote], t.regions[0], &piece, 1, &options, &transfer));
   return transfer;
 }
 
-/* What comes later ends earlier than the last of what it passes; true when there was something left
- * to pass. */
+/* A later transfer completes before the last of the earlier ones; true when that was still in
+ * flight when the later one was posted. */
 static bool passes(unsigned remote, int bulk, int later) {
   struct haul_transfer *slow[BULK];
   for (unsigned i = 0; i < BULK; i++)
     slow[i] = started(remote, i * BULK_BYTES, BULK_BYTES, bulk);
   struct haul_transfer *fast = started(remote, BULK * BULK_BYTES, 2 * MIB, later);
-  bool had_to = haul_transfer_test(slow[BULK - 1]) == 1;
+  bool was_behind = haul_transfer_test(slow[BULK - 1]) == 1;
   while (haul_transfer_test(fast) == 1)
     haul_node_progress(t.node, haul_deadline_in(S / 1000));
   bool passed = haul_transfer_test(slow[BULK - 1]) == 1;
@@ -448,11 +449,11 @@ static bool passes(unsigned remote, int bulk, int later) {
     assert_works(haul_transfer_wait(slow[i], HAUL_FOREVER));
     haul_transfer_release(slow[i]);
   }
-  return had_to && passed;
+  return was_behind && passed;
 }
 
-/* The machine may be so busy with other things that it shows at a second try alone. */
-static void what_has_priority_goes_first(void **state) {
+/* On a busy machine it may take more than one attempt. */
+static void higher_priorities_go_first(void **state) {
   (void)state;
   static const int priorities[][2] = {{HAUL_PRIORITY_LOW, HAUL_PRIORITY_NORMAL},
                                       {HAUL_PRIORITY_NORMAL, HAUL_PRIORITY_HIGH},
@@ -465,7 +466,7 @@ static void what_has_priority_goes_first(void **state) {
   }
 }
 
-static void a_priority_that_there_is_not_is_refused(void **state) {
+static void invalid_priorities_are_rejected(void **state) {
   (void)state;
   static const int wrong[] = {2, -2, INT_MAX, INT_MIN};
   struct haul_piece piece = {0, 0, 8};
@@ -476,12 +477,12 @@ static void a_priority_that_there_is_not_is_refused(void **state) {
   }
 }
 
-/* Whoever asked lets go of everything at once: what is under way ends all the same. */
-static void nobody_has_to_wait_for_the_end(void **state) {
+/* The caller releases its handles at once, and the transfer completes nevertheless. */
+static void handles_may_be_released_before_the_end(void **state) {
   (void)state;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece piece = {0, 0, 4 * MIB};
-  options.only = t.way->only;
+  options.only = t.variant->only;
   for (unsigned i = 0; i < COUNT(remotes); i++) {
     struct haul_remote *remote;
     struct haul_transfer *transfer;
@@ -496,27 +497,27 @@ static void nobody_has_to_wait_for_the_end(void **state) {
   }
 }
 
-/* ---- Running it ---- */
+/* ---- main ---- */
 
-static int run_over(const struct way *way) {
-#define OVER_WAY(test)                                                                             \
-  { #test, test, NULL, NULL, (void *)(uintptr_t)way }
+static int run_over(const struct variant *variant) {
+#define CASE(test)                                                                                 \
+  { #test, test, NULL, NULL, (void *)(uintptr_t)variant }
   const struct CMUnitTest tests[] = {
-      OVER_WAY(a_closed_pair_is_refused_with_the_reason),
-      OVER_WAY(ways_are_told_by_explain),
-      OVER_WAY(every_size_and_alignment_arrives),
-      OVER_WAY(scattered_pieces_arrive),
-      OVER_WAY(as_many_pieces_as_allowed_arrive),
-      OVER_WAY(many_at_once_arrive),
-      OVER_WAY(large_transfers_arrive_whole),
-      OVER_WAY(what_has_priority_goes_first),
-      OVER_WAY(a_priority_that_there_is_not_is_refused),
-      OVER_WAY(nobody_has_to_wait_for_the_end),
+      CASE(a_closed_path_is_rejected_with_the_reason),
+      CASE(explain_agrees_with_the_transfers),
+      CASE(every_size_and_alignment_arrives),
+      CASE(scattered_pieces_arrive),
+      CASE(the_maximum_of_pieces_arrives),
+      CASE(concurrent_transfers_arrive),
+      CASE(large_transfers_arrive_whole),
+      CASE(higher_priorities_go_first),
+      CASE(invalid_priorities_are_rejected),
+      CASE(handles_may_be_released_before_the_end),
   };
   char name[80];
-  void *state = (void *)(uintptr_t)way;
-  snprintf(name, sizeof name, "%s over %.12s%s", way->only, way->address,
-           way->in_process ? ", in one process" : "");
+  void *state = (void *)(uintptr_t)variant;
+  snprintf(name, sizeof name, "%s over %.12s%s", variant->only, variant->address,
+           variant->in_process ? ", in one process" : "");
   print_message("---- %s\n", name);
   if (set_up(&state) != 0)
     return 1;
@@ -524,18 +525,18 @@ static int run_over(const struct way *way) {
   return failed + tear_down(&state);
 }
 
-/* transport [NUMBER [brief] | PATH ADDRESS [brief]]: all ways, one of them, or one that only some
- * hosts have. */
+/* transport [NUMBER [brief] | PATH ADDRESS [brief]]: all variants, one of them, or one that only
+ * some hosts have. */
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
   bool brief = argc > 2 && strcmp(argv[argc - 1], "brief") == 0;
   if (argc - brief > 2)
-    return run_over(&(struct way){argv[1], argv[2], false, brief});
+    return run_over(&(struct variant){argv[1], argv[2], false, brief});
   const char *other = own_socket();
   char socket[64];
   snprintf(socket, sizeof socket, "unix:///tmp/haul-test-%d", (int)getpid());
-  struct way ways[] = {
+  struct variant variants[] = {
       {"map", socket, false, false},
       {"map", "tcp://127.0.0.1:0", false, true}, /* through the companion */
       {"tcp", "tcp://127.0.0.1:0", false, false},
@@ -545,13 +546,13 @@ int main(int argc, char **argv) {
       {"tcp", "tcp://127.0.0.1:0", true, true},
   };
   int failed = 0;
-  for (size_t i = 0; i < COUNT(ways); i++) {
+  for (size_t i = 0; i < COUNT(variants); i++) {
     if (argc > 1 && strtoul(argv[1], NULL, 10) != i)
-      continue; /* one of them, to look closer */
+      continue; /* one variant, for debugging */
     if (SANITIZED && argc == 1 && (i == 1 || i == 3))
       continue;
-    ways[i].brief |= brief;
-    failed += run_over(&ways[i]);
+    variants[i].brief |= brief;
+    failed += run_over(&variants[i]);
   }
   return failed;
 }

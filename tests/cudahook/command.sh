@@ -127,7 +127,7 @@ tells "HAUL_CUDAHOOK_PUBLISH=kv: nobody can reach it, as HAUL_CUDAHOOK_LISTEN is
 logs "cudaMalloc 3000000 .* not reachable as kv.0: HAUL_CUDAHOOK_LISTEN is not set$"
 for prefix in "no blanks" "$(printf 'x%.0s' {1..600})"; do
   mistaken HAUL_CUDAHOOK_LISTEN="unix://$work/%p.sock" HAUL_CUDAHOOK_PUBLISH="$prefix"
-  tells "not published as ${prefix:0:500}.*: not a name"
+  tells "not published as ${prefix:0:500}.*: invalid name"
   logs "cudaMalloc 3000000 .* not published as ${prefix:0:500}"
 done
 mistaken HAUL_CUDAHOOK_MINIMUM=much

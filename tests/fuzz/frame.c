@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A frame of tcp: head, pieces, trailer; or a record of the rdma channel. What is accepted is what
- * the packers write. */
+ * A frame of tcp: header, segments, trailer; or a record of the rdma channel. Whatever the parsers
+ * accept the packers write in the same bytes. */
 #include <string.h>
 
 #include "fabric/rdma/frame.h"
@@ -19,25 +19,26 @@ static void try_trailer(const uint8_t *bytes) {
   RIG_ASSERT(memcmp(bytes, again, sizeof again) == 0);
 }
 
-static void try_pieces(const uint8_t *bytes, size_t length, const struct frame *frame) {
-  struct frame_piece pieces[FRAME_PIECES_MAX];
+static void try_segments(const uint8_t *bytes, size_t length, const struct frame *frame) {
+  struct frame_segment segments[FRAME_SEGMENTS_MAX];
   const char *what = NULL;
   uint64_t total = 0;
-  if (length < frame->count * FRAME_PIECE)
+  if (length < frame->count * FRAME_SEGMENT)
     return;
-  if (frame_parse_pieces(bytes, frame, pieces, &what) != 0) {
+  if (frame_parse_segments(bytes, frame, segments, &what) != 0) {
     RIG_ASSERT(what);
     return;
   }
-  uint16_t count = frame_is_atomic(frame) ? 1 : frame->count; /* operands may be anything */
+  uint16_t count = frame_is_atomic(frame) ? 1 : frame->count; /* any operands */
   for (uint16_t i = 0; i < count; i++) {
-    RIG_ASSERT(pieces[i].length > 0 && pieces[i].offset + pieces[i].length > pieces[i].offset);
-    total += pieces[i].length;
+    RIG_ASSERT(segments[i].length > 0 &&
+               segments[i].offset + segments[i].length > segments[i].offset);
+    total += segments[i].length;
   }
   RIG_ASSERT(total == frame->payload);
 }
 
-/* Records may have anything behind their last field. */
+/* The bytes behind a record's last field are arbitrary. */
 static void try_record(const uint8_t *bytes) {
   struct rdma_record record, same;
   uint8_t packed[RDMA_RECORD], again[RDMA_RECORD];
@@ -66,6 +67,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   frame_pack(&frame, again);
   RIG_ASSERT(memcmp(bytes, again, sizeof again) == 0);
   if (frame.count > 0)
-    try_pieces(bytes + FRAME_HEADER, length - FRAME_HEADER, &frame);
+    try_segments(bytes + FRAME_HEADER, length - FRAME_HEADER, &frame);
   return 0;
 }

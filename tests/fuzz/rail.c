@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A rail of tcp: everything that a peer may send over it, cut as the first byte says, while a
- * write, a read and an addition of ours wait for their answers. */
+ * A rail of tcp: any bytes that a peer may send over it, in chunks whose size the first byte
+ * chooses, while a write, a read and a fetch-add of this side are in flight. */
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   rig_progress(4);
   size_t step = bytes[0] > length / 64 ? bytes[0] : length / 64 + 1;
   feed(rail, bytes + 1, length - 1, bytes[0] == 0 ? length : step);
-  poll(NULL, 0, length > 4096 ? 1 : 0); /* the emulated engine's turn */
+  poll(NULL, 0, length > 4096 ? 1 : 0); /* for the emulated engine */
   rig_progress(16);
   shutdown(rail, SHUT_WR);
   rig_progress(16);

@@ -61,12 +61,12 @@ static void addresses(void) {
 /* ---- Frames ---- */
 
 static void put_frame(struct wire *wire, const struct frame *frame,
-                      const struct frame_piece *pieces) {
+                      const struct frame_segment *pieces) {
   static const struct frame_trailer trailer = {0, 0};
   uint8_t *at = wire_take(wire, FRAME_HEADER);
   frame_pack(frame, at);
   for (uint16_t i = 0; i < frame->count; i++)
-    frame_pack_piece(&pieces[i], wire_take(wire, FRAME_PIECE));
+    frame_pack_segment(&pieces[i], wire_take(wire, FRAME_SEGMENT));
   if (frame->type != FRAME_WRITE && frame->type != FRAME_DATA)
     return;
   RIG_ASSERT(wire_take(wire, (size_t)frame->payload));
@@ -77,7 +77,7 @@ static void put_frame(struct wire *wire, const struct frame *frame,
 static const struct {
   const char *name;
   struct frame frame;
-  struct frame_piece pieces[2];
+  struct frame_segment pieces[2];
 } frames[] = {
     {"write", {FRAME_WRITE, 0, 1, 0, 9, RIG_HANDLE(RIG_HOST), 64}, {{0, 64}}},
     {"write-pieces", {FRAME_WRITE, 0, 2, 0, 9, RIG_HANDLE(RIG_HOST), 96}, {{0, 64}, {99, 32}}},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What a foreign owner can answer to a node that connected to it and uses a region of its: memory
- * is touched only while a transfer is on its way, and nobody waits for ever. */
+ * A malformed or hostile owner of a region that a node uses: it modifies local memory only while a
+ * transfer is in flight, and no transfer waits for ever. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -28,14 +28,14 @@
 #define LENGTH  65536u
 #define HANDLE  0x1234500003u
 
-/* The node, and the raw owner's end of each of its connections. */
+/* The node, and the raw owner's end of each connection. */
 static struct {
   struct haul_node *node;
   struct haul_peer *peer;
   struct haul_remote *remote;
   int listener, control, rails[2], express;
-  int channel; /* of `map`, where there is one */
-  struct shm board, hazards;
+  int channel; /* of `map`, if any */
+  struct shm page, hazards;
   int hazards_of_node;
 } at;
 
@@ -50,18 +50,18 @@ static void *connect_node(void *argument) {
   return NULL;
 }
 
-static int take_connection(bool same_host) {
+static int accept_connection(bool same_host) {
   struct hello hello;
   for (;;) {
     int fd = raw_accept(at.listener);
     assert_true(fd >= 0 && raw_welcome(fd, same_host, &hello));
     if (strcmp(hello.transport, "rdma") != 0)
       return fd;
-    close(fd); /* the node has a NIC, and this owner none */
+    close(fd); /* this owner has no NIC */
   }
 }
 
-/* ---- A map channel; the owner is in the node's own process, so that it can be attached to ---- */
+/* ---- A map channel; the owner is in the node's process, so that the node can attach to it ---- */
 
 static const uint64_t nonce = 77;
 static uint8_t private_memory[LENGTH];
@@ -75,8 +75,8 @@ static void start_record(uint8_t record[MAP_RECORD], struct wire *wire, uint32_t
   wire_put32(wire, request);
 }
 
-/* The next record; the descriptors in it are kept for the test. */
-static void take_record(uint8_t record[MAP_RECORD]) {
+/* The next record; keeps its descriptors for the test. */
+static void receive_record(uint8_t record[MAP_RECORD]) {
   int descriptors[SOCK_DESCRIPTORS_MAX];
   size_t count;
   ssize_t got;
@@ -93,30 +93,30 @@ static void take_record(uint8_t record[MAP_RECORD]) {
 static void greet(void) {
   uint8_t record[MAP_RECORD];
   struct wire wire;
-  void *board;
-  take_record(record);
-  assert_works(shm_create("raw-board", 4096, &at.board));
+  void *page;
+  receive_record(record);
+  assert_works(shm_create("raw-page", 4096, &at.page));
   assert_works(shm_create("raw-hazards", sizeof(struct hazards), &at.hazards));
-  assert_works(shm_map(at.board.fd, &at.board, PROT_READ | PROT_WRITE, NULL, &board));
-  ((uint32_t *)board)[EXPORT_SLOT(HANDLE)] = EXPORT_STAMP(HANDLE);
-  munmap(board, at.board.length);
+  assert_works(shm_map(at.page.fd, &at.page, PROT_READ | PROT_WRITE, NULL, &page));
+  ((uint32_t *)page)[EXPORT_SLOT(HANDLE)] = EXPORT_STAMP(HANDLE);
+  munmap(page, at.page.length);
   start_record(record, &wire, 1, 0);
   wire_put64(&wire, (uint64_t)(uintptr_t)&nonce);
   wire_put64(&wire, nonce);
   wire_put32(&wire, 1024);
-  wire_put_bytes(&wire, at.board.footer->capability, 16);
+  wire_put_bytes(&wire, at.page.footer->capability, 16);
   wire_put64(&wire, sizeof(struct hazards));
   wire_put_bytes(&wire, at.hazards.footer->capability, 16);
-  const int ours[] = {at.board.fd, at.hazards.fd};
+  const int ours[] = {at.page.fd, at.hazards.fd};
   assert_int_equal(sock_send_record(at.channel, record, sizeof record, ours, 2), 0);
 }
 
-static void answer_request(void) {
+static void respond_to_map_request(void) {
   uint8_t record[MAP_RECORD];
   struct wire wire;
-  take_record(record);
+  receive_record(record);
   start_record(record, &wire, 3, 1);
-  wire_put32(&wire, 2); /* to be attached */
+  wire_put32(&wire, 2); /* by cross-memory attach */
   wire_put64(&wire, (uint64_t)(uintptr_t)private_memory);
   assert_int_equal(sock_send_record(at.channel, record, sizeof record, NULL, 0), 0);
 }
@@ -132,17 +132,17 @@ static void start_over(bool same_host) {
   at.listener = raw_listen(ADDRESS);
   assert_works(haul_node_open(&config, &at.node));
   pthread_create(&thread, NULL, connect_node, NULL);
-  at.control = take_connection(same_host);
+  at.control = accept_connection(same_host);
   if (same_host) {
-    at.channel = take_connection(same_host);
+    at.channel = accept_connection(same_host);
     greet();
   }
   for (unsigned i = 0; i < rails; i++)
-    at.rails[i] = take_connection(same_host);
-  at.express = take_connection(same_host);
+    at.rails[i] = accept_connection(same_host);
+  at.express = accept_connection(same_host);
   raw_found(at.control, HANDLE, LENGTH);
   if (same_host)
-    answer_request();
+    respond_to_map_request();
   pthread_join(thread, NULL);
 }
 
@@ -184,16 +184,16 @@ static int end(void **state) {
 static int end_with_map(void **state) {
   close(at.channel);
   close(at.hazards_of_node);
-  shm_close(&at.board);
+  shm_close(&at.page);
   shm_close(&at.hazards);
   return end(state);
 }
 
-/* ---- Answers to a READ ---- */
+/* ---- Responses to a READ ---- */
 
 static uint64_t start_read(struct haul_region *region, struct haul_transfer **transfer) {
   struct haul_piece piece = {0, 0, LENGTH};
-  uint8_t bytes[FRAME_HEADER + FRAME_PIECE];
+  uint8_t bytes[FRAME_HEADER + FRAME_SEGMENT];
   struct frame frame;
   const char *what;
   assert_works(haul_read(region, at.remote, &piece, 1, NULL, transfer));
@@ -203,7 +203,7 @@ static uint64_t start_read(struct haul_region *region, struct haul_transfer **tr
   return frame.request;
 }
 
-/* DATA, its payload up to `bytes`, and the trailer if that is all of it. */
+/* DATA with the first `bytes` of its payload, and the trailer if that is all of it. */
 static void send_data(int rail, uint64_t request, size_t bytes) {
   static uint8_t payload[LENGTH];
   uint8_t head[FRAME_HEADER], trailer[FRAME_TRAILER];
@@ -217,7 +217,7 @@ static void send_data(int rail, uint64_t request, size_t bytes) {
     raw_send(rail, trailer, sizeof trailer);
 }
 
-static void send_refusal(int rail, uint64_t request) {
+static void send_rejection(int rail, uint64_t request) {
   uint8_t head[FRAME_HEADER];
   frame_pack(&(struct frame){.type = FRAME_ACK, .request = request, .status = HAUL_ESTALE}, head);
   raw_send(rail, head, sizeof head);
@@ -227,9 +227,9 @@ static void sleep_ms(long ms) {
   nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
 }
 
-/* Once the transfer has ended its memory is the caller's again: what still comes does not show. */
-static void assert_left_alone(struct haul_transfer *transfer, struct haul_region *region,
-                              int unfinished) {
+/* The transfer fails, and bytes that still arrive do not modify its memory. */
+static void assert_not_modified(struct haul_transfer *transfer, struct haul_region *region,
+                                int unfinished) {
   static const uint8_t rest[LENGTH / 2] = {0x55};
   assert_true(haul_transfer_wait(transfer, soon()) < 0);
   region_fill(at.node, region, 0, LENGTH, 5);
@@ -240,20 +240,20 @@ static void assert_left_alone(struct haul_transfer *transfer, struct haul_region
   haul_transfer_release(transfer);
 }
 
-static void a_refusal_in_the_middle_of_the_data_ends_the_peer(void **state) {
+static void a_rejection_within_the_data_drops_the_peer(void **state) {
   (void)state;
   struct haul_transfer *transfer;
   struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
   uint64_t request = start_read(region, &transfer);
   send_data(at.rails[0], request, LENGTH / 2);
   sleep_ms(50);
-  send_refusal(at.rails[1], request);
-  assert_left_alone(transfer, region, at.rails[0]);
+  send_rejection(at.rails[1], request);
+  assert_not_modified(transfer, region, at.rails[0]);
   assert_true(raw_ended(at.control, BOUND));
   region_drop(region, KIND_HOST);
 }
 
-static void data_on_two_rails_ends_the_peer(void **state) {
+static void data_on_two_rails_drops_the_peer(void **state) {
   (void)state;
   struct haul_transfer *transfer;
   struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
@@ -261,18 +261,18 @@ static void data_on_two_rails_ends_the_peer(void **state) {
   send_data(at.rails[0], request, LENGTH / 2);
   sleep_ms(50);
   send_data(at.rails[1], request, LENGTH);
-  assert_left_alone(transfer, region, at.rails[0]);
+  assert_not_modified(transfer, region, at.rails[0]);
   assert_true(raw_ended(at.control, BOUND));
   region_drop(region, KIND_HOST);
 }
 
-static void a_refusal_behind_data_that_lands_ends_the_peer(void **state) {
+static void a_rejection_after_staged_data_drops_the_peer(void **state) {
   (void)state;
   struct haul_transfer *transfer;
   struct haul_region *region = region_make(at.node, KIND_SIM, LENGTH);
   uint64_t request = start_read(region, &transfer);
   send_data(at.rails[0], request, LENGTH);
-  send_refusal(at.rails[0], request);
+  send_rejection(at.rails[0], request);
   assert_int_equal(haul_transfer_wait(transfer, soon()), HAUL_EPROTO);
   haul_transfer_release(transfer);
   region_drop(region, KIND_SIM);
@@ -280,23 +280,23 @@ static void a_refusal_behind_data_that_lands_ends_the_peer(void **state) {
   sleep_ms(500);
 }
 
-static void an_answer_on_another_rail_ends_the_peer(void **state) {
+static void a_response_on_another_rail_drops_the_peer(void **state) {
   (void)state;
   struct haul_transfer *transfer;
   struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
   uint64_t request = start_read(region, &transfer);
-  send_refusal(at.rails[1], request);
+  send_rejection(at.rails[1], request);
   assert_int_equal(haul_transfer_wait(transfer, soon()), HAUL_EPROTO);
   assert_true(raw_ended(at.control, BOUND));
   haul_transfer_release(transfer);
   region_drop(region, KIND_HOST);
 }
 
-/* ---- What was handed to the socket ---- */
+/* ---- Payload that is in the socket ---- */
 
-#define WRITE_FRAME (FRAME_HEADER + FRAME_PIECE + LENGTH + FRAME_TRAILER)
+#define WRITE_FRAME (FRAME_HEADER + FRAME_SEGMENT + LENGTH + FRAME_TRAILER)
 
-/* A write that the owner does not read yet, all of it in the socket. */
+/* A write that is in the socket as a whole, and that the owner does not read yet. */
 static struct haul_transfer *write_unread(struct haul_region *region) {
   struct haul_piece piece = {0, 0, LENGTH};
   struct haul_transfer *transfer;
@@ -311,12 +311,12 @@ static struct haul_transfer *write_unread(struct haul_region *region) {
   return transfer;
 }
 
-/* The owner reads at last: what was written then, whatever became of the memory. */
+/* The owner reads the bytes of the time of the write. */
 static void assert_unchanged(void) {
   static uint8_t frame[WRITE_FRAME], wanted[LENGTH];
   memset(wanted, 0x11, sizeof wanted);
   assert_true(raw_receive(at.rails[0], frame, sizeof frame));
-  assert_memory_equal(frame + FRAME_HEADER + FRAME_PIECE, wanted, LENGTH);
+  assert_memory_equal(frame + FRAME_HEADER + FRAME_SEGMENT, wanted, LENGTH);
 }
 
 static void cancel(struct haul_transfer *transfer) {
@@ -331,7 +331,7 @@ static void lose_peer(struct haul_transfer *transfer) {
   haul_transfer_release(transfer);
 }
 
-/* The region's next life, if there is one, shows nothing of itself to the old peer. */
+/* The region's memory may be reused, but its new content does not reach the old peer. */
 static void check_released(enum memory_kind kind, void (*end_early)(struct haul_transfer *)) {
   struct haul_region *region = region_make(at.node, kind, LENGTH);
   end_early(write_unread(region));
@@ -342,22 +342,22 @@ static void check_released(enum memory_kind kind, void (*end_early)(struct haul_
   haul_region_release(region);
 }
 
-static void memory_of_a_canceled_write_gets_no_second_life(void **state) {
+static void memory_of_a_canceled_write_is_not_reused(void **state) {
   (void)state;
   check_released(KIND_HOST, cancel);
 }
 
-static void private_memory_of_a_canceled_write_gets_no_second_life(void **state) {
+static void private_memory_of_a_canceled_write_is_not_reused(void **state) {
   (void)state;
   check_released(KIND_PRIVATE, cancel);
 }
 
-static void memory_of_a_write_to_a_lost_peer_gets_no_second_life(void **state) {
+static void memory_of_a_write_to_a_lost_peer_is_not_reused(void **state) {
   (void)state;
   check_released(KIND_PRIVATE, lose_peer);
 }
 
-static void wrapped_memory_is_the_callers_once_a_write_has_ended(void **state) {
+static void wrapped_memory_may_change_once_a_write_has_ended(void **state) {
   (void)state;
   static uint8_t memory[LENGTH] __attribute__((aligned(4096)));
   struct haul_region *region;
@@ -368,7 +368,7 @@ static void wrapped_memory_is_the_callers_once_a_write_has_ended(void **state) {
   assert_unchanged();
 }
 
-static void imported_memory_is_its_owners_once_a_write_has_ended(void **state) {
+static void imported_memory_may_change_once_a_write_has_ended(void **state) {
   (void)state;
   struct haul_ticket ticket;
   int descriptor;
@@ -383,10 +383,10 @@ static void imported_memory_is_its_owners_once_a_write_has_ended(void **state) {
   region_drop(owned, KIND_HOST);
 }
 
-/* ---- Answers to an atomic ---- */
+/* ---- Responses to an atomic ---- */
 
 static uint64_t start_add(struct haul_region *region, struct haul_transfer **transfer) {
-  uint8_t bytes[FRAME_HEADER + 2 * FRAME_PIECE];
+  uint8_t bytes[FRAME_HEADER + 2 * FRAME_SEGMENT];
   struct frame frame;
   const char *what;
   assert_works(haul_fetch_add(region, 0, at.remote, 8, 7, NULL, transfer));
@@ -396,7 +396,7 @@ static uint64_t start_add(struct haul_region *region, struct haul_transfer **tra
   return frame.request;
 }
 
-static void answer_add(uint8_t type, uint64_t request, uint64_t payload) {
+static void respond_to_add(uint8_t type, uint64_t request, uint64_t payload) {
   static const uint8_t rest[16 + FRAME_TRAILER] = {0x55};
   uint8_t head[FRAME_HEADER];
   frame_pack(&(struct frame){.type = type, .request = request, .payload = payload}, head);
@@ -404,25 +404,24 @@ static void answer_add(uint8_t type, uint64_t request, uint64_t payload) {
   raw_send(at.rails[0], rest, payload);
 }
 
-/* It is told no number. */
-static void an_atomic_that_is_answered_without_data_ends_the_peer(void **state) {
+static void an_atomic_answered_without_data_drops_the_peer(void **state) {
   (void)state;
   struct haul_transfer *transfer;
   struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
-  answer_add(FRAME_ACK, start_add(region, &transfer), 0);
+  respond_to_add(FRAME_ACK, start_add(region, &transfer), 0);
   assert_fails(HAUL_EPROTO, haul_transfer_wait(transfer, soon()));
   assert_true(raw_ended(at.control, BOUND));
   haul_transfer_release(transfer);
   region_drop(region, KIND_HOST);
 }
 
-static void an_atomic_that_is_answered_with_more_ends_the_peer(void **state) {
+static void an_atomic_answered_with_too_much_data_drops_the_peer(void **state) {
   (void)state;
   struct haul_transfer *transfer;
   struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
   region_fill(at.node, region, 0, LENGTH, 5);
   uint64_t before = region_sum(at.node, region, 0, LENGTH);
-  answer_add(FRAME_DATA, start_add(region, &transfer), 16);
+  respond_to_add(FRAME_DATA, start_add(region, &transfer), 16);
   assert_true(haul_transfer_wait(transfer, soon()) < 0);
   assert_true(raw_ended(at.control, BOUND));
   assert_true(region_sum(at.node, region, 0, LENGTH) == before);
@@ -430,8 +429,7 @@ static void an_atomic_that_is_answered_with_more_ends_the_peer(void **state) {
   region_drop(region, KIND_HOST);
 }
 
-/* Unlike a read. */
-static void an_atomic_is_not_asked_again_on_the_rail_that_is_left(void **state) {
+static void an_atomic_is_not_retried_on_another_rail(void **state) {
   (void)state;
   uint8_t byte;
   struct haul_transfer *transfer;
@@ -448,8 +446,8 @@ static void an_atomic_is_not_asked_again_on_the_rail_that_is_left(void **state) 
   region_drop(region, KIND_HOST);
 }
 
-/* What the owner has not read yet would change what comes after it. */
-static void a_write_waits_for_what_is_left_of_a_canceled_atomic(void **state) {
+/* The owner has not read the atomic yet, and would run it after the write. */
+static void a_write_waits_for_a_canceled_atomic(void **state) {
   (void)state;
   int unread[2];
   struct haul_piece piece = {0, 0, 512};
@@ -465,7 +463,7 @@ static void a_write_waits_for_what_is_left_of_a_canceled_atomic(void **state) {
   }
   uint8_t trailer[8 + FRAME_TRAILER] = {0};
   frame_pack_trailer(&(struct frame_trailer){0, 0}, trailer + 8);
-  answer_add(FRAME_DATA, request, 8);
+  respond_to_add(FRAME_DATA, request, 8);
   raw_send(at.rails[0], trailer + 8, FRAME_TRAILER);
   while (unread[0] + unread[1] == 0)
     for (unsigned i = 0; i < 2; i++)
@@ -476,12 +474,12 @@ static void a_write_waits_for_what_is_left_of_a_canceled_atomic(void **state) {
 
 /* ---- A rail that ends ---- */
 
-static void a_read_is_asked_again_on_the_rail_that_is_left(void **state) {
+static void a_read_is_retried_on_another_rail(void **state) {
   (void)state;
   struct haul_transfer *transfer;
   struct haul_report report = HAUL_REPORT_INIT;
   struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
-  uint8_t bytes[FRAME_HEADER + FRAME_PIECE];
+  uint8_t bytes[FRAME_HEADER + FRAME_SEGMENT];
   struct frame frame;
   const char *what;
   uint64_t request = start_read(region, &transfer);
@@ -499,8 +497,8 @@ static void a_read_is_asked_again_on_the_rail_that_is_left(void **state) {
   region_drop(region, KIND_HOST);
 }
 
-/* What the owner has not read yet would land on what it was sent after that. */
-static void a_write_that_was_begun_is_not_sent_again(void **state) {
+/* The owner has not read it yet: it would overwrite later writes. */
+static void a_write_that_was_begun_is_not_retried(void **state) {
   (void)state;
   uint8_t byte;
   struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
@@ -513,7 +511,7 @@ static void a_write_that_was_begun_is_not_sent_again(void **state) {
   region_drop(region, KIND_HOST);
 }
 
-/* Says yes to the WRITE that is next on the rail. */
+/* Acknowledges the next WRITE on the rail. */
 static void accept_write(uint64_t payload) {
   static uint8_t bytes[WRITE_FRAME];
   uint8_t head[FRAME_HEADER];
@@ -527,8 +525,8 @@ static void accept_write(uint64_t payload) {
   raw_send(at.rails[0], head, sizeof head);
 }
 
-/* What is left of the canceled one might land on what another rail brought. */
-static void a_write_waits_for_what_is_left_of_a_canceled_one(void **state) {
+/* The canceled write might land after the later one, which takes another rail. */
+static void a_write_waits_for_a_canceled_write(void **state) {
   (void)state;
   int unread[2];
   struct haul_piece piece = {0, 0, 512};
@@ -548,8 +546,7 @@ static void a_write_waits_for_what_is_left_of_a_canceled_one(void **state) {
   region_drop(region, KIND_HOST);
 }
 
-/* Also when nobody waits for it any more. */
-static void a_rail_with_a_write_that_was_canceled_ends_the_peer(void **state) {
+static void the_end_of_a_rail_with_a_canceled_write_drops_the_peer(void **state) {
   (void)state;
   struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
   cancel(write_unread(region));
@@ -560,16 +557,16 @@ static void a_rail_with_a_write_that_was_canceled_ends_the_peer(void **state) {
 
 /* ---- Sources that cannot be read ---- */
 
-/* Reads what comes on the rail, and says yes to each WRITE that was sent whole. */
-static void *take_writes(void *argument) {
+/* Reads the rail, and acknowledges each WRITE with the status of its trailer. */
+static void *acknowledge_writes(void *argument) {
   static uint8_t payload[FRAME_PAYLOAD_MAX];
-  uint8_t head[FRAME_HEADER], rest[FRAME_PIECES_MAX * FRAME_PIECE];
+  uint8_t head[FRAME_HEADER], rest[FRAME_SEGMENTS_MAX * FRAME_SEGMENT];
   struct frame frame;
   struct frame_trailer trailer;
   const char *what;
   (void)argument;
   while (raw_receive(at.rails[0], head, sizeof head) && frame_parse(head, &frame, &what) == 0 &&
-         raw_receive(at.rails[0], rest, (size_t)frame.count * FRAME_PIECE) &&
+         raw_receive(at.rails[0], rest, (size_t)frame.count * FRAME_SEGMENT) &&
          raw_receive(at.rails[0], payload, frame.payload) &&
          raw_receive(at.rails[0], rest, FRAME_TRAILER) &&
          frame_parse_trailer(rest, &trailer, &what) == 0) {
@@ -581,7 +578,7 @@ static void *take_writes(void *argument) {
   return NULL;
 }
 
-static void an_unreadable_source_is_the_fault_of_its_transfer_alone(void **state) {
+static void an_unreadable_source_fails_only_its_transfer(void **state) {
   (void)state;
   const size_t half = LENGTH / 2;
   struct haul_region *good = region_make(at.node, KIND_HOST, LENGTH), *bad;
@@ -591,13 +588,13 @@ static void an_unreadable_source_is_the_fault_of_its_transfer_alone(void **state
   uint8_t *memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   assert_works(haul_region_wrap(at.node, memory, LENGTH, &bad));
   mprotect(memory + half, half, PROT_NONE);
-  for (size_t i = 0; i < COUNT(before); i++) /* more than the socket takes */
+  for (size_t i = 0; i < COUNT(before); i++) /* more than fits in the socket */
     assert_works(haul_write(at.remote, good, i % 2 ? &small : &whole, 1, NULL, &before[i]));
   assert_works(haul_write(at.remote, bad, &whole, 1, NULL, &broken[0]));
   assert_works(haul_write(at.remote, bad, &hole, 1, NULL, &broken[1]));
   assert_works(haul_write(at.remote, good, &small, 1, NULL, &after));
   assert_works(haul_write(at.remote, bad, &hole, 1, NULL, &broken[2]));
-  pthread_create(&thread, NULL, take_writes, NULL);
+  pthread_create(&thread, NULL, acknowledge_writes, NULL);
   for (size_t i = 0; i < COUNT(before); i++) {
     assert_works(haul_transfer_wait(before[i], soon()));
     haul_transfer_release(before[i]);
@@ -626,9 +623,9 @@ static void *write_a_little(void *argument) {
   return NULL;
 }
 
-/* The cells are the node's: to be read by the owner, and no reason to wait whatever is in them. An
- * owner of the same user can open them for writing all the same. */
-static void cells_that_the_owner_takes_keep_nobody_waiting(void **state) {
+/* The hazard cells are read-only to the owner, but an owner of the same user can open them for
+ * writing. Whatever it writes there, the node does not wait. */
+static void hazard_cells_that_the_owner_sets_delay_no_write(void **state) {
   (void)state;
   char path[64];
   void *cells;
@@ -646,7 +643,7 @@ static void cells_that_the_owner_takes_keep_nobody_waiting(void **state) {
   haul_deadline until = soon();
   while (atomic_load(&written) == 1)
     if (haul_deadline_in(0) > until)
-      fail_msg("a write of 4 KiB waits for a cell");
+      fail_msg("a write of 4 KiB waits for a hazard cell");
   pthread_join(thread, NULL);
   assert_int_equal(atomic_load(&written), 0);
   assert_memory_equal(private_memory, haul_region_address(region), 4096);
@@ -655,21 +652,21 @@ static void cells_that_the_owner_takes_keep_nobody_waiting(void **state) {
   region_drop(region, KIND_HOST);
 }
 
-/* ---- Attaching that stops working ---- */
+/* ---- Cross-memory attach that stops working ---- */
 
-static int refuse_with;
+static int fail_with;
 static ssize_t (*vm_write)(pid_t, const struct iovec *, unsigned long, const struct iovec *,
                            unsigned long, unsigned long);
 
-static ssize_t refuse_to_attach(pid_t pid, const struct iovec *local, unsigned long locals,
-                                const struct iovec *remote, unsigned long remotes,
-                                unsigned long flags) {
+static ssize_t fail_vm_write(pid_t pid, const struct iovec *local, unsigned long locals,
+                             const struct iovec *remote, unsigned long remotes,
+                             unsigned long flags) {
   (void)pid, (void)local, (void)locals, (void)remote, (void)remotes, (void)flags;
-  errno = refuse_with;
+  errno = fail_with;
   return -1;
 }
 
-/* One on the spot, one that is posted. */
+/* One within the call, one that is posted. */
 static void write_twice(struct haul_region *region, struct haul_transfer *transfers[2]) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece small = {0, 0, 512}, whole = {0, 0, LENGTH};
@@ -679,16 +676,16 @@ static void write_twice(struct haul_region *region, struct haul_transfer *transf
   assert_works(haul_write(at.remote, region, &small, 1, NULL, &transfers[1]));
 }
 
-static void where_attaching_is_forbidden_meanwhile_another_path_is_taken(void **state) {
+static void a_path_that_stops_working_is_replaced(void **state) {
   (void)state;
   struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
   struct haul_transfer *transfers[2];
   struct haul_report report = HAUL_REPORT_INIT;
   pthread_t thread;
   vm_write = sys_ops.vm_write;
-  refuse_with = EPERM;
-  sys_ops.vm_write = refuse_to_attach;
-  pthread_create(&thread, NULL, take_writes, NULL);
+  fail_with = EPERM;
+  sys_ops.vm_write = fail_vm_write;
+  pthread_create(&thread, NULL, acknowledge_writes, NULL);
   write_twice(region, transfers);
   for (unsigned i = 0; i < 2; i++) {
     assert_works(haul_transfer_wait(transfers[i], soon()));
@@ -710,8 +707,8 @@ static void memory_that_cannot_be_reached_fails_the_transfer(void **state) {
   struct haul_piece small = {0, 0, 512}, whole = {0, 0, LENGTH};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   vm_write = sys_ops.vm_write;
-  refuse_with = EFAULT;
-  sys_ops.vm_write = refuse_to_attach;
+  fail_with = EFAULT;
+  sys_ops.vm_write = fail_vm_write;
   options.flags = HAUL_CHECKSUM;
   assert_fails(HAUL_EINVAL, haul_write(at.remote, region, &small, 1, NULL, NULL));
   assert_fails(HAUL_EINVAL, haul_write(at.remote, region, &whole, 1, &options, NULL));
@@ -728,26 +725,26 @@ int main(void) {
 #define WITH_MAP(test)                                                                             \
   { #test, test, start_with_map, end_with_map, NULL }
   const struct CMUnitTest tests[] = {
-      WITH_OWNER(a_refusal_in_the_middle_of_the_data_ends_the_peer),
-      WITH_OWNER(data_on_two_rails_ends_the_peer),
-      WITH_OWNER(a_refusal_behind_data_that_lands_ends_the_peer),
-      WITH_OWNER(an_answer_on_another_rail_ends_the_peer),
-      WITH_ONE_RAIL(an_unreadable_source_is_the_fault_of_its_transfer_alone),
-      WITH_ONE_RAIL(memory_of_a_canceled_write_gets_no_second_life),
-      WITH_ONE_RAIL(private_memory_of_a_canceled_write_gets_no_second_life),
-      WITH_ONE_RAIL(memory_of_a_write_to_a_lost_peer_gets_no_second_life),
-      WITH_ONE_RAIL(wrapped_memory_is_the_callers_once_a_write_has_ended),
-      WITH_ONE_RAIL(imported_memory_is_its_owners_once_a_write_has_ended),
-      WITH_OWNER(an_atomic_that_is_answered_without_data_ends_the_peer),
-      WITH_OWNER(an_atomic_that_is_answered_with_more_ends_the_peer),
-      WITH_OWNER(an_atomic_is_not_asked_again_on_the_rail_that_is_left),
-      WITH_OWNER(a_write_waits_for_what_is_left_of_a_canceled_atomic),
-      WITH_OWNER(a_read_is_asked_again_on_the_rail_that_is_left),
-      WITH_OWNER(a_write_that_was_begun_is_not_sent_again),
-      WITH_OWNER(a_write_waits_for_what_is_left_of_a_canceled_one),
-      WITH_OWNER(a_rail_with_a_write_that_was_canceled_ends_the_peer),
-      WITH_MAP(cells_that_the_owner_takes_keep_nobody_waiting),
-      WITH_MAP(where_attaching_is_forbidden_meanwhile_another_path_is_taken),
+      WITH_OWNER(a_rejection_within_the_data_drops_the_peer),
+      WITH_OWNER(data_on_two_rails_drops_the_peer),
+      WITH_OWNER(a_rejection_after_staged_data_drops_the_peer),
+      WITH_OWNER(a_response_on_another_rail_drops_the_peer),
+      WITH_ONE_RAIL(an_unreadable_source_fails_only_its_transfer),
+      WITH_ONE_RAIL(memory_of_a_canceled_write_is_not_reused),
+      WITH_ONE_RAIL(private_memory_of_a_canceled_write_is_not_reused),
+      WITH_ONE_RAIL(memory_of_a_write_to_a_lost_peer_is_not_reused),
+      WITH_ONE_RAIL(wrapped_memory_may_change_once_a_write_has_ended),
+      WITH_ONE_RAIL(imported_memory_may_change_once_a_write_has_ended),
+      WITH_OWNER(an_atomic_answered_without_data_drops_the_peer),
+      WITH_OWNER(an_atomic_answered_with_too_much_data_drops_the_peer),
+      WITH_OWNER(an_atomic_is_not_retried_on_another_rail),
+      WITH_OWNER(a_write_waits_for_a_canceled_atomic),
+      WITH_OWNER(a_read_is_retried_on_another_rail),
+      WITH_OWNER(a_write_that_was_begun_is_not_retried),
+      WITH_OWNER(a_write_waits_for_a_canceled_write),
+      WITH_OWNER(the_end_of_a_rail_with_a_canceled_write_drops_the_peer),
+      WITH_MAP(hazard_cells_that_the_owner_sets_delay_no_write),
+      WITH_MAP(a_path_that_stops_working_is_replaced),
       WITH_MAP(memory_that_cannot_be_reached_fails_the_transfer),
   };
   return cmocka_run_group_tests_name("raw owner", tests, NULL, NULL);

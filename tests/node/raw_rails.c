@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What a foreign peer can send on tcp rails: frames that are wrong, cut, forged, too many, or never
- * end. The node drops it and lives on; what it must refuse it refuses. */
+ * A malformed or hostile peer on tcp rails: frames that are malformed, truncated, forged, too many,
+ * or never end. The node rejects or drops it, and goes on serving others. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <xxhash.h>
 
 #include "core/wire.h"
-#include "fabric/tcp/tcp.h"
+#include "fabric/tcp/frame.h"
 #include "support/names.h"
 #include "support/raw.h"
 #include "support/serving.h"
@@ -45,7 +45,7 @@ static void close_rail(struct rail *rail) {
   close(rail->control);
 }
 
-/* The node ends both connections, and nothing of them is left. */
+/* The node ends both connections and leaks nothing. */
 static void assert_dropped(struct rail *rail) {
   assert_true(raw_ended(rail->fd, BOUND));
   assert_true(raw_ended(rail->control, BOUND));
@@ -53,20 +53,20 @@ static void assert_dropped(struct rail *rail) {
   assert_unharmed();
 }
 
-struct asked {
+struct raw_request {
   uint8_t bytes[FRAME_HEAD_MAX + 4 * KIB + FRAME_TRAILER];
   size_t length;
 };
 
-static struct asked make(uint8_t type, uint64_t handle, uint64_t offset, uint64_t length,
-                         uint64_t number) {
-  struct asked request = {.length = FRAME_HEADER + FRAME_PIECE};
+static struct raw_request make(uint8_t type, uint64_t handle, uint64_t offset, uint64_t length,
+                               uint64_t number) {
+  struct raw_request request = {.length = FRAME_HEADER + FRAME_SEGMENT};
   struct frame frame = {
       .type = type, .count = 1, .request = number, .handle = handle, .payload = length};
-  struct frame_piece piece = {offset, length};
+  struct frame_segment piece = {offset, length};
   struct frame_trailer trailer = {0, 0};
   frame_pack(&frame, request.bytes);
-  frame_pack_piece(&piece, request.bytes + FRAME_HEADER);
+  frame_pack_segment(&piece, request.bytes + FRAME_HEADER);
   if (type != FRAME_WRITE)
     return request;
   memset(request.bytes + request.length, 0x77, length);
@@ -76,7 +76,7 @@ static struct asked make(uint8_t type, uint64_t handle, uint64_t offset, uint64_
   return request;
 }
 
-static struct frame answer(struct rail *rail) {
+static struct frame receive_response(struct rail *rail) {
   uint8_t bytes[FRAME_HEADER];
   struct frame frame;
   const char *what;
@@ -85,14 +85,14 @@ static struct frame answer(struct rail *rail) {
   return frame;
 }
 
-/* ---- Refused, and the peer may go on ---- */
+/* ---- Rejected requests ---- */
 
-static void expect(struct rail *rail, uint8_t type, uint64_t handle, uint64_t offset,
-                   uint64_t length, int code) {
+static void expect_status(struct rail *rail, uint8_t type, uint64_t handle, uint64_t offset,
+                          uint64_t length, int code) {
   static uint64_t number;
-  struct asked request = make(type, handle, offset, length, ++number);
+  struct raw_request request = make(type, handle, offset, length, ++number);
   assert_true(raw_send(rail->fd, request.bytes, request.length));
-  struct frame frame = answer(rail);
+  struct frame frame = receive_response(rail);
   assert_int_equal(frame.request, number);
   assert_int_equal(frame.status, code);
   if (frame.type != FRAME_DATA) {
@@ -103,7 +103,7 @@ static void expect(struct rail *rail, uint8_t type, uint64_t handle, uint64_t of
   assert_true(raw_receive(rail->fd, bytes, frame.payload + FRAME_TRAILER));
 }
 
-static void ranges_rights_and_handles_are_checked_by_the_owner(void **state) {
+static void bad_ranges_rights_and_handles_are_rejected(void **state) {
   (void)state;
   struct rail rail = open_rail();
   const uint64_t whole = 4 << 20;
@@ -112,42 +112,42 @@ static void ranges_rights_and_handles_are_checked_by_the_owner(void **state) {
   const uint64_t handles[] = {rail.host, rail.sim, rail.wrapped};
   for (size_t i = 0; i < COUNT(handles); i++) {
     for (uint8_t type = FRAME_WRITE; type <= FRAME_READ; type++) {
-      expect(&rail, type, handles[i], whole, 1, HAUL_ERANGE);
-      expect(&rail, type, handles[i], whole - 1, 2, HAUL_ERANGE);
-      expect(&rail, type, handles[i], UINT64_MAX - 8, 4, HAUL_ERANGE);
-      expect(&rail, type, handles[i], UINT64_MAX / 2, 4, HAUL_ERANGE);
-      expect(&rail, type, handles[i] ^ (uint64_t)1 << 40, 0, 4, HAUL_ESTALE);
-      expect(&rail, type, handles[i] ^ (uint64_t)1 << 19, 0, 4, HAUL_ESTALE);
-      expect(&rail, type, handles[i], whole - 4 * KIB, 4 * KIB, 0);
+      expect_status(&rail, type, handles[i], whole, 1, HAUL_ERANGE);
+      expect_status(&rail, type, handles[i], whole - 1, 2, HAUL_ERANGE);
+      expect_status(&rail, type, handles[i], UINT64_MAX - 8, 4, HAUL_ERANGE);
+      expect_status(&rail, type, handles[i], UINT64_MAX / 2, 4, HAUL_ERANGE);
+      expect_status(&rail, type, handles[i] ^ (uint64_t)1 << 40, 0, 4, HAUL_ESTALE);
+      expect_status(&rail, type, handles[i] ^ (uint64_t)1 << 19, 0, 4, HAUL_ESTALE);
+      expect_status(&rail, type, handles[i], whole - 4 * KIB, 4 * KIB, 0);
     }
   }
   uint64_t chance = test_seed();
   for (unsigned i = 0; i < 100; i++)
-    expect(&rail, FRAME_WRITE, next_random(&chance), 0, 4, HAUL_ESTALE);
-  expect(&rail, FRAME_WRITE, 0, 0, 4, HAUL_ESTALE);
-  expect(&rail, FRAME_WRITE, rail.readable, 0, 4 * KIB, HAUL_EACCESS);
-  expect(&rail, FRAME_READ, rail.readable, 0, 4 * KIB, 0);
+    expect_status(&rail, FRAME_WRITE, next_random(&chance), 0, 4, HAUL_ESTALE);
+  expect_status(&rail, FRAME_WRITE, 0, 0, 4, HAUL_ESTALE);
+  expect_status(&rail, FRAME_WRITE, rail.readable, 0, 4 * KIB, HAUL_EACCESS);
+  expect_status(&rail, FRAME_READ, rail.readable, 0, 4 * KIB, 0);
   assert_true(owner_sum(&serving.owner, 3, 0, whole) == before);
   close_rail(&rail);
   assert_unharmed();
 }
 
-static struct asked make_add(uint64_t handle, uint64_t offset, uint64_t number) {
-  struct asked request = make(FRAME_FETCH_ADD, handle, offset, 8, number);
-  struct frame_piece operands = {1, 0};
+static struct raw_request make_add(uint64_t handle, uint64_t offset, uint64_t number) {
+  struct raw_request request = make(FRAME_FETCH_ADD, handle, offset, 8, number);
+  struct frame_segment operands = {1, 0};
   request.bytes[6] = 2;
-  frame_pack_piece(&operands, request.bytes + request.length);
-  request.length += FRAME_PIECE;
+  frame_pack_segment(&operands, request.bytes + request.length);
+  request.length += FRAME_SEGMENT;
   return request;
 }
 
-/* What was there, where it is not refused. */
+/* Returns the old value, where the request is not rejected. */
 static uint64_t expect_add(struct rail *rail, uint64_t handle, uint64_t offset, int code) {
   static uint64_t number;
   uint8_t bytes[8 + FRAME_TRAILER];
-  struct asked request = make_add(handle, offset, ++number);
+  struct raw_request request = make_add(handle, offset, ++number);
   assert_true(raw_send(rail->fd, request.bytes, request.length));
-  struct frame frame = answer(rail);
+  struct frame frame = receive_response(rail);
   assert_int_equal(frame.request, number);
   assert_int_equal(frame.status, code);
   assert_int_equal(frame.type, code ? FRAME_ACK : FRAME_DATA);
@@ -159,7 +159,7 @@ static uint64_t expect_add(struct rail *rail, uint64_t handle, uint64_t offset, 
   return old;
 }
 
-static void atomics_are_checked_by_the_owner(void **state) {
+static void bad_atomics_are_rejected(void **state) {
   (void)state;
   struct rail rail = open_rail();
   const uint64_t whole = 4 << 20, handles[] = {rail.host, rail.wrapped};
@@ -180,55 +180,55 @@ static void atomics_are_checked_by_the_owner(void **state) {
   assert_unharmed();
 }
 
-static void a_payload_that_was_given_up_does_not_count(void **state) {
+static void an_aborted_payload_is_rejected(void **state) {
   (void)state;
   struct rail rail = open_rail();
-  struct asked request = make(FRAME_WRITE, rail.host, 0, 64, 1);
+  struct raw_request request = make(FRAME_WRITE, rail.host, 0, 64, 1);
   struct frame_trailer trailer = {0, HAUL_ECANCELED};
   frame_pack_trailer(&trailer, request.bytes + request.length - FRAME_TRAILER);
   assert_true(raw_send(rail.fd, request.bytes, request.length));
-  assert_int_equal(answer(&rail).status, HAUL_ECANCELED);
-  /* A checksum that is not that of the bytes. */
+  assert_int_equal(receive_response(&rail).status, HAUL_ECANCELED);
+  /* A checksum that does not match. */
   request = make(FRAME_WRITE, rail.sim, 0, 64, 2);
   request.bytes[5] = FRAME_CHECKSUM;
   assert_true(raw_send(rail.fd, request.bytes, request.length));
-  assert_int_equal(answer(&rail).status, HAUL_ECHECKSUM);
+  assert_int_equal(receive_response(&rail).status, HAUL_ECHECKSUM);
   close_rail(&rail);
   assert_unharmed();
 }
 
-/* In two pieces, the second one first, and in portions that end anywhere. `damage`: this byte
- * changed on the way; -1: none. The answer's status. */
-static int write_in_portions(struct rail *rail, uint64_t handle, uint64_t *seed, long damage) {
-  const struct frame_piece pieces[] = {{700001, 300000}, {0, 700001}};
+/* Writes two segments, the second one first, in chunks of random sizes. `damage`: the index of a
+ * byte that is changed on the way; -1: none. Returns the status of the response. */
+static int write_in_chunks(struct rail *rail, uint64_t handle, uint64_t *seed, long damage) {
+  const struct frame_segment pieces[] = {{700001, 300000}, {0, 700001}};
   const struct frame frame = {.type = FRAME_WRITE,
                               .flags = FRAME_CHECKSUM,
                               .count = 2,
                               .request = next_random(seed),
                               .handle = handle,
                               .payload = 1000001};
-  const size_t head = FRAME_HEADER + 2 * FRAME_PIECE, whole = head + 1000001 + FRAME_TRAILER;
+  const size_t head = FRAME_HEADER + 2 * FRAME_SEGMENT, whole = head + 1000001 + FRAME_TRAILER;
   struct frame_trailer trailer = {0, 0};
   uint8_t *bytes = malloc(whole), *payload = bytes + head;
   frame_pack(&frame, bytes);
   for (size_t i = 0; i < 2; i++)
-    frame_pack_piece(&pieces[i], bytes + FRAME_HEADER + i * FRAME_PIECE);
+    frame_pack_segment(&pieces[i], bytes + FRAME_HEADER + i * FRAME_SEGMENT);
   pattern_fill(payload, 1000001, *seed);
   trailer.checksum =
       frame_checksum(XXH3_64bits(payload, 300000), XXH3_64bits(payload + 300000, 700001));
   frame_pack_trailer(&trailer, payload + 1000001);
   if (damage >= 0)
     payload[damage] ^= 1;
-  for (size_t at = 0, portion; at < whole; at += portion) {
-    portion = 1 + next_random(seed) % 200000;
-    portion = portion < whole - at ? portion : whole - at;
-    assert_true(raw_send(rail->fd, bytes + at, portion));
+  for (size_t at = 0, chunk; at < whole; at += chunk) {
+    chunk = 1 + next_random(seed) % 200000;
+    chunk = chunk < whole - at ? chunk : whole - at;
+    assert_true(raw_send(rail->fd, bytes + at, chunk));
   }
   free(bytes);
-  return answer(rail).status;
+  return receive_response(rail).status;
 }
 
-static void a_large_payload_is_summed_as_it_comes(void **state) {
+static void the_checksum_of_a_large_payload_is_verified(void **state) {
   (void)state;
   struct rail rail = open_rail();
   uint64_t seed = test_seed();
@@ -236,21 +236,21 @@ static void a_large_payload_is_summed_as_it_comes(void **state) {
   const long damages[] = {0, 299999, 300000, 1000000};
   for (size_t i = 0; i < COUNT(handles); i++)
     for (size_t k = 0; k < COUNT(damages); k++) {
-      assert_int_equal(write_in_portions(&rail, handles[i], &seed, -1), 0);
-      assert_int_equal(write_in_portions(&rail, handles[i], &seed, damages[k]), HAUL_ECHECKSUM);
+      assert_int_equal(write_in_chunks(&rail, handles[i], &seed, -1), 0);
+      assert_int_equal(write_in_chunks(&rail, handles[i], &seed, damages[k]), HAUL_ECHECKSUM);
     }
   close_rail(&rail);
   assert_unharmed();
 }
 
-/* ---- Wrong ---- */
+/* ---- Malformed frames ---- */
 
 static void set(uint8_t *bytes, size_t at, uint64_t value, size_t length) {
   struct wire wire = wire_over(bytes + at, length);
   wire_put(&wire, value, length);
 }
 
-static void a_wrong_frame_ends_the_connection(void **state) {
+static void a_malformed_frame_drops_the_peer(void **state) {
   (void)state;
   const struct {
     size_t at;
@@ -260,45 +260,45 @@ static void a_wrong_frame_ends_the_connection(void **state) {
       {0, 0, 4},               /* magic */
       {0, UINT64_MAX, 4},      /* magic */
       {4, 0, 1},               /* type */
-      {4, FRAME_FETCH_ADD, 1}, /* a type of 8 bytes */
+      {4, FRAME_FETCH_ADD, 1}, /* an atomic with a wrong payload */
       {4, 7, 1},               /* type */
       {4, 255, 1},             /* type */
-      {4, FRAME_ACK, 1},       /* a type without payload and pieces */
-      {4, FRAME_DATA, 1},      /* a type without pieces */
+      {4, FRAME_ACK, 1},       /* a type without payload and segments */
+      {4, FRAME_DATA, 1},      /* a type without segments */
       {5, 2, 1},               /* flags */
       {5, 0x80, 1},            /* flags */
-      {6, 0, 2},               /* no pieces */
-      {6, 2, 2},               /* more pieces than the payload has */
-      {6, 257, 2},             /* too many pieces */
-      {6, 65535, 2},           /* too many pieces */
+      {6, 0, 2},               /* no segments */
+      {6, 2, 2},               /* more segments than the payload has */
+      {6, 257, 2},             /* too many segments */
+      {6, 65535, 2},           /* too many segments */
       {24, 0, 8},              /* no payload */
-      {24, 63, 8},             /* less payload than the pieces */
-      {24, 65, 8},             /* more payload than the pieces */
+      {24, 63, 8},             /* less payload than the segments */
+      {24, 65, 8},             /* more payload than the segments */
       {24, 1048577, 8},        /* too much payload */
       {24, UINT64_MAX, 8},     /* too much payload */
-      {32, 1, 4},              /* a status that is none */
+      {32, 1, 4},              /* an invalid status */
       {32, 0xfffffff0, 4},     /* a status in a request */
-      {36, 1, 1},              /* reserved */
-      {47, 1, 1},              /* reserved */
-      {48, UINT64_MAX, 8},     /* a piece that wraps around */
-      {56, 0, 8},              /* an empty piece */
-      {56, 65, 8},             /* a piece longer than the payload */
+      {36, 1, 1},              /* reserved bytes */
+      {47, 1, 1},              /* reserved bytes */
+      {48, UINT64_MAX, 8},     /* a segment that wraps around */
+      {56, 0, 8},              /* an empty segment */
+      {56, 65, 8},             /* a segment longer than the payload */
       {56, UINT64_MAX, 8},     /* the same, and wraps */
-      {64 + 64 + 8, 1, 4},     /* trailer: a status that is none */
+      {64 + 64 + 8, 1, 4},     /* trailer: an invalid status */
       {64 + 64 + 12, 0, 4}     /* trailer: magic */
   };
   for (size_t i = 0; i < COUNT(wrong); i++) {
     struct rail rail = open_rail();
-    struct asked request = make(FRAME_WRITE, rail.host, 0, 64, 1);
+    struct raw_request request = make(FRAME_WRITE, rail.host, 0, 64, 1);
     set(request.bytes, wrong[i].at, wrong[i].value, wrong[i].length);
     raw_send(rail.fd, request.bytes, request.length);
     if (!raw_ended(rail.fd, BOUND))
-      fail_msg("the node went on after wrong frame %zu", i);
+      fail_msg("the node accepted malformed frame %zu", i);
     assert_dropped(&rail);
   }
 }
 
-static void a_wrong_atomic_ends_the_connection(void **state) {
+static void a_malformed_atomic_drops_the_peer(void **state) {
   (void)state;
   const struct {
     size_t at;
@@ -311,34 +311,34 @@ static void a_wrong_atomic_ends_the_connection(void **state) {
       {24, 16, 8}, /* more than 8 bytes */
       {24, 0, 8},  /* none */
       {32, 1, 4},  /* a status */
-      {56, 4, 8},  /* a piece that is not 8 bytes */
+      {56, 4, 8},  /* a segment that is not 8 bytes */
       {56, 16, 8}, /* the same */
       {72, 1, 8},  /* a second operand */
   };
   for (size_t i = 0; i < COUNT(wrong); i++) {
     struct rail rail = open_rail();
-    struct asked request = make_add(rail.host, 0, 1);
+    struct raw_request request = make_add(rail.host, 0, 1);
     set(request.bytes, wrong[i].at, wrong[i].value, wrong[i].length);
     raw_send(rail.fd, request.bytes, request.length);
     if (!raw_ended(rail.fd, BOUND))
-      fail_msg("the node went on after wrong atomic %zu", i);
+      fail_msg("the node accepted malformed atomic %zu", i);
     assert_dropped(&rail);
   }
 }
 
-/* As many as there may be unanswered, and one more. */
-static void a_flood_of_atomics_is_bounded(void **state) {
+/* More than the window allows. */
+static void a_flood_of_atomics_drops_the_peer(void **state) {
   (void)state;
   struct rail rail = open_rail();
   for (unsigned i = 0; i < 100000; i++) {
-    struct asked request = make_add(rail.host, 0, i);
+    struct raw_request request = make_add(rail.host, 0, i);
     if (!raw_send(rail.fd, request.bytes, request.length))
       break;
   }
   assert_dropped(&rail);
 }
 
-static void answers_to_nothing_end_the_connection(void **state) {
+static void a_response_to_no_request_drops_the_peer(void **state) {
   (void)state;
   const struct frame frames[] = {
       {.type = FRAME_ACK, .request = 0},
@@ -356,7 +356,7 @@ static void answers_to_nothing_end_the_connection(void **state) {
   }
 }
 
-static void garbage_ends_the_connection(void **state) {
+static void garbage_drops_the_peer(void **state) {
   (void)state;
   uint64_t chance = test_seed();
   static uint8_t garbage[100000];
@@ -369,13 +369,13 @@ static void garbage_ends_the_connection(void **state) {
   }
 }
 
-/* Good frames with one bit wrong somewhere: dropped or answered, never stuck, never harmful. */
-static void damaged_frames_do_no_harm(void **state) {
+/* The node drops the peer or responds, and never hangs. */
+static void frames_with_a_flipped_bit_do_no_harm(void **state) {
   (void)state;
   uint64_t chance = test_seed();
   for (unsigned round = 0; round < (SANITIZED ? 60 : 300); round++) {
     struct rail rail = open_rail();
-    struct asked request =
+    struct raw_request request =
         make(round % 3 ? FRAME_WRITE : FRAME_READ, round % 2 ? rail.host : rail.sim, 0, 512, 1);
     size_t bit = next_random(&chance) % (request.length * 8);
     request.bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
@@ -387,17 +387,17 @@ static void damaged_frames_do_no_harm(void **state) {
   assert_unharmed();
 }
 
-/* ---- Cut off ---- */
+/* ---- Truncated frames ---- */
 
-static void a_frame_may_be_cut_off_at_every_byte(void **state) {
+static void a_frame_may_be_truncated_at_every_byte(void **state) {
   (void)state;
   const size_t whole = make(FRAME_WRITE, 0, 0, 40, 1).length;
   for (size_t cut = 0; cut < whole; cut++) {
     struct rail rail = open_rail();
-    struct asked request = make(FRAME_WRITE, cut % 2 ? rail.host : rail.sim, 0, 40, 1);
+    struct raw_request request = make(FRAME_WRITE, cut % 2 ? rail.host : rail.sim, 0, 40, 1);
     assert_true(raw_send(rail.fd, request.bytes, cut));
     shutdown(rail.fd, SHUT_WR);
-    assert_true(raw_ended(rail.fd, BOUND)); /* all is read: it lands on nobody else's bytes */
+    assert_true(raw_ended(rail.fd, BOUND)); /* the node has read all of it */
     close_rail(&rail);
   }
   assert_unharmed();
@@ -407,10 +407,10 @@ static void frames_arrive_byte_by_byte(void **state) {
   (void)state;
   struct rail rail = open_rail();
   for (unsigned type = FRAME_WRITE; type <= FRAME_READ; type++) {
-    struct asked request = make((uint8_t)type, rail.sim, 100, 40, type);
+    struct raw_request request = make((uint8_t)type, rail.sim, 100, 40, type);
     for (size_t i = 0; i < request.length; i++)
       assert_true(raw_send(rail.fd, request.bytes + i, 1));
-    struct frame frame = answer(&rail);
+    struct frame frame = receive_response(&rail);
     assert_int_equal(frame.status, 0);
     uint8_t bytes[40 + FRAME_TRAILER];
     if (frame.type == FRAME_DATA)
@@ -420,10 +420,10 @@ static void frames_arrive_byte_by_byte(void **state) {
   assert_unharmed();
 }
 
-/* The control connection goes on speaking, so that the peer is not silent as a whole. */
+/* The control channel stays active, so that the peer as a whole is not silent. */
 static void stall(size_t after) {
   struct rail rail = open_rail();
-  struct asked request = make(FRAME_WRITE, rail.host, 0, 4 * KIB, 1);
+  struct raw_request request = make(FRAME_WRITE, rail.host, 0, 4 * KIB, 1);
   haul_deadline until = haul_deadline_in(BOUND);
   assert_true(raw_send(rail.fd, request.bytes, after));
   while (!raw_ended(rail.fd, 20 * MS)) {
@@ -433,28 +433,28 @@ static void stall(size_t after) {
   assert_dropped(&rail);
 }
 
-static void a_peer_that_stalls_inside_a_frame_is_dropped(void **state) {
+static void a_peer_that_stalls_within_a_frame_is_dropped(void **state) {
   (void)state;
   stall(1);
   stall(FRAME_HEADER);
-  stall(FRAME_HEADER + FRAME_PIECE);
-  stall(FRAME_HEADER + FRAME_PIECE + 1000);
-  stall(FRAME_HEADER + FRAME_PIECE + 4 * KIB);
-  stall(FRAME_HEADER + FRAME_PIECE + 4 * KIB + 8);
+  stall(FRAME_HEADER + FRAME_SEGMENT);
+  stall(FRAME_HEADER + FRAME_SEGMENT + 1000);
+  stall(FRAME_HEADER + FRAME_SEGMENT + 4 * KIB);
+  stall(FRAME_HEADER + FRAME_SEGMENT + 4 * KIB + 8);
 }
 
-/* ---- Too much ---- */
+/* ---- Floods ---- */
 
 static void set_blocking(int fd, long ms) {
   struct timeval time = {ms / 1000, ms % 1000 * 1000};
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
 }
 
-/* Sends requests for 1 MiB each and never reads. */
+/* Requests 1 MiB each time and never reads. */
 static void flood_with_reads(const char *region) {
   struct rail rail = open_rail();
   uint64_t handle;
-  uint8_t bytes[FRAME_HEADER + FRAME_PIECE];
+  uint8_t bytes[FRAME_HEADER + FRAME_SEGMENT];
   assert_int_equal(raw_lookup(rail.control, region, &handle), 0);
   set_blocking(rail.fd, 500);
   for (uint64_t i = 0; i < 5000; i++) {
@@ -463,9 +463,9 @@ static void flood_with_reads(const char *region) {
                           .request = i,
                           .handle = handle,
                           .payload = FRAME_PAYLOAD_MAX};
-    struct frame_piece piece = {0, FRAME_PAYLOAD_MAX};
+    struct frame_segment piece = {0, FRAME_PAYLOAD_MAX};
     frame_pack(&frame, bytes);
-    frame_pack_piece(&piece, bytes + FRAME_HEADER);
+    frame_pack_segment(&piece, bytes + FRAME_HEADER);
     if (!raw_send(rail.fd, bytes, sizeof bytes))
       break;
   }
@@ -473,27 +473,27 @@ static void flood_with_reads(const char *region) {
   assert_dropped(&rail);
 }
 
-static void a_flood_of_reads_is_bounded(void **state) {
+static void a_flood_of_reads_drops_the_peer(void **state) {
   (void)state;
   flood_with_reads("host");
   flood_with_reads("sim");
 }
 
-/* A peer within its window that does not read keeps nobody but itself waiting. */
+/* A peer within its window that does not read delays no other peer. */
 static void a_peer_that_does_not_read_is_dropped(void **state) {
   (void)state;
   struct rail rail = open_rail();
-  uint8_t bytes[FRAME_HEADER + FRAME_PIECE];
+  uint8_t bytes[FRAME_HEADER + FRAME_SEGMENT];
   haul_deadline until = haul_deadline_in(BOUND);
-  for (uint64_t i = 0; i < TCP_WINDOW; i++) {
+  for (uint64_t i = 0; i < REQUESTS_MAX; i++) {
     struct frame frame = {.type = FRAME_READ,
                           .count = 1,
                           .request = i,
                           .handle = i % 2 ? rail.sim : rail.host,
                           .payload = FRAME_PAYLOAD_MAX};
-    struct frame_piece piece = {0, FRAME_PAYLOAD_MAX};
+    struct frame_segment piece = {0, FRAME_PAYLOAD_MAX};
     frame_pack(&frame, bytes);
-    frame_pack_piece(&piece, bytes + FRAME_HEADER);
+    frame_pack_segment(&piece, bytes + FRAME_HEADER);
     assert_true(raw_send(rail.fd, bytes, sizeof bytes));
   }
   assert_serves();
@@ -504,11 +504,11 @@ static void a_peer_that_does_not_read_is_dropped(void **state) {
   assert_dropped(&rail);
 }
 
-static void many_small_answers_unread_are_bounded(void **state) {
+static void unread_acks_are_bounded(void **state) {
   (void)state;
   struct rail rail = open_rail();
   set_blocking(rail.fd, 500);
-  struct asked request = make(FRAME_WRITE, 12345, 0, 1, 0);
+  struct raw_request request = make(FRAME_WRITE, 12345, 0, 1, 0);
   for (unsigned i = 0; i < 200000; i++)
     if (!raw_send(rail.fd, request.bytes, request.length))
       break;
@@ -519,7 +519,7 @@ static void many_small_answers_unread_are_bounded(void **state) {
 
 /* ---- Channels ---- */
 
-static void channels_that_belong_to_nothing_are_refused(void **state) {
+static void invalid_channels_are_rejected(void **state) {
   (void)state;
   struct welcome welcome, other;
   int control = raw_peer(serving.owner.address, &welcome);
@@ -546,7 +546,7 @@ static void channels_that_belong_to_nothing_are_refused(void **state) {
     fds[i] = raw_channel(serving.owner.address, &welcome, "tcp", i);
   for (uint16_t i = 1; i < 16; i++)
     close(fds[i]);
-  /* Behind the last of them comes the one for what has priority. */
+  /* After the last of them comes the express rail. */
   int express = raw_channel(serving.owner.address, &welcome, "tcp", 16);
   int second = raw_channel(serving.owner.address, &welcome, "tcp", 16);
   assert_true(express >= 0 && !raw_ended(express, 20 * MS));
@@ -561,16 +561,17 @@ static void channels_that_belong_to_nothing_are_refused(void **state) {
   assert_unharmed();
 }
 
-/* ---- Payloads that never end, where all buffers are needed ---- */
+/* ---- Payloads that never end, with few bounce buffers ---- */
 
-static int start_with_few_buffers(void **state) {
+static int start_with_few_bounce_buffers(void **state) {
   setenv("HAUL_STAGING", "8M", 1);
   int code = serving_start(state);
   unsetenv("HAUL_STAGING");
   return code;
 }
 
-static struct haul_transfer *next_move(enum haul_operation operation, struct haul_remote *remote) {
+static struct haul_transfer *start_transfer(enum haul_operation operation,
+                                            struct haul_remote *remote) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece piece = {0, 8 * KIB, 64 * KIB};
   struct haul_transfer *transfer;
@@ -582,8 +583,8 @@ static struct haul_transfer *next_move(enum haul_operation operation, struct hau
   return transfer;
 }
 
-/* 20 ms of it: whether it has ended well, and then *transfer is NULL; or badly, likewise. */
-static bool has_moved(struct haul_transfer **transfer) {
+/* Waits 20 ms. When the transfer has ended releases it, and returns whether it succeeded. */
+static bool has_completed(struct haul_transfer **transfer) {
   int code = haul_transfer_wait(*transfer, haul_deadline_in(20 * MS));
   if (code == HAUL_ETIMEDOUT)
     return false;
@@ -593,15 +594,15 @@ static bool has_moved(struct haul_transfer **transfer) {
   return code == 0;
 }
 
-/* Peers that send a byte now and then are not silent, and keep what they have only as long as
- * nobody waits for longer than the liveness bound. */
-static void a_trickle_keeps_no_buffer_that_others_wait_for(void **state) {
+/* Peers that send a byte now and then are not silent. They keep their bounce buffers only until
+ * another transfer has waited for one for the liveness bound. */
+static void slow_senders_keep_no_bounce_buffer_that_others_need(void **state) {
   enum { RAILS = 6, TIMES = 3 };
   (void)state;
   struct rail rails[RAILS];
   struct haul_remote *remote;
-  struct asked request;
-  size_t sent = FRAME_HEADER + FRAME_PIECE + 1;
+  struct raw_request request;
+  size_t sent = FRAME_HEADER + FRAME_SEGMENT + 1;
   for (unsigned i = 0; i < RAILS; i++) {
     rails[i] = open_rail();
     request = make(FRAME_WRITE, rails[i].sim, 0, 4 * KIB, 1);
@@ -615,15 +616,15 @@ static void a_trickle_keeps_no_buffer_that_others_wait_for(void **state) {
     for (unsigned i = 0; i < RAILS; i++)
       assert_true(raw_send(rails[i].fd, request.bytes + sent, 1));
     if (!transfer)
-      transfer = next_move(HAUL_OP_WRITE, remote);
-    done += has_moved(&transfer);
+      transfer = start_transfer(HAUL_OP_WRITE, remote);
+    done += has_completed(&transfer);
   }
   assert_int_equal(done, TIMES);
   assert_true(owner_counter(&serving.owner, "staging.waits") > 0);
   assert_works(haul_peer_status(serving.peer));
   for (unsigned i = 0; i < RAILS; i++) {
     assert_true(raw_send(rails[i].fd, request.bytes + sent, request.length - sent));
-    int status = answer(&rails[i]).status;
+    int status = receive_response(&rails[i]).status;
     assert_true(status == 0 || status == HAUL_ELIMIT);
     refused += status == HAUL_ELIMIT;
     close_rail(&rails[i]);
@@ -633,19 +634,19 @@ static void a_trickle_keeps_no_buffer_that_others_wait_for(void **state) {
   assert_unharmed();
 }
 
-/* And those who read a little now and then. */
-static void a_slow_reader_keeps_no_buffer_that_others_wait_for(void **state) {
+/* The same for peers that read a little now and then. */
+static void slow_readers_keep_no_bounce_buffer_that_others_need(void **state) {
   enum { RAILS = 2, READS = 12, TIMES = 3 };
   (void)state;
   struct rail rails[RAILS];
   struct haul_remote *remote;
   uint8_t bytes[16 * KIB];
-  int room = 64 * KIB; /* a large one tells the sender of what was read only now and then */
+  int room = 64 * KIB; /* a large window is updated only now and then */
   for (unsigned i = 0; i < RAILS; i++) {
     rails[i] = open_rail();
     assert_works(setsockopt(rails[i].fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room));
     for (unsigned j = 0; j < READS; j++) {
-      struct asked request = make(FRAME_READ, rails[i].sim, 0, 1024 * KIB, j + 1);
+      struct raw_request request = make(FRAME_READ, rails[i].sim, 0, 1024 * KIB, j + 1);
       assert_true(raw_send(rails[i].fd, request.bytes, request.length));
     }
   }
@@ -654,13 +655,14 @@ static void a_slow_reader_keeps_no_buffer_that_others_wait_for(void **state) {
   struct haul_transfer *transfer = NULL;
   unsigned done = 0;
   while (done < TIMES && haul_deadline_in(0) < until) {
-    for (unsigned i = 0; i < RAILS; i++) { /* what is there: the other one may have all buffers */
+    /* Only what has come: the other rail may have all buffers. */
+    for (unsigned i = 0; i < RAILS; i++) {
       assert_true(recv(rails[i].fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0 || errno == EAGAIN);
-      assert_true(raw_control(rails[i].control, CONTROL_PING, 0, NULL, 0)); /* it is not gone */
+      assert_true(raw_control(rails[i].control, CONTROL_PING, 0, NULL, 0)); /* it is not silent */
     }
     if (!transfer)
-      transfer = next_move(HAUL_OP_READ, remote);
-    done += has_moved(&transfer);
+      transfer = start_transfer(HAUL_OP_READ, remote);
+    done += has_completed(&transfer);
   }
   assert_int_equal(done, TIMES);
   assert_true(owner_counter(&serving.owner, "staging.waits") > 0);
@@ -678,29 +680,29 @@ int main(int argc, char **argv) {
   { #test, test, serving_start, serving_end, (void *)(uintptr_t)address }
 #define OVER_BOTH(test) OVER(test, "tcp://127.0.0.1:0"), OVER(test, own_socket())
   const struct CMUnitTest tests[] = {
-      OVER_BOTH(ranges_rights_and_handles_are_checked_by_the_owner),
-      OVER_BOTH(atomics_are_checked_by_the_owner),
-      OVER_BOTH(a_payload_that_was_given_up_does_not_count),
-      OVER_BOTH(a_large_payload_is_summed_as_it_comes),
-      OVER_BOTH(a_wrong_frame_ends_the_connection),
-      OVER_BOTH(a_wrong_atomic_ends_the_connection),
-      OVER_BOTH(answers_to_nothing_end_the_connection),
-      OVER_BOTH(garbage_ends_the_connection),
-      OVER_BOTH(damaged_frames_do_no_harm),
-      OVER_BOTH(a_frame_may_be_cut_off_at_every_byte),
+      OVER_BOTH(bad_ranges_rights_and_handles_are_rejected),
+      OVER_BOTH(bad_atomics_are_rejected),
+      OVER_BOTH(an_aborted_payload_is_rejected),
+      OVER_BOTH(the_checksum_of_a_large_payload_is_verified),
+      OVER_BOTH(a_malformed_frame_drops_the_peer),
+      OVER_BOTH(a_malformed_atomic_drops_the_peer),
+      OVER_BOTH(a_response_to_no_request_drops_the_peer),
+      OVER_BOTH(garbage_drops_the_peer),
+      OVER_BOTH(frames_with_a_flipped_bit_do_no_harm),
+      OVER_BOTH(a_frame_may_be_truncated_at_every_byte),
       OVER_BOTH(frames_arrive_byte_by_byte),
-      OVER_BOTH(a_peer_that_stalls_inside_a_frame_is_dropped),
-      OVER_BOTH(a_flood_of_reads_is_bounded),
-      OVER_BOTH(a_flood_of_atomics_is_bounded),
+      OVER_BOTH(a_peer_that_stalls_within_a_frame_is_dropped),
+      OVER_BOTH(a_flood_of_reads_drops_the_peer),
+      OVER_BOTH(a_flood_of_atomics_drops_the_peer),
       OVER_BOTH(a_peer_that_does_not_read_is_dropped),
-      OVER_BOTH(many_small_answers_unread_are_bounded),
-      OVER_BOTH(channels_that_belong_to_nothing_are_refused),
-      {"a_trickle_keeps_no_buffer_that_others_wait_for",
-       a_trickle_keeps_no_buffer_that_others_wait_for, start_with_few_buffers, serving_end,
-       (void *)(uintptr_t) "tcp://127.0.0.1:0"},
-      {"a_slow_reader_keeps_no_buffer_that_others_wait_for",
-       a_slow_reader_keeps_no_buffer_that_others_wait_for, start_with_few_buffers, serving_end,
-       (void *)(uintptr_t) "tcp://127.0.0.1:0"},
+      OVER_BOTH(unread_acks_are_bounded),
+      OVER_BOTH(invalid_channels_are_rejected),
+      {"slow_senders_keep_no_bounce_buffer_that_others_need",
+       slow_senders_keep_no_bounce_buffer_that_others_need, start_with_few_bounce_buffers,
+       serving_end, (void *)(uintptr_t) "tcp://127.0.0.1:0"},
+      {"slow_readers_keep_no_bounce_buffer_that_others_need",
+       slow_readers_keep_no_bounce_buffer_that_others_need, start_with_few_bounce_buffers,
+       serving_end, (void *)(uintptr_t) "tcp://127.0.0.1:0"},
   };
   return cmocka_run_group_tests_name("raw rails", tests, NULL, NULL);
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * A peer that does not answer is given so many transfers and no more; its own callers are told, and
- * nobody else notices. */
+ * A peer that does not respond gets max_transfers transfers at most. Further ones fail at once, and
+ * transfers to other peers are not affected. */
 #include "support/check.h"
 
 #include <string.h>
 
 #include "support/owner.h"
 
-#define LENGTH ((uint64_t)1 << 20)
-#define MOST   10u
-#define BOUND  (100 * S)
+#define LENGTH        ((uint64_t)1 << 20)
+#define MAX_TRANSFERS 10u
+#define BOUND         (100 * S)
 
 struct other {
   struct owner owner;
@@ -33,13 +33,13 @@ static void connect_to(struct other *other, const struct haul_node_config *confi
   assert_works(haul_peer_lookup(other->peer, "memory", haul_deadline_in(BOUND), &other->remote));
 }
 
-/* The liveness bound is so long that the one that is stopped stays a peer. */
+/* The liveness bound is so long that the stopped peer is not dropped. */
 static void open_all(int progress) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   memset(&t, 0, sizeof t);
   config.liveness_ns = config.transfer_ns = BOUND;
   config.progress = progress;
-  config.max_transfers = MOST;
+  config.max_transfers = MAX_TRANSFERS;
   assert_works(haul_node_open(&config, &t.node));
   config.progress = HAUL_PROGRESS_THREAD;
   connect_to(&t.slow, &config);
@@ -98,51 +98,50 @@ static void assert_full(void) {
   assert_fails(HAUL_ELIMIT, haul_fetch_add(t.region, 0, t.slow.remote, 0, 1, &options, &more));
 }
 
-/* As many as the slow one has, and more than it may have, one after the other. */
-static void assert_the_other_one_goes_on(void) {
-  struct haul_transfer *transfers[MOST];
-  for (unsigned i = 0; i < MOST; i++)
+/* As many at a time as the slow one has, then more one after the other. */
+static void assert_the_other_peer_works(void) {
+  struct haul_transfer *transfers[MAX_TRANSFERS];
+  for (unsigned i = 0; i < MAX_TRANSFERS; i++)
     assert_works(write_all(&t.good, &transfers[i]));
-  for (unsigned i = 0; i < MOST; i++)
+  for (unsigned i = 0; i < MAX_TRANSFERS; i++)
     assert_works(end(transfers[i]));
-  for (unsigned i = 0; i < 2 * MOST; i++)
+  for (unsigned i = 0; i < 2 * MAX_TRANSFERS; i++)
     assert_works(write_all(&t.good, NULL));
   assert_true(owner_sum(&t.good.owner, 0, 0, LENGTH) == region_sum(t.node, t.region, 0, LENGTH));
 }
 
-static void a_stopped_peer_costs_its_own_callers_alone(void **state) {
-  struct haul_transfer *transfers[MOST];
+static void a_stopped_peer_affects_no_other_peer(void **state) {
+  struct haul_transfer *transfers[MAX_TRANSFERS];
   (void)state;
   owner_stop(&t.slow.owner);
-  for (unsigned i = 0; i < MOST; i++)
+  for (unsigned i = 0; i < MAX_TRANSFERS; i++)
     assert_works(write_all(&t.slow, &transfers[i]));
   for (unsigned round = 0; round < 3; round++) {
     assert_full();
-    assert_the_other_one_goes_on();
+    assert_the_other_peer_works();
   }
-  for (unsigned i = 0; i < MOST; i++)
+  for (unsigned i = 0; i < MAX_TRANSFERS; i++)
     assert_int_equal(haul_transfer_test(transfers[i]), 1);
   owner_go_on(&t.slow.owner);
-  for (unsigned i = 0; i < MOST; i++)
+  for (unsigned i = 0; i < MAX_TRANSFERS; i++)
     assert_works(end(transfers[i]));
   assert_true(owner_sum(&t.slow.owner, 0, 0, LENGTH) == region_sum(t.node, t.region, 0, LENGTH));
-  assert_works(write_all(&t.slow, NULL)); /* and there is room again */
+  assert_works(write_all(&t.slow, NULL)); /* there is room again */
 }
 
-/* What is given up makes room, though the peer is as slow as before. */
-static void a_transfer_that_was_canceled_makes_room(void **state) {
-  struct haul_transfer *transfers[MOST], *more;
+static void a_canceled_transfer_makes_room(void **state) {
+  struct haul_transfer *transfers[MAX_TRANSFERS], *more;
   (void)state;
   owner_stop(&t.slow.owner);
-  for (unsigned i = 0; i < MOST; i++)
+  for (unsigned i = 0; i < MAX_TRANSFERS; i++)
     assert_works(write_all(&t.slow, &transfers[i]));
   assert_full();
-  assert_works(haul_transfer_cancel(transfers[MOST - 1]));
-  assert_fails(HAUL_ECANCELED, end(transfers[MOST - 1]));
+  assert_works(haul_transfer_cancel(transfers[MAX_TRANSFERS - 1]));
+  assert_fails(HAUL_ECANCELED, end(transfers[MAX_TRANSFERS - 1]));
   assert_works(write_all(&t.slow, &more));
   assert_full();
   owner_go_on(&t.slow.owner);
-  for (unsigned i = 0; i < MOST - 1; i++)
+  for (unsigned i = 0; i < MAX_TRANSFERS - 1; i++)
     assert_works(end(transfers[i]));
   assert_works(end(more));
 }
@@ -153,10 +152,10 @@ int main(int argc, char **argv) {
 #define TEST(test)        cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 #define TEST_DRIVEN(test) cmocka_unit_test_setup_teardown(test, set_up_driven, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(a_stopped_peer_costs_its_own_callers_alone),
-      TEST_DRIVEN(a_stopped_peer_costs_its_own_callers_alone),
-      TEST(a_transfer_that_was_canceled_makes_room),
-      TEST_DRIVEN(a_transfer_that_was_canceled_makes_room),
+      TEST(a_stopped_peer_affects_no_other_peer),
+      TEST_DRIVEN(a_stopped_peer_affects_no_other_peer),
+      TEST(a_canceled_transfer_makes_room),
+      TEST_DRIVEN(a_canceled_transfer_makes_room),
   };
   return cmocka_run_group_tests_name("slow peer", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Where the system does not pass pages by reference, large writes over tcp are copied, and the
- * report, the explanation and the checks say so. */
+ * Where the system does not allow splicing, large writes over tcp are copied, and the report, the
+ * explanation and the checks say so. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -68,7 +68,7 @@ static unsigned copies_explained(void) {
   return path.copies_kernel;
 }
 
-/* The write arrives; what its report says. */
+/* Writes, and returns the kernel copies that the report states. */
 static unsigned copies_reported(void) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_report report = HAUL_REPORT_INIT;
@@ -91,11 +91,11 @@ static struct haul_check splice_check(void) {
   for (size_t i = 0; i < count; i++)
     if (strcmp(checks[i].name, "tcp.splice") == 0)
       return checks[i];
-  fail_msg("there is no such check");
+  fail_msg("no check tcp.splice");
   return checks[0];
 }
 
-/* No descriptor is to be had from now on; returns what restores it. */
+/* Exhausts the descriptors; returns the limit to restore. */
 static struct rlimit without_descriptors(void) {
   struct rlimit before, none;
   int next = dup(0);
@@ -106,7 +106,7 @@ static struct rlimit without_descriptors(void) {
   return before;
 }
 
-static void pages_are_passed_where_it_is_allowed(void **state) {
+static void large_writes_are_spliced(void **state) {
   (void)state;
   connect_user();
   assert_int_equal(copies_explained(), 1);
@@ -114,7 +114,7 @@ static void pages_are_passed_where_it_is_allowed(void **state) {
   assert_int_equal(splice_check().state, HAUL_CHECK_OK);
 }
 
-static void without_a_pipe_writes_are_copied(void **state) {
+static void writes_are_copied_without_a_pipe(void **state) {
   (void)state;
   connect_user();
   assert_int_equal(copies_explained(), 1);
@@ -124,12 +124,12 @@ static void without_a_pipe_writes_are_copied(void **state) {
   setrlimit(RLIMIT_NOFILE, &before);
   assert_int_equal(reported, 2);
   assert_int_equal(copies_explained(), 2);
-  assert_int_equal(copies_reported(), 2); /* as long as the connection lives */
+  assert_int_equal(copies_reported(), 2); /* for the life of the connection */
   assert_int_equal(check.state, HAUL_CHECK_LIMITED);
   assert_string_equal(check.remedy, "ulimit -n 65536");
 }
 
-/* For this thread, and those that it starts. */
+/* In this thread and those that it starts. */
 static void forbid(unsigned call) {
   struct sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -154,7 +154,7 @@ static void *write_in_a_sandbox(void *call) {
   return NULL;
 }
 
-static void where_a_sandbox_forbids_it_writes_are_copied(void **state) {
+static void writes_are_copied_without_the_call(void **state) {
   pthread_t thread;
   pthread_create(&thread, NULL, write_in_a_sandbox, *state);
   pthread_join(thread, NULL);
@@ -166,17 +166,16 @@ static void where_a_sandbox_forbids_it_writes_are_copied(void **state) {
 }
 
 int main(void) {
-#define IN_SANDBOX(call)                                                                           \
+#define WITHOUT_CALL(call)                                                                         \
   {                                                                                                \
-    "where_a_sandbox_forbids_" #call "_writes_are_copied",                                         \
-        where_a_sandbox_forbids_it_writes_are_copied, set_up, tear_down,                           \
+    "writes_are_copied_without_" #call, writes_are_copied_without_the_call, set_up, tear_down,     \
         (void *)(uintptr_t)SYS_##call                                                              \
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(pages_are_passed_where_it_is_allowed, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(without_a_pipe_writes_are_copied, set_up, tear_down),
-      IN_SANDBOX(vmsplice),
-      IN_SANDBOX(splice),
+      cmocka_unit_test_setup_teardown(large_writes_are_spliced, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(writes_are_copied_without_a_pipe, set_up, tear_down),
+      WITHOUT_CALL(vmsplice),
+      WITHOUT_CALL(splice),
   };
   return cmocka_run_group_tests_name("splice", tests, NULL, NULL);
 }

@@ -24,7 +24,7 @@ int lingering_socket(void) {
   assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &size), 0);
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
-  assert_true(accept4(listener, NULL, NULL, SOCK_CLOEXEC) >= 0); /* kept to the test's end */
+  assert_true(accept4(listener, NULL, NULL, SOCK_CLOEXEC) >= 0); /* open until the test ends */
   close(listener);
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
   while (send(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)

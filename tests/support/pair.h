@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Two processes with a region each, for tests over a NIC that is a double: this one, connected, and
- * an owner that published "memory", its slot 0. */
+ * Two connected processes with a region each, for tests over a mock NIC: this one, and an owner
+ * that published "memory", its slot 0. */
 #ifndef HAUL_TESTS_PAIR_H
 #define HAUL_TESTS_PAIR_H
 
@@ -16,10 +16,10 @@ struct pair {
   struct haul_remote *remote;
 };
 
-/* `config`, which may be NULL, is this side's. */
+/* `config` is for this side; it may be NULL. */
 void pair_open(struct pair *pair, const struct haul_node_config *config, uint64_t length);
-/* All is well with the NIC again, all ends, and nothing of the double's is left. What the test
- * released itself is NULL. */
+/* Clears the NIC's faults, closes everything, and checks that the mock has no objects left. A
+ * member that the test released itself must be NULL. */
 void pair_close(struct pair *pair);
 
 #endif

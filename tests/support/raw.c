@@ -110,7 +110,7 @@ int raw_peer(const char *address, struct welcome *welcome) {
   struct hello hello = raw_hello(ROLE_CONTROL);
   int fd = raw_connect(address);
   if (!raw_greet(fd, &hello, welcome) || welcome->version == 0)
-    fail_msg("the node refused a good hello");
+    fail_msg("the node rejected a valid hello");
   assert_true(raw_control(fd, CONTROL_READY, 0, NULL, 0));
   return fd;
 }

@@ -9,7 +9,7 @@
 #include "support/check.h"
 
 #define BOUND     INT64_C(20000000000)
-#define GID_INDEX 1 /* the double's of RoCE v2 */
+#define GID_INDEX 1 /* of the mock's RoCE v2 address */
 
 static void post_receive(struct raw_rail *rail, uint64_t buffer) {
   struct ibv_sge place = {(uintptr_t)(rail->bytes + buffer * RDMA_RECORD), RDMA_RECORD,
@@ -130,7 +130,7 @@ static void take_receive(struct raw_rail *rail, const struct ibv_wc *completion)
   post_receive(rail, completion->wr_id);
 }
 
-/* True when a send was completed. */
+/* True when a send completed. */
 static bool poll_once(struct raw_rail *rail) {
   struct ibv_wc completion;
   if (ibv_poll_cq(rail->completions, 1, &completion) == 0) {
@@ -184,6 +184,6 @@ struct rdma_record raw_rail_hear(struct raw_rail *rail, enum rdma_record_type ty
     if (record.type == type)
       return record;
   }
-  fail_msg("nothing came over the rail");
+  fail_msg("no such record came over the rail");
   return record;
 }

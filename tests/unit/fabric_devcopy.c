@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * fabric/devcopy.h over a fake engine whose copies end when the test says so. */
+ * fabric/devcopy.h over a fake engine whose copies end when the test lets them. */
 #include "support/check.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The table of published regions: names, handles, and the board that peers read. */
+ * The table of published regions: names, handles, grants, and the validity page. */
 #include "support/check.h"
 
 #include <pthread.h>
@@ -51,8 +51,8 @@ static int tear_down(void **state) {
 
 static int publish(struct fixture *fixture, struct haul_region *region, const char *name,
                    unsigned rights, uint64_t *handle) {
-  const struct haul_grant everybody = {"*", rights};
-  return exports_add(fixture->exports, region, name, &everybody, 1, handle);
+  const struct haul_grant all_peers = {"*", rights};
+  return exports_add(fixture->exports, region, name, &all_peers, 1, handle);
 }
 
 static uint64_t add(struct fixture *fixture, const char *name) {
@@ -67,7 +67,7 @@ static void drop(struct fixture *fixture, const char *name, uint64_t wanted) {
   assert_true(handle == wanted);
 }
 
-static bool is_there(struct fixture *fixture, uint64_t handle) {
+static bool is_found(struct fixture *fixture, uint64_t handle) {
   struct export_view view;
   int code = exports_find(fixture->exports, handle, "", &view);
   assert_true(code == 0 || code == HAUL_ESTALE);
@@ -76,7 +76,7 @@ static bool is_there(struct fixture *fixture, uint64_t handle) {
   return code == 0;
 }
 
-static void names_are_checked(void **state) {
+static void invalid_names_are_rejected(void **state) {
   struct fixture *fixture = *state;
   uint64_t handle;
   char longest[258];
@@ -95,7 +95,7 @@ static void names_are_checked(void **state) {
   assert_int_equal(exports_count(fixture->exports, ""), COUNT(good));
 }
 
-static void rights_are_checked(void **state) {
+static void invalid_rights_are_rejected(void **state) {
   struct fixture *fixture = *state;
   static const unsigned bad[] = {0, 4, 7, UINT32_MAX};
   uint64_t handle;
@@ -103,7 +103,7 @@ static void rights_are_checked(void **state) {
     assert_fails(HAUL_EINVAL, publish(fixture, fixture->region, "name", bad[i], &handle));
 }
 
-static void a_name_is_taken_once(void **state) {
+static void a_name_is_unique(void **state) {
   struct fixture *fixture = *state;
   uint64_t handle;
   uint64_t first = add(fixture, "name");
@@ -114,18 +114,18 @@ static void a_name_is_taken_once(void **state) {
   add(fixture, "name");
 }
 
-static void only_its_owner_takes_a_name_back(void **state) {
+static void only_the_region_of_a_name_is_removed(void **state) {
   struct fixture *fixture = *state;
   uint64_t handle, own = add(fixture, "name");
   assert_fails(HAUL_ENAME, exports_remove(fixture->exports, fixture->other, "name", &handle));
   assert_fails(HAUL_ENAME, exports_remove(fixture->exports, fixture->other, NULL, &handle));
   assert_fails(HAUL_ENAME, exports_remove(fixture->exports, fixture->region, "nam", &handle));
-  assert_true(is_there(fixture, own));
+  assert_true(is_found(fixture, own));
   drop(fixture, NULL, own);
   assert_fails(HAUL_ENAME, exports_remove(fixture->exports, fixture->region, NULL, &handle));
 }
 
-static void what_is_found_is_what_was_published(void **state) {
+static void lookup_returns_the_published_region(void **state) {
   struct fixture *fixture = *state;
   struct export_view view;
   uint64_t handle = add(fixture, "name");
@@ -142,7 +142,7 @@ static void what_is_found_is_what_was_published(void **state) {
   assert_int_equal(exports_find_name(fixture->exports, "names", "", &view), HAUL_ENAME);
 }
 
-static void ranges_and_rights_are_checked(void **state) {
+static void export_check_rejects_bad_ranges_and_missing_rights(void **state) {
   struct fixture *fixture = *state;
   static const struct {
     unsigned rights;
@@ -169,7 +169,7 @@ static void ranges_and_rights_are_checked(void **state) {
   }
 }
 
-static void lists_are_sorted_and_come_in_pages(void **state) {
+static void lists_are_sorted_and_paged(void **state) {
   struct fixture *fixture = *state;
   static const char *const names[] = {"m", "a", "z", "aa", "M", "b", "~"};
   static const char *const sorted[] = {"M", "a", "aa", "b", "m", "z", "~"};
@@ -192,30 +192,30 @@ static void lists_are_sorted_and_come_in_pages(void **state) {
   }
   assert_int_equal(seen, COUNT(sorted));
   assert_int_equal(exports_list(fixture->exports, "a0", "", views, 1),
-                   1); /* a name that is not there */
+                   1); /* not a published name */
   assert_string_equal(views[0].name, "aa");
 }
 
 /* ---- Handles ---- */
 
-static void a_handle_ends_with_its_name(void **state) {
+static void a_handle_is_stale_after_unpublish(void **state) {
   struct fixture *fixture = *state;
   uint64_t handle = add(fixture, "name");
-  assert_true(is_there(fixture, handle));
+  assert_true(is_found(fixture, handle));
   drop(fixture, "name", handle);
-  assert_false(is_there(fixture, handle));
+  assert_false(is_found(fixture, handle));
   uint64_t again = add(fixture, "name");
   assert_true(again != handle);
-  assert_false(is_there(fixture, handle));
+  assert_false(is_found(fixture, handle));
 }
 
-static void a_changed_handle_finds_nothing(void **state) {
+static void a_handle_with_a_flipped_bit_is_stale(void **state) {
   struct fixture *fixture = *state;
   uint64_t handle = add(fixture, "name");
   for (int bit = 0; bit < 64; bit++)
-    assert_false(is_there(fixture, handle ^ UINT64_C(1) << bit));
-  assert_false(is_there(fixture, 0));
-  assert_false(is_there(fixture, UINT64_MAX));
+    assert_false(is_found(fixture, handle ^ UINT64_C(1) << bit));
+  assert_false(is_found(fixture, 0));
+  assert_false(is_found(fixture, UINT64_MAX));
 }
 
 static int by_value(const void *a, const void *b) {
@@ -223,8 +223,8 @@ static int by_value(const void *a, const void *b) {
   return first < second ? -1 : first > second;
 }
 
-/* 44 random bits: among 2000 the chance of two alike is one in eight million. */
-static void handles_cannot_be_guessed_from_others(void **state) {
+/* 44 random bits: two of 2000 are equal with a probability of one in eight million. */
+static void handles_are_random(void **state) {
   struct fixture *fixture = *state;
   enum { MANY = 2000 };
   static uint64_t stamps[MANY];
@@ -243,7 +243,7 @@ static void handles_cannot_be_guessed_from_others(void **state) {
     assert_in_range(ones[bit], 800, 1200);
 }
 
-static void slots_are_used_again_as_late_as_possible(void **state) {
+static void slots_are_reused_as_late_as_possible(void **state) {
   struct fixture *fixture = *state;
   char name[16];
   uint64_t kept = add(fixture, "kept");
@@ -258,7 +258,7 @@ static void slots_are_used_again_as_late_as_possible(void **state) {
   }
 }
 
-static void there_is_a_limit(void **state) {
+static void the_number_of_regions_is_limited(void **state) {
   struct fixture *fixture = *state;
   char name[16];
   uint64_t handles[64], handle;
@@ -273,7 +273,7 @@ static void there_is_a_limit(void **state) {
   add(fixture, "more");
   exports_clear(fixture->exports);
   assert_int_equal(exports_count(fixture->exports, ""), 0);
-  assert_false(is_there(fixture, handles[0]));
+  assert_false(is_found(fixture, handles[0]));
 }
 
 /* ---- Grants ---- */
@@ -286,7 +286,7 @@ static unsigned rights_for(struct fixture *fixture, const char *who) {
   return view.rights;
 }
 
-static void others_do_not_find_what_is_granted_to_some(void **state) {
+static void a_region_is_hidden_from_identities_without_a_grant(void **state) {
   struct fixture *fixture = *state;
   const struct haul_grant grants[] = {
       {"alice", HAUL_READ}, {"bob", BOTH}, {"carol", HAUL_READ}, {"carol", HAUL_WRITE}};
@@ -316,7 +316,7 @@ static void others_do_not_find_what_is_granted_to_some(void **state) {
   drop(fixture, "open", open);
 }
 
-static void some_may_have_more_than_everybody(void **state) {
+static void a_grant_adds_to_the_rights_of_all_peers(void **state) {
   struct fixture *fixture = *state;
   const struct haul_grant grants[] = {{"*", HAUL_READ}, {"bob", HAUL_WRITE}};
   uint64_t handle;
@@ -327,7 +327,7 @@ static void some_may_have_more_than_everybody(void **state) {
   drop(fixture, "secret", handle);
 }
 
-static void grants_that_are_none_are_refused(void **state) {
+static void invalid_grants_are_rejected(void **state) {
   struct fixture *fixture = *state;
   struct haul_grant bad[] = {{"", HAUL_READ}, {NULL, HAUL_READ}, {"a b", HAUL_READ},
                              {"a", 0},        {"a", 4},          {"*", 0}};
@@ -344,52 +344,52 @@ static void grants_that_are_none_are_refused(void **state) {
                exports_add(fixture->exports, fixture->region, "secret", many, 0, &handle));
 }
 
-/* ---- The board ---- */
+/* ---- The validity page ---- */
 
-struct board {
+struct page {
   struct shm shm;
   const _Atomic uint32_t *words;
   uint32_t slots;
 };
 
-/* As a peer maps it. */
-static void look_at(struct fixture *fixture, struct board *board) {
+/* Maps it as a peer does. */
+static void map_page(struct fixture *fixture, struct page *page) {
   int descriptor;
   uint8_t capability[16];
   void *view;
-  assert_works(exports_validity_page(fixture->exports, &descriptor, &board->slots, capability));
-  assert_works(shm_attach(descriptor, board->slots * sizeof(uint32_t), capability, &board->shm));
+  assert_works(exports_validity_page(fixture->exports, &descriptor, &page->slots, capability));
+  assert_works(shm_attach(descriptor, page->slots * sizeof(uint32_t), capability, &page->shm));
   assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0), MAP_FAILED);
-  assert_works(shm_map(descriptor, &board->shm, PROT_READ, NULL, &view));
-  board->words = view;
+  assert_works(shm_map(descriptor, &page->shm, PROT_READ, NULL, &view));
+  page->words = view;
   close(descriptor);
 }
 
-static void look_away(struct board *board) {
-  munmap((void *)(uintptr_t)board->words, board->shm.length);
-  shm_close(&board->shm);
+static void unmap_page(struct page *page) {
+  munmap((void *)(uintptr_t)page->words, page->shm.length);
+  shm_close(&page->shm);
 }
 
-static uint32_t word(const struct board *board, uint64_t handle) {
-  return atomic_load(&board->words[EXPORT_SLOT(handle)]);
+static uint32_t word(const struct page *page, uint64_t handle) {
+  return atomic_load(&page->words[EXPORT_SLOT(handle)]);
 }
 
-static void the_board_says_what_is_published(void **state) {
+static void the_validity_page_follows_publications(void **state) {
   struct fixture *fixture = *state;
-  struct board board;
+  struct page page;
   uint64_t before = add(fixture, "before");
-  look_at(fixture, &board);
-  assert_int_equal(board.slots, 64);
+  map_page(fixture, &page);
+  assert_int_equal(page.slots, 64);
   uint64_t after = add(fixture, "after");
-  assert_int_equal(word(&board, before), EXPORT_STAMP(before));
-  assert_int_equal(word(&board, after), EXPORT_STAMP(after));
+  assert_int_equal(word(&page, before), EXPORT_STAMP(before));
+  assert_int_equal(word(&page, after), EXPORT_STAMP(after));
   drop(fixture, "before", before);
-  assert_int_equal(word(&board, before), 0);
-  assert_int_equal(word(&board, after), EXPORT_STAMP(after));
+  assert_int_equal(word(&page, before), 0);
+  assert_int_equal(word(&page, after), EXPORT_STAMP(after));
   exports_clear(fixture->exports);
-  for (uint32_t i = 0; i < board.slots; i++)
-    assert_int_equal(atomic_load(&board.words[i]), 0);
-  look_away(&board);
+  for (uint32_t i = 0; i < page.slots; i++)
+    assert_int_equal(atomic_load(&page.words[i]), 0);
+  unmap_page(&page);
 }
 
 static void a_stamp_is_never_zero(void **state) {
@@ -400,33 +400,33 @@ static void a_stamp_is_never_zero(void **state) {
 
 /* ---- Threads and failures ---- */
 
-static void *publish_and_forget(void *argument) {
+static void *publish_and_unpublish(void *argument) {
   struct fixture *fixture = argument;
   static _Atomic int number;
   char name[16];
   snprintf(name, sizeof name, "t%d", atomic_fetch_add(&number, 1));
   for (int i = 0; i < 2000; i++) {
     uint64_t handle = add(fixture, name);
-    assert_true(is_there(fixture, handle));
+    assert_true(is_found(fixture, handle));
     drop(fixture, name, handle);
-    assert_false(is_there(fixture, handle));
+    assert_false(is_found(fixture, handle));
   }
   return NULL;
 }
 
-static void threads_do_not_disturb_each_other(void **state) {
+static void threads_publish_concurrently(void **state) {
   struct fixture *fixture = *state;
   pthread_t threads[4];
   uint64_t kept = add(fixture, "kept");
   for (size_t i = 0; i < COUNT(threads); i++)
-    assert_int_equal(pthread_create(&threads[i], NULL, publish_and_forget, fixture), 0);
+    assert_int_equal(pthread_create(&threads[i], NULL, publish_and_unpublish, fixture), 0);
   for (size_t i = 0; i < COUNT(threads); i++)
     pthread_join(threads[i], NULL);
   assert_int_equal(exports_count(fixture->exports, ""), 1);
-  assert_true(is_there(fixture, kept));
+  assert_true(is_found(fixture, kept));
 }
 
-static void without_memory_nothing_is_published(void **state) {
+static void allocation_failures_publish_nothing(void **state) {
   struct fixture *fixture = *state;
   uint64_t handle;
   int status;
@@ -440,7 +440,7 @@ static void without_memory_nothing_is_published(void **state) {
   assert_works(status);
 }
 
-static void without_memory_there_is_no_board(void **state) {
+static void allocation_failures_leave_no_validity_page(void **state) {
   struct fixture *fixture = *state;
   int status, descriptor;
   uint32_t slots;
@@ -461,26 +461,26 @@ static void without_memory_there_is_no_board(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(names_are_checked),
-      TEST(rights_are_checked),
-      TEST(a_name_is_taken_once),
-      TEST(only_its_owner_takes_a_name_back),
-      TEST(what_is_found_is_what_was_published),
-      TEST(ranges_and_rights_are_checked),
-      TEST(lists_are_sorted_and_come_in_pages),
-      TEST(a_handle_ends_with_its_name),
-      TEST(a_changed_handle_finds_nothing),
-      TEST(handles_cannot_be_guessed_from_others),
-      TEST(slots_are_used_again_as_late_as_possible),
-      TEST(there_is_a_limit),
-      TEST(others_do_not_find_what_is_granted_to_some),
-      TEST(some_may_have_more_than_everybody),
-      TEST(grants_that_are_none_are_refused),
-      TEST(the_board_says_what_is_published),
+      TEST(invalid_names_are_rejected),
+      TEST(invalid_rights_are_rejected),
+      TEST(a_name_is_unique),
+      TEST(only_the_region_of_a_name_is_removed),
+      TEST(lookup_returns_the_published_region),
+      TEST(export_check_rejects_bad_ranges_and_missing_rights),
+      TEST(lists_are_sorted_and_paged),
+      TEST(a_handle_is_stale_after_unpublish),
+      TEST(a_handle_with_a_flipped_bit_is_stale),
+      TEST(handles_are_random),
+      TEST(slots_are_reused_as_late_as_possible),
+      TEST(the_number_of_regions_is_limited),
+      TEST(a_region_is_hidden_from_identities_without_a_grant),
+      TEST(a_grant_adds_to_the_rights_of_all_peers),
+      TEST(invalid_grants_are_rejected),
+      TEST(the_validity_page_follows_publications),
       TEST(a_stamp_is_never_zero),
-      TEST(threads_do_not_disturb_each_other),
-      TEST(without_memory_nothing_is_published),
-      TEST(without_memory_there_is_no_board),
+      TEST(threads_publish_concurrently),
+      TEST(allocation_failures_publish_nothing),
+      TEST(allocation_failures_leave_no_validity_page),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Frames of tcp: what is packed is parsed, and nothing else is. */
+ * Frames of tcp: the parsers accept what the packers write, and nothing else. */
 #include "support/check.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 
 static const struct frame good[] = {
     {FRAME_WRITE, 0, 1, 0, 7, UINT64_MAX, 1},
-    {FRAME_WRITE, FRAME_CHECKSUM, FRAME_PIECES_MAX, 0, UINT64_MAX, 1, FRAME_PAYLOAD_MAX},
+    {FRAME_WRITE, FRAME_CHECKSUM, FRAME_SEGMENTS_MAX, 0, UINT64_MAX, 1, FRAME_PAYLOAD_MAX},
     {FRAME_READ, FRAME_CHECKSUM, 2, 0, 0, 0, 2},
     {FRAME_ACK, 0, 0, 0, 9, 0, 0},
     {FRAME_ACK, 0, 0, HAUL_ESTALE, 9, 0, 0},
@@ -25,7 +25,7 @@ static int parse(const uint8_t *bytes, struct frame *frame) {
   return code;
 }
 
-static void comes_back_as_it_was(void **state) {
+static void packed_headers_parse_to_the_same_fields(void **state) {
   (void)state;
   for (size_t i = 0; i < COUNT(good); i++) {
     uint8_t bytes[FRAME_HEADER], again[FRAME_HEADER];
@@ -43,7 +43,7 @@ static void comes_back_as_it_was(void **state) {
   }
 }
 
-static void each_wrong_field_is_refused(void **state) {
+static void each_invalid_field_is_rejected(void **state) {
   (void)state;
   const struct frame bad[] = {
       {0, 0, 1, 0, 7, 7, 1},
@@ -52,7 +52,7 @@ static void each_wrong_field_is_refused(void **state) {
       {FRAME_WRITE, 2, 1, 0, 7, 7, 1},
       {FRAME_WRITE, 0xff, 1, 0, 7, 7, 1},
       {FRAME_WRITE, 0, 0, 0, 7, 7, 1},
-      {FRAME_WRITE, 0, FRAME_PIECES_MAX + 1, 0, 7, 7, FRAME_PAYLOAD_MAX},
+      {FRAME_WRITE, 0, FRAME_SEGMENTS_MAX + 1, 0, 7, 7, FRAME_PAYLOAD_MAX},
       {FRAME_WRITE, 0, UINT16_MAX, 0, 7, 7, FRAME_PAYLOAD_MAX},
       {FRAME_WRITE, 0, 1, 0, 7, 7, 0},
       {FRAME_WRITE, 0, 1, 0, 7, 7, FRAME_PAYLOAD_MAX + 1},
@@ -87,7 +87,7 @@ static void each_wrong_field_is_refused(void **state) {
   }
 }
 
-static void magic_and_reserved_bytes_are_looked_at(void **state) {
+static void magic_and_reserved_bytes_are_checked(void **state) {
   (void)state;
   for (size_t at = 0; at < FRAME_HEADER; at++) {
     uint8_t bytes[FRAME_HEADER];
@@ -99,8 +99,8 @@ static void magic_and_reserved_bytes_are_looked_at(void **state) {
   }
 }
 
-/* Whatever is accepted is what pack would have written: nothing is ignored. */
-static void nothing_is_accepted_in_two_ways(void **state) {
+/* No bit of an accepted header is ignored: packing it again gives the same bytes. */
+static void an_accepted_header_has_one_encoding(void **state) {
   (void)state;
   for (size_t i = 0; i < COUNT(good); i++) {
     for (size_t bit = 0; bit < 8 * FRAME_HEADER; bit++) {
@@ -116,33 +116,33 @@ static void nothing_is_accepted_in_two_ways(void **state) {
   }
 }
 
-/* ---- Pieces ---- */
+/* ---- Segments ---- */
 
-static int parse_pieces_of(uint8_t type, const struct frame_piece *pieces, uint16_t count,
-                           uint64_t payload) {
-  uint8_t bytes[FRAME_PIECE * FRAME_PIECES_MAX];
-  struct frame_piece got[FRAME_PIECES_MAX];
+static int parse_segments_of(uint8_t type, const struct frame_segment *segments, uint16_t count,
+                             uint64_t payload) {
+  uint8_t bytes[FRAME_SEGMENT * FRAME_SEGMENTS_MAX];
+  struct frame_segment got[FRAME_SEGMENTS_MAX];
   const char *what = NULL;
   struct frame frame = {.type = type, .count = count, .payload = payload};
   for (uint16_t i = 0; i < count; i++)
-    frame_pack_piece(&pieces[i], bytes + i * FRAME_PIECE);
-  int code = frame_parse_pieces(bytes, &frame, got, &what);
+    frame_pack_segment(&segments[i], bytes + i * FRAME_SEGMENT);
+  int code = frame_parse_segments(bytes, &frame, got, &what);
   assert_true(code == 0 || (code == HAUL_EPROTO && what && what[0]));
   if (code == 0)
-    assert_memory_equal(got, pieces, count * sizeof *pieces);
+    assert_memory_equal(got, segments, count * sizeof *segments);
   return code;
 }
 
-static int parse_pieces(const struct frame_piece *pieces, uint16_t count, uint64_t payload) {
-  return parse_pieces_of(FRAME_WRITE, pieces, count, payload);
+static int parse_segments(const struct frame_segment *segments, uint16_t count, uint64_t payload) {
+  return parse_segments_of(FRAME_WRITE, segments, count, payload);
 }
 
-/* One piece of 8 bytes, and any two numbers; but an addition has one. */
-static void an_atomic_brings_its_operands(void **state) {
+/* One segment of 8 bytes and two operands; the second one of a FETCH_ADD is 0. */
+static void operands_of_atomics_are_checked(void **state) {
   (void)state;
   static const struct {
     uint8_t type;
-    struct frame_piece pieces[2];
+    struct frame_segment segments[2];
     int code;
   } cases[] = {
       {FRAME_FETCH_ADD, {{0, 8}, {UINT64_MAX, 0}}, 0},
@@ -158,13 +158,13 @@ static void an_atomic_brings_its_operands(void **state) {
       {FRAME_COMPARE_SWAP, {{0, UINT64_MAX}, {1, 2}}, HAUL_EPROTO},
   };
   for (size_t i = 0; i < COUNT(cases); i++)
-    assert_int_equal(parse_pieces_of(cases[i].type, cases[i].pieces, 2, 8), cases[i].code);
+    assert_int_equal(parse_segments_of(cases[i].type, cases[i].segments, 2, 8), cases[i].code);
 }
 
-static void pieces_are_the_payload(void **state) {
+static void segments_must_add_up_to_the_payload(void **state) {
   (void)state;
   static const struct {
-    struct frame_piece pieces[3];
+    struct frame_segment segments[3];
     uint64_t payload;
     int code;
   } cases[] = {
@@ -180,20 +180,20 @@ static void pieces_are_the_payload(void **state) {
       {{{0, UINT64_MAX - 2}, {1, 2}, {9, 8}}, 7, HAUL_EPROTO},
   };
   for (size_t i = 0; i < COUNT(cases); i++)
-    assert_int_equal(parse_pieces(cases[i].pieces, 3, cases[i].payload), cases[i].code);
+    assert_int_equal(parse_segments(cases[i].segments, 3, cases[i].payload), cases[i].code);
 }
 
-static void as_many_pieces_as_are_allowed(void **state) {
+static void the_maximum_of_segments_is_accepted(void **state) {
   (void)state;
-  struct frame_piece pieces[FRAME_PIECES_MAX];
-  for (size_t i = 0; i < COUNT(pieces); i++)
-    pieces[i] = (struct frame_piece){i * 5000, 4096};
-  assert_int_equal(parse_pieces(pieces, FRAME_PIECES_MAX, 4096 * FRAME_PIECES_MAX), 0);
+  struct frame_segment segments[FRAME_SEGMENTS_MAX];
+  for (size_t i = 0; i < COUNT(segments); i++)
+    segments[i] = (struct frame_segment){i * 5000, 4096};
+  assert_int_equal(parse_segments(segments, FRAME_SEGMENTS_MAX, 4096 * FRAME_SEGMENTS_MAX), 0);
 }
 
 /* ---- Trailers ---- */
 
-static void trailers(void **state) {
+static void trailers_are_checked(void **state) {
   (void)state;
   static const int32_t statuses[] = {0, HAUL_EINVAL, HAUL_ESTALE, 1, HAUL_EPATH, INT32_MAX};
   for (size_t i = 0; i < COUNT(statuses); i++) {
@@ -212,26 +212,26 @@ static void trailers(void **state) {
   }
 }
 
-/* Two pieces in the other order are other bytes. */
-static void the_checksum_knows_the_order(void **state) {
+/* Segments in another order are another payload. */
+static void the_checksum_depends_on_the_order_of_segments(void **state) {
   (void)state;
   uint64_t ab = frame_checksum(frame_checksum(0, 0xa), 0xb);
   uint64_t ba = frame_checksum(frame_checksum(0, 0xb), 0xa);
   assert_true(ab != ba);
-  assert_true(frame_checksum(0, 5) == 5); /* one piece: its own */
+  assert_true(frame_checksum(0, 5) == 5); /* a single segment: its own */
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(comes_back_as_it_was),
-      cmocka_unit_test(each_wrong_field_is_refused),
-      cmocka_unit_test(magic_and_reserved_bytes_are_looked_at),
-      cmocka_unit_test(nothing_is_accepted_in_two_ways),
-      cmocka_unit_test(pieces_are_the_payload),
-      cmocka_unit_test(an_atomic_brings_its_operands),
-      cmocka_unit_test(as_many_pieces_as_are_allowed),
-      cmocka_unit_test(trailers),
-      cmocka_unit_test(the_checksum_knows_the_order),
+      cmocka_unit_test(packed_headers_parse_to_the_same_fields),
+      cmocka_unit_test(each_invalid_field_is_rejected),
+      cmocka_unit_test(magic_and_reserved_bytes_are_checked),
+      cmocka_unit_test(an_accepted_header_has_one_encoding),
+      cmocka_unit_test(segments_must_add_up_to_the_payload),
+      cmocka_unit_test(operands_of_atomics_are_checked),
+      cmocka_unit_test(the_maximum_of_segments_is_accepted),
+      cmocka_unit_test(trailers_are_checked),
+      cmocka_unit_test(the_checksum_depends_on_the_order_of_segments),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,10 +20,10 @@ void frame_pack(const struct frame *frame, uint8_t bytes[FRAME_HEADER]) {
   memset(wire.at, 0, wire_left(&wire));
 }
 
-void frame_pack_piece(const struct frame_piece *piece, uint8_t bytes[FRAME_PIECE]) {
-  struct wire wire = wire_over(bytes, FRAME_PIECE);
-  wire_put64(&wire, piece->offset);
-  wire_put64(&wire, piece->length);
+void frame_pack_segment(const struct frame_segment *segment, uint8_t bytes[FRAME_SEGMENT]) {
+  struct wire wire = wire_over(bytes, FRAME_SEGMENT);
+  wire_put64(&wire, segment->offset);
+  wire_put64(&wire, segment->length);
 }
 
 void frame_pack_trailer(const struct frame_trailer *trailer, uint8_t bytes[FRAME_TRAILER]) {
@@ -33,34 +33,31 @@ void frame_pack_trailer(const struct frame_trailer *trailer, uint8_t bytes[FRAME
   wire_put32(&wire, MAGIC_TRAILER);
 }
 
-static int wrong(const char **what, const char *text) {
+static int malformed(const char **what, const char *text) {
   *what = text;
   return HAUL_EPROTO;
 }
 
-/* A peer's code is one of ours, or 0. That a path broke, the last of them, is this side's to find
- * out: what ends with it is sent again, for as long as the peer would answer so. */
-static int is_code(int32_t status) {
+/* A peer may send any code but HAUL_EPATH, the last one: that makes this side send the work again,
+ * and a peer that kept sending it would keep this side busy for ever. */
+static bool is_status(int32_t status) {
   return status <= 0 && status > HAUL_EPATH;
 }
 
-static int check_atomic(const struct frame *frame, const char **what) {
-  bool fits = frame->count == 2 && frame->payload == 8 && frame->flags == 0 && frame->status == 0;
-  return fits ? 0 : wrong(what, "an atomic operation that is not one of 8 bytes");
-}
-
-static int check_shape(const struct frame *frame, const char **what) {
-  if (frame_is_atomic(frame))
-    return check_atomic(frame, what);
-  bool has_pieces = frame->type == FRAME_WRITE || frame->type == FRAME_READ;
-  if (frame->count > FRAME_PIECES_MAX || has_pieces != (frame->count > 0))
-    return wrong(what, "a frame with an impossible number of pieces");
+static int check_header(const struct frame *frame, const char **what) {
+  bool has_segments = frame->type == FRAME_WRITE || frame->type == FRAME_READ;
+  if (frame_is_atomic(frame)) {
+    bool fits = frame->count == 2 && frame->payload == 8 && frame->flags == 0 && frame->status == 0;
+    return fits ? 0 : malformed(what, "a malformed atomic operation");
+  }
+  if (frame->count > FRAME_SEGMENTS_MAX || has_segments != (frame->count > 0))
+    return malformed(what, "a frame with an invalid number of segments");
   if (frame->payload > FRAME_PAYLOAD_MAX)
-    return wrong(what, "a frame with too large a payload");
+    return malformed(what, "a frame with too large a payload");
   if ((frame->type == FRAME_ACK) != (frame->payload == 0))
-    return wrong(what, "a frame whose payload does not fit its type");
-  if (!is_code(frame->status) || (frame->type != FRAME_ACK && frame->status != 0))
-    return wrong(what, "a frame with an impossible status");
+    return malformed(what, "a frame whose payload does not fit its type");
+  if (!is_status(frame->status) || (frame->type != FRAME_ACK && frame->status != 0))
+    return malformed(what, "a frame with an invalid status");
   return 0;
 }
 
@@ -75,45 +72,41 @@ int frame_parse(const uint8_t bytes[FRAME_HEADER], struct frame *frame, const ch
   frame->payload = wire_get64(&wire);
   frame->status = (int32_t)wire_get32(&wire);
   if (magic != MAGIC)
-    return wrong(what, "a frame with a wrong magic number");
+    return malformed(what, "a frame with a wrong magic number");
   if (frame->type < FRAME_WRITE || frame->type > FRAME_COMPARE_SWAP)
-    return wrong(what, "a frame of an unknown type");
+    return malformed(what, "a frame of an unknown type");
   if (frame->flags & ~FRAME_CHECKSUM)
-    return wrong(what, "a frame with unknown flags");
+    return malformed(what, "a frame with unknown flags");
   while (wire_left(&wire) > 0)
     if (wire_get8(&wire) != 0)
-      return wrong(what, "a frame with reserved bytes set");
-  return check_shape(frame, what);
+      return malformed(what, "a frame with reserved bytes set");
+  return check_header(frame, what);
 }
 
-static int check_operands(const struct frame *frame, const struct frame_piece *operands,
-                          const char **what) {
-  bool fits = frame->type == FRAME_COMPARE_SWAP || operands->length == 0;
-  return fits ? 0 : wrong(what, "an addition with two operands");
-}
-
-int frame_parse_pieces(const uint8_t *bytes, const struct frame *frame, struct frame_piece *pieces,
-                       const char **what) {
-  struct wire wire = wire_over(bytes, (size_t)frame->count * FRAME_PIECE);
+int frame_parse_segments(const uint8_t *bytes, const struct frame *frame,
+                         struct frame_segment *segments, const char **what) {
+  struct wire wire = wire_over(bytes, (size_t)frame->count * FRAME_SEGMENT);
   uint64_t total = 0;
   uint16_t count = frame_is_atomic(frame) ? 1 : frame->count;
   for (uint16_t i = 0; i < count; i++) {
     uint64_t end;
-    pieces[i].offset = wire_get64(&wire);
-    pieces[i].length = wire_get64(&wire);
-    if (pieces[i].length == 0 || pieces[i].length > frame->payload - total)
-      return wrong(what, "pieces that are not the payload");
-    if (__builtin_add_overflow(pieces[i].offset, pieces[i].length, &end))
-      return wrong(what, "a piece that wraps around");
-    total += pieces[i].length;
+    segments[i].offset = wire_get64(&wire);
+    segments[i].length = wire_get64(&wire);
+    if (segments[i].length == 0 || segments[i].length > frame->payload - total)
+      return malformed(what, "segments that do not add up to the payload");
+    if (__builtin_add_overflow(segments[i].offset, segments[i].length, &end))
+      return malformed(what, "a segment that wraps around");
+    total += segments[i].length;
   }
   if (total != frame->payload)
-    return wrong(what, "pieces that are not the payload");
-  if (count == frame->count)
-    return 0;
-  pieces[count] = (struct frame_piece){wire_get64(&wire), 0};
-  pieces[count].length = wire_get64(&wire);
-  return check_operands(frame, &pieces[count], what);
+    return malformed(what, "segments that do not add up to the payload");
+  if (frame_is_atomic(frame)) {
+    segments[1].offset = wire_get64(&wire);
+    segments[1].length = wire_get64(&wire);
+    if (frame->type == FRAME_FETCH_ADD && segments[1].length != 0)
+      return malformed(what, "a FETCH_ADD with two operands");
+  }
+  return 0;
 }
 
 int frame_parse_trailer(const uint8_t bytes[FRAME_TRAILER], struct frame_trailer *trailer,
@@ -122,6 +115,6 @@ int frame_parse_trailer(const uint8_t bytes[FRAME_TRAILER], struct frame_trailer
   trailer->checksum = wire_get64(&wire);
   trailer->status = (int32_t)wire_get32(&wire);
   if (wire_get32(&wire) != MAGIC_TRAILER)
-    return wrong(what, "a payload without its trailer");
-  return is_code(trailer->status) ? 0 : wrong(what, "a trailer with an impossible status");
+    return malformed(what, "a payload without its trailer");
+  return is_status(trailer->status) ? 0 : malformed(what, "a trailer with an invalid status");
 }

@@ -1,179 +1,181 @@
 /* SPDX-License-Identifier: MIT */
 #include "fabric/tcp/tcp.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/sys.h"
+#include "fabric/tcp/rails.h"
+#include "fabric/tcp/staging.h"
 
-_Static_assert(WORK_BYTES_MAX <= FRAME_PAYLOAD_MAX && WORK_PIECES_MAX <= FRAME_PIECES_MAX,
+_Static_assert(WORK_BYTES_MAX <= FRAME_PAYLOAD_MAX && WORK_PIECES_MAX <= FRAME_SEGMENTS_MAX,
                "a work is a frame");
 
-/* ---- Slots ---- */
+/* ---- Slots; with the endpoint's lock ---- */
 
-static struct slot *slot_of(struct tcp_endpoint *endpoint, uint64_t request) {
-  uint32_t index = (uint32_t)request;
-  if (index >= TCP_WINDOW)
-    return NULL;
-  struct slot *slot = &endpoint->slots[index];
-  return slot->busy && slot->stamp == (uint32_t)(request >> 32) ? slot : NULL;
-}
-
-static struct slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *request) {
+static struct tcp_slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *request) {
   while (endpoint->slots[endpoint->next_slot].busy)
     endpoint->next_slot = (endpoint->next_slot + 1) % TCP_WINDOW;
-  struct slot *slot = &endpoint->slots[endpoint->next_slot];
-  *request = (uint64_t)++slot->stamp << 32 | endpoint->next_slot;
+  struct tcp_slot *slot = &endpoint->slots[endpoint->next_slot];
+  slot->generation++;
+  slot->busy = true;
+  *request = (uint64_t)slot->generation << 32 | endpoint->next_slot;
   endpoint->next_slot = (endpoint->next_slot + 1) % TCP_WINDOW;
   endpoint->busy_slots++;
-  slot->busy = true;
-  slot->answering = slot->lent = false;
-  slot->job = NULL;
-  slot->work = NULL;
   return slot;
 }
 
-static void slot_free(struct tcp_endpoint *endpoint, struct slot *slot) {
-  if (slot->left && --endpoint->left == 0)
+static void slot_free(struct tcp_endpoint *endpoint, struct tcp_slot *slot) {
+  if (slot->abandoned && --endpoint->abandoned == 0)
     endpoint_block_others(&endpoint->base, false);
-  slot->busy = slot->left = false;
-  slot->work = NULL;
-  slot->job = NULL;
+  *slot = (struct tcp_slot){.generation = slot->generation};
   endpoint->busy_slots--;
 }
 
-/* What may be answered on this rail: not before it was sent whole. With the lock. */
-static struct slot *slot_waiting(struct tcp_rail *rail, uint64_t request, bool answering) {
-  struct slot *slot = slot_of(rail->endpoint, request);
-  return slot && !slot->job && slot->rail == rail && slot->answering == answering ? slot : NULL;
+/* The busy slot of a request that was sent whole, on this rail. */
+static struct tcp_slot *slot_find(struct tcp_rail *rail, uint64_t request, bool data_started) {
+  uint32_t index = (uint32_t)request;
+  struct tcp_slot *slot = index < TCP_WINDOW ? &rail->endpoint->slots[index] : NULL;
+  bool matches = slot && slot->busy && slot->generation == (uint32_t)(request >> 32) &&
+                 !slot->frame && slot->rail == rail && slot->data_started == data_started;
+  return matches ? slot : NULL;
 }
 
-bool slot_answer(struct tcp_rail *rail, uint64_t request, struct work **work) {
+bool slot_start_data(struct tcp_rail *rail, uint64_t request, struct work **work) {
   combiner_lock(&rail->endpoint->combiner);
-  struct slot *slot = slot_waiting(rail, request, false);
+  struct tcp_slot *slot = slot_find(rail, request, false);
   *work = slot ? slot->work : NULL;
   if (slot)
-    slot->answering = true;
+    slot->data_started = true;
   combiner_unlock(&rail->endpoint->combiner);
   return slot != NULL;
 }
 
-bool slot_take(struct tcp_rail *rail, uint64_t request, bool data, struct work **work) {
+bool slot_complete(struct tcp_rail *rail, uint64_t request, bool data, struct work **work) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   combiner_lock(&endpoint->combiner);
-  struct slot *slot = slot_waiting(rail, request, data);
+  struct tcp_slot *slot = slot_find(rail, request, data);
   bool found = slot != NULL;
   *work = found ? slot->work : NULL;
   if (found) {
     slot_free(endpoint, slot);
-    tcp_settled(endpoint);
+    tcp_advance(endpoint, NULL);
   }
   combiner_unlock(&endpoint->combiner);
   return found;
 }
 
-/* ---- Works ---- */
-
-static bool is_open(const struct tcp_rail *rail) {
-  return rail && rail->stream.fd >= 0 && !rail->broken;
+/* The work ends before its response. Pages that are spliced still must not get another content
+ * (send.c), so the region's memory is never pooled again. */
+static struct work *take_work(struct tcp_slot *slot) {
+  struct work *work = slot->work;
+  slot->work = NULL;
+  if (work && slot->spliced)
+    atomic_store(&work->region->handed_out, true);
+  return work;
 }
 
-/* What has the best rank waits behind nothing else, in no queue and no socket. */
-static struct tcp_rail *rail_for(const struct tcp_endpoint *endpoint, const struct work *work) {
-  struct tcp_rail *best = NULL;
-  if (work->rank == 0 && is_open(endpoint->rails[TCP_EXPRESS]))
-    return endpoint->rails[TCP_EXPRESS];
+static void count_abandoned(struct tcp_endpoint *endpoint) {
+  if (endpoint->abandoned++ == 0)
+    endpoint_block_others(&endpoint->base, true);
+}
+
+struct work *slot_abandon(struct tcp_endpoint *endpoint, struct tcp_slot *slot, int code) {
+  struct work *work = take_work(slot);
+  if (slot->frame && tx_abort(slot->frame, code)) {
+    slot_free(endpoint, slot);
+  } else if (slot->modifies && !slot->abandoned) {
+    slot->abandoned = true;
+    count_abandoned(endpoint);
+  }
+  return work;
+}
+
+bool slots_drop(struct tcp_rail *rail, struct list *works) {
+  struct tcp_endpoint *endpoint = rail->endpoint;
+  bool begun = false;
+  for (unsigned i = 0; i < TCP_WINDOW; i++) {
+    struct tcp_slot *slot = &endpoint->slots[i];
+    if (!slot->busy || slot->rail != rail)
+      continue;
+    /* Counts before slot_free, so that other paths stay blocked in between. */
+    if (!begun && slot->modifies && (!slot->frame || slot->frame->sent > 0)) {
+      begun = true;
+      count_abandoned(endpoint);
+    }
+    struct work *work = take_work(slot);
+    if (work)
+      list_append(works, &work->link);
+    if (slot->frame)
+      slot->frame->slot = NULL;
+    slot_free(endpoint, slot);
+  }
+  return begun;
+}
+
+/* ---- Works; with the endpoint's lock ---- */
+
+/* The express rail for the best rank, whose works wait in no queue and no socket behind others;
+ * else the rail with the least payload queued. NULL: none is open. */
+static struct tcp_rail *choose_rail(const struct tcp_endpoint *endpoint, const struct work *work) {
+  struct tcp_rail *best = NULL, *express = endpoint->rails[TCP_EXPRESS];
+  if (work->rank == 0 && express && rail_is_open(express))
+    return express;
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     struct tcp_rail *rail = endpoint->rails[i];
-    if (is_open(rail) && (!best || rail->queued < best->queued))
+    if (rail_is_open(rail) && (!best || rail->tx.queued < best->tx.queued))
       best = rail;
   }
   return best;
 }
 
-/* The work ends before its answer; pages that it left behind get no other content (tx.c). */
-static struct work *take_work(struct slot *slot) {
-  struct work *work = slot->work;
-  slot->work = NULL;
-  if (work && slot->lent)
-    atomic_store(&work->region->handed_out, true);
-  return work;
-}
-
-struct work *slot_drop(struct tcp_endpoint *endpoint, struct slot *slot) {
-  struct work *work = take_work(slot);
-  if (slot->job)
-    slot->job->slot = NULL;
-  slot_free(endpoint, slot);
-  return work;
-}
-
-struct work *slot_abandon(struct tcp_endpoint *endpoint, struct slot *slot, int code) {
-  struct work *work = take_work(slot);
-  if (slot->job && job_abandon(slot->job, code)) {
-    slot_free(endpoint, slot);
-    tcp_settled(endpoint);
-  } else if (slot->write && !slot->left) {
-    slot->left = true;
-    if (endpoint->left++ == 0)
-      endpoint_block_others(&endpoint->base, true);
-  }
-  return work;
-}
-
-/* With the lock. `rail` NULL: there is none. */
 static void start_work(struct tcp_endpoint *endpoint, struct work *work, struct tcp_rail *rail) {
   uint64_t request;
   work->state = NULL;
   if (!rail) {
-    work->done(work, error_set(HAUL_EPATH, 0, endpoint->base.link->name, NULL, "no rail is left"));
+    work->done(work, error_set(HAUL_EPATH, 0, endpoint->base.link->name, NULL,
+                               "no data connection is left"));
     return;
   }
-  struct slot *slot = slot_new(endpoint, &request);
-  struct tcp_job *job = job_request(work, request);
-  if (!job) {
+  struct tcp_slot *slot = slot_new(endpoint, &request);
+  struct tx_frame *frame = tx_request(work, request);
+  if (!frame) {
     slot_free(endpoint, slot);
     work->done(work, haul_error_last()->code);
     return;
   }
   work_starts(work);
   slot->work = work;
-  slot->write = work->operation != HAUL_OP_READ;
+  slot->modifies = work->operation != HAUL_OP_READ;
   slot->rail = rail;
-  slot->job = job;
-  job->slot = slot;
-  job->rail = rail;
+  slot->frame = frame;
+  frame->slot = slot;
+  frame->rail = rail;
   work->state = slot;
-  job_submit(job);
+  tx_submit(frame);
 }
 
-/* Sources that the rails' engines have not read yet. */
-static bool stages_wait(const struct tcp_endpoint *endpoint) {
-  unsigned count = 0;
-  list_each(item, &endpoint->staging) if (++count >= 2 * TCP_STAGES) return true;
-  return false;
-}
-
-/* What is left of a write that was given up may land late, and not on the bytes of a later one. */
+/* Abandoned writes may land late, and must not land on the bytes of a later one. */
 static bool may_start(const struct tcp_endpoint *endpoint, const struct work *work,
                       const struct tcp_rail *rail) {
-  if (endpoint->busy_slots >= endpoint->base.link->window || endpoint->left > 0)
+  unsigned staged = 0; /* sources that wait for their engines, or for bounce buffers */
+  if (endpoint->busy_slots >= endpoint->base.link->window || endpoint->abandoned > 0)
     return false;
-  return !rail ||
-         (rail->queued < TCP_QUEUE && (work->region->memory.view || !stages_wait(endpoint)));
+  if (!rail) /* it fails at once */
+    return true;
+  if (!work->region->memory.view)
+    list_each(item, &endpoint->staged_sends) staged++;
+  return rail->tx.queued < TCP_QUEUE && staged < 2 * TCP_BOUNCES;
 }
 
 /* At most WORK_BATCH; returns how many. */
-static unsigned start_batch(struct tcp_endpoint *endpoint) {
+static unsigned start_works(struct tcp_endpoint *endpoint) {
   struct list *first;
   unsigned count = 0;
   while (count < WORK_BATCH && (first = backlog_first(&endpoint->pending))) {
     struct work *work = list_entry(first, struct work, link);
-    struct tcp_rail *rail = rail_for(endpoint, work);
+    struct tcp_rail *rail = choose_rail(endpoint, work);
     if (!may_start(endpoint, work, rail))
       break;
     backlog_take(&endpoint->pending);
@@ -183,19 +185,22 @@ static unsigned start_batch(struct tcp_endpoint *endpoint) {
   return count;
 }
 
-/* Pumping ends works, and what ends lets others in: not within itself. A rail that has sent its
- * share goes on when the loop comes to it. */
-void tcp_settled(struct tcp_endpoint *endpoint) {
-  unsigned started;
-  if (endpoint->settling)
-    return;
-  endpoint->settling = true;
+bool tcp_advance(struct tcp_endpoint *endpoint, struct tcp_rail *returns) {
+  bool more = false;
+  if (returns)
+    returns->tx.fresh = true;
+  start_works(endpoint);
   do {
-    started = start_batch(endpoint);
-    each_rail(rail, endpoint) if (rail->fresh) rail_pump(rail);
-  } while (started > 0);
-  each_rail(rail, endpoint) rail->pumped = 0;
-  endpoint->settling = false;
+    each_rail(rail, endpoint) if (rail->tx.fresh) rail_pump(rail);
+  } while (start_works(endpoint) > 0); /* a pump makes room in its queue, and may end works */
+  each_rail(rail, endpoint) {
+    if (rail == returns)
+      more = rail->tx.turn >= rail->tx.share && !list_empty(&rail->tx.queue);
+    if (rail != returns || !more)
+      rail_uncork(rail);
+    rail->tx.turn = 0;
+  }
+  return more;
 }
 
 static void admit(struct combiner *combiner, struct list *works) {
@@ -214,45 +219,25 @@ static void admit(struct combiner *combiner, struct list *works) {
       work->done(work, error_set(HAUL_EPATH, 0, base->link->name, NULL, "%s", base->reason));
     }
   }
-  tcp_settled(endpoint);
+  tcp_advance(endpoint, NULL);
 }
 
-/* Dekker with `stop`: it shuts the endpoint, then takes in what is laid. */
-static void lay(struct tcp_endpoint *endpoint, struct list *item) {
-  combiner_defer(&endpoint->combiner, item);
-  if (!atomic_load(&endpoint->base.open))
+/* ---- The transport's slots for works ---- */
+
+static void tcp_post(struct endpoint *base, struct work *work) {
+  struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
+  work->state = NULL;
+  if (!work_batch_add(&endpoint->work_batch, work, base->link->fabric->loop)) {
+    combiner_submit(&endpoint->combiner, &work->link);
+    return;
+  }
+  /* Pairs with tcp_stop, which clears `open`, then drains: one of the two sees the other. */
+  combiner_defer(&endpoint->combiner, &work->link);
+  if (!atomic_load(&base->open))
     combiner_drain(&endpoint->combiner);
 }
 
-static void post(struct endpoint *base, struct work *work) {
-  struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
-  work->state = NULL;
-  if (work_batch_add(&endpoint->work_batch, work, base->link->fabric->loop))
-    lay(endpoint, &work->link);
-  else
-    combiner_submit(&endpoint->combiner, &work->link);
-}
-
-/* ---- Early ends; with the loop's lock ---- */
-
-/* Nothing that still comes for the work reaches its memory. */
-static void detach_reader(struct tcp_endpoint *endpoint, const struct work *work) {
-  each_rail(rail, endpoint) {
-    if (rail->state == RX_HEAD || rail->work != work)
-      continue;
-    stage_give(&endpoint->rx, &rail->stage);
-    rail->region = NULL;
-    rail->work = NULL;
-  }
-  list_each_safe(item, &endpoint->landings) {
-    struct landing *landing = list_entry(item, struct landing, link);
-    if (landing->work != work)
-      continue;
-    landing_finish(landing, HAUL_ECANCELED);
-  }
-}
-
-static void cancel(struct endpoint *base, struct work *work, int code) {
+static void tcp_cancel(struct endpoint *base, struct work *work, int code) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   bool ended = false;
   combiner_lock(&endpoint->combiner);
@@ -261,176 +246,115 @@ static void cancel(struct endpoint *base, struct work *work, int code) {
     work->state = NULL;
     ended = true;
   } else if (work->state) {
-    struct slot *slot = work->state;
+    struct tcp_slot *slot = work->state;
     ended = slot->busy && slot->work == work && slot_abandon(endpoint, slot, code);
+    tcp_advance(endpoint, NULL);
   }
   combiner_unlock(&endpoint->combiner);
   if (!ended)
     return;
   if (work->operation != HAUL_OP_WRITE)
-    detach_reader(endpoint, work);
+    receive_detach(endpoint, work);
   work->done(work, code);
 }
 
-/* With the lock: no byte of the region is sent any more. */
-static void withdraw_sources(struct list *jobs, uint64_t handle) {
-  list_each_safe(item, jobs) {
-    struct tcp_job *job = list_entry(item, struct tcp_job, link);
-    if (job->type == FRAME_DATA && job->handle == handle && job->region)
-      job_refuse(job, HAUL_ESTALE);
+/* With the endpoint's lock: no byte of the export is sent any more. */
+static void reject_sources(struct list *frames, uint64_t handle) {
+  list_each_safe(item, frames) {
+    struct tx_frame *frame = list_entry(item, struct tx_frame, link);
+    if (frame->type == FRAME_DATA && frame->handle == handle && frame->payload.region)
+      tx_reject(frame, HAUL_ESTALE);
   }
 }
 
-static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region *region) {
+static void tcp_revoke(struct endpoint *base, uint64_t handle, struct haul_region *region) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   (void)region;
-  each_rail(rail, endpoint) {
-    if (rail->state == RX_HEAD || rail->frame.type != FRAME_WRITE || rail->frame.handle != handle ||
-        !rail->region)
-      continue;
-    rail_throw_away(rail, HAUL_ESTALE);
-  }
-  list_each_safe(item, &endpoint->landings) {
-    struct landing *landing = list_entry(item, struct landing, link);
-    if (landing->frame.type != FRAME_WRITE || landing->frame.handle != handle)
-      continue;
-    landing_finish(landing, HAUL_ESTALE);
-  }
+  receive_revoke(endpoint, handle);
   combiner_lock(&endpoint->combiner);
-  each_rail(rail, endpoint) withdraw_sources(&rail->queue, handle);
-  withdraw_sources(&endpoint->staging, handle);
-  each_rail(rail, endpoint) rail_pump(rail);
+  each_rail(rail, endpoint) reject_sources(&rail->tx.queue, handle);
+  reject_sources(&endpoint->staged_sends, handle);
+  tcp_advance(endpoint, NULL);
   combiner_unlock(&endpoint->combiner);
 }
 
-/* ---- Life of an endpoint ---- */
+/* ---- An endpoint's life ---- */
 
 static bool poll_endpoint(struct poller *poller) {
   struct tcp_endpoint *endpoint = list_entry(poller, struct tcp_endpoint, poller);
   int64_t spin_ns = endpoint->base.link->fabric->config->spin_ns;
-  bool moved = false, sources = false, landings = false, held_back = false,
-       held = work_batch_is_young(&endpoint->work_batch);
-  if (!list_empty(&endpoint->landings))
-    moved |= stage_landings(endpoint, &landings);
-  if (!held) {
+  bool moved = false, sends = false, receives = false, unread = false;
+  bool young = work_batch_is_young(&endpoint->work_batch);
+  if (!list_empty(&endpoint->staged_receives))
+    moved |= staged_receives_poll(endpoint, &receives);
+  if (!young) { /* the lock takes the batch in */
     combiner_lock(&endpoint->combiner);
-    if (!list_empty(&endpoint->staging))
-      moved |= stage_sources(endpoint, &sources);
+    if (!list_empty(&endpoint->staged_sends)) {
+      moved |= staged_sends_poll(endpoint, &sends);
+      tcp_advance(endpoint, NULL);
+    }
     combiner_unlock(&endpoint->combiner);
   }
   each_rail(rail, endpoint) moved |= rail_poll(rail, spin_ns);
-  stages_tend(endpoint);
-  each_rail(rail, endpoint) held_back |= !rail->blocked && stream_holds(&rail->stream);
-  poller->urgent = sources || landings || held_back || work_batch_pending(&endpoint->work_batch);
+  tcp_staging_leave_queue(endpoint);
+  each_rail(rail, endpoint) unread |= !rail->rx.blocked && stream_holds(&rail->stream);
+  poller->urgent = sends || receives || unread || work_batch_pending(&endpoint->work_batch);
   return moved;
 }
 
-/* A peer that stops in the middle of a payload, or does not read what it asked for, is gone. */
 static void on_stall_timer(struct timer *timer) {
   struct tcp_endpoint *endpoint = list_entry(timer, struct tcp_endpoint, stall);
-  struct link *link = endpoint->base.link;
-  int64_t now = clock_now(), bound = link->fabric->config->liveness_ns;
-  each_rail(rail, endpoint) {
-    if (rail->stream.fd < 0)
-      continue;
-    bool inside =
-        (rail->state != RX_HEAD || rail->inbox_end != rail->inbox_start) && !rail->blocked;
-    combiner_lock(&endpoint->combiner);
-    bool stuck =
-        (!list_empty(&rail->queue) || stream_owes(&rail->stream)) && now - rail->tx_moved > bound;
-    combiner_unlock(&endpoint->combiner);
-    if (inside && now - rail->rx_moved > bound)
-      link->fail(link, HAUL_EPEER, "it stopped in the middle of a payload");
-    else if (stuck)
-      link->fail(link, HAUL_EPEER, "it does not read what it was sent");
-  }
-  stages_expire(endpoint, now);
-  loop_timer_start(link->fabric->loop, timer, now + bound / 2);
+  struct fabric *fabric = endpoint->base.link->fabric;
+  int64_t now = clock_now(), bound = fabric->config->liveness_ns;
+  each_rail(rail, endpoint) rail_check_stall(rail, now, bound);
+  tcp_staging_expire(endpoint, now);
+  loop_timer_start(fabric->loop, timer, now + bound / 2);
 }
 
-static int create(struct link *link, struct endpoint **out) {
+static int tcp_create(struct link *link, struct endpoint **out) {
   struct tcp_endpoint *endpoint = alloc_zero(1, sizeof *endpoint);
+  struct loop *loop = link->fabric->loop;
   if (!endpoint)
     return error_memory("tcp endpoint");
   endpoint->base.transport = &tcp_transport;
   endpoint->base.link = link;
-  atomic_store(&endpoint->base.as_small, tcp_try_lending() != 0);
-  endpoint->splice_from = tcp_splice_from(link->fabric);
+  atomic_store(&endpoint->base.as_small, tcp_probe_splice() != 0);
+  endpoint->splice_min = tcp_splice_min(link->fabric);
   combiner_init(&endpoint->combiner, admit);
   backlog_init(&endpoint->pending);
-  list_init(&endpoint->staging);
-  list_init(&endpoint->landings);
-  stages_open(endpoint);
+  list_init(&endpoint->staged_sends);
+  list_init(&endpoint->staged_receives);
+  tcp_staging_open(endpoint);
   timer_init(&endpoint->stall, on_stall_timer);
-  struct loop *loop = link->fabric->loop;
   loop_poller_start(loop, &endpoint->poller, poll_endpoint);
   loop_timer_start(loop, &endpoint->stall, clock_now() + link->fabric->config->liveness_ns / 2);
   *out = &endpoint->base;
   return 0;
 }
 
-static int connect_rail(struct tcp_endpoint *endpoint, unsigned index, haul_deadline until) {
-  struct link *link = endpoint->base.link;
-  struct stream stream;
-  int code = link->dial(link, &tcp_transport, link->local, index, until, &stream);
-  if (code)
-    return code;
-  loop_lock(link->fabric->loop);
-  code = rail_open(endpoint, index, stream);
-  loop_unlock(link->fabric->loop);
-  return code;
-}
-
-/* Without the express rail what has the best rank takes the others. */
-static void connect_rails(struct endpoint *base, haul_deadline until) {
-  struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
-  struct link *link = base->link;
-  unsigned wanted = link->fabric->config->tcp_rails;
-  int code = 0;
-  if (wanted == 0)
-    wanted = link->loopback ? 1 : 2;
-  for (unsigned i = 0; i < wanted && i < TCP_RAILS_MAX && code == 0; i++)
-    code = connect_rail(endpoint, i, until);
-  if (atomic_load(&endpoint->open_rails) == 0) {
-    loop_lock(link->fabric->loop);
-    endpoint_failed(base, "no data connection: %.150s", haul_error_last()->text);
-    loop_unlock(link->fabric->loop);
-  } else if (code == 0) {
-    connect_rail(endpoint, TCP_EXPRESS, until);
-  }
-}
-
-static void adopt(struct endpoint *base, unsigned index, struct stream stream) {
+static void tcp_adopt(struct endpoint *base, unsigned index, struct stream stream) {
   if (index >= TCP_RAILS)
     stream_close(&stream);
   else
     rail_open((struct tcp_endpoint *)base, index, stream);
 }
 
-static void stop(struct endpoint *base, int code) {
+static void tcp_stop(struct endpoint *base, int code) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   each_rail(rail, endpoint) rail_close(rail, code);
-  stages_close(endpoint);
+  tcp_staging_close(endpoint);
   loop_timer_stop(&endpoint->stall);
   loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
-  /* What is still laid down is let in now; what is laid from now on, by who lays it. */
+  /* Deferred works end now; those that are deferred later, in tcp_post. */
   atomic_store(&base->open, false);
   combiner_drain(&endpoint->combiner);
 }
 
-static void forked(struct endpoint *base) {
-  struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
-  each_rail(rail, endpoint) {
-    if (rail->stream.fd >= 0)
-      close(rail->stream.fd);
-    if (rail->pipe[0] >= 0) {
-      close(rail->pipe[0]);
-      close(rail->pipe[1]);
-    }
-  }
+static void tcp_forked(struct endpoint *base) {
+  each_rail(rail, (struct tcp_endpoint *)base) rail_forked(rail);
 }
 
-static void destroy(struct endpoint *base) {
+static void tcp_destroy(struct endpoint *base) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   for (unsigned i = 0; i < TCP_RAILS; i++)
     rail_free(endpoint->rails[i]);
@@ -443,14 +367,14 @@ const struct transport tcp_transport = {
     .index = 2,
     .payload = true,
     .checks = tcp_checks,
-    .create = create,
-    .connect = connect_rails,
-    .adopt = adopt,
-    .stop = stop,
-    .forked = forked,
-    .destroy = destroy,
+    .create = tcp_create,
+    .connect = tcp_connect_rails,
+    .adopt = tcp_adopt,
+    .stop = tcp_stop,
+    .forked = tcp_forked,
+    .destroy = tcp_destroy,
     .estimate = tcp_estimate,
-    .post = post,
-    .cancel = cancel,
-    .revoke = withdraw,
+    .post = tcp_post,
+    .cancel = tcp_cancel,
+    .revoke = tcp_revoke,
 };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What is left of a write that was given up lands before anything that was written after it, over
- * whatever path: the owner is stopped, so that the first write stays in the sockets, and goes on
- * when the second one was begun. */
+ * Data from a canceled write never overwrites a later write, over any path: the owner is stopped,
+ * so that the first write stays in the sockets, and continues once the second one was posted. */
 #include "support/check.h"
 
 #include <linux/sockios.h>
@@ -29,8 +28,8 @@ static int set_up(void **state) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   (void)state;
   config.liveness_ns = 60 * S;
-  config.transfer_ns = 100 * MS; /* of a write without options, alone */
-  owner_start(&t.owner, "unix://@haul-late", &config);
+  config.transfer_ns = 100 * MS; /* of writes without options only */
+  owner_start(&t.owner, "unix://@haul-abandoned", &config);
   assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", HAUL_READ | HAUL_WRITE),
                    0);
   assert_int_equal(owner_fill(&t.owner, 0, 0, LENGTH, 0), 0);
@@ -68,19 +67,19 @@ static uint64_t counter(const char *name) {
   return value;
 }
 
-/* Of the first bytes, over tcp; all of it is in the sockets, and nobody reads. */
-static void give_one_up(void) {
+/* Cancels a write over tcp that is in the sockets as a whole, and that the owner does not read. */
+static void cancel_unread_write(void) {
   struct haul_transfer_options options = over("tcp");
   struct haul_piece piece = {0, 0, LENGTH};
   struct haul_report report = HAUL_REPORT_INIT;
   struct haul_transfer *transfer;
   owner_stop(&t.owner);
   assert_works(haul_write(t.remote, t.first, &piece, 1, &options, &transfer));
-  while (report.queued_ns == 0) { /* not handed to the path yet */
+  while (report.queued_ns == 0) { /* it is pending */
     haul_node_progress(t.node, haul_deadline_in(MS));
     assert_works(haul_transfer_report(transfer, &report));
   }
-  haul_node_progress(t.node, haul_deadline_in(50 * MS)); /* and to the kernel */
+  haul_node_progress(t.node, haul_deadline_in(50 * MS)); /* it is handed to the kernel */
   assert_works(haul_transfer_cancel(transfer));
   assert_int_equal(haul_transfer_wait(transfer, soon()), HAUL_ECANCELED);
   haul_transfer_release(transfer);
@@ -90,12 +89,12 @@ static uint64_t sum_of_second(void) {
   return region_sum(t.node, t.second, 0, LENGTH);
 }
 
-static void a_later_write_over_another_path_stands(void **state) {
+static void a_later_write_over_another_path_is_not_overwritten(void **state) {
   (void)state;
   struct haul_transfer_options options = over("map");
   struct haul_piece piece = {0, 0, LENGTH};
   struct haul_transfer *transfer;
-  give_one_up();
+  cancel_unread_write();
   assert_works(haul_write(t.remote, t.second, &piece, 1, &options, &transfer));
   assert_int_equal(haul_transfer_test(transfer), 1);
   assert_int_equal(counter("node.slices_held"), 1);
@@ -106,11 +105,11 @@ static void a_later_write_over_another_path_stands(void **state) {
   assert_int_equal(counter("node.slices_retried"), 0);
 }
 
-static void so_do_later_small_writes_and_atomics(void **state) {
+static void later_small_writes_and_atomics_are_not_overwritten(void **state) {
   (void)state;
   struct haul_transfer_options options = over("map");
   struct haul_transfer *transfers[2];
-  give_one_up();
+  cancel_unread_write();
   for (uint64_t i = 0; i < 2; i++)
     assert_works(haul_write(t.remote, t.second, &(struct haul_piece){i * 8 + 8, i * 8 + 8, 8}, 1,
                             &options, &transfers[i]));
@@ -130,11 +129,11 @@ static void so_do_later_small_writes_and_atomics(void **state) {
   assert_true(owner_sum(&t.owner, 0, 8, 16) == region_sum(t.node, t.second, 8, 16));
 }
 
-/* Who is told that something was given up may use the memory for something else. */
-static void a_message_comes_behind_what_was_given_up(void **state) {
+/* The receiver of the message may reuse the memory. */
+static void a_message_waits_for_the_canceled_write(void **state) {
   (void)state;
   uint64_t tag, length, sum;
-  give_one_up();
+  cancel_unread_write();
   assert_fails(HAUL_ETIMEDOUT, haul_message_send(t.peer, 1, NULL, 0, haul_deadline_in(50 * MS)));
   owner_go_on(&t.owner);
   assert_works(haul_message_send(t.peer, 2, NULL, 0, soon()));
@@ -143,11 +142,11 @@ static void a_message_comes_behind_what_was_given_up(void **state) {
   assert_true(sum == owner_sum(&t.owner, 0, 0, LENGTH));
 }
 
-/* Without options and handle they take the shortest way. */
-static void the_shortest_way_is_no_way_around(void **state) {
+/* Without options and handle the write completes within the call. */
+static void a_write_within_the_call_waits_too(void **state) {
   (void)state;
   struct haul_piece piece = {8, 8, 8};
-  give_one_up();
+  cancel_unread_write();
   assert_fails(HAUL_ETIMEDOUT, haul_write(t.remote, t.second, &piece, 1, NULL, NULL));
   owner_go_on(&t.owner);
   struct haul_transfer_options options = over("map");
@@ -159,17 +158,17 @@ static void reads_do_not_wait(void **state) {
   (void)state;
   struct haul_transfer_options options = over("map");
   struct haul_piece piece = {0, 0, LENGTH};
-  give_one_up();
+  cancel_unread_write();
   assert_works(haul_read(t.second, t.remote, &piece, 1, &options, NULL));
   owner_go_on(&t.owner);
 }
 
-static void one_that_waits_ends_by_its_deadline_or_when_it_is_canceled(void **state) {
+static void a_waiting_write_times_out_or_is_canceled(void **state) {
   (void)state;
   struct haul_transfer_options options = over("map");
   struct haul_piece piece = {0, 0, LENGTH};
   struct haul_transfer *transfer;
-  give_one_up();
+  cancel_unread_write();
   options.deadline = haul_deadline_in(20 * MS);
   assert_fails(HAUL_ETIMEDOUT, haul_write(t.remote, t.second, &piece, 1, &options, NULL));
   options.deadline = soon();
@@ -180,12 +179,12 @@ static void one_that_waits_ends_by_its_deadline_or_when_it_is_canceled(void **st
   owner_go_on(&t.owner);
 }
 
-static void one_that_waits_ends_with_its_peer(void **state) {
+static void a_waiting_write_ends_with_its_peer(void **state) {
   (void)state;
   struct haul_transfer_options options = over("map");
   struct haul_piece piece = {0, 0, LENGTH};
   struct haul_transfer *transfer;
-  give_one_up();
+  cancel_unread_write();
   assert_works(haul_write(t.remote, t.second, &piece, 1, &options, &transfer));
   assert_int_equal(haul_transfer_test(transfer), 1);
   haul_peer_close(t.peer);
@@ -196,8 +195,8 @@ static void one_that_waits_ends_with_its_peer(void **state) {
   haul_transfer_release(transfer);
 }
 
-/* Ends, for this side, the connection in which something waits for the owner to read it. */
-static void end_its_rail(void) {
+/* Ends, for this side, the connection whose bytes the owner has not read. */
+static void end_unread_connection(void) {
   bool found = false;
   for (int fd = 3; fd < 256; fd++) {
     int unread = 0;
@@ -209,16 +208,17 @@ static void end_its_rail(void) {
   assert_true(found);
 }
 
-/* The owner still reads it, and nothing may be there by then that was said to be written. */
-static void one_that_waits_is_not_begun_when_the_rail_ends(void **state) {
+/* The owner still reads the canceled write, so no later work may have been reported as complete.
+ */
+static void a_waiting_atomic_does_not_begin_when_the_rail_ends(void **state) {
   (void)state;
   struct haul_transfer_options options = over("map");
   struct haul_region *result = region_make(t.node, KIND_HOST, 8);
   struct haul_transfer *atomic;
-  give_one_up();
+  cancel_unread_write();
   assert_works(haul_fetch_add(result, 0, t.remote, 0, 1, &options, &atomic));
   assert_int_equal(haul_transfer_test(atomic), 1);
-  end_its_rail();
+  end_unread_connection();
   assert_fails(HAUL_EPEER, haul_transfer_wait(atomic, soon()));
   haul_transfer_release(atomic);
   region_drop(result, KIND_HOST);
@@ -228,14 +228,14 @@ static void one_that_waits_is_not_begun_when_the_rail_ends(void **state) {
 int main(int count, char **arguments) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(a_later_write_over_another_path_stands),
-      TEST(so_do_later_small_writes_and_atomics),
-      TEST(a_message_comes_behind_what_was_given_up),
-      TEST(the_shortest_way_is_no_way_around),
+      TEST(a_later_write_over_another_path_is_not_overwritten),
+      TEST(later_small_writes_and_atomics_are_not_overwritten),
+      TEST(a_message_waits_for_the_canceled_write),
+      TEST(a_write_within_the_call_waits_too),
       TEST(reads_do_not_wait),
-      TEST(one_that_waits_ends_by_its_deadline_or_when_it_is_canceled),
-      TEST(one_that_waits_ends_with_its_peer),
-      TEST(one_that_waits_is_not_begun_when_the_rail_ends),
+      TEST(a_waiting_write_times_out_or_is_canceled),
+      TEST(a_waiting_write_ends_with_its_peer),
+      TEST(a_waiting_atomic_does_not_begin_when_the_rail_ends),
   };
   if (count > 1 && strcmp(arguments[1], OWNER_MODE) == 0)
     return owner_main();
