@@ -50,7 +50,7 @@ void rail_forked(struct tcp_rail *rail);
 
 /* Tells the loop which events the rail waits for. With the endpoint's lock. */
 void rail_watch(struct tcp_rail *rail);
-/* Sends what is left to send, in a bounded number of turns. */
+/* Sends unsent frames, in a bounded number of turns. */
 void rail_flush(struct tcp_rail *rail);
 /* In the middle of this rail's turn: serves the express rail, which must not wait for its end. */
 void rail_serve_express(const struct tcp_rail *rail);

@@ -233,7 +233,7 @@ void tx_fail(struct tx_frame *frame, int code) {
 
 /* ---- Sending by copy ---- */
 
-/* Appends what is left of the frame; false when it did not fit, its payload is to be spliced, or
+/* Appends the unsent rest of the frame; false when it did not fit, its payload is to be spliced, or
  * its checksum is known only once the payload has gone. */
 static bool frame_spans(struct tx_frame *frame, struct iovec *spans, int *count) {
   uint64_t end = payload_end(frame);

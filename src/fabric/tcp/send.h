@@ -32,7 +32,7 @@ struct tx_frame {
   struct payload payload; /* WRITE, DATA; its region is a reference for DATA */
   struct devcopy copy;    /* source to bounce buffer */
   uint8_t trailer[FRAME_TRAILER];
-  uint8_t *head; /* the header and what follows it, behind the segments */
+  uint8_t *head; /* the header, then segments on the wire or an inline value; behind `segments` */
   uint32_t head_length;
   struct frame_segment segments[]; /* of the source */
 };
