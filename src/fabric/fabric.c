@@ -132,7 +132,7 @@ void link_log_lost(const struct link *link) {
     if (rails > 0)
       link_log(link, LOG_RAIL_LOST, transports[i]->name, reason);
     if (atomic_exchange(&endpoint->lost, false))
-      link_log(link, LOG_PATH_LOST, transports[i]->name, endpoint->reason);
+      link_log(link, LOG_PATH_LOST, transports[i]->name, endpoint_reason(endpoint));
   }
 }
 
@@ -140,16 +140,17 @@ static void close_endpoint(struct endpoint *endpoint, enum log_event event, cons
                            va_list arguments) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   pthread_mutex_lock(&lock);
-  bool first = !endpoint->reason[0];
+  bool first = !endpoint->closed;
   if (first)
-    vsnprintf(endpoint->reason, sizeof endpoint->reason, format, arguments);
+    vsnprintf(endpoint->close_reason, sizeof endpoint->close_reason, format, arguments);
+  atomic_store(&endpoint->closed, true);
   bool was_open = atomic_exchange(&endpoint->open, false);
   atomic_store(&endpoint->lost, was_open || atomic_load(&endpoint->lost));
   pthread_mutex_unlock(&lock);
   if (atomic_load(&endpoint->blocked_by)) /* works that wait for it see the change */
     loop_wake(endpoint->link->fabric->loop);
   if (first && !was_open && !atomic_load(&endpoint->link->ended))
-    link_log(endpoint->link, event, endpoint->transport->name, endpoint->reason);
+    link_log(endpoint->link, event, endpoint->transport->name, endpoint->close_reason);
 }
 
 void endpoint_close(struct endpoint *endpoint, const char *format, ...) {
@@ -193,8 +194,8 @@ static bool is_settled(void *user) {
   struct endpoint *endpoint = user;
   struct loop *loop = endpoint->link->fabric->loop;
   loop_lock(loop);
-  bool settled =
-      atomic_load(&endpoint->open) || endpoint->reason[0] || atomic_load(&endpoint->link->ended);
+  bool settled = atomic_load(&endpoint->open) || endpoint_is_closed(endpoint) ||
+                 atomic_load(&endpoint->link->ended);
   loop_unlock(loop);
   return settled;
 }
@@ -206,7 +207,7 @@ bool endpoint_wait_settled(struct endpoint *endpoint, haul_deadline until) {
 void endpoint_close_unless_open(struct endpoint *endpoint, const char *before, const char *detail) {
   struct loop *loop = endpoint->link->fabric->loop;
   loop_lock(loop);
-  if (!atomic_load(&endpoint->open) && !endpoint->reason[0])
+  if (!atomic_load(&endpoint->open) && !endpoint_is_closed(endpoint))
     endpoint_failed(endpoint, "%s%.120s", before, detail);
   loop_unlock(loop);
 }

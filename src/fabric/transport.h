@@ -106,7 +106,10 @@ struct endpoint {
   const struct transport *transport;
   struct link *link;
   _Atomic bool open; /* works may be posted */
-  char reason[192];  /* why it is not open; set before `open` becomes false */
+  /* Set once, by endpoint_close, after `close_reason` and before `open` becomes false. Its release
+   * and the acquire of endpoint_reason let any thread read the text without a lock. */
+  _Atomic bool closed;
+  char close_reason[192];
   /* A bit for each transport whose abandoned writes may still land at the peer. Until they have, no
    * work that modifies the peer's memory begins here: they could overwrite it. */
   _Atomic uint32_t blocked_by;
@@ -376,6 +379,15 @@ void endpoint_close(struct endpoint *endpoint, const char *format, ...)
 /* The same, with a warning, for an endpoint that could not open. */
 void endpoint_failed(struct endpoint *endpoint, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+static inline bool endpoint_is_closed(const struct endpoint *endpoint) {
+  return atomic_load_explicit(&endpoint->closed, memory_order_acquire);
+}
+
+/* Why an endpoint closed, for as long as the endpoint lives; "" before. From any thread. */
+static inline const char *endpoint_reason(const struct endpoint *endpoint) {
+  return endpoint_is_closed(endpoint) ? endpoint->close_reason : "";
+}
 
 /* Sets or clears this endpoint's bit in `blocked_by` of the link's other endpoints. From any
  * thread, with the endpoint's lock; never blocks. */

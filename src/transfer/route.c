@@ -100,9 +100,8 @@ const char *route_refusal(const struct haul_remote *remote, const struct route *
   const struct endpoint *endpoint = remote->link->endpoints[i];
   if (!estimate->open)
     return estimate->reason[0] ? estimate->reason : "closed";
-  /* Acquire: the reason was set before. */
-  if (!atomic_load_explicit(&endpoint->open, memory_order_acquire))
-    return endpoint->reason[0] ? endpoint->reason : "closed";
+  if (!atomic_load(&endpoint->open))
+    return endpoint_is_closed(endpoint) ? endpoint_reason(endpoint) : "closed";
   if (constraints->avoided & 1u << i)
     return constraints->reason;
   if (constraints->only && constraints->only != endpoint->transport->name)

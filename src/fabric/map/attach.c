@@ -103,7 +103,7 @@ static int copy_error(int system, struct map_endpoint *endpoint) {
                      "it may have been unmapped under its region; release the region first",
                      "memory of one of the two sides cannot be reached");
   endpoint_close(&endpoint->base, "cross-memory attach broke: %s", strerror(system));
-  return error_set(HAUL_EPATH, system, peer, NULL, "%s", endpoint->base.reason);
+  return error_set(HAUL_EPATH, system, peer, NULL, "%s", endpoint_reason(&endpoint->base));
 }
 
 /* The kernel pins pages of the remote side of a call alone, and those of a device's mapping cannot

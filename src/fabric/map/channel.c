@@ -352,7 +352,7 @@ int channel_attach(struct map_endpoint *endpoint, const struct remote_key *key, 
   loop_lock(loop);
   if (endpoint->channel < 0) {
     loop_unlock(loop);
-    return error_set(HAUL_EPATH, 0, NULL, NULL, "%s", endpoint->base.reason);
+    return error_set(HAUL_EPATH, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
   }
   request.id = ++endpoint->next_request;
   list_append(&endpoint->waiting, &request.link);
@@ -494,7 +494,7 @@ void channel_stop(struct map_endpoint *endpoint, int code) {
   struct loop *loop = endpoint->base.link->fabric->loop;
   if (endpoint->channel < 0)
     return;
-  if (atomic_load(&endpoint->base.open) || !endpoint->base.reason[0])
+  if (atomic_load(&endpoint->base.open) || !endpoint_is_closed(&endpoint->base))
     endpoint_close(&endpoint->base, "the map channel to the peer ended");
   loop_unwatch(loop, &endpoint->watch);
   sock_close(endpoint->channel);
@@ -502,7 +502,7 @@ void channel_stop(struct map_endpoint *endpoint, int code) {
   close_inbox_descriptors(endpoint);
   for (struct list *item; (item = list_take(&endpoint->waiting));) {
     struct attach_request *request = list_entry(item, struct attach_request, link);
-    request->code = error_set(code, 0, NULL, NULL, "%s", endpoint->base.reason);
+    request->code = error_set(code, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
     error_save(&request->error);
     request->done = true;
   }

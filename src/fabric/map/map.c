@@ -198,7 +198,7 @@ static void post(struct endpoint *base, struct work *work) {
   const struct provider *engine = map_engine_of(work);
   work->state = NULL;
   if (!atomic_load(&base->open))
-    work->done(work, error_set(HAUL_EPATH, 0, NULL, NULL, "%s", base->reason));
+    work->done(work, error_set(HAUL_EPATH, 0, NULL, NULL, "%s", endpoint_reason(base)));
   else if (operation_is_atomic(work->operation))
     work->done(work, operate_now(base, work));
   else if (engine)
@@ -294,7 +294,6 @@ static int create(struct link *link, struct endpoint **out) {
   endpoint->base.link = link;
   endpoint->channel = endpoint->process = -1;
   list_init(&endpoint->waiting);
-  endpoint->base.reason[0] = '\0';
   if (!link->boot_known)
     endpoint_close(&endpoint->base,
                    "a boot id could not be read, here or there: is /proc mounted?");
@@ -312,7 +311,7 @@ static void connect_channel(struct endpoint *base, haul_deadline until) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   struct link *link = base->link;
   struct stream stream; /* a Unix socket: without TLS */
-  if (base->reason[0])
+  if (endpoint_is_closed(base))
     return;
   if (link->dial(link, &map_transport, true, 0, until, &stream) != 0) {
     endpoint_close_unless_open(
@@ -328,7 +327,7 @@ static void connect_channel(struct endpoint *base, haul_deadline until) {
 
 static void adopt(struct endpoint *base, unsigned index, struct stream stream) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
-  if (index != 0 || base->reason[0] || endpoint->hazards == NULL || stream.tls) {
+  if (index != 0 || endpoint_is_closed(base) || endpoint->hazards == NULL || stream.tls) {
     stream_close(&stream);
     return;
   }

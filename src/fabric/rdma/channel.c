@@ -72,7 +72,7 @@ static int say_hello(struct rdma_endpoint *endpoint) {
 void rdma_refuse(struct rdma_endpoint *endpoint, struct stream stream) {
   struct rdma_record hello = {.type = RDMA_HELLO};
   uint8_t bytes[RDMA_RECORD];
-  snprintf(hello.reason, sizeof hello.reason, "%.127s", endpoint->base.reason);
+  snprintf(hello.reason, sizeof hello.reason, "%.127s", endpoint_reason(&endpoint->base));
   rdma_pack(&hello, bytes);
   ssize_t put = send_record(&stream, bytes);
   (void)put; /* then the peer learns only that the channel ended */
@@ -80,7 +80,7 @@ void rdma_refuse(struct rdma_endpoint *endpoint, struct stream stream) {
 }
 
 static void open_when_ready(struct rdma_endpoint *endpoint) {
-  if (endpoint->ready_sent && endpoint->ready_heard && !endpoint->base.reason[0]) {
+  if (endpoint->ready_sent && endpoint->ready_heard && !endpoint_is_closed(&endpoint->base)) {
     atomic_store(&endpoint->base.open, true);
     loop_notify(endpoint->base.link->fabric->loop);
   }
@@ -224,7 +224,7 @@ int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, ha
   loop_lock(loop);
   if (endpoint->channel.fd < 0) {
     loop_unlock(loop);
-    return error_set(HAUL_EPATH, 0, NULL, NULL, "%s", endpoint->base.reason);
+    return error_set(HAUL_EPATH, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
   }
   request.id = ++endpoint->next_request;
   list_append(&endpoint->requests, &request.link);
@@ -367,14 +367,14 @@ void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
   struct loop *loop = endpoint->base.link->fabric->loop;
   if (endpoint->channel.fd < 0)
     return;
-  if (atomic_load(&endpoint->base.open) || !endpoint->base.reason[0])
+  if (atomic_load(&endpoint->base.open) || !endpoint_is_closed(&endpoint->base))
     endpoint_close(&endpoint->base, "the rdma channel to the peer ended");
   rdma_drain(endpoint, code);
   loop_unwatch(loop, &endpoint->watch);
   stream_close(&endpoint->channel);
   for (struct list *item; (item = list_take(&endpoint->requests));) {
     struct attach_request *request = list_entry(item, struct attach_request, link);
-    request->code = error_set(code, 0, NULL, NULL, "%s", endpoint->base.reason);
+    request->code = error_set(code, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
     error_save(&request->error);
     request->done = true;
   }

@@ -161,7 +161,7 @@ void rdma_end_stranded(struct rdma_endpoint *endpoint, int code) {
   steps_landed(endpoint);
   combiner_unlock(&endpoint->combiner);
   if (code == HAUL_EPATH)
-    error_set(code, 0, NULL, NULL, "%s", endpoint->base.reason);
+    error_set(code, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
   jobs_end(&ended);
 }
 

@@ -359,7 +359,8 @@ static void say_refused(const struct rdma_endpoint *endpoint, int code) {
   if (code == HAUL_ESTALE)
     error_set(code, 0, NULL, "look it up again", "the peer withdrew the region");
   else
-    error_set(code, 0, NULL, NULL, "%s", code == HAUL_EPATH ? endpoint->base.reason : "");
+    error_set(code, 0, NULL, NULL, "%s",
+              code == HAUL_EPATH ? endpoint_reason(&endpoint->base) : "");
 }
 
 void rdma_end_refused(struct rdma_endpoint *endpoint) {

@@ -124,7 +124,7 @@ static void connect_channel(struct endpoint *base, haul_deadline until) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   struct link *link = base->link;
   struct stream stream;
-  if (base->reason[0])
+  if (endpoint_is_closed(base))
     return;
   if (link->dial(link, &rdma_transport, false, 0, until, &stream) != 0) {
     endpoint_close_unless_open(base, "no channel for it: ", haul_error_last()->text);
@@ -141,7 +141,7 @@ static void adopt(struct endpoint *base, unsigned index, struct stream stream) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   if (index != 0 || endpoint->channel.fd >= 0)
     stream_close(&stream);
-  else if (base->reason[0])
+  else if (endpoint_is_closed(base))
     rdma_refuse(endpoint, stream);
   else
     start(endpoint, stream);

@@ -284,7 +284,7 @@ static void close_path(struct tcp_endpoint *endpoint, int code, struct list *wor
   backlog_empty(&endpoint->pending, works);
   if (code == HAUL_EPATH) /* first: a transfer that finds no path open reports that the peer left */
     atomic_store(&endpoint->base.link->failing, HAUL_EPEER);
-  if (!endpoint->base.reason[0])
+  if (!endpoint_is_closed(&endpoint->base))
     endpoint_close(&endpoint->base, "the connection to the peer ended");
   atomic_store(&endpoint->base.open, false);
 }

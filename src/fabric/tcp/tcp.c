@@ -216,7 +216,8 @@ static void admit(struct combiner *combiner, struct list *works) {
       work->state = &endpoint->pending; /* until it has a slot or has ended */
       backlog_add(&endpoint->pending, item, work->rank);
     } else {
-      work->done(work, error_set(HAUL_EPATH, 0, base->link->name, NULL, "%s", base->reason));
+      work->done(work,
+                 error_set(HAUL_EPATH, 0, base->link->name, NULL, "%s", endpoint_reason(base)));
     }
   }
   tcp_advance(endpoint, NULL);
