@@ -17,7 +17,7 @@ static void estimate_one(struct haul_remote *remote, size_t i, const struct memo
                                   estimate);
   else
     snprintf(estimate->reason, sizeof estimate->reason, "%s",
-             remote->reasons[i][0] ? remote->reasons[i] : endpoint->reason);
+             remote->reasons[i][0] ? remote->reasons[i] : endpoint_reason(endpoint));
 }
 
 static void raise(struct line *line, const struct line *floor) {
