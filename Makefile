@@ -1,4 +1,4 @@
-# The two commands of the README, and what goes with them. CMake does the work.
+# The two commands of the README, `make check` and `make demo`, and others. CMake does the work.
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc)
 BUILD  := build/release
@@ -15,22 +15,27 @@ build: deps
 check: build
 	@ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS)
 
-# The same in a virtual machine that has RDMA devices of software.
+# The tests that run in a virtual machine with Soft-RoCE devices.
 check-vm: build
 	@tools/deps --vm
 	@tests/vm/run --build $(BUILD)
 
-# On a machine with an NVIDIA GPU; it builds with what is there, in a folder of its own.
+# On a machine with an NVIDIA GPU. Needs a compiler and cmake only; builds in build/gpu.
 check-gpu:
 	@tools/check-gpu
 
-demo: build
+# Builds the command alone.
+demo:
+	@tools/deps --demo
+	@echo "building haul ..."
+	@cmake --preset release $(if $(VERBOSE),,>/dev/null)
+	@cmake --build $(BUILD) --parallel $(JOBS) --target haul-command -- $(if $(VERBOSE),,--quiet)
 	@tools/demo $(BUILD)
 
 bench: build
 	@bench/run --build $(BUILD) all
 
-# DESTDIR is cmake's. Programs find a library in a system folder only after ldconfig.
+# cmake reads DESTDIR. Programs find a library in a system folder only after ldconfig.
 install: build
 	@cmake --install $(BUILD) --prefix "$(abspath $(PREFIX))"
 	@if [ "$$(id -u)" = 0 ] && [ -z "$(DESTDIR)" ]; then ldconfig; fi

@@ -38,32 +38,33 @@ set_target_properties(dmabuf_nic PROPERTIES OUTPUT_NAME dmabuf-nic C_VISIBILITY_
   LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/doubles/dmabuf-nic/symbols.map)
 add_dependencies(haul_test_support dmabuf_nic)
 
-haul_test(rdma ${HAUL_WITH_NIC})
+haul_test_folder(rdma ${HAUL_WITH_NIC})
 
-# The suites of all transports, over a NIC that is a double; and life with one: forks, closes,
-# allocations that fail. The double's threads take processor time that a NIC does not, so bounds are
-# those of slow machines.
-function(haul_test_with_nic directory name)
-  add_test(NAME ${directory}.${name}_rdma_double
-    COMMAND ${HAUL_WITH_NIC} $<TARGET_FILE:${directory}_${name}> ${ARGN})
-  set_tests_properties(${directory}.${name}_rdma_double PROPERTIES LABELS ${directory} TIMEOUT 300
-    SKIP_RETURN_CODE 77 ENVIRONMENT "HAUL_TEST_SLOW=1")
+# The transports' suites over the double of a NIC, and a node's life with one: forks, closes,
+# allocations that fail. HAUL_TEST_SLOW gives the bounds of slow machines, as the double's threads
+# take processor time that a NIC does not.
+function(haul_test_with_nic name)
+  haul_add_test(${name}_rdma_double ${ARGN} ENVIRONMENT HAUL_TEST_SLOW=1)
 endfunction()
-haul_test_with_nic(conformance transport rdma tcp://127.0.0.1:0)
-haul_test_with_nic(conformance transport_faults rdma tcp://127.0.0.1:0)
-haul_test_with_nic(conformance atomics rdma tcp://127.0.0.1:0)
+haul_test_with_nic(conformance.transport
+  COMMAND ${HAUL_WITH_NIC} $<TARGET_FILE:conformance_transport> rdma tcp://127.0.0.1:0)
+haul_test_with_nic(conformance.transport_faults
+  COMMAND ${HAUL_WITH_NIC} $<TARGET_FILE:conformance_transport_faults> rdma tcp://127.0.0.1:0)
+haul_test_with_nic(conformance.atomics
+  COMMAND ${HAUL_WITH_NIC} $<TARGET_FILE:conformance_atomics> rdma tcp://127.0.0.1:0)
 foreach(name life names oom priorities)
-  haul_test_with_nic(node ${name})
+  haul_test_with_nic(node.${name} NIGHTLY COMMAND ${HAUL_WITH_NIC} $<TARGET_FILE:node_${name}>)
 endforeach()
 
-# With device memory that is a double too.
-haul_test_with_gaudi(conformance transport _rdma_double ${HAUL_WITH_NIC}
-  $<TARGET_FILE:conformance_transport> rdma tcp://127.0.0.1:0 brief)
-add_test(NAME conformance.transport_cuda_double_rdma COMMAND ${HAUL_WITH_GPU} ${HAUL_WITH_NIC}
-  $<TARGET_FILE:conformance_transport> rdma tcp://127.0.0.1:0 brief)
-set_tests_properties(conformance.transport_cuda_double_rdma PROPERTIES LABELS conformance TIMEOUT 300
-  SKIP_RETURN_CODE 77 ENVIRONMENT "HAUL_TEST_SLOW=1")
-add_test(NAME rdma.places_doubles COMMAND ${HAUL_WITH_GAUDI} ${HAUL_WITH_GPU} ${HAUL_WITH_NIC}
-  $<TARGET_FILE:rdma_places>)
-set_tests_properties(rdma.places_doubles PROPERTIES LABELS rdma TIMEOUT 120
+# With device memory, from a double too.
+haul_add_test(conformance.transport_gaudi_rdma_double NIGHTLY
+  COMMAND ${HAUL_WITH_GAUDI} ${HAUL_WITH_NIC} $<TARGET_FILE:conformance_transport> rdma
+    tcp://127.0.0.1:0 brief
+  ENVIRONMENT HAUL_TEST_DEVICE=gaudi:0 HAUL_TEST_OWNER_DEVICE=gaudi:1)
+haul_add_test(conformance.transport_cuda_double_rdma NIGHTLY
+  COMMAND ${HAUL_WITH_GPU} ${HAUL_WITH_NIC} $<TARGET_FILE:conformance_transport> rdma
+    tcp://127.0.0.1:0 brief
+  ENVIRONMENT HAUL_TEST_SLOW=1)
+haul_add_test(rdma.places_doubles
+  COMMAND ${HAUL_WITH_GAUDI} ${HAUL_WITH_GPU} ${HAUL_WITH_NIC} $<TARGET_FILE:rdma_places>
   ENVIRONMENT "HAUL_TEST_PLACES=host sim:0 cuda:0 gaudi:0")

@@ -1,0 +1,29 @@
+# haul_add_test(NAME [NIGHTLY] [TIMEOUT SECONDS] [LABEL LABEL] [ENVIRONMENT A=B...] COMMAND ARG...)
+#
+# One test program. The label defaults to the name up to its first dot. Exit status 77 is a skip; the
+# program prints the reason as "skipped WHAT: WHY". A NIGHTLY test runs only with `ctest -C nightly`.
+# The liveness bound is a minute, so that a busy machine ends no peer; a test about liveness sets its
+# own bound, through struct haul_node_config or ENVIRONMENT.
+function(haul_add_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 TEST "NIGHTLY" "TIMEOUT;LABEL" "ENVIRONMENT;COMMAND")
+  if(TEST_UNPARSED_ARGUMENTS OR NOT TEST_COMMAND)
+    message(FATAL_ERROR "haul_add_test(${name}): ${TEST_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT TEST_TIMEOUT)
+    set(TEST_TIMEOUT 300)
+  endif()
+  if(NOT TEST_LABEL)
+    string(REGEX REPLACE "\\..*" "" TEST_LABEL ${name})
+  endif()
+  set(when)
+  if(TEST_NIGHTLY)
+    set(when CONFIGURATIONS nightly)
+  endif()
+  set(environment HAUL_DOUBLES=${HAUL_DOUBLES})
+  if(TARGET haul-command)
+    list(APPEND environment HAUL=$<TARGET_FILE:haul-command>)
+  endif()
+  add_test(NAME ${name} COMMAND ${TEST_COMMAND} ${when} COMMAND_EXPAND_LISTS)
+  set_tests_properties(${name} PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT}
+    SKIP_RETURN_CODE 77 ENVIRONMENT "${environment};${TEST_ENVIRONMENT}")
+endfunction()
