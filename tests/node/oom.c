@@ -269,7 +269,7 @@ static void every_lack_of_descriptors_is_survived(void **state) {
   int code;
   rlim_t room = 0;
   do {
-    struct life life = {.address = *state, .patience = 1 * S};
+    struct life life = {.address = *state, .patience = 200 * MS};
     limit = before;
     limit.rlim_cur = (rlim_t)highest_descriptor() + room;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);

@@ -70,6 +70,7 @@ static struct haul_node *node_with(const char *file) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   struct haul_node *node;
   config.key = file ? in_folder(file) : NULL;
+  config.handshake_ns = 3 * S;
   config.peer_events = 1;
   assert_works(haul_node_open(&config, &node));
   return node;

@@ -19,6 +19,7 @@ int serving_start(void **state) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   const unsigned both = HAUL_READ | HAUL_WRITE;
   config.liveness_ns = SERVING_LIVENESS;
+  config.handshake_ns = SERVING_HANDSHAKE;
   owner_start(&serving.owner, *state, &config);
   assert_int_equal(owner_publish(&serving.owner, 0, KIND_HOST, LENGTH, "host", both), 0);
   assert_int_equal(owner_publish(&serving.owner, 1, KIND_SIM, LENGTH, "sim", both), 0);

@@ -18,9 +18,10 @@ struct serving {
 extern struct serving serving;
 
 /* Setup and teardown of a test. The owner publishes "host", "sim" and "wrapped", 4 MiB each, with
- * both rights, and "readable". Its liveness bound is SERVING_LIVENESS. The test's state is the
- * address to listen on. */
-#define SERVING_LIVENESS (SANITIZED ? 2 * S : 400 * MS)
+ * both rights, and "readable". The constants are its bounds. The test's state is the address to
+ * listen on. */
+#define SERVING_LIVENESS  (SANITIZED ? 2 * S : 400 * MS)
+#define SERVING_HANDSHAKE (SANITIZED ? 5 * S : 1 * S)
 int serving_start(void **state);
 int serving_end(void **state);
 /* The good peer is served, over both paths. */
