@@ -156,9 +156,9 @@ stop() {
   status=$?
 }
 
-# serve_hostile ABOUT: starts tests/cli/hostile_node.py. Sets $server and $tcp.
+# serve_hostile ABOUT: starts hostile_node.py of the folder $here. Sets $server and $tcp.
 serve_hostile() {
-  python3 "$here/hostile_node.py" "$1" >"$work/hostile" 2>"$work/hostile.err" &
+  python3 "${here:?}/hostile_node.py" "$1" >"$work/hostile" 2>"$work/hostile.err" &
   server=$!
   processes+=("$server")
   await 10 has_lines 1 "^listening on " "$work/hostile" || failed "hostile_node.py does not start"
