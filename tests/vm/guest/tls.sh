@@ -55,9 +55,4 @@ serve_with "$work/key" HAUL_PLAIN_DATA=1
 there_and_back "not encrypted (plain_data)" HAUL_PLAIN_DATA=1
 end_server
 
-# Ciphers are slow in a machine that is emulated.
-limit=400
-section "the suite, by the kernel"
-expect 0 "all of it" on a env HAUL_KEY="$work/key" conformance_transport tcp tcp://127.0.0.1:0 brief
-
 finish
