@@ -330,11 +330,6 @@ HAUL_API void haul_node_close(haul_node *node) {
 
 /* ---- Progress ---- */
 
-int node_enter(const char *call, bool valid, const char *mistake) {
-  int code = error_enter(call);
-  return code || valid ? code : error_set(HAUL_EINVAL, 0, NULL, NULL, "%s", mistake);
-}
-
 HAUL_API int haul_node_fd(haul_node *node) {
   int code = node_enter("haul_node_fd", node, "node is NULL");
   return code ? code : loop_descriptor(node->loop);

@@ -17,6 +17,7 @@
 
 #include <pthread.h>
 
+#include "core/error.h"
 #include "core/tls/tls.h"
 #include "fabric/exports.h"
 #include "transfer/transfer.h"
@@ -63,7 +64,13 @@ void node_put(struct haul_node *node);
 bool node_is_closed(struct haul_node *node);
 /* Begins a public call: error_enter, then HAUL_EINVAL with the text `mistake` unless the arguments
  * are `valid`. */
-int node_enter(const char *call, bool valid, const char *mistake);
+static inline int node_enter(const char *call, bool valid, const char *mistake) {
+  int code = error_enter(call);
+  if (code || valid)
+    return code;
+  error_set(HAUL_EINVAL, 0, NULL, NULL, "%s", mistake);
+  return HAUL_EINVAL;
+}
 
 /* How many requests of up to 1 MiB a peer may have unanswered here: setting `peer_bytes`. */
 static inline uint16_t node_window(const struct haul_node *node) {

@@ -186,17 +186,15 @@ static unsigned start_works(struct tcp_endpoint *endpoint) {
 }
 
 bool tcp_advance(struct tcp_endpoint *endpoint, struct tcp_rail *returns) {
-  bool more = false;
   if (returns)
     returns->tx.fresh = true;
   start_works(endpoint);
   do {
     each_rail(rail, endpoint) if (rail->tx.fresh) rail_pump(rail);
   } while (start_works(endpoint) > 0); /* a pump makes room in its queue, and may end works */
+  bool more = returns && returns->tx.turn >= returns->tx.share && !list_empty(&returns->tx.queue);
   each_rail(rail, endpoint) {
-    if (rail == returns)
-      more = rail->tx.turn >= rail->tx.share && !list_empty(&rail->tx.queue);
-    if (rail != returns || !more)
+    if (!more || rail != returns)
       rail_uncork(rail);
     rail->tx.turn = 0;
   }
