@@ -176,7 +176,12 @@ static int merge_published(struct registration *registration) {
   struct region_entry *merged = alloc_zero(room + 1, sizeof *merged);
   struct export_view *views = alloc_zero(VIEWS_MAX, sizeof *views);
   char after[NAME_MAX_BYTES + 1] = "";
-  int code = merged && views ? 0 : error_memory("directory");
+  int code = 0;
+  if (!merged || !views) {
+    alloc_free(views);
+    alloc_free(merged);
+    return error_memory("directory");
+  }
   while (code == 0 && (got = exports_list(exports, after, "", views, VIEWS_MAX)) > 0) {
     for (size_t i = 0; i < got && code == 0; i++) {
       for (; next < olds && strcmp(old[next].name, views[i].name) < 0; next++)
@@ -195,8 +200,6 @@ static int merge_published(struct registration *registration) {
     snprintf(after, sizeof after, "%s", views[got - 1].name);
   }
   alloc_free(views);
-  if (!merged)
-    return code;
   for (; next < olds; next++)
     merged[count++] = (struct region_entry){.name = old[next].name};
   alloc_free(registration->regions);
