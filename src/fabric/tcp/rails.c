@@ -155,12 +155,12 @@ static void start_rail(struct tcp_rail *rail, struct stream stream) {
   bool encrypted = stream.protection >= STREAM_PROCESS; /* nothing is spliced */
   rail->stream = stream;
   rail->broken = rail->rx.blocked = false;
-  rail->tx.may_splice = !atomic_load(&endpoint->base.as_small) && !encrypted;
+  rail->tx.may_splice = !atomic_load(&endpoint->base.no_zero_copy) && !encrypted;
   rail->rx.moved = rail->tx.moved = clock_now();
   if (rail->index == 0) {
     atomic_store(&endpoint->protection, (int)stream.protection);
     if (encrypted)
-      atomic_store(&endpoint->base.as_small, true);
+      atomic_store(&endpoint->base.no_zero_copy, true);
   }
   if (rail->index != TCP_EXPRESS) {
     atomic_fetch_add(&endpoint->open_rails, 1);
@@ -315,7 +315,7 @@ void rail_close(struct tcp_rail *rail, int code) {
       link->fail(link, HAUL_EPEER, "a data connection ended in the middle of writes");
       code = HAUL_EPEER;
     } else if (last) {
-      link->leaves(link);
+      link->last_path_lost(link);
     }
   }
   error_set(code, 0, link->name, "read the peer's log", "the connection to the peer ended");

@@ -316,7 +316,7 @@ static ssize_t send_spans(struct tcp_rail *rail, bool alone) {
 /* This rail copies from now on, and reports say so. */
 static void stop_splicing(struct tcp_rail *rail) {
   rail->tx.may_splice = false;
-  atomic_store(&rail->endpoint->base.as_small, true);
+  atomic_store(&rail->endpoint->base.no_zero_copy, true);
 }
 
 /* Puts more of the frame's pages into the pipe. A mapping that refuses makes this frame be copied.

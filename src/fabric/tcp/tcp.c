@@ -317,7 +317,7 @@ static int tcp_create(struct link *link, struct endpoint **out) {
     return error_memory("tcp endpoint");
   endpoint->base.transport = &tcp_transport;
   endpoint->base.link = link;
-  atomic_store(&endpoint->base.as_small, tcp_probe_splice() != 0);
+  atomic_store(&endpoint->base.no_zero_copy, tcp_probe_splice() != 0);
   endpoint->splice_min = tcp_splice_min(link->fabric);
   combiner_init(&endpoint->combiner, admit);
   backlog_init(&endpoint->pending);
