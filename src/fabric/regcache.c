@@ -150,7 +150,7 @@ static int get_slow(struct regcache *cache, const struct regcache_range *range,
   if (!spare)
     return error_memory("registration");
   const struct range bytes = bytes_of(range), pages = pages_of(cache, range);
-  struct pending pending = {.asked = pages, .pages = pages, .buffer = range->buffer};
+  struct pending pending = {.requested = pages, .pages = pages, .buffer = range->buffer};
   struct removed removed = {NULL, NULL};
   spin_lock(&cache->lock);
   struct entry *found;

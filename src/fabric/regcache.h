@@ -3,7 +3,7 @@
  * megabyte; a lookup takes nanoseconds. Each registrar (a protection domain) has its own cache.
  *
  * A registration covers whole pages. Announced neighbours are registered together (range merging);
- * memory neither announced nor asked for is never registered. The cache never accesses the memory.
+ * memory neither announced nor requested is never registered. The cache never accesses the memory.
  *
  * Locks: any thread may make any call at any time, except regcache_close. The cache's lock is a
  * leaf and is not held across calls of the registrar, which must not call the cache. */
@@ -19,7 +19,7 @@ struct regcache;
  * The registrar defines `kind`: the address space and the access, for example. Ranges of different
  * kinds are independent.
  *
- * `buffer` is the driver's number of the allocation at the address, 0 where there is none. Another
+ * `buffer` is the driver's number of the allocation at the address, or 0. Another
  * number for the same pages means that the memory was freed and allocated again: everything cached
  * under the old number is invalidated. */
 struct regcache_range {

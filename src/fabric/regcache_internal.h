@@ -48,7 +48,7 @@ struct entry {
 /* A registration in progress, on the stack of the registering thread. */
 struct pending {
   struct list link;
-  struct range asked, pages; /* the caller's pages; the pages now tried */
+  struct range requested, pages; /* the caller's pages; the pages now tried */
   uint64_t buffer;
   bool stale; /* invalidated meanwhile: no other thread may find it */
 };

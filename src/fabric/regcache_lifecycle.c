@@ -193,15 +193,15 @@ static int register_pages(struct regcache *cache, const struct pending *pending,
 static void narrow(struct regcache *cache, struct pending *pending, int code) {
   spin_lock(&cache->lock);
   merge_refused(&cache->merge, &pending->pages, lacks_room(code));
-  cache->counters.bytes -= range_length(&pending->pages) - range_length(&pending->asked);
-  pending->pages = pending->asked;
+  cache->counters.bytes -= range_length(&pending->pages) - range_length(&pending->requested);
+  pending->pages = pending->requested;
   spin_unlock(&cache->lock);
 }
 
 static int register_with_fallback(struct regcache *cache, struct pending *pending,
                                   struct entry *entry) {
   int code = register_pages(cache, pending, entry);
-  if (code && range_length(&pending->pages) > range_length(&pending->asked)) {
+  if (code && range_length(&pending->pages) > range_length(&pending->requested)) {
     narrow(cache, pending, code);
     code = register_pages(cache, pending, entry);
   }

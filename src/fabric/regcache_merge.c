@@ -136,11 +136,11 @@ static uint64_t grown_start(const struct ranges *live, const struct range *pages
 
 /* Extends the pages over registrations that overlap them and are not larger. */
 static void join_live(const struct ranges *live, uint64_t most, struct range *pages) {
-  const struct range asked = *pages;
-  const struct range *at = ranges_first_beyond(live, asked.kind, asked.start);
-  for (; at && at->start < asked.end; at = range_after(at)) {
+  const struct range own = *pages;
+  const struct range *at = ranges_first_beyond(live, own.kind, own.start);
+  for (; at && at->start < own.end; at = range_after(at)) {
     uint64_t start = lower_of(pages->start, at->start), end = higher_of(pages->end, at->end);
-    if (range_length(at) <= range_length(&asked) && end - start <= most) {
+    if (range_length(at) <= range_length(&own) && end - start <= most) {
       pages->start = start;
       pages->end = end;
     }

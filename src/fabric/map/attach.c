@@ -96,7 +96,7 @@ void hazard_clear(struct map_endpoint *endpoint, unsigned cell) {
 static int copy_error(int system, struct map_endpoint *endpoint) {
   const char *peer = endpoint->base.link->name;
   if (system == ESRCH)
-    return error_set(HAUL_EPEER, system, peer, NULL, "the peer's process is gone");
+    return error_set(HAUL_EPEER, system, peer, NULL, "the peer's process has ended");
   if (system == 0 || system == EFAULT)
     return error_set(HAUL_EINVAL, EFAULT, peer,
                      "it may have been unmapped under its region; release the region first",

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/check.h"
 #include "core/error.h"
 #include "core/sock.h"
 #include "core/sys.h"
@@ -454,22 +455,18 @@ static size_t map_checks(struct haul_check *checks, size_t room) {
     close(fd);
   }
   int scope = atoi(text);
-  struct haul_check *check = &checks[0];
-  memset(check, 0, sizeof *check);
-  snprintf(check->backend, sizeof check->backend, "map");
-  snprintf(check->name, sizeof check->name, "map.cross-memory-attach");
   bool root = geteuid() == 0;
-  check->state = scope == 0 || (scope < 3 && root) ? HAUL_CHECK_OK : HAUL_CHECK_LIMITED;
-  if (check->state == HAUL_CHECK_OK) {
-    snprintf(check->text, sizeof check->text, "permitted towards processes of the same user%s",
-             root ? " and, as root, others" : "");
-  } else {
-    snprintf(check->text, sizeof check->text,
-             "kernel.yama.ptrace_scope is %d: memory that a peer wrapped cannot be attached; "
-             "allocated memory is mapped all the same",
-             scope);
-    snprintf(check->remedy, sizeof check->remedy, "sysctl -w kernel.yama.ptrace_scope=0");
+  check_begin(checks, "map", "cross-memory-attach");
+  if (scope == 0 || (scope < 3 && root)) {
+    check_set(checks, HAUL_CHECK_OK, "permitted towards processes of the same user%s",
+              root ? " and, as root, others" : "");
+    return 1;
   }
+  check_set(checks, HAUL_CHECK_LIMITED,
+            "kernel.yama.ptrace_scope is %d: memory that a peer wrapped cannot be attached; "
+            "allocated memory is mapped all the same",
+            scope);
+  check_hint(checks, "sysctl -w kernel.yama.ptrace_scope=0");
   return 1;
 }
 
