@@ -19,6 +19,15 @@
 #define NOW_ATTACHED 65536u
 #define CHECKED      131072u /* bytes copied and then compared while the CPU caches hold them */
 
+struct map_node { /* fabric->shared[map] */
+  struct copier *copier;
+  struct engines *engines;
+};
+
+static struct map_node *map_node_of(const struct endpoint *endpoint) {
+  return endpoint->link->fabric->shared[map_transport.index];
+}
+
 /* ---- Copies by the CPU ---- */
 
 __attribute__((cold)) int map_stale(void) {

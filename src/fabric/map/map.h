@@ -68,17 +68,10 @@ struct map_binding {
   uint64_t handle;
 };
 
-/* A node's share: fabric->shared[map]. */
-struct map_node {
-  struct copier *copier;
-  struct engines *engines;
-};
-
 extern const struct transport map_transport;
 
-static inline struct map_node *map_node_of(const struct endpoint *endpoint) {
-  return endpoint->link->fabric->shared[0];
-}
+struct copier;
+struct engines;
 
 /* Whether the remote region is published. Acquire: later reads and copies are not reordered before
  * it. A copy is valid when this holds after it: stamps change with each use of a slot, so the

@@ -37,7 +37,8 @@ static void rail_ready(struct watch *watch, uint32_t events) {
     rail_close(rail, HAUL_EPATH);
 }
 
-void rail_flush(struct tcp_rail *rail) {
+/* Sends unsent frames, in a bounded number of turns. */
+static void rail_flush(struct tcp_rail *rail) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   bool more = atomic_load_explicit(&rail->tx.unsent, memory_order_relaxed);
   for (unsigned turn = 1; more && turn <= TURNS; turn++) {

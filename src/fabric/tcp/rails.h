@@ -115,8 +115,6 @@ void rail_free(struct tcp_rail *rail); /* closed, or NULL */
 void rail_forked(struct tcp_rail *rail);
 /* Tells the loop the rail's events. With the endpoint's lock. */
 void rail_watch(struct tcp_rail *rail);
-/* Sends unsent frames, in a bounded number of turns. */
-void rail_flush(struct tcp_rail *rail);
 /* Serves the express rail in the middle of this rail's turn. */
 void rail_serve_express(const struct tcp_rail *rail);
 /* A poller's round; true when bytes came. */
