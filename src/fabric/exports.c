@@ -153,10 +153,10 @@ bool name_is_valid(const char *name, size_t most) {
 /* Grows both arrays if needed, and picks a free slot. With the lock. */
 static int reserve_slot(struct exports *exports, uint32_t *slot) {
   if (exports->count == exports->limit)
-    return error_set(HAUL_ELIMIT, 0, NULL,
-                     "raise max_regions of the node's configuration, or publish one region with "
-                     "several pieces in it",
-                     "%u regions are published, the limit of this node", exports->limit);
+    return error_set(
+        HAUL_ELIMIT, 0, NULL,
+        "raise max_regions of the node's configuration, or publish fewer, larger regions",
+        "%u regions are published, the limit of this node", exports->limit);
   if (exports->count == exports->slots) {
     uint32_t slots = exports->slots ? exports->slots * 2 : 16;
     slots = slots < exports->limit ? slots : exports->limit;

@@ -224,7 +224,7 @@ void regcache_counters(struct regcache *cache, struct regcache_counters *counter
   spin_unlock(&cache->lock);
 }
 
-/* A set for every entry: then hardly one does not find a way in its own. */
+/* One set for each entry, so that collisions are rare. */
 static size_t set_count(const struct regcache_limits *limits) {
   size_t sets = SETS_MIN;
   while (sets < SETS_MAX && sets < limits->entries)

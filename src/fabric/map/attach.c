@@ -98,8 +98,7 @@ static int copy_error(int system, struct map_endpoint *endpoint) {
   if (system == ESRCH)
     return error_set(HAUL_EPEER, system, peer, NULL, "the peer's process has ended");
   if (system == 0 || system == EFAULT)
-    return error_set(HAUL_EINVAL, EFAULT, peer,
-                     "it may have been unmapped under its region; release the region first",
+    return error_set(HAUL_EINVAL, EFAULT, peer, "release a region before its memory is unmapped",
                      "the memory of one side cannot be accessed");
   endpoint_close(&endpoint->base, "cross-memory attach failed: %s", strerror(system));
   return error_set(HAUL_EPATH, system, peer, NULL, "%s", endpoint_reason(&endpoint->base));

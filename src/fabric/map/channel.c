@@ -238,7 +238,7 @@ static int on_request(struct map_endpoint *endpoint, struct wire *wire, uint32_t
     return HAUL_EPROTO;
   const struct link *link = endpoint->base.link;
   if (exports_find(link->fabric->exports, handle, link->identity, &view) != 0)
-    return refuse_request(endpoint, request, "the region is not published any more");
+    return refuse_request(endpoint, request, "the region is no longer published");
   int code = respond_found(endpoint, &view, request);
   region_put(view.region);
   return code;

@@ -80,7 +80,7 @@ static int verify_part(struct map_endpoint *endpoint, struct map_binding *bindin
     code = memory_checksum(&binding->memory, part->remote, part->length, &there);
   if (code || here == there)
     return code;
-  return error_set(HAUL_ECHECKSUM, 0, NULL, "was the source changed meanwhile?",
+  return error_set(HAUL_ECHECKSUM, 0, NULL, "do not change the source during a transfer",
                    "the copy differs from its source");
 }
 
@@ -290,7 +290,7 @@ static void map_estimate(struct endpoint *base, const struct remote_key *key, vo
     estimate->open = false;
     snprintf(estimate->reason, sizeof estimate->reason, "%s",
              binding->attached ? "the peer's memory is private and this side's is a device's"
-                               : "the two devices do not reach each other's memory");
+                               : "the two devices cannot access each other's memory");
   }
 }
 
@@ -306,11 +306,11 @@ static int map_create(struct link *link, struct endpoint **out) {
   list_init(&endpoint->requests);
   if (!link->boot_known)
     endpoint_close(&endpoint->base,
-                   "a boot id could not be read, here or there: is /proc mounted?");
+                   "one of the nodes cannot read its boot id: mount /proc on both hosts");
   else if (!link->same_host)
     endpoint_close(&endpoint->base, "the peer is on another host (boot id differs)");
   else if (!link->fabric->shared[map_transport.index])
-    endpoint_close(&endpoint->base, "this node could not start it: no memory or threads");
+    endpoint_close(&endpoint->base, "this node could not start it for lack of memory or threads");
   else if (channel_open(endpoint) != 0)
     endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
   *out = &endpoint->base;
@@ -473,7 +473,7 @@ static size_t map_checks(struct haul_check *checks, size_t room) {
   }
   check_set(checks, HAUL_CHECK_LIMITED,
             "kernel.yama.ptrace_scope is %d: memory that a peer wrapped cannot be attached; "
-            "allocated memory is mapped all the same",
+            "allocated memory is still mapped",
             scope);
   check_hint(checks, "sysctl -w kernel.yama.ptrace_scope=0");
   return 1;

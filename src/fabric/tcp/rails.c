@@ -93,7 +93,7 @@ void rail_check_stall(struct tcp_rail *rail, int64_t now, int64_t bound) {
   if (inside && now - rx->moved > bound)
     link->fail(link, HAUL_EPEER, "it stopped in the middle of a payload");
   else if (stuck)
-    link->fail(link, HAUL_EPEER, "it does not read what it was sent");
+    link->fail(link, HAUL_EPEER, "it does not read from its data connection");
 }
 
 /* ---- Opening ---- */

@@ -217,7 +217,7 @@ static void on_ack(struct tcp_rail *rail) {
   }
   if (work && status == 0 && work->operation != HAUL_OP_WRITE) {
     end_work(rail->endpoint, work,
-             error_set(HAUL_EPROTO, 0, NULL, NULL, "the peer answered a read without data"));
+             error_set(HAUL_EPROTO, 0, NULL, NULL, "the peer responded to a read without data"));
     rail_fail(rail, HAUL_EPROTO, "an ACK without an error to a request for data");
     return;
   }
@@ -262,7 +262,7 @@ int payload_verify(const struct payload *payload, const struct frame *frame,
                    const struct frame_trailer *trailer, const struct running_checksum *checksum) {
   uint64_t sum = checksum ? checksum->sum : 0;
   if (trailer->status)
-    return error_set(trailer->status, 0, NULL, NULL, "the peer aborted it before its end");
+    return error_set(trailer->status, 0, NULL, NULL, "the peer aborted the payload");
   int code = memory_fence(&payload->region->memory, FENCE_AFTER_WRITE);
   if (code || !(frame->flags & FRAME_CHECKSUM))
     return code;
@@ -271,7 +271,7 @@ int payload_verify(const struct payload *payload, const struct frame *frame,
   if (code || sum == trailer->checksum)
     return code;
   return error_set(HAUL_ECHECKSUM, 0, NULL, NULL,
-                   "the bytes at the destination are not those that were sent");
+                   "the bytes at the destination differ from the source");
 }
 
 void payload_complete(struct tcp_rail *rail, const struct frame *frame, int code) {
