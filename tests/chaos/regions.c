@@ -20,9 +20,9 @@ static bool is_host(unsigned kind) {
 static void copy(unsigned kind, uint64_t offset, void *bytes, size_t length, bool out) {
   struct haul_region *staging;
   struct haul_place host = {HAUL_HOST, 0};
-  char *reached = haul_region_address(regions[kind].region);
+  char *address = haul_region_address(regions[kind].region);
   if (is_host(kind)) {
-    memcpy(out ? reached + offset : bytes, out ? bytes : reached + offset, length);
+    memcpy(out ? address + offset : bytes, out ? bytes : address + offset, length);
     return;
   }
   if (haul_region_alloc(self.node, host, length, HAUL_REGION_PRIVATE, &staging) != 0)
