@@ -171,17 +171,16 @@ bool copier_cancel(struct copier *copier, struct work *work) {
 }
 
 void copier_drain(struct copier *copier, struct map_endpoint *endpoint, int code) {
-  struct list all = LIST_INIT(all), mine = LIST_INIT(mine);
+  struct list mine = LIST_INIT(mine);
   pthread_mutex_lock(&copier->lock);
-  backlog_empty(&copier->queue, &all);
-  for (struct list *item; (item = list_take(&all));) {
-    struct work *work = list_entry(item, struct work, link);
-    dequeue(copier, work);
-    if (endpoint_of(work) == endpoint)
+  for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
+    list_each_safe(item, &copier->queue.queues[rank]) {
+      struct work *work = list_entry(item, struct work, link);
+      if (endpoint_of(work) != endpoint)
+        continue;
+      dequeue(copier, work);
       list_append(&mine, item);
-    else
-      enqueue(copier, work);
-  }
+    }
   pthread_mutex_unlock(&copier->lock);
   for (struct list *item; (item = list_take(&mine));) {
     struct work *work = list_entry(item, struct work, link);
