@@ -135,7 +135,7 @@ struct work {
   const struct haul_piece *pieces; /* checked against both lengths, and kept until done */
   uint32_t count;
   enum haul_operation operation;
-  struct operands operands; /* of an atomic, which has one piece of 8 bytes, at multiples of 8 */
+  struct operands operands; /* of an atomic, which has one segment of 8 bytes, at multiples of 8 */
   bool begun; /* an atomic that the path has received: it may take effect despite a failure */
   bool checksum : 1;
   bool more : 1;        /* set before the post: works follow at once; may wait for a batch */
@@ -278,7 +278,7 @@ struct transport {
                    struct estimate *estimate);
 
   /* Completes a small transfer within the call: 0 or a code; 1 when it must be posted instead. The
-   * pieces have been checked, and stay the caller's. No slot: always 1. */
+   * segments have been checked, and stay the caller's. No slot: always 1. */
   int (*now)(struct endpoint *endpoint, const struct remote_key *key, void *binding,
              struct haul_region *region, const struct haul_piece *pieces, size_t count,
              uint64_t bytes, enum haul_operation operation);

@@ -39,11 +39,11 @@ static bool is_staged(struct haul_place place) {
 static double ns_per_byte(const struct tcp_endpoint *endpoint, unsigned rails, bool encrypted) {
   const struct link *link = endpoint->base.link;
   double wire = endpoint->link_speed * 1448 / 1538;
-  double processor = encrypted ? TLS_BYTES_PER_NS : link->loopback ? 6 : 3;
+  double cpu = encrypted ? TLS_BYTES_PER_NS : link->loopback ? 6 : 3;
   double paced = (double)link->fabric->config->tcp_rate * rails / 1e9;
-  if (!link->local && paced < processor) /* a Unix socket is not paced */
-    processor = paced;
-  return 1 / (wire > 0 && wire < processor ? wire : processor);
+  if (!link->local && paced < cpu) /* a Unix socket is not paced */
+    cpu = paced;
+  return 1 / (wire > 0 && wire < cpu ? wire : cpu);
 }
 
 static void describe_path(const struct tcp_endpoint *endpoint, enum protection protection,
