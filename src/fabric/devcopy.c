@@ -24,8 +24,8 @@ void devcopy_cancel(struct devcopy *copy) {
   copy->in_flight = false;
 }
 
-/* An engine that wakes found the failure in a thread of its own, which has the detail. */
-static int failed(const struct devcopy *copy, int code) {
+/* An engine that wakes has its own thread, which got the detail of the failure. */
+static int copy_failure(const struct devcopy *copy, int code) {
   return copy->engine->wakes
              ? error_set(code, 0, copy->engine->name, NULL, "the device's copy failed")
              : code;
@@ -39,9 +39,9 @@ int devcopy_poll(struct devcopy *copy) {
     int status = copy->engine->copy_poll(&copy->copy);
     if (status > 0)
       return 1;
-    devcopy_cancel(copy); /* it has ended, but its `wake` may still be on its way to the loop */
+    devcopy_cancel(copy); /* ended, but its `wake` may still be on its way to the loop */
     if (status < 0)
-      return failed(copy, status);
+      return copy_failure(copy, status);
     copy->copied += copy->copy.length;
     copy->index++;
   }

@@ -2,9 +2,9 @@
  * Copies of scatter/gather segments by a device's engine, one segment in flight at a time, driven
  * by a loop's poller.
  *
- * One caller at a time; the caller's lock guards the struct, and `wake` of the engine takes none.
- * After devcopy_poll returned anything but 1, and after devcopy_cancel, the engine touches neither
- * memory and wakes the loop no more: both may be freed. */
+ * The caller's lock guards the struct; the engine's `wake` takes no lock. After devcopy_poll
+ * returned anything but 1, and after devcopy_cancel, the engine accesses neither memory and no
+ * longer wakes the loop: both may be freed. */
 #ifndef HAUL_FABRIC_DEVCOPY_H
 #define HAUL_FABRIC_DEVCOPY_H
 
@@ -20,7 +20,7 @@ struct devcopy {
   /* Constant from the first poll to the end. */
   const struct provider *engine;
   struct memory *to, *from;
-  struct loop *loop; /* is woken when a segment has ended, if the engine wakes */
+  struct loop *loop; /* woken when a segment has ended, if the engine wakes */
   uint32_t count;    /* segments, at least one */
   struct devcopy_segment (*segment)(const struct devcopy *copy, uint32_t index);
   const void *owner; /* for `segment` */
@@ -35,15 +35,15 @@ struct devcopy {
 
 #define DEVCOPY_NEEDS_BOUNCE 2
 
-/* Starts the first segment, or moves on as far as it goes: 1 while the engine copies, 0 when all
- * bytes are visible at `to`, or a code with the detail. DEVCOPY_NEEDS_BOUNCE: nothing is in flight;
- * the engine cannot reach the host memory, set `bounce` and poll again. */
+/* Starts or continues the copy: 1 while the engine copies, 0 when all bytes are visible at `to`, or
+ * a code with the detail. DEVCOPY_NEEDS_BOUNCE: nothing is in flight, as the engine cannot access
+ * the host memory; set `bounce` and poll again. */
 int devcopy_poll(struct devcopy *copy);
 
-/* Ends it early; bounded by one operation of the engine. */
+/* Takes at most one operation of the engine. */
 void devcopy_cancel(struct devcopy *copy);
 
-/* Something is in flight and its engine does not wake the loop: the poller is urgent. */
+/* A copy is in flight and its engine does not wake the loop: the poller is urgent. */
 static inline bool devcopy_is_polled(const struct devcopy *copy) {
   return copy->in_flight && !copy->engine->wakes;
 }

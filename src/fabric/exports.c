@@ -33,7 +33,7 @@ struct export {
 };
 
 struct exports {
-  pthread_mutex_t lock; /* guards the rest; taken after the loop's lock, none is taken after it */
+  pthread_mutex_t lock;    /* guards the rest; a leaf, taken after the loop's lock */
   struct export **by_name; /* sorted, `count` */
   struct export **by_slot; /* `slots`, NULL where free */
   uint32_t count, slots, limit, next_slot;
@@ -72,7 +72,7 @@ static void set_word(struct exports *exports, uint64_t handle, uint32_t value) {
     atomic_store(&exports->words[EXPORT_SLOT(handle)], value);
 }
 
-/* With the lock: from now on the entry is not found. */
+/* With the lock. */
 static struct export *unlink_entry(struct exports *exports, uint32_t at) {
   struct export *entry = exports->by_name[at];
   exports->count--;
@@ -123,7 +123,7 @@ void exports_forked(struct exports *exports) {
 
 /* ---- Publishing ---- */
 
-/* The index of `name`, or of the entry that it would precede. With the lock. */
+/* The index of `name`, or its insertion point. With the lock. */
 static uint32_t position(const struct exports *exports, const char *name, bool *found) {
   uint32_t low = 0, high = exports->count;
   *found = false;
@@ -150,13 +150,13 @@ bool name_is_valid(const char *name, size_t most) {
   return true;
 }
 
-/* Room for one more in both arrays, and a free slot. With the lock. */
-static int make_room(struct exports *exports, uint32_t *slot) {
+/* Grows both arrays if needed, and picks a free slot. With the lock. */
+static int reserve_slot(struct exports *exports, uint32_t *slot) {
   if (exports->count == exports->limit)
-    return error_set(HAUL_ELIMIT, 0, NULL,
-                     "raise max_regions of the node's configuration, or publish one region with "
-                     "several pieces in it",
-                     "%u regions are published, the limit of this node", exports->limit);
+    return error_set(
+        HAUL_ELIMIT, 0, NULL,
+        "raise max_regions of the node's configuration, or publish fewer, larger regions",
+        "%u regions are published, the limit of this node", exports->limit);
   if (exports->count == exports->slots) {
     uint32_t slots = exports->slots ? exports->slots * 2 : 16;
     slots = slots < exports->limit ? slots : exports->limit;
@@ -169,7 +169,7 @@ static int make_room(struct exports *exports, uint32_t *slot) {
     memset(exports->by_slot + exports->slots, 0, (slots - exports->slots) * sizeof(void *));
     exports->slots = slots;
   }
-  /* Slots are taken in turn, so that a word of the validity page is reused as late as possible. */
+  /* Round robin: a word of the validity page is reused as late as possible. */
   do
     exports->next_slot = (exports->next_slot + 1) % exports->slots;
   while (exports->by_slot[exports->next_slot]);
@@ -241,7 +241,7 @@ int exports_add(struct exports *exports, struct haul_region *region, const char 
   uint32_t at = position(exports, name, &taken);
   code = taken ? error_set(HAUL_EEXIST, 0, name, "unpublish it first, or choose another name",
                            "this node publishes a region under this name")
-               : make_room(exports, &slot);
+               : reserve_slot(exports, &slot);
   if (code == 0) {
     entry->handle = *handle = new_handle(slot);
     memmove(exports->by_name + at + 1, exports->by_name + at,
@@ -341,7 +341,7 @@ int export_check(const struct export_view *view, enum haul_operation operation, 
                  uint64_t length) {
   unsigned needed = operation_rights(operation);
   uint64_t end;
-  if (!memory_alive(&view->region->memory)) /* imported, and its owner released it */
+  if (!memory_alive(&view->region->memory)) /* an import that its owner released */
     return HAUL_ESTALE;
   if ((view->rights & needed) != needed)
     return HAUL_EACCESS;

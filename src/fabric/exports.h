@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * The regions that a node publishes: by name for lookups, by handle for transports. Peers reach no
- * other memory of it. `identity` is that of a peer (struct link), whose rights are those that the
- * region's grants give to it or to all peers. */
+ * The regions that a node publishes: by name for lookups, by handle for transports. Peers can
+ * access no other memory of the node. `identity` is a peer's (struct link); its rights are the
+ * union of the region's grants to it and to all peers. */
 #ifndef HAUL_FABRIC_EXPORTS_H
 #define HAUL_FABRIC_EXPORTS_H
 
@@ -14,7 +14,7 @@ struct exports;
 
 #define NAME_MAX_BYTES 255
 
-/* A handle is 20 bits of slot, and 44 random bits that change with every use of the slot. */
+/* A handle is 20 bits of slot and 44 random bits, new for each use of the slot. */
 #define EXPORT_SLOT(handle)  ((uint32_t)((handle)&0xfffff))
 #define EXPORT_STAMP(handle) ((uint32_t)((handle) >> 20) | 1u)
 #define EXPORT_SLOTS_MAX     (1u << 20)
@@ -35,20 +35,20 @@ void exports_forked(struct exports *exports);
 /* Removes all entries. */
 void exports_clear(struct exports *exports);
 
-/* Whether it is 1 to `most` printable ASCII bytes without blanks. */
+/* 1 to `most` printable ASCII bytes without blanks. */
 bool name_is_valid(const char *name, size_t most);
 
-/* HAUL_EINVAL (the name or a grant is invalid), HAUL_EEXIST, HAUL_ELIMIT. Takes a reference to the
- * region, and copies the grants. */
+/* HAUL_EINVAL (invalid name or grant), HAUL_EEXIST, HAUL_ELIMIT. Takes a reference to the region
+ * and copies the grants. */
 int exports_add(struct exports *exports, struct haul_region *region, const char *name,
                 const struct haul_grant *grants, size_t count, uint64_t *handle);
-/* Removes the entry, returns its handle and drops its reference. HAUL_ENAME: the region is not
- * published under the name. A NULL name stands for any of the region's names. */
+/* Drops the entry's reference and returns its handle. HAUL_ENAME: the region is not published under
+ * the name. A NULL name matches any name of the region. */
 int exports_remove(struct exports *exports, struct haul_region *region, const char *name,
                    uint64_t *handle);
 
-/* HAUL_ENAME or HAUL_ESTALE without a detail, also where the identity has no rights. On success the
- * view has its rights, and a reference to the region that is the caller's. */
+/* HAUL_ENAME or HAUL_ESTALE without a detail, also for an identity without rights. The view has the
+ * identity's rights and a reference to the region for the caller. */
 int exports_find_name(struct exports *exports, const char *name, const char *identity,
                       struct export_view *view);
 int exports_find(struct exports *exports, uint64_t handle, const char *identity,
@@ -57,21 +57,21 @@ int exports_find(struct exports *exports, uint64_t handle, const char *identity,
 int export_check(const struct export_view *view, enum haul_operation operation, uint64_t offset,
                  uint64_t length);
 
-/* Lists the entries that the identity has rights to, sorted by name, from the first one behind
- * `after` ("" for all), without references. Returns how many were written, at most `room`. */
+/* Lists the entries that the identity has rights to, sorted by name, after `after` ("": from the
+ * first), without references. Returns the number written, at most `room`. */
 size_t exports_list(struct exports *exports, const char *after, const char *identity,
                     struct export_view *views, size_t room);
-/* How many of them there are; with a NULL identity, of all entries. */
+/* The number of such entries; with a NULL identity, of all entries. */
 size_t exports_count(struct exports *exports, const char *identity);
 
-/* A word that changes whenever an entry is added or removed, or exports_note_change is called. From
- * the first call on its sleepers are woken (core/futex.h). */
+/* A futex (core/futex.h) that changes when an entry is added or removed, and on
+ * exports_note_change. Sleepers are woken from the first call on. */
 _Atomic uint32_t *exports_changes(struct exports *exports);
 void exports_note_change(struct exports *exports);
 
-/* The validity page: *slots words, each the stamp of the slot's handle while that is published,
- * else 0, in memory that peers of this host map read-only. Made on the first call. The descriptor
- * is the caller's; `capability` is for shm_attach. */
+/* The validity page, which peers of this host map read-only: *slots words, each the stamp of the
+ * slot's published handle, else 0. The first call makes it. The caller closes the descriptor;
+ * `capability` is for shm_attach. */
 int exports_validity_page(struct exports *exports, int *descriptor, uint32_t *slots,
                           uint8_t capability[16]);
 

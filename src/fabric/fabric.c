@@ -11,7 +11,7 @@ extern const struct transport map_transport;
 extern const struct transport rdma_transport;
 extern const struct transport tcp_transport;
 
-/* Best first. A new transport is one line here. */
+/* Best first. */
 static const struct transport *const transports[] = {
     &map_transport,
     &rdma_transport,
@@ -32,7 +32,7 @@ const struct transport *transport_named(const char *name) {
   return NULL;
 }
 
-/* ---- Of a node ---- */
+/* ---- Node ---- */
 
 void fabric_open(struct fabric *fabric) {
   for (size_t i = 0; i < TRANSPORTS; i++)
@@ -59,19 +59,19 @@ bool fabric_help(struct fabric *fabric) {
   return helped;
 }
 
-void fabric_learn(struct fabric *fabric, const struct memory *memory) {
+void fabric_announce(struct fabric *fabric, const struct memory *memory) {
   for (size_t i = 0; i < TRANSPORTS; i++)
-    if (transports[i]->learn && fabric->shared[i])
-      transports[i]->learn(fabric, memory);
+    if (transports[i]->announce && fabric->shared[i])
+      transports[i]->announce(fabric, memory);
 }
 
-void fabric_forget(struct fabric *fabric, const struct memory *memory) {
+void fabric_invalidate(struct fabric *fabric, const struct memory *memory) {
   for (size_t i = 0; i < TRANSPORTS; i++)
-    if (transports[i]->forget && fabric->shared[i])
-      transports[i]->forget(fabric, memory);
+    if (transports[i]->invalidate && fabric->shared[i])
+      transports[i]->invalidate(fabric, memory);
 }
 
-/* ---- Of a link ---- */
+/* ---- Link ---- */
 
 int link_create_endpoints(struct link *link) {
   for (size_t i = 0; i < TRANSPORTS; i++) {
@@ -102,7 +102,7 @@ static void add_counters(struct endpoint_counters *sums, struct endpoint_counter
 void link_stop(struct link *link, int code) {
   for (size_t i = 0; i < TRANSPORTS; i++) {
     transports[i]->stop(link->endpoints[i], code);
-    add_counters(&link->fabric->left[i], &link->endpoints[i]->counters);
+    add_counters(&link->fabric->disconnected[i], &link->endpoints[i]->counters);
   }
 }
 
@@ -147,7 +147,7 @@ static void close_endpoint(struct endpoint *endpoint, enum log_event event, cons
   bool was_open = atomic_exchange(&endpoint->open, false);
   atomic_store(&endpoint->lost, was_open || atomic_load(&endpoint->lost));
   pthread_mutex_unlock(&lock);
-  if (atomic_load(&endpoint->blocked_by)) /* works that wait for it see the change */
+  if (atomic_load(&endpoint->blocked_by)) /* waiting works see the change */
     loop_wake(endpoint->link->fabric->loop);
   if (first && !was_open && !atomic_load(&endpoint->link->ended))
     link_log(endpoint->link, event, endpoint->transport->name, endpoint->close_reason);
@@ -223,4 +223,53 @@ void endpoint_trace_served(const struct endpoint *endpoint, enum haul_trace_kind
                                    .peer = endpoint->link->number,
                                    .bytes = bytes,
                                    .status = code});
+}
+
+/* ---- Requests on a channel ---- */
+
+struct channel_request *channel_request_find(struct list *requests, uint32_t id) {
+  list_each(item, requests) {
+    struct channel_request *request = list_entry(item, struct channel_request, link);
+    if (request->id == id)
+      return request;
+  }
+  return NULL;
+}
+
+void channel_request_end(struct channel_request *request, int code) {
+  list_remove(&request->link);
+  request->code = code;
+  if (code)
+    error_save(&request->error);
+  request->done = true;
+  loop_notify(request->endpoint->link->fabric->loop);
+}
+
+void channel_requests_fail(struct list *requests, int code) {
+  while (!list_empty(requests)) {
+    struct channel_request *request = list_entry(requests->next, struct channel_request, link);
+    error_set(code, 0, NULL, NULL, "%s", endpoint_reason(request->endpoint));
+    channel_request_end(request, code);
+  }
+}
+
+static bool is_request_done(void *user) {
+  const struct channel_request *request = user;
+  struct loop *loop = request->endpoint->link->fabric->loop;
+  loop_lock(loop);
+  bool done = request->done;
+  loop_unlock(loop);
+  return done;
+}
+
+int channel_request_wait(struct channel_request *request, haul_deadline until) {
+  struct loop *loop = request->endpoint->link->fabric->loop;
+  loop_wait(loop, is_request_done, NULL, request, until);
+  loop_lock(loop);
+  list_remove(&request->link);
+  loop_unlock(loop);
+  if (!request->done)
+    return error_set(HAUL_ETIMEDOUT, 0, NULL, NULL,
+                     "the peer did not answer a request for its memory");
+  return request->code ? error_restore(&request->error) : 0;
 }

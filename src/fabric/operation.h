@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Operations of transfers, and the atomic ones as a processor runs them. */
+ * Operations of transfers, and atomic operations by the CPU. */
 #ifndef HAUL_FABRIC_OPERATION_H
 #define HAUL_FABRIC_OPERATION_H
 
@@ -25,8 +25,8 @@ struct operands {
   uint64_t desired; /* COMPARE_SWAP */
 };
 
-/* Runs it by a locked instruction: atomic among all processors' operations on these bytes, through
- * any mapping. `place` is a multiple of 8. Returns the old value. */
+/* A locked instruction: atomic with respect to all CPUs, through any mapping. `place` is a multiple
+ * of 8. Returns the old value. */
 static inline uint64_t operate(void *place, enum haul_operation operation,
                                const struct operands *operands) {
   uint64_t old = operands->value;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The calls, and how a registration is found: what every get and put runs through. */
-#include "fabric/regcache_inside.h"
+ * The cache's calls, and the lookup in the path of each get. */
+#include "fabric/regcache_internal.h"
 
 #include <stdio.h>
 
@@ -15,29 +15,28 @@
 
 struct block {
   struct block *next;
-  char entries[]; /* BLOCK_ENTRIES of them from the first line on */
+  char entries[]; /* BLOCK_ENTRIES entries, from the first cache line on */
 };
 
-/* A set of the front: the entries that last covered some pages, the latest first. A guess: what is
- * found here is looked at before it is believed. */
+/* A set of the front, a set-associative cache from a page to the entry that last covered it, latest
+ * first. An entry found here may be out of date and is checked. */
 struct set {
   uint64_t pages[WAYS];
   struct entry *entries[WAYS];
 } __attribute__((aligned(LINE)));
 
-/* ---- ranges ---- */
+/* ---- Ranges ---- */
 
 static inline bool is_valid(const struct regcache *cache, const struct regcache_range *range) {
   return range->length > 0 && range->address < cache->top &&
          range->length <= cache->top - range->address;
 }
 
-static int refuse(const struct regcache_range *range) {
+static int refuse_range(const struct regcache_range *range) {
   char object[64];
   snprintf(object, sizeof object, "0x%llx+0x%llx", (unsigned long long)range->address,
            (unsigned long long)range->length);
-  return error_set(HAUL_EINVAL, 0, object,
-                   "its length is at least 1, and it ends within the address space",
+  return error_set(HAUL_EINVAL, 0, object, "pass at least 1 byte, ending within the address space",
                    "not a range of memory");
 }
 
@@ -47,21 +46,21 @@ static struct range bytes_of(const struct regcache_range *range) {
 }
 
 static struct range pages_of(const struct regcache *cache, const struct regcache_range *range) {
-  uint64_t in_page = cache->announced.page - 1;
+  uint64_t in_page = cache->merge.page - 1;
   struct range pages = bytes_of(range);
   pages.start &= ~in_page;
   pages.end = (pages.end + in_page) & ~in_page;
   return pages;
 }
 
-/* ---- finding (with the lock) ---- */
+/* ---- Lookup, with the lock ---- */
 
 static inline uint64_t front_page(const struct regcache *cache,
                                   const struct regcache_range *range) {
   return range->address >> cache->page_shift ^ (uint64_t)range->kind << 52;
 }
 
-/* Mixed twice: pages at an even distance, multiplied once, crowd in few sets for some distances. */
+/* Mixes twice: after one multiplication, pages at some even distances share few sets. */
 static inline struct set *front_set(const struct regcache *cache, uint64_t page) {
   uint64_t mixed = page * 0x9e3779b97f4a7c15;
   mixed = (mixed ^ mixed >> 32) * 0xbf58476d1ce4e5b9;
@@ -86,7 +85,7 @@ static void front_put(struct set *set, uint64_t page, struct entry *entry) {
   set->entries[0] = entry;
 }
 
-static struct entry *find_in_order(struct regcache *cache, const struct regcache_range *range) {
+static struct entry *find_in_ranges(struct regcache *cache, const struct regcache_range *range) {
   struct range *pages =
       ranges_cover(&cache->ranges, range->kind, range->address, range->address + range->length);
   struct entry *entry = pages ? entry_of_pages(pages) : NULL;
@@ -97,30 +96,29 @@ static struct entry *find_in_order(struct regcache *cache, const struct regcache
   return entry;
 }
 
-/* Counts the hit. */
-static inline struct registration *take(struct regcache *cache, struct entry *entry) {
+static inline struct registration *take_hit(struct regcache *cache, struct entry *entry) {
   cache->hits++;
-  entry->taken++;
+  entry->gets++;
   entry->used = ++cache->tick;
-  return &entry->user;
+  return &entry->registration;
 }
 
-static inline struct entry *find(struct regcache *cache, const struct regcache_range *range) {
+static inline struct entry *find_entry(struct regcache *cache, const struct regcache_range *range) {
   uint64_t page = front_page(cache, range);
   const struct set *set = front_set(cache, page);
   for (size_t way = 0; way < WAYS; way++)
     if (set->pages[way] == page && set->entries[way] && serves(set->entries[way], range))
       return set->entries[way];
-  return find_in_order(cache, range);
+  return find_in_ranges(cache, range);
 }
 
-/* ---- places ---- */
+/* ---- Entries ---- */
 
 static void *on_line(void *address) {
   return (void *)(((uintptr_t)address + LINE - 1) & ~(uintptr_t)(LINE - 1));
 }
 
-/* A free entry, or NULL when there is no memory. Without the lock. */
+/* NULL without memory. Without the lock. */
 static struct entry *entry_new(struct regcache *cache) {
   spin_lock(&cache->lock);
   struct entry *entry = cache->free;
@@ -144,47 +142,47 @@ static struct entry *entry_new(struct regcache *cache) {
   return entry;
 }
 
-/* ---- the calls ---- */
+/* ---- Calls ---- */
 
-static int get_slowly(struct regcache *cache, const struct regcache_range *range,
-                      struct registration **registration) {
+static int get_slow(struct regcache *cache, const struct regcache_range *range,
+                    struct registration **registration) {
   struct entry *spare = entry_new(cache);
   if (!spare)
     return error_memory("registration");
   const struct range bytes = bytes_of(range), pages = pages_of(cache, range);
-  struct making making = {.asked = pages, .pages = pages, .buffer = range->buffer};
-  struct ended ended = {NULL, NULL};
+  struct pending pending = {.requested = pages, .pages = pages, .buffer = range->buffer};
+  struct removed removed = {NULL, NULL};
   spin_lock(&cache->lock);
   struct entry *found;
   do
-    found = find(cache, range);
-  while (!found && making_wait(cache, &making));
+    found = find_entry(cache, range);
+  while (!found && pending_wait(cache, &pending));
   if (found) {
-    *registration = take(cache, found);
+    *registration = take_hit(cache, found);
     entry_free(cache, spare);
   } else {
-    making_begin(cache, &making, &bytes, &ended);
+    pending_begin(cache, &pending, &bytes, &removed);
   }
   spin_unlock(&cache->lock);
-  ended_finish(cache, &ended);
-  return found ? 0 : making_run(cache, &making, spare, registration);
+  removed_finish(cache, &removed);
+  return found ? 0 : pending_run(cache, &pending, spare, registration);
 }
 
 int regcache_get(struct regcache *cache, const struct regcache_range *range,
                  struct registration **registration) {
   if (__builtin_expect(!is_valid(cache, range), 0))
-    return refuse(range);
+    return refuse_range(range);
   spin_lock(&cache->lock);
-  struct entry *entry = find(cache, range);
+  struct entry *entry = find_entry(cache, range);
   if (__builtin_expect(entry != NULL, 1))
-    *registration = take(cache, entry);
+    *registration = take_hit(cache, entry);
   spin_unlock(&cache->lock);
-  return __builtin_expect(entry != NULL, 1) ? 0 : get_slowly(cache, range, registration);
+  return __builtin_expect(entry != NULL, 1) ? 0 : get_slow(cache, range, registration);
 }
 
 void regcache_put(struct regcache *cache, struct registration *registration) {
-  struct entry *entry = list_entry(registration, struct entry, user);
-  if (__builtin_expect(atomic_fetch_add(&entry->given, 1) == -1, 0))
+  struct entry *entry = list_entry(registration, struct entry, registration);
+  if (__builtin_expect(atomic_fetch_add(&entry->puts, 1) == -1, 0))
     entry_end(cache, entry);
   else if (__builtin_expect(atomic_load(&cache->over), 0))
     regcache_trim(cache);
@@ -192,31 +190,31 @@ void regcache_put(struct regcache *cache, struct registration *registration) {
 
 int regcache_announce(struct regcache *cache, const struct regcache_range *range) {
   if (!is_valid(cache, range))
-    return refuse(range);
-  struct announcement *announcement = alloc_zero(1, sizeof *announcement);
-  if (!announcement)
+    return refuse_range(range);
+  struct announced *announced = alloc_zero(1, sizeof *announced);
+  if (!announced)
     return error_memory("announced memory");
-  announcement->range = bytes_of(range);
-  announcement->buffer = range->buffer;
-  struct ended ended = {NULL, NULL};
+  announced->range = bytes_of(range);
+  announced->buffer = range->buffer;
+  struct removed removed = {NULL, NULL};
   struct range pages = pages_of(cache, range);
   spin_lock(&cache->lock);
-  regcache_forget(cache, &pages, &announcement->range, &range->buffer, &ended);
-  announced_add(&cache->announced, announcement, &ended.announcements);
+  regcache_drop(cache, &pages, &announced->range, &range->buffer, &removed);
+  merge_add(&cache->merge, announced, &removed.announced);
   spin_unlock(&cache->lock);
-  ended_finish(cache, &ended);
+  removed_finish(cache, &removed);
   return 0;
 }
 
 void regcache_invalidate(struct regcache *cache, const struct regcache_range *range) {
   if (!is_valid(cache, range))
     return;
-  struct ended ended = {NULL, NULL};
+  struct removed removed = {NULL, NULL};
   struct range pages = pages_of(cache, range), bytes = bytes_of(range);
   spin_lock(&cache->lock);
-  regcache_forget(cache, &pages, &bytes, NULL, &ended);
+  regcache_drop(cache, &pages, &bytes, NULL, &removed);
   spin_unlock(&cache->lock);
-  ended_finish(cache, &ended);
+  removed_finish(cache, &removed);
 }
 
 void regcache_counters(struct regcache *cache, struct regcache_counters *counters) {
@@ -226,7 +224,7 @@ void regcache_counters(struct regcache *cache, struct regcache_counters *counter
   spin_unlock(&cache->lock);
 }
 
-/* A set for every entry: then hardly one does not find a way in its own. */
+/* One set for each entry, so that collisions are rare. */
 static size_t set_count(const struct regcache_limits *limits) {
   size_t sets = SETS_MIN;
   while (sets < SETS_MAX && sets < limits->entries)
@@ -246,15 +244,15 @@ int regcache_open(const struct regcache_ops *ops, void *user, const struct regca
   cache->sets_block = sets_block;
   cache->sets = on_line(sets_block);
   cache->set_shift = 64 - (unsigned)__builtin_ctzll(sets);
-  cache->announced.page = page_size();
-  cache->page_shift = (unsigned)__builtin_ctzll(cache->announced.page);
-  cache->top = UINT64_MAX - (cache->announced.page - 1);
+  cache->merge.page = page_size();
+  cache->page_shift = (unsigned)__builtin_ctzll(cache->merge.page);
+  cache->top = UINT64_MAX - (cache->merge.page - 1);
   cache->ops = ops;
   cache->user = user;
   cache->limits = *limits;
   uint64_t merge = limits->merge < limits->bytes ? limits->merge : limits->bytes;
-  cache->announced.merge = merge & ~(cache->announced.page - 1);
-  list_init(&cache->makings);
+  cache->merge.block = merge & ~(cache->merge.page - 1);
+  list_init(&cache->pending);
   *out = cache;
   return 0;
 }
@@ -263,10 +261,10 @@ void regcache_close(struct regcache *cache) {
   if (!cache)
     return;
   regcache_empty(cache);
-  struct announcement *out = NULL;
-  while (cache->announced.ranges.first)
-    announced_forget(&cache->announced, cache->announced.ranges.first, NULL, &out);
-  announced_free(out);
+  struct announced *out = NULL;
+  while (cache->merge.ranges.first)
+    merge_drop(&cache->merge, cache->merge.ranges.first, NULL, &out);
+  merge_free(out);
   while (cache->blocks) {
     struct block *next = cache->blocks->next;
     alloc_free(cache->blocks);

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Registrations of memory, kept after their use: pinning pages and telling a NIC of them takes as
- * long as moving a megabyte, finding them again some nanoseconds. One cache for one registrar (a
- * protection domain); it knows nothing of how memory is registered.
+ * A cache of memory registrations. Registering, which pins pages, takes as long as moving a
+ * megabyte; a lookup takes nanoseconds. Each registrar (a protection domain) has its own cache.
  *
- * A registration covers whole pages. Memory that was announced is registered together with its
- * announced neighbours; what was neither announced nor asked for is never registered. Nothing here
- * looks at the memory itself.
+ * A registration covers whole pages. Announced neighbours are registered together (range merging);
+ * memory neither announced nor requested is never registered. The cache never accesses the memory.
  *
- * Lock rules. All calls may be made from any thread at once, but for regcache_close. The cache's
- * own lock is a leaf: nothing is taken after it, and the registrar is called without it. The
- * registrar may not call the cache. */
+ * Locks: any thread may make any call at any time, except regcache_close. The cache's lock is a
+ * leaf and is not held across calls of the registrar, which must not call the cache. */
 #ifndef HAUL_FABRIC_REGCACHE_H
 #define HAUL_FABRIC_REGCACHE_H
 
@@ -19,91 +16,84 @@ struct regcache;
 
 /* Bytes at an address in one of the registrar's address spaces.
  *
- * `kind` is the registrar's: the address space, and what else it takes to register memory there
- * (the access). Ranges of different kinds have nothing to do with each other.
+ * The registrar defines `kind`: the address space and the access, for example. Ranges of different
+ * kinds are independent.
  *
- * `buffer` is the driver's number for what lives at the address now, 0 where there is none. It is
- * compared, never looked at: another number for the same pages means that the memory was freed and
- * allocated again behind our back, and what is known of it under the old number is invalidated. */
+ * `buffer` is the driver's number of the allocation at the address, or 0. Another
+ * number for the same pages means that the memory was freed and allocated again: everything cached
+ * under the old number is invalidated. */
 struct regcache_range {
   uint64_t address, length; /* bytes */
   uint64_t buffer;
   uint32_t kind;
 };
 
-/* A reference to a live registration. `handle` is what the registrar gave; it is valid until
- * regcache_put. */
+/* A reference to a live registration. `handle` is the registrar's, valid until regcache_put. */
 struct registration {
   void *handle;
 };
 
 struct regcache_ops {
-  /* Registers whole pages; may take milliseconds. 0, or a negative HAUL_E… code with the detail. */
+  /* Registers whole pages; may take milliseconds. 0, or a HAUL_E… code with the detail. */
   int (*add)(void *user, const struct regcache_range *pages, void **handle);
-  /* Cannot fail: what the NIC keeps then is the registrar's to count. */
+  /* Cannot fail; the registrar counts memory that the NIC keeps. */
   void (*remove)(void *user, void *handle);
 };
 
 struct regcache_limits {
-  uint64_t bytes, entries; /* what is kept at most; 0 of either: nothing after its last use */
+  uint64_t bytes, entries; /* cached at most; 0 of either: nothing after its last use */
   uint64_t merge;          /* bytes of announced memory registered together; at most `bytes` */
 };
 
-/* Since the cache was opened, but for the last two. */
 struct regcache_counters {
   uint64_t hits, misses;  /* calls of regcache_get that registered nothing, and the others */
-  uint64_t registrations; /* that the registrar made */
-  uint64_t evictions;     /* the limits, or a registrar without room */
+  uint64_t registrations; /* successful calls of `add` */
+  uint64_t evictions;     /* for the limits, or for a registrar without room */
   uint64_t invalidations;
-  uint64_t replacements;   /* ended because a larger one came */
-  uint64_t bytes, entries; /* registered now, or being registered: kept, in use, or both */
+  uint64_t replacements;   /* by a larger registration */
+  uint64_t bytes, entries; /* now registered or being registered, in use or not */
 };
 
 /* `ops` is kept by reference. HAUL_ENOMEM. */
 int regcache_open(const struct regcache_ops *ops, void *user, const struct regcache_limits *limits,
                   struct regcache **cache);
-/* Removes what is kept. Everything that was got has been put; NULL does nothing. */
+/* After the last put. NULL does nothing. */
 void regcache_close(struct regcache *cache);
 
-/* A registration that covers the range, with a reference that regcache_put gives back.
+/* Gets a registration that covers the range, with a reference for regcache_put.
  *
- * One that covers it already costs a lookup. Else the pages of the range are registered, and with
- * them:
- *  - registrations that overlap them and are not larger than they are, which this one replaces;
- *  - announced memory that touches them, and what touches that, as long as all of it lies in one
- *    aligned block of `merge` bytes. This ends at a larger registration, so that no byte is
- *    registered more than some times while a buffer grows.
- * The calling thread blocks meanwhile, and so do others that ask for a part of the same pages.
+ * A hit costs a lookup. A miss registers the range's pages, and together with them:
+ *  - the pages of overlapping registrations that are not larger; the new one replaces those;
+ *  - the run of announced ranges that touch the pages and each other, within one aligned block of
+ *    `merge` bytes. It ends at a larger registration, which bounds how often a byte is registered
+ *    while a buffer grows.
+ * The caller blocks meanwhile, as do threads that ask for a part of the same pages.
  *
- * When the registrar refuses the larger range, the pages of the range alone are tried; when it
- * refuses these for want of room (HAUL_ENOMEM, HAUL_ELIMIT), they are tried once more without what
- * is kept and not in use. A larger range that was refused for want of room halves `merge`; one that
- * was refused for another reason is not tried again until it is announced again.
+ * When the registrar refuses the wider range, the range's own pages are tried. When it refuses
+ * those for lack of room (HAUL_ENOMEM, HAUL_ELIMIT), all idle registrations are evicted and the
+ * pages tried once more. A wider range refused for lack of room halves `merge`; one refused for
+ * another reason is not tried again until it is announced again.
  *
- * To make room in the limits, the registrations that were got the longest time ago and are not in
- * use go first. Those in use stay and may exceed the limits; what exceeds them goes with its last
- * put. A registration that was in use when room was made counts as got then.
+ * The limits evict the least recently got idle registrations. Registrations in use may exceed the
+ * limits until their last put. One in use during an eviction counts as got at that time.
  *
  * HAUL_EINVAL for a length of 0 and for a range that does not end before the address space's last
  * page, HAUL_ENOMEM, and the registrar's codes. */
 int regcache_get(struct regcache *cache, const struct regcache_range *range,
                  struct registration **registration);
-/* From any thread. The last one of a registration that is not found any more removes it. */
+/* The last put of an evicted, replaced or invalidated registration removes it. */
 void regcache_put(struct regcache *cache, struct registration *registration);
 
-/* The range is the application's and stays so until regcache_invalidate. Registers nothing.
- * Announced memory that lies within other announced memory adds nothing. Announcing is an offer:
- * without it everything works, one registration a range. HAUL_EINVAL as above, HAUL_ENOMEM. */
+/* Offers the range for merging, until regcache_invalidate; registers nothing. A range within an
+ * announced one adds nothing. HAUL_EINVAL as above, HAUL_ENOMEM. */
 int regcache_announce(struct regcache *cache, const struct regcache_range *range);
 
-/* The memory is about to go, or has gone. From here on nobody finds a registration of any of its
- * pages, nor one that is being made; each is removed now when it is not in use, else with its last
- * put. Announcements that overlap the range are forgotten as a whole, the others that they
- * swallowed too. `buffer` does not matter. Needs no memory and cannot fail; a range that
- * regcache_get would refuse has no effect. */
+/* The memory is being freed or has been. No later get finds a registration of its pages, finished
+ * or pending; each is removed now if idle, else with its last put. Announced ranges that overlap it
+ * are dropped as a whole, with the ranges that they absorbed. `buffer` does not matter. Allocates
+ * nothing and cannot fail; an invalid range has no effect. */
 void regcache_invalidate(struct regcache *cache, const struct regcache_range *range);
 
-/* A snapshot. */
 void regcache_counters(struct regcache *cache, struct regcache_counters *counters);
 
 #endif

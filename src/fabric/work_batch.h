@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Works that wait for those that follow, so that all are sent at once: at most WORK_BATCH works or
+ * A batch: works that wait for following works, to be sent at once. At most WORK_BATCH works or
  * WORK_BATCH_BYTES. From any thread, without a lock. */
 #ifndef HAUL_FABRIC_WORK_BATCH_H
 #define HAUL_FABRIC_WORK_BATCH_H
@@ -14,7 +14,7 @@ struct work_batch {
 };
 
 /* Adds a work that has `more`; returns whether it may wait. The first one wakes the loop, which
- * takes the batch in when it is old enough. */
+ * sends the batch when it is old enough. */
 static inline bool work_batch_add(struct work_batch *work_batch, const struct work *work,
                                   struct loop *loop) {
   if (!work->more)
@@ -30,7 +30,6 @@ static inline bool work_batch_add(struct work_batch *work_batch, const struct wo
   return true;
 }
 
-/* The work was taken in. */
 static inline void work_batch_remove(struct work_batch *work_batch, const struct work *work) {
   if (!work->more)
     return;
@@ -42,7 +41,7 @@ static inline bool work_batch_pending(const struct work_batch *work_batch) {
   return atomic_load(&work_batch->works) > 0;
 }
 
-/* Works wait, and may go on waiting. */
+/* Works wait, and may continue to. */
 static inline bool work_batch_is_young(const struct work_batch *work_batch) {
   return work_batch_pending(work_batch) &&
          clock_now() - atomic_load(&work_batch->since) < WORK_BATCH_NS;

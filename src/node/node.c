@@ -123,12 +123,12 @@ static bool sweep_peers(struct poller *poller) {
 
 static void on_memory_wrapped(void *user, const struct memory *memory) {
   struct haul_node *node = user;
-  fabric_learn(&node->fabric, memory);
+  fabric_announce(&node->fabric, memory);
 }
 
 static void on_memory_end(void *user, const struct memory *memory) {
   struct haul_node *node = user;
-  fabric_forget(&node->fabric, memory);
+  fabric_invalidate(&node->fabric, memory);
 }
 
 static void on_unused_import(void *user) {

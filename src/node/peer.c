@@ -195,7 +195,7 @@ static void init_link(struct link *link, struct haul_node *node, const struct pe
   link->window = info->window;
   link->own_window = node_window(node);
   link->fail = link_fail;
-  link->leaves = link_leaves;
+  link->last_path_lost = link_leaves;
   link->retain = link_retain;
   link->put = link_put;
   list_init(&link->writes);

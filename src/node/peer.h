@@ -32,7 +32,7 @@ struct haul_peer {
   pthread_mutex_t failure_lock;  /* the first peer_fail counts */
   char failure_reason[192];      /* set before `failure`, constant after it */
   _Atomic int failure;           /* code of peer_fail; 0: none */
-  _Atomic int64_t rails_lost_at; /* when link.leaves was called; 0: never */
+  _Atomic int64_t rails_lost_at; /* when link.last_path_lost was called; 0: never */
   int64_t close_sent_at;         /* when this side sent GOODBYE; 0: never */
   bool write_shut;               /* the socket is shut for writing after GOODBYE */
 

@@ -39,7 +39,7 @@ static void add_counters(struct haul_path_stats *path, const struct endpoint_cou
 static void sum_path(struct haul_node *node, size_t path, struct haul_path_stats *sum) {
   *sum = (struct haul_path_stats){.open = 0};
   snprintf(sum->path, sizeof sum->path, "%s", transport_at(path)->name);
-  add_counters(sum, &node->fabric.left[path]);
+  add_counters(sum, &node->fabric.disconnected[path]);
   list_each(item, &node->peers) {
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
     add_counters(sum, &peer->base.endpoints[path]->counters);

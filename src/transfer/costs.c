@@ -105,7 +105,7 @@ void costs_tell(struct costs *costs, size_t path, uint64_t bytes, int64_t took_n
 /* ---- A link's ---- */
 
 static bool opens(const struct estimate *estimate) {
-  return estimate->open && !estimate->only_asked;
+  return estimate->open && !estimate->explicit_only;
 }
 
 static struct costs *find(struct costs *from, uint64_t sort, struct haul_place there,

@@ -108,7 +108,7 @@ const char *route_refusal(const struct haul_remote *remote, const struct route *
     return "another path was asked for";
   if (!constraints->only && !rules_allow(&remote->transfers->rules, i))
     return remote->transfers->rules.left_out;
-  if (estimate->only_asked && !constraints->only)
+  if (estimate->explicit_only && !constraints->only)
     return estimate->reason;
   if (constraints->flags & HAUL_REQUIRE_ZERO_COPY && !estimate->zero_copy)
     return "it buffers on the way, and zero copy was asked for";

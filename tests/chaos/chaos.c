@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Nodes that write to and read from each other, while they are killed, stopped and started again,
- * their connections cut in the middle of frames, memory and descriptors refused to them, and their
- * clocks strained. Every byte is checked against a model: nothing that was reported complete may be
- * lost or torn, every operation ends by its deadline, and when all have left nothing is held.
+ * Nodes write to and read from each other while faults are injected: processes are killed, stopped
+ * and restarted, connections cut within frames, memory and descriptors refused, clocks skewed.
+ * Every byte is checked against a model: no completed operation is lost or torn, every operation
+ * ends by its deadline, and a node that has left leaks nothing.
  *
- *   chaos [SECONDS]      HAUL_TEST_SEED=… repeats what is drawn
+ *   chaos [SECONDS]      HAUL_TEST_SEED=… repeats the random numbers
  *
- * Every other round goes over TLS. Which thread gets how far is the kernel's to say, so a seed
- * repeats the harm that is done and not what it meets. */
+ * Every second round uses TLS. A seed repeats the faults, but not the kernel's scheduling. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -24,13 +23,13 @@
 #include "support/child.h"
 #include "support/stuck.h"
 
-#define MORTAL  2u /* this node, and those behind it, are killed */
+#define MORTAL  2u /* nodes from this one on are killed */
 #define ROUND_S 40
-/* Of a phase: more than the nodes themselves bear. */
-#define PATIENCE (SANITIZED ? 600 * S : 120 * S)
+/* The time of a phase: more than the nodes' own limit. */
+#define PHASE_MAX (SANITIZED ? 600 * S : 120 * S)
 
 static struct {
-  struct board *board;
+  struct shared *shared;
   int descriptor;
   struct {
     pid_t pid;
@@ -48,11 +47,6 @@ static int64_t real_now(void) {
   return now.tv_sec * S + now.tv_nsec;
 }
 
-static void rest(int64_t nanoseconds) {
-  struct timespec time = {nanoseconds / S, nanoseconds % S};
-  nanosleep(&time, NULL);
-}
-
 static uint64_t draw(uint64_t below) {
   return next_random(&run.random) % below;
 }
@@ -60,11 +54,13 @@ static uint64_t draw(uint64_t below) {
 /* ---- Processes ---- */
 
 static void start(unsigned i) {
-  struct seat *seat = &run.board->seats[i];
-  struct brief brief = {
-      .seat = i, .life = ++seat->lives, .seed = next_random(&run.random), .board = run.descriptor};
+  struct process *process = &run.shared->processes[i];
+  struct node_arguments arguments = {.number = i,
+                                     .life = ++process->lives,
+                                     .seed = next_random(&run.random),
+                                     .shared = run.descriptor};
   run.nodes[i].pid = child_start(NODE_MODE, &run.nodes[i].socket);
-  child_send(run.nodes[i].socket, &brief, sizeof brief, -1);
+  child_send(run.nodes[i].socket, &arguments, sizeof arguments, -1);
 }
 
 static void end(unsigned i) {
@@ -73,17 +69,17 @@ static void end(unsigned i) {
   run.nodes[i].pid = 0;
 }
 
-static _Noreturn void give_up(const char *why, unsigned i) {
+static _Noreturn void fail_run(const char *why, unsigned i) {
   fprintf(stderr, "FAILED  node %u %s; HAUL_TEST_SEED=%llu\n", i, why,
-          (unsigned long long)run.board->seed);
+          (unsigned long long)run.shared->seed);
   for (unsigned j = 0; j < NODES; j++)
     if (run.nodes[j].pid > 0)
       end(j);
   exit(1);
 }
 
-/* None ends by itself, but with 0 and after it has left. */
-static void look_after_all(void) {
+/* A process ends by itself only with status 0, after the phase LEAVE. */
+static void check_processes(void) {
   for (unsigned i = 0; i < NODES; i++) {
     int status;
     if (run.nodes[i].pid == 0 || waitpid(run.nodes[i].pid, &status, WNOHANG) == 0)
@@ -91,16 +87,16 @@ static void look_after_all(void) {
     close(run.nodes[i].socket);
     run.nodes[i].pid = 0;
     if (WIFSIGNALED(status))
-      fprintf(stderr, "it was ended by signal %d\n", WTERMSIG(status));
+      fprintf(stderr, "signal %d ended it\n", WTERMSIG(status));
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 ||
-        atomic_load(&run.board->seats[i].phase_done) != LEAVE)
-      give_up("has ended", i);
+        atomic_load(&run.shared->processes[i].phase_done) != LEAVE)
+      fail_run("has ended", i);
   }
 }
 
 static void kill_one(void) {
   unsigned i = MORTAL + (unsigned)draw(NODES - MORTAL);
-  atomic_store(&run.board->seats[i].ready, 0);
+  atomic_store(&run.shared->processes[i].ready, 0);
   end(i);
   rest((int64_t)draw(300) * MS);
   start(i);
@@ -115,15 +111,15 @@ static void stop_one(void) {
   run.stops++;
 }
 
-static void enter(enum phase phase) {
-  int64_t until = real_now() + PATIENCE;
-  atomic_store(&run.board->phase, phase);
+static void enter_phase(enum phase phase) {
+  int64_t until = real_now() + PHASE_MAX;
+  atomic_store(&run.shared->phase, phase);
   for (unsigned i = 0; i < NODES; i++)
-    while (atomic_load(&run.board->seats[i].phase_done) < (int)phase) {
-      look_after_all();
+    while (atomic_load(&run.shared->processes[i].phase_done) < (int)phase) {
+      check_processes();
       rest(5 * MS);
       if (real_now() > until)
-        give_up("does not come to an end", i);
+        fail_run("does not complete its phase", i);
     }
 }
 
@@ -141,7 +137,7 @@ static void make_key(bool wanted) {
     return;
   if (!run.key_folder) {
     if (!command || !mkdtemp(folder)) {
-      fprintf(stderr, "FAILED  HAUL has to name the command, which makes keys\n");
+      fprintf(stderr, "FAILED  set HAUL to the path of the command, which makes keys\n");
       exit(1);
     }
     run.key_folder = folder;
@@ -172,63 +168,62 @@ static void remove_key(void) {
 static unsigned long long sum_of(size_t offset) {
   unsigned long long sum = 0;
   for (unsigned i = 0; i < NODES; i++)
-    sum += atomic_load((_Atomic uint64_t *)((char *)&run.board->seats[i].tally + offset));
+    sum += atomic_load((_Atomic uint64_t *)((char *)&run.shared->processes[i].counts + offset));
   return sum;
 }
 
-#define SUM(field) sum_of(offsetof(struct tally, field))
+#define SUM(field) sum_of(offsetof(struct counts, field))
 
-static void tell(bool encrypted) {
-  printf(
-      "   %s: %llu writes, %llu reads, %llu additions, %llu messages, %.2f GB; %llu blocks looked "
-      "at by their owners\n",
-      encrypted ? "TLS" : "plain", SUM(writes), SUM(reads), SUM(adds), SUM(messages),
-      (double)SUM(bytes) / 1e9, SUM(verified));
+static void print_summary(bool encrypted) {
+  printf("   %s: %llu writes, %llu reads, %llu additions, %llu messages, %.2f GB; %llu blocks "
+         "verified\n",
+         encrypted ? "TLS" : "plain", SUM(writes), SUM(reads), SUM(adds), SUM(messages),
+         (double)SUM(bytes) / 1e9, SUM(verified));
   printf(
       "   %llu killed, %llu stopped, %llu connections cut, memory refused %llu times, descriptors "
-      "%llu times, %llu regions replaced, %llu connected\n   ended otherwise:",
+      "%llu times, %llu regions replaced, %llu connected\n   failed operations:",
       (unsigned long long)run.kills, (unsigned long long)run.stops, SUM(cuts), SUM(refusals),
       SUM(shortages), SUM(replaced), SUM(connected));
   for (int code = 1; code < 32; code++)
-    if (SUM(ended[code]))
-      printf(" %llu %s", SUM(ended[code]), haul_error_name(-code));
+    if (SUM(failed[code]))
+      printf(" %llu %s", SUM(failed[code]), haul_error_name(-code));
   puts("");
   fflush(stdout);
 }
 
-/* A run in which nothing was tried shows nothing. */
-static void check_that_something_was(void) {
+/* A round without operations proves nothing. */
+static void check_coverage(void) {
   if (SUM(writes) == 0 || SUM(reads) == 0 || SUM(adds) == 0 || SUM(messages) == 0 ||
       SUM(verified) == 0)
-    give_up("and the others have done nothing", 0);
+    fail_run("and the others completed no operations of some kind", 0);
 }
 
 static void one_round(int64_t length, bool encrypted) {
   int64_t until = real_now() + length;
   make_key(encrypted);
-  memset(run.board, 0, sizeof *run.board);
-  run.board->seed = test_seed();
+  memset(run.shared, 0, sizeof *run.shared);
+  run.shared->seed = test_seed();
   run.kills = run.stops = 0;
   for (unsigned i = 0; i < NODES; i++)
     start(i);
   while (real_now() < until) {
     rest((int64_t)(100 + draw(500)) * MS);
-    look_after_all();
+    check_processes();
     if (draw(2))
       kill_one();
     else
       stop_one();
   }
-  enter(SETTLE);
-  enter(VERIFY);
-  enter(LEAVE);
+  enter_phase(SETTLE);
+  enter_phase(VERIFY);
+  enter_phase(LEAVE);
   for (unsigned i = 0; i < NODES; i++)
     while (run.nodes[i].pid) {
-      look_after_all();
+      check_processes();
       rest(5 * MS);
     }
-  tell(encrypted);
-  check_that_something_was();
+  print_summary(encrypted);
+  check_coverage();
 }
 
 int main(int count, char **arguments) {
@@ -238,7 +233,7 @@ int main(int count, char **arguments) {
   int64_t rounds = seconds / ROUND_S > 2 ? seconds / ROUND_S : 2;
   stuck_after((unsigned)seconds + STUCK_SECONDS);
   atexit(remove_key);
-  run.board = board_make(&run.descriptor);
+  run.shared = shared_create(&run.descriptor);
   run.random = test_seed();
   for (int64_t i = 0; i < rounds; i++)
     one_round(seconds * S / rounds, i % 2);

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# A server of files that is killed, stopped and started again, on a disk that gets full, while files
-# are put and got. What was reported to be there is there, whole; all else ends in time, and says so.
+# Puts and gets files while their server is killed, stopped and restarted, and its disk fills up.
+# Files reported as put are complete; every other call ends in time, with an error and a hint.
 #
-#   files.sh [SECONDS]      HAUL_TEST_SEED=… repeats what is drawn
+#   files.sh [SECONDS]      HAUL_TEST_SEED=… repeats the random numbers
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/../cli/lib.sh"
@@ -13,10 +13,10 @@ seconds=${1:-8}
 RANDOM=${HAUL_TEST_SEED:-$$}
 echo "HAUL_TEST_SEED=${HAUL_TEST_SEED:-$$} repeats this run"
 
-[[ $(id -u) == 0 ]] || skip_all "a disk that gets full: only root may mount one"
+[[ $(id -u) == 0 ]] || skip_all "a full disk: only root may mount one"
 mkdir "$work/disk"
 mount -t tmpfs -o size=24m haul-chaos "$work/disk" 2>"$work/err" ||
-  skip_all "a disk that gets full: $(cat "$work/err")"
+  skip_all "a full disk: $(cat "$work/err")"
 mounts+=("$work/disk")
 
 for size in 1 4097 300000 1048576 5000001; do random_file "$work/source.$size" "$size"; done
@@ -37,12 +37,12 @@ start() {
   exit 1
 }
 
-# Now over what the two share, now over the net.
+# A Unix socket or TCP, at random.
 address() {
   if ((RANDOM % 2)); then echo "$unix"; else sed -n 's/^listening on \(tcp:.*\)/\1/p' "$work/serve"; fi
 }
 
-harm() {
+inject_fault() {
   case $((RANDOM % 6)) in
   0 | 1)
     sleep "0.0$((RANDOM % 10))"
@@ -59,28 +59,28 @@ harm() {
   esac
 }
 
-# try WHAT COMMAND…: while harm is done. Sets $status.
+# try COUNTER COMMAND…: runs it while a fault is injected. Sets $status.
 try() {
-  local what=$1 client
+  local counter=$1 client
   shift
   timeout 60 "$@" --timeout 10 >"$work/out" 2>"$work/err" &
   client=$!
-  harm
+  inject_fault
   wait "$client"
   status=$?
   case $status in
-  0) count[$what]=$((count[$what] + 1)) ;;
+  0) count[$counter]=$((count[$counter] + 1)) ;;
   1)
     count[refused]=$((count[refused] + 1))
-    complains_of_something
+    has_error_and_hint
     ;;
   *) failed "$*: exit status $status" ;;
   esac
 }
 
-complains_of_something() {
-  awk '/^haul: ./ { told = 1 } /^hint: ./ { hint = 1 } END { exit !(told && hint) }' "$work/err" ||
-    failed "an error without a word, or without a hint"
+has_error_and_hint() {
+  awk '/^haul: ./ { error = 1 } /^hint: ./ { hint = 1 } END { exit !(error && hint) }' "$work/err" ||
+    failed "no error message, or no hint"
 }
 
 put() {
@@ -89,7 +89,7 @@ put() {
   try put "$HAUL" put "$source" "$(address)/disk/$name"
   ((status == 0)) || return
   known[$name]=$source
-  cmp "$source" "$work/disk/$name" >"$work/out" 2>&1 || failed "what was put is not there"
+  cmp "$source" "$work/disk/$name" >"$work/out" 2>&1 || failed "the file on disk differs from its source"
 }
 
 get() {
@@ -98,18 +98,18 @@ get() {
   try got "$HAUL" get "$(address)/disk/$name" "$work/got"
   ((status == 0)) || return
   [[ -z ${known[$name]-} ]] || cmp "${known[$name]}" "$work/got" >"$work/out" 2>&1 ||
-    failed "what was got is not what was put"
+    failed "the file got differs from the file put"
 }
 
-# The disk is full for the time of one put, which has to fail, unless it replaces as much.
+# Fills the disk during one put, which must fail.
 fill_up() {
   local name=new.$RANDOM$RANDOM
   head -c 30M /dev/zero >"$work/disk/filler" 2>/dev/null
   timeout 60 "$HAUL" put "$work/source.5000001" "$unix/disk/$name" --timeout 10 >"$work/out" 2>"$work/err"
   status=$?
   [[ $status == 1 ]] || failed "put on a full disk: exit status $status"
-  grep -q "No space left on device" "$work/err" || failed "a full disk is not told"
-  complains_of_something
+  grep -q "No space left on device" "$work/err" || failed "the error does not name the full disk"
+  has_error_and_hint
   rm -f "$work/disk/filler" "$work/disk/$name"
   count[full]=$((count[full] + 1))
 }
@@ -125,15 +125,15 @@ for ((until = SECONDS + seconds; SECONDS < until; )); do
   esac
 done
 
-section "after it"
+section "at the end"
 for name in "${!known[@]}"; do
-  [[ -z ${known[$name]} ]] || holds "$name is whole" cmp "${known[$name]}" "$work/disk/$name"
+  [[ -z ${known[$name]} ]] || holds "$name is complete" cmp "${known[$name]}" "$work/disk/$name"
 done
-expect 0 "the server is well" "$HAUL" put "$work/source.300000" "$unix/disk/last"
-holds "and so is what it took" cmp "$work/source.300000" "$work/disk/last"
+expect 0 "the server accepts a put" "$HAUL" put "$work/source.300000" "$unix/disk/last"
+holds "the file is complete" cmp "$work/source.300000" "$work/disk/last"
 stop "$server"
-holds "it ends as it should" test "$status" = 0
+holds "the server stops with status 0" test "$status" = 0
 echo "${count[put]} put, ${count[got]} got, ${count[refused]} ended with an error; the server was killed" \
   "${count[killed]} times and stopped ${count[stopped]} times, the disk was full ${count[full]} times"
-holds "something was done" test "${count[put]}" -gt 0
+holds "files were put" test "${count[put]}" -gt 0
 finish

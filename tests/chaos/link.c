@@ -4,16 +4,16 @@
 
 #include "node.h"
 
-#define CONNECTS (3 * S) /* as long as one may take */
-#define PAUSES   (100 * MS)
+#define CALL_MAX    (3 * S) /* time limit of a call */
+#define RETRY_AFTER (100 * MS)
 
 static struct link links[NODES];
-static struct haul_region *number_here;
+static struct haul_region *id_buffer;
 
 void links_open(void) {
   struct haul_place host = {HAUL_HOST, 0};
   memset(links, 0, sizeof links);
-  if (haul_region_alloc(me.node, host, 64, 0, &number_here) != 0)
+  if (haul_region_alloc(self.node, host, 64, 0, &id_buffer) != 0)
     violation("haul_region_alloc: %s", haul_error_last()->text);
 }
 
@@ -24,23 +24,23 @@ static void drop(struct link *link) {
   }
   haul_peer_close(link->peer);
   link->peer = NULL;
-  link->retry_at = strained_now() + PAUSES;
+  link->retry_at = skewed_now() + RETRY_AFTER;
 }
 
 static void connect_to(struct link *link, unsigned owner) {
-  struct seat *seat = &me.board->seats[owner];
-  char address[sizeof seat->addresses[0]];
-  if (strained_now() < link->retry_at || !atomic_load(&seat->ready))
+  struct process *process = &self.shared->processes[owner];
+  char address[sizeof process->addresses[0]];
+  if (skewed_now() < link->retry_at || !atomic_load(&process->ready))
     return;
-  memcpy(address, seat->addresses[chance(2)], sizeof address);
-  int code = haul_peer_connect(me.node, address, haul_deadline_in(CONNECTS), &link->peer);
+  memcpy(address, process->addresses[chance(2)], sizeof address);
+  int code = haul_peer_connect(self.node, address, haul_deadline_in(CALL_MAX), &link->peer);
   may_fail(code, "haul_peer_connect");
   if (code) {
     link->peer = NULL;
-    link->retry_at = strained_now() + PAUSES;
+    link->retry_at = skewed_now() + RETRY_AFTER;
     return;
   }
-  atomic_fetch_add(&me.seat->tally.connected, 1);
+  atomic_fetch_add(&self.process->counts.connected, 1);
 }
 
 struct haul_peer *link_peer(unsigned owner) {
@@ -50,7 +50,7 @@ struct haul_peer *link_peer(unsigned owner) {
       return NULL;
     drop(link);
   }
-  /* A connection that is well ends, too. */
+  /* Healthy connections are closed too. */
   if (link->peer && !link->in_use && chance(200) == 0)
     drop(link);
   if (!link->peer)
@@ -58,35 +58,34 @@ struct haul_peer *link_peer(unsigned owner) {
   return link->peer;
 }
 
-/* Which region it is; 0: not to be found out now. */
-static uint64_t read_number(struct haul_remote *remote) {
+/* The region's id; 0: not readable now. */
+static uint64_t read_id(struct haul_remote *remote) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece piece = {0, 0, sizeof(uint64_t)};
-  uint64_t number;
-  options.deadline = haul_deadline_in(CONNECTS);
-  int code = haul_read(number_here, remote, &piece, 1, &options, NULL);
-  may_fail(code, "haul_read of a region's number");
-  memcpy(&number, haul_region_address(number_here), sizeof number);
-  return code ? 0 : number;
+  uint64_t id;
+  options.deadline = haul_deadline_in(CALL_MAX);
+  int code = haul_read(id_buffer, remote, &piece, 1, &options, NULL);
+  may_fail(code, "haul_read of a region's id");
+  memcpy(&id, haul_region_address(id_buffer), sizeof id);
+  return code ? 0 : id;
 }
 
 static void look_up(struct link *link, unsigned owner, unsigned kind) {
-  static const char *const names[KINDS] = {"host", "private", "wrapped", "sim"};
-  struct lane *lane = &me.board->lanes[me.number][owner][kind];
+  struct lane *lane = &self.shared->lanes[self.number][owner][kind];
   struct haul_remote *remote;
-  int code = haul_peer_lookup(link->peer, names[kind], haul_deadline_in(CONNECTS), &remote);
+  int code = haul_peer_lookup(link->peer, region_names[kind], haul_deadline_in(CALL_MAX), &remote);
   may_fail(code, "haul_peer_lookup");
   if (code)
     return;
-  uint64_t number = read_number(remote);
-  if (number == 0) {
+  uint64_t id = read_id(remote);
+  if (id == 0) {
     haul_remote_release(remote);
     return;
   }
-  if (number > atomic_load(&me.board->regions))
-    violation("a region's number was read as %llu", (unsigned long long)number);
-  if (number != atomic_load(&lane->region))
-    lane_begin(lane, number);
+  if (id > atomic_load(&self.shared->region_ids))
+    violation("a region's id was read as %llu", (unsigned long long)id);
+  if (id != atomic_load(&lane->region))
+    lane_begin(lane, id);
   link->remotes[kind] = remote;
 }
 
@@ -99,11 +98,11 @@ struct haul_remote *link_remote(unsigned owner, unsigned kind) {
   return link->remotes[kind];
 }
 
-void link_take(unsigned owner) {
+void link_hold(unsigned owner) {
   links[owner].in_use++;
 }
 
-void link_give(unsigned owner) {
+void link_release(unsigned owner) {
   links[owner].in_use--;
 }
 
@@ -116,5 +115,5 @@ void links_close(void) {
   for (unsigned i = 0; i < NODES; i++)
     if (links[i].peer)
       drop(&links[i]);
-  haul_region_release(number_here);
+  haul_region_release(id_buffer);
 }

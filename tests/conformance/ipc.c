@@ -93,7 +93,7 @@ static void nothing_is_lent_for_reading_alone(void **state) {
   struct haul_region *local = region_make(t.user, KIND_HOST, MIB);
   struct haul_path path = map_path(local, remote, HAUL_OP_READ);
   assert_false(path.open);
-  assert_non_null(strstr(path.reason, "reading alone"));
+  assert_non_null(strstr(path.reason, "read-only"));
   haul_remote_release(remote);
   haul_region_release(local);
 }

@@ -412,8 +412,8 @@ static void explain_agrees_with_the_transfers(void **state) {
         assert_true(!paths[i].open || paths[i].cost_ns > 0);
         if (own && paths[i].open && strcmp(t.variant->only, "map") == 0 &&
             remotes[remote] == KIND_WRAPPED)
-          assert_non_null(
-              strstr(paths[i].detail, wraps_gpu() ? "lent, copied by the" : "cross-memory attach"));
+          assert_non_null(strstr(paths[i].detail, wraps_gpu() ? "IPC mapping, copied by the"
+                                                              : "cross-memory attach"));
       }
     }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A malformed or hostile peer on tcp rails: frames that are malformed, truncated, forged, too many,
- * or never end. The node rejects or drops it, and goes on serving others. */
+ * A malformed or hostile peer on tcp rails: malformed, truncated, forged, endless or too many
+ * frames. The node rejects the requests or drops the peer, and continues to serve others. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ static void close_rail(struct rail *rail) {
   close(rail->control);
 }
 
-/* The node ends both connections and leaks nothing. */
+/* The node ends both connections, and leaks nothing. */
 static void assert_dropped(struct rail *rail) {
   assert_true(raw_ended(rail->fd, BOUND));
   assert_true(raw_ended(rail->control, BOUND));
@@ -141,7 +141,7 @@ static struct raw_request make_add(uint64_t handle, uint64_t offset, uint64_t nu
   return request;
 }
 
-/* Returns the old value, where the request is not rejected. */
+/* Returns the old value unless the request is rejected. */
 static uint64_t expect_add(struct rail *rail, uint64_t handle, uint64_t offset, int code) {
   static uint64_t number;
   uint8_t bytes[8 + FRAME_TRAILER];
@@ -198,7 +198,7 @@ static void an_aborted_payload_is_rejected(void **state) {
 }
 
 /* Writes two segments, the second one first, in chunks of random sizes. `damage`: the index of a
- * byte that is changed on the way; -1: none. Returns the status of the response. */
+ * corrupted byte; -1: none. Returns the status of the response. */
 static int write_in_chunks(struct rail *rail, uint64_t handle, uint64_t *seed, long damage) {
   const struct frame_segment pieces[] = {{700001, 300000}, {0, 700001}};
   const struct frame frame = {.type = FRAME_WRITE,
@@ -245,18 +245,25 @@ static void the_checksum_of_a_large_payload_is_verified(void **state) {
 
 /* ---- Malformed frames ---- */
 
-static void set(uint8_t *bytes, size_t at, uint64_t value, size_t length) {
-  struct wire wire = wire_over(bytes + at, length);
-  wire_put(&wire, value, length);
+struct patch {
+  size_t at;
+  uint64_t value;
+  size_t length;
+};
+
+static void expect_drop(struct rail *rail, struct raw_request *request, const struct patch *patch) {
+  struct wire wire = wire_over(request->bytes + patch->at, patch->length);
+  wire_put(&wire, patch->value, patch->length);
+  raw_send(rail->fd, request->bytes, request->length);
+  if (!raw_ended(rail->fd, BOUND))
+    fail_msg("the node accepted the value %llx at byte %zu", (unsigned long long)patch->value,
+             patch->at);
+  assert_dropped(rail);
 }
 
 static void a_malformed_frame_drops_the_peer(void **state) {
   (void)state;
-  const struct {
-    size_t at;
-    uint64_t value;
-    size_t length;
-  } wrong[] = {
+  const struct patch wrong[] = {
       {0, 0, 4},               /* magic */
       {0, UINT64_MAX, 4},      /* magic */
       {4, 0, 1},               /* type */
@@ -290,21 +297,13 @@ static void a_malformed_frame_drops_the_peer(void **state) {
   for (size_t i = 0; i < COUNT(wrong); i++) {
     struct rail rail = open_rail();
     struct raw_request request = make(FRAME_WRITE, rail.host, 0, 64, 1);
-    set(request.bytes, wrong[i].at, wrong[i].value, wrong[i].length);
-    raw_send(rail.fd, request.bytes, request.length);
-    if (!raw_ended(rail.fd, BOUND))
-      fail_msg("the node accepted malformed frame %zu", i);
-    assert_dropped(&rail);
+    expect_drop(&rail, &request, &wrong[i]);
   }
 }
 
 static void a_malformed_atomic_drops_the_peer(void **state) {
   (void)state;
-  const struct {
-    size_t at;
-    uint64_t value;
-    size_t length;
-  } wrong[] = {
+  const struct patch wrong[] = {
       {5, 1, 1},   /* a checksum */
       {6, 1, 2},   /* no operands */
       {6, 3, 2},   /* more of them */
@@ -318,11 +317,7 @@ static void a_malformed_atomic_drops_the_peer(void **state) {
   for (size_t i = 0; i < COUNT(wrong); i++) {
     struct rail rail = open_rail();
     struct raw_request request = make_add(rail.host, 0, 1);
-    set(request.bytes, wrong[i].at, wrong[i].value, wrong[i].length);
-    raw_send(rail.fd, request.bytes, request.length);
-    if (!raw_ended(rail.fd, BOUND))
-      fail_msg("the node accepted malformed atomic %zu", i);
-    assert_dropped(&rail);
+    expect_drop(&rail, &request, &wrong[i]);
   }
 }
 
@@ -420,17 +415,21 @@ static void frames_arrive_byte_by_byte(void **state) {
   assert_unharmed();
 }
 
-/* The control channel stays active, so that the peer as a whole is not silent. */
+/* Until the node ends the connection `fd`. The pings keep the peer as a whole from being silent. */
+static void ping_until_dropped(struct rail *rail, int fd) {
+  haul_deadline until = haul_deadline_in(BOUND);
+  while (!raw_ended(fd, 20 * MS)) {
+    raw_control(rail->control, CONTROL_PING, 0, NULL, 0);
+    assert_true(haul_deadline_in(0) < until);
+  }
+  assert_dropped(rail);
+}
+
 static void stall(size_t after) {
   struct rail rail = open_rail();
   struct raw_request request = make(FRAME_WRITE, rail.host, 0, 4 * KIB, 1);
-  haul_deadline until = haul_deadline_in(BOUND);
   assert_true(raw_send(rail.fd, request.bytes, after));
-  while (!raw_ended(rail.fd, 20 * MS)) {
-    raw_control(rail.control, CONTROL_PING, 0, NULL, 0);
-    assert_true(haul_deadline_in(0) < until);
-  }
-  assert_dropped(&rail);
+  ping_until_dropped(&rail, rail.fd);
 }
 
 static void a_peer_that_stalls_within_a_frame_is_dropped(void **state) {
@@ -445,31 +444,23 @@ static void a_peer_that_stalls_within_a_frame_is_dropped(void **state) {
 
 /* ---- Floods ---- */
 
-static void set_blocking(int fd, long ms) {
+static void set_send_timeout(int fd, long ms) {
   struct timeval time = {ms / 1000, ms % 1000 * 1000};
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
 }
 
-/* Requests 1 MiB each time and never reads. */
+/* Requests 1 MiB each time, and never reads. */
 static void flood_with_reads(const char *region) {
   struct rail rail = open_rail();
   uint64_t handle;
-  uint8_t bytes[FRAME_HEADER + FRAME_SEGMENT];
   assert_int_equal(raw_lookup(rail.control, region, &handle), 0);
-  set_blocking(rail.fd, 500);
+  set_send_timeout(rail.fd, 500);
   for (uint64_t i = 0; i < 5000; i++) {
-    struct frame frame = {.type = FRAME_READ,
-                          .count = 1,
-                          .request = i,
-                          .handle = handle,
-                          .payload = FRAME_PAYLOAD_MAX};
-    struct frame_segment piece = {0, FRAME_PAYLOAD_MAX};
-    frame_pack(&frame, bytes);
-    frame_pack_segment(&piece, bytes + FRAME_HEADER);
-    if (!raw_send(rail.fd, bytes, sizeof bytes))
+    struct raw_request request = make(FRAME_READ, handle, 0, FRAME_PAYLOAD_MAX, i);
+    if (!raw_send(rail.fd, request.bytes, request.length))
       break;
   }
-  assert_serves(); /* while the flood stands */
+  assert_serves(); /* during the flood */
   assert_dropped(&rail);
 }
 
@@ -483,31 +474,19 @@ static void a_flood_of_reads_drops_the_peer(void **state) {
 static void a_peer_that_does_not_read_is_dropped(void **state) {
   (void)state;
   struct rail rail = open_rail();
-  uint8_t bytes[FRAME_HEADER + FRAME_SEGMENT];
-  haul_deadline until = haul_deadline_in(BOUND);
   for (uint64_t i = 0; i < REQUESTS_MAX; i++) {
-    struct frame frame = {.type = FRAME_READ,
-                          .count = 1,
-                          .request = i,
-                          .handle = i % 2 ? rail.sim : rail.host,
-                          .payload = FRAME_PAYLOAD_MAX};
-    struct frame_segment piece = {0, FRAME_PAYLOAD_MAX};
-    frame_pack(&frame, bytes);
-    frame_pack_segment(&piece, bytes + FRAME_HEADER);
-    assert_true(raw_send(rail.fd, bytes, sizeof bytes));
+    struct raw_request request =
+        make(FRAME_READ, i % 2 ? rail.sim : rail.host, 0, FRAME_PAYLOAD_MAX, i);
+    assert_true(raw_send(rail.fd, request.bytes, request.length));
   }
   assert_serves();
-  while (!raw_ended(rail.control, 20 * MS)) {
-    raw_control(rail.control, CONTROL_PING, 0, NULL, 0);
-    assert_true(haul_deadline_in(0) < until);
-  }
-  assert_dropped(&rail);
+  ping_until_dropped(&rail, rail.control);
 }
 
 static void unread_acks_are_bounded(void **state) {
   (void)state;
   struct rail rail = open_rail();
-  set_blocking(rail.fd, 500);
+  set_send_timeout(rail.fd, 500);
   struct raw_request request = make(FRAME_WRITE, 12345, 0, 1, 0);
   for (unsigned i = 0; i < 200000; i++)
     if (!raw_send(rail.fd, request.bytes, request.length))
@@ -594,7 +573,7 @@ static bool has_completed(struct haul_transfer **transfer) {
   return code == 0;
 }
 
-/* Peers that send a byte now and then are not silent. They keep their bounce buffers only until
+/* Peers that send a byte from time to time are not silent. They keep their bounce buffers until
  * another transfer has waited for one for the liveness bound. */
 static void slow_senders_keep_no_bounce_buffer_that_others_need(void **state) {
   enum { RAILS = 6, TIMES = 3 };
@@ -634,14 +613,14 @@ static void slow_senders_keep_no_bounce_buffer_that_others_need(void **state) {
   assert_unharmed();
 }
 
-/* The same for peers that read a little now and then. */
+/* The same for peers that read few bytes from time to time. */
 static void slow_readers_keep_no_bounce_buffer_that_others_need(void **state) {
   enum { RAILS = 2, READS = 12, TIMES = 3 };
   (void)state;
   struct rail rails[RAILS];
   struct haul_remote *remote;
   uint8_t bytes[16 * KIB];
-  int room = 64 * KIB; /* a large window is updated only now and then */
+  int room = 64 * KIB; /* a large window is updated seldom */
   for (unsigned i = 0; i < RAILS; i++) {
     rails[i] = open_rail();
     assert_works(setsockopt(rails[i].fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room));
@@ -655,7 +634,7 @@ static void slow_readers_keep_no_bounce_buffer_that_others_need(void **state) {
   struct haul_transfer *transfer = NULL;
   unsigned done = 0;
   while (done < TIMES && haul_deadline_in(0) < until) {
-    /* Only what has come: the other rail may have all buffers. */
+    /* Only the bytes that are there: the other rail may have all buffers. */
     for (unsigned i = 0; i < RAILS; i++) {
       assert_true(recv(rails[i].fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0 || errno == EAGAIN);
       assert_true(raw_control(rails[i].control, CONTROL_PING, 0, NULL, 0)); /* it is not silent */
@@ -676,9 +655,11 @@ static void slow_readers_keep_no_bounce_buffer_that_others_need(void **state) {
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
-#define OVER(test, address)                                                                        \
-  { #test, test, serving_start, serving_end, (void *)(uintptr_t)address }
-#define OVER_BOTH(test) OVER(test, "tcp://127.0.0.1:0"), OVER(test, own_socket())
+#define OVER(test, start, address)                                                                 \
+  { #test, test, start, serving_end, (void *)(uintptr_t)address }
+#define TCP                    "tcp://127.0.0.1:0"
+#define OVER_BOTH(test)        OVER(test, serving_start, TCP), OVER(test, serving_start, own_socket())
+#define WITH_FEW_BUFFERS(test) OVER(test, start_with_few_bounce_buffers, TCP)
   const struct CMUnitTest tests[] = {
       OVER_BOTH(bad_ranges_rights_and_handles_are_rejected),
       OVER_BOTH(bad_atomics_are_rejected),
@@ -697,12 +678,8 @@ int main(int argc, char **argv) {
       OVER_BOTH(a_peer_that_does_not_read_is_dropped),
       OVER_BOTH(unread_acks_are_bounded),
       OVER_BOTH(invalid_channels_are_rejected),
-      {"slow_senders_keep_no_bounce_buffer_that_others_need",
-       slow_senders_keep_no_bounce_buffer_that_others_need, start_with_few_bounce_buffers,
-       serving_end, (void *)(uintptr_t) "tcp://127.0.0.1:0"},
-      {"slow_readers_keep_no_bounce_buffer_that_others_need",
-       slow_readers_keep_no_bounce_buffer_that_others_need, start_with_few_bounce_buffers,
-       serving_end, (void *)(uintptr_t) "tcp://127.0.0.1:0"},
+      WITH_FEW_BUFFERS(slow_senders_keep_no_bounce_buffer_that_others_need),
+      WITH_FEW_BUFFERS(slow_readers_keep_no_bounce_buffer_that_others_need),
   };
   return cmocka_run_group_tests_name("raw rails", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Where the system does not allow splicing, large writes over tcp are copied, and the report, the
- * explanation and the checks say so. */
+ * Large writes over tcp are copied where the system forbids splicing; the report, haul_explain and
+ * the checks show it. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -68,7 +68,7 @@ static unsigned copies_explained(void) {
   return path.copies_kernel;
 }
 
-/* Writes, and returns the kernel copies that the report states. */
+/* Writes, and returns the reported number of kernel copies. */
 static unsigned copies_reported(void) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_report report = HAUL_REPORT_INIT;
@@ -129,7 +129,7 @@ static void writes_are_copied_without_a_pipe(void **state) {
   assert_string_equal(check.remedy, "ulimit -n 65536");
 }
 
-/* In this thread and those that it starts. */
+/* In this thread and the threads that it starts. */
 static void forbid(unsigned call) {
   struct sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

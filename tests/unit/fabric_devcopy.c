@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * fabric/devcopy.h over a fake engine whose copies end when the test lets them. */
+ * fabric/devcopy.h over a mock engine whose copies end as the test says. */
 #include "support/check.h"
 
 #include <string.h>
@@ -16,11 +16,11 @@ static struct {
   uint64_t from_offsets[8], to_offsets[8], lengths[8];
 } engine;
 
-static int fake_start(struct copy *copy) {
+static int mock_start(struct copy *copy) {
   if (engine.needs_bounce && !copy->through[0])
     return 1;
   if (++engine.starts == engine.fail_start)
-    return error_set(HAUL_ELIMIT, 0, "fake", NULL, "no start");
+    return error_set(HAUL_ELIMIT, 0, "mock", NULL, "no start");
   unsigned i = engine.starts - 1;
   engine.from_offsets[i] = copy->from_offset;
   engine.to_offsets[i] = copy->to_offset;
@@ -28,21 +28,21 @@ static int fake_start(struct copy *copy) {
   return 0;
 }
 
-static int fake_poll(struct copy *copy) {
+static int mock_poll(struct copy *copy) {
   (void)copy;
   return engine.result;
 }
 
-static void fake_cancel(struct copy *copy) {
+static void mock_cancel(struct copy *copy) {
   (void)copy;
   engine.cancels++;
 }
 
-static const struct provider fake = {
-    .name = "fake",
-    .copy_start = fake_start,
-    .copy_poll = fake_poll,
-    .copy_cancel = fake_cancel,
+static const struct provider mock = {
+    .name = "mock",
+    .copy_start = mock_start,
+    .copy_poll = mock_poll,
+    .copy_cancel = mock_cancel,
     .wakes = true,
 };
 
@@ -55,7 +55,7 @@ static struct devcopy_segment next_segment(const struct devcopy *copy, uint32_t 
 
 static struct devcopy make(void) {
   memset(&engine, 0, sizeof engine);
-  return (struct devcopy){.engine = &fake, .count = 3, .segment = next_segment};
+  return (struct devcopy){.engine = &mock, .count = 3, .segment = next_segment};
 }
 
 static void segments_are_copied_in_order(void **state) {
@@ -71,7 +71,7 @@ static void segments_are_copied_in_order(void **state) {
   assert_int_equal(copy.copied, 60);
 }
 
-static void each_segment_that_was_started_is_fenced_once(void **state) {
+static void each_started_segment_is_fenced_once(void **state) {
   (void)state;
   struct devcopy copy = make();
   assert_int_equal(devcopy_poll(&copy), 0);
@@ -99,11 +99,11 @@ static void a_failed_copy_is_fenced_and_has_a_detail(void **state) {
   struct devcopy copy = make();
   engine.result = HAUL_ESYSTEM;
   assert_fails(HAUL_ESYSTEM, devcopy_poll(&copy));
-  assert_string_equal(haul_error_last()->object, "fake");
+  assert_string_equal(haul_error_last()->object, "mock");
   assert_int_equal(engine.cancels, 1);
 }
 
-static void a_segment_that_does_not_start_leaves_nothing_in_flight(void **state) {
+static void a_failed_start_leaves_nothing_in_flight(void **state) {
   (void)state;
   struct devcopy copy = make();
   engine.fail_start = 2;
@@ -125,7 +125,7 @@ static void an_engine_may_ask_for_bounce_buffers(void **state) {
   assert_int_equal(engine.starts, 3);
 }
 
-static void without_segments_it_has_ended(void **state) {
+static void a_copy_without_segments_has_ended(void **state) {
   (void)state;
   struct devcopy copy = make();
   copy.count = 0;
@@ -136,12 +136,12 @@ static void without_segments_it_has_ended(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(segments_are_copied_in_order),
-      cmocka_unit_test(each_segment_that_was_started_is_fenced_once),
+      cmocka_unit_test(each_started_segment_is_fenced_once),
       cmocka_unit_test(one_segment_is_in_flight_at_a_time),
       cmocka_unit_test(a_failed_copy_is_fenced_and_has_a_detail),
-      cmocka_unit_test(a_segment_that_does_not_start_leaves_nothing_in_flight),
+      cmocka_unit_test(a_failed_start_leaves_nothing_in_flight),
       cmocka_unit_test(an_engine_may_ask_for_bounce_buffers),
-      cmocka_unit_test(without_segments_it_has_ended),
+      cmocka_unit_test(a_copy_without_segments_has_ended),
   };
   return cmocka_run_group_tests_name("devcopy", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The reason why an endpoint closed, read by one thread while another closes it. */
+ * An endpoint's close reason, read by one thread while another closes the endpoint. */
 #include "support/check.h"
 
 #include <pthread.h>
@@ -21,13 +21,13 @@ static int setup(void **state) {
   return 0;
 }
 
-static void has_no_reason_while_open(void **state) {
+static void an_open_endpoint_has_no_reason(void **state) {
   (void)state;
   assert_false(endpoint_is_closed(&endpoint));
   assert_string_equal(endpoint_reason(&endpoint), "");
 }
 
-static void keeps_the_first_reason(void **state) {
+static void the_first_reason_stays(void **state) {
   (void)state;
   endpoint_close(&endpoint, "first");
   endpoint_close(&endpoint, "second");
@@ -36,8 +36,8 @@ static void keeps_the_first_reason(void **state) {
   assert_true(endpoint.lost);
 }
 
-/* A reader sees no reason or the whole one. Under the thread sanitizer, a plain read would fail. */
-static void shows_a_reader_a_whole_reason(void **state) {
+/* A reader sees no reason or the whole one. The thread sanitizer would report a plain read. */
+static void a_reader_sees_the_whole_reason(void **state) {
   (void)state;
   for (unsigned i = 0; i < 200; i++) {
     pthread_t closer;
@@ -54,9 +54,9 @@ static void shows_a_reader_a_whole_reason(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup(has_no_reason_while_open, setup),
-      cmocka_unit_test_setup(keeps_the_first_reason, setup),
-      cmocka_unit_test(shows_a_reader_a_whole_reason),
+      cmocka_unit_test_setup(an_open_endpoint_has_no_reason, setup),
+      cmocka_unit_test_setup(the_first_reason_stays, setup),
+      cmocka_unit_test(a_reader_sees_the_whole_reason),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The table of published regions: names, handles, grants, and the validity page. */
+ * Published regions: names, handles, grants, and the validity page. */
 #include "support/check.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The registration cache, with a registrar that only keeps the books. Addresses are pages: nothing
- * looks at the memory. */
+ * The registration cache, with a mock registrar. Addresses count in pages; the memory is never
+ * accessed. */
 #include "support/check.h"
 
 #include <pthread.h>
@@ -18,26 +18,25 @@
 #define PAGES_MAX 4096
 #define MERGE     64 /* pages */
 
-/* What the registrar knows of one registration. */
+/* A registration of the mock. */
 struct record {
   uint64_t start, end; /* pages */
   uint64_t buffer;
   uint32_t kind;
   bool ended;
-  unsigned *lives; /* of the pages, when it was made */
+  unsigned *lives; /* of its pages, at the registration */
 };
 
-/* The registrar. */
 static struct {
   pthread_mutex_t lock;
-  uint64_t calls, live; /* of add; registrations now */
+  uint64_t calls, live; /* calls of add; current registrations */
   uint64_t live_pages;
-  uint64_t most;     /* pages: a larger registration is refused with `code` */
-  uint64_t room;     /* pages in all; more is refused with HAUL_ENOMEM */
-  unsigned refusals; /* so many next ones are refused with `code` */
+  uint64_t most;     /* pages; a larger registration is refused with `code` */
+  uint64_t room;     /* total pages; more are refused with HAUL_ENOMEM */
+  unsigned refusals; /* this number of next calls is refused with `code` */
   int code;
-  struct record last;   /* what was asked for last */
-  void (*during)(void); /* called in add, before it answers */
+  struct record last;   /* of the last call */
+  void (*during)(void); /* called within add */
   atomic_uint lives[PAGES_MAX];
 } registrar;
 
@@ -176,16 +175,16 @@ static void assert_last(uint64_t start, uint64_t end) {
   assert_int_equal(registrar.last.end, end);
 }
 
-/* Whether a get of it finds a registration; it is there afterwards in any case. */
-static bool is_kept(uint64_t start, uint64_t pages) {
+/* Whether a get hits. Registers the range if not. */
+static bool is_cached(uint64_t start, uint64_t pages) {
   uint64_t calls = registrar.calls;
   use(start, pages);
   return registrar.calls == calls;
 }
 
-/* ---- what is refused ---- */
+/* ---- Refusals ---- */
 
-static void ranges_that_are_none_are_refused(void **state) {
+static void invalid_ranges_are_refused(void **state) {
   (void)state;
   const struct regcache_range bad[] = {
       {.address = 0, .length = 0},
@@ -207,7 +206,7 @@ static void ranges_that_are_none_are_refused(void **state) {
   assert_int_equal(registrar.calls, 0);
 }
 
-static void the_ends_of_the_address_space_are_ranges(void **state) {
+static void the_ends_of_the_address_space_are_valid(void **state) {
   (void)state;
   struct regcache_range last = {.address = UINT64_MAX - 2 * page + 1, .length = page},
                         first = range_of(0, 1);
@@ -220,7 +219,7 @@ static void the_ends_of_the_address_space_are_ranges(void **state) {
   assert_int_equal(counters().entries, 2);
 }
 
-static void a_refusal_is_the_callers(void **state) {
+static void a_refusal_is_returned(void **state) {
   (void)state;
   struct regcache_range range = range_of(10, 2);
   struct registration *registration;
@@ -234,7 +233,7 @@ static void a_refusal_is_the_callers(void **state) {
   assert_int_equal(counters().misses, 2);
 }
 
-static void a_wider_range_that_is_refused_is_tried_alone_and_then_left(void **state) {
+static void a_refused_merge_is_retried_alone(void **state) {
   (void)state;
   announce(0, 32);
   registrar.most = 16;
@@ -250,7 +249,7 @@ static void a_wider_range_that_is_refused_is_tried_alone_and_then_left(void **st
   assert_last(0, 32);
 }
 
-static void a_wider_range_without_room_is_halved(void **state) {
+static void a_merge_without_room_is_halved(void **state) {
   (void)state;
   announce(0, 64);
   registrar.room = 16;
@@ -261,13 +260,13 @@ static void a_wider_range_without_room_is_halved(void **state) {
   use(33, 1);
   assert_last(33, 34);
   assert_int_equal(registrar.calls, 4);
-  use(16, 1); /* 16 pages no longer fit beside those two, but do without them */
+  use(16, 1); /* 16 pages fit only without the two */
   use(48, 1);
   use(50, 1);
   assert_true(registrar.calls <= 9);
 }
 
-static void a_registrar_without_room_gets_what_is_not_in_use(void **state) {
+static void a_registrar_without_room_evicts_idle_registrations(void **state) {
   (void)state;
   registrar.room = 4;
   use(0, 2);
@@ -278,7 +277,7 @@ static void a_registrar_without_room_gets_what_is_not_in_use(void **state) {
   struct regcache_range range = range_of(30, 2);
   struct registration *registration;
   assert_fails(HAUL_ENOMEM, regcache_get(cache, &range, &registration));
-  assert_true(is_kept(20, 3));
+  assert_true(is_cached(20, 3));
   regcache_put(cache, held);
   use(30, 2);
   assert_int_equal(registrar.live, 1);
@@ -300,7 +299,7 @@ static int attempt(void) {
   return code;
 }
 
-static void every_lack_of_memory_is_told(void **state) {
+static void every_allocation_failure_is_reported(void **state) {
   (void)state;
   regcache_close(cache);
   cache = NULL;
@@ -318,7 +317,7 @@ static void every_lack_of_memory_is_told(void **state) {
   }
 }
 
-static void ends_need_no_memory(void **state) {
+static void removal_allocates_nothing(void **state) {
   (void)state;
   struct registration *held = get(0, 4);
   use(100, 4);
@@ -330,7 +329,7 @@ static void ends_need_no_memory(void **state) {
   assert_int_equal(registrar.live, 0);
 }
 
-/* ---- finding ---- */
+/* ---- Lookup ---- */
 
 static void whole_pages_are_registered_once(void **state) {
   (void)state;
@@ -345,11 +344,11 @@ static void whole_pages_are_registered_once(void **state) {
   assert_int_equal(counters().hits, 2);
   assert_int_equal(counters().misses, 1);
   assert_int_equal(counters().bytes, 2 * page);
-  assert_false(is_kept(2, 1));
-  assert_false(is_kept(5, 1));
+  assert_false(is_cached(2, 1));
+  assert_false(is_cached(5, 1));
 }
 
-static void kinds_are_apart(void **state) {
+static void kinds_are_independent(void **state) {
   (void)state;
   struct regcache_range range = range_of(3, 1);
   struct registration *one = get_range(range);
@@ -359,11 +358,11 @@ static void kinds_are_apart(void **state) {
   regcache_invalidate(cache, &range);
   regcache_put(cache, one);
   regcache_put(cache, other);
-  assert_true(is_kept(3, 1));
+  assert_true(is_cached(3, 1));
   assert_int_equal(registrar.live, 1);
 }
 
-static void finds_each_of_very_many(void **state) {
+static void each_of_many_registrations_is_found(void **state) {
   (void)state;
   reopen(1 << 20, 100000, 0);
   for (uint64_t i = 0; i < 50000; i++)
@@ -374,7 +373,7 @@ static void finds_each_of_very_many(void **state) {
   assert_int_equal(counters().hits, 50000);
 }
 
-/* ---- buffers ---- */
+/* ---- Buffers ---- */
 
 static void another_buffer_is_other_memory(void **state) {
   (void)state;
@@ -432,7 +431,7 @@ static void buffers_that_share_a_page_take_turns(void **state) {
   assert_int_equal(registrar.live, 1);
 }
 
-/* ---- merging ---- */
+/* ---- Range merging ---- */
 
 static void announced_neighbours_are_registered_together(void **state) {
   (void)state;
@@ -444,7 +443,7 @@ static void announced_neighbours_are_registered_together(void **state) {
   assert_last(0, 40);
 }
 
-static void what_was_not_announced_is_not_registered(void **state) {
+static void only_announced_ranges_are_merged(void **state) {
   (void)state;
   announce(0, 2);
   announce(3, 2);
@@ -452,7 +451,7 @@ static void what_was_not_announced_is_not_registered(void **state) {
   assert_last(0, 2);
   use(4, 1);
   assert_last(3, 5);
-  use(2, 1); /* it touches both, but they are registered and larger */
+  use(2, 1); /* touches both, but they are registered and larger */
   assert_last(2, 3);
   invalidate(0, 5);
   announce(0, 2);
@@ -461,7 +460,7 @@ static void what_was_not_announced_is_not_registered(void **state) {
   assert_last(0, 5);
 }
 
-static void bytes_of_one_page_are_neighbours(void **state) {
+static void ranges_within_a_page_are_neighbours(void **state) {
   (void)state;
   for (uint64_t i = 0; i < 8; i++) {
     struct regcache_range range = {.address = 5 * page + i * (page / 2), .length = page / 2 - 8};
@@ -471,7 +470,7 @@ static void bytes_of_one_page_are_neighbours(void **state) {
   assert_last(5, 9);
 }
 
-static void a_merge_has_a_bound(void **state) {
+static void a_merge_is_bounded(void **state) {
   (void)state;
   announce(0, 10 * MERGE);
   for (uint64_t i = 0; i < 10 * MERGE; i++)
@@ -479,11 +478,11 @@ static void a_merge_has_a_bound(void **state) {
   assert_int_equal(registrar.calls, 10);
   use(MERGE - 1, 2);
   assert_last(MERGE - 1, MERGE + 1);
-  assert_true(is_kept(0, MERGE));
-  assert_true(is_kept(MERGE, MERGE));
+  assert_true(is_cached(0, MERGE));
+  assert_true(is_cached(MERGE, MERGE));
 }
 
-static void nothing_is_merged_when_told_so(void **state) {
+static void merging_can_be_turned_off(void **state) {
   (void)state;
   reopen(1000, 1000, 0);
   announce(0, 10);
@@ -500,13 +499,13 @@ static void overlapping_registrations_become_one(void **state) {
   assert_last(4, 8);
   assert_int_equal(registrar.live, 1);
   assert_int_equal(counters().replacements, 1);
-  assert_true(is_kept(4, 4));
-  use(7, 2); /* the other is larger: it stays as it is */
+  assert_true(is_cached(4, 4));
+  use(7, 2); /* the other is larger and stays */
   assert_last(7, 9);
   assert_int_equal(registrar.live, 2);
 }
 
-static void what_is_replaced_in_use_lives_on(void **state) {
+static void a_replaced_registration_in_use_stays(void **state) {
   (void)state;
   struct registration *inner = get(5, 1);
   use(4, 4);
@@ -520,7 +519,7 @@ static void what_is_replaced_in_use_lives_on(void **state) {
   regcache_put(cache, outer);
 }
 
-static void a_growing_buffer_is_registered_few_times_over(void **state) {
+static void a_growing_buffer_is_registered_few_times(void **state) {
   (void)state;
   uint64_t pages = 0;
   for (uint64_t i = 0; i < MERGE; i++) {
@@ -533,25 +532,25 @@ static void a_growing_buffer_is_registered_few_times_over(void **state) {
   assert_int_equal(registrar.live, 1);
 }
 
-/* ---- limits ---- */
+/* ---- Limits ---- */
 
-static void the_oldest_goes_first(void **state) {
+static void the_least_recently_used_is_evicted_first(void **state) {
   (void)state;
   reopen(1000, 4, 0);
   for (uint64_t i = 0; i < 4; i++)
     use(i * 10, 1);
   use(0, 1);
   use(20, 1);
-  use(100, 1); /* 10 goes */
-  use(110, 1); /* 30 goes */
+  use(100, 1); /* evicts 10 */
+  use(110, 1); /* evicts 30 */
   assert_int_equal(counters().evictions, 2);
   assert_int_equal(registrar.live, 4);
-  assert_true(is_kept(0, 1));
-  assert_true(is_kept(20, 1));
-  assert_true(is_kept(100, 1));
-  assert_true(is_kept(110, 1));
-  assert_false(is_kept(10, 1)); /* 0 goes */
-  assert_false(is_kept(0, 1));
+  assert_true(is_cached(0, 1));
+  assert_true(is_cached(20, 1));
+  assert_true(is_cached(100, 1));
+  assert_true(is_cached(110, 1));
+  assert_false(is_cached(10, 1)); /* evicts 0 */
+  assert_false(is_cached(0, 1));
 }
 
 static void bytes_are_bounded(void **state) {
@@ -566,7 +565,7 @@ static void bytes_are_bounded(void **state) {
   assert_int_equal(registrar.live, 1);
 }
 
-static void what_is_larger_than_the_limit_lives_while_it_is_used(void **state) {
+static void a_registration_beyond_the_limit_lives_while_in_use(void **state) {
   (void)state;
   reopen(10, 1000, 0);
   use(0, 5);
@@ -580,7 +579,7 @@ static void what_is_larger_than_the_limit_lives_while_it_is_used(void **state) {
   assert_int_equal(counters().bytes, 0);
 }
 
-static void what_is_in_use_is_not_evicted(void **state) {
+static void registrations_in_use_are_not_evicted(void **state) {
   (void)state;
   enum { HELD = 50 };
   struct registration *held[HELD];
@@ -595,7 +594,7 @@ static void what_is_in_use_is_not_evicted(void **state) {
   assert_int_equal(counters().entries, 4);
 }
 
-static void nothing_is_kept_when_told_so(void **state) {
+static void caching_can_be_turned_off(void **state) {
   (void)state;
   reopen(0, 0, MERGE);
   announce(0, 10);
@@ -604,9 +603,9 @@ static void nothing_is_kept_when_told_so(void **state) {
   assert_int_equal(registrar.live, 0);
 }
 
-/* ---- invalidation ---- */
+/* ---- Invalidation ---- */
 
-static void what_is_not_in_use_ends_at_once(void **state) {
+static void an_idle_registration_is_invalidated_at_once(void **state) {
   (void)state;
   use(0, 4);
   use(10, 4);
@@ -615,11 +614,11 @@ static void what_is_not_in_use_ends_at_once(void **state) {
   invalidate(3, 1);
   assert_int_equal(registrar.live, 1);
   assert_int_equal(counters().invalidations, 1);
-  assert_true(is_kept(10, 4));
-  assert_false(is_kept(0, 4));
+  assert_true(is_cached(10, 4));
+  assert_false(is_cached(0, 4));
 }
 
-static void what_is_in_use_ends_with_its_last_put(void **state) {
+static void a_registration_in_use_ends_with_its_last_put(void **state) {
   (void)state;
   struct registration *held = get(0, 4);
   assert_ptr_equal(get(0, 1), held);
@@ -636,7 +635,7 @@ static void what_is_in_use_ends_with_its_last_put(void **state) {
   assert_int_equal(counters().entries, 1);
 }
 
-static void what_is_invalidated_is_announced_no_more(void **state) {
+static void invalidation_withdraws_the_announcement(void **state) {
   (void)state;
   for (uint64_t i = 0; i < 5; i++)
     announce(i * 2, 2);
@@ -651,7 +650,7 @@ static void what_is_invalidated_is_announced_no_more(void **state) {
   assert_last(4, 5);
 }
 
-static void announcements_within_others_add_nothing(void **state) {
+static void an_announcement_within_another_adds_nothing(void **state) {
   (void)state;
   announce(4, 2);
   announce(0, 10);
@@ -668,7 +667,7 @@ static void invalidate_a_neighbour(void) {
   invalidate(6, 2);
 }
 
-static void what_is_invalidated_while_it_is_made_is_not_found(void **state) {
+static void a_pending_registration_can_be_invalidated(void **state) {
   (void)state;
   announce(0, 4);
   announce(4, 4);
@@ -684,54 +683,50 @@ static void what_is_invalidated_while_it_is_made_is_not_found(void **state) {
   assert_int_equal(counters().invalidations, 1);
 }
 
-/* ---- threads ---- */
+/* ---- Threads ---- */
 
 static pthread_barrier_t barrier;
 
-static void dawdle(void) {
+static void add_delay(void) {
   usleep(2000);
 }
 
-static void *get_the_same(void *argument) {
+static void *get_range_at(void *argument) {
   pthread_barrier_wait(&barrier);
   use(100 + (uint64_t)(uintptr_t)argument, 4);
   return NULL;
 }
 
-static void two_that_miss_register_once(void **state) {
-  (void)state;
+/* `count` threads get ranges `distance` pages apart at the same time. */
+static void get_concurrently(size_t count, size_t distance) {
   pthread_t threads[8];
   announce(100, 20);
-  registrar.during = dawdle;
-  pthread_barrier_init(&barrier, NULL, COUNT(threads));
-  for (size_t i = 0; i < COUNT(threads); i++)
-    assert_int_equal(pthread_create(&threads[i], NULL, get_the_same, (void *)i), 0);
-  for (size_t i = 0; i < COUNT(threads); i++)
+  registrar.during = add_delay;
+  pthread_barrier_init(&barrier, NULL, (unsigned)count);
+  for (size_t i = 0; i < count; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, get_range_at, (void *)(i * distance)), 0);
+  for (size_t i = 0; i < count; i++)
     pthread_join(threads[i], NULL);
   pthread_barrier_destroy(&barrier);
+}
+
+static void concurrent_misses_register_once(void **state) {
+  (void)state;
+  get_concurrently(8, 1);
   assert_int_equal(registrar.calls, 1);
   assert_int_equal(counters().misses, 1);
-  assert_int_equal(counters().hits, COUNT(threads) - 1);
+  assert_int_equal(counters().hits, 7);
 }
 
-static void those_that_wait_for_a_refused_one_try_themselves(void **state) {
+static void threads_that_wait_for_a_refused_merge_register_themselves(void **state) {
   (void)state;
-  pthread_t threads[4];
-  announce(100, 20);
-  registrar.during = dawdle;
   registrar.most = 10;
-  pthread_barrier_init(&barrier, NULL, COUNT(threads));
-  for (size_t i = 0; i < COUNT(threads); i++)
-    assert_int_equal(pthread_create(&threads[i], NULL, get_the_same, (void *)(i * 4)), 0);
-  for (size_t i = 0; i < COUNT(threads); i++)
-    pthread_join(threads[i], NULL);
-  pthread_barrier_destroy(&barrier);
-  assert_int_equal(counters().registrations, COUNT(threads));
+  get_concurrently(4, 4);
+  assert_int_equal(counters().registrations, 4);
 }
 
-/* Regions of some pages, each with a lock: users hold it shared, who unmaps and maps anew
- * exclusively, as a region's references do. A registration that is found must have been made in the
- * present life of all pages that its user asked for. */
+/* Each region has a lock, held shared by its users and exclusively to map it anew, as a region's
+ * references do. A registration found by a get must be from the current life of all its pages. */
 #define REGIONS      24
 #define REGION_PAGES 8
 
@@ -780,7 +775,7 @@ static void *churn(void *argument) {
   return NULL;
 }
 
-static void no_thread_finds_what_is_gone(void **state) {
+static void no_thread_finds_a_stale_registration(void **state) {
   (void)state;
   pthread_t threads[6];
   reopen(REGIONS * REGION_PAGES / 2, 12, 4 * REGION_PAGES);
@@ -807,42 +802,42 @@ static void no_thread_finds_what_is_gone(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(ranges_that_are_none_are_refused),
-      TEST(the_ends_of_the_address_space_are_ranges),
-      TEST(a_refusal_is_the_callers),
-      TEST(a_wider_range_that_is_refused_is_tried_alone_and_then_left),
-      TEST(a_wider_range_without_room_is_halved),
-      TEST(a_registrar_without_room_gets_what_is_not_in_use),
-      TEST(every_lack_of_memory_is_told),
-      TEST(ends_need_no_memory),
+      TEST(invalid_ranges_are_refused),
+      TEST(the_ends_of_the_address_space_are_valid),
+      TEST(a_refusal_is_returned),
+      TEST(a_refused_merge_is_retried_alone),
+      TEST(a_merge_without_room_is_halved),
+      TEST(a_registrar_without_room_evicts_idle_registrations),
+      TEST(every_allocation_failure_is_reported),
+      TEST(removal_allocates_nothing),
       TEST(whole_pages_are_registered_once),
-      TEST(kinds_are_apart),
-      TEST(finds_each_of_very_many),
+      TEST(kinds_are_independent),
+      TEST(each_of_many_registrations_is_found),
       TEST(another_buffer_is_other_memory),
       TEST(announcing_another_buffer_invalidates),
       TEST(neighbours_of_another_buffer_are_not_joined),
       TEST(buffers_that_share_a_page_take_turns),
       TEST(announced_neighbours_are_registered_together),
-      TEST(what_was_not_announced_is_not_registered),
-      TEST(bytes_of_one_page_are_neighbours),
-      TEST(a_merge_has_a_bound),
-      TEST(nothing_is_merged_when_told_so),
+      TEST(only_announced_ranges_are_merged),
+      TEST(ranges_within_a_page_are_neighbours),
+      TEST(a_merge_is_bounded),
+      TEST(merging_can_be_turned_off),
       TEST(overlapping_registrations_become_one),
-      TEST(what_is_replaced_in_use_lives_on),
-      TEST(a_growing_buffer_is_registered_few_times_over),
-      TEST(the_oldest_goes_first),
+      TEST(a_replaced_registration_in_use_stays),
+      TEST(a_growing_buffer_is_registered_few_times),
+      TEST(the_least_recently_used_is_evicted_first),
       TEST(bytes_are_bounded),
-      TEST(what_is_larger_than_the_limit_lives_while_it_is_used),
-      TEST(what_is_in_use_is_not_evicted),
-      TEST(nothing_is_kept_when_told_so),
-      TEST(what_is_not_in_use_ends_at_once),
-      TEST(what_is_in_use_ends_with_its_last_put),
-      TEST(what_is_invalidated_is_announced_no_more),
-      TEST(announcements_within_others_add_nothing),
-      TEST(what_is_invalidated_while_it_is_made_is_not_found),
-      TEST(two_that_miss_register_once),
-      TEST(those_that_wait_for_a_refused_one_try_themselves),
-      TEST(no_thread_finds_what_is_gone),
+      TEST(a_registration_beyond_the_limit_lives_while_in_use),
+      TEST(registrations_in_use_are_not_evicted),
+      TEST(caching_can_be_turned_off),
+      TEST(an_idle_registration_is_invalidated_at_once),
+      TEST(a_registration_in_use_ends_with_its_last_put),
+      TEST(invalidation_withdraws_the_announcement),
+      TEST(an_announcement_within_another_adds_nothing),
+      TEST(a_pending_registration_can_be_invalidated),
+      TEST(concurrent_misses_register_once),
+      TEST(threads_that_wait_for_a_refused_merge_register_themselves),
+      TEST(no_thread_finds_a_stale_registration),
   };
   return cmocka_run_group_tests_name("fabric/regcache", tests, NULL, NULL);
 }

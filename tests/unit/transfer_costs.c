@@ -125,7 +125,7 @@ static void the_straight_path_within_the_host_stands(void **state) {
 
 static void what_takes_only_those_who_ask_is_not_chosen(void **state) {
   (void)state;
-  t.estimates[RDMA].only_asked = true;
+  t.estimates[RDMA].explicit_only = true;
   assert_int_equal(costs_best(make(), 8), TCP);
 }
 

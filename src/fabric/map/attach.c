@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  * Cross-memory attach (process_vm_readv(2)) for private memory that its owner wrapped.
  *
- * Nobody but the kernel stands between a copy and the owner's free(), so each copy shows a hazard:
- *   copier: cell = handle (seq_cst), then reads the board; copies; cell = 0
- *   owner:  board = 0 (seq_cst), then waits until no cell holds the handle
- * One of the two sees the other. A copier that is stopped (SIGSTOP) between its look at the board
- * and its copy, for longer than the liveness bound, is not covered: no user-space rule can.
+ * A hazard cell protects each copy from the owner's free():
+ *   copier: cell = handle (seq_cst), then reads the validity word; copies; cell = 0
+ *   owner:  word = 0 (seq_cst), then waits until no cell holds the handle
+ * One of the two sees the other. No user-space rule covers a copier that is stopped (SIGSTOP)
+ * between its load of the word and its copy for longer than the liveness bound.
  *
- * The kernel knows the peer by its process id, and gives it to somebody else once the peer has
- * died, which this side may not have seen yet. So each copy first asks the peer's pidfd: a process
- * that nobody has waited for has its number still. */
+ * The calls name the peer by its process id, which the kernel reuses after the peer has died. So
+ * each copy first checks the peer's pidfd: the id is not reused while the process, or its zombie,
+ * exists. */
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@
 #include "core/sys.h"
 #include "fabric/map/map.h"
 
-static void explain(struct map_endpoint *endpoint, int system) {
+static void refuse_attach(struct map_endpoint *endpoint, int system) {
   const char *why = system == EPERM
                         ? "not permitted (ptrace_scope, another user, no CAP_SYS_PTRACE)"
                     : system == ESRCH  ? "the peer's process is not visible (another PID namespace)"
@@ -40,7 +40,7 @@ void attach_release(struct map_endpoint *endpoint) {
   endpoint->process = -1;
 }
 
-/* Signal 0 asks without sending; half of what poll() costs. */
+/* Signal 0 checks without sending, at half the cost of poll(). */
 static bool is_gone(const struct map_endpoint *endpoint) {
   return syscall(SYS_pidfd_send_signal, endpoint->process, 0, NULL, 0) != 0 && errno == ESRCH;
 }
@@ -48,31 +48,31 @@ static bool is_gone(const struct map_endpoint *endpoint) {
 void attach_try(struct map_endpoint *endpoint, uint64_t nonce_address, uint64_t nonce) {
   uint64_t seen = 0;
   if (endpoint->pid <= 0) {
-    explain(endpoint, ESRCH);
+    refuse_attach(endpoint, ESRCH);
     return;
   }
   endpoint->process = (int)syscall(SYS_pidfd_open, endpoint->pid, 0);
   if (endpoint->process < 0) {
-    explain(endpoint, errno);
+    refuse_attach(endpoint, errno);
     return;
   }
   struct iovec here = {&seen, sizeof seen};
   struct iovec there = {(void *)(uintptr_t)nonce_address, sizeof seen};
   if (sys_ops.vm_read(endpoint->pid, &here, 1, &there, 1, 0) != (ssize_t)sizeof seen)
-    explain(endpoint, errno);
+    refuse_attach(endpoint, errno);
   else if (seen != nonce)
-    explain(endpoint, ESRCH);
+    refuse_attach(endpoint, ESRCH);
   else
     endpoint->may_attach = true;
 }
 
-_Static_assert(HAZARDS == 64, "a bit of `taken` for each");
+_Static_assert(HAZARDS == 64, "a bit of `cells_in_use` for each");
 
-int hazard_show(struct map_endpoint *endpoint, uint64_t handle) {
-  uint64_t taken = atomic_load(&endpoint->taken);
-  while (taken != UINT64_MAX) {
-    int cell = __builtin_ctzll(~taken);
-    if (atomic_compare_exchange_weak(&endpoint->taken, &taken, taken | (uint64_t)1 << cell)) {
+int hazard_set(struct map_endpoint *endpoint, uint64_t handle) {
+  uint64_t used = atomic_load(&endpoint->cells_in_use);
+  while (used != UINT64_MAX) {
+    int cell = __builtin_ctzll(~used);
+    if (atomic_compare_exchange_weak(&endpoint->cells_in_use, &used, used | (uint64_t)1 << cell)) {
       atomic_store(&endpoint->hazards->cell[cell], handle);
       return cell;
     }
@@ -80,35 +80,33 @@ int hazard_show(struct map_endpoint *endpoint, uint64_t handle) {
   return -1;
 }
 
-static unsigned take_cell(struct map_endpoint *endpoint, uint64_t handle) {
+static unsigned hazard_wait(struct map_endpoint *endpoint, uint64_t handle) {
   int cell;
-  while ((cell = hazard_show(endpoint, handle)) < 0)
-    sched_yield(); /* what is lent leaves some free; the others are held for a copy of
-                      WORK_BYTES_MAX */
+  while ((cell = hazard_set(endpoint, handle)) < 0)
+    sched_yield(); /* IPC mappings leave half of the cells to copies of at most WORK_BYTES_MAX */
   return (unsigned)cell;
 }
 
 void hazard_clear(struct map_endpoint *endpoint, unsigned cell) {
   atomic_store(&endpoint->hazards->cell[cell], 0);
-  atomic_fetch_and(&endpoint->taken, ~((uint64_t)1 << cell));
+  atomic_fetch_and(&endpoint->cells_in_use, ~((uint64_t)1 << cell));
 }
 
-/* What broke stays broken: a path that is not closed would be taken again and again. */
+/* Closes a path that fails for good, else it would be chosen again and again. */
 static int copy_error(int system, struct map_endpoint *endpoint) {
   const char *peer = endpoint->base.link->name;
   if (system == ESRCH)
-    return error_set(HAUL_EPEER, system, peer, NULL, "the peer's process is gone");
+    return error_set(HAUL_EPEER, system, peer, NULL, "the peer's process has ended");
   if (system == 0 || system == EFAULT)
-    return error_set(HAUL_EINVAL, EFAULT, peer,
-                     "it may have been unmapped under its region; release the region first",
-                     "memory of one of the two sides cannot be reached");
-  endpoint_close(&endpoint->base, "cross-memory attach broke: %s", strerror(system));
+    return error_set(HAUL_EINVAL, EFAULT, peer, "release a region before its memory is unmapped",
+                     "the memory of one side cannot be accessed");
+  endpoint_close(&endpoint->base, "cross-memory attach failed: %s", strerror(system));
   return error_set(HAUL_EPATH, system, peer, NULL, "%s", endpoint_reason(&endpoint->base));
 }
 
-/* The kernel pins pages of the remote side of a call alone, and those of a device's mapping cannot
- * be pinned although the CPU reaches them. What is out of the CPU's reach as well was unmapped
- * under its region, and the copies will say so. */
+/* The call pins the remote pages only. A device's mapping cannot be pinned although the CPU can
+ * access it: then the same memory works as the local side, and not as the remote one. Memory that
+ * fails as both was unmapped under its region, which the copies report. */
 bool attach_allows(const struct memory *memory) {
   char probe[2], *first = memory->view;
   struct iovec mine = {probe, sizeof probe};
@@ -121,14 +119,14 @@ bool attach_allows(const struct memory *memory) {
 
 int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding, uint64_t remote,
                 void *local, uint64_t length, enum haul_operation operation) {
-  unsigned cell = take_cell(endpoint, binding->handle);
+  unsigned cell = hazard_wait(endpoint, binding->handle);
   int code = 0;
   uint64_t done = 0;
   while (code == 0 && done < length) {
     struct iovec here = {(char *)local + done, length - done};
     struct iovec there = {(void *)(uintptr_t)(binding->address + remote + done), length - done};
-    if (!map_alive_behind_cell(endpoint, binding->handle)) {
-      code = error_set(HAUL_ESTALE, 0, NULL, "look it up again", "the peer withdrew the region");
+    if (!map_alive_after_hazard(endpoint, binding->handle)) {
+      code = map_stale();
       break;
     }
     if (is_gone(endpoint)) {
@@ -166,22 +164,14 @@ int attach_checksum(struct map_endpoint *endpoint, const struct map_binding *bin
   return code;
 }
 
-/* `handle` 0: any. All of it seq_cst, as was the store that cleared the board's word. */
-static bool shows(const struct map_endpoint *endpoint, uint64_t handle) {
+/* Seq_cst, as is the store that clears the validity word. */
+bool attach_touches(const struct map_endpoint *endpoint, uint64_t handle) {
   if (!endpoint->peer_hazards)
     return false;
   for (unsigned i = 0; i < HAZARDS; i++) {
-    uint64_t shown = atomic_load(&endpoint->peer_hazards->cell[i]);
-    if (handle ? shown == handle : shown != 0)
+    uint64_t holds = atomic_load(&endpoint->peer_hazards->cell[i]);
+    if (handle ? holds == handle : holds != 0)
       return true;
   }
   return false;
-}
-
-bool attach_touches(const struct map_endpoint *endpoint, uint64_t handle) {
-  return shows(endpoint, handle);
-}
-
-bool attach_touches_any(const struct map_endpoint *endpoint) {
-  return shows(endpoint, 0);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * The Unix connection of the `map` transport. Records of one size, each in one piece:
+ * The Unix connection of the `map` transport. Records of one size:
  *
- *   greeting   both ways, first: nonce for cross-memory attach; descriptors: board (read-only),
- *              hazards of the sender's copies
+ *   greeting   both ways, first: nonce for cross-memory attach; descriptors: validity page and
+ *              hazards of the sender's copies, both read-only
  *   request    a handle
- *   answer     a ticket and a descriptor, or an address for cross-memory attach, or a ticket and a
- *              token for device memory that is lent, or a refusal
+ *   response   a ticket and a descriptor; an address for cross-memory attach; a ticket and a token
+ *              for an IPC mapping; or a refusal
  *
  * Only the node's loop reads and writes it, with the lock. */
 #include <errno.h>
@@ -29,18 +29,13 @@
 
 #define REASON_MAX 127
 
-enum record { GREETING = 1, REQUEST = 2, ANSWER = 3 };
-enum answer { ANSWER_MAPPED = 1, ANSWER_ATTACH = 2, ANSWER_REFUSED = 3, ANSWER_LENT = 4 };
+enum record { GREETING = 1, REQUEST = 2, RESPONSE = 3 };
+enum response { BY_MAPPING = 1, BY_ATTACH = 2, REFUSED = 3, BY_IPC = 4 };
 
-struct attach_request {
-  struct list link; /* endpoint->waiting */
-  struct map_endpoint *endpoint;
-  uint32_t id;
-  bool done;
-  int code;
+struct bind_request {
+  struct channel_request base; /* in endpoint->requests */
   const struct remote_key *key;
   struct map_binding *binding;
-  struct haul_error error; /* why, when code is not 0 */
 };
 
 static struct wire start_record(uint8_t *record, enum record type, uint32_t request) {
@@ -52,9 +47,9 @@ static struct wire start_record(uint8_t *record, enum record type, uint32_t requ
   return wire;
 }
 
-/* Records are small and answered one by one; a socket without room for one has a peer that does not
- * read. What this process or its user lacks, such as the right to have more descriptors on their
- * way (ETOOMANYREFS), is no fault of the peer's: then it is a code with the detail. */
+/* Records are small and few: a full socket means a peer that does not read, which fails. Limits of
+ * this process or user, such as descriptors in flight (ETOOMANYREFS), are a code with the detail
+ * instead. */
 static int send_record(struct map_endpoint *endpoint, const uint8_t *record, const int *descriptors,
                        size_t count) {
   int system = -sock_send_record(endpoint->channel, record, MAP_RECORD, descriptors, count);
@@ -62,12 +57,12 @@ static int send_record(struct map_endpoint *endpoint, const uint8_t *record, con
     return error_set(
         HAUL_ELIMIT, system, NULL,
         "raise the limit of the owner's process (ulimit -n), or let its other peers read",
-        "too many descriptors are on their way");
+        "too many descriptors are in flight");
   if (system == EMFILE || system == ENFILE || system == ENOMEM || system == ENOBUFS)
     return error_system(system, NULL, "sendmsg");
   if (system && system != EPIPE && system != ECONNRESET)
     endpoint->base.link->fail(endpoint->base.link, HAUL_EPROTO,
-                              "the map channel is full: the peer does not read its answers");
+                              "the map channel is full: the peer does not read its responses");
   return 0;
 }
 
@@ -75,8 +70,6 @@ static int send_record(struct map_endpoint *endpoint, const uint8_t *record, con
 
 int channel_open(struct map_endpoint *endpoint) {
   void *view;
-  endpoint->channel = -1;
-  list_init(&endpoint->waiting);
   random_bytes(&endpoint->nonce, sizeof endpoint->nonce);
   int code = shm_create("haul-hazards", sizeof *endpoint->hazards, &endpoint->hazards_shm);
   if (code)
@@ -96,7 +89,7 @@ static void put_shm(struct wire *wire, const struct shm *shm, size_t length) {
   wire_put_bytes(wire, shm->footer->capability, 16);
 }
 
-static int greet(struct map_endpoint *endpoint) {
+static int send_greeting(struct map_endpoint *endpoint) {
   uint8_t record[MAP_RECORD];
   int descriptors[2] = {-1, -1};
   uint32_t slots;
@@ -133,23 +126,23 @@ static int map_foreign(int fd, size_t length, const uint8_t capability[16], stru
 }
 
 static int on_greeting(struct map_endpoint *endpoint, struct wire *wire) {
-  uint8_t board_capability[16], hazard_capability[16];
+  uint8_t validity_capability[16], hazard_capability[16];
   uint64_t nonce_address = wire_get64(wire);
   uint64_t nonce = wire_get64(wire);
   uint32_t slots = wire_get32(wire);
-  wire_get_bytes(wire, board_capability, 16);
+  wire_get_bytes(wire, validity_capability, 16);
   uint64_t hazard_bytes = wire_get64(wire);
   wire_get_bytes(wire, hazard_capability, 16);
   if (wire->failed || endpoint->inbox_count != 2 || slots == 0 || slots > EXPORT_SLOTS_MAX ||
-      hazard_bytes != sizeof(struct hazards) || endpoint->board)
+      hazard_bytes != sizeof(struct hazards) || endpoint->validity)
     return HAUL_EPROTO;
   void *view;
-  int code = map_foreign(endpoint->inbox_descriptors[0], slots * sizeof(uint32_t), board_capability,
-                         &endpoint->board_shm, &view);
+  int code = map_foreign(endpoint->inbox_descriptors[0], slots * sizeof(uint32_t),
+                         validity_capability, &endpoint->validity_shm, &view);
   if (code)
     return code;
-  endpoint->board = view;
-  endpoint->board_slots = slots;
+  endpoint->validity = view;
+  endpoint->validity_slots = slots;
   code = map_foreign(endpoint->inbox_descriptors[1], sizeof(struct hazards), hazard_capability,
                      &endpoint->peer_hazards_shm, &view);
   if (code)
@@ -162,76 +155,78 @@ static int on_greeting(struct map_endpoint *endpoint, struct wire *wire) {
 
 /* ---- The owner's side ---- */
 
-/* A refusal that cannot be sent leaves the peer waiting: this path is closed with why. */
-static int refuse(struct map_endpoint *endpoint, uint32_t request, const char *reason) {
+/* A code, which closes the path, where the refusal cannot be sent. */
+static int refuse_request(struct map_endpoint *endpoint, uint32_t request, const char *reason) {
   uint8_t record[MAP_RECORD];
-  char words[REASON_MAX + 1];
-  struct wire wire = start_record(record, ANSWER, request);
-  snprintf(words, sizeof words, "%s", reason);
-  wire_put32(&wire, ANSWER_REFUSED);
-  wire_put_string(&wire, words);
+  char text[REASON_MAX + 1];
+  struct wire wire = start_record(record, RESPONSE, request);
+  snprintf(text, sizeof text, "%s", reason);
+  wire_put32(&wire, REFUSED);
+  wire_put_string(&wire, text);
   return send_record(endpoint, record, NULL, 0);
 }
 
-/* Not pooled from here on: the peer keeps the mapping for as long as it likes. */
-static int answer_mapped(struct map_endpoint *endpoint, const struct export_view *view,
-                         uint32_t request) {
+/* The peer may keep the mapping for ever, so the memory is not pooled from here on. */
+static int respond_mapped(struct map_endpoint *endpoint, const struct export_view *view,
+                          uint32_t request) {
   uint8_t record[MAP_RECORD];
   struct haul_ticket ticket;
   int descriptor;
   int code = region_export(view->region, view->rights, NULL, &ticket, &descriptor);
   if (code)
-    return refuse(endpoint, request, haul_error_last()->text);
-  struct wire wire = start_record(record, ANSWER, request);
-  wire_put32(&wire, ANSWER_MAPPED);
+    return refuse_request(endpoint, request, haul_error_last()->text);
+  struct wire wire = start_record(record, RESPONSE, request);
+  wire_put32(&wire, BY_MAPPING);
   wire_put_bytes(&wire, ticket.bytes, sizeof ticket.bytes);
   code = send_record(endpoint, record, &descriptor, 1);
   close(descriptor);
-  return code ? refuse(endpoint, request, haul_error_last()->text) : 0;
+  return code ? refuse_request(endpoint, request, haul_error_last()->text) : 0;
 }
 
-/* Who borrows device memory may write to it. */
-static int answer_lent(struct map_endpoint *endpoint, const struct export_view *view,
+/* An IPC mapping is always writable. */
+static int respond_ipc(struct map_endpoint *endpoint, const struct export_view *view,
                        uint32_t request) {
   uint8_t record[MAP_RECORD], token[IPC_TOKEN];
   struct ticket ticket;
   struct haul_ticket packed;
   if (!(view->rights & HAUL_WRITE))
-    return refuse(endpoint, request, "the device's memory cannot be lent for reading alone");
+    return refuse_request(endpoint, request,
+                          "an IPC mapping of a device's memory cannot be read-only");
   if (memory_ipc_export(&view->region->memory, &ticket, token) != 0)
-    return refuse(endpoint, request, haul_error_last()->text);
+    return refuse_request(endpoint, request, haul_error_last()->text);
   ticket_pack(&ticket, &packed);
-  struct wire wire = start_record(record, ANSWER, request);
-  wire_put32(&wire, ANSWER_LENT);
+  struct wire wire = start_record(record, RESPONSE, request);
+  wire_put32(&wire, BY_IPC);
   wire_put_bytes(&wire, packed.bytes, sizeof packed.bytes);
   wire_put_bytes(&wire, token, sizeof token);
   return send_record(endpoint, record, NULL, 0);
 }
 
-/* An answer for a region that was found: mapped when it can be shared, else attached or lent. */
-static int answer_found(struct map_endpoint *endpoint, const struct export_view *view,
-                        uint32_t request) {
+static int respond_found(struct map_endpoint *endpoint, const struct export_view *view,
+                         uint32_t request) {
   uint8_t record[MAP_RECORD];
   struct memory *memory = &view->region->memory;
   if (!(view->rights & HAUL_READ))
-    return refuse(endpoint, request,
-                  "it is published without HAUL_READ, and what is mapped can be read");
+    return refuse_request(endpoint, request,
+                          "it is published without HAUL_READ, and a mapping can be read");
   if (memory->imported)
-    return refuse(endpoint, request,
-                  "it is an import there; connect to the node that owns the memory");
+    return refuse_request(endpoint, request,
+                          "it is an import there; connect to the node that owns the memory");
   if (memory->shareable)
-    return answer_mapped(endpoint, view, request);
+    return respond_mapped(endpoint, view, request);
   if (!memory->view && memory->wrapped && memory->provider->ipc_export)
-    return answer_lent(endpoint, view, request);
+    return respond_ipc(endpoint, view, request);
   if (!memory->view)
-    return refuse(endpoint, request,
-                  memory->provider->unshareable ? memory->provider->unshareable
-                                                : "the memory can be neither shared nor attached");
+    return refuse_request(endpoint, request,
+                          memory->provider->unshareable
+                              ? memory->provider->unshareable
+                              : "the memory can be neither mapped nor attached");
   if (!attach_allows(memory))
-    return refuse(endpoint, request,
-                  "the memory is a mapping of a device there, which other processes cannot attach");
-  struct wire wire = start_record(record, ANSWER, request);
-  wire_put32(&wire, ANSWER_ATTACH);
+    return refuse_request(
+        endpoint, request,
+        "the memory is a mapping of a device there, which other processes cannot attach");
+  struct wire wire = start_record(record, RESPONSE, request);
+  wire_put32(&wire, BY_ATTACH);
   wire_put64(&wire, (uint64_t)(uintptr_t)memory->view);
   return send_record(endpoint, record, NULL, 0);
 }
@@ -243,16 +238,16 @@ static int on_request(struct map_endpoint *endpoint, struct wire *wire, uint32_t
     return HAUL_EPROTO;
   const struct link *link = endpoint->base.link;
   if (exports_find(link->fabric->exports, handle, link->identity, &view) != 0)
-    return refuse(endpoint, request, "the region is not published any more");
-  int code = answer_found(endpoint, &view, request);
+    return refuse_request(endpoint, request, "the region is no longer published");
+  int code = respond_found(endpoint, &view, request);
   region_put(view.region);
   return code;
 }
 
-/* ---- The asking side ---- */
+/* ---- The requesting side ---- */
 
-static int take_ticket(const struct attach_request *request, struct wire *wire,
-                       struct ticket *ticket) {
+static int accept_ticket(const struct bind_request *request, struct wire *wire,
+                         struct ticket *ticket) {
   struct haul_ticket packed;
   wire_get_bytes(wire, packed.bytes, sizeof packed.bytes);
   if (wire->failed)
@@ -266,27 +261,27 @@ static int take_ticket(const struct attach_request *request, struct wire *wire,
   return 0;
 }
 
-static int take_mapped(struct attach_request *request, struct wire *wire, const int *descriptors,
-                       size_t count) {
+static int accept_mapped(struct bind_request *request, struct wire *wire, const int *descriptors,
+                         size_t count) {
   struct ticket ticket;
-  int code = take_ticket(request, wire, &ticket);
+  int code = accept_ticket(request, wire, &ticket);
   if (count != 1)
     return HAUL_EPROTO;
   return code ? code : memory_import(&ticket, descriptors[0], &request->binding->memory);
 }
 
-static int take_lent(struct attach_request *request, struct wire *wire) {
+static int accept_ipc(struct bind_request *request, struct wire *wire) {
   uint8_t token[IPC_TOKEN];
   struct ticket ticket;
-  int code = take_ticket(request, wire, &ticket);
+  int code = accept_ticket(request, wire, &ticket);
   wire_get_bytes(wire, token, sizeof token);
   if (wire->failed)
     return HAUL_EPROTO;
-  return code ? code : ipc_open(request->binding, &ticket, token);
+  return code ? code : ipc_bind(request->binding, &ticket, token);
 }
 
-static int take_attached(struct attach_request *request, struct wire *wire) {
-  struct map_endpoint *endpoint = request->endpoint;
+static int accept_attached(struct bind_request *request, struct wire *wire) {
+  const struct map_endpoint *endpoint = (struct map_endpoint *)request->base.endpoint;
   uint64_t address = wire_get64(wire), end;
   if (wire->failed || __builtin_add_overflow(address, request->key->length, &end))
     return HAUL_EPROTO;
@@ -300,25 +295,21 @@ static int take_attached(struct attach_request *request, struct wire *wire) {
   return 0;
 }
 
-static int on_answer(struct map_endpoint *endpoint, struct wire *wire, uint32_t id) {
-  struct attach_request *request = NULL;
-  list_each(item, &endpoint->waiting) {
-    struct attach_request *candidate = list_entry(item, struct attach_request, link);
-    if (candidate->id == id)
-      request = candidate;
-  }
-  if (!request)
-    return 0; /* it was given up at its deadline; descriptors are closed by the caller */
-  char reason[128] = "";
+static int on_response(struct map_endpoint *endpoint, struct wire *wire, uint32_t id) {
+  struct channel_request *base = channel_request_find(&endpoint->requests, id);
+  struct bind_request *request = (struct bind_request *)base;
+  if (!base)
+    return 0; /* timed out; the caller closes the descriptors */
+  char reason[REASON_MAX + 1] = "";
   uint32_t kind = wire_get32(wire);
   int code = HAUL_EPROTO;
-  if (kind == ANSWER_MAPPED)
-    code = take_mapped(request, wire, endpoint->inbox_descriptors, endpoint->inbox_count);
-  else if (kind == ANSWER_ATTACH)
-    code = take_attached(request, wire);
-  else if (kind == ANSWER_LENT)
-    code = take_lent(request, wire);
-  else if (kind == ANSWER_REFUSED) {
+  if (kind == BY_MAPPING)
+    code = accept_mapped(request, wire, endpoint->inbox_descriptors, endpoint->inbox_count);
+  else if (kind == BY_ATTACH)
+    code = accept_attached(request, wire);
+  else if (kind == BY_IPC)
+    code = accept_ipc(request, wire);
+  else if (kind == REFUSED) {
     wire_get_string(wire, reason, sizeof reason);
     code = wire->failed
                ? HAUL_EPROTO
@@ -326,53 +317,29 @@ static int on_answer(struct map_endpoint *endpoint, struct wire *wire, uint32_t 
   }
   if (code == HAUL_EPROTO)
     return code;
-  list_remove(&request->link);
-  request->code = code;
-  if (code)
-    error_save(&request->error);
-  request->done = true;
-  loop_notify(endpoint->base.link->fabric->loop);
+  channel_request_end(base, code);
   return 0;
 }
 
-static bool is_done(void *user) {
-  struct attach_request *request = user;
-  struct loop *loop = request->endpoint->base.link->fabric->loop;
-  loop_lock(loop);
-  bool done = request->done;
-  loop_unlock(loop);
-  return done;
-}
-
-int channel_attach(struct map_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
-                   struct map_binding *binding) {
+int channel_bind(struct map_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
+                 struct map_binding *binding) {
   struct loop *loop = endpoint->base.link->fabric->loop;
-  struct attach_request request = {.endpoint = endpoint, .key = key, .binding = binding};
+  struct bind_request request = {.base.endpoint = &endpoint->base, .key = key, .binding = binding};
   uint8_t record[MAP_RECORD];
   loop_lock(loop);
   if (endpoint->channel < 0) {
     loop_unlock(loop);
     return error_set(HAUL_EPATH, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
   }
-  request.id = ++endpoint->next_request;
-  list_append(&endpoint->waiting, &request.link);
-  struct wire wire = start_record(record, REQUEST, request.id);
+  request.base.id = ++endpoint->next_request;
+  list_append(&endpoint->requests, &request.base.link);
+  struct wire wire = start_record(record, REQUEST, request.base.id);
   wire_put64(&wire, key->handle);
   int code = send_record(endpoint, record, NULL, 0);
   if (code)
-    list_remove(&request.link);
+    list_remove(&request.base.link);
   loop_unlock(loop);
-  if (code)
-    return code;
-
-  loop_wait(loop, is_done, NULL, &request, until);
-  loop_lock(loop);
-  list_remove(&request.link);
-  loop_unlock(loop);
-  if (!request.done)
-    return error_set(HAUL_ETIMEDOUT, 0, NULL, NULL,
-                     "the peer did not answer a request for its memory");
-  return request.code ? error_restore(&request.error) : 0;
+  return code ? code : channel_request_wait(&request.base, until);
 }
 
 bool channel_lives(const struct map_endpoint *endpoint) {
@@ -396,20 +363,20 @@ static int on_record(struct map_endpoint *endpoint) {
     return HAUL_EPROTO;
   if (type == GREETING)
     return on_greeting(endpoint, &wire);
-  if (!endpoint->board)
+  if (!endpoint->validity)
     return HAUL_EPROTO;
   if (type == REQUEST)
     return on_request(endpoint, &wire, request);
-  if (type == ANSWER)
-    return on_answer(endpoint, &wire, request);
+  if (type == RESPONSE)
+    return on_response(endpoint, &wire, request);
   return HAUL_EPROTO;
 }
 
-/* What a read brought, as a code: HAUL_EPATH where the channel ended. */
+/* HAUL_EPATH: the channel ended. */
 static int check_read(ssize_t got, bool many) {
   if (got == -EMFILE)
     return error_set(HAUL_ELIMIT, EMFILE, NULL, NULL,
-                     "no descriptor left for what the peer shares");
+                     "no descriptor is left for memory that the peer shares");
   if (got == -EPROTO)
     return HAUL_EPROTO;
   if (got <= 0)
@@ -417,16 +384,17 @@ static int check_read(ssize_t got, bool many) {
   return many ? HAUL_EPROTO : 0;
 }
 
-/* What this process lacks closes this path alone; all else is the peer's fault. */
+/* A shortage in this process closes only this path; anything else is the peer's fault. */
 static void break_channel(struct map_endpoint *endpoint, int code) {
   if (code == HAUL_ENOMEM || code == HAUL_ELIMIT || code == HAUL_ESYSTEM)
     endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
   else if (code != HAUL_EPATH)
-    endpoint->base.link->fail(endpoint->base.link, HAUL_EPROTO, "nonsense on the map channel");
+    endpoint->base.link->fail(endpoint->base.link, HAUL_EPROTO,
+                              "malformed record on the map channel");
   channel_stop(endpoint, HAUL_EPATH);
 }
 
-/* One read; false when there is nothing more now or the channel ended. */
+/* One read; false when no more bytes are there or the channel ended. */
 static bool read_some(struct map_endpoint *endpoint) {
   int descriptors[SOCK_DESCRIPTORS_MAX];
   size_t count;
@@ -482,7 +450,7 @@ int channel_start(struct map_endpoint *endpoint, int descriptor) {
   endpoint->channel = descriptor;
   int code = loop_watch(loop, &endpoint->watch, descriptor, EPOLLIN, on_channel);
   if (code == 0)
-    code = greet(endpoint);
+    code = send_greeting(endpoint);
   if (code) {
     endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
     channel_stop(endpoint, HAUL_EPATH);
@@ -500,12 +468,7 @@ void channel_stop(struct map_endpoint *endpoint, int code) {
   sock_close(endpoint->channel);
   endpoint->channel = -1;
   close_inbox_descriptors(endpoint);
-  for (struct list *item; (item = list_take(&endpoint->waiting));) {
-    struct attach_request *request = list_entry(item, struct attach_request, link);
-    request->code = error_set(code, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
-    error_save(&request->error);
-    request->done = true;
-  }
+  channel_requests_fail(&endpoint->requests, code);
   loop_notify(loop);
 }
 
@@ -517,7 +480,7 @@ static void unmap(struct shm *shm, const volatile void *view) {
 }
 
 void channel_release(struct map_endpoint *endpoint) {
-  unmap(&endpoint->board_shm, endpoint->board);
+  unmap(&endpoint->validity_shm, endpoint->validity);
   unmap(&endpoint->peer_hazards_shm, endpoint->peer_hazards);
   unmap(&endpoint->hazards_shm, endpoint->hazards);
 }

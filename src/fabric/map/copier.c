@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Copies that are too large for the call that asks for them: done by threads of the node, by
- * whoever waits, and, where there are no threads, in the node's rounds. */
+ * Copies too large for the call itself: by threads of the node, by threads that wait for a
+ * transfer, and, without threads, by the loop. */
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
@@ -18,19 +18,19 @@ struct copier {
   pthread_mutex_t lock; /* queue, ending; nothing is taken after it */
   pthread_cond_t more;
   struct backlog queue;    /* works */
-  _Atomic uint32_t queued; /* length of the queue, to look without the lock */
+  _Atomic uint32_t queued; /* length of the queue, for a look without the lock */
   bool ending;
-  unsigned wanted;          /* threads; they are started when first needed */
+  unsigned wanted;          /* threads, started when first needed */
   _Atomic unsigned started; /* under the lock */
   pthread_t threads[THREADS_MAX];
-  struct poller poller; /* runs works when no thread could be started */
+  struct poller poller; /* runs works when no thread started */
 };
 
 static struct map_endpoint *endpoint_of(const struct work *work) {
   return (struct map_endpoint *)work->endpoint;
 }
 
-/* With the lock. A work's `state` is the copier while it is in the queue, and NULL after. */
+/* With the lock. A queued work's `state` is the copier, else NULL. */
 static void enqueue(struct copier *copier, struct work *work) {
   work->state = copier;
   backlog_add(&copier->queue, &work->link, work->rank);
@@ -43,8 +43,8 @@ static void dequeue(struct copier *copier, struct work *work) {
   atomic_fetch_sub_explicit(&copier->queued, 1, memory_order_relaxed);
 }
 
-/* With the lock. `active` counts it from here until `done` has returned. */
-static struct work *take(struct copier *copier) {
+/* With the lock. `active` counts the work until `done` has returned. */
+static struct work *copier_take(struct copier *copier) {
   struct list *item = backlog_take(&copier->queue);
   if (!item)
     return NULL;
@@ -55,7 +55,7 @@ static struct work *take(struct copier *copier) {
   return work;
 }
 
-static void run(struct work *work) {
+static void copier_run(struct work *work) {
   struct map_endpoint *endpoint = endpoint_of(work);
   int code = map_run(work);
   work->done(work, code);
@@ -66,13 +66,13 @@ static void *copy_thread(void *argument) {
   struct copier *copier = argument;
   pthread_mutex_lock(&copier->lock);
   while (!copier->ending) {
-    struct work *work = take(copier);
+    struct work *work = copier_take(copier);
     if (!work) {
       pthread_cond_wait(&copier->more, &copier->lock);
       continue;
     }
     pthread_mutex_unlock(&copier->lock);
-    run(work);
+    copier_run(work);
     pthread_mutex_lock(&copier->lock);
   }
   pthread_mutex_unlock(&copier->lock);
@@ -94,10 +94,10 @@ bool copier_help(struct copier *copier) {
   if (atomic_load_explicit(&copier->queued, memory_order_relaxed) == 0)
     return false;
   pthread_mutex_lock(&copier->lock);
-  struct work *work = take(copier);
+  struct work *work = copier_take(copier);
   pthread_mutex_unlock(&copier->lock);
   if (work)
-    run(work);
+    copier_run(work);
   return work != NULL;
 }
 
@@ -171,23 +171,22 @@ bool copier_cancel(struct copier *copier, struct work *work) {
 }
 
 void copier_drain(struct copier *copier, struct map_endpoint *endpoint, int code) {
-  struct list all = LIST_INIT(all), mine = LIST_INIT(mine);
+  struct list mine = LIST_INIT(mine);
   pthread_mutex_lock(&copier->lock);
-  backlog_empty(&copier->queue, &all);
-  for (struct list *item; (item = list_take(&all));) {
-    struct work *work = list_entry(item, struct work, link);
-    dequeue(copier, work);
-    if (endpoint_of(work) == endpoint)
+  for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
+    list_each_safe(item, &copier->queue.queues[rank]) {
+      struct work *work = list_entry(item, struct work, link);
+      if (endpoint_of(work) != endpoint)
+        continue;
+      dequeue(copier, work);
       list_append(&mine, item);
-    else
-      enqueue(copier, work);
-  }
+    }
   pthread_mutex_unlock(&copier->lock);
   for (struct list *item; (item = list_take(&mine));) {
     struct work *work = list_entry(item, struct work, link);
     work->done(work, code);
   }
-  /* A running copy is at most one work long and takes none of our locks. */
+  /* A running copy lasts at most one work and takes no lock. */
   while (atomic_load(&endpoint->active) > 0)
     sched_yield();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Copies between mapped memories that a device's engine makes: one piece of a work at a time, many
- * works at once. */
+ * Copies between mapped memories by a device's engine: one segment of a work at a time, many works
+ * at once. */
 #include "core/alloc.h"
 #include "core/combiner.h"
 #include "core/error.h"
@@ -9,31 +9,30 @@
 #include "memory/copy.h"
 #include "memory/staging.h"
 
-/* Tasks that the devices have at a time: enough to keep them busy, and few enough that looking at
- * all of them, or canceling them, takes no time to speak of. */
+/* Tasks in flight: enough to keep the devices busy, few enough to poll or cancel all of them. */
 #define WINDOW 64
 
 struct task {
   struct list link; /* engines->tasks */
-  bool lent;        /* ipc_end is due */
+  bool ipc_begun;   /* ipc_end is due */
   struct engines *engines;
   struct work *work;
-  bool waits; /* for its buffers, and nothing is under way */
+  bool waits; /* for bounce buffers; no copy is in flight */
   struct staging_user user;
-  struct bounce *stages[STAGING_PAIR]; /* for an engine that asks for them, else NULL */
+  struct bounce *bounces[STAGING_PAIR]; /* NULL unless the engine asked for them */
   struct devcopy copy;
 };
 
 struct engines {
   struct loop *loop;
   struct staging *staging;
-  /* Its lock: tasks and what they hold; taken after the loop's; `done` runs under it. It brings
-   * works. */
+  /* Its lock guards the rest; taken after the loop's; `done` runs under it. Works are submitted
+   * through it. */
   struct combiner combiner;
   struct list tasks;
-  unsigned running;       /* of them */
-  struct backlog waiting; /* works, for room in the window; their `state` is this */
-  bool ended;             /* nobody looks at tasks any more; lock */
+  unsigned running;       /* length of `tasks` */
+  struct backlog waiting; /* works beyond the window; their `state` is this struct */
+  bool ended;             /* tasks are no longer polled */
   struct poller poller;
 };
 
@@ -46,27 +45,27 @@ static struct devcopy_segment segment_of(const struct devcopy *copy, uint32_t in
                                   .length = piece->length};
 }
 
-static int take_stages(struct task *task) {
+static int get_bounces(struct task *task) {
   const struct work *work = task->work;
   const struct memory *device = &work->region->memory;
   if (device->view)
     device = binding_memory(work->binding);
   return staging_get(&task->user, STAGING_PAIR, staging_numa(task->user.staging, device->place),
-                     task->stages);
+                     task->bounces);
 }
 
-static void give_stages(struct task *task) {
+static void put_bounces(struct task *task) {
   staging_cancel_wait(&task->user);
-  for (unsigned i = 0; i < STAGING_PAIR && task->stages[i]; i++)
-    staging_put(&task->user, task->stages[i]);
+  for (unsigned i = 0; i < STAGING_PAIR && task->bounces[i]; i++)
+    staging_put(&task->user, task->bounces[i]);
 }
 
-/* With the lock: 1: under way, or it waits for its turn to have buffers; 0: copied; or a code. */
-static int copy_on(struct task *task) {
+/* With the lock. 1: in flight or waiting for bounce buffers; 0: copied; or a code. */
+static int task_poll(struct task *task) {
   int status = task->waits ? DEVCOPY_NEEDS_BOUNCE : devcopy_poll(&task->copy);
-  if (status == DEVCOPY_NEEDS_BOUNCE && (status = take_stages(task)) == 0) {
+  if (status == DEVCOPY_NEEDS_BOUNCE && (status = get_bounces(task)) == 0) {
     for (unsigned i = 0; i < STAGING_PAIR; i++)
-      task->copy.bounce[i] = bounce_memory(task->stages[i]);
+      task->copy.bounce[i] = bounce_memory(task->bounces[i]);
     task->waits = false;
     return devcopy_poll(&task->copy);
   }
@@ -74,7 +73,7 @@ static int copy_on(struct task *task) {
   return status;
 }
 
-static int verify(const struct task *task) {
+static int task_verify(const struct task *task) {
   struct work *work = task->work;
   struct map_binding *binding = work->binding;
   for (uint32_t i = 0; work->checksum && i < work->count; i++) {
@@ -92,50 +91,49 @@ static int verify(const struct task *task) {
 }
 
 /* With the lock. */
-static void finish(struct task *task, int code) {
+static void task_finish(struct task *task, int code) {
   struct work *work = task->work;
   list_remove(&task->link);
   task->engines->running--;
   work->state = NULL;
   devcopy_cancel(&task->copy);
-  give_stages(task);
-  if (task->lent)
+  put_bounces(task);
+  if (task->ipc_begun)
     ipc_end((struct map_endpoint *)work->endpoint, work->binding);
   alloc_free(task);
   work->done(work, code);
 }
 
-static int complete(struct task *task) {
+static int task_complete(struct task *task) {
   struct work *work = task->work;
   struct map_binding *binding = work->binding;
   struct memory *to =
       work->operation == HAUL_OP_WRITE ? binding_memory(binding) : &work->region->memory;
   int code = memory_fence(to, FENCE_AFTER_WRITE);
   if (code == 0)
-    code = verify(task);
+    code = task_verify(task);
   if (code == 0 && !map_alive((struct map_endpoint *)work->endpoint, binding->handle))
-    code = error_set(HAUL_ESTALE, 0, NULL, "look it up again", "the peer withdrew the region");
+    code = map_stale();
   return code;
 }
 
-/* With the lock. Moves the task on as far as it goes; true when something happened. */
-static bool advance(struct task *task) {
+/* With the lock. True when the task moved on. */
+static bool task_advance(struct task *task) {
   bool waited = task->waits;
   uint32_t before = task->copy.index;
-  int status = copy_on(task);
+  int status = task_poll(task);
   if (status > 0)
     return waited != task->waits || before != task->copy.index;
-  finish(task, status == 0 ? complete(task) : status);
+  task_finish(task, status == 0 ? task_complete(task) : status);
   return true;
 }
 
-/* With the lock: the first one that waits begins, or ends at once. 1: what is lent has to be given
- * back before. */
-static int begin_next(struct engines *engines, struct work *work) {
+/* With the lock: begins or ends the first waiting work. False: an IPC mapping must close first. */
+static bool begin_next(struct engines *engines, struct work *work) {
   struct map_endpoint *endpoint = (struct map_endpoint *)work->endpoint;
   int code = ipc_begin(endpoint, work->binding);
   if (code > 0)
-    return 1;
+    return false;
   struct task *task = alloc_zero(1, sizeof *task);
   backlog_take(&engines->waiting);
   work_starts(work);
@@ -144,11 +142,11 @@ static int begin_next(struct engines *engines, struct work *work) {
       ipc_end(endpoint, work->binding);
     work->state = NULL;
     work->done(work, error_memory("device copy"));
-    return 0;
+    return true;
   }
   task->engines = engines;
   task->work = work;
-  task->lent = code == 0;
+  task->ipc_begun = code == 0;
   struct memory *remote = binding_memory(work->binding), *local = &work->region->memory;
   bool write = work->operation == HAUL_OP_WRITE;
   task->copy = (struct devcopy){.engine = map_engine_of(work),
@@ -164,33 +162,32 @@ static int begin_next(struct engines *engines, struct work *work) {
   list_append(&engines->tasks, &task->link);
   engines->running++;
   if (code == 0)
-    advance(task);
+    task_advance(task);
   else
-    finish(task, code);
-  return 0;
+    task_finish(task, code);
+  return true;
 }
 
-/* With the lock. Only from posts and polls: a cancel that made room does not start what it is about
- * to cancel next. */
+/* With the lock. Not from a cancel, which would start works that it is about to cancel next. */
 static bool fill_window(struct engines *engines) {
   bool started = false;
   struct list *first;
   while (engines->running < WINDOW && (first = backlog_first(&engines->waiting))) {
-    if (begin_next(engines, list_entry(first, struct work, link)))
+    if (!begin_next(engines, list_entry(first, struct work, link)))
       break;
     started = true;
   }
   return started;
 }
 
-/* With the lock. One that waits. */
-static void leave(struct work *work, int code) {
+/* With the lock: ends a waiting work. */
+static void end_waiting(struct work *work, int code) {
   list_remove(&work->link);
   work->state = NULL;
   work->done(work, code);
 }
 
-static void admit(struct combiner *combiner, struct list *works) {
+static void engine_admit(struct combiner *combiner, struct list *works) {
   struct engines *engines = list_entry(combiner, struct engines, combiner);
   for (struct list *item; (item = list_take(works));) {
     struct work *work = list_entry(item, struct work, link);
@@ -198,9 +195,9 @@ static void admit(struct combiner *combiner, struct list *works) {
     work->state = engines;
     backlog_add(&engines->waiting, item, work->rank);
     if (canceled)
-      leave(work, canceled);
+      end_waiting(work, canceled);
     else if (engines->ended)
-      leave(work, error_set(HAUL_EPATH, 0, NULL, NULL, "the node is closed"));
+      end_waiting(work, error_set(HAUL_EPATH, 0, NULL, NULL, "the node is closed"));
   }
   fill_window(engines);
 }
@@ -212,14 +209,14 @@ static bool poll_tasks(struct poller *poller) {
   combiner_lock(&engines->combiner);
   list_each_safe(item, &engines->tasks) {
     struct task *task = list_entry(item, struct task, link);
-    moved |= advance(task);
+    moved |= task_advance(task);
   }
   moved |= fill_window(engines);
   list_each(item, &engines->tasks) {
     struct task *task = list_entry(item, struct task, link);
     poller->urgent |= devcopy_is_polled(&task->copy);
   }
-  /* One waits for a cell, which may be that of a copy by the CPU. */
+  /* A work waits for a hazard cell, which a copy by the CPU may hold. */
   poller->urgent |= backlog_first(&engines->waiting) && engines->running < WINDOW;
   combiner_unlock(&engines->combiner);
   if (moved)
@@ -233,7 +230,7 @@ int map_engines_open(struct fabric *fabric, struct engines **out) {
     return error_memory("device copies");
   engines->loop = fabric->loop;
   engines->staging = heap_staging(fabric->heap);
-  combiner_init(&engines->combiner, admit);
+  combiner_init(&engines->combiner, engine_admit);
   list_init(&engines->tasks);
   backlog_init(&engines->waiting);
   loop_lock(engines->loop);
@@ -260,7 +257,7 @@ void map_engines_free(struct engines *engines) {
 void engine_post(struct engines *engines, const struct provider *by, struct work *work) {
   work->state = NULL;
   combiner_submit(&engines->combiner, &work->link);
-  if (!by->wakes) /* somebody has to look */
+  if (!by->wakes) /* the loop polls it */
     loop_wake(engines->loop);
 }
 
@@ -277,10 +274,10 @@ int engine_try(struct engines *engines, struct map_endpoint *endpoint,
 void engine_cancel(struct engines *engines, struct work *work, int code) {
   combiner_lock(&engines->combiner);
   if (work->state == engines)
-    leave(work, code);
+    end_waiting(work, code);
   else if (work->state)
-    finish(work->state, code);
-  loop_wake(engines->loop); /* there may be room for those that wait */
+    task_finish(work->state, code);
+  loop_wake(engines->loop); /* there may be room for waiting works */
   combiner_unlock(&engines->combiner);
 }
 
@@ -290,12 +287,12 @@ void engine_drain(struct engines *engines, struct map_endpoint *endpoint, int co
     list_each_safe(item, &engines->waiting.queues[rank]) {
       struct work *work = list_entry(item, struct work, link);
       if (work->endpoint == &endpoint->base)
-        leave(work, code);
+        end_waiting(work, code);
     }
   list_each_safe(item, &engines->tasks) {
     struct task *task = list_entry(item, struct task, link);
     if (task->work->endpoint == &endpoint->base)
-      finish(task, code);
+      task_finish(task, code);
   }
   loop_wake(engines->loop);
   combiner_unlock(&engines->combiner);

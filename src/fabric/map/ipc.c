@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Device memory that its owner wrapped and lends: it is open here while copies are under way on it,
- * and shows a hazard for as long, as cross-memory attach does (attach.c). So its owner, whose
- * release waits until no cell holds the handle, frees nothing that is open here. */
+ * IPC mappings of device memory that its owner wrapped. A mapping is open while copies on it are in
+ * progress, and holds a hazard cell meanwhile (attach.c): the owner's release waits until no cell
+ * holds the handle, so it frees nothing that is mapped here. */
 #include <string.h>
 
 #include "core/alloc.h"
@@ -9,93 +9,78 @@
 #include "fabric/map/map.h"
 #include "memory/ticket.h"
 
-#define LENT_MAX (HAZARDS / 2) /* at a time towards one peer; the other cells are for the CPU's */
+#define IPC_OPEN_MAX (HAZARDS / 2) /* towards one peer; copies by the CPU use the other cells */
 
 struct map_ipc {
   struct ticket ticket;
   uint8_t token[IPC_TOKEN];
-  uint32_t users;       /* copies under way */
-  unsigned cell;        /* while there are any */
+  uint32_t users;       /* copies in progress */
+  unsigned cell;        /* while there are users */
   struct memory memory; /* likewise */
 };
 
 struct memory *binding_memory(struct map_binding *binding) {
-  return binding->lent ? &binding->lent->memory : &binding->memory;
-}
-
-static int withdrawn(void) {
-  return error_set(HAUL_ESTALE, 0, NULL, "look it up again", "the peer withdrew the region");
-}
-
-/* Nobody looks at the board before the cell is seen. */
-static int borrow(struct map_endpoint *endpoint, struct map_binding *binding) {
-  struct map_ipc *lent = binding->lent;
-  if (!map_alive_behind_cell(endpoint, binding->handle))
-    return withdrawn();
-  return memory_ipc_import(&lent->ticket, lent->token, &lent->memory);
+  return binding->ipc ? &binding->ipc->memory : &binding->memory;
 }
 
 int ipc_begin(struct map_endpoint *endpoint, struct map_binding *binding) {
-  struct map_ipc *lent = binding->lent;
-  if (lent && lent->users > 0 && !map_alive(endpoint, binding->handle))
-    return withdrawn(); /* its owner waits until it is closed here */
-  if (!lent || lent->users++ > 0)
+  struct map_ipc *ipc = binding->ipc;
+  if (ipc && ipc->users > 0 && !map_alive(endpoint, binding->handle))
+    return map_stale(); /* the owner waits until it is closed here */
+  if (!ipc || ipc->users > 0) {
+    if (ipc)
+      ipc->users++;
     return 0;
-  int cell = endpoint->lent < LENT_MAX ? hazard_show(endpoint, binding->handle) : -1;
-  if (cell < 0) {
-    lent->users = 0;
-    return 1;
   }
-  lent->cell = (unsigned)cell;
-  int code = borrow(endpoint, binding);
+  int cell = endpoint->ipc_open < IPC_OPEN_MAX ? hazard_set(endpoint, binding->handle) : -1;
+  if (cell < 0)
+    return 1;
+  int code = map_alive_after_hazard(endpoint, binding->handle)
+                 ? memory_ipc_import(&ipc->ticket, ipc->token, &ipc->memory)
+                 : map_stale();
   if (code) {
-    hazard_clear(endpoint, lent->cell);
-    lent->users = 0;
+    hazard_clear(endpoint, (unsigned)cell);
     return code;
   }
-  endpoint->lent++;
+  ipc->cell = (unsigned)cell;
+  ipc->users = 1;
+  endpoint->ipc_open++;
   return 0;
 }
 
 void ipc_end(struct map_endpoint *endpoint, struct map_binding *binding) {
-  struct map_ipc *lent = binding->lent;
-  if (!lent || --lent->users > 0)
+  struct map_ipc *ipc = binding->ipc;
+  if (!ipc || --ipc->users > 0)
     return;
-  memory_free(&lent->memory);
-  hazard_clear(endpoint, lent->cell);
-  endpoint->lent--;
+  memory_free(&ipc->memory);
+  hazard_clear(endpoint, ipc->cell);
+  endpoint->ipc_open--;
 }
 
-/* What is known of it without having it: enough to tell who copies. */
-static int describe(const struct ticket *ticket, struct memory *memory) {
+int ipc_bind(struct map_binding *binding, const struct ticket *ticket,
+             const uint8_t token[IPC_TOKEN]) {
   struct haul_place place;
   const struct provider *provider;
   int code = memory_locate(ticket, &place, &provider);
-  *memory = (struct memory){.provider = code ? NULL : provider,
-                            .place = place,
-                            .length = ticket->length,
-                            .imported = true,
-                            .writable = true};
-  return code;
-}
-
-int ipc_open(struct map_binding *binding, const struct ticket *ticket,
-             const uint8_t token[IPC_TOKEN]) {
-  int code = describe(ticket, &binding->memory);
   if (code)
     return code;
-  if (!binding->memory.provider->ipc_import)
-    return error_set(HAUL_ENOTSUP, 0, NULL, NULL, "memory of this kind cannot be lent");
-  struct map_ipc *lent = alloc_zero(1, sizeof *lent);
-  if (!lent)
-    return error_memory("lent memory");
-  lent->ticket = *ticket;
-  memcpy(lent->token, token, IPC_TOKEN);
-  binding->lent = lent;
+  if (!provider->ipc_import)
+    return error_set(HAUL_ENOTSUP, 0, NULL, NULL, "memory of this kind has no IPC mapping");
+  struct map_ipc *ipc = alloc_zero(1, sizeof *ipc);
+  if (!ipc)
+    return error_memory("IPC mapping");
+  ipc->ticket = *ticket;
+  memcpy(ipc->token, token, IPC_TOKEN);
+  binding->ipc = ipc;
+  binding->memory = (struct memory){.provider = provider,
+                                    .place = place,
+                                    .length = ticket->length,
+                                    .imported = true,
+                                    .writable = true};
   return 0;
 }
 
-void ipc_close(struct map_binding *binding) {
-  alloc_free(binding->lent);
-  binding->lent = NULL;
+void ipc_unbind(struct map_binding *binding) {
+  alloc_free(binding->ipc);
+  binding->ipc = NULL;
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/check.h"
 #include "core/error.h"
 #include "core/sock.h"
 #include "core/sys.h"
@@ -16,11 +17,20 @@
 
 #define NOW_MAPPED   1048576u /* bytes copied within the call */
 #define NOW_ATTACHED 65536u
-#define CHECKED      131072u /* bytes copied and then compared, while they are in the cache */
+#define CHECKED      131072u /* bytes copied and then compared while the CPU caches hold them */
+
+struct map_node { /* fabric->shared[map] */
+  struct copier *copier;
+  struct engines *engines;
+};
+
+static struct map_node *map_node_of(const struct endpoint *endpoint) {
+  return endpoint->link->fabric->shared[map_transport.index];
+}
 
 /* ---- Copies by the CPU ---- */
 
-static __attribute__((cold)) int stale(void) {
+__attribute__((cold)) int map_stale(void) {
   return error_set(HAUL_ESTALE, 0, NULL, "look it up again", "the peer withdrew the region");
 }
 
@@ -38,14 +48,14 @@ static inline int copy_mapped(struct map_endpoint *endpoint, struct map_binding 
                               struct haul_region *region, const struct haul_piece *pieces,
                               size_t count, bool write, uint64_t whole) {
   if (!map_alive(endpoint, binding->handle))
-    return stale();
+    return map_stale();
   char *view = binding->memory.view;
   char *local = region->memory.view;
   for (size_t i = 0; i < count; i++)
     copy_piece(view, local, &pieces[i], write, whole);
-  /* What was copied counts only if the region was still published after it. */
+  /* The copy is valid only if the region is still published after it. */
   order_copy();
-  return map_alive(endpoint, binding->handle) ? 0 : stale();
+  return map_alive(endpoint, binding->handle) ? 0 : map_stale();
 }
 
 static int copy_attached(struct map_endpoint *endpoint, const struct map_binding *binding,
@@ -59,9 +69,9 @@ static int copy_attached(struct map_endpoint *endpoint, const struct map_binding
   return code;
 }
 
-/* Both sums are ours, so they may be of parts: of such as the cache still has after their copy. */
-static int verify(struct map_endpoint *endpoint, struct map_binding *binding,
-                  struct haul_region *region, const struct haul_piece *part) {
+/* Both sums are computed here, so a part that the CPU caches still hold is enough. */
+static int verify_part(struct map_endpoint *endpoint, struct map_binding *binding,
+                       struct haul_region *region, const struct haul_piece *part) {
   uint64_t here = 0, there = 0;
   int code = memory_checksum(&region->memory, part->local, part->length, &here);
   if (code == 0 && binding->attached)
@@ -70,7 +80,7 @@ static int verify(struct map_endpoint *endpoint, struct map_binding *binding,
     code = memory_checksum(&binding->memory, part->remote, part->length, &there);
   if (code || here == there)
     return code;
-  return error_set(HAUL_ECHECKSUM, 0, NULL, "was the source changed meanwhile?",
+  return error_set(HAUL_ECHECKSUM, 0, NULL, "do not change the source during a transfer",
                    "the copy differs from its source");
 }
 
@@ -99,7 +109,7 @@ static int copy_checked(struct map_endpoint *endpoint, const struct work *work,
                                     left < CHECKED ? left : CHECKED};
     code = copy_pieces(endpoint, work->binding, work->region, &part, 1, work->operation, CHECKED);
     if (code == 0)
-      code = verify(endpoint, work->binding, work->region, &part);
+      code = verify_part(endpoint, work->binding, work->region, &part);
   }
   return code;
 }
@@ -117,7 +127,7 @@ int map_run(struct work *work) {
 
 /* ---- Atomics ---- */
 
-/* The word is looked at before and after, as for a copy. */
+/* Checks the validity word before and after, as for a copy. */
 static int operate_mapped(struct map_endpoint *endpoint, const struct work *work) {
   const struct map_binding *binding = work->binding;
   char *place = (char *)binding->memory.view + work->pieces->remote;
@@ -125,10 +135,10 @@ static int operate_mapped(struct map_endpoint *endpoint, const struct work *work
     return error_set(HAUL_EINVAL, 0, NULL, NULL,
                      "the remote region does not begin at a multiple of 8 bytes");
   if (!map_alive(endpoint, binding->handle))
-    return stale();
+    return map_stale();
   uint64_t old = operate(place, work->operation, &work->operands);
   if (!map_alive(endpoint, binding->handle))
-    return stale();
+    return map_stale();
   memcpy((char *)work->region->memory.view + work->pieces->local, &old, sizeof old);
   return 0;
 }
@@ -140,13 +150,13 @@ static int operate_now(struct endpoint *base, const struct work *work) {
   return code;
 }
 
-/* Why the two memories allow none; NULL: they do. */
+/* NULL: the two memories allow them. */
 static const char *no_atomics(const struct map_binding *binding, const struct memory *local) {
   if (binding->attached)
     return "the peer's memory is private, and cross-memory attach has no atomics";
   if (!binding->memory.view)
-    return "the peer's memory is a device's, out of the processors' reach";
-  return local->view ? NULL : "the old value would go to memory out of the processors' reach";
+    return "the peer's memory is a device's, which the CPU cannot access";
+  return local->view ? NULL : "the old value would go to memory that the CPU cannot access";
 }
 
 static void estimate_atomic(const struct map_binding *binding, const struct memory *local,
@@ -161,11 +171,10 @@ static void estimate_atomic(const struct map_binding *binding, const struct memo
   snprintf(estimate->reason, sizeof estimate->reason, "%s", why_not ? why_not : "");
 }
 
-/* ---- The table's ---- */
+/* ---- Works ---- */
 
-/* Who copies between the binding's memory and a local one. */
-static enum copy_method who(const struct map_binding *binding, const struct memory *local,
-                            bool write, const struct provider **engine) {
+static enum copy_method method_of(const struct map_binding *binding, const struct memory *local,
+                                  bool write, const struct provider **engine) {
   if (binding->attached)
     return local->view ? COPY_CPU : COPY_STAGED;
   return write ? copy_method(&binding->memory, local, engine)
@@ -175,13 +184,13 @@ static enum copy_method who(const struct map_binding *binding, const struct memo
 const struct provider *map_engine_of(const struct work *work) {
   const struct provider *engine = NULL;
   bool write = work->operation == HAUL_OP_WRITE;
-  enum copy_method by = who(work->binding, &work->region->memory, write, &engine);
+  enum copy_method by = method_of(work->binding, &work->region->memory, write, &engine);
   return by == COPY_ENGINE ? engine : NULL;
 }
 
-static int now(struct endpoint *base, const struct remote_key *key, void *bound,
-               struct haul_region *region, const struct haul_piece *pieces, size_t count,
-               uint64_t bytes, enum haul_operation operation) {
+static int map_now(struct endpoint *base, const struct remote_key *key, void *bound,
+                   struct haul_region *region, const struct haul_piece *pieces, size_t count,
+                   uint64_t bytes, enum haul_operation operation) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   struct map_binding *binding = bound;
   (void)key;
@@ -190,10 +199,10 @@ static int now(struct endpoint *base, const struct remote_key *key, void *bound,
     return 1;
   int code = copy_pieces(endpoint, binding, region, pieces, count, operation, bytes);
   count_bytes(endpoint, operation, bytes, code);
-  return code == HAUL_EPATH ? 1 : code; /* posted, it takes another path */
+  return code == HAUL_EPATH ? 1 : code; /* a post retries it on another path */
 }
 
-static void post(struct endpoint *base, struct work *work) {
+static void map_post(struct endpoint *base, struct work *work) {
   struct map_node *node = map_node_of(base);
   const struct provider *engine = map_engine_of(work);
   work->state = NULL;
@@ -207,17 +216,17 @@ static void post(struct endpoint *base, struct work *work) {
     copier_post(node->copier, work);
 }
 
-static void cancel(struct endpoint *base, struct work *work, int code) {
+static void map_cancel(struct endpoint *base, struct work *work, int code) {
   struct map_node *node = map_node_of(base);
   if (operation_is_atomic(work->operation))
-    return; /* it ended in the call */
+    return; /* it ended in the post */
   if (map_engine_of(work))
     engine_cancel(node->engines, work, code);
   else if (copier_cancel(node->copier, work))
     work->done(work, code);
 }
 
-static bool help(struct fabric *fabric) {
+static bool map_help(struct fabric *fabric) {
   struct map_node *node = fabric->shared[map_transport.index];
   return node && copier_help(node->copier);
 }
@@ -239,8 +248,8 @@ static void estimate_engine(const struct provider *engine, const struct memory *
            by_cpu ? ", through pinned memory" : "");
 }
 
-/* Starting values, from copies of 64 MiB on two 2023 server cores (bench/run map-write), and what
- * handing them to the copy threads takes. */
+/* Starting values: copies of 64 MiB on two 2023 server cores (bench/run map-write), and the
+ * hand-off to the copy threads. */
 static void estimate_cpu(const struct map_binding *binding, struct estimate *estimate) {
   bool attached = binding->attached;
   double latency_ns = attached ? 1500 : 100;
@@ -253,9 +262,9 @@ static void estimate_cpu(const struct map_binding *binding, struct estimate *est
            attached ? "cross-memory attach" : "mapped");
 }
 
-static void estimate(struct endpoint *base, const struct remote_key *key, void *bound,
-                     const struct memory *local, enum haul_operation operation,
-                     struct estimate *estimate) {
+static void map_estimate(struct endpoint *base, const struct remote_key *key, void *bound,
+                         const struct memory *local, enum haul_operation operation,
+                         struct estimate *estimate) {
   struct map_binding *binding = bound;
   const struct provider *engine = NULL;
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
@@ -265,14 +274,15 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
     return;
   }
   *estimate = (struct estimate){.open = true, .zero_copy = true, .rails = 1};
-  enum copy_method by = who(binding, local, operation == HAUL_OP_WRITE, &engine);
+  enum copy_method by = method_of(binding, local, operation == HAUL_OP_WRITE, &engine);
   if (by == COPY_ENGINE) {
-    estimate_engine(engine, local, &binding->memory, binding->lent ? "lent" : "mapped", estimate);
+    estimate_engine(engine, local, &binding->memory, binding->ipc ? "IPC mapping" : "mapped",
+                    estimate);
   } else if (by == COPY_CPU) {
     estimate_cpu(binding, estimate);
     if (!binding->attached)
       estimate->direct = (struct direct){.view = binding->memory.view,
-                                         .word = &endpoint->board[EXPORT_SLOT(binding->handle)],
+                                         .word = &endpoint->validity[EXPORT_SLOT(binding->handle)],
                                          .stamp = EXPORT_STAMP(binding->handle),
                                          .limit = COPY_SMALL,
                                          .endpoint = base};
@@ -280,34 +290,34 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
     estimate->open = false;
     snprintf(estimate->reason, sizeof estimate->reason, "%s",
              binding->attached ? "the peer's memory is private and this side's is a device's"
-                               : "the two devices do not reach each other's memory");
+                               : "the two devices cannot access each other's memory");
   }
 }
 
-/* ---- Ends of a link ---- */
+/* ---- Endpoints ---- */
 
-static int create(struct link *link, struct endpoint **out) {
+static int map_create(struct link *link, struct endpoint **out) {
   struct map_endpoint *endpoint = alloc_zero(1, sizeof *endpoint);
   if (!endpoint)
     return error_memory("map endpoint");
   endpoint->base.transport = &map_transport;
   endpoint->base.link = link;
   endpoint->channel = endpoint->process = -1;
-  list_init(&endpoint->waiting);
+  list_init(&endpoint->requests);
   if (!link->boot_known)
     endpoint_close(&endpoint->base,
-                   "a boot id could not be read, here or there: is /proc mounted?");
+                   "one of the nodes cannot read its boot id: mount /proc on both hosts");
   else if (!link->same_host)
     endpoint_close(&endpoint->base, "the peer is on another host (boot id differs)");
   else if (!link->fabric->shared[map_transport.index])
-    endpoint_close(&endpoint->base, "this node could not start it: no memory or threads");
+    endpoint_close(&endpoint->base, "this node could not start it for lack of memory or threads");
   else if (channel_open(endpoint) != 0)
     endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
   *out = &endpoint->base;
   return 0;
 }
 
-static void connect_channel(struct endpoint *base, haul_deadline until) {
+static void map_connect(struct endpoint *base, haul_deadline until) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   struct link *link = base->link;
   struct stream stream; /* a Unix socket: without TLS */
@@ -325,7 +335,7 @@ static void connect_channel(struct endpoint *base, haul_deadline until) {
     endpoint_close_unless_open(base, "the peer did not answer on the map channel in time", "");
 }
 
-static void adopt(struct endpoint *base, unsigned index, struct stream stream) {
+static void map_adopt(struct endpoint *base, unsigned index, struct stream stream) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   if (index != 0 || endpoint_is_closed(base) || endpoint->hazards == NULL || stream.tls) {
     stream_close(&stream);
@@ -334,7 +344,7 @@ static void adopt(struct endpoint *base, unsigned index, struct stream stream) {
   channel_start(endpoint, stream.fd);
 }
 
-static void stop(struct endpoint *base, int code) {
+static void map_stop(struct endpoint *base, int code) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   struct map_node *node = map_node_of(base);
   atomic_store(&base->open, false);
@@ -345,7 +355,7 @@ static void stop(struct endpoint *base, int code) {
   }
 }
 
-static void forked(struct endpoint *base) {
+static void map_forked(struct endpoint *base) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   if (endpoint->channel >= 0)
     close(endpoint->channel);
@@ -357,27 +367,28 @@ static void forked(struct endpoint *base) {
     close(endpoint->inbox_descriptors[i]);
 }
 
-static void destroy(struct endpoint *base) {
+static void map_destroy(struct endpoint *base) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   channel_release(endpoint);
   attach_release(endpoint);
   alloc_free(endpoint);
 }
 
-static int bind_remote(struct endpoint *base, const struct remote_key *key, haul_deadline until,
-                       void **out) {
+static int map_bind(struct endpoint *base, const struct remote_key *key, haul_deadline until,
+                    void **out) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
-  if (EXPORT_SLOT(key->handle) >= endpoint->board_slots)
-    return error_set(HAUL_EPROTO, 0, NULL, NULL, "the peer's handle lies outside its board");
+  if (EXPORT_SLOT(key->handle) >= endpoint->validity_slots)
+    return error_set(HAUL_EPROTO, 0, NULL, NULL,
+                     "the peer's handle lies outside its validity page");
   struct map_binding *binding = alloc_zero(1, sizeof *binding);
   if (!binding)
     return error_memory("remote region");
   binding->handle = key->handle;
-  int code = channel_attach(endpoint, key, until, binding);
-  if (code == 0 && binding->lent)
+  int code = channel_bind(endpoint, key, until, binding);
+  if (code == 0 && binding->ipc)
     code = engine_try(map_node_of(base)->engines, endpoint, binding);
   if (code) {
-    ipc_close(binding);
+    ipc_unbind(binding);
     alloc_free(binding);
     return code;
   }
@@ -385,29 +396,29 @@ static int bind_remote(struct endpoint *base, const struct remote_key *key, haul
   return 0;
 }
 
-static void unbind(struct endpoint *base, void *bound) {
+static void map_unbind(struct endpoint *base, void *bound) {
   struct map_binding *binding = bound;
   (void)base;
-  if (binding && binding->lent)
-    ipc_close(binding);
+  if (binding && binding->ipc)
+    ipc_unbind(binding);
   else if (binding && !binding->attached)
     memory_free(&binding->memory);
   alloc_free(binding);
 }
 
-/* What the peer mapped it keeps, and we never use those pages again. */
-static bool touches(struct endpoint *base, uint64_t handle, const struct haul_region *region) {
+/* Shareable memory: the peer keeps its mapping, and this node never reuses those pages. */
+static bool map_touches(struct endpoint *base, uint64_t handle, const struct haul_region *region) {
   return !region->memory.shareable && attach_touches((struct map_endpoint *)base, handle);
 }
 
-static bool touches_any(struct endpoint *base) {
+static bool map_touches_any(struct endpoint *base) {
   return channel_lives((struct map_endpoint *)base) &&
-         attach_touches_any((struct map_endpoint *)base);
+         attach_touches((struct map_endpoint *)base, 0);
 }
 
-/* ---- The node's share ---- */
+/* ---- The node ---- */
 
-static int open_node(struct fabric *fabric) {
+static int map_open(struct fabric *fabric) {
   struct map_node *node = alloc_zero(1, sizeof *node);
   if (!node)
     return error_memory("map transport");
@@ -425,7 +436,7 @@ static int open_node(struct fabric *fabric) {
   return 0;
 }
 
-static void close_node(struct fabric *fabric) {
+static void map_close(struct fabric *fabric) {
   struct map_node *node = fabric->shared[map_transport.index];
   if (!node)
     return;
@@ -433,7 +444,7 @@ static void close_node(struct fabric *fabric) {
   map_engines_end(node->engines);
 }
 
-static void release_node(struct fabric *fabric) {
+static void map_release(struct fabric *fabric) {
   struct map_node *node = fabric->shared[map_transport.index];
   if (!node)
     return;
@@ -442,7 +453,7 @@ static void release_node(struct fabric *fabric) {
   alloc_free(node);
 }
 
-static size_t checks(struct haul_check *checks, size_t room) {
+static size_t map_checks(struct haul_check *checks, size_t room) {
   if (room < 1)
     return 1;
   char text[8] = "0";
@@ -453,22 +464,18 @@ static size_t checks(struct haul_check *checks, size_t room) {
     close(fd);
   }
   int scope = atoi(text);
-  struct haul_check *check = &checks[0];
-  memset(check, 0, sizeof *check);
-  snprintf(check->backend, sizeof check->backend, "map");
-  snprintf(check->name, sizeof check->name, "map.cross-memory-attach");
   bool root = geteuid() == 0;
-  check->state = scope == 0 || (scope < 3 && root) ? HAUL_CHECK_OK : HAUL_CHECK_LIMITED;
-  if (check->state == HAUL_CHECK_OK) {
-    snprintf(check->text, sizeof check->text, "permitted towards processes of the same user%s",
-             root ? " and, as root, others" : "");
-  } else {
-    snprintf(check->text, sizeof check->text,
-             "kernel.yama.ptrace_scope is %d: memory that a peer wrapped cannot be attached; "
-             "allocated memory is mapped all the same",
-             scope);
-    snprintf(check->remedy, sizeof check->remedy, "sysctl -w kernel.yama.ptrace_scope=0");
+  check_begin(checks, "map", "cross-memory-attach");
+  if (scope == 0 || (scope < 3 && root)) {
+    check_set(checks, HAUL_CHECK_OK, "permitted towards processes of the same user%s",
+              root ? " and, as root, others" : "");
+    return 1;
   }
+  check_set(checks, HAUL_CHECK_LIMITED,
+            "kernel.yama.ptrace_scope is %d: memory that a peer wrapped cannot be attached; "
+            "allocated memory is still mapped",
+            scope);
+  check_hint(checks, "sysctl -w kernel.yama.ptrace_scope=0");
   return 1;
 }
 
@@ -477,24 +484,24 @@ const struct transport map_transport = {
     .within_host = true,
     .index = 0,
     .descriptors = true,
-    .open = open_node,
-    .close = close_node,
-    .release = release_node,
-    .checks = checks,
-    .create = create,
-    .connect = connect_channel,
-    .adopt = adopt,
-    .stop = stop,
-    .forked = forked,
-    .destroy = destroy,
-    .bind = bind_remote,
-    .unbind = unbind,
-    .estimate = estimate,
-    .now = now,
+    .open = map_open,
+    .close = map_close,
+    .release = map_release,
+    .checks = map_checks,
+    .create = map_create,
+    .connect = map_connect,
+    .adopt = map_adopt,
+    .stop = map_stop,
+    .forked = map_forked,
+    .destroy = map_destroy,
+    .bind = map_bind,
+    .unbind = map_unbind,
+    .estimate = map_estimate,
+    .now = map_now,
     .atomic = operate_now,
-    .post = post,
-    .cancel = cancel,
-    .help = help,
-    .touches = touches,
-    .touches_any = touches_any,
+    .post = map_post,
+    .cancel = map_cancel,
+    .help = map_help,
+    .touches = map_touches,
+    .touches_any = map_touches_any,
 };

@@ -265,13 +265,13 @@ static void judge_atomic(const struct rdma_endpoint *endpoint, const struct rdma
                          bool staged, struct estimate *estimate) {
   const char *why_not = what_forbids_atomics(endpoint, binding, staged);
   estimate->open = !why_not;
-  estimate->only_asked = endpoint->rails[0].atomics != IBV_ATOMIC_GLOB;
+  estimate->explicit_only = endpoint->rails[0].atomics != IBV_ATOMIC_GLOB;
   snprintf(estimate->reason, sizeof estimate->reason, "%s",
            why_not
                ? why_not
                : "the peer's NIC is atomic among its own operations alone; only = \"rdma\" takes "
                  "it all the same");
-  if (estimate->only_asked) /* who asks for it is told so too */
+  if (estimate->explicit_only) /* who asks for it is told so too */
     snprintf(estimate->detail, sizeof estimate->detail, "%.16s, atomic among its own alone",
              endpoint->rails[0].end.nic);
 }
@@ -406,8 +406,8 @@ const struct transport rdma_transport = {
     .stop = stop,
     .forked = forked,
     .destroy = destroy,
-    .learn = learn,
-    .forget = forget,
+    .announce = learn,
+    .invalidate = forget,
     .bind = bind_remote,
     .unbind = unbind,
     .estimate = estimate,

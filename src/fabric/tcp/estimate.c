@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What the path would cost, and what this host lacks for it to be fast. */
+ * Cost estimates of the path, and checks of this host for its speed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -17,12 +17,11 @@
 #include "core/check.h"
 #include "core/tls/openssl.h"
 #include "core/tls/tls.h"
-#include "fabric/tcp/send.h"
-#include "fabric/tcp/tcp.h"
+#include "fabric/tcp/rails.h"
 
 /* ---- Estimates ---- */
 
-#define TLS_BYTES_PER_NS 1.5 /* one processor at each end (bench/run tls-write) */
+#define TLS_BYTES_PER_NS 1.5 /* one CPU at each end (bench/run tls-write) */
 
 size_t tcp_splice_min(const struct fabric *fabric) {
   double bytes = SPLICE_NS * provider_of(HAUL_HOST)->copy_bytes_per_ns;
@@ -35,20 +34,20 @@ static bool is_staged(struct haul_place place) {
   return provider && provider->copy_start;
 }
 
-/* Starting values: loopback as bench/run tcp-write and tcp-latency show; else what a processor
- * does, or the link where it is slower: of a frame's 1538 bytes on it 1448 are payload. */
+/* Starting values: loopback from bench/run tcp-write and tcp-latency; else the speed of a CPU, or
+ * of the link where it is slower. 1448 of the 1538 bytes of an Ethernet frame are payload. */
 static double ns_per_byte(const struct tcp_endpoint *endpoint, unsigned rails, bool encrypted) {
   const struct link *link = endpoint->base.link;
   double wire = endpoint->link_speed * 1448 / 1538;
-  double processor = encrypted ? TLS_BYTES_PER_NS : link->loopback ? 6 : 3;
+  double cpu = encrypted ? TLS_BYTES_PER_NS : link->loopback ? 6 : 3;
   double paced = (double)link->fabric->config->tcp_rate * rails / 1e9;
-  if (!link->local && paced < processor) /* a Unix socket is not paced */
-    processor = paced;
-  return 1 / (wire > 0 && wire < processor ? wire : processor);
+  if (!link->local && paced < cpu) /* a Unix socket is not paced */
+    cpu = paced;
+  return 1 / (wire > 0 && wire < cpu ? wire : cpu);
 }
 
-static void describe(const struct tcp_endpoint *endpoint, enum protection protection, bool splices,
-                     unsigned staged, struct estimate *estimate) {
+static void describe_path(const struct tcp_endpoint *endpoint, enum protection protection,
+                          bool splices, unsigned staged, struct estimate *estimate) {
   static const char *const protections[] = {
       [STREAM_BARE] = "",
       [STREAM_PROVED] = ", not encrypted (plain_data)",
@@ -80,13 +79,13 @@ void tcp_estimate(struct endpoint *base, const struct remote_key *key, void *bin
   bool by_pages = splices && endpoint->splice_min != SIZE_MAX;
   (void)binding;
   *estimate = (struct estimate){.open = true, .rails = rails, .copies_dma = staged};
-  /* By reference out of the source, one copy into the destination; else one at each end. */
+  /* Spliced: one copy, into the destination; else one at each end. */
   estimate->copies_kernel = by_pages ? 1 : 2;
   estimate->copies_cpu = protection == STREAM_PROCESS ? 2 : 0;
   estimate->copies_kernel_buffered = by_pages ? 1 : 0;
   estimate->small_piece = by_pages ? SPLICE_SEGMENT : 0;
-  /* One time per byte for both modes: a copy into the socket overlaps with the peer's copy out of
-   * its own. */
+  /* Both modes cost the same per byte: the copy into the socket overlaps with the peer's copy out
+   * of its own. */
   struct line line = {.most = UINT64_MAX,
                       .latency_ns = (base->link->loopback ? 10000.0 : 30000.0) + 5000.0 * staged,
                       .ns_per_byte = ns_per_byte(endpoint, rails, encrypted) + 0.05 * staged};
@@ -95,11 +94,11 @@ void tcp_estimate(struct endpoint *base, const struct remote_key *key, void *bin
   if (by_pages)
     line.most = endpoint->splice_min - 1;
   estimate->lines[SEND_BUFFERED] = line;
-  describe(endpoint, protection, splices, staged, estimate);
+  describe_path(endpoint, protection, splices, staged, estimate);
   if (operation_is_atomic(operation) && is_staged(key->place)) {
     estimate->open = false;
     snprintf(estimate->reason, sizeof estimate->reason,
-             "the peer's processors cannot reach its device memory");
+             "the peer's CPU cannot access its device memory");
   }
 }
 
@@ -145,7 +144,7 @@ double tcp_link_speed(int fd) {
 
 /* ---- Checks ---- */
 
-/* `limit`: of net.core. */
+/* `limit`: a name in net.core. */
 static void check_buffer(struct haul_check *check, const char *name, const char *limit,
                          long wanted) {
   char path[64], text[32] = "";

@@ -33,35 +33,35 @@ void frame_pack_trailer(const struct frame_trailer *trailer, uint8_t bytes[FRAME
   wire_put32(&wire, MAGIC_TRAILER);
 }
 
-static int malformed(const char **what, const char *text) {
-  *what = text;
+static int malformed(const char **reason, const char *text) {
+  *reason = text;
   return HAUL_EPROTO;
 }
 
-/* A peer may send any code but HAUL_EPATH, the last one: that makes this side send the work again,
- * and a peer that kept sending it would keep this side busy for ever. */
+/* HAUL_EPATH, the last code, is rejected: it makes this side retry the work, which a peer could
+ * repeat for ever. */
 static bool is_status(int32_t status) {
   return status <= 0 && status > HAUL_EPATH;
 }
 
-static int check_header(const struct frame *frame, const char **what) {
+static int check_header(const struct frame *frame, const char **reason) {
   bool has_segments = frame->type == FRAME_WRITE || frame->type == FRAME_READ;
   if (frame_is_atomic(frame)) {
     bool fits = frame->count == 2 && frame->payload == 8 && frame->flags == 0 && frame->status == 0;
-    return fits ? 0 : malformed(what, "a malformed atomic operation");
+    return fits ? 0 : malformed(reason, "a malformed atomic operation");
   }
   if (frame->count > FRAME_SEGMENTS_MAX || has_segments != (frame->count > 0))
-    return malformed(what, "a frame with an invalid number of segments");
+    return malformed(reason, "a frame with an invalid number of segments");
   if (frame->payload > FRAME_PAYLOAD_MAX)
-    return malformed(what, "a frame with too large a payload");
+    return malformed(reason, "a frame with too large a payload");
   if ((frame->type == FRAME_ACK) != (frame->payload == 0))
-    return malformed(what, "a frame whose payload does not fit its type");
+    return malformed(reason, "a frame whose payload does not fit its type");
   if (!is_status(frame->status) || (frame->type != FRAME_ACK && frame->status != 0))
-    return malformed(what, "a frame with an invalid status");
+    return malformed(reason, "a frame with an invalid status");
   return 0;
 }
 
-int frame_parse(const uint8_t bytes[FRAME_HEADER], struct frame *frame, const char **what) {
+int frame_parse(const uint8_t bytes[FRAME_HEADER], struct frame *frame, const char **reason) {
   struct wire wire = wire_over(bytes, FRAME_HEADER);
   uint32_t magic = wire_get32(&wire);
   frame->type = wire_get8(&wire);
@@ -72,19 +72,19 @@ int frame_parse(const uint8_t bytes[FRAME_HEADER], struct frame *frame, const ch
   frame->payload = wire_get64(&wire);
   frame->status = (int32_t)wire_get32(&wire);
   if (magic != MAGIC)
-    return malformed(what, "a frame with a wrong magic number");
+    return malformed(reason, "a frame with a wrong magic number");
   if (frame->type < FRAME_WRITE || frame->type > FRAME_COMPARE_SWAP)
-    return malformed(what, "a frame of an unknown type");
+    return malformed(reason, "a frame of an unknown type");
   if (frame->flags & ~FRAME_CHECKSUM)
-    return malformed(what, "a frame with unknown flags");
+    return malformed(reason, "a frame with unknown flags");
   while (wire_left(&wire) > 0)
     if (wire_get8(&wire) != 0)
-      return malformed(what, "a frame with reserved bytes set");
-  return check_header(frame, what);
+      return malformed(reason, "a frame with reserved bytes set");
+  return check_header(frame, reason);
 }
 
 int frame_parse_segments(const uint8_t *bytes, const struct frame *frame,
-                         struct frame_segment *segments, const char **what) {
+                         struct frame_segment *segments, const char **reason) {
   struct wire wire = wire_over(bytes, (size_t)frame->count * FRAME_SEGMENT);
   uint64_t total = 0;
   uint16_t count = frame_is_atomic(frame) ? 1 : frame->count;
@@ -93,28 +93,28 @@ int frame_parse_segments(const uint8_t *bytes, const struct frame *frame,
     segments[i].offset = wire_get64(&wire);
     segments[i].length = wire_get64(&wire);
     if (segments[i].length == 0 || segments[i].length > frame->payload - total)
-      return malformed(what, "segments that do not add up to the payload");
+      return malformed(reason, "segments that do not add up to the payload");
     if (__builtin_add_overflow(segments[i].offset, segments[i].length, &end))
-      return malformed(what, "a segment that wraps around");
+      return malformed(reason, "a segment that wraps around");
     total += segments[i].length;
   }
   if (total != frame->payload)
-    return malformed(what, "segments that do not add up to the payload");
+    return malformed(reason, "segments that do not add up to the payload");
   if (frame_is_atomic(frame)) {
     segments[1].offset = wire_get64(&wire);
     segments[1].length = wire_get64(&wire);
     if (frame->type == FRAME_FETCH_ADD && segments[1].length != 0)
-      return malformed(what, "a FETCH_ADD with two operands");
+      return malformed(reason, "a FETCH_ADD with two operands");
   }
   return 0;
 }
 
 int frame_parse_trailer(const uint8_t bytes[FRAME_TRAILER], struct frame_trailer *trailer,
-                        const char **what) {
+                        const char **reason) {
   struct wire wire = wire_over(bytes, FRAME_TRAILER);
   trailer->checksum = wire_get64(&wire);
   trailer->status = (int32_t)wire_get32(&wire);
   if (wire_get32(&wire) != MAGIC_TRAILER)
-    return malformed(what, "a payload without its trailer");
-  return is_status(trailer->status) ? 0 : malformed(what, "a trailer with an invalid status");
+    return malformed(reason, "a payload without its trailer");
+  return is_status(trailer->status) ? 0 : malformed(reason, "a trailer with an invalid status");
 }

@@ -14,9 +14,8 @@
  *   ACK    the status of a WRITE, or the rejection of another request
  *   DATA   the bytes of a READ, or the 8 bytes before a FETCH_ADD or COMPARE_SWAP
  *
- * The trailer says whether the payload before it is valid: a sender that cannot complete a payload
- * fills it up with zeros and sets the trailer's status. `request` is chosen by the requester, and a
- * response repeats it. */
+ * A sender that cannot complete a payload fills it with zeros and sets the trailer's status. The
+ * requester chooses `request`; a response repeats it. */
 #ifndef HAUL_FABRIC_TCP_FRAME_H
 #define HAUL_FABRIC_TCP_FRAME_H
 
@@ -31,7 +30,7 @@
 #define FRAME_PAYLOAD_MAX  1048576u
 #define FRAME_HEAD_MAX     (FRAME_HEADER + FRAME_SEGMENT * FRAME_SEGMENTS_MAX)
 
-#define FRAME_CHECKSUM 1u /* flag: the trailer's checksum is set and is to be verified */
+#define FRAME_CHECKSUM 1u /* flag: the receiver verifies the trailer's checksum */
 
 enum frame_type {
   FRAME_WRITE = 1,
@@ -42,8 +41,7 @@ enum frame_type {
   FRAME_COMPARE_SWAP = 6
 };
 
-/* A header. */
-struct frame {
+struct frame { /* the header */
   uint8_t type, flags;
   uint16_t count;
   int32_t status;
@@ -67,19 +65,18 @@ void frame_pack(const struct frame *frame, uint8_t bytes[FRAME_HEADER]);
 void frame_pack_segment(const struct frame_segment *segment, uint8_t bytes[FRAME_SEGMENT]);
 void frame_pack_trailer(const struct frame_trailer *trailer, uint8_t bytes[FRAME_TRAILER]);
 
-/* The parsers return 0, or HAUL_EPROTO with the reason in *what. */
+/* The parsers return 0, or HAUL_EPROTO with the reason in *reason. */
 
-/* Afterwards count and payload are within their bounds and fit the type, and `status` is a code. */
-int frame_parse(const uint8_t bytes[FRAME_HEADER], struct frame *frame, const char **what);
-/* The header's `count` segments. No segment is empty or wraps around, and their lengths add up to
- * the payload. For an atomic operation segments[1] receives its value and the desired value. */
+/* Checks that count and payload fit their bounds and the type, and that `status` is a code. */
+int frame_parse(const uint8_t bytes[FRAME_HEADER], struct frame *frame, const char **reason);
+/* Checks that no segment is empty or wraps around, and that the lengths add up to the payload. For
+ * an atomic operation segments[1] receives its value and the desired value. */
 int frame_parse_segments(const uint8_t *bytes, const struct frame *frame,
-                         struct frame_segment *segments, const char **what);
+                         struct frame_segment *segments, const char **reason);
 int frame_parse_trailer(const uint8_t bytes[FRAME_TRAILER], struct frame_trailer *trailer,
-                        const char **what);
+                        const char **reason);
 
-/* The checksum of a payload: folds the XXH3-64 of one more segment into that of the segments before
- * it, 0 at first. */
+/* Folds the XXH3-64 of the next segment into the checksum of the preceding ones, 0 at first. */
 static inline uint64_t frame_checksum(uint64_t sum, uint64_t segment) {
   return (sum << 1 | sum >> 63) ^ segment;
 }

@@ -10,12 +10,11 @@
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/sys.h"
-#include "fabric/tcp/staging.h"
 
-#define TURNS         8    /* of one rail, before other rails and other connections get theirs */
+#define TURNS         8    /* of one rail before other connections have theirs */
 #define POLL_PATIENCE 4096 /* fruitless polls before a rail waits for its event again */
 
-/* ---- What makes a rail move ---- */
+/* ---- Progress ---- */
 
 void rail_watch(struct tcp_rail *rail) {
   bool unsent = atomic_load_explicit(&rail->tx.unsent, memory_order_relaxed);
@@ -38,7 +37,8 @@ static void rail_ready(struct watch *watch, uint32_t events) {
     rail_close(rail, HAUL_EPATH);
 }
 
-void rail_flush(struct tcp_rail *rail) {
+/* Sends unsent frames, in a bounded number of turns. */
+static void rail_flush(struct tcp_rail *rail) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   bool more = atomic_load_explicit(&rail->tx.unsent, memory_order_relaxed);
   for (unsigned turn = 1; more && turn <= TURNS; turn++) {
@@ -60,8 +60,8 @@ void rail_serve_express(const struct tcp_rail *rail) {
   rail_flush(express);
 }
 
-/* An application that polls without end comes back at once, so ACKs wait for the next round: what
- * it sends in between takes them along. */
+/* With HAUL_SPIN_ALWAYS the application polls again at once, so ACKs wait for that round, to share
+ * a call with its next requests. */
 bool rail_poll(struct tcp_rail *rail, int64_t spin_ns) {
   bool came = false;
   if (rail->stream.fd < 0)
@@ -93,19 +93,19 @@ void rail_check_stall(struct tcp_rail *rail, int64_t now, int64_t bound) {
   if (inside && now - rx->moved > bound)
     link->fail(link, HAUL_EPEER, "it stopped in the middle of a payload");
   else if (stuck)
-    link->fail(link, HAUL_EPEER, "it does not read what it was sent");
+    link->fail(link, HAUL_EPEER, "it does not read from its data connection");
 }
 
 /* ---- Opening ---- */
 
-/* Loopback has no congestion: a window that paces (BBR) costs it a third, and buffers that stay in
- * the cache gain a fifth (bench/run tcp-write). There the sender's processor does the receiver's
- * half of TCP too, for all bytes that the socket holds, and other sockets wait meanwhile: so it
- * holds few unsent bytes (bench/run fairness). Elsewhere the system's settings stand. */
-static void tune(int fd, const struct link *link) {
+/* Loopback has no congestion: pacing (BBR) costs a third of the speed, and buffers within the CPU
+ * cache gain a fifth (bench/run tcp-write). There the sending CPU also runs the receiver's half of
+ * TCP for all bytes that the socket holds, while other sockets wait: so the socket holds few unsent
+ * bytes (bench/run fairness). Other connections keep the system's settings. */
+static void tune_socket(int fd, const struct link *link) {
   int send_bytes = 1 << 20, receive_bytes = 512 << 10, unsent_bytes = 32 << 10;
   size_t rate = link->fabric->config->tcp_rate;
-  if (rate != SIZE_MAX) /* TCP paces itself: no queueing discipline below it has to */
+  if (rate != SIZE_MAX) /* TCP paces itself, without a queueing discipline */
     setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
   if (!link->loopback)
     return;
@@ -124,7 +124,7 @@ void rail_free(struct tcp_rail *rail) {
   alloc_free(rail);
 }
 
-/* With both locks. Rails come in order, so that there are no gaps. */
+/* With both locks. Rails come in order, without gaps. */
 static int make_rail(struct tcp_endpoint *endpoint, unsigned index) {
   if (endpoint->rails[index])
     return 0;
@@ -149,18 +149,18 @@ static int make_rail(struct tcp_endpoint *endpoint, unsigned index) {
   return 0;
 }
 
-/* With both locks. The first rail's protection is that of all. */
+/* With both locks. All rails have the first one's protection. */
 static void start_rail(struct tcp_rail *rail, struct stream stream) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   bool encrypted = stream.protection >= STREAM_PROCESS; /* nothing is spliced */
   rail->stream = stream;
   rail->broken = rail->rx.blocked = false;
-  rail->tx.may_splice = !atomic_load(&endpoint->base.as_small) && !encrypted;
+  rail->tx.may_splice = !atomic_load(&endpoint->base.no_zero_copy) && !encrypted;
   rail->rx.moved = rail->tx.moved = clock_now();
   if (rail->index == 0) {
     atomic_store(&endpoint->protection, (int)stream.protection);
     if (encrypted)
-      atomic_store(&endpoint->base.as_small, true);
+      atomic_store(&endpoint->base.no_zero_copy, true);
   }
   if (rail->index != TCP_EXPRESS) {
     atomic_fetch_add(&endpoint->open_rails, 1);
@@ -170,11 +170,11 @@ static void start_rail(struct tcp_rail *rail, struct stream stream) {
 
 int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream stream) {
   struct link *link = endpoint->base.link;
-  tune(stream.fd, link);
+  tune_socket(stream.fd, link);
   if (index == 0 && endpoint->rail_count == 0 && !link->loopback)
     endpoint->link_speed = tcp_link_speed(stream.fd);
   combiner_lock(&endpoint->combiner);
-  int ended = atomic_load(&link->ended); /* stopped while it was dialed */
+  int ended = atomic_load(&link->ended); /* stopped during the dial */
   int code = ended ? error_code(ended, link->name) : 0;
   if (code == 0)
     code = make_rail(endpoint, index);
@@ -203,7 +203,7 @@ static int connect_rail(struct tcp_endpoint *endpoint, unsigned index, haul_dead
   return code;
 }
 
-/* Without the express rail works of the best rank take the others. */
+/* Without the express rail, works of the best rank take the others. */
 void tcp_connect_rails(struct endpoint *base, haul_deadline until) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   struct link *link = base->link;
@@ -249,10 +249,10 @@ static void drop_frames(struct tcp_rail *rail, struct list *frames) {
   }
 }
 
-/* Payloads that arrive, and those that are staged. */
+/* Of payloads that are arriving or staged. */
 static void drop_payloads(struct tcp_rail *rail) {
   struct tcp_endpoint *endpoint = rail->endpoint;
-  uint32_t writes = 0; /* are not answered any more */
+  uint32_t writes = 0; /* dropped without an answer */
   if (rail->rx.state != RX_HEAD) {
     writes += rail->rx.frame.type == FRAME_WRITE;
     rail_discard_payload(rail, 0);
@@ -282,7 +282,8 @@ static void close_descriptors(struct tcp_rail *rail) {
 /* The last rail closes the path. With the endpoint's lock. */
 static void close_path(struct tcp_endpoint *endpoint, int code, struct list *works) {
   backlog_empty(&endpoint->pending, works);
-  if (code == HAUL_EPATH) /* first: a transfer that finds no path open reports that the peer left */
+  if (code ==
+      HAUL_EPATH) /* first: a transfer that finds no open path then reports that the peer left */
     atomic_store(&endpoint->base.link->failing, HAUL_EPEER);
   if (!endpoint_is_closed(&endpoint->base))
     endpoint_close(&endpoint->base, "the connection to the peer ended");
@@ -304,10 +305,10 @@ void rail_close(struct tcp_rail *rail, int code) {
   if (last)
     close_path(endpoint, code, &works);
   else
-    tcp_advance(endpoint, NULL); /* there is room again */
+    tcp_advance(endpoint, NULL); /* slots are free again */
   combiner_unlock(&endpoint->combiner);
   drop_payloads(rail);
-  /* tcp is the last resort: without it the peer is as good as gone, and nearly always is. */
+  /* tcp is the path of last resort: without it the peer has usually ended. */
   if (code == HAUL_EPATH) {
     if (!last)
       atomic_fetch_add(&endpoint->base.rails_lost, 1);
@@ -315,7 +316,7 @@ void rail_close(struct tcp_rail *rail, int code) {
       link->fail(link, HAUL_EPEER, "a data connection ended in the middle of writes");
       code = HAUL_EPEER;
     } else if (last) {
-      link->leaves(link);
+      link->last_path_lost(link);
     }
   }
   error_set(code, 0, link->name, "read the peer's log", "the connection to the peer ended");

@@ -1,11 +1,77 @@
 /* SPDX-License-Identifier: MIT
- * A rail: one data connection of an endpoint. */
+ * A rail, one data connection of an endpoint: its life, and its sending and receiving halves. */
 #ifndef HAUL_FABRIC_TCP_RAILS_H
 #define HAUL_FABRIC_TCP_RAILS_H
 
-#include "fabric/tcp/receive.h"
-#include "fabric/tcp/send.h"
+#include "fabric/tcp/payload.h"
 #include "fabric/tcp/tcp.h"
+
+/* Payload bytes in a rail's queue that keep its socket busy. Beyond them works stay pending, where
+ * works of a better rank can overtake. */
+#define TCP_QUEUE 2097152u
+
+/* Splicing costs SPLICE_NS (pipe, vmsplice, splice) for any number of pages; copying costs time for
+ * each byte. So splicing pays from some size on: bench/run tcp-write. */
+#define SPLICE_NS      5400.0
+#define SPLICE_SEGMENT 4096u /* least average segment: a pipe holds pages */
+
+#define TCP_INBOX 8192u /* bytes for heads and small payloads; more than FRAME_HEAD_MAX */
+
+/* A frame to send. */
+struct tx_frame {
+  struct list link; /* the rail's queue, or the endpoint's staged_sends */
+  struct tcp_rail *rail;
+  uint64_t request;
+  uint8_t type;           /* enum frame_type */
+  bool queued;            /* in the rail's queue */
+  bool splice;            /* the payload is passed by reference */
+  bool summed;            /* tx.checksum accumulates its checksum as it is sent */
+  struct tcp_slot *slot;  /* a request's: until it was sent whole or abandoned */
+  uint64_t handle;        /* DATA: of the export that is read */
+  uint64_t sent;          /* bytes of the whole frame that the socket took */
+  struct payload payload; /* WRITE, DATA; its region is a reference for DATA */
+  struct devcopy copy;    /* source to bounce buffer */
+  uint8_t trailer[FRAME_TRAILER];
+  uint8_t *head; /* the header, then segments on the wire or an inline value; behind `segments` */
+  uint32_t head_length;
+  struct frame_segment segments[]; /* of the source */
+};
+
+/* A rail's sending half; the endpoint's lock. */
+struct rail_tx {
+  struct list queue;   /* tx_frames; the first is being sent */
+  uint64_t queued;     /* payload bytes in it */
+  bool fresh;          /* a frame was queued since the last pump */
+  size_t share;        /* most bytes of one call and of one turn */
+  size_t turn;         /* bytes of this turn */
+  _Atomic bool unsent; /* the pump has bytes left to send; for a look without the lock */
+  int pipe[2];         /* for splicing; -1: none */
+  size_t in_pipe;
+  bool may_splice;
+  bool corked;   /* the socket may hold bytes back until more follow */
+  int64_t moved; /* when the socket last took bytes */
+  struct running_checksum checksum;
+};
+
+enum rx_state { RX_HEAD, RX_PAYLOAD, RX_TRAILER };
+
+/* A rail's receiving half; the loop's lock. */
+struct rail_rx {
+  enum rx_state state;
+  bool blocked; /* waits for a bounce buffer and watches no event; both locks to change */
+  uint8_t inbox[TCP_INBOX];
+  size_t inbox_start, inbox_end;
+  struct frame frame;
+  struct frame_segment segments[FRAME_SEGMENTS_MAX]; /* also takes discarded bytes */
+  struct payload payload; /* its region: WRITE: a reference; DATA: the work's; NULL: discarded */
+  int status;             /* of a discarded payload: for its sender or its work */
+  struct work *work;      /* DATA */
+  uint64_t left;          /* payload bytes to come */
+  bool summed;            /* `checksum` accumulates this payload's */
+  struct running_checksum checksum;
+  int64_t moved; /* when bytes last came */
+  unsigned idle_polls;
+};
 
 struct tcp_rail {
   struct tcp_endpoint *endpoint;
@@ -13,8 +79,8 @@ struct tcp_rail {
   struct stream stream; /* fd -1: closed */
   _Atomic bool broken;  /* the socket failed; the loop will close the rail */
   struct watch watch;
-  struct rail_tx tx; /* the endpoint's lock */
-  struct rail_rx rx; /* the loop's lock */
+  struct rail_tx tx;
+  struct rail_rx rx;
 };
 
 /* The one after `rail`, the first one for NULL; NULL past the last. */
@@ -33,30 +99,96 @@ static inline bool rail_is_open(const struct tcp_rail *rail) {
   return rail->stream.fd >= 0 && !rail->broken;
 }
 
-/* All with the loop's lock unless they say otherwise. */
+/* ---- rails.c: with the loop's lock unless stated otherwise ---- */
 
 /* Initiator: dials the configured rails, then the express rail. Blocks until `until`, without
  * locks; the transport's `connect`. */
 void tcp_connect_rails(struct endpoint *base, haul_deadline until);
-/* The stream is the endpoint's from now on, also on failure. */
+/* Takes over the stream, also on failure. */
 int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream stream);
-/* The rail's works end with `code`, its responses are dropped. When a request that modifies memory
- * was begun on it and not answered, the peer fails: it may still read those bytes, and they must
- * not land on what another path wrote in the meantime. */
+/* Ends the rail's works with `code` and drops its responses. An unanswered request that modifies
+ * memory and was begun fails the peer: the peer may still read those bytes, which must not
+ * overwrite a later write of another path. */
 void rail_close(struct tcp_rail *rail, int code);
 void rail_free(struct tcp_rail *rail); /* closed, or NULL */
-/* In a forked child: closes the descriptors and touches nothing else. */
+/* In a forked child: closes the descriptors and accesses nothing else. */
 void rail_forked(struct tcp_rail *rail);
-
-/* Tells the loop which events the rail waits for. With the endpoint's lock. */
+/* Tells the loop the rail's events. With the endpoint's lock. */
 void rail_watch(struct tcp_rail *rail);
-/* Sends unsent frames, in a bounded number of turns. */
-void rail_flush(struct tcp_rail *rail);
-/* In the middle of this rail's turn: serves the express rail, which must not wait for its end. */
+/* Serves the express rail in the middle of this rail's turn. */
 void rail_serve_express(const struct tcp_rail *rail);
-/* A poller's round; true when something came. */
+/* A poller's round; true when bytes came. */
 bool rail_poll(struct tcp_rail *rail, int64_t spin_ns);
-/* The peer fails when it stopped within a frame for `bound` ns, or does not read for as long. */
+/* Fails the peer when it has stopped within a frame, or has not read, for `bound` ns. */
 void rail_check_stall(struct tcp_rail *rail, int64_t now, int64_t bound);
+
+/* ---- send.c: with the endpoint's lock unless stated otherwise ---- */
+
+/* Whether pages of the memory may be spliced (send.c says why): haul allocated them, or a file. */
+static inline bool tcp_may_splice(const struct memory *memory) {
+  return memory->view && !memory->wrapped && !memory->imported && !memory->provider->recycles;
+}
+
+static inline bool tx_is_response(const struct tx_frame *frame) {
+  return frame->type == FRAME_ACK || frame->type == FRAME_DATA;
+}
+
+/* New frames; NULL with the detail. DATA responds to a request whose source was checked, and takes
+ * over the reference to the region. */
+struct tx_frame *tx_request(const struct work *work, uint64_t request);
+struct tx_frame *tx_ack(uint64_t request, int32_t status);
+struct tx_frame *tx_data(const struct frame *request, const struct frame_segment *segments,
+                         struct haul_region *region);
+/* The DATA of an atomic operation. Its old value, 8 bytes, is in the head at TX_OLD_VALUE, as the
+ * region's may have changed by the time of sending. */
+#define TX_OLD_VALUE FRAME_HEADER
+struct tx_frame *tx_atomic_data(uint64_t request);
+
+/* Queues on the frame's rail, through a bounce buffer where needed; the caller then calls
+ * tcp_advance. */
+void tx_submit(struct tx_frame *frame);
+/* Queues on the frame's rail as it is; the caller then calls tcp_advance. */
+void tx_enqueue(struct tx_frame *frame);
+void tx_unqueue(struct tx_frame *frame);
+/* Unlinks and frees it. */
+void tx_drop(struct tx_frame *frame);
+/* The frame's work or region is gone: none of its bytes is sent from now on. True when nothing was
+ * sent, and the frame is freed; else zeros follow, and `status` in the trailer. */
+bool tx_abort(struct tx_frame *frame, int32_t status);
+/* A DATA frame cannot be sent: an ACK replaces it, or its trailer carries the status. */
+void tx_reject(struct tx_frame *frame, int32_t status);
+/* The source of a WRITE or DATA frame cannot be read, for the reason in the thread's detail. */
+void tx_fail(struct tx_frame *frame, int code);
+/* Queues a response. NULL, for lack of memory, fails the link: the peer would wait for ever. */
+void tx_respond(struct tcp_rail *rail, struct tx_frame *frame);
+
+/* Sends from the queue up to the rest of the rail's share, and leaves the socket corked where more
+ * follows. Only tcp_advance calls it. */
+void rail_pump(struct tcp_rail *rail);
+void rail_uncork(struct tcp_rail *rail);
+/* Whether the system splices pages here: 0, or the errno. Without the lock. */
+int tcp_probe_splice(void);
+
+/* ---- receive.c: with the loop's lock ---- */
+
+/* Reads until the socket is empty or a budget is used up; true when bytes came. */
+bool rail_receive(struct tcp_rail *rail);
+/* Its payload waits for a bounce buffer. */
+bool rail_awaits_bounce(const struct tcp_rail *rail);
+/* Reads and drops the rest of the payload; `status` is for the sender or the work. */
+void rail_discard_payload(struct tcp_rail *rail, int status);
+/* Fails the link for a broken protocol or lack of memory; the rail stops reading. With or without
+ * the endpoint's lock. */
+void rail_fail(struct tcp_rail *rail, int code, const char *reason);
+/* Checks a payload at its destination. `checksum`: the accumulated one, or NULL. 0 or a code with
+ * the detail. */
+int payload_verify(const struct payload *payload, const struct frame *frame,
+                   const struct frame_trailer *trailer, const struct running_checksum *checksum);
+/* Answers the WRITE, or ends the READ's work, with the code. */
+void payload_complete(struct tcp_rail *rail, const struct frame *frame, int code);
+/* Keeps further bytes for the work out of its memory. */
+void receive_detach(struct tcp_endpoint *endpoint, const struct work *work);
+/* Keeps further bytes for the export out of its memory. */
+void receive_revoke(struct tcp_endpoint *endpoint, uint64_t handle);
 
 #endif

@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * Sending. Heads, small payloads and trailers of as many frames as fit go out in one sendmsg. A
- * large payload of a WRITE goes by reference: its pages are put into a pipe (vmsplice(2)) and from
- * there to the socket (splice(2)), so the sender copies nothing. That needs the pages to keep their
- * content until the peer has read them: a WRITE ends with the peer's ACK, so they do. DATA has no
- * such response and is copied.
+ * Sending. One sendmsg takes the heads, small payloads and trailers of as many frames as fit. A
+ * large payload of a WRITE is spliced: vmsplice(2) puts its pages into a pipe, splice(2) moves them
+ * to the socket, and the sender copies nothing. The pages must keep their content until the peer
+ * has read them. A WRITE ends with the peer's ACK, so they do; DATA has no such response and is
+ * copied.
  *
- * A WRITE that ends before its ACK leaves its pages behind: within a host they are in the peer's
- * socket until the peer reads them, and no close, not even a reset, takes them back. The peer then
- * reads what they hold at that time. So pages are spliced only where haul can make sure that they
- * hold nothing else once the region is released: memory that haul allocated, which after such an
- * end goes back to the system instead of the pool (the kernel keeps pages as they are while a
- * socket refers to them); and files, whose pages hold the file's content. Wrapped or imported
- * memory changes without haul's knowledge, and is copied. */
-#include "fabric/tcp/send.h"
-
+ * A WRITE that ends before its ACK leaves its pages in the peer's socket, within a host. No close,
+ * not even a reset, takes them back, and the peer later reads their content of that time. So haul
+ * splices only pages whose content it controls after the region's release:
+ *  - memory that haul allocated; after such an end it returns to the system instead of the pool,
+ *    and the kernel keeps the pages while a socket refers to them;
+ *  - files, whose pages hold the file's content.
+ * Wrapped or imported memory changes without haul's knowledge, and is copied. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -28,7 +26,6 @@
 #include "core/error.h"
 #include "core/sys.h"
 #include "fabric/tcp/rails.h"
-#include "fabric/tcp/staging.h"
 
 #define SPANS_MAX 64
 
@@ -36,9 +33,9 @@
 static uint8_t zeros[FRAME_PAYLOAD_MAX];
 static const struct frame_segment zero_segment = {0, sizeof zeros};
 
-/* ---- Making frames ---- */
+/* ---- New frames ---- */
 
-/* With `rest` more bytes of head, and room for `count` segments of the source; NULL with the
+/* `rest`: bytes of the head after the header; `count`: segments of the source. NULL with the
  * detail. */
 static struct tx_frame *tx_new(const struct frame *header, size_t rest, uint32_t count) {
   size_t segments = count * sizeof(struct frame_segment), head = FRAME_HEADER + rest;
@@ -56,8 +53,8 @@ static struct tx_frame *tx_new(const struct frame *header, size_t rest, uint32_t
   return frame;
 }
 
-/* `count` segments of the region become the frame's payload; NULL with the detail, and the frame is
- * freed. */
+/* The payload is the frame's first `count` segments of the region. NULL with the detail, and the
+ * frame is freed. */
 static struct tx_frame *set_payload(struct tx_frame *frame, struct haul_region *region,
                                     uint32_t count, uint64_t length, bool checksum) {
   struct frame_trailer trailer = {0, 0};
@@ -131,7 +128,7 @@ struct tx_frame *tx_atomic_data(uint64_t request) {
   return frame;
 }
 
-/* ---- Queueing and ending them ---- */
+/* ---- The queue ---- */
 
 void tx_enqueue(struct tx_frame *frame) {
   struct rail_tx *tx = &frame->rail->tx;
@@ -233,8 +230,8 @@ void tx_fail(struct tx_frame *frame, int code) {
 
 /* ---- Sending by copy ---- */
 
-/* Appends the unsent rest of the frame; false when it did not fit, its payload is to be spliced, or
- * its checksum is known only once the payload has gone. */
+/* Appends the unsent rest of the frame. False: it does not fit, its payload is spliced, or its
+ * checksum is known only after the payload is sent. */
 static bool frame_spans(struct tx_frame *frame, struct iovec *spans, int *count) {
   uint64_t end = payload_end(frame);
   if (*count >= SPANS_MAX - 2)
@@ -255,7 +252,7 @@ static bool frame_spans(struct tx_frame *frame, struct iovec *spans, int *count)
   return true;
 }
 
-/* The kernel has these bytes of the payload. */
+/* The kernel took these bytes of the payload. */
 static void move_cursor(struct tx_frame *frame, uint64_t bytes) {
   struct payload *payload = &frame->payload;
   struct running_checksum *checksum = frame->summed ? &frame->rail->tx.checksum : NULL;
@@ -289,7 +286,7 @@ static void retire_sent(struct tcp_rail *rail, uint64_t bytes) {
   }
 }
 
-/* `alone`: the first frame alone, so that a source that cannot be read is identified. */
+/* `alone`: only the first frame, to identify a source that cannot be read. */
 static ssize_t send_spans(struct tcp_rail *rail, bool alone) {
   struct iovec spans[SPANS_MAX];
   int count = 0;
@@ -301,7 +298,7 @@ static ssize_t send_spans(struct tcp_rail *rail, bool alone) {
   }
   all &= spans_cut(spans, &count, rail->tx.share) < rail->tx.share;
   struct msghdr message = {.msg_iov = spans, .msg_iovlen = (size_t)count};
-  /* A partial TLS record would stay in the kernel: nothing but more data flushes it. */
+  /* A partial TLS record would stay in the kernel: only more data flushes it. */
   bool more = !all && rail->stream.protection < STREAM_PROCESS;
   ssize_t put = stream_send(&rail->stream, &message, more ? MSG_MORE : 0);
   if (put > 0) {
@@ -313,14 +310,13 @@ static ssize_t send_spans(struct tcp_rail *rail, bool alone) {
 
 /* ---- Splicing ---- */
 
-/* This rail copies from now on, and reports say so. */
+/* This rail copies from now on; reports show it. */
 static void stop_splicing(struct tcp_rail *rail) {
   rail->tx.may_splice = false;
-  atomic_store(&rail->endpoint->base.as_small, true);
+  atomic_store(&rail->endpoint->base.no_zero_copy, true);
 }
 
-/* Puts more of the frame's pages into the pipe. A mapping that refuses makes this frame be copied.
- */
+/* Puts more pages of the frame into the pipe. A frame whose mapping refuses it is copied. */
 static void fill_pipe(struct tcp_rail *rail, struct tx_frame *frame) {
   struct iovec spans[SPANS_MAX];
   int count = 0;
@@ -341,7 +337,7 @@ static void fill_pipe(struct tcp_rail *rail, struct tx_frame *frame) {
   }
 }
 
-/* For TCP_CALM times TCP_SENDS, which begin anywhere in a page: a larger pipe is no faster. */
+/* The size fits TCP_CALM times TCP_SENDS at any page offset; a larger pipe is no faster. */
 static void open_pipe(struct tcp_rail *rail) {
   if (rail->tx.pipe[0] >= 0)
     return;
@@ -350,11 +346,11 @@ static void open_pipe(struct tcp_rail *rail) {
     stop_splicing(rail);
     return;
   }
-  fcntl(rail->tx.pipe[1], F_SETPIPE_SZ, 262144); /* beyond the user's limit it stays small */
+  fcntl(rail->tx.pipe[1], F_SETPIPE_SZ, 262144); /* stays small beyond the user's limit */
 }
 
-/* splice(2) to a socket that the peer closed raises SIGPIPE, and has no MSG_NOSIGNAL: the signal is
- * blocked in this thread, and consumed unless the application blocks it itself. */
+/* splice(2) to a socket that the peer closed raises SIGPIPE and has no MSG_NOSIGNAL. So this thread
+ * blocks the signal, and consumes it unless the application blocks it itself. */
 static ssize_t splice_quietly(struct tcp_rail *rail) {
   sigset_t broken, before;
   size_t bytes = rail->tx.in_pipe < rail->tx.share ? rail->tx.in_pipe : rail->tx.share;
@@ -364,7 +360,7 @@ static ssize_t splice_quietly(struct tcp_rail *rail) {
   ssize_t put = splice(rail->tx.pipe[0], NULL, rail->stream.fd, NULL, bytes,
                        SPLICE_F_NONBLOCK | SPLICE_F_MORE);
   int system = errno;
-  /* Also after bytes went out: the end may come in the middle of a splice. */
+  /* Also after success: the connection may end in the middle of a splice. */
   if (!sigismember(&before, SIGPIPE))
     sigtimedwait(&broken, NULL, &(struct timespec){0, 0});
   pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -377,7 +373,7 @@ static ssize_t send_pages(struct tcp_rail *rail, struct tx_frame *frame) {
   if (frame->splice && rail->tx.may_splice)
     fill_pipe(rail, frame);
   if (rail->tx.in_pipe == 0) {
-    /* EINTR: try again, by copying. */
+    /* EINTR: retry with a copy. */
     errno = frame->splice && rail->tx.may_splice ? EAGAIN : EINTR;
     return -1;
   }
@@ -409,8 +405,8 @@ int tcp_probe_splice(void) {
 
 /* ---- The pump ---- */
 
-/* What the socket holds back may be all that keeps it from being writable. TCP(7): TCP_NODELAY
- * flushes each time that it is set. Unix sockets answer ENOTSUP, and hold nothing back. */
+/* Bytes that the socket holds back may keep it from being writable. TCP_NODELAY flushes each time
+ * it is set (tcp(7)). Unix sockets return ENOTSUP, and hold nothing back. */
 void rail_uncork(struct tcp_rail *rail) {
   int one = 1;
   if (rail->tx.corked && rail->stream.fd >= 0)
@@ -418,7 +414,7 @@ void rail_uncork(struct tcp_rail *rail) {
   rail->tx.corked = false;
 }
 
-/* More while nothing urgent was sent for long, as far as this rail knows. */
+/* Larger while no urgent frame was sent for TCP_CALM_NS, as far as this rail knows. */
 static size_t tx_share(const struct tcp_rail *rail) {
   const struct tcp_rail *express = rail->endpoint->rails[TCP_EXPRESS];
   bool calm = !express || (express != rail && list_empty(&express->tx.queue) &&
@@ -426,13 +422,13 @@ static size_t tx_share(const struct tcp_rail *rail) {
   return calm ? TCP_CALM * TCP_SENDS : TCP_SENDS;
 }
 
-/* The loop sees the end of the connection and closes the rail. */
+/* The loop then sees the end of the connection and closes the rail. */
 static void break_off(struct tcp_rail *rail) {
   rail->broken = true;
   shutdown(rail->stream.fd, SHUT_RDWR);
 }
 
-/* Sends from the first frame on; true to go on with the queue. */
+/* One call, from the first frame on; true to continue with the queue. */
 static bool pump_once(struct tcp_rail *rail, bool *alone) {
   struct tx_frame *frame = list_entry(rail->tx.queue.next, struct tx_frame, link);
   bool pages = frame->splice && rail->tx.may_splice && frame->sent >= frame->head_length &&
@@ -464,7 +460,7 @@ void rail_pump(struct tcp_rail *rail) {
   bool alone = false;
   tx->fresh = false;
   tx->share = tx_share(rail);
-  if (stream_owes(&rail->stream)) { /* records that the socket did not take before */
+  if (stream_owes(&rail->stream)) { /* TLS records that the socket did not take */
     if (stream_flush(&rail->stream) == 0)
       tx->moved = clock_now();
     else if (errno != EAGAIN)

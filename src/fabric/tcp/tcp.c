@@ -7,7 +7,6 @@
 #include "core/error.h"
 #include "core/sys.h"
 #include "fabric/tcp/rails.h"
-#include "fabric/tcp/staging.h"
 
 _Static_assert(WORK_BYTES_MAX <= FRAME_PAYLOAD_MAX && WORK_PIECES_MAX <= FRAME_SEGMENTS_MAX,
                "a work is a frame");
@@ -33,7 +32,7 @@ static void slot_free(struct tcp_endpoint *endpoint, struct tcp_slot *slot) {
   endpoint->busy_slots--;
 }
 
-/* The busy slot of a request that was sent whole, on this rail. */
+/* The busy slot of a request that was sent whole on this rail. */
 static struct tcp_slot *slot_find(struct tcp_rail *rail, uint64_t request, bool data_started) {
   uint32_t index = (uint32_t)request;
   struct tcp_slot *slot = index < TCP_WINDOW ? &rail->endpoint->slots[index] : NULL;
@@ -66,8 +65,8 @@ bool slot_complete(struct tcp_rail *rail, uint64_t request, bool data, struct wo
   return found;
 }
 
-/* The work ends before its response. Pages that are spliced still must not get another content
- * (send.c), so the region's memory is never pooled again. */
+/* The work ends before its response. Its spliced pages must keep their content (send.c), so the
+ * region's memory is never pooled again. */
 static struct work *take_work(struct tcp_slot *slot) {
   struct work *work = slot->work;
   slot->work = NULL;
@@ -99,7 +98,7 @@ bool slots_drop(struct tcp_rail *rail, struct list *works) {
     struct tcp_slot *slot = &endpoint->slots[i];
     if (!slot->busy || slot->rail != rail)
       continue;
-    /* Counts before slot_free, so that other paths stay blocked in between. */
+    /* Before slot_free, so that other paths stay blocked in between. */
     if (!begun && slot->modifies && (!slot->frame || slot->frame->sent > 0)) {
       begun = true;
       count_abandoned(endpoint);
@@ -116,8 +115,8 @@ bool slots_drop(struct tcp_rail *rail, struct list *works) {
 
 /* ---- Works; with the endpoint's lock ---- */
 
-/* The express rail for the best rank, whose works wait in no queue and no socket behind others;
- * else the rail with the least payload queued. NULL: none is open. */
+/* The best rank takes the express rail, where no other works are queued; others take the rail with
+ * the least payload queued. NULL: none is open. */
 static struct tcp_rail *choose_rail(const struct tcp_endpoint *endpoint, const struct work *work) {
   struct tcp_rail *best = NULL, *express = endpoint->rails[TCP_EXPRESS];
   if (work->rank == 0 && express && rail_is_open(express))
@@ -156,20 +155,20 @@ static void start_work(struct tcp_endpoint *endpoint, struct work *work, struct 
   tx_submit(frame);
 }
 
-/* Abandoned writes may land late, and must not land on the bytes of a later one. */
+/* Not while abandoned writes may still land, on the bytes of this one. */
 static bool may_start(const struct tcp_endpoint *endpoint, const struct work *work,
                       const struct tcp_rail *rail) {
-  unsigned staged = 0; /* sources that wait for their engines, or for bounce buffers */
+  unsigned staged = 0; /* sources that wait for engines or bounce buffers */
   if (endpoint->busy_slots >= endpoint->base.link->window || endpoint->abandoned > 0)
     return false;
-  if (!rail) /* it fails at once */
+  if (!rail) /* the start fails at once */
     return true;
   if (!work->region->memory.view)
     list_each(item, &endpoint->staged_sends) staged++;
   return rail->tx.queued < TCP_QUEUE && staged < 2 * TCP_BOUNCES;
 }
 
-/* At most WORK_BATCH; returns how many. */
+/* Starts at most WORK_BATCH works, and returns their number. */
 static unsigned start_works(struct tcp_endpoint *endpoint) {
   struct list *first;
   unsigned count = 0;
@@ -201,7 +200,7 @@ bool tcp_advance(struct tcp_endpoint *endpoint, struct tcp_rail *returns) {
   return more;
 }
 
-static void admit(struct combiner *combiner, struct list *works) {
+static void tcp_admit(struct combiner *combiner, struct list *works) {
   struct tcp_endpoint *endpoint = list_entry(combiner, struct tcp_endpoint, combiner);
   struct endpoint *base = &endpoint->base;
   for (struct list *item; (item = list_take(works));) {
@@ -221,7 +220,7 @@ static void admit(struct combiner *combiner, struct list *works) {
   tcp_advance(endpoint, NULL);
 }
 
-/* ---- The transport's slots for works ---- */
+/* ---- The table: works ---- */
 
 static void tcp_post(struct endpoint *base, struct work *work) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
@@ -230,7 +229,7 @@ static void tcp_post(struct endpoint *base, struct work *work) {
     combiner_submit(&endpoint->combiner, &work->link);
     return;
   }
-  /* Pairs with tcp_stop, which clears `open`, then drains: one of the two sees the other. */
+  /* Pairs with tcp_stop, which clears `open`, then drains: one of them sees the other. */
   combiner_defer(&endpoint->combiner, &work->link);
   if (!atomic_load(&base->open))
     combiner_drain(&endpoint->combiner);
@@ -257,7 +256,7 @@ static void tcp_cancel(struct endpoint *base, struct work *work, int code) {
   work->done(work, code);
 }
 
-/* With the endpoint's lock: no byte of the export is sent any more. */
+/* With the endpoint's lock: stops sending bytes of the export. */
 static void reject_sources(struct list *frames, uint64_t handle) {
   list_each_safe(item, frames) {
     struct tx_frame *frame = list_entry(item, struct tx_frame, link);
@@ -277,7 +276,7 @@ static void tcp_revoke(struct endpoint *base, uint64_t handle, struct haul_regio
   combiner_unlock(&endpoint->combiner);
 }
 
-/* ---- An endpoint's life ---- */
+/* ---- The table: endpoints ---- */
 
 static bool poll_endpoint(struct poller *poller) {
   struct tcp_endpoint *endpoint = list_entry(poller, struct tcp_endpoint, poller);
@@ -286,7 +285,7 @@ static bool poll_endpoint(struct poller *poller) {
   bool young = work_batch_is_young(&endpoint->work_batch);
   if (!list_empty(&endpoint->staged_receives))
     moved |= staged_receives_poll(endpoint, &receives);
-  if (!young) { /* the lock takes the batch in */
+  if (!young) { /* taking the lock admits the batch */
     combiner_lock(&endpoint->combiner);
     if (!list_empty(&endpoint->staged_sends)) {
       moved |= staged_sends_poll(endpoint, &sends);
@@ -317,9 +316,9 @@ static int tcp_create(struct link *link, struct endpoint **out) {
     return error_memory("tcp endpoint");
   endpoint->base.transport = &tcp_transport;
   endpoint->base.link = link;
-  atomic_store(&endpoint->base.as_small, tcp_probe_splice() != 0);
+  atomic_store(&endpoint->base.no_zero_copy, tcp_probe_splice() != 0);
   endpoint->splice_min = tcp_splice_min(link->fabric);
-  combiner_init(&endpoint->combiner, admit);
+  combiner_init(&endpoint->combiner, tcp_admit);
   backlog_init(&endpoint->pending);
   list_init(&endpoint->staged_sends);
   list_init(&endpoint->staged_receives);
@@ -344,7 +343,7 @@ static void tcp_stop(struct endpoint *base, int code) {
   tcp_staging_close(endpoint);
   loop_timer_stop(&endpoint->stall);
   loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
-  /* Deferred works end now; those that are deferred later, in tcp_post. */
+  /* Ends deferred works; tcp_post ends later ones. */
   atomic_store(&base->open, false);
   combiner_drain(&endpoint->combiner);
 }

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/sys.h"
@@ -13,13 +12,13 @@
 
 static pthread_t thread;
 static atomic_bool ends;
-static uint64_t harm_random;
+static uint64_t fault_random;
 static struct rlimit limit_before;
 static pthread_mutex_t refusing = PTHREAD_MUTEX_INITIALIZER;
 
-/* ---- The clock: a line through the point at which its speed last changed ---- */
+/* ---- The clock: linear since its last change of speed ---- */
 
-#define SPEEDS 256 /* the clock's own is this */
+#define SPEEDS 256 /* normal speed */
 
 static int64_t (*clock_before)(void);
 static pthread_mutex_t clock_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -29,7 +28,7 @@ static int64_t shown(int64_t real) {
   return shown_then + (real - changed_at) / SPEEDS * speed;
 }
 
-static int64_t strained(void) {
+static int64_t skewed(void) {
   pthread_mutex_lock(&clock_lock);
   int64_t now = shown(clock_before());
   pthread_mutex_unlock(&clock_lock);
@@ -45,26 +44,21 @@ static void set_speed(int64_t to) {
   pthread_mutex_unlock(&clock_lock);
 }
 
-/* Before there are threads, and for good. */
+/* Before there are threads, and for the life of the process. */
 static __attribute__((constructor)) void install(void) {
   clock_before = sys_ops.monotonic;
   changed_at = shown_then = clock_before();
-  sys_ops.monotonic = strained;
+  sys_ops.monotonic = skewed;
 }
 
-int64_t strained_now(void) {
-  return strained();
+int64_t skewed_now(void) {
+  return skewed();
 }
 
-/* ---- Harm ---- */
+/* ---- Faults ---- */
 
 static uint64_t draw(uint64_t below) {
-  return next_random(&harm_random) % below;
-}
-
-static void rest(int64_t nanoseconds) {
-  struct timespec time = {nanoseconds / S, nanoseconds % S};
-  nanosleep(&time, NULL);
+  return next_random(&fault_random) % below;
 }
 
 static bool is_connection(int descriptor) {
@@ -76,8 +70,8 @@ static bool is_connection(int descriptor) {
   return getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM;
 }
 
-/* Ends one of this process's connections, wherever it is in its frames. */
-static void cut(void) {
+/* Shuts down one of this process's connections, at any byte of its frames. */
+static void cut_connection(void) {
   int found[512];
   unsigned count = 0;
   DIR *folder = opendir("/proc/self/fd");
@@ -92,10 +86,10 @@ static void cut(void) {
   if (count == 0)
     return;
   shutdown(found[draw(count)], (int)draw(3)); /* SHUT_RD, SHUT_WR, SHUT_RDWR */
-  atomic_fetch_add(&me.seat->tally.cuts, 1);
+  atomic_fetch_add(&self.process->counts.cuts, 1);
 }
 
-static void refuse_memory(void) {
+static void fail_allocations(void) {
   pthread_mutex_lock(&refusing);
   if (draw(2))
     seams_refuse((unsigned)draw(50) + 1);
@@ -104,10 +98,10 @@ static void refuse_memory(void) {
   rest((int64_t)draw(50) * MS);
   seams_restore();
   pthread_mutex_unlock(&refusing);
-  atomic_fetch_add(&me.seat->tally.refusals, 1);
+  atomic_fetch_add(&self.process->counts.refusals, 1);
 }
 
-/* The next few descriptors are the last ones. */
+/* Leaves at most three descriptors. */
 static void exhaust_descriptors(void) {
   int next = dup(0);
   if (next < 0)
@@ -119,19 +113,19 @@ static void exhaust_descriptors(void) {
   rest((int64_t)draw(100) * MS);
   setrlimit(RLIMIT_NOFILE, &limit_before);
   pthread_mutex_unlock(&refusing);
-  atomic_fetch_add(&me.seat->tally.shortages, 1);
+  atomic_fetch_add(&self.process->counts.shortages, 1);
 }
 
-static void *do_harm(void *unused) {
+static void *inject_faults(void *unused) {
   while (!atomic_load(&ends)) {
     rest((int64_t)(20 + draw(200)) * MS);
     switch (draw(6)) {
     case 0:
     case 1:
-      cut();
+      cut_connection();
       break;
     case 2:
-      refuse_memory();
+      fail_allocations();
       break;
     case 3:
       exhaust_descriptors();
@@ -143,22 +137,23 @@ static void *do_harm(void *unused) {
   return unused;
 }
 
-void harm_start(void) {
-  harm_random = me.random ^ 0x5851f42d4c957f2du;
+void faults_start(void) {
+  fault_random = self.random ^ 0x5851f42d4c957f2du;
   atomic_store(&ends, false);
-  if (getrlimit(RLIMIT_NOFILE, &limit_before) != 0 || pthread_create(&thread, NULL, do_harm, NULL))
+  if (getrlimit(RLIMIT_NOFILE, &limit_before) != 0 ||
+      pthread_create(&thread, NULL, inject_faults, NULL))
     abort();
 }
 
-void harm_hold(void) {
+void faults_pause(void) {
   pthread_mutex_lock(&refusing);
 }
 
-void harm_let(void) {
+void faults_resume(void) {
   pthread_mutex_unlock(&refusing);
 }
 
-void harm_stop(void) {
+void faults_stop(void) {
   atomic_store(&ends, true);
   pthread_join(thread, NULL);
   set_speed(SPEEDS);

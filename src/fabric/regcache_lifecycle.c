@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: MIT
+ * The life cycle of registrations: made, replaced, evicted, invalidated, ended by the last put. */
+#include "core/error.h"
+#include "core/futex.h"
+#include "fabric/regcache_internal.h"
+
+/* ---- Ending ---- */
+
+static void discount(struct regcache *cache, uint64_t bytes) {
+  cache->counters.bytes -= bytes;
+  cache->counters.entries--;
+}
+
+/* With the lock. */
+static void remove_entry(struct regcache *cache, struct entry *entry, struct removed *removed) {
+  discount(cache, entry->length);
+  entry->next = removed->entries;
+  removed->entries = entry;
+}
+
+/* With the lock: removes the entry now or with its last put. */
+static void retire(struct regcache *cache, struct entry *entry, struct removed *removed) {
+  ranges_remove(&cache->ranges, &entry->pages);
+  ranges_remove(&cache->ages, &entry->age);
+  entry->pages = (struct range){0};
+  int64_t gets = (int64_t)entry->gets;
+  if (atomic_fetch_sub_explicit(&entry->puts, gets, memory_order_acq_rel) == gets)
+    remove_entry(cache, entry, removed);
+}
+
+void removed_finish(struct regcache *cache, struct removed *removed) {
+  merge_free(removed->announced);
+  if (!removed->entries)
+    return;
+  for (struct entry *entry = removed->entries; entry; entry = entry->next)
+    cache->ops->remove(cache->user, entry->registration.handle);
+  spin_lock(&cache->lock);
+  while (removed->entries) {
+    struct entry *entry = removed->entries;
+    removed->entries = entry->next;
+    entry_free(cache, entry);
+  }
+  spin_unlock(&cache->lock);
+}
+
+void entry_end(struct regcache *cache, struct entry *entry) {
+  struct removed removed = {NULL, NULL};
+  spin_lock(&cache->lock);
+  remove_entry(cache, entry, &removed);
+  spin_unlock(&cache->lock);
+  removed_finish(cache, &removed);
+}
+
+/* ---- Eviction ---- */
+
+static bool is_over(const struct regcache *cache, const struct regcache_limits *limits) {
+  return cache->counters.bytes > limits->bytes || cache->counters.entries > limits->entries;
+}
+
+static void update_age(struct regcache *cache, struct entry *entry) {
+  ranges_remove(&cache->ages, &entry->age);
+  entry->age.start = entry->used;
+  entry->age.end = entry->used + 1;
+  ranges_add(&cache->ages, &entry->age);
+}
+
+/* With the lock: retires the least recently got entries until the limits hold, passing at most
+ * `busy` entries in use. A hit does not touch the order: an entry's age is corrected here, when its
+ * turn comes. */
+static void evict(struct regcache *cache, const struct regcache_limits *limits, size_t busy,
+                  struct removed *removed) {
+  uint64_t began = cache->tick;
+  atomic_store(&cache->over, true);
+  while (is_over(cache, limits) && cache->ages.first && cache->ages.first->start <= began) {
+    struct entry *entry = list_entry(cache->ages.first, struct entry, age);
+    if (entry->age.start != entry->used) {
+      update_age(cache, entry);
+    } else if ((int64_t)entry->gets != atomic_load(&entry->puts)) {
+      if (busy-- == 0)
+        break;
+      entry->used = ++cache->tick;
+      update_age(cache, entry);
+    } else {
+      cache->counters.evictions++;
+      retire(cache, entry, removed);
+    }
+  }
+  atomic_store(&cache->over, is_over(cache, &cache->limits));
+}
+
+/* Passes few entries in use: their puts call this too. */
+void regcache_trim(struct regcache *cache) {
+  struct removed removed = {NULL, NULL};
+  spin_lock(&cache->lock);
+  evict(cache, &cache->limits, 8, &removed);
+  spin_unlock(&cache->lock);
+  removed_finish(cache, &removed);
+}
+
+bool regcache_empty(struct regcache *cache) {
+  static const struct regcache_limits nothing = {0, 0, 0};
+  struct removed removed = {NULL, NULL};
+  spin_lock(&cache->lock);
+  evict(cache, &nothing, SIZE_MAX, &removed);
+  spin_unlock(&cache->lock);
+  bool some = removed.entries != NULL;
+  removed_finish(cache, &removed);
+  return some;
+}
+
+/* ---- Invalidation ---- */
+
+static bool overlaps(const struct range *one, const struct range *other) {
+  return one->kind == other->kind && one->start < other->end && other->start < one->end;
+}
+
+void regcache_drop(struct regcache *cache, const struct range *pages, const struct range *bytes,
+                   const uint64_t *keep, struct removed *removed) {
+  struct range *at = ranges_first_beyond(&cache->ranges, pages->kind, pages->start);
+  while (at && at->start < pages->end) {
+    struct range *after = range_after(at);
+    if (!keep || entry_of_pages(at)->buffer != *keep) {
+      cache->counters.invalidations++;
+      retire(cache, entry_of_pages(at), removed);
+    }
+    at = after;
+  }
+  list_each(item, &cache->pending) {
+    struct pending *pending = list_entry(item, struct pending, link);
+    if (!pending->stale && overlaps(&pending->pages, pages) &&
+        (!keep || pending->buffer != *keep)) {
+      cache->counters.invalidations++;
+      pending->stale = true;
+    }
+  }
+  merge_drop(&cache->merge, bytes, keep, &removed->announced);
+}
+
+/* ---- Registering ---- */
+
+static bool covers(const struct range *one, const struct range *other) {
+  return one->kind == other->kind && one->start <= other->start && other->end <= one->end;
+}
+
+static bool is_pending(const struct regcache *cache, const struct pending *wanted) {
+  list_each(item, &cache->pending) {
+    const struct pending *pending = list_entry(item, struct pending, link);
+    if (!pending->stale && covers(&pending->pages, &wanted->pages) &&
+        pending->buffer == wanted->buffer)
+      return true;
+  }
+  return false;
+}
+
+bool pending_wait(struct regcache *cache, const struct pending *wanted) {
+  if (!is_pending(cache, wanted))
+    return false;
+  uint32_t completed = atomic_load(&cache->completed);
+  spin_unlock(&cache->lock);
+  futex_wait(&cache->completed, completed, HAUL_FOREVER);
+  spin_lock(&cache->lock);
+  return true;
+}
+
+void pending_begin(struct regcache *cache, struct pending *pending, const struct range *bytes,
+                   struct removed *removed) {
+  regcache_drop(cache, &pending->pages, bytes, &pending->buffer, removed);
+  merge_widen(&cache->merge, &cache->ranges, pending->buffer, &pending->pages);
+  /* Again: the added pages may be shared with another buffer. */
+  regcache_drop(cache, &pending->pages, bytes, &pending->buffer, removed);
+  list_append(&cache->pending, &pending->link);
+  cache->counters.misses++;
+  cache->counters.bytes += range_length(&pending->pages);
+  cache->counters.entries++;
+  if (is_over(cache, &cache->limits))
+    evict(cache, &cache->limits, SIZE_MAX, removed);
+}
+
+static bool lacks_room(int code) {
+  return code == HAUL_ENOMEM || code == HAUL_ELIMIT;
+}
+
+static int register_pages(struct regcache *cache, const struct pending *pending,
+                          struct entry *entry) {
+  const struct regcache_range pages = {.address = pending->pages.start,
+                                       .length = range_length(&pending->pages),
+                                       .buffer = pending->buffer,
+                                       .kind = pending->pages.kind};
+  return cache->ops->add(cache->user, &pages, &entry->registration.handle);
+}
+
+/* Without the lock: the registrar refused the wider range; goes back to the caller's pages. */
+static void narrow(struct regcache *cache, struct pending *pending, int code) {
+  spin_lock(&cache->lock);
+  merge_refused(&cache->merge, &pending->pages, lacks_room(code));
+  cache->counters.bytes -= range_length(&pending->pages) - range_length(&pending->requested);
+  pending->pages = pending->requested;
+  spin_unlock(&cache->lock);
+}
+
+static int register_with_fallback(struct regcache *cache, struct pending *pending,
+                                  struct entry *entry) {
+  int code = register_pages(cache, pending, entry);
+  if (code && range_length(&pending->pages) > range_length(&pending->requested)) {
+    narrow(cache, pending, code);
+    code = register_pages(cache, pending, entry);
+  }
+  if (lacks_room(code) && regcache_empty(cache))
+    code = register_pages(cache, pending, entry);
+  return code;
+}
+
+static void replace_covered(struct regcache *cache, const struct range *pages,
+                            struct removed *removed) {
+  struct range *at = ranges_first_beyond(&cache->ranges, pages->kind, pages->start);
+  while (at && at->start < pages->end) {
+    struct range *after = range_after(at);
+    if (covers(pages, at)) {
+      cache->counters.replacements++;
+      retire(cache, entry_of_pages(at), removed);
+    }
+    at = after;
+  }
+}
+
+/* With the lock: publishes the entry in place of those that its pages cover. Where a live entry
+ * covers the pages already, gets that one instead. */
+static struct registration *entry_publish(struct regcache *cache, const struct pending *pending,
+                                          struct entry *entry, struct removed *removed) {
+  const struct range *pages = &pending->pages;
+  cache->counters.registrations++;
+  entry->buffer = pending->buffer;
+  entry->length = range_length(pages);
+  entry->used = ++cache->tick;
+  entry->gets = 1;
+  /* A stale one is retired from the start. */
+  atomic_store_explicit(&entry->puts, pending->stale ? -1 : 0, memory_order_relaxed);
+  if (pending->stale)
+    return &entry->registration;
+  struct range *wider = ranges_cover(&cache->ranges, pages->kind, pages->start, pages->end);
+  if (wider) {
+    struct entry *other = entry_of_pages(wider);
+    cache->counters.replacements++;
+    remove_entry(cache, entry, removed);
+    other->gets++;
+    other->used = cache->tick;
+    return &other->registration;
+  }
+  replace_covered(cache, pages, removed);
+  entry->pages = *pages;
+  ranges_add(&cache->ranges, &entry->pages);
+  entry->age = (struct range){.start = entry->used, .end = entry->used + 1};
+  ranges_add(&cache->ages, &entry->age);
+  return &entry->registration;
+}
+
+int pending_run(struct regcache *cache, struct pending *pending, struct entry *entry,
+                struct registration **registration) {
+  struct removed removed = {NULL, NULL};
+  int code = register_with_fallback(cache, pending, entry);
+  spin_lock(&cache->lock);
+  list_remove(&pending->link);
+  if (code == 0) {
+    *registration = entry_publish(cache, pending, entry, &removed);
+  } else {
+    discount(cache, range_length(&pending->pages));
+    entry_free(cache, entry);
+  }
+  atomic_fetch_add(&cache->completed, 1);
+  spin_unlock(&cache->lock);
+  futex_wake(&cache->completed);
+  removed_finish(cache, &removed);
+  return code;
+}
