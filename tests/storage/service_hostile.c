@@ -66,7 +66,7 @@ static int raw_answer(uint16_t operation, struct protocol_fields *fields) {
   struct haul_message message;
   assert_works(haul_message_receive(raw.node, &message, soon()));
   assert_int_equal(message.tag, PROTOCOL_TAG | raw.number);
-  int status = protocol_get_answer(message.bytes, message.length, operation, fields);
+  int status = protocol_get_response(message.bytes, message.length, operation, fields);
   fields->bytes = NULL;
   haul_message_release(&message);
   return status;

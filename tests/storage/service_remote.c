@@ -18,7 +18,6 @@
 
 #include "mounted.h" /* eventually */
 #include "storage/service/remote.h"
-#include "storage/service/remote_inside.h"
 #include "storage/source.h"
 #include "support/child.h"
 
@@ -69,7 +68,7 @@ static int end_server(int signal) {
 
 static void connect_to_it(int64_t timeout_ns) {
   const struct remote_config config = {
-      .dial = {.address = listens, .export = "tree", .timeout_ns = timeout_ns}};
+      .rpc = {.address = listens, .export = "tree", .timeout_ns = timeout_ns}};
   struct haul_storage_error error;
   if (remote_source_open(&config, &source, &error))
     fail_msg("%s", error.text);
@@ -196,27 +195,27 @@ static void threads_read_at_once(void **state) {
 /* Straight into memory that the processor does not reach. */
 static void a_file_is_read_into_a_device(void **state) {
   (void)state;
-  struct dial *dial = remote_of(source)->dial;
+  struct rpc *rpc = remote_of(source)->rpc;
   const struct haul_place host = {HAUL_HOST, 0}, device = {HAUL_SIM, 0};
   haul_region *target, *copy;
-  struct wharf wharf;
-  struct call *call;
+  struct client_buffer buffer;
+  struct rpc_call *call;
   bool in_use;
   struct source_file *file = open_named("file", O_RDONLY);
-  assert_works(haul_region_alloc(dial_node(dial), device, 2 * MIB, 0, &target));
-  assert_works(haul_region_alloc(dial_node(dial), host, 2 * MIB, 0, &copy));
-  wharf_open(&wharf, dial, target, HAUL_WRITE);
-  const struct wharf_move move = {.operation = PROTOCOL_READ,
-                                  .generation = open_of(file)->generation,
-                                  .file = open_of(file)->handle,
-                                  .offset = 77,
-                                  .at = 4096,
-                                  .length = MIB + 5};
-  assert_int_equal(wharf_start(&wharf, &move, &call), 0);
-  assert_int_equal(wharf_wait(&wharf, &move, call, NULL, NULL, &in_use), MIB + 5);
+  assert_works(haul_region_alloc(rpc_node(rpc), device, 2 * MIB, 0, &target));
+  assert_works(haul_region_alloc(rpc_node(rpc), host, 2 * MIB, 0, &copy));
+  client_buffer_open(&buffer, rpc, target, HAUL_WRITE);
+  const struct buffer_io io = {.operation = PROTOCOL_READ,
+                               .generation = open_of(file)->generation,
+                               .file = open_of(file)->handle,
+                               .offset = 77,
+                               .at = 4096,
+                               .length = MIB + 5};
+  assert_int_equal(client_buffer_start(&buffer, &io, &call), 0);
+  assert_int_equal(client_buffer_wait(&buffer, &io, call, NULL, NULL, &in_use), MIB + 5);
   assert_works(haul_region_copy(copy, 0, target, 4096, MIB + 5, haul_deadline_in(10 * S)));
   assert_memory_equal(haul_region_address(copy), expected + 77, MIB + 5);
-  wharf_close(&wharf);
+  client_buffer_close(&buffer);
   haul_region_release(target);
   haul_region_release(copy);
   ops->release(source, file);

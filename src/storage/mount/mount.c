@@ -112,7 +112,7 @@ static int open_source(struct mount *mount, struct haul_storage_error *error) {
   const struct haul_storage_mount *config = mount->config;
   if (config->address) {
     const struct remote_config remote = {
-        .dial = {.address = config->address,
+        .rpc = {.address = config->address,
                  .export = config->export,
                  .timeout_ns = config->timeout_ns ? config->timeout_ns : TIMEOUT_NS},
         .read_only = config->read_only,

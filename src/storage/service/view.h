@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * The own pages of files, as regions. A view is made at the first large read of a file, is shared
- * by all clients that have that file open, and is kept for some seconds after the last read: making
- * one costs the processor about a twentieth of what sending its bytes does. A file that was deleted
- * keeps its room on the disk as long. */
+ * A view maps a file's own pages as a region. It is made by the first large read of a file, shared
+ * by all clients, and kept for some seconds after the last read: making one costs about a twentieth
+ * of the CPU time of sending its bytes. A deleted file keeps its blocks on the disk as long. */
 #ifndef HAUL_STORAGE_SERVICE_VIEW_H
 #define HAUL_STORAGE_SERVICE_VIEW_H
 
@@ -15,7 +14,7 @@
 #include "haul/haul.h"
 #include "storage/mapping.h"
 
-#define VIEW_MIN ((uint64_t)128 << 10) /* bytes of a read: below, a copy costs less */
+#define VIEW_MIN ((uint64_t)128 << 10) /* bytes; a shorter read is cheaper as a copy */
 
 struct view {
   struct list link;
@@ -23,16 +22,16 @@ struct view {
   struct sigbus_watch watch;
   dev_t device;
   ino_t inode;
-  /* The lock: */
-  unsigned holders;
-  int64_t left; /* when the last one went */
+  /* With the lock: */
+  unsigned users;
+  int64_t unused_since; /* CLOCK_MONOTONIC, ns */
 };
 
 struct views {
-  pthread_t thread;     /* takes mappings away, which takes 7 ms a GB: nobody waits for that */
-  pthread_mutex_t lock; /* guards what follows, and no call that may block */
+  pthread_t thread;     /* unmaps views, which takes 7 ms per GB */
+  pthread_mutex_t lock; /* guards the fields below; never held while blocking */
   pthread_cond_t changed;
-  struct list all; /* those that nobody holds in the order in which they were left */
+  struct list all; /* unused ones in the order of `unused_since` */
   unsigned count;
   bool stops;
   bool open; /* constant */
@@ -42,15 +41,16 @@ struct service;
 
 /* 0 or a negative errno value. */
 int views_open(struct views *views);
-void views_close(struct views *views); /* nobody holds one; nothing where it was not opened */
+/* No view may be in use. Does nothing for zeroed memory. */
+void views_close(struct views *views);
 
-/* Of an open file that may be read, up to `end` at least; NULL: there is none. Blocks for the file
- * system, as fstat(2) and mmap(2) do. */
-struct view *view_take(struct service *service, int fd, uint64_t end);
-void view_give(struct views *views, struct view *view); /* NULL: does nothing */
-/* What was read from it may be something else than what the file had. */
+/* A view of an open file, up to `end` at least. NULL: not readable, shorter, or a file system
+ * without stable pages. Blocks for the file system, as fstat(2) and mmap(2) do. */
+struct view *view_get(struct service *service, int fd, uint64_t end);
+void view_put(struct views *views, struct view *view); /* safe on NULL */
+/* Data read from it may differ from the file's. */
 bool view_is_spoiled(const struct view *view);
-/* Has the disk bring them; false: they are not there. */
+/* Reads the pages from the disk; false: it failed. */
 bool view_populate(const struct view *view, uint64_t offset, uint64_t length);
 
 #endif

@@ -1,47 +1,45 @@
 /* SPDX-License-Identifier: MIT
- * What is open: files, and folders that are being read. */
+ * Open files and folders of the remote source. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "storage/mapping.h"
-#include "storage/service/remote_inside.h"
+#include "storage/service/remote.h"
 
-/* ---- Slots ---- */
+/* ---- Bounce buffers ---- */
 
-/* One that bytes go through. It stays taken where nobody knows yet whether the server still uses
- * it. */
+/* Stays taken after a timeout, until the server can no longer use it. */
 struct slot {
-  struct stage_area *area;
+  struct bounce_area *area;
   unsigned number;
 };
 
-static int open_area(struct remote_source *remote, struct stage_area *area, unsigned rights) {
+static int open_area(struct remote_source *remote, struct bounce_area *area, unsigned rights) {
   const struct haul_place host = {HAUL_HOST, 0};
   pthread_condattr_t monotonic;
   haul_region *region;
-  int code =
-      haul_region_alloc(dial_node(remote->dial), host, REMOTE_SLOTS * REMOTE_SLOT, 0, &region);
+  int code = haul_region_alloc(rpc_node(remote->rpc), host, REMOTE_SLOTS * REMOTE_SLOT, 0, &region);
   if (code)
     return protocol_errno(code);
-  wharf_open(&area->wharf, remote->dial, region, rights);
+  client_buffer_open(&area->buffer, remote->rpc, region, rights);
   pthread_mutex_init(&area->lock, NULL);
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&area->given, &monotonic);
+  pthread_cond_init(&area->freed, &monotonic);
   pthread_condattr_destroy(&monotonic);
   return 0;
 }
 
-static void close_area(struct stage_area *area) {
-  wharf_close(&area->wharf);
-  haul_region_release(area->wharf.region);
-  pthread_cond_destroy(&area->given);
+static void close_area(struct bounce_area *area) {
+  client_buffer_close(&area->buffer);
+  haul_region_release(area->buffer.region);
+  pthread_cond_destroy(&area->freed);
   pthread_mutex_destroy(&area->lock);
 }
 
-int remote_open_stages(struct remote_source *remote) {
+int remote_open_bounce(struct remote_source *remote) {
   int status = open_area(remote, &remote->in, HAUL_READ | HAUL_WRITE);
   if (status)
     return status;
@@ -51,20 +49,20 @@ int remote_open_stages(struct remote_source *remote) {
   return status;
 }
 
-void remote_close_stages(struct remote_source *remote) {
+void remote_close_bounce(struct remote_source *remote) {
   close_area(&remote->in);
   close_area(&remote->out);
 }
 
-static int take_slot(struct stage_area *area, struct slot **out) {
-  int64_t until = haul_deadline_in(dial_timeout(area->wharf.dial));
+static int get_slot(struct bounce_area *area, struct slot **out) {
+  int64_t until = haul_deadline_in(rpc_timeout(area->buffer.rpc));
   const struct timespec at = {until / 1000000000, until % 1000000000};
   const uint32_t all = (UINT32_C(1) << REMOTE_SLOTS) - 1;
   struct slot *slot = malloc(sizeof *slot);
   int failed = slot ? 0 : ENOMEM;
   pthread_mutex_lock(&area->lock);
   while (!failed && area->taken == all)
-    failed = pthread_cond_timedwait(&area->given, &area->lock, &at);
+    failed = pthread_cond_timedwait(&area->freed, &area->lock, &at);
   if (!failed) {
     slot->area = area;
     slot->number = (unsigned)__builtin_ctz(~area->taken);
@@ -79,70 +77,70 @@ static int take_slot(struct stage_area *area, struct slot **out) {
   return 0;
 }
 
-static void give_slot(void *user) {
+static void put_slot(void *user) {
   struct slot *slot = user;
-  struct stage_area *area = slot->area;
+  struct bounce_area *area = slot->area;
   pthread_mutex_lock(&area->lock);
   area->taken &= ~(UINT32_C(1) << slot->number);
-  pthread_cond_signal(&area->given);
+  pthread_cond_signal(&area->freed);
   pthread_mutex_unlock(&area->lock);
   free(slot);
 }
 
 static char *slot_bytes(const struct slot *slot) {
-  return (char *)haul_region_address(slot->area->wharf.region) + slot->number * REMOTE_SLOT;
+  return (char *)haul_region_address(slot->area->buffer.region) + slot->number * REMOTE_SLOT;
 }
 
 /* ---- Reading and writing ---- */
 
-/* *in_use: the slot is not the caller's any more. */
-static ssize_t move(struct slot *slot, struct wharf_move *move, bool *in_use) {
-  struct wharf *wharf = &slot->area->wharf;
-  struct call *call;
+/* *in_use: the server may still use the slot. */
+static ssize_t do_io(struct slot *slot, struct buffer_io *io, bool *in_use) {
+  struct client_buffer *buffer = &slot->area->buffer;
+  struct rpc_call *call;
   *in_use = false;
-  move->at = slot->number * REMOTE_SLOT;
-  int status = wharf_start(wharf, move, &call);
-  return status ? status : wharf_wait(wharf, move, call, give_slot, slot, in_use);
+  io->at = slot->number * REMOTE_SLOT;
+  int status = client_buffer_start(buffer, io, &call);
+  return status ? status : client_buffer_wait(buffer, io, call, put_slot, slot, in_use);
 }
 
 static ssize_t read_part(struct remote_source *remote, const struct remote_open_file *file,
                          char *bytes, size_t length, off_t offset) {
-  struct wharf_move part = {.operation = PROTOCOL_READ,
-                            .generation = file->generation,
-                            .file = file->handle,
-                            .offset = offset,
-                            .length = length};
+  struct buffer_io io = {.operation = PROTOCOL_READ,
+                         .generation = file->generation,
+                         .file = file->handle,
+                         .offset = offset,
+                         .length = length};
   struct slot *slot;
   bool in_use;
-  int status = take_slot(&remote->in, &slot);
+  int status = get_slot(&remote->in, &slot);
   if (status)
     return status;
-  ssize_t moved = move(slot, &part, &in_use);
-  if (moved > 0)
-    copy_shared(bytes, slot_bytes(slot), (size_t)moved);
+  ssize_t got = do_io(slot, &io, &in_use);
+  if (got > 0)
+    copy_shared(bytes, slot_bytes(slot), (size_t)got);
   if (!in_use)
-    give_slot(slot);
-  return moved;
+    put_slot(slot);
+  return got;
 }
 
 static ssize_t write_part(struct remote_source *remote, const struct remote_open_file *file,
                           const char *bytes, size_t length, off_t offset, int flags) {
-  struct wharf_move part = {.operation = PROTOCOL_WRITE,
-                            .generation = file->generation,
-                            .file = file->handle,
-                            .offset = offset,
-                            .length = length,
-                            .flags = protocol_write_flags(flags)};
+  struct buffer_io io = {.operation = PROTOCOL_WRITE,
+                         .generation = file->generation,
+                         .file = file->handle,
+                         .offset = offset,
+                         .length = length,
+                         .flags = protocol_write_flags(flags)};
   struct slot *slot;
   bool in_use;
-  int status = take_slot(&remote->out, &slot);
+  int status = get_slot(&remote->out, &slot);
   if (status)
     return status;
   memcpy(slot_bytes(slot), bytes, length);
-  ssize_t moved = move(slot, &part, &in_use);
+  ssize_t put = do_io(slot, &io, &in_use);
   if (!in_use)
-    give_slot(slot);
-  return moved;
+    put_slot(slot);
+  return put;
 }
 
 static size_t part_of(size_t left) {
@@ -187,140 +185,135 @@ ssize_t remote_write(struct source *source, struct source_file *file, const void
 
 /* ---- Opening ---- */
 
-static int make_file(struct remote_source *remote, struct remote_request *asked, uint64_t inode,
+static int make_file(struct remote_source *remote, struct remote_call *call, uint64_t inode,
                      struct source_file **file) {
   struct remote_open_file *made = calloc(1, sizeof *made);
   if (made) {
     made->file = (struct source_file){.inode = inode, .fd = -1};
-    made->handle = asked->answer.file;
-    made->generation = asked->generation;
+    made->handle = call->response.file;
+    made->generation = call->generation;
     *file = &made->file;
     return 0;
   }
-  asked->request.operation = PROTOCOL_RELEASE;
-  asked->request.fields = (struct protocol_fields){.file = asked->answer.file};
-  dial_ask(remote->dial, &asked->generation, &asked->request, &asked->answer);
+  call->request.operation = PROTOCOL_RELEASE;
+  call->request.fields = (struct protocol_fields){.file = call->response.file};
+  rpc_call(remote->rpc, &call->generation, &call->request, &call->response);
   return -ENOMEM;
 }
 
-/* Rights that nobody has checked are not the server's to check: it knows no users of this host. */
+/* -EPERM for unchecked rights: the server does not know this host's users. */
 int remote_open_node(struct source *source, const struct source_caller *caller, uint64_t node,
                      int flags, struct source_file **file) {
-  struct remote_request asked;
+  struct remote_call call;
   if (!caller->checked)
     return -EPERM;
   if (remote_of(source)->read_only && flags & (O_ACCMODE | O_TRUNC))
     return -EROFS;
-  int status = remote_begin(&asked, PROTOCOL_OPEN, node);
-  asked.request.fields.flags = protocol_open_flags(flags & ~O_EXCL);
+  int status = remote_begin(&call, PROTOCOL_OPEN, node);
+  call.request.fields.flags = protocol_open_flags(flags & ~O_EXCL);
   if (!status)
-    status = remote_ask(source, &asked);
-  return status ? status : make_file(remote_of(source), &asked, asked.answer.inode, file);
+    status = remote_call(source, &call);
+  return status ? status : make_file(remote_of(source), &call, call.response.inode, file);
 }
 
 int remote_create(struct source *source, const struct source_caller *caller, uint64_t folder,
                   const char *name, mode_t mode, int flags, struct source_entry *entry,
                   struct source_file **file) {
-  struct remote_request asked;
+  struct remote_call call;
   if (!caller->checked)
     return -EPERM;
-  int status = source_check_name(name);
-  if (!status && remote_of(source)->read_only)
-    status = -EROFS;
-  if (!status)
-    status = remote_begin(&asked, PROTOCOL_CREATE, folder);
+  int status = remote_begin_change(source, &call, PROTOCOL_CREATE, folder, name);
   if (status)
     return status;
-  strcpy(asked.request.fields.name, name);
-  asked.request.fields.mode = mode;
-  asked.request.fields.flags = protocol_open_flags(flags);
-  status = remote_entry(&asked, remote_ask(source, &asked), entry);
+  call.request.fields.mode = mode;
+  call.request.fields.flags = protocol_open_flags(flags);
+  status = remote_entry(&call, remote_call(source, &call), entry);
   if (status)
     return status;
-  status = make_file(remote_of(source), &asked, entry->stat.st_ino, file);
+  status = make_file(remote_of(source), &call, entry->stat.st_ino, file);
   if (status)
     source->ops->forget(source, entry->node, 1);
   return status;
 }
 
 int remote_opendir(struct source *source, uint64_t node, struct source_file **folder) {
-  struct remote_request asked;
-  int status = remote_begin(&asked, PROTOCOL_OPENDIR, node);
+  struct remote_call call;
+  int status = remote_begin(&call, PROTOCOL_OPENDIR, node);
   if (!status)
-    status = remote_ask(source, &asked);
-  return status ? status : make_file(remote_of(source), &asked, asked.answer.inode, folder);
+    status = remote_call(source, &call);
+  return status ? status : make_file(remote_of(source), &call, call.response.inode, folder);
 }
 
-/* ---- What is done with an open file ---- */
+/* ---- Operations on open files ---- */
 
-static void begin(struct remote_request *asked, uint16_t operation, struct source_file *file) {
-  remote_begin(asked, operation, 0);
-  asked->generation = open_of(file)->generation;
-  asked->request.fields.file = open_of(file)->handle;
+static void begin_file(struct remote_call *call, uint16_t operation, struct source_file *file) {
+  remote_begin(call, operation, 0);
+  call->generation = open_of(file)->generation;
+  call->request.fields.file = open_of(file)->handle;
 }
 
-/* A server that is gone has released it. */
+/* The server releases all files when the connection ends. */
 void remote_release(struct source *source, struct source_file *file) {
-  struct remote_request asked;
-  begin(&asked, PROTOCOL_RELEASE, file);
-  if (dial_is_up(remote_of(source)->dial, asked.generation))
-    remote_ask(source, &asked);
+  struct remote_call call;
+  begin_file(&call, PROTOCOL_RELEASE, file);
+  if (rpc_is_up(remote_of(source)->rpc, call.generation))
+    remote_call(source, &call);
   free(open_of(file));
 }
 
 int remote_flush(struct source *source, struct source_file *file) {
-  struct remote_request asked;
+  struct remote_call call;
   if (remote_of(source)->read_only)
     return 0;
-  begin(&asked, PROTOCOL_FLUSH, file);
-  return remote_ask(source, &asked);
+  begin_file(&call, PROTOCOL_FLUSH, file);
+  return remote_call(source, &call);
 }
 
 int remote_fsync(struct source *source, struct source_file *file, bool data_only) {
-  struct remote_request asked;
-  begin(&asked, PROTOCOL_FSYNC, file);
-  asked.request.fields.flags = data_only;
-  return remote_ask(source, &asked);
+  struct remote_call call;
+  begin_file(&call, PROTOCOL_FSYNC, file);
+  call.request.fields.flags = data_only;
+  return remote_call(source, &call);
 }
 
 int remote_fallocate(struct source *source, struct source_file *file, int mode, off_t offset,
                      off_t length) {
-  struct remote_request asked;
+  struct remote_call call;
   if (remote_of(source)->read_only)
     return -EROFS;
-  begin(&asked, PROTOCOL_FALLOCATE, file);
-  asked.request.fields.flags = (uint32_t)mode;
-  asked.request.fields.offset = offset;
-  asked.request.fields.length = (uint64_t)length;
-  return remote_ask(source, &asked);
+  begin_file(&call, PROTOCOL_FALLOCATE, file);
+  call.request.fields.flags = (uint32_t)mode;
+  call.request.fields.offset = offset;
+  call.request.fields.length = (uint64_t)length;
+  return remote_call(source, &call);
 }
 
 off_t remote_lseek(struct source *source, struct source_file *file, off_t offset, int whence) {
-  struct remote_request asked;
-  begin(&asked, PROTOCOL_LSEEK, file);
-  asked.request.fields.flags = (uint32_t)whence;
-  asked.request.fields.offset = offset;
-  int status = remote_ask(source, &asked);
+  struct remote_call call;
+  begin_file(&call, PROTOCOL_LSEEK, file);
+  call.request.fields.flags = (uint32_t)whence;
+  call.request.fields.offset = offset;
+  int status = remote_call(source, &call);
   if (status)
     return status;
-  return asked.answer.offset < 0 ? -EPROTO : asked.answer.offset;
+  return call.response.offset < 0 ? -EPROTO : call.response.offset;
 }
 
 /* ---- Folders ---- */
 
-#define ROUNDS 4096 /* of one that never ends, as a server might tell */
+#define ROUNDS_MAX 4096 /* requests for one readdir: bounds a server that never ends the list */
 
 struct names {
-  bool (*each)(void *user, const struct source_name *name);
+  source_each *each;
   void *user;
   off_t next;
   bool more;
 };
 
-static int hand_on(void *user, const struct protocol_fields *answer) {
+static int pass_names(void *user, const struct protocol_fields *response) {
   struct names *names = user;
   struct protocol_name name;
-  struct wire wire = wire_over(answer->bytes, answer->size);
+  struct wire wire = wire_over(response->bytes, response->size);
   names->more = wire_left(&wire) > 0;
   while (names->more && wire_left(&wire) > 0) {
     if (!protocol_get_name(&wire, &name))
@@ -332,17 +325,17 @@ static int hand_on(void *user, const struct protocol_fields *answer) {
 }
 
 int remote_readdir(struct source *source, struct source_file *folder, off_t offset, size_t bytes,
-                   bool (*each)(void *user, const struct source_name *name), void *user) {
+                   source_each *each, void *user) {
   struct names names = {.each = each, .user = user, .next = offset, .more = true};
   int status = 0;
   for (unsigned round = 0; names.more && !status; round++) {
-    struct remote_request asked;
-    if (round == ROUNDS)
+    struct remote_call call;
+    if (round == ROUNDS_MAX)
       return -EPROTO;
-    begin(&asked, PROTOCOL_READDIR, folder);
-    asked.request.fields.offset = names.next;
-    asked.request.fields.length = bytes;
-    status = remote_ask_bytes(source, &asked, hand_on, &names);
+    begin_file(&call, PROTOCOL_READDIR, folder);
+    call.request.fields.offset = names.next;
+    call.request.fields.length = bytes;
+    status = remote_call_bytes(source, &call, pass_names, &names);
   }
   return status;
 }
