@@ -14,8 +14,8 @@
 
 #include "client.h"
 
-#define TIMEOUT_S                                                                                  \
-  30 /* of the daemon, which may have to start a driver, and of users of the memory */
+#define TIMEOUT_S 30 /* of requests, as the daemon may start a driver, and of users of the memory  \
+                      */
 #define DEVICES_MAX 64
 
 struct device {
@@ -296,7 +296,9 @@ static int wrap_memory(const struct library *calls, void *memory, size_t size,
   if (code)
     return code;
   struct haul_place found = calls->haul_region_place(device->region);
-  return found.kind != place.kind ? -EINVAL : found.device != place.device ? -ENODEV : 0;
+  if (found.kind != place.kind)
+    return -EINVAL;
+  return found.device == place.device ? 0 : -ENODEV;
 }
 
 int device_new(const char *mount, const uint8_t id[16], void *memory, size_t size, int number,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Making and ending rings. */
+ * Creating and destroying rings. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -62,7 +62,7 @@ static int open_semaphore(const char *mount, uint8_t priority, sem_t **semaphore
   return *semaphore != SEM_FAILED ? 0 : -errno;
 }
 
-/* Undoes what there is of it. */
+/* Also after an incomplete start. */
 static void free_ring(struct ring *ring) {
   if (ring->submit)
     sem_close(ring->submit);
@@ -86,7 +86,7 @@ static struct ring *new_ring(const struct ring_config *config) {
   return NULL;
 }
 
-/* Makes the memory and registers it; unlinks it then, as the daemon has mapped it. */
+/* Creates and registers the memory, and then unlinks it, as the daemon has mapped it. */
 static int register_ring(struct ring *ring, const char *mount, const struct ring_config *config,
                          struct iov_name *name) {
   size_t size = ring_bytes(config->entries);

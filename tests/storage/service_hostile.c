@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A server of files whose clients keep to nothing: it goes on serving the others, and what the bad
- * ones made it hold goes with them. */
+ * Hostile clients of a file server: it continues to serve the others, and frees the resources of
+ * disconnected ones. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -25,11 +25,11 @@ static char root[FOLDER_ROOM];
 static struct served served;
 static unsigned descriptors;
 
-/* A client made by hand. */
+/* A client that sends raw messages. */
 static struct {
   haul_node *node;
   haul_peer *peer;
-  haul_region *region; /* 4 MiB, published as "open" to be written to, as "shut" to be read */
+  haul_region *region; /* 4 MiB, published as "open" for writing and as "shut" for reading */
   uint64_t number;
 } raw;
 
@@ -109,7 +109,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* A good client is served. */
+/* Checks that a correct client is served. */
 static void assert_serves(void) {
   struct source *source = served_connect(&served, false);
   const struct source_caller caller = {.checked = true};
@@ -144,7 +144,7 @@ static uint32_t introduce(const char *name) {
   return answer.region;
 }
 
-static void what_is_no_request_ends_the_session(void **state) {
+static void malformed_requests_end_the_session(void **state) {
   (void)state;
   uint8_t bytes[512];
   struct haul_message message;
@@ -153,7 +153,7 @@ static void what_is_no_request_ends_the_session(void **state) {
     size_t length = (size_t)rand_r(&seed) % sizeof bytes;
     for (size_t i = 0; i < length; i++)
       bytes[i] = (uint8_t)rand_r(&seed);
-    bytes[3] = 0xff; /* more forgotten nodes than there may be */
+    bytes[3] = 0xff; /* more forgets than allowed */
     assert_works(raw_send(bytes, length < 4 ? 4 : length));
     assert_fails(HAUL_ETIMEDOUT,
                  haul_message_receive(raw.node, &message, haul_deadline_in(S / 20)));
@@ -161,7 +161,7 @@ static void what_is_no_request_ends_the_session(void **state) {
   assert_serves();
 }
 
-static void each_operation_bears_any_fields(void **state) {
+static void every_operation_survives_any_fields(void **state) {
   (void)state;
   struct protocol_fields answer;
   const uint64_t numbers[] = {0, 1, 2, UINT32_MAX, UINT64_C(1) << 32 | 1, INT64_MAX, UINT64_MAX};
@@ -185,7 +185,7 @@ static void each_operation_bears_any_fields(void **state) {
   assert_serves();
 }
 
-static void nothing_goes_before_the_greeting(void **state) {
+static void requests_before_greet_are_rejected(void **state) {
   (void)state;
   struct protocol_fields answer;
   assert_int_equal(ASK(PROTOCOL_STATFS, &answer, 0), -EPROTO);
@@ -200,7 +200,7 @@ static void nothing_goes_before_the_greeting(void **state) {
   assert_int_equal(greet(SERVED_EXPORT), -EALREADY);
 }
 
-static void no_name_leads_out_of_the_tree(void **state) {
+static void names_do_not_leave_the_tree(void **state) {
   (void)state;
   struct protocol_fields answer;
   const char *const wrong[] = {"", ".", "..", "../file", "/etc/passwd", "a/b"};
@@ -219,7 +219,7 @@ static void no_name_leads_out_of_the_tree(void **state) {
   assert_int_equal(ASK(PROTOCOL_LOOKUP, &answer, .node = out, .name = "passwd"), -ENOTDIR);
 }
 
-static void nothing_changes_in_a_tree_that_is_read_only(void **state) {
+static void a_read_only_tree_rejects_changes(void **state) {
   (void)state;
   struct protocol_fields answer;
   assert_int_equal(greet(SERVED_EXPORT), 0);
@@ -242,7 +242,7 @@ static void nothing_changes_in_a_tree_that_is_read_only(void **state) {
   assert_int_equal(ASK(PROTOCOL_FALLOCATE, &answer, .file = file, .length = 4), -EROFS);
 }
 
-static void nobody_lends_the_servers_rights(void **state) {
+static void the_servers_rights_are_not_passed_on(void **state) {
   (void)state;
   struct protocol_fields answer;
   served_close(&served);
@@ -265,7 +265,7 @@ static void nobody_lends_the_servers_rights(void **state) {
                    -EPERM);
 }
 
-static void a_region_is_the_clients_own_and_bears_what_it_allows(void **state) {
+static void regions_are_checked(void **state) {
   (void)state;
   struct protocol_fields answer;
   assert_int_equal(greet(SERVED_EXPORT), 0);
@@ -290,7 +290,7 @@ static void a_region_is_the_clients_own_and_bears_what_it_allows(void **state) {
   assert_int_equal(ASK(PROTOCOL_READ, &answer, .file = file, .length = 5, .region = open), -ENXIO);
 }
 
-static void what_a_client_holds_is_bounded_and_goes_with_it(void **state) {
+static void a_clients_handles_are_bounded_and_freed(void **state) {
   (void)state;
   struct protocol_fields answer;
   unsigned before = open_descriptors();
@@ -311,8 +311,8 @@ static void what_a_client_holds_is_bounded_and_goes_with_it(void **state) {
   raw_open();
 }
 
-/* Its answers fill its window, and its threads wait for room: nobody else's. */
-static void a_client_that_does_not_read_stops_nobody(void **state) {
+/* Responses fill its window and block its own worker threads alone. */
+static void a_client_that_does_not_receive_blocks_itself_alone(void **state) {
   (void)state;
   static struct protocol_request request;
   assert_int_equal(greet(SERVED_EXPORT), 0);
@@ -324,7 +324,7 @@ static void a_client_that_does_not_read_stops_nobody(void **state) {
   assert_true(haul_deadline_in(0) < until);
 }
 
-/* Reads until it is. */
+/* Reads until it is killed. */
 static _Noreturn void killed(const char *address) {
   snprintf(served.address, sizeof served.address, "%s", address);
   raw_open();
@@ -341,7 +341,7 @@ static _Noreturn void killed(const char *address) {
   }
 }
 
-static void a_client_may_be_killed_at_any_moment(void **state) {
+static void clients_may_be_killed_at_any_time(void **state) {
   (void)state;
   folder_put(root, "big", "");
   assert_int_equal(truncate(folder_path(root, "big"), 8 << 20), 0);
@@ -367,16 +367,16 @@ int main(int argc, char **argv) {
     killed(getenv("HAUL_SERVED"));
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(what_is_no_request_ends_the_session),
-      TEST(each_operation_bears_any_fields),
-      TEST(nothing_goes_before_the_greeting),
-      TEST(no_name_leads_out_of_the_tree),
-      TEST(nothing_changes_in_a_tree_that_is_read_only),
-      TEST(nobody_lends_the_servers_rights),
-      TEST(a_region_is_the_clients_own_and_bears_what_it_allows),
-      TEST(what_a_client_holds_is_bounded_and_goes_with_it),
-      TEST(a_client_that_does_not_read_stops_nobody),
-      TEST(a_client_may_be_killed_at_any_moment),
+      TEST(malformed_requests_end_the_session),
+      TEST(every_operation_survives_any_fields),
+      TEST(requests_before_greet_are_rejected),
+      TEST(names_do_not_leave_the_tree),
+      TEST(a_read_only_tree_rejects_changes),
+      TEST(the_servers_rights_are_not_passed_on),
+      TEST(regions_are_checked),
+      TEST(a_clients_handles_are_bounded_and_freed),
+      TEST(a_client_that_does_not_receive_blocks_itself_alone),
+      TEST(clients_may_be_killed_at_any_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

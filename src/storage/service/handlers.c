@@ -13,14 +13,6 @@ static bool grants_rights(mode_t mode, bool folder) {
   return (mode & S_ISUID) || (!folder && (mode & S_ISGID));
 }
 
-static int return_entry(struct service_job *job, int status, const struct source_entry *entry) {
-  if (status)
-    return status;
-  job->response.node = entry->node;
-  job->response.stat = entry->stat;
-  return 0;
-}
-
 /* ---- The connection ---- */
 
 /* NULL: no such export, or no right to read it. */
@@ -103,9 +95,7 @@ static int release_region(struct service_job *job, const struct protocol_fields 
 /* ---- Nodes ---- */
 
 static int look_up(struct service_job *job, const struct protocol_fields *fields) {
-  struct source_entry entry;
-  int status = job->source->ops->lookup(job->source, fields->node, fields->name, &entry);
-  return return_entry(job, status, &entry);
+  return job->source->ops->lookup(job->source, fields->node, fields->name, &job->response.entry);
 }
 
 /* The forgets of every request are done before its handler runs. */
@@ -116,8 +106,7 @@ static int forget(struct service_job *job, const struct protocol_fields *fields)
 }
 
 static int find(struct service_job *job, const struct protocol_fields *fields) {
-  struct source_entry entry;
-  return return_entry(job, job->source->ops->find(job->source, fields->inode, &entry), &entry);
+  return job->source->ops->find(job->source, fields->inode, &job->response.entry);
 }
 
 static int get_attributes(struct service_job *job, const struct protocol_fields *fields) {
@@ -157,16 +146,13 @@ static int stat_system(struct service_job *job, const struct protocol_fields *fi
 /* ---- Names ---- */
 
 static int make_folder(struct service_job *job, const struct protocol_fields *fields) {
-  struct source_entry entry;
   if (grants_rights(fields->mode, true))
     return -EPERM;
-  int status = job->source->ops->mkdir(job->source, &job->caller, fields->node, fields->name,
-                                       fields->mode, &entry);
-  return return_entry(job, status, &entry);
+  return job->source->ops->mkdir(job->source, &job->caller, fields->node, fields->name,
+                                 fields->mode, &job->response.entry);
 }
 
 static int make_symlink(struct service_job *job, const struct protocol_fields *fields) {
-  struct source_entry entry;
   char target[PATH_MAX];
   if (fields->size >= sizeof target)
     return -ENAMETOOLONG;
@@ -174,25 +160,20 @@ static int make_symlink(struct service_job *job, const struct protocol_fields *f
     return -EINVAL;
   memcpy(target, fields->bytes, fields->size);
   target[fields->size] = '\0';
-  int status = job->source->ops->symlink(job->source, &job->caller, fields->node, fields->name,
-                                         target, &entry);
-  return return_entry(job, status, &entry);
+  return job->source->ops->symlink(job->source, &job->caller, fields->node, fields->name, target,
+                                   &job->response.entry);
 }
 
 static int make_node(struct service_job *job, const struct protocol_fields *fields) {
-  struct source_entry entry;
   if (grants_rights(fields->mode, false))
     return -EPERM;
-  int status = job->source->ops->mknod(job->source, &job->caller, fields->node, fields->name,
-                                       fields->mode, &entry);
-  return return_entry(job, status, &entry);
+  return job->source->ops->mknod(job->source, &job->caller, fields->node, fields->name,
+                                 fields->mode, &job->response.entry);
 }
 
 static int make_link(struct service_job *job, const struct protocol_fields *fields) {
-  struct source_entry entry;
-  int status = job->source->ops->link(job->source, &job->caller, fields->node, fields->folder,
-                                      fields->name, &entry);
-  return return_entry(job, status, &entry);
+  return job->source->ops->link(job->source, &job->caller, fields->node, fields->folder,
+                                fields->name, &job->response.entry);
 }
 
 static int unlink_file(struct service_job *job, const struct protocol_fields *fields) {
@@ -234,7 +215,6 @@ static int open_file(struct service_job *job, const struct protocol_fields *fiel
 }
 
 static int create_file(struct service_job *job, const struct protocol_fields *fields) {
-  struct source_entry entry;
   struct source_file *file;
   bool temporary = fields->flags & PROTOCOL_TEMPORARY;
   int flags = protocol_flags_to_open(fields->flags & ~PROTOCOL_TEMPORARY);
@@ -243,19 +223,19 @@ static int create_file(struct service_job *job, const struct protocol_fields *fi
   if (temporary && !(flags & O_EXCL)) /* an existing file must not be removed */
     return -EINVAL;
   int status = job->source->ops->create(job->source, &job->caller, fields->node, fields->name,
-                                        fields->mode, flags, &entry, &file);
+                                        fields->mode, flags, &job->response.entry, &file);
   if (status)
     return status;
   if (temporary && (status = session_add_temporary(job->session, fields->node, fields->name))) {
     job->source->ops->release(job->source, file);
-    job->source->ops->forget(job->source, entry.node, 1);
+    job->source->ops->forget(job->source, job->response.node, 1);
     job->source->ops->unlink(job->source, fields->node, fields->name);
     return status;
   }
   status = return_file(job, file);
   if (status)
-    job->source->ops->forget(job->source, entry.node, 1);
-  return return_entry(job, status, &entry);
+    job->source->ops->forget(job->source, job->response.node, 1);
+  return status;
 }
 
 static int open_folder(struct service_job *job, const struct protocol_fields *fields) {
@@ -294,7 +274,7 @@ static int move_bytes(struct service_job *job, const struct protocol_fields *fie
                           .summary = fields->flags & PROTOCOL_SUMMARY ? &summary : NULL};
   if (!stream.remote)
     return -ENXIO;
-  if (out && fields->length >= VIEW_MIN)
+  if (out && fields->length >= SERVICE_VIEW_MIN)
     stream.view = view_get(session->service, file->fd, (uint64_t)fields->offset + fields->length);
   ssize_t moved = out ? stream_read(&stream) : stream_write(&stream);
   view_put(&session->service->views, stream.view);

@@ -29,6 +29,9 @@ static const struct row {
 
 /* ---- Numbers ---- */
 
+#define FIELD(name)                                                                                \
+  sizeof((struct protocol_fields *)NULL)->name, offsetof(struct protocol_fields, name)
+
 /* A field's parts in their order; all parts of a letter are adjacent. */
 static const struct number {
   char letter;
@@ -36,57 +39,53 @@ static const struct number {
   uint8_t size;  /* in the struct: 4 or 8 */
   uint16_t offset;
 } numbers[] = {
-#define NUMBER(letter, bytes, field)                                                               \
-  {                                                                                                \
-    letter, bytes, sizeof((struct protocol_fields *)NULL)->field,                                  \
-        offsetof(struct protocol_fields, field)                                                    \
-  }
-    NUMBER('d', 8, node),
-    NUMBER('e', 8, node),
-    NUMBER('t', 8, folder),
-    NUMBER('f', 8, file),
-    NUMBER('i', 8, inode),
-    NUMBER('o', 8, offset),
-    NUMBER('l', 8, length),
-    NUMBER('a', 8, at),
-    NUMBER('r', 4, region),
-    NUMBER('g', 4, flags),
-    NUMBER('p', 4, mode),
-    NUMBER('D', 4, depth),
-    NUMBER('s', 8, stat.st_ino),
-    NUMBER('s', 4, stat.st_mode),
-    NUMBER('s', 4, stat.st_nlink),
-    NUMBER('s', 4, stat.st_uid),
-    NUMBER('s', 4, stat.st_gid),
-    NUMBER('s', 8, stat.st_size),
-    NUMBER('s', 8, stat.st_blocks),
-    NUMBER('s', 4, stat.st_blksize),
-    NUMBER('s', 8, stat.st_atim.tv_sec),
-    NUMBER('s', 4, stat.st_atim.tv_nsec),
-    NUMBER('s', 8, stat.st_mtim.tv_sec),
-    NUMBER('s', 4, stat.st_mtim.tv_nsec),
-    NUMBER('s', 8, stat.st_ctim.tv_sec),
-    NUMBER('s', 4, stat.st_ctim.tv_nsec),
-    NUMBER('c', 4, change.which),
-    NUMBER('c', 4, change.mode),
-    NUMBER('c', 4, change.uid),
-    NUMBER('c', 4, change.gid),
-    NUMBER('c', 8, change.size),
-    NUMBER('c', 8, change.times[0].tv_sec),
-    NUMBER('c', 4, change.times[0].tv_nsec),
-    NUMBER('c', 8, change.times[1].tv_sec),
-    NUMBER('c', 4, change.times[1].tv_nsec),
-    NUMBER('v', 8, space.f_bsize),
-    NUMBER('v', 8, space.f_frsize),
-    NUMBER('v', 8, space.f_blocks),
-    NUMBER('v', 8, space.f_bfree),
-    NUMBER('v', 8, space.f_bavail),
-    NUMBER('v', 8, space.f_files),
-    NUMBER('v', 8, space.f_ffree),
-    NUMBER('v', 8, space.f_favail),
-    NUMBER('v', 4, space.f_namemax),
-#undef NUMBER
+    {'d', 8, FIELD(node)},
+    {'e', 8, FIELD(node)},
+    {'t', 8, FIELD(folder)},
+    {'f', 8, FIELD(file)},
+    {'i', 8, FIELD(inode)},
+    {'o', 8, FIELD(offset)},
+    {'l', 8, FIELD(length)},
+    {'a', 8, FIELD(at)},
+    {'r', 4, FIELD(region)},
+    {'g', 4, FIELD(flags)},
+    {'p', 4, FIELD(mode)},
+    {'D', 4, FIELD(depth)},
+    {'s', 8, FIELD(stat.st_ino)},
+    {'s', 4, FIELD(stat.st_mode)},
+    {'s', 4, FIELD(stat.st_nlink)},
+    {'s', 4, FIELD(stat.st_uid)},
+    {'s', 4, FIELD(stat.st_gid)},
+    {'s', 8, FIELD(stat.st_size)},
+    {'s', 8, FIELD(stat.st_blocks)},
+    {'s', 4, FIELD(stat.st_blksize)},
+    {'s', 8, FIELD(stat.st_atim.tv_sec)},
+    {'s', 4, FIELD(stat.st_atim.tv_nsec)},
+    {'s', 8, FIELD(stat.st_mtim.tv_sec)},
+    {'s', 4, FIELD(stat.st_mtim.tv_nsec)},
+    {'s', 8, FIELD(stat.st_ctim.tv_sec)},
+    {'s', 4, FIELD(stat.st_ctim.tv_nsec)},
+    {'c', 4, FIELD(change.which)},
+    {'c', 4, FIELD(change.mode)},
+    {'c', 4, FIELD(change.uid)},
+    {'c', 4, FIELD(change.gid)},
+    {'c', 8, FIELD(change.size)},
+    {'c', 8, FIELD(change.times[0].tv_sec)},
+    {'c', 4, FIELD(change.times[0].tv_nsec)},
+    {'c', 8, FIELD(change.times[1].tv_sec)},
+    {'c', 4, FIELD(change.times[1].tv_nsec)},
+    {'v', 8, FIELD(space.f_bsize)},
+    {'v', 8, FIELD(space.f_frsize)},
+    {'v', 8, FIELD(space.f_blocks)},
+    {'v', 8, FIELD(space.f_bfree)},
+    {'v', 8, FIELD(space.f_bavail)},
+    {'v', 8, FIELD(space.f_files)},
+    {'v', 8, FIELD(space.f_ffree)},
+    {'v', 8, FIELD(space.f_favail)},
+    {'v', 4, FIELD(space.f_namemax)},
 };
+
+#undef NUMBER
 
 #define NUMBERS (sizeof numbers / sizeof *numbers)
 

@@ -89,7 +89,14 @@ enum protocol_operation {
 
 /* Every field that an operation may have; the others are zero. */
 struct protocol_fields {
-  uint64_t node, folder, file, inode;
+  union {
+    struct source_entry entry;
+    struct {
+      uint64_t node;
+      struct stat stat;
+    };
+  };
+  uint64_t folder, file, inode;
   int64_t offset;
   uint64_t length, at; /* at: offset in the region */
   uint32_t region, flags, mode, version, depth;
@@ -97,7 +104,6 @@ struct protocol_fields {
   const void *bytes; /* in the message */
   size_t size;
   struct source_change change;
-  struct stat stat;
   struct statvfs space;
 };
 

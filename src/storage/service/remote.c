@@ -1,36 +1,14 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: MIT
+ * The operations of the remote source. */
 #include "storage/service/remote.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 
-#include "storage/error.h"
+#include "storage/util.h"
 
 /* ---- Requests ---- */
-
-/* *handle is the server's. All nodes of a call must be of one connection. */
-static int translate(struct remote_call *call, uint64_t node, uint64_t *handle) {
-  if (node >= SOURCE_HANDLES || node == 0)
-    return -ESTALE;
-  *handle = node % PROTOCOL_NODES;
-  if (node == SOURCE_ROOT)
-    return 0;
-  uint64_t generation = node / PROTOCOL_NODES;
-  if (generation == 0 || *handle <= SOURCE_ROOT ||
-      (call->generation && call->generation != generation))
-    return -ESTALE;
-  call->generation = generation;
-  return 0;
-}
-
-int remote_begin(struct remote_call *call, uint16_t operation, uint64_t node) {
-  call->generation = 0;
-  call->request.operation = operation;
-  call->request.forget_count = 0;
-  call->request.fields = (struct protocol_fields){0};
-  call->response = (struct protocol_fields){0};
-  return node ? translate(call, node, &call->request.fields.node) : 0;
-}
 
 /* A request about a name in a folder. */
 static int begin_name(struct remote_call *call, uint16_t operation, uint64_t folder,
@@ -43,37 +21,24 @@ static int begin_name(struct remote_call *call, uint16_t operation, uint64_t fol
   return status;
 }
 
-int remote_begin_change(struct source *source, struct remote_call *call, uint16_t operation,
-                        uint64_t folder, const char *name) {
+/* A request that changes a name. `caller` becomes the owner of a new one; NULL: no new name. Checks
+ * the caller first, then the name, the tree and the folder. */
+static int begin_change(struct source *source, const struct source_caller *caller,
+                        struct remote_call *call, uint16_t operation, uint64_t folder,
+                        const char *name) {
+  if (caller && !caller->checked)
+    return -EPERM;
   int status = source_check_name(name);
   if (!status && remote_of(source)->read_only)
     status = -EROFS;
   return status ? status : begin_name(call, operation, folder, name);
 }
 
-int remote_call(struct source *source, struct remote_call *call) {
-  return rpc_call(remote_of(source)->rpc, &call->generation, &call->request, &call->response);
-}
-
-int remote_call_bytes(struct source *source, struct remote_call *call,
-                      int (*take)(void *user, const struct protocol_fields *response), void *user) {
-  struct rpc *rpc = remote_of(source)->rpc;
-  struct rpc_call *sent;
-  int status = rpc_start(rpc, &call->generation, &call->request, &sent);
+/* Fills *entry from the response, unless `status` is an error. Returns the status. */
+static int get_entry(struct remote_call *call, int status, struct source_entry *entry) {
   if (status)
     return status;
-  status = rpc_wait(rpc, &sent, &call->response, NULL, NULL);
-  if (!status)
-    status = take(user, &call->response);
-  rpc_end(sent);
-  return status;
-}
-
-int remote_entry(struct remote_call *call, int status, struct source_entry *entry) {
-  if (status)
-    return status;
-  entry->node = call->response.node;
-  entry->stat = call->response.stat;
+  *entry = call->response.entry;
   if (entry->node != SOURCE_ROOT)
     entry->node += call->generation % REMOTE_GENERATIONS * PROTOCOL_NODES;
   return 0;
@@ -94,7 +59,7 @@ static int lookup(struct source *source, uint64_t folder, const char *name,
   int status = begin_name(&call, PROTOCOL_LOOKUP, folder, name);
   if (!status)
     status = remote_call(source, &call);
-  return remote_entry(&call, status, entry);
+  return get_entry(&call, status, entry);
 }
 
 static void forget(struct source *source, uint64_t node, uint64_t count) {
@@ -108,7 +73,7 @@ static int find(struct source *source, uint64_t inode, struct source_entry *entr
   struct remote_call call;
   remote_begin(&call, PROTOCOL_FIND, 0);
   call.request.fields.inode = inode;
-  return remote_entry(&call, remote_call(source, &call), entry);
+  return get_entry(&call, remote_call(source, &call), entry);
 }
 
 static int get_attributes(struct source *source, uint64_t node, struct source_file *file,
@@ -181,15 +146,13 @@ static int stat_system(struct source *source, struct statvfs *stat) {
 
 /* Sends a request that creates a name. */
 static int create(struct source *source, struct remote_call *call, struct source_entry *entry) {
-  return remote_entry(call, remote_call(source, call), entry);
+  return get_entry(call, remote_call(source, call), entry);
 }
 
 static int make_folder(struct source *source, const struct source_caller *caller, uint64_t folder,
                        const char *name, mode_t mode, struct source_entry *entry) {
   struct remote_call call;
-  if (!caller->checked)
-    return -EPERM;
-  int status = remote_begin_change(source, &call, PROTOCOL_MKDIR, folder, name);
+  int status = begin_change(source, caller, &call, PROTOCOL_MKDIR, folder, name);
   if (status)
     return status;
   call.request.fields.mode = mode;
@@ -199,9 +162,7 @@ static int make_folder(struct source *source, const struct source_caller *caller
 static int make_symlink(struct source *source, const struct source_caller *caller, uint64_t folder,
                         const char *name, const char *target, struct source_entry *entry) {
   struct remote_call call;
-  if (!caller->checked)
-    return -EPERM;
-  int status = remote_begin_change(source, &call, PROTOCOL_SYMLINK, folder, name);
+  int status = begin_change(source, caller, &call, PROTOCOL_SYMLINK, folder, name);
   if (status)
     return status;
   call.request.fields.bytes = target;
@@ -212,11 +173,9 @@ static int make_symlink(struct source *source, const struct source_caller *calle
 static int make_node(struct source *source, const struct source_caller *caller, uint64_t folder,
                      const char *name, mode_t mode, struct source_entry *entry) {
   struct remote_call call;
-  if (!caller->checked)
-    return -EPERM;
   if ((mode & S_IFMT) && !S_ISREG(mode))
     return -EPERM;
-  int status = remote_begin_change(source, &call, PROTOCOL_MKNOD, folder, name);
+  int status = begin_change(source, caller, &call, PROTOCOL_MKNOD, folder, name);
   if (status)
     return status;
   call.request.fields.mode = mode;
@@ -226,18 +185,16 @@ static int make_node(struct source *source, const struct source_caller *caller, 
 static int make_link(struct source *source, const struct source_caller *caller, uint64_t node,
                      uint64_t folder, const char *name, struct source_entry *entry) {
   struct remote_call call;
-  if (!caller->checked)
-    return -EPERM;
-  int status = remote_begin_change(source, &call, PROTOCOL_LINK, node, name);
+  int status = begin_change(source, caller, &call, PROTOCOL_LINK, node, name);
   if (!status)
-    status = translate(&call, folder, &call.request.fields.folder);
+    status = remote_add_folder(&call, folder);
   return status ? status : create(source, &call, entry);
 }
 
 static int remove_name(struct source *source, uint16_t operation, uint64_t folder,
                        const char *name) {
   struct remote_call call;
-  int status = remote_begin_change(source, &call, operation, folder, name);
+  int status = begin_change(source, NULL, &call, operation, folder, name);
   return status ? status : remote_call(source, &call);
 }
 
@@ -254,9 +211,9 @@ static int rename_node(struct source *source, uint64_t folder, const char *name,
   struct remote_call call;
   int status = source_check_name(new_name);
   if (!status)
-    status = remote_begin_change(source, &call, PROTOCOL_RENAME, folder, name);
+    status = begin_change(source, NULL, &call, PROTOCOL_RENAME, folder, name);
   if (!status)
-    status = translate(&call, new_folder, &call.request.fields.folder);
+    status = remote_add_folder(&call, new_folder);
   if (status)
     return status;
   strcpy(call.request.fields.new_name, new_name);
@@ -333,6 +290,159 @@ static int remove_extended(struct source *source, uint64_t node, const char *nam
   return status ? status : remote_call(source, &call);
 }
 
+/* ---- Open files ---- */
+
+static int make_file(struct remote_source *remote, struct remote_call *call, uint64_t inode,
+                     struct source_file **file) {
+  struct remote_open_file *made = calloc(1, sizeof *made);
+  if (made) {
+    made->file = (struct source_file){.inode = inode, .fd = -1};
+    made->handle = call->response.file;
+    made->generation = call->generation;
+    *file = &made->file;
+    return 0;
+  }
+  call->request.operation = PROTOCOL_RELEASE;
+  call->request.fields = (struct protocol_fields){.file = call->response.file};
+  rpc_call(remote->rpc, &call->generation, &call->request, &call->response);
+  return -ENOMEM;
+}
+
+/* -EPERM for unchecked rights: the server does not know this host's users. */
+static int open_node(struct source *source, const struct source_caller *caller, uint64_t node,
+                     int flags, struct source_file **file) {
+  struct remote_call call;
+  if (!caller->checked)
+    return -EPERM;
+  if (remote_of(source)->read_only && flags & (O_ACCMODE | O_TRUNC))
+    return -EROFS;
+  int status = remote_begin(&call, PROTOCOL_OPEN, node);
+  call.request.fields.flags = protocol_open_flags(flags & ~O_EXCL);
+  if (!status)
+    status = remote_call(source, &call);
+  return status ? status : make_file(remote_of(source), &call, call.response.inode, file);
+}
+
+static int create_file(struct source *source, const struct source_caller *caller, uint64_t folder,
+                       const char *name, mode_t mode, int flags, struct source_entry *entry,
+                       struct source_file **file) {
+  struct remote_call call;
+  int status = begin_change(source, caller, &call, PROTOCOL_CREATE, folder, name);
+  if (status)
+    return status;
+  call.request.fields.mode = mode;
+  call.request.fields.flags = protocol_open_flags(flags);
+  status = get_entry(&call, remote_call(source, &call), entry);
+  if (status)
+    return status;
+  status = make_file(remote_of(source), &call, entry->stat.st_ino, file);
+  if (status)
+    source->ops->forget(source, entry->node, 1);
+  return status;
+}
+
+static int open_folder(struct source *source, uint64_t node, struct source_file **folder) {
+  struct remote_call call;
+  int status = remote_begin(&call, PROTOCOL_OPENDIR, node);
+  if (!status)
+    status = remote_call(source, &call);
+  return status ? status : make_file(remote_of(source), &call, call.response.inode, folder);
+}
+
+static void begin_file(struct remote_call *call, uint16_t operation, struct source_file *file) {
+  remote_begin(call, operation, 0);
+  call->generation = open_of(file)->generation;
+  call->request.fields.file = open_of(file)->handle;
+}
+
+/* The server releases all files when the connection ends. */
+static void release(struct source *source, struct source_file *file) {
+  struct remote_call call;
+  begin_file(&call, PROTOCOL_RELEASE, file);
+  if (rpc_is_up(remote_of(source)->rpc, call.generation))
+    remote_call(source, &call);
+  free(open_of(file));
+}
+
+static int flush(struct source *source, struct source_file *file) {
+  struct remote_call call;
+  if (remote_of(source)->read_only)
+    return 0;
+  begin_file(&call, PROTOCOL_FLUSH, file);
+  return remote_call(source, &call);
+}
+
+static int sync_file(struct source *source, struct source_file *file, bool data_only) {
+  struct remote_call call;
+  begin_file(&call, PROTOCOL_FSYNC, file);
+  call.request.fields.flags = data_only;
+  return remote_call(source, &call);
+}
+
+static int allocate(struct source *source, struct source_file *file, int mode, off_t offset,
+                    off_t length) {
+  struct remote_call call;
+  if (remote_of(source)->read_only)
+    return -EROFS;
+  begin_file(&call, PROTOCOL_FALLOCATE, file);
+  call.request.fields.flags = (uint32_t)mode;
+  call.request.fields.offset = offset;
+  call.request.fields.length = (uint64_t)length;
+  return remote_call(source, &call);
+}
+
+static off_t seek(struct source *source, struct source_file *file, off_t offset, int whence) {
+  struct remote_call call;
+  begin_file(&call, PROTOCOL_LSEEK, file);
+  call.request.fields.flags = (uint32_t)whence;
+  call.request.fields.offset = offset;
+  int status = remote_call(source, &call);
+  if (status)
+    return status;
+  return call.response.offset < 0 ? -EPROTO : call.response.offset;
+}
+
+/* ---- Folders ---- */
+
+#define ROUNDS_MAX 4096 /* requests for one readdir: bounds a server that never ends the list */
+
+struct names {
+  source_each *each;
+  void *user;
+  off_t next;
+  bool more;
+};
+
+static int pass_names(void *user, const struct protocol_fields *response) {
+  struct names *names = user;
+  struct protocol_name name;
+  struct wire wire = wire_over(response->bytes, response->size);
+  names->more = wire_left(&wire) > 0;
+  while (names->more && wire_left(&wire) > 0) {
+    if (!protocol_get_name(&wire, &name))
+      return -EPROTO;
+    names->more = names->each(names->user, &name.name);
+    names->next = name.name.next;
+  }
+  return 0;
+}
+
+static int read_folder(struct source *source, struct source_file *folder, off_t offset,
+                       size_t bytes, source_each *each, void *user) {
+  struct names names = {.each = each, .user = user, .next = offset, .more = true};
+  int status = 0;
+  for (unsigned round = 0; names.more && !status; round++) {
+    struct remote_call call;
+    if (round == ROUNDS_MAX)
+      return -EPROTO;
+    begin_file(&call, PROTOCOL_READDIR, folder);
+    call.request.fields.offset = names.next;
+    call.request.fields.length = bytes;
+    status = remote_call_bytes(source, &call, pass_names, &names);
+  }
+  return status;
+}
+
 /* ---- The table ---- */
 
 static const struct source_ops ops = {
@@ -351,17 +461,17 @@ static const struct source_ops ops = {
     .unlink = unlink_file,
     .rmdir = remove_folder,
     .rename = rename_node,
-    .open = remote_open_node,
-    .create = remote_create,
-    .release = remote_release,
+    .open = open_node,
+    .create = create_file,
+    .release = release,
     .read = remote_read,
     .write = remote_write,
-    .flush = remote_flush,
-    .fsync = remote_fsync,
-    .fallocate = remote_fallocate,
-    .lseek = remote_lseek,
-    .opendir = remote_opendir,
-    .readdir = remote_readdir,
+    .flush = flush,
+    .fsync = sync_file,
+    .fallocate = allocate,
+    .lseek = seek,
+    .opendir = open_folder,
+    .readdir = read_folder,
     .getxattr = get_extended,
     .listxattr = list_extended,
     .setxattr = set_extended,

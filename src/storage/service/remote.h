@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-#include "storage/service/client_buffer.h"
+#include "storage/service/rpc.h"
 
 struct remote_config {
   struct rpc_config rpc;
@@ -18,7 +18,43 @@ struct remote_config {
 int remote_source_open(const struct remote_config *config, struct source **source,
                        struct haul_storage_error *error);
 
-/* ---- Shared by remote.c and remote_files.c, and used by tree.c ---- */
+/* ---- remote_io.c; for remote.c and tree.c ---- */
+
+/* A region of the client that the server writes READ data to, and reads WRITE data from. It is
+ * published under a random name, and under a new one for each connection, so that late writes of an
+ * earlier connection fail. */
+struct client_buffer {
+  struct rpc *rpc;
+  haul_region *region;
+  unsigned rights;      /* of the server: HAUL_WRITE, or HAUL_READ */
+  pthread_mutex_t lock; /* guards the fields below */
+  char name[PROTOCOL_REGION_ROOM];
+  uint64_t generation; /* of the connection that `number` belongs to; 0: none */
+  uint32_t number;     /* the server's */
+};
+
+/* The region stays the caller's, and belongs to the node of `rpc`. */
+void client_buffer_open(struct client_buffer *buffer, struct rpc *rpc, haul_region *region,
+                        unsigned rights);
+void client_buffer_close(struct client_buffer *buffer);
+
+/* One READ or WRITE of an open file. */
+struct buffer_io {
+  uint16_t operation;
+  uint64_t generation, file;
+  int64_t offset;
+  uint64_t at, length; /* in the region */
+  uint32_t flags;
+  struct io_summary *summary; /* filled after success; may be NULL */
+};
+/* As rpc_start. */
+int client_buffer_start(struct client_buffer *buffer, const struct buffer_io *io,
+                        struct rpc_call **call);
+/* Returns the number of bytes. *in_use: the server may still use the region; it does not when
+ * `late` is called (rpc_wait). */
+ssize_t client_buffer_wait(struct client_buffer *buffer, const struct buffer_io *io,
+                           struct rpc_call *call, void (*late)(void *user), void *user,
+                           bool *in_use);
 
 #define REMOTE_GENERATIONS (SOURCE_HANDLES / PROTOCOL_NODES)
 #define REMOTE_SLOT        ((uint64_t)1 << 20) /* bytes of a bounce buffer */
@@ -61,37 +97,19 @@ struct remote_call {
 
 /* `node` 0: none. -ESTALE. */
 int remote_begin(struct remote_call *call, uint16_t operation, uint64_t node);
-/* A request that changes a name in a folder. Checks the name first, then that the tree is writable:
- * -EINVAL, -ENAMETOOLONG, -EROFS, -ESTALE. */
-int remote_begin_change(struct source *source, struct remote_call *call, uint16_t operation,
-                        uint64_t folder, const char *name);
+/* The second node of a request. -ESTALE. */
+int remote_add_folder(struct remote_call *call, uint64_t folder);
 int remote_call(struct source *source, struct remote_call *call);
-/* Fills *entry from the response, unless status is an error. Returns the status. */
-int remote_entry(struct remote_call *call, int status, struct source_entry *entry);
 /* As remote_call; passes the response to `take` while its bytes are valid. */
 int remote_call_bytes(struct source *source, struct remote_call *call,
                       int (*take)(void *user, const struct protocol_fields *response), void *user);
 
-/* remote_files.c */
+/* Bounce buffers, and reads and writes through them. */
 int remote_open_bounce(struct remote_source *remote);
 void remote_close_bounce(struct remote_source *remote);
-int remote_open_node(struct source *source, const struct source_caller *caller, uint64_t node,
-                     int flags, struct source_file **file);
-int remote_create(struct source *source, const struct source_caller *caller, uint64_t folder,
-                  const char *name, mode_t mode, int flags, struct source_entry *entry,
-                  struct source_file **file);
-int remote_opendir(struct source *source, uint64_t node, struct source_file **folder);
-void remote_release(struct source *source, struct source_file *file);
 ssize_t remote_read(struct source *source, struct source_file *file, void *bytes, size_t length,
                     off_t offset);
 ssize_t remote_write(struct source *source, struct source_file *file, const void *bytes,
                      size_t length, off_t offset, int flags);
-int remote_flush(struct source *source, struct source_file *file);
-int remote_fsync(struct source *source, struct source_file *file, bool data_only);
-int remote_fallocate(struct source *source, struct source_file *file, int mode, off_t offset,
-                     off_t length);
-off_t remote_lseek(struct source *source, struct source_file *file, off_t offset, int whence);
-int remote_readdir(struct source *source, struct source_file *folder, off_t offset, size_t bytes,
-                   source_each *each, void *user);
 
 #endif

@@ -6,11 +6,10 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "core/list.h"
 #include "core/thread.h"
-#include "storage/error.h"
+#include "storage/util.h"
 
 #define RETRY_NS INT64_C(1000000000)
 
@@ -47,26 +46,6 @@ struct rpc {
   size_t forget_count, forget_room;
 };
 
-static int64_t clock_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-static void open_condition(pthread_cond_t *condition) {
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(condition, &monotonic);
-  pthread_condattr_destroy(&monotonic);
-}
-
-/* With the lock. False: `until` has passed. */
-static bool wait_until(pthread_cond_t *condition, pthread_mutex_t *lock, int64_t until) {
-  const struct timespec at = {until / 1000000000, until % 1000000000};
-  return pthread_cond_timedwait(condition, lock, &at) != ETIMEDOUT;
-}
-
 haul_node *rpc_node(const struct rpc *rpc) {
   return rpc->node;
 }
@@ -98,7 +77,7 @@ static struct rpc_call *add_call(struct rpc *rpc, uint16_t operation) {
   call->number = ++rpc->last_number % PROTOCOL_NUMBERS;
   call->generation = rpc->generation;
   call->operation = operation;
-  open_condition(&call->has_ended);
+  storage_cond_init(&call->has_ended);
   list_append(&rpc->calls, &call->link);
   rpc->under_way++;
   return call;
@@ -275,10 +254,10 @@ static int post(struct rpc *rpc, struct protocol_request *request, int64_t until
 
 int rpc_wait(struct rpc *rpc, struct rpc_call **waited, struct protocol_fields *response,
              void (*late)(void *user), void *user) {
-  int64_t until = clock_ns() + rpc->timeout_ns;
+  int64_t until = haul_deadline_in(rpc->timeout_ns);
   struct rpc_call *call = *waited;
   pthread_mutex_lock(&rpc->lock);
-  while (!call->ended && wait_until(&call->has_ended, &rpc->lock, until))
+  while (!call->ended && storage_wait(&call->has_ended, &rpc->lock, until))
     ;
   bool ended = call->ended;
   call->abandoned = !ended;
@@ -347,7 +326,7 @@ static int connect_now(struct rpc *rpc, int64_t until) {
     peer = rpc->peer;
   }
   rpc->state = status ? DOWN : UP;
-  rpc->retry_at = clock_ns() + RETRY_NS;
+  rpc->retry_at = haul_deadline_in(RETRY_NS);
   if (status && peer) {
     pthread_mutex_unlock(&rpc->lock);
     disconnect(rpc, peer);
@@ -361,11 +340,11 @@ static int connect_now(struct rpc *rpc, int64_t until) {
  * alone; later failures are -ENOTCONN. */
 static int ensure_connected(struct rpc *rpc, int64_t until) {
   while (rpc->state == CONNECTING)
-    if (!wait_until(&rpc->changed, &rpc->lock, until))
+    if (!storage_wait(&rpc->changed, &rpc->lock, until))
       return -ETIMEDOUT;
   if (rpc->state == UP)
     return 0;
-  if (clock_ns() < rpc->retry_at)
+  if (haul_deadline_in(0) < rpc->retry_at)
     return -ENOTCONN;
   int status = connect_now(rpc, until);
   return status && status != -ETIMEDOUT ? -ENOTCONN : status;
@@ -381,7 +360,7 @@ static int ensure_ready(struct rpc *rpc, uint64_t *generation, int64_t until) {
       return -ESTALE;
     if (rpc->under_way < rpc->depth)
       break;
-    if (!wait_until(&rpc->changed, &rpc->lock, until))
+    if (!storage_wait(&rpc->changed, &rpc->lock, until))
       return -ETIMEDOUT;
   }
   *generation = rpc->generation;
@@ -390,7 +369,7 @@ static int ensure_ready(struct rpc *rpc, uint64_t *generation, int64_t until) {
 
 int rpc_start(struct rpc *rpc, uint64_t *generation, struct protocol_request *request,
               struct rpc_call **call) {
-  int64_t until = clock_ns() + rpc->timeout_ns;
+  int64_t until = haul_deadline_in(rpc->timeout_ns);
   pthread_mutex_lock(&rpc->lock);
   int status = ensure_ready(rpc, generation, until);
   if (!status)
@@ -481,7 +460,7 @@ int rpc_open(const struct rpc_config *config, struct rpc **out, struct haul_stor
   if (!rpc)
     return storage_fail(error, -ENOMEM, NULL, "no memory left");
   pthread_mutex_init(&rpc->lock, NULL);
-  open_condition(&rpc->changed);
+  storage_cond_init(&rpc->changed);
   list_init(&rpc->calls);
   rpc->timeout_ns = config->timeout_ns;
   rpc->address = strdup(config->address);

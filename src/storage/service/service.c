@@ -8,15 +8,14 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "core/thread.h"
-#include "storage/error.h"
 #include "storage/mapping.h"
 #include "storage/service/server.h"
 #include "storage/source.h"
+#include "storage/util.h"
 
-#define END_WAIT_S 10
+#define END_WAIT_NS INT64_C(10000000000)
 
 /* ---- Exports ---- */
 
@@ -192,7 +191,6 @@ static void free_service(struct service *service) {
 }
 
 static struct service *new_service(const struct haul_storage_serving *serving) {
-  pthread_condattr_t monotonic;
   struct service *service = calloc(1, sizeof *service);
   if (!service)
     return NULL;
@@ -203,10 +201,7 @@ static struct service *new_service(const struct haul_storage_serving *serving) {
   list_init(&service->sessions);
   pthread_mutex_init(&service->lock, NULL);
   pthread_rwlock_init(&service->node_lock, NULL);
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&service->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  storage_cond_init(&service->changed);
   return service;
 }
 
@@ -251,20 +246,20 @@ static void stop_service(struct service *service) {
   pthread_rwlock_unlock(&service->node_lock);
 }
 
+/* -ETIMEDOUT: a worker still blocks, and nothing is freed. */
 static int close_service(struct service *service) {
-  struct timespec until;
-  int status = 0;
+  int64_t until = haul_deadline_in(END_WAIT_NS);
+  bool ended = true;
   for (struct list *item; (item = list_take(&service->sessions));)
     session_end(list_entry(item, struct session, link));
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_sec += END_WAIT_S;
   pthread_mutex_lock(&service->lock);
-  while (service->session_count > 0 && !status)
-    status = -pthread_cond_timedwait(&service->changed, &service->lock, &until);
+  while (service->session_count > 0 && ended)
+    ended = storage_wait(&service->changed, &service->lock, until);
   pthread_mutex_unlock(&service->lock);
-  if (!status)
-    free_service(service);
-  return status;
+  if (!ended)
+    return -ETIMEDOUT;
+  free_service(service);
+  return 0;
 }
 
 __attribute__((visibility("default"))) const struct haul_storage_service haul_storage_service = {

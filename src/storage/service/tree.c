@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
-#include "storage/error.h"
 #include "storage/service/remote.h"
+#include "storage/util.h"
 
 #define TIMEOUT_NS INT64_C(30000000000)
 #define SLOTS      4u /* requests in flight */

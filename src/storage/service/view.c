@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "storage/service/view.h"
+#include "storage/service/server.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "core/thread.h"
-#include "storage/service/server.h"
+#include "storage/util.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* linux/mman.h, since Linux 5.14 */
@@ -54,9 +54,8 @@ static void *reap_views(void *argument) {
   while (!views->stops || !list_empty(&views->all)) {
     int64_t next;
     struct view *view = take_idle(views, haul_deadline_in(0), &next);
-    const struct timespec at = {next / 1000000000, next % 1000000000};
     if (!view) {
-      pthread_cond_timedwait(&views->changed, &views->lock, &at);
+      storage_wait(&views->changed, &views->lock, next);
       continue;
     }
     pthread_mutex_unlock(&views->lock);
@@ -68,12 +67,8 @@ static void *reap_views(void *argument) {
 }
 
 int views_open(struct views *views) {
-  pthread_condattr_t monotonic;
   pthread_mutex_init(&views->lock, NULL);
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC); /* haul_deadline's */
-  pthread_cond_init(&views->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  storage_cond_init(&views->changed);
   list_init(&views->all);
   int status = -thread_start(&views->thread, reap_views, views);
   views->open = status == 0;

@@ -53,7 +53,7 @@ uint64_t rig_add_file(struct rig *rig, int fd, uid_t uid, bool reads, bool write
 void rig_open(struct rig *rig, unsigned workers) {
   struct stat stat;
   *rig = (struct rig){.caller = {getuid(), getgid(), gettid()}};
-  snprintf(rig->path, sizeof rig->path, "/var/tmp/haul-storage-XXXXXX"); /* a disk's, mostly */
+  snprintf(rig->path, sizeof rig->path, "/var/tmp/haul-storage-XXXXXX"); /* mostly that of a disk */
   rig->fd = mkstemp(rig->path);
   assert_true(rig->fd >= 0);
   fill_file(rig->fd);

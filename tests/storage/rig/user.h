@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A program of USRBIO's: a file of a mount, with a ring and a buffer of 8 MiB. For tests that link
- * the client's library. */
+ * A USRBIO program: a file of a mount, a ring, and a buffer of 8 MiB. For tests that link the
+ * client library. */
 #ifndef HAUL_TESTS_STORAGE_USER_H
 #define HAUL_TESTS_STORAGE_USER_H
 
@@ -21,7 +21,7 @@ struct user {
   int fd;
 };
 
-/* `flags`: of the file; its access mode says what the ring is for, and O_RDWR is for writing. */
+/* `flags`: of open(2). The ring reads for O_RDONLY, else it writes. */
 static inline void user_begin(struct user *user, const struct mounted *mounted, const char *name,
                               int flags, uint64_t ring_flags) {
   bool reads = (flags & O_ACCMODE) == O_RDONLY;
@@ -53,7 +53,7 @@ static inline int64_t user_wait(struct user *user, int seconds) {
   return hf3fs_wait_for_ios(&user->ior, &done, 1, 1, &until) == 1 ? done.result : -ETIME;
 }
 
-/* To and from the beginning of the buffer. */
+/* Uses the start of the buffer. */
 static inline int64_t user_do(struct user *user, uint64_t offset, uint64_t length) {
   int slot = user_ask(user, 0, offset, length);
   if (slot < 0)
