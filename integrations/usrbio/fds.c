@@ -10,9 +10,7 @@
 #include "client.h"
 
 #define PAGE_ENTRIES 1024
-#define PAGES                                                                                      \
-  4096 /* the kernel allows 1,048,576 descriptors by default, and more if configured               \
-        */
+#define PAGES        4096 /* 4,194,304 descriptors; the kernel allows 1,048,576 by default */
 
 enum { REGISTERED = 1, READS = 2, WRITES = 4 };
 

@@ -5,8 +5,7 @@
 
 #include "client.h"
 
-#define SILENCE_NS                                                                                 \
-  INT64_C(1000000000) /* without a completion, before a check that the daemon lives */
+#define SILENCE_NS INT64_C(1000000000) /* until a check that the daemon lives */
 
 int hf3fs_io_entries(const struct hf3fs_ior *ior) {
   return ior ? ring_entries(ior->iov.size) : 0;

@@ -6,9 +6,7 @@
 
 #include "client.h"
 
-#define SEMAPHORE_PREFIX                                                                           \
-  SHM_DIR "sem." /* sem_open("/NAME") opens this file, with NAME behind it                         \
-                  */
+#define SEMAPHORE_PREFIX SHM_DIR "sem." /* of files of sem_open(3) */
 
 size_t hf3fs_ior_size(int entries) {
   return entries >= 0 ? ring_bytes(entries) : 0;

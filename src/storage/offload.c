@@ -19,11 +19,6 @@ struct offload {
   pthread_t threads[];
 };
 
-static int copy_regions(const struct offload_job *job) {
-  return storage_errno(haul_region_copy(job->to, job->to_offset, job->from, job->from_offset,
-                                        job->length, haul_deadline_in(COPY_TIMEOUT_NS)));
-}
-
 /* -ENODATA: there is a hole. SEEK_HOLE also reports the end of the file, which is no hole. */
 static int check_holes(const struct offload_job *job) {
   struct source *source = job->remote->source;
@@ -69,7 +64,8 @@ static ssize_t write_remote(const struct offload_job *job) {
 
 static ssize_t run_job(const struct offload *offload, const struct offload_job *job) {
   if (job->kind == OFFLOAD_COPY)
-    return copy_regions(job);
+    return storage_errno(haul_region_copy(job->to, job->to_offset, job->from, job->from_offset,
+                                          job->length, haul_deadline_in(COPY_TIMEOUT_NS)));
   if (job->kind == OFFLOAD_RELEASE) {
     remote_file_put(job->remote);
     return 0;

@@ -102,7 +102,7 @@ static bool lies_in(const char *path, const char *other) {
   return found;
 }
 
-static int check_device(struct haul_storage_error *error) {
+static int check_fuse_device(struct haul_storage_error *error) {
   if (access("/dev/fuse", R_OK | W_OK) == 0)
     return 0;
   if (errno == ENOENT || errno == ENXIO || errno == ENODEV)
@@ -138,7 +138,7 @@ int mount_check(struct mount *mount, struct haul_storage_error *error) {
   if (!status)
     status = check_target(config->target, error);
   if (!status)
-    status = check_device(error);
+    status = check_fuse_device(error);
   if (!status)
     status = find_source_path(mount, error);
   if (!status && !realpath(config->target, mount->target))

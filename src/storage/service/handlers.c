@@ -49,7 +49,7 @@ static int enter_export(struct session *session, const char *name) {
   return -EALREADY;
 }
 
-static int greet(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_greet(struct service_job *job, const struct protocol_fields *fields) {
   struct session *session = job->session;
   if (fields->version == 0)
     return -EPROTONOSUPPORT;
@@ -67,7 +67,7 @@ static int greet(struct service_job *job, const struct protocol_fields *fields) 
 }
 
 /* The exports that the client may read. `type` is S_IFDIR if it may write, else S_IFREG. */
-static int list_exports(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_exports(struct service_job *job, const struct protocol_fields *fields) {
   const struct exports *exports = &job->session->service->exports;
   const char *identity = haul_peer_identity(job->session->peer);
   struct wire wire = wire_over(job->bytes, sizeof job->bytes);
@@ -84,36 +84,36 @@ static int list_exports(struct service_job *job, const struct protocol_fields *f
   return 0;
 }
 
-static int add_region(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_region(struct service_job *job, const struct protocol_fields *fields) {
   return session_add_region(job->session, fields->name, &job->response.region);
 }
 
-static int release_region(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_unregion(struct service_job *job, const struct protocol_fields *fields) {
   return session_release_region(job->session, fields->region);
 }
 
 /* ---- Nodes ---- */
 
-static int look_up(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_lookup(struct service_job *job, const struct protocol_fields *fields) {
   return job->source->ops->lookup(job->source, fields->node, fields->name, &job->response.entry);
 }
 
 /* The forgets of every request are done before its handler runs. */
-static int forget(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_forget(struct service_job *job, const struct protocol_fields *fields) {
   (void)job;
   (void)fields;
   return 0;
 }
 
-static int find(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_find(struct service_job *job, const struct protocol_fields *fields) {
   return job->source->ops->find(job->source, fields->inode, &job->response.entry);
 }
 
-static int get_attributes(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_getattr(struct service_job *job, const struct protocol_fields *fields) {
   return job->source->ops->getattr(job->source, fields->node, NULL, &job->response.stat);
 }
 
-static int set_attributes(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_setattr(struct service_job *job, const struct protocol_fields *fields) {
   const struct source_change *change = &fields->change;
   if ((change->which & (SOURCE_UID | SOURCE_GID)) ||
       (change->which & SOURCE_MODE && grants_rights(change->mode, S_ISDIR(change->mode))))
@@ -128,7 +128,7 @@ static int set_attributes(struct service_job *job, const struct protocol_fields 
   return status;
 }
 
-static int read_link(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_readlink(struct service_job *job, const struct protocol_fields *fields) {
   ssize_t length =
       job->source->ops->readlink(job->source, fields->node, (char *)job->bytes, sizeof job->bytes);
   if (length < 0)
@@ -138,21 +138,21 @@ static int read_link(struct service_job *job, const struct protocol_fields *fiel
   return 0;
 }
 
-static int stat_system(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_statfs(struct service_job *job, const struct protocol_fields *fields) {
   (void)fields;
   return job->source->ops->statfs(job->source, &job->response.space);
 }
 
 /* ---- Names ---- */
 
-static int make_folder(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_mkdir(struct service_job *job, const struct protocol_fields *fields) {
   if (grants_rights(fields->mode, true))
     return -EPERM;
   return job->source->ops->mkdir(job->source, &job->caller, fields->node, fields->name,
                                  fields->mode, &job->response.entry);
 }
 
-static int make_symlink(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_symlink(struct service_job *job, const struct protocol_fields *fields) {
   char target[PATH_MAX];
   if (fields->size >= sizeof target)
     return -ENAMETOOLONG;
@@ -164,30 +164,30 @@ static int make_symlink(struct service_job *job, const struct protocol_fields *f
                                    &job->response.entry);
 }
 
-static int make_node(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_mknod(struct service_job *job, const struct protocol_fields *fields) {
   if (grants_rights(fields->mode, false))
     return -EPERM;
   return job->source->ops->mknod(job->source, &job->caller, fields->node, fields->name,
                                  fields->mode, &job->response.entry);
 }
 
-static int make_link(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_link(struct service_job *job, const struct protocol_fields *fields) {
   return job->source->ops->link(job->source, &job->caller, fields->node, fields->folder,
                                 fields->name, &job->response.entry);
 }
 
-static int unlink_file(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_unlink(struct service_job *job, const struct protocol_fields *fields) {
   int status = job->source->ops->unlink(job->source, fields->node, fields->name);
   if (!status)
     session_drop_temporary(job->session, fields->node, fields->name);
   return status;
 }
 
-static int remove_folder(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_rmdir(struct service_job *job, const struct protocol_fields *fields) {
   return job->source->ops->rmdir(job->source, fields->node, fields->name);
 }
 
-static int rename_node(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_rename(struct service_job *job, const struct protocol_fields *fields) {
   int status = job->source->ops->rename(job->source, fields->node, fields->name, fields->folder,
                                         fields->new_name, fields->flags);
   if (!status)
@@ -205,7 +205,7 @@ static int return_file(struct service_job *job, struct source_file *file) {
   return status;
 }
 
-static int open_file(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_open(struct service_job *job, const struct protocol_fields *fields) {
   struct source_file *file;
   int flags = protocol_flags_to_open(fields->flags);
   int status = flags < 0
@@ -214,7 +214,7 @@ static int open_file(struct service_job *job, const struct protocol_fields *fiel
   return status ? status : return_file(job, file);
 }
 
-static int create_file(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_create(struct service_job *job, const struct protocol_fields *fields) {
   struct source_file *file;
   bool temporary = fields->flags & PROTOCOL_TEMPORARY;
   int flags = protocol_flags_to_open(fields->flags & ~PROTOCOL_TEMPORARY);
@@ -238,20 +238,20 @@ static int create_file(struct service_job *job, const struct protocol_fields *fi
   return status;
 }
 
-static int open_folder(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_opendir(struct service_job *job, const struct protocol_fields *fields) {
   struct source_file *file;
   int status = job->source->ops->opendir(job->source, fields->node, &file);
   return status ? status : return_file(job, file);
 }
 
-static int release_file(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_release(struct service_job *job, const struct protocol_fields *fields) {
   return session_release_file(job->session, fields->file);
 }
 
 /* ---- Operations on open files; the caller has a reference ---- */
 
-static int move_bytes(struct service_job *job, const struct protocol_fields *fields,
-                      struct source_file *file) {
+static int handle_io(struct service_job *job, const struct protocol_fields *fields,
+                     struct source_file *file) {
   struct session *session = job->session;
   bool out = job->request.operation == PROTOCOL_READ;
   int flags = out ? 0 : protocol_flags_to_write(fields->flags);
@@ -288,27 +288,27 @@ static int move_bytes(struct service_job *job, const struct protocol_fields *fie
   return 0;
 }
 
-static int flush_file(struct service_job *job, const struct protocol_fields *fields,
-                      struct source_file *file) {
+static int handle_flush(struct service_job *job, const struct protocol_fields *fields,
+                        struct source_file *file) {
   (void)fields;
   return job->source->ops->flush(job->source, file);
 }
 
-static int sync_file(struct service_job *job, const struct protocol_fields *fields,
-                     struct source_file *file) {
+static int handle_fsync(struct service_job *job, const struct protocol_fields *fields,
+                        struct source_file *file) {
   return job->source->ops->fsync(job->source, file, fields->flags != 0);
 }
 
-static int allocate(struct service_job *job, const struct protocol_fields *fields,
-                    struct source_file *file) {
+static int handle_fallocate(struct service_job *job, const struct protocol_fields *fields,
+                            struct source_file *file) {
   if (fields->flags > INT32_MAX || fields->length > INT64_MAX)
     return -EINVAL;
   return job->source->ops->fallocate(job->source, file, (int)fields->flags, fields->offset,
                                      (off_t)fields->length);
 }
 
-static int seek(struct service_job *job, const struct protocol_fields *fields,
-                struct source_file *file) {
+static int handle_lseek(struct service_job *job, const struct protocol_fields *fields,
+                        struct source_file *file) {
   if (fields->flags > INT32_MAX)
     return -EINVAL;
   off_t found = job->source->ops->lseek(job->source, file, fields->offset, (int)fields->flags);
@@ -326,8 +326,8 @@ static bool list_name(void *user, const struct source_name *name) {
   return false;
 }
 
-static int read_folder(struct service_job *job, const struct protocol_fields *fields,
-                       struct source_file *file) {
+static int handle_readdir(struct service_job *job, const struct protocol_fields *fields,
+                          struct source_file *file) {
   size_t room = sizeof job->bytes;
   if (fields->length < room)
     room = fields->length < 512 ? 512 : (size_t)fields->length;
@@ -349,14 +349,14 @@ static int return_value(struct service_job *job, ssize_t length, size_t size) {
   return 0;
 }
 
-static int get_extended(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_getxattr(struct service_job *job, const struct protocol_fields *fields) {
   size_t size = fields->length < sizeof job->bytes ? (size_t)fields->length : sizeof job->bytes;
   ssize_t length =
       job->source->ops->getxattr(job->source, fields->node, fields->name, job->bytes, size);
   return return_value(job, length, size);
 }
 
-static int list_extended(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_listxattr(struct service_job *job, const struct protocol_fields *fields) {
   size_t size = fields->length < sizeof job->bytes ? (size_t)fields->length : sizeof job->bytes;
   ssize_t length = job->source->ops->listxattr(job->source, fields->node, (char *)job->bytes, size);
   return return_value(job, length, size);
@@ -367,7 +367,7 @@ static bool is_user_attribute(const char *name) {
   return strncmp(name, "user.", 5) == 0;
 }
 
-static int set_extended(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_setxattr(struct service_job *job, const struct protocol_fields *fields) {
   if (fields->flags > 2) /* XATTR_CREATE, XATTR_REPLACE */
     return -EINVAL;
   if (job->session->writable && !is_user_attribute(fields->name))
@@ -376,7 +376,7 @@ static int set_extended(struct service_job *job, const struct protocol_fields *f
                                     fields->size, (int)fields->flags);
 }
 
-static int remove_extended(struct service_job *job, const struct protocol_fields *fields) {
+static int handle_removexattr(struct service_job *job, const struct protocol_fields *fields) {
   if (job->session->writable && !is_user_attribute(fields->name))
     return -EPERM;
   return job->source->ops->removexattr(job->source, fields->node, fields->name);
@@ -390,39 +390,39 @@ static const struct row {
   int (*with_file)(struct service_job *job, const struct protocol_fields *fields,
                    struct source_file *file);
 } rows[PROTOCOL_OPERATIONS] = {
-    [PROTOCOL_GREET] = {.any = greet},
-    [PROTOCOL_EXPORTS] = {.any = list_exports},
-    [PROTOCOL_REGION] = {.any = add_region},
-    [PROTOCOL_UNREGION] = {.any = release_region},
-    [PROTOCOL_LOOKUP] = {.plain = look_up},
-    [PROTOCOL_FORGET] = {.plain = forget},
-    [PROTOCOL_FIND] = {.plain = find},
-    [PROTOCOL_GETATTR] = {.plain = get_attributes},
-    [PROTOCOL_SETATTR] = {.plain = set_attributes},
-    [PROTOCOL_READLINK] = {.plain = read_link},
-    [PROTOCOL_STATFS] = {.plain = stat_system},
-    [PROTOCOL_MKDIR] = {.plain = make_folder},
-    [PROTOCOL_SYMLINK] = {.plain = make_symlink},
-    [PROTOCOL_MKNOD] = {.plain = make_node},
-    [PROTOCOL_LINK] = {.plain = make_link},
-    [PROTOCOL_UNLINK] = {.plain = unlink_file},
-    [PROTOCOL_RMDIR] = {.plain = remove_folder},
-    [PROTOCOL_RENAME] = {.plain = rename_node},
-    [PROTOCOL_OPEN] = {.plain = open_file},
-    [PROTOCOL_CREATE] = {.plain = create_file},
-    [PROTOCOL_RELEASE] = {.plain = release_file},
-    [PROTOCOL_READ] = {.with_file = move_bytes},
-    [PROTOCOL_WRITE] = {.with_file = move_bytes},
-    [PROTOCOL_FLUSH] = {.with_file = flush_file},
-    [PROTOCOL_FSYNC] = {.with_file = sync_file},
-    [PROTOCOL_FALLOCATE] = {.with_file = allocate},
-    [PROTOCOL_LSEEK] = {.with_file = seek},
-    [PROTOCOL_OPENDIR] = {.plain = open_folder},
-    [PROTOCOL_READDIR] = {.with_file = read_folder},
-    [PROTOCOL_GETXATTR] = {.plain = get_extended},
-    [PROTOCOL_LISTXATTR] = {.plain = list_extended},
-    [PROTOCOL_SETXATTR] = {.plain = set_extended},
-    [PROTOCOL_REMOVEXATTR] = {.plain = remove_extended},
+    [PROTOCOL_GREET] = {.any = handle_greet},
+    [PROTOCOL_EXPORTS] = {.any = handle_exports},
+    [PROTOCOL_REGION] = {.any = handle_region},
+    [PROTOCOL_UNREGION] = {.any = handle_unregion},
+    [PROTOCOL_LOOKUP] = {.plain = handle_lookup},
+    [PROTOCOL_FORGET] = {.plain = handle_forget},
+    [PROTOCOL_FIND] = {.plain = handle_find},
+    [PROTOCOL_GETATTR] = {.plain = handle_getattr},
+    [PROTOCOL_SETATTR] = {.plain = handle_setattr},
+    [PROTOCOL_READLINK] = {.plain = handle_readlink},
+    [PROTOCOL_STATFS] = {.plain = handle_statfs},
+    [PROTOCOL_MKDIR] = {.plain = handle_mkdir},
+    [PROTOCOL_SYMLINK] = {.plain = handle_symlink},
+    [PROTOCOL_MKNOD] = {.plain = handle_mknod},
+    [PROTOCOL_LINK] = {.plain = handle_link},
+    [PROTOCOL_UNLINK] = {.plain = handle_unlink},
+    [PROTOCOL_RMDIR] = {.plain = handle_rmdir},
+    [PROTOCOL_RENAME] = {.plain = handle_rename},
+    [PROTOCOL_OPEN] = {.plain = handle_open},
+    [PROTOCOL_CREATE] = {.plain = handle_create},
+    [PROTOCOL_RELEASE] = {.plain = handle_release},
+    [PROTOCOL_READ] = {.with_file = handle_io},
+    [PROTOCOL_WRITE] = {.with_file = handle_io},
+    [PROTOCOL_FLUSH] = {.with_file = handle_flush},
+    [PROTOCOL_FSYNC] = {.with_file = handle_fsync},
+    [PROTOCOL_FALLOCATE] = {.with_file = handle_fallocate},
+    [PROTOCOL_LSEEK] = {.with_file = handle_lseek},
+    [PROTOCOL_OPENDIR] = {.plain = handle_opendir},
+    [PROTOCOL_READDIR] = {.with_file = handle_readdir},
+    [PROTOCOL_GETXATTR] = {.plain = handle_getxattr},
+    [PROTOCOL_LISTXATTR] = {.plain = handle_listxattr},
+    [PROTOCOL_SETXATTR] = {.plain = handle_setxattr},
+    [PROTOCOL_REMOVEXATTR] = {.plain = handle_removexattr},
 };
 
 static int handle_with_file(struct service_job *job, const struct row *row) {

@@ -53,8 +53,8 @@ static void close_source(struct source *source) {
   free(remote);
 }
 
-static int lookup(struct source *source, uint64_t folder, const char *name,
-                  struct source_entry *entry) {
+static int remote_lookup(struct source *source, uint64_t folder, const char *name,
+                         struct source_entry *entry) {
   struct remote_call call;
   int status = begin_name(&call, PROTOCOL_LOOKUP, folder, name);
   if (!status)
@@ -62,14 +62,14 @@ static int lookup(struct source *source, uint64_t folder, const char *name,
   return get_entry(&call, status, entry);
 }
 
-static void forget(struct source *source, uint64_t node, uint64_t count) {
+static void remote_forget(struct source *source, uint64_t node, uint64_t count) {
   struct remote_call call;
   if (node == SOURCE_ROOT || remote_begin(&call, PROTOCOL_FORGET, node))
     return;
   rpc_forget(remote_of(source)->rpc, call.generation, call.request.fields.node, count);
 }
 
-static int find(struct source *source, uint64_t inode, struct source_entry *entry) {
+static int remote_find(struct source *source, uint64_t inode, struct source_entry *entry) {
   struct remote_call call;
   remote_begin(&call, PROTOCOL_FIND, 0);
   call.request.fields.inode = inode;
@@ -145,7 +145,8 @@ static int stat_system(struct source *source, struct statvfs *stat) {
  * not checked yet is -EPERM. */
 
 /* Sends a request that creates a name. */
-static int create(struct source *source, struct remote_call *call, struct source_entry *entry) {
+static int create_name(struct source *source, struct remote_call *call,
+                       struct source_entry *entry) {
   return get_entry(call, remote_call(source, call), entry);
 }
 
@@ -156,7 +157,7 @@ static int make_folder(struct source *source, const struct source_caller *caller
   if (status)
     return status;
   call.request.fields.mode = mode;
-  return create(source, &call, entry);
+  return create_name(source, &call, entry);
 }
 
 static int make_symlink(struct source *source, const struct source_caller *caller, uint64_t folder,
@@ -167,7 +168,7 @@ static int make_symlink(struct source *source, const struct source_caller *calle
     return status;
   call.request.fields.bytes = target;
   call.request.fields.size = strlen(target);
-  return create(source, &call, entry);
+  return create_name(source, &call, entry);
 }
 
 static int make_node(struct source *source, const struct source_caller *caller, uint64_t folder,
@@ -179,7 +180,7 @@ static int make_node(struct source *source, const struct source_caller *caller, 
   if (status)
     return status;
   call.request.fields.mode = mode;
-  return create(source, &call, entry);
+  return create_name(source, &call, entry);
 }
 
 static int make_link(struct source *source, const struct source_caller *caller, uint64_t node,
@@ -188,7 +189,7 @@ static int make_link(struct source *source, const struct source_caller *caller, 
   int status = begin_change(source, caller, &call, PROTOCOL_LINK, node, name);
   if (!status)
     status = remote_add_folder(&call, folder);
-  return status ? status : create(source, &call, entry);
+  return status ? status : create_name(source, &call, entry);
 }
 
 static int remove_name(struct source *source, uint16_t operation, uint64_t folder,
@@ -309,7 +310,7 @@ static int make_file(struct remote_source *remote, struct remote_call *call, uin
 }
 
 /* -EPERM for unchecked rights: the server does not know this host's users. */
-static int open_node(struct source *source, const struct source_caller *caller, uint64_t node,
+static int open_file(struct source *source, const struct source_caller *caller, uint64_t node,
                      int flags, struct source_file **file) {
   struct remote_call call;
   if (!caller->checked)
@@ -447,9 +448,9 @@ static int read_folder(struct source *source, struct source_file *folder, off_t 
 
 static const struct source_ops ops = {
     .close = close_source,
-    .lookup = lookup,
-    .forget = forget,
-    .find = find,
+    .lookup = remote_lookup,
+    .forget = remote_forget,
+    .find = remote_find,
     .getattr = get_attributes,
     .setattr = set_attributes,
     .readlink = read_link,
@@ -461,7 +462,7 @@ static const struct source_ops ops = {
     .unlink = unlink_file,
     .rmdir = remove_folder,
     .rename = rename_node,
-    .open = open_node,
+    .open = open_file,
     .create = create_file,
     .release = release,
     .read = remote_read,

@@ -175,7 +175,7 @@ static void disconnect(struct rpc *rpc, const haul_peer *peer) {
 }
 
 /* The wait is bounded, as rpc_close must not close the node while a thread waits on it. */
-static void *receive(void *argument) {
+static void *receive_messages(void *argument) {
   struct rpc *rpc = argument;
   struct haul_message message;
   while (!atomic_load(&rpc->stops)) {
@@ -228,8 +228,8 @@ static int send_request(haul_peer *peer, const struct rpc_call *call,
 }
 
 /* With the lock, which it releases to send. rpc->peer is not NULL. */
-static int post(struct rpc *rpc, struct protocol_request *request, int64_t until,
-                struct rpc_call **out) {
+static int post_call(struct rpc *rpc, struct protocol_request *request, int64_t until,
+                     struct rpc_call **out) {
   uint64_t generation = rpc->generation;
   struct rpc_call *call = add_call(rpc, request->operation);
   if (!call)
@@ -289,13 +289,13 @@ bool rpc_is_up(struct rpc *rpc, uint64_t generation) {
 /* ---- Connecting ---- */
 
 /* With the lock, which it releases to wait. */
-static int greet(struct rpc *rpc, int64_t until) {
+static int send_greet(struct rpc *rpc, int64_t until) {
   struct protocol_request request = {.operation = PROTOCOL_GREET,
                                      .fields = {.version = PROTOCOL_VERSION}};
   struct protocol_fields response;
   struct rpc_call *call;
   snprintf(request.fields.name, sizeof request.fields.name, "%s", rpc->export);
-  int status = post(rpc, &request, until, &call);
+  int status = post_call(rpc, &request, until, &call);
   if (status)
     return status;
   pthread_mutex_unlock(&rpc->lock);
@@ -322,7 +322,7 @@ static int connect_now(struct rpc *rpc, int64_t until) {
     rpc->peer = peer;
     rpc->generation++;
     rpc->forget_count = 0;
-    status = greet(rpc, until);
+    status = send_greet(rpc, until);
     peer = rpc->peer;
   }
   rpc->state = status ? DOWN : UP;
@@ -373,7 +373,7 @@ int rpc_start(struct rpc *rpc, uint64_t *generation, struct protocol_request *re
   pthread_mutex_lock(&rpc->lock);
   int status = ensure_ready(rpc, generation, until);
   if (!status)
-    status = post(rpc, request, until, call);
+    status = post_call(rpc, request, until, call);
   pthread_mutex_unlock(&rpc->lock);
   return status;
 }
@@ -395,7 +395,7 @@ static void send_detached(struct rpc *rpc, uint64_t generation, struct protocol_
   struct rpc_call *call = NULL;
   pthread_mutex_lock(&rpc->lock);
   if (rpc->state == UP && rpc->generation == generation && rpc->under_way < rpc->depth &&
-      post(rpc, request, HAUL_NO_WAIT, &call) == 0 && !call->ended) {
+      post_call(rpc, request, HAUL_NO_WAIT, &call) == 0 && !call->ended) {
     call->abandoned = true;
     call = NULL;
   }
@@ -418,14 +418,14 @@ void rpc_forget(struct rpc *rpc, uint64_t generation, uint64_t node, uint64_t co
 
 /* ---- Opening and closing ---- */
 
-static int open_node(struct rpc *rpc, struct haul_storage_error *error) {
+static int open_client_node(struct rpc *rpc, struct haul_storage_error *error) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   haul_storage_node_config(&config); /* the receiver drives it */
   int code = haul_node_open(&config, &rpc->node);
   if (code)
     return storage_fail(error, -EIO, haul_error_last()->hint, "cannot open a node: %s",
                         haul_error_last()->text);
-  code = -thread_start(&rpc->receiver, receive, rpc);
+  code = -thread_start(&rpc->receiver, receive_messages, rpc);
   if (!code)
     return 0;
   haul_node_close(rpc->node);
@@ -469,7 +469,7 @@ int rpc_open(const struct rpc_config *config, struct rpc **out, struct haul_stor
   if (!rpc->address || !rpc->export)
     storage_fail(error, status, NULL, "no memory left");
   else
-    status = open_node(rpc, error);
+    status = open_client_node(rpc, error);
   if (!status) {
     pthread_mutex_lock(&rpc->lock);
     status = connect_now(rpc, haul_deadline_in(rpc->timeout_ns));

@@ -155,7 +155,7 @@ static void dispatch(struct service *service, struct haul_message *message) {
 }
 
 /* The wait is bounded, as the owner must not close the node while this thread waits on it. */
-static void *receive(void *argument) {
+static void *receive_messages(void *argument) {
   struct service *service = argument;
   struct haul_message message;
   while (!atomic_load(&service->stops))
@@ -227,7 +227,7 @@ static int open_service(const struct haul_storage_serving *serving, struct servi
   if (!status)
     status = views_open(&service->views);
   if (!status)
-    status = -thread_start(&service->thread, receive, service);
+    status = -thread_start(&service->thread, receive_messages, service);
   if (status) {
     free_service(service);
     return storage_fail(error, status, "", "cannot serve files: %s", strerror(-status));

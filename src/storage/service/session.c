@@ -52,13 +52,13 @@ static struct session_handle *find_file(struct session *session, uint64_t handle
 
 int session_add_file(struct session *session, struct source_file *file, uint64_t *handle) {
   pthread_mutex_lock(&session->lock);
-  struct session_handle *free = free_handle(session->files, SERVICE_FILES);
-  if (free) {
-    *free = (struct session_handle){.object = file, .generation = free->generation + 1};
-    *handle = (uint64_t)free->generation << 32 | (uint64_t)(free - session->files + 1);
+  struct session_handle *slot = free_handle(session->files, SERVICE_FILES);
+  if (slot) {
+    *slot = (struct session_handle){.object = file, .generation = slot->generation + 1};
+    *handle = (uint64_t)slot->generation << 32 | (uint64_t)(slot - session->files + 1);
   }
   pthread_mutex_unlock(&session->lock);
-  return free ? 0 : -EMFILE;
+  return slot ? 0 : -EMFILE;
 }
 
 struct source_file *session_get_file(struct session *session, uint64_t handle) {
@@ -102,13 +102,13 @@ int session_add_region(struct session *session, const char *name, uint32_t *numb
   if (code)
     return protocol_errno(code);
   pthread_mutex_lock(&session->lock);
-  struct session_handle *free = free_handle(session->regions, SERVICE_REGIONS);
-  if (free) {
-    *free = (struct session_handle){.object = remote};
-    *number = (uint32_t)(free - session->regions + 1);
+  struct session_handle *slot = free_handle(session->regions, SERVICE_REGIONS);
+  if (slot) {
+    *slot = (struct session_handle){.object = remote};
+    *number = (uint32_t)(slot - session->regions + 1);
   }
   pthread_mutex_unlock(&session->lock);
-  if (free)
+  if (slot)
     return 0;
   haul_remote_release(remote);
   return -ENFILE;
@@ -237,12 +237,6 @@ static struct task *next_task(struct session *session) {
   return item ? list_entry(item, struct task, link) : NULL;
 }
 
-static void forget_all(const struct session *session, const struct protocol_request *request) {
-  for (unsigned i = 0; session->source && i < request->forget_count; i++)
-    session->source->ops->forget(session->source, request->forgets[i].node,
-                                 request->forgets[i].count);
-}
-
 /* False: the client breaks the protocol, or does not receive. */
 static bool serve_request(struct service_job *job, const struct task *task) {
   struct session *session = job->session;
@@ -252,7 +246,9 @@ static bool serve_request(struct service_job *job, const struct task *task) {
   if (status == -EPROTO)
     return false;
   if (!status) {
-    forget_all(session, &job->request);
+    for (unsigned i = 0; session->source && i < job->request.forget_count; i++)
+      session->source->ops->forget(session->source, job->request.forgets[i].node,
+                                   job->request.forgets[i].count);
     status = handle_request(job);
   }
   size_t length =

@@ -164,7 +164,7 @@ static void set_range(const struct lanes *lanes, struct slice *slice, uint64_t d
 }
 
 /* Returns the number of bytes; fewer than the slice's length at the end of the file. */
-static ssize_t fill(const struct lanes *lanes, struct slice *slice) {
+static ssize_t fill_slice(const struct lanes *lanes, struct slice *slice) {
   const struct stream *stream = lanes->stream;
   if (use_view(stream, slice))
     return (ssize_t)slice->length;
@@ -185,7 +185,7 @@ static int read_slices(struct lanes *lanes, uint64_t *done) {
     if (slice->transfer && (status = settle(lanes, slice)))
       return status;
     set_range(lanes, slice, *done);
-    ssize_t got = fill(lanes, slice);
+    ssize_t got = fill_slice(lanes, slice);
     if (got <= 0)
       return *done ? 0 : (int)got;
     more = (uint64_t)got == slice->length;

@@ -274,9 +274,9 @@ static int list_path(struct list_job *job, const char *path) {
   return status;
 }
 
-static int list(struct tree *tree, const char *path,
-                void (*each)(void *user, const struct haul_storage_name *name), void *user,
-                struct haul_storage_error *error) {
+static int tree_list(struct tree *tree, const char *path,
+                     void (*each)(void *user, const struct haul_storage_name *name), void *user,
+                     struct haul_storage_error *error) {
   struct list_job job = {.source = tree->source, .each = each, .user = user};
   int status = *tree->export ? list_path(&job, path) : list_exports(&job);
   return status ? explain(tree, path, status, error) : 0;
@@ -360,8 +360,8 @@ static int get_file(struct tree *tree, const struct source_entry *entry, struct 
   return status;
 }
 
-static int get(struct tree *tree, const char *path, uint64_t offset, uint64_t length,
-               const struct haul_storage_stream *stream, struct haul_storage_error *error) {
+static int tree_get(struct tree *tree, const char *path, uint64_t offset, uint64_t length,
+                    const struct haul_storage_stream *stream, struct haul_storage_error *error) {
   struct get_job job = {.at = offset, .end = length ? offset + length : 0, .stream = stream};
   struct source_entry entry;
   if (offset > INT64_MAX || length > INT64_MAX)
@@ -483,8 +483,8 @@ static int put_file(struct tree *tree, struct target *target,
   return status;
 }
 
-static int put(struct tree *tree, const char *path, const struct haul_storage_stream *stream,
-               struct haul_storage_error *error) {
+static int tree_put(struct tree *tree, const char *path, const struct haul_storage_stream *stream,
+                    struct haul_storage_error *error) {
   struct source_entry folder;
   struct target target;
   int status = walk_to_folder(tree->source, path, &folder, target.name);
@@ -499,7 +499,7 @@ static int put(struct tree *tree, const char *path, const struct haul_storage_st
 __attribute__((visibility("default"))) const struct haul_storage_tree haul_storage_tree = {
     .open = open_tree,
     .close = close_tree,
-    .list = list,
-    .get = get,
-    .put = put,
+    .list = tree_list,
+    .get = tree_get,
+    .put = tree_put,
 };
