@@ -136,7 +136,7 @@ static int register_file(int fd, uint64_t inode, uint32_t state) {
   return copy;
 }
 
-/* Asks no daemon. */
+/* From the kernel's cache, without the daemon. */
 static int inode_of(int fd, uint64_t *inode) {
   struct statx found;
   if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &found) != 0)

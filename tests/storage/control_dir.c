@@ -23,14 +23,8 @@ static struct rig rig;
 static const struct iov_name buffer = {.ring = false};
 
 static int set_up(void **state) {
-  (void)state;
+  *state = &rig;
   rig_open(&rig, 1);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  rig_close(&rig);
   return 0;
 }
 
@@ -166,7 +160,7 @@ static void registered_entries_are_listed(void **state) {
   (void)state;
   struct control_link entry, again;
   char target[256];
-  const char *path = file("told", 4096);
+  const char *path = file("listed", 4096);
   assert_int_equal(control_dir_symlink(rig.control, &rig.caller, ID ".b4096", path, &entry), 0);
   assert_true(entry.id > 0 && S_ISLNK(entry.mode));
   assert_int_equal(entry.uid, rig.caller.uid);
@@ -338,7 +332,7 @@ static void one_ring_works_beside_a_thousand(void **state) {
 int main(void) {
   if (!rig_is_possible())
     return 77;
-#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, rig_tear_down)
   const struct CMUnitTest tests[] = {
       TEST(only_the_callers_regular_files_in_dev_shm_are_registered),
       TEST(memory_that_contradicts_its_name_is_rejected),

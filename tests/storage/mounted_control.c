@@ -41,20 +41,14 @@ static int set_up_with(const char *const *options) {
 
 static int set_up(void **state) {
   const char *const options[] = {"--name", "weights", NULL};
-  (void)state;
+  *state = &mounted;
   return set_up_with(options);
 }
 
 static int set_up_read_only(void **state) {
   const char *const options[] = {"--read-only", NULL};
-  (void)state;
+  *state = &mounted;
   return set_up_with(options);
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  mounted_end(&mounted);
-  return 0;
 }
 
 static int error_of(int result) {
@@ -382,7 +376,7 @@ static void registrations_end_with_their_client(void **state) {
   close(folder);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, mounted_tear_down)
 
 int main(int count, char **arguments) {
   const struct CMUnitTest tests[] = {
@@ -395,7 +389,8 @@ int main(int count, char **arguments) {
       TEST(the_control_directory_takes_registrations_alone),
       TEST(invalid_registrations_are_rejected),
       TEST(a_ring_reads_its_users_open_files),
-      cmocka_unit_test_setup_teardown(rings_read_on_a_read_only_mount, set_up_read_only, tear_down),
+      cmocka_unit_test_setup_teardown(rings_read_on_a_read_only_mount, set_up_read_only,
+                                      mounted_tear_down),
       TEST(registrations_end_with_their_client),
   };
   mounted_need_fuse();

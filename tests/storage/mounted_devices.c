@@ -28,7 +28,7 @@ static uint8_t byte_at(uint64_t offset) {
 }
 
 static int set_up(void **state) {
-  (void)state;
+  *state = &mounted;
   uint8_t *bytes = malloc(LENGTH);
   mounted_make(&mounted);
   for (size_t i = 0; i < LENGTH; i++)
@@ -38,12 +38,6 @@ static int set_up(void **state) {
   close(fd);
   free(bytes);
   mounted_start(&mounted, NULL);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  mounted_end(&mounted);
   return 0;
 }
 
@@ -124,12 +118,12 @@ static void another_process_uses_a_buffer_by_a_handle(void **state) {
   (void)state;
   struct hf3fs_iov iov, other;
   hf3fs_gpu_ipc_handle_t handle;
-  int gone[2], status;
-  assert_int_equal(pipe(gone), 0);
+  int ends[2], status;
+  assert_int_equal(pipe(ends), 0);
   pid_t child = fork();
   if (child == 0) {
-    close(gone[1]); /* ends with the parent */
-    if (read(gone[0], &handle, sizeof handle) != (ssize_t)sizeof handle)
+    close(ends[1]); /* ends with the parent */
+    if (read(ends[0], &handle, sizeof handle) != (ssize_t)sizeof handle)
       _exit(1);
     assert_int_equal(hf3fs_iov_import_gpu(&other, &handle, mounted.point), 0);
     assert_int_equal(do_one(&other, "file", true, 0, 0, 6 * MIB), LENGTH);
@@ -138,15 +132,15 @@ static void another_process_uses_a_buffer_by_a_handle(void **state) {
   }
   assert_int_equal(hf3fs_iovcreate_device(&iov, mounted.point, 8 * MIB, 0, 0), 0);
   assert_int_equal(hf3fs_iov_export_gpu(&iov, &handle), 0);
-  assert_int_equal(write(gone[1], &handle, sizeof handle), sizeof handle);
+  assert_int_equal(write(ends[1], &handle, sizeof handle), sizeof handle);
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_int_equal(status, 0);
   assert_int_equal(do_one(&iov, "copy", false, 0, 0, LENGTH), LENGTH);
   assert_copy("copy", 0, LENGTH);
   hf3fs_iovdestroy_gpu(&iov);
   assert_int_equal(hf3fs_iov_import_gpu(&other, &handle, mounted.point), -ENOENT);
-  close(gone[0]);
-  close(gone[1]);
+  close(ends[0]);
+  close(ends[1]);
 }
 
 /* ---- Wrapped memory ---- */
@@ -293,7 +287,7 @@ static void signals_are_not_taken_for_a_dead_daemon(void **state) {
   assert_int_equal(code, 0);
 }
 
-#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, mounted_tear_down)
 
 static int with_a_gpu(void) {
   const struct CMUnitTest tests[] = {

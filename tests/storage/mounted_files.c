@@ -25,7 +25,7 @@
 static struct mounted mounted;
 
 static int set_up(void **state) {
-  (void)state;
+  *state = &mounted;
   mounted_make(&mounted);
   folder_put(mounted.source, "file", "hello");
   assert_int_equal(mkdir(at_source(&mounted, "folder"), 0755), 0);
@@ -36,7 +36,7 @@ static int set_up(void **state) {
 
 static int set_up_read_only(void **state) {
   const char *const options[] = {"--read-only", NULL};
-  (void)state;
+  *state = &mounted;
   mounted_make(&mounted);
   folder_put(mounted.source, "file", "hello");
   mounted_start(&mounted, options);
@@ -44,17 +44,11 @@ static int set_up_read_only(void **state) {
 }
 
 static int set_up_small(void **state) {
-  (void)state;
+  *state = &mounted;
   mounted_make(&mounted);
   if (geteuid() == 0)
     assert_int_equal(mount("none", mounted.source, "tmpfs", 0, "size=1m"), 0);
   mounted_start(&mounted, NULL);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  mounted_end(&mounted);
   return 0;
 }
 
@@ -436,7 +430,7 @@ static void killed_clients_leave_no_open_files(void **state) {
   assert_true(eventually(mounted_descriptors(&mounted) <= before + 50));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, mounted_tear_down)
 
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -457,8 +451,8 @@ int main(void) {
       TEST(extended_attributes_are_those_of_the_source),
       TEST(a_large_folder_is_listed_whole),
       cmocka_unit_test_setup_teardown(a_read_only_mount_rejects_changes, set_up_read_only,
-                                      tear_down),
-      cmocka_unit_test_setup_teardown(a_full_disk_is_reported, set_up_small, tear_down),
+                                      mounted_tear_down),
+      cmocka_unit_test_setup_teardown(a_full_disk_is_reported, set_up_small, mounted_tear_down),
       TEST(four_threads_change_one_folder),
       TEST(killed_clients_leave_no_open_files),
   };

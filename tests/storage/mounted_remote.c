@@ -62,7 +62,7 @@ static void many_operations_are_in_flight(void **state) {
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
   memset(user.iov.base, 0, 6 * MIB);
   for (unsigned i = 0; i < 48; i++)
-    assert_true(user_ask(&user, i * 131072, i * 131072, 131072) >= 0);
+    assert_true(user_prepare(&user, i * 131072, i * 131072, 131072) >= 0);
   assert_int_equal(hf3fs_submit_ios(&user.ior), 0);
   for (unsigned i = 0; i < 48; i++)
     assert_int_equal(user_wait(&user, 30), 131072);
@@ -134,7 +134,7 @@ static void a_stopped_server_does_not_delay_the_end(void **state) {
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
   child_stop(mounted.server);
   for (unsigned i = 0; i < 60; i++)
-    assert_true(user_ask(&user, i * 4096, i * 4096, 4096) >= 0);
+    assert_true(user_prepare(&user, i * 4096, i * 4096, 4096) >= 0);
   assert_int_equal(hf3fs_submit_ios(&user.ior), 0);
   mounted_pause(300);
   kill(mounted.daemon, SIGTERM);

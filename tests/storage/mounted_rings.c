@@ -44,16 +44,10 @@ static void assert_bytes(const uint8_t *bytes, uint64_t offset, size_t length, u
 }
 
 static int set_up(void **state) {
-  (void)state;
+  *state = &mounted;
   mounted_make(&mounted);
   put_file(at_source(&mounted, "file"), LENGTH, 1);
   mounted_start(&mounted, NULL);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  mounted_end(&mounted);
   return 0;
 }
 
@@ -216,14 +210,14 @@ static void a_ring_alone_extends_a_file(void **state) {
 /* ---- Killed clients ---- */
 
 /* In a child: registers, prepares operations until the ring is full, and reports it. */
-static void be_killed(int told) {
+static void run_victim(int ready) {
   struct user user;
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
   for (unsigned i = 0; i < 64; i++)
     assert_true(hf3fs_prep_io(&user.ior, &user.iov, true, user.iov.base, user.fd, 0, MIB, NULL) >=
                 0);
   hf3fs_submit_ios(&user.ior);
-  if (write(told, "x", 1) == 1)
+  if (write(ready, "x", 1) == 1)
     pause();
   _exit(1);
 }
@@ -236,18 +230,18 @@ static void killed_clients_leave_nothing_behind(void **state) {
   user_end(&user);
   unsigned descriptors = mounted_descriptors(&mounted);
   for (unsigned round = 0; round < 10; round++) {
-    int told[2];
+    int ready[2];
     char byte, memory[256];
-    assert_int_equal(pipe2(told, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
     pid_t child = fork();
     if (child == 0)
-      be_killed(told[1]);
-    close(told[1]);
-    assert_int_equal(read(told[0], &byte, 1), 1);
+      run_victim(ready[1]);
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
     find_memory(memory);
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, NULL, 0), child);
-    close(told[0]);
+    close(ready[0]);
     assert_true(eventually(registered() == 5));
     assert_int_equal(access(memory, F_OK), -1);
   }
@@ -281,7 +275,7 @@ int main(int argc, char **argv) {
   mounted_need_fuse();
   if (argc > 1 && strcmp(argv[1], "remote") == 0)
     mounted_use_server();
-#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, mounted_tear_down)
   const struct CMUnitTest tests[] = {
       TEST(files_of_other_file_systems_are_rejected),
       TEST(closed_files_are_not_used),

@@ -47,22 +47,16 @@ static void make_tree(void) {
 
 static int set_up(void **state) {
   const char *const options[] = {"--allow-other", NULL};
-  (void)state;
+  *state = &mounted;
   make_tree();
   mounted_start(&mounted, options);
   return 0;
 }
 
 static int set_up_alone(void **state) {
-  (void)state;
+  *state = &mounted;
   make_tree();
   mounted_start(&mounted, NULL);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  mounted_end(&mounted);
   return 0;
 }
 
@@ -272,7 +266,7 @@ static void acls_are_enforced(void **state) {
 
 static int set_up_without_acls(void **state) {
   const char *const options[] = {"--allow-other", NULL};
-  (void)state;
+  *state = &mounted;
   mounted_make(&mounted);
   assert_int_equal(mount("none", mounted.source, "ramfs", 0, NULL), 0);
   assert_int_equal(chmod(mounted.source, 0755), 0);
@@ -300,7 +294,7 @@ static void a_mount_bound_into_its_source_does_not_recurse(void **state) {
   assert_int_equal(umount2(at_source(&mounted, "open"), MNT_DETACH), 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, mounted_tear_down)
 
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -310,12 +304,12 @@ int main(void) {
       TEST(file_permissions_are_enforced),
       TEST(a_sticky_folder_protects_others_files),
       cmocka_unit_test_setup_teardown(without_allow_other_others_are_rejected, set_up_alone,
-                                      tear_down),
+                                      mounted_tear_down),
       TEST(the_link_ioctl_checks_the_callers_rights),
       TEST(the_process_is_root_again_after_each_call),
       TEST(acls_are_enforced),
       cmocka_unit_test_setup_teardown(modes_are_enforced_without_acls, set_up_without_acls,
-                                      tear_down),
+                                      mounted_tear_down),
       TEST(a_mount_bound_into_its_source_does_not_recurse),
   };
   mounted_need_fuse();

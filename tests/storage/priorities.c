@@ -24,14 +24,8 @@ static const struct iov_name priorities[] = {
 };
 
 static int set_up(void **state) {
-  (void)state;
+  *state = &rig;
   rig_open(&rig, 1);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  rig_close(&rig);
   return 0;
 }
 
@@ -156,8 +150,8 @@ int main(void) {
   if (!rig_is_possible())
     return 77;
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(a_higher_priority_waits_less, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(a_lower_priority_does_not_starve, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(a_higher_priority_waits_less, set_up, rig_tear_down),
+      cmocka_unit_test_setup_teardown(a_lower_priority_does_not_starve, set_up, rig_tear_down),
   };
   return cmocka_run_group_tests_name("storage/priorities", tests, NULL, NULL);
 }

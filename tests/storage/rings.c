@@ -20,14 +20,8 @@ static const struct iov_name reads = {.for_read = true, .priority = RING_NORMAL}
 static const struct iov_name writes = {.for_read = false, .priority = RING_NORMAL};
 
 static int set_up(void **state) {
-  (void)state;
+  *state = &rig;
   rig_open(&rig, 2);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  rig_close(&rig);
   return 0;
 }
 
@@ -156,7 +150,7 @@ static void truncated_memory_ends_its_ring_alone(void **state) {
     client_close(&bad);
   }
   client_close(&good);
-  tear_down(state);
+  rig_tear_down(state);
 }
 
 static void access_modes_of_open_files_are_enforced(void **state) {
@@ -294,13 +288,13 @@ static void a_ring_wraps_many_times(void **state) {
     int32_t entries = sizes[s];
     bool out[65] = {false};
     client_open(&client, &rig, &reads, entries, MIB);
-    for (int32_t done = 0, asked = 0, free = entries; done < 3000; done++) {
-      for (int32_t i = 0; i < entries && asked < 3000 && free > 0; i++) {
+    for (int32_t done = 0, prepared = 0, free = entries; done < 3000; done++) {
+      for (int32_t i = 0; i < entries && prepared < 3000 && free > 0; i++) {
         if (out[i])
           continue;
         out[i] = true;
         free--;
-        client_prepare(&client, i, rig.inode, (uint64_t)i * 512, (uint64_t)asked++ * 512, 512);
+        client_prepare(&client, i, rig.inode, (uint64_t)i * 512, (uint64_t)prepared++ * 512, 512);
       }
       client_submit(&client);
       assert_true(client_take(&client, &completion, 10000));
@@ -339,7 +333,7 @@ static void a_reused_buffer_slot_is_not_mixed_up(void **state) {
 int main(void) {
   if (!rig_is_possible())
     return 77;
-#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, rig_tear_down)
   const struct CMUnitTest tests[] = {
       TEST(invalid_fields_complete_with_an_error),
       TEST(an_invalid_index_completes_with_an_error),

@@ -305,5 +305,5 @@ int main(void) {
       world_test(a_forked_child_is_a_new_client),
       world_test(a_forked_child_keeps_the_parents_rings),
   };
-  return cmocka_run_group_tests_name("usrbio/gone", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("usrbio/restarts", tests, NULL, NULL);
 }

@@ -17,7 +17,7 @@ void local_proc_path(char path[PROC_ROOM], int fd) {
 
 /* ---- Lookups ---- */
 
-/* From what the kernel has cached: the file system itself is not asked. */
+/* From the kernel's cache, without a request to the file system. */
 static bool is_left_out(const struct local *local, int fd) {
   struct statx stat;
   if (!local->left_out || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &stat))

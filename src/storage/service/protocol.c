@@ -461,7 +461,7 @@ int protocol_errno(int code) {
     return -EACCES;
   case HAUL_ENAME:
   case HAUL_ESTALE:
-    return -ENXIO; /* the region is gone */
+    return -ENXIO; /* the region was withdrawn */
   case HAUL_EPEER:
   case HAUL_ECLOSED:
   case HAUL_ECONNECT:

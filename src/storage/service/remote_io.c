@@ -78,7 +78,7 @@ void client_buffer_close(struct client_buffer *buffer) {
                                      .fields = {.region = buffer->number}};
   struct protocol_fields response;
   uint64_t generation = buffer->generation;
-  if (generation)
+  if (generation) /* may fail: the end of the connection has the same effect */
     rpc_call(buffer->rpc, &generation, &request, &response);
   withdraw(buffer);
   pthread_mutex_destroy(&buffer->lock);

@@ -73,6 +73,11 @@ void rig_close(struct rig *rig) {
   unlink(rig->path);
 }
 
+int rig_tear_down(void **state) {
+  rig_close(*state);
+  return 0;
+}
+
 int piece_open(struct piece *piece, struct rig *rig, const struct iov_name *name, size_t length) {
   struct control_link entry;
   *piece = (struct piece){.rig = rig, .name = *name, .length = length};

@@ -25,6 +25,8 @@ struct rig {
 bool rig_is_possible(void);
 void rig_open(struct rig *rig, unsigned workers);
 void rig_close(struct rig *rig);
+/* The same as cmocka's teardown; *state is the rig. */
+int rig_tear_down(void **state);
 /* Adds an open of the user; returns the handle for files_remove. */
 uint64_t rig_add_file(struct rig *rig, int fd, uid_t uid, bool reads, bool writes);
 /* The file's data at `offset`. */

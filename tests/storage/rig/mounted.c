@@ -294,6 +294,11 @@ void mounted_end(struct mounted *mounted) {
   assert_false(left);
 }
 
+int mounted_tear_down(void **state) {
+  mounted_end(*state);
+  return 0;
+}
+
 void mounted_detach(const struct mounted *mounted) {
   unmount_lazily(mounted->point);
 }

@@ -38,6 +38,8 @@ int mounted_run(struct mounted *mounted, const char *const *arguments);
 int mounted_wait(struct mounted *mounted);
 /* Sends SIGTERM, expects status 0 and no mount, and removes the folders. */
 void mounted_end(struct mounted *mounted);
+/* The same as cmocka's teardown; *state is the mount. */
+int mounted_tear_down(void **state);
 /* Unmounts lazily, without the process. */
 void mounted_detach(const struct mounted *mounted);
 

@@ -40,7 +40,7 @@ static inline void user_end(struct user *user) {
   close(user->fd);
 }
 
-static inline int user_ask(struct user *user, uint64_t at, uint64_t offset, uint64_t length) {
+static inline int user_prepare(struct user *user, uint64_t at, uint64_t offset, uint64_t length) {
   return hf3fs_prep_io(&user->ior, &user->iov, user->ior.for_read, user->iov.base + at, user->fd,
                        offset, length, NULL);
 }
@@ -55,7 +55,7 @@ static inline int64_t user_wait(struct user *user, int seconds) {
 
 /* Uses the start of the buffer. */
 static inline int64_t user_do(struct user *user, uint64_t offset, uint64_t length) {
-  int slot = user_ask(user, 0, offset, length);
+  int slot = user_prepare(user, 0, offset, length);
   if (slot < 0)
     return slot;
   assert_int_equal(hf3fs_submit_ios(&user->ior), 0);
