@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What the parts of the client library share. Calls return 0 or a negative errno value unless a
+ * Shared declarations of the client library. Calls return 0 or a negative errno value unless a
  * comment says otherwise. */
 #ifndef HAUL_USRBIO_CLIENT_H
 #define HAUL_USRBIO_CLIENT_H
@@ -11,8 +11,8 @@
 
 #define MOUNT_ROOM 256 /* of a mount's path in hf3fs_iov */
 
-/* The library's locks, which fork(2) takes, so that a child finds them free. None is taken with
- * another one held. */
+/* The library's locks. fork(2) takes them, so that they are free in the child. A thread holds at
+ * most one. */
 enum client_lock { LOCK_FILES, LOCK_MOUNTS, LOCK_LIBRARY, CLIENT_LOCKS };
 extern pthread_mutex_t client_locks[CLIENT_LOCKS];
 

@@ -14,14 +14,13 @@
 
 #include "client.h"
 
-#define TIMEOUT_S                                                                                  \
-  30 /* of the daemon, which may have to start a driver, and of users of the memory */
+#define TIMEOUT_S   30 /* of requests, which may start a driver, and of users of the memory */
 #define DEVICES_MAX 64
 
 struct device {
   haul_region *region;
   int daemon;    /* the connection that keeps it registered; -1: another process's memory */
-  int lent;      /* the read end of the pipe that users of lent memory hold open; else -1 */
+  int users;     /* read end of the pipe that users of IPC memory hold open; else -1 */
   int other;     /* the descriptor that came with another process's memory; else -1 */
   pid_t process; /* that registered it: a forked child's copy ends nothing */
 };
@@ -249,11 +248,11 @@ static struct devices_request make_request(enum devices_operation operation, con
 static struct device *alloc_device(void) {
   struct device *device = calloc(1, sizeof *device);
   if (device)
-    *device = (struct device){.daemon = -1, .lent = -1, .other = -1, .process = getpid()};
+    *device = (struct device){.daemon = -1, .users = -1, .other = -1, .process = getpid()};
   return device;
 }
 
-/* The descriptor that goes with the ticket: the memory, or the pipe of lent memory. */
+/* The descriptor to send with the ticket: the memory, or for IPC memory the pipe. */
 static int export_region(const struct library *calls, struct device *device,
                          struct haul_ticket *ticket, int *descriptor) {
   const unsigned rights = HAUL_READ | HAUL_WRITE | HAUL_LEND;
@@ -263,7 +262,7 @@ static int export_region(const struct library *calls, struct device *device,
     return code;
   if (pipe2(ends, O_CLOEXEC) != 0)
     return -errno;
-  device->lent = ends[0];
+  device->users = ends[0];
   *descriptor = ends[1];
   return 0;
 }
@@ -296,7 +295,9 @@ static int wrap_memory(const struct library *calls, void *memory, size_t size,
   if (code)
     return code;
   struct haul_place found = calls->haul_region_place(device->region);
-  return found.kind != place.kind ? -EINVAL : found.device != place.device ? -ENODEV : 0;
+  if (found.kind != place.kind)
+    return -EINVAL;
+  return found.device == place.device ? 0 : -ENODEV;
 }
 
 int device_new(const char *mount, const uint8_t id[16], void *memory, size_t size, int number,
@@ -367,7 +368,7 @@ int device_open(const char *mount, const uint8_t id[16], size_t size, struct dev
 /* Blocks until no process has the pipe's write end open any more: the daemon closes its own after
  * the last operation. */
 static void wait_for_users(const struct device *device) {
-  struct pollfd end = {.fd = device->lent};
+  struct pollfd end = {.fd = device->users};
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   int64_t until = time.tv_sec * INT64_C(1000) + TIMEOUT_S * INT64_C(1000), left;
@@ -384,12 +385,12 @@ void device_free(struct device *device) {
     shutdown(device->daemon, SHUT_RDWR); /* a child may have it open, too */
   if (device->daemon >= 0)
     close(device->daemon);
-  if (device->lent >= 0 && own)
+  if (device->users >= 0 && own)
     wait_for_users(device);
   if (calls && device->region)
     calls->haul_region_release(device->region);
-  if (device->lent >= 0)
-    close(device->lent);
+  if (device->users >= 0)
+    close(device->users);
   if (device->other >= 0)
     close(device->other); /* after the region: its owner waits for this */
   free(device);

@@ -10,9 +10,7 @@
 #include "client.h"
 
 #define PAGE_ENTRIES 1024
-#define PAGES                                                                                      \
-  4096 /* the kernel allows 1,048,576 descriptors by default, and more if configured               \
-        */
+#define PAGES        4096 /* 4,194,304 descriptors; the kernel allows 1,048,576 by default */
 
 enum { REGISTERED = 1, READS = 2, WRITES = 4 };
 
@@ -138,7 +136,7 @@ static int register_file(int fd, uint64_t inode, uint32_t state) {
   return copy;
 }
 
-/* Asks no daemon. */
+/* From the kernel's cache, without the daemon. */
 static int inode_of(int fd, uint64_t *inode) {
   struct statx found;
   if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &found) != 0)

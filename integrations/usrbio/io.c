@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Operations: prepared, submitted, and waited for. */
+ * Preparing, submitting and waiting for operations. */
 #include <errno.h>
 #include <time.h>
 
 #include "client.h"
 
-#define SILENCE_NS                                                                                 \
-  INT64_C(1000000000) /* without a completion, before a check that the daemon lives */
+#define SILENCE_NS INT64_C(1000000000) /* until a check that the daemon lives */
 
 int hf3fs_io_entries(const struct hf3fs_ior *ior) {
   return ior ? ring_entries(ior->iov.size) : 0;
@@ -174,7 +173,7 @@ static void drain_posts(struct ring *ring) {
     ;
 }
 
-/* There was no completion: checks after some silence that the daemon lives. */
+/* After a second without a completion, checks that the daemon lives. */
 static void check_daemon(struct ring *ring) {
   int64_t now = monotonic_ns();
   if (slots_are_idle(&ring->slots)) {
@@ -234,7 +233,7 @@ static int wait_for_completions(struct ring *ring, struct hf3fs_cqe *cqes, int r
     if (more == 0)
       check_daemon(ring);
   }
-  if (ring_error(ring)) /* perhaps since the last look */
+  if (ring_error(ring)) /* perhaps set since the last call */
     taken += collect(ring, cqes + taken, room - taken);
   return taken == 0 ? ring_error(ring) : taken;
 }

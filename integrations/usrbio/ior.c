@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Making and ending rings. */
+ * Creating and destroying rings. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
 #include "client.h"
 
-#define SEMAPHORE_PREFIX                                                                           \
-  SHM_DIR "sem." /* sem_open("/NAME") opens this file, with NAME behind it                         \
-                  */
+#define SEMAPHORE_PREFIX SHM_DIR "sem." /* of files of sem_open(3) */
 
 size_t hf3fs_ior_size(int entries) {
   return entries >= 0 ? ring_bytes(entries) : 0;
@@ -62,7 +60,7 @@ static int open_semaphore(const char *mount, uint8_t priority, sem_t **semaphore
   return *semaphore != SEM_FAILED ? 0 : -errno;
 }
 
-/* Undoes what there is of it. */
+/* Also after an incomplete start. */
 static void free_ring(struct ring *ring) {
   if (ring->submit)
     sem_close(ring->submit);
@@ -86,7 +84,7 @@ static struct ring *new_ring(const struct ring_config *config) {
   return NULL;
 }
 
-/* Makes the memory and registers it; unlinks it then, as the daemon has mapped it. */
+/* Creates and registers the memory, and then unlinks it, as the daemon has mapped it. */
 static int register_ring(struct ring *ring, const char *mount, const struct ring_config *config,
                          struct iov_name *name) {
   size_t size = ring_bytes(config->entries);

@@ -9,10 +9,8 @@
 
 #include "core/deferred_close.h"
 
-#define BUCKETS 1024u
-#define PINNED_BYTES                                                                               \
-  ((size_t)1 << 30) /* the limit of a registered buffer: io_uring_register(2)                      \
-                     */
+#define BUCKETS      1024u
+#define PINNED_BYTES ((size_t)1 << 30) /* of one buffer: io_uring_register(2) */
 
 struct buffers {
   pthread_rwlock_t lock; /* guards the buckets; for writing also the rest. No lock is taken after
@@ -24,7 +22,7 @@ struct buffers {
 };
 
 /* Ids are random. A client that chooses them badly makes its own searches longer. */
-static struct list *bucket_of(struct buffers *buffers, const uint8_t id[16]) {
+static struct list *buffer_bucket(struct buffers *buffers, const uint8_t id[16]) {
   uint64_t half[2];
   memcpy(half, id, sizeof half);
   return &buffers->buckets[((half[0] ^ half[1]) * UINT64_C(0x9e3779b97f4a7c15)) >> 54];
@@ -32,7 +30,7 @@ static struct list *bucket_of(struct buffers *buffers, const uint8_t id[16]) {
 
 /* With the lock. */
 static struct buffer *find_buffer(struct buffers *buffers, const uint8_t id[16]) {
-  list_each(item, bucket_of(buffers, id)) {
+  list_each(item, buffer_bucket(buffers, id)) {
     struct buffer *buffer = list_entry(item, struct buffer, link);
     if (memcmp(buffer->id, id, sizeof buffer->id) == 0)
       return buffer;
@@ -62,7 +60,7 @@ int buffers_add(struct buffers *buffers, const struct buffer *like, struct buffe
   bool exists = find_buffer(buffers, like->id);
   if (!exists) {
     assign_slot(buffers, buffer);
-    list_append(bucket_of(buffers, like->id), &buffer->link);
+    list_append(buffer_bucket(buffers, like->id), &buffer->link);
     if (buffer->address)
       sigbus_watch(&buffer->watch, buffer->address, buffer->length);
   }

@@ -23,10 +23,10 @@ struct buffer {
   struct sigbus_watch watch; /* over the mapping; the kernel's own copies fail with EFAULT */
   haul_region *region;       /* device memory, else NULL */
   haul_node *node;           /* of the region */
-  int descriptor; /* came with the region, and is closed after its release: its owner waits for that
-                   */
-  int slot;       /* in each worker's io_uring, for as long as the table has it; -1: no free one */
-  uint64_t serial;             /* of this use of the slot */
+  int descriptor;  /* received with the region; closed after its release, which its owner waits for
+                    */
+  int slot;        /* in each worker's io_uring, for as long as the table has it; -1: no free one */
+  uint64_t serial; /* of this use of the slot */
   _Atomic uint64_t used;       /* bytes of its operations so far */
   struct list link;            /* in the table */
   _Atomic unsigned references; /* the table's, and one for each operation */
@@ -60,8 +60,8 @@ struct pinned {
 };
 
 void pinned_open(struct pinned *pinned, struct io_uring *uring);
-/* The slot of a buffer whose pages are pinned, or -1. A buffer is pinned once its operations have
- * moved as many bytes as it has, within the limit of locked memory (RLIMIT_MEMLOCK). */
+/* The slot of a pinned buffer, or -1. A buffer is pinned after its operations have moved its length
+ * in bytes, within the limit of locked memory (RLIMIT_MEMLOCK). */
 int pinned_slot(struct pinned *pinned, struct io_uring *uring, const struct buffers *buffers,
                 const struct buffer *buffer);
 /* The kernel did not pin it. */

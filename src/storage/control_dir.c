@@ -7,21 +7,21 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "core/thread.h"
+#include "storage/util.h"
 #include "storage/worker.h"
 
 #define LINKS_MAX   65536u /* of all users */
 #define USER_MAX    16384u /* of one */
 #define WORKERS_MAX 64u
 
-/* Threads for what blocks: copies to devices; for remote files also their reads and writes, of
- * which a server does four at a time for each client. */
+/* Threads for blocking calls: copies to and from devices; for remote files also their I/O, of which
+ * a server executes four at a time for each client. */
 #define OFFLOAD_THREADS        2u
 #define OFFLOAD_THREADS_REMOTE 8u
 
-#define RECHECK_S 2 /* between two checks for dead processes */
+#define RECHECK_NS INT64_C(2000000000) /* between two checks for dead processes */
 
 /* A symlink of a client, and the buffer or ring that it registered. */
 struct entry {
@@ -52,7 +52,7 @@ struct control_dir {
   pthread_cond_t changed;
   pthread_mutex_t
       lock;     /* guards the fields below; is taken before the buffers' and workers' locks */
-  bool reaping; /* the reaper runs, and is to go on */
+  bool reaping; /* the reaper runs, and continues */
   struct list entries, holders;
   unsigned count;
   uint64_t last_id;
@@ -83,12 +83,12 @@ static uint64_t load(const _Atomic uint64_t *counter) {
   return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-/* readlink(1) shows it. */
+/* For readlink(1). */
 static void format_counters(const struct control_dir *dir, char text[TARGET_ROOM]) {
   const struct workers_counters *counters = workers_counters(dir->workers);
   snprintf(text, TARGET_ROOM,
            "operations=%" PRIu64 " failed=%" PRIu64 " bytes=%" PRIu64 " staged_bytes=%" PRIu64
-           " far_bytes=%" PRIu64 " direct=%" PRIu64 " buffered_no_direct=%" PRIu64
+           " remote_bytes=%" PRIu64 " direct=%" PRIu64 " buffered_no_direct=%" PRIu64
            " buffered_unaligned=%" PRIu64 " unpinned=%" PRIu64,
            load(&counters->operations), load(&counters->failed), load(&counters->bytes),
            load(&counters->staged), load(&counters->remote), load(&counters->direct),
@@ -169,7 +169,7 @@ static void remove_entry(struct control_dir *dir, struct entry *entry) {
   free(entry);
 }
 
-/* Of a dead process: its file goes, too. */
+/* Removes an entry of a dead process, and its file. */
 static void remove_left_entry(struct control_dir *dir, struct entry *entry) {
   client_memory_unlink(entry->target, entry->device, entry->inode);
   remove_entry(dir, entry);
@@ -384,7 +384,7 @@ static bool is_dead(pid_t process) {
   return process > 0 && kill(process, 0) != 0 && errno == ESRCH;
 }
 
-/* With the lock. Entries of one process mostly follow each other: it is asked once. */
+/* With the lock. Consecutive entries mostly belong to one process, which is checked once. */
 static void remove_dead(struct control_dir *dir) {
   pid_t checked = 0;
   bool dead = false;
@@ -403,12 +403,9 @@ static void *reap_dead(void *argument) {
   struct control_dir *dir = argument;
   pthread_mutex_lock(&dir->lock);
   while (dir->reaping) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += RECHECK_S;
     if (dir->count == 0)
       pthread_cond_wait(&dir->changed, &dir->lock);
-    else if (pthread_cond_timedwait(&dir->changed, &dir->lock, &until) == ETIMEDOUT)
+    else if (!storage_wait(&dir->changed, &dir->lock, haul_deadline_in(RECHECK_NS)))
       remove_dead(dir);
   }
   pthread_mutex_unlock(&dir->lock);
@@ -416,11 +413,7 @@ static void *reap_dead(void *argument) {
 }
 
 static int start_reaper(struct control_dir *dir) {
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&dir->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  storage_cond_init(&dir->changed);
   dir->reaping = true;
   int code = -thread_start(&dir->reaper, reap_dead, dir);
   dir->reaping = code == 0;
@@ -440,7 +433,7 @@ static void stop_reaper(struct control_dir *dir) {
   pthread_cond_destroy(&dir->changed);
 }
 
-/* ---- Life ---- */
+/* ---- Lifetime ---- */
 
 static unsigned worker_count(unsigned configured) {
   long processors = sysconf(_SC_NPROCESSORS_ONLN);

@@ -29,9 +29,9 @@ struct control_link {
 };
 
 struct control_config {
-  struct files *files; /* that rings may use; outlives the directory */
+  struct files *files; /* open files that rings may use; outlives the directory */
   unsigned workers;    /* 0: one a processor, at most four */
-  bool others;         /* users other than the daemon's may post its semaphores */
+  bool others;         /* other users may post the daemon's semaphores */
   bool remote;         /* files are remote */
 };
 

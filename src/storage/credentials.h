@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The credentials of the calling thread; other threads keep theirs. */
+ * Credentials of the calling thread alone. */
 #ifndef HAUL_STORAGE_CREDENTIALS_H
 #define HAUL_STORAGE_CREDENTIALS_H
 
@@ -8,17 +8,17 @@
 
 struct source_caller;
 
-/* What credentials_restore puts back. */
+/* State for credentials_restore. */
 struct credentials {
   bool ids_changed, groups_changed;
   gid_t *groups;
   int group_count;
 };
 
-/* What the thread creates from now on belongs to the caller. Where the caller is `checked` the
- * thread keeps root's access to folders, else it has the caller's rights alone. A process that is
- * not root stays itself: EPERM for another caller who is not checked. Also ENOMEM. Must be followed
- * by credentials_restore, after a failure, too. */
+/* Gives files that the thread creates to the caller. If the caller is `checked` the thread keeps
+ * root's access to folders, else it has the caller's rights alone. Without root: no change, and
+ * EPERM for another caller that is not checked. Also ENOMEM. Call credentials_restore afterwards,
+ * also after a failure. */
 int credentials_assume(struct credentials *saved, const struct source_caller *caller);
 /* Keeps errno. */
 void credentials_restore(struct credentials *saved);

@@ -12,7 +12,7 @@
 #include "core/deferred_close.h"
 #include "core/thread.h"
 #include "storage/buffers.h"
-#include "storage/error.h"
+#include "storage/util.h"
 
 #define CLIENTS_MAX     1024u
 #define BUFFERS_MAX     4096u /* of one client */
@@ -111,7 +111,7 @@ static int add_import(struct device_buffers *devices, struct client *client,
   return code;
 }
 
-/* Of any process of the client's user. */
+/* Finds a buffer of any process of the client's user. */
 static int find_shared(const struct device_buffers *devices, const struct client *asking,
                        const struct devices_request *request, struct devices_response *response,
                        int *descriptor) {
@@ -165,7 +165,7 @@ static ssize_t receive_record(int fd, void *record, size_t size, int *descriptor
   return length;
 }
 
-/* False: the client is gone, or does not read. */
+/* False: the client has disconnected, or does not receive. */
 static bool send_response(int fd, const struct devices_response *response, int descriptor) {
   union {
     struct cmsghdr header;
@@ -184,7 +184,7 @@ static bool send_response(int fd, const struct devices_response *response, int d
   return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof *response;
 }
 
-/* False: the client is to be dropped. */
+/* False: drop the client. */
 static bool serve_record(struct device_buffers *devices, struct client *client) {
   struct devices_request request = {0};
   struct devices_response response = {0};

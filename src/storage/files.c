@@ -60,13 +60,13 @@ bool remote_file_put_unless_last(struct remote_file *remote) {
 
 /* ---- Open files ---- */
 
-static struct list *bucket_of(struct files *files, uint64_t inode) {
+static struct list *entry_bucket(struct files *files, uint64_t inode) {
   return &files->buckets[(inode * UINT64_C(0x9e3779b97f4a7c15)) >> 54];
 }
 
 /* With the lock. */
 static struct entry *find_entry(struct files *files, uint64_t inode) {
-  list_each(item, bucket_of(files, inode)) {
+  list_each(item, entry_bucket(files, inode)) {
     struct entry *entry = list_entry(item, struct entry, link);
     if (entry->file.inode == inode)
       return entry;
@@ -129,7 +129,7 @@ static int add_opening(struct files *files, struct opening *opening, const struc
     return code;
   }
   if (!known)
-    list_append(bucket_of(files, open->inode), &entry->link);
+    list_append(entry_bucket(files, open->inode), &entry->link);
   opening->entry = entry;
   /* The newest first: earlier remote ones may have lost their server. */
   list_prepend(&entry->openings, &opening->link);

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include "core/thread.h"
-#include "storage/error.h"
+#include "storage/util.h"
 #include "storage/worker_internal.h"
 
-#define COPY_TIMEOUT_NS INT64_C(30000000000) /* a device that takes longer is taken for lost */
+#define COPY_TIMEOUT_NS INT64_C(30000000000) /* a longer copy counts as a lost device */
 
 struct offload {
   _Atomic bool remote_canceled;
@@ -19,13 +19,7 @@ struct offload {
   pthread_t threads[];
 };
 
-static int copy_regions(const struct offload_job *job) {
-  return storage_errno(haul_region_copy(job->to, job->to_offset, job->from, job->from_offset,
-                                        job->length, haul_deadline_in(COPY_TIMEOUT_NS)));
-}
-
-/* -ENODATA: there is a hole. The end of the file is none, although SEEK_HOLE
- * reports the end as one. */
+/* -ENODATA: there is a hole. SEEK_HOLE also reports the end of the file, which is no hole. */
 static int check_holes(const struct offload_job *job) {
   struct source *source = job->remote->source;
   struct source_file *file = job->remote->file;
@@ -52,7 +46,7 @@ static ssize_t read_remote(const struct offload_job *job) {
   return is_lost(job) ? -EFAULT : done;
 }
 
-/* A client's memory is copied first: pages that it truncated away would be written as zeros. */
+/* Copies a client's memory first: a truncated page would be written as zeros. */
 static ssize_t write_remote(const struct offload_job *job) {
   struct source *source = job->remote->source;
   char *copy = job->watch ? malloc(job->length) : NULL;
@@ -70,7 +64,8 @@ static ssize_t write_remote(const struct offload_job *job) {
 
 static ssize_t run_job(const struct offload *offload, const struct offload_job *job) {
   if (job->kind == OFFLOAD_COPY)
-    return copy_regions(job);
+    return storage_errno(haul_region_copy(job->to, job->to_offset, job->from, job->from_offset,
+                                          job->length, haul_deadline_in(COPY_TIMEOUT_NS)));
   if (job->kind == OFFLOAD_RELEASE) {
     remote_file_put(job->remote);
     return 0;

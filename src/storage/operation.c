@@ -20,7 +20,7 @@ static void free_job(struct offload_job *job) {
   free(job);
 }
 
-/* The last reference blocks, so an offload thread puts it. */
+/* Putting the last reference blocks, so an offload thread does it. */
 static void put_remote(struct worker *worker, struct remote_file *remote) {
   if (remote_file_put_unless_last(remote))
     return;

@@ -13,10 +13,10 @@
 
 #define PREFIX "sem.haul-submit-" /* of the files in /dev/shm */
 
-/* Clients may write to the semaphore, and remove the bit for the waiter: then posts do not wake it,
- * and the thread looks once a second. */
+/* A client may clear the waiter's bit in the semaphore. Then posts do not wake the thread, which
+ * checks once a second. */
 #define RECHECK_NS INT64_C(1000000000)
-#define LOST_NS    1000000 /* between wake-ups when a client has truncated it */
+#define LOST_NS    1000000 /* polling interval after a client has truncated it */
 
 struct submit_semaphore {
   struct workers *workers;
@@ -40,8 +40,8 @@ static bool take_posts(sem_t *semaphore) {
   return false;
 }
 
-/* Takes no post. One thread alone waits, so one bit stands for the number of waiters, and whatever
- * clients wrote there is cleared. */
+/* Takes no post. Only one thread waits, so one bit is the number of waiters; other bits, which
+ * clients wrote, are cleared. */
 static void wait_for_post(sem_t *semaphore) {
   const struct timespec timeout = {RECHECK_NS / 1000000000, 0};
   atomic_fetch_or_explicit(semaphore_word(semaphore), UINT64_C(1) << 32, memory_order_seq_cst);

@@ -10,12 +10,11 @@
 #include "storage/credentials.h"
 #include "storage/worker_internal.h"
 
-#define TURN_OPERATIONS 64  /* that a ring begins in a turn */
-#define FAIR_TURNS      16u /* each such turn begins with the low priority, so that it progresses */
+#define TURN_OPERATIONS 64  /* per ring and turn */
+#define FAIR_TURNS      16u /* every 16th turn begins with the low priority, against starvation */
 
-/* While a ring of a higher priority was used in the last second, a worker has no more than this in
- * flight of a lower one, as an operation of the higher one has to wait for it; and larger requests
- * go in steps of 1 MiB (operation.c). */
+/* Limits of a lower priority in flight for a second after the last use of a higher one, whose
+ * operations wait for them. Larger requests are divided into 1 MiB (operation.c). */
 #define LOWER_OPERATIONS 256u
 #define LOWER_BYTES      (UINT64_C(8) << 20)
 #define LOWER_NS         INT64_C(1000000000)

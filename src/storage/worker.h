@@ -30,7 +30,7 @@ struct client_ring {
   _Atomic unsigned references; /* the owner's, and the worker's */
 };
 
-/* With one reference; on success takes the mapping. 0 or a negative errno value. */
+/* Creates a ring with one reference; on success takes the mapping. 0 or a negative errno value. */
 int client_ring_new(const struct iov_name *name, uid_t uid, const struct client_memory *memory,
                     struct client_ring **ring);
 void client_ring_put(struct client_ring *ring);
@@ -44,7 +44,7 @@ struct workers_counters {
   _Atomic uint64_t unpinned; /* operations on buffers that the kernel did not pin */
 };
 
-/* `count` threads, and `offload_threads` for what blocks. 0 or a negative errno value. */
+/* `count` threads, and `offload_threads` for blocking calls. 0 or a negative errno value. */
 int workers_open(struct files *files, struct buffers *buffers, unsigned count,
                  unsigned offload_threads, struct workers **workers);
 /* Blocks until the operations in flight have ended. The rings stay their owners'. */
@@ -52,8 +52,7 @@ void workers_close(struct workers *workers);
 
 /* Takes a reference. */
 void workers_add(struct workers *workers, struct client_ring *ring);
-/* Nothing more is fetched from it. The worker drops its reference once the operations in flight
- * have ended. */
+/* Ends fetching. The worker drops its reference after the operations in flight. */
 void workers_remove(struct client_ring *ring);
 
 /* Buffers were removed: the workers unpin them. */

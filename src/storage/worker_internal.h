@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * What worker.c (rings and turns), operation.c (reads and writes), offload.c (threads for what
- * blocks) and submit.c (waking) share. One worker's thread alone uses its structs, unless a comment
- * says otherwise. */
+ * Shared declarations of worker.c (rings and turns), operation.c (reads and writes), offload.c
+ * (threads for blocking calls) and submit.c (waking). Only the worker's own thread uses its
+ * structs, unless a comment says otherwise. */
 #ifndef HAUL_STORAGE_WORKER_INTERNAL_H
 #define HAUL_STORAGE_WORKER_INTERNAL_H
 
@@ -16,7 +16,7 @@
 
 /* ---- Offloading ----
  *
- * Threads that do for workers what blocks: copies between bounce buffers and devices, and calls of
+ * Threads for blocking calls of workers: copies between bounce buffers and devices, and I/O on
  * remote files. */
 
 struct offload;
@@ -55,8 +55,8 @@ void offload_cancel_remote(struct offload *offload);
 
 /* ---- Operations ---- */
 
-/* A read or write of a ring. It is done in parts: one for host memory, one for each bounce buffer
- * for device memory, and parts of that size for a remote file. */
+/* A read or write of a ring. It has one part for host memory, one per bounce buffer for device
+ * memory, and parts of that size for a remote file. */
 struct operation {
   struct list link; /* the free ones, or those that are not yet wholly in parts */
   struct client_ring *ring;
@@ -91,7 +91,7 @@ struct part {
 
 /* ---- Workers ---- */
 
-/* What a worker has in flight of one priority. */
+/* A worker's I/O in flight of one priority. */
 struct share {
   unsigned operations;
   uint64_t bytes;

@@ -18,7 +18,7 @@ section "what cannot be exported"
 expect 1 "a folder that is not there" "$HAUL" serve --listen tcp://127.0.0.1:0 --export "$work/nowhere"
 complains_briefly
 expect 1 "a file" "$HAUL" serve --listen tcp://127.0.0.1:0 --export "$work/tree/large"
-complains "give the folder it lies in"
+complains "give the folder that contains it"
 expect 2 "two of a name" "$HAUL" serve --export a="$work" --export a="$work/tree"
 expect 2 "no name" "$HAUL" serve --export =/tmp
 expect 2 "a name with a blank" "$HAUL" serve --export "a b=$work"
@@ -85,17 +85,17 @@ rm -f "$work/copy"
 expect 1 "beyond the end" "$HAUL" get "$tcp/tree/large" "$work/copy" --offset 1G
 complains_briefly
 expect 1 "a folder" "$HAUL" get "$tcp/tree/folder/" "$work/copy"
-complains "one file at a time"
+complains "name one file"
 expect 1 "out of the tree" "$HAUL" get "$tcp/tree/../tree/large" "$work/copy"
-complains "neither '.' nor '..'"
+complains "remove '.' and '..'"
 mkfifo "$work/tree/pipe"
 expect 1 "a pipe" "$HAUL" get "$tcp/tree/pipe" "$work/copy"
-complains "only regular files"
+complains "name a regular file"
 expect 1 "over a pipe" "$HAUL" put "$work/tree/empty" "$tcp/rw/pipe"
-complains "only regular files"
+complains "name a regular file"
 rm "$work/tree/pipe"
 expect 1 "below a file" "$HAUL" get "$tcp/tree/large/name" "$work/copy"
-complains "is a file's"
+complains "component of the path is a file"
 ln -s /etc/passwd "$work/tree/link"
 expect 1 "a symlink" "$HAUL" get "$tcp/tree/link" "$work/copy"
 complains "symlinks are not followed"
@@ -167,7 +167,7 @@ holds "SIGTERM is its normal end" test "$status" = 0
 
 serve --region r=host:1M
 expect 1 "a node without exports" "$HAUL" get "$tcp/tree/large" "$work/copy" --timeout 1
-complains "does not answer for files"
+complains "does not respond to file requests"
 complains_briefly
 
 section "for some alone"

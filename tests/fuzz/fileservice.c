@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * The file service's messages. The first byte says whether the rest is a request, an answer, and
- * to which operation, a list of names, or how bytes went; what is taken is written as it was. */
+ * The file service's messages. The first byte selects the parser: 0 a request, an operation its
+ * response, 255 an I/O summary, else a list of names. Accepted messages must encode to the same
+ * bytes. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "rig.h"
 #include "storage/service/protocol.h"
-#include "storage/service/told.h"
 
 static void read_request(const uint8_t *bytes, size_t length) {
   static struct protocol_request request;
@@ -20,14 +20,14 @@ static void read_request(const uint8_t *bytes, size_t length) {
   RIG_ASSERT(memcmp(again, bytes, length) == 0);
 }
 
-static void read_answer(uint16_t operation, const uint8_t *bytes, size_t length) {
+static void read_response(uint16_t operation, const uint8_t *bytes, size_t length) {
   struct protocol_fields fields;
-  static uint8_t again[PROTOCOL_ANSWER_ROOM];
-  int status = protocol_get_answer(bytes, length, operation, &fields);
+  static uint8_t again[PROTOCOL_RESPONSE_ROOM];
+  int status = protocol_get_response(bytes, length, operation, &fields);
   RIG_ASSERT(status <= 0 && status >= -4095);
   if (status)
     return;
-  RIG_ASSERT(protocol_put_answer(operation, 0, &fields, again) == length);
+  RIG_ASSERT(protocol_put_response(operation, 0, &fields, again) == length);
   RIG_ASSERT(memcmp(again, bytes, length) == 0);
 }
 
@@ -38,30 +38,30 @@ static void read_names(const uint8_t *bytes, size_t length) {
     RIG_ASSERT(*name.text && !strchr(name.text, '/') && strlen(name.text) <= NAME_MAX);
 }
 
-#define TOLD 255
+#define SUMMARY 255
 
-static void read_told(const uint8_t *bytes, size_t length) {
-  struct told told;
+static void read_summary(const uint8_t *bytes, size_t length) {
+  struct io_summary summary;
   static uint8_t again[PROTOCOL_BYTES_MAX];
-  if (told_get(bytes, length, &told))
+  if (protocol_get_summary(bytes, length, &summary))
     return;
-  RIG_ASSERT(told.report.path_count <= HAUL_PATHS_MAX && told.pages <= told.report.bytes);
-  RIG_ASSERT(told_put(&told, again, sizeof again) > 0);
+  RIG_ASSERT(summary.report.path_count <= HAUL_PATHS_MAX && summary.pages <= summary.report.bytes);
+  RIG_ASSERT(protocol_put_summary(&summary, again, sizeof again) > 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   if (length == 0)
     return 0;
-  /* As long as it is and no longer, so that a sanitizer sees what is read beyond it. */
+  /* A copy of the exact length, so that a sanitizer finds reads beyond it. */
   uint8_t *copy = malloc(length - 1 ? length - 1 : 1);
   RIG_ASSERT(copy);
   memcpy(copy, bytes + 1, length - 1);
   if (bytes[0] == 0)
     read_request(copy, length - 1);
   else if (bytes[0] < PROTOCOL_OPERATIONS)
-    read_answer(bytes[0], copy, length - 1);
-  else if (bytes[0] == TOLD)
-    read_told(copy, length - 1);
+    read_response(bytes[0], copy, length - 1);
+  else if (bytes[0] == SUMMARY)
+    read_summary(copy, length - 1);
   else
     read_names(copy, length - 1);
   free(copy);

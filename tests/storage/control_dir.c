@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What may be registered under 3fs-virt/iovs, by whom, and when it goes. */
+ * Registration under 3fs-virt/iovs: what is accepted, from whom, and when it ends. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -23,14 +23,8 @@ static struct rig rig;
 static const struct iov_name buffer = {.ring = false};
 
 static int set_up(void **state) {
-  (void)state;
+  *state = &rig;
   rig_open(&rig, 1);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  rig_close(&rig);
   return 0;
 }
 
@@ -56,7 +50,7 @@ static unsigned listed(void) {
   return count;
 }
 
-/* A file in /dev/shm of so many bytes; its path, until the next call. */
+/* Creates a file in /dev/shm; returns its path, valid until the next call. */
 static const char *file(const char *name, size_t bytes) {
   static char path[64];
   snprintf(path, sizeof path, "/dev/shm/haul-virt-%d-%s", getpid(), name);
@@ -67,9 +61,9 @@ static const char *file(const char *name, size_t bytes) {
   return path;
 }
 
-/* ---- What is refused ---- */
+/* ---- Invalid input ---- */
 
-static void only_regular_files_of_the_callers_in_dev_shm(void **state) {
+static void only_the_callers_regular_files_in_dev_shm_are_registered(void **state) {
   (void)state;
   static const char *const elsewhere[] = {"",
                                           "x",
@@ -100,7 +94,7 @@ static void only_regular_files_of_the_callers_in_dev_shm(void **state) {
   assert_int_equal(listed(), 5);
 }
 
-static void memory_that_does_not_fit_its_name(void **state) {
+static void memory_that_contradicts_its_name_is_rejected(void **state) {
   (void)state;
   const char *path = file("small", 0);
   assert_int_equal(registers(ID, path), -EINVAL);
@@ -115,7 +109,7 @@ static void memory_that_does_not_fit_its_name(void **state) {
   assert_int_equal(listed(), 5);
 }
 
-static void a_name_or_an_id_twice(void **state) {
+static void duplicate_names_and_ids_are_rejected(void **state) {
   (void)state;
   const char *path = file("twice", 8192);
   assert_int_equal(registers(ID, path), 0);
@@ -126,7 +120,7 @@ static void a_name_or_an_id_twice(void **state) {
   assert_int_equal(unlink(path), 0);
 }
 
-static void anothers_file_and_anothers_entries(void **state) {
+static void files_and_entries_of_other_users_are_protected(void **state) {
   (void)state;
   struct control_caller other = rig.caller;
   struct control_link entry;
@@ -144,7 +138,7 @@ static void anothers_file_and_anothers_entries(void **state) {
   assert_int_equal(unlink(path), 0);
 }
 
-static void semaphores_stay(void **state) {
+static void semaphore_links_are_permanent(void **state) {
   (void)state;
   struct control_link entry;
   char path[256];
@@ -160,18 +154,18 @@ static void semaphores_stay(void **state) {
   }
 }
 
-/* ---- What is there ---- */
+/* ---- Entries ---- */
 
-static void what_was_registered_is_told(void **state) {
+static void registered_entries_are_listed(void **state) {
   (void)state;
   struct control_link entry, again;
   char target[256];
-  const char *path = file("told", 4096);
+  const char *path = file("listed", 4096);
   assert_int_equal(control_dir_symlink(rig.control, &rig.caller, ID ".b4096", path, &entry), 0);
   assert_true(entry.id > 0 && S_ISLNK(entry.mode));
   assert_int_equal(entry.uid, rig.caller.uid);
   assert_int_equal(entry.length, strlen(path));
-  assert_int_equal(unlink(path), 0); /* as some clients do at once */
+  assert_int_equal(unlink(path), 0); /* as some clients do after registering */
   assert_int_equal(control_dir_lookup(rig.control, &rig.caller, ID ".b4096", &again), 0);
   assert_int_equal(again.id, entry.id);
   assert_int_equal(again.length, entry.length);
@@ -185,7 +179,7 @@ static void what_was_registered_is_told(void **state) {
   assert_int_equal(listed(), 5);
 }
 
-static void a_buffer_that_went_is_found_no_more(void **state) {
+static void removed_buffers_are_not_found(void **state) {
   (void)state;
   struct client client;
   client_open(&client, &rig, &(struct iov_name){.for_read = true, .priority = RING_LOW}, 4, 4096);
@@ -205,7 +199,7 @@ static uint64_t counted(const char *name) {
   return strtoull(found + strlen(name), NULL, 10);
 }
 
-static void counters_tell_what_went_by_the_page_cache_and_why(void **state) {
+static void counters_show_page_cache_use_and_its_reason(void **state) {
   (void)state;
   struct client client;
   client_open(&client, &rig, &(struct iov_name){.for_read = true, .priority = RING_HIGH}, 4, 8192);
@@ -223,7 +217,7 @@ static void counters_tell_what_went_by_the_page_cache_and_why(void **state) {
   client_close(&client);
 }
 
-/* A limit on locked memory binds whom CAP_IPC_LOCK does not free of it. */
+/* RLIMIT_MEMLOCK applies to processes without CAP_IPC_LOCK. */
 static void hold_to_limits(bool held) {
   struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
   struct __user_cap_data_struct sets[2];
@@ -234,19 +228,19 @@ static void hold_to_limits(bool held) {
   assert_int_equal(syscall(SYS_capset, &header, sets), 0);
 }
 
-static void a_buffer_that_may_not_be_pinned_is_used_and_counted(void **state) {
+static void unpinned_buffers_work_and_are_counted(void **state) {
   (void)state;
   struct rlimit before, few;
   struct client client;
   rig_close(&rig);
   assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &before), 0);
-  few = (struct rlimit){2 << 20, before.rlim_max}; /* the ring itself needs some */
+  few = (struct rlimit){2 << 20, before.rlim_max}; /* for the ring itself */
   hold_to_limits(true);
   assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &few), 0);
   rig_open(&rig, 1);
   client_open(&client, &rig, &(struct iov_name){.for_read = true, .priority = RING_HIGH}, 4,
               PATTERN_BYTES);
-  for (unsigned i = 0; i < 4; i++) /* it is worth it from the second one on */
+  for (unsigned i = 0; i < 4; i++) /* buffers are pinned at their second use */
     assert_int_equal(client_do(&client, 0, 0, PATTERN_BYTES), PATTERN_BYTES);
   uint64_t unpinned = counted(" unpinned=");
   client_close(&client);
@@ -257,7 +251,7 @@ static void a_buffer_that_may_not_be_pinned_is_used_and_counted(void **state) {
 
 /* ---- Liveness ---- */
 
-static void when_its_last_handle_goes_so_does_what_a_process_has(void **state) {
+static void the_last_handle_removes_a_processs_entries(void **state) {
   (void)state;
   uint64_t handles[2];
   struct piece piece;
@@ -271,7 +265,7 @@ static void when_its_last_handle_goes_so_does_what_a_process_has(void **state) {
   piece_close(&piece);
 }
 
-static void a_process_keeps_what_is_its_own(void **state) {
+static void handles_of_others_remove_nothing(void **state) {
   (void)state;
   uint64_t handle;
   struct piece piece;
@@ -291,7 +285,7 @@ static void a_process_keeps_what_is_its_own(void **state) {
   piece_close(&piece);
 }
 
-static void what_a_dead_process_registered_goes_without_a_handle_too(void **state) {
+static void dead_processes_without_handles_are_reaped(void **state) {
   (void)state;
   struct piece piece, mine;
   struct rig other = rig;
@@ -317,7 +311,7 @@ static void what_a_dead_process_registered_goes_without_a_handle_too(void **stat
 
 /* ---- Many ---- */
 
-static void a_thousand_rings_and_one_that_works(void **state) {
+static void one_ring_works_beside_a_thousand(void **state) {
   (void)state;
   static struct piece rings[1000];
   struct client client;
@@ -338,21 +332,21 @@ static void a_thousand_rings_and_one_that_works(void **state) {
 int main(void) {
   if (!rig_is_possible())
     return 77;
-#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, rig_tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(only_regular_files_of_the_callers_in_dev_shm),
-      TEST(memory_that_does_not_fit_its_name),
-      TEST(a_name_or_an_id_twice),
-      TEST(anothers_file_and_anothers_entries),
-      TEST(semaphores_stay),
-      TEST(what_was_registered_is_told),
-      TEST(a_buffer_that_went_is_found_no_more),
-      TEST(counters_tell_what_went_by_the_page_cache_and_why),
-      TEST(a_buffer_that_may_not_be_pinned_is_used_and_counted),
-      TEST(when_its_last_handle_goes_so_does_what_a_process_has),
-      TEST(a_process_keeps_what_is_its_own),
-      TEST(what_a_dead_process_registered_goes_without_a_handle_too),
-      TEST(a_thousand_rings_and_one_that_works),
+      TEST(only_the_callers_regular_files_in_dev_shm_are_registered),
+      TEST(memory_that_contradicts_its_name_is_rejected),
+      TEST(duplicate_names_and_ids_are_rejected),
+      TEST(files_and_entries_of_other_users_are_protected),
+      TEST(semaphore_links_are_permanent),
+      TEST(registered_entries_are_listed),
+      TEST(removed_buffers_are_not_found),
+      TEST(counters_show_page_cache_use_and_its_reason),
+      TEST(unpinned_buffers_work_and_are_counted),
+      TEST(the_last_handle_removes_a_processs_entries),
+      TEST(handles_of_others_remove_nothing),
+      TEST(dead_processes_without_handles_are_reaped),
+      TEST(one_ring_works_beside_a_thousand),
   };
   return cmocka_run_group_tests_name("storage/virt", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * How many of a ring's operations are taken at a time: io_depth and timeout, by the intake alone,
- * with a clock that the test moves. */
+ * How many submissions a ring fetches at a time (io_depth and timeout), with a clock that the test
+ * sets. */
 #include "support/check.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static void submit(int32_t count) {
   atomic_store(&t.view.indices->submit_head, head);
 }
 
-/* Takes what is ready, and how much that was. */
+/* Fetches the ready operations; returns their number. */
 static int32_t take(void) {
   struct ring_operation entry;
   t.until = INT64_MAX;
@@ -62,7 +62,7 @@ static void reap(int32_t count) {
   atomic_store(&t.view.indices->complete_tail, (tail + count) % t.view.slots);
 }
 
-static void depth_0_takes_what_is_there(void **state) {
+static void depth_0_fetches_all_submissions(void **state) {
   (void)state;
   open_ring(0, 0);
   assert_int_equal(take(), 0);
@@ -72,7 +72,7 @@ static void depth_0_takes_what_is_there(void **state) {
   assert_int_equal(take(), 5);
 }
 
-static void a_depth_takes_exactly_that_many(void **state) {
+static void a_depth_fetches_full_batches(void **state) {
   (void)state;
   open_ring(3, 0);
   submit(2);
@@ -85,8 +85,8 @@ static void a_depth_takes_exactly_that_many(void **state) {
   assert_int_equal(take(), 0);
 }
 
-/* Also where the worker cannot take all at once. */
-static void a_batch_that_was_begun_is_taken_whole(void **state) {
+/* Also if the worker fetches a part of it at a time. */
+static void a_begun_batch_is_completed(void **state) {
   (void)state;
   struct ring_operation entry;
   open_ring(4, 0);
@@ -98,7 +98,7 @@ static void a_batch_that_was_begun_is_taken_whole(void **state) {
   assert_int_equal(take(), 0);
 }
 
-static void a_negative_depth_takes_at_most_that_many(void **state) {
+static void a_negative_depth_is_an_upper_bound(void **state) {
   (void)state;
   open_ring(-3, 0);
   submit(2);
@@ -117,18 +117,18 @@ static void a_negative_depth_waits_for_a_full_batch_until_its_timeout(void **sta
   t.now += 9 * MS;
   submit(1);
   assert_int_equal(take(), 0);
-  assert_true(t.until == t.now + MS); /* from the first on */
+  assert_true(t.until == t.now + MS); /* since the first submission */
   t.now += MS;
   assert_int_equal(take(), 2);
   submit(3);
   assert_int_equal(take(), 3);
   submit(1);
   assert_int_equal(take(), 0);
-  assert_true(t.until == t.now + 10 * MS); /* a new batch waits anew */
+  assert_true(t.until == t.now + 10 * MS); /* the timeout starts again */
 }
 
-/* Completions that nobody reads keep what comes later waiting; none is lost. */
-static void every_completion_has_room(void **state) {
+/* Unread completions delay later submissions; none is lost. */
+static void fetching_stops_without_room_for_completions(void **state) {
   (void)state;
   open_ring(0, 0);
   submit(8);
@@ -144,7 +144,7 @@ static void every_completion_has_room(void **state) {
   assert_int_equal(take(), 5);
 }
 
-static void a_depth_waits_for_room_for_all_of_it(void **state) {
+static void a_batch_waits_for_room_for_all_completions(void **state) {
   (void)state;
   open_ring(5, 0);
   submit(8);
@@ -156,7 +156,7 @@ static void a_depth_waits_for_room_for_all_of_it(void **state) {
   assert_int_equal(take(), 5);
 }
 
-static void a_depth_that_the_ring_cannot_hold_is_refused(void **state) {
+static void a_depth_beyond_the_ring_is_rejected(void **state) {
   (void)state;
   struct ring ring;
   struct iov_name name = {.ring = true, .depth = ENTRIES + 1};
@@ -170,14 +170,14 @@ static void a_depth_that_the_ring_cannot_hold_is_refused(void **state) {
 int main(void) {
 #define TEST(test) cmocka_unit_test_teardown(test, close_ring)
   const struct CMUnitTest tests[] = {
-      TEST(depth_0_takes_what_is_there),
-      TEST(a_depth_takes_exactly_that_many),
-      TEST(a_batch_that_was_begun_is_taken_whole),
-      TEST(a_negative_depth_takes_at_most_that_many),
+      TEST(depth_0_fetches_all_submissions),
+      TEST(a_depth_fetches_full_batches),
+      TEST(a_begun_batch_is_completed),
+      TEST(a_negative_depth_is_an_upper_bound),
       TEST(a_negative_depth_waits_for_a_full_batch_until_its_timeout),
-      TEST(every_completion_has_room),
-      TEST(a_depth_waits_for_room_for_all_of_it),
-      TEST(a_depth_that_the_ring_cannot_hold_is_refused),
+      TEST(fetching_stops_without_room_for_completions),
+      TEST(a_batch_waits_for_room_for_all_completions),
+      TEST(a_depth_beyond_the_ring_is_rejected),
   };
   return cmocka_run_group_tests_name("storage/depths", tests, NULL, NULL);
 }

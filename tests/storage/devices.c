@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Buffers in a device's memory: how they come to the daemon, and what is read into them and
- * written from them. HAUL_TEST_DEVICE says whose memory; the emulated accelerator's by default. */
+ * Buffers in device memory: registration, reads and writes. HAUL_TEST_DEVICE names the device; the
+ * default is the emulated accelerator. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -109,24 +109,25 @@ static struct devices_request request(uint32_t operation) {
   return request;
 }
 
-static struct devices_response ask(int fd, const struct devices_request *request, int descriptor) {
-  struct devices_response answer;
+static struct devices_response call_daemon(int fd, const struct devices_request *request,
+                                           int descriptor) {
+  struct devices_response response;
   send_record(fd, request, sizeof *request, descriptor);
-  assert_int_equal(recv(fd, &answer, sizeof answer, 0), sizeof answer);
-  return answer;
+  assert_int_equal(recv(fd, &response, sizeof response, 0), sizeof response);
+  return response;
 }
 
 static int add(int fd) {
-  struct devices_request asked = request(DEVICES_ADD);
-  return ask(fd, &asked, t.descriptor).code;
+  struct devices_request query = request(DEVICES_ADD);
+  return call_daemon(fd, &query, t.descriptor).code;
 }
 
 static void open_client(const struct iov_name *how) {
   client_open(&t.client, &t.rig, how, 8, 4096);
-  memcpy(t.client.buffer.name.id, t.id, sizeof t.id); /* records name the device's buffer */
+  memcpy(t.client.buffer.name.id, t.id, sizeof t.id); /* records name the device buffer */
 }
 
-/* What the device has, in memory of the host. */
+/* Copies the device's data to host memory. */
 static const char *bytes_of_device(void) {
   assert_works(haul_region_copy(t.host, 0, t.device, 0, LENGTH, HAUL_FOREVER));
   return haul_region_address(t.host);
@@ -137,9 +138,9 @@ static void fill_device(int byte) {
   assert_works(haul_region_copy(t.device, 0, t.host, 0, LENGTH, HAUL_FOREVER));
 }
 
-/* ---- What is refused ---- */
+/* ---- Invalid input ---- */
 
-static void what_is_no_request_ends_the_connection(void **state) {
+static void malformed_requests_end_the_connection(void **state) {
   (void)state;
   struct devices_request wrong[] = {request(DEVICES_ADD), request(DEVICES_ADD)};
   char byte;
@@ -156,30 +157,30 @@ static void what_is_no_request_ends_the_connection(void **state) {
 static void an_invalid_ticket_is_rejected(void **state) {
   (void)state;
   int fd = dial();
-  struct devices_request asked = request(DEVICES_ADD);
-  assert_int_equal(ask(fd, &asked, -1).code, -EINVAL);
-  asked.length = LENGTH + 1;
-  assert_int_equal(ask(fd, &asked, t.descriptor).code, -EINVAL);
-  asked.length = LENGTH;
-  asked.ticket[7]++;
-  assert_int_equal(ask(fd, &asked, t.descriptor).code, -EINVAL);
+  struct devices_request query = request(DEVICES_ADD);
+  assert_int_equal(call_daemon(fd, &query, -1).code, -EINVAL);
+  query.length = LENGTH + 1;
+  assert_int_equal(call_daemon(fd, &query, t.descriptor).code, -EINVAL);
+  query.length = LENGTH;
+  query.ticket[7]++;
+  assert_int_equal(call_daemon(fd, &query, t.descriptor).code, -EINVAL);
   int socket_of_mine = dial();
-  asked.ticket[7]--;
-  assert_int_equal(ask(fd, &asked, socket_of_mine).code, -EINVAL);
+  query.ticket[7]--;
+  assert_int_equal(call_daemon(fd, &query, socket_of_mine).code, -EINVAL);
   close(socket_of_mine);
-  asked.operation = 9;
-  assert_int_equal(ask(fd, &asked, -1).code, -EINVAL);
+  query.operation = 9;
+  assert_int_equal(call_daemon(fd, &query, -1).code, -EINVAL);
   close(fd);
 }
 
-/* A connection that is dropped for its first record while its second is still unread. A daemon that
- * was quicker than the second record is tried again. */
+/* Drops a connection for its first record while its second is unread. Repeats if the daemon was
+ * faster than the second record. */
 static int leave_unread(int descriptors[2]) {
-  struct devices_request asked = request(9);
+  struct devices_request query = request(9);
   for (unsigned tries = 0; tries < 1000; tries++) {
     int fd = dial();
     send_record(fd, "x", 1, descriptors[0]);
-    if (offer_record(fd, &asked, sizeof asked, descriptors[1]))
+    if (offer_record(fd, &query, sizeof query, descriptors[1]))
       return fd;
     close(fd);
   }
@@ -187,12 +188,12 @@ static int leave_unread(int descriptors[2]) {
   return -1;
 }
 
-/* Not by what it takes to close them, either: what came with a request, what came too much, and
- * what nobody has read. The first buffer of all keeps the daemon for a while. */
-static void descriptors_that_nobody_asked_for_keep_nobody(void **state) {
+/* Covers closing descriptors of a request, surplus ones, and those in unread records. The daemon's
+ * first import takes a while. */
+static void unexpected_descriptors_do_not_block_the_daemon(void **state) {
   (void)state;
-  struct devices_request asked = request(9), added = request(DEVICES_ADD);
-  struct devices_response answer;
+  struct devices_request query = request(9), added = request(DEVICES_ADD);
+  struct devices_response response;
   int hostile = dial(), good = dial();
   int sockets[] = {lingering_socket(), lingering_socket()};
   haul_deadline began = haul_deadline_in(0);
@@ -200,11 +201,11 @@ static void descriptors_that_nobody_asked_for_keep_nobody(void **state) {
   int unread = leave_unread(sockets);
   for (size_t i = 0; i < COUNT(sockets); i++)
     close(sockets[i]);
-  assert_int_equal(recv(good, &answer, sizeof answer, 0), sizeof answer);
-  assert_int_equal(answer.code, 0);
-  assert_true(lingering_send(hostile, &asked, sizeof asked, 253, 0));
-  asked = request(DEVICES_FIND);
-  assert_int_equal(ask(good, &asked, -1).code, 0);
+  assert_int_equal(recv(good, &response, sizeof response, 0), sizeof response);
+  assert_int_equal(response.code, 0);
+  assert_true(lingering_send(hostile, &query, sizeof query, 253, 0));
+  query = request(DEVICES_FIND);
+  assert_int_equal(call_daemon(good, &query, -1).code, 0);
   close(hostile);
   close(unread);
   close(good);
@@ -220,9 +221,9 @@ static void a_buffer_ends_with_its_connection(void **state) {
   assert_int_equal(add(fd), -EEXIST);
   open_client(&reads);
   assert_int_equal(client_do(&t.client, 0, 0, 4096), 4096);
-  struct devices_request gone = request(DEVICES_REMOVE);
-  assert_int_equal(ask(fd, &gone, -1).code, 0);
-  assert_int_equal(ask(fd, &gone, -1).code, -ENOENT);
+  struct devices_request removal = request(DEVICES_REMOVE);
+  assert_int_equal(call_daemon(fd, &removal, -1).code, 0);
+  assert_int_equal(call_daemon(fd, &removal, -1).code, -ENOENT);
   assert_int_equal(client_do(&t.client, 0, 0, 4096), -ENOENT);
   assert_int_equal(add(fd), 0);
   close(fd);
@@ -233,23 +234,23 @@ static void a_buffer_ends_with_its_connection(void **state) {
   client_close(&t.client);
 }
 
-static void another_process_finds_it(void **state) {
+static void another_process_finds_a_buffer(void **state) {
   (void)state;
   int owner = dial(), other = dial();
-  struct devices_request asked = request(DEVICES_FIND);
-  assert_int_equal(ask(other, &asked, -1).code, -ENOENT);
+  struct devices_request query = request(DEVICES_FIND);
+  assert_int_equal(call_daemon(other, &query, -1).code, -ENOENT);
   assert_int_equal(add(owner), 0);
-  struct devices_response answer = ask(other, &asked, -1);
-  assert_int_equal(answer.code, 0);
-  assert_int_equal(answer.length, LENGTH);
-  assert_memory_equal(answer.ticket, t.ticket.bytes, sizeof answer.ticket);
-  asked.operation = DEVICES_REMOVE; /* but it is not its own */
-  assert_int_equal(ask(other, &asked, -1).code, -ENOENT);
+  struct devices_response response = call_daemon(other, &query, -1);
+  assert_int_equal(response.code, 0);
+  assert_int_equal(response.length, LENGTH);
+  assert_memory_equal(response.ticket, t.ticket.bytes, sizeof response.ticket);
+  query.operation = DEVICES_REMOVE; /* but does not own it */
+  assert_int_equal(call_daemon(other, &query, -1).code, -ENOENT);
   close(owner);
   close(other);
 }
 
-/* ---- What works ---- */
+/* ---- Reads and writes ---- */
 
 static void a_file_is_read_into_a_device(void **state) {
   (void)state;
@@ -283,7 +284,7 @@ static void a_file_is_read_into_a_device(void **state) {
   close(fd);
 }
 
-static void a_device_is_written_to_a_file(void **state) {
+static void a_device_buffer_is_written_to_a_file(void **state) {
   (void)state;
   static char got[3 * MIB + 5];
   int fd = dial();
@@ -303,8 +304,8 @@ static void a_device_is_written_to_a_file(void **state) {
   close(fd);
 }
 
-/* More than there are staging buffers, all at once; the connection ends under the last of them. */
-static void many_at_once_share_what_staging_there_is(void **state) {
+/* More operations than bounce buffers; the connection ends during the last ones. */
+static void many_operations_share_the_bounce_buffers(void **state) {
   (void)state;
   struct ring_completion completion;
   int fd = dial();
@@ -332,14 +333,14 @@ int main(void) {
   setenv("HAUL_SIM_DEVICES", "2", 0);
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(what_is_no_request_ends_the_connection),
+      TEST(malformed_requests_end_the_connection),
       TEST(an_invalid_ticket_is_rejected),
-      TEST(descriptors_that_nobody_asked_for_keep_nobody),
+      TEST(unexpected_descriptors_do_not_block_the_daemon),
       TEST(a_buffer_ends_with_its_connection),
-      TEST(another_process_finds_it),
+      TEST(another_process_finds_a_buffer),
       TEST(a_file_is_read_into_a_device),
-      TEST(a_device_is_written_to_a_file),
-      TEST(many_at_once_share_what_staging_there_is),
+      TEST(a_device_buffer_is_written_to_a_file),
+      TEST(many_operations_share_the_bounce_buffers),
   };
   return cmocka_run_group_tests_name("storage/devices", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The life of `haul mount`: what it refuses and what it advises, how it begins and how it ends. */
+ * `haul mount`: its errors and hints, its start and its end. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -17,19 +17,13 @@
 static struct mounted mounted;
 
 static int set_up(void **state) {
-  (void)state;
+  *state = &mounted;
   mounted_make(&mounted);
   folder_put(mounted.source, "file", "hello");
   return 0;
 }
 
-static int tear_down(void **state) {
-  (void)state;
-  mounted_end(&mounted);
-  return 0;
-}
-
-/* In the background, which is the way that has a second process to tell of errors. */
+/* In the background, where a second process reports errors. */
 static void assert_refuses(const char *source, const char *point, const char *text,
                            const char *hint) {
   char line[256];
@@ -41,7 +35,7 @@ static void assert_refuses(const char *source, const char *point, const char *te
   assert_false(mounted_is(&mounted));
 }
 
-static void the_mount_point_is_an_empty_folder(void **state) {
+static void the_mount_point_must_be_an_empty_folder(void **state) {
   (void)state;
   char missing[128], file[128];
   snprintf(missing, sizeof missing, "%s/missing", mounted.root);
@@ -52,9 +46,9 @@ static void the_mount_point_is_an_empty_folder(void **state) {
   assert_refuses(mounted.source, mounted.point, "is not empty", "give an empty folder");
 }
 
-static void what_is_mounted_already_is_not_covered(void **state) {
+static void an_existing_mount_is_not_covered(void **state) {
   (void)state;
-  assert_int_equal(unlink(at_source(&mounted, "file")), 0); /* it looks empty now */
+  assert_int_equal(unlink(at_source(&mounted, "file")), 0); /* the mount looks empty */
   mounted_start(&mounted, NULL);
   struct mounted second = mounted;
   const char *const arguments[] = {mounted.source, mounted.point, NULL};
@@ -64,7 +58,7 @@ static void what_is_mounted_already_is_not_covered(void **state) {
   folder_put(mounted.point, "file", "");
 }
 
-static void the_mount_point_does_not_lie_in_the_source(void **state) {
+static void the_mount_point_must_be_outside_the_source(void **state) {
   (void)state;
   char inside[128];
   snprintf(inside, sizeof inside, "%s/inside", mounted.source);
@@ -73,7 +67,7 @@ static void the_mount_point_does_not_lie_in_the_source(void **state) {
   assert_refuses(inside, inside, "would contain itself", "mount it at a folder outside");
 }
 
-static void the_source_is_a_folder_of_this_host(void **state) {
+static void the_source_must_be_a_folder(void **state) {
   (void)state;
   char file[128];
   snprintf(file, sizeof file, "%s/file", mounted.source);
@@ -83,7 +77,7 @@ static void the_source_is_a_folder_of_this_host(void **state) {
   assert_true(mounted_says(&mounted, "cannot use /nowhere/at/all: No such file"));
 }
 
-static void a_tree_of_another_machine_is_to_be_there(void **state) {
+static void a_remote_tree_must_be_reachable(void **state) {
   (void)state;
   const char *const nobody[] = {"unix://@haul-nobody-here/tree", mounted.point, NULL};
   assert_int_equal(mounted_run(&mounted, nobody), 1);
@@ -94,7 +88,7 @@ static void a_tree_of_another_machine_is_to_be_there(void **state) {
   assert_false(mounted_is(&mounted));
 }
 
-static void a_mount_whose_process_was_killed_is_told_from_others(void **state) {
+static void a_mount_of_a_killed_process_is_recognized(void **state) {
   (void)state;
   struct stat stat_of;
   mounted_start(&mounted, NULL);
@@ -111,7 +105,7 @@ static void a_mount_whose_process_was_killed_is_told_from_others(void **state) {
   assert_int_equal(access(at_point(&mounted, "file"), R_OK), 0);
 }
 
-static void the_command_ends_when_the_mount_answers(void **state) {
+static void the_command_ends_when_the_mount_is_ready(void **state) {
   (void)state;
   const char *const arguments[] = {mounted.source, mounted.point, NULL};
   assert_int_equal(mounted_run(&mounted, arguments), 0);
@@ -134,7 +128,7 @@ static void paths_may_be_relative(void **state) {
   mounted_detach(&mounted);
 }
 
-static void it_ends_with_0_on_signals_and_when_it_is_unmounted(void **state) {
+static void signals_and_unmounting_end_it_with_status_0(void **state) {
   (void)state;
   const int signals[] = {SIGTERM, SIGINT, SIGHUP, 0};
   for (size_t i = 0; i < COUNT(signals); i++) {
@@ -148,7 +142,7 @@ static void it_ends_with_0_on_signals_and_when_it_is_unmounted(void **state) {
   }
 }
 
-/* Also one that comes before the process has done anything else. */
+/* Also right after the start of the process. */
 static void a_signal_ends_it_at_any_moment(void **state) {
   (void)state;
   for (int i = 0; i < 20; i++) {
@@ -160,7 +154,7 @@ static void a_signal_ends_it_at_any_moment(void **state) {
   }
 }
 
-static void files_that_are_open_at_the_end_lose_their_connection(void **state) {
+static void open_files_fail_after_the_end(void **state) {
   (void)state;
   char byte;
   mounted_start(&mounted, NULL);
@@ -176,7 +170,7 @@ static void files_that_are_open_at_the_end_lose_their_connection(void **state) {
   close(folder);
 }
 
-/* The line of mountinfo from the type on. */
+/* The line of mountinfo, from the type. */
 static void read_type(char *line, size_t size) {
   FILE *mounts = fopen("/proc/self/mountinfo", "re");
   assert_non_null(mounts);
@@ -189,8 +183,8 @@ static void read_type(char *line, size_t size) {
   memmove(line, type + 3, strlen(type + 3) + 1);
 }
 
-/* Clients look for it there. */
-static void the_type_is_that_of_3fs_and_the_name_is_the_source(void **state) {
+/* Clients find the mount by it. */
+static void mountinfo_shows_type_3fs_and_the_source(void **state) {
   (void)state;
   char line[4096], wanted[256];
   mounted_start(&mounted, NULL);
@@ -214,7 +208,7 @@ static void a_source_may_have_any_name(void **state) {
   folder_put(mounted.point, "new", "");
 }
 
-static void a_copy_without_its_module_says_what_is_missing(void **state) {
+static void a_missing_module_is_reported(void **state) {
   (void)state;
   char copy[128], command[512];
   snprintf(copy, sizeof copy, "%s/haul", mounted.root);
@@ -232,24 +226,24 @@ static void a_copy_without_its_module_says_what_is_missing(void **state) {
   free(whole);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, mounted_tear_down)
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(the_mount_point_is_an_empty_folder),
-      TEST(what_is_mounted_already_is_not_covered),
-      TEST(the_mount_point_does_not_lie_in_the_source),
-      TEST(the_source_is_a_folder_of_this_host),
-      TEST(a_tree_of_another_machine_is_to_be_there),
-      TEST(a_mount_whose_process_was_killed_is_told_from_others),
-      TEST(the_command_ends_when_the_mount_answers),
+      TEST(the_mount_point_must_be_an_empty_folder),
+      TEST(an_existing_mount_is_not_covered),
+      TEST(the_mount_point_must_be_outside_the_source),
+      TEST(the_source_must_be_a_folder),
+      TEST(a_remote_tree_must_be_reachable),
+      TEST(a_mount_of_a_killed_process_is_recognized),
+      TEST(the_command_ends_when_the_mount_is_ready),
       TEST(paths_may_be_relative),
-      TEST(it_ends_with_0_on_signals_and_when_it_is_unmounted),
+      TEST(signals_and_unmounting_end_it_with_status_0),
       TEST(a_signal_ends_it_at_any_moment),
-      TEST(files_that_are_open_at_the_end_lose_their_connection),
-      TEST(the_type_is_that_of_3fs_and_the_name_is_the_source),
+      TEST(open_files_fail_after_the_end),
+      TEST(mountinfo_shows_type_3fs_and_the_source),
       TEST(a_source_may_have_any_name),
-      TEST(a_copy_without_its_module_says_what_is_missing),
+      TEST(a_missing_module_is_reported),
   };
   mounted_need_fuse();
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What a mount has for clients of USRBIO: the ioctls, 3fs-virt, and a ring from its registration to
- * the death of who made it. The clients here are other processes, and know the mount's path. */
+ * A mount for USRBIO clients: the ioctls, 3fs-virt, and a ring from its registration to the death
+ * of its process. The clients are other processes. */
 #include "support/check.h"
 
 #include <dirent.h>
@@ -41,20 +41,14 @@ static int set_up_with(const char *const *options) {
 
 static int set_up(void **state) {
   const char *const options[] = {"--name", "weights", NULL};
-  (void)state;
+  *state = &mounted;
   return set_up_with(options);
 }
 
 static int set_up_read_only(void **state) {
   const char *const options[] = {"--read-only", NULL};
-  (void)state;
+  *state = &mounted;
   return set_up_with(options);
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  mounted_end(&mounted);
-  return 0;
 }
 
 static int error_of(int result) {
@@ -67,7 +61,7 @@ static int open_at(const char *name, int flags) {
   return fd;
 }
 
-/* One call on a file, or folder, that is opened for it. */
+/* Opens a file or folder for one ioctl. */
 static int call_on(const char *name, int flags, unsigned long command, void *argument) {
   int fd = open_at(name, flags);
   int failed = error_of(ioctl(fd, command, argument));
@@ -87,11 +81,11 @@ static uint64_t number_of(const char *name) {
   return stat_of.st_ino;
 }
 
-static void a_link_is_made_in_a_folder_that_is_there_under_a_good_name(void **state) {
+static void links_need_an_existing_folder_and_a_valid_name(void **state) {
   (void)state;
   uint64_t folder = number_of("folder");
   struct call_link call = {.folder = folder};
-  memset(call.name, 'n', sizeof call.name); /* without an end */
+  memset(call.name, 'n', sizeof call.name); /* without a zero byte */
   assert_int_equal(call_on("file", O_RDONLY, CALL_LINK, &call), ENAMETOOLONG);
   assert_int_equal(link_from("file", O_RDONLY, folder, ""), EINVAL);
   assert_int_equal(link_from("file", O_RDONLY, folder, ".."), EINVAL);
@@ -112,11 +106,11 @@ static int punch(int flags) {
   return call_on("file", flags, CALL_HOLES, &holes);
 }
 
-static void holes_are_checked_before_the_first_one_is_made(void **state) {
+static void all_holes_are_checked_before_the_first_is_punched(void **state) {
   (void)state;
   char bytes[8] = {0};
   holes = (struct call_holes){.count = 2, .end = {5, 4}, .start = {0, 5}};
-  assert_int_equal(punch(O_RDWR), EINVAL); /* the second one ends before it starts */
+  assert_int_equal(punch(O_RDWR), EINVAL); /* its end is before its start */
   holes.count = -1;
   assert_int_equal(punch(O_RDWR), EINVAL);
   holes.count = 1001;
@@ -137,7 +131,7 @@ static void holes_are_checked_before_the_first_one_is_made(void **state) {
   close(fd);
 }
 
-static void a_thousand_holes_are_made_at_once(void **state) {
+static void a_thousand_holes_are_punched_at_once(void **state) {
   (void)state;
   static char bytes[4000], zeros[2];
   int fd = open_at("file", O_RDWR);
@@ -162,7 +156,7 @@ static void a_thousand_holes_are_made_at_once(void **state) {
   close(fd);
 }
 
-static void every_file_and_folder_says_whose_it_is(void **state) {
+static void every_file_and_folder_has_the_magic(void **state) {
   (void)state;
   const char *const names[] = {"file", "folder", ".", "3fs-virt", "3fs-virt/iovs"};
   for (size_t i = 0; i < COUNT(names); i++) {
@@ -190,7 +184,7 @@ static bool lists(const char *folder, const char *name) {
   return found;
 }
 
-static void the_virtual_folder_is_found_and_not_listed(void **state) {
+static void the_control_directory_is_found_and_not_listed(void **state) {
   (void)state;
   struct stat stat_of;
   assert_int_equal(stat(at_point(&mounted, "3fs-virt"), &stat_of), 0);
@@ -201,7 +195,7 @@ static void the_virtual_folder_is_found_and_not_listed(void **state) {
   assert_int_equal(error_of(stat(at_point(&mounted, "folder/3fs-virt"), &stat_of)), ENOENT);
 }
 
-static void what_the_source_has_under_that_name_is_covered(void **state) {
+static void the_control_directory_covers_the_sources_name(void **state) {
   (void)state;
   assert_int_equal(mkdir(at_source(&mounted, "3fs-virt"), 0755), 0);
   folder_put(mounted.source, "3fs-virt/own", "");
@@ -211,7 +205,7 @@ static void what_the_source_has_under_that_name_is_covered(void **state) {
   assert_int_equal(access(at_source(&mounted, "3fs-virt/own"), F_OK), 0);
 }
 
-static void nothing_but_registrations_is_made_there(void **state) {
+static void the_control_directory_takes_registrations_alone(void **state) {
   (void)state;
   const char *const folders[] = {"3fs-virt", IOVS};
   assert_int_equal(error_of(mkdir(at_point(&mounted, "3fs-virt"), 0755)), EEXIST);
@@ -233,7 +227,7 @@ static void nothing_but_registrations_is_made_there(void **state) {
   assert_int_equal(error_of(symlink("/dev/shm/x", at_point(&mounted, "3fs-virt/" BUFFER))), EPERM);
 }
 
-/* A client's memory, and the name it is registered under. */
+/* A client's memory and its registered name. */
 struct piece {
   char path[64], link[128];
   char *memory;
@@ -250,18 +244,19 @@ static void piece_make(struct piece *piece, const char *name, size_t length) {
   close(fd);
 }
 
-/* As some clients do: the name goes as soon as it is registered. */
+/* Some clients unlink the memory right after registering it. */
 static int piece_register(const struct piece *piece) {
   int failed = error_of(symlink(piece->path, piece->link));
   unlink(piece->path);
   return failed;
 }
 
-static void what_may_not_be_registered_is_told(void **state) {
+static void invalid_registrations_are_rejected(void **state) {
   (void)state;
   struct piece piece;
   char link[160];
-  int folder = open_at(IOVS, O_RDONLY | O_DIRECTORY); /* the last one that is closed ends it all */
+  int folder =
+      open_at(IOVS, O_RDONLY | O_DIRECTORY); /* closing the last handle ends all registrations */
   assert_int_equal(error_of(symlink("/etc/passwd", at_point(&mounted, IOVS "/" BUFFER))), EINVAL);
   assert_int_equal(error_of(symlink("/dev/shm/x", at_point(&mounted, IOVS "/no-name"))), EINVAL);
   piece_make(&piece, BUFFER, 4096);
@@ -308,7 +303,7 @@ static void client_end(struct client *client) {
   close(client->folder);
 }
 
-/* The result of one read into the buffer. */
+/* Reads into the buffer; returns the result. */
 static int64_t client_read(struct client *client, uint64_t file, uint64_t offset, uint64_t length) {
   static const uint8_t id[16] = {0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77,
                                  0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0x01};
@@ -328,7 +323,7 @@ static int64_t client_read(struct client *client, uint64_t file, uint64_t offset
   return client->view.completions[tail].result;
 }
 
-static void a_ring_reads_what_its_user_has_open(void **state) {
+static void a_ring_reads_its_users_open_files(void **state) {
   (void)state;
   struct client client;
   struct stat stat_of;
@@ -343,8 +338,8 @@ static void a_ring_reads_what_its_user_has_open(void **state) {
   client_end(&client);
 }
 
-/* As far as mounting goes: everybody registers, whether or not the files may change. */
-static void a_ring_reads_where_the_mount_is_read_only(void **state) {
+/* Registration does not depend on --read-only. */
+static void rings_read_on_a_read_only_mount(void **state) {
   (void)state;
   struct client client;
   client_start(&client);
@@ -355,7 +350,7 @@ static void a_ring_reads_where_the_mount_is_read_only(void **state) {
   client_end(&client);
 }
 
-/* It answers when it has registered, and waits to be killed. */
+/* Reports its registration, then waits to be killed. */
 static int be_client(void) {
   struct client client;
   const char *point = getenv("POINT");
@@ -366,10 +361,10 @@ static int be_client(void) {
   return 0;
 }
 
-static void what_a_client_registered_goes_with_it(void **state) {
+static void registrations_end_with_their_client(void **state) {
   (void)state;
   char byte;
-  int socket, folder = open_at(IOVS, O_RDONLY | O_DIRECTORY); /* another process's */
+  int socket, folder = open_at(IOVS, O_RDONLY | O_DIRECTORY); /* of another process */
   setenv("POINT", mounted.point, 1);
   pid_t client = child_start("client", &socket);
   child_receive(socket, &byte, 1);
@@ -381,22 +376,22 @@ static void what_a_client_registered_goes_with_it(void **state) {
   close(folder);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, mounted_tear_down)
 
 int main(int count, char **arguments) {
   const struct CMUnitTest tests[] = {
-      TEST(a_link_is_made_in_a_folder_that_is_there_under_a_good_name),
-      TEST(holes_are_checked_before_the_first_one_is_made),
-      TEST(a_thousand_holes_are_made_at_once),
-      TEST(every_file_and_folder_says_whose_it_is),
-      TEST(the_virtual_folder_is_found_and_not_listed),
-      TEST(what_the_source_has_under_that_name_is_covered),
-      TEST(nothing_but_registrations_is_made_there),
-      TEST(what_may_not_be_registered_is_told),
-      TEST(a_ring_reads_what_its_user_has_open),
-      cmocka_unit_test_setup_teardown(a_ring_reads_where_the_mount_is_read_only, set_up_read_only,
-                                      tear_down),
-      TEST(what_a_client_registered_goes_with_it),
+      TEST(links_need_an_existing_folder_and_a_valid_name),
+      TEST(all_holes_are_checked_before_the_first_is_punched),
+      TEST(a_thousand_holes_are_punched_at_once),
+      TEST(every_file_and_folder_has_the_magic),
+      TEST(the_control_directory_is_found_and_not_listed),
+      TEST(the_control_directory_covers_the_sources_name),
+      TEST(the_control_directory_takes_registrations_alone),
+      TEST(invalid_registrations_are_rejected),
+      TEST(a_ring_reads_its_users_open_files),
+      cmocka_unit_test_setup_teardown(rings_read_on_a_read_only_mount, set_up_read_only,
+                                      mounted_tear_down),
+      TEST(registrations_end_with_their_client),
   };
   mounted_need_fuse();
   if (count > 1 && strcmp(arguments[1], "client") == 0)

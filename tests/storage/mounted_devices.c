@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Programs of USRBIO's with buffers in the memory of emulated accelerators, on a real mount. As
- * "gpu" with a GPU that is a double, whose driver ends a process that frees what another one has
- * open: there the application wraps memory of its own. */
+ * USRBIO programs with buffers of emulated accelerators, on a real mount. With the argument "gpu" a
+ * mock GPU, whose driver ends a process that frees memory which another one has open; there the
+ * application wraps its own memory. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ static uint8_t byte_at(uint64_t offset) {
 }
 
 static int set_up(void **state) {
-  (void)state;
+  *state = &mounted;
   uint8_t *bytes = malloc(LENGTH);
   mounted_make(&mounted);
   for (size_t i = 0; i < LENGTH; i++)
@@ -38,12 +38,6 @@ static int set_up(void **state) {
   close(fd);
   free(bytes);
   mounted_start(&mounted, NULL);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  mounted_end(&mounted);
   return 0;
 }
 
@@ -77,7 +71,7 @@ static void assert_copy(const char *name, uint64_t offset, size_t length) {
   free(bytes);
 }
 
-static void what_is_not_there_is_refused(void **state) {
+static void unknown_devices_and_buffers_are_rejected(void **state) {
   (void)state;
   struct hf3fs_iov iov, zeroed = {0};
   hf3fs_gpu_ipc_handle_t handle = {{0}};
@@ -100,7 +94,7 @@ static void what_is_not_there_is_refused(void **state) {
   assert_memory_equal(&iov, &zeroed, sizeof iov);
 }
 
-static void a_file_goes_through_a_device(void **state) {
+static void a_file_is_copied_through_a_device(void **state) {
   (void)state;
   struct hf3fs_iov iov;
   assert_int_equal(hf3fs_iovcreate_gpu(&iov, mounted.point, 8 * MIB, 0, 0), 0);
@@ -119,17 +113,17 @@ static void a_file_goes_through_a_device(void **state) {
   assert_null(iov.base);
 }
 
-/* The child reads the file into it, and the parent writes it. */
-static void another_process_uses_it_by_a_handle(void **state) {
+/* The child reads the file into the buffer, the parent writes it. */
+static void another_process_uses_a_buffer_by_a_handle(void **state) {
   (void)state;
   struct hf3fs_iov iov, other;
   hf3fs_gpu_ipc_handle_t handle;
-  int gone[2], status;
-  assert_int_equal(pipe(gone), 0);
+  int ends[2], status;
+  assert_int_equal(pipe(ends), 0);
   pid_t child = fork();
   if (child == 0) {
-    close(gone[1]); /* so that it ends with a parent that fails */
-    if (read(gone[0], &handle, sizeof handle) != (ssize_t)sizeof handle)
+    close(ends[1]); /* ends with the parent */
+    if (read(ends[0], &handle, sizeof handle) != (ssize_t)sizeof handle)
       _exit(1);
     assert_int_equal(hf3fs_iov_import_gpu(&other, &handle, mounted.point), 0);
     assert_int_equal(do_one(&other, "file", true, 0, 0, 6 * MIB), LENGTH);
@@ -138,22 +132,22 @@ static void another_process_uses_it_by_a_handle(void **state) {
   }
   assert_int_equal(hf3fs_iovcreate_device(&iov, mounted.point, 8 * MIB, 0, 0), 0);
   assert_int_equal(hf3fs_iov_export_gpu(&iov, &handle), 0);
-  assert_int_equal(write(gone[1], &handle, sizeof handle), sizeof handle);
+  assert_int_equal(write(ends[1], &handle, sizeof handle), sizeof handle);
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_int_equal(status, 0);
   assert_int_equal(do_one(&iov, "copy", false, 0, 0, LENGTH), LENGTH);
   assert_copy("copy", 0, LENGTH);
   hf3fs_iovdestroy_gpu(&iov);
   assert_int_equal(hf3fs_iov_import_gpu(&other, &handle, mounted.point), -ENOENT);
-  close(gone[0]);
-  close(gone[1]);
+  close(ends[0]);
+  close(ends[1]);
 }
 
-/* ---- Memory of the application's own ---- */
+/* ---- Wrapped memory ---- */
 
 static const uint8_t own_id[16] = {7};
 
-static void its_own_memory_is_used(void **state) {
+static void wrapped_memory_is_used(void **state) {
   (void)state;
   struct hf3fs_iov iov;
   char *memory = gpu_alloc(12 * MIB);
@@ -168,7 +162,7 @@ static void its_own_memory_is_used(void **state) {
   gpu_free(memory);
 }
 
-static void of_its_own_memory_not_all_can_be_wrapped(void **state) {
+static void invalid_memory_is_not_wrapped(void **state) {
   (void)state;
   struct hf3fs_iov iov, other;
   char *memory = gpu_alloc(2 * MIB);
@@ -184,7 +178,7 @@ static void of_its_own_memory_not_all_can_be_wrapped(void **state) {
   gpu_free(memory);
 }
 
-static void it_is_given_back_with_operations_under_way(void **state) {
+static void wrapped_memory_is_freed_during_operations(void **state) {
   (void)state;
   int fd = open(at_point(&mounted, "file"), O_RDONLY);
   assert_true(fd >= 0 && hf3fs_reg_fd(fd, 0) <= 0);
@@ -206,8 +200,8 @@ static void it_is_given_back_with_operations_under_way(void **state) {
   close(fd);
 }
 
-/* The child has it open until it is told, and the parent waits for that. */
-static void another_process_imports_it(void **state) {
+/* The child keeps the memory open until a message, and the parent waits for that. */
+static void another_process_imports_wrapped_memory(void **state) {
   (void)state;
   struct hf3fs_iov iov, other;
   hf3fs_gpu_ipc_handle_t handle;
@@ -240,7 +234,7 @@ static void another_process_imports_it(void **state) {
   close(goes[0]), close(goes[1]), close(comes[0]), close(comes[1]);
 }
 
-static void nor_does_a_forked_child(void **state) {
+static void a_forked_child_ends_no_registration(void **state) {
   (void)state;
   struct hf3fs_iov iov;
   int status;
@@ -253,13 +247,13 @@ static void nor_does_a_forked_child(void **state) {
   }
   time_t began = time(NULL);
   hf3fs_iovdestroy_gpu(&iov);
-  assert_true(time(NULL) - began < 20); /* not until it gives up */
+  assert_true(time(NULL) - began < 20); /* before its timeout */
   gpu_free(memory);
   kill(child, SIGKILL);
   assert_int_equal(waitpid(child, &status, 0), child);
 }
 
-static void a_daemon_that_is_gone_keeps_nobody(void **state) {
+static void a_dead_daemon_does_not_block_clients(void **state) {
   (void)state;
   struct hf3fs_iov iov;
   char *memory = gpu_alloc(MIB);
@@ -276,8 +270,8 @@ static void on_alarm(int signal) {
   (void)signal;
 }
 
-/* As profilers send them; a wait with a bound is not begun again by the kernel. */
-static void signals_do_not_look_like_a_daemon_that_is_gone(void **state) {
+/* As profilers send them. The kernel does not restart a wait with a timeout. */
+static void signals_are_not_taken_for_a_dead_daemon(void **state) {
   (void)state;
   const struct sigaction handle = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
   const struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
@@ -293,18 +287,18 @@ static void signals_do_not_look_like_a_daemon_that_is_gone(void **state) {
   assert_int_equal(code, 0);
 }
 
-#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, mounted_tear_down)
 
 static int with_a_gpu(void) {
   const struct CMUnitTest tests[] = {
-      TEST(another_process_imports_it), /* before this process has asked for devices */
-      TEST(what_is_not_there_is_refused),
-      TEST(a_file_goes_through_a_device),
-      TEST(its_own_memory_is_used),
-      TEST(of_its_own_memory_not_all_can_be_wrapped),
-      TEST(it_is_given_back_with_operations_under_way),
-      TEST(a_daemon_that_is_gone_keeps_nobody),
-      TEST(nor_does_a_forked_child),
+      TEST(another_process_imports_wrapped_memory), /* before this process lists devices */
+      TEST(unknown_devices_and_buffers_are_rejected),
+      TEST(a_file_is_copied_through_a_device),
+      TEST(wrapped_memory_is_used),
+      TEST(invalid_memory_is_not_wrapped),
+      TEST(wrapped_memory_is_freed_during_operations),
+      TEST(a_dead_daemon_does_not_block_clients),
+      TEST(a_forked_child_ends_no_registration),
   };
   return cmocka_run_group_tests_name("storage/mounted_devices gpu", tests, NULL, NULL);
 }
@@ -313,14 +307,14 @@ int main(int argc, char **argv) {
   mounted_need_fuse();
   if (argc > 1 && strcmp(argv[1], "gpu") == 0)
     return with_a_gpu();
-  if (argc > 1 && strcmp(argv[1], "far") == 0)
-    mounted_be_far();
+  if (argc > 1 && strcmp(argv[1], "remote") == 0)
+    mounted_use_server();
   setenv("HAUL_USRBIO_DEVICES", "sim", 1);
   const struct CMUnitTest tests[] = {
-      TEST(another_process_uses_it_by_a_handle), /* before this process has asked for devices */
-      TEST(what_is_not_there_is_refused),
-      TEST(a_file_goes_through_a_device),
-      TEST(signals_do_not_look_like_a_daemon_that_is_gone),
+      TEST(another_process_uses_a_buffer_by_a_handle), /* before this process lists devices */
+      TEST(unknown_devices_and_buffers_are_rejected),
+      TEST(a_file_is_copied_through_a_device),
+      TEST(signals_are_not_taken_for_a_dead_daemon),
   };
   return cmocka_run_group_tests_name("storage/mounted_devices", tests, NULL, NULL);
 }

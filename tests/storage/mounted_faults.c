@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Disks that are full or broken, under rings and under the file system: each says what it is, the
- * daemon lives, and what is still there can be read. */
+ * Full and broken disks, through rings and the file system: each has its error, the daemon
+ * continues, and intact data is readable. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static void a_full_disk_takes_what_it_can_and_says_so(void **state) {
+static void a_full_disk_gives_a_short_write_then_enospc(void **state) {
   (void)state;
   struct user writer, reader;
   if (mount("haul-test", mounted.source, "tmpfs", 0, "size=2m") != 0) {
@@ -61,8 +61,8 @@ static bool run(const char *format, const char *first, const char *second) {
   return system(line) == 0;
 }
 
-/* A file system in a file; what lies on the part of it that is cut off cannot be read any more. */
-static void a_broken_disk_is_told_from_all_else(void **state) {
+/* A file system in a file that is truncated: blocks behind the end give EIO. */
+static void a_broken_disk_gives_eio(void **state) {
   (void)state;
   char image[sizeof mounted.root + 16];
   struct user user;
@@ -83,7 +83,7 @@ static void a_broken_disk_is_told_from_all_else(void **state) {
   assert_memory_equal(user.iov.base, expected, MIB);
   assert_int_equal(truncate(image, 4096), 0);
   assert_int_equal(user_do(&user, 4 * MIB, MIB), -EIO);
-  assert_int_equal(user_do(&user, 4 * MIB + 1, 1000), -EIO); /* by the page cache */
+  assert_int_equal(user_do(&user, 4 * MIB + 1, 1000), -EIO); /* through the page cache */
   assert_int_equal(pread(user.fd, user.iov.base, MIB, 6 * MIB), -1);
   assert_int_equal(errno, EIO);
   user_end(&user);
@@ -97,8 +97,8 @@ int main(void) {
   }
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(a_full_disk_takes_what_it_can_and_says_so),
-      TEST(a_broken_disk_is_told_from_all_else),
+      TEST(a_full_disk_gives_a_short_write_then_enospc),
+      TEST(a_broken_disk_gives_eio),
   };
   return cmocka_run_group_tests_name("storage/mounted_faults", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Files of a mount for programs that know nothing of rings. */
+ * Files of a mount for programs without rings. */
 #include "support/check.h"
 
 #include <dirent.h>
@@ -25,7 +25,7 @@
 static struct mounted mounted;
 
 static int set_up(void **state) {
-  (void)state;
+  *state = &mounted;
   mounted_make(&mounted);
   folder_put(mounted.source, "file", "hello");
   assert_int_equal(mkdir(at_source(&mounted, "folder"), 0755), 0);
@@ -36,7 +36,7 @@ static int set_up(void **state) {
 
 static int set_up_read_only(void **state) {
   const char *const options[] = {"--read-only", NULL};
-  (void)state;
+  *state = &mounted;
   mounted_make(&mounted);
   folder_put(mounted.source, "file", "hello");
   mounted_start(&mounted, options);
@@ -44,7 +44,7 @@ static int set_up_read_only(void **state) {
 }
 
 static int set_up_small(void **state) {
-  (void)state;
+  *state = &mounted;
   mounted_make(&mounted);
   if (geteuid() == 0)
     assert_int_equal(mount("none", mounted.source, "tmpfs", 0, "size=1m"), 0);
@@ -52,13 +52,7 @@ static int set_up_small(void **state) {
   return 0;
 }
 
-static int tear_down(void **state) {
-  (void)state;
-  mounted_end(&mounted);
-  return 0;
-}
-
-/* A file's text, as somebody reads who opens it now. */
+/* Opens a file and reads its text. */
 static const char *text_of(const char *path) {
   static char text[64];
   int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -75,7 +69,7 @@ static int error_of(int result) {
   return result < 0 ? errno : 0;
 }
 
-static void a_name_that_is_too_long_is_told(void **state) {
+static void names_that_are_too_long_are_rejected(void **state) {
   (void)state;
   char name[257] = {0};
   memset(name, 'n', 256);
@@ -85,8 +79,8 @@ static void a_name_that_is_too_long_is_told(void **state) {
   assert_string_equal(text_of(at_source(&mounted, name)), "long");
 }
 
-/* The kernel still has the folder's node when a symlink stands in its place. */
-static void a_folder_that_became_a_symlink_leads_nowhere_else(void **state) {
+/* The kernel still knows the folder's node when a symlink has replaced it. */
+static void a_folder_replaced_by_a_symlink_is_not_followed(void **state) {
   (void)state;
   int folder = open(at_point(&mounted, "folder"), O_PATH | O_DIRECTORY);
   assert_int_equal(rename(at_source(&mounted, "folder"), at_source(&mounted, "moved")), 0);
@@ -99,7 +93,7 @@ static void a_folder_that_became_a_symlink_leads_nowhere_else(void **state) {
   close(folder);
 }
 
-static void what_is_deleted_underneath_goes_within_seconds(void **state) {
+static void deletions_in_the_source_show_within_seconds(void **state) {
   (void)state;
   char bytes[8] = {0};
   int fd = open(at_point(&mounted, "file"), O_RDONLY);
@@ -111,7 +105,7 @@ static void what_is_deleted_underneath_goes_within_seconds(void **state) {
   close(fd);
 }
 
-static void what_is_replaced_underneath_is_new_within_seconds(void **state) {
+static void replacements_in_the_source_show_within_seconds(void **state) {
   (void)state;
   assert_string_equal(text_of(at_point(&mounted, "file")), "hello");
   folder_put(mounted.source, "new", "other");
@@ -119,14 +113,14 @@ static void what_is_replaced_underneath_is_new_within_seconds(void **state) {
   assert_true(eventually(strcmp(text_of(at_point(&mounted, "file")), "other") == 0));
 }
 
-/* As a ring changes a file: the kernel is not told. */
-static void what_is_written_underneath_is_read_by_who_has_it_open(void **state) {
+/* As rings do, without the kernel's knowledge. */
+static void open_files_show_writes_to_the_source(void **state) {
   (void)state;
   char bytes[8] = {0};
   struct stat stat_of;
   int fd = open(at_point(&mounted, "file"), O_RDONLY);
   assert_int_equal(pread(fd, bytes, sizeof bytes, 0), 5);
-  mounted_pause(20); /* the clock of the file system may be a coarse one */
+  mounted_pause(20); /* the clock of the file system may be coarse */
   int under = open(at_source(&mounted, "file"), O_WRONLY);
   assert_int_equal(pwrite(under, "HELLO", 5, 0), 5);
   assert_int_equal(pread(fd, bytes, sizeof bytes, 0), 5);
@@ -159,7 +153,7 @@ static void read_whole(const char *path, int flags, char *bytes) {
   close(fd);
 }
 
-static void bytes_arrive_whichever_way_they_go(void **state) {
+static void all_ways_to_read_and_write_agree(void **state) {
   (void)state;
   char *bytes = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   const int flags[] = {0, O_DIRECT, O_SYNC, O_APPEND, O_DSYNC | O_DIRECT};
@@ -192,7 +186,7 @@ static void files_can_be_mapped_and_shared(void **state) {
   close(fd);
 }
 
-static void those_who_append_do_not_overwrite_each_other(void **state) {
+static void appends_do_not_overwrite_each_other(void **state) {
   (void)state;
   int one = open(at_point(&mounted, "file"), O_WRONLY | O_APPEND);
   int other = open(at_source(&mounted, "file"), O_WRONLY | O_APPEND);
@@ -206,7 +200,7 @@ static void those_who_append_do_not_overwrite_each_other(void **state) {
   close(other);
 }
 
-static void flags_of_open_mean_what_they_do(void **state) {
+static void open_flags_are_honored(void **state) {
   (void)state;
   const char *path = at_point(&mounted, "file");
   assert_int_equal(error_of(open(path, O_CREAT | O_EXCL | O_RDWR, 0600)), EEXIST);
@@ -219,7 +213,7 @@ static void flags_of_open_mean_what_they_do(void **state) {
   assert_string_equal(text_of(at_source(&mounted, "file")), "a");
 }
 
-static void names_come_go_and_move(void **state) {
+static void names_are_created_renamed_and_removed(void **state) {
   (void)state;
   struct stat stat_of;
   assert_int_equal(mkdir(at_point(&mounted, "new"), 0700), 0);
@@ -241,7 +235,7 @@ static void names_come_go_and_move(void **state) {
   assert_string_equal(text_of(at_point(&mounted, "second/inner")), "inside");
 }
 
-static void a_symlink_has_its_target(void **state) {
+static void symlinks_keep_their_target(void **state) {
   (void)state;
   char target[5000] = {0}, longest[4096] = {0};
   memset(longest, 't', 4095);
@@ -284,7 +278,7 @@ static void the_file_system_is_as_large_as_the_source(void **state) {
   assert_int_equal(one.f_namemax, other.f_namemax);
 }
 
-static void holes_are_made_and_found(void **state) {
+static void holes_are_punched_and_found(void **state) {
   (void)state;
   const off_t block = 65536;
   char byte = 1;
@@ -327,7 +321,7 @@ static void extended_attributes_are_those_of_the_source(void **state) {
 
 #define MANY 2000
 
-/* With the attributes of each, as `ls -l` does. */
+/* With all attributes, as `ls -l` does. */
 static void a_large_folder_is_listed_whole(void **state) {
   (void)state;
   static bool seen[MANY];
@@ -354,7 +348,7 @@ static void a_large_folder_is_listed_whole(void **state) {
   assert_int_equal(long_ones, MANY / 2);
 }
 
-static void nothing_changes_with_read_only(void **state) {
+static void a_read_only_mount_rejects_changes(void **state) {
   (void)state;
   const char *path = at_point(&mounted, "file");
   assert_string_equal(text_of(path), "hello");
@@ -369,13 +363,13 @@ static void nothing_changes_with_read_only(void **state) {
   assert_string_equal(text_of(at_source(&mounted, "file")), "hello");
 }
 
-static void a_disk_that_is_full_is_told(void **state) {
+static void a_full_disk_is_reported(void **state) {
   (void)state;
   static char bytes[1 << 18];
   ssize_t put = 0;
   int written = 0;
   if (geteuid() != 0)
-    skip(); /* a small disk is made by root */
+    skip(); /* only root can mount a small disk */
   int fd = open(at_point(&mounted, "big"), O_WRONLY | O_CREAT, 0600);
   while (written < 16 && (put = write(fd, bytes, sizeof bytes)) > 0)
     written++;
@@ -387,7 +381,7 @@ static void a_disk_that_is_full_is_told(void **state) {
   close(fd);
 }
 
-/* What went wrong, but for what must when four do the same. */
+/* Returns the first unexpected error; races among the four threads are expected. */
 static void *make_and_take(void *argument) {
   char name[64], other[64];
   for (unsigned i = 0; i < 300 && !*(int *)argument; i++) {
@@ -405,7 +399,7 @@ static void *make_and_take(void *argument) {
   return NULL;
 }
 
-static void four_make_rename_and_take_away_in_one_folder(void **state) {
+static void four_threads_change_one_folder(void **state) {
   (void)state;
   pthread_t threads[4];
   int wrong[4] = {0};
@@ -417,7 +411,7 @@ static void four_make_rename_and_take_away_in_one_folder(void **state) {
   }
 }
 
-static void a_client_that_is_killed_leaves_nothing_open(void **state) {
+static void killed_clients_leave_no_open_files(void **state) {
   (void)state;
   struct stat stat_of;
   assert_int_equal(stat(at_point(&mounted, "file"), &stat_of), 0);
@@ -432,34 +426,35 @@ static void a_client_that_is_killed_leaves_nothing_open(void **state) {
   int status;
   assert_int_equal(waitpid(client, &status, 0), client);
   assert_true(WIFSIGNALED(status));
-  /* Threads may have come to life meanwhile, with a few descriptors each. */
+  /* New threads may have opened a few descriptors. */
   assert_true(eventually(mounted_descriptors(&mounted) <= before + 50));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, mounted_tear_down)
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(a_name_that_is_too_long_is_told),
-      TEST(a_folder_that_became_a_symlink_leads_nowhere_else),
-      TEST(what_is_deleted_underneath_goes_within_seconds),
-      TEST(what_is_replaced_underneath_is_new_within_seconds),
-      TEST(what_is_written_underneath_is_read_by_who_has_it_open),
-      TEST(bytes_arrive_whichever_way_they_go),
+      TEST(names_that_are_too_long_are_rejected),
+      TEST(a_folder_replaced_by_a_symlink_is_not_followed),
+      TEST(deletions_in_the_source_show_within_seconds),
+      TEST(replacements_in_the_source_show_within_seconds),
+      TEST(open_files_show_writes_to_the_source),
+      TEST(all_ways_to_read_and_write_agree),
       TEST(files_can_be_mapped_and_shared),
-      TEST(those_who_append_do_not_overwrite_each_other),
-      TEST(flags_of_open_mean_what_they_do),
-      TEST(names_come_go_and_move),
-      TEST(a_symlink_has_its_target),
+      TEST(appends_do_not_overwrite_each_other),
+      TEST(open_flags_are_honored),
+      TEST(names_are_created_renamed_and_removed),
+      TEST(symlinks_keep_their_target),
       TEST(attributes_are_those_of_the_source),
       TEST(the_file_system_is_as_large_as_the_source),
-      TEST(holes_are_made_and_found),
+      TEST(holes_are_punched_and_found),
       TEST(extended_attributes_are_those_of_the_source),
       TEST(a_large_folder_is_listed_whole),
-      cmocka_unit_test_setup_teardown(nothing_changes_with_read_only, set_up_read_only, tear_down),
-      cmocka_unit_test_setup_teardown(a_disk_that_is_full_is_told, set_up_small, tear_down),
-      TEST(four_make_rename_and_take_away_in_one_folder),
-      TEST(a_client_that_is_killed_leaves_nothing_open),
+      cmocka_unit_test_setup_teardown(a_read_only_mount_rejects_changes, set_up_read_only,
+                                      mounted_tear_down),
+      cmocka_unit_test_setup_teardown(a_full_disk_is_reported, set_up_small, mounted_tear_down),
+      TEST(four_threads_change_one_folder),
+      TEST(killed_clients_leave_no_open_files),
   };
   mounted_need_fuse();
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Programs of USRBIO's on a real mount, with the client's library: what rings and ordinary file
- * access see of each other, and what becomes of clients and daemons that are killed. */
+ * USRBIO programs on a real mount: coherence of rings and ordinary file access, and killed clients
+ * and daemons. */
 #include "support/check.h"
 
 #include <dirent.h>
@@ -44,16 +44,10 @@ static void assert_bytes(const uint8_t *bytes, uint64_t offset, size_t length, u
 }
 
 static int set_up(void **state) {
-  (void)state;
+  *state = &mounted;
   mounted_make(&mounted);
   put_file(at_source(&mounted, "file"), LENGTH, 1);
   mounted_start(&mounted, NULL);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  mounted_end(&mounted);
   return 0;
 }
 
@@ -71,7 +65,7 @@ static unsigned registered(void) {
   return entries_of(at_point(&mounted, "3fs-virt/iovs"));
 }
 
-/* The memory that the only client registered last; of its ring there is no name any more. */
+/* The last memory that the only client registered; its ring is unlinked already. */
 static void find_memory(char path[256]) {
   const char *folder = at_point(&mounted, "3fs-virt/iovs");
   DIR *names = opendir(folder);
@@ -90,9 +84,9 @@ static void find_memory(char path[256]) {
   assert_true(*path);
 }
 
-/* ---- What is refused ---- */
+/* ---- Invalid input ---- */
 
-static void files_elsewhere_are_not_registered(void **state) {
+static void files_of_other_file_systems_are_rejected(void **state) {
   (void)state;
   char point[256];
   int fd = open(at_source(&mounted, "file"), O_RDONLY);
@@ -111,14 +105,14 @@ static void files_elsewhere_are_not_registered(void **state) {
   assert_string_equal(point, mounted.point);
 }
 
-static void a_file_that_is_not_open_any_more_is_not_used(void **state) {
+static void closed_files_are_not_used(void **state) {
   (void)state;
   struct user user;
   struct stat stat;
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
   assert_int_equal(fstat(user.fd, &stat), 0);
   assert_int_equal(user_do(&user, 0, 100), 100);
-  int fd = user.fd; /* behind the library's back: its own descriptor keeps the file open */
+  int fd = user.fd; /* not through the library, whose duplicate keeps the file open */
   close(fd);
   assert_int_equal(user_do(&user, 0, 100), 100);
   user.fd = -1;
@@ -127,9 +121,9 @@ static void a_file_that_is_not_open_any_more_is_not_used(void **state) {
   hf3fs_iovdestroy(&user.iov);
 }
 
-/* ---- What both see ---- */
+/* ---- Coherence ---- */
 
-static void a_ring_reads_what_the_file_has(void **state) {
+static void a_ring_reads_the_files_data(void **state) {
   (void)state;
   struct user user;
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
@@ -143,15 +137,15 @@ static void a_ring_reads_what_the_file_has(void **state) {
   user_end(&user);
 }
 
-/* By who has the file open all the time, and by who opens it now; both had read it before. */
-static void what_a_ring_writes_is_read_by_others(void **state) {
+/* For a descriptor that is open all the time, and for a new one; both have read the old data. */
+static void ring_writes_are_visible_to_readers(void **state) {
   (void)state;
   struct user user;
   static uint8_t bytes[MIB];
   int fd = open(at_point(&mounted, "file"), O_RDONLY);
   assert_int_equal(pread(fd, bytes, MIB, 0), MIB);
   user_begin(&user, &mounted, "file", O_RDWR, 0);
-  nanosleep(&(struct timespec){0, 20000000}, NULL); /* a tick of the file system's clock */
+  nanosleep(&(struct timespec){0, 20000000}, NULL); /* one tick of the file system's clock */
   for (size_t i = 0; i < MIB; i++)
     user.iov.base[i] = byte_at(i, 9);
   assert_int_equal(user_do(&user, 0, MIB), MIB);
@@ -164,7 +158,7 @@ static void what_a_ring_writes_is_read_by_others(void **state) {
   user_end(&user);
 }
 
-static void what_others_write_is_read_by_a_ring(void **state) {
+static void file_writes_are_visible_to_rings(void **state) {
   (void)state;
   struct user user;
   uint8_t *bytes = malloc(MIB);
@@ -181,7 +175,7 @@ static void what_others_write_is_read_by_a_ring(void **state) {
   user_end(&user);
 }
 
-static void a_file_is_cut_replaced_and_deleted_under_way(void **state) {
+static void files_are_truncated_replaced_and_deleted_during_io(void **state) {
   (void)state;
   struct user user;
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
@@ -196,7 +190,7 @@ static void a_file_is_cut_replaced_and_deleted_under_way(void **state) {
   user_end(&user);
 }
 
-static void a_file_that_grows_by_a_ring_alone(void **state) {
+static void a_ring_alone_extends_a_file(void **state) {
   (void)state;
   struct user user;
   struct stat stat;
@@ -213,51 +207,50 @@ static void a_file_that_grows_by_a_ring_alone(void **state) {
   user_end(&user);
 }
 
-/* ---- Clients that are killed ---- */
+/* ---- Killed clients ---- */
 
-/* In a child: registers, prepares as many as there is room for, and says so. */
-static void be_killed(int told) {
+/* In a child: registers, prepares operations until the ring is full, and reports it. */
+static void run_victim(int ready) {
   struct user user;
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
   for (unsigned i = 0; i < 64; i++)
     assert_true(hf3fs_prep_io(&user.ior, &user.iov, true, user.iov.base, user.fd, 0, MIB, NULL) >=
                 0);
   hf3fs_submit_ios(&user.ior);
-  if (write(told, "x", 1) == 1)
+  if (write(ready, "x", 1) == 1)
     pause();
   _exit(1);
 }
 
-static void of_a_client_that_is_killed_nothing_stays(void **state) {
+static void killed_clients_leave_nothing_behind(void **state) {
   (void)state;
   struct user user;
-  user_begin(&user, &mounted, "file", O_RDONLY,
-             0); /* what stays from the first use on is there now */
+  user_begin(&user, &mounted, "file", O_RDONLY, 0); /* allocations of the first use remain */
   assert_int_equal(user_do(&user, 0, 100), 100);
   user_end(&user);
   unsigned descriptors = mounted_descriptors(&mounted);
   for (unsigned round = 0; round < 10; round++) {
-    int told[2];
+    int ready[2];
     char byte, memory[256];
-    assert_int_equal(pipe2(told, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
     pid_t child = fork();
     if (child == 0)
-      be_killed(told[1]);
-    close(told[1]);
-    assert_int_equal(read(told[0], &byte, 1), 1);
+      run_victim(ready[1]);
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
     find_memory(memory);
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, NULL, 0), child);
-    close(told[0]);
+    close(ready[0]);
     assert_true(eventually(registered() == 5));
     assert_int_equal(access(memory, F_OK), -1);
   }
   assert_true(eventually(mounted_descriptors(&mounted) <= descriptors));
 }
 
-/* ---- Daemons that are ---- */
+/* ---- Killed daemons ---- */
 
-static void a_daemon_that_is_killed_is_told_and_another_one_serves(void **state) {
+static void a_killed_daemon_is_reported_and_replaced(void **state) {
   (void)state;
   struct user user;
   char bell[256] = "";
@@ -271,7 +264,7 @@ static void a_daemon_that_is_killed_is_told_and_another_one_serves(void **state)
   user_end(&user);
   mounted_detach(&mounted);
   mounted_start(&mounted, NULL);
-  assert_int_equal(access(bell, F_OK), -1); /* what the first one left is gone */
+  assert_int_equal(access(bell, F_OK), -1); /* the files of the first daemon are removed */
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
   assert_int_equal(user_do(&user, 0, 100), 100);
   assert_bytes(user.iov.base, 0, 100, 1);
@@ -280,19 +273,19 @@ static void a_daemon_that_is_killed_is_told_and_another_one_serves(void **state)
 
 int main(int argc, char **argv) {
   mounted_need_fuse();
-  if (argc > 1 && strcmp(argv[1], "far") == 0)
-    mounted_be_far();
-#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  if (argc > 1 && strcmp(argv[1], "remote") == 0)
+    mounted_use_server();
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, mounted_tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(files_elsewhere_are_not_registered),
-      TEST(a_file_that_is_not_open_any_more_is_not_used),
-      TEST(a_ring_reads_what_the_file_has),
-      TEST(what_a_ring_writes_is_read_by_others),
-      TEST(what_others_write_is_read_by_a_ring),
-      TEST(a_file_is_cut_replaced_and_deleted_under_way),
-      TEST(a_file_that_grows_by_a_ring_alone),
-      TEST(of_a_client_that_is_killed_nothing_stays),
-      TEST(a_daemon_that_is_killed_is_told_and_another_one_serves),
+      TEST(files_of_other_file_systems_are_rejected),
+      TEST(closed_files_are_not_used),
+      TEST(a_ring_reads_the_files_data),
+      TEST(ring_writes_are_visible_to_readers),
+      TEST(file_writes_are_visible_to_rings),
+      TEST(files_are_truncated_replaced_and_deleted_during_io),
+      TEST(a_ring_alone_extends_a_file),
+      TEST(killed_clients_leave_nothing_behind),
+      TEST(a_killed_daemon_is_reported_and_replaced),
   };
   return cmocka_run_group_tests_name("storage/mounted_rings", tests, NULL, NULL);
 }

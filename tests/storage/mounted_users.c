@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Several users on one mount of root's: each has his own rights, and what he makes is his. */
+ * Several users on a mount of root: each has its own rights, and owns the files that it creates. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -47,28 +47,22 @@ static void make_tree(void) {
 
 static int set_up(void **state) {
   const char *const options[] = {"--allow-other", NULL};
-  (void)state;
+  *state = &mounted;
   make_tree();
   mounted_start(&mounted, options);
   return 0;
 }
 
 static int set_up_alone(void **state) {
-  (void)state;
+  *state = &mounted;
   make_tree();
   mounted_start(&mounted, NULL);
   return 0;
 }
 
-static int tear_down(void **state) {
-  (void)state;
-  mounted_end(&mounted);
-  return 0;
-}
-
 struct user {
   uid_t uid;
-  gid_t gid, group; /* a supplementary one; 0: none */
+  gid_t gid, group; /* supplementary; 0: none */
   int (*act)(void);
 };
 
@@ -84,7 +78,7 @@ static void become_and_act(void *argument) {
   _exit(user->act());
 }
 
-/* What the call said, done by a process of that user's. */
+/* The result of the call in a process of the user. */
 static int by(uid_t uid, gid_t group, int (*act)(void)) {
   struct user user = {uid, uid, group, act};
   return child_run(become_and_act, &user);
@@ -112,7 +106,7 @@ static int make_all(void) {
   return failed;
 }
 
-static void what_a_user_makes_is_his(void **state) {
+static void new_files_belong_to_their_creator(void **state) {
   (void)state;
   assert_int_equal(by(ALICE, 0, make_all), 0);
   assert_owned("open/new", ALICE, ALICE, S_IFREG | 0644);
@@ -136,7 +130,7 @@ static int make_in_set_group(void) {
   return failed ? failed : error_of(mkdir(at_point(&mounted, "set-group/folder"), 0777));
 }
 
-static void a_folder_that_a_user_may_not_write_stays_so(void **state) {
+static void folder_permissions_are_enforced(void **state) {
   (void)state;
   assert_int_equal(by(ALICE, 0, make_in_root), EACCES);
   assert_int_equal(by(ALICE, 0, make_in_team), EACCES);
@@ -144,7 +138,7 @@ static void a_folder_that_a_user_may_not_write_stays_so(void **state) {
   assert_owned("team/new", ALICE, ALICE, S_IFREG | 0644);
 }
 
-static void a_set_group_folder_gives_its_group(void **state) {
+static void a_setgid_folder_passes_on_its_group(void **state) {
   (void)state;
   assert_int_equal(by(ALICE, 0, make_in_set_group), 0);
   assert_owned("set-group/new", ALICE, TEAM, S_IFREG | 0644);
@@ -163,7 +157,7 @@ static int chown_open(void) {
   return error_of(chown(at_point(&mounted, "open"), ALICE, ALICE));
 }
 
-static void a_file_that_a_user_may_not_read_stays_so(void **state) {
+static void file_permissions_are_enforced(void **state) {
   (void)state;
   assert_int_equal(by(ALICE, 0, read_of_root), EACCES);
   assert_int_equal(by(ALICE, 0, read_secret), EACCES);
@@ -178,21 +172,21 @@ static int take_from_sticky(void) {
   return error_of(unlink(at_point(&mounted, "sticky/new")));
 }
 
-static void a_sticky_folder_keeps_what_is_others(void **state) {
+static void a_sticky_folder_protects_others_files(void **state) {
   (void)state;
   assert_int_equal(by(ALICE, 0, make_in_sticky), 0);
   assert_int_equal(by(BOB, 0, take_from_sticky), EPERM);
   assert_int_equal(by(ALICE, 0, take_from_sticky), 0);
 }
 
-static void without_allow_other_there_is_nobody_else(void **state) {
+static void without_allow_other_others_are_rejected(void **state) {
   (void)state;
   assert_int_equal(by(ALICE, 0, make_all), EACCES);
   assert_int_equal(by(ALICE, 0, read_of_root), EACCES);
   assert_int_equal(read_of_root(), 0);
 }
 
-static uint64_t target; /* a folder's number, as one tells the other */
+static uint64_t target; /* a folder's inode number */
 
 static int link_there(void) {
   struct call_link call = {.folder = target, .name = "link"};
@@ -206,8 +200,8 @@ static void make_target(const char *name) {
   target = stat_of.st_ino;
 }
 
-/* The kernel checks nothing of it: a number is all that comes. */
-static void the_call_that_links_goes_by_the_callers_rights(void **state) {
+/* The kernel checks no rights: the ioctl passes an inode number. */
+static void the_link_ioctl_checks_the_callers_rights(void **state) {
   (void)state;
   struct stat stat_of;
   folder_put(mounted.source, "open/of-alice", "text");
@@ -237,7 +231,7 @@ static void the_process_is_root_again_after_each_call(void **state) {
   }
 }
 
-/* A POSIX ACL as the kernel has it in an attribute. */
+/* A POSIX ACL in the format of the kernel's attribute. */
 struct acl {
   uint32_t version;
   struct {
@@ -250,8 +244,8 @@ static int read_shared(void) {
   return error_of(open(at_point(&mounted, "shared"), O_RDONLY));
 }
 
-/* The mode's bits for the group are the mask here, and more than the group has. */
-static void an_acl_counts_and_not_the_mode_alone(void **state) {
+/* The group bits of the mode are the ACL's mask, and exceed the group's rights. */
+static void acls_are_enforced(void **state) {
   (void)state;
   const struct acl acl = {2,
                           {{0x01, 6, UINT32_MAX},
@@ -272,7 +266,7 @@ static void an_acl_counts_and_not_the_mode_alone(void **state) {
 
 static int set_up_without_acls(void **state) {
   const char *const options[] = {"--allow-other", NULL};
-  (void)state;
+  *state = &mounted;
   mounted_make(&mounted);
   assert_int_equal(mount("none", mounted.source, "ramfs", 0, NULL), 0);
   assert_int_equal(chmod(mounted.source, 0755), 0);
@@ -280,7 +274,7 @@ static int set_up_without_acls(void **state) {
   return 0;
 }
 
-static void a_source_without_acls_has_modes(void **state) {
+static void modes_are_enforced_without_acls(void **state) {
   (void)state;
   folder_put(mounted.source, "shared", "text");
   const char *path = at_source(&mounted, "shared");
@@ -290,8 +284,8 @@ static void a_source_without_acls_has_modes(void **state) {
   assert_int_equal(by(ALICE, 0, read_shared), EACCES);
 }
 
-/* Each step down would ask the mount itself, and it would wait for itself. */
-static void a_mount_that_is_bound_into_its_source_shows_itself_to_nobody(void **state) {
+/* Each lookup would send a request to the same mount, which would wait for itself. */
+static void a_mount_bound_into_its_source_does_not_recurse(void **state) {
   (void)state;
   struct stat stat_of;
   assert_int_equal(mount(mounted.point, at_source(&mounted, "open"), NULL, MS_BIND, NULL), 0);
@@ -300,23 +294,23 @@ static void a_mount_that_is_bound_into_its_source_shows_itself_to_nobody(void **
   assert_int_equal(umount2(at_source(&mounted, "open"), MNT_DETACH), 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, mounted_tear_down)
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(what_a_user_makes_is_his),
-      TEST(a_folder_that_a_user_may_not_write_stays_so),
-      TEST(a_set_group_folder_gives_its_group),
-      TEST(a_file_that_a_user_may_not_read_stays_so),
-      TEST(a_sticky_folder_keeps_what_is_others),
-      cmocka_unit_test_setup_teardown(without_allow_other_there_is_nobody_else, set_up_alone,
-                                      tear_down),
-      TEST(the_call_that_links_goes_by_the_callers_rights),
+      TEST(new_files_belong_to_their_creator),
+      TEST(folder_permissions_are_enforced),
+      TEST(a_setgid_folder_passes_on_its_group),
+      TEST(file_permissions_are_enforced),
+      TEST(a_sticky_folder_protects_others_files),
+      cmocka_unit_test_setup_teardown(without_allow_other_others_are_rejected, set_up_alone,
+                                      mounted_tear_down),
+      TEST(the_link_ioctl_checks_the_callers_rights),
       TEST(the_process_is_root_again_after_each_call),
-      TEST(an_acl_counts_and_not_the_mode_alone),
-      cmocka_unit_test_setup_teardown(a_source_without_acls_has_modes, set_up_without_acls,
-                                      tear_down),
-      TEST(a_mount_that_is_bound_into_its_source_shows_itself_to_nobody),
+      TEST(acls_are_enforced),
+      cmocka_unit_test_setup_teardown(modes_are_enforced_without_acls, set_up_without_acls,
+                                      mounted_tear_down),
+      TEST(a_mount_bound_into_its_source_does_not_recurse),
   };
   mounted_need_fuse();
   mounted_need_root();

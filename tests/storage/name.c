@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Names under 3fs-virt/iovs, as clients write them and as haul does. */
+ * Names under 3fs-virt/iovs: parsing those of clients, and formatting. */
 #include "support/check.h"
 
 #include "storage/ring.h"
@@ -14,7 +14,7 @@ static struct iov_name parsed(const char *text) {
   return name;
 }
 
-static void a_buffer_is_an_id_and_its_blocks(void **state) {
+static void buffer_names_have_an_id_and_a_block_size(void **state) {
   (void)state;
   static const uint8_t id[16] = {0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77,
                                  0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff};
@@ -29,7 +29,7 @@ static void a_buffer_is_an_id_and_its_blocks(void **state) {
   assert_int_equal(parsed(ID ".b4096").block, 4096);
 }
 
-static void a_ring_has_marks_in_any_order(void **state) {
+static void ring_attributes_may_have_any_order(void **state) {
   (void)state;
   struct iov_name name = parsed(ID ".w-32.ph.t250.f110");
   assert_true(name.ring);
@@ -49,7 +49,7 @@ static void a_ring_has_marks_in_any_order(void **state) {
                   .flags == UINT64_MAX);
 }
 
-static void what_is_no_name_is_refused(void **state) {
+static void invalid_names_are_rejected(void **state) {
   (void)state;
   const char *const wrong[] = {"",
                                ".",
@@ -95,8 +95,8 @@ static void what_is_no_name_is_refused(void **state) {
   }
 }
 
-/* As 3FS's clients spell it, who remove by that name what they made. */
-static void a_name_is_spelled_as_it_was(void **state) {
+/* As 3FS's clients do, which unlink by this name. */
+static void names_are_formatted_as_3fs_does(void **state) {
   (void)state;
   const char *const names[] = {ID,
                                ID ".b4096",
@@ -116,10 +116,10 @@ static void a_name_is_spelled_as_it_was(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_buffer_is_an_id_and_its_blocks),
-      cmocka_unit_test(a_ring_has_marks_in_any_order),
-      cmocka_unit_test(what_is_no_name_is_refused),
-      cmocka_unit_test(a_name_is_spelled_as_it_was),
+      cmocka_unit_test(buffer_names_have_an_id_and_a_block_size),
+      cmocka_unit_test(ring_attributes_may_have_any_order),
+      cmocka_unit_test(invalid_names_are_rejected),
+      cmocka_unit_test(names_are_formatted_as_3fs_does),
   };
   return cmocka_run_group_tests_name("storage/name", tests, NULL, NULL);
 }

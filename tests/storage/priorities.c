@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What a priority is worth when one worker has more to do than it can: how much of what others have
- * asked for before is done while a read of one ring waits. It is counted, not timed. */
+ * Priorities on an overloaded worker: counts the operations of other rings that complete while a
+ * read of one ring waits. */
 #include "support/check.h"
 
 #include <stdio.h>
@@ -9,8 +9,8 @@
 #include "client.h"
 
 #define KIB    ((uint64_t)1 << 10)
-#define CROWD  32 /* rings of the others */
-#define QUEUE  16 /* reads of each */
+#define CROWD  32 /* other rings */
+#define QUEUE  16 /* reads in flight of each */
 #define LENGTH (256 * KIB)
 #define ROUNDS 41
 
@@ -24,14 +24,8 @@ static const struct iov_name priorities[] = {
 };
 
 static int set_up(void **state) {
-  (void)state;
+  *state = &rig;
   rig_open(&rig, 1);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  rig_close(&rig);
   return 0;
 }
 
@@ -77,11 +71,11 @@ static void empty_queues(void) {
     }
 }
 
-/* How many of the crowd's reads were done while one waited. */
+/* The number of reads of other rings during one read. */
 static unsigned passed(void) {
   struct ring_completion said;
   fill_queues();
-  while (done_by_crowd() == 0) /* the worker is at it */
+  while (done_by_crowd() == 0) /* the worker is busy */
     ;
   unsigned before = done_by_crowd();
   client_prepare(&one, 0, rig.inode, 0, 0, LENGTH);
@@ -111,7 +105,7 @@ static unsigned usually_passed(enum ring_priority ones, enum ring_priority other
   return counts[ROUNDS / 2];
 }
 
-static void a_higher_ring_waits_for_less(void **state) {
+static void a_higher_priority_waits_less(void **state) {
   (void)state;
   unsigned high = usually_passed(RING_HIGH, RING_LOW);
   unsigned equal = usually_passed(RING_LOW, RING_LOW);
@@ -120,7 +114,7 @@ static void a_higher_ring_waits_for_less(void **state) {
   assert_true(normal * 3 < equal);
 }
 
-/* Asks again for all that was done, and returns how much that was. */
+/* Submits every completed read again; returns their number. */
 static unsigned ask_again(void) {
   struct ring_completion said;
   unsigned done = 0;
@@ -132,8 +126,8 @@ static unsigned ask_again(void) {
   return done;
 }
 
-/* The others never have nothing to ask for. */
-static void a_lower_ring_does_not_starve(void **state) {
+/* The other rings always have reads in flight. */
+static void a_lower_priority_does_not_starve(void **state) {
   (void)state;
   struct ring_completion said;
   unsigned done = 0;
@@ -156,8 +150,8 @@ int main(void) {
   if (!rig_is_possible())
     return 77;
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(a_higher_ring_waits_for_less, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(a_lower_ring_does_not_starve, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(a_higher_priority_waits_less, set_up, rig_tear_down),
+      cmocka_unit_test_setup_teardown(a_lower_priority_does_not_starve, set_up, rig_tear_down),
   };
   return cmocka_run_group_tests_name("storage/priorities", tests, NULL, NULL);
 }

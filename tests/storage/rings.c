@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Rings as clients use them and as they should not: what the daemon does with every field. */
+ * Rings with valid and invalid contents: the daemon's treatment of every field. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -20,14 +20,8 @@ static const struct iov_name reads = {.for_read = true, .priority = RING_NORMAL}
 static const struct iov_name writes = {.for_read = false, .priority = RING_NORMAL};
 
 static int set_up(void **state) {
-  (void)state;
+  *state = &rig;
   rig_open(&rig, 2);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  rig_close(&rig);
   return 0;
 }
 
@@ -37,9 +31,9 @@ static void assert_file(const struct client *client, size_t at, uint64_t offset,
       fail_msg("byte %zu is not the file's", i);
 }
 
-/* ---- What is wrong with it ---- */
+/* ---- Invalid input ---- */
 
-static void each_wrong_field_is_answered(void **state) {
+static void invalid_fields_complete_with_an_error(void **state) {
   (void)state;
   struct client client;
   client_open(&client, &rig, &reads, 8, MIB);
@@ -73,7 +67,7 @@ static void each_wrong_field_is_answered(void **state) {
   client_close(&client);
 }
 
-static void an_index_that_is_none_is_answered(void **state) {
+static void an_invalid_index_completes_with_an_error(void **state) {
   (void)state;
   struct client client;
   const int32_t wrong[] = {-1, 9, INT32_MAX, INT32_MIN};
@@ -90,8 +84,8 @@ static void an_index_that_is_none_is_answered(void **state) {
   client_close(&client);
 }
 
-/* Its other rings, and those of others, are served on. */
-static void a_ring_whose_heads_make_no_sense_is_served_no_more(void **state) {
+/* Other rings, also of the same client, continue. */
+static void a_ring_with_invalid_indices_is_dropped(void **state) {
   (void)state;
   const int32_t wrong[] = {-1, 9, INT32_MAX, INT32_MIN};
   struct client good;
@@ -112,8 +106,8 @@ static void a_ring_whose_heads_make_no_sense_is_served_no_more(void **state) {
   client_close(&good);
 }
 
-/* Every word of it is noise, again and again; nothing but this client suffers. */
-static void a_ring_full_of_noise_harms_nobody(void **state) {
+/* Fills the ring with random bytes repeatedly; only this client is affected. */
+static void random_bytes_harm_their_client_alone(void **state) {
   (void)state;
   struct client good, bad;
   unsigned seed = 1;
@@ -136,8 +130,8 @@ static void a_ring_full_of_noise_harms_nobody(void **state) {
   client_close(&good);
 }
 
-/* Opens the rig itself: cmocka handles SIGBUS in its own way from the beginning of a test on. */
-static void memory_that_is_cut_short_ends_its_ring_alone(void **state) {
+/* Opens the rig itself, as cmocka installs its own SIGBUS handler at the start of a test. */
+static void truncated_memory_ends_its_ring_alone(void **state) {
   struct client good, bad;
   set_up(state);
   client_open(&good, &rig, &reads, 8, MIB);
@@ -156,10 +150,10 @@ static void memory_that_is_cut_short_ends_its_ring_alone(void **state) {
     client_close(&bad);
   }
   client_close(&good);
-  tear_down(state);
+  rig_tear_down(state);
 }
 
-static void a_file_is_used_only_as_its_user_has_opened_it(void **state) {
+static void access_modes_of_open_files_are_enforced(void **state) {
   (void)state;
   struct client client;
   int fd = open(rig.path, O_RDONLY);
@@ -175,7 +169,7 @@ static void a_file_is_used_only_as_its_user_has_opened_it(void **state) {
   client_close(&client);
 }
 
-static void anothers_buffer_is_not_there(void **state) {
+static void buffers_of_other_users_are_not_found(void **state) {
   (void)state;
   struct client client;
   struct piece other;
@@ -193,9 +187,9 @@ static void anothers_buffer_is_not_there(void **state) {
   piece_close(&other);
 }
 
-/* ---- What is right ---- */
+/* ---- Reads and writes ---- */
 
-static void what_is_read_is_the_files(void **state) {
+static void reads_return_the_files_data(void **state) {
   (void)state;
   struct client client;
   const struct {
@@ -213,7 +207,7 @@ static void what_is_read_is_the_files(void **state) {
   client_close(&client);
 }
 
-static void the_end_of_a_file_is_short(void **state) {
+static void reads_at_the_end_are_short(void **state) {
   (void)state;
   struct client client;
   client_open(&client, &rig, &reads, 8, 2 * MIB);
@@ -222,12 +216,12 @@ static void the_end_of_a_file_is_short(void **state) {
   assert_int_equal(client_do(&client, 0, PATTERN_BYTES - 4096, MIB), 4096);
   assert_int_equal(client_do(&client, 0, PATTERN_BYTES, 4096), 0);
   assert_int_equal(client_do(&client, 0, 8 * PATTERN_BYTES, 1), 0);
-  assert_int_equal(ftruncate(rig.fd, 5000), 0); /* under way, as it were */
+  assert_int_equal(ftruncate(rig.fd, 5000), 0); /* as if in flight */
   assert_int_equal(client_do(&client, 0, 4096, 4096), 904);
   client_close(&client);
 }
 
-static void holes_are_zeros_or_told(void **state) {
+static void holes_read_as_zeros_or_fail(void **state) {
   (void)state;
   struct client client;
   struct iov_name strict = reads;
@@ -247,7 +241,7 @@ static void holes_are_zeros_or_told(void **state) {
   client_close(&client);
 }
 
-static void what_is_written_is_in_the_file(void **state) {
+static void writes_reach_the_file(void **state) {
   (void)state;
   static char got[MIB];
   const uint64_t flags[] = {0, RING_DURABLE};
@@ -268,23 +262,24 @@ static void what_is_written_is_in_the_file(void **state) {
   }
 }
 
-/* As it does when the user writes himself, and not the daemon, which may be root. */
-static void a_write_takes_the_set_user_id_bit_away(void **state) {
+/* As a write of the user does, although the daemon may be root. */
+static void writes_clear_the_setuid_bit(void **state) {
   (void)state;
   struct client client;
   struct stat stat;
   client_open(&client, &rig, &writes, 8, MIB);
   for (uint64_t at = 0; at < 2; at++) {
     assert_int_equal(fchmod(rig.fd, 06777), 0);
-    assert_int_equal(client_do(&client, at, 4096, 8192), 8192); /* direct, and by the cache */
+    assert_int_equal(client_do(&client, at, 4096, 8192),
+                     8192); /* direct, and through the page cache */
     assert_int_equal(fstat(rig.fd, &stat), 0);
     assert_int_equal(stat.st_mode & 07777, 0777);
   }
   client_close(&client);
 }
 
-/* Thousands of operations through a few entries, each answered once. */
-static void a_ring_turns_round_and_round(void **state) {
+/* Thousands of operations in a few entries; each completes once. */
+static void a_ring_wraps_many_times(void **state) {
   (void)state;
   const int32_t sizes[] = {1, 3, 64};
   for (size_t s = 0; s < COUNT(sizes); s++) {
@@ -293,13 +288,13 @@ static void a_ring_turns_round_and_round(void **state) {
     int32_t entries = sizes[s];
     bool out[65] = {false};
     client_open(&client, &rig, &reads, entries, MIB);
-    for (int32_t done = 0, asked = 0, free = entries; done < 3000; done++) {
-      for (int32_t i = 0; i < entries && asked < 3000 && free > 0; i++) {
+    for (int32_t done = 0, prepared = 0, free = entries; done < 3000; done++) {
+      for (int32_t i = 0; i < entries && prepared < 3000 && free > 0; i++) {
         if (out[i])
           continue;
         out[i] = true;
         free--;
-        client_prepare(&client, i, rig.inode, (uint64_t)i * 512, (uint64_t)asked++ * 512, 512);
+        client_prepare(&client, i, rig.inode, (uint64_t)i * 512, (uint64_t)prepared++ * 512, 512);
       }
       client_submit(&client);
       assert_true(client_take(&client, &completion, 10000));
@@ -313,8 +308,8 @@ static void a_ring_turns_round_and_round(void **state) {
   }
 }
 
-/* What went through a buffer often is known to io_uring, under a number that the next one gets. */
-static void a_buffer_in_anothers_place_is_its_own(void **state) {
+/* A buffer that is used often is registered with io_uring, and the next one may get its slot. */
+static void a_reused_buffer_slot_is_not_mixed_up(void **state) {
   (void)state;
   for (uint64_t round = 0; round < 20; round++) {
     struct client client;
@@ -338,22 +333,22 @@ static void a_buffer_in_anothers_place_is_its_own(void **state) {
 int main(void) {
   if (!rig_is_possible())
     return 77;
-#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, rig_tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(each_wrong_field_is_answered),
-      TEST(an_index_that_is_none_is_answered),
-      TEST(a_ring_whose_heads_make_no_sense_is_served_no_more),
-      TEST(a_ring_full_of_noise_harms_nobody),
-      cmocka_unit_test(memory_that_is_cut_short_ends_its_ring_alone),
-      TEST(a_file_is_used_only_as_its_user_has_opened_it),
-      TEST(anothers_buffer_is_not_there),
-      TEST(what_is_read_is_the_files),
-      TEST(the_end_of_a_file_is_short),
-      TEST(holes_are_zeros_or_told),
-      TEST(what_is_written_is_in_the_file),
-      TEST(a_write_takes_the_set_user_id_bit_away),
-      TEST(a_ring_turns_round_and_round),
-      TEST(a_buffer_in_anothers_place_is_its_own),
+      TEST(invalid_fields_complete_with_an_error),
+      TEST(an_invalid_index_completes_with_an_error),
+      TEST(a_ring_with_invalid_indices_is_dropped),
+      TEST(random_bytes_harm_their_client_alone),
+      cmocka_unit_test(truncated_memory_ends_its_ring_alone),
+      TEST(access_modes_of_open_files_are_enforced),
+      TEST(buffers_of_other_users_are_not_found),
+      TEST(reads_return_the_files_data),
+      TEST(reads_at_the_end_are_short),
+      TEST(holes_read_as_zeros_or_fail),
+      TEST(writes_reach_the_file),
+      TEST(writes_clear_the_setuid_bit),
+      TEST(a_ring_wraps_many_times),
+      TEST(a_reused_buffer_slot_is_not_mixed_up),
   };
   return cmocka_run_group_tests_name("storage/rings", tests, NULL, NULL);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A wire that damages bytes, between a server of files and its client: what is damaged is sent
- * again, and what always is gets an error of its own. A proxy changes bytes of the payload, which
- * it knows by a mark that the files are full of. */
+ * A proxy between a file server and its client damages payload, which it finds by a mark that the
+ * files consist of. Damaged data is sent again; permanent damage is EBADMSG. */
 #include "support/check.h"
 
 #include <arpa/inet.h>
@@ -28,12 +27,12 @@
 #define CONNECTIONS 16u
 #define EVERY       UINT_MAX
 
-/* How many chunks are still to be damaged, by direction: to the client, to the server. */
+/* Chunks left to damage, by direction: to the client, to the server. */
 enum { TO_CLIENT, TO_SERVER };
 static _Atomic unsigned budget[2], damaged[2];
 
 static struct {
-  struct served served, seen; /* the server, and with the proxy's address */
+  struct served served, seen; /* the server's address, and the proxy's */
   struct sockaddr_in server;
   int listener;
   pthread_t thread;
@@ -60,7 +59,7 @@ static void damage(char *chunk, size_t length, unsigned way) {
     atomic_store(&budget[way], left - 1);
 }
 
-/* False: it has ended. */
+/* False: the connection has ended. */
 static bool pass(int from, int to, unsigned way) {
   static _Thread_local char chunk[CHUNK];
   ssize_t got = recv(from, chunk, sizeof chunk, 0);
@@ -73,8 +72,8 @@ static bool pass(int from, int to, unsigned way) {
   return true;
 }
 
-/* Neither side waits for the other one to read here: the messages are small, and the bytes of one
- * test go one way. */
+/* Blocking writes cannot deadlock here: messages are small, and each test has data in one
+ * direction. */
 static void *run_pipe(void *argument) {
   const struct pipe *pipe = argument;
   struct pollfd ends[2] = {{pipe->server, POLLIN, 0}, {pipe->client, POLLIN, 0}};
@@ -182,10 +181,10 @@ static void assert_has(const char *what, size_t length) {
   assert_memory_equal(bytes, what, length);
 }
 
-/* Both from the file's pages and, where they are few, from a copy. */
+/* From the file's own pages, and for a small read from a copy. */
 static const size_t lengths[] = {65536, 1 << 20};
 
-static void what_is_read_damaged_is_sent_again(void **state) {
+static void damaged_reads_are_sent_again(void **state) {
   (void)state;
   for (size_t i = 0; i < COUNT(lengths); i++) {
     atomic_store(&damaged[TO_CLIENT], 0);
@@ -195,7 +194,7 @@ static void what_is_read_damaged_is_sent_again(void **state) {
   }
 }
 
-static void what_is_always_damaged_has_an_error_of_its_own(void **state) {
+static void permanent_damage_gives_ebadmsg(void **state) {
   (void)state;
   for (size_t i = 0; i < COUNT(lengths); i++) {
     atomic_store(&budget[TO_CLIENT], EVERY);
@@ -205,7 +204,7 @@ static void what_is_always_damaged_has_an_error_of_its_own(void **state) {
   }
 }
 
-static void what_is_written_damaged_is_asked_for_again(void **state) {
+static void damaged_writes_are_read_again(void **state) {
   (void)state;
   char *changed = malloc(1 << 20);
   memcpy(changed, expected, 1 << 20);
@@ -217,7 +216,7 @@ static void what_is_written_damaged_is_asked_for_again(void **state) {
   free(changed);
 }
 
-static void nothing_damaged_is_written(void **state) {
+static void damaged_data_is_never_written(void **state) {
   (void)state;
   char *changed = malloc(1 << 20);
   memcpy(changed, expected, 1 << 20);
@@ -230,13 +229,13 @@ static void nothing_damaged_is_written(void **state) {
 }
 
 int main(void) {
-  seams_no_unix_sockets(); /* or they would go without a wire */
+  seams_no_unix_sockets(); /* otherwise no wire is used */
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(what_is_read_damaged_is_sent_again),
-      TEST(what_is_always_damaged_has_an_error_of_its_own),
-      TEST(what_is_written_damaged_is_asked_for_again),
-      TEST(nothing_damaged_is_written),
+      TEST(damaged_reads_are_sent_again),
+      TEST(permanent_damage_gives_ebadmsg),
+      TEST(damaged_writes_are_read_again),
+      TEST(damaged_data_is_never_written),
   };
   return cmocka_run_group_tests_name("storage/service_damage", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A server of files whose clients keep to nothing: it goes on serving the others, and what the bad
- * ones made it hold goes with them. */
+ * Hostile clients of a file server: it continues to serve the others, and frees the resources of
+ * disconnected ones. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -25,11 +25,11 @@ static char root[FOLDER_ROOM];
 static struct served served;
 static unsigned descriptors;
 
-/* A client made by hand. */
+/* A client that sends raw messages. */
 static struct {
   haul_node *node;
   haul_peer *peer;
-  haul_region *region; /* 4 MiB, published as "open" to be written to, as "shut" to be read */
+  haul_region *region; /* 4 MiB, published as "open" for writing and as "shut" for reading */
   uint64_t number;
 } raw;
 
@@ -62,32 +62,32 @@ static int send_request(struct protocol_request *request) {
   return raw_send(bytes, length);
 }
 
-static int raw_answer(uint16_t operation, struct protocol_fields *fields) {
+static int raw_receive(uint16_t operation, struct protocol_fields *fields) {
   struct haul_message message;
   assert_works(haul_message_receive(raw.node, &message, soon()));
   assert_int_equal(message.tag, PROTOCOL_TAG | raw.number);
-  int status = protocol_get_answer(message.bytes, message.length, operation, fields);
+  int status = protocol_get_response(message.bytes, message.length, operation, fields);
   fields->bytes = NULL;
   haul_message_release(&message);
   return status;
 }
 
-static int ask(uint16_t operation, const struct protocol_fields *fields,
-               struct protocol_fields *answer) {
+static int call_server(uint16_t operation, const struct protocol_fields *fields,
+                       struct protocol_fields *response) {
   static struct protocol_request request;
   request.operation = operation;
   request.fields = *fields;
   assert_works(send_request(&request));
-  return raw_answer(operation, answer);
+  return raw_receive(operation, response);
 }
 
-#define ASK(operation, answer, ...)                                                                \
-  ask(operation, &(const struct protocol_fields){__VA_ARGS__}, answer)
+#define CALL(operation, response, ...)                                                             \
+  call_server(operation, &(const struct protocol_fields){__VA_ARGS__}, response)
 
 static int greet(const char *name) {
-  struct protocol_fields fields = {.version = PROTOCOL_VERSION}, answer;
+  struct protocol_fields fields = {.version = PROTOCOL_VERSION}, response;
   strcpy(fields.name, name);
-  return ask(PROTOCOL_GREET, &fields, &answer);
+  return call_server(PROTOCOL_GREET, &fields, &response);
 }
 
 static int set_up(void **state) {
@@ -109,7 +109,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* A good client is served. */
+/* Checks that a correct client is served. */
 static void assert_serves(void) {
   struct source *source = served_connect(&served, false);
   const struct source_caller caller = {.checked = true};
@@ -125,12 +125,12 @@ static void assert_serves(void) {
 }
 
 static uint64_t open_named(const char *name) {
-  struct protocol_fields answer;
+  struct protocol_fields response;
   struct protocol_fields fields = {.node = SOURCE_ROOT};
   strcpy(fields.name, name);
-  assert_int_equal(ask(PROTOCOL_LOOKUP, &fields, &answer), 0);
-  assert_int_equal(ASK(PROTOCOL_OPEN, &answer, .node = answer.node), 0);
-  return answer.file;
+  assert_int_equal(call_server(PROTOCOL_LOOKUP, &fields, &response), 0);
+  assert_int_equal(CALL(PROTOCOL_OPEN, &response, .node = response.node), 0);
+  return response.file;
 }
 
 static uint64_t open_it(void) {
@@ -138,13 +138,13 @@ static uint64_t open_it(void) {
 }
 
 static uint32_t introduce(const char *name) {
-  struct protocol_fields fields = {0}, answer;
+  struct protocol_fields fields = {0}, response;
   strcpy(fields.name, name);
-  assert_int_equal(ask(PROTOCOL_REGION, &fields, &answer), 0);
-  return answer.region;
+  assert_int_equal(call_server(PROTOCOL_REGION, &fields, &response), 0);
+  return response.region;
 }
 
-static void what_is_no_request_ends_the_session(void **state) {
+static void malformed_requests_end_the_session(void **state) {
   (void)state;
   uint8_t bytes[512];
   struct haul_message message;
@@ -153,7 +153,7 @@ static void what_is_no_request_ends_the_session(void **state) {
     size_t length = (size_t)rand_r(&seed) % sizeof bytes;
     for (size_t i = 0; i < length; i++)
       bytes[i] = (uint8_t)rand_r(&seed);
-    bytes[3] = 0xff; /* more forgotten nodes than there may be */
+    bytes[3] = 0xff; /* more forgets than allowed */
     assert_works(raw_send(bytes, length < 4 ? 4 : length));
     assert_fails(HAUL_ETIMEDOUT,
                  haul_message_receive(raw.node, &message, haul_deadline_in(S / 20)));
@@ -161,9 +161,9 @@ static void what_is_no_request_ends_the_session(void **state) {
   assert_serves();
 }
 
-static void each_operation_bears_any_fields(void **state) {
+static void every_operation_survives_any_fields(void **state) {
   (void)state;
-  struct protocol_fields answer;
+  struct protocol_fields response;
   const uint64_t numbers[] = {0, 1, 2, UINT32_MAX, UINT64_C(1) << 32 | 1, INT64_MAX, UINT64_MAX};
   assert_int_equal(greet(SERVED_EXPORT), 0);
   for (uint16_t i = PROTOCOL_REGION; i < PROTOCOL_OPERATIONS; i++)
@@ -179,49 +179,49 @@ static void each_operation_bears_any_fields(void **state) {
                                              .region = (uint32_t)number,
                                              .flags = (uint32_t)number,
                                              .mode = (uint32_t)number};
-      int status = ask(i, &fields, &answer);
+      int status = call_server(i, &fields, &response);
       assert_true(status <= 0 && status != -EPROTO);
     }
   assert_serves();
 }
 
-static void nothing_goes_before_the_greeting(void **state) {
+static void requests_before_greet_are_rejected(void **state) {
   (void)state;
-  struct protocol_fields answer;
-  assert_int_equal(ASK(PROTOCOL_STATFS, &answer, 0), -EPROTO);
-  assert_int_equal(ASK(PROTOCOL_EXPORTS, &answer, 0), -EPROTO);
-  assert_int_equal(ASK(PROTOCOL_GREET, &answer, 0), -EPROTONOSUPPORT);
+  struct protocol_fields response;
+  assert_int_equal(CALL(PROTOCOL_STATFS, &response, 0), -EPROTO);
+  assert_int_equal(CALL(PROTOCOL_EXPORTS, &response, 0), -EPROTO);
+  assert_int_equal(CALL(PROTOCOL_GREET, &response, 0), -EPROTONOSUPPORT);
   assert_int_equal(greet("elsewhere"), -ENOENT);
   assert_int_equal(greet("../tree"), -ENOENT);
   assert_int_equal(greet(""), 0);
-  assert_int_equal(ASK(PROTOCOL_EXPORTS, &answer, 0), 0);
-  assert_int_equal(ASK(PROTOCOL_STATFS, &answer, 0), -ENOTCONN);
+  assert_int_equal(CALL(PROTOCOL_EXPORTS, &response, 0), 0);
+  assert_int_equal(CALL(PROTOCOL_STATFS, &response, 0), -ENOTCONN);
   assert_int_equal(greet(SERVED_EXPORT), 0);
   assert_int_equal(greet(SERVED_EXPORT), -EALREADY);
 }
 
-static void no_name_leads_out_of_the_tree(void **state) {
+static void names_do_not_leave_the_tree(void **state) {
   (void)state;
-  struct protocol_fields answer;
+  struct protocol_fields response;
   const char *const wrong[] = {"", ".", "..", "../file", "/etc/passwd", "a/b"};
   assert_int_equal(symlinkat("/etc", AT_FDCWD, folder_path(root, "out")), 0);
   assert_int_equal(greet(SERVED_EXPORT), 0);
   for (size_t i = 0; i < COUNT(wrong); i++) {
     struct protocol_fields fields = {.node = SOURCE_ROOT};
     strcpy(fields.name, wrong[i]);
-    assert_int_equal(ask(PROTOCOL_LOOKUP, &fields, &answer), -EINVAL);
+    assert_int_equal(call_server(PROTOCOL_LOOKUP, &fields, &response), -EINVAL);
   }
   struct protocol_fields fields = {.node = SOURCE_ROOT, .name = "out"};
-  assert_int_equal(ask(PROTOCOL_LOOKUP, &fields, &answer), 0);
-  uint64_t out = answer.node;
-  assert_int_equal(ASK(PROTOCOL_OPENDIR, &answer, .node = out), -ENOTDIR);
-  assert_int_equal(ASK(PROTOCOL_OPEN, &answer, .node = out), -ELOOP);
-  assert_int_equal(ASK(PROTOCOL_LOOKUP, &answer, .node = out, .name = "passwd"), -ENOTDIR);
+  assert_int_equal(call_server(PROTOCOL_LOOKUP, &fields, &response), 0);
+  uint64_t out = response.node;
+  assert_int_equal(CALL(PROTOCOL_OPENDIR, &response, .node = out), -ENOTDIR);
+  assert_int_equal(CALL(PROTOCOL_OPEN, &response, .node = out), -ELOOP);
+  assert_int_equal(CALL(PROTOCOL_LOOKUP, &response, .node = out, .name = "passwd"), -ENOTDIR);
 }
 
-static void nothing_changes_in_a_tree_that_is_read_only(void **state) {
+static void a_read_only_tree_rejects_changes(void **state) {
   (void)state;
-  struct protocol_fields answer;
+  struct protocol_fields response;
   assert_int_equal(greet(SERVED_EXPORT), 0);
   uint64_t file = open_it();
   uint32_t region = introduce("shut");
@@ -235,84 +235,87 @@ static void nothing_changes_in_a_tree_that_is_read_only(void **state) {
                               PROTOCOL_LINK,   PROTOCOL_UNLINK,  PROTOCOL_RMDIR,
                               PROTOCOL_RENAME, PROTOCOL_CREATE,  PROTOCOL_SETXATTR};
   for (size_t i = 0; i < COUNT(changes); i++)
-    assert_int_equal(ask(changes[i], &name, &answer), -EROFS);
-  assert_int_equal(ASK(PROTOCOL_WRITE, &answer, .file = file, .length = 4, .region = region),
+    assert_int_equal(call_server(changes[i], &name, &response), -EROFS);
+  assert_int_equal(CALL(PROTOCOL_WRITE, &response, .file = file, .length = 4, .region = region),
                    -EROFS);
-  assert_int_equal(ASK(PROTOCOL_OPEN, &answer, .node = 2, .flags = 1), -EROFS);
-  assert_int_equal(ASK(PROTOCOL_FALLOCATE, &answer, .file = file, .length = 4), -EROFS);
+  assert_int_equal(CALL(PROTOCOL_OPEN, &response, .node = 2, .flags = 1), -EROFS);
+  assert_int_equal(CALL(PROTOCOL_FALLOCATE, &response, .file = file, .length = 4), -EROFS);
 }
 
-static void nobody_lends_the_servers_rights(void **state) {
+static void the_servers_rights_are_not_passed_on(void **state) {
   (void)state;
-  struct protocol_fields answer;
+  struct protocol_fields response;
   served_close(&served);
   raw_close();
   served_open(&served, root, true);
   raw_open();
   assert_int_equal(greet(SERVED_EXPORT), 0);
-  assert_int_equal(ASK(PROTOCOL_MKNOD, &answer, .node = 1, .name = "a", .mode = S_IFREG | 04755),
+  assert_int_equal(CALL(PROTOCOL_MKNOD, &response, .node = 1, .name = "a", .mode = S_IFREG | 04755),
                    -EPERM);
-  assert_int_equal(ASK(PROTOCOL_CREATE, &answer, .node = 1, .name = "a", .mode = 02755), -EPERM);
-  assert_int_equal(ASK(PROTOCOL_MKNOD, &answer, .node = 1, .name = "a", .mode = S_IFCHR | 0666),
+  assert_int_equal(CALL(PROTOCOL_CREATE, &response, .node = 1, .name = "a", .mode = 02755), -EPERM);
+  assert_int_equal(CALL(PROTOCOL_MKNOD, &response, .node = 1, .name = "a", .mode = S_IFCHR | 0666),
                    -EPERM);
   const struct protocol_fields mode = {.node = SOURCE_ROOT,
                                        .change = {.which = SOURCE_MODE, .mode = 04755}};
-  assert_int_equal(ask(PROTOCOL_SETATTR, &mode, &answer), -EPERM);
+  assert_int_equal(call_server(PROTOCOL_SETATTR, &mode, &response), -EPERM);
   const struct protocol_fields owner = {.node = SOURCE_ROOT, .change = {.which = SOURCE_UID}};
-  assert_int_equal(ask(PROTOCOL_SETATTR, &owner, &answer), -EPERM);
-  assert_int_equal(ASK(PROTOCOL_SETXATTR, &answer, .node = SOURCE_ROOT, .bytes = "x", .size = 1,
-                       .name = "security.capability"),
+  assert_int_equal(call_server(PROTOCOL_SETATTR, &owner, &response), -EPERM);
+  assert_int_equal(CALL(PROTOCOL_SETXATTR, &response, .node = SOURCE_ROOT, .bytes = "x", .size = 1,
+                        .name = "security.capability"),
                    -EPERM);
 }
 
-static void a_region_is_the_clients_own_and_bears_what_it_allows(void **state) {
+static void regions_are_checked(void **state) {
   (void)state;
-  struct protocol_fields answer;
+  struct protocol_fields response;
   assert_int_equal(greet(SERVED_EXPORT), 0);
   uint64_t file = open_it();
   uint32_t open = introduce("open"), shut = introduce("shut");
-  assert_int_equal(ASK(PROTOCOL_REGION, &answer, .name = "nobody's"), -ENXIO);
-  assert_int_equal(ASK(PROTOCOL_READ, &answer, .file = file, .length = 5, .region = open), 0);
-  assert_int_equal(answer.length, 5);
+  assert_int_equal(CALL(PROTOCOL_REGION, &response, .name = "nobody's"), -ENXIO);
+  assert_int_equal(CALL(PROTOCOL_READ, &response, .file = file, .length = 5, .region = open), 0);
+  assert_int_equal(response.length, 5);
   assert_memory_equal(haul_region_address(raw.region), "hello", 5);
-  assert_int_equal(ASK(PROTOCOL_READ, &answer, .file = file, .length = 5, .region = shut), -EACCES);
+  assert_int_equal(CALL(PROTOCOL_READ, &response, .file = file, .length = 5, .region = shut),
+                   -EACCES);
+  assert_int_equal(CALL(PROTOCOL_READ, &response, .file = file, .length = 5, .region = open,
+                        .at = (4 << 20) - 4),
+                   -EINVAL);
   assert_int_equal(
-      ASK(PROTOCOL_READ, &answer, .file = file, .length = 5, .region = open, .at = (4 << 20) - 4),
+      CALL(PROTOCOL_READ, &response, .file = file, .length = PROTOCOL_READ_MAX + 1, .region = open),
       -EINVAL);
-  assert_int_equal(
-      ASK(PROTOCOL_READ, &answer, .file = file, .length = PROTOCOL_READ_MAX + 1, .region = open),
-      -EINVAL);
-  assert_int_equal(ASK(PROTOCOL_UNREGION, &answer, .region = open), 0);
-  assert_int_equal(ASK(PROTOCOL_READ, &answer, .file = file, .length = 5, .region = open), -ENXIO);
+  assert_int_equal(CALL(PROTOCOL_UNREGION, &response, .region = open), 0);
+  assert_int_equal(CALL(PROTOCOL_READ, &response, .file = file, .length = 5, .region = open),
+                   -ENXIO);
   assert_works(haul_region_unpublish(raw.region, "shut"));
   open = introduce("open");
   assert_works(haul_region_unpublish(raw.region, "open"));
-  assert_int_equal(ASK(PROTOCOL_READ, &answer, .file = file, .length = 5, .region = open), -ENXIO);
+  assert_int_equal(CALL(PROTOCOL_READ, &response, .file = file, .length = 5, .region = open),
+                   -ENXIO);
 }
 
-static void what_a_client_holds_is_bounded_and_goes_with_it(void **state) {
+static void a_clients_handles_are_bounded_and_freed(void **state) {
   (void)state;
-  struct protocol_fields answer;
+  struct protocol_fields response;
   unsigned before = open_descriptors();
   assert_int_equal(greet(SERVED_EXPORT), 0);
   unsigned count = 0;
   int status = 0;
   for (open_it(); !status; count++)
-    status = ASK(PROTOCOL_OPEN, &answer, .node = 2);
+    status = CALL(PROTOCOL_OPEN, &response, .node = 2);
   assert_int_equal(status, -EMFILE);
   assert_int_equal(count, 1024);
   assert_true(open_descriptors() >= before + 1024);
   for (unsigned i = 0; i < 16; i++)
     introduce("open");
-  assert_int_equal(ASK(PROTOCOL_REGION, &answer, .name = "open"), -ENFILE);
+  assert_int_equal(CALL(PROTOCOL_REGION, &response, .name = "open"), -ENFILE);
   assert_serves();
   raw_close();
   assert_true(eventually(open_descriptors() < before + 8));
   raw_open();
 }
 
-/* Its answers fill its window, and its threads wait for room: nobody else's. */
-static void a_client_that_does_not_read_stops_nobody(void **state) {
+/* Responses fill its window and block its own worker threads alone. */
+static void a_client_that_does_not_receive_blocks_itself_alone(void **state) {
   (void)state;
   static struct protocol_request request;
   assert_int_equal(greet(SERVED_EXPORT), 0);
@@ -324,7 +327,7 @@ static void a_client_that_does_not_read_stops_nobody(void **state) {
   assert_true(haul_deadline_in(0) < until);
 }
 
-/* Reads until it is. */
+/* Reads until it is killed. */
 static _Noreturn void killed(const char *address) {
   snprintf(served.address, sizeof served.address, "%s", address);
   raw_open();
@@ -335,13 +338,13 @@ static _Noreturn void killed(const char *address) {
   request.operation = PROTOCOL_READ;
   request.fields = (struct protocol_fields){.file = file, .length = 4 << 20, .region = region};
   for (;;) {
-    struct protocol_fields answer;
-    if (send_request(&request) || raw_answer(PROTOCOL_READ, &answer) < 0)
+    struct protocol_fields response;
+    if (send_request(&request) || raw_receive(PROTOCOL_READ, &response) < 0)
       _exit(1);
   }
 }
 
-static void a_client_may_be_killed_at_any_moment(void **state) {
+static void clients_may_be_killed_at_any_time(void **state) {
   (void)state;
   folder_put(root, "big", "");
   assert_int_equal(truncate(folder_path(root, "big"), 8 << 20), 0);
@@ -367,16 +370,16 @@ int main(int argc, char **argv) {
     killed(getenv("HAUL_SERVED"));
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(what_is_no_request_ends_the_session),
-      TEST(each_operation_bears_any_fields),
-      TEST(nothing_goes_before_the_greeting),
-      TEST(no_name_leads_out_of_the_tree),
-      TEST(nothing_changes_in_a_tree_that_is_read_only),
-      TEST(nobody_lends_the_servers_rights),
-      TEST(a_region_is_the_clients_own_and_bears_what_it_allows),
-      TEST(what_a_client_holds_is_bounded_and_goes_with_it),
-      TEST(a_client_that_does_not_read_stops_nobody),
-      TEST(a_client_may_be_killed_at_any_moment),
+      TEST(malformed_requests_end_the_session),
+      TEST(every_operation_survives_any_fields),
+      TEST(requests_before_greet_are_rejected),
+      TEST(names_do_not_leave_the_tree),
+      TEST(a_read_only_tree_rejects_changes),
+      TEST(the_servers_rights_are_not_passed_on),
+      TEST(regions_are_checked),
+      TEST(a_clients_handles_are_bounded_and_freed),
+      TEST(a_client_that_does_not_receive_blocks_itself_alone),
+      TEST(clients_may_be_killed_at_any_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * `haul mount haul://HOST/EXPORT`, for programs that know nothing of it: this process serves, and
- * the command mounts. */
+ * `haul mount haul://HOST/EXPORT`, for ordinary programs: this process serves, the command mounts.
+ * */
 #include "support/check.h"
 
 #include <dirent.h>
@@ -78,7 +78,7 @@ static void files_are_read_and_listed(void **state) {
   assert_true(space.f_blocks > 0);
 }
 
-static void files_are_made_changed_and_moved(void **state) {
+static void files_are_created_changed_and_renamed(void **state) {
   (void)state;
   struct stat stat_of;
   folder_put(mounted.point, "new", "text");
@@ -99,7 +99,7 @@ static void files_are_made_changed_and_moved(void **state) {
   assert_int_equal(access(folder_path(folder, "made"), F_OK), -1);
 }
 
-static void a_large_file_comes_back_whole(void **state) {
+static void a_large_file_round_trips(void **state) {
   (void)state;
   char *bytes = malloc(SIZE);
   pattern_fill(bytes, SIZE, 3);
@@ -120,7 +120,7 @@ static void a_large_file_comes_back_whole(void **state) {
   free(bytes);
 }
 
-static void nothing_changes_in_a_tree_that_is_read_only(void **state) {
+static void a_read_only_tree_rejects_changes(void **state) {
   (void)state;
   assert_int_equal(unlink(at_point(&mounted, "file")), 0);
   mounted_end(&mounted);
@@ -136,7 +136,7 @@ static void nothing_changes_in_a_tree_that_is_read_only(void **state) {
   assert_int_equal(errno, EROFS);
 }
 
-static void a_server_that_is_gone_gives_errors(void **state) {
+static void a_dead_server_gives_errors(void **state) {
   (void)state;
   int fd = open(at_point(&mounted, "file"), O_RDONLY | O_CLOEXEC);
   assert_true(fd >= 0);
@@ -153,9 +153,9 @@ static void a_server_that_is_gone_gives_errors(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(files_are_read_and_listed),          TEST(files_are_made_changed_and_moved),
-      TEST(a_large_file_comes_back_whole),      TEST(nothing_changes_in_a_tree_that_is_read_only),
-      TEST(a_server_that_is_gone_gives_errors),
+      TEST(files_are_read_and_listed),  TEST(files_are_created_changed_and_renamed),
+      TEST(a_large_file_round_trips),   TEST(a_read_only_tree_rejects_changes),
+      TEST(a_dead_server_gives_errors),
   };
   mounted_need_fuse();
   return cmocka_run_group_tests(tests, NULL, NULL);

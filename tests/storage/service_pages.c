@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Exported files that go out from their own pages: over `map` and, with an argument, over tcp,
- * files are cut short, changed, grown and deleted while they are read. Who reads gets what the file
- * had, and no error of the wire where there was none. */
+ * Exported files that are sent from their own pages, over `map` and, with an argument, over tcp.
+ * They are truncated, changed, extended and deleted during reads. Readers get data that the file
+ * had, and no transfer errors. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ static struct served served;
 static struct source *source;
 static struct source_file *file;
 static char *expected, *bytes;
-static int own; /* the file, as the server's host has it */
+static int own; /* the file on the server's host */
 
 static struct source_file *open_named(const char *name, int flags) {
   const struct source_caller caller = {.checked = true};
@@ -68,7 +68,7 @@ static int tear_down(void **state) {
   free(bytes);
   free(expected);
   snprintf(merged, sizeof merged, "%s/merged", root);
-  umount2(merged, MNT_DETACH); /* where a test has mounted something */
+  umount2(merged, MNT_DETACH); /* a mount that a test has made */
   folder_remove(root);
   return 0;
 }
@@ -83,7 +83,7 @@ static void assert_reads(size_t offset, size_t length) {
   assert_memory_equal(bytes, expected + offset, length);
 }
 
-/* How often this process maps what has this name. */
+/* The number of mappings of a path in this process. */
 static unsigned mapped(const char *name) {
   char line[512];
   unsigned count = 0;
@@ -94,7 +94,7 @@ static unsigned mapped(const char *name) {
   return count;
 }
 
-/* Once, where mappings are to be trusted; elsewhere all is copied. */
+/* One on file systems with stable pages; elsewhere reads are copied. */
 static unsigned once(void) {
   struct statfs system;
   assert_int_equal(fstatfs(own, &system), 0);
@@ -103,9 +103,9 @@ static unsigned once(void) {
          system.f_type == TMPFS_MAGIC;
 }
 
-/* ---- What is read ---- */
+/* ---- Reads ---- */
 
-static void any_part_is_read_as_it_is(void **state) {
+static void any_range_is_read(void **state) {
   (void)state;
   const size_t lengths[] = {1, 100000, 131072, 131073, MIB, MIB + 1, SIZE};
   for (size_t i = 0; i < COUNT(lengths); i++)
@@ -116,14 +116,14 @@ static void any_part_is_read_as_it_is(void **state) {
   assert_int_equal(read_at(SIZE, MIB), 0);
 }
 
-static void small_reads_map_nothing(void **state) {
+static void small_reads_are_copied(void **state) {
   (void)state;
   for (size_t at = 0; at < SIZE; at += 65536)
     assert_reads(at, 65536);
   assert_int_equal(mapped("file"), 0);
 }
 
-static void a_file_is_mapped_once_and_for_a_while(void **state) {
+static void a_file_is_mapped_once_and_kept_for_seconds(void **state) {
   (void)state;
   struct source_file *other = open_named("file", O_RDONLY);
   assert_reads(0, SIZE);
@@ -136,7 +136,7 @@ static void a_file_is_mapped_once_and_for_a_while(void **state) {
   assert_reads(0, MIB);
 }
 
-static void a_file_that_has_grown_is_read_to_its_end(void **state) {
+static void a_grown_file_is_read_to_its_end(void **state) {
   (void)state;
   assert_reads(0, SIZE);
   assert_int_equal(pwrite(own, expected, SIZE, SIZE), SIZE);
@@ -144,8 +144,8 @@ static void a_file_that_has_grown_is_read_to_its_end(void **state) {
   assert_memory_equal(bytes, expected, MIB);
 }
 
-/* It is the same file, and somebody else has its pages. */
-static void who_may_only_write_reads_nothing(void **state) {
+/* Although a view of the same file exists. */
+static void write_only_files_are_not_read(void **state) {
   (void)state;
   struct source_file *writer = open_named("file", O_WRONLY);
   assert_reads(0, MIB);
@@ -154,8 +154,8 @@ static void who_may_only_write_reads_nothing(void **state) {
   source->ops->release(source, writer);
 }
 
-/* It goes to another layer, and keeps its numbers. */
-static void a_file_of_an_overlay_is_read_as_it_is_now(void **state) {
+/* Copy-up moves the file to another layer under the same inode number. */
+static void overlay_files_are_read_after_copy_up(void **state) {
   (void)state;
   char lower[80], upper[80], work[80], merged[80], options[300], path[100];
   char *const folders[] = {lower, upper, work, merged};
@@ -193,8 +193,8 @@ static void a_file_of_an_overlay_is_read_as_it_is_now(void **state) {
   file = before;
 }
 
-/* In a file system that is memory. */
-static void holes_are_not_filled(void **state) {
+/* On tmpfs, where reading a hole would allocate memory. */
+static void holes_stay_unallocated(void **state) {
   (void)state;
   struct stat stat;
   char folder[] = "/dev/shm/haul-pages.XXXXXX", path[64];
@@ -221,7 +221,7 @@ static void holes_are_not_filled(void **state) {
   rmdir(folder);
 }
 
-/* ---- What changes meanwhile ---- */
+/* ---- Concurrent changes ---- */
 
 static struct {
   pthread_t thread;
@@ -249,14 +249,14 @@ static void *cut(void *unused) {
   return unused;
 }
 
-/* cmocka has set a handler of its own since the server was started. */
+/* cmocka has replaced the server's SIGBUS handler. */
 static void guard_again(void) {
   sigbus_stop();
   assert_int_equal(sigbus_start(), 0);
 }
 
-/* Each byte is what the file had at some time: what was written, or what it has lost. */
-static void a_file_may_be_cut_short_at_any_moment(void **state) {
+/* Each byte is one that the file had at some time, or zero after truncation. */
+static void files_may_be_truncated_during_reads(void **state) {
   (void)state;
   guard_again();
   change(cut);
@@ -281,7 +281,7 @@ static void *scribble(void *unused) {
   return unused;
 }
 
-static void a_file_may_change_all_the_time(void **state) {
+static void files_may_change_during_reads(void **state) {
   (void)state;
   change(scribble);
   for (unsigned i = 0; i < TURNS / 4; i++)
@@ -297,15 +297,15 @@ int main(int argc, char **argv) {
     seams_no_unix_sockets();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(any_part_is_read_as_it_is),
-      TEST(small_reads_map_nothing),
-      TEST(a_file_is_mapped_once_and_for_a_while),
-      TEST(a_file_that_has_grown_is_read_to_its_end),
-      TEST(who_may_only_write_reads_nothing),
-      TEST(a_file_of_an_overlay_is_read_as_it_is_now),
-      TEST(holes_are_not_filled),
-      TEST(a_file_may_be_cut_short_at_any_moment),
-      TEST(a_file_may_change_all_the_time),
+      TEST(any_range_is_read),
+      TEST(small_reads_are_copied),
+      TEST(a_file_is_mapped_once_and_kept_for_seconds),
+      TEST(a_grown_file_is_read_to_its_end),
+      TEST(write_only_files_are_not_read),
+      TEST(overlay_files_are_read_after_copy_up),
+      TEST(holes_stay_unallocated),
+      TEST(files_may_be_truncated_during_reads),
+      TEST(files_may_change_during_reads),
   };
   return cmocka_run_group_tests_name("storage/service_pages", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The messages of the file service: what is written is what is read, and nothing else is read. */
+ * The messages of the file service: they round-trip, and malformed ones are rejected. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -8,11 +8,10 @@
 #include <string.h>
 
 #include "storage/service/protocol.h"
-#include "storage/service/told.h"
 
 static struct protocol_request request, back;
 static struct protocol_fields fields;
-static uint8_t bytes[PROTOCOL_REQUEST_ROOM], answer[PROTOCOL_ANSWER_ROOM];
+static uint8_t bytes[PROTOCOL_REQUEST_ROOM], response[PROTOCOL_RESPONSE_ROOM];
 
 static void fill(struct protocol_fields *all) {
   *all = (struct protocol_fields){
@@ -50,7 +49,7 @@ static size_t put_request(uint16_t operation) {
   return protocol_put_request(&request, bytes);
 }
 
-static void each_request_is_read_as_it_was_written(void **state) {
+static void requests_round_trip(void **state) {
   (void)state;
   static uint8_t again[PROTOCOL_REQUEST_ROOM];
   for (uint16_t i = 1; i < PROTOCOL_OPERATIONS; i++) {
@@ -64,7 +63,7 @@ static void each_request_is_read_as_it_was_written(void **state) {
   }
 }
 
-static void a_request_that_is_cut_or_longer_is_none(void **state) {
+static void requests_of_another_length_are_rejected(void **state) {
   (void)state;
   for (uint16_t i = 1; i < PROTOCOL_OPERATIONS; i++) {
     size_t length = put_request(i);
@@ -74,7 +73,7 @@ static void a_request_that_is_cut_or_longer_is_none(void **state) {
   }
 }
 
-static void an_operation_that_there_is_not_is_told_apart(void **state) {
+static void unknown_operations_are_not_supported(void **state) {
   (void)state;
   const uint16_t unknown[] = {0, PROTOCOL_OPERATIONS, 0xffff};
   for (size_t i = 0; i < COUNT(unknown); i++) {
@@ -84,47 +83,47 @@ static void an_operation_that_there_is_not_is_told_apart(void **state) {
   }
 }
 
-static void each_answer_is_read_as_it_was_written(void **state) {
+static void responses_round_trip(void **state) {
   (void)state;
-  static uint8_t again[PROTOCOL_ANSWER_ROOM];
+  static uint8_t again[PROTOCOL_RESPONSE_ROOM];
   struct protocol_fields all;
   fill(&all);
   for (uint16_t i = 1; i < PROTOCOL_OPERATIONS; i++) {
-    size_t length = protocol_put_answer(i, 0, &all, answer);
-    assert_int_equal(protocol_get_answer(answer, length, i, &fields), 0);
-    assert_int_equal(protocol_put_answer(i, 0, &fields, again), length);
-    assert_memory_equal(again, answer, length);
+    size_t length = protocol_put_response(i, 0, &all, response);
+    assert_int_equal(protocol_get_response(response, length, i, &fields), 0);
+    assert_int_equal(protocol_put_response(i, 0, &fields, again), length);
+    assert_memory_equal(again, response, length);
     for (size_t cut = 0; cut < length; cut++)
-      assert_int_equal(protocol_get_answer(answer, cut, i, &fields), -EPROTO);
-    length = protocol_put_answer(i, -EBADMSG, &all, answer);
-    assert_int_equal(protocol_get_answer(answer, length, i, &fields), -EBADMSG);
+      assert_int_equal(protocol_get_response(response, cut, i, &fields), -EPROTO);
+    length = protocol_put_response(i, -EBADMSG, &all, response);
+    assert_int_equal(protocol_get_response(response, length, i, &fields), -EBADMSG);
   }
 }
 
-static int answered(uint16_t operation, const struct protocol_fields *all) {
-  size_t length = protocol_put_answer(operation, 0, all, answer);
-  return protocol_get_answer(answer, length, operation, &fields);
+static int status_of(uint16_t operation, const struct protocol_fields *all) {
+  size_t length = protocol_put_response(operation, 0, all, response);
+  return protocol_get_response(response, length, operation, &fields);
 }
 
-static void what_a_server_says_of_a_file_is_checked(void **state) {
+static void received_attributes_are_checked(void **state) {
   (void)state;
   struct protocol_fields all;
-#define REFUSED(operation, change)                                                                 \
+#define REJECTED(operation, change)                                                                \
   fill(&all);                                                                                      \
   change;                                                                                          \
-  assert_int_equal(answered(operation, &all), -EPROTO)
-  REFUSED(PROTOCOL_GETATTR, all.stat.st_mode = 0644);
-  REFUSED(PROTOCOL_GETATTR, all.stat.st_mode |= 1u << 20);
-  REFUSED(PROTOCOL_GETATTR, all.stat.st_size = -1);
-  REFUSED(PROTOCOL_GETATTR, all.stat.st_ino = 0);
-  REFUSED(PROTOCOL_GETATTR, all.stat.st_ino = SOURCE_INODES);
-  REFUSED(PROTOCOL_GETATTR, all.stat.st_atim.tv_nsec = 1000000000);
-  REFUSED(PROTOCOL_GETATTR, all.stat.st_ctim.tv_nsec = UTIME_NOW);
-  REFUSED(PROTOCOL_LOOKUP, all.node = 0);
-  REFUSED(PROTOCOL_LOOKUP, all.node = PROTOCOL_NODES);
-  REFUSED(PROTOCOL_STATFS, all.space.f_bsize = 0);
-  REFUSED(PROTOCOL_STATFS, all.space.f_frsize = UINT64_C(1) << 40);
-#undef REFUSED
+  assert_int_equal(status_of(operation, &all), -EPROTO)
+  REJECTED(PROTOCOL_GETATTR, all.stat.st_mode = 0644);
+  REJECTED(PROTOCOL_GETATTR, all.stat.st_mode |= 1u << 20);
+  REJECTED(PROTOCOL_GETATTR, all.stat.st_size = -1);
+  REJECTED(PROTOCOL_GETATTR, all.stat.st_ino = 0);
+  REJECTED(PROTOCOL_GETATTR, all.stat.st_ino = SOURCE_INODES);
+  REJECTED(PROTOCOL_GETATTR, all.stat.st_atim.tv_nsec = 1000000000);
+  REJECTED(PROTOCOL_GETATTR, all.stat.st_ctim.tv_nsec = UTIME_NOW);
+  REJECTED(PROTOCOL_LOOKUP, all.node = 0);
+  REJECTED(PROTOCOL_LOOKUP, all.node = PROTOCOL_NODES);
+  REJECTED(PROTOCOL_STATFS, all.space.f_bsize = 0);
+  REJECTED(PROTOCOL_STATFS, all.space.f_frsize = UINT64_C(1) << 40);
+#undef REJECTED
 }
 
 static bool reads_name(const char *name, uint64_t inode, int64_t next) {
@@ -136,7 +135,7 @@ static bool reads_name(const char *name, uint64_t inode, int64_t next) {
   return protocol_get_name(&wire, &read) && strcmp(read.text, name) == 0;
 }
 
-static void a_listed_name_leads_nowhere_else(void **state) {
+static void listed_names_are_checked(void **state) {
   (void)state;
   assert_true(reads_name("..", 1, 1));
   assert_true(reads_name("name", 0, INT64_MAX));
@@ -146,7 +145,7 @@ static void a_listed_name_leads_nowhere_else(void **state) {
   assert_false(reads_name("name", 1, -1));
 }
 
-static void a_name_has_no_zero_byte(void **state) {
+static void zero_bytes_in_names_are_rejected(void **state) {
   (void)state;
   size_t length = put_request(PROTOCOL_UNLINK);
   uint8_t *at = memmem(bytes, length, "blank", 5);
@@ -155,7 +154,7 @@ static void a_name_has_no_zero_byte(void **state) {
   assert_int_equal(protocol_get_request(bytes, length, &back), -EPROTO);
 }
 
-static void flags_are_those_that_there_are(void **state) {
+static void unknown_flags_are_rejected(void **state) {
   (void)state;
   assert_int_equal(protocol_flags_to_open(protocol_open_flags(O_RDWR | O_TRUNC | O_EXCL)),
                    O_RDWR | O_TRUNC | O_EXCL);
@@ -164,37 +163,37 @@ static void flags_are_those_that_there_are(void **state) {
   assert_int_equal(protocol_flags_to_open(16), -EINVAL);
   assert_int_equal(protocol_flags_to_write(protocol_write_flags(RWF_APPEND | RWF_SYNC)),
                    RWF_APPEND | RWF_SYNC);
-  assert_int_equal(protocol_flags_to_write(PROTOCOL_TELL), 0); /* not the file's */
+  assert_int_equal(protocol_flags_to_write(PROTOCOL_SUMMARY), 0); /* no flag of pwritev2(2) */
   assert_int_equal(protocol_flags_to_write(16), -EINVAL);
 }
 
-/* ---- How it went ---- */
+/* ---- I/O summaries ---- */
 
-static struct told example_told(void) {
-  struct told told = {.report = HAUL_REPORT_INIT, .pages = 700};
-  told.report.bytes = 1000;
-  told.report.slices = 3;
-  told.report.retries = 1;
-  told.report.checksum = 1;
-  told.report.to = (struct haul_place){HAUL_SIM, 2};
-  told.report.path_count = 2;
-  told.report.paths[0] = (struct haul_path){.name = "tcp",
-                                            .open = 1,
-                                            .chosen = 1,
-                                            .cost_ns = 123,
-                                            .copies_kernel = 1,
-                                            .detail = "2 rails",
-                                            .send = "zero-copy"};
-  told.report.paths[1] = (struct haul_path){.name = "map", .reason = "another host"};
-  return told;
+static struct io_summary example_summary(void) {
+  struct io_summary summary = {.report = HAUL_REPORT_INIT, .pages = 700};
+  summary.report.bytes = 1000;
+  summary.report.slices = 3;
+  summary.report.retries = 1;
+  summary.report.checksum = 1;
+  summary.report.to = (struct haul_place){HAUL_SIM, 2};
+  summary.report.path_count = 2;
+  summary.report.paths[0] = (struct haul_path){.name = "tcp",
+                                               .open = 1,
+                                               .chosen = 1,
+                                               .cost_ns = 123,
+                                               .copies_kernel = 1,
+                                               .detail = "2 rails",
+                                               .send = "zero-copy"};
+  summary.report.paths[1] = (struct haul_path){.name = "map", .reason = "another host"};
+  return summary;
 }
 
-static void how_it_went_is_read_as_it_was_written(void **state) {
+static void summaries_round_trip(void **state) {
   (void)state;
-  struct told told = example_told(), read;
-  size_t length = told_put(&told, bytes, sizeof bytes);
+  struct io_summary summary = example_summary(), read;
+  size_t length = protocol_put_summary(&summary, bytes, sizeof bytes);
   assert_true(length > 0);
-  assert_int_equal(told_get(bytes, length, &read), 0);
+  assert_int_equal(protocol_get_summary(bytes, length, &read), 0);
   assert_int_equal(read.report.bytes, 1000);
   assert_int_equal(read.pages, 700);
   assert_int_equal(read.report.retries, 1);
@@ -202,36 +201,36 @@ static void how_it_went_is_read_as_it_was_written(void **state) {
   assert_string_equal(read.report.paths[0].detail, "2 rails");
   assert_string_equal(read.report.paths[1].reason, "another host");
   assert_int_equal(read.report.paths[0].copies_kernel, 1);
-  assert_int_equal(told_put(&read, answer, sizeof answer), length);
-  assert_memory_equal(answer, bytes, length);
+  assert_int_equal(protocol_put_summary(&read, response, sizeof response), length);
+  assert_memory_equal(response, bytes, length);
   for (size_t room = 0; room < length; room++)
-    assert_int_equal(told_put(&told, answer, room), 0);
+    assert_int_equal(protocol_put_summary(&summary, response, room), 0);
 }
 
-static void what_cannot_have_gone_so_is_not_believed(void **state) {
+static void impossible_summaries_are_rejected(void **state) {
   (void)state;
-  struct told told = example_told(), read;
-  size_t length = told_put(&told, bytes, sizeof bytes);
+  struct io_summary summary = example_summary(), read;
+  size_t length = protocol_put_summary(&summary, bytes, sizeof bytes);
   for (size_t cut = 0; cut < length; cut++)
-    assert_int_equal(told_get(bytes, cut, &read), -EPROTO);
-  assert_int_equal(told_get(bytes, length + 1, &read), -EPROTO);
+    assert_int_equal(protocol_get_summary(bytes, cut, &read), -EPROTO);
+  assert_int_equal(protocol_get_summary(bytes, length + 1, &read), -EPROTO);
   uint8_t *at = memmem(bytes, length, "another", 7);
   assert_non_null(at);
-  *at = '\033'; /* a terminal would obey */
-  assert_int_equal(told_get(bytes, length, &read), -EPROTO);
-  told.pages = 1001;
-  length = told_put(&told, bytes, sizeof bytes);
-  assert_int_equal(told_get(bytes, length, &read), -EPROTO);
-  told = example_told();
-  told.report.path_count = HAUL_PATHS_MAX;
-  length = told_put(&told, bytes, sizeof bytes);
-  assert_int_equal(told_get(bytes, length, &read), 0);
+  *at = '\033'; /* a control character */
+  assert_int_equal(protocol_get_summary(bytes, length, &read), -EPROTO);
+  summary.pages = 1001;
+  length = protocol_put_summary(&summary, bytes, sizeof bytes);
+  assert_int_equal(protocol_get_summary(bytes, length, &read), -EPROTO);
+  summary = example_summary();
+  summary.report.path_count = HAUL_PATHS_MAX;
+  length = protocol_put_summary(&summary, bytes, sizeof bytes);
+  assert_int_equal(protocol_get_summary(bytes, length, &read), 0);
   at = bytes + 8 + 8 + 4 + 8 + 8 + 8 + 4 * 2 + 1;
   assert_int_equal((*at)++, HAUL_PATHS_MAX);
-  assert_int_equal(told_get(bytes, length, &read), -EPROTO);
+  assert_int_equal(protocol_get_summary(bytes, length, &read), -EPROTO);
 }
 
-static void damage_lateness_and_the_disk_are_told_apart(void **state) {
+static void each_failure_has_its_errno(void **state) {
   (void)state;
   assert_int_equal(protocol_errno(HAUL_ECHECKSUM), -EBADMSG);
   assert_int_equal(protocol_errno(HAUL_ETIMEDOUT), -ETIMEDOUT);
@@ -242,17 +241,17 @@ static void damage_lateness_and_the_disk_are_told_apart(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(each_request_is_read_as_it_was_written),
-      cmocka_unit_test(a_request_that_is_cut_or_longer_is_none),
-      cmocka_unit_test(an_operation_that_there_is_not_is_told_apart),
-      cmocka_unit_test(each_answer_is_read_as_it_was_written),
-      cmocka_unit_test(what_a_server_says_of_a_file_is_checked),
-      cmocka_unit_test(a_listed_name_leads_nowhere_else),
-      cmocka_unit_test(a_name_has_no_zero_byte),
-      cmocka_unit_test(flags_are_those_that_there_are),
-      cmocka_unit_test(how_it_went_is_read_as_it_was_written),
-      cmocka_unit_test(what_cannot_have_gone_so_is_not_believed),
-      cmocka_unit_test(damage_lateness_and_the_disk_are_told_apart),
+      cmocka_unit_test(requests_round_trip),
+      cmocka_unit_test(requests_of_another_length_are_rejected),
+      cmocka_unit_test(unknown_operations_are_not_supported),
+      cmocka_unit_test(responses_round_trip),
+      cmocka_unit_test(received_attributes_are_checked),
+      cmocka_unit_test(listed_names_are_checked),
+      cmocka_unit_test(zero_bytes_in_names_are_rejected),
+      cmocka_unit_test(unknown_flags_are_rejected),
+      cmocka_unit_test(summaries_round_trip),
+      cmocka_unit_test(impossible_summaries_are_rejected),
+      cmocka_unit_test(each_failure_has_its_errno),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

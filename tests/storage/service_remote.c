@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Files of another process: `haul serve --export`, run as a person would, over loopback tcp and
- * over a Unix socket; what a client sees when it is stopped, killed and started again. */
+ * Files of `haul serve --export` over loopback tcp and a Unix socket; the client's view of a server
+ * that is stopped, killed and started again. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -18,7 +18,6 @@
 
 #include "mounted.h" /* eventually */
 #include "storage/service/remote.h"
-#include "storage/service/remote_inside.h"
 #include "storage/source.h"
 #include "support/child.h"
 
@@ -61,7 +60,7 @@ static void start_server(const char *listen) {
 static int end_server(int signal) {
   int status;
   kill(server, signal);
-  kill(server, SIGCONT); /* where a test has stopped it */
+  kill(server, SIGCONT); /* if a test has stopped it */
   assert_int_equal(waitpid(server, &status, 0), server);
   server = -1;
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -69,7 +68,7 @@ static int end_server(int signal) {
 
 static void connect_to_it(int64_t timeout_ns) {
   const struct remote_config config = {
-      .dial = {.address = listens, .export = "tree", .timeout_ns = timeout_ns}};
+      .rpc = {.address = listens, .export = "tree", .timeout_ns = timeout_ns}};
   struct haul_storage_error error;
   if (remote_source_open(&config, &source, &error))
     fail_msg("%s", error.text);
@@ -112,7 +111,7 @@ static struct source_file *open_named(const char *name, int flags) {
   return file;
 }
 
-static void what_is_read_is_what_is_there(void **state) {
+static void reads_return_the_files_data(void **state) {
   (void)state;
   const struct {
     off_t offset;
@@ -135,7 +134,7 @@ static void what_is_read_is_what_is_there(void **state) {
   free(bytes);
 }
 
-static void what_is_written_is_there(void **state) {
+static void writes_reach_the_file(void **state) {
   (void)state;
   struct source_entry entry;
   struct source_file *file;
@@ -157,7 +156,7 @@ static void what_is_written_is_there(void **state) {
   free(bytes);
 }
 
-static void a_file_may_become_shorter(void **state) {
+static void a_truncated_file_is_read_to_its_end(void **state) {
   (void)state;
   char bytes[64];
   struct source_file *file = open_named("file", O_RDONLY);
@@ -178,8 +177,8 @@ static void *read_all(void *argument) {
   return good ? argument : NULL;
 }
 
-/* More of them than there are slots. */
-static void threads_read_at_once(void **state) {
+/* More threads than slots. */
+static void threads_read_concurrently(void **state) {
   (void)state;
   pthread_t threads[24];
   void *good;
@@ -193,30 +192,30 @@ static void threads_read_at_once(void **state) {
   ops->release(source, file);
 }
 
-/* Straight into memory that the processor does not reach. */
+/* Directly into memory without CPU access. */
 static void a_file_is_read_into_a_device(void **state) {
   (void)state;
-  struct dial *dial = remote_of(source)->dial;
+  struct rpc *rpc = remote_of(source)->rpc;
   const struct haul_place host = {HAUL_HOST, 0}, device = {HAUL_SIM, 0};
   haul_region *target, *copy;
-  struct wharf wharf;
-  struct call *call;
+  struct client_buffer buffer;
+  struct rpc_call *call;
   bool in_use;
   struct source_file *file = open_named("file", O_RDONLY);
-  assert_works(haul_region_alloc(dial_node(dial), device, 2 * MIB, 0, &target));
-  assert_works(haul_region_alloc(dial_node(dial), host, 2 * MIB, 0, &copy));
-  wharf_open(&wharf, dial, target, HAUL_WRITE);
-  const struct wharf_move move = {.operation = PROTOCOL_READ,
-                                  .generation = open_of(file)->generation,
-                                  .file = open_of(file)->handle,
-                                  .offset = 77,
-                                  .at = 4096,
-                                  .length = MIB + 5};
-  assert_int_equal(wharf_start(&wharf, &move, &call), 0);
-  assert_int_equal(wharf_wait(&wharf, &move, call, NULL, NULL, &in_use), MIB + 5);
+  assert_works(haul_region_alloc(rpc_node(rpc), device, 2 * MIB, 0, &target));
+  assert_works(haul_region_alloc(rpc_node(rpc), host, 2 * MIB, 0, &copy));
+  client_buffer_open(&buffer, rpc, target, HAUL_WRITE);
+  const struct buffer_io io = {.operation = PROTOCOL_READ,
+                               .generation = open_of(file)->generation,
+                               .file = open_of(file)->handle,
+                               .offset = 77,
+                               .at = 4096,
+                               .length = MIB + 5};
+  assert_int_equal(client_buffer_start(&buffer, &io, &call), 0);
+  assert_int_equal(client_buffer_wait(&buffer, &io, call, NULL, NULL, &in_use), MIB + 5);
   assert_works(haul_region_copy(copy, 0, target, 4096, MIB + 5, haul_deadline_in(10 * S)));
   assert_memory_equal(haul_region_address(copy), expected + 77, MIB + 5);
-  wharf_close(&wharf);
+  client_buffer_close(&buffer);
   haul_region_release(target);
   haul_region_release(copy);
   ops->release(source, file);
@@ -228,7 +227,7 @@ static double seconds(void) {
   return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-static void a_server_that_is_gone_is_connected_to_again(void **state) {
+static void the_client_reconnects_to_a_new_server(void **state) {
   (void)state;
   struct source_entry entry, again;
   struct source_file *file = open_named("file", O_RDONLY);
@@ -253,7 +252,7 @@ static void a_server_that_is_gone_is_connected_to_again(void **state) {
   ops->release(source, file);
 }
 
-static void a_server_that_does_not_answer_is_not_waited_for(void **state) {
+static void an_unresponsive_server_times_out(void **state) {
   (void)state;
   struct source_entry entry;
   struct source_file *file;
@@ -273,7 +272,7 @@ static void a_server_that_does_not_answer_is_not_waited_for(void **state) {
   ops->release(source, file);
 }
 
-static void a_server_may_be_killed_at_any_moment(void **state) {
+static void servers_may_be_killed_at_any_time(void **state) {
   (void)state;
   for (unsigned i = 0; i < 6; i++) {
     pthread_t threads[4];
@@ -304,14 +303,10 @@ int main(void) {
   { #name, name, set_up, tear_down, (void *)(uintptr_t)(address) }
 #define TEST(name) OVER(name, "tcp://127.0.0.1:0"), OVER(name, own)
   const struct CMUnitTest tests[] = {
-      TEST(what_is_read_is_what_is_there),
-      TEST(what_is_written_is_there),
-      TEST(a_file_may_become_shorter),
-      TEST(threads_read_at_once),
-      TEST(a_file_is_read_into_a_device),
-      TEST(a_server_that_is_gone_is_connected_to_again),
-      TEST(a_server_that_does_not_answer_is_not_waited_for),
-      TEST(a_server_may_be_killed_at_any_moment),
+      TEST(reads_return_the_files_data),         TEST(writes_reach_the_file),
+      TEST(a_truncated_file_is_read_to_its_end), TEST(threads_read_concurrently),
+      TEST(a_file_is_read_into_a_device),        TEST(the_client_reconnects_to_a_new_server),
+      TEST(an_unresponsive_server_times_out),    TEST(servers_may_be_killed_at_any_time),
   };
   setenv("HAUL_SIM_DEVICES", "1", 0);
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What every source keeps to: a folder of this host, and with `remote` as the first argument the
- * same folder through a server and a client. */
+ * The contract of every source: a local folder, or with the argument `remote` the same folder
+ * through a server and a client. */
 #include "support/check.h"
 
 #include <dirent.h>
@@ -81,7 +81,7 @@ static int finds(uint64_t folder, const char *name) {
   return status;
 }
 
-/* Every slot that makes, moves or takes a name says the same of it. */
+/* Every operation with a name rejects it alike. */
 static void assert_change_is(int wanted, const char *name) {
   struct source_entry entry;
   struct source_file *file;
@@ -105,14 +105,14 @@ static void assert_name_is(int wanted, const char *name) {
   assert_change_is(wanted, name);
 }
 
-static void a_name_is_one_component(void **state) {
+static void names_must_be_one_component(void **state) {
   (void)state;
   const char *const wrong[] = {"", ".", "..", "/", "../file", "folder/inner", "/etc"};
   for (size_t i = 0; i < COUNT(wrong); i++)
     assert_name_is(-EINVAL, wrong[i]);
 }
 
-static void a_name_has_255_bytes_at_the_most(void **state) {
+static void names_have_at_most_255_bytes(void **state) {
   (void)state;
   char name[257] = {0};
   memset(name, 'n', 256);
@@ -121,7 +121,7 @@ static void a_name_has_255_bytes_at_the_most(void **state) {
   assert_int_equal(finds(SOURCE_ROOT, name), -ENOENT);
 }
 
-static void a_symlink_is_never_followed(void **state) {
+static void symlinks_are_never_followed(void **state) {
   (void)state;
   struct source_file *file;
   struct source_entry entry;
@@ -139,7 +139,7 @@ static void a_symlink_is_never_followed(void **state) {
   ops->forget(source, entry.node, 1);
 }
 
-static void a_folder_that_became_a_symlink_leads_where_it_did(void **state) {
+static void a_folder_replaced_by_a_symlink_is_not_followed(void **state) {
   (void)state;
   uint64_t folder = found(SOURCE_ROOT, "folder").node;
   assert_int_equal(
@@ -150,14 +150,14 @@ static void a_folder_that_became_a_symlink_leads_where_it_did(void **state) {
   ops->forget(source, folder, 1);
 }
 
-static void what_is_no_file_is_not_opened(void **state) {
+static void only_regular_files_are_opened(void **state) {
   (void)state;
   struct source_file *file;
   struct source_entry entry = found(SOURCE_ROOT, "folder");
   assert_int_equal(ops->open(source, &me, entry.node, O_RDONLY, &file), -EISDIR);
   ops->forget(source, entry.node, 1);
   assert_int_equal(mkfifo(folder_path(root, "fifo"), 0666), 0);
-  entry = found(SOURCE_ROOT, "fifo"); /* opening it would wait for a writer */
+  entry = found(SOURCE_ROOT, "fifo"); /* open(2) would wait for a writer */
   assert_int_equal(ops->open(source, &me, entry.node, O_RDONLY, &file), -ENXIO);
   ops->forget(source, entry.node, 1);
   assert_int_equal(ops->mknod(source, &me, SOURCE_ROOT, "fifo2", S_IFIFO | 0644, &entry), -EPERM);
@@ -186,7 +186,7 @@ static void assert_stale(uint64_t node) {
   ops->forget(source, node, UINT64_MAX);
 }
 
-static void a_handle_that_was_not_given_is_stale(void **state) {
+static void unknown_handles_are_stale(void **state) {
   (void)state;
   uint64_t forgotten = found(SOURCE_ROOT, "file").node;
   ops->forget(source, forgotten, 1);
@@ -195,7 +195,7 @@ static void a_handle_that_was_not_given_is_stale(void **state) {
     assert_stale(wrong[i]);
 }
 
-static void a_node_lives_until_it_was_forgotten_as_often_as_it_was_given(void **state) {
+static void a_node_lives_until_all_lookups_are_forgotten(void **state) {
   (void)state;
   struct stat stat;
   uint64_t node = found(SOURCE_ROOT, "file").node;
@@ -209,7 +209,7 @@ static void a_node_lives_until_it_was_forgotten_as_often_as_it_was_given(void **
   assert_int_equal(ops->getattr(source, SOURCE_ROOT, NULL, &stat), 0);
 }
 
-static void one_file_is_one_node_under_all_its_names(void **state) {
+static void hard_links_share_a_node(void **state) {
   (void)state;
   struct source_entry other;
   struct source_entry entry = found(SOURCE_ROOT, "file");
@@ -220,7 +220,7 @@ static void one_file_is_one_node_under_all_its_names(void **state) {
   ops->forget(source, entry.node, 2);
 }
 
-static void a_file_that_was_replaced_is_another_node(void **state) {
+static void a_replaced_file_is_a_new_node(void **state) {
   (void)state;
   struct source_file *file;
   char bytes[8] = {0};
@@ -238,7 +238,7 @@ static void a_file_that_was_replaced_is_another_node(void **state) {
   ops->forget(source, after.node, 1);
 }
 
-static void a_file_is_found_by_its_number_while_it_is_known(void **state) {
+static void known_files_are_found_by_inode_number(void **state) {
   (void)state;
   struct source_entry entry = found(SOURCE_ROOT, "folder"), again;
   assert_int_equal(ops->find(source, entry.stat.st_ino, &again), 0);
@@ -265,12 +265,12 @@ static void an_open_file_outlives_its_name_and_its_node(void **state) {
   ops->release(source, file);
 }
 
-static void create_makes_a_new_file_or_none(void **state) {
+static void create_never_opens_an_existing_file(void **state) {
   (void)state;
   struct source_entry entry;
   struct source_file *file;
   struct stat stat;
-  /* Opening one that is there goes by the rights to it, and those nobody has asked for here. */
+  /* Opening an existing file needs rights to it, which the kernel has not checked here. */
   assert_int_equal(ops->create(source, &me, SOURCE_ROOT, "file", 0644, O_RDWR, &entry, &file),
                    -EEXIST);
   assert_int_equal(symlinkat("nowhere", AT_FDCWD, folder_path(root, "link")), 0);
@@ -284,7 +284,7 @@ static void create_makes_a_new_file_or_none(void **state) {
   ops->forget(source, entry.node, 1);
 }
 
-/* Of a file of this user's that nobody else may use. */
+/* For a file of this user with mode 0600. */
 static int opens(const struct source_caller *caller, int flags) {
   struct source_file *file;
   uint64_t node = found(SOURCE_ROOT, "file").node;
@@ -295,14 +295,14 @@ static int opens(const struct source_caller *caller, int flags) {
   return status;
 }
 
-static void who_was_not_checked_has_his_own_rights(void **state) {
+static void unchecked_callers_have_their_own_rights(void **state) {
   (void)state;
   struct source_entry entry;
   struct source_caller other = {.uid = 12001, .gid = 12001};
   const int refused = geteuid() == 0 ? -EACCES : -EPERM;
   assert_int_equal(chmod(root, 0755), 0);
   assert_int_equal(chmod(folder_path(root, "file"), 0600), 0);
-  if (through_server) { /* it knows no users of this host */
+  if (through_server) { /* the server does not know this host's users */
     me.checked = false;
     assert_int_equal(opens(&other, O_RDONLY), -EPERM);
     assert_int_equal(opens(&me, O_RDONLY), -EPERM);
@@ -312,7 +312,8 @@ static void who_was_not_checked_has_his_own_rights(void **state) {
   assert_int_equal(opens(&other, O_WRONLY | O_TRUNC), refused);
   uint64_t node = found(SOURCE_ROOT, "file").node;
   int status = ops->link(source, &other, node, SOURCE_ROOT, "link", &entry);
-  assert_true(status == -EACCES || status == -EPERM); /* by the folder, or fs.protected_hardlinks */
+  assert_true(status == -EACCES ||
+              status == -EPERM); /* by the folder's mode, or by fs.protected_hardlinks */
   ops->forget(source, node, 1);
   if (geteuid() == 0 && !folder_is_for_others())
     printf("skipped what other users may open: they may not pass the root folder here\n");
@@ -330,7 +331,7 @@ static void who_was_not_checked_has_his_own_rights(void **state) {
   assert_int_equal(opens(&me, O_RDWR), 0);
 }
 
-static void nothing_changes_where_it_is_read_only(void **state) {
+static void a_read_only_source_rejects_changes(void **state) {
   (void)state;
   struct source_file *file;
   struct stat stat;
@@ -373,7 +374,7 @@ static bool take_name(void *user, const struct source_name *name) {
   return true;
 }
 
-static void a_folder_is_read_in_parts_each_name_once(void **state) {
+static void readdir_continues_without_repeating_names(void **state) {
   (void)state;
   static struct reading reading;
   struct source_file *folder;
@@ -397,14 +398,14 @@ static void a_folder_is_read_in_parts_each_name_once(void **state) {
   ops->forget(source, node, 1);
 }
 
-/* The same numbers on another device, as small trees of many file systems have them. */
+/* Small trees on other devices often have the same inode numbers. */
 static void span_devices(void *argument) {
   struct source_entry here, there, again;
   (void)argument;
   if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
       mount("none", folder_path(root, "folder"), "tmpfs", 0, "size=1m"))
     _exit(77);
-  reopen(false); /* what was opened before looks into the namespace before */
+  reopen(false); /* earlier descriptors refer to the old namespace */
   folder_put(root, "folder/inner", "elsewhere");
   here = found(SOURCE_ROOT, "folder");
   there = found(here.node, "inner");
@@ -417,7 +418,7 @@ static void span_devices(void *argument) {
 static void inode_numbers_are_unique_across_devices(void **state) {
   (void)state;
   if (through_server)
-    skip(); /* a node does not live on in the child */
+    skip(); /* a node does not work in a forked child */
   int status = child_run(span_devices, NULL);
   if (status == 77)
     skip();
@@ -444,7 +445,7 @@ static void *make_and_take(void *argument) {
   return NULL;
 }
 
-static void threads_share_a_source(void **state) {
+static void a_source_serves_many_threads(void **state) {
   (void)state;
   pthread_t threads[4];
   bool wrong[4] = {false};
@@ -455,11 +456,11 @@ static void threads_share_a_source(void **state) {
     pthread_join(threads[i], NULL);
     assert_false(wrong[i]);
   }
-  /* No node is left. A server learns of the last ones with the next request. */
+  /* All nodes are freed; a server gets the last forgets with the next request. */
   assert_true(through_server || open_descriptors() == before);
 }
 
-static void a_source_is_a_folder_that_can_be_read(void **state) {
+static void a_source_must_be_a_readable_folder(void **state) {
   (void)state;
   struct source *none;
   assert_int_equal(local_source_open("/nowhere/at/all", false, &none), -ENOENT);
@@ -471,24 +472,24 @@ static void a_source_is_a_folder_that_can_be_read(void **state) {
 int main(int argc, char **argv) {
   through_server = argc > 1 && strcmp(argv[1], "remote") == 0;
   const struct CMUnitTest tests[] = {
-      TEST(a_name_is_one_component),
-      TEST(a_name_has_255_bytes_at_the_most),
-      TEST(a_symlink_is_never_followed),
-      TEST(a_folder_that_became_a_symlink_leads_where_it_did),
-      TEST(what_is_no_file_is_not_opened),
-      TEST(a_handle_that_was_not_given_is_stale),
-      TEST(a_node_lives_until_it_was_forgotten_as_often_as_it_was_given),
-      TEST(one_file_is_one_node_under_all_its_names),
-      TEST(a_file_that_was_replaced_is_another_node),
-      TEST(a_file_is_found_by_its_number_while_it_is_known),
+      TEST(names_must_be_one_component),
+      TEST(names_have_at_most_255_bytes),
+      TEST(symlinks_are_never_followed),
+      TEST(a_folder_replaced_by_a_symlink_is_not_followed),
+      TEST(only_regular_files_are_opened),
+      TEST(unknown_handles_are_stale),
+      TEST(a_node_lives_until_all_lookups_are_forgotten),
+      TEST(hard_links_share_a_node),
+      TEST(a_replaced_file_is_a_new_node),
+      TEST(known_files_are_found_by_inode_number),
       TEST(an_open_file_outlives_its_name_and_its_node),
-      TEST(create_makes_a_new_file_or_none),
-      TEST(who_was_not_checked_has_his_own_rights),
-      TEST(nothing_changes_where_it_is_read_only),
-      TEST(a_folder_is_read_in_parts_each_name_once),
+      TEST(create_never_opens_an_existing_file),
+      TEST(unchecked_callers_have_their_own_rights),
+      TEST(a_read_only_source_rejects_changes),
+      TEST(readdir_continues_without_repeating_names),
       TEST(inode_numbers_are_unique_across_devices),
-      TEST(threads_share_a_source),
-      TEST(a_source_is_a_folder_that_can_be_read),
+      TEST(a_source_serves_many_threads),
+      TEST(a_source_must_be_a_readable_folder),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

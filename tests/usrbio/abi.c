@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What programs were compiled against: measured on 3FS's own header, on x86-64. */
+ * The ABI of 3FS's header, as measured on x86-64. */
 #include "support/check.h"
 
 #include "hf3fs_usrbio.h"
@@ -38,7 +38,7 @@ _Static_assert(HF3FS_IOR_ALLOW_READ_UNCOMMITTED == 1, "3FS's flag");
 _Static_assert(HF3FS_IOR_FORBID_READ_HOLES == 2, "3FS's flag");
 _Static_assert(sizeof(hf3fs_gpu_ipc_handle_t) == 80, "the proposal's handle");
 
-/* Each as 3FS declares it. */
+/* The declarations of 3FS. */
 static bool (*const is_hf3fs)(int) = hf3fs_is_hf3fs;
 static int (*const extract)(char *, int, const char *) = hf3fs_extract_mount_point;
 static int (*const iovcreate)(struct hf3fs_iov *, const char *, size_t, size_t,
@@ -70,7 +70,7 @@ static int (*const wait_for_ios)(const struct hf3fs_ior *, struct hf3fs_cqe *, i
 static int (*const hardlink)(const char *, const char *) = hf3fs_hardlink;
 static int (*const punchhole)(int, int, const size_t *, const size_t *, size_t) = hf3fs_punchhole;
 
-static void every_call_is_there(void **state) {
+static void every_function_is_exported(void **state) {
   (void)state;
   assert_true(is_hf3fs && extract && iovcreate && iovopen && iovwrap && iovunlink && iovdestroy);
   assert_true(ior_size && iorcreate && iorcreate2 && iorcreate3 && iorcreate4 && iordestroy);
@@ -78,7 +78,7 @@ static void every_call_is_there(void **state) {
   assert_true(hardlink && punchhole);
 }
 
-static void a_ring_takes_as_much_as_there(void **state) {
+static void ring_sizes_match_3fs(void **state) {
   (void)state;
   const int entries[] = {0, 1, 2, 31, 32, 1000, 1 << 20};
   for (size_t i = 0; i < COUNT(entries); i++)
@@ -89,8 +89,8 @@ static void a_ring_takes_as_much_as_there(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_call_is_there),
-      cmocka_unit_test(a_ring_takes_as_much_as_there),
+      cmocka_unit_test(every_function_is_exported),
+      cmocka_unit_test(ring_sizes_match_3fs),
   };
   return cmocka_run_group_tests_name("usrbio/abi", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Buffers: made, opened by others, wrapped, unlinked, destroyed. */
+ * Buffers: create, open, wrap, unlink, destroy. */
 #include "usrbio/world.h"
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@ static void check_zeroed(const struct hf3fs_iov *iov) {
   assert_memory_equal(iov, &zeroed, sizeof zeroed);
 }
 
-static void one_is_made_and_goes(void **state) {
+static void a_buffer_is_created_and_destroyed(void **state) {
   struct world *world = *state;
   struct hf3fs_iov iov;
   struct stat found;
@@ -39,7 +39,7 @@ static void one_is_made_and_goes(void **state) {
   hf3fs_iovdestroy(&iov);
 }
 
-static void what_is_none_is_refused(void **state) {
+static void invalid_arguments_are_rejected(void **state) {
   struct world *world = *state;
   struct hf3fs_iov iov;
   char endless[257];
@@ -72,20 +72,20 @@ static void what_is_none_is_refused(void **state) {
   hf3fs_iovunlink(NULL);
 }
 
-static void a_refusal_leaves_nothing(void **state) {
+static void a_failure_leaves_nothing_behind(void **state) {
   struct world *world = *state;
   const int errors[] = {EPERM, EMFILE, ENOMEM, EEXIST};
   for (size_t i = 0; i < COUNT(errors); i++) {
     struct hf3fs_iov iov;
-    daemon_refuse(errors[i]);
+    daemon_fail_symlinks(errors[i]);
     assert_int_equal(hf3fs_iovcreate(&iov, world->mount, 4096, 0, -1), -errors[i]);
     check_zeroed(&iov);
     assert_false(world_has(daemon_last_target()));
   }
-  daemon_refuse(0);
+  daemon_fail_symlinks(0);
 }
 
-static void any_node_is_a_wish(void **state) {
+static void any_numa_node_is_accepted(void **state) {
   struct world *world = *state;
   const int nodes[] = {-1, INT_MIN, 0, 1, 63, 64, 1023, 1024, INT_MAX};
   for (size_t i = 0; i < COUNT(nodes); i++) {
@@ -96,7 +96,7 @@ static void any_node_is_a_wish(void **state) {
   }
 }
 
-static void another_one_opens_it(void **state) {
+static void another_process_opens_a_buffer(void **state) {
   struct world *world = *state;
   struct hf3fs_iov other;
   const uint8_t *id = (const uint8_t *)world->iov.id;
@@ -105,14 +105,14 @@ static void another_one_opens_it(void **state) {
   memcpy(world->iov.base, "bytes", 6);
   assert_string_equal((char *)other.base, "bytes");
   assert_memory_equal(other.id, world->iov.id, 16);
-  hf3fs_iovunlink(&other); /* is not its to unlink */
+  hf3fs_iovunlink(&other); /* cannot be unlinked by this process */
   assert_true(world_has(daemon_last_target()));
   hf3fs_iovdestroy(&other);
   assert_int_equal(daemon_registered(), 1);
   assert_string_equal((char *)world->iov.base, "bytes");
 }
 
-static void only_what_is_there_is_opened(void **state) {
+static void only_registered_buffers_are_opened(void **state) {
   struct world *world = *state;
   struct hf3fs_iov iov;
   const uint8_t *id = (const uint8_t *)world->iov.id, nobody[16] = {1};
@@ -129,7 +129,7 @@ static void only_what_is_there_is_opened(void **state) {
   assert_int_equal(hf3fs_iovopen(&iov, id, world->mount, 4096, 0, -1), -ENOENT);
 }
 
-/* A link may name what is no buffer: a file elsewhere, a folder, a FIFO. */
+/* A link may name a file elsewhere, a folder or a FIFO. */
 static void only_files_of_shared_memory_are_opened(void **state) {
   struct world *world = *state;
   struct hf3fs_iov iov;
@@ -149,7 +149,7 @@ static void only_files_of_shared_memory_are_opened(void **state) {
   unlinkat(AT_FDCWD, fifo, 0);
 }
 
-static void unlinked_it_stays(void **state) {
+static void unlinked_buffers_stay_usable(void **state) {
   struct world *world = *state;
   char target[256];
   snprintf(target, sizeof target, "%s", daemon_last_target());
@@ -160,7 +160,7 @@ static void unlinked_it_stays(void **state) {
   assert_int_equal(daemon_registered(), 1);
 }
 
-static void wrapped_it_stays_the_callers(void **state) {
+static void wrapped_memory_stays_the_callers(void **state) {
   struct world *world = *state;
   struct hf3fs_iov iov;
   uint8_t id[16] = {1, 2, 3};
@@ -187,15 +187,15 @@ static void wrapped_it_stays_the_callers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      world_test(one_is_made_and_goes),
-      world_test(what_is_none_is_refused),
-      world_test(a_refusal_leaves_nothing),
-      world_test(any_node_is_a_wish),
-      world_test(another_one_opens_it),
-      world_test(only_what_is_there_is_opened),
+      world_test(a_buffer_is_created_and_destroyed),
+      world_test(invalid_arguments_are_rejected),
+      world_test(a_failure_leaves_nothing_behind),
+      world_test(any_numa_node_is_accepted),
+      world_test(another_process_opens_a_buffer),
+      world_test(only_registered_buffers_are_opened),
       world_test(only_files_of_shared_memory_are_opened),
-      world_test(unlinked_it_stays),
-      world_test(wrapped_it_stays_the_callers),
+      world_test(unlinked_buffers_stay_usable),
+      world_test(wrapped_memory_stays_the_callers),
   };
   return cmocka_run_group_tests_name("usrbio/buffers", tests, NULL, NULL);
 }

@@ -7,15 +7,17 @@
 #include <haul/usrbio.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "hf3fs_usrbio.h"
 #include "storage/ring.h"
-#include "usrbio/answers.h"
 
 #define REGISTERED 4096
 #define TARGET     256
@@ -35,14 +37,14 @@ static struct {
   pthread_t threads[RING_PRIORITIES];
   struct registered registered[REGISTERED];
   char last_name[IOV_NAME_ROOM], last_target[TARGET];
-  int file; /* the last one, whose inode is `inode` */
+  int file; /* the last file found, with its inode */
   uint64_t inode;
 } state;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of `state` */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `state` */
 static _Atomic bool running, held, dead;
-static _Atomic int refused, unanswered;
-static _Atomic unsigned asked, woken[RING_PRIORITIES];
+static _Atomic int symlink_error, liveness_error;
+static _Atomic unsigned liveness_checks, woken[RING_PRIORITIES];
 
 static void before_fork(void) {
   pthread_mutex_lock(&lock);
@@ -52,7 +54,7 @@ static void after_fork(void) {
   pthread_mutex_unlock(&lock);
 }
 
-/* A forked client finds the lock free, whatever its parent's threads do at that moment. */
+/* A forked client finds the lock free. */
 __attribute__((constructor)) static void watch_forks(void) {
   pthread_atfork(before_fork, after_fork, after_fork);
 }
@@ -60,20 +62,30 @@ __attribute__((constructor)) static void watch_forks(void) {
 static void must(bool done, const char *what) {
   if (done)
     return;
-  fprintf(stderr, "the double of the daemon: %s: %s\n", what, strerror(errno));
+  fprintf(stderr, "mock daemon: %s: %s\n", what, strerror(errno));
   abort();
 }
 
 /* ---- Rings ---- */
 
-/* A registered file's descriptor in this process, which is the client's too. */
+static bool is_below(int fd, const char *folder) {
+  char link[64], path[PATH_MAX];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  ssize_t length = readlink(link, path, sizeof path - 1);
+  if (length < 0)
+    return false;
+  path[length] = '\0';
+  return strncmp(path, folder, strlen(folder)) == 0 && path[strlen(folder)] == '/';
+}
+
+/* A registered file's descriptor in this process, which is the client's, too. */
 static int file_of(uint64_t inode) {
   struct stat found;
   if (state.file >= 0 && state.inode == inode && fstat(state.file, &found) == 0 &&
       found.st_ino == inode)
     return state.file;
   for (int fd = 0; fd < 4096; fd++) {
-    if (fstat(fd, &found) != 0 || found.st_ino != inode || !answers_is_below(fd, state.mount))
+    if (fstat(fd, &found) != 0 || found.st_ino != inode || !is_below(fd, state.mount))
       continue;
     state.file = fd;
     state.inode = inode;
@@ -129,7 +141,7 @@ void daemon_complete(struct ring_view *view, int32_t index, int64_t result) {
   sem_post(view->semaphore);
 }
 
-/* Under `lock`. */
+/* With the lock. */
 static void serve(struct registered *ring) {
   struct ring_submission submission;
   unsigned done = 0;
@@ -160,16 +172,16 @@ static void *work(void *argument) {
   }
 }
 
-/* ---- What the file system is asked ---- */
+/* ---- System calls on the file system ---- */
 
-/* The name behind the folder of links; NULL: it is in another folder. */
+/* The name in the control directory; NULL: another folder. */
 static const char *name_in(const char *path) {
   size_t length = strlen(state.iovs);
   bool inside = state.iovs[0] && strncmp(path, state.iovs, length) == 0 && path[length] == '/';
   return inside ? path + length + 1 : NULL;
 }
 
-/* Under `lock`. */
+/* With the lock. */
 static int enter(const char *target, const struct iov_name *name) {
   struct stat found;
   struct registered *entry = state.registered;
@@ -198,15 +210,15 @@ static int leave(const struct iov_name *name) {
   return 0;
 }
 
-int answer_symlink(const char *target, const char *path) {
+static int mock_symlink(const char *target, const char *path) {
   struct iov_name name;
   const char *text = name_in(path);
   if (!text || iov_name_parse(text, &name) != 0)
     return text && running ? -EINVAL : 0;
-  if (dead || refused)
+  if (dead || symlink_error)
     snprintf(state.last_target, sizeof state.last_target, "%s", target);
-  if (dead || refused)
-    return dead ? -ENOTCONN : -refused;
+  if (dead || symlink_error)
+    return dead ? -ENOTCONN : -symlink_error;
   pthread_mutex_lock(&lock);
   snprintf(state.last_name, sizeof state.last_name, "%s", text);
   snprintf(state.last_target, sizeof state.last_target, "%s", target);
@@ -215,7 +227,7 @@ int answer_symlink(const char *target, const char *path) {
   return status;
 }
 
-int answer_unlink(const char *path) {
+static int mock_unlink(const char *path) {
   struct iov_name name;
   const char *text = name_in(path);
   if (!text || iov_name_parse(text, &name) != 0)
@@ -228,16 +240,91 @@ int answer_unlink(const char *path) {
   return status;
 }
 
-const char *answer_mount(void) {
+/* NULL: there is no mount. */
+static const char *mount_folder(void) {
   return running ? state.mount : NULL;
 }
 
-int answer_liveness(void) {
-  asked++;
-  return dead ? -ENOTCONN : -unanswered;
+static int mock_liveness(void) {
+  liveness_checks++;
+  return dead ? -ENOTCONN : -liveness_error;
 }
 
-/* ---- Beginning and end ---- */
+/* The library calls these, as the program's symbols precede libc's. Paths in the mock mount are
+ * treated as haul's file system does. */
+
+#define MOCK __attribute__((visibility("default")))
+
+MOCK int symlink(const char *target, const char *path);
+MOCK int unlink(const char *path);
+MOCK int ioctl(int fd, unsigned long request, ...);
+MOCK int statx(int folder, const char *restrict path, int flags, unsigned mask,
+               struct statx *restrict found);
+
+static int fail(int status) {
+  errno = -status;
+  return -1;
+}
+
+int symlink(const char *target, const char *path) {
+  int status = mock_symlink(target, path);
+  return status == 0 ? symlinkat(target, AT_FDCWD, path) : fail(status);
+}
+
+int unlink(const char *path) {
+  int status = mock_unlink(path);
+  return status == 0 ? unlinkat(AT_FDCWD, path, 0) : fail(status);
+}
+
+int statx(int folder, const char *restrict path, int flags, unsigned mask,
+          struct statx *restrict found) {
+  int status = flags & AT_STATX_FORCE_SYNC ? mock_liveness() : 0;
+  if (status != 0)
+    return fail(status);
+  return (int)syscall(SYS_statx, folder, path, flags, mask, found);
+}
+
+static int hardlink(int fd, const struct ioctl_link *wanted) {
+  char link[64], path[PATH_MAX + sizeof wanted->name];
+  struct stat root;
+  if (stat(mount_folder(), &root) != 0 || root.st_ino != wanted->folder)
+    return fail(-ENOENT);
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  snprintf(path, sizeof path, "%s/%s", mount_folder(), wanted->name);
+  return linkat(AT_FDCWD, link, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
+}
+
+static int punch(int fd, const struct ioctl_holes *holes) {
+  for (int i = 0; i < holes->count; i++)
+    if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)holes->start[i],
+                  (off_t)(holes->end[i] - holes->start[i])) != 0)
+      return -1;
+  return 0;
+}
+
+int ioctl(int fd, unsigned long request, ...) {
+  va_list rest;
+  va_start(rest, request);
+  void *argument = va_arg(rest, void *);
+  va_end(rest);
+  if (!mount_folder() || !is_below(fd, mount_folder()))
+    return (int)syscall(SYS_ioctl, fd, request, argument);
+  switch (request) {
+  case IOCTL_GET_MAGIC:
+    *(uint32_t *)argument = HF3FS_SUPER_MAGIC;
+    return 0;
+  case IOCTL_SYNC:
+    return fsync(fd);
+  case IOCTL_LINK:
+    return hardlink(fd, argument);
+  case IOCTL_PUNCH_HOLES:
+    return punch(fd, argument);
+  default:
+    return fail(-ENOTTY);
+  }
+}
+
+/* ---- Lifetime ---- */
 
 static void link_semaphore(enum ring_priority priority) {
   static const char *const marks[] = {".ph", "", ".pl"};
@@ -252,10 +339,10 @@ static void link_semaphore(enum ring_priority priority) {
 }
 
 static void make_folders(void) {
-  char virt[PATH_MAX + 16];
-  snprintf(virt, sizeof virt, "%s/3fs-virt", state.mount);
-  must(mkdir(virt, 0700) == 0, virt);
-  snprintf(state.iovs, sizeof state.iovs, "%s/iovs", virt);
+  char control[PATH_MAX + 16];
+  snprintf(control, sizeof control, "%s/3fs-virt", state.mount);
+  must(mkdir(control, 0700) == 0, control);
+  snprintf(state.iovs, sizeof state.iovs, "%s/iovs", control);
   must(mkdir(state.iovs, 0700) == 0, state.iovs);
 }
 
@@ -268,8 +355,8 @@ const char *daemon_start(const char *folder) {
   state.file = -1;
   make_folders();
   dead = held = false;
-  refused = unanswered = 0;
-  asked = 0;
+  symlink_error = liveness_error = 0;
+  liveness_checks = 0;
   running = true;
   for (intptr_t i = 0; i < RING_PRIORITIES; i++) {
     link_semaphore((enum ring_priority)i);
@@ -296,11 +383,11 @@ static void empty(const char *folder) {
 }
 
 static void remove_folders(void) {
-  char virt[PATH_MAX + 16];
-  snprintf(virt, sizeof virt, "%s/3fs-virt", state.mount);
+  char control[PATH_MAX + 16];
+  snprintf(control, sizeof control, "%s/3fs-virt", state.mount);
   empty(state.iovs);
   must(rmdir(state.iovs) == 0, state.iovs);
-  must(rmdir(virt) == 0, virt);
+  must(rmdir(control) == 0, control);
   if (!state.made)
     return;
   empty(state.mount);
@@ -328,12 +415,12 @@ void daemon_stop(void) {
   remove_folders();
 }
 
-void daemon_refuse(int error) {
-  refused = error;
+void daemon_fail_symlinks(int error) {
+  symlink_error = error;
 }
 
-void daemon_answer(int error) {
-  unanswered = error;
+void daemon_fail_liveness(int error) {
+  liveness_error = error;
 }
 
 void daemon_die(void) {
@@ -341,12 +428,12 @@ void daemon_die(void) {
 }
 
 void daemon_restart(void) {
-  char virt[PATH_MAX + 16], old[PATH_MAX + 32];
-  snprintf(virt, sizeof virt, "%s/3fs-virt", state.mount);
-  snprintf(old, sizeof old, "%s/old", virt);
+  char control[PATH_MAX + 16], old[PATH_MAX + 32];
+  snprintf(control, sizeof control, "%s/3fs-virt", state.mount);
+  snprintf(old, sizeof old, "%s/old", control);
   pthread_mutex_lock(&lock);
   forget_all();
-  must(rename(state.iovs, old) == 0, old); /* the new folder is then another inode */
+  must(rename(state.iovs, old) == 0, old); /* so that the new folder is another inode */
   must(mkdir(state.iovs, 0700) == 0, state.iovs);
   static const char *const links[] = {"submit-ios.ph", "submit-ios", "submit-ios.pl"};
   for (int i = 0; i < RING_PRIORITIES; i++) {
@@ -361,7 +448,7 @@ void daemon_restart(void) {
   pthread_mutex_unlock(&lock);
 }
 
-/* ---- What tests ask ---- */
+/* ---- State for tests ---- */
 
 struct ring_view *daemon_ring(const struct hf3fs_ior *ior) {
   struct registered *entry = find((const uint8_t *)ior->iov.id, true);
@@ -376,8 +463,8 @@ size_t daemon_registered(void) {
   return count;
 }
 
-unsigned daemon_asked(void) {
-  return asked;
+unsigned daemon_liveness_checks(void) {
+  return liveness_checks;
 }
 
 const char *daemon_last_name(void) {

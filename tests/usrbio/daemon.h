@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * A double of the mount and of its daemon, in the test's own process: a temporary folder stands for
- * the mount, and the calls that the file system would answer (symlink, unlink, ioctl, statx) are
- * answered here. Rings are worked on through src/storage/ring.h, by a thread for each priority.
- * One at a time; what fails in it ends the process. */
+ * A mock of the mount and its daemon, in the test's process. A temporary folder is the mount, and
+ * symlink, unlink, ioctl and statx are mocked. A thread per priority serves the rings. One at a
+ * time; its errors abort the process. */
 #ifndef HAUL_TESTS_USRBIO_DAEMON_H
 #define HAUL_TESTS_USRBIO_DAEMON_H
 
@@ -12,35 +11,35 @@
 
 #include "hf3fs_usrbio.h"
 
-/* At a folder that is there and empty, or a new one (NULL); returns it. */
+/* Uses an empty folder, or a new one (NULL); returns its path. */
 const char *daemon_start(const char *folder);
-/* All files go too, if it made the folder. */
+/* Also removes a folder that it created, with all files. */
 void daemon_stop(void);
 
-/* While held it looks at no ring: the test is the daemon. */
+/* While held it serves no ring: the test acts as the daemon. */
 void daemon_hold(bool held);
-/* The ring as the daemon sees it. */
+/* The daemon's view of the ring. */
 struct ring_view *daemon_ring(const struct hf3fs_ior *ior);
-/* The next submission of a held ring, taken; false: there is none. */
+/* Fetches the next submission of a held ring; false: there is none. */
 bool daemon_next(struct ring_view *view, struct ring_submission *submission);
-/* A completion of a held ring, posted. Any index will do. */
+/* Writes and posts a completion of a held ring, with any index. */
 void daemon_complete(struct ring_view *view, int32_t index, int64_t result);
 
-/* Every symlink fails from now on; 0: none. */
-void daemon_refuse(int error);
-/* Whoever asks whether it lives gets this error; 0: none. */
-void daemon_answer(int error);
-/* It has died, and answers nothing; or another one is there, at a folder of the same name. */
+/* The error of every symlink from now on; 0: success. */
+void daemon_fail_symlinks(int error);
+/* The error of liveness checks; 0: success. */
+void daemon_fail_liveness(int error);
+/* Acts as a dead daemon; as a new one at the same path. */
 void daemon_die(void);
 void daemon_restart(void);
 
-/* How many rings and buffers are registered; how often it was asked whether it lives. */
+/* The number of registered rings and buffers; of liveness checks. */
 size_t daemon_registered(void);
-unsigned daemon_asked(void);
-/* What the last link said: its name, and the file it names. */
+unsigned daemon_liveness_checks(void);
+/* Name and target of the last symlink. */
 const char *daemon_last_name(void);
 const char *daemon_last_target(void);
-/* How often a priority was woken: 0 high, 1 normal, 2 low. */
+/* The number of wake-ups of a priority: 0 high, 1 normal, 2 low. */
 unsigned daemon_woken(int priority);
 
 #endif

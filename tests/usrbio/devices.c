@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Buffers in device memory: without a device every call says so, and a daemon that lies about a
- * buffer is found out. tests/storage/mounted_devices.c has the rest, with a real daemon. */
+ * Buffers in device memory: errors without a device, and false responses of a daemon.
+ * tests/storage/mounted_devices.c tests the rest with a real daemon. */
 #include "usrbio/world.h"
 
 #include <fcntl.h>
@@ -67,7 +67,7 @@ static void host_memory_is_not_device_memory(void **state) {
   assert_int_equal(daemon_registered(), 0);
 }
 
-/* ---- A daemon that lies ---- */
+/* ---- False responses ---- */
 
 #define MEMORY_BYTES 65536u
 
@@ -106,7 +106,7 @@ static void fake_listen(const struct world *world) {
   memcpy(at.sun_path, name, (size_t)length);
   at.sun_path[0] = '\0';
   snprintf(link, sizeof link, "%s/" CONTROL_IOVS "/" DEVICES_LINK, world->mount);
-  assert_int_equal(symlinkat(name, AT_FDCWD, link), 0); /* symlink is the mock's */
+  assert_int_equal(symlinkat(name, AT_FDCWD, link), 0); /* symlink is mocked */
   fake.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   assert_int_equal(bind(fake.listener, (struct sockaddr *)&at,
                         (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)length)),
@@ -126,7 +126,7 @@ static int open_with_response(const struct world *world, const uint8_t id[16], i
   return status;
 }
 
-static void a_daemon_that_lies_is_found_out(void **state) {
+static void false_responses_are_rejected(void **state) {
   const struct world *world = *state;
   const uint8_t id[16] = {1};
   haul_node *node;
@@ -153,7 +153,7 @@ int main(void) {
       world_test(without_devices_none_is_reported),
       world_test(without_devices_no_buffer_is_made),
       world_test(host_memory_is_not_device_memory),
-      world_test(a_daemon_that_lies_is_found_out),
+      world_test(false_responses_are_rejected),
   };
   setenv("HAUL_SIM_DEVICES", "1", 0);
   return cmocka_run_group_tests_name("usrbio/devices", tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Registered files: by which numbers they go, and for how long. */
+ * Registered files: their descriptors and their lifetime. */
 #include "usrbio/world.h"
 
 #include <fcntl.h>
@@ -14,7 +14,7 @@ static struct hf3fs_ior ring_for(struct world *world, bool read) {
   return ior;
 }
 
-/* 0, or how one byte fails to be prepared. */
+/* Prepares one byte; returns 0 or the error. */
 static int try_fd(struct world *world, const struct hf3fs_ior *ior, int fd) {
   struct hf3fs_cqe cqe;
   int index = hf3fs_prep_io(ior, &world->iov, ior->for_read, world->iov.base, fd, 0, 1, NULL);
@@ -27,7 +27,7 @@ static int try_fd(struct world *world, const struct hf3fs_ior *ior, int fd) {
   return 0;
 }
 
-static void either_number_will_do(void **state) {
+static void either_descriptor_is_accepted(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior = ring_for(world, true);
   int file = open(world->path, O_RDONLY | O_CLOEXEC);
@@ -45,14 +45,14 @@ static void either_number_will_do(void **state) {
   assert_int_equal(fcntl(-number, F_GETFD), -1);
   assert_int_not_equal(fcntl(file, F_GETFD), -1);
   number = hf3fs_reg_fd(file, 0);
-  hf3fs_dereg_fd(number); /* by the other one */
+  hf3fs_dereg_fd(number); /* by the other number */
   assert_int_equal(try_fd(world, &ior, file), -EBADF);
   assert_int_not_equal(fcntl(file, F_GETFD), -1);
   close(file);
   hf3fs_iordestroy(&ior);
 }
 
-static void what_is_none_is_refused(void **state) {
+static void invalid_descriptors_are_rejected(void **state) {
   (void)state;
   struct world *world = *state;
   struct hf3fs_ior ior = ring_for(world, true);
@@ -72,7 +72,7 @@ static void what_is_none_is_refused(void **state) {
   hf3fs_iordestroy(&ior);
 }
 
-static void closed_it_stays_registered(void **state) {
+static void closed_files_stay_registered(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior = ring_for(world, true);
   int file = open(world->path, O_RDONLY | O_CLOEXEC);
@@ -91,8 +91,8 @@ static void closed_it_stays_registered(void **state) {
   hf3fs_iordestroy(&ior);
 }
 
-/* Files that are closed and not deregistered leave numbers behind that the system gives again. */
-static void numbers_left_behind_harm_nobody(void **state) {
+/* The kernel reuses the numbers of files that are closed without deregistering. */
+static void reused_descriptor_numbers_are_harmless(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior = ring_for(world, true);
   int left[8], files[8];
@@ -103,7 +103,7 @@ static void numbers_left_behind_harm_nobody(void **state) {
   int file = open(world->path, O_RDONLY | O_CLOEXEC);
   for (int i = 0; i < 8; i++)
     close(left[i]);
-  int number = hf3fs_reg_fd(file, 0); /* its duplicate would be one of them */
+  int number = hf3fs_reg_fd(file, 0); /* its duplicate might be one of them */
   assert_true(number < 0);
   for (int i = 0; i < 8; i++)
     assert_int_not_equal(-number, left[i]);
@@ -122,8 +122,8 @@ static void numbers_left_behind_harm_nobody(void **state) {
   hf3fs_iordestroy(&ior);
 }
 
-/* A program that closes all it does not know, and opens others in their place. */
-static void another_file_in_its_place_stays_open(void **state) {
+/* A program may close unknown descriptors, and open other files under their numbers. */
+static void a_file_in_the_duplicates_place_stays_open(void **state) {
   struct world *world = *state;
   int file = open(world->path, O_RDONLY | O_CLOEXEC);
   int number = hf3fs_reg_fd(file, 0);
@@ -136,7 +136,7 @@ static void another_file_in_its_place_stays_open(void **state) {
   close(file);
 }
 
-static void the_mode_it_was_opened_in_counts(void **state) {
+static void access_modes_are_enforced(void **state) {
   struct world *world = *state;
   struct hf3fs_ior reading = ring_for(world, true), writing = ring_for(world, false);
   const struct {
@@ -165,8 +165,8 @@ static void *register_often(void *path) {
   return NULL;
 }
 
-/* Who prepares takes no lock: it finds a file that another thread registers, or does not. */
-static void preparing_goes_on_meanwhile(void **state) {
+/* Preparing takes no lock, and may or may not find a file that is being registered. */
+static void preparing_never_blocks_on_registration(void **state) {
   struct world *world = *state;
   pthread_t threads[2];
   struct hf3fs_ior ior = ring_for(world, true);
@@ -182,7 +182,7 @@ static void preparing_goes_on_meanwhile(void **state) {
   hf3fs_iordestroy(&ior);
 }
 
-static void links_and_holes(void **state) {
+static void links_and_holes_are_made(void **state) {
   struct world *world = *state;
   char link[PATH_MAX + 8], deep[PATH_MAX + 300];
   struct stat one, other;
@@ -224,14 +224,14 @@ static void links_and_holes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      world_test(either_number_will_do),
-      world_test(what_is_none_is_refused),
-      world_test(closed_it_stays_registered),
-      world_test(numbers_left_behind_harm_nobody),
-      world_test(another_file_in_its_place_stays_open),
-      world_test(the_mode_it_was_opened_in_counts),
-      world_test(preparing_goes_on_meanwhile),
-      world_test(links_and_holes),
+      world_test(either_descriptor_is_accepted),
+      world_test(invalid_descriptors_are_rejected),
+      world_test(closed_files_stay_registered),
+      world_test(reused_descriptor_numbers_are_harmless),
+      world_test(a_file_in_the_duplicates_place_stays_open),
+      world_test(access_modes_are_enforced),
+      world_test(preparing_never_blocks_on_registration),
+      world_test(links_and_holes_are_made),
   };
   return cmocka_run_group_tests_name("usrbio/files", tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A daemon that writes nonsense into a ring: the client's calls end, with an error, and touch no
- * memory that is not theirs. */
+ * A daemon that corrupts a ring: the client's calls return an error, and stay within the ring. */
 #include "usrbio/world.h"
 
 #include <unistd.h>
@@ -31,7 +30,7 @@ static int wait_a_little(struct scene *scene, struct hf3fs_cqe cqes[ENTRIES]) {
   return hf3fs_wait_for_ios(&scene->ior, cqes, ENTRIES, ENTRIES, &deadline);
 }
 
-/* All that was prepared comes back, once, and the ring says what became of it. */
+/* Every prepared operation completes once, with the ring's error. */
 static void check_dead(struct scene *scene, int pending) {
   struct hf3fs_cqe cqes[ENTRIES];
   bool seen[ENTRIES] = {false};
@@ -50,18 +49,18 @@ static void check_dead(struct scene *scene, int pending) {
   hf3fs_iordestroy(&scene->ior);
 }
 
-static void numbers_that_are_none(void **state) {
+static void invalid_indices_fail_the_ring(void **state) {
   const int32_t numbers[] = {-1, ENTRIES, ENTRIES + 1, INT32_MAX, INT32_MIN, 5};
   for (size_t i = 0; i < COUNT(numbers); i++) {
     struct scene scene = held_ring(state);
     for (int k = 0; k < 3; k++)
-      assert_in_range(prepare(&scene), 0, 2); /* so 5 is a number, of nothing */
+      assert_in_range(prepare(&scene), 0, 2); /* index 5 is valid, but not in flight */
     daemon_complete(scene.view, numbers[i], 1);
     check_dead(&scene, 3);
   }
 }
 
-static void the_same_number_twice(void **state) {
+static void duplicate_completions_fail_the_ring(void **state) {
   struct scene scene = held_ring(state);
   struct hf3fs_cqe cqes[ENTRIES];
   for (int k = 0; k < 3; k++)
@@ -76,7 +75,7 @@ static void the_same_number_twice(void **state) {
   check_dead(&scene, 0);
 }
 
-static void heads_that_are_no_place(void **state) {
+static void invalid_heads_fail_the_ring(void **state) {
   const int32_t heads[] = {-1, ENTRIES + 1, INT32_MAX, INT32_MIN};
   for (size_t i = 0; i < COUNT(heads); i++) {
     struct scene scene = held_ring(state);
@@ -86,8 +85,8 @@ static void heads_that_are_no_place(void **state) {
   }
 }
 
-/* A head that jumps announces completions that are none. */
-static void a_head_that_jumps(void **state) {
+/* The head announces completions that were not written. */
+static void a_jumping_head_fails_the_ring(void **state) {
   struct scene scene = held_ring(state);
   prepare(&scene);
   memset(scene.view->completions, 0xff, sizeof *scene.view->completions * ENTRIES);
@@ -95,7 +94,7 @@ static void a_head_that_jumps(void **state) {
   check_dead(&scene, 1);
 }
 
-/* The client's own places are its own: what is written over them does not change where it is. */
+/* The client keeps its own copies of its indices. */
 static void tails_are_not_read_back(void **state) {
   struct scene scene = held_ring(state);
   struct hf3fs_cqe cqes[ENTRIES];
@@ -115,7 +114,7 @@ static void tails_are_not_read_back(void **state) {
   hf3fs_iordestroy(&scene.ior);
 }
 
-static void a_tail_of_the_daemons_that_is_no_place(void **state) {
+static void an_invalid_tail_fails_the_ring(void **state) {
   const int32_t values[] = {-1, INT32_MAX, ENTRIES + 1, INT32_MIN};
   for (size_t i = 0; i < COUNT(values); i++) {
     struct scene scene = held_ring(state);
@@ -126,12 +125,12 @@ static void a_tail_of_the_daemons_that_is_no_place(void **state) {
     hf3fs_iordestroy(&scene.ior);
   }
   struct scene scene = held_ring(state);
-  atomic_store(&scene.view->indices->submit_tail, 1); /* the place behind the client's */
+  atomic_store(&scene.view->indices->submit_tail, 1); /* the index after the client's */
   assert_int_equal(prepare(&scene), -EAGAIN);
   hf3fs_iordestroy(&scene.ior);
 }
 
-static void userdata_is_the_clients(void **state) {
+static void userdata_is_not_read_back(void **state) {
   struct scene scene = held_ring(state);
   struct hf3fs_cqe cqes[ENTRIES];
   int index = prepare(&scene);
@@ -144,8 +143,8 @@ static void userdata_is_the_clients(void **state) {
   hf3fs_iordestroy(&scene.ior);
 }
 
-/* Any bytes at all, over the whole ring, again and again. */
-static void noise(void **state) {
+/* Fills the ring with random bytes repeatedly. */
+static void random_bytes_fail_the_ring(void **state) {
   uint64_t seed = 0xbadc0de;
   for (int round = 0; round < 300; round++) {
     struct scene scene = held_ring(state);
@@ -172,7 +171,7 @@ static void noise(void **state) {
   }
 }
 
-static void posts_without_completions(void **state) {
+static void posts_without_completions_are_harmless(void **state) {
   struct scene scene = held_ring(state);
   struct hf3fs_cqe cqes[ENTRIES];
   prepare(&scene);
@@ -184,11 +183,15 @@ static void posts_without_completions(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      world_test(numbers_that_are_none),     world_test(the_same_number_twice),
-      world_test(heads_that_are_no_place),   world_test(a_head_that_jumps),
-      world_test(tails_are_not_read_back),   world_test(a_tail_of_the_daemons_that_is_no_place),
-      world_test(userdata_is_the_clients),   world_test(noise),
-      world_test(posts_without_completions),
+      world_test(invalid_indices_fail_the_ring),
+      world_test(duplicate_completions_fail_the_ring),
+      world_test(invalid_heads_fail_the_ring),
+      world_test(a_jumping_head_fails_the_ring),
+      world_test(tails_are_not_read_back),
+      world_test(an_invalid_tail_fails_the_ring),
+      world_test(userdata_is_not_read_back),
+      world_test(random_bytes_fail_the_ring),
+      world_test(posts_without_completions_are_harmless),
   };
   return cmocka_run_group_tests_name("usrbio/hostile", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Which file systems speak USRBIO, and where they are mounted: over a table of mounts that is made
- * up, and folders below a temporary one. */
+ * Finding USRBIO file systems and their mount points, with a mock mountinfo and temporary folders.
+ * */
 #include "usrbio/world.h"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@ static bool no_table;
 __attribute__((visibility("default"))) FILE *fopen(const char *restrict path,
                                                    const char *restrict mode);
 
-/* A double of libc's: the table of mounts is another file. */
+/* Mock of libc's fopen: redirects mountinfo to another file. */
 FILE *fopen(const char *restrict path, const char *restrict mode) {
   bool is_table = strcmp(path, "/proc/self/mountinfo") == 0;
   if (is_table && no_table)
@@ -30,7 +30,7 @@ static void folder(const char *path) {
   assert_int_equal(mkdir(whole, 0700), 0);
 }
 
-/* Lines of mountinfo; %s in each is the root. */
+/* Lines of mountinfo; %s is the root. */
 static void write_table(const char *const *lines, size_t count) {
   int file = open(table, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   assert_true(file >= 0);
@@ -91,7 +91,7 @@ static void check_set(const char *path, const char *mount) {
   assert_string_equal(out, want);
 }
 
-static void the_innermost_one_counts(void **state) {
+static void the_innermost_mount_is_found(void **state) {
   (void)state;
   check_set("/a", "/a");
   check_set("/a/3fs-virt", "/a");
@@ -102,7 +102,7 @@ static void the_innermost_one_counts(void **state) {
   check_set("/only", "/only");
 }
 
-static void where_there_is_none(void **state) {
+static void paths_without_a_mount_fail(void **state) {
   (void)state;
   char out[PATH_MAX] = "as it was";
   assert_int_equal(extract("/ab", out, sizeof out), -1);
@@ -117,7 +117,7 @@ static void where_there_is_none(void **state) {
   assert_string_equal(out, "as it was");
 }
 
-static void a_place_that_is_too_small(void **state) {
+static void a_small_buffer_gets_the_length(void **state) {
   (void)state;
   char out[PATH_MAX] = "as it was";
   int length = (int)strlen(root) + 2;
@@ -130,7 +130,7 @@ static void a_place_that_is_too_small(void **state) {
   assert_int_equal(strlen(out), length);
 }
 
-static void any_type_where_it_is_asked_for(void **state) {
+static void any_type_is_accepted_if_configured(void **state) {
   (void)state;
   static const char *const lines[] = {
       "23 1 0:22 / %s/a/b rw - ext4 /dev/other rw",
@@ -145,7 +145,7 @@ static void any_type_where_it_is_asked_for(void **state) {
   unsetenv("HF3FS_USRBIO_DONT_CHECKFS_FOR_MP");
 }
 
-static void the_magic_tells(void **state) {
+static void the_magic_identifies_the_file_system(void **state) {
   struct world *world = *state;
   int null = open("/dev/null", O_RDONLY | O_CLOEXEC), ends[2];
   assert_int_equal(pipe(ends), 0);
@@ -163,11 +163,11 @@ static void the_magic_tells(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      folders_test(the_innermost_one_counts),
-      folders_test(where_there_is_none),
-      folders_test(a_place_that_is_too_small),
-      folders_test(any_type_where_it_is_asked_for),
-      world_test(the_magic_tells),
+      folders_test(the_innermost_mount_is_found),
+      folders_test(paths_without_a_mount_fail),
+      folders_test(a_small_buffer_gets_the_length),
+      folders_test(any_type_is_accepted_if_configured),
+      world_test(the_magic_identifies_the_file_system),
   };
   return cmocka_run_group_tests_name("usrbio/mounts", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Operations: what is refused, full rings, many thousand operations around the ring, by threads. */
+ * Operations: invalid arguments, full rings, wrapping, threads. */
 #include "usrbio/world.h"
 
 #include <pthread.h>
@@ -22,7 +22,7 @@ static void end_rings(struct pair *pair) {
   hf3fs_iordestroy(&pair->writing);
 }
 
-static void what_is_none_is_refused(void **state) {
+static void invalid_arguments_are_rejected(void **state) {
   struct world *world = *state;
   struct pair pair = rings(world, 8);
   struct hf3fs_iov *iov = &world->iov, bare = {0};
@@ -66,7 +66,7 @@ static void what_is_none_is_refused(void **state) {
   end_rings(&pair);
 }
 
-static void a_destroyed_buffer_is_none(void **state) {
+static void destroyed_buffers_are_rejected(void **state) {
   struct world *world = *state;
   struct pair pair = rings(world, 8);
   struct hf3fs_iov iov;
@@ -78,8 +78,8 @@ static void a_destroyed_buffer_is_none(void **state) {
   end_rings(&pair);
 }
 
-/* The record that the daemon finds is what 3FS's daemon finds. */
-static void the_daemon_is_told_all(void **state) {
+/* Records have the layout of 3FS. */
+static void records_match_3fs(void **state) {
   struct world *world = *state;
   struct pair pair = rings(world, 4);
   struct ring_submission submission;
@@ -109,7 +109,7 @@ static void the_daemon_is_told_all(void **state) {
   end_rings(&pair);
 }
 
-static void what_was_written_is_read(void **state) {
+static void written_data_is_read(void **state) {
   struct world *world = *state;
   struct pair pair = rings(world, 4);
   struct hf3fs_cqe cqe;
@@ -127,7 +127,7 @@ static void what_was_written_is_read(void **state) {
   world_wait(&pair.reading, &cqe, 1);
   assert_int_equal(cqe.result, 5000);
   pattern_check(other, 5000, 7);
-  /* The end of the file is a short result. */
+  /* A read at the end of the file is short. */
   assert_true(hf3fs_prep_io(&pair.reading, &world->iov, true, other, world->file, WORLD_FILE - 10,
                             5000, NULL) >= 0);
   hf3fs_submit_ios(&pair.reading);
@@ -136,7 +136,7 @@ static void what_was_written_is_read(void **state) {
   end_rings(&pair);
 }
 
-static void a_full_ring_says_so(void **state) {
+static void a_full_ring_gives_eagain(void **state) {
   struct world *world = *state;
   const int sizes[] = {1, 2, 3, 64};
   for (size_t i = 0; i < COUNT(sizes); i++) {
@@ -166,7 +166,7 @@ static void a_full_ring_says_so(void **state) {
   }
 }
 
-/* An operation of the next test: bytes of the file, at a place of its own in the buffer. */
+/* An operation of the next test: a range of the file and of the buffer. */
 struct operation {
   uint64_t offset, length;
 };
@@ -177,7 +177,7 @@ static void begin(struct world *world, const struct hf3fs_ior *ior, struct opera
                   uint64_t *seed) {
   struct operation next = {.offset = world_random(seed) % (WORLD_FILE - LONGEST),
                            .length = 1 + world_random(seed) % LONGEST};
-  /* The number is not known before: the place is of the entry that the userdata names. */
+  /* The userdata names the entry, as the index is not known in advance. */
   for (int i = 0; i < hf3fs_io_entries(ior); i++) {
     if (operations[i].length > 0)
       continue;
@@ -199,7 +199,7 @@ static void check(struct world *world, struct operation *operations, const struc
   operation->length = 0;
 }
 
-static void around_the_ring_many_times(void **state) {
+static void a_ring_wraps_many_times(void **state) {
   struct world *world = *state;
   static uint8_t file[WORLD_FILE];
   const int sizes[] = {1, 2, 7, 33};
@@ -236,7 +236,7 @@ static void around_the_ring_many_times(void **state) {
 struct waiter {
   const struct hf3fs_ior *ior;
   _Atomic int *left;
-  _Atomic uint8_t *times; /* by the userdata, which is a number here */
+  _Atomic uint8_t *times; /* userdata is an index here */
 };
 
 static void *wait_for_some(void *argument) {
@@ -255,8 +255,8 @@ static void *wait_for_some(void *argument) {
   return NULL;
 }
 
-/* One thread prepares and submits, three wait: each operation is told once. */
-static void waiters_share_what_there_is(void **state) {
+/* One thread prepares and submits, three wait; each operation completes once. */
+static void waiters_share_completions(void **state) {
   struct world *world = *state;
   struct pair pair = rings(world, 16);
   static _Atomic uint8_t times[MANY];
@@ -287,10 +287,13 @@ static void waiters_share_what_there_is(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      world_test(what_is_none_is_refused),     world_test(a_destroyed_buffer_is_none),
-      world_test(the_daemon_is_told_all),      world_test(what_was_written_is_read),
-      world_test(a_full_ring_says_so),         world_test(around_the_ring_many_times),
-      world_test(waiters_share_what_there_is),
+      world_test(invalid_arguments_are_rejected),
+      world_test(destroyed_buffers_are_rejected),
+      world_test(records_match_3fs),
+      world_test(written_data_is_read),
+      world_test(a_full_ring_gives_eagain),
+      world_test(a_ring_wraps_many_times),
+      world_test(waiters_share_completions),
   };
   return cmocka_run_group_tests_name("usrbio/operations", tests, NULL, NULL);
 }

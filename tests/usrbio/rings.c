@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Rings: how they are asked for, what the daemon is told, and how they go. */
+ * Rings: creation, registration, destruction. */
 #include "usrbio/world.h"
 
 #include <fcntl.h>
@@ -12,12 +12,12 @@ static void check_zeroed(const struct hf3fs_ior *ior) {
   assert_memory_equal(ior, &zeroed, sizeof zeroed);
 }
 
-/* The name but for its id. */
+/* The name without its id. */
 static const char *marks(void) {
   return daemon_last_name() + 36;
 }
 
-static void each_way_is_told_to_the_daemon(void **state) {
+static void every_constructor_registers_its_attributes(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior;
   assert_int_equal(hf3fs_iorcreate(&ior, world->mount, 8, true, 4, -1), 0);
@@ -34,11 +34,11 @@ static void each_way_is_told_to_the_daemon(void **state) {
                    0);
   assert_string_equal(marks(), ".r8.t5.f110");
   assert_int_equal(daemon_registered(), 2);
-  hf3fs_iordestroy(&ior); /* by the very name, flags and all */
+  hf3fs_iordestroy(&ior); /* by the full name, with all attributes */
   assert_int_equal(daemon_registered(), 1);
 }
 
-static void what_it_is_stands_in_it(void **state) {
+static void the_ring_describes_itself(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior;
   assert_int_equal(hf3fs_iorcreate3(&ior, world->mount, 32, true, 16, -1, 7, -1), 0);
@@ -52,12 +52,12 @@ static void what_it_is_stands_in_it(void **state) {
   assert_int_equal(hf3fs_io_entries(&ior), 32);
   assert_int_equal(daemon_ring(&ior)->slots, 33);
   assert_false(world_has(daemon_last_target()));
-  hf3fs_iovdestroy(&ior.iov); /* is the ring's, and not a buffer to destroy */
+  hf3fs_iovdestroy(&ior.iov); /* belongs to the ring; destroying it does nothing */
   assert_int_equal(hf3fs_submit_ios(&ior), 0);
   hf3fs_iordestroy(&ior);
 }
 
-static void what_is_none_is_refused(void **state) {
+static void invalid_arguments_are_rejected(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior;
   const struct {
@@ -71,7 +71,7 @@ static void what_is_none_is_refused(void **state) {
       {world->mount, -1, 0, 0, -EINVAL},
       {world->mount, RING_ENTRIES + 1, 0, 0, -EINVAL},
       {world->mount, INT_MAX, 0, 0, -EINVAL},
-      {world->mount, 8, 9, 0, -EINVAL}, /* so many could never be there */
+      {world->mount, 8, 9, 0, -EINVAL}, /* more than the ring can hold */
       {world->mount, 8, INT_MIN, 0, -EINVAL},
       {world->mount, 8, 0, -1, -EINVAL},
   };
@@ -89,18 +89,18 @@ static void what_is_none_is_refused(void **state) {
   assert_int_equal(hf3fs_io_entries(&ior), 0);
 }
 
-static void a_refusal_leaves_nothing(void **state) {
+static void a_failure_leaves_nothing_behind(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior;
-  daemon_refuse(EMFILE);
+  daemon_fail_symlinks(EMFILE);
   assert_int_equal(hf3fs_iorcreate(&ior, world->mount, 8, true, 0, -1), -EMFILE);
   check_zeroed(&ior);
   assert_false(world_has(daemon_last_target()));
-  daemon_refuse(0);
+  daemon_fail_symlinks(0);
 }
 
-/* The link of the semaphore is what the daemon says; it may say anything. */
-static void only_a_semaphore_is_opened(void **state) {
+/* The daemon controls the target of the semaphore's link. */
+static void only_semaphores_are_opened(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior;
   char link[PATH_MAX], empty[64];
@@ -151,7 +151,7 @@ static void each_priority_has_its_semaphore(void **state) {
   }
 }
 
-static void a_ring_is_made_from_its_own_words(void **state) {
+static void a_ring_is_created_from_its_own_fields(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior;
   assert_int_equal(hf3fs_iorcreate(&ior, world->mount, 8, true, 0, -1), 0);
@@ -161,7 +161,7 @@ static void a_ring_is_made_from_its_own_words(void **state) {
   hf3fs_iordestroy(&ior);
 }
 
-static void a_thousand_rings(void **state) {
+static void a_thousand_rings_are_created(void **state) {
   struct world *world = *state;
   struct hf3fs_ior *rings = calloc(1000, sizeof *rings);
   assert_non_null(rings);
@@ -187,10 +187,14 @@ static void a_thousand_rings(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      world_test(each_way_is_told_to_the_daemon),    world_test(what_it_is_stands_in_it),
-      world_test(what_is_none_is_refused),           world_test(a_refusal_leaves_nothing),
-      world_test(only_a_semaphore_is_opened),        world_test(each_priority_has_its_semaphore),
-      world_test(a_ring_is_made_from_its_own_words), world_test(a_thousand_rings),
+      world_test(every_constructor_registers_its_attributes),
+      world_test(the_ring_describes_itself),
+      world_test(invalid_arguments_are_rejected),
+      world_test(a_failure_leaves_nothing_behind),
+      world_test(only_semaphores_are_opened),
+      world_test(each_priority_has_its_semaphore),
+      world_test(a_ring_is_created_from_its_own_fields),
+      world_test(a_thousand_rings_are_created),
   };
   return cmocka_run_group_tests_name("usrbio/rings", tests, NULL, NULL);
 }

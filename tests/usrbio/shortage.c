@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * No memory, no descriptors: each allocation and each descriptor of a call is refused in turn,
- * until the call works. It fails with that reason, and leaves nothing behind. */
+ * Fails each allocation and each descriptor of a call in turn, until the call succeeds. Each
+ * failure returns its error and leaves nothing behind. */
 #include "usrbio/world.h"
 
 #include <fcntl.h>
@@ -9,9 +9,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* ---- Doubles of the allocator; sanitizers have their own ---- */
+/* ---- Mock allocator; sanitizers have their own ---- */
 
-static _Thread_local int left = -1; /* allocations until one is refused; -1: none is */
+static _Thread_local int left = -1; /* allocations until one fails; -1: none fails */
 static _Thread_local bool was_refused;
 
 #ifndef SANITIZED
@@ -45,7 +45,7 @@ void *aligned_alloc(size_t alignment, size_t size) {
 }
 #endif
 
-/* ---- The calls, each of which undoes itself when it has worked ---- */
+/* ---- The calls; each undoes itself after success ---- */
 
 static int make_buffer(struct world *world) {
   struct hf3fs_iov iov;
@@ -94,7 +94,7 @@ static int descriptors(void) {
   return count;
 }
 
-static void each_allocation_is_refused(void **state) {
+static void every_allocation_may_fail(void **state) {
   struct world *world = *state;
 #ifdef SANITIZED
   skip();
@@ -108,10 +108,10 @@ static void each_allocation_is_refused(void **state) {
       left = n;
       status = calls[i](world);
       left = -1;
-      assert_true(was_refused || n > 0 || i >= 3); /* the first three need memory of their own */
+      assert_true(was_refused || n > 0 || i >= 3); /* the first three allocate memory */
       if (!was_refused)
         break;
-      assert_true(status == -ENOMEM || status == 0); /* who can do without goes on */
+      assert_true(status == -ENOMEM || status == 0); /* a call without allocations succeeds */
       hf3fs_dereg_fd(world->file);
       assert_int_equal(descriptors(), before);
       assert_int_equal(daemon_registered(), 1);
@@ -120,8 +120,8 @@ static void each_allocation_is_refused(void **state) {
   }
 }
 
-/* The lowest number that is free is the limit, then the next one, and so on. */
-static void each_descriptor_is_refused(void **state) {
+/* Sets the limit to the lowest free number, then to the next one, and so on. */
+static void every_descriptor_may_fail(void **state) {
   struct world *world = *state;
   struct rlimit limit;
   assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -147,8 +147,8 @@ static void each_descriptor_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      world_test(each_allocation_is_refused),
-      world_test(each_descriptor_is_refused),
+      world_test(every_allocation_may_fail),
+      world_test(every_descriptor_may_fail),
   };
   return cmocka_run_group_tests_name("usrbio/shortage", tests, NULL, NULL);
 }

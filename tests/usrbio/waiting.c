@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Waiting: deadlines of the real time, how many at least and at most. */
+ * Waiting: CLOCK_REALTIME deadlines, minimum and maximum numbers. */
 #include "usrbio/world.h"
 
 #include <pthread.h>
@@ -48,7 +48,7 @@ static int wait_ms(struct scene *scene, int room, int least, long milliseconds) 
   return hf3fs_wait_for_ios(&scene->ior, cqes, room, least, &deadline);
 }
 
-static void what_is_no_wait_is_refused(void **state) {
+static void invalid_arguments_are_rejected(void **state) {
   struct scene scene = held_ring(state);
   struct hf3fs_cqe cqe;
   struct hf3fs_ior zeroed = {0};
@@ -63,11 +63,11 @@ static void what_is_no_wait_is_refused(void **state) {
   hf3fs_iordestroy(&scene.ior);
 }
 
-static void no_time_is_left(void **state) {
+static void an_expired_deadline_returns_at_once(void **state) {
   struct scene scene = held_ring(state);
   struct hf3fs_cqe cqe;
   struct timespec monotonic, ancient = {.tv_sec = INT64_MIN}, never = {.tv_sec = INT64_MAX};
-  clock_gettime(CLOCK_MONOTONIC, &monotonic); /* as a program does by mistake */
+  clock_gettime(CLOCK_MONOTONIC, &monotonic); /* as programs do by mistake */
   prepare(&scene, 4);
   assert_int_equal(wait_ms(&scene, 8, 1, -1000), 0);
   assert_int_equal(hf3fs_wait_for_ios(&scene.ior, &cqe, 1, 1, &monotonic), 0);
@@ -80,7 +80,7 @@ static void no_time_is_left(void **state) {
   hf3fs_iordestroy(&scene.ior);
 }
 
-static void the_time_passes(void **state) {
+static void a_deadline_ends_the_wait(void **state) {
   struct scene scene = held_ring(state);
   const long times[] = {1, 30, 300, 1100};
   for (size_t i = 0; i < COUNT(times); i++) {
@@ -90,11 +90,11 @@ static void the_time_passes(void **state) {
   }
   prepare(&scene, 2);
   complete(&scene, 1);
-  assert_int_equal(wait_ms(&scene, 8, 2, 50), 1); /* what there is, and no error */
+  assert_int_equal(wait_ms(&scene, 8, 2, 50), 1); /* the completions so far, and no error */
   hf3fs_iordestroy(&scene.ior);
 }
 
-static void as_many_as_there_are(void **state) {
+static void a_wait_returns_what_is_complete(void **state) {
   struct scene scene = held_ring(state);
   prepare(&scene, 8);
   complete(&scene, 8);
@@ -117,7 +117,7 @@ static void *complete_late(void *argument) {
   return NULL;
 }
 
-static void without_a_bound_until_it_comes(void **state) {
+static void a_wait_without_deadline_ends_with_a_completion(void **state) {
   struct scene scene = held_ring(state);
   struct hf3fs_cqe cqes[8];
   pthread_t thread;
@@ -128,8 +128,8 @@ static void without_a_bound_until_it_comes(void **state) {
   hf3fs_iordestroy(&scene.ior);
 }
 
-/* What was posted for completions that are long taken ends no later wait, and costs it nothing. */
-static void old_posts_are_forgotten(void **state) {
+/* Posts of completions that were already returned do not end a later wait. */
+static void stale_posts_are_drained(void **state) {
   struct scene scene = held_ring(state);
   for (int i = 0; i < 10000; i++) {
     prepare(&scene, 1);
@@ -152,7 +152,7 @@ static int64_t used_ms(void) {
          (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1000;
 }
 
-static void waiting_is_not_spinning(void **state) {
+static void waiting_uses_no_cpu_time(void **state) {
   struct scene scene = held_ring(state);
   prepare(&scene, 1);
   int64_t before = used_ms();
@@ -165,8 +165,8 @@ static void nothing(int signal) {
   (void)signal;
 }
 
-/* A signal's handler runs, and the wait goes on. */
-static void signals_end_no_wait(void **state) {
+/* The handler runs, and the wait continues. */
+static void signals_do_not_end_a_wait(void **state) {
   struct scene scene = held_ring(state);
   struct sigaction action = {.sa_handler = nothing}, old;
   const struct itimerval often = {{0, 5000}, {0, 5000}}, never = {{0, 0}, {0, 0}};
@@ -187,8 +187,8 @@ static void *wait_long(void *argument) {
   return NULL;
 }
 
-/* Another waiter's deadline holds while one waits without. */
-static void each_waiter_has_its_deadline(void **state) {
+/* A deadline holds while another thread waits without one. */
+static void every_waiter_has_its_own_deadline(void **state) {
   struct scene scene = held_ring(state);
   pthread_t threads[2];
   for (int i = 0; i < 2; i++)
@@ -198,7 +198,8 @@ static void each_waiter_has_its_deadline(void **state) {
   assert_int_equal(wait_ms(&scene, 8, 1, -100), 0);
   assert_int_equal(wait_ms(&scene, 8, 0, 100), 0);
   prepare(&scene, 2);
-  complete(&scene, 2); /* at once: who takes the first may not keep the other one from waking */
+  complete(&scene,
+           2); /* together: the thread that takes the first must not keep the other from waking */
   for (int i = 0; i < 2; i++)
     pthread_join(threads[i], NULL);
   hf3fs_iordestroy(&scene.ior);
@@ -206,15 +207,15 @@ static void each_waiter_has_its_deadline(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      world_test(what_is_no_wait_is_refused),
-      world_test(no_time_is_left),
-      world_test(the_time_passes),
-      world_test(as_many_as_there_are),
-      world_test(without_a_bound_until_it_comes),
-      world_test(old_posts_are_forgotten),
-      world_test(waiting_is_not_spinning),
-      world_test(signals_end_no_wait),
-      world_test(each_waiter_has_its_deadline),
+      world_test(invalid_arguments_are_rejected),
+      world_test(an_expired_deadline_returns_at_once),
+      world_test(a_deadline_ends_the_wait),
+      world_test(a_wait_returns_what_is_complete),
+      world_test(a_wait_without_deadline_ends_with_a_completion),
+      world_test(stale_posts_are_drained),
+      world_test(waiting_uses_no_cpu_time),
+      world_test(signals_do_not_end_a_wait),
+      world_test(every_waiter_has_its_own_deadline),
   };
   return cmocka_run_group_tests_name("usrbio/waiting", tests, NULL, NULL);
 }

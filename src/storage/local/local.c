@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The table of the source; lookups and attributes of nodes. */
+ * The table of the source; lookups, attributes, and changes of folders. */
 #include "storage/local/local.h"
 
 #include <fcntl.h>
@@ -9,13 +9,15 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "storage/credentials.h"
+
 void local_proc_path(char path[PROC_ROOM], int fd) {
   snprintf(path, PROC_ROOM, "/proc/self/fd/%d", fd);
 }
 
 /* ---- Lookups ---- */
 
-/* From what the kernel has cached: the file system itself is not asked. */
+/* From the kernel's cache, without a request to the file system. */
 static bool is_left_out(const struct local *local, int fd) {
   struct statx stat;
   if (!local->left_out || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &stat))
@@ -23,7 +25,8 @@ static bool is_left_out(const struct local *local, int fd) {
   return makedev(stat.stx_dev_major, stat.stx_dev_minor) == local->left_out;
 }
 
-int local_add_fd(struct local *local, int fd, struct source_entry *entry) {
+/* Makes a node of an O_PATH descriptor, which it takes. */
+static int local_add_fd(struct local *local, int fd, struct source_entry *entry) {
   int result = 0;
   if (is_left_out(local, fd))
     result = -ELOOP;
@@ -36,23 +39,31 @@ int local_add_fd(struct local *local, int fd, struct source_entry *entry) {
   return nodes_add(&local->nodes, fd, &entry->stat, &entry->node);
 }
 
-int local_add_name(struct local *local, const struct node *folder, const char *name,
-                   struct source_entry *entry) {
+static int local_add_name(struct local *local, const struct node *folder, const char *name,
+                          struct source_entry *entry) {
   int fd = openat(folder->fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
   return fd < 0 ? -errno : local_add_fd(local, fd, entry);
 }
 
+/* A reference to a node; NULL: the handle is stale. */
+static struct node *get_node(struct source *source, uint64_t handle) {
+  return nodes_get(&local_of(source)->nodes, handle);
+}
+
+static void put_node(struct source *source, struct node *node) {
+  nodes_put(&local_of(source)->nodes, node);
+}
+
 static int local_lookup(struct source *source, uint64_t folder, const char *name,
                         struct source_entry *entry) {
-  struct local *local = local_of(source);
   int result = source_check_name(name);
   if (result)
     return result;
-  struct node *node = nodes_get(&local->nodes, folder);
+  struct node *node = get_node(source, folder);
   if (!node)
     return -ESTALE;
-  result = local_add_name(local, node, name, entry);
-  nodes_put(&local->nodes, node);
+  result = local_add_name(local_of(source), node, name, entry);
+  put_node(source, node);
   return result;
 }
 
@@ -88,13 +99,12 @@ static int local_find(struct source *source, uint64_t inode, struct source_entry
 
 static int local_getattr(struct source *source, uint64_t handle, struct source_file *file,
                          struct stat *stat) {
-  struct local *local = local_of(source);
-  struct node *node = nodes_get(&local->nodes, handle);
+  struct node *node = get_node(source, handle);
   (void)file;
   if (!node)
     return -ESTALE;
   int result = stat_node(node, stat);
-  nodes_put(&local->nodes, node);
+  put_node(source, node);
   return result;
 }
 
@@ -128,36 +138,211 @@ static int change_node(const struct node *node, const struct source_file *file,
 
 static int local_setattr(struct source *source, uint64_t handle, struct source_file *file,
                          const struct source_change *change, struct stat *stat) {
-  struct local *local = local_of(source);
-  if (local->read_only)
+  if (local_of(source)->read_only)
     return -EROFS;
-  struct node *node = nodes_get(&local->nodes, handle);
+  struct node *node = get_node(source, handle);
   if (!node)
     return -ESTALE;
   int result = change_node(node, file, change);
   if (!result)
     result = stat_node(node, stat);
-  nodes_put(&local->nodes, node);
+  put_node(source, node);
   return result;
 }
 
 static ssize_t local_readlink(struct source *source, uint64_t handle, char *target, size_t size) {
-  struct local *local = local_of(source);
-  struct node *node = nodes_get(&local->nodes, handle);
+  struct node *node = get_node(source, handle);
   if (!node)
     return -ESTALE;
   ssize_t length = readlinkat(node->fd, "", target, size);
   if (length < 0)
     length = errno == ENOENT ? -EINVAL : -errno; /* ENOENT: it is not a symlink */
-  nodes_put(&local->nodes, node);
+  put_node(source, node);
   return length >= 0 && (size_t)length == size ? -ENAMETOOLONG : length;
 }
 
 static int local_statfs(struct source *source, struct statvfs *stat) {
-  struct local *local = local_of(source);
-  struct node *node = nodes_get(&local->nodes, SOURCE_ROOT);
+  struct node *node = get_node(source, SOURCE_ROOT);
   int result = fstatvfs(node->fd, stat) ? -errno : 0;
-  nodes_put(&local->nodes, node);
+  put_node(source, node);
+  return result;
+}
+
+/* ---- Changes of folders ---- */
+
+/* A name in a folder that is about to change. */
+struct place {
+  struct local *local;
+  struct node *folder; /* a reference */
+  const char *name;
+};
+
+/* Call place_put after success alone. */
+static int place_get(struct place *place, struct source *source, uint64_t folder,
+                     const char *name) {
+  *place = (struct place){.local = local_of(source), .name = name};
+  int result = source_check_name(name);
+  if (result)
+    return result;
+  if (place->local->read_only)
+    return -EROFS;
+  place->folder = nodes_get(&place->local->nodes, folder);
+  return place->folder ? 0 : -ESTALE;
+}
+
+static void place_put(struct place *place) {
+  nodes_put(&place->local->nodes, place->folder);
+}
+
+/* The kind of node to create. */
+struct creation {
+  const struct node *node; /* a hard link to this */
+  const char *target;      /* else a symlink to this */
+  mode_t mode;             /* else a folder or a file, by its S_IFMT bits */
+};
+
+static int create_at(const struct place *place, const struct creation *creation) {
+  char path[PROC_ROOM];
+  int folder = place->folder->fd;
+  if (creation->node) {
+    local_proc_path(path, creation->node->fd);
+    return linkat(AT_FDCWD, path, folder, place->name, AT_SYMLINK_FOLLOW);
+  }
+  if (creation->target)
+    return symlinkat(creation->target, folder, place->name);
+  if (S_ISDIR(creation->mode))
+    return mkdirat(folder, place->name, creation->mode & ~(mode_t)S_IFMT);
+  return mknodat(folder, place->name, creation->mode, 0);
+}
+
+static int create_name(struct source *source, const struct source_caller *caller, uint64_t folder,
+                       const char *name, const struct creation *creation,
+                       struct source_entry *entry) {
+  struct place place;
+  struct credentials own;
+  int result = place_get(&place, source, folder, name);
+  if (result)
+    return result;
+  result = credentials_assume(&own, caller);
+  if (!result && create_at(&place, creation))
+    result = -errno;
+  credentials_restore(&own);
+  if (!result)
+    result = local_add_name(place.local, place.folder, name, entry);
+  place_put(&place);
+  return result;
+}
+
+static int local_mkdir(struct source *source, const struct source_caller *caller, uint64_t folder,
+                       const char *name, mode_t mode, struct source_entry *entry) {
+  const struct creation creation = {.mode = S_IFDIR | (mode & 07777)};
+  return create_name(source, caller, folder, name, &creation, entry);
+}
+
+static int local_symlink(struct source *source, const struct source_caller *caller, uint64_t folder,
+                         const char *name, const char *target, struct source_entry *entry) {
+  const struct creation creation = {.target = target};
+  return create_name(source, caller, folder, name, &creation, entry);
+}
+
+static int local_mknod(struct source *source, const struct source_caller *caller, uint64_t folder,
+                       const char *name, mode_t mode, struct source_entry *entry) {
+  const struct creation creation = {.mode = S_IFREG | (mode & 07777)};
+  if ((mode & S_IFMT) && !S_ISREG(mode))
+    return -EPERM;
+  return create_name(source, caller, folder, name, &creation, entry);
+}
+
+static int local_link(struct source *source, const struct source_caller *caller, uint64_t handle,
+                      uint64_t folder, const char *name, struct source_entry *entry) {
+  struct node *node = get_node(source, handle);
+  if (!node)
+    return -ESTALE;
+  const struct creation creation = {.node = node};
+  int result = create_name(source, caller, folder, name, &creation, entry);
+  put_node(source, node);
+  return result;
+}
+
+static int remove_name(struct source *source, uint64_t folder, const char *name, int flags) {
+  struct place place;
+  int result = place_get(&place, source, folder, name);
+  if (result)
+    return result;
+  result = unlinkat(place.folder->fd, name, flags) ? -errno : 0;
+  place_put(&place);
+  return result;
+}
+
+static int local_unlink(struct source *source, uint64_t folder, const char *name) {
+  return remove_name(source, folder, name, 0);
+}
+
+static int local_rmdir(struct source *source, uint64_t folder, const char *name) {
+  return remove_name(source, folder, name, AT_REMOVEDIR);
+}
+
+static int local_rename(struct source *source, uint64_t folder, const char *name,
+                        uint64_t new_folder, const char *new_name, unsigned flags) {
+  struct place from, to;
+  if (flags & ~(unsigned)(RENAME_NOREPLACE | RENAME_EXCHANGE))
+    return -EINVAL;
+  int result = place_get(&from, source, folder, name);
+  if (result)
+    return result;
+  result = place_get(&to, source, new_folder, new_name);
+  if (!result) {
+    result = renameat2(from.folder->fd, name, to.folder->fd, new_name, flags) ? -errno : 0;
+    place_put(&to);
+  }
+  place_put(&from);
+  return result;
+}
+
+/* Never opens an existing file: the caller was checked for the folder, not for that. */
+static int create_and_open(const struct place *place, const struct source_caller *caller,
+                           mode_t mode, int flags) {
+  struct credentials own;
+  int fd = credentials_assume(&own, caller);
+  if (!fd) {
+    fd = openat(place->folder->fd, place->name,
+                (flags & O_ACCMODE) | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 07777);
+    if (fd < 0)
+      fd = -errno;
+  }
+  credentials_restore(&own);
+  return fd;
+}
+
+/* Takes the descriptor. The node is made of it: its name may be another file's by now. */
+static int add_new_file(struct local *local, int fd, struct source_entry *entry,
+                        struct source_file **file) {
+  char path[PROC_ROOM];
+  local_proc_path(path, fd);
+  int node = open(path, O_PATH | O_CLOEXEC);
+  int result = node < 0 ? -errno : local_add_fd(local, node, entry);
+  if (result) {
+    close(fd);
+    return result;
+  }
+  result = local_new_file(local, nodes_get(&local->nodes, entry->node), fd, file);
+  if (result)
+    nodes_forget(&local->nodes, entry->node, 1);
+  return result;
+}
+
+static int local_create(struct source *source, const struct source_caller *caller, uint64_t folder,
+                        const char *name, mode_t mode, int flags, struct source_entry *entry,
+                        struct source_file **file) {
+  struct place place;
+  int result = place_get(&place, source, folder, name);
+  if (result)
+    return result;
+  int fd = create_and_open(&place, caller, mode, flags);
+  result = fd < 0 ? fd : add_new_file(place.local, fd, entry, file);
+  if (fd >= 0 && result)
+    unlinkat(place.folder->fd, name, 0);
+  place_put(&place);
   return result;
 }
 
@@ -165,7 +350,7 @@ static int local_statfs(struct source *source, struct statvfs *stat) {
 
 /* As nodes_get, with the node's path in /proc. */
 static struct node *get_with_path(struct source *source, uint64_t handle, char path[PROC_ROOM]) {
-  struct node *node = nodes_get(&local_of(source)->nodes, handle);
+  struct node *node = get_node(source, handle);
   if (node)
     local_proc_path(path, node->fd);
   return node;
@@ -175,7 +360,7 @@ static struct node *get_with_path(struct source *source, uint64_t handle, char p
 static ssize_t put_result(struct source *source, struct node *node, ssize_t result) {
   if (result < 0)
     result = -errno;
-  nodes_put(&local_of(source)->nodes, node);
+  put_node(source, node);
   return result;
 }
 
@@ -209,7 +394,7 @@ static int local_removexattr(struct source *source, uint64_t handle, const char 
   return node ? (int)put_result(source, node, removexattr(path, name)) : -ESTALE;
 }
 
-/* ---- Life ---- */
+/* ---- Lifetime ---- */
 
 static void local_close(struct source *source) {
   struct local *local = local_of(source);

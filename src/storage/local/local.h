@@ -69,10 +69,6 @@ static inline struct local *local_of(struct source *source) {
 }
 
 void local_proc_path(char path[PROC_ROOM], int fd);
-/* Makes a node of a name in a folder, or of an O_PATH descriptor, which the latter takes. */
-int local_add_name(struct local *local, const struct node *folder, const char *name,
-                   struct source_entry *entry);
-int local_add_fd(struct local *local, int fd, struct source_entry *entry);
 
 /* ---- Open files and folders: file.c ---- */
 
@@ -93,23 +89,5 @@ off_t local_lseek(struct source *source, struct source_file *file, off_t offset,
 int local_opendir(struct source *source, uint64_t handle, struct source_file **folder);
 int local_readdir(struct source *source, struct source_file *folder, off_t offset, size_t bytes,
                   source_each *each, void *user);
-
-/* ---- Changes of folders: names.c ---- */
-
-int local_mkdir(struct source *source, const struct source_caller *caller, uint64_t folder,
-                const char *name, mode_t mode, struct source_entry *entry);
-int local_symlink(struct source *source, const struct source_caller *caller, uint64_t folder,
-                  const char *name, const char *target, struct source_entry *entry);
-int local_mknod(struct source *source, const struct source_caller *caller, uint64_t folder,
-                const char *name, mode_t mode, struct source_entry *entry);
-int local_link(struct source *source, const struct source_caller *caller, uint64_t handle,
-               uint64_t folder, const char *name, struct source_entry *entry);
-int local_unlink(struct source *source, uint64_t folder, const char *name);
-int local_rmdir(struct source *source, uint64_t folder, const char *name);
-int local_rename(struct source *source, uint64_t folder, const char *name, uint64_t new_folder,
-                 const char *new_name, unsigned flags);
-int local_create(struct source *source, const struct source_caller *caller, uint64_t folder,
-                 const char *name, mode_t mode, int flags, struct source_entry *entry,
-                 struct source_file **file);
 
 #endif

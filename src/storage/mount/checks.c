@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * What is checked before a mount, so that failures are explained. */
+ * Checks before a mount, which explain failures. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "storage/error.h"
 #include "storage/mount/mount.h"
+#include "storage/util.h"
 
 static int check_source(const char *path, struct haul_storage_error *error) {
   struct stat info;
@@ -20,7 +20,7 @@ static int check_source(const char *path, struct haul_storage_error *error) {
   return 0;
 }
 
-/* stat(2) of the target has failed. */
+/* Explains a failed stat(2) of the target. */
 static int fail_target(const char *path, struct haul_storage_error *error) {
   const int code = errno;
   char hint[sizeof error->hint];
@@ -35,7 +35,7 @@ static int fail_target(const char *path, struct haul_storage_error *error) {
   return storage_fail(error, -code, NULL, "cannot mount at %s: %s", path, strerror(code));
 }
 
-/* A second mount would hide the first one, which looks empty if its source is. */
+/* A second mount would hide the first one. An empty first one would pass is_empty. */
 static bool is_mounted(const char *target) {
   char path[PATH_MAX];
   struct stat info;
@@ -79,7 +79,7 @@ static bool is_same(const struct stat *one, const struct stat *other) {
   return one->st_dev == other->st_dev && one->st_ino == other->st_ino;
 }
 
-/* Whether a folder is another one, or lies in it. */
+/* Whether a folder is another one, or is below it. */
 static bool lies_in(const char *path, const char *other) {
   struct stat outer, here, above;
   bool found = false;
@@ -102,7 +102,7 @@ static bool lies_in(const char *path, const char *other) {
   return found;
 }
 
-static int check_device(struct haul_storage_error *error) {
+static int check_fuse_device(struct haul_storage_error *error) {
   if (access("/dev/fuse", R_OK | W_OK) == 0)
     return 0;
   if (errno == ENOENT || errno == ENXIO || errno == ENODEV)
@@ -113,7 +113,7 @@ static int check_device(struct haul_storage_error *error) {
                       "cannot use /dev/fuse: %s", strerror(errno));
 }
 
-/* As the kernel's table of mounts is to show it. */
+/* The source as mountinfo shows it. */
 static int find_source_path(struct mount *mount, struct haul_storage_error *error) {
   const struct haul_storage_mount *config = mount->config;
   const int room = sizeof mount->source_path;
@@ -138,7 +138,7 @@ int mount_check(struct mount *mount, struct haul_storage_error *error) {
   if (!status)
     status = check_target(config->target, error);
   if (!status)
-    status = check_device(error);
+    status = check_fuse_device(error);
   if (!status)
     status = find_source_path(mount, error);
   if (!status && !realpath(config->target, mount->target))

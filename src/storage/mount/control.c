@@ -5,7 +5,7 @@
 
 #define FOLDER (SOURCE_HANDLES | 1) /* 3fs-virt */
 #define IOVS   (SOURCE_HANDLES | 2)
-#define LINKS  (SOURCE_HANDLES | UINT64_C(1) << 62) /* from here on by the links' ids */
+#define LINKS  (SOURCE_HANDLES | UINT64_C(1) << 62) /* plus the link's id */
 
 static struct control_caller control_caller_of(fuse_req_t request) {
   const struct fuse_ctx *context = fuse_req_ctx(request);
@@ -29,7 +29,7 @@ static void fill_stat(const struct mount *mount, uint64_t inode, struct stat *st
   };
 }
 
-/* Every user may make links in iovs; the sticky bit stands for what control_dir.h checks. */
+/* Every user may create links in iovs. The sticky bit shows the checks of control_dir.h. */
 static void stat_folder(const struct mount *mount, uint64_t node, struct stat *stat) {
   fill_stat(mount, node, stat);
   stat->st_mode = S_IFDIR | (node == IOVS ? 01777 : 0755);
@@ -111,9 +111,9 @@ int control_unlink(fuse_req_t request, uint64_t folder, const char *name) {
 
 /* ---- Folders ---- */
 
-/* The names of iovs at one moment, so that changes do not shift the offsets of a reader. */
+/* A snapshot of the names of iovs, so that changes do not shift the offsets of a reader. */
 struct listing {
-  pthread_mutex_t lock; /* guards it: several threads may read one handle */
+  pthread_mutex_t lock; /* guards the listing: several threads may read one handle */
   struct listed {
     char *name;
     uint64_t inode;

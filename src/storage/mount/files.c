@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Requests on open files and folders. */
+ * Requests on open files and folders, with the ioctls of 3FS. */
 #include "storage/files.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
 
+#include "storage/credentials.h"
 #include "storage/mount/mount.h"
 
 #define CREATE_TRIES 16
@@ -62,8 +63,8 @@ static void file_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info
     handle_drop(mount, handle_of(info));
 }
 
-/* Opens a file that appeared under the name since the kernel looked, which has checked no rights to
- * it. -ESTALE makes the kernel look again at anything else. */
+/* Opens a file that appeared after the kernel's lookup, so that the kernel has checked no rights to
+ * it. For other types -ESTALE makes the kernel look the name up again. */
 static int open_existing(fuse_req_t request, fuse_ino_t folder, const char *name, int flags,
                          struct source_entry *entry, struct source_file **file) {
   struct source *source = source_of(request);
@@ -81,7 +82,7 @@ static int open_existing(fuse_req_t request, fuse_ino_t folder, const char *name
   return status;
 }
 
-/* Tries again when others create and remove the name meanwhile. */
+/* Retries if others create and remove the name meanwhile. */
 static int create_or_open(fuse_req_t request, fuse_ino_t folder, const char *name, mode_t mode,
                           int flags, struct source_entry *entry, struct source_file **file) {
   struct source *source = source_of(request);
@@ -154,7 +155,7 @@ static void file_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t of
   fuse_reply_data(request, &bytes, FUSE_BUF_SPLICE_MOVE);
 }
 
-/* The open file's flags at this moment; pages of a mapping have none. */
+/* The open file's current flags; write-back of mapped pages has none. */
 static int write_flags(const struct fuse_file_info *info) {
   if (info->writepage)
     return 0;
@@ -184,7 +185,7 @@ static void file_flush(fuse_req_t request, fuse_ino_t node, struct fuse_file_inf
   reply_status(request, source->ops->flush(source, handle_of(info)->file));
 }
 
-/* Also of a folder; one of 3fs-virt has no file. */
+/* Also for folders; those of 3fs-virt have no file. */
 static void file_fsync(fuse_req_t request, fuse_ino_t node, int data_only,
                        struct fuse_file_info *info) {
   struct source *source = source_of(request);
@@ -249,11 +250,11 @@ static void folder_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_in
     handle_drop(mount, handle);
 }
 
-/* A reply that is filled with names. */
+/* A readdir reply. */
 struct names_reply {
   fuse_req_t request;
   fuse_ino_t folder;
-  bool plus; /* with the attributes of each, which counts as a lookup */
+  bool plus; /* with attributes; each entry counts as a lookup */
   char *bytes;
   size_t size, length;
 };
@@ -314,7 +315,8 @@ static void reply_names(struct names_reply *reply, off_t offset,
     status = control_readdir(reply->request, reply->folder, handle, offset, add_name, reply);
   else if (reply->bytes)
     status = source->ops->readdir(source, handle->file, offset, reply->size, add_name, reply);
-  /* The lookups are the kernel's only if it gets the names. */
+  /* Sends names even after an error: each one with attributes is a lookup that the kernel must
+   * count. */
   if (status && !reply->length)
     reply_status(reply->request, status);
   else
@@ -334,7 +336,145 @@ static void folder_read_plus(fuse_req_t request, fuse_ino_t node, size_t size, o
   reply_names(&reply, offset, info);
 }
 
+/* ---- ioctls of 3FS ----
+ *
+ * The kernel copies arguments by the size in the command, so that a program cannot make the daemon
+ * read more. It does not check the caller's rights. */
+
+#define INTERFACE_VERSION 1u /* of GET_VERSION */
+
+struct ioctl_call {
+  fuse_req_t request;
+  fuse_ino_t node;
+  struct handle *handle;
+  bool folder;
+};
+
+/* Replies without data: callers pass no memory for it, although the command has a size. */
+static void reply_ioctl(fuse_req_t request, int status) {
+  if (status)
+    reply_status(request, status);
+  else
+    fuse_reply_ioctl(request, 0, NULL, 0);
+}
+
+static int ioctl_sync(const struct ioctl_call *call) {
+  struct source *source = source_of(call->request);
+  struct source_file *file = call->handle->file;
+  return file ? source->ops->fsync(source, file, false) : 0;
+}
+
+static int link_in_folder(const struct ioctl_call *call, const struct source_entry *folder,
+                          const char *name) {
+  struct source *source = source_of(call->request);
+  struct source_caller caller;
+  struct source_entry entry;
+  gid_t *groups;
+  if (!S_ISDIR(folder->stat.st_mode))
+    return -ENOTDIR;
+  if (control_is_name(folder->node, name))
+    return -EPERM;
+  int status = caller_unchecked(call->request, &caller, &groups);
+  if (!status)
+    status = source->ops->link(source, &caller, call->node, folder->node, name, &entry);
+  if (!status)
+    source->ops->forget(source, entry.node, 1);
+  free(groups);
+  return status;
+}
+
+/* The caller passes the folder as an inode number, which can be guessed, so its own rights are
+ * checked. */
+static int ioctl_link_file(const struct ioctl_call *call, const struct ioctl_link *link) {
+  struct source *source = source_of(call->request);
+  struct source_entry folder;
+  if (call->folder || link->folder >= SOURCE_INODES)
+    return -EPERM;
+  if (!memchr(link->name, '\0', sizeof link->name))
+    return -ENAMETOOLONG;
+  int status = source->ops->find(source, link->folder, &folder);
+  if (status)
+    return status;
+  status = link_in_folder(call, &folder, link->name);
+  source->ops->forget(source, folder.node, 1);
+  return status;
+}
+
+static int check_hole_ranges(const struct ioctl_holes *holes) {
+  if (holes->count < 0 || holes->count > IOCTL_HOLES || holes->flags)
+    return -EINVAL;
+  for (int i = 0; i < holes->count; i++)
+    if (holes->start[i] > holes->end[i] || holes->end[i] > (size_t)INT64_MAX)
+      return -EINVAL;
+  return 0;
+}
+
+/* Checks all ranges before it punches the first. */
+static int punch_holes(const struct ioctl_call *call, const struct ioctl_holes *holes) {
+  struct source *source = source_of(call->request);
+  if (call->folder)
+    return -EISDIR;
+  if (!call->handle->writes)
+    return -EBADF;
+  int status = check_hole_ranges(holes);
+  if (!status && !source->ops->fallocate)
+    status = -EOPNOTSUPP;
+  credentials_keep_set_ids(false);
+  for (int i = 0; !status && i < holes->count; i++)
+    if (holes->start[i] < holes->end[i])
+      status = source->ops->fallocate(
+          source, call->handle->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+          (off_t)holes->start[i], (off_t)(holes->end[i] - holes->start[i]));
+  credentials_keep_set_ids(true);
+  return status;
+}
+
+/* An aligned copy of the argument. NULL: *status is the error. */
+static void *copy_argument(const void *in, size_t length, size_t expected, int *status) {
+  void *copy = in && length == expected ? malloc(expected) : NULL;
+  *status = copy ? 0 : in && length == expected ? -ENOMEM : -EINVAL;
+  return copy ? memcpy(copy, in, expected) : NULL;
+}
+
+static void on_ioctl(fuse_req_t request, fuse_ino_t node, unsigned command, void *argument,
+                     struct fuse_file_info *info, unsigned flags, const void *in, size_t in_size,
+                     size_t out_size) {
+  const struct ioctl_call call = {request, node, handle_of(info), (flags & FUSE_IOCTL_DIR) != 0};
+  const struct mount *mount = mount_of(request);
+  const uint32_t magic = IOCTL_MAGIC, version = INTERFACE_VERSION;
+  void *copy = NULL;
+  int status = 0;
+  (void)argument;
+  (void)out_size;
+  switch (command) {
+  case IOCTL_GET_NAME:
+    fuse_reply_ioctl(request, 0, mount->name, sizeof mount->name);
+    break;
+  case IOCTL_GET_MAGIC:
+    fuse_reply_ioctl(request, 0, &magic, sizeof magic);
+    break;
+  case IOCTL_GET_VERSION:
+    fuse_reply_ioctl(request, 0, &version, sizeof version);
+    break;
+  case IOCTL_SYNC:
+    reply_ioctl(request, ioctl_sync(&call));
+    break;
+  case IOCTL_LINK:
+    copy = copy_argument(in, in_size, sizeof(struct ioctl_link), &status);
+    reply_ioctl(request, copy ? ioctl_link_file(&call, copy) : status);
+    break;
+  case IOCTL_PUNCH_HOLES:
+    copy = copy_argument(in, in_size, sizeof(struct ioctl_holes), &status);
+    reply_ioctl(request, copy ? punch_holes(&call, copy) : status);
+    break;
+  default:
+    reply_status(request, -ENOTTY);
+  }
+  free(copy);
+}
+
 void mount_add_file_ops(struct fuse_lowlevel_ops *ops) {
+  ops->ioctl = on_ioctl;
   ops->open = file_open;
   ops->create = file_create;
   ops->release = file_release;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * The life of a mount. */
+ * Lifetime of a mount, and the threads that serve the kernel. */
 #include "storage/mount/mount.h"
 
 #include <fcntl.h>
 #include <fuse_log.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +15,9 @@
 #include <syslog.h>
 #include <unistd.h>
 
-#include "storage/error.h"
 #include "storage/files.h"
 #include "storage/service/remote.h"
+#include "storage/util.h"
 
 #define TIMEOUT_NS INT64_C(30000000000)
 
@@ -24,8 +25,8 @@
 
 /* ---- Messages ----
  *
- * libfuse logs for the process. Its messages go to the log of the one mount that there is; before
- * that is mounted the last one explains a failure. */
+ * libfuse logs per process. Its messages go to the log of the only mount; before it is mounted, the
+ * last message explains a failure. */
 
 static struct {
   _Atomic(const struct haul_storage_mount *) config;
@@ -84,7 +85,6 @@ static int open_session(struct mount *mount, struct haul_storage_error *error) {
   struct fuse_lowlevel_ops ops = {.init = on_init};
   mount_add_node_ops(&ops);
   mount_add_file_ops(&ops);
-  mount_add_ioctl_ops(&ops);
   if (!make_options(mount, &args))
     mount->session = fuse_session_new(&args, &ops, sizeof ops, mount);
   fuse_opt_free_args(&args);
@@ -112,9 +112,9 @@ static int open_source(struct mount *mount, struct haul_storage_error *error) {
   const struct haul_storage_mount *config = mount->config;
   if (config->address) {
     const struct remote_config remote = {
-        .dial = {.address = config->address,
-                 .export = config->export,
-                 .timeout_ns = config->timeout_ns ? config->timeout_ns : TIMEOUT_NS},
+        .rpc = {.address = config->address,
+                .export = config->export,
+                .timeout_ns = config->timeout_ns ? config->timeout_ns : TIMEOUT_NS},
         .read_only = config->read_only,
     };
     return remote_source_open(&remote, &mount->source, error);
@@ -143,14 +143,116 @@ static int open_parts(struct mount *mount, struct haul_storage_error *error) {
   return 0;
 }
 
-/* In the order of their references: handles use the other three, the control directory the files.
- */
+/* Handles use the other three, and the control directory uses the files. */
 static void close_parts(struct mount *mount) {
   handle_drop_all(mount);
   control_dir_close(mount->control);
   files_close(mount->files);
   if (mount->source)
     mount->source->ops->close(mount->source);
+}
+
+/* ---- Threads ----
+ *
+ * Threads that wait in read(2) serve twice as many requests per second as threads that poll for a
+ * request and the end. So a signal ends the read. libfuse's own loop does the same, but loses a
+ * signal that arrives between its check and its wait; here each thread is signaled until it ends.
+ */
+
+#define LOOP_THREADS    16
+#define THREADS_MIN     4
+#define STOP_TIMEOUT_MS 10000 /* for the requests in progress */
+#define STOP_RETRY_MS   10
+#define INTERRUPT       SIGUSR1
+
+struct loop {
+  struct fuse_session *session;
+  int ended;               /* an eventfd: a thread has ended, as after an unmount */
+  struct sigaction before; /* of SIGUSR1 */
+  pthread_t threads[LOOP_THREADS];
+  unsigned count;
+};
+
+static void *serve_kernel(void *argument) {
+  const struct loop *loop = argument;
+  struct fuse_buf request = {0};
+  sigset_t interrupt;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, INTERRUPT);
+  pthread_sigmask(SIG_UNBLOCK, &interrupt, NULL);
+  while (!fuse_session_exited(loop->session)) {
+    int length = fuse_session_receive_buf(loop->session, &request);
+    if (length == -EAGAIN || length == -EINTR)
+      continue;
+    if (length <= 0)
+      break;
+    fuse_session_process_buf(loop->session, &request);
+  }
+  free(request.mem);
+  eventfd_write(loop->ended, 1);
+  return NULL;
+}
+
+static unsigned thread_count(void) {
+  long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  if (processors < THREADS_MIN)
+    return THREADS_MIN;
+  return processors > LOOP_THREADS ? LOOP_THREADS : (unsigned)processors;
+}
+
+/* It interrupts read(2), and does nothing else. */
+static void on_interrupt(int number) {
+  (void)number;
+}
+
+/* Repeats the signal, which may arrive just before the thread begins to wait. */
+static bool stop_thread(pthread_t thread, int *left_ms) {
+  struct timespec until;
+  do {
+    pthread_kill(thread, INTERRUPT);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += STOP_RETRY_MS * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    if (pthread_timedjoin_np(thread, NULL, &until) == 0)
+      return true;
+    *left_ms -= STOP_RETRY_MS;
+  } while (*left_ms > 0);
+  return false;
+}
+
+/* Blocks until the requests in progress have ended. -ETIMEDOUT: a thread hangs in the source, and
+ * nothing that it uses may be freed. */
+static int loop_stop(struct loop *loop) {
+  int left_ms = STOP_TIMEOUT_MS;
+  fuse_session_exit(loop->session);
+  while (loop->count > 0) {
+    if (!stop_thread(loop->threads[loop->count - 1], &left_ms))
+      return -ETIMEDOUT;
+    loop->count--;
+  }
+  close(loop->ended);
+  sigaction(INTERRUPT, &loop->before, NULL);
+  return 0;
+}
+
+/* On failure no thread runs, except after -ETIMEDOUT (loop_stop). */
+static int loop_start(struct loop *loop, struct fuse_session *session) {
+  const struct sigaction interrupt = {.sa_handler = on_interrupt};
+  const unsigned count = thread_count();
+  *loop = (struct loop){.session = session};
+  loop->ended = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (loop->ended < 0)
+    return -errno;
+  sigaction(INTERRUPT, &interrupt, &loop->before);
+  int error = 0;
+  while (!error && loop->count < count) {
+    error = pthread_create(&loop->threads[loop->count], NULL, serve_kernel, loop);
+    loop->count += error == 0;
+  }
+  if (error && loop_stop(loop))
+    return -ETIMEDOUT;
+  return -error;
 }
 
 /* ---- Serving ---- */
@@ -165,7 +267,7 @@ static void report_ready(struct mount *mount) {
   mount->config->ready(mount->config->user);
 }
 
-/* Blocks until the file system is unmounted, or is to be. */
+/* Blocks until the file system is unmounted, or a stop is requested. */
 static int wait_for_end(struct mount *mount, const struct loop *loop,
                         struct haul_storage_error *error) {
   struct pollfd events[] = {
@@ -175,7 +277,7 @@ static int wait_for_end(struct mount *mount, const struct loop *loop,
     if (poll(events, begun ? 2 : 3, -1) < 0) {
       if (errno == EINTR)
         continue;
-      return storage_fail(error, -errno, NULL, "cannot wait for the end: %s", strerror(errno));
+      return storage_fail(error, -errno, NULL, "cannot wait for requests: %s", strerror(errno));
     }
     if (!begun && events[2].revents) {
       begun = true;
@@ -213,7 +315,7 @@ static int serve_mount(struct mount *mount, struct haul_storage_error *error) {
   return status;
 }
 
-/* ---- Life ---- */
+/* ---- Lifetime ---- */
 
 static struct mount *new_mount(const struct haul_storage_mount *config) {
   struct mount *mount = calloc(1, sizeof *mount);
@@ -231,7 +333,7 @@ static struct mount *new_mount(const struct haul_storage_mount *config) {
   return mount;
 }
 
-/* Whatever of it was opened. */
+/* Also after an incomplete start. */
 static void free_mount(struct mount *mount) {
   atomic_store(&fuse_messages.config, NULL);
   if (mount->session)
@@ -261,7 +363,7 @@ static rlim_t descriptors_max(void) {
   return most;
 }
 
-/* A node and an open file are a descriptor each, and the kernel may remember every file of a tree.
+/* Each node and each open file needs a descriptor, and the kernel may cache every file of a tree.
  */
 static void raise_descriptors(void) {
   struct rlimit limit;
@@ -277,7 +379,8 @@ static void raise_descriptors(void) {
 __attribute__((visibility("default"))) int
 haul_storage_mount(const struct haul_storage_mount *config, struct haul_storage_error *error) {
   if (config->size != sizeof *config)
-    return storage_fail(error, -EINVAL, "install the command and the module from one build",
+    return storage_fail(error, -EINVAL,
+                        "install the command and libhaul-storage.so from the same build",
                         "libhaul-storage.so is of another build");
   struct mount *mount = new_mount(config);
   if (!mount)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * A source as a FUSE file system.
  *
- * A node's number in FUSE is its handle in the source. Numbers from SOURCE_HANDLES on, of nodes and
- * of inodes, belong to 3fs-virt, which hides whatever the source has under this name in its root.
+ * A node's number in FUSE is its handle in the source. Numbers of nodes and inodes from
+ * SOURCE_HANDLES on belong to 3fs-virt, which covers the source's entry of this name.
  *
- * What the kernel may cache: names, and attributes of all but regular files, for a second, so that
- * walking a path does not ask at each step. Attributes of regular files never, as rings change
- * files behind the kernel's back. Pages of a file until its size or modification time changes,
- * which each read checks, or until it is opened again; with O_DIRECT nothing. */
+ * The kernel caches names, and attributes of all but regular files, for a second, so that path
+ * walks send few requests. It caches no attributes of regular files, as rings change files without
+ * its knowledge. It caches pages until size or modification time change, which each read checks, or
+ * until the next open; with O_DIRECT it caches none. */
 #ifndef HAUL_STORAGE_MOUNT_MOUNT_H
 #define HAUL_STORAGE_MOUNT_MOUNT_H
 
@@ -18,7 +18,6 @@
 #include <haul/usrbio.h>
 #include <limits.h>
 #include <pthread.h>
-#include <signal.h>
 
 #include "core/list.h"
 #include "storage/control_dir.h"
@@ -28,14 +27,14 @@ struct files;
 
 struct mount {
   const struct haul_storage_mount *config;
-  char source_path[PATH_MAX], target[PATH_MAX]; /* absolute; of a remote tree ADDRESS/EXPORT */
+  char source_path[PATH_MAX], target[PATH_MAX]; /* absolute; ADDRESS/EXPORT of a remote tree */
   char name[HAUL_STORAGE_NAME_ROOM];
   struct source *source;
   struct files *files;
   struct control_dir *control;
   struct fuse_session *session;
   struct timespec since; /* of the nodes of 3fs-virt */
-  int begun;             /* an eventfd: the kernel's first request was answered */
+  int begun;             /* an eventfd: the kernel's first request has its reply */
   pthread_mutex_t lock;  /* guards `handles` */
   struct list handles;   /* the kernel releases none of them after a forced unmount */
 };
@@ -65,32 +64,15 @@ static inline struct handle *handle_of(const struct fuse_file_info *info) {
 
 /* ---- checks.c ---- */
 
-/* Checks source and target before anything is mounted, and fills the two paths of `mount`. */
+/* Checks source and target, and fills the paths of `mount`. */
 int mount_check(struct mount *mount, struct haul_storage_error *error);
-
-/* ---- loop.c: the threads that answer the kernel ---- */
-
-#define LOOP_THREADS 16
-
-struct loop {
-  struct fuse_session *session;
-  int ended;               /* an eventfd: a thread has ended, as after an unmount */
-  struct sigaction before; /* of SIGUSR1 */
-  pthread_t threads[LOOP_THREADS];
-  unsigned count;
-};
-
-/* A negative errno value: nothing runs; but see loop_stop for -ETIMEDOUT. */
-int loop_start(struct loop *loop, struct fuse_session *session);
-/* Blocks until the requests in progress have ended. -ETIMEDOUT: a thread hangs in the source, and
- * nothing that it uses may be freed. */
-int loop_stop(struct loop *loop);
 
 /* ---- reply.c: callers, handles and replies ---- */
 
-/* Of a request whose rights the kernel has checked (default_permissions). */
+/* The caller of a request whose rights the kernel has checked (default_permissions). */
 struct source_caller caller_of(fuse_req_t request);
-/* Of one whose rights it has not. The groups are the receiver's to free, also after a failure. */
+/* The caller of a request with unchecked rights. The receiver frees *groups, also after a failure.
+ */
 int caller_unchecked(fuse_req_t request, struct source_caller *caller, gid_t **groups);
 
 /* NULL: no memory, and the file stays the caller's. */
@@ -101,7 +83,7 @@ void handle_drop_all(struct mount *mount);
 
 /* All take 0 or a negative errno value as `status`. */
 void reply_status(fuse_req_t request, int status);
-/* Takes the lookup back if the kernel does not get the reply. */
+/* Forgets the lookup if the kernel does not get the reply. */
 void reply_entry(fuse_req_t request, int status, const struct source_entry *entry);
 void reply_stat(fuse_req_t request, int status, const struct stat *stat);
 /* `length` may be a negative errno value. */
@@ -135,8 +117,7 @@ int control_readdir(fuse_req_t request, uint64_t node, struct handle *handle, of
 
 /* ---- Requests: each adds its own to the table ---- */
 
-void mount_add_node_ops(struct fuse_lowlevel_ops *ops);  /* nodes.c */
-void mount_add_file_ops(struct fuse_lowlevel_ops *ops);  /* files.c */
-void mount_add_ioctl_ops(struct fuse_lowlevel_ops *ops); /* ioctl.c */
+void mount_add_node_ops(struct fuse_lowlevel_ops *ops); /* nodes.c */
+void mount_add_file_ops(struct fuse_lowlevel_ops *ops); /* files.c */
 
 #endif

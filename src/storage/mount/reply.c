@@ -4,7 +4,7 @@
 #include "storage/files.h"
 #include "storage/mount/mount.h"
 
-#define CACHE_S 1.0 /* that the kernel keeps names and attributes */
+#define CACHE_S 1.0 /* seconds that the kernel caches names and attributes */
 
 #define GROUPS_FIRST 64
 #define GROUPS_MAX   65536 /* of a process: the kernel's NGROUPS_MAX */
@@ -16,7 +16,7 @@ struct source_caller caller_of(fuse_req_t request) {
   return (struct source_caller){.uid = context->uid, .gid = context->gid, .checked = true};
 }
 
-/* Returns how many there are, which may be more than `room`. */
+/* Returns the number of groups, which may exceed `room`. */
 static int read_groups(fuse_req_t request, int room, gid_t **groups) {
   gid_t *more = realloc(*groups, (size_t)room * sizeof *more);
   if (!more)
@@ -79,7 +79,7 @@ void reply_status(fuse_req_t request, int status) {
   fuse_reply_err(request, -status);
 }
 
-/* Links of 3fs-virt are not cached, as each user sees others. */
+/* Links of 3fs-virt are not cached, as they differ by user. */
 void fill_entry(struct fuse_entry_param *param, const struct source_entry *entry) {
   bool control = control_is_node(entry->node);
   *param = (struct fuse_entry_param){

@@ -3,11 +3,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <haul/haul.h>
 
-/* Each operation's fields in the request and in the answer, a letter a field. */
+/* Each operation's fields in the request and in the response, one letter per field. */
 static const struct row {
-  const char *request, *answer;
+  const char *request, *response;
 } rows[PROTOCOL_OPERATIONS] = {
     [PROTOCOL_GREET] = {"Vn", "VgDl"},   [PROTOCOL_EXPORTS] = {"", "x"},
     [PROTOCOL_REGION] = {"n", "r"},      [PROTOCOL_UNREGION] = {"r", ""},
@@ -28,39 +27,88 @@ static const struct row {
     [PROTOCOL_REMOVEXATTR] = {"dn", ""},
 };
 
-/* ---- Numbers: letter, bytes, place ---- */
+/* ---- Numbers ---- */
 
+#define FIELD(name)                                                                                \
+  sizeof((struct protocol_fields *)NULL)->name, offsetof(struct protocol_fields, name)
+
+/* A field's parts in their order; all parts of a letter are adjacent. */
 static const struct number {
   char letter;
-  uint8_t bytes;
-  size_t offset;
+  uint8_t bytes; /* on the wire */
+  uint8_t size;  /* in the struct: 4 or 8 */
+  uint16_t offset;
 } numbers[] = {
-    {'d', 8, offsetof(struct protocol_fields, node)},
-    {'e', 8, offsetof(struct protocol_fields, node)},
-    {'t', 8, offsetof(struct protocol_fields, folder)},
-    {'f', 8, offsetof(struct protocol_fields, file)},
-    {'i', 8, offsetof(struct protocol_fields, inode)},
-    {'o', 8, offsetof(struct protocol_fields, offset)},
-    {'l', 8, offsetof(struct protocol_fields, length)},
-    {'a', 8, offsetof(struct protocol_fields, at)},
-    {'r', 4, offsetof(struct protocol_fields, region)},
-    {'g', 4, offsetof(struct protocol_fields, flags)},
-    {'p', 4, offsetof(struct protocol_fields, mode)},
-    {'D', 4, offsetof(struct protocol_fields, depth)},
+    {'d', 8, FIELD(node)},
+    {'e', 8, FIELD(node)},
+    {'t', 8, FIELD(folder)},
+    {'f', 8, FIELD(file)},
+    {'i', 8, FIELD(inode)},
+    {'o', 8, FIELD(offset)},
+    {'l', 8, FIELD(length)},
+    {'a', 8, FIELD(at)},
+    {'r', 4, FIELD(region)},
+    {'g', 4, FIELD(flags)},
+    {'p', 4, FIELD(mode)},
+    {'D', 4, FIELD(depth)},
+    {'s', 8, FIELD(stat.st_ino)},
+    {'s', 4, FIELD(stat.st_mode)},
+    {'s', 4, FIELD(stat.st_nlink)},
+    {'s', 4, FIELD(stat.st_uid)},
+    {'s', 4, FIELD(stat.st_gid)},
+    {'s', 8, FIELD(stat.st_size)},
+    {'s', 8, FIELD(stat.st_blocks)},
+    {'s', 4, FIELD(stat.st_blksize)},
+    {'s', 8, FIELD(stat.st_atim.tv_sec)},
+    {'s', 4, FIELD(stat.st_atim.tv_nsec)},
+    {'s', 8, FIELD(stat.st_mtim.tv_sec)},
+    {'s', 4, FIELD(stat.st_mtim.tv_nsec)},
+    {'s', 8, FIELD(stat.st_ctim.tv_sec)},
+    {'s', 4, FIELD(stat.st_ctim.tv_nsec)},
+    {'c', 4, FIELD(change.which)},
+    {'c', 4, FIELD(change.mode)},
+    {'c', 4, FIELD(change.uid)},
+    {'c', 4, FIELD(change.gid)},
+    {'c', 8, FIELD(change.size)},
+    {'c', 8, FIELD(change.times[0].tv_sec)},
+    {'c', 4, FIELD(change.times[0].tv_nsec)},
+    {'c', 8, FIELD(change.times[1].tv_sec)},
+    {'c', 4, FIELD(change.times[1].tv_nsec)},
+    {'v', 8, FIELD(space.f_bsize)},
+    {'v', 8, FIELD(space.f_frsize)},
+    {'v', 8, FIELD(space.f_blocks)},
+    {'v', 8, FIELD(space.f_bfree)},
+    {'v', 8, FIELD(space.f_bavail)},
+    {'v', 8, FIELD(space.f_files)},
+    {'v', 8, FIELD(space.f_ffree)},
+    {'v', 8, FIELD(space.f_favail)},
+    {'v', 4, FIELD(space.f_namemax)},
 };
 
-static const struct number *number_of(char letter) {
-  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-    if (numbers[i].letter == letter)
-      return &numbers[i];
-  return NULL;
+#undef NUMBER
+
+#define NUMBERS (sizeof numbers / sizeof *numbers)
+
+/* NUMBERS: the field has no numbers. */
+static size_t first_number(char letter) {
+  size_t i = 0;
+  while (i < NUMBERS && numbers[i].letter != letter)
+    i++;
+  return i;
 }
 
 static void put_number(struct wire *wire, const struct number *number,
                        const struct protocol_fields *fields) {
-  uint64_t value = 0;
-  memcpy(&value, (const char *)fields + number->offset, number->bytes);
-  wire_put(wire, number->bytes == 4 ? (uint32_t)value : value, number->bytes);
+  const void *place = (const char *)fields + number->offset;
+  uint32_t half;
+  uint64_t value;
+  if (number->size == 4) {
+    memcpy(&half, place, sizeof half);
+    value = half;
+  } else {
+    memcpy(&value, place, sizeof value);
+  }
+  wire_put(wire, value, number->bytes);
 }
 
 static void get_number(struct wire *wire, const struct number *number,
@@ -68,7 +116,7 @@ static void get_number(struct wire *wire, const struct number *number,
   uint64_t value = wire_get(wire, number->bytes);
   uint32_t half = (uint32_t)value;
   void *place = (char *)fields + number->offset;
-  if (number->bytes == 4)
+  if (number->size == 4)
     memcpy(place, &half, sizeof half);
   else
     memcpy(place, &value, sizeof value);
@@ -76,7 +124,7 @@ static void get_number(struct wire *wire, const struct number *number,
 
 /* ---- Names and bytes ---- */
 
-/* Any bytes but zero ones: what a name may be is the source's to say. */
+/* A name is any bytes without zero; the source checks more. */
 static void put_name(struct wire *wire, const char *name) {
   size_t length = strlen(name);
   wire_put16(wire, (uint16_t)length);
@@ -116,166 +164,90 @@ static void get_bytes(struct wire *wire, struct protocol_fields *fields) {
   fields->size = fields->bytes ? size : 0;
 }
 
-/* ---- Attributes ---- */
+/* ---- Checks of received fields ---- */
 
-static void put_time(struct wire *wire, const struct timespec *time) {
-  wire_put64(wire, (uint64_t)time->tv_sec);
-  wire_put32(wire, (uint32_t)time->tv_nsec);
+static bool is_time(const struct timespec *time) {
+  return time->tv_nsec < 1000000000;
 }
 
-/* Nanoseconds beyond a second are those that utimensat has a meaning for, where there are any. */
-static void get_time(struct wire *wire, struct timespec *time, bool may_be_special) {
-  time->tv_sec = (time_t)wire_get64(wire);
-  time->tv_nsec = (long)wire_get32(wire);
-  bool special = may_be_special && (time->tv_nsec == UTIME_NOW || time->tv_nsec == UTIME_OMIT);
-  if (time->tv_nsec >= 1000000000 && !special)
-    wire->failed = true;
+/* As for utimensat(2): UTIME_NOW and UTIME_OMIT are valid, too. */
+static bool is_new_time(const struct timespec *time) {
+  return is_time(time) || time->tv_nsec == UTIME_NOW || time->tv_nsec == UTIME_OMIT;
 }
 
-static void put_stat(struct wire *wire, const struct stat *stat) {
-  wire_put64(wire, stat->st_ino);
-  wire_put32(wire, stat->st_mode);
-  wire_put32(wire, (uint32_t)stat->st_nlink);
-  wire_put32(wire, stat->st_uid);
-  wire_put32(wire, stat->st_gid);
-  wire_put64(wire, (uint64_t)stat->st_size);
-  wire_put64(wire, (uint64_t)stat->st_blocks);
-  wire_put32(wire, (uint32_t)stat->st_blksize);
-  put_time(wire, &stat->st_atim);
-  put_time(wire, &stat->st_mtim);
-  put_time(wire, &stat->st_ctim);
-}
-
-static void get_stat(struct wire *wire, struct stat *stat) {
-  stat->st_ino = wire_get64(wire);
-  stat->st_mode = wire_get32(wire);
-  stat->st_nlink = wire_get32(wire);
-  stat->st_uid = wire_get32(wire);
-  stat->st_gid = wire_get32(wire);
-  stat->st_size = (off_t)wire_get64(wire);
-  stat->st_blocks = (blkcnt_t)wire_get64(wire);
-  stat->st_blksize = (blksize_t)wire_get32(wire);
-  get_time(wire, &stat->st_atim, false);
-  get_time(wire, &stat->st_mtim, false);
-  get_time(wire, &stat->st_ctim, false);
+static bool is_stat(const struct stat *stat) {
   mode_t type = stat->st_mode & S_IFMT;
   bool known = type == S_IFREG || type == S_IFDIR || type == S_IFLNK || type == S_IFIFO ||
                type == S_IFSOCK || type == S_IFBLK || type == S_IFCHR;
-  if (!known || stat->st_mode & ~(mode_t)(S_IFMT | 07777) || stat->st_size < 0 ||
-      stat->st_blocks < 0 || stat->st_ino == 0 || stat->st_ino >= SOURCE_INODES)
-    wire->failed = true;
+  return known && !(stat->st_mode & ~(mode_t)(S_IFMT | 07777)) && stat->st_size >= 0 &&
+         stat->st_blocks >= 0 && stat->st_ino > 0 && stat->st_ino < SOURCE_INODES &&
+         is_time(&stat->st_atim) && is_time(&stat->st_mtim) && is_time(&stat->st_ctim);
 }
 
-#define CHANGES (SOURCE_MODE | SOURCE_UID | SOURCE_GID | SOURCE_SIZE | SOURCE_TIMES)
-
-static void put_change(struct wire *wire, const struct source_change *change) {
-  wire_put32(wire, change->which);
-  wire_put32(wire, change->mode);
-  wire_put32(wire, change->uid);
-  wire_put32(wire, change->gid);
-  wire_put64(wire, (uint64_t)change->size);
-  put_time(wire, &change->times[0]);
-  put_time(wire, &change->times[1]);
+static bool is_change(const struct source_change *change) {
+  const unsigned known = SOURCE_MODE | SOURCE_UID | SOURCE_GID | SOURCE_SIZE | SOURCE_TIMES;
+  return !(change->which & ~known) && is_new_time(&change->times[0]) &&
+         is_new_time(&change->times[1]);
 }
 
-static void get_change(struct wire *wire, struct source_change *change) {
-  change->which = wire_get32(wire);
-  change->mode = wire_get32(wire);
-  change->uid = wire_get32(wire);
-  change->gid = wire_get32(wire);
-  change->size = (off_t)wire_get64(wire);
-  get_time(wire, &change->times[0], true);
-  get_time(wire, &change->times[1], true);
-  if (change->which & ~(unsigned)CHANGES)
-    wire->failed = true;
+/* Block sizes are divisors, and the receiver stores them in 32 bits. */
+static bool is_space(const struct statvfs *space) {
+  return space->f_bsize && space->f_bsize <= INT32_MAX && space->f_frsize &&
+         space->f_frsize <= INT32_MAX;
 }
 
-static void put_space(struct wire *wire, const struct statvfs *space) {
-  wire_put64(wire, space->f_bsize);
-  wire_put64(wire, space->f_frsize);
-  wire_put64(wire, space->f_blocks);
-  wire_put64(wire, space->f_bfree);
-  wire_put64(wire, space->f_bavail);
-  wire_put64(wire, space->f_files);
-  wire_put64(wire, space->f_ffree);
-  wire_put64(wire, space->f_favail);
-  wire_put32(wire, (uint32_t)space->f_namemax);
+static bool is_valid(char letter, const struct protocol_fields *fields) {
+  switch (letter) {
+  case 'e':
+    return fields->node > 0 && fields->node < PROTOCOL_NODES;
+  case 's':
+    return is_stat(&fields->stat);
+  case 'c':
+    return is_change(&fields->change);
+  case 'v':
+    return is_space(&fields->space);
+  default:
+    return true;
+  }
 }
 
-/* Sizes of blocks are divided by, and end up in 32 bits. */
-static void get_space(struct wire *wire, struct statvfs *space) {
-  space->f_bsize = wire_get64(wire);
-  space->f_frsize = wire_get64(wire);
-  space->f_blocks = wire_get64(wire);
-  space->f_bfree = wire_get64(wire);
-  space->f_bavail = wire_get64(wire);
-  space->f_files = wire_get64(wire);
-  space->f_ffree = wire_get64(wire);
-  space->f_favail = wire_get64(wire);
-  space->f_namemax = wire_get32(wire);
-  if (!space->f_bsize || space->f_bsize > INT32_MAX || !space->f_frsize ||
-      space->f_frsize > INT32_MAX)
-    wire->failed = true;
-}
-
-static void put_version(struct wire *wire, const struct protocol_fields *fields) {
-  wire_put32(wire, PROTOCOL_HELLO);
-  wire_put32(wire, fields->version);
-}
-
-static void get_version(struct wire *wire, struct protocol_fields *fields) {
-  if (wire_get32(wire) != PROTOCOL_HELLO)
-    wire->failed = true;
-  fields->version = wire_get32(wire);
-}
-
-/* ---- Requests and answers ---- */
+/* ---- Requests and responses ---- */
 
 static void put_fields(struct wire *wire, const char *letters,
                        const struct protocol_fields *fields) {
   for (; *letters; letters++) {
-    const struct number *number = number_of(*letters);
-    if (number)
-      put_number(wire, number, fields);
-    else if (*letters == 'n')
+    size_t i = first_number(*letters);
+    for (; i < NUMBERS && numbers[i].letter == *letters; i++)
+      put_number(wire, &numbers[i], fields);
+    if (*letters == 'n') {
       put_name(wire, fields->name);
-    else if (*letters == 'm')
+    } else if (*letters == 'm') {
       put_name(wire, fields->new_name);
-    else if (*letters == 'x')
+    } else if (*letters == 'x') {
       put_bytes(wire, fields);
-    else if (*letters == 's')
-      put_stat(wire, &fields->stat);
-    else if (*letters == 'c')
-      put_change(wire, &fields->change);
-    else if (*letters == 'v')
-      put_space(wire, &fields->space);
-    else
-      put_version(wire, fields);
+    } else if (*letters == 'V') {
+      wire_put32(wire, PROTOCOL_HELLO);
+      wire_put32(wire, fields->version);
+    }
   }
 }
 
 static void get_fields(struct wire *wire, const char *letters, struct protocol_fields *fields) {
   for (; *letters; letters++) {
-    const struct number *number = number_of(*letters);
-    if (number)
-      get_number(wire, number, fields);
-    else if (*letters == 'n')
+    size_t i = first_number(*letters);
+    for (; i < NUMBERS && numbers[i].letter == *letters; i++)
+      get_number(wire, &numbers[i], fields);
+    if (*letters == 'n') {
       get_name(wire, fields->name);
-    else if (*letters == 'm')
+    } else if (*letters == 'm') {
       get_name(wire, fields->new_name);
-    else if (*letters == 'x')
+    } else if (*letters == 'x') {
       get_bytes(wire, fields);
-    else if (*letters == 's')
-      get_stat(wire, &fields->stat);
-    else if (*letters == 'c')
-      get_change(wire, &fields->change);
-    else if (*letters == 'v')
-      get_space(wire, &fields->space);
-    else
-      get_version(wire, fields);
-    /* Nobody else gives out handles like these. */
-    if (*letters == 'e' && (fields->node == 0 || fields->node >= PROTOCOL_NODES))
-      wire->failed = true;
+    } else if (*letters == 'V') {
+      wire->failed |= wire_get32(wire) != PROTOCOL_HELLO;
+      fields->version = wire_get32(wire);
+    }
+    wire->failed |= !is_valid(*letters, fields);
   }
 }
 
@@ -315,23 +287,23 @@ int protocol_get_request(const void *bytes, size_t length, struct protocol_reque
   return ended_well(&wire) ? 0 : -EPROTO;
 }
 
-size_t protocol_put_answer(uint16_t operation, int status, const struct protocol_fields *fields,
-                           uint8_t bytes[PROTOCOL_ANSWER_ROOM]) {
-  struct wire wire = wire_over(bytes, PROTOCOL_ANSWER_ROOM);
+size_t protocol_put_response(uint16_t operation, int status, const struct protocol_fields *fields,
+                             uint8_t bytes[PROTOCOL_RESPONSE_ROOM]) {
+  struct wire wire = wire_over(bytes, PROTOCOL_RESPONSE_ROOM);
   wire_put32(&wire, status < 0 ? (uint32_t)-status : 0);
   if (status >= 0)
-    put_fields(&wire, rows[operation].answer, fields);
+    put_fields(&wire, rows[operation].response, fields);
   return wire.failed ? 0 : (size_t)(wire.at - bytes);
 }
 
-/* Numbers of errors are those of Linux, which has 4095 of them. */
-int protocol_get_answer(const void *bytes, size_t length, uint16_t operation,
-                        struct protocol_fields *fields) {
+/* Errors are errno values of Linux, at most 4095. */
+int protocol_get_response(const void *bytes, size_t length, uint16_t operation,
+                          struct protocol_fields *fields) {
   struct wire wire = wire_over(bytes, length);
   uint32_t status = wire_get32(&wire);
   *fields = (struct protocol_fields){0};
   if (status == 0)
-    get_fields(&wire, rows[operation].answer, fields);
+    get_fields(&wire, rows[operation].response, fields);
   if (!ended_well(&wire) || status > 4095)
     return -EPROTO;
   return -(int)status;
@@ -347,7 +319,7 @@ bool protocol_put_name(struct wire *wire, const struct source_name *name) {
   return !wire->failed;
 }
 
-/* A '/' would lead whoever shows the list somewhere else. */
+/* Rejects '/', which would lead the reader of the list to another folder. */
 bool protocol_get_name(struct wire *wire, struct protocol_name *name) {
   name->name = (struct source_name){.name = name->text};
   name->name.inode = wire_get64(wire);
@@ -356,6 +328,91 @@ bool protocol_get_name(struct wire *wire, struct protocol_name *name) {
   get_name(wire, name->text);
   return !wire->failed && *name->text && !strchr(name->text, '/') &&
          name->name.inode < SOURCE_INODES && name->name.next >= 0;
+}
+
+/* ---- I/O summaries ---- */
+
+static void put_path(struct wire *wire, const struct haul_path *path) {
+  wire_put8(wire, (uint8_t)((path->open ? 1 : 0) | (path->chosen ? 2 : 0) |
+                            (path->measured ? 4 : 0) | (path->zero_copy ? 8 : 0)));
+  wire_put64(wire, (uint64_t)path->cost_ns);
+  wire_put64(wire, (uint64_t)path->estimate_ns);
+  wire_put8(wire, (uint8_t)path->copies_cpu);
+  wire_put8(wire, (uint8_t)path->copies_kernel);
+  wire_put8(wire, (uint8_t)path->copies_dma);
+  wire_put_string(wire, path->name);
+  wire_put_string(wire, path->detail);
+  wire_put_string(wire, path->reason);
+  wire_put_string(wire, path->send);
+}
+
+/* Nanoseconds, bounded so that they fit int64_t and double. */
+static int64_t get_ns(struct wire *wire) {
+  uint64_t time = wire_get64(wire);
+  if (time > (uint64_t)1 << 62)
+    wire->failed = true;
+  return wire->failed ? 0 : (int64_t)time;
+}
+
+static void get_path(struct wire *wire, struct haul_path *path) {
+  unsigned flags = wire_get8(wire);
+  path->open = (flags & 1) != 0;
+  path->chosen = (flags & 2) != 0;
+  path->measured = (flags & 4) != 0;
+  path->zero_copy = (flags & 8) != 0;
+  path->cost_ns = (double)get_ns(wire);
+  path->estimate_ns = (double)get_ns(wire);
+  path->copies_cpu = wire_get8(wire);
+  path->copies_kernel = wire_get8(wire);
+  path->copies_dma = wire_get8(wire);
+  wire_get_string(wire, path->name, sizeof path->name);
+  wire_get_string(wire, path->detail, sizeof path->detail);
+  wire_get_string(wire, path->reason, sizeof path->reason);
+  wire_get_string(wire, path->send, sizeof path->send);
+}
+
+size_t protocol_put_summary(const struct io_summary *summary, uint8_t *bytes, size_t room) {
+  const struct haul_report *report = &summary->report;
+  struct wire wire = wire_over(bytes, room);
+  wire_put64(&wire, report->bytes);
+  wire_put64(&wire, report->slices);
+  wire_put32(&wire, report->retries);
+  wire_put64(&wire, summary->pages);
+  wire_put64(&wire, (uint64_t)report->queued_ns);
+  wire_put64(&wire, (uint64_t)report->setup_ns);
+  wire_put16(&wire, report->from.kind);
+  wire_put16(&wire, report->from.device);
+  wire_put16(&wire, report->to.kind);
+  wire_put16(&wire, report->to.device);
+  wire_put8(&wire, report->checksum != 0);
+  wire_put8(&wire, (uint8_t)report->path_count);
+  for (size_t i = 0; i < report->path_count; i++)
+    put_path(&wire, &report->paths[i]);
+  return wire.failed ? 0 : (size_t)(wire.at - bytes);
+}
+
+int protocol_get_summary(const void *bytes, size_t size, struct io_summary *summary) {
+  struct haul_report empty = HAUL_REPORT_INIT, *report = &summary->report;
+  struct wire wire = wire_over(bytes, size);
+  *summary = (struct io_summary){.report = empty};
+  report->bytes = wire_get64(&wire);
+  report->slices = wire_get64(&wire);
+  report->retries = wire_get32(&wire);
+  summary->pages = wire_get64(&wire);
+  report->queued_ns = get_ns(&wire);
+  report->setup_ns = get_ns(&wire);
+  report->from.kind = wire_get16(&wire);
+  report->from.device = wire_get16(&wire);
+  report->to.kind = wire_get16(&wire);
+  report->to.device = wire_get16(&wire);
+  report->checksum = wire_get8(&wire) != 0;
+  report->path_count = wire_get8(&wire);
+  if (report->path_count > HAUL_PATHS_MAX)
+    return -EPROTO;
+  for (size_t i = 0; i < report->path_count; i++)
+    get_path(&wire, &report->paths[i]);
+  report->pieces = report->slices;
+  return wire.failed || wire_left(&wire) > 0 || summary->pages > report->bytes ? -EPROTO : 0;
 }
 
 /* ---- Flags and errors ---- */
@@ -380,7 +437,7 @@ uint32_t protocol_write_flags(int flags) {
 }
 
 int protocol_flags_to_write(uint32_t flags) {
-  if (flags & ~(PROTOCOL_APPEND | PROTOCOL_DSYNC | PROTOCOL_SYNC | PROTOCOL_TELL))
+  if (flags & ~(PROTOCOL_APPEND | PROTOCOL_DSYNC | PROTOCOL_SYNC | PROTOCOL_SUMMARY))
     return -EINVAL;
   return (flags & PROTOCOL_APPEND ? RWF_APPEND : 0) | (flags & PROTOCOL_DSYNC ? RWF_DSYNC : 0) |
          (flags & PROTOCOL_SYNC ? RWF_SYNC : 0);
@@ -404,7 +461,7 @@ int protocol_errno(int code) {
     return -EACCES;
   case HAUL_ENAME:
   case HAUL_ESTALE:
-    return -ENXIO; /* the region is gone */
+    return -ENXIO; /* the region was withdrawn */
   case HAUL_EPEER:
   case HAUL_ECLOSED:
   case HAUL_ECONNECT:

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * The messages between a client of a tree of files and the node that serves it (docs/protocol.md).
+ * The messages between a client of the file service and its server (docs/protocol.md).
  *
- * A request is a message whose tag has PROTOCOL_TAG above and a number of the client's choice
- * below; its answer has the same tag. A request begins with its operation and the nodes that the
- * client has forgotten meanwhile, an answer with its status; then come the operation's fields, in
- * the order of its row in protocol.c. Bytes of files do not come in messages: they are written to,
- * and read from, regions that the client has published. */
+ * A request is a message whose tag is PROTOCOL_TAG plus a number that the client chooses; its
+ * response has the same tag. A request begins with its operation and the nodes that the client has
+ * forgotten since the last request, a response with its status. The operation's fields follow, in
+ * the order of its row in protocol.c. Messages carry no file data: the server writes it to, and
+ * reads it from, regions that the client has published. */
 #ifndef HAUL_STORAGE_SERVICE_PROTOCOL_H
 #define HAUL_STORAGE_SERVICE_PROTOCOL_H
 
+#include <haul/haul.h>
 #include <limits.h>
 
 #include "core/wire.h"
@@ -19,24 +20,24 @@
 #define PROTOCOL_HELLO   UINT32_C(0x4c494648) /* "HFIL" */
 #define PROTOCOL_VERSION 2
 
-/* Bounds of what one message has; the longer side is refused unread. */
-#define PROTOCOL_BYTES_MAX    65536u /* a symlink's target, an attribute, a list of names */
-#define PROTOCOL_FORGETS_MAX  256u   /* pairs of a node and a count */
-#define PROTOCOL_REQUEST_ROOM (PROTOCOL_BYTES_MAX + 16 * PROTOCOL_FORGETS_MAX + 1024)
-#define PROTOCOL_ANSWER_ROOM  (PROTOCOL_BYTES_MAX + 1024)
-#define PROTOCOL_EXPORT_ROOM  64 /* of an export's name, with its zero byte */
-#define PROTOCOL_REGION_ROOM  64 /* likewise of a client's region */
+/* Bounds of one message; a longer one is rejected unread. */
+#define PROTOCOL_BYTES_MAX     65536u /* of the field `bytes` */
+#define PROTOCOL_FORGETS_MAX   256u   /* pairs of a node and a count */
+#define PROTOCOL_REQUEST_ROOM  (PROTOCOL_BYTES_MAX + 16 * PROTOCOL_FORGETS_MAX + 1024)
+#define PROTOCOL_RESPONSE_ROOM (PROTOCOL_BYTES_MAX + 1024)
+#define PROTOCOL_EXPORT_ROOM   64 /* of an export's name, with the zero byte */
+#define PROTOCOL_REGION_ROOM   64 /* of the name of a client's region, likewise */
 
-/* How often who receives messages looks whether it is to end. */
-#define PROTOCOL_LOOK_NS INT64_C(200000000)
+/* Interval at which threads that receive messages check whether to stop. */
+#define PROTOCOL_POLL_NS INT64_C(200000000)
 
 #define PROTOCOL_READ_MAX (UINT64_C(64) << 20) /* bytes of one READ or WRITE */
-#define PROTOCOL_NODES    (UINT64_C(1) << 40)  /* handles of nodes are below */
+#define PROTOCOL_NODES    (UINT64_C(1) << 40)  /* every handle of a node is less */
 
 enum protocol_operation {
-  PROTOCOL_GREET = 1, /* the first; with an empty name: for the list of exports alone */
+  PROTOCOL_GREET = 1, /* the first request; an empty name gives access to EXPORTS alone */
   PROTOCOL_EXPORTS,
-  PROTOCOL_REGION, /* a region of the client's gets a number */
+  PROTOCOL_REGION, /* assigns a number to a region of the client */
   PROTOCOL_UNREGION,
   PROTOCOL_LOOKUP,
   PROTOCOL_FORGET,
@@ -67,39 +68,46 @@ enum protocol_operation {
   PROTOCOL_LISTXATTR,
   PROTOCOL_SETXATTR,
   PROTOCOL_REMOVEXATTR,
-  PROTOCOL_OPERATIONS, /* how many, and 0 which there is none of */
+  PROTOCOL_OPERATIONS, /* the number of operations, plus 1 */
 };
 
-/* `flags` of OPEN and CREATE: the access mode, and these. */
+/* `flags` of OPEN and CREATE, beside the access mode. */
 #define PROTOCOL_ACCESS   3u
 #define PROTOCOL_TRUNCATE 4u
 #define PROTOCOL_EXCL     8u
-/* Of CREATE: it goes with its client unless it was renamed. In open(2)'s flags: O_TMPFILE. */
+/* CREATE: the server removes the file with its client, unless it was renamed. For sources:
+ * O_TMPFILE. */
 #define PROTOCOL_TEMPORARY 16u
 /* `flags` of WRITE. */
 #define PROTOCOL_APPEND 1u
 #define PROTOCOL_DSYNC  2u
 #define PROTOCOL_SYNC   4u
-/* `flags` of WRITE and READ: the answer's bytes tell how they went (told.h). */
-#define PROTOCOL_TELL 8u
-/* `flags` of a greeting's answer. */
+/* `flags` of WRITE and READ: the response's `bytes` are an I/O summary. */
+#define PROTOCOL_SUMMARY 8u
+/* `flags` of GREET's response. */
 #define PROTOCOL_WRITABLE 1u
 
-/* Every field that an operation may have. Those that it lacks are zero. */
+/* Every field that an operation may have; the others are zero. */
 struct protocol_fields {
-  uint64_t node, folder, file, inode;
+  union {
+    struct source_entry entry;
+    struct {
+      uint64_t node;
+      struct stat stat;
+    };
+  };
+  uint64_t folder, file, inode;
   int64_t offset;
-  uint64_t length, at; /* at: where in the region */
+  uint64_t length, at; /* at: offset in the region */
   uint32_t region, flags, mode, version, depth;
   char name[NAME_MAX + 1], new_name[NAME_MAX + 1];
-  const void *bytes; /* lie in the message */
+  const void *bytes; /* in the message */
   size_t size;
   struct source_change change;
-  struct stat stat;
   struct statvfs space;
 };
 
-/* One name of a READDIR's answer, or of an EXPORTS'. */
+/* One name in the `bytes` of READDIR and EXPORTS. */
 struct protocol_name {
   struct source_name name;
   char text[NAME_MAX + 1];
@@ -116,31 +124,42 @@ struct protocol_request {
   struct protocol_fields fields;
 };
 
-/* The length in `bytes`, or 0 where a field does not fit its bound. */
+/* Returns the length; 0: a field exceeds its bound. */
 size_t protocol_put_request(const struct protocol_request *request,
                             uint8_t bytes[PROTOCOL_REQUEST_ROOM]);
-/* 0, -EPROTO, or -EOPNOTSUPP for an operation that this version does not know. */
+/* 0, -EPROTO, or -EOPNOTSUPP for an operation that this version lacks. */
 int protocol_get_request(const void *bytes, size_t length, struct protocol_request *request);
 
-/* `status` below 0 comes without fields. */
-size_t protocol_put_answer(uint16_t operation, int status, const struct protocol_fields *fields,
-                           uint8_t bytes[PROTOCOL_ANSWER_ROOM]);
+/* The fields are sent if `status` is 0. */
+size_t protocol_put_response(uint16_t operation, int status, const struct protocol_fields *fields,
+                             uint8_t bytes[PROTOCOL_RESPONSE_ROOM]);
 /* The status, or -EPROTO. */
-int protocol_get_answer(const void *bytes, size_t length, uint16_t operation,
-                        struct protocol_fields *fields);
+int protocol_get_response(const void *bytes, size_t length, uint16_t operation,
+                          struct protocol_fields *fields);
 
-/* A list of names, one after the other; false: no room. */
+/* Appends one name; false: there is no room. */
 bool protocol_put_name(struct wire *wire, const struct source_name *name);
-/* False: what is there is no name. */
+/* False: the bytes are not a valid name. */
 bool protocol_get_name(struct wire *wire, struct protocol_name *name);
 
-/* As in open(2) and pwritev2(2), and back. */
+/* Conversion from and to the flags of open(2) and pwritev2(2). */
 uint32_t protocol_open_flags(int flags);
 int protocol_flags_to_open(uint32_t flags); /* -EINVAL */
 uint32_t protocol_write_flags(int flags);
 int protocol_flags_to_write(uint32_t flags); /* -EINVAL */
 
-/* What the library says of a transfer, as files know it. */
+/* How the data of a READ or WRITE was transferred. */
+struct io_summary {
+  struct haul_report report; /* sums of all transfers; paths of the last one */
+  uint64_t pages;            /* bytes that were sent from the file's own pages */
+};
+
+/* Returns the length; 0: there is no room. */
+size_t protocol_put_summary(const struct io_summary *summary, uint8_t *bytes, size_t room);
+/* 0 or -EPROTO. */
+int protocol_get_summary(const void *bytes, size_t size, struct io_summary *summary);
+
+/* The errno value of a libhaul code. */
 int protocol_errno(int code);
 
 #endif

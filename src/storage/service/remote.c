@@ -1,74 +1,46 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: MIT
+ * The operations of the remote source. */
 #include "storage/service/remote.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 
-#include "storage/error.h"
-#include "storage/service/remote_inside.h"
+#include "storage/util.h"
 
 /* ---- Requests ---- */
 
-/* The server's handle; all nodes of a request are of one connection. */
-static int translate(struct remote_request *asked, uint64_t node, uint64_t *handle) {
-  if (node >= SOURCE_HANDLES || node == 0)
-    return -ESTALE;
-  *handle = node % PROTOCOL_NODES;
-  if (node == SOURCE_ROOT)
-    return 0;
-  uint64_t generation = node / PROTOCOL_NODES;
-  if (generation == 0 || *handle <= SOURCE_ROOT ||
-      (asked->generation && asked->generation != generation))
-    return -ESTALE;
-  asked->generation = generation;
-  return 0;
-}
-
-int remote_begin(struct remote_request *asked, uint16_t operation, uint64_t node) {
-  asked->generation = 0;
-  asked->request.operation = operation;
-  asked->request.forget_count = 0;
-  asked->request.fields = (struct protocol_fields){0};
-  asked->answer = (struct protocol_fields){0};
-  return node ? translate(asked, node, &asked->request.fields.node) : 0;
-}
-
-int remote_add_folder(struct remote_request *asked, uint64_t folder) {
-  return translate(asked, folder, &asked->request.fields.folder);
-}
-
-int remote_add_name(struct remote_request *asked, const char *name) {
+/* A request about a name in a folder. */
+static int begin_name(struct remote_call *call, uint16_t operation, uint64_t folder,
+                      const char *name) {
   int status = source_check_name(name);
   if (!status)
-    memcpy(asked->request.fields.name, name, strlen(name) + 1);
-  return status;
-}
-
-int remote_ask(struct source *source, struct remote_request *asked) {
-  return dial_ask(remote_of(source)->dial, &asked->generation, &asked->request, &asked->answer);
-}
-
-int remote_ask_bytes(struct source *source, struct remote_request *asked,
-                     int (*take)(void *user, const struct protocol_fields *answer), void *user) {
-  struct dial *dial = remote_of(source)->dial;
-  struct call *call;
-  int status = dial_start(dial, &asked->generation, &asked->request, &call);
-  if (status)
-    return status;
-  status = dial_wait(dial, &call, &asked->answer, NULL, NULL);
+    status = remote_begin(call, operation, folder);
   if (!status)
-    status = take(user, &asked->answer);
-  dial_end(call);
+    strcpy(call->request.fields.name, name);
   return status;
 }
 
-int remote_entry(struct remote_request *asked, int status, struct source_entry *entry) {
+/* A request that changes a name. `caller` becomes the owner of a new one; NULL: no new name. Checks
+ * the caller first, then the name, the tree and the folder. */
+static int begin_change(struct source *source, const struct source_caller *caller,
+                        struct remote_call *call, uint16_t operation, uint64_t folder,
+                        const char *name) {
+  if (caller && !caller->checked)
+    return -EPERM;
+  int status = source_check_name(name);
+  if (!status && remote_of(source)->read_only)
+    status = -EROFS;
+  return status ? status : begin_name(call, operation, folder, name);
+}
+
+/* Fills *entry from the response, unless `status` is an error. Returns the status. */
+static int get_entry(struct remote_call *call, int status, struct source_entry *entry) {
   if (status)
     return status;
-  entry->node = asked->answer.node;
-  entry->stat = asked->answer.stat;
+  *entry = call->response.entry;
   if (entry->node != SOURCE_ROOT)
-    entry->node += asked->generation % REMOTE_GENERATIONS * PROTOCOL_NODES;
+    entry->node += call->generation % REMOTE_GENERATIONS * PROTOCOL_NODES;
   return 0;
 }
 
@@ -76,64 +48,60 @@ int remote_entry(struct remote_request *asked, int status, struct source_entry *
 
 static void close_source(struct source *source) {
   struct remote_source *remote = remote_of(source);
-  remote_close_stages(remote);
-  dial_close(remote->dial);
+  remote_close_bounce(remote);
+  rpc_close(remote->rpc);
   free(remote);
 }
 
-static int lookup(struct source *source, uint64_t folder, const char *name,
-                  struct source_entry *entry) {
-  struct remote_request asked;
-  int status = source_check_name(name);
+static int remote_lookup(struct source *source, uint64_t folder, const char *name,
+                         struct source_entry *entry) {
+  struct remote_call call;
+  int status = begin_name(&call, PROTOCOL_LOOKUP, folder, name);
   if (!status)
-    status = remote_begin(&asked, PROTOCOL_LOOKUP, folder);
-  if (!status)
-    status = remote_add_name(&asked, name);
-  if (!status)
-    status = remote_ask(source, &asked);
-  return remote_entry(&asked, status, entry);
+    status = remote_call(source, &call);
+  return get_entry(&call, status, entry);
 }
 
-static void forget(struct source *source, uint64_t node, uint64_t count) {
-  struct remote_request asked;
-  if (node == SOURCE_ROOT || remote_begin(&asked, PROTOCOL_FORGET, node))
+static void remote_forget(struct source *source, uint64_t node, uint64_t count) {
+  struct remote_call call;
+  if (node == SOURCE_ROOT || remote_begin(&call, PROTOCOL_FORGET, node))
     return;
-  dial_forget(remote_of(source)->dial, asked.generation, asked.request.fields.node, count);
+  rpc_forget(remote_of(source)->rpc, call.generation, call.request.fields.node, count);
 }
 
-static int find(struct source *source, uint64_t inode, struct source_entry *entry) {
-  struct remote_request asked;
-  remote_begin(&asked, PROTOCOL_FIND, 0);
-  asked.request.fields.inode = inode;
-  return remote_entry(&asked, remote_ask(source, &asked), entry);
+static int remote_find(struct source *source, uint64_t inode, struct source_entry *entry) {
+  struct remote_call call;
+  remote_begin(&call, PROTOCOL_FIND, 0);
+  call.request.fields.inode = inode;
+  return get_entry(&call, remote_call(source, &call), entry);
 }
 
 static int get_attributes(struct source *source, uint64_t node, struct source_file *file,
                           struct stat *stat) {
-  struct remote_request asked;
+  struct remote_call call;
   (void)file;
-  int status = remote_begin(&asked, PROTOCOL_GETATTR, node);
+  int status = remote_begin(&call, PROTOCOL_GETATTR, node);
   if (!status)
-    status = remote_ask(source, &asked);
-  *stat = asked.answer.stat;
+    status = remote_call(source, &call);
+  *stat = call.response.stat;
   return status;
 }
 
 static int set_attributes(struct source *source, uint64_t node, struct source_file *file,
                           const struct source_change *change, struct stat *stat) {
-  struct remote_request asked;
+  struct remote_call call;
   if (remote_of(source)->read_only)
     return -EROFS;
-  int status = remote_begin(&asked, PROTOCOL_SETATTR, node);
-  asked.request.fields.change = *change;
+  int status = remote_begin(&call, PROTOCOL_SETATTR, node);
+  call.request.fields.change = *change;
   if (!status && file) {
-    asked.request.fields.file = open_of(file)->handle;
-    if (node != SOURCE_ROOT && asked.generation != open_of(file)->generation)
+    call.request.fields.file = open_of(file)->handle;
+    if (node != SOURCE_ROOT && call.generation != open_of(file)->generation)
       status = -ESTALE;
   }
   if (!status)
-    status = remote_ask(source, &asked);
-  *stat = asked.answer.stat;
+    status = remote_call(source, &call);
+  *stat = call.response.stat;
   return status;
 }
 
@@ -143,132 +111,368 @@ struct text {
   ssize_t length;
 };
 
-static int take_target(void *user, const struct protocol_fields *answer) {
+static int take_target(void *user, const struct protocol_fields *response) {
   struct text *text = user;
-  if (memchr(answer->bytes, 0, answer->size))
+  if (memchr(response->bytes, 0, response->size))
     return -EPROTO;
-  if (answer->size >= text->size)
+  if (response->size >= text->size)
     return -ENAMETOOLONG;
-  memcpy(text->bytes, answer->bytes, answer->size);
-  text->length = (ssize_t)answer->size;
+  memcpy(text->bytes, response->bytes, response->size);
+  text->length = (ssize_t)response->size;
   return 0;
 }
 
 static ssize_t read_link(struct source *source, uint64_t node, char *target, size_t size) {
-  struct remote_request asked;
+  struct remote_call call;
   struct text text = {target, size, 0};
-  int status = remote_begin(&asked, PROTOCOL_READLINK, node);
+  int status = remote_begin(&call, PROTOCOL_READLINK, node);
   if (!status)
-    status = remote_ask_bytes(source, &asked, take_target, &text);
+    status = remote_call_bytes(source, &call, take_target, &text);
   return status ? status : text.length;
 }
 
 static int stat_system(struct source *source, struct statvfs *stat) {
-  struct remote_request asked;
-  remote_begin(&asked, PROTOCOL_STATFS, 0);
-  int status = remote_ask(source, &asked);
-  *stat = asked.answer.space;
+  struct remote_call call;
+  remote_begin(&call, PROTOCOL_STATFS, 0);
+  int status = remote_call(source, &call);
+  *stat = call.response.space;
   return status;
+}
+
+/* ---- Names ----
+ *
+ * The server acts as its own user. It does not know this host's users, so a caller whose rights are
+ * not checked yet is -EPERM. */
+
+/* Sends a request that creates a name. */
+static int create_name(struct source *source, struct remote_call *call,
+                       struct source_entry *entry) {
+  return get_entry(call, remote_call(source, call), entry);
+}
+
+static int make_folder(struct source *source, const struct source_caller *caller, uint64_t folder,
+                       const char *name, mode_t mode, struct source_entry *entry) {
+  struct remote_call call;
+  int status = begin_change(source, caller, &call, PROTOCOL_MKDIR, folder, name);
+  if (status)
+    return status;
+  call.request.fields.mode = mode;
+  return create_name(source, &call, entry);
+}
+
+static int make_symlink(struct source *source, const struct source_caller *caller, uint64_t folder,
+                        const char *name, const char *target, struct source_entry *entry) {
+  struct remote_call call;
+  int status = begin_change(source, caller, &call, PROTOCOL_SYMLINK, folder, name);
+  if (status)
+    return status;
+  call.request.fields.bytes = target;
+  call.request.fields.size = strlen(target);
+  return create_name(source, &call, entry);
+}
+
+static int make_node(struct source *source, const struct source_caller *caller, uint64_t folder,
+                     const char *name, mode_t mode, struct source_entry *entry) {
+  struct remote_call call;
+  if ((mode & S_IFMT) && !S_ISREG(mode))
+    return -EPERM;
+  int status = begin_change(source, caller, &call, PROTOCOL_MKNOD, folder, name);
+  if (status)
+    return status;
+  call.request.fields.mode = mode;
+  return create_name(source, &call, entry);
+}
+
+static int make_link(struct source *source, const struct source_caller *caller, uint64_t node,
+                     uint64_t folder, const char *name, struct source_entry *entry) {
+  struct remote_call call;
+  int status = begin_change(source, caller, &call, PROTOCOL_LINK, node, name);
+  if (!status)
+    status = remote_add_folder(&call, folder);
+  return status ? status : create_name(source, &call, entry);
+}
+
+static int remove_name(struct source *source, uint16_t operation, uint64_t folder,
+                       const char *name) {
+  struct remote_call call;
+  int status = begin_change(source, NULL, &call, operation, folder, name);
+  return status ? status : remote_call(source, &call);
+}
+
+static int unlink_file(struct source *source, uint64_t folder, const char *name) {
+  return remove_name(source, PROTOCOL_UNLINK, folder, name);
+}
+
+static int remove_folder(struct source *source, uint64_t folder, const char *name) {
+  return remove_name(source, PROTOCOL_RMDIR, folder, name);
+}
+
+static int rename_node(struct source *source, uint64_t folder, const char *name,
+                       uint64_t new_folder, const char *new_name, unsigned flags) {
+  struct remote_call call;
+  int status = source_check_name(new_name);
+  if (!status)
+    status = begin_change(source, NULL, &call, PROTOCOL_RENAME, folder, name);
+  if (!status)
+    status = remote_add_folder(&call, new_folder);
+  if (status)
+    return status;
+  strcpy(call.request.fields.new_name, new_name);
+  call.request.fields.flags = flags;
+  return remote_call(source, &call);
 }
 
 /* ---- Extended attributes ---- */
 
-static int take_value(void *user, const struct protocol_fields *answer) {
+static int take_value(void *user, const struct protocol_fields *response) {
   struct text *text = user;
-  if (answer->length > PROTOCOL_BYTES_MAX)
+  if (response->length > PROTOCOL_BYTES_MAX)
     return -EPROTO;
-  if (text->size && (answer->size != answer->length || answer->size > text->size))
+  if (text->size && (response->size != response->length || response->size > text->size))
     return -EPROTO;
-  if (text->size && answer->size)
-    memcpy(text->bytes, answer->bytes, answer->size);
-  text->length = (ssize_t)answer->length;
+  if (text->size && response->size)
+    memcpy(text->bytes, response->bytes, response->size);
+  text->length = (ssize_t)response->length;
   return 0;
 }
 
-static ssize_t read_extended(struct source *source, struct remote_request *asked, char *bytes,
+static ssize_t read_extended(struct source *source, struct remote_call *call, char *bytes,
                              size_t size) {
   struct text text = {bytes, size, 0};
-  asked->request.fields.length = size;
-  int status = remote_ask_bytes(source, asked, take_value, &text);
+  call->request.fields.length = size;
+  int status = remote_call_bytes(source, call, take_value, &text);
   return status ? status : text.length;
 }
 
 static ssize_t get_extended(struct source *source, uint64_t node, const char *name, void *value,
                             size_t size) {
-  struct remote_request asked;
-  int status = remote_begin(&asked, PROTOCOL_GETXATTR, node);
+  struct remote_call call;
+  int status = remote_begin(&call, PROTOCOL_GETXATTR, node);
   if (!status && strlen(name) > NAME_MAX)
     status = -ERANGE;
   if (status)
     return status;
-  strcpy(asked.request.fields.name, name);
-  return read_extended(source, &asked, value, size);
+  strcpy(call.request.fields.name, name);
+  return read_extended(source, &call, value, size);
 }
 
 static ssize_t list_extended(struct source *source, uint64_t node, char *list, size_t size) {
-  struct remote_request asked;
-  int status = remote_begin(&asked, PROTOCOL_LISTXATTR, node);
-  return status ? status : read_extended(source, &asked, list, size);
+  struct remote_call call;
+  int status = remote_begin(&call, PROTOCOL_LISTXATTR, node);
+  return status ? status : read_extended(source, &call, list, size);
 }
 
 static int change_extended(struct source *source, uint64_t node, const char *name,
-                           struct remote_request *asked, uint16_t operation) {
+                           struct remote_call *call, uint16_t operation) {
   if (remote_of(source)->read_only)
     return -EROFS;
   if (strlen(name) > NAME_MAX)
     return -ERANGE;
-  int status = remote_begin(asked, operation, node);
-  strcpy(asked->request.fields.name, name);
+  int status = remote_begin(call, operation, node);
+  strcpy(call->request.fields.name, name);
   return status;
 }
 
 static int set_extended(struct source *source, uint64_t node, const char *name, const void *value,
                         size_t size, int flags) {
-  struct remote_request asked;
-  int status = change_extended(source, node, name, &asked, PROTOCOL_SETXATTR);
+  struct remote_call call;
+  int status = change_extended(source, node, name, &call, PROTOCOL_SETXATTR);
   if (status)
     return status;
-  asked.request.fields.bytes = value;
-  asked.request.fields.size = size;
-  asked.request.fields.flags = (uint32_t)flags;
-  return remote_ask(source, &asked);
+  call.request.fields.bytes = value;
+  call.request.fields.size = size;
+  call.request.fields.flags = (uint32_t)flags;
+  return remote_call(source, &call);
 }
 
 static int remove_extended(struct source *source, uint64_t node, const char *name) {
-  struct remote_request asked;
-  int status = change_extended(source, node, name, &asked, PROTOCOL_REMOVEXATTR);
-  return status ? status : remote_ask(source, &asked);
+  struct remote_call call;
+  int status = change_extended(source, node, name, &call, PROTOCOL_REMOVEXATTR);
+  return status ? status : remote_call(source, &call);
+}
+
+/* ---- Open files ---- */
+
+static int make_file(struct remote_source *remote, struct remote_call *call, uint64_t inode,
+                     struct source_file **file) {
+  struct remote_open_file *made = calloc(1, sizeof *made);
+  if (made) {
+    made->file = (struct source_file){.inode = inode, .fd = -1};
+    made->handle = call->response.file;
+    made->generation = call->generation;
+    *file = &made->file;
+    return 0;
+  }
+  call->request.operation = PROTOCOL_RELEASE;
+  call->request.fields = (struct protocol_fields){.file = call->response.file};
+  rpc_call(remote->rpc, &call->generation, &call->request, &call->response);
+  return -ENOMEM;
+}
+
+/* -EPERM for unchecked rights: the server does not know this host's users. */
+static int open_file(struct source *source, const struct source_caller *caller, uint64_t node,
+                     int flags, struct source_file **file) {
+  struct remote_call call;
+  if (!caller->checked)
+    return -EPERM;
+  if (remote_of(source)->read_only && flags & (O_ACCMODE | O_TRUNC))
+    return -EROFS;
+  int status = remote_begin(&call, PROTOCOL_OPEN, node);
+  call.request.fields.flags = protocol_open_flags(flags & ~O_EXCL);
+  if (!status)
+    status = remote_call(source, &call);
+  return status ? status : make_file(remote_of(source), &call, call.response.inode, file);
+}
+
+static int create_file(struct source *source, const struct source_caller *caller, uint64_t folder,
+                       const char *name, mode_t mode, int flags, struct source_entry *entry,
+                       struct source_file **file) {
+  struct remote_call call;
+  int status = begin_change(source, caller, &call, PROTOCOL_CREATE, folder, name);
+  if (status)
+    return status;
+  call.request.fields.mode = mode;
+  call.request.fields.flags = protocol_open_flags(flags);
+  status = get_entry(&call, remote_call(source, &call), entry);
+  if (status)
+    return status;
+  status = make_file(remote_of(source), &call, entry->stat.st_ino, file);
+  if (status)
+    source->ops->forget(source, entry->node, 1);
+  return status;
+}
+
+static int open_folder(struct source *source, uint64_t node, struct source_file **folder) {
+  struct remote_call call;
+  int status = remote_begin(&call, PROTOCOL_OPENDIR, node);
+  if (!status)
+    status = remote_call(source, &call);
+  return status ? status : make_file(remote_of(source), &call, call.response.inode, folder);
+}
+
+static void begin_file(struct remote_call *call, uint16_t operation, struct source_file *file) {
+  remote_begin(call, operation, 0);
+  call->generation = open_of(file)->generation;
+  call->request.fields.file = open_of(file)->handle;
+}
+
+/* The server releases all files when the connection ends. */
+static void release(struct source *source, struct source_file *file) {
+  struct remote_call call;
+  begin_file(&call, PROTOCOL_RELEASE, file);
+  if (rpc_is_up(remote_of(source)->rpc, call.generation))
+    remote_call(source, &call);
+  free(open_of(file));
+}
+
+static int flush(struct source *source, struct source_file *file) {
+  struct remote_call call;
+  if (remote_of(source)->read_only)
+    return 0;
+  begin_file(&call, PROTOCOL_FLUSH, file);
+  return remote_call(source, &call);
+}
+
+static int sync_file(struct source *source, struct source_file *file, bool data_only) {
+  struct remote_call call;
+  begin_file(&call, PROTOCOL_FSYNC, file);
+  call.request.fields.flags = data_only;
+  return remote_call(source, &call);
+}
+
+static int allocate(struct source *source, struct source_file *file, int mode, off_t offset,
+                    off_t length) {
+  struct remote_call call;
+  if (remote_of(source)->read_only)
+    return -EROFS;
+  begin_file(&call, PROTOCOL_FALLOCATE, file);
+  call.request.fields.flags = (uint32_t)mode;
+  call.request.fields.offset = offset;
+  call.request.fields.length = (uint64_t)length;
+  return remote_call(source, &call);
+}
+
+static off_t seek(struct source *source, struct source_file *file, off_t offset, int whence) {
+  struct remote_call call;
+  begin_file(&call, PROTOCOL_LSEEK, file);
+  call.request.fields.flags = (uint32_t)whence;
+  call.request.fields.offset = offset;
+  int status = remote_call(source, &call);
+  if (status)
+    return status;
+  return call.response.offset < 0 ? -EPROTO : call.response.offset;
+}
+
+/* ---- Folders ---- */
+
+#define ROUNDS_MAX 4096 /* requests for one readdir: bounds a server that never ends the list */
+
+struct names {
+  source_each *each;
+  void *user;
+  off_t next;
+  bool more;
+};
+
+static int pass_names(void *user, const struct protocol_fields *response) {
+  struct names *names = user;
+  struct protocol_name name;
+  struct wire wire = wire_over(response->bytes, response->size);
+  names->more = wire_left(&wire) > 0;
+  while (names->more && wire_left(&wire) > 0) {
+    if (!protocol_get_name(&wire, &name))
+      return -EPROTO;
+    names->more = names->each(names->user, &name.name);
+    names->next = name.name.next;
+  }
+  return 0;
+}
+
+static int read_folder(struct source *source, struct source_file *folder, off_t offset,
+                       size_t bytes, source_each *each, void *user) {
+  struct names names = {.each = each, .user = user, .next = offset, .more = true};
+  int status = 0;
+  for (unsigned round = 0; names.more && !status; round++) {
+    struct remote_call call;
+    if (round == ROUNDS_MAX)
+      return -EPROTO;
+    begin_file(&call, PROTOCOL_READDIR, folder);
+    call.request.fields.offset = names.next;
+    call.request.fields.length = bytes;
+    status = remote_call_bytes(source, &call, pass_names, &names);
+  }
+  return status;
 }
 
 /* ---- The table ---- */
 
 static const struct source_ops ops = {
     .close = close_source,
-    .lookup = lookup,
-    .forget = forget,
-    .find = find,
+    .lookup = remote_lookup,
+    .forget = remote_forget,
+    .find = remote_find,
     .getattr = get_attributes,
     .setattr = set_attributes,
     .readlink = read_link,
     .statfs = stat_system,
-    .mkdir = remote_mkdir,
-    .symlink = remote_symlink,
-    .mknod = remote_mknod,
-    .link = remote_link,
-    .unlink = remote_unlink,
-    .rmdir = remote_rmdir,
-    .rename = remote_rename,
-    .open = remote_open_node,
-    .create = remote_create,
-    .release = remote_release,
+    .mkdir = make_folder,
+    .symlink = make_symlink,
+    .mknod = make_node,
+    .link = make_link,
+    .unlink = unlink_file,
+    .rmdir = remove_folder,
+    .rename = rename_node,
+    .open = open_file,
+    .create = create_file,
+    .release = release,
     .read = remote_read,
     .write = remote_write,
-    .flush = remote_flush,
-    .fsync = remote_fsync,
-    .fallocate = remote_fallocate,
-    .lseek = remote_lseek,
-    .opendir = remote_opendir,
-    .readdir = remote_readdir,
+    .flush = flush,
+    .fsync = sync_file,
+    .fallocate = allocate,
+    .lseek = seek,
+    .opendir = open_folder,
+    .readdir = read_folder,
     .getxattr = get_extended,
     .listxattr = list_extended,
     .setxattr = set_extended,
@@ -280,18 +484,18 @@ int remote_source_open(const struct remote_config *config, struct source **sourc
   struct remote_source *remote = calloc(1, sizeof *remote);
   if (!remote)
     return storage_fail(error, -ENOMEM, NULL, "no memory left");
-  int status = dial_open(&config->dial, &remote->dial, error);
+  int status = rpc_open(&config->rpc, &remote->rpc, error);
   if (status) {
     free(remote);
     return status;
   }
   remote->source.ops = &ops;
-  remote->read_only = config->read_only || !dial_is_writable(remote->dial);
-  status = remote_open_stages(remote);
+  remote->read_only = config->read_only || !rpc_is_writable(remote->rpc);
+  status = remote_open_bounce(remote);
   if (status) {
-    dial_close(remote->dial);
+    rpc_close(remote->rpc);
     free(remote);
-    return storage_fail(error, status, NULL, "no memory for bytes on their way");
+    return storage_fail(error, status, NULL, "cannot allocate bounce buffers");
   }
   *source = &remote->source;
   return 0;

@@ -1,21 +1,99 @@
 /* SPDX-License-Identifier: MIT
- * The server: what it exports, and the thread that hands messages to sessions. */
+ * The server: its exports, and the thread that passes messages to sessions. */
 #include <haul/storage.h>
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "core/thread.h"
-#include "storage/error.h"
 #include "storage/mapping.h"
 #include "storage/service/server.h"
 #include "storage/source.h"
+#include "storage/util.h"
 
-#define END_WAIT_S 10
+#define END_WAIT_NS INT64_C(10000000000)
+
+/* ---- Exports ---- */
+
+/* Reports a bad folder now, and not to each client. */
+static int check_export(const struct haul_storage_export *export,
+                        struct haul_storage_error *error) {
+  struct source *source;
+  int status = local_source_open(export->path, !export->writable, &source);
+  if (!status) {
+    source->ops->close(source);
+    return 0;
+  }
+  return storage_fail(error, status, status == -ENOTDIR ? "give the folder that contains it" : "",
+                      "cannot export %s: %s", export->path, strerror(-status));
+}
+
+static int copy_grants(struct haul_storage_export *to, const struct haul_storage_export *from) {
+  struct haul_grant *grants = calloc(from->grant_count, sizeof *grants);
+  to->grants = grants;
+  if (!grants)
+    return -ENOMEM;
+  for (; to->grant_count < from->grant_count; to->grant_count++) {
+    const struct haul_grant *grant = &from->grants[to->grant_count];
+    grants[to->grant_count] = (struct haul_grant){strdup(grant->who), grant->rights};
+    if (!grants[to->grant_count].who)
+      return -ENOMEM;
+  }
+  return 0;
+}
+
+static int copy_export(struct haul_storage_export *to, const struct haul_storage_export *from) {
+  to->writable = from->writable;
+  to->name = strdup(from->name);
+  to->path = strdup(from->path);
+  if (!to->name || !to->path)
+    return -ENOMEM;
+  return from->grant_count ? copy_grants(to, from) : 0;
+}
+
+/* -ENOMEM: free_exports is due all the same. */
+static int copy_exports(struct exports *exports, const struct haul_storage_export *list,
+                        size_t count) {
+  int status = 0;
+  exports->list = calloc(count ? count : 1, sizeof *exports->list);
+  if (!exports->list)
+    return -ENOMEM;
+  for (size_t i = 0; i < count && !status; i++)
+    status = copy_export(&exports->list[exports->count++], &list[i]);
+  return status;
+}
+
+/* Of a copy, which is const for its users. */
+static void free_const(const void *copied) {
+  free((void *)(uintptr_t)copied);
+}
+
+static void free_exports(struct exports *exports) {
+  for (size_t i = 0; i < exports->count; i++) {
+    const struct haul_storage_export *export = &exports->list[i];
+    for (size_t k = 0; k < export->grant_count; k++)
+      free_const(export->grants[k].who);
+    free_const(export->grants);
+    free_const(export->name);
+    free_const(export->path);
+  }
+  free(exports->list);
+}
+
+unsigned export_rights(const struct haul_storage_export *export, const char *identity) {
+  unsigned all = HAUL_READ | (export->writable ? HAUL_WRITE : 0u), rights = 0;
+  if (export->grant_count == 0)
+    return all;
+  for (size_t i = 0; i < export->grant_count; i++)
+    if (strcmp(export->grants[i].who, "*") == 0 ||
+        (*identity && strcmp(export->grants[i].who, identity) == 0))
+      rights |= export->grants[i].rights;
+  return rights & all;
+}
 
 /* ---- Messages ---- */
 
@@ -36,10 +114,10 @@ static void peer_left(struct service *service, const haul_peer *peer) {
   session_end(session);
 }
 
-/* Without waiting: who has not read the one word sent so far is not owed another one. */
-static void refuse(const struct haul_message *message, int status) {
-  uint8_t bytes[PROTOCOL_ANSWER_ROOM];
-  size_t length = protocol_put_answer(PROTOCOL_GREET, status, NULL, bytes);
+/* Does not block: a peer that does not receive gets no second response. */
+static void reject(const struct haul_message *message, int status) {
+  uint8_t bytes[PROTOCOL_RESPONSE_ROOM];
+  size_t length = protocol_put_response(PROTOCOL_GREET, status, NULL, bytes);
   haul_message_send(message->peer, message->tag, bytes, length, HAUL_NO_WAIT);
 }
 
@@ -51,7 +129,7 @@ static struct session *admit(struct service *service, const struct haul_message 
   if (session)
     list_append(&service->sessions, &session->link);
   else
-    refuse(message, full ? -EUSERS : -ENOMEM);
+    reject(message, full ? -EUSERS : -ENOMEM);
   return session;
 }
 
@@ -59,7 +137,7 @@ static bool is_ours(const struct haul_message *message) {
   return message->kind == HAUL_MESSAGE && message->tag / PROTOCOL_NUMBERS == PROTOCOL_TAG >> 48;
 }
 
-static void take(struct service *service, struct haul_message *message) {
+static void dispatch(struct service *service, struct haul_message *message) {
   if (is_ours(message)) {
     struct session *session = find_session(service, message->peer);
     if (!session)
@@ -76,20 +154,21 @@ static void take(struct service *service, struct haul_message *message) {
   haul_message_release(message);
 }
 
-/* A node that is being closed is none to wait on, so this looks for its end now and then. */
-static void *run(void *argument) {
+/* The wait is bounded, as the owner must not close the node while this thread waits on it. */
+static void *receive_messages(void *argument) {
   struct service *service = argument;
   struct haul_message message;
   while (!atomic_load(&service->stops))
-    if (haul_message_receive(service->node, &message, haul_deadline_in(PROTOCOL_LOOK_NS)) == 0)
-      take(service, &message);
+    if (haul_message_receive(service->node, &message, haul_deadline_in(PROTOCOL_POLL_NS)) == 0)
+      dispatch(service, &message);
   return NULL;
 }
 
 /* ---- Opening ---- */
 
-/* A client's files and regions, and those of the node itself, are to be there besides nodes. */
-static size_t share_of_descriptors(void) {
+/* Limit of one client's nodes: an eighth of the descriptors, as clients' files and the node itself
+ * need some, too. */
+static size_t max_nodes(void) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit))
     return SERVICE_FILES;
@@ -101,7 +180,7 @@ static size_t share_of_descriptors(void) {
 }
 
 static void free_service(struct service *service) {
-  exported_free(&service->exports);
+  free_exports(&service->exports);
   views_close(&service->views);
   if (service->guarded)
     sigbus_stop();
@@ -111,47 +190,44 @@ static void free_service(struct service *service) {
   free(service);
 }
 
-static struct service *make(const struct haul_storage_serving *serving) {
-  pthread_condattr_t monotonic;
+static struct service *new_service(const struct haul_storage_serving *serving) {
   struct service *service = calloc(1, sizeof *service);
   if (!service)
     return NULL;
   service->node = serving->node;
   service->other = serving->other;
   service->user = serving->user;
-  service->nodes_max = share_of_descriptors();
+  service->nodes_max = max_nodes();
   list_init(&service->sessions);
   pthread_mutex_init(&service->lock, NULL);
   pthread_rwlock_init(&service->node_lock, NULL);
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&service->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  storage_cond_init(&service->changed);
   return service;
 }
 
 static int open_service(const struct haul_storage_serving *serving, struct service **out,
                         struct haul_storage_error *error) {
   if (serving->size != sizeof *serving)
-    return storage_fail(error, -EINVAL, "install both from one build",
+    return storage_fail(error, -EINVAL,
+                        "install the command and libhaul-storage.so from the same build",
                         "libhaul-storage.so is of another version");
   for (size_t i = 0; i < serving->count; i++) {
-    int status = exported_check(&serving->exports[i], error);
+    int status = check_export(&serving->exports[i], error);
     if (status)
       return status;
   }
-  struct service *service = make(serving);
+  struct service *service = new_service(serving);
   if (!service)
     return storage_fail(error, -ENOMEM, "", "no memory left");
-  umask(0); /* a mode comes as the client's umask has left it */
+  umask(0); /* the client has applied its own to each mode */
   int status = sigbus_start();
   service->guarded = !status;
   if (!status)
-    status = exported_copy(&service->exports, serving->exports, serving->count);
+    status = copy_exports(&service->exports, serving->exports, serving->count);
   if (!status)
     status = views_open(&service->views);
   if (!status)
-    status = -thread_start(&service->thread, run, service);
+    status = -thread_start(&service->thread, receive_messages, service);
   if (status) {
     free_service(service);
     return storage_fail(error, status, "", "cannot serve files: %s", strerror(-status));
@@ -170,20 +246,20 @@ static void stop_service(struct service *service) {
   pthread_rwlock_unlock(&service->node_lock);
 }
 
+/* -ETIMEDOUT: a worker still blocks, and nothing is freed. */
 static int close_service(struct service *service) {
-  struct timespec until;
-  int status = 0;
+  int64_t until = haul_deadline_in(END_WAIT_NS);
+  bool ended = true;
   for (struct list *item; (item = list_take(&service->sessions));)
     session_end(list_entry(item, struct session, link));
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_sec += END_WAIT_S;
   pthread_mutex_lock(&service->lock);
-  while (service->session_count > 0 && !status)
-    status = -pthread_cond_timedwait(&service->changed, &service->lock, &until);
+  while (service->session_count > 0 && ended)
+    ended = storage_wait(&service->changed, &service->lock, until);
   pthread_mutex_unlock(&service->lock);
-  if (!status)
-    free_service(service);
-  return status;
+  if (!ended)
+    return -ETIMEDOUT;
+  free_service(service);
+  return 0;
 }
 
 __attribute__((visibility("default"))) const struct haul_storage_service haul_storage_service = {

@@ -1,57 +1,57 @@
 /* SPDX-License-Identifier: MIT
- * Bytes between an open file and a client's region, cut into slices, some of which are on the wire
- * while another one is on the disk.
+ * Copies between an open file and a client's region, in slices: some are on the wire while another
+ * one is read from or written to the disk.
  *
- * What is read goes out from the file's own pages where it can, without a copy. A file that is cut
- * short or changed meanwhile spoils that; then all is sent again from copies, so that nobody sees
- * an error of the wire where there was none. */
+ * A read sends the file's own pages where it can, without a copy. If the file is truncated or
+ * changed meanwhile, the whole read is sent again from copies, so that the client sees no transfer
+ * error that has another cause. */
 #include <errno.h>
 
 #include "storage/service/server.h"
 
 #define SLICE  ((uint64_t)1 << 20)
 #define SLICES 3u
-#define TRIES  3u /* of a slice that arrives damaged, after the first */
+#define TRIES  3u /* retries of a slice that arrives damaged */
 
 struct lanes;
 
 struct slice {
   struct lanes *lanes;
-  haul_region *buffer; /* from its first use on */
-  haul_region *region; /* where its bytes are: the buffer, or the view's */
+  haul_region *buffer; /* allocated at its first use */
+  haul_region *region; /* has its data: the buffer, or the view's */
   uint64_t at;
   haul_transfer *transfer; /* on the wire */
   bool ended;              /* lanes->lock */
-  uint64_t done, length;   /* its place in the whole */
+  uint64_t done, length;   /* done: bytes before it */
 };
 
-/* Waiting for a transfer by haul_transfer_wait would wake up with whatever else happens on the
- * node: with many clients that is most of the time. */
+/* Waits on its own condition: haul_transfer_wait wakes with every event of the node, which with
+ * many clients is most of the time. */
 struct lanes {
   const struct stream *stream;
   struct slice slices[SLICES];
   bool out; /* to the client */
   pthread_mutex_t lock;
-  pthread_cond_t news;
+  pthread_cond_t ended_one;
 };
 
-/* By who drives the node. */
-static void has_ended(void *user, haul_transfer *transfer) {
+/* On the node's thread. */
+static void on_ended(void *user, haul_transfer *transfer) {
   struct slice *slice = user;
   (void)transfer;
   pthread_mutex_lock(&slice->lanes->lock);
   slice->ended = true;
-  pthread_cond_signal(&slice->lanes->news);
+  pthread_cond_signal(&slice->lanes->ended_one);
   pthread_mutex_unlock(&slice->lanes->lock);
 }
 
-static int start(const struct lanes *lanes, struct slice *slice) {
+static int start_slice(const struct lanes *lanes, struct slice *slice) {
   const struct stream *stream = lanes->stream;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   const struct haul_piece piece = {slice->at, stream->at + slice->done, slice->length};
   options.flags = HAUL_CHECKSUM;
   options.deadline = haul_deadline_in(SERVICE_WAIT_NS);
-  options.done = has_ended;
+  options.done = on_ended;
   options.user = slice;
   slice->ended = false;
   int code = lanes->out
@@ -62,22 +62,39 @@ static int start(const struct lanes *lanes, struct slice *slice) {
   return code;
 }
 
-/* It has a deadline, so it ends. */
-static int wait_for(struct slice *slice) {
+/* Adds an ended transfer. `pages`: it sent the file's own pages. */
+static void summary_add(struct io_summary *summary, haul_transfer *transfer, bool pages) {
+  struct haul_report one = HAUL_REPORT_INIT, *sum = &summary->report;
+  if (haul_transfer_report(transfer, &one))
+    return;
+  one.bytes += sum->bytes;
+  one.pieces += sum->pieces;
+  one.slices += sum->slices;
+  one.retries += sum->retries;
+  summary->pages += pages ? one.bytes - sum->bytes : 0;
+  if (sum->bytes > 0) { /* times: of the first transfer */
+    one.queued_ns = sum->queued_ns;
+    one.setup_ns = sum->setup_ns;
+  }
+  *sum = one;
+}
+
+/* The transfer's deadline bounds the wait. */
+static int wait_slice(struct slice *slice) {
   pthread_mutex_lock(&slice->lanes->lock);
   while (!slice->ended)
-    pthread_cond_wait(&slice->lanes->news, &slice->lanes->lock);
+    pthread_cond_wait(&slice->lanes->ended_one, &slice->lanes->lock);
   pthread_mutex_unlock(&slice->lanes->lock);
   int code = haul_transfer_test(slice->transfer);
-  struct told *told = slice->lanes->stream->told;
-  if (code == 0 && told)
-    told_add(told, slice->transfer, slice->region != slice->buffer);
+  struct io_summary *summary = slice->lanes->stream->summary;
+  if (code == 0 && summary)
+    summary_add(summary, slice->transfer, slice->region != slice->buffer);
   haul_transfer_release(slice->transfer);
   slice->transfer = NULL;
   return code;
 }
 
-/* ---- Where its bytes are ---- */
+/* ---- Slices ---- */
 
 static int open_buffer(const struct lanes *lanes, haul_region **buffer) {
   const struct haul_place host = {HAUL_HOST, 0};
@@ -98,7 +115,7 @@ static int use_buffer(const struct lanes *lanes, struct slice *slice) {
   return status;
 }
 
-/* In memory from then on: the node's thread does not wait for the disk. */
+/* Reads the pages from the disk now, so that the node's thread does not block. */
 static bool use_view(const struct stream *stream, struct slice *slice) {
   const struct view *view = stream->view;
   slice->at = (uint64_t)stream->offset + slice->done;
@@ -109,45 +126,45 @@ static bool use_view(const struct stream *stream, struct slice *slice) {
 }
 
 static int settle(const struct lanes *lanes, struct slice *slice) {
-  int code = wait_for(slice);
+  int code = wait_slice(slice);
   for (unsigned i = 0; code == HAUL_ECHECKSUM && i < TRIES; i++) {
-    code = start(lanes, slice);
+    code = start_slice(lanes, slice);
     if (!code)
-      code = wait_for(slice);
+      code = wait_slice(slice);
   }
   return protocol_errno(code);
 }
 
 static void open_lanes(struct lanes *lanes) {
   pthread_mutex_init(&lanes->lock, NULL);
-  pthread_cond_init(&lanes->news, NULL);
+  pthread_cond_init(&lanes->ended_one, NULL);
   for (unsigned i = 0; i < SLICES; i++)
     lanes->slices[i].lanes = lanes;
 }
 
-/* What is under way where something failed is waited for: a client that was told of the failure
- * finds its region at rest. */
+/* Waits for the transfers in flight after a failure: the client may reuse its region when it gets
+ * the error. */
 static void close_lanes(struct lanes *lanes) {
   for (unsigned i = 0; i < SLICES; i++) {
     struct slice *slice = &lanes->slices[i];
     if (slice->transfer) {
       haul_transfer_cancel(slice->transfer);
-      wait_for(slice);
+      wait_slice(slice);
     }
     haul_region_release(slice->buffer);
   }
-  pthread_cond_destroy(&lanes->news);
+  pthread_cond_destroy(&lanes->ended_one);
   pthread_mutex_destroy(&lanes->lock);
 }
 
-static void aim(const struct lanes *lanes, struct slice *slice, uint64_t done) {
+static void set_range(const struct lanes *lanes, struct slice *slice, uint64_t done) {
   uint64_t left = lanes->stream->length - done;
   slice->done = done;
   slice->length = left < SLICE ? left : SLICE;
 }
 
-/* How much of the file is there; the slice's length at most. */
-static ssize_t fill(const struct lanes *lanes, struct slice *slice) {
+/* Returns the number of bytes; fewer than the slice's length at the end of the file. */
+static ssize_t fill_slice(const struct lanes *lanes, struct slice *slice) {
   const struct stream *stream = lanes->stream;
   if (use_view(stream, slice))
     return (ssize_t)slice->length;
@@ -158,7 +175,7 @@ static ssize_t fill(const struct lanes *lanes, struct slice *slice) {
                                    slice->length, stream->offset + (off_t)slice->done);
 }
 
-/* The whole from `done` on; *done: how much of the file was there. */
+/* *done: the number of bytes read. */
 static int read_slices(struct lanes *lanes, uint64_t *done) {
   const struct stream *stream = lanes->stream;
   int status = 0;
@@ -167,13 +184,13 @@ static int read_slices(struct lanes *lanes, uint64_t *done) {
     struct slice *slice = &lanes->slices[turn % SLICES];
     if (slice->transfer && (status = settle(lanes, slice)))
       return status;
-    aim(lanes, slice, *done);
-    ssize_t got = fill(lanes, slice);
+    set_range(lanes, slice, *done);
+    ssize_t got = fill_slice(lanes, slice);
     if (got <= 0)
       return *done ? 0 : (int)got;
     more = (uint64_t)got == slice->length;
     slice->length = (uint64_t)got;
-    status = protocol_errno(start(lanes, slice));
+    status = protocol_errno(start_slice(lanes, slice));
     if (status)
       return status;
     *done += (uint64_t)got;
@@ -201,7 +218,7 @@ static ssize_t read_once(const struct stream *stream) {
   return status ? status : (ssize_t)done;
 }
 
-/* What a file can do that changes; a client that is slow or gone is not asked once more. */
+/* Whether the error may come from a changed file, and not from a slow or dead client. */
 static bool is_spoiled(const struct stream *stream, ssize_t done) {
   return stream->view && (view_is_spoiled(stream->view) || done == -EBADMSG || done == -EINVAL ||
                           done == -EREMOTEIO);
@@ -213,29 +230,29 @@ ssize_t stream_read(const struct stream *stream) {
   if (!is_spoiled(stream, done))
     return done;
   copying.view = NULL;
-  if (copying.told)
-    *copying.told = (struct told){.pages = 0};
+  if (copying.summary)
+    *copying.summary = (struct io_summary){.pages = 0};
   return read_once(&copying);
 }
 
-/* Asks for the slice that begins at *asked. */
-static int ask(const struct lanes *lanes, unsigned turn, uint64_t *asked) {
-  struct slice *slice = (struct slice *)(uintptr_t)&lanes->slices[turn % SLICES];
-  aim(lanes, slice, *asked);
-  *asked += slice->length;
+/* Starts to fetch the slice at *fetched. */
+static int fetch_slice(struct lanes *lanes, unsigned turn, uint64_t *fetched) {
+  struct slice *slice = &lanes->slices[turn % SLICES];
+  set_range(lanes, slice, *fetched);
+  *fetched += slice->length;
   int status = use_buffer(lanes, slice);
-  return status ? status : protocol_errno(start(lanes, slice));
+  return status ? status : protocol_errno(start_slice(lanes, slice));
 }
 
-/* Keeps the other lanes asking while one is on the disk. */
+/* Fetches other slices while one is written to the disk. */
 static int write_slices(struct lanes *lanes, uint64_t *done) {
   const struct stream *stream = lanes->stream;
-  uint64_t asked = 0;
+  uint64_t fetched = 0;
   unsigned ahead = 0;
   int status = 0;
   for (unsigned turn = 0; *done < stream->length; turn++) {
-    for (; asked < stream->length && ahead < turn + SLICES; ahead++)
-      if ((status = ask(lanes, ahead, &asked)))
+    for (; fetched < stream->length && ahead < turn + SLICES; ahead++)
+      if ((status = fetch_slice(lanes, ahead, &fetched)))
         return status;
     struct slice *slice = &lanes->slices[turn % SLICES];
     if ((status = settle(lanes, slice)))

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: MIT
+ * `haul ls`, `haul get` and `haul put` of files on a server: struct haul_storage_tree. */
 #include <haul/storage.h>
 
 #include <errno.h>
@@ -8,37 +9,37 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
-#include "storage/error.h"
-#include "storage/service/remote_inside.h"
+#include "storage/service/remote.h"
+#include "storage/util.h"
 
 #define TIMEOUT_NS INT64_C(30000000000)
-#define SLOTS      4u /* requests under way */
+#define SLOTS      4u /* requests in flight */
 #define SLOT       ((uint64_t)4 << 20)
 
 struct lane {
-  struct call *call; /* NULL: free */
-  struct wharf_move move;
-  struct told told;
+  struct rpc_call *call; /* NULL: free */
+  struct buffer_io io;
+  struct io_summary summary;
 };
 
-/* Requests that are under way, and the memory for their bytes, which is kept for the next file: the
- * server has it registered. */
-struct flow {
-  struct wharf wharf; /* without a region until it is first needed */
+/* Requests in flight, and their memory, which is kept for the next file: the server has registered
+ * it. */
+struct pipeline {
+  struct client_buffer buffer; /* its region is allocated at the first use */
   struct lane lanes[SLOTS];
   const struct haul_storage_stream *stream;
-  bool spoiled; /* the server may still use the memory */
+  bool in_use; /* the server may still use the memory */
 };
 
 struct tree {
   struct source *source;
   char *address, *export;
-  struct flow flow;
+  struct pipeline pipeline;
 };
 
 /* ---- Paths ---- */
 
-/* The next name of a path; false: there is none. */
+/* The next component of a path; false: the end of the path, or an error. */
 static bool next_name(const char **path, char name[NAME_MAX + 1], int *status) {
   const char *at = *path + strspn(*path, "/");
   size_t length = strcspn(at, "/");
@@ -51,7 +52,7 @@ static bool next_name(const char **path, char name[NAME_MAX + 1], int *status) {
   return true;
 }
 
-/* To the path's end; the node is the caller's to forget. */
+/* Looks a path up; the caller forgets the node. */
 static int walk(struct source *source, const char *path, struct source_entry *entry) {
   char name[NAME_MAX + 1];
   entry->node = SOURCE_ROOT;
@@ -66,7 +67,7 @@ static int walk(struct source *source, const char *path, struct source_entry *en
   return status;
 }
 
-/* To the folder that a path's last name is in. */
+/* Looks up the folder of a path's last component. */
 static int walk_to_folder(struct source *source, const char *path, struct source_entry *folder,
                           char name[NAME_MAX + 1]) {
   const char *slash = strrchr(path, '/');
@@ -87,21 +88,20 @@ static const struct {
   int status;
   const char *hint;
 } hints[] = {
-    {-EROFS, "the server allows it with `haul serve --export NAME=DIR:rw`"},
-    {-ELOOP, "it is a symlink, and symlinks are not followed: name the file itself"},
-    {-ENOENT, "`haul ls` shows what is there"},
-    {-ENOTDIR, "a name in the middle of the path is a file's: `haul ls` shows what is there"},
-    {-EISDIR, "one file at a time: `haul ls` shows what is in it"},
-    {-EINVAL, "a path has names alone, neither '.' nor '..'"},
-    {-EOPNOTSUPP, "only regular files are moved"},
-    {-ERANGE, "`haul ls` shows the sizes of files"},
-    {-EACCES,
-     "the user that runs the server may not: change the file's or the folder's mode there"},
-    {-ENOSPC, "free some space there; what was there before is as it was"},
-    {-ESTALE, "the file became shorter, or the server was started again, meanwhile: try once more"},
-    {-EBADMSG, "bytes arrive damaged, also when they are sent again: look at the network"},
-    {-ETIMEDOUT, "look at the server and its disk; --timeout gives it longer"},
-    {-ENOTCONN, "the server has left: start it again, and try once more"},
+    {-EROFS, "export it for writing: `haul serve --export NAME=DIR:rw`"},
+    {-ELOOP, "name the file itself: symlinks are not followed"},
+    {-ENOENT, "list the folder with `haul ls`"},
+    {-ENOTDIR, "list the folder with `haul ls`: a component of the path is a file"},
+    {-EISDIR, "name one file: `haul ls` lists those in the folder"},
+    {-EINVAL, "remove '.' and '..' from the path"},
+    {-EOPNOTSUPP, "name a regular file"},
+    {-ERANGE, "show the size of the file with `haul ls`"},
+    {-EACCES, "change the mode of the file or folder for the user that runs the server"},
+    {-ENOSPC, "free space on the server; an existing file was not changed"},
+    {-ESTALE, "try again: the file was truncated, or the server restarted"},
+    {-EBADMSG, "check the network: data arrives damaged, also when it is sent again"},
+    {-ETIMEDOUT, "check the server and its disk, or set a longer --timeout"},
+    {-ENOTCONN, "start the server again, and try again"},
 };
 
 static int explain(const struct tree *tree, const char *path, int status,
@@ -120,55 +120,54 @@ static int check_regular(mode_t mode) {
   return S_ISDIR(mode) ? -EISDIR : S_ISLNK(mode) ? -ELOOP : -EOPNOTSUPP;
 }
 
-/* ---- Requests under way ---- */
+/* ---- Requests in flight ---- */
 
-static int open_flow(struct tree *tree, const struct haul_storage_stream *stream) {
-  struct dial *dial = remote_of(tree->source)->dial;
+static int open_pipeline(struct tree *tree, const struct haul_storage_stream *stream) {
+  struct rpc *rpc = remote_of(tree->source)->rpc;
   const struct haul_place host = {HAUL_HOST, 0};
-  struct flow *flow = &tree->flow;
+  struct pipeline *pipeline = &tree->pipeline;
   haul_region *region;
-  flow->stream = stream;
-  if (flow->wharf.region)
+  pipeline->stream = stream;
+  if (pipeline->buffer.region)
     return 0;
-  int code = haul_region_alloc(dial_node(dial), host, SLOTS * SLOT, 0, &region);
+  int code = haul_region_alloc(rpc_node(rpc), host, SLOTS * SLOT, 0, &region);
   if (!code)
-    wharf_open(&flow->wharf, dial, region, HAUL_READ | HAUL_WRITE);
+    client_buffer_open(&pipeline->buffer, rpc, region, HAUL_READ | HAUL_WRITE);
   return protocol_errno(code);
 }
 
-static ssize_t wait_lane(struct flow *flow, struct lane *lane) {
+static ssize_t wait_lane(struct pipeline *pipeline, struct lane *lane) {
   bool in_use;
-  ssize_t moved = wharf_wait(&flow->wharf, &lane->move, lane->call, NULL, NULL, &in_use);
+  ssize_t moved = client_buffer_wait(&pipeline->buffer, &lane->io, lane->call, NULL, NULL, &in_use);
   lane->call = NULL;
-  flow->spoiled |= in_use;
+  pipeline->in_use |= in_use;
   if (moved > 0)
-    flow->stream->report(flow->stream->user, &lane->told.report, lane->told.pages);
+    pipeline->stream->report(pipeline->stream->user, &lane->summary.report, lane->summary.pages);
   return moved;
 }
 
-/* Taking the region away ends what the server may still do. */
-static void drop_memory(struct flow *flow) {
-  haul_region *region = flow->wharf.region;
+/* Releasing the region ends the server's access. */
+static void free_memory(struct pipeline *pipeline) {
+  haul_region *region = pipeline->buffer.region;
   if (!region)
     return;
-  wharf_close(&flow->wharf);
+  client_buffer_close(&pipeline->buffer);
   haul_region_release(region);
-  *flow = (struct flow){.stream = NULL};
+  *pipeline = (struct pipeline){.stream = NULL};
 }
 
-/* For this file. */
-static void end_flow(struct flow *flow) {
+static void finish_pipeline(struct pipeline *pipeline) {
   for (unsigned i = 0; i < SLOTS; i++)
-    if (flow->lanes[i].call)
-      wait_lane(flow, &flow->lanes[i]);
-  if (flow->spoiled)
-    drop_memory(flow);
+    if (pipeline->lanes[i].call)
+      wait_lane(pipeline, &pipeline->lanes[i]);
+  if (pipeline->in_use)
+    free_memory(pipeline);
 }
 
 /* ---- Opening ---- */
 
 static void close_tree(struct tree *tree) {
-  drop_memory(&tree->flow);
+  free_memory(&tree->pipeline);
   if (tree->source)
     tree->source->ops->close(tree->source);
   free(tree->address);
@@ -176,20 +175,21 @@ static void close_tree(struct tree *tree) {
   free(tree);
 }
 
-static int open_tree(const struct haul_storage_remote *reach, struct tree **out,
+static int open_tree(const struct haul_storage_remote *remote, struct tree **out,
                      struct haul_storage_error *error) {
-  if (reach->size != sizeof *reach)
-    return storage_fail(error, -EINVAL, "install both from one build",
+  if (remote->size != sizeof *remote)
+    return storage_fail(error, -EINVAL,
+                        "install the command and libhaul-storage.so from the same build",
                         "libhaul-storage.so is of another version");
   const struct remote_config config = {
-      .dial = {.address = reach->address,
-               .export = reach->export,
-               .timeout_ns = reach->timeout_ns ? reach->timeout_ns : TIMEOUT_NS},
+      .rpc = {.address = remote->address,
+              .export = remote->export,
+              .timeout_ns = remote->timeout_ns ? remote->timeout_ns : TIMEOUT_NS},
   };
   struct tree *tree = calloc(1, sizeof *tree);
   if (tree) {
-    tree->address = strdup(reach->address);
-    tree->export = strdup(reach->export);
+    tree->address = strdup(remote->address);
+    tree->export = strdup(remote->export);
   }
   int status = -ENOMEM;
   if (tree && tree->address && tree->export)
@@ -212,7 +212,7 @@ struct list_job {
   void *user;
 };
 
-/* One that is gone since is left out. */
+/* Skips a name that was removed meanwhile. */
 static bool list_one(void *user, const struct source_name *name) {
   const struct list_job *job = user;
   struct source_entry entry;
@@ -237,10 +237,10 @@ static int list_folder(struct list_job *job) {
   return status;
 }
 
-static int take_exports(void *user, const struct protocol_fields *answer) {
+static int pass_exports(void *user, const struct protocol_fields *response) {
   const struct list_job *job = user;
   struct protocol_name name;
-  struct wire wire = wire_over(answer->bytes, answer->size);
+  struct wire wire = wire_over(response->bytes, response->size);
   while (wire_left(&wire) > 0) {
     if (!protocol_get_name(&wire, &name))
       return -EPROTO;
@@ -251,9 +251,9 @@ static int take_exports(void *user, const struct protocol_fields *answer) {
 }
 
 static int list_exports(struct list_job *job) {
-  struct remote_request asked;
-  remote_begin(&asked, PROTOCOL_EXPORTS, 0);
-  return remote_ask_bytes(job->source, &asked, take_exports, job);
+  struct remote_call call;
+  remote_begin(&call, PROTOCOL_EXPORTS, 0);
+  return remote_call_bytes(job->source, &call, pass_exports, job);
 }
 
 static int list_path(struct list_job *job, const char *path) {
@@ -274,31 +274,32 @@ static int list_path(struct list_job *job, const char *path) {
   return status;
 }
 
-static int list(struct tree *tree, const char *path,
-                void (*each)(void *user, const struct haul_storage_name *name), void *user,
-                struct haul_storage_error *error) {
+static int tree_list(struct tree *tree, const char *path,
+                     void (*each)(void *user, const struct haul_storage_name *name), void *user,
+                     struct haul_storage_error *error) {
   struct list_job job = {.source = tree->source, .each = each, .user = user};
   int status = *tree->export ? list_path(&job, path) : list_exports(&job);
   return status ? explain(tree, path, status, error) : 0;
 }
 
-/* ---- Bytes: answers are taken in order ---- */
+/* ---- Reading: responses are processed in order ---- */
 
-static char *lane_bytes(const struct flow *flow, const struct lane *lane) {
-  return (char *)haul_region_address(flow->wharf.region) + (lane - flow->lanes) * (off_t)SLOT;
+static char *lane_bytes(const struct pipeline *pipeline, const struct lane *lane) {
+  return (char *)haul_region_address(pipeline->buffer.region) +
+         (lane - pipeline->lanes) * (off_t)SLOT;
 }
 
-static int start_lane(struct flow *flow, struct lane *lane, const struct source_file *file,
+static int start_lane(struct pipeline *pipeline, struct lane *lane, const struct source_file *file,
                       uint16_t operation, uint64_t offset, uint64_t length) {
   const struct remote_open_file *open = (const struct remote_open_file *)(const void *)file;
-  lane->move = (struct wharf_move){.operation = operation,
-                                   .generation = open->generation,
-                                   .file = open->handle,
-                                   .offset = (int64_t)offset,
-                                   .at = (uint64_t)(lane - flow->lanes) * SLOT,
-                                   .length = length,
-                                   .told = &lane->told};
-  return wharf_start(&flow->wharf, &lane->move, &lane->call);
+  lane->io = (struct buffer_io){.operation = operation,
+                                .generation = open->generation,
+                                .file = open->handle,
+                                .offset = (int64_t)offset,
+                                .at = (uint64_t)(lane - pipeline->lanes) * SLOT,
+                                .length = length,
+                                .summary = &lane->summary};
+  return client_buffer_start(&pipeline->buffer, &lane->io, &lane->call);
 }
 
 struct get_job {
@@ -306,28 +307,31 @@ struct get_job {
   const struct haul_storage_stream *stream;
 };
 
-static int take_lane(struct flow *flow, struct lane *lane, const struct get_job *job, bool *end) {
-  ssize_t got = wait_lane(flow, lane);
+static int write_lane(struct pipeline *pipeline, struct lane *lane, const struct get_job *job,
+                      bool *end) {
+  ssize_t got = wait_lane(pipeline, lane);
   if (got < 0)
     return (int)got;
-  *end = (uint64_t)got < lane->move.length; /* it has become shorter meanwhile */
-  return job->stream->write(job->stream->user, lane_bytes(flow, lane), (size_t)got) ? 0
-                                                                                    : -ECANCELED;
+  *end = (uint64_t)got < lane->io.length; /* truncated meanwhile */
+  return job->stream->write(job->stream->user, lane_bytes(pipeline, lane), (size_t)got)
+             ? 0
+             : -ECANCELED;
 }
 
-static int get_bytes(struct flow *flow, const struct source_file *file, struct get_job *job) {
+static int get_bytes(struct pipeline *pipeline, const struct source_file *file,
+                     struct get_job *job) {
   bool end = false;
   int status = 0;
   for (unsigned turn = 0; !status && !end; turn++) {
-    struct lane *lane = &flow->lanes[turn % SLOTS];
+    struct lane *lane = &pipeline->lanes[turn % SLOTS];
     if (lane->call)
-      status = take_lane(flow, lane, job, &end);
+      status = write_lane(pipeline, lane, job, &end);
     else if (job->at == job->end && turn >= SLOTS)
       break;
     if (status || end || job->at == job->end)
       continue;
     uint64_t length = job->end - job->at < SLOT ? job->end - job->at : SLOT;
-    status = start_lane(flow, lane, file, PROTOCOL_READ, job->at, length);
+    status = start_lane(pipeline, lane, file, PROTOCOL_READ, job->at, length);
     job->at += length;
   }
   return !status && end ? -ESTALE : status;
@@ -347,17 +351,17 @@ static int get_file(struct tree *tree, const struct source_entry *entry, struct 
   if (!status && !job->stream->begin(job->stream->user, job->end - job->at))
     status = -ECANCELED;
   if (!status)
-    status = open_flow(tree, job->stream);
+    status = open_pipeline(tree, job->stream);
   if (!status) {
-    status = get_bytes(&tree->flow, file, job);
-    end_flow(&tree->flow);
+    status = get_bytes(&tree->pipeline, file, job);
+    finish_pipeline(&tree->pipeline);
   }
   source->ops->release(source, file);
   return status;
 }
 
-static int get(struct tree *tree, const char *path, uint64_t offset, uint64_t length,
-               const struct haul_storage_stream *stream, struct haul_storage_error *error) {
+static int tree_get(struct tree *tree, const char *path, uint64_t offset, uint64_t length,
+                    const struct haul_storage_stream *stream, struct haul_storage_error *error) {
   struct get_job job = {.at = offset, .end = length ? offset + length : 0, .stream = stream};
   struct source_entry entry;
   if (offset > INT64_MAX || length > INT64_MAX)
@@ -374,12 +378,12 @@ static int get(struct tree *tree, const char *path, uint64_t offset, uint64_t le
 
 /* ---- Writing ---- */
 
-/* All that there is room for; less only at the end. */
-static ssize_t fill_lane(struct flow *flow, struct lane *lane) {
-  const struct haul_storage_stream *stream = flow->stream;
+/* Returns SLOT, or less at the end of the stream. */
+static ssize_t fill_lane(struct pipeline *pipeline, struct lane *lane) {
+  const struct haul_storage_stream *stream = pipeline->stream;
   size_t done = 0;
   while (done < SLOT) {
-    ssize_t got = stream->read(stream->user, lane_bytes(flow, lane) + done, SLOT - done);
+    ssize_t got = stream->read(stream->user, lane_bytes(pipeline, lane) + done, SLOT - done);
     if (got < 0)
       return -ECANCELED;
     if (got == 0)
@@ -389,47 +393,47 @@ static ssize_t fill_lane(struct flow *flow, struct lane *lane) {
   return (ssize_t)done;
 }
 
-static int settle_write(struct flow *flow, struct lane *lane) {
-  ssize_t put = wait_lane(flow, lane);
+static int settle_write(struct pipeline *pipeline, struct lane *lane) {
+  ssize_t put = wait_lane(pipeline, lane);
   if (put < 0)
     return (int)put;
-  return (uint64_t)put < lane->move.length ? -ENOSPC : 0;
+  return (uint64_t)put < lane->io.length ? -ENOSPC : 0;
 }
 
-static int put_bytes(struct flow *flow, const struct source_file *file) {
+static int put_bytes(struct pipeline *pipeline, const struct source_file *file) {
   uint64_t at = 0;
   bool end = false;
   int status = 0;
   for (unsigned turn = 0, idle = 0; !status && idle < SLOTS; turn++) {
-    struct lane *lane = &flow->lanes[turn % SLOTS];
+    struct lane *lane = &pipeline->lanes[turn % SLOTS];
     if (lane->call)
-      status = settle_write(flow, lane);
+      status = settle_write(pipeline, lane);
     if (status || end) {
       idle++;
       continue;
     }
-    ssize_t length = fill_lane(flow, lane);
+    ssize_t length = fill_lane(pipeline, lane);
     end = length < (ssize_t)SLOT;
     if (length < 0)
       status = (int)length;
     else if (length > 0)
-      status = start_lane(flow, lane, file, PROTOCOL_WRITE, at, (uint64_t)length);
+      status = start_lane(pipeline, lane, file, PROTOCOL_WRITE, at, (uint64_t)length);
     at += (uint64_t)length;
   }
   return status;
 }
 
-/* A file that is being put: under a name of its own until it is whole. */
+/* A file that is being written. It has a temporary name until it is complete. */
 struct target {
-  char name[NAME_MAX + 1], beside[NAME_MAX + 1];
+  char name[NAME_MAX + 1], temporary[NAME_MAX + 1];
   uint64_t folder;
   mode_t mode;
   struct source_entry entry;
   struct source_file *file;
 };
 
-/* What is there keeps its mode; 0644 where nothing is. */
-static int look_at_old(struct source *source, struct target *target) {
+/* The new file gets the mode of an existing one, else 0644. */
+static int choose_mode(struct source *source, struct target *target) {
   struct source_entry old;
   int status = source->ops->lookup(source, target->folder, target->name, &old);
   target->mode = 0644;
@@ -440,46 +444,47 @@ static int look_at_old(struct source *source, struct target *target) {
   return check_regular(old.stat.st_mode);
 }
 
-/* ".NAME.haul-" and a number that nobody else has; of NAME as much as there is room for. */
-static int create_beside(struct source *source, struct target *target) {
+/* ".NAME.haul-" and a random number; NAME is cut to fit. */
+static int create_temporary(struct source *source, struct target *target) {
   const struct source_caller caller = {.checked = true};
   uint64_t random;
   if (getrandom(&random, sizeof random, 0) != sizeof random)
     return -EIO;
-  snprintf(target->beside, sizeof target->beside, ".%.220s.haul-%016" PRIx64, target->name, random);
-  return source->ops->create(source, &caller, target->folder, target->beside, target->mode,
+  snprintf(target->temporary, sizeof target->temporary, ".%.220s.haul-%016" PRIx64, target->name,
+           random);
+  return source->ops->create(source, &caller, target->folder, target->temporary, target->mode,
                              O_WRONLY | O_EXCL | O_TMPFILE, &target->entry, &target->file);
 }
 
 static int put_file(struct tree *tree, struct target *target,
                     const struct haul_storage_stream *stream) {
   struct source *source = tree->source;
-  int status = look_at_old(source, target);
+  int status = choose_mode(source, target);
   if (!status)
-    status = create_beside(source, target);
+    status = create_temporary(source, target);
   if (status)
     return status;
-  status = open_flow(tree, stream);
+  status = open_pipeline(tree, stream);
   if (!status) {
-    status = put_bytes(&tree->flow, target->file);
-    end_flow(&tree->flow);
+    status = put_bytes(&tree->pipeline, target->file);
+    finish_pipeline(&tree->pipeline);
   }
-  if (!status) /* its name must not be there before its bytes are, after a power cut either */
+  if (!status) /* the data must be on the disk before the name, also after a power failure */
     status = source->ops->fsync(source, target->file, true);
   if (!status)
     status = source->ops->flush(source, target->file);
   source->ops->release(source, target->file);
   source->ops->forget(source, target->entry.node, 1);
   if (!status)
-    status = source->ops->rename(source, target->folder, target->beside, target->folder,
+    status = source->ops->rename(source, target->folder, target->temporary, target->folder,
                                  target->name, 0);
   if (status)
-    source->ops->unlink(source, target->folder, target->beside);
+    source->ops->unlink(source, target->folder, target->temporary);
   return status;
 }
 
-static int put(struct tree *tree, const char *path, const struct haul_storage_stream *stream,
-               struct haul_storage_error *error) {
+static int tree_put(struct tree *tree, const char *path, const struct haul_storage_stream *stream,
+                    struct haul_storage_error *error) {
   struct source_entry folder;
   struct target target;
   int status = walk_to_folder(tree->source, path, &folder, target.name);
@@ -494,7 +499,7 @@ static int put(struct tree *tree, const char *path, const struct haul_storage_st
 __attribute__((visibility("default"))) const struct haul_storage_tree haul_storage_tree = {
     .open = open_tree,
     .close = close_tree,
-    .list = list,
-    .get = get,
-    .put = put,
+    .list = tree_list,
+    .get = tree_get,
+    .put = tree_put,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "storage/service/view.h"
+#include "storage/service/server.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -11,18 +11,18 @@
 #include <unistd.h>
 
 #include "core/thread.h"
-#include "storage/service/server.h"
+#include "storage/util.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* linux/mman.h, since Linux 5.14 */
 #endif
 
-#define KEPT_MAX 64u /* mappings are a limited good: vm.max_map_count */
+#define KEPT_MAX 64u /* mappings of the process are limited by vm.max_map_count */
 #define KEPT_NS  INT64_C(5000000000)
 
-/* Out of the list. */
+/* Removed from the list. */
 static void free_view(struct view *view) {
-  sigbus_unwatch(&view->watch); /* nobody reads any more */
+  sigbus_unwatch(&view->watch);
   haul_region_release(view->region);
   free(view);
 }
@@ -31,13 +31,13 @@ bool view_is_spoiled(const struct view *view) {
   return atomic_load(&view->watch.lost);
 }
 
-/* The lock. The first one that nobody holds, where it is to go; else *next, when to look again. */
+/* With the lock. Removes and returns an expired view. NULL: *next is the time of the next check. */
 static struct view *take_idle(struct views *views, int64_t now, int64_t *next) {
   list_each(item, &views->all) {
     struct view *view = list_entry(item, struct view, link);
-    if (view->holders > 0)
+    if (view->users > 0)
       continue;
-    *next = view->left + KEPT_NS;
+    *next = view->unused_since + KEPT_NS;
     if (now < *next && views->count <= KEPT_MAX && !view_is_spoiled(view) && !views->stops)
       return NULL;
     list_remove(&view->link);
@@ -48,15 +48,14 @@ static struct view *take_idle(struct views *views, int64_t now, int64_t *next) {
   return NULL;
 }
 
-static void *run(void *argument) {
+static void *reap_views(void *argument) {
   struct views *views = argument;
   pthread_mutex_lock(&views->lock);
   while (!views->stops || !list_empty(&views->all)) {
     int64_t next;
     struct view *view = take_idle(views, haul_deadline_in(0), &next);
-    const struct timespec at = {next / 1000000000, next % 1000000000};
     if (!view) {
-      pthread_cond_timedwait(&views->changed, &views->lock, &at);
+      storage_wait(&views->changed, &views->lock, next);
       continue;
     }
     pthread_mutex_unlock(&views->lock);
@@ -68,14 +67,10 @@ static void *run(void *argument) {
 }
 
 int views_open(struct views *views) {
-  pthread_condattr_t monotonic;
   pthread_mutex_init(&views->lock, NULL);
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC); /* haul_deadline's */
-  pthread_cond_init(&views->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  storage_cond_init(&views->changed);
   list_init(&views->all);
-  int status = -thread_start(&views->thread, run, views);
+  int status = -thread_start(&views->thread, reap_views, views);
   views->open = status == 0;
   return status;
 }
@@ -92,10 +87,10 @@ void views_close(struct views *views) {
   pthread_mutex_destroy(&views->lock);
 }
 
-/* Whether device and inode are one file, and its mappings show what read(2) does, whoever made them
- * and when: on file systems that are known to be so. In an overlay a file goes to another layer
- * when it is first written to, and keeps its numbers; those of what FUSE and other hosts serve may
- * come again. Reading a hole takes memory where the file is memory. */
+/* Whether device and inode identify one file, and its mappings always show what read(2) returns:
+ * true on known file systems only. In an overlay the first write moves a file to another layer
+ * under the same numbers, and FUSE and network file systems may reuse numbers. A tmpfs file with
+ * holes is excluded, as reading a hole allocates memory. */
 static bool has_pages(int fd, const struct stat *stat) {
   struct statfs system;
   if (fstatfs(fd, &system) != 0)
@@ -113,14 +108,14 @@ static bool has_pages(int fd, const struct stat *stat) {
   }
 }
 
-/* What a view shows, a descriptor for writing alone does not. */
+/* A view needs a descriptor that may read. */
 static bool may_read(int fd) {
   int flags = fcntl(fd, F_GETFL);
   return flags >= 0 && (flags & O_ACCMODE) != O_WRONLY;
 }
 
-/* Of all of the file, held; NULL where there is none. */
-static struct view *make(struct service *service, int fd, const struct stat *stat) {
+/* Maps the whole file; has one user. */
+static struct view *new_view(struct service *service, int fd, const struct stat *stat) {
   struct view *view = calloc(1, sizeof *view);
   int code = HAUL_ECLOSED;
   if (!view)
@@ -136,7 +131,7 @@ static struct view *make(struct service *service, int fd, const struct stat *sta
   sigbus_watch(&view->watch, haul_region_address(view->region), (size_t)stat->st_size);
   view->device = stat->st_dev;
   view->inode = stat->st_ino;
-  view->holders = 1;
+  view->users = 1;
   return view;
 }
 
@@ -145,13 +140,13 @@ static bool shows(const struct view *view, const struct stat *stat, uint64_t end
          end <= haul_region_length(view->region) && !view_is_spoiled(view);
 }
 
-static struct view *find(struct views *views, const struct stat *stat, uint64_t end) {
+static struct view *find_view(struct views *views, const struct stat *stat, uint64_t end) {
   struct view *found = NULL;
   pthread_mutex_lock(&views->lock);
   list_each(item, &views->all) {
     struct view *view = list_entry(item, struct view, link);
     if (shows(view, stat, end)) {
-      view->holders++;
+      view->users++;
       found = view;
       break;
     }
@@ -160,31 +155,31 @@ static struct view *find(struct views *views, const struct stat *stat, uint64_t 
   return found;
 }
 
-struct view *view_take(struct service *service, int fd, uint64_t end) {
+struct view *view_get(struct service *service, int fd, uint64_t end) {
   struct views *views = &service->views;
   struct stat stat;
   if (fd < 0 || !may_read(fd) || fstat(fd, &stat) != 0 || end > (uint64_t)stat.st_size ||
       !has_pages(fd, &stat))
     return NULL;
-  struct view *view = find(views, &stat, end);
+  struct view *view = find_view(views, &stat, end);
   if (view)
     return view;
-  view = make(service, fd, &stat);
+  view = new_view(service, fd, &stat);
   if (!view)
     return NULL;
   pthread_mutex_lock(&views->lock);
-  list_append(&views->all, &view->link); /* another thread may have made one: it goes in time */
+  list_append(&views->all, &view->link); /* perhaps beside another thread's, which expires */
   views->count++;
   pthread_mutex_unlock(&views->lock);
   return view;
 }
 
-void view_give(struct views *views, struct view *view) {
+void view_put(struct views *views, struct view *view) {
   if (!view)
     return;
   pthread_mutex_lock(&views->lock);
-  if (--view->holders == 0) {
-    view->left = haul_deadline_in(0);
+  if (--view->users == 0) {
+    view->unused_since = haul_deadline_in(0);
     list_remove(&view->link);
     list_append(&views->all, &view->link);
   }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The ioctls of 3FS as its clients know them, written down a second time on purpose: from their
- * numbers. */
+ * The ioctls of 3FS, defined independently of haul's header, by their numbers. */
 #ifndef HAUL_TESTS_STORAGE_CALLS_H
 #define HAUL_TESTS_STORAGE_CALLS_H
 

@@ -53,7 +53,7 @@ uint64_t rig_add_file(struct rig *rig, int fd, uid_t uid, bool reads, bool write
 void rig_open(struct rig *rig, unsigned workers) {
   struct stat stat;
   *rig = (struct rig){.caller = {getuid(), getgid(), gettid()}};
-  snprintf(rig->path, sizeof rig->path, "/var/tmp/haul-storage-XXXXXX"); /* a disk's, mostly */
+  snprintf(rig->path, sizeof rig->path, "/var/tmp/haul-storage-XXXXXX"); /* mostly that of a disk */
   rig->fd = mkstemp(rig->path);
   assert_true(rig->fd >= 0);
   fill_file(rig->fd);
@@ -71,6 +71,11 @@ void rig_close(struct rig *rig) {
   files_close(rig->files);
   close(rig->fd);
   unlink(rig->path);
+}
+
+int rig_tear_down(void **state) {
+  rig_close(*state);
+  return 0;
 }
 
 int piece_open(struct piece *piece, struct rig *rig, const struct iov_name *name, size_t length) {

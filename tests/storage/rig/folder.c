@@ -24,7 +24,7 @@ static int remove_one(const char *path, const struct stat *stat, int type, struc
   return remove(path);
 }
 
-/* Of one file system: a mount that was left behind is not emptied. */
+/* Stays on one file system, so that it does not empty a leftover mount. */
 void folder_remove(const char *path) {
   nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 }

@@ -23,10 +23,10 @@
 
 #define ARGUMENTS 16
 
-static bool far;
+static bool served;
 
-void mounted_be_far(void) {
-  far = true;
+void mounted_use_server(void) {
+  served = true;
 }
 
 static void skip_program(const char *why) {
@@ -87,7 +87,7 @@ static void unmount_lazily(const char *point) {
   waitpid(child, NULL, 0);
 }
 
-/* The last mount that lies in a folder; false: there is none. */
+/* Finds the last mount below a folder; false: there is none. */
 static bool find_beneath(const char *folder, char place[PATH_MAX]) {
   char line[8192], one[PATH_MAX];
   size_t length = strlen(folder);
@@ -113,10 +113,10 @@ static void unmount_all(const struct mounted *mounted) {
     unmount_lazily(place);
 }
 
-/* In a process of its own, with one end of a pipe: the other one closes with the test. */
+/* A process that waits until the test closes its end of the pipe. */
 static void watch(struct mounted *mounted, int pipe) {
   char byte;
-  setsid(); /* what ends the test's group does not end this */
+  setsid(); /* signals to the test's process group do not end this */
   signal(SIGTERM, SIG_IGN);
   while (read(pipe, &byte, 1) < 0 && errno == EINTR)
     ;
@@ -180,7 +180,7 @@ static const char *read_log(const struct mounted *mounted) {
   return words;
 }
 
-/* The line that a command writes once it is ready; false: it ended instead. */
+/* Reads the line that a command writes when it is ready; false: it has ended. */
 static bool read_ready(int fd, char *line, size_t size) {
   struct pollfd ready = {fd, POLLIN, 0};
   assert_int_equal(poll(&ready, 1, 30000), 1);
@@ -225,10 +225,10 @@ void mounted_restart_server(struct mounted *mounted) {
   start_server(mounted, same);
 }
 
-/* What the command is to mount. */
+/* The source to mount. */
 static const char *source_of(struct mounted *mounted) {
   static char source[256];
-  if (!far)
+  if (!served)
     return mounted->source;
   if (mounted->server < 0)
     start_server(mounted, "tcp://127.0.0.1:0");
@@ -294,11 +294,16 @@ void mounted_end(struct mounted *mounted) {
   assert_false(left);
 }
 
+int mounted_tear_down(void **state) {
+  mounted_end(*state);
+  return 0;
+}
+
 void mounted_detach(const struct mounted *mounted) {
   unmount_lazily(mounted->point);
 }
 
-/* It is the last one of them all. */
+/* Passed by argv's last entry. */
 bool mounted_is(const struct mounted *mounted) {
   char place[PATH_MAX];
   return find_beneath(mounted->root, place) && strcmp(place, mounted->point) == 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * `haul mount`, run by a test as a person would. A process of its own watches the test, and takes
- * mount and folders away should it die. */
+ * Runs `haul mount` for a test. A guard process unmounts and removes the folders if the test dies.
+ * */
 #ifndef HAUL_TESTS_STORAGE_MOUNTED_H
 #define HAUL_TESTS_STORAGE_MOUNTED_H
 
@@ -11,45 +11,47 @@
 #include "folder.h"
 
 struct mounted {
-  char root[FOLDER_ROOM]; /* which has the two */
+  char root[FOLDER_ROOM]; /* contains source and point */
   char source[FOLDER_ROOM + 16], point[FOLDER_ROOM + 16];
-  char log[FOLDER_ROOM + 16]; /* what the command says on standard error */
+  char log[FOLDER_ROOM + 16]; /* standard error of the command */
   pid_t daemon, guard, server;
 };
 
-/* From now on the command mounts not the folder but what `haul serve` exports of it. */
-void mounted_be_far(void);
+/* From now on mounts a `haul serve --export` of the folder instead of the folder. */
+void mounted_use_server(void);
 /* Kills the server, and starts it again at the same address. */
 void mounted_restart_server(struct mounted *mounted);
 
-/* Ends the program with 77, which is a skip, and says why, where there is no FUSE. */
+/* Without FUSE: prints why, and exits with 77 (skipped). */
 void mounted_need_fuse(void);
-/* The same where this user is not root. */
+/* Likewise for a user other than root. */
 void mounted_need_root(void);
 
-/* Two empty folders. */
+/* Creates the folders, empty. */
 void mounted_make(struct mounted *mounted);
-/* Runs the command in the foreground until its mount point answers. `options` end with NULL; NULL:
- * there are none. */
+/* Runs the command in the foreground and waits until the mount is ready. `options` end with NULL;
+ * NULL: none. */
 void mounted_start(struct mounted *mounted, const char *const *options);
-/* Runs it so that it ends by itself, and returns its exit status. */
+/* Runs the command to its end; returns the exit status. */
 int mounted_run(struct mounted *mounted, const char *const *arguments);
-/* The exit status, or 128 and the signal; fails when it does not end in time. */
+/* Waits for the exit status, or 128 plus the signal; fails after a timeout. */
 int mounted_wait(struct mounted *mounted);
-/* As a person would: SIGTERM, and it is to end with 0 and without a mount. Then the folders go. */
+/* Sends SIGTERM, expects status 0 and no mount, and removes the folders. */
 void mounted_end(struct mounted *mounted);
-/* Without a word to the process. */
+/* The same as cmocka's teardown; *state is the mount. */
+int mounted_tear_down(void **state);
+/* Unmounts lazily, without the process. */
 void mounted_detach(const struct mounted *mounted);
 
 bool mounted_is(const struct mounted *mounted);
 bool mounted_says(const struct mounted *mounted, const char *text);
-/* How many descriptors the process has. */
+/* The number of descriptors of the process. */
 unsigned mounted_descriptors(const struct mounted *mounted);
-/* Paths in either; one of four places in turn. */
+/* Paths in source and point, in one of four static buffers. */
 const char *at_source(const struct mounted *mounted, const char *name);
 const char *at_point(const struct mounted *mounted, const char *name);
 
-/* Until it holds, ten seconds at the most: whether it does. */
+/* Waits up to ten seconds for the condition; returns it. */
 #define eventually(condition)                                                                      \
   __extension__({                                                                                  \
     int rounds = 1000;                                                                             \

@@ -31,9 +31,9 @@ void served_close(struct served *served) {
 
 struct source *served_connect(const struct served *served, bool read_only) {
   const struct remote_config config = {
-      .dial = {.address = served->address,
-               .export = SERVED_EXPORT,
-               .timeout_ns = INT64_C(10000000000)},
+      .rpc = {.address = served->address,
+              .export = SERVED_EXPORT,
+              .timeout_ns = INT64_C(10000000000)},
       .read_only = read_only,
   };
   struct haul_storage_error error;

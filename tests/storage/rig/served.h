@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A folder that a node of this process serves, and a client of this process. */
+ * A file server and a client in this process. */
 #ifndef HAUL_TESTS_STORAGE_SERVED_H
 #define HAUL_TESTS_STORAGE_SERVED_H
 
@@ -16,13 +16,13 @@ struct served {
   char address[160];
 };
 
-#define SERVED_EXPORT "tree" /* what it is exported as */
+#define SERVED_EXPORT "tree" /* the export's name */
 
-/* Listens on a port of this host. */
+/* Listens on loopback. */
 void served_open(struct served *served, const char *folder, bool writable);
 void served_close(struct served *served);
 
-/* The two in one: the tree as a source, whose wait for anything ends after ten seconds. */
+/* Serves a folder and connects to it. The source's timeout is ten seconds. */
 struct source *served_open_source(struct served *served, const char *folder, bool read_only);
 struct source *served_connect(const struct served *served, bool read_only);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A program of USRBIO's: a file of a mount, with a ring and a buffer of 8 MiB. For tests that link
- * the client's library. */
+ * A USRBIO program: a file of a mount, a ring, and a buffer of 8 MiB. For tests that link the
+ * client library. */
 #ifndef HAUL_TESTS_STORAGE_USER_H
 #define HAUL_TESTS_STORAGE_USER_H
 
@@ -21,7 +21,7 @@ struct user {
   int fd;
 };
 
-/* `flags`: of the file; its access mode says what the ring is for, and O_RDWR is for writing. */
+/* `flags`: of open(2). The ring reads for O_RDONLY, else it writes. */
 static inline void user_begin(struct user *user, const struct mounted *mounted, const char *name,
                               int flags, uint64_t ring_flags) {
   bool reads = (flags & O_ACCMODE) == O_RDONLY;
@@ -40,7 +40,7 @@ static inline void user_end(struct user *user) {
   close(user->fd);
 }
 
-static inline int user_ask(struct user *user, uint64_t at, uint64_t offset, uint64_t length) {
+static inline int user_prepare(struct user *user, uint64_t at, uint64_t offset, uint64_t length) {
   return hf3fs_prep_io(&user->ior, &user->iov, user->ior.for_read, user->iov.base + at, user->fd,
                        offset, length, NULL);
 }
@@ -53,9 +53,9 @@ static inline int64_t user_wait(struct user *user, int seconds) {
   return hf3fs_wait_for_ios(&user->ior, &done, 1, 1, &until) == 1 ? done.result : -ETIME;
 }
 
-/* To and from the beginning of the buffer. */
+/* Uses the start of the buffer. */
 static inline int64_t user_do(struct user *user, uint64_t offset, uint64_t length) {
-  int slot = user_ask(user, 0, offset, length);
+  int slot = user_prepare(user, 0, offset, length);
   if (slot < 0)
     return slot;
   assert_int_equal(hf3fs_submit_ios(&user->ior), 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Rings on files of a server: what of it is not as on a disk of this host. The suites of rings and
- * devices run over such a mount, too. */
+ * Rings on remote files, where they differ from local ones. The suites of rings and devices run on
+ * such a mount, too. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static void any_part_is_read_as_it_is(void **state) {
+static void any_range_is_read(void **state) {
   (void)state;
   struct user user;
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
@@ -56,13 +56,13 @@ static void any_part_is_read_as_it_is(void **state) {
   user_end(&user);
 }
 
-static void many_are_under_way(void **state) {
+static void many_operations_are_in_flight(void **state) {
   (void)state;
   struct user user;
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
   memset(user.iov.base, 0, 6 * MIB);
   for (unsigned i = 0; i < 48; i++)
-    assert_true(user_ask(&user, i * 131072, i * 131072, 131072) >= 0);
+    assert_true(user_prepare(&user, i * 131072, i * 131072, 131072) >= 0);
   assert_int_equal(hf3fs_submit_ios(&user.ior), 0);
   for (unsigned i = 0; i < 48; i++)
     assert_int_equal(user_wait(&user, 30), 131072);
@@ -70,7 +70,7 @@ static void many_are_under_way(void **state) {
   user_end(&user);
 }
 
-static void holes_are_told_by_flag(void **state) {
+static void holes_fail_with_forbid_read_holes(void **state) {
   (void)state;
   struct user user;
   int fd = open(at_source(&mounted, "sparse"), O_RDWR | O_CREAT, 0600);
@@ -96,7 +96,7 @@ static void holes_are_told_by_flag(void **state) {
   user_end(&user);
 }
 
-static void a_server_that_is_gone_is_told(void **state) {
+static void a_dead_server_is_reported(void **state) {
   (void)state;
   struct user user;
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
@@ -110,8 +110,8 @@ static void a_server_that_is_gone_is_told(void **state) {
   user_end(&user);
 }
 
-/* Though an old open file of the same user's is left. */
-static void a_server_that_is_there_again_is_used_again(void **state) {
+/* Although the user still has a file of the old connection open. */
+static void a_restarted_server_is_used_again(void **state) {
   (void)state;
   struct user before, after;
   user_begin(&before, &mounted, "file", O_RDONLY, 0);
@@ -127,18 +127,18 @@ static void a_server_that_is_there_again_is_used_again(void **state) {
   user_end(&before);
 }
 
-/* It asks for more than the server could refuse one after the other in time. */
-static void nobody_waits_for_a_server_at_the_end(void **state) {
+/* With more operations than could time out one after the other. */
+static void a_stopped_server_does_not_delay_the_end(void **state) {
   (void)state;
   struct user user;
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
   child_stop(mounted.server);
   for (unsigned i = 0; i < 60; i++)
-    assert_true(user_ask(&user, i * 4096, i * 4096, 4096) >= 0);
+    assert_true(user_prepare(&user, i * 4096, i * 4096, 4096) >= 0);
   assert_int_equal(hf3fs_submit_ios(&user.ior), 0);
   mounted_pause(300);
   kill(mounted.daemon, SIGTERM);
-  assert_int_equal(mounted_wait(&mounted), 0); /* ten seconds at the most */
+  assert_int_equal(mounted_wait(&mounted), 0); /* within ten seconds */
   user_end(&user);
 }
 
@@ -152,8 +152,8 @@ static void cut_buffer(const struct user *user) {
   assert_int_equal(truncate(name, 4096), 0);
 }
 
-/* Its own operations fail and leave the file as it is, and the daemon lives. */
-static void a_client_that_cuts_its_buffer_short_harms_itself(void **state) {
+/* Its own operations fail without changing the file; the daemon continues. */
+static void truncating_a_buffer_harms_its_client_alone(void **state) {
   (void)state;
   struct user reader, writer, good;
   user_begin(&reader, &mounted, "file", O_RDONLY, 0);
@@ -172,16 +172,16 @@ static void a_client_that_cuts_its_buffer_short_harms_itself(void **state) {
 
 int main(void) {
   mounted_need_fuse();
-  mounted_be_far();
+  mounted_use_server();
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(any_part_is_read_as_it_is),
-      TEST(many_are_under_way),
-      TEST(holes_are_told_by_flag),
-      TEST(a_server_that_is_gone_is_told),
-      TEST(a_server_that_is_there_again_is_used_again),
-      TEST(nobody_waits_for_a_server_at_the_end),
-      TEST(a_client_that_cuts_its_buffer_short_harms_itself),
+      TEST(any_range_is_read),
+      TEST(many_operations_are_in_flight),
+      TEST(holes_fail_with_forbid_read_holes),
+      TEST(a_dead_server_is_reported),
+      TEST(a_restarted_server_is_used_again),
+      TEST(a_stopped_server_does_not_delay_the_end),
+      TEST(truncating_a_buffer_harms_its_client_alone),
   };
-  return cmocka_run_group_tests_name("storage/mounted_far", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("storage/mounted_remote", tests, NULL, NULL);
 }

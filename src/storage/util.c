@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include "storage/error.h"
+#include "storage/util.h"
 
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <time.h>
 
 int storage_fail(struct haul_storage_error *error, int status, const char *hint, const char *format,
                  ...) {
@@ -34,4 +35,17 @@ int storage_errno(int code) {
   default:
     return -EIO;
   }
+}
+
+void storage_cond_init(pthread_cond_t *condition) {
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(condition, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+}
+
+bool storage_wait(pthread_cond_t *condition, pthread_mutex_t *lock, int64_t until) {
+  const struct timespec at = {until / 1000000000, until % 1000000000};
+  return pthread_cond_timedwait(condition, lock, &at) != ETIMEDOUT;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A daemon that dies, and one that comes in its place; and forked clients. */
+ * Daemons that die and are replaced, and forked clients. */
 #include "usrbio/world.h"
 
 #include <fcntl.h>
@@ -36,8 +36,8 @@ static void check_dead(struct world *world, const struct hf3fs_ior *ior) {
   assert_int_equal(hf3fs_submit_ios(ior), -ENOTCONN);
 }
 
-/* Who waits without a bound is told, of what is under way and of nothing else. */
-static void a_wait_ends_when_it_dies(void **state) {
+/* A wait without a deadline returns the operations in flight, once. */
+static void waits_end_when_the_daemon_dies(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior = ring(world);
   struct hf3fs_cqe cqes[ENTRIES];
@@ -60,8 +60,8 @@ static void a_wait_ends_when_it_dies(void **state) {
   hf3fs_iordestroy(&ior);
 }
 
-/* Who has room for fewer than are under way gets all of them in turn. */
-static void all_are_told_in_turn(void **state) {
+/* Calls with room for fewer completions return all of them in turn. */
+static void all_operations_complete_in_turn(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior = ring(world);
   struct hf3fs_cqe cqes[2];
@@ -77,8 +77,8 @@ static void all_are_told_in_turn(void **state) {
   hf3fs_iordestroy(&ior);
 }
 
-/* So are those who only ever look, or wait for less than a second. */
-static void short_waits_find_it_too(void **state) {
+/* Also by polling, and by waits shorter than a second. */
+static void short_waits_detect_a_dead_daemon(void **state) {
   struct world *world = *state;
   const long times[] = {-1000, 50};
   for (size_t i = 0; i < COUNT(times); i++) {
@@ -103,17 +103,17 @@ static void short_waits_find_it_too(void **state) {
   }
 }
 
-/* A daemon that is slow is not dead, and not asked more than about once a second. */
-static void silence_alone_is_no_death(void **state) {
+/* Liveness is checked about once a second. */
+static void a_slow_daemon_is_not_dead(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior = ring(world);
   struct hf3fs_cqe cqe;
   daemon_hold(true);
   assert_true(prepare(world, &ior) >= 0);
-  unsigned before = daemon_asked();
+  unsigned before = daemon_liveness_checks();
   struct timespec deadline = world_in(2500);
   assert_int_equal(hf3fs_wait_for_ios(&ior, &cqe, 1, 1, &deadline), 0);
-  assert_in_range(daemon_asked() - before, 1, 3);
+  assert_in_range(daemon_liveness_checks() - before, 1, 3);
   daemon_hold(false);
   hf3fs_submit_ios(&ior);
   world_wait(&ior, &cqe, 1);
@@ -121,40 +121,40 @@ static void silence_alone_is_no_death(void **state) {
   hf3fs_iordestroy(&ior);
 }
 
-/* A client that has become another user may not ask any more, and its rings still work. */
-static void no_answer_is_no_death(void **state) {
+/* A client that changed its user fails the check, and its rings still work. */
+static void a_failed_liveness_check_is_not_death(void **state) {
   struct world *world = *state;
   const int errors[] = {EACCES, EINTR, ENOMEM};
   for (size_t i = 0; i < COUNT(errors); i++) {
     struct hf3fs_ior ior = ring(world);
     struct hf3fs_cqe cqe;
     daemon_hold(true);
-    daemon_answer(errors[i]);
+    daemon_fail_liveness(errors[i]);
     assert_true(prepare(world, &ior) >= 0);
-    unsigned before = daemon_asked();
+    unsigned before = daemon_liveness_checks();
     struct timespec deadline = world_in(1200);
     assert_int_equal(hf3fs_wait_for_ios(&ior, &cqe, 1, 1, &deadline), 0);
-    assert_true(daemon_asked() > before);
+    assert_true(daemon_liveness_checks() > before);
     daemon_hold(false);
     hf3fs_submit_ios(&ior);
     world_wait(&ior, &cqe, 1);
     assert_int_equal(cqe.result, 1);
-    daemon_answer(0);
+    daemon_fail_liveness(0);
     hf3fs_iordestroy(&ior);
   }
 }
 
-static void a_ring_at_work_asks_nobody(void **state) {
+static void a_busy_ring_checks_no_liveness(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior = ring(world);
-  unsigned before = daemon_asked();
+  unsigned before = daemon_liveness_checks();
   for (int i = 0; i < 1000; i++)
     assert_int_equal(read_one(world, &ior), 1);
-  assert_in_range(daemon_asked() - before, 0, 1); /* a machine may stand still for a second */
+  assert_in_range(daemon_liveness_checks() - before, 0, 1); /* the machine may stall for a second */
   hf3fs_iordestroy(&ior);
 }
 
-static void nothing_is_made_without_it(void **state) {
+static void nothing_is_created_without_a_daemon(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior;
   struct hf3fs_iov iov;
@@ -165,8 +165,8 @@ static void nothing_is_made_without_it(void **state) {
   assert_false(world_has(daemon_last_target()));
 }
 
-/* Everything can be set up again while what belonged to the old one is still there. */
-static void another_one_comes(void **state) {
+/* New objects can be created while those of the old daemon exist. */
+static void a_new_daemon_is_used(void **state) {
   struct world *world = *state;
   for (int i = 0; i < 3; i++) {
     struct hf3fs_ior old = ring(world);
@@ -191,7 +191,7 @@ static void another_one_comes(void **state) {
   }
 }
 
-/* Descriptors of this process that are of the folder of links. */
+/* The number of descriptors of the control directory. */
 static int holds(struct world *world) {
   char folder[PATH_MAX + 32], link[64], path[PATH_MAX];
   int count = 0;
@@ -207,7 +207,7 @@ static int holds(struct world *world) {
   return count;
 }
 
-static void one_descriptor_says_that_it_lives(void **state) {
+static void a_process_holds_one_descriptor_per_mount(void **state) {
   struct world *world = *state;
   assert_int_equal(holds(world), 1);
   struct hf3fs_ior rings[10];
@@ -217,11 +217,11 @@ static void one_descriptor_says_that_it_lives(void **state) {
   for (int i = 0; i < 10; i++)
     hf3fs_iordestroy(&rings[i]);
   hf3fs_iovdestroy(&world->iov);
-  assert_int_equal(holds(world), 1); /* what was registered by hand would go with it */
+  assert_int_equal(holds(world), 1); /* would end registrations made without the library */
 }
 
-/* A program that closes what it does not know takes its own life sign away: that is found out. */
-static void a_descriptor_closed_by_the_program(void **state) {
+/* A program may close the descriptor that shows its liveness. */
+static void closing_the_liveness_descriptor_is_detected(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior = ring(world);
   struct hf3fs_cqe cqe;
@@ -239,14 +239,14 @@ static void a_descriptor_closed_by_the_program(void **state) {
   hf3fs_iordestroy(&ior);
 }
 
-/* A forked child is a client of its own; here it has no daemon, whose threads stayed behind. */
+/* A forked child is a new client; the mock daemon's threads are not in it. */
 static void make_another(void *argument) {
   struct world *world = argument;
   struct hf3fs_iov iov;
   struct hf3fs_ior ior;
   if (holds(world) != 1 || hf3fs_iovcreate(&iov, world->mount, 4096, 0, -1) != 0)
     _exit(1);
-  if (holds(world) != 2) /* the parent's may be the last copy that keeps the parent's things */
+  if (holds(world) != 2) /* the parent's descriptor may be the last one */
     _exit(2);
   if (hf3fs_iorcreate(&ior, world->mount, 8, true, 0, -1) != 0 || holds(world) != 2)
     _exit(3);
@@ -258,7 +258,7 @@ static void make_another(void *argument) {
   hf3fs_iovdestroy(&iov);
 }
 
-static void a_child_is_a_client_of_its_own(void **state) {
+static void a_forked_child_is_a_new_client(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior = ring(world);
   assert_int_equal(read_one(world, &ior), 1);
@@ -272,7 +272,7 @@ struct parents {
   struct hf3fs_ior ior;
 };
 
-/* As daemon(3) does after it is set up: the child goes on with what the parent made. */
+/* As after daemon(3): the child uses the parent's rings. */
 static void go_on(void *argument) {
   struct parents *parents = argument;
   struct hf3fs_cqe cqe;
@@ -283,7 +283,7 @@ static void go_on(void *argument) {
     _exit(2);
 }
 
-static void a_child_goes_on_with_the_parents(void **state) {
+static void a_forked_child_keeps_the_parents_rings(void **state) {
   struct parents parents = {.world = *state, .ior = ring(*state)};
   assert_int_equal(read_one(parents.world, &parents.ior), 1);
   assert_int_equal(child_run(go_on, &parents), 0);
@@ -292,18 +292,18 @@ static void a_child_goes_on_with_the_parents(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      world_test(a_wait_ends_when_it_dies),
-      world_test(all_are_told_in_turn),
-      world_test(short_waits_find_it_too),
-      world_test(silence_alone_is_no_death),
-      world_test(no_answer_is_no_death),
-      world_test(a_ring_at_work_asks_nobody),
-      world_test(nothing_is_made_without_it),
-      world_test(another_one_comes),
-      world_test(one_descriptor_says_that_it_lives),
-      world_test(a_descriptor_closed_by_the_program),
-      world_test(a_child_is_a_client_of_its_own),
-      world_test(a_child_goes_on_with_the_parents),
+      world_test(waits_end_when_the_daemon_dies),
+      world_test(all_operations_complete_in_turn),
+      world_test(short_waits_detect_a_dead_daemon),
+      world_test(a_slow_daemon_is_not_dead),
+      world_test(a_failed_liveness_check_is_not_death),
+      world_test(a_busy_ring_checks_no_liveness),
+      world_test(nothing_is_created_without_a_daemon),
+      world_test(a_new_daemon_is_used),
+      world_test(a_process_holds_one_descriptor_per_mount),
+      world_test(closing_the_liveness_descriptor_is_detected),
+      world_test(a_forked_child_is_a_new_client),
+      world_test(a_forked_child_keeps_the_parents_rings),
   };
-  return cmocka_run_group_tests_name("usrbio/gone", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("usrbio/restarts", tests, NULL, NULL);
 }
