@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Man pages and completion know every command, every option and every check.
+# Man pages and completion know every command, every option and every check. What the README and docs/ name
+# exists: functions, files, man pages and the targets of links.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
@@ -47,6 +48,35 @@ while read -r check; do
 done <"$work/checks"
 "$HAUL" doctor rdma >/dev/null 2>&1 || sed -i '/^rdma\./d' "$work/explained" # built without it
 holds "and nothing else" cmp "$work/explained" "$work/checks"
+
+section "names in the documentation"
+rm -f "$work/out" "$work/err"
+# named PATTERN FILE: a line "NUMBER NAME" for each match.
+named() {
+  grep -noP -e "$1" "$2" | sed 's/:/ /'
+}
+(cd "$root" && find src cmd include integrations -name '*.[ch]' -exec cat {} +) |
+  grep -oE '\b[a-z_0-9]+\(' | sort -u >"$work/functions"
+for page in README.md "$root"/docs/*.md; do
+  page=${page#"$root/"}
+  absent=$failures
+  while read -r line name; do
+    grep -qxF -e "$name(" "$work/functions" || failed "$page:$line: there is no function $name()"
+  done < <(named '`\K[a-z_0-9]+(?=\(\)`)' "$root/$page")
+  while read -r line name; do
+    [[ -e $root/${name%.} ]] || failed "$page:$line: there is no $name"
+  done < <(named '(?<![\w/.:-])(src|tests|bench|cmd|include|integrations|tools|man|examples|packaging|docs|\.ci)/[\w./-]*' \
+    "$root/$page" | grep -v '/\*\|NAME')
+  while read -r line name; do
+    name=${name%%#*}
+    [[ -z $name || -e $root/$(dirname "$page")/$name ]] || failed "$page:$line: a link leads to $name"
+  done < <(named '\]\(\K(?!http)[^)]+' "$root/$page")
+  while read -r line name; do
+    [[ -e $root/man/$(tr "(" . <<<"${name%)}") ]] ||
+      failed "$page:$line: there is no page $name"
+  done < <(named '\bhaul[a-z_.-]*\([1-8]\)' "$root/$page")
+  ((failures > absent)) || passed "$page names what is there"
+done
 
 section "completion"
 # completes WORDS… WANTED: what stands after the words is completed to WANTED among others.
