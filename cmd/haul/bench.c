@@ -2,16 +2,17 @@
  *
  * haul bench: bandwidth and latency against a running node.
  */
+#include "bench.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench.h"
 #include "command.h"
 #include "common/fail.h"
 #include "common/gnuplot.h"
 #include "common/options.h"
 #include "common/progress.h"
-#include "common/units.h"
+#include "common/text.h"
 
 #define DURATION_DEFAULT INT64_C(1000000000)
 #define DEPTH_DEFAULT    8
@@ -224,10 +225,9 @@ static int check_values(const struct command *self, struct job *job, const char 
   job->operation = find_operation(values->operation);
   if (!job->operation)
     return options_wrong(self, "'%s' is none of write, read, message", values->operation);
-  if (!address_expand(node, DEFAULT_PORT, job->bench.address))
-    return options_wrong(self, "'%s' is no address", node);
-  if (haul_place_parse(values->place, &job->bench.place))
-    return options_wrong(self, "'%s' is no place; `haul info` lists the places", values->place);
+  if (!options_address(self, node, DEFAULT_PORT, job->bench.address) ||
+      !options_place(self, values->place, &job->bench.place))
+    return EXIT_USAGE;
   if (!bench_sizes_parse(values->sizes ? values->sizes : job->operation->sizes, &job->bench.sizes))
     return options_wrong(self, "'%s' is no list of sizes", values->sizes);
   if (values->depth > BENCH_DEPTH_MAX)
@@ -277,3 +277,80 @@ const struct command bench_command = {
                 "  haul bench 127.0.0.1:7420 --op message --sizes 8..64K --plot messages.svg\n",
     .run = run,
 };
+
+/* The library puts the best one first, which may be another one from run to run. */
+static bool goes_before(const struct haul_path *a, const struct haul_path *b) {
+  if (a->open != b->open)
+    return a->open;
+  return strcmp(a->name, b->name) < 0;
+}
+
+static void add_path(struct bench_paths *paths, const struct haul_path *path) {
+  size_t at = paths->count++;
+  for (; at > 0 && goes_before(path, &paths->list[at - 1]); at--)
+    paths->list[at] = paths->list[at - 1];
+  paths->list[at] = *path;
+  paths->open += path->open != 0;
+}
+
+int bench_paths_find(struct bench *bench) {
+  struct haul_path found[HAUL_PATHS_MAX];
+  size_t count = HAUL_PATHS_MAX;
+  enum haul_operation operation = bench->operation == BENCH_WRITE ? HAUL_OP_WRITE : HAUL_OP_READ;
+  /* Which are open is the same for all sizes. */
+  if (haul_explain(bench->local, bench->session.remote, operation, bench->sizes.list[0],
+                   &bench->options, found, &count))
+    return fail_library("cannot tell the paths to '%s'", bench->region);
+  bench->paths.open = bench->paths.count = 0;
+  for (size_t i = 0; i < count && i < HAUL_PATHS_MAX; i++) {
+    use_command_terms(found[i].reason, sizeof(found[i].reason));
+    add_path(&bench->paths, &found[i]);
+  }
+  for (size_t i = bench->paths.open; i < bench->paths.count; i++)
+    fail_note("%s is not measured: %s", bench->paths.list[i].name, bench->paths.list[i].reason);
+  return bench->paths.open ? EXIT_DONE
+                           : fail_because(NULL, "no path to '%s' is open", bench->region);
+}
+
+static bool add_size(struct bench_sizes *sizes, uint64_t size) {
+  if (size == 0 || sizes->count == BENCH_SIZES_MAX)
+    return false;
+  sizes->list[sizes->count++] = size;
+  return true;
+}
+
+/* Doubles from the first to the last, which is always there. */
+static bool add_range(struct bench_sizes *sizes, uint64_t first, uint64_t last) {
+  if (first == 0 || first > last)
+    return false;
+  for (uint64_t size = first; size < last; size *= 2) {
+    if (!add_size(sizes, size))
+      return false;
+    if (size > UINT64_MAX / 2)
+      break;
+  }
+  return add_size(sizes, last);
+}
+
+static bool add_item(struct bench_sizes *sizes, char *item) {
+  uint64_t first, last;
+  char *dots = strstr(item, "..");
+  if (!dots)
+    return size_parse(item, &first) && add_size(sizes, first);
+  *dots = '\0';
+  return size_parse(item, &first) && size_parse(dots + 2, &last) && add_range(sizes, first, last);
+}
+
+bool bench_sizes_parse(const char *text, struct bench_sizes *sizes) {
+  char copy[512];
+  size_t length = strlen(text);
+  sizes->count = 0;
+  if (length >= sizeof(copy))
+    return false;
+  memcpy(copy, text, length + 1);
+  char *rest = copy;
+  for (char *item; (item = strsep(&rest, ",")) != NULL;)
+    if (!add_item(sizes, item))
+      return false;
+  return sizes->count > 0;
+}

@@ -7,12 +7,11 @@
 #include <string.h>
 
 #include "command.h"
-#include "common/checks.h"
 #include "common/fail.h"
-#include "common/json.h"
+#include "common/host.h"
 #include "common/options.h"
+#include "common/output.h"
 #include "common/session.h"
-#include "common/table.h"
 
 struct values {
   struct text_list require;

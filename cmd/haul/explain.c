@@ -9,13 +9,11 @@
 #include "command.h"
 #include "common/fail.h"
 #include "common/gnuplot.h"
-#include "common/json.h"
 #include "common/options.h"
-#include "common/paths.h"
+#include "common/output.h"
 #include "common/session.h"
-#include "common/table.h"
-#include "common/units.h"
-#include "common/words.h"
+#include "common/tally.h"
+#include "common/text.h"
 #include "explain.h"
 
 #define SIZE_DEFAULT (UINT64_C(1) << 20)
@@ -155,7 +153,7 @@ static int ask_for_one(const struct curve_asked *asked, struct answer *answer) {
   if (answer->count > HAUL_PATHS_MAX)
     answer->count = HAUL_PATHS_MAX;
   for (size_t i = 0; i < answer->count; i++)
-    words_of_command(answer->paths[i].reason, sizeof(answer->paths[i].reason));
+    use_command_terms(answer->paths[i].reason, sizeof(answer->paths[i].reason));
   return result;
 }
 
@@ -261,10 +259,9 @@ static int run(const struct command *self, int argc, char **argv) {
   const char *wrong = contradiction(&values, operation);
   if (wrong)
     return options_wrong(self, "%s", wrong);
-  if (haul_place_parse(operands[0], &answer.here))
-    return options_wrong(self, "'%s' is no place; `haul info` lists the places", operands[0]);
-  if (!target_parse(operands[1], &target))
-    return options_wrong(self, "'%s' is not NODE/NAME", operands[1]);
+  if (!options_place(self, operands[0], &answer.here) ||
+      !options_target(self, operands[1], &target))
+    return EXIT_USAGE;
   answer.operation = values.operation;
   answer.target = operands[1];
   return explain(&target, &values, &answer);

@@ -2,6 +2,9 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "common/gnuplot.h"
+#include "common/output.h"
+#include "common/text.h"
 #include "explain.h"
 
 #define TRIALS 6 /* by each path and size: the library believes four */
@@ -119,4 +122,175 @@ int curve_measure(const struct curve_asked *asked, bool *told) {
     *told &= point.paths[0].measured || !point.paths[0].chosen;
   }
   return result;
+}
+
+#define ROW_EVERY 3 /* points: sizes eight times as large */
+
+static const struct haul_path *path_named(const struct curve_point *point, const char *name) {
+  for (size_t i = 0; i < point->count; i++)
+    if (strcmp(point->paths[i].name, name) == 0)
+      return &point->paths[i];
+  return NULL;
+}
+
+/* The names of paths that are open for some size; returns how many. */
+static size_t open_paths(const struct curve *curve, const char *names[HAUL_PATHS_MAX]) {
+  size_t count = 0;
+  for (size_t i = 0; i < curve->points; i++)
+    for (size_t j = 0; j < curve->at[i].count; j++) {
+      const struct haul_path *path = &curve->at[i].paths[j];
+      size_t at = 0;
+      while (at < count && strcmp(names[at], path->name) != 0)
+        at++;
+      if (path->open && at == count)
+        names[count++] = path->name;
+    }
+  return count;
+}
+
+/* ---- Text ---- */
+
+/* No digit less: where the choice changes is exact. */
+static struct unit_text exact_text(uint64_t bytes) {
+  struct unit_text text = size_text(bytes);
+  if (bytes % 1024 && bytes > 1024)
+    snprintf(text.text, sizeof(text.text), "%llu B", (unsigned long long)bytes);
+  return text;
+}
+
+static void print_switches(const struct curve *curve, FILE *out) {
+  struct table table;
+  table_init(&table, "rrllr");
+  table_row(&table, "FROM", "UP TO", "PATH", "SEND", "COST");
+  for (size_t i = 0; i < curve->switches; i++) {
+    const struct curve_switch *part = &curve->parts[i];
+    const struct haul_path *first = &part->from.paths[0], *last = &part->to.paths[0];
+    char cost[80];
+    snprintf(cost, sizeof(cost), "%s .. %s", time_text(first->cost_ns).text,
+             time_text(last->cost_ns).text);
+    table_row(&table, exact_text(part->from.bytes).text, exact_text(part->to.bytes).text,
+              first->chosen ? first->name : "none", first->chosen ? first->send : "-",
+              first->chosen ? cost : "-");
+  }
+  table_print(&table, out);
+  table_free(&table);
+}
+
+static void print_point(const struct curve_point *point, const char *const *names, size_t count,
+                        FILE *out) {
+  fprintf(out, "%10s", size_text(point->bytes).text);
+  for (size_t i = 0; i < count; i++) {
+    const struct haul_path *path = path_named(point, names[i]);
+    char cell[64] = "-";
+    if (path && path->open)
+      snprintf(cell, sizeof(cell), "%s%s%s", time_text(path->cost_ns).text,
+               path->measured ? "" : " est.", path->chosen ? " *" : "");
+    fprintf(out, "  %*s", i + 1 < count ? -18 : 0, cell);
+  }
+  fputc('\n', out);
+}
+
+void curve_print(const struct curve *curve, FILE *out) {
+  const char *names[HAUL_PATHS_MAX];
+  size_t count = open_paths(curve, names);
+  print_switches(curve, out);
+  fprintf(out, "\n%10s", "SIZE");
+  for (size_t i = 0; i < count; i++)
+    fprintf(out, "  %*s", i + 1 < count ? -18 : 0, names[i]);
+  fputc('\n', out);
+  for (size_t i = 0; i < curve->points; i++)
+    if (i % ROW_EVERY == 0 || i + 1 == curve->points)
+      print_point(&curve->at[i], names, count, out);
+}
+
+/* ---- JSON ---- */
+
+static void point_to_json(const struct curve_point *point, struct json *json) {
+  json_object(json, NULL);
+  json_number(json, "bytes", point->bytes);
+  json_array(json, "paths");
+  for (size_t i = 0; i < point->count; i++) {
+    const struct haul_path *path = &point->paths[i];
+    if (!path->open)
+      continue;
+    json_object(json, NULL);
+    json_text(json, "name", path->name);
+    json_bool(json, "chosen", path->chosen);
+    json_text(json, "send", path->send);
+    json_real(json, "cost_ns", path->cost_ns);
+    json_bool(json, "measured", path->measured);
+    json_end_object(json);
+  }
+  json_end_array(json);
+  json_end_object(json);
+}
+
+void curve_to_json(const struct curve *curve, struct json *json) {
+  json_array(json, "switches");
+  for (size_t i = 0; i < curve->switches; i++) {
+    const struct curve_switch *part = &curve->parts[i];
+    const struct haul_path *path = &part->from.paths[0];
+    json_object(json, NULL);
+    json_number(json, "from", part->from.bytes);
+    json_number(json, "up_to", part->to.bytes);
+    if (path->chosen) {
+      json_text(json, "path", path->name);
+      json_text(json, "send", path->send);
+    }
+    json_end_object(json);
+  }
+  json_end_array(json);
+  json_array(json, "curve");
+  for (size_t i = 0; i < curve->points; i++)
+    point_to_json(&curve->at[i], json);
+  json_end_array(json);
+}
+
+/* ---- Picture ---- */
+
+static void write_rows(const struct curve *curve, const char *const *names, size_t count,
+                       FILE *script) {
+  fputs("$rows << END_OF_ROWS\n", script);
+  for (size_t i = 0; i < curve->points; i++) {
+    fprintf(script, "%llu", (unsigned long long)curve->at[i].bytes);
+    for (size_t j = 0; j < count; j++) {
+      const struct haul_path *path = path_named(&curve->at[i], names[j]);
+      if (path && path->open)
+        fprintf(script, " %g", path->cost_ns / 1000);
+      else
+        fputs(" NaN", script);
+    }
+    fputc('\n', script);
+  }
+  fputs("END_OF_ROWS\n", script);
+}
+
+/* A line where the choice changes, with what is taken from there on beside it. */
+static void write_switches(const struct curve *curve, FILE *script) {
+  for (size_t i = 0; i < curve->switches; i++) {
+    const struct curve_switch *part = &curve->parts[i];
+    unsigned long long from = (unsigned long long)part->from.bytes;
+    if (i > 0)
+      fprintf(script, "set arrow from %llu, graph 0 to %llu, graph 1 nohead dashtype 2\n", from,
+              from);
+    if (part->from.paths[0].chosen)
+      fprintf(script, "set label '%s, %s' at %llu, graph %.2f offset 1 noenhanced\n",
+              part->from.paths[0].name, part->from.paths[0].send, from,
+              0.97 - 0.05 * (double)(i % 8));
+  }
+}
+
+int curve_plot(const struct curve *curve, const char *title, struct gnuplot *plot) {
+  const char *names[HAUL_PATHS_MAX];
+  size_t count = open_paths(curve, names);
+  FILE *script = gnuplot_script(plot, title);
+  write_rows(curve, names, count, script);
+  fputs("set logscale y 10\nset ylabel 'us'\nset key right bottom\n", script);
+  write_switches(curve, script);
+  fputs("plot", script);
+  for (size_t i = 0; i < count; i++)
+    fprintf(script, "%s $rows using 1:%zu with linespoints title '%s'", i ? "," : "", i + 2,
+            names[i]);
+  fputc('\n', script);
+  return gnuplot_draw(plot);
 }

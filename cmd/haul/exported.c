@@ -12,15 +12,13 @@
 
 #include "command.h"
 #include "common/fail.h"
-#include "common/interrupt.h"
-#include "common/json.h"
 #include "common/module.h"
 #include "common/outfile.h"
+#include "common/output.h"
+#include "common/process.h"
 #include "common/progress.h"
-#include "common/table.h"
 #include "common/tally.h"
 #include "common/text.h"
-#include "common/units.h"
 
 struct job {
   const struct exported *exported;

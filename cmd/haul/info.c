@@ -7,16 +7,12 @@
 #include <string.h>
 
 #include "command.h"
-#include "common/checks.h"
 #include "common/fail.h"
-#include "common/interfaces.h"
-#include "common/json.h"
+#include "common/host.h"
 #include "common/options.h"
-#include "common/ports.h"
+#include "common/output.h"
 #include "common/session.h"
-#include "common/table.h"
 #include "common/text.h"
-#include "common/units.h"
 
 struct values {
   int json, config;

@@ -10,9 +10,8 @@
 
 #include "command.h"
 #include "common/fail.h"
-#include "common/json.h"
 #include "common/options.h"
-#include "common/table.h"
+#include "common/output.h"
 
 struct values {
   const char *name;

@@ -21,7 +21,7 @@
 #include "common/log.h"
 #include "common/module.h"
 #include "common/options.h"
-#include "common/service.h"
+#include "common/process.h"
 #include "common/session.h"
 
 #define PATIENCE_MS 60000 /* until the mount answers */
@@ -193,8 +193,8 @@ static int run(const struct command *self, int argc, char **argv) {
   if (values.ready_fd && fcntl((int)values.ready_fd, F_GETFD) < 0)
     return options_wrong(self, "--ready-fd %u: no such descriptor is open", values.ready_fd);
   if (values.name && (!*values.name || strlen(values.name) >= HAUL_STORAGE_NAME_ROOM))
-    return options_wrong(self, "'%s' is no good value for --name, which has 1 to %d bytes",
-                         values.name, HAUL_STORAGE_NAME_ROOM - 1);
+    return options_wrong(self, "invalid --name '%s': expected 1 to %d bytes", values.name,
+                         HAUL_STORAGE_NAME_ROOM - 1);
   if (values.workers > WORKERS_MAX)
     return options_wrong(self, "--workers %u is more than %d", values.workers, WORKERS_MAX);
   status = log_begin(self, &values.log);

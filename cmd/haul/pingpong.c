@@ -2,18 +2,18 @@
  *
  * haul pingpong: a session of two sides in which every step's bytes are checked on both.
  */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "command.h"
 #include "common/fail.h"
-#include "common/interrupt.h"
-#include "common/json.h"
 #include "common/options.h"
+#include "common/output.h"
+#include "common/process.h"
 #include "common/session.h"
-#include "common/table.h"
-#include "common/units.h"
+#include "common/text.h"
 #include "pingpong.h"
 
 #define PORT             "20000"
@@ -144,8 +144,13 @@ static int meet_as_server(struct side *side, const char *address, struct haul_pl
 
 static int meet_as_client(struct side *side, const char *address, struct haul_place place) {
   char region[256];
-  if (haul_peer_connect(side->node, address, haul_deadline_in(side->patience), &side->peer))
-    return fail_library("cannot connect to %s", address);
+  if (haul_peer_connect(side->node, address, haul_deadline_in(side->patience), &side->peer)) {
+    const struct haul_error *error = haul_error_last();
+    if (error->system != ECONNREFUSED && error->system != ENOENT)
+      return fail_library("cannot connect to %s", address);
+    return fail_because("start the server there: haul pingpong --server --listen ADDRESS",
+                        "cannot connect to %s: %s", address, error->text);
+  }
   int status = memory_make(side, place);
   if (status == EXIT_DONE)
     status = talk_say_hello(side, region);
@@ -205,10 +210,8 @@ static int run(const struct command *self, int argc, char **argv) {
   if (status)
     return status;
   const char *text = values.server ? values.listen : operands[0];
-  if (!address_expand(text, PORT, address))
-    return options_wrong(self, "'%s' is no address", text);
-  if (haul_place_parse(values.place, &place))
-    return options_wrong(self, "'%s' is no place; `haul info` lists the places", values.place);
+  if (!options_address(self, text, PORT, address) || !options_place(self, values.place, &place))
+    return EXIT_USAGE;
   interrupt_catch();
   side = (struct side){.role = values.server ? ROLE_SERVER : ROLE_CLIENT,
                        .quiet = values.json != 0,

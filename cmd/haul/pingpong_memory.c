@@ -6,7 +6,7 @@
 #include "command.h"
 #include "common/fail.h"
 #include "common/session.h"
-#include "common/units.h"
+#include "common/text.h"
 #include "pingpong.h"
 
 #define COPY_LIMIT_NS INT64_C(30000000000)

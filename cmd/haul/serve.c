@@ -22,11 +22,10 @@
 #include "common/log.h"
 #include "common/module.h"
 #include "common/options.h"
-#include "common/service.h"
+#include "common/process.h"
 #include "common/session.h"
 #include "common/text.h"
-#include "serve_exports.h"
-#include "serve_regions.h"
+#include "serve_offers.h"
 
 #define LISTEN_DEFAULT    "tcp://127.0.0.1:" DEFAULT_PORT
 #define ECHO_WAIT_NS      INT64_C(1000000000)
@@ -143,7 +142,8 @@ static int listen_all(struct server *server) {
   for (size_t i = 0; i < list->count; i++) {
     char address[ADDRESS_MAX];
     if (!address_expand(list->items[i], DEFAULT_PORT, address))
-      return fail_because(NULL, "'%s' is no address", list->items[i]);
+      return fail_because("write HOST:PORT or unix:///PATH, for example 127.0.0.1:7420",
+                          "cannot listen on '%s': invalid address", list->items[i]);
     if (haul_node_listen(server->node, address))
       return fail_library("cannot listen on %s", address);
   }

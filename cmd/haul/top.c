@@ -15,13 +15,11 @@
 
 #include "command.h"
 #include "common/fail.h"
-#include "common/interrupt.h"
-#include "common/json.h"
 #include "common/options.h"
+#include "common/output.h"
+#include "common/process.h"
 #include "common/session.h"
-#include "common/table.h"
 #include "common/text.h"
-#include "common/units.h"
 
 #define INTERVAL_NS INT64_C(1000000000)
 #define HEAD_LINES  8     /* above the peers */
@@ -355,8 +353,8 @@ static int run(const struct command *self, int argc, char **argv) {
     return status;
   if (values.json && !values.once)
     return options_wrong(self, "--json goes with --once");
-  if (!address_expand(operands[0], DEFAULT_PORT, address))
-    return options_wrong(self, "'%s' is no address", operands[0]);
+  if (!options_address(self, operands[0], DEFAULT_PORT, address))
+    return EXIT_USAGE;
   interrupt_catch();
   status = session_open(&session, NULL, address, values.timeout);
   if (status == EXIT_DONE)

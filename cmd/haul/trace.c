@@ -11,9 +11,9 @@
 
 #include "command.h"
 #include "common/fail.h"
-#include "common/interrupt.h"
 #include "common/options.h"
 #include "common/outfile.h"
+#include "common/process.h"
 #include "common/session.h"
 #include "common/text.h"
 #include "trace_events.h"
@@ -131,8 +131,8 @@ static int run(const struct command *self, int argc, char **argv) {
     return status;
   if (!values.output)
     return options_wrong(self, "-o says which file is written");
-  if (!address_expand(operands[0], DEFAULT_PORT, address))
-    return options_wrong(self, "'%s' is no address", operands[0]);
+  if (!options_address(self, operands[0], DEFAULT_PORT, address))
+    return EXIT_USAGE;
   watching.wait_ns = values.timeout ? values.timeout : CONNECT_TIMEOUT_NS;
   interrupt_catch();
   status = outfile_open(&file, values.output, 0);

@@ -10,7 +10,7 @@
 
 #include <haul/stats.h>
 
-#include "common/json.h"
+#include "common/output.h"
 
 struct open_span;
 struct track;

@@ -10,7 +10,7 @@
 
 #include "command.h"
 #include "common/fail.h"
-#include "common/interrupt.h"
+#include "common/process.h"
 #include "common/ring.h"
 
 #define FAILED 77 /* the double's exit status of a failure */

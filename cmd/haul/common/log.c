@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "json.h"
 #include "options.h"
+#include "output.h"
 
 #define LINE_MAX_BYTES 4096 /* what a pipe takes whole: PIPE_BUF */
 

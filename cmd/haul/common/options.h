@@ -13,6 +13,7 @@
 #include <haul/haul.h>
 
 #include "../command.h"
+#include "session.h"
 
 #define LIST_MAX 64
 
@@ -36,6 +37,12 @@ bool options_parse(const struct command *command, int argc, char **argv, void *v
 /* Prints a usage error and the usage line; returns EXIT_USAGE. */
 int options_wrong(const struct command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* Parse an operand or a value; false after a usage error, which has been printed. */
+bool options_address(const struct command *command, const char *text, const char *port,
+                     char address[ADDRESS_MAX]);
+bool options_target(const struct command *command, const char *text, struct target *target);
+bool options_place(const struct command *command, const char *text, struct haul_place *place);
 
 void options_print_help(const struct command *command, FILE *out);
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "text.h"
-#include "units.h"
 
 #define REDRAW_NS     100000000
 #define BAR_CELLS     24

@@ -3,7 +3,7 @@
 
 #include "../command.h"
 #include "fail.h"
-#include "interrupt.h"
+#include "process.h"
 
 #define CANCEL_WAIT_NS INT64_C(1000000000)
 

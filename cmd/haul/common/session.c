@@ -20,11 +20,13 @@ static bool has_port(const char *text) {
 
 bool address_expand(const char *text, const char *port, char address[ADDRESS_MAX]) {
   bool whole = strstr(text, "://") != NULL;
+  if (text[strspn(text, "0123456789")] == '\0') /* "80" is more likely a port than host 0.0.0.80 */
+    return false;
   bool tcp = !whole || strncmp(text, "tcp://", strlen("tcp://")) == 0;
   bool complete = !tcp || has_port(text);
   int length = snprintf(address, ADDRESS_MAX, "%s%s%s%s", whole ? "" : "tcp://", text,
                         complete ? "" : ":", complete ? "" : port);
-  return *text && length < ADDRESS_MAX;
+  return length < ADDRESS_MAX;
 }
 
 static bool is_socket(const char *path, size_t length) {

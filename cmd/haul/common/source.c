@@ -12,7 +12,7 @@
 
 #include "../command.h"
 #include "fail.h"
-#include "interrupt.h"
+#include "process.h"
 #include "text.h"
 
 #ifndef MADV_POPULATE_READ

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The reports of many transfers summed into one.
+ * The reports of many transfers summed into one, and paths in JSON.
  */
 #ifndef HAUL_COMMAND_TALLY_H
 #define HAUL_COMMAND_TALLY_H
@@ -10,7 +10,7 @@
 
 #include <haul/haul.h>
 
-#include "json.h"
+#include "output.h"
 
 #define TALLY_PATHS_MAX HAUL_PATHS_MAX
 
@@ -42,5 +42,14 @@ void tally_print(const struct tally *tally, FILE *out);
 
 /* Members of the object that is open in `json`. */
 void tally_to_json(const struct tally *tally, struct json *json);
+
+/* "chosen", "open" or "closed". */
+const char *path_state(const struct haul_path *path);
+
+/* Members of the open object: "copies" and "zero_copy". */
+void path_copies_to_json(struct json *json, const struct haul_path *path);
+
+/* An array of objects. */
+void paths_to_json(struct json *json, const char *key, const struct haul_path *paths, size_t count);
 
 #endif

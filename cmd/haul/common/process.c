@@ -1,12 +1,30 @@
 /* SPDX-License-Identifier: MIT */
-#include "service.h"
+#include "process.h"
 
+#include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+static volatile sig_atomic_t flag;
+
+static void raise_flag(int number) {
+  (void)number;
+  flag = 1;
+}
+
+void interrupt_catch(void) {
+  struct sigaction action = {.sa_handler = raise_flag, .sa_flags = (int)SA_RESETHAND};
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+}
+
+bool interrupted(void) {
+  return flag != 0;
+}
 
 /* A child of the process that was meant inherits the variables too. */
 unsigned service_sockets(void) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * Writes JSON, indented, one value a line, or from some depth on all in one. `key` is NULL within
- * an array and at the top.
+ * Output: JSON for scripts, tables for people.
  */
-#ifndef HAUL_COMMAND_JSON_H
-#define HAUL_COMMAND_JSON_H
+#ifndef HAUL_COMMAND_OUTPUT_H
+#define HAUL_COMMAND_OUTPUT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -33,5 +33,22 @@ void json_real(struct json *json, const char *key, double number); /* null when 
 void json_micros(struct json *json, const char *key, int64_t nanoseconds); /* 12.345 */
 void json_bool(struct json *json, const char *key, bool truth);
 void json_null(struct json *json, const char *key);
+
+#define TABLE_COLUMNS_MAX 12
+
+struct table {
+  const char *alignment; /* a letter a column: 'l' or 'r' */
+  size_t columns, rows;
+  char **cells; /* rows * columns, each the table's own */
+};
+
+/* `alignment` must outlive the table. Release with table_free. */
+void table_init(struct table *table, const char *alignment);
+
+/* Adds a row: as many texts as there are columns. The first row is the heading. */
+void table_row(struct table *table, ...);
+
+void table_print(const struct table *table, FILE *out);
+void table_free(struct table *table);
 
 #endif
