@@ -134,7 +134,7 @@ static void write_row(FILE *script, const struct bench_row *row) {
     fputs(" NaN NaN\n", script);
 }
 
-/* Those of one path; NULL: all. */
+/* Writes the rows of one path; NULL: all. */
 static void write_rows(FILE *script, const struct bench *bench, const char *path) {
   fprintf(script, "$%s << END_OF_ROWS\n", path ? path : "rows");
   for (size_t i = 0; i < bench->row_count; i++)
@@ -157,7 +157,7 @@ static void plot_one(FILE *script, const struct bench *bench) {
   fputc('\n', script);
 }
 
-/* Logarithmic in both directions: a small size is a hundred times slower, and so is a slow path. */
+/* Both axes are logarithmic, as rates differ by factors of a hundred. */
 static void plot_paths(FILE *script, const struct bench *bench) {
   for (size_t i = 0; i < bench->paths.open; i++)
     write_rows(script, bench, bench->paths.list[i].name);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * haul doctor: what each path and place needs, and what mends what is missing.
+ * haul doctor: the requirements of paths and places, and commands that fix them.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct values {
 
 static const struct option_spec options[] = {
     {"require", OPTION_LIST, offsetof(struct values, require), "NAME",
-     "end with status 1 unless this check, or this backend, is in order"},
+     "exit with status 1 unless this check or backend passes"},
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
     {0},
 };
@@ -31,7 +31,7 @@ static bool wanted(const struct haul_check *check, const char *shown) {
 }
 
 static void print_remedies(const struct checks *checks, const char *shown) {
-  const char *heading = "\nto mend it:\n";
+  const char *heading = "\nto fix it:\n";
   for (size_t i = 0; i < checks->count; i++) {
     const struct haul_check *check = &checks->list[i];
     if (!wanted(check, shown) || check->state == HAUL_CHECK_OK || !*check->remedy)
@@ -74,7 +74,7 @@ static void print_json(const struct checks *checks, const char *shown) {
   json_end_array(&json);
 }
 
-/* Is the check in order, or the backend whole? Says why not. */
+/* Prints an error for each failed check of this name or backend. */
 static int judge(const struct checks *checks, const char *name) {
   int status = EXIT_DONE;
   for (size_t i = 0; i < checks->count; i++) {
@@ -96,19 +96,18 @@ static int judge_all(const struct checks *checks, const struct text_list *names)
   return status;
 }
 
-static bool means_something(const struct checks *checks, const char *name) {
+static bool is_known(const struct checks *checks, const char *name) {
   return checks_know_backend(checks, name) || checks_know(checks, name);
 }
 
-/* Every name must mean something, so that a misspelt one does not pass for a check that holds. */
+/* Unknown names are errors: a misspelt --require must not pass. */
 static int check_names(const struct command *self, const struct checks *checks, const char *shown,
                        const struct text_list *names) {
-  const char *unknown = shown && !means_something(checks, shown) ? shown : NULL;
+  const char *unknown = shown && !is_known(checks, shown) ? shown : NULL;
   for (size_t i = 0; i < names->count && !unknown; i++)
-    if (!means_something(checks, names->items[i]))
+    if (!is_known(checks, names->items[i]))
       unknown = names->items[i];
-  return unknown ? options_wrong(self, "there is no check and no backend '%s'", unknown)
-                 : EXIT_DONE;
+  return unknown ? options_wrong(self, "unknown check or backend '%s'", unknown) : EXIT_DONE;
 }
 
 static int run(const struct command *self, int argc, char **argv) {
@@ -138,13 +137,13 @@ static int run(const struct command *self, int argc, char **argv) {
 
 const struct command doctor_command = {
     .name = "doctor",
-    .summary = "Show what each path and place lacks, and the command that mends it",
+    .summary = "Check the requirements of each path and place, and show how to fix them",
     .usage = "[BACKEND | CHECK] [OPTIONS]",
     .about =
-        "Each check is ok, limited (it works, and could work better) or missing. BACKEND (host,\n"
-        "sim, cuda, gaudi, dpdk, gpudev, map, rdma, tcp) shows the checks of one, CHECK that one\n"
-        "alone. With --require the exit status is that of a check: a check must be ok, and of a\n"
-        "backend no check may be missing.",
+        "Each check is ok, limited (it works, but could work better) or missing. BACKEND (host,\n"
+        "sim, cuda, gaudi, dpdk, gpudev, map, rdma, tcp) selects the checks of one backend, CHECK\n"
+        "selects one. With --require the exit status is 1 unless a check is ok, or no check of a\n"
+        "backend is missing.",
     .options = options,
     .examples = "  haul doctor\n"
                 "  haul doctor rdma\n"

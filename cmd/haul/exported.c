@@ -25,13 +25,13 @@ struct job {
   const struct haul_storage_tree *calls;
   struct tree *tree;
   char export[64];
-  const char *path; /* within the export */
+  const char *path; /* in the export */
   struct outfile outfile;
   int input; /* a descriptor */
   struct progress progress;
   struct tally tally;
-  uint64_t done, pages; /* bytes; those that were the file's own pages */
-  int failed;           /* an exit status that was printed already */
+  uint64_t done, pages; /* bytes; bytes sent from the pages of the file */
+  int failed;           /* exit status of a callback, whose error has been printed */
 };
 
 /* ---- Opening ---- */
@@ -40,7 +40,7 @@ static int split(struct job *job) {
   const char *name = job->exported->target->name;
   size_t length = strcspn(name, "/");
   if (length >= sizeof job->export)
-    return fail_because("`haul ls NODE/` shows the exports", "'%s' names no export",
+    return fail_because("list the exports: haul ls NODE/", "invalid name of an export in '%s'",
                         job->exported->text);
   memcpy(job->export, name, length);
   job->path = name + length + strspn(name + length, "/");
@@ -90,14 +90,14 @@ static int finish(struct job *job, int failed, const struct haul_storage_error *
 
 /* ---- Reports ---- */
 
-/* How the server's side of it went. */
-static void add_told(void *user, const struct haul_report *report, uint64_t pages) {
+/* Adds the report of the server. */
+static void add_report(void *user, const struct haul_report *report, uint64_t pages) {
   struct job *job = user;
-  struct haul_report told = *report;
-  snprintf(told.peer, sizeof told.peer, "%.63s", job->exported->target->address);
-  if (pages < told.bytes && told.path_count > 0)
-    told.paths[0].zero_copy = 0; /* the server copied them */
-  tally_add(&job->tally, &told);
+  struct haul_report copy = *report;
+  snprintf(copy.peer, sizeof copy.peer, "%.63s", job->exported->target->address);
+  if (pages < copy.bytes && copy.path_count > 0)
+    copy.paths[0].zero_copy = 0; /* the server copied them */
+  tally_add(&job->tally, &copy);
   job->pages += pages;
 }
 
@@ -132,7 +132,7 @@ static void print_words(const struct job *job, bool get) {
     fprintf(out, "  source: the file's own pages\n");
   else
     fprintf(out, "  source: read into host buffers: kernel 1 more copy%s\n",
-            job->pages ? ", of a part" : "");
+            job->pages ? ", in part" : "");
 }
 
 static void print_report(struct job *job, bool get) {
@@ -152,7 +152,7 @@ static bool begin_file(void *user, uint64_t length) {
   return job->failed == EXIT_DONE;
 }
 
-static bool take_bytes(void *user, const void *bytes, size_t length) {
+static bool write_output(void *user, const void *bytes, size_t length) {
   struct job *job = user;
   job->failed = outfile_write(&job->outfile, bytes, length);
   job->done += length;
@@ -166,7 +166,7 @@ int exported_get(const struct exported *exported) {
   struct haul_storage_error error;
   struct job job;
   const struct haul_storage_stream stream = {
-      .begin = begin_file, .write = take_bytes, .report = add_told, .user = &job};
+      .begin = begin_file, .write = write_output, .report = add_report, .user = &job};
   int status = open_job(&job, exported);
   if (status == EXIT_DONE)
     status = finish(
@@ -182,7 +182,7 @@ int exported_get(const struct exported *exported) {
 
 /* ---- Put ---- */
 
-/* Until there is something, or the end; false: interrupted. */
+/* Waits for input or its end; false: interrupted. */
 static bool wait_for_input(const struct job *job) {
   struct pollfd entry = {job->input, POLLIN, 0};
   while (!interrupted() && poll(&entry, 1, INTERRUPT_SLICE_NS / 1000000) <= 0)
@@ -190,7 +190,7 @@ static bool wait_for_input(const struct job *job) {
   return !interrupted();
 }
 
-static ssize_t give_bytes(void *user, void *bytes, size_t room) {
+static ssize_t read_input(void *user, void *bytes, size_t room) {
   struct job *job = user;
   ssize_t got;
   if (!wait_for_input(job)) {
@@ -222,9 +222,10 @@ static int open_input(struct job *job) {
 int exported_put(const struct exported *exported) {
   struct haul_storage_error error;
   struct job job;
-  const struct haul_storage_stream stream = {.read = give_bytes, .report = add_told, .user = &job};
+  const struct haul_storage_stream stream = {
+      .read = read_input, .report = add_report, .user = &job};
   if (exported->offset)
-    return fail_because("leave --offset out", "a file is put as a whole");
+    return fail_because("leave --offset out", "an exported file is written as a whole");
   int status = open_job(&job, exported);
   if (status == EXIT_DONE)
     status = open_input(&job);

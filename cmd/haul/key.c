@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * haul key: keys by which nodes know each other.
+ * haul key: the keys that authenticate nodes.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct values {
 
 static const struct option_spec options[] = {
     {"name", OPTION_TEXT, offsetof(struct values, name), "NAME",
-     "new: what its holder is called, in access lists too (default: haul)"},
+     "new: name the holder, for access lists (default: haul)"},
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "show: print JSON"},
     {0},
 };
@@ -28,8 +28,8 @@ static const struct option_spec options[] = {
 static int make(const char *path, const char *name) {
   if (haul_key_new(path, name ? name : "haul") != 0)
     return fail_library("cannot make a key");
-  fprintf(stderr, "%s is a new key; give the file to both sides, and set it there: HAUL_KEY=%s\n",
-          path, path);
+  fprintf(stderr, "%s is a new key; copy the file to both sides and set HAUL_KEY=%s there\n", path,
+          path);
   return EXIT_DONE;
 }
 
@@ -62,7 +62,7 @@ static int show(const char *path, int as_json) {
   size_t count = 4096;
   struct haul_key *keys = calloc(count, sizeof *keys);
   if (!keys)
-    return fail_because(NULL, "no memory for the keys");
+    return fail_because(NULL, "out of memory");
   if (haul_key_list(path, keys, &count) != 0) {
     free(keys);
     return fail_library("cannot show the keys");
@@ -85,18 +85,18 @@ static int run(const struct command *self, int argc, char **argv) {
     return make(operands[1], values.name);
   if (strcmp(operands[0], "show") == 0)
     return show(operands[1], values.json);
-  return options_wrong(self, "'%s' is neither new nor show", operands[0]);
+  return options_wrong(self, "invalid action '%s': expected new or show", operands[0]);
 }
 
 const struct command key_command = {
     .name = "key",
-    .summary = "Make a key by which nodes know each other, or show what a file has",
+    .summary = "Make a key that authenticates nodes, or show the keys of a file",
     .usage = "new|show FILE [OPTIONS]",
     .about =
-        "`new` writes a key to a new file that nobody else may read. Nodes that have a line of\n"
-        "it in common take each other's connections over TCP, and encrypt them; the first\n"
-        "line is what a node shows when it connects. `show` prints names and fingerprints,\n"
-        "which tell whether two files have the same key.",
+        "`new` writes a key to a new file that only its owner can read. Nodes with a common line\n"
+        "in their key files accept each other's TCP connections and encrypt them; a node connects\n"
+        "with the first line. `show` prints names and fingerprints, to compare the keys of two\n"
+        "files.",
     .options = options,
     .examples = "  haul key new /etc/haul/cluster.key\n"
                 "  HAUL_KEY=/etc/haul/cluster.key haul serve --listen tcp://10.0.0.2:7420\n"

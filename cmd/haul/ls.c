@@ -26,9 +26,9 @@ struct values {
 static const struct option_spec options[] = {
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
     {"follow", OPTION_FLAG, offsetof(struct values, follow), NULL,
-     "of a directory: go on with a line for each change"},
+     "print a line for each later change of a directory"},
     {"timeout", OPTION_SECONDS, offsetof(struct values, timeout), "SECONDS",
-     "give up connecting after this (default: 10)"},
+     "limit the time to connect (default: 10)"},
     {0},
 };
 
@@ -81,8 +81,7 @@ static int list_node(const struct session *session, const char *node, int as_jso
   else
     print_table(entries, count);
   if (count == 0 && !as_json)
-    fprintf(stderr,
-            "hint: it publishes no regions; `haul ls %s/` lists the files that it exports\n", node);
+    fprintf(stderr, "hint: the node publishes no regions; list its exports: haul ls %s/\n", node);
   free(entries);
   return EXIT_DONE;
 }
@@ -90,7 +89,7 @@ static int list_node(const struct session *session, const char *node, int as_jso
 /* ---- A directory ---- */
 
 struct listing {
-  haul_directory *walk;
+  haul_directory *handle;
   struct haul_directory_entry *entries;
   size_t count, room;
 };
@@ -117,7 +116,7 @@ static int collect(struct listing *listing, haul_deadline until) {
   do {
     if (interrupted())
       return fail_because(NULL, "interrupted");
-    if (haul_directory_next(listing->walk, until, &event))
+    if (haul_directory_next(listing->handle, until, &event))
       return fail_library("cannot read the directory");
     if (event.kind == HAUL_DIRECTORY_HOLDS)
       keep(listing, &event.entry);
@@ -206,7 +205,7 @@ static int follow_changes(const struct listing *listing) {
   while (!interrupted()) {
     if (fflush(stdout))
       return fail_system(errno, "cannot write to standard output");
-    int code = haul_directory_next(listing->walk, haul_deadline_in(INTERRUPT_SLICE_NS), &event);
+    int code = haul_directory_next(listing->handle, haul_deadline_in(INTERRUPT_SLICE_NS), &event);
     if (code == 0)
       print_change(&event);
     else if (code != HAUL_ETIMEDOUT && code != HAUL_ECONNECT && code != HAUL_EPEER)
@@ -223,14 +222,14 @@ static int list_directory(const char *address, int64_t timeout_ns, int as_json, 
   if (!node)
     return EXIT_FAILED;
   interrupt_catch();
-  int status = haul_directory_open(node, address, until, &listing.walk)
+  int status = haul_directory_open(node, address, until, &listing.handle)
                    ? fail_library("cannot open the directory")
                    : collect(&listing, until);
   if (status == EXIT_DONE)
     (as_json ? print_directory_json : print_tables)(&listing);
   if (status == EXIT_DONE && follow)
     status = follow_changes(&listing);
-  haul_directory_close(listing.walk);
+  haul_directory_close(listing.handle);
   haul_node_close(node);
   free(listing.entries);
   return status;
@@ -249,12 +248,12 @@ static int run(const struct command *self, int argc, char **argv) {
   char directory[ADDRESS_MAX];
   if (directory_parse(operands[0], directory))
     return values.json && values.follow
-               ? options_wrong(self, "--follow prints lines, and no JSON")
+               ? options_wrong(self, "--follow and --json exclude each other")
                : list_directory(directory, values.timeout, values.json, values.follow);
   if (values.follow)
-    return options_wrong(self, "--follow is for a directory, etcd://HOST[:PORT]/PREFIX");
+    return options_wrong(self, "--follow requires a directory, etcd://HOST[:PORT]/PREFIX");
   if (!target_or_node_parse(operands[0], &target))
-    return options_wrong(self, "'%s' is no address", operands[0]);
+    return options_wrong(self, "invalid address '%s'", operands[0]);
   if (target.name) {
     const struct exported exported = {
         .target = &target, .text = operands[0], .timeout = values.timeout, .json = values.json};
@@ -271,12 +270,11 @@ const struct command ls_command = {
     .name = "ls",
     .summary = "List the regions of a node or a directory, or exported files",
     .usage = "NODE[/[EXPORT[/PATH]]]|DIRECTORY [OPTIONS]",
-    .about =
-        "Prints name, size, place and rights of each region. NODE is tcp://HOST:PORT,\n"
-        "unix:///PATH or unix://@NAME; HOST:PORT is short for tcp, and HOST for port 7420.\n"
-        "NODE/ lists the trees of files that the node exports, and NODE/EXPORT/PATH what is in\n"
-        "a folder of one. DIRECTORY, etcd://HOST[:PORT]/PREFIX, lists the nodes that registered\n"
-        "there and their regions; a NODE of one is etcd://HOST[:PORT]/PREFIX/NODE.",
+    .about = "Prints name, size, place and rights of each region. NODE is tcp://HOST:PORT,\n"
+             "unix:///PATH or unix://@NAME; HOST:PORT is short for tcp, and HOST for port 7420.\n"
+             "NODE/ lists the exports of the node, and NODE/EXPORT/PATH a folder of one.\n"
+             "DIRECTORY, etcd://HOST[:PORT]/PREFIX, lists the registered nodes and their regions;\n"
+             "etcd://HOST[:PORT]/PREFIX/NODE is a NODE.",
     .options = options,
     .examples = "  haul ls tcp://127.0.0.1:7420\n"
                 "  haul ls 10.0.0.2/weights/llama\n"

@@ -9,19 +9,19 @@
 #include "common/text.h"
 #include "pingpong.h"
 
-#define PART          (UINT64_C(256) << 10) /* bytes a message: the receiver takes them as they come */
-#define PARTING_NS    INT64_C(2000000000)
+#define PART          (UINT64_C(256) << 10) /* bytes a message; the receiver accepts any size */
+#define BYE_WAIT_NS   INT64_C(2000000000)
 #define GREETING_SIZE 512
-#define PEER_LOST     "the other side is gone"
+#define PEER_LOST     "the other side closed the connection"
 
-int talk_send(struct side *side, enum pingpong_tag tag, const void *bytes, size_t length) {
-  if (haul_message_send(side->peer, tag, bytes, length, haul_deadline_in(side->patience)))
+int side_send(struct side *side, enum pingpong_tag tag, const void *bytes, size_t length) {
+  if (haul_message_send(side->peer, tag, bytes, length, haul_deadline_in(side->timeout)))
     return fail_library("cannot send to the other side");
   return EXIT_DONE;
 }
 
-/* The next message of this session; events and messages of strangers are dropped. Waits in slices,
- * so that an interruption is seen. `peer` NULL takes anybody's. */
+/* Receives the next message of this session; drops events and messages of other peers, unless
+ * `peer` is NULL. Waits in slices, to notice signals. */
 static int next_message(struct side *side, struct haul_message *message, haul_deadline until) {
   for (;;) {
     int result = haul_message_receive(side->node, message, haul_deadline_in(INTERRUPT_SLICE_NS));
@@ -38,50 +38,50 @@ static int next_message(struct side *side, struct haul_message *message, haul_de
       continue;
     }
     if (result != HAUL_ETIMEDOUT)
-      return fail_library("cannot hear the other side");
+      return fail_library("cannot receive from the other side");
     if (side->peer && haul_peer_status(side->peer))
       return fail_library(PEER_LOST);
     if (now_ns() >= until)
-      return fail_because(NULL, "the other side is silent");
+      return fail_because(NULL, "timed out waiting for the other side");
   }
 }
 
-int talk_receive(struct side *side, enum pingpong_tag tag, struct haul_message *message) {
-  int status = next_message(side, message, haul_deadline_in(side->patience));
+int side_receive(struct side *side, enum pingpong_tag tag, struct haul_message *message) {
+  int status = next_message(side, message, haul_deadline_in(side->timeout));
   if (status)
     return status;
   if (message->tag == tag)
     return EXIT_DONE;
-  fail_because("is it a haul pingpong of this version?",
+  fail_because("run haul pingpong of one version on both sides",
                "the other side sent a message with tag %" PRIu64 ", expected %d", message->tag,
                (int)tag);
   haul_message_release(message);
   return EXIT_FAILED;
 }
 
-int talk_expect(struct side *side, enum pingpong_tag tag) {
+int side_expect(struct side *side, enum pingpong_tag tag) {
   struct haul_message message;
-  int status = talk_receive(side, tag, &message);
+  int status = side_receive(side, tag, &message);
   if (status == EXIT_DONE)
     haul_message_release(&message);
   return status;
 }
 
-int talk_send_memory(struct side *side) {
+int side_send_memory(struct side *side) {
   int status = memory_to_scratch(side);
   const char *bytes = haul_region_address(side->scratch);
   for (uint64_t at = 0; at < side->size && status == EXIT_DONE; at += PART) {
     uint64_t left = side->size - at;
-    status = talk_send(side, TAG_DATA, bytes + at, (size_t)(left < PART ? left : PART));
+    status = side_send(side, TAG_DATA, bytes + at, (size_t)(left < PART ? left : PART));
   }
   return status;
 }
 
-int talk_receive_memory(struct side *side) {
+int side_receive_memory(struct side *side) {
   char *bytes = haul_region_address(side->scratch);
   for (uint64_t at = 0; at < side->size;) {
     struct haul_message message;
-    int status = talk_receive(side, TAG_DATA, &message);
+    int status = side_receive(side, TAG_DATA, &message);
     if (status)
       return status;
     bool fits = message.length > 0 && message.length <= side->size - at;
@@ -90,13 +90,13 @@ int talk_receive_memory(struct side *side) {
     at += message.length;
     haul_message_release(&message);
     if (!fits)
-      return fail_because(NULL, "the other side sent a part that does not fit");
+      return fail_because(NULL, "the other side sent more bytes than agreed");
   }
   return scratch_to_memory(side);
 }
 
-/* The text of a greeting, terminated; empty when it is too long to be one. */
-static void take_text(const struct haul_message *message, char text[GREETING_SIZE]) {
+/* Copies the text of a greeting with a terminator; "" if it is too long. */
+static void copy_text(const struct haul_message *message, char text[GREETING_SIZE]) {
   size_t length = message->length < GREETING_SIZE ? message->length : 0;
   if (length)
     memcpy(text, message->bytes, length);
@@ -112,53 +112,53 @@ static bool parse_hello(const char *text, struct side *side, char region[256]) {
          side->iterations <= PINGPONG_ITERATIONS_MAX;
 }
 
-int talk_await_hello(struct side *side, char region[256]) {
+int side_await_hello(struct side *side, char region[256]) {
   char text[GREETING_SIZE];
   struct haul_message message;
   int status = next_message(side, &message, HAUL_FOREVER);
   if (status)
     return status;
   bool good = message.tag == TAG_HELLO;
-  take_text(&message, text);
+  copy_text(&message, text);
   side->peer = haul_peer_retain(message.peer);
   haul_message_release(&message);
   if (!good || !parse_hello(text, side, region))
-    return fail_because("is it a haul pingpong of this version?",
-                        "%s sent no greeting that makes sense", haul_peer_name(side->peer));
+    return fail_because("run haul pingpong of one version on both sides",
+                        "%s sent an invalid HELLO", haul_peer_name(side->peer));
   return EXIT_DONE;
 }
 
-int talk_welcome(struct side *side) {
+int side_send_welcome(struct side *side) {
   char text[GREETING_SIZE];
   int length = snprintf(text, sizeof(text), "haul-pingpong 1 %s", side->name);
-  return talk_send(side, TAG_WELCOME, text, (size_t)length);
+  return side_send(side, TAG_WELCOME, text, (size_t)length);
 }
 
-int talk_say_hello(struct side *side, char region[256]) {
+int side_send_hello(struct side *side, char region[256]) {
   char text[GREETING_SIZE];
   struct haul_message message;
   int length = snprintf(text, sizeof(text), "haul-pingpong 1 %" PRIu64 " %u %s", side->size,
                         side->iterations, side->name);
-  int status = talk_send(side, TAG_HELLO, text, (size_t)length);
+  int status = side_send(side, TAG_HELLO, text, (size_t)length);
   if (status == EXIT_DONE)
-    status = talk_receive(side, TAG_WELCOME, &message);
+    status = side_receive(side, TAG_WELCOME, &message);
   if (status)
     return status;
-  take_text(&message, text);
+  copy_text(&message, text);
   haul_message_release(&message);
   if (sscanf(text, "haul-pingpong 1 %255s", region) != 1)
-    return fail_because(NULL, "the server's welcome makes no sense");
+    return fail_because(NULL, "the server sent an invalid WELCOME");
   return EXIT_DONE;
 }
 
-void talk_part(struct side *side) {
+void side_end_session(struct side *side) {
   struct haul_message message;
-  haul_deadline until = haul_deadline_in(PARTING_NS);
+  haul_deadline until = haul_deadline_in(BYE_WAIT_NS);
   if (side->role == ROLE_CLIENT) {
     haul_message_send(side->peer, TAG_BYE, NULL, 0, until);
     return;
   }
-  /* The client says good-bye or is gone already: either way it has heard all of it. */
+  /* After BYE, or a closed connection, the client has all verdicts. */
   while (haul_peer_status(side->peer) == 0 && now_ns() < until) {
     if (haul_message_receive(side->node, &message, haul_deadline_in(INTERRUPT_SLICE_NS)))
       continue;
@@ -172,8 +172,8 @@ void talk_part(struct side *side) {
 #define WRITE_BASE 1000u
 #define READ_BASE  2000u
 
-/* What one role does in a step: moves the bytes and finds out whether those it has to check are
- * right. Returns an exit status, which is about the session alone. */
+/* The part of one role in a step: transfers bytes and verifies those it receives. The exit status
+ * is that of the session, not of the verification. */
 typedef int step_function(struct side *side, unsigned iteration, struct pingpong_result *result);
 
 struct step {
@@ -186,36 +186,36 @@ static struct haul_piece whole(const struct side *side) {
   return (struct haul_piece){0, 0, side->size};
 }
 
-/* ---- Two-sided: the client sends 100·i + k, the server answers 200·i + k ---- */
+/* ---- Two-sided: the client sends 100·i + k, the server replies 200·i + k ---- */
 
 static int exchange_client(struct side *side, unsigned i, struct pingpong_result *result) {
   int status = memory_fill(side, 100 * i);
   if (status == EXIT_DONE)
-    status = talk_send_memory(side);
+    status = side_send_memory(side);
   if (status == EXIT_DONE)
     status = memory_clear(side);
   if (status == EXIT_DONE)
-    status = talk_receive_memory(side);
+    status = side_receive_memory(side);
   return status ? status : memory_check(side, 200 * i, &result->mine);
 }
 
 static int exchange_server(struct side *side, unsigned i, struct pingpong_result *result) {
   int status = memory_clear(side);
   if (status == EXIT_DONE)
-    status = talk_receive_memory(side);
+    status = side_receive_memory(side);
   if (status == EXIT_DONE)
     status = memory_check(side, 100 * i, &result->mine);
   if (status == EXIT_DONE)
     status = memory_fill(side, 200 * i);
-  return status ? status : talk_send_memory(side);
+  return status ? status : side_send_memory(side);
 }
 
 /* ---- One-sided ---- */
 
-/* A write or a read of the whole memory, and the path that it took. Without a result it only looks
- * at what another one did, by whatever path. */
-static int move(struct side *side, enum haul_operation operation, haul_region *local,
-                struct pingpong_result *result) {
+/* Writes or reads the whole memory, and stores the path in `result`. Without a result, any path is
+ * allowed. */
+static int transfer(struct side *side, enum haul_operation operation, haul_region *local,
+                    struct pingpong_result *result) {
   struct haul_piece piece = whole(side);
   struct haul_report report = {.size = sizeof(report)};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
@@ -225,7 +225,7 @@ static int move(struct side *side, enum haul_operation operation, haul_region *l
                  ? haul_write(side->remote, local, &piece, 1, &options, &transfer)
                  : haul_read(local, side->remote, &piece, 1, &options, &transfer);
   if (!code)
-    code = haul_transfer_wait(transfer, haul_deadline_in(side->patience));
+    code = haul_transfer_wait(transfer, haul_deadline_in(side->timeout));
   if (!code)
     code = haul_transfer_report(transfer, &report);
   if (!code && report.path_count && result)
@@ -235,18 +235,18 @@ static int move(struct side *side, enum haul_operation operation, haul_region *l
   return status;
 }
 
-/* The server writes into the client's memory, and reads back what it wrote. A write that fails is
- * the step's failure, not the session's. */
+/* The server writes into the client's memory and reads it back. A failed write fails the step, not
+ * the session. */
 static int write_server(struct side *side, unsigned i, struct pingpong_result *result) {
   (void)i;
   int status = memory_fill(side, WRITE_BASE);
   if (status == EXIT_DONE)
-    status = talk_expect(side, TAG_READY);
+    status = side_expect(side, TAG_READY);
   if (status)
     return status;
-  bool moved = move(side, HAUL_OP_WRITE, side->memory, result) == EXIT_DONE;
-  status = talk_send(side, TAG_DONE, NULL, 0);
-  result->mine = moved && move(side, HAUL_OP_READ, side->scratch, NULL) == EXIT_DONE &&
+  bool moved = transfer(side, HAUL_OP_WRITE, side->memory, result) == EXIT_DONE;
+  status = side_send(side, TAG_DONE, NULL, 0);
+  result->mine = moved && transfer(side, HAUL_OP_READ, side->scratch, NULL) == EXIT_DONE &&
                  scratch_check(side, WRITE_BASE);
   return status;
 }
@@ -256,9 +256,9 @@ static int write_client(struct side *side, unsigned i, struct pingpong_result *r
   int status = memory_clear(side);
   snprintf(result->path, sizeof(result->path), "(theirs)");
   if (status == EXIT_DONE)
-    status = talk_send(side, TAG_READY, NULL, 0);
+    status = side_send(side, TAG_READY, NULL, 0);
   if (status == EXIT_DONE)
-    status = talk_expect(side, TAG_DONE);
+    status = side_expect(side, TAG_DONE);
   return status ? status : memory_check(side, WRITE_BASE, &result->mine);
 }
 
@@ -266,11 +266,11 @@ static int read_client(struct side *side, unsigned i, struct pingpong_result *re
   (void)i;
   int status = memory_clear(side);
   if (status == EXIT_DONE)
-    status = talk_expect(side, TAG_READY);
+    status = side_expect(side, TAG_READY);
   if (status)
     return status;
-  bool moved = move(side, HAUL_OP_READ, side->memory, result) == EXIT_DONE;
-  status = talk_send(side, TAG_DONE, NULL, 0);
+  bool moved = transfer(side, HAUL_OP_READ, side->memory, result) == EXIT_DONE;
+  status = side_send(side, TAG_DONE, NULL, 0);
   bool right = false;
   if (status == EXIT_DONE)
     status = memory_check(side, READ_BASE, &right);
@@ -278,15 +278,15 @@ static int read_client(struct side *side, unsigned i, struct pingpong_result *re
   return status;
 }
 
-/* The server's part in being read: its bytes are there before, and unharmed afterwards. */
+/* The server fills its memory before the read, and verifies it afterwards. */
 static int read_server(struct side *side, unsigned i, struct pingpong_result *result) {
   (void)i;
   int status = memory_fill(side, READ_BASE);
   snprintf(result->path, sizeof(result->path), "(theirs)");
   if (status == EXIT_DONE)
-    status = talk_send(side, TAG_READY, NULL, 0);
+    status = side_send(side, TAG_READY, NULL, 0);
   if (status == EXIT_DONE)
-    status = talk_expect(side, TAG_DONE);
+    status = side_expect(side, TAG_DONE);
   return status ? status : memory_check(side, READ_BASE, &result->mine);
 }
 
@@ -303,9 +303,9 @@ static const struct step steps[] = {
 static int exchange_verdicts(struct side *side, struct pingpong_result *result) {
   const unsigned char mine = result->mine;
   struct haul_message message;
-  int status = talk_send(side, TAG_VERDICT, &mine, 1);
+  int status = side_send(side, TAG_VERDICT, &mine, 1);
   if (status == EXIT_DONE)
-    status = talk_receive(side, TAG_VERDICT, &message);
+    status = side_receive(side, TAG_VERDICT, &message);
   if (status)
     return status;
   result->theirs = message.length == 1 && *(const unsigned char *)message.bytes == 1;
@@ -338,7 +338,7 @@ int steps_run(struct side *side) {
   return status;
 }
 
-bool steps_held(const struct side *side) {
+bool steps_passed(const struct side *side) {
   for (size_t i = 0; i < side->result_count; i++)
     if (!side->results[i].mine || !side->results[i].theirs)
       return false;

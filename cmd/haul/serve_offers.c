@@ -14,17 +14,17 @@
 #include "common/session.h"
 #include "common/text.h"
 
-/* NAME, what follows the '=', and the rights: what both forms have. */
+/* Parses the common part of both forms: NAME=, and :ro at the end. */
 static int parse_common(const struct command *command, const char *text, struct offer *offer) {
   const char *equals = strchr(text, '=');
   size_t length = equals ? (size_t)(equals - text) : 0;
   if (length == 0 || !equals[1])
-    return options_wrong(command, "'%s' is not NAME=…", text);
+    return options_wrong(command, "invalid '%s': expected NAME=…", text);
   if (length >= sizeof(offer->name) || strlen(equals + 1) >= sizeof(offer->rest))
     return options_wrong(command, "'%s' is too long", text);
   memcpy(offer->name, text, length);
   if (strchr(offer->name, '/'))
-    return options_wrong(command, "'%s': a region's name has no '/' here", offer->name);
+    return options_wrong(command, "invalid region name '%s': it must not contain '/'", offer->name);
   strcpy(offer->rest, equals + 1);
   offer->rights = text_cut_end(offer->rest, ":ro") ? HAUL_READ : HAUL_READ | HAUL_WRITE;
   return EXIT_DONE;
@@ -36,10 +36,11 @@ static int parse_region(const struct command *command, const char *text, struct 
     return status;
   char *colon = strrchr(offer->rest, ':');
   if (!colon)
-    return options_wrong(command, "'%s' is not NAME=PLACE:SIZE", text);
+    return options_wrong(command, "invalid --region '%s': expected NAME=PLACE:SIZE[:ro]", text);
   *colon = '\0';
   if (!size_parse(colon + 1, &offer->size) || offer->size == 0)
-    return options_wrong(command, "'%s' is no size", colon + 1);
+    return options_wrong(command, "invalid size '%s': expected for example 64K, 1M or 2GB",
+                         colon + 1);
   return options_place(command, offer->rest, &offer->place) ? EXIT_DONE : EXIT_USAGE;
 }
 
@@ -76,7 +77,7 @@ static int fill_from(haul_region *region, int descriptor, const char *path) {
     if (got < 0)
       return fail_system(errno, "cannot read %s", path);
     if (got == 0)
-      return fail_because(NULL, "cannot read %s: it became shorter meanwhile", path);
+      return fail_because(NULL, "cannot read %s: it was cut short", path);
     at += got;
     left -= (size_t)got;
   }
@@ -90,7 +91,7 @@ static int load(const struct offer *offer, int descriptor, haul_node *node, haul
     return fail_system(errno, "cannot read %s", offer->path);
   if (!S_ISREG(status.st_mode) || status.st_size == 0)
     return fail_because(NULL, "cannot publish %s: it is %s", offer->path,
-                        S_ISREG(status.st_mode) ? "empty" : "no regular file");
+                        S_ISREG(status.st_mode) ? "empty" : "not a regular file");
   if (haul_region_alloc(node, host, (size_t)status.st_size, 0, region))
     return fail_library("cannot allocate memory for %s", offer->path);
   return fill_from(*region, descriptor, offer->path);
@@ -120,10 +121,10 @@ int offers_publish(struct offers *offers, haul_node *node) {
         offer->path ? make_from_file(offer, node, region) : make_empty(offer, node, region);
     if (status)
       return status;
-    const struct haul_grant everybody = {"*", offer->rights};
+    const struct haul_grant everyone = {"*", offer->rights};
     size_t count = offer->grant_count ? offer->grant_count : 1;
-    if (haul_region_publish_to(*region, offer->name,
-                               offer->grant_count ? offer->grants : &everybody, count))
+    if (haul_region_publish_to(*region, offer->name, offer->grant_count ? offer->grants : &everyone,
+                               count))
       return fail_library("cannot publish '%s'", offer->name);
   }
   return EXIT_DONE;
@@ -142,15 +143,14 @@ static bool is_name(const char *text) {
   return length > 0 && length < sizeof((struct served_tree *)0)->name;
 }
 
-/* NAME= is there when the first '=' comes before the first '/'. */
+/* NAME= is present if the first '=' comes before the first '/'. */
 static const char *name_end(const char *text) {
   const char *equals = strchr(text, '=');
   const char *slash = strchr(text, '/');
   return equals && (!slash || equals < slash) ? equals : NULL;
 }
 
-/* The folder's own name, where the user gave none. That it is not there is told when it is opened.
- */
+/* The default name: that of the folder. A missing folder is reported when it is opened. */
 static void name_after(char *name, size_t size, const char *path) {
   char whole[PATH_MAX];
   const char *found = realpath(path, whole) ? whole : path;
@@ -167,7 +167,7 @@ static int parse_one(const struct command *command, const char *text, struct ser
   if (export->writable)
     length -= 3;
   if (length == 0)
-    return options_wrong(command, "'%s' is not [NAME=]DIR[:rw]", text);
+    return options_wrong(command, "invalid --export '%s': expected [NAME=]DIR[:rw]", text);
   if (length >= sizeof tree->path)
     return options_wrong(command, "'%s' is too long", text);
   memcpy(tree->path, path, length);
@@ -178,8 +178,8 @@ static int parse_one(const struct command *command, const char *text, struct ser
     name_after(tree->name, sizeof tree->name, tree->path);
   if (!is_name(tree->name))
     return options_wrong(command,
-                         "'%s': an export's name has 1 to 63 printable bytes without blanks "
-                         "and '/': give one, NAME=DIR",
+                         "invalid --export '%s': NAME has 1 to 63 printable bytes without blanks "
+                         "and '/'",
                          text);
   export->name = tree->name;
   export->path = tree->path;
@@ -244,7 +244,7 @@ void exports_stop(struct exports *exports) {
 
 int exports_close(struct exports *exports) {
   if (exports->service && exports->calls->close(exports->service))
-    return fail_because("look at the disk: its errors are in `dmesg`",
-                        "a disk did not answer while a client's requests were ended");
+    return fail_because("check `dmesg` for errors of the disk",
+                        "a disk did not respond while client requests were cancelled");
   return EXIT_DONE;
 }

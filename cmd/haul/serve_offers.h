@@ -14,15 +14,15 @@
 #include "command.h"
 #include "common/options.h"
 
-/* What one --region or --file asks for. */
+/* One --region or --file. */
 struct offer {
   char name[256];
   unsigned rights;
   const char *path;                   /* --file: the file that fills it */
   struct haul_place place;            /* --region */
   uint64_t size;                      /* --region */
-  char rest[4096];                    /* what follows the '=', cut into parts */
-  struct haul_grant grants[LIST_MAX]; /* --allow; none: it is for everybody who can connect */
+  char rest[4096];                    /* the text after '=', split in place */
+  struct haul_grant grants[LIST_MAX]; /* --allow; none: for all peers */
   size_t grant_count;
 };
 
@@ -32,21 +32,21 @@ struct offers {
   haul_region *regions[2 * LIST_MAX];
 };
 
-/* Reads "NAME=PLACE:SIZE[:ro]" and "NAME=PATH[:ro]". Returns an exit status: usage errors only. */
+/* Parses "NAME=PLACE:SIZE[:ro]" and "NAME=PATH[:ro]". Returns EXIT_DONE or EXIT_USAGE. */
 int offers_parse(const struct command *command, struct offers *offers,
                  const struct text_list *regions, const struct text_list *files);
-/* NULL: none has the name. */
+/* NULL: no offer has the name. */
 struct offer *offers_find(struct offers *offers, const char *name);
 
-/* Allocates, fills and publishes all of them. Returns an exit status; offers_release is due either
- * way. */
+/* Allocates, fills and publishes all regions. Returns an exit status; call offers_release in any
+ * case. */
 int offers_publish(struct offers *offers, haul_node *node);
 void offers_release(struct offers *offers);
 
 struct served_tree {
   char name[64];
   char path[PATH_MAX];
-  struct haul_grant grants[LIST_MAX]; /* --allow; none: it is for everybody who can connect */
+  struct haul_grant grants[LIST_MAX]; /* --allow; none: for all peers */
 };
 
 struct exports {
@@ -57,20 +57,19 @@ struct exports {
   struct service *service;
 };
 
-/* Reads "[NAME=]DIR[:rw]". Returns an exit status: usage errors only. */
+/* Parses "[NAME=]DIR[:rw]". Returns EXIT_DONE or EXIT_USAGE. */
 int exports_parse(const struct command *command, struct exports *exports,
                   const struct text_list *list);
 
-/* That one alone, and others whom it is told, may read there, and write where the export allows it;
- * false: no export has the name. `who` is kept. */
+/* Adds a grant: only grantees may read the export, and write if it is writable. False: no export
+ * has the name. `who` must outlive the exports. */
 bool exports_allow(struct exports *exports, const char *name, const char *who, bool reads_only);
 
-/* From now on the node's messages are received by a thread of the module's, which hands those that
- * are no business of files to `other`. Nothing is done where nothing is exported. Returns an exit
- * status. */
+/* Starts the thread of the module that receives the messages of the node and passes those of other
+ * services to `other`. Does nothing without exports. Returns an exit status. */
 int exports_open(struct exports *exports, haul_node *node,
                  void (*other)(void *user, const struct haul_message *message), void *user);
-/* Before haul_node_close, and after it. */
+/* Call exports_stop before haul_node_close, and exports_close after it. */
 void exports_stop(struct exports *exports);
 int exports_close(struct exports *exports);
 

@@ -60,7 +60,7 @@ section "messages"
 expect 0 "without an echo" "$HAUL" bench "$tcp" --op message --sizes 8,4K --duration 0.2 --json
 holds_json "there is a rate and no latency" \
   'all(r["count"] > 0 and r["latency_us"] is None for r in it["results"])'
-complains "no latency: the node sends nothing back"
+complains "latency is not measured: the node does not echo"
 serve --echo
 for name in tcp unix; do
   expect 0 "with an echo over $name" "$HAUL" bench "${!name}" --op message --sizes 8..64,1M \

@@ -42,7 +42,7 @@ watcher=$!
 processes+=("$watcher")
 await 10 has_lines 1 "^watched  up " "$work/many"
 stop "$server"
-await 10 grep -q "cannot see what the node is doing" "$work/err" && passed "a node that ends is told of"
+await 10 grep -q "cannot read the statistics of the node" "$work/err" && passed "the end of the node is reported"
 wait "$watcher"
 holds "as a failure" test $? = 1
 

@@ -97,7 +97,7 @@ serve --region target=host:4M
 watch "$tcp"
 stop "$server"
 ends 1 "is a failure"
-complains "cannot see what the node is doing"
+complains "cannot read the trace of the node"
 is_json
 
 section "a node that begins all and ends nothing"
@@ -109,10 +109,10 @@ slay "$server"
 
 section "wrong usage"
 expect 2 "no file" "$HAUL" trace "$tcp"
-complains "-o says which file is written"
+complains "missing option -o FILE"
 expect 2 "no node" "$HAUL" trace -o "$work/none"
 expect 1 "a file without a name" "$HAUL" trace "$tcp" -o ""
-complains "the file to write has no name"
+complains "the name of the output file is empty"
 holds "is told before the node is watched" eval '! grep -q "^watching" "$work/err"'
 expect 1 "a folder that is not there" "$HAUL" trace "$tcp" --output "$work/no/file"
 

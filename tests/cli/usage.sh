@@ -12,7 +12,7 @@ section "wrong usage ends with status 2 and says what is wrong"
 expect 2 "no command at all" "$HAUL"
 complains "^usage: haul"
 expect 2 "a command that does not exist" "$HAUL" carry
-complains "there is no command 'carry'"
+complains "unknown command 'carry'"
 expect 2 "help for a command that does not exist" "$HAUL" help carry
 for command in $commands; do
   expect 2 "$command with an unknown option" "$HAUL" "$command" --nonsense
@@ -52,7 +52,7 @@ expect 2 "explain measures no writes" "$HAUL" explain host localhost/name --op w
 expect 2 "explain plots no atomic operation" "$HAUL" explain host localhost/name --op fetch-add --plot a.svg
 expect 2 "explain an atomic operation of 16 bytes" "$HAUL" explain host localhost/name --op fetch-add \
   --size 16
-complains "fetch-add is one of 8 bytes: leave --size out"
+complains "invalid --size: fetch-add has 8 bytes"
 expect 2 "serve a region without a size" "$HAUL" serve --region a=host
 expect 2 "serve a region of no bytes" "$HAUL" serve --region a=host:0
 expect 2 "serve a region at a place that does not exist" "$HAUL" serve --region a=moon:1M

@@ -90,7 +90,7 @@ static void a_tree_of_another_machine_is_to_be_there(void **state) {
   assert_true(mounted_says(&mounted, "cannot connect to unix://@haul-nobody-here"));
   const char *const no_export[] = {"haul://127.0.0.1", mounted.point, NULL};
   assert_int_equal(mounted_run(&mounted, no_export), 2);
-  assert_true(mounted_says(&mounted, "is not haul://HOST[:PORT]/EXPORT"));
+  assert_true(mounted_says(&mounted, "expected haul://HOST[:PORT]/EXPORT"));
   assert_false(mounted_is(&mounted));
 }
 

@@ -53,7 +53,7 @@ const char *check_state_text(int state) {
   return state >= 0 && state <= HAUL_CHECK_MISSING ? names[state] : "unknown";
 }
 
-/* A number in /sys/class/net/NAME/FILE, -1 where there is none. */
+/* The number in /sys/class/net/NAME/FILE; -1: unknown. */
 static long read_number(const char *name, const char *file) {
   char path[128];
   long number = -1;
@@ -151,7 +151,7 @@ void ports_free(struct ports *ports) {
   *ports = (struct ports){0};
 }
 
-/* The same port as another device sees it; NULL when it went meanwhile. */
+/* The same port in the list of another device; NULL: it was removed meanwhile. */
 static const struct haul_port *as_seen(const struct ports *ports, size_t device,
                                        const struct haul_port *port) {
   for (size_t i = 0; i < ports->seen_counts[device]; i++) {
@@ -195,11 +195,11 @@ static void distance_text(const struct haul_port *port, char *text, size_t size)
     snprintf(text, size, "%s", *bridges ? bridges : "-");
 }
 
-/* A line for each pair, as there may be more places than fit beside each other. */
+/* One line for each pair: the places may not fit beside each other. */
 static void print_distances(const struct ports *ports) {
   struct table table;
   table_init(&table, "lll");
-  table_row(&table, "PORT", "PLACE", "IN COMMON");
+  table_row(&table, "PORT", "PLACE", "DISTANCE");
   for (size_t i = 0; i < ports->count; i++) {
     for (size_t device = 0; device < ports->device_count; device++) {
       const struct haul_port *port = as_seen(ports, device, &ports->seen[0][i]);

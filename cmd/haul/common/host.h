@@ -35,17 +35,17 @@ struct interface {
   long megabits;       /* a second; -1: unknown */
   long mtu;            /* -1: unknown */
   long numa;           /* -1: unknown */
-  char addresses[256]; /* with blanks between */
+  char addresses[256]; /* separated by blanks */
 };
 
-/* Returns how many there are, at most INTERFACES_MAX, in the kernel's order. */
+/* Returns the number of interfaces, at most INTERFACES_MAX; they are in the order of the kernel. */
 size_t interfaces_list(struct interface list[INTERFACES_MAX]);
 
 struct ports {
-  const struct haul_device *devices; /* the caller's */
+  const struct haul_device *devices; /* of the caller */
   size_t device_count;
-  size_t count;            /* of ports; those seen from the first device, in its order */
-  struct haul_port **seen; /* a list for each device */
+  size_t count;            /* ports, in the order of the first device */
+  struct haul_port **seen; /* one list for each device */
   size_t *seen_counts;
 };
 
@@ -54,9 +54,9 @@ int ports_load(struct ports *ports, haul_node *node, const struct haul_device *d
                size_t count);
 void ports_free(struct ports *ports);
 
-/* Two tables, or nothing where there is no port. */
+/* Prints two tables; nothing without ports. */
 void ports_print(const struct ports *ports);
-/* An array of the name. */
+/* Writes an array called `name`. */
 void ports_to_json(const struct ports *ports, struct json *json, const char *name);
 
 #endif

@@ -9,9 +9,10 @@
 #include "fail.h"
 #include "text.h"
 
-#define OPTIONS_MAX  32
-#define FIRST_OPTION 256 /* the code of the first table entry for getopt_long: above all letters   \
-                          */
+#define OPTIONS_MAX 32
+#define FIRST_OPTION                                                                               \
+  256 /* the code of the first table entry for getopt_long: above all letters                      \
+       */
 
 static size_t count_options(const struct command *command) {
   size_t count = 0;

@@ -24,13 +24,14 @@ static size_t write_character(FILE *out, const char *text) {
   if (*text == '"' || *text == '\\')
     fprintf(out, "\\%c", *text);
   else if (text_is_control(text))
-    fprintf(out, "\\u%04x", bytes[length - 1]); /* of two bytes, the second is its number */
+    fprintf(out, "\\u%04x",
+            bytes[length - 1]); /* the second byte of U+0080 to U+009F is the number */
   else
     fwrite(text, 1, length, out);
   return length;
 }
 
-/* How many bytes go as they are: nearly always all. */
+/* The number of bytes that need no escape: nearly always all. */
 static size_t plain_length(const char *text) {
   size_t length = 0;
   while (text[length] >= ' ' && text[length] < 0x7f && text[length] != '"' && text[length] != '\\')

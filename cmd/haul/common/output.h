@@ -15,10 +15,11 @@
 struct json {
   FILE *out;
   int depth;
-  int flat;                  /* containers at this depth and below are one line each; 0: none */
-  bool some[JSON_DEPTH_MAX]; /* the container at this depth has a value already */
+  int flat;                  /* containers at this depth and below take one line; 0: none */
+  bool some[JSON_DEPTH_MAX]; /* the container at this depth has a value */
 };
 
+/* Writes indented JSON, one value a line. `key` is NULL within an array and at the top. */
 void json_begin(struct json *json, FILE *out);
 
 void json_object(struct json *json, const char *key); /* ends with json_end_object */
@@ -37,15 +38,15 @@ void json_null(struct json *json, const char *key);
 #define TABLE_COLUMNS_MAX 12
 
 struct table {
-  const char *alignment; /* a letter a column: 'l' or 'r' */
+  const char *alignment; /* 'l' or 'r' for each column */
   size_t columns, rows;
-  char **cells; /* rows * columns, each the table's own */
+  char **cells; /* rows * columns copies */
 };
 
 /* `alignment` must outlive the table. Release with table_free. */
 void table_init(struct table *table, const char *alignment);
 
-/* Adds a row: as many texts as there are columns. The first row is the heading. */
+/* Adds a row: one text for each column. The first row is the heading. */
 void table_row(struct table *table, ...);
 
 void table_print(const struct table *table, FILE *out);

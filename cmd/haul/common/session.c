@@ -10,7 +10,7 @@
 #include "fail.h"
 #include "text.h"
 
-/* Has a TCP address a port? The colons within an IPv6 address do not count. */
+/* Whether a TCP address has a port: colons within […] belong to an IPv6 address. */
 static bool has_port(const char *text) {
   if (strncmp(text, "tcp://", strlen("tcp://")) == 0)
     text += strlen("tcp://");
@@ -62,19 +62,19 @@ bool directory_parse(const char *text, char address[ADDRESS_MAX]) {
   return true;
 }
 
-/* Of etcd://HOST/PREFIX/NODE/NAME the last '/'; of etcd://HOST/PREFIX/NODE none. */
-static const char *slash_behind_node(const char *node) {
+/* The last '/' of etcd://HOST/PREFIX/NODE/NAME; NULL for etcd://HOST/PREFIX/NODE. */
+static const char *slash_after_node(const char *node) {
   const char *slash = strchr(node, '/');
   slash = slash ? strchr(slash + 1, '/') : NULL;
   return slash ? strchr(slash + 1, '/') : NULL;
 }
 
-/* The '/' before NAME; NULL: there is none. */
+/* The '/' before NAME, or NULL. */
 static const char *name_slash(const char *text) {
   const char *scheme_end = strstr(text, "://");
   const char *node = scheme_end ? scheme_end + strlen("://") : text;
   if (is_directory(text))
-    return slash_behind_node(node);
+    return slash_after_node(node);
   if (strncmp(text, "unix:///", strlen("unix:///")) != 0)
     return strchr(node, '/');
   const char *slash = strchr(node + 1, '/');
@@ -93,7 +93,7 @@ static bool parse_node(const char *text, const char *end, struct target *target)
   return address_expand(node, DEFAULT_PORT, target->address);
 }
 
-/* %XX is a byte; anything else stays as it is. */
+/* Decodes %XX; other text stays. */
 static void unescape(const char *text, char *to) {
   for (; *text; to++) {
     unsigned byte;
@@ -108,7 +108,7 @@ static void unescape(const char *text, char *to) {
   *to = '\0';
 }
 
-/* Of etcd://HOST/PREFIX/NAME that is the address as well: of a node that has such a region. */
+/* etcd://HOST/PREFIX/NAME is the address, too: of any node that publishes the region. */
 static bool parse_in_directory(const char *text, struct target *target) {
   const char *slash = strchr(strstr(text, "://") + 3, '/');
   slash = slash ? strchr(slash + 1, '/') : NULL;
@@ -177,7 +177,7 @@ void session_close(struct session *session) {
 int session_list(const struct session *session, struct haul_published **entries, size_t *count) {
   *entries = NULL;
   *count = 0;
-  /* The list may grow between two calls, so ask until it fits. */
+  /* The list may grow between two calls. */
   for (size_t room = 64;; room = *count) {
     *count = room;
     *entries = must_realloc(*entries, room * sizeof(**entries));

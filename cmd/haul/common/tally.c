@@ -39,7 +39,7 @@ void tally_add(struct tally *tally, const struct haul_report *report) {
   count_path(tally, report);
 }
 
-/* What carried the most speaks for all: it knows why the others did not. */
+/* The paths of the report are those of the path with the most bytes. */
 static void choose_paths(struct tally *tally) {
   const struct tally_path *most = &tally->paths[0];
   for (size_t i = 1; i < tally->path_count; i++)
@@ -68,7 +68,7 @@ void tally_print(const struct tally *tally, FILE *out) {
   fputs(rest ? rest + 1 : "", out);
   if (tally->path_count < 2)
     return;
-  fputs("  the path changed under way:", out);
+  fputs("  the path changed during the transfer:", out);
   for (size_t i = 0; i < tally->path_count; i++)
     fprintf(out, "%s %s %s", i ? "," : "", size_text(tally->paths[i].bytes).text,
             tally->paths[i].name);

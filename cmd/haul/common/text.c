@@ -10,7 +10,7 @@
 
 #include "fail.h"
 
-/* Of the lead bytes: how many follow, and what the first of those may be. */
+/* Ranges of lead bytes: length of the character, and the range of its second byte. */
 static const struct {
   unsigned char from, to, least, most;
   size_t length;
@@ -55,7 +55,7 @@ void text_clean(char *text) {
 void *must_realloc(void *memory, size_t size) {
   void *bigger = realloc(memory, size ? size : 1);
   if (!bigger)
-    exit(fail_because(NULL, "no memory left"));
+    exit(fail_because(NULL, "out of memory"));
   return bigger;
 }
 
@@ -80,8 +80,8 @@ bool text_cut_end(char *text, const char *end) {
 
 static const char prefixes[] = "KMGT";
 
-/* What follows the number: 0 when it is not a unit. */
-static uint64_t factor_of(const char *unit) {
+/* The factor of a unit; 0: unknown unit. */
+static uint64_t unit_factor(const char *unit) {
   if (!*unit || strcmp(unit, "B") == 0)
     return 1;
   const char *prefix = strchr(prefixes, toupper((unsigned char)*unit));
@@ -105,7 +105,7 @@ bool size_parse(const char *text, uint64_t *size) {
         __builtin_add_overflow(number, (unsigned)(*at - '0'), &number))
       return false;
   }
-  uint64_t factor = factor_of(at);
+  uint64_t factor = unit_factor(at);
   return at != text && factor && !__builtin_mul_overflow(number, factor, size);
 }
 

@@ -9,30 +9,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The bytes of the UTF-8 character at `text`, by table 3-7 of the Unicode Standard; 0: it is none.
- */
+/* The length of the UTF-8 character at `text`, by table 3-7 of the Unicode Standard; 0: invalid. */
 size_t text_character(const char *text);
-/* One that a terminal obeys: of ASCII, or of the 32 from U+0080 on. */
+/* Whether the character is a control character: ASCII, or U+0080 to U+009F. */
 bool text_is_control(const char *character);
-/* Replaces what is one of those, or no character, by '?': names come from peers and files. */
+/* Replaces control characters and invalid UTF-8 by '?': names come from peers and files. */
 void text_clean(char *text);
-/* Takes that end off; false: the text has another. */
+/* Removes the suffix; false: the text has another one. */
 bool text_cut_end(char *text, const char *end);
 
-/* As realloc, and ends the command when there is no memory left. */
+/* Like realloc, but ends the command if memory is exhausted. */
 void *must_realloc(void *memory, size_t size);
 char *must_strdup(const char *text);
 
 /* CLOCK_MONOTONIC, in nanoseconds: the clock of haul_deadline. */
 int64_t now_ns(void);
 
-/* "64", "64K", "64KiB" (1024 each), "64KB" (1000 each), and so on to T. */
+/* "64", "64K", "64KiB" (factor 1024), "64KB" (factor 1000), up to T. */
 bool size_parse(const char *text, uint64_t *size);
 
-/* "2", "0.5": seconds, more than 0, at most ten years; into nanoseconds. */
+/* Seconds, more than 0, at most ten years, for example "0.5"; in nanoseconds. */
 bool seconds_parse(const char *text, int64_t *nanoseconds);
 
-/* A value as text; it lives as long as the expression that it stands in. */
+/* A value as text, returned by value: its lifetime is the full expression of the call. */
 struct unit_text {
   char text[32];
 };
