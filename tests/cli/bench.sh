@@ -69,7 +69,7 @@ for name in tcp unix; do
     'all(r["count"] > 0 and r["latency_us"]["p50"] > 0 for r in it["results"])'
 done
 expect 1 "a node without regions" "$HAUL" bench "$tcp"
-complains "publishes no region that allows write"
+complains "the node has no region that allows write"
 serve --echo --poll --region a=host:1M
 expect 0 "with both sides polling" "$HAUL" bench "$tcp" --op message --sizes 8 --duration 0.2 --poll
 stop "$server"

@@ -139,9 +139,9 @@ fi
 
 section "wrong usage"
 expect 2 "no level" "$HAUL" serve --log loud
-complains "--log is error, warning, info or debug"
+complains "invalid --log 'loud'"
 expect 2 "no format" "$HAUL" serve --log-format xml
-complains "--log-format is text or json"
+complains "invalid --log-format 'xml'"
 expect 2 "no level of a mount" "$HAUL" mount "$work" "$work" --log loud
 
 finish
