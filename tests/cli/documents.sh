@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Man pages and completion know every command, every option and every check.
+# Man pages and completion cover every command, option and check.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
@@ -35,7 +35,7 @@ if command -v groff >/dev/null; then
       test -z "$(groff -mdoc -Tutf8 -ww "$page" 2>&1 >/dev/null)"
   done
 else
-  skipped "the form of the pages: there is no groff"
+  skipped "the form of the pages: groff is missing"
 fi
 
 section "checks"
@@ -49,7 +49,7 @@ done <"$work/checks"
 holds "and nothing else" cmp "$work/explained" "$work/checks"
 
 section "completion"
-# completes WORDS… WANTED: what stands after the words is completed to WANTED among others.
+# completes WORDS… WANTED: completion of the words offers WANTED.
 completes() {
   local wanted=${*: -1}
   set -- "${@:1:$#-1}"
