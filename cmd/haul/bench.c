@@ -26,6 +26,9 @@ struct values {
   int all_paths, poll, json, csv;
 };
 
+static struct values given = {
+    .operation = "write", .place = "host", .duration = DURATION_DEFAULT, .depth = DEPTH_DEFAULT};
+
 static const struct option_spec options[] = {
     {"op", OPTION_TEXT, offsetof(struct values, operation), "write|read|message",
      "measure this operation (default: write)"},
@@ -324,22 +327,16 @@ static int check_values(const struct command *self, struct job *job, const char 
   return EXIT_DONE;
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {
-      .operation = "write", .place = "host", .duration = DURATION_DEFAULT, .depth = DEPTH_DEFAULT};
-  struct job job = {.values = &values};
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){1, 1}, &operands, &status))
-    return status;
-  status = check_values(self, &job, operands[0]);
+static int run_bench(const struct command *self, char **operands) {
+  struct job job = {.values = &given};
+  int status = check_values(self, &job, operands[0]);
   if (status)
     return status;
   job.bench.operation = job.operation->operation;
   job.bench.operation_name = job.operation->name;
-  job.bench.options = transfer_options(&values.transfer);
-  job.bench.depth = values.depth;
-  job.bench.duration = values.duration;
+  job.bench.options = transfer_options(&given.transfer);
+  job.bench.depth = given.depth;
+  job.bench.duration = given.duration;
   return measure(&job);
 }
 
@@ -357,5 +354,8 @@ const struct command bench_command = {
                 "  haul bench unix:///run/haul.sock --op read --sizes 4K,1M,64M --only map --json\n"
                 "  haul bench 127.0.0.1:7420 --all-paths --plot paths.svg\n"
                 "  haul bench 127.0.0.1:7420 --op message --sizes 8..64K --plot messages.svg\n",
-    .run = run,
+    .values = &given,
+    .least = 1,
+    .most = 1,
+    .run = run_bench,
 };

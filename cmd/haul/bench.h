@@ -6,7 +6,6 @@
 #ifndef HAUL_COMMAND_BENCH_H
 #define HAUL_COMMAND_BENCH_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

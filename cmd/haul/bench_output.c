@@ -116,8 +116,7 @@ void bench_print_end(const struct bench *bench, enum bench_form form) {
   struct json json;
   if (form != FORM_JSON)
     return;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   setting_to_json(bench, &json);
   json_array(&json, "results");
   for (size_t i = 0; i < bench->row_count; i++)
@@ -125,6 +124,8 @@ void bench_print_end(const struct bench *bench, enum bench_form form) {
   json_end_array(&json);
   json_end_object(&json);
 }
+
+/* ---- Plot ---- */
 
 static void write_row(FILE *script, const struct bench_row *row) {
   fprintf(script, "%llu %g", (unsigned long long)row->size, bench_rate(row));

@@ -37,8 +37,10 @@ struct command {
   const struct option_spec *options;
   const char *letters; /* each abbreviates the first option with this initial; NULL: none */
   const char *examples;
-  /* argv[0] is the name. Prints its errors and returns an exit status. */
-  int (*run)(const struct command *self, int argc, char **argv);
+  void *values;    /* struct of the subcommand that the options fill */
+  int least, most; /* number of operands */
+  /* `operands` end with NULL. Prints its errors and returns an exit status. */
+  int (*run)(const struct command *self, char **operands);
 };
 
 extern const struct command info_command;

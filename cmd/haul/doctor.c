@@ -18,6 +18,8 @@ struct values {
   int json;
 };
 
+static struct values given;
+
 static const struct option_spec options[] = {
     {"require", OPTION_LIST, offsetof(struct values, require), "NAME",
      "exit with status 1 unless this check or backend passes"},
@@ -41,7 +43,7 @@ static void print_remedies(const struct checks *checks, const char *shown) {
   }
 }
 
-static void print_table(const struct checks *checks, const char *shown) {
+static void print_doctor_table(const struct checks *checks, const char *shown) {
   struct table table;
   table_init(&table, "lll");
   table_row(&table, "STATE", "CHECK", "FOUND");
@@ -50,12 +52,11 @@ static void print_table(const struct checks *checks, const char *shown) {
     if (wanted(check, shown))
       table_row(&table, check_state_text(check->state), check->name, check->text);
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
   print_remedies(checks, shown);
 }
 
-static void print_json(const struct checks *checks, const char *shown) {
+static void print_doctor_json(const struct checks *checks, const char *shown) {
   struct json json;
   json_begin(&json, stdout);
   json_array(&json, NULL);
@@ -110,27 +111,22 @@ static int check_names(const struct command *self, const struct checks *checks, 
   return unknown ? options_wrong(self, "unknown check or backend '%s'", unknown) : EXIT_DONE;
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {0};
+static int run_doctor(const struct command *self, char **operands) {
   struct checks checks = {0};
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){0, 1}, &operands, &status))
-    return status;
   const char *shown = operands[0];
   haul_node *node = open_quiet_node();
   if (!node)
     return EXIT_FAILED;
-  status = checks_load(&checks, node);
+  int status = checks_load(&checks, node);
   haul_node_close(node);
   if (status == EXIT_DONE)
-    status = check_names(self, &checks, shown, &values.require);
-  if (status == EXIT_DONE && values.json)
-    print_json(&checks, shown);
+    status = check_names(self, &checks, shown, &given.require);
+  if (status == EXIT_DONE && given.json)
+    print_doctor_json(&checks, shown);
   else if (status == EXIT_DONE)
-    print_table(&checks, shown);
+    print_doctor_table(&checks, shown);
   if (status == EXIT_DONE)
-    status = judge_all(&checks, &values.require);
+    status = judge_all(&checks, &given.require);
   checks_free(&checks);
   return status;
 }
@@ -149,5 +145,7 @@ const struct command doctor_command = {
                 "  haul doctor rdma\n"
                 "  haul doctor rdma.memlock\n"
                 "  haul doctor --require map --require tcp && echo ready\n",
-    .run = run,
+    .values = &given,
+    .most = 1,
+    .run = run_doctor,
 };

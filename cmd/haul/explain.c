@@ -27,6 +27,8 @@ struct values {
   int measure, json;
 };
 
+static struct values given = {.operation = NULL};
+
 static const struct option_spec options[] = {
     {"size", OPTION_LENGTH, offsetof(struct values, size), "SIZE",
      "size of the transfer (default: 1M, at most the region; 8 for atomic operations)"},
@@ -110,25 +112,23 @@ static void print_heading(const struct explanation *result) {
   printf("%s %s, %s\n", result->operation, size_text(result->size).text, ends);
 }
 
-static void print_table(const struct explanation *result) {
+static void print_explain_table(const struct explanation *result) {
   struct table table;
   print_heading(result);
   table_init(&table, "llrrlll");
   table_row(&table, "PATH", "STATE", "COST", "RATE", "COPIES", "ZERO-COPY", "WHY");
   for (size_t i = 0; i < result->count; i++)
     add_row(&table, &result->paths[i], result->size);
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
   if (result->curve.points == 0)
     return;
   putchar('\n');
-  curve_print(&result->curve, stdout);
+  curve_print(&result->curve);
 }
 
-static void print_json(const struct explanation *result) {
+static void print_explain_json(const struct explanation *result) {
   struct json json;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_text(&json, "operation", result->operation);
   json_text(&json, "target", result->target);
   json_text(&json, "local_place", place_text(result->here).text);
@@ -226,9 +226,9 @@ static int explain(const struct target *target, const struct values *values,
   else if (status == EXIT_DONE && plot)
     status = draw(result, plot);
   if (status == EXIT_DONE && values->json)
-    print_json(result);
+    print_explain_json(result);
   else if (status == EXIT_DONE)
-    print_table(result);
+    print_explain_table(result);
   session_close(&session);
   gnuplot_close(plot);
   return status;
@@ -245,29 +245,24 @@ static const char *find_conflict(const struct values *values, int operation) {
   return NULL;
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {.operation = NULL};
+static int run_explain(const struct command *self, char **operands) {
   static struct explanation result;
   struct target target;
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){2, 2}, &operands, &status))
-    return status;
-  int operation = values.operation ? operation_named(values.operation) : HAUL_OP_WRITE;
+  int operation = given.operation ? operation_named(given.operation) : HAUL_OP_WRITE;
   if (!operation)
     return options_wrong(self, "invalid --op '%s': expected write, read, fetch-add or compare-swap",
-                         values.operation);
-  if (is_atomic(operation) && values.size && values.size != SIZE_ATOMIC)
-    return options_wrong(self, "invalid --size: %s has 8 bytes", values.operation);
-  const char *wrong = find_conflict(&values, operation);
+                         given.operation);
+  if (is_atomic(operation) && given.size && given.size != SIZE_ATOMIC)
+    return options_wrong(self, "invalid --size: %s has 8 bytes", given.operation);
+  const char *wrong = find_conflict(&given, operation);
   if (wrong)
     return options_wrong(self, "%s", wrong);
   if (!options_place(self, operands[0], &result.here) ||
       !options_target(self, operands[1], &target))
     return EXIT_USAGE;
-  result.operation = values.operation;
+  result.operation = given.operation;
   result.target = operands[1];
-  return explain(&target, &values, &result);
+  return explain(&target, &given, &result);
 }
 
 const struct command explain_command = {
@@ -283,5 +278,8 @@ const struct command explain_command = {
     .examples = "  haul explain host 127.0.0.1:7420/weights\n"
                 "  haul explain sim:0 unix:///run/haul.sock/weights --op read --size 64M --json\n"
                 "  haul explain host 10.0.0.2:7420/weights --measure --plot weights.svg\n",
-    .run = run,
+    .values = &given,
+    .least = 2,
+    .most = 2,
+    .run = run_explain,
 };

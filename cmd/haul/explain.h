@@ -8,7 +8,6 @@
 #include <haul/haul.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #define CURVE_MOST     (UINT64_C(256) << 20)
 #define CURVE_POINTS   30 /* powers of two up to CURVE_MOST, and the size of the region */
@@ -50,7 +49,7 @@ int curve_measure(const struct curve_input *input, bool *known);
 struct gnuplot;
 struct json;
 
-void curve_print(const struct curve *curve, FILE *out);
+void curve_print(const struct curve *curve); /* to standard output */
 void curve_to_json(const struct curve *curve, struct json *json);
 /* At least one path must be open for some size. Returns an exit status. */
 int curve_plot(const struct curve *curve, const char *title, struct gnuplot *plot);

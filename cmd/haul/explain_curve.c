@@ -124,6 +124,8 @@ int curve_measure(const struct curve_input *input, bool *known) {
   return result;
 }
 
+/* ---- Output ---- */
+
 #define ROW_EVERY 3 /* points, so that sizes grow by a factor of 8 */
 
 static const struct haul_path *path_named(const struct curve_point *point, const char *name) {
@@ -158,7 +160,7 @@ static struct unit_text exact_text(uint64_t bytes) {
   return text;
 }
 
-static void print_switches(const struct curve *curve, FILE *out) {
+static void print_switches(const struct curve *curve) {
   struct table table;
   table_init(&table, "rrllr");
   table_row(&table, "FROM", "UP TO", "PATH", "SEND", "COST");
@@ -172,35 +174,33 @@ static void print_switches(const struct curve *curve, FILE *out) {
               first->chosen ? first->name : "none", first->chosen ? first->send : "-",
               first->chosen ? cost : "-");
   }
-  table_print(&table, out);
-  table_free(&table);
+  table_end(&table);
 }
 
-static void print_point(const struct curve_point *point, const char *const *names, size_t count,
-                        FILE *out) {
-  fprintf(out, "%10s", size_text(point->bytes).text);
+static void print_point(const struct curve_point *point, const char *const *names, size_t count) {
+  printf("%10s", size_text(point->bytes).text);
   for (size_t i = 0; i < count; i++) {
     const struct haul_path *path = path_named(point, names[i]);
     char cell[64] = "-";
     if (path && path->open)
       snprintf(cell, sizeof(cell), "%s%s%s", time_text(path->cost_ns).text,
                path->measured ? "" : " est.", path->chosen ? " *" : "");
-    fprintf(out, "  %*s", i + 1 < count ? -18 : 0, cell);
+    printf("  %*s", i + 1 < count ? -18 : 0, cell);
   }
-  fputc('\n', out);
+  putchar('\n');
 }
 
-void curve_print(const struct curve *curve, FILE *out) {
+void curve_print(const struct curve *curve) {
   const char *names[HAUL_PATHS_MAX];
   size_t count = open_paths(curve, names);
-  print_switches(curve, out);
-  fprintf(out, "\n%10s", "SIZE");
+  print_switches(curve);
+  printf("\n%10s", "SIZE");
   for (size_t i = 0; i < count; i++)
-    fprintf(out, "  %*s", i + 1 < count ? -18 : 0, names[i]);
-  fputc('\n', out);
+    printf("  %*s", i + 1 < count ? -18 : 0, names[i]);
+  putchar('\n');
   for (size_t i = 0; i < curve->points; i++)
     if (i % ROW_EVERY == 0 || i + 1 == curve->points)
-      print_point(&curve->at[i], names, count, out);
+      print_point(&curve->at[i], names, count);
 }
 
 /* ---- JSON ---- */

@@ -18,6 +18,8 @@ struct values {
   int json, config;
 };
 
+static struct values given;
+
 static const struct option_spec options[] = {
     {"config", OPTION_FLAG, offsetof(struct values, config), NULL,
      "print the settings of a node and the source of each value"},
@@ -41,17 +43,13 @@ struct state {
   struct ports ports;
 };
 
+static int list_devices(void *node, void *list, size_t *count) {
+  return haul_device_list(node, list, count);
+}
+
 static int load_devices(struct state *state, haul_node *node) {
-  for (size_t room = 16;; room = state->device_count) {
-    state->device_count = room;
-    state->devices = must_realloc(state->devices, room * sizeof(*state->devices));
-    if (haul_device_list(node, state->devices, &state->device_count)) {
-      state->device_count = 0;
-      return fail_library("cannot list the devices");
-    }
-    if (state->device_count <= room)
-      return EXIT_DONE;
-  }
+  state->devices = load_list(list_devices, node, sizeof(*state->devices), &state->device_count);
+  return state->devices ? EXIT_DONE : fail_library("cannot list the devices");
 }
 
 /* A backend is a place, whose name the library can parse, or a path. */
@@ -100,36 +98,20 @@ static int load(struct state *state) {
   return status;
 }
 
-static const char *number_or_dash(long number, char *text, size_t size) {
-  if (number < 0)
-    return "-";
-  snprintf(text, size, "%ld", number);
-  return text;
-}
-
 static void print_devices(const struct state *state) {
   struct table table;
   table_init(&table, "llrlll");
   table_row(&table, "PLACE", "NAME", "MEMORY", "NUMA", "PCI", "SHARED BY");
   for (size_t i = 0; i < state->device_count; i++) {
     const struct haul_device *device = &state->devices[i];
-    char name[96], numa[24];
+    char name[96];
     snprintf(name, sizeof(name), "%s%s", device->name,
              device->emulated && !strstr(device->name, "emulated") ? " (emulated)" : "");
     table_row(&table, place_text(device->place).text, name,
-              device->memory ? size_text(device->memory).text : "-",
-              number_or_dash(device->numa, numa, sizeof(numa)), *device->pci ? device->pci : "-",
-              *device->exports ? device->exports : "-");
+              device->memory ? size_text(device->memory).text : "-", number_text(device->numa).text,
+              *device->pci ? device->pci : "-", *device->exports ? device->exports : "-");
   }
-  table_print(&table, stdout);
-  table_free(&table);
-}
-
-static const char *speed_text(long megabits, char *text, size_t size) {
-  if (megabits <= 0)
-    return "-";
-  snprintf(text, size, "%.3g Gb/s", (double)megabits / 1000);
-  return text;
+  table_end(&table);
 }
 
 static void print_interfaces(const struct state *state) {
@@ -138,14 +120,11 @@ static void print_interfaces(const struct state *state) {
   table_row(&table, "NIC", "STATE", "SPEED", "MTU", "NUMA", "ADDRESSES");
   for (size_t i = 0; i < state->interface_count; i++) {
     const struct interface *one = &state->interfaces[i];
-    char speed[32], mtu[24], numa[24];
-    table_row(
-        &table, one->name, one->up ? "up" : "down", speed_text(one->megabits, speed, sizeof(speed)),
-        number_or_dash(one->mtu, mtu, sizeof(mtu)), number_or_dash(one->numa, numa, sizeof(numa)),
-        *one->addresses ? one->addresses : "-");
+    table_row(&table, one->name, one->up ? "up" : "down",
+              line_rate_text((double)one->megabits * 1e6).text, number_text(one->mtu).text,
+              number_text(one->numa).text, *one->addresses ? one->addresses : "-");
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
 static void print_paths(const struct state *state) {
@@ -155,8 +134,7 @@ static void print_paths(const struct state *state) {
   for (size_t i = 0; i < state->path_count; i++)
     table_row(&table, state->paths[i].name, check_state_text(state->paths[i].state),
               state->paths[i].text);
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
 static void print_text(const struct state *state) {
@@ -214,10 +192,9 @@ static void path_states_to_json(const struct state *state, struct json *json) {
   json_end_array(json);
 }
 
-static void print_json(const struct state *state) {
+static void print_info_json(const struct state *state) {
   struct json json;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_text(&json, "version", haul_version());
   devices_to_json(state, &json);
   interfaces_to_json(state, &json);
@@ -234,14 +211,12 @@ static void print_settings(const struct haul_setting *settings, size_t count) {
   table_row(&table, "SETTING", "VALUE", "FROM");
   for (size_t i = 0; i < count; i++)
     table_row(&table, settings[i].name, settings[i].value, settings[i].origin);
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
 static void print_settings_json(const struct haul_setting *settings, size_t count) {
   struct json json;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_array(&json, "settings");
   for (size_t i = 0; i < count; i++) {
     json_object(&json, NULL);
@@ -254,37 +229,31 @@ static void print_settings_json(const struct haul_setting *settings, size_t coun
   json_end_object(&json);
 }
 
+static int list_settings(void *context, void *list, size_t *count) {
+  (void)context;
+  return haul_setting_list(NULL, list, count);
+}
+
 static int show_settings(bool as_json) {
-  size_t count = 0, room;
-  struct haul_setting *settings = NULL;
-  int code;
-  do {
-    room = count;
-    settings = must_realloc(settings, room * sizeof *settings);
-    code = haul_setting_list(NULL, settings, &count);
-  } while (code == 0 && count > room);
-  if (code == 0 && as_json)
-    print_settings_json(settings, count);
-  else if (code == 0)
-    print_settings(settings, count);
+  size_t count;
+  struct haul_setting *settings = load_list(list_settings, NULL, sizeof *settings, &count);
+  if (!settings)
+    return fail_library("cannot read the configuration");
+  (as_json ? print_settings_json : print_settings)(settings, count);
   free(settings);
-  return code ? fail_library("cannot read the configuration") : EXIT_DONE;
+  return EXIT_DONE;
 }
 
 /* ---- The command ---- */
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {0};
+static int run_info(const struct command *self, char **operands) {
+  (void)self, (void)operands;
   struct state state = {0};
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){0, 0}, &operands, &status))
-    return status;
-  if (values.config)
-    return show_settings(values.json);
-  status = load(&state);
-  if (status == EXIT_DONE && values.json)
-    print_json(&state);
+  if (given.config)
+    return show_settings(given.json);
+  int status = load(&state);
+  if (status == EXIT_DONE && given.json)
+    print_info_json(&state);
   else if (status == EXIT_DONE)
     print_text(&state);
   ports_free(&state.ports);
@@ -303,5 +272,6 @@ const struct command info_command = {
     .examples = "  haul info\n"
                 "  haul info --json\n"
                 "  haul info --config\n",
-    .run = run,
+    .values = &given,
+    .run = run_info,
 };

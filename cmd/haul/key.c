@@ -18,6 +18,8 @@ struct values {
   int json;
 };
 
+static struct values given;
+
 static const struct option_spec options[] = {
     {"name", OPTION_TEXT, offsetof(struct values, name), "NAME",
      "new: name the holder, for access lists (default: haul)"},
@@ -33,10 +35,9 @@ static int make(const char *path, const char *name) {
   return EXIT_DONE;
 }
 
-static void print_json(const struct haul_key *keys, size_t count) {
+static void print_key_json(const struct haul_key *keys, size_t count) {
   struct json json;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_array(&json, "keys");
   for (size_t i = 0; i < count; i++) {
     json_object(&json, NULL);
@@ -48,14 +49,13 @@ static void print_json(const struct haul_key *keys, size_t count) {
   json_end_object(&json);
 }
 
-static void print_table(const struct haul_key *keys, size_t count) {
+static void print_key_table(const struct haul_key *keys, size_t count) {
   struct table table;
   table_init(&table, "ll");
   table_row(&table, "NAME", "FINGERPRINT");
   for (size_t i = 0; i < count; i++)
     table_row(&table, keys[i].name, keys[i].fingerprint);
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
 static int show(const char *path, int as_json) {
@@ -68,23 +68,18 @@ static int show(const char *path, int as_json) {
     return fail_library("cannot show the keys");
   }
   if (as_json)
-    print_json(keys, count);
+    print_key_json(keys, count);
   else
-    print_table(keys, count);
+    print_key_table(keys, count);
   free(keys);
   return EXIT_DONE;
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {0};
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){2, 2}, &operands, &status))
-    return status;
+static int run_key(const struct command *self, char **operands) {
   if (strcmp(operands[0], "new") == 0)
-    return make(operands[1], values.name);
+    return make(operands[1], given.name);
   if (strcmp(operands[0], "show") == 0)
-    return show(operands[1], values.json);
+    return show(operands[1], given.json);
   return options_wrong(self, "invalid action '%s': expected new or show", operands[0]);
 }
 
@@ -101,5 +96,8 @@ const struct command key_command = {
     .examples = "  haul key new /etc/haul/cluster.key\n"
                 "  HAUL_KEY=/etc/haul/cluster.key haul serve --listen tcp://10.0.0.2:7420\n"
                 "  haul key new alice.key --name alice; haul key show alice.key\n",
-    .run = run,
+    .values = &given,
+    .least = 2,
+    .most = 2,
+    .run = run_key,
 };

@@ -23,6 +23,8 @@ struct values {
   int64_t timeout;
 };
 
+static struct values given;
+
 static const struct option_spec options[] = {
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
     {"follow", OPTION_FLAG, offsetof(struct values, follow), NULL,
@@ -32,15 +34,14 @@ static const struct option_spec options[] = {
     {0},
 };
 
-static void print_table(const struct haul_published *entries, size_t count) {
+static void print_ls_table(const struct haul_published *entries, size_t count) {
   struct table table;
   table_init(&table, "lrll");
   table_row(&table, "NAME", "SIZE", "PLACE", "RIGHTS");
   for (size_t i = 0; i < count; i++)
     table_row(&table, entries[i].name, size_text(entries[i].length).text,
               place_text(entries[i].place).text, rights_text(entries[i].rights));
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
 /* `node` is NULL where the whole list is of one node. */
@@ -59,8 +60,7 @@ static void region_json(struct json *json, const char *name, const char *node, u
 static void print_node_json(const struct session *session, const struct haul_published *entries,
                             size_t count) {
   struct json json;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_text(&json, "node", haul_peer_name(session->peer));
   json_array(&json, "regions");
   for (size_t i = 0; i < count; i++)
@@ -79,7 +79,7 @@ static int list_node(const struct session *session, const char *node, int as_jso
   if (as_json)
     print_node_json(session, entries, count);
   else
-    print_table(entries, count);
+    print_ls_table(entries, count);
   if (count == 0 && !as_json)
     fprintf(stderr, "hint: the node publishes no regions; list its exports: haul ls %s/\n", node);
   free(entries);
@@ -149,11 +149,9 @@ static void print_tables(const struct listing *listing) {
       table_row(&regions, entry->name, entry->node, size_text(entry->length).text,
                 place_text(entry->place).text, rights_text(entry->rights));
   }
-  table_print(&nodes, stdout);
+  table_end(&nodes);
   printf("\n");
-  table_print(&regions, stdout);
-  table_free(&nodes);
-  table_free(&regions);
+  table_end(&regions);
 }
 
 static void node_json(struct json *json, const struct haul_directory_entry *entry) {
@@ -168,8 +166,7 @@ static void node_json(struct json *json, const struct haul_directory_entry *entr
 
 static void print_directory_json(const struct listing *listing) {
   struct json json;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_array(&json, "nodes");
   for (size_t i = 0; i < listing->count; i++)
     if (listing->entries[i].kind == HAUL_DIRECTORY_NODE)
@@ -237,31 +234,26 @@ static int list_directory(const char *address, int64_t timeout_ns, int as_json, 
 
 /* ---- The command ---- */
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {0};
+static int run_ls(const struct command *self, char **operands) {
   struct session session;
   struct target target;
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){1, 1}, &operands, &status))
-    return status;
   char directory[ADDRESS_MAX];
   if (directory_parse(operands[0], directory))
-    return values.json && values.follow
+    return given.json && given.follow
                ? options_wrong(self, "--follow and --json exclude each other")
-               : list_directory(directory, values.timeout, values.json, values.follow);
-  if (values.follow)
+               : list_directory(directory, given.timeout, given.json, given.follow);
+  if (given.follow)
     return options_wrong(self, "--follow requires a directory, etcd://HOST[:PORT]/PREFIX");
   if (!target_or_node_parse(operands[0], &target))
     return options_wrong(self, "invalid address '%s'", operands[0]);
   if (target.name) {
     const struct exported exported = {
-        .target = &target, .text = operands[0], .timeout = values.timeout, .json = values.json};
+        .target = &target, .text = operands[0], .timeout = given.timeout, .json = given.json};
     return exported_list(&exported);
   }
-  status = session_open(&session, NULL, target.address, values.timeout);
+  int status = session_open(&session, NULL, target.address, given.timeout);
   if (status == EXIT_DONE)
-    status = list_node(&session, operands[0], values.json);
+    status = list_node(&session, operands[0], given.json);
   session_close(&session);
   return status;
 }
@@ -280,5 +272,8 @@ const struct command ls_command = {
                 "  haul ls 10.0.0.2/weights/llama\n"
                 "  haul ls unix:///run/haul.sock --json\n"
                 "  haul ls etcd://10.0.0.9/cluster --follow\n",
-    .run = run,
+    .values = &given,
+    .least = 1,
+    .most = 1,
+    .run = run_ls,
 };

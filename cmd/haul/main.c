@@ -87,7 +87,11 @@ static int dispatch(int argc, char **argv) {
   if (!command)
     return unknown_command(argv[1]);
   fail_set_command(command->name);
-  return command->run(command, argc - 1, argv + 1);
+  char **operands;
+  int status;
+  return options_parse(command, argc - 1, argv + 1, &operands, &status)
+             ? command->run(command, operands)
+             : status;
 }
 
 /* Opens closed standard descriptors: otherwise a later file or socket would get the number and the

@@ -8,7 +8,6 @@
 #include <haul/storage.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -33,6 +32,8 @@ struct values {
   int foreground, read_only, allow_other;
   struct log_values log;
 };
+
+static struct values given;
 
 static const struct option_spec options[] = {
     {"foreground", OPTION_FLAG, offsetof(struct values, foreground), NULL,
@@ -168,31 +169,25 @@ static int mount_in_background(struct mounting *mounting, const char *source) {
   return mount_here(mounting, source);
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {0};
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){2, 2}, &operands, &status))
-    return status;
-  if (values.ready_fd && fcntl((int)values.ready_fd, F_GETFD) < 0)
-    return options_wrong(self, "invalid --ready-fd %u: the descriptor is not open",
-                         values.ready_fd);
-  if (values.name && (!*values.name || strlen(values.name) >= HAUL_STORAGE_NAME_ROOM))
-    return options_wrong(self, "invalid --name '%s': expected 1 to %d bytes", values.name,
+static int run_mount(const struct command *self, char **operands) {
+  if (given.ready_fd && fcntl((int)given.ready_fd, F_GETFD) < 0)
+    return options_wrong(self, "invalid --ready-fd %u: the descriptor is not open", given.ready_fd);
+  if (given.name && (!*given.name || strlen(given.name) >= HAUL_STORAGE_NAME_ROOM))
+    return options_wrong(self, "invalid --name '%s': expected 1 to %d bytes", given.name,
                          HAUL_STORAGE_NAME_ROOM - 1);
-  if (values.workers > WORKERS_MAX)
-    return options_wrong(self, "invalid --workers %u: expected at most %d", values.workers,
+  if (given.workers > WORKERS_MAX)
+    return options_wrong(self, "invalid --workers %u: expected at most %d", given.workers,
                          WORKERS_MAX);
-  status = log_begin(self, &values.log);
+  int status = log_begin(self, &given.log);
   if (status)
     return status;
-  struct mounting mounting = {.values = &values, .target = operands[1], .parent = -1};
+  struct mounting mounting = {.values = &given, .target = operands[1], .parent = -1};
   if (strstr(operands[0], "://") &&
       (!target_parse(operands[0], &mounting.remote) || strchr(mounting.remote.name, '/')))
     return options_wrong(self, "invalid source '%s': expected haul://HOST[:PORT]/EXPORT",
                          operands[0]);
-  return values.foreground ? mount_here(&mounting, operands[0])
-                           : mount_in_background(&mounting, operands[0]);
+  return given.foreground ? mount_here(&mounting, operands[0])
+                          : mount_in_background(&mounting, operands[0]);
 }
 
 const struct command mount_command = {
@@ -210,5 +205,8 @@ const struct command mount_command = {
                 "  haul mount /data /mnt/data --read-only --allow-other --name data\n"
                 "  haul mount haul://10.0.0.2/weights /mnt/weights\n"
                 "  fusermount3 -u /mnt/weights\n",
-    .run = run,
+    .values = &given,
+    .least = 2,
+    .most = 2,
+    .run = run_mount,
 };

@@ -29,6 +29,12 @@ struct values {
   int server, insecure, json;
 };
 
+static struct values given = {.listen = LISTEN_DEFAULT,
+                              .place = "sim:0",
+                              .size = SIZE_DEFAULT,
+                              .iterations = 3,
+                              .timeout = TIMEOUT_DEFAULT};
+
 static const struct option_spec options[] = {
     {"server", OPTION_FLAG, offsetof(struct values, server), NULL,
      "wait for a client; a client names ADDRESS instead"},
@@ -77,8 +83,7 @@ static void print_summary(const struct side *side) {
     table_row(&table, result->step, result->path, result->mine ? "right" : "WRONG",
               result->theirs ? "right" : "WRONG");
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
   printf("pingpong: %s\n", steps_passed(side) ? "verified" : "FAILED");
 }
 
@@ -95,10 +100,9 @@ static void results_to_json(const struct side *side, struct json *json) {
   json_end_array(json);
 }
 
-static void print_json(const struct side *side) {
+static void print_pingpong_json(const struct side *side) {
   struct json json;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_text(&json, "role", role_text(side));
   json_number(&json, "bytes", side->size);
   json_text(&json, "place", place_text(haul_region_place(side->memory)).text);
@@ -166,7 +170,7 @@ static int play(struct side *side, const char *address, struct haul_place place)
   if (status == EXIT_DONE)
     side_end_session(side);
   if (side->quiet)
-    print_json(side);
+    print_pingpong_json(side);
   else
     print_summary(side);
   if (status == EXIT_DONE && !steps_passed(side))
@@ -194,33 +198,24 @@ static int check_values(const struct command *self, const struct values *values,
   return EXIT_DONE;
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {.listen = LISTEN_DEFAULT,
-                          .place = "sim:0",
-                          .size = SIZE_DEFAULT,
-                          .iterations = 3,
-                          .timeout = TIMEOUT_DEFAULT};
+static int run_pingpong(const struct command *self, char **operands) {
   static struct side side;
   struct haul_place place;
   char address[ADDRESS_MAX];
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){0, 1}, &operands, &status))
-    return status;
-  status = check_values(self, &values, operands);
+  int status = check_values(self, &given, operands);
   if (status)
     return status;
-  const char *text = values.server ? values.listen : operands[0];
-  if (!options_address(self, text, PORT, address) || !options_place(self, values.place, &place))
+  const char *text = given.server ? given.listen : operands[0];
+  if (!options_address(self, text, PORT, address) || !options_place(self, given.place, &place))
     return EXIT_USAGE;
   interrupt_catch();
-  side = (struct side){.role = values.server ? ROLE_SERVER : ROLE_CLIENT,
-                       .quiet = values.json != 0,
-                       .size = values.size,
-                       .iterations = values.iterations,
-                       .timeout = values.timeout,
-                       .only = values.only};
-  status = open_node(&side, values.insecure);
+  side = (struct side){.role = given.server ? ROLE_SERVER : ROLE_CLIENT,
+                       .quiet = given.json != 0,
+                       .size = given.size,
+                       .iterations = given.iterations,
+                       .timeout = given.timeout,
+                       .only = given.only};
+  status = open_node(&side, given.insecure);
   if (status == EXIT_DONE)
     status = play(&side, address, place);
   close_side(&side);
@@ -242,5 +237,7 @@ const struct command pingpong_command = {
                 "  haul pingpong --server --listen unix:///tmp/pp.sock --place host\n"
                 "  haul pingpong unix:///tmp/pp.sock --size 64M --iterations 10 --json\n"
                 "  haul pingpong 10.0.0.2 --place host --only rdma\n",
-    .run = run,
+    .values = &given,
+    .most = 1,
+    .run = run_pingpong,
 };

@@ -14,6 +14,8 @@
 #define GREETING_SIZE 512
 #define PEER_LOST     "the other side closed the connection"
 
+/* ---- Messages ---- */
+
 int side_send(struct side *side, enum pingpong_tag tag, const void *bytes, size_t length) {
   if (haul_message_send(side->peer, tag, bytes, length, haul_deadline_in(side->timeout)))
     return fail_library("cannot send to the other side");
@@ -31,9 +33,9 @@ static int next_message(struct side *side, struct haul_message *message, haul_de
         (!side->peer || message->peer == side->peer))
       return EXIT_DONE;
     if (result == 0) {
-      bool left = message->kind == HAUL_PEER_LEFT && side->peer && message->peer == side->peer;
+      bool closed = message->kind == HAUL_PEER_LEFT && side->peer && message->peer == side->peer;
       haul_message_release(message);
-      if (left)
+      if (closed)
         return fail_because(NULL, PEER_LOST);
       continue;
     }
@@ -71,8 +73,8 @@ int side_send_memory(struct side *side) {
   int status = memory_to_scratch(side);
   const char *bytes = haul_region_address(side->scratch);
   for (uint64_t at = 0; at < side->size && status == EXIT_DONE; at += PART) {
-    uint64_t left = side->size - at;
-    status = side_send(side, TAG_DATA, bytes + at, (size_t)(left < PART ? left : PART));
+    uint64_t remaining = side->size - at;
+    status = side_send(side, TAG_DATA, bytes + at, (size_t)(remaining < PART ? remaining : PART));
   }
   return status;
 }
@@ -169,6 +171,8 @@ void side_end_session(struct side *side) {
   }
 }
 
+/* ---- Steps ---- */
+
 #define WRITE_BASE 1000u
 #define READ_BASE  2000u
 
@@ -251,15 +255,22 @@ static int write_server(struct side *side, unsigned i, struct pingpong_result *r
   return status;
 }
 
-static int write_client(struct side *side, unsigned i, struct pingpong_result *result) {
-  (void)i;
-  int status = memory_clear(side);
+/* The passive part of a one-sided step: `prepared` is the status of filling the memory, whose bytes
+ * are verified after the operation of the other side. */
+static int await_operation(struct side *side, int prepared, uint32_t base,
+                           struct pingpong_result *result) {
+  int status = prepared;
   snprintf(result->path, sizeof(result->path), "(theirs)");
   if (status == EXIT_DONE)
     status = side_send(side, TAG_READY, NULL, 0);
   if (status == EXIT_DONE)
     status = side_expect(side, TAG_DONE);
-  return status ? status : memory_check(side, WRITE_BASE, &result->mine);
+  return status ? status : memory_check(side, base, &result->mine);
+}
+
+static int write_client(struct side *side, unsigned i, struct pingpong_result *result) {
+  (void)i;
+  return await_operation(side, memory_clear(side), WRITE_BASE, result);
 }
 
 static int read_client(struct side *side, unsigned i, struct pingpong_result *result) {
@@ -278,16 +289,9 @@ static int read_client(struct side *side, unsigned i, struct pingpong_result *re
   return status;
 }
 
-/* The server fills its memory before the read, and verifies it afterwards. */
 static int read_server(struct side *side, unsigned i, struct pingpong_result *result) {
   (void)i;
-  int status = memory_fill(side, READ_BASE);
-  snprintf(result->path, sizeof(result->path), "(theirs)");
-  if (status == EXIT_DONE)
-    status = side_send(side, TAG_READY, NULL, 0);
-  if (status == EXIT_DONE)
-    status = side_expect(side, TAG_DONE);
-  return status ? status : memory_check(side, READ_BASE, &result->mine);
+  return await_operation(side, memory_fill(side, READ_BASE), READ_BASE, result);
 }
 
 static const struct step steps[] = {

@@ -23,38 +23,26 @@ struct values {
   int json, quiet, force;
 };
 
-#define OPTION_ENTRY_OFFSET                                                                        \
-  {                                                                                                \
-    "offset", OPTION_SIZE, offsetof(struct values, offset), "SIZE",                                \
-        "start at this offset of the region (default: 0)"                                          \
-  }
-#define OPTION_ENTRIES_REPORT                                                                      \
-  {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print the report as JSON"}, {        \
+static struct values given;
+
+#define COMMON_OPTIONS                                                                             \
+  {"offset", OPTION_SIZE, offsetof(struct values, offset), "SIZE",                                 \
+   "start at this offset of the region (default: 0)"},                                             \
+      OPTION_ENTRY_ONLY(values), OPTION_ENTRY_CHECKSUM(values), OPTION_ENTRY_ZERO_COPY(values),    \
+      OPTION_ENTRY_TIMEOUT(values),                                                                \
+      {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print the report as JSON"}, {    \
     "quiet", OPTION_FLAG, offsetof(struct values, quiet), NULL,                                    \
         "print no report and no progress bar"                                                      \
   }
 
-static const struct option_spec put_options[] = {
-    OPTION_ENTRY_OFFSET,
-    OPTION_ENTRY_ONLY(values),
-    OPTION_ENTRY_CHECKSUM(values),
-    OPTION_ENTRY_ZERO_COPY(values),
-    OPTION_ENTRY_TIMEOUT(values),
-    OPTION_ENTRIES_REPORT,
-    {0},
-};
+static const struct option_spec put_options[] = {COMMON_OPTIONS, {0}};
 
 static const struct option_spec get_options[] = {
-    OPTION_ENTRY_OFFSET,
     {"length", OPTION_LENGTH, offsetof(struct values, length), "SIZE",
      "read this many bytes (default: up to the end of the region)"},
     {"force", OPTION_FLAG, offsetof(struct values, force), NULL,
      "write the bytes to standard output even if it is a terminal"},
-    OPTION_ENTRY_ONLY(values),
-    OPTION_ENTRY_CHECKSUM(values),
-    OPTION_ENTRY_ZERO_COPY(values),
-    OPTION_ENTRY_TIMEOUT(values),
-    OPTION_ENTRIES_REPORT,
+    COMMON_OPTIONS,
     {0},
 };
 
@@ -149,10 +137,10 @@ static bool set_piece(const struct job *job, struct slot *slot, uint64_t turn) {
   uint64_t start = turn * RING_CHUNK;
   if (start >= job->length)
     return false;
-  uint64_t left = job->length - start;
+  uint64_t remaining = job->length - start;
   slot->piece = (struct haul_piece){.local = 0,
                                     .remote = job->values->offset + start,
-                                    .length = left < RING_CHUNK ? left : RING_CHUNK};
+                                    .length = remaining < RING_CHUNK ? remaining : RING_CHUNK};
   return true;
 }
 
@@ -180,10 +168,9 @@ static int get_all(struct job *job) {
 
 /* ---- Both ---- */
 
-static void print_json(const struct job *job) {
+static void print_put_get_json(const struct job *job) {
   struct json json;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_text(&json, "command", is_put(job) ? "put" : "get");
   json_text(&json, "file", job->file);
   json_text(&json, "target", job->target_text);
@@ -243,7 +230,7 @@ static int move_region(struct job *job) {
   if (status == EXIT_DONE && !is_put(job))
     status = outfile_commit(&job->outfile);
   if (status == EXIT_DONE && job->values->json)
-    print_json(job);
+    print_put_get_json(job);
   else if (status == EXIT_DONE && !job->values->quiet)
     print_report(job);
   return status;
@@ -283,22 +270,17 @@ static int work(struct job *job) {
   return is_file ? move_exported(job) : status;
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {0};
-  struct job job = {.values = &values, .source = {.descriptor = -1}, .outfile = {.descriptor = -1}};
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){2, 2}, &operands, &status))
-    return status;
+static int run_put_get(const struct command *self, char **operands) {
+  struct job job = {.values = &given, .source = {.descriptor = -1}, .outfile = {.descriptor = -1}};
   job.ring.operation = self == &put_command ? HAUL_OP_WRITE : HAUL_OP_READ;
   job.file = operands[is_put(&job) ? 0 : 1];
   job.target_text = operands[is_put(&job) ? 1 : 0];
   if (!options_target(self, job.target_text, &job.target))
     return EXIT_USAGE;
   if (!is_put(&job) && strcmp(job.file, "-") == 0) {
-    if (values.json)
+    if (given.json)
       return options_wrong(self, "--json and '-' both want standard output");
-    if (!values.force && isatty(STDOUT_FILENO))
+    if (!given.force && isatty(STDOUT_FILENO))
       return fail_because("send it to a file or a pipe, or add --force",
                           "cannot write to standard output: it is a terminal");
   }
@@ -320,7 +302,10 @@ const struct command put_command = {
                 "  haul put weights.bin unix:///run/haul.sock/weights --only map --checksum\n"
                 "  haul put part-1 10.0.0.2/scratch/llama/part-1\n"
                 "  tar c model | haul put - 127.0.0.1:7420/scratch --offset 1M --json\n",
-    .run = run,
+    .values = &given,
+    .least = 2,
+    .most = 2,
+    .run = run_put_get,
 };
 
 const struct command get_command = {
@@ -337,5 +322,8 @@ const struct command get_command = {
                 "  haul get 127.0.0.1:7420/weights - --offset 1M --length 64K | xxd | head\n"
                 "  haul get 10.0.0.2/weights/llama/part-1 part-1\n"
                 "  haul get unix:///run/haul.sock/weights copy.bin --only map --checksum\n",
-    .run = run,
+    .values = &given,
+    .least = 2,
+    .most = 2,
+    .run = run_put_get,
 };

@@ -43,6 +43,8 @@ struct values {
   struct log_values log;
 };
 
+static struct values given;
+
 static const struct option_spec options[] = {
     {"listen", OPTION_LIST, offsetof(struct values, listen), "ADDRESS",
      "listen on this address; repeatable (default: " LISTEN_DEFAULT ")"},
@@ -304,32 +306,27 @@ static int allow(const struct command *command, struct server *server, char *tex
   return EXIT_DONE;
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {0};
+static int run_serve(const struct command *self, char **operands) {
+  (void)operands;
   static struct server server;
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){0, 0}, &operands, &status))
-    return status;
-  if (values.ready_fd && fcntl((int)values.ready_fd, F_GETFD) < 0)
-    return options_wrong(self, "invalid --ready-fd %u: the descriptor is not open",
-                         values.ready_fd);
-  server = (struct server){.values = &values, .signals = -1};
-  if ((values.advertise || values.lease) && !values.directory)
+  if (given.ready_fd && fcntl((int)given.ready_fd, F_GETFD) < 0)
+    return options_wrong(self, "invalid --ready-fd %u: the descriptor is not open", given.ready_fd);
+  server = (struct server){.values = &given, .signals = -1};
+  if ((given.advertise || given.lease) && !given.directory)
     return options_wrong(self, "--advertise and --lease require --register");
-  if (values.lease && (values.lease < LEASE_LEAST_NS || values.lease > LEASE_MOST_NS))
+  if (given.lease && (given.lease < LEASE_LEAST_NS || given.lease > LEASE_MOST_NS))
     return options_wrong(self, "invalid --lease: expected 2 to 3600 seconds");
-  if (values.metrics > UINT16_MAX)
+  if (given.metrics > UINT16_MAX)
     return options_wrong(self, "invalid --metrics %u: expected a port of at most 65535",
-                         values.metrics);
-  status = log_begin(self, &values.log);
+                         given.metrics);
+  int status = log_begin(self, &given.log);
   if (status)
     return status;
-  status = offers_parse(self, &server.offers, &values.region, &values.file);
+  status = offers_parse(self, &server.offers, &given.region, &given.file);
   if (status == EXIT_DONE)
-    status = exports_parse(self, &server.exports, &values.export);
-  for (size_t i = 0; i < values.allow.count && status == EXIT_DONE; i++)
-    status = allow(self, &server, (char *)(uintptr_t)values.allow.items[i]); /* argv is writable */
+    status = exports_parse(self, &server.exports, &given.export);
+  for (size_t i = 0; i < given.allow.count && status == EXIT_DONE; i++)
+    status = allow(self, &server, (char *)(uintptr_t)given.allow.items[i]); /* argv is writable */
   return status ? status : serve(&server);
 }
 
@@ -349,5 +346,6 @@ const struct command serve_command = {
                 "  haul serve --listen unix:///run/haul.sock --file weights=weights.bin:ro\n"
                 "  haul serve --export /data/weights --export scratch=/data/scratch:rw\n"
                 "  haul serve --listen tcp://127.0.0.1:0 --region r=host:64M --echo --poll\n",
-    .run = run,
+    .values = &given,
+    .run = run_serve,
 };

@@ -14,6 +14,8 @@
 #include "common/session.h"
 #include "common/text.h"
 
+/* ---- Regions ---- */
+
 /* Parses the common part of both forms: NAME=, and :ro at the end. */
 static int parse_common(const struct command *command, const char *text, struct offer *offer) {
   const char *equals = strchr(text, '=');
@@ -69,9 +71,9 @@ struct offer *offers_find(struct offers *offers, const char *name) {
 
 static int fill_from(haul_region *region, int descriptor, const char *path) {
   char *at = haul_region_address(region);
-  size_t left = haul_region_length(region);
-  while (left > 0) {
-    ssize_t got = read(descriptor, at, left);
+  size_t remaining = haul_region_length(region);
+  while (remaining > 0) {
+    ssize_t got = read(descriptor, at, remaining);
     if (got < 0 && errno == EINTR)
       continue;
     if (got < 0)
@@ -79,7 +81,7 @@ static int fill_from(haul_region *region, int descriptor, const char *path) {
     if (got == 0)
       return fail_because(NULL, "cannot read %s: it was cut short", path);
     at += got;
-    left -= (size_t)got;
+    remaining -= (size_t)got;
   }
   return EXIT_DONE;
 }
@@ -134,6 +136,8 @@ void offers_release(struct offers *offers) {
   for (size_t i = 0; i < offers->count; i++)
     haul_region_release(offers->regions[i]);
 }
+
+/* ---- Exports ---- */
 
 static bool is_name(const char *text) {
   size_t length = strlen(text);

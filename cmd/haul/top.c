@@ -31,6 +31,8 @@ struct values {
   int64_t interval, timeout;
 };
 
+static struct values given;
+
 static const struct option_spec options[] = {
     {"interval", OPTION_SECONDS, offsetof(struct values, interval), "SECONDS",
      "set the time between snapshots (default: 1)"},
@@ -161,8 +163,7 @@ static void print_paths(const struct snapshot *now, const struct snapshot *last,
               short_rate(rates.served_in).text, short_rate(rates.slices).text,
               number(rates.errors).text);
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
 struct line {
@@ -211,8 +212,7 @@ static void print_peers(const struct snapshot *now, const struct snapshot *last,
               short_rate(rates->served_in).text, number(peer->transfers).text,
               number(rates->errors).text);
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
   if (shown < now->count)
     printf("and %zu more\n", now->count - shown);
   free(lines);
@@ -262,11 +262,10 @@ static void paths_json(struct json *json, const struct haul_path_stats *paths,
   json_end_array(json);
 }
 
-static void print_json(const struct snapshot *now, const struct snapshot *last) {
+static void print_top_json(const struct snapshot *now, const struct snapshot *last) {
   double seconds = (double)(now->at - last->at) / 1e9;
   struct json json;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_text(&json, "node", now->node.name);
   json_real(&json, "seconds", seconds);
   json_real(&json, "uptime_seconds", (double)now->node.uptime_ns / 1e9);
@@ -308,8 +307,8 @@ static size_t lines_for_peers(void) {
 /* Sleeps in slices, as another thread may receive the signal. */
 static void wait_for(int64_t nanoseconds) {
   int64_t until = now_ns() + nanoseconds;
-  for (int64_t left; !interrupted() && (left = until - now_ns()) > 0;) {
-    int64_t slice = left < INTERRUPT_SLICE_NS ? left : INTERRUPT_SLICE_NS;
+  for (int64_t remaining; !interrupted() && (remaining = until - now_ns()) > 0;) {
+    int64_t slice = remaining < INTERRUPT_SLICE_NS ? remaining : INTERRUPT_SLICE_NS;
     nanosleep(&(struct timespec){slice / 1000000000, slice % 1000000000}, NULL);
   }
 }
@@ -331,7 +330,7 @@ static int show(const struct session *session, const struct values *values) {
     if (terminal)
       fputs("\033[H\033[2J", stdout); /* home, and clear */
     if (values->json)
-      print_json(now, last);
+      print_top_json(now, last);
     else
       print_screen(now, last, lines_for_peers());
     if (!terminal && !values->once)
@@ -346,22 +345,17 @@ static int show(const struct session *session, const struct values *values) {
   return status;
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {0};
+static int run_top(const struct command *self, char **operands) {
   struct session session;
   char address[ADDRESS_MAX];
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){1, 1}, &operands, &status))
-    return status;
-  if (values.json && !values.once)
+  if (given.json && !given.once)
     return options_wrong(self, "--json requires --once");
   if (!options_address(self, operands[0], DEFAULT_PORT, address))
     return EXIT_USAGE;
   interrupt_catch();
-  status = session_open(&session, NULL, address, values.timeout);
+  int status = session_open(&session, NULL, address, given.timeout);
   if (status == EXIT_DONE)
-    status = show(&session, &values);
+    status = show(&session, &given);
   session_close(&session);
   return status;
 }
@@ -382,5 +376,8 @@ const struct command top_command = {
     .examples = "  haul top 10.0.0.2\n"
                 "  haul top unix:///run/haul.sock --interval 0.2\n"
                 "  haul top etcd://10.0.0.9/cluster/gpu-7 --once --json\n",
-    .run = run,
+    .values = &given,
+    .least = 1,
+    .most = 1,
+    .run = run_top,
 };

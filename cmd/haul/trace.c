@@ -28,6 +28,8 @@ struct values {
   int64_t seconds, timeout;
 };
 
+static struct values given;
+
 static const struct option_spec options[] = {
     {"output", OPTION_TEXT, offsetof(struct values, output), "FILE",
      "write the timeline to FILE; - is standard output"},
@@ -120,26 +122,21 @@ static int record(struct recording *recording, struct outfile *file, int64_t nan
   return status ? status : written;
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {0};
+static int run_trace(const struct command *self, char **operands) {
   struct recording recording = {0};
   struct outfile file;
   char address[ADDRESS_MAX];
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){1, 1}, &operands, &status))
-    return status;
-  if (!values.output)
+  if (!given.output)
     return options_wrong(self, "missing option -o FILE");
   if (!options_address(self, operands[0], DEFAULT_PORT, address))
     return EXIT_USAGE;
-  recording.wait_ns = values.timeout ? values.timeout : CONNECT_TIMEOUT_NS;
+  recording.wait_ns = given.timeout ? given.timeout : CONNECT_TIMEOUT_NS;
   interrupt_catch();
-  status = outfile_open(&file, values.output, 0);
+  int status = outfile_open(&file, given.output, 0);
   if (status == EXIT_DONE)
-    status = session_open(&recording.session, NULL, address, values.timeout);
+    status = session_open(&recording.session, NULL, address, given.timeout);
   if (status == EXIT_DONE)
-    status = record(&recording, &file, values.seconds ? values.seconds : SECONDS_NS);
+    status = record(&recording, &file, given.seconds ? given.seconds : SECONDS_NS);
   session_close(&recording.session);
   outfile_discard(&file);
   return status;
@@ -159,5 +156,8 @@ const struct command trace_command = {
     .letters = "o",
     .examples = "  haul trace 10.0.0.2 -o timeline.json\n"
                 "  haul trace unix:///run/haul.sock -o - --seconds 1 | gzip >timeline.json.gz\n",
-    .run = run,
+    .values = &given,
+    .least = 1,
+    .most = 1,
+    .run = run_trace,
 };

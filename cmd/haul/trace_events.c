@@ -19,7 +19,7 @@ struct open_span {
   uint32_t next;                 /* in the hash chain or the free list */
 };
 
-/* Spans of one track must not overlap: overlapping spans remove_open further lanes. */
+/* Spans of one track must not overlap: overlapping spans take further lanes. */
 struct track {
   uint64_t peer;
   char path[8];

@@ -15,18 +15,15 @@
 #include "session.h"
 #include "text.h"
 
+/* ---- Checks ---- */
+
+static int list_checks(void *node, void *list, size_t *count) {
+  return haul_check_list(node, list, count);
+}
+
 int checks_load(struct checks *checks, haul_node *node) {
-  *checks = (struct checks){NULL, 0};
-  for (size_t room = 64;; room = checks->count) {
-    checks->count = room;
-    checks->list = must_realloc(checks->list, room * sizeof(*checks->list));
-    if (haul_check_list(node, checks->list, &checks->count)) {
-      checks->count = 0;
-      return fail_library("cannot run the checks");
-    }
-    if (checks->count <= room)
-      return EXIT_DONE;
-  }
+  checks->list = load_list(list_checks, node, sizeof(*checks->list), &checks->count);
+  return checks->list ? EXIT_DONE : fail_library("cannot run the checks");
 }
 
 void checks_free(struct checks *checks) {
@@ -52,6 +49,8 @@ const char *check_state_text(int state) {
   static const char *const names[] = {"ok", "limited", "missing"};
   return state >= 0 && state <= HAUL_CHECK_MISSING ? names[state] : "unknown";
 }
+
+/* ---- Network interfaces ---- */
 
 /* The number in /sys/class/net/NAME/FILE; -1: unknown. */
 static long read_number(const char *name, const char *file) {
@@ -111,20 +110,23 @@ size_t interfaces_list(struct interface list[INTERFACES_MAX]) {
   return count;
 }
 
-/* ---- Loading ---- */
+/* ---- Ports ---- */
+
+struct port_query {
+  haul_node *node;
+  struct haul_place place;
+};
+
+static int list_ports(void *context, void *list, size_t *count) {
+  const struct port_query *query = context;
+  return haul_port_list(query->node, query->place, list, count);
+}
 
 static int load_seen(struct ports *ports, haul_node *node, size_t device) {
-  struct haul_port **list = &ports->seen[device];
-  for (size_t room = 8;; room = ports->seen_counts[device]) {
-    ports->seen_counts[device] = room;
-    *list = must_realloc(*list, room * sizeof(**list));
-    if (haul_port_list(node, ports->devices[device].place, *list, &ports->seen_counts[device])) {
-      ports->seen_counts[device] = 0;
-      return fail_library("cannot list the ports");
-    }
-    if (ports->seen_counts[device] <= room)
-      return EXIT_DONE;
-  }
+  struct port_query query = {node, ports->devices[device].place};
+  ports->seen[device] =
+      load_list(list_ports, &query, sizeof(struct haul_port), &ports->seen_counts[device]);
+  return ports->seen[device] ? EXIT_DONE : fail_library("cannot list the ports");
 }
 
 int ports_load(struct ports *ports, haul_node *node, const struct haul_device *devices,
@@ -162,7 +164,7 @@ static const struct haul_port *as_seen(const struct ports *ports, size_t device,
   return NULL;
 }
 
-/* ---- Text ---- */
+/* ---- Ports as text ---- */
 
 static void print_ports(const struct ports *ports) {
   struct table table;
@@ -170,19 +172,14 @@ static void print_ports(const struct ports *ports) {
   table_row(&table, "PORT", "PATH", "STATE", "SPEED", "NUMA", "PCI", "ADDRESS", "FOUND");
   for (size_t i = 0; i < ports->count; i++) {
     const struct haul_port *port = &ports->seen[0][i];
-    char speed[32] = "-", numa[24] = "-";
-    if (port->bits_per_second)
-      snprintf(speed, sizeof(speed), "%.3g Gb/s", (double)port->bits_per_second / 1e9);
-    if (port->numa >= 0)
-      snprintf(numa, sizeof(numa), "%d", port->numa);
-    table_row(&table, port->name, port->path, port->usable ? "usable" : "closed", speed, numa,
+    table_row(&table, port->name, port->path, port->usable ? "usable" : "closed",
+              line_rate_text((double)port->bits_per_second).text, number_text(port->numa).text,
               *port->pci ? port->pci : "-", *port->address ? port->address : "-",
               *port->reason    ? port->reason
               : port->emulated ? "in software"
                                : "");
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
 static void distance_text(const struct haul_port *port, char *text, size_t size) {
@@ -209,8 +206,7 @@ static void print_distances(const struct ports *ports) {
                 text);
     }
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
 void ports_print(const struct ports *ports) {
@@ -222,7 +218,7 @@ void ports_print(const struct ports *ports) {
   printf("\n");
 }
 
-/* ---- JSON ---- */
+/* ---- Ports as JSON ---- */
 
 static void distances_to_json(const struct ports *ports, const struct haul_port *port,
                               struct json *json) {

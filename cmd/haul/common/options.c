@@ -128,9 +128,8 @@ static const char *expected_value(enum option_type type) {
   }
 }
 
-static int store(const struct command *command, const struct option_spec *spec, void *values,
-                 const char *text) {
-  void *field = (char *)values + spec->offset;
+static int store(const struct command *command, const struct option_spec *spec, const char *text) {
+  void *field = (char *)command->values + spec->offset;
   bool good = true;
   switch (spec->type) {
   case OPTION_FLAG:
@@ -173,7 +172,7 @@ static int refuse(const struct command *command, int found, char **argv) {
 }
 
 /* Handles one option; EXIT_DONE to go on, -1 after --help. */
-static int handle_option(const struct command *command, int found, char **argv, void *values) {
+static int handle_option(const struct command *command, int found, char **argv) {
   if (found == 'h') {
     options_print_help(command, stdout);
     return -1;
@@ -182,18 +181,18 @@ static int handle_option(const struct command *command, int found, char **argv, 
     return refuse(command, found, argv);
   const struct option_spec *spec =
       found < FIRST_OPTION ? of_letter(command, found) : &command->options[found - FIRST_OPTION];
-  return store(command, spec, values, optarg);
+  return store(command, spec, optarg);
 }
 
-bool options_parse(const struct command *command, int argc, char **argv, void *values,
-                   struct operand_range range, char ***operands, int *status) {
+bool options_parse(const struct command *command, int argc, char **argv, char ***operands,
+                   int *status) {
   struct option list[OPTIONS_MAX + 2];
   char letters[OPTIONS_MAX * 2 + 3];
   fill_long_options(command, list);
   fill_letters(command, letters);
   opterr = 0;
   for (int found; (found = getopt_long(argc, argv, letters, list, NULL)) != -1;) {
-    *status = handle_option(command, found, argv, values);
+    *status = handle_option(command, found, argv);
     if (*status == EXIT_DONE)
       continue;
     if (*status < 0)
@@ -202,21 +201,22 @@ bool options_parse(const struct command *command, int argc, char **argv, void *v
   }
   *operands = argv + optind;
   int count = argc - optind;
-  if (count < range.least || count > range.most) {
-    *status = options_wrong(command, count < range.least ? "missing operand" : "too many operands");
+  if (count < command->least || count > command->most) {
+    *status =
+        options_wrong(command, count < command->least ? "missing operand" : "too many operands");
     return false;
   }
   return true;
 }
 
 static void print_option(const struct command *command, const struct option_spec *spec, FILE *out) {
-  char left[64];
+  char column[64];
   char letter[8] = "";
   if (has_letter(command, spec))
     snprintf(letter, sizeof letter, ", -%c", spec->name[0]);
-  snprintf(left, sizeof(left), "--%s%s%s%s", spec->name, letter, spec->value ? " " : "",
+  snprintf(column, sizeof(column), "--%s%s%s%s", spec->name, letter, spec->value ? " " : "",
            spec->value ? spec->value : "");
-  fprintf(out, "  %-28s %s\n", left, spec->help);
+  fprintf(out, "  %-28s %s\n", column, spec->help);
 }
 
 void options_print_help(const struct command *command, FILE *out) {

@@ -23,16 +23,10 @@ struct text_list {
   const char *items[LIST_MAX];
 };
 
-/* Bounds of the number of operands. */
-struct operand_range {
-  int least, most;
-};
-
-/* Fills `values` from argv by the table of the command, and sets *operands to the operands, ended
- * by NULL. False: the command ends with *status, after --help or after a usage error, which has
- * been printed. */
-bool options_parse(const struct command *command, int argc, char **argv, void *values,
-                   struct operand_range range, char ***operands, int *status);
+/* Parses argv, whose first word is the name of the command, into its values and *operands. False:
+ * the command ends with *status, after --help or after a usage error, which has been printed. */
+bool options_parse(const struct command *command, int argc, char **argv, char ***operands,
+                   int *status);
 
 /* Prints a usage error and the usage line; returns EXIT_USAGE. */
 int options_wrong(const struct command *command, const char *format, ...)

@@ -10,8 +10,15 @@
 
 #include "text.h"
 
+/* ---- JSON ---- */
+
 void json_begin(struct json *json, FILE *out) {
   *json = (struct json){.out = out};
+}
+
+void json_open(struct json *json) {
+  json_begin(json, stdout);
+  json_object(json, NULL);
 }
 
 static size_t write_character(FILE *out, const char *text) {
@@ -147,6 +154,8 @@ void json_null(struct json *json, const char *key) {
   fputs("null", json->out);
 }
 
+/* ---- Tables ---- */
+
 void table_init(struct table *table, const char *alignment) {
   *table = (struct table){.alignment = alignment, .columns = strlen(alignment)};
 }
@@ -188,14 +197,11 @@ static void print_row(const struct table *table, char **row, const int *widths, 
   fputc('\n', out);
 }
 
-void table_print(const struct table *table, FILE *out) {
+void table_end(struct table *table) {
   int widths[TABLE_COLUMNS_MAX];
   measure(table, widths);
   for (size_t i = 0; i < table->rows; i++)
-    print_row(table, table->cells + i * table->columns, widths, out);
-}
-
-void table_free(struct table *table) {
+    print_row(table, table->cells + i * table->columns, widths, stdout);
   for (size_t i = 0; i < table->rows * table->columns; i++)
     free(table->cells[i]);
   free(table->cells);

@@ -21,6 +21,8 @@ struct json {
 
 /* Writes indented JSON, one value a line. `key` is NULL within an array and at the top. */
 void json_begin(struct json *json, FILE *out);
+/* Begins an object on standard output. */
+void json_open(struct json *json);
 
 void json_object(struct json *json, const char *key); /* ends with json_end_object */
 void json_end_object(struct json *json);
@@ -43,13 +45,13 @@ struct table {
   char **cells; /* rows * columns copies */
 };
 
-/* `alignment` must outlive the table. Release with table_free. */
+/* `alignment` must outlive the table. table_end is due. */
 void table_init(struct table *table, const char *alignment);
 
 /* Adds a row: one text for each column. The first row is the heading. */
 void table_row(struct table *table, ...);
 
-void table_print(const struct table *table, FILE *out);
-void table_free(struct table *table);
+/* Prints the table to standard output and frees it. */
+void table_end(struct table *table);
 
 #endif

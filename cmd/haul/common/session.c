@@ -174,21 +174,13 @@ void session_close(struct session *session) {
   *session = (struct session){NULL, NULL, NULL};
 }
 
+static int list_regions(void *peer, void *list, size_t *count) {
+  return haul_peer_list(peer, haul_deadline_in(CONNECT_TIMEOUT_NS), list, count);
+}
+
 int session_list(const struct session *session, struct haul_published **entries, size_t *count) {
-  *entries = NULL;
-  *count = 0;
-  /* The list may grow between two calls. */
-  for (size_t room = 64;; room = *count) {
-    *count = room;
-    *entries = must_realloc(*entries, room * sizeof(**entries));
-    if (haul_peer_list(session->peer, haul_deadline_in(CONNECT_TIMEOUT_NS), *entries, count)) {
-      free(*entries);
-      *entries = NULL;
-      return fail_library("cannot list the regions");
-    }
-    if (*count <= room)
-      return EXIT_DONE;
-  }
+  *entries = load_list(list_regions, session->peer, sizeof(**entries), count);
+  return *entries ? EXIT_DONE : fail_library("cannot list the regions");
 }
 
 haul_node *open_quiet_node(void) {

@@ -90,8 +90,8 @@ static int populate(const struct source *source, uint64_t length) {
 }
 
 static int next_window(struct source *source, struct slot *slot) {
-  uint64_t left = source->mapped - source->at;
-  uint64_t length = left < RING_CHUNK ? left : RING_CHUNK;
+  uint64_t remaining = source->mapped - source->at;
+  uint64_t length = remaining < RING_CHUNK ? remaining : RING_CHUNK;
   slot->region = source->region;
   slot->piece.local = source->at;
   slot->piece.length = length;
@@ -102,13 +102,12 @@ static int next_window(struct source *source, struct slot *slot) {
   return status;
 }
 
-/* Waits for input or its end. */
-static int wait_for_input(const struct source *source, haul_peer *peer, haul_deadline until) {
+int source_wait(const struct source *source, haul_peer *peer, haul_deadline until) {
   struct pollfd entry = {source->descriptor, POLLIN, 0};
   while (poll(&entry, 1, INTERRUPT_SLICE_NS / 1000000) <= 0) {
     if (interrupted())
       return fail_because(NULL, "interrupted");
-    if (haul_peer_status(peer))
+    if (peer && haul_peer_status(peer))
       return fail_library("the connection failed");
     if (now_ns() >= until)
       return fail_because(NULL, "timed out waiting for %s", source->label);
@@ -122,7 +121,7 @@ static int next_read(struct source *source, struct slot *slot, haul_peer *peer,
   slot->piece.local = 0;
   slot->piece.length = 0;
   while (slot->piece.length < RING_CHUNK) {
-    int status = wait_for_input(source, peer, until);
+    int status = source_wait(source, peer, until);
     if (status)
       return status;
     ssize_t got = read(source->descriptor, buffer + slot->piece.length,

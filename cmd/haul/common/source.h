@@ -10,7 +10,6 @@
 #ifndef HAUL_COMMAND_SOURCE_H
 #define HAUL_COMMAND_SOURCE_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include <haul/haul.h>
@@ -38,6 +37,10 @@ int source_map(struct source *source, haul_node *node);
 /* Sets region, piece.local and piece.length of the slot, to at most RING_CHUNK bytes; length 0 is
  * the end. Waits for input until the deadline or the loss of the peer. Returns an exit status. */
 int source_next(struct source *source, struct slot *slot, haul_peer *peer, haul_deadline until);
+
+/* Waits for input or its end, until the deadline, a signal or the loss of the peer, which may be
+ * NULL. Returns an exit status. */
+int source_wait(const struct source *source, haul_peer *peer, haul_deadline until);
 
 /* After a failure: prints a note if the file became shorter than its mapping. */
 void source_note_change(const struct source *source);

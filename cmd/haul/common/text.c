@@ -10,6 +10,8 @@
 
 #include "fail.h"
 
+/* ---- UTF-8 ---- */
+
 /* Ranges of lead bytes: length of the character, and the range of its second byte. */
 static const struct {
   unsigned char from, to, least, most;
@@ -52,6 +54,8 @@ void text_clean(char *text) {
   }
 }
 
+/* ---- Memory and time ---- */
+
 void *must_realloc(void *memory, size_t size) {
   void *bigger = realloc(memory, size ? size : 1);
   if (!bigger)
@@ -62,6 +66,21 @@ void *must_realloc(void *memory, size_t size) {
 char *must_strdup(const char *text) {
   size_t size = strlen(text) + 1;
   return memcpy(must_realloc(NULL, size), text, size);
+}
+
+void *load_list(list_function *fill, void *context, size_t size, size_t *count) {
+  void *list = NULL;
+  for (size_t room = 64;; room = *count) {
+    *count = room;
+    list = must_realloc(list, room * size);
+    if (fill(context, list, count)) {
+      free(list);
+      *count = 0;
+      return NULL;
+    }
+    if (*count <= room)
+      return list;
+  }
 }
 
 int64_t now_ns(void) {
@@ -77,6 +96,8 @@ bool text_cut_end(char *text, const char *end) {
   text[length - tail] = '\0';
   return true;
 }
+
+/* ---- Units ---- */
 
 static const char prefixes[] = "KMGT";
 
@@ -155,6 +176,20 @@ struct unit_text time_text(double nanoseconds) {
   snprintf(result.text, sizeof(result.text), "%.3g %s", value, names[unit]);
   if (value >= 1000)
     snprintf(result.text, sizeof(result.text), "%.0f %s", value, names[unit]);
+  return result;
+}
+
+struct unit_text number_text(long number) {
+  struct unit_text result = {"-"};
+  if (number >= 0)
+    snprintf(result.text, sizeof(result.text), "%ld", number);
+  return result;
+}
+
+struct unit_text line_rate_text(double bits) {
+  struct unit_text result = {"-"};
+  if (bits > 0)
+    snprintf(result.text, sizeof(result.text), "%.3g Gb/s", bits / 1e9);
   return result;
 }
 

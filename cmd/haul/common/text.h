@@ -22,6 +22,14 @@ bool text_cut_end(char *text, const char *end);
 void *must_realloc(void *memory, size_t size);
 char *must_strdup(const char *text);
 
+/* Fills `list`, which has room for *count entries, and sets *count to their number, which may be
+ * more. Returns 0 or a code of the library. */
+typedef int list_function(void *context, void *list, size_t *count);
+
+/* Calls `fill` until all entries of `size` bytes fit, as their number may grow between two calls.
+ * The caller frees the list; NULL and *count 0 after a failure of `fill`. */
+void *load_list(list_function *fill, void *context, size_t size, size_t *count);
+
 /* CLOCK_MONOTONIC, in nanoseconds: the clock of haul_deadline. */
 int64_t now_ns(void);
 
@@ -39,6 +47,8 @@ struct unit_text {
 struct unit_text size_text(uint64_t bytes);                      /* "1.50 GiB" */
 struct unit_text rate_text(uint64_t bytes, int64_t nanoseconds); /* "4.10 GB/s" */
 struct unit_text time_text(double nanoseconds);                  /* "12.3 us" */
+struct unit_text number_text(long number);                       /* "-" below 0 */
+struct unit_text line_rate_text(double bits);                    /* "100 Gb/s"; "-" up to 0 */
 struct unit_text clock_text(int64_t nanoseconds);                /* "1:05" */
 
 /* Gigabytes (1e9) a second; 0 where no time passed. */
