@@ -74,7 +74,6 @@ static const struct operation *find_operation(const char *name) {
 }
 
 struct job {
-  const struct values *values;
   const struct operation *operation;
   struct bench bench;
   struct gnuplot *plot;
@@ -165,8 +164,8 @@ static int choose_region(struct job *job) {
   struct haul_published *entries;
   uint64_t best = 0;
   size_t count;
-  if (job->values->region) {
-    snprintf(job->bench.region, sizeof(job->bench.region), "%s", job->values->region);
+  if (given.region) {
+    snprintf(job->bench.region, sizeof(job->bench.region), "%s", given.region);
     return EXIT_DONE;
   }
   int status = session_list(&job->bench.session, &entries, &count);
@@ -192,7 +191,7 @@ static int fit_sizes(struct job *job, uint64_t room) {
   for (size_t i = 0; i < sizes->count; i++) {
     if (sizes->list[i] <= room)
       sizes->list[kept++] = sizes->list[i];
-    else if (job->values->sizes)
+    else if (given.sizes)
       return fail_because("choose smaller --sizes or another --region", "%s exceeds %s: %s",
                           size_text(sizes->list[i]).text,
                           job->operation->rights ? job->bench.region : "a message",
@@ -258,7 +257,7 @@ static int measure_size(struct job *job, uint64_t size, enum bench_form form) {
 
 static int sweep(struct job *job) {
   struct bench *bench = &job->bench;
-  enum bench_form form = job->values->json ? FORM_JSON : job->values->csv ? FORM_CSV : FORM_TEXT;
+  enum bench_form form = given.json ? FORM_JSON : given.csv ? FORM_CSV : FORM_TEXT;
   struct progress progress;
   progress_begin(&progress, "bench", 0, false);
   bench_print_heading(bench, form);
@@ -284,16 +283,16 @@ static int draw(struct job *job) {
 static int measure(struct job *job) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   config.progress = HAUL_PROGRESS_CALLER;
-  config.spin_ns = job->values->poll ? HAUL_SPIN_ALWAYS : 0;
+  config.spin_ns = given.poll ? HAUL_SPIN_ALWAYS : 0;
   int status = session_open(&job->bench.session, &config, job->bench.address, 0);
   if (status == EXIT_DONE)
     status = find_room(job);
   if (status == EXIT_DONE)
     status = allocate(job);
-  if (status == EXIT_DONE && job->values->all_paths)
+  if (status == EXIT_DONE && given.all_paths)
     status = find_bench_paths(&job->bench);
-  if (status == EXIT_DONE && job->values->plot)
-    status = gnuplot_open(job->values->plot, &job->plot);
+  if (status == EXIT_DONE && given.plot)
+    status = gnuplot_open(given.plot, &job->plot);
   if (status == EXIT_DONE)
     status = sweep(job);
   if (status == EXIT_DONE)
@@ -305,30 +304,29 @@ static int measure(struct job *job) {
 }
 
 static int check_values(const struct command *self, struct job *job, const char *node) {
-  const struct values *values = job->values;
-  job->operation = find_operation(values->operation);
+  job->operation = find_operation(given.operation);
   if (!job->operation)
     return options_wrong(self, "invalid --op '%s': expected write, read or message",
-                         values->operation);
+                         given.operation);
   if (!options_address(self, node, DEFAULT_PORT, job->bench.address) ||
-      !options_place(self, values->place, &job->bench.place))
+      !options_place(self, given.place, &job->bench.place))
     return EXIT_USAGE;
-  if (!parse_sizes(values->sizes ? values->sizes : job->operation->sizes, &job->bench.sizes))
+  if (!parse_sizes(given.sizes ? given.sizes : job->operation->sizes, &job->bench.sizes))
     return options_wrong(self, "invalid --sizes '%s': expected for example 8,4K or 8..64M",
-                         values->sizes);
-  if (values->depth > BENCH_DEPTH_MAX)
+                         given.sizes);
+  if (given.depth > BENCH_DEPTH_MAX)
     return options_wrong(self, "invalid --depth: expected at most %d", BENCH_DEPTH_MAX);
-  if (values->json && values->csv)
+  if (given.json && given.csv)
     return options_wrong(self, "--json and --csv exclude each other");
-  if (values->all_paths && values->transfer.only)
+  if (given.all_paths && given.transfer.only)
     return options_wrong(self, "--all-paths and --only exclude each other");
-  if (values->all_paths && !job->operation->rights)
+  if (given.all_paths && !job->operation->rights)
     return options_wrong(self, "--all-paths does not work with --op message");
   return EXIT_DONE;
 }
 
 static int run_bench(const struct command *self, char **operands) {
-  struct job job = {.values = &given};
+  struct job job = {0};
   int status = check_values(self, &job, operands[0]);
   if (status)
     return status;

@@ -178,25 +178,24 @@ static uint64_t bytes_needed(const struct explanation *result, bool measure, uin
   return most > result->size ? most : result->size;
 }
 
-static int explain_region(const struct session *session, const struct values *values,
-                          struct explanation *result) {
+static int explain_region(const struct session *session, struct explanation *result) {
   struct curve_input input = {.remote = session->remote,
-                              .options = transfer_options(&values->transfer)};
+                              .options = transfer_options(&given.transfer)};
   if (!result->operation)
     result->operation =
-        haul_remote_rights(session->remote) & HAUL_WRITE && !values->measure ? "write" : "read";
+        haul_remote_rights(session->remote) & HAUL_WRITE && !given.measure ? "write" : "read";
   input.operation = (enum haul_operation)operation_named(result->operation);
   input.most = haul_remote_length(session->remote);
   uint64_t usual = is_atomic((int)input.operation) ? SIZE_ATOMIC : SIZE_DEFAULT;
   result->there = haul_remote_place(session->remote);
-  result->size = values->size ? values->size : input.most < usual ? input.most : usual;
+  result->size = given.size ? given.size : input.most < usual ? input.most : usual;
   if (result->size > input.most)
     return fail_size(result, input.most);
-  uint64_t needed = bytes_needed(result, values->measure, input.most);
+  uint64_t needed = bytes_needed(result, given.measure, input.most);
   if (haul_region_alloc(session->node, result->here, (size_t)needed, 0, &input.local))
     return fail_library("cannot allocate %s at %s", size_text(needed).text,
                         place_text(result->here).text);
-  int status = explain_all(&input, values->measure, result);
+  int status = explain_all(&input, given.measure, result);
   haul_region_release(input.local);
   return status;
 }
@@ -208,24 +207,23 @@ static int draw(const struct explanation *result, struct gnuplot *plot) {
   return curve_plot(&result->curve, title, plot);
 }
 
-static int explain(const struct target *target, const struct values *values,
-                   struct explanation *result) {
+static int explain(const struct target *target, struct explanation *result) {
   struct session session = {.node = NULL};
   struct gnuplot *plot = NULL;
-  int64_t timeout = values->transfer.timeout;
-  int status = values->plot ? gnuplot_open(values->plot, &plot) : EXIT_DONE;
+  int64_t timeout = given.transfer.timeout;
+  int status = given.plot ? gnuplot_open(given.plot, &plot) : EXIT_DONE;
   if (status == EXIT_DONE)
     status = session_open(&session, NULL, target->address, timeout);
   if (status == EXIT_DONE)
     status = session_lookup(&session, target->name, timeout);
   if (status == EXIT_DONE)
-    status = explain_region(&session, values, result);
+    status = explain_region(&session, result);
   if (status == EXIT_DONE && plot && !result->paths[0].open)
     status = fail_because("leave --plot out: the table has the reasons",
                           "cannot plot: every path is closed");
   else if (status == EXIT_DONE && plot)
     status = draw(result, plot);
-  if (status == EXIT_DONE && values->json)
+  if (status == EXIT_DONE && given.json)
     print_explain_json(result);
   else if (status == EXIT_DONE)
     print_explain_table(result);
@@ -235,12 +233,12 @@ static int explain(const struct target *target, const struct values *values,
 }
 
 /* Returns the error text of options that exclude each other, or NULL. */
-static const char *find_conflict(const struct values *values, int operation) {
-  if (values->measure && values->operation && operation != HAUL_OP_READ)
+static const char *find_conflict(int operation) {
+  if (given.measure && given.operation && operation != HAUL_OP_READ)
     return "--measure works with --op read only";
-  if (values->plot && strcmp(values->plot, "-") == 0)
+  if (given.plot && strcmp(given.plot, "-") == 0)
     return "--plot needs a file: standard output has the tables";
-  if (values->plot && is_atomic(operation))
+  if (given.plot && is_atomic(operation))
     return "--plot does not work with atomic operations, which have one size";
   return NULL;
 }
@@ -254,7 +252,7 @@ static int run_explain(const struct command *self, char **operands) {
                          given.operation);
   if (is_atomic(operation) && given.size && given.size != SIZE_ATOMIC)
     return options_wrong(self, "invalid --size: %s has 8 bytes", given.operation);
-  const char *wrong = find_conflict(&given, operation);
+  const char *wrong = find_conflict(operation);
   if (wrong)
     return options_wrong(self, "%s", wrong);
   if (!options_place(self, operands[0], &result.here) ||
@@ -262,7 +260,7 @@ static int run_explain(const struct command *self, char **operands) {
     return EXIT_USAGE;
   result.operation = given.operation;
   result.target = operands[1];
-  return explain(&target, &given, &result);
+  return explain(&target, &result);
 }
 
 const struct command explain_command = {

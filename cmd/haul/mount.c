@@ -55,7 +55,6 @@ static const struct option_spec options[] = {
 };
 
 struct mounting {
-  const struct values *values;
   const char *target;
   int (*mount)(const struct haul_storage_mount *mount, struct haul_storage_error *error);
   struct target remote; /* name NULL: a folder of this host */
@@ -79,7 +78,7 @@ static void log_mount(void *user, int priority, const char *text) {
 
 static void is_ready(void *user) {
   struct mounting *mounting = user;
-  unsigned descriptor = mounting->values->ready_fd;
+  unsigned descriptor = given.ready_fd;
   service_notify("READY=1");
   if (descriptor) {
     if (dprintf((int)descriptor, "%s\n", mounting->target) < 0)
@@ -94,7 +93,6 @@ static void is_ready(void *user) {
 }
 
 static int mount_here(struct mounting *mounting, const char *source) {
-  const struct values *values = mounting->values;
   const struct target *remote = &mounting->remote;
   struct haul_storage_error error;
   void *symbol;
@@ -111,12 +109,12 @@ static int mount_here(struct mounting *mounting, const char *source) {
       .source = source,
       .address = remote->name ? remote->address : NULL,
       .export = remote->name,
-      .timeout_ns = values->timeout,
+      .timeout_ns = given.timeout,
       .target = mounting->target,
-      .name = values->name,
-      .workers = values->workers,
-      .read_only = values->read_only,
-      .allow_other = values->allow_other,
+      .name = given.name,
+      .workers = given.workers,
+      .read_only = given.read_only,
+      .allow_other = given.allow_other,
       .stop = signals,
       .ready = is_ready,
       .log = log_mount,
@@ -181,7 +179,7 @@ static int run_mount(const struct command *self, char **operands) {
   int status = log_begin(self, &given.log);
   if (status)
     return status;
-  struct mounting mounting = {.values = &given, .target = operands[1], .parent = -1};
+  struct mounting mounting = {.target = operands[1], .parent = -1};
   if (strstr(operands[0], "://") &&
       (!target_parse(operands[0], &mounting.remote) || strchr(mounting.remote.name, '/')))
     return options_wrong(self, "invalid source '%s': expected haul://HOST[:PORT]/EXPORT",

@@ -185,14 +185,14 @@ static void close_side(struct side *side) {
   haul_node_close(side->node);
 }
 
-static int check_values(const struct command *self, const struct values *values, char **operands) {
-  if (values->server && operands[0])
+static int check_values(const struct command *self, char **operands) {
+  if (given.server && operands[0])
     return options_wrong(self, "--server takes --listen ADDRESS instead of an operand");
-  if (!values->server && !operands[0])
+  if (!given.server && !operands[0])
     return options_wrong(self, "missing operand: the address of the server, or --server");
-  if (values->size % sizeof(uint32_t) || values->size == 0 || values->size > PINGPONG_SIZE_MAX)
+  if (given.size % sizeof(uint32_t) || given.size == 0 || given.size > PINGPONG_SIZE_MAX)
     return options_wrong(self, "invalid --size: expected a multiple of 4, at most 1G");
-  if (values->iterations > PINGPONG_ITERATIONS_MAX)
+  if (given.iterations > PINGPONG_ITERATIONS_MAX)
     return options_wrong(self, "invalid --iterations: expected at most %d",
                          PINGPONG_ITERATIONS_MAX);
   return EXIT_DONE;
@@ -202,7 +202,7 @@ static int run_pingpong(const struct command *self, char **operands) {
   static struct side side;
   struct haul_place place;
   char address[ADDRESS_MAX];
-  int status = check_values(self, &given, operands);
+  int status = check_values(self, operands);
   if (status)
     return status;
   const char *text = given.server ? given.listen : operands[0];

@@ -48,7 +48,6 @@ static const struct option_spec get_options[] = {
 
 /* One run of either command. */
 struct job {
-  const struct values *values;
   const char *file, *target_text;
   struct target target;
   struct session session;
@@ -66,25 +65,23 @@ static bool is_put(const struct job *job) {
 
 static int fail_too_large(const struct job *job) {
   uint64_t room = haul_remote_length(job->session.remote);
-  if (job->values->offset > room)
+  if (given.offset > room)
     return fail_because("`haul ls` shows the sizes of regions",
                         "cannot write to %s: offset %llu is beyond its end at %llu",
-                        job->target_text, (unsigned long long)job->values->offset,
+                        job->target_text, (unsigned long long)given.offset,
                         (unsigned long long)room);
   return fail_because("`haul ls` shows the sizes of regions",
                       "cannot write to %s: %s does not fit: the region has room for %llu bytes "
                       "from offset %llu",
                       job->target_text, job->source.label,
-                      (unsigned long long)(room - job->values->offset),
-                      (unsigned long long)job->values->offset);
+                      (unsigned long long)(room - given.offset), (unsigned long long)given.offset);
 }
 
 /* Checks the size before the first transfer, unless the source is a pipe. */
 static int prepare_put(struct job *job) {
   uint64_t room = haul_remote_length(job->session.remote);
   uint64_t length = job->source.length;
-  if (job->values->offset > room ||
-      (length != SOURCE_LENGTH_UNKNOWN && length > room - job->values->offset))
+  if (given.offset > room || (length != SOURCE_LENGTH_UNKNOWN && length > room - given.offset))
     return fail_too_large(job);
   return source_map(&job->source, job->session.node);
 }
@@ -92,7 +89,7 @@ static int prepare_put(struct job *job) {
 static int put_all(struct job *job) {
   struct ring *ring = &job->ring;
   uint64_t end = haul_remote_length(job->session.remote);
-  uint64_t at = job->values->offset;
+  uint64_t at = given.offset;
   haul_deadline until = ring->options.deadline ? ring->options.deadline : HAUL_FOREVER;
   for (unsigned turn = 0;; turn++) {
     struct slot *slot = &ring->slots[turn % RING_SLOTS];
@@ -120,15 +117,14 @@ static int put_all(struct job *job) {
 /* ---- Get ---- */
 
 static int prepare_get(struct job *job) {
-  const struct values *values = job->values;
   uint64_t size = haul_remote_length(job->session.remote);
-  uint64_t room = values->offset < size ? size - values->offset : 0;
-  job->length = values->length ? values->length : room;
+  uint64_t room = given.offset < size ? size - given.offset : 0;
+  job->length = given.length ? given.length : room;
   if (job->length == 0 || job->length > room)
     return fail_because("`haul ls` shows the sizes of regions",
                         "cannot read from %s: %llu bytes from offset %llu exceed its %llu bytes",
                         job->target_text, (unsigned long long)job->length,
-                        (unsigned long long)values->offset, (unsigned long long)size);
+                        (unsigned long long)given.offset, (unsigned long long)size);
   return outfile_open(&job->outfile, job->file, job->length);
 }
 
@@ -139,7 +135,7 @@ static bool set_piece(const struct job *job, struct slot *slot, uint64_t turn) {
     return false;
   uint64_t remaining = job->length - start;
   slot->piece = (struct haul_piece){.local = 0,
-                                    .remote = job->values->offset + start,
+                                    .remote = given.offset + start,
                                     .length = remaining < RING_CHUNK ? remaining : RING_CHUNK};
   return true;
 }
@@ -174,7 +170,7 @@ static void print_put_get_json(const struct job *job) {
   json_text(&json, "command", is_put(job) ? "put" : "get");
   json_text(&json, "file", job->file);
   json_text(&json, "target", job->target_text);
-  json_number(&json, "offset", job->values->offset);
+  json_number(&json, "offset", given.offset);
   if (is_put(job))
     json_text(&json, "source", job->source.region ? "mapped" : "read");
   tally_to_json(&job->ring.tally, &json);
@@ -208,9 +204,9 @@ static int move(struct job *job) {
   uint64_t length = is_put(job) ? job->source.length : job->length;
   ring->session = &job->session;
   ring->target = job->target_text;
-  ring->options = transfer_options(&job->values->transfer);
+  ring->options = transfer_options(&given.transfer);
   progress_begin(&ring->progress, is_put(job) ? job->source.label : job->target.name,
-                 length == SOURCE_LENGTH_UNKNOWN ? 0 : length, job->values->quiet);
+                 length == SOURCE_LENGTH_UNKNOWN ? 0 : length, given.quiet);
   int status = ring_open(ring, job->source.region != NULL);
   if (status == EXIT_DONE)
     status = is_put(job) ? put_all(job) : get_all(job);
@@ -222,39 +218,38 @@ static int move(struct job *job) {
 }
 
 static int move_region(struct job *job) {
-  int status = session_lookup(&job->session, job->target.name, job->values->transfer.timeout);
+  int status = session_lookup(&job->session, job->target.name, given.transfer.timeout);
   if (status == EXIT_DONE)
     status = is_put(job) ? prepare_put(job) : prepare_get(job);
   if (status == EXIT_DONE)
     status = move(job);
   if (status == EXIT_DONE && !is_put(job))
     status = outfile_commit(&job->outfile);
-  if (status == EXIT_DONE && job->values->json)
+  if (status == EXIT_DONE && given.json)
     print_put_get_json(job);
-  else if (status == EXIT_DONE && !job->values->quiet)
+  else if (status == EXIT_DONE && !given.quiet)
     print_report(job);
   return status;
 }
 
 /* The server of an exported file chooses the path. */
 static int move_exported(const struct job *job) {
-  const struct values *values = job->values;
-  if (values->transfer.only || values->transfer.zero_copy)
+  if (given.transfer.only || given.transfer.zero_copy)
     return fail_because("leave --only and --require-zero-copy out",
                         "%s is an exported file, whose server chooses the path", job->target_text);
   const struct exported exported = {.target = &job->target,
                                     .text = job->target_text,
                                     .file = job->file,
-                                    .offset = values->offset,
-                                    .length = values->length,
-                                    .timeout = values->transfer.timeout,
-                                    .json = values->json,
-                                    .quiet = values->quiet};
+                                    .offset = given.offset,
+                                    .length = given.length,
+                                    .timeout = given.transfer.timeout,
+                                    .json = given.json,
+                                    .quiet = given.quiet};
   return is_put(job) ? exported_put(&exported) : exported_get(&exported);
 }
 
 static int work(struct job *job) {
-  int64_t timeout = job->values->transfer.timeout;
+  int64_t timeout = given.transfer.timeout;
   bool is_file = false;
   /* The file first: if it is missing, no connection is made. */
   int status = is_put(job) ? source_open(&job->source, job->file) : EXIT_DONE;
@@ -271,7 +266,7 @@ static int work(struct job *job) {
 }
 
 static int run_put_get(const struct command *self, char **operands) {
-  struct job job = {.values = &given, .source = {.descriptor = -1}, .outfile = {.descriptor = -1}};
+  struct job job = {.source = {.descriptor = -1}, .outfile = {.descriptor = -1}};
   job.ring.operation = self == &put_command ? HAUL_OP_WRITE : HAUL_OP_READ;
   job.file = operands[is_put(&job) ? 0 : 1];
   job.target_text = operands[is_put(&job) ? 1 : 0];

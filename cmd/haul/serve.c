@@ -81,7 +81,6 @@ static const struct option_spec options[] = {
 };
 
 struct server {
-  const struct values *values;
   haul_node *node;
   int signals; /* descriptor */
   struct offers offers;
@@ -91,12 +90,11 @@ struct server {
 };
 
 static int open_node(struct server *server) {
-  const struct values *values = server->values;
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  config.name = values->name;
+  config.name = given.name;
   config.progress = HAUL_PROGRESS_CALLER;
-  config.insecure = values->insecure;
-  config.spin_ns = values->poll ? HAUL_SPIN_ALWAYS : 0;
+  config.insecure = given.insecure;
+  config.spin_ns = given.poll ? HAUL_SPIN_ALWAYS : 0;
   if (server->exports.count > 0)
     haul_storage_node_config(&config);
   if (haul_node_open(&config, &server->node))
@@ -116,7 +114,7 @@ static int listen_inherited(struct server *server, unsigned count) {
 }
 
 static int listen_all(struct server *server) {
-  const struct text_list *list = &server->values->listen;
+  const struct text_list *list = &given.listen;
   const struct text_list fallback = {1, {LISTEN_DEFAULT}};
   unsigned inherited = service_sockets();
   if (list->count == 0 && inherited > 0)
@@ -135,7 +133,7 @@ static int listen_all(struct server *server) {
 }
 
 static int open_metrics(struct server *server) {
-  unsigned short port = (unsigned short)server->values->metrics;
+  unsigned short port = (unsigned short)given.metrics;
   void *symbol;
   if (!port)
     return EXIT_DONE;
@@ -148,31 +146,30 @@ static int open_metrics(struct server *server) {
 }
 
 static int register_node(const struct server *server) {
-  const struct values *values = server->values;
   struct haul_register_options how = HAUL_REGISTER_OPTIONS_INIT;
-  if (!values->directory)
+  if (!given.directory)
     return EXIT_DONE;
-  how.advertise = values->advertise;
-  how.lease_seconds = (unsigned)((values->lease + 999999999) / 1000000000);
+  how.advertise = given.advertise;
+  how.lease_seconds = (unsigned)((given.lease + 999999999) / 1000000000);
   haul_deadline until = haul_deadline_in(REGISTER_WAIT_NS);
   struct pollfd signals = {server->signals, POLLIN, 0};
   for (bool noted = false;; noted = true) {
-    int code = haul_node_register(server->node, values->directory, &how,
+    int code = haul_node_register(server->node, given.directory, &how,
                                   haul_deadline_in(REGISTER_SLICE_NS));
     if (code == 0)
       return EXIT_DONE;
     bool waits = code == HAUL_EEXIST && haul_deadline_in(0) < until;
     if (!waits || poll(&signals, 1, 0) > 0)
-      return fail_library("cannot register in %s", values->directory);
+      return fail_library("cannot register in %s", given.directory);
     if (!noted)
       fail_note("waiting for the name: another node, which may be dead, has it in %s",
-                values->directory);
+                given.directory);
   }
 }
 
 static int announce(const struct server *server) {
   char address[ADDRESS_MAX];
-  unsigned descriptor = server->values->ready_fd;
+  unsigned descriptor = given.ready_fd;
   for (size_t i = 0; haul_node_address(server->node, i, address, sizeof(address)) == 0; i++) {
     printf("listening on %s\n", address);
     if (descriptor && dprintf((int)descriptor, "%s\n", address) < 0)
@@ -202,7 +199,7 @@ static bool receive_messages(const struct server *server) {
     struct haul_message message;
     if (haul_message_receive(server->node, &message, HAUL_NO_WAIT))
       return false;
-    if (server->values->echo && message.kind == HAUL_MESSAGE)
+    if (given.echo && message.kind == HAUL_MESSAGE)
       echo(&message);
     haul_message_release(&message);
   }
@@ -211,7 +208,7 @@ static bool receive_messages(const struct server *server) {
 
 /* One turn of the loop; negative: the node failed, 1: more work may be queued. */
 static int run_turn(const struct server *server) {
-  int rounds = server->values->poll ? ROUNDS_A_TURN : 1;
+  int rounds = given.poll ? ROUNDS_A_TURN : 1;
   bool more = true; /* the last turn may have left messages */
   for (int i = 0; i < rounds; i++) {
     int events = haul_node_progress(server->node, HAUL_NO_WAIT);
@@ -225,8 +222,8 @@ static int run_turn(const struct server *server) {
 
 /* Receives the messages that the storage module does not handle. */
 static void receive_other(void *user, const struct haul_message *message) {
-  const struct server *server = user;
-  if (server->values->echo)
+  (void)user;
+  if (given.echo)
     echo(message);
 }
 
@@ -241,7 +238,7 @@ static int wait_for_signal(const struct server *server) {
 static int loop(const struct server *server) {
   struct pollfd entries[] = {{server->signals, POLLIN, 0}, {haul_node_fd(server->node), POLLIN, 0}};
   for (int more = 0;;) {
-    int wait = more || server->values->poll ? 0 : -1;
+    int wait = more || given.poll ? 0 : -1;
     if (poll(entries, 2, wait) < 0 && errno != EINTR)
       return fail_system(errno, "cannot poll");
     if (entries[0].revents)
@@ -259,7 +256,7 @@ static int serve(struct server *server) {
   if (status == EXIT_DONE)
     status = offers_publish(&server->offers, server->node);
   if (status == EXIT_DONE)
-    status = exports_open(&server->exports, server->node, receive_other, server);
+    status = exports_open(&server->exports, server->node, receive_other, NULL);
   if (status == EXIT_DONE)
     status = listen_all(server);
   if (status == EXIT_DONE)
@@ -311,7 +308,7 @@ static int run_serve(const struct command *self, char **operands) {
   static struct server server;
   if (given.ready_fd && fcntl((int)given.ready_fd, F_GETFD) < 0)
     return options_wrong(self, "invalid --ready-fd %u: the descriptor is not open", given.ready_fd);
-  server = (struct server){.values = &given, .signals = -1};
+  server = (struct server){.signals = -1};
   if ((given.advertise || given.lease) && !given.directory)
     return options_wrong(self, "--advertise and --lease require --register");
   if (given.lease && (given.lease < LEASE_LEAST_NS || given.lease > LEASE_MOST_NS))

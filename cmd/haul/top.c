@@ -313,31 +313,31 @@ static void wait_for(int64_t nanoseconds) {
   }
 }
 
-static int show(const struct session *session, const struct values *values) {
-  int64_t interval = values->interval ? values->interval : INTERVAL_NS;
-  int64_t wait_ns = values->timeout ? values->timeout : CONNECT_TIMEOUT_NS;
-  bool terminal = isatty(STDOUT_FILENO) && !values->once;
+static int show(const struct session *session) {
+  int64_t interval = given.interval ? given.interval : INTERVAL_NS;
+  int64_t wait_ns = given.timeout ? given.timeout : CONNECT_TIMEOUT_NS;
+  bool terminal = isatty(STDOUT_FILENO) && !given.once;
   struct snapshot snapshots[2] = {0};
   int status = take_snapshot(session, wait_ns, &snapshots[0]);
   for (unsigned i = 1; status == EXIT_DONE; i++) {
     struct snapshot *now = &snapshots[i % 2], *last = &snapshots[(i + 1) % 2];
     wait_for(interval);
-    if (interrupted() && !values->once)
+    if (interrupted() && !given.once)
       break;
     status = take_snapshot(session, wait_ns, now);
     if (status)
       break;
     if (terminal)
       fputs("\033[H\033[2J", stdout); /* home, and clear */
-    if (values->json)
+    if (given.json)
       print_top_json(now, last);
     else
       print_screen(now, last, lines_for_peers());
-    if (!terminal && !values->once)
+    if (!terminal && !given.once)
       printf("\n");
     if (fflush(stdout))
       status = fail_system(errno, "cannot write to standard output");
-    if (values->once)
+    if (given.once)
       break;
   }
   free(snapshots[0].peers);
@@ -355,7 +355,7 @@ static int run_top(const struct command *self, char **operands) {
   interrupt_catch();
   int status = session_open(&session, NULL, address, given.timeout);
   if (status == EXIT_DONE)
-    status = show(&session, &given);
+    status = show(&session);
   session_close(&session);
   return status;
 }
