@@ -227,7 +227,7 @@ static void a_copy_without_its_module_says_what_is_missing(void **state) {
   char *whole = strdup(haul);
   setenv("HAUL", copy, 1);
   assert_refuses(mounted.source, mounted.point, "this haul cannot mount: ",
-                 "build haul where the headers for it are: sudo apt-get install");
+                 "build haul again after: sudo apt-get install");
   setenv("HAUL", whole, 1);
   free(whole);
 }
