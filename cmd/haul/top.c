@@ -127,14 +127,10 @@ static struct rates rates_of(const struct haul_peer_stats *peer, const struct sn
 
 /* ---- Text ---- */
 
-struct cell {
-  char text[16];
-};
-
 /* "1.2G": a power of 1000 in at most five columns. */
-static struct cell short_rate(double value) {
+static struct unit_text short_rate(double value) {
   static const char units[] = " KMGTP";
-  struct cell cell;
+  struct unit_text cell;
   size_t unit = 0;
   for (; value >= 999.5 && unit + 2 < sizeof units; unit++)
     value /= 1000;
@@ -145,8 +141,8 @@ static struct cell short_rate(double value) {
   return cell;
 }
 
-static struct cell number(uint64_t value) {
-  struct cell cell;
+static struct unit_text number(uint64_t value) {
+  struct unit_text cell;
   snprintf(cell.text, sizeof cell.text, "%" PRIu64, value < 99999999 ? value : 99999999);
   return cell;
 }

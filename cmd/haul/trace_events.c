@@ -176,8 +176,8 @@ static uint32_t add_track(struct timeline *timeline, const struct track *track) 
   return index;
 }
 
-/* The first lane that is free from `from` on: as spans come in the order of their ends, one that
- * ended before is. Where there are no more, the one that is free the soonest. */
+/* Returns the first lane that is free from `from` on, or else the lane that is free first. Spans
+ * come in the order of their ends, so `busy` is final. */
 static uint32_t find_track(struct timeline *timeline, const struct haul_trace_event *event,
                            uint64_t from) {
   struct track wanted = {.peer = event->peer, .served = is_served(event->kind)};
@@ -315,7 +315,7 @@ void timeline_begin(struct timeline *timeline, FILE *out, const char *node, uint
   char name[80];
   *timeline = (struct timeline){.start = start, .open_free = NONE};
   if (getrandom(&timeline->seed, sizeof timeline->seed, GRND_NONBLOCK) < 0)
-    timeline->seed = start; /* so early after the start of the machine */
+    timeline->seed = start; /* early after boot there is no entropy */
   json_begin(json, out);
   json->flat = 3; /* an event a line */
   json_object(json, NULL);

@@ -13,6 +13,7 @@
 
 #include "options.h"
 #include "output.h"
+#include "text.h"
 
 #define LINE_MAX_BYTES 4096 /* PIPE_BUF: a pipe takes it in one piece */
 
@@ -36,13 +37,9 @@ static bool is_journal(void) {
 
 /* ---- Forms ---- */
 
-struct stamp {
-  char text[40];
-};
-
 /* RFC 3339, UTC, milliseconds. */
-static struct stamp stamp(int64_t nanoseconds) {
-  struct stamp stamp;
+static struct unit_text stamp(int64_t nanoseconds) {
+  struct unit_text stamp;
   struct tm parts;
   time_t seconds = (time_t)(nanoseconds / 1000000000);
   gmtime_r(&seconds, &parts);

@@ -23,8 +23,7 @@ static int is_missing(const struct module *module, const char *path, const char 
   char hint[256];
   bool built = access(path, F_OK) == 0;
   snprintf(hint, sizeof hint, "%ssudo apt-get install %s",
-           built ? "" : "build haul again after: ",
-           built ? module->packages : module->headers);
+           built ? "" : "build haul again after: ", built ? module->packages : module->headers);
   return fail_because(hint, "this haul cannot %s: %s", purpose, why);
 }
 

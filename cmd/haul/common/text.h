@@ -51,7 +51,7 @@ struct unit_text number_text(long number);                       /* "-" below 0 
 struct unit_text line_rate_text(double bits);                    /* "100 Gb/s"; "-" up to 0 */
 struct unit_text clock_text(int64_t nanoseconds);                /* "1:05" */
 
-/* Gigabytes (1e9) a second; 0 where no time passed. */
+/* Gigabytes (1e9) a second; 0 if no time passed. */
 double gigabytes_per_second(uint64_t bytes, int64_t nanoseconds);
 
 #endif
