@@ -48,6 +48,21 @@ done <"$work/checks"
 "$HAUL" doctor rdma >/dev/null 2>&1 || sed -i '/^rdma\./d' "$work/explained" # built without it
 holds "and nothing else" cmp "$work/explained" "$work/checks"
 
+section "hints"
+# Phrases with one replacement are variants, of which the library has one or more.
+holds "the library has each phrase that the command replaces" python3 - "$root" <<'END'
+import collections, pathlib, re, sys
+root = pathlib.Path(sys.argv[1])
+joined = lambda path: re.sub(r'"\s*\n\s*"', "", path.read_text())
+library = "".join(joined(path) for path in (root / "src").rglob("*.c"))
+table = re.search(r"phrases\[\] = \{(.*?)\n\};", joined(root / "cmd/haul/common/fail.c"), re.S).group(1)
+variants = collections.defaultdict(list)
+for phrase, text in re.findall(r'\{"((?:\\.|[^"\\])*)",\s*"((?:\\.|[^"\\])*)"', table):
+    variants[text].append(re.sub("HAUL_(READ|WRITE|READ . HAUL_WRITE) there", "HAUL_%s there", phrase))
+missing = [some for some in variants.values() if not any(phrase in library for phrase in some)]
+sys.exit(f"not in src: {missing}" if missing or len(variants) < 5 else 0)
+END
+
 section "completion"
 # completes WORDS… WANTED: completion of the words offers WANTED.
 completes() {

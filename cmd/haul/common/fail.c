@@ -19,7 +19,9 @@ static const struct {
   const char *library, *command;
 } phrases[] = {
     {"set a later deadline in its options",
-     "allow more time with --timeout, where the command has it"},
+     "allow more time with --timeout, if the command has it"},
+    {"set a later deadline in the options",
+     "allow more time with --timeout, if the command has it"},
     {"haul_device_list shows", "haul info shows"},
     {"haul_check_list says", "haul doctor says"},
     {"check the call's arguments; its comment in haul.h says what it takes",
