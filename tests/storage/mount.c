@@ -226,8 +226,8 @@ static void a_copy_without_its_module_says_what_is_missing(void **state) {
   assert_int_equal(system(command), 0);
   char *whole = strdup(haul);
   setenv("HAUL", copy, 1);
-  assert_refuses(mounted.source, mounted.point, "this haul cannot mount: ",
-                 "build haul again after: sudo apt-get install");
+  assert_refuses(mounted.source, mounted.point,
+                 "this haul cannot mount: ", "build haul again after: sudo apt-get install");
   setenv("HAUL", whole, 1);
   free(whole);
 }

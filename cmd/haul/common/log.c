@@ -102,7 +102,7 @@ static void write_json(FILE *out, const struct haul_log_line *line) {
 
 /* ---- Writing ---- */
 
-/* Lines are dropped if nobody reads the pipe: the log must not block the node. */
+/* Lines are dropped if the pipe is full: the log must not block the node. */
 static bool has_room(void) {
   struct pollfd entry = {STDERR_FILENO, POLLOUT, 0};
   return poll(&entry, 1, 0) == 1 && entry.revents & POLLOUT;
