@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Prints the path of a transfer, and why the others are not taken: before the transfer
+ * Prints the path of a transfer and the reasons against the others: before the transfer
  * (haul_explain), and from the reports of two transfers (haul_transfer_report).
  *
  *   explain_path [ADDRESS NAME]    region NAME of a running node, or of a child process */
@@ -21,7 +21,7 @@ static void check(int code) {
   exit(1);
 }
 
-/* Publishes device memory in a process of its own; writes its address to `out`, and ends when `in`
+/* Publishes device memory in a child process, writes its address to `out`, and ends when `in`
  * closes. */
 static int serve(int out, int in) {
   haul_node *node;

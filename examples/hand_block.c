@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Hands the KV cache of a sequence from a prefill process to a decode process: the decoder
  * publishes device memory, the prefiller writes the scattered blocks in one transfer, and the
- * message that follows tells the decoder that they have arrived. */
+ * following message notifies the decoder. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

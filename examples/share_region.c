@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Shares a matrix with another process, which gets the ticket and the descriptor over a socketpair.
- * The importer reads the owner's memory and writes its result there; nothing is copied. */
+ * The importer reads the memory of the owner and writes its result there, without a copy. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +54,7 @@ static int importer(int owner) {
   for (int64_t row = 0; row < layout.shape[0]; row++)
     sum += matrix[row * layout.strides[0]];
   matrix[1] = sum;
-  require(write(owner, "!", 1) == 1, "tell the owner");
+  require(write(owner, "!", 1) == 1, "notify the owner");
   haul_region_release(region);
   haul_node_close(node);
   return 0;
@@ -62,7 +62,7 @@ static int importer(int owner) {
 
 int main(void) {
   int ends[2], descriptor, status;
-  char told;
+  char byte;
   haul_node *node;
   haul_region *region;
   struct haul_ticket ticket;
@@ -87,7 +87,7 @@ int main(void) {
   require(haul_region_export(region, HAUL_READ | HAUL_WRITE, &layout, &ticket, &descriptor) == 0,
           "owner");
   pass(ends[0], &ticket, descriptor);
-  require(read(ends[0], &told, 1) == 1, "wait for the importer");
+  require(read(ends[0], &byte, 1) == 1, "wait for the importer");
   printf("the importer saw %d rows and wrote their sum: %.0f\n", ROWS, matrix[1]);
   require(matrix[1] == ROWS * (ROWS - 1) / 2.0f, "the sum is wrong");
   require(wait(&status) > 0 && status == 0, "the importer failed");

@@ -2,16 +2,17 @@
  *
  * haul bench: bandwidth and latency against a running node.
  */
+#include "bench.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench.h"
 #include "command.h"
 #include "common/fail.h"
 #include "common/gnuplot.h"
 #include "common/options.h"
 #include "common/progress.h"
-#include "common/units.h"
+#include "common/text.h"
 
 #define DURATION_DEFAULT INT64_C(1000000000)
 #define DEPTH_DEFAULT    8
@@ -25,36 +26,39 @@ struct values {
   int all_paths, poll, json, csv;
 };
 
+static struct values given = {
+    .operation = "write", .place = "host", .duration = DURATION_DEFAULT, .depth = DEPTH_DEFAULT};
+
 static const struct option_spec options[] = {
     {"op", OPTION_TEXT, offsetof(struct values, operation), "write|read|message",
-     "what to measure (default: write)"},
+     "measure this operation (default: write)"},
     {"region", OPTION_TEXT, offsetof(struct values, region), "NAME",
-     "the region to use (default: the largest that allows it)"},
+     "use this region (default: the largest that allows the operation)"},
     {"sizes", OPTION_TEXT, offsetof(struct values, sizes), "LIST",
-     "as 8,4K,1M or 8..64M, which doubles (default: 8..64M, as far as it fits)"},
+     "measure these sizes, for example 8,4K,1M or, doubling, 8..64M (default: 8..64M)"},
     {"duration", OPTION_SECONDS, offsetof(struct values, duration), "SECONDS",
-     "time a size, half of it for the latency (default: 1)"},
+     "measure each size for this time, half of it latency (default: 1)"},
     {"depth", OPTION_COUNT, offsetof(struct values, depth), "N",
-     "transfers in flight for the bandwidth (default: 8, at most 256)"},
+     "keep N transfers in flight for the bandwidth (default: 8, at most 256)"},
     {"place", OPTION_TEXT, offsetof(struct values, place), "PLACE",
-     "where the local memory is (default: host)"},
+     "allocate the local memory at PLACE (default: host)"},
     OPTION_ENTRY_ONLY(values),
     {"all-paths", OPTION_FLAG, offsetof(struct values, all_paths), NULL,
-     "measure each path that is open, and say why the others are not"},
+     "measure each open path, and print why the others are closed"},
     OPTION_ENTRY_CHECKSUM(values),
     OPTION_ENTRY_ZERO_COPY(values),
     {"poll", OPTION_FLAG, offsetof(struct values, poll), NULL, "never sleep while waiting"},
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
     {"csv", OPTION_FLAG, offsetof(struct values, csv), NULL, "print comma-separated values"},
     {"plot", OPTION_TEXT, offsetof(struct values, plot), "FILE.svg",
-     "draw bandwidth and latency over size, or the bandwidth of all paths, with gnuplot"},
+     "plot bandwidth and latency over size, or the bandwidth of all paths, with gnuplot"},
     {0},
 };
 
 static const struct operation {
   const char *name;
   enum bench_operation operation;
-  unsigned rights; /* that the region must grant; 0: it needs none */
+  unsigned rights; /* needed rights; 0: no region */
   const char *sizes;
 } operations[] = {
     {"write", BENCH_WRITE, HAUL_WRITE, "8..64M"},
@@ -70,20 +74,98 @@ static const struct operation *find_operation(const char *name) {
 }
 
 struct job {
-  const struct values *values;
   const struct operation *operation;
   struct bench bench;
   struct gnuplot *plot;
 };
 
-/* ---- What to measure against ---- */
+/* ---- Sizes and paths ---- */
+
+static bool add_size(struct bench_sizes *sizes, uint64_t size) {
+  if (size == 0 || sizes->count == BENCH_SIZES_MAX)
+    return false;
+  sizes->list[sizes->count++] = size;
+  return true;
+}
+
+/* Adds doubled sizes from the first to the last, which is always included. */
+static bool add_range(struct bench_sizes *sizes, uint64_t first, uint64_t last) {
+  if (first == 0 || first > last)
+    return false;
+  for (uint64_t size = first; size < last; size *= 2) {
+    if (!add_size(sizes, size))
+      return false;
+    if (size > UINT64_MAX / 2)
+      break;
+  }
+  return add_size(sizes, last);
+}
+
+static bool add_item(struct bench_sizes *sizes, char *item) {
+  uint64_t first, last;
+  char *dots = strstr(item, "..");
+  if (!dots)
+    return size_parse(item, &first) && add_size(sizes, first);
+  *dots = '\0';
+  return size_parse(item, &first) && size_parse(dots + 2, &last) && add_range(sizes, first, last);
+}
+
+static bool parse_sizes(const char *text, struct bench_sizes *sizes) {
+  char copy[512];
+  size_t length = strlen(text);
+  sizes->count = 0;
+  if (length >= sizeof(copy))
+    return false;
+  memcpy(copy, text, length + 1);
+  char *rest = copy;
+  for (char *item; (item = strsep(&rest, ",")) != NULL;)
+    if (!add_item(sizes, item))
+      return false;
+  return sizes->count > 0;
+}
+
+/* Orders by name, as the order of the library may change from run to run. */
+static bool goes_before(const struct haul_path *a, const struct haul_path *b) {
+  if (a->open != b->open)
+    return a->open;
+  return strcmp(a->name, b->name) < 0;
+}
+
+static void add_path(struct bench_paths *paths, const struct haul_path *path) {
+  size_t at = paths->count++;
+  for (; at > 0 && goes_before(path, &paths->list[at - 1]); at--)
+    paths->list[at] = paths->list[at - 1];
+  paths->list[at] = *path;
+  paths->open += path->open != 0;
+}
+
+static int find_bench_paths(struct bench *bench) {
+  struct haul_path found[HAUL_PATHS_MAX];
+  size_t count = HAUL_PATHS_MAX;
+  enum haul_operation operation = bench->operation == BENCH_WRITE ? HAUL_OP_WRITE : HAUL_OP_READ;
+  /* The set of open paths is the same for all sizes. */
+  if (haul_explain(bench->local, bench->session.remote, operation, bench->sizes.list[0],
+                   &bench->options, found, &count))
+    return fail_library("cannot list the paths to '%s'", bench->region);
+  bench->paths.open = bench->paths.count = 0;
+  for (size_t i = 0; i < count && i < HAUL_PATHS_MAX; i++) {
+    use_command_terms(found[i].reason, sizeof(found[i].reason));
+    add_path(&bench->paths, &found[i]);
+  }
+  for (size_t i = bench->paths.open; i < bench->paths.count; i++)
+    fail_note("%s is not measured: %s", bench->paths.list[i].name, bench->paths.list[i].reason);
+  return bench->paths.open ? EXIT_DONE
+                           : fail_because(NULL, "no path to '%s' is open", bench->region);
+}
+
+/* ---- The region and the memory ---- */
 
 static int choose_region(struct job *job) {
   struct haul_published *entries;
   uint64_t best = 0;
   size_t count;
-  if (job->values->region) {
-    snprintf(job->bench.region, sizeof(job->bench.region), "%s", job->values->region);
+  if (given.region) {
+    snprintf(job->bench.region, sizeof(job->bench.region), "%s", given.region);
     return EXIT_DONE;
   }
   int status = session_list(&job->bench.session, &entries, &count);
@@ -98,25 +180,27 @@ static int choose_region(struct job *job) {
   free(entries);
   if (best)
     return EXIT_DONE;
-  return fail_because("`haul serve --region NAME=host:64M` publishes one",
-                      "the node publishes no region that allows %s", job->operation->name);
+  return fail_because("publish one: haul serve --region NAME=host:64M",
+                      "the node has no region that allows %s", job->operation->name);
 }
 
-/* Sizes that were asked for must fit; the default sweep stops where the room does. */
+/* Sizes of the user must fit; the default sweep is cut. */
 static int fit_sizes(struct job *job, uint64_t room) {
   struct bench_sizes *sizes = &job->bench.sizes;
   size_t kept = 0;
   for (size_t i = 0; i < sizes->count; i++) {
     if (sizes->list[i] <= room)
       sizes->list[kept++] = sizes->list[i];
-    else if (job->values->sizes)
-      return fail_because("a smaller --sizes, or another --region", "%s is more than %s has: %s",
+    else if (given.sizes)
+      return fail_because("choose smaller --sizes or another --region", "%s exceeds %s: %s",
                           size_text(sizes->list[i]).text,
                           job->operation->rights ? job->bench.region : "a message",
                           size_text(room).text);
   }
   sizes->count = kept;
-  return kept ? EXIT_DONE : fail_because(NULL, "'%s' has no room for any size", job->bench.region);
+  return kept ? EXIT_DONE
+              : fail_because("choose another --region", "region '%s' is too small",
+                             job->bench.region);
 }
 
 static int find_room(struct job *job) {
@@ -130,7 +214,7 @@ static int find_room(struct job *job) {
   return status;
 }
 
-/* Room for all slots of the largest size, within a bound. Messages are sent by the CPU. */
+/* Allocates all slots of the largest size, at most LOCAL_MAX. Messages need host memory. */
 static int allocate(struct job *job) {
   const struct haul_place host = {HAUL_HOST, 0};
   struct bench *bench = &job->bench;
@@ -152,8 +236,8 @@ static int allocate(struct job *job) {
 
 /* ---- The sweep ---- */
 
-/* By the path that is chosen or set, or by one open path after the other: a machine that gets
- * slower meanwhile does so for all of them. */
+/* Measures each path in turn for one size: a machine that slows down during the sweep then affects
+ * all of them. */
 static int measure_size(struct job *job, uint64_t size, enum bench_form form) {
   struct bench *bench = &job->bench;
   size_t paths = bench->paths.open;
@@ -173,7 +257,7 @@ static int measure_size(struct job *job, uint64_t size, enum bench_form form) {
 
 static int sweep(struct job *job) {
   struct bench *bench = &job->bench;
-  enum bench_form form = job->values->json ? FORM_JSON : job->values->csv ? FORM_CSV : FORM_TEXT;
+  enum bench_form form = given.json ? FORM_JSON : given.csv ? FORM_CSV : FORM_TEXT;
   struct progress progress;
   progress_begin(&progress, "bench", 0, false);
   bench_print_heading(bench, form);
@@ -199,16 +283,16 @@ static int draw(struct job *job) {
 static int measure(struct job *job) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   config.progress = HAUL_PROGRESS_CALLER;
-  config.spin_ns = job->values->poll ? HAUL_SPIN_ALWAYS : 0;
+  config.spin_ns = given.poll ? HAUL_SPIN_ALWAYS : 0;
   int status = session_open(&job->bench.session, &config, job->bench.address, 0);
   if (status == EXIT_DONE)
     status = find_room(job);
   if (status == EXIT_DONE)
     status = allocate(job);
-  if (status == EXIT_DONE && job->values->all_paths)
-    status = bench_paths_find(&job->bench);
-  if (status == EXIT_DONE && job->values->plot)
-    status = gnuplot_open(job->values->plot, &job->plot);
+  if (status == EXIT_DONE && given.all_paths)
+    status = find_bench_paths(&job->bench);
+  if (status == EXIT_DONE && given.plot)
+    status = gnuplot_open(given.plot, &job->plot);
   if (status == EXIT_DONE)
     status = sweep(job);
   if (status == EXIT_DONE)
@@ -220,43 +304,37 @@ static int measure(struct job *job) {
 }
 
 static int check_values(const struct command *self, struct job *job, const char *node) {
-  const struct values *values = job->values;
-  job->operation = find_operation(values->operation);
+  job->operation = find_operation(given.operation);
   if (!job->operation)
-    return options_wrong(self, "'%s' is none of write, read, message", values->operation);
-  if (!address_expand(node, DEFAULT_PORT, job->bench.address))
-    return options_wrong(self, "'%s' is no address", node);
-  if (haul_place_parse(values->place, &job->bench.place))
-    return options_wrong(self, "'%s' is no place; `haul info` lists the places", values->place);
-  if (!bench_sizes_parse(values->sizes ? values->sizes : job->operation->sizes, &job->bench.sizes))
-    return options_wrong(self, "'%s' is no list of sizes", values->sizes);
-  if (values->depth > BENCH_DEPTH_MAX)
-    return options_wrong(self, "--depth is at most %d", BENCH_DEPTH_MAX);
-  if (values->json && values->csv)
-    return options_wrong(self, "--json and --csv both want standard output");
-  if (values->all_paths && values->transfer.only)
-    return options_wrong(self, "--all-paths and --only say two things about the path");
-  if (values->all_paths && !job->operation->rights)
-    return options_wrong(self, "messages have one way: --all-paths is for write and read");
+    return options_wrong(self, "invalid --op '%s': expected write, read or message",
+                         given.operation);
+  if (!options_address(self, node, DEFAULT_PORT, job->bench.address) ||
+      !options_place(self, given.place, &job->bench.place))
+    return EXIT_USAGE;
+  if (!parse_sizes(given.sizes ? given.sizes : job->operation->sizes, &job->bench.sizes))
+    return options_wrong(self, "invalid --sizes '%s': expected for example 8,4K or 8..64M",
+                         given.sizes);
+  if (given.depth > BENCH_DEPTH_MAX)
+    return options_wrong(self, "invalid --depth: expected at most %d", BENCH_DEPTH_MAX);
+  if (given.json && given.csv)
+    return options_wrong(self, "--json and --csv exclude each other");
+  if (given.all_paths && given.transfer.only)
+    return options_wrong(self, "--all-paths and --only exclude each other");
+  if (given.all_paths && !job->operation->rights)
+    return options_wrong(self, "--all-paths does not work with --op message");
   return EXIT_DONE;
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {
-      .operation = "write", .place = "host", .duration = DURATION_DEFAULT, .depth = DEPTH_DEFAULT};
-  struct job job = {.values = &values};
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){1, 1}, &operands, &status))
-    return status;
-  status = check_values(self, &job, operands[0]);
+static int run_bench(const struct command *self, char **operands) {
+  struct job job = {0};
+  int status = check_values(self, &job, operands[0]);
   if (status)
     return status;
   job.bench.operation = job.operation->operation;
   job.bench.operation_name = job.operation->name;
-  job.bench.options = transfer_options(&values.transfer);
-  job.bench.depth = values.depth;
-  job.bench.duration = values.duration;
+  job.bench.options = transfer_options(&given.transfer);
+  job.bench.depth = given.depth;
+  job.bench.duration = given.duration;
   return measure(&job);
 }
 
@@ -265,15 +343,17 @@ const struct command bench_command = {
     .summary = "Measure bandwidth and latency against a running node",
     .usage = "NODE [OPTIONS]",
     .about =
-        "For each size: operations one at a time for the latency (the time of one write or read,\n"
-        "the round trip of a message), then --depth in flight for the bandwidth. It overwrites\n"
-        "the region that it writes to. Latency of messages needs `haul serve --echo`, and their\n"
-        "rate is best measured without it. With --all-paths each size is measured over every path\n"
-        "that is open, one after the other, and --plot draws one curve a path.",
+        "Measures for each size the latency of one operation at a time (a message: its round\n"
+        "trip), then the bandwidth with --depth in flight. Writes overwrite the region. The\n"
+        "latency of messages needs `haul serve --echo`; measure their rate without it. With\n"
+        "--all-paths each size is measured over each open path, and --plot draws one curve a path.",
     .options = options,
     .examples = "  haul bench 127.0.0.1:7420\n"
                 "  haul bench unix:///run/haul.sock --op read --sizes 4K,1M,64M --only map --json\n"
                 "  haul bench 127.0.0.1:7420 --all-paths --plot paths.svg\n"
                 "  haul bench 127.0.0.1:7420 --op message --sizes 8..64K --plot messages.svg\n",
-    .run = run,
+    .values = &given,
+    .least = 1,
+    .most = 1,
+    .run = run_bench,
 };

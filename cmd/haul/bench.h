@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * The parts of `haul bench`: what is measured (bench.c), how (bench_measure.c), what sizes
- * (bench_sizes.c), over which paths (bench_paths.c), how it is printed (bench_output.c) and drawn
- * (bench_plot.c).
+ * The parts of `haul bench`: the command with its sizes and paths (bench.c), the measurement
+ * (bench_measure.c), tables, JSON and plot (bench_output.c).
  */
 #ifndef HAUL_COMMAND_BENCH_H
 #define HAUL_COMMAND_BENCH_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,10 +23,7 @@ struct bench_sizes {
   uint64_t list[BENCH_SIZES_MAX];
 };
 
-/* "8,4K,1M..8M": single sizes, and ranges that double. False when it is not that. */
-bool bench_sizes_parse(const char *text, struct bench_sizes *sizes);
-
-/* The paths of --all-paths, the open ones first, each part by name; none without it. */
+/* The paths of --all-paths: open ones first, then closed ones, both by name. Else empty. */
 struct bench_paths {
   size_t open, count;
   struct haul_path list[HAUL_PATHS_MAX];
@@ -42,12 +37,12 @@ struct bench_latency {
 struct bench_row {
   uint64_t size;
   uint64_t count;  /* operations in the bandwidth phase */
-  int64_t elapsed; /* nanoseconds that they took */
+  int64_t elapsed; /* their nanoseconds */
   char path[16];
   struct bench_latency latency; /* of one operation at a time */
 };
 
-/* Whether the node sends messages back: found out with the first one. */
+/* Whether the node echoes messages; the first message finds out. */
 enum bench_echo { ECHO_UNKNOWN, ECHO_YES, ECHO_NO };
 
 /* How the rows are printed. */
@@ -68,28 +63,23 @@ struct bench {
   struct bench_sizes sizes;
   struct bench_paths paths;
   size_t row_count;
-  struct bench_row rows[BENCH_SIZES_MAX * HAUL_PATHS_MAX]; /* by size, and then by path */
+  struct bench_row rows[BENCH_SIZES_MAX * HAUL_PATHS_MAX]; /* by size, then by path */
 };
 
 /* Gigabytes a second. */
 double bench_rate(const struct bench_row *row);
 
-/* Fills in bench->paths, and names those that are closed on standard error. Returns an exit status;
- * having none that is open is a failure. */
-int bench_paths_find(struct bench *bench);
-
 /* Measures one size. Returns an exit status. */
 int bench_measure(struct bench *bench, uint64_t size, struct bench_row *row);
 
-/* What goes to standard output: a heading, a row each as it is measured, and the end. */
+/* Print to standard output: a heading, each row once it is measured, and the end. */
 void bench_print_heading(const struct bench *bench, enum bench_form form);
 void bench_print_row(const struct bench_row *row, enum bench_form form);
 void bench_print_end(const struct bench *bench, enum bench_form form);
 
 struct gnuplot;
 
-/* Draws the rows: bandwidth and latency, or of several paths the bandwidth of each. Returns an exit
- * status. */
+/* Plots bandwidth and latency, or the bandwidth of each path. Returns an exit status. */
 int bench_plot(struct gnuplot *plot, const char *title, const struct bench *bench);
 
 #endif

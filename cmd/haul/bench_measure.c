@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Two phases a size: one operation at a time for the latency, then several in flight for the
- * bandwidth.
+ * Each size has two phases: one operation at a time for the latency, then several in flight for
+ * the bandwidth.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,15 +18,15 @@
 #define ECHO_WAIT_NS  INT64_C(5000000000)
 #define SEND_SLICE_NS INT64_C(10000000)
 #define SEND_LIMIT_NS INT64_C(10000000000)
-#define ECHO_TAG      UINT64_C(0x6563686f) /* "echo": what comes back at once, one at a time */
-#define RATE_TAG      UINT64_C(0x72617465) /* "rate": what is sent as fast as it goes */
+#define ECHO_TAG      UINT64_C(0x6563686f) /* "echo": round trips, one at a time */
+#define RATE_TAG      UINT64_C(0x72617465) /* "rate": messages at full speed */
 
 struct samples {
   int64_t *list;
   size_t count;
 };
 
-/* One operation of a size, from its start to its end. Returns an exit status. */
+/* One complete operation of a size. Returns an exit status. */
 typedef int operation_function(struct bench *bench, uint64_t size);
 
 /* ---- Latency ---- */
@@ -36,7 +36,7 @@ static int compare(const void *a, const void *b) {
   return (one > other) - (one < other);
 }
 
-/* The smallest sample that at least `part` of all do not exceed; in microseconds. */
+/* The smallest sample that is not below `part` of all samples, in microseconds. */
 static double percentile(const struct samples *samples, double part) {
   double rank = part * (double)samples->count;
   size_t at = (size_t)rank;
@@ -99,7 +99,7 @@ static int fail_bench(const struct bench *bench) {
                       bench->region);
 }
 
-/* Slots side by side as far as there is room, then over each other again. */
+/* The offset of a slot; slots share memory if the room is too small. */
 static uint64_t place_slot(uint64_t room, uint64_t size, unsigned slot) {
   return slot % (room / size) * size;
 }
@@ -128,9 +128,9 @@ static int settle(const struct bench *bench, haul_transfer **transfer, struct be
   return status;
 }
 
-/* The transfers have deadlines of their own, so every wait ends. */
-static int fly(struct bench *bench, uint64_t size, haul_transfer **transfers,
-               struct bench_row *row) {
+/* Keeps `depth` transfers in flight. Each has a deadline, so every wait ends. */
+static int run_pipeline(struct bench *bench, uint64_t size, haul_transfer **transfers,
+                        struct bench_row *row) {
   int64_t started = now_ns();
   int64_t end = started + bench->duration / 2;
   int status = EXIT_DONE;
@@ -150,7 +150,7 @@ static int fly(struct bench *bench, uint64_t size, haul_transfer **transfers,
 
 static int measure_transfers_rate(struct bench *bench, uint64_t size, struct bench_row *row) {
   haul_transfer *transfers[BENCH_DEPTH_MAX] = {NULL};
-  int status = fly(bench, size, transfers, row);
+  int status = run_pipeline(bench, size, transfers, row);
   for (unsigned slot = 0; slot < bench->depth; slot++) {
     if (transfers[slot])
       haul_transfer_cancel(transfers[slot]);
@@ -159,7 +159,7 @@ static int measure_transfers_rate(struct bench *bench, uint64_t size, struct ben
   return status;
 }
 
-/* The path of one transfer of this size; thresholds differ by size. */
+/* Stores the path of one transfer, as the choice depends on the size. */
 static int note_path(struct bench *bench, uint64_t size, struct bench_row *row) {
   struct haul_report report = {.size = sizeof(report)};
   haul_transfer *transfer = NULL;
@@ -189,9 +189,8 @@ static int fail_message(void) {
   return fail_library("cannot exchange messages");
 }
 
-/* Takes what has come back. Returns how many messages of this tag there were; with a deadline it
- * waits for the first one. */
-static uint64_t take_echoes(struct bench *bench, uint64_t tag, haul_deadline until) {
+/* Receives echoes and returns the number with this tag. Waits until the deadline for the first. */
+static uint64_t receive_echoes(struct bench *bench, uint64_t tag, haul_deadline until) {
   struct haul_message message;
   uint64_t count = 0;
   while (haul_message_receive(bench->session.node, &message, count ? HAUL_NO_WAIT : until) == 0) {
@@ -211,8 +210,8 @@ static int send_one(struct bench *bench, uint64_t tag, uint64_t size, uint64_t *
       return EXIT_DONE;
     if (result != HAUL_ETIMEDOUT || now_ns() > limit)
       return fail_message();
-    /* A node that echoes may itself be waiting for room here. */
-    *echoes += take_echoes(bench, tag, HAUL_NO_WAIT);
+    /* An echoing node may wait for room here. */
+    *echoes += receive_echoes(bench, tag, HAUL_NO_WAIT);
   }
 }
 
@@ -221,7 +220,7 @@ static int round_trip(struct bench *bench, uint64_t size) {
   int status = send_one(bench, ECHO_TAG, size, &echoes);
   if (status)
     return status;
-  if (!echoes && !take_echoes(bench, ECHO_TAG, haul_deadline_in(ECHO_WAIT_NS)))
+  if (!echoes && !receive_echoes(bench, ECHO_TAG, haul_deadline_in(ECHO_WAIT_NS)))
     return fail_message();
   return EXIT_DONE;
 }
@@ -231,10 +230,10 @@ static int probe_echo(struct bench *bench, uint64_t size) {
   int status = send_one(bench, ECHO_TAG, size, &echoes);
   if (status)
     return status;
-  bool echo = echoes || take_echoes(bench, ECHO_TAG, haul_deadline_in(ECHO_PROBE_NS));
+  bool echo = echoes || receive_echoes(bench, ECHO_TAG, haul_deadline_in(ECHO_PROBE_NS));
   bench->echo = echo ? ECHO_YES : ECHO_NO;
   if (!echo)
-    fail_note("no latency: the node sends nothing back (`haul serve --echo` does)");
+    fail_note("latency is not measured: the node does not echo (haul serve --echo)");
   return EXIT_DONE;
 }
 
@@ -247,12 +246,12 @@ static int send_all(struct bench *bench, uint64_t size, struct bench_row *row) {
     status = send_one(bench, RATE_TAG, size, &echoes);
     row->count++;
     if (bench->echo == ECHO_YES)
-      echoes += take_echoes(bench, RATE_TAG, HAUL_NO_WAIT);
+      echoes += receive_echoes(bench, RATE_TAG, HAUL_NO_WAIT);
   }
   row->elapsed = now_ns() - started;
-  /* What is still on its way back must not disturb the next size. */
+  /* Late echoes must not disturb the next size. */
   for (uint64_t more = 1; bench->echo == ECHO_YES && echoes < row->count && more; echoes += more)
-    more = take_echoes(bench, RATE_TAG, haul_deadline_in(ECHO_WAIT_NS));
+    more = receive_echoes(bench, RATE_TAG, haul_deadline_in(ECHO_WAIT_NS));
   return status;
 }
 

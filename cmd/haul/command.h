@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a subcommand is. main.c lists them; dispatch, the parsing of options and every help text are
- * driven by these tables alone.
+ * The table of a subcommand. main.c lists all tables, which drive dispatch, the parsing of options
+ * and the help texts.
  */
 #ifndef HAUL_COMMAND_H
 #define HAUL_COMMAND_H
@@ -13,32 +13,34 @@ enum exit_status { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 enum option_type {
   OPTION_FLAG,    /* int, set to 1 */
   OPTION_TEXT,    /* const char * */
-  OPTION_LIST,    /* struct text_list: may be given several times */
+  OPTION_LIST,    /* struct text_list: repeatable */
   OPTION_SIZE,    /* uint64_t, bytes */
   OPTION_LENGTH,  /* uint64_t, bytes, at least 1 */
   OPTION_COUNT,   /* unsigned, at least 1 */
   OPTION_SECONDS, /* int64_t, nanoseconds, more than 0 */
 };
 
-/* One option: how it is written, what it means, and where its value goes. */
+/* One option. */
 struct option_spec {
   const char *name; /* without the dashes; NULL ends a table */
   enum option_type type;
-  size_t offset;     /* of the field in the subcommand's own struct of values */
-  const char *value; /* the value's name in the help text; NULL for a flag */
+  size_t offset;     /* of the field in the values of the subcommand */
+  const char *value; /* name of the value in the help text; NULL for a flag */
   const char *help;
 };
 
 struct command {
   const char *name;
   const char *summary; /* one line */
-  const char *usage;   /* what follows "haul NAME" */
+  const char *usage;   /* synopsis after "haul NAME" */
   const char *about;   /* paragraphs */
   const struct option_spec *options;
-  const char *letters; /* each is short for the first option that begins with it; NULL: none */
+  const char *letters; /* each abbreviates the first option with this initial; NULL: none */
   const char *examples;
-  /* argv[0] is the subcommand's name. Returns an exit status; has printed its own errors. */
-  int (*run)(const struct command *self, int argc, char **argv);
+  void *values;    /* struct of the subcommand that the options fill */
+  int least, most; /* number of operands */
+  /* `operands` end with NULL. Prints its errors and returns an exit status. */
+  int (*run)(const struct command *self, char **operands);
 };
 
 extern const struct command info_command;

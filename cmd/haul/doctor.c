@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: MIT
  *
- * haul doctor: what each path and place needs, and what mends what is missing.
+ * haul doctor: the requirements of paths and places, and commands that fix them.
  */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "command.h"
-#include "common/checks.h"
 #include "common/fail.h"
-#include "common/json.h"
+#include "common/host.h"
 #include "common/options.h"
+#include "common/output.h"
 #include "common/session.h"
-#include "common/table.h"
 
 struct values {
   struct text_list require;
   int json;
 };
 
+static struct values given;
+
 static const struct option_spec options[] = {
     {"require", OPTION_LIST, offsetof(struct values, require), "NAME",
-     "end with status 1 unless this check, or this backend, is in order"},
+     "exit with status 1 unless this check or backend passes"},
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
     {0},
 };
@@ -32,7 +33,7 @@ static bool wanted(const struct haul_check *check, const char *shown) {
 }
 
 static void print_remedies(const struct checks *checks, const char *shown) {
-  const char *heading = "\nto mend it:\n";
+  const char *heading = "\nto fix it:\n";
   for (size_t i = 0; i < checks->count; i++) {
     const struct haul_check *check = &checks->list[i];
     if (!wanted(check, shown) || check->state == HAUL_CHECK_OK || !*check->remedy)
@@ -42,7 +43,7 @@ static void print_remedies(const struct checks *checks, const char *shown) {
   }
 }
 
-static void print_table(const struct checks *checks, const char *shown) {
+static void print_doctor_table(const struct checks *checks, const char *shown) {
   struct table table;
   table_init(&table, "lll");
   table_row(&table, "STATE", "CHECK", "FOUND");
@@ -51,12 +52,11 @@ static void print_table(const struct checks *checks, const char *shown) {
     if (wanted(check, shown))
       table_row(&table, check_state_text(check->state), check->name, check->text);
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
   print_remedies(checks, shown);
 }
 
-static void print_json(const struct checks *checks, const char *shown) {
+static void print_doctor_json(const struct checks *checks, const char *shown) {
   struct json json;
   json_begin(&json, stdout);
   json_array(&json, NULL);
@@ -75,7 +75,7 @@ static void print_json(const struct checks *checks, const char *shown) {
   json_end_array(&json);
 }
 
-/* Is the check in order, or the backend whole? Says why not. */
+/* Prints an error for each failed check of this name or backend. */
 static int judge(const struct checks *checks, const char *name) {
   int status = EXIT_DONE;
   for (size_t i = 0; i < checks->count; i++) {
@@ -97,59 +97,55 @@ static int judge_all(const struct checks *checks, const struct text_list *names)
   return status;
 }
 
-static bool means_something(const struct checks *checks, const char *name) {
+static bool is_known(const struct checks *checks, const char *name) {
   return checks_know_backend(checks, name) || checks_know(checks, name);
 }
 
-/* Every name must mean something, so that a misspelt one does not pass for a check that holds. */
+/* Unknown names are errors: a misspelt --require must not pass. */
 static int check_names(const struct command *self, const struct checks *checks, const char *shown,
                        const struct text_list *names) {
-  const char *unknown = shown && !means_something(checks, shown) ? shown : NULL;
+  const char *unknown = shown && !is_known(checks, shown) ? shown : NULL;
   for (size_t i = 0; i < names->count && !unknown; i++)
-    if (!means_something(checks, names->items[i]))
+    if (!is_known(checks, names->items[i]))
       unknown = names->items[i];
-  return unknown ? options_wrong(self, "there is no check and no backend '%s'", unknown)
-                 : EXIT_DONE;
+  return unknown ? options_wrong(self, "unknown check or backend '%s'", unknown) : EXIT_DONE;
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {0};
+static int run_doctor(const struct command *self, char **operands) {
   struct checks checks = {0};
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){0, 1}, &operands, &status))
-    return status;
   const char *shown = operands[0];
   haul_node *node = open_quiet_node();
   if (!node)
     return EXIT_FAILED;
-  status = checks_load(&checks, node);
+  int status = checks_load(&checks, node);
   haul_node_close(node);
   if (status == EXIT_DONE)
-    status = check_names(self, &checks, shown, &values.require);
-  if (status == EXIT_DONE && values.json)
-    print_json(&checks, shown);
+    status = check_names(self, &checks, shown, &given.require);
+  if (status == EXIT_DONE && given.json)
+    print_doctor_json(&checks, shown);
   else if (status == EXIT_DONE)
-    print_table(&checks, shown);
+    print_doctor_table(&checks, shown);
   if (status == EXIT_DONE)
-    status = judge_all(&checks, &values.require);
+    status = judge_all(&checks, &given.require);
   checks_free(&checks);
   return status;
 }
 
 const struct command doctor_command = {
     .name = "doctor",
-    .summary = "Show what each path and place lacks, and the command that mends it",
+    .summary = "Check the requirements of each path and place, and show how to fix them",
     .usage = "[BACKEND | CHECK] [OPTIONS]",
     .about =
-        "Each check is ok, limited (it works, and could work better) or missing. BACKEND (host,\n"
-        "sim, cuda, gaudi, dpdk, gpudev, map, rdma, tcp) shows the checks of one, CHECK that one\n"
-        "alone. With --require the exit status is that of a check: a check must be ok, and of a\n"
-        "backend no check may be missing.",
+        "Each check is ok, limited (it works, but could work better) or missing. BACKEND (host,\n"
+        "sim, cuda, gaudi, dpdk, gpudev, map, rdma, tcp) selects the checks of one backend, CHECK\n"
+        "selects one. With --require the exit status is 1 unless a check is ok, or no check of a\n"
+        "backend is missing.",
     .options = options,
     .examples = "  haul doctor\n"
                 "  haul doctor rdma\n"
                 "  haul doctor rdma.memlock\n"
                 "  haul doctor --require map --require tcp && echo ready\n",
-    .run = run,
+    .values = &given,
+    .most = 1,
+    .run = run_doctor,
 };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What haul explain knows of sizes: the curve of each path, and where the choice changes
- * (explain_curve.c), and how that is shown (explain_output.c).
+ * The cost of each path over size, and the sizes at which the choice changes.
  */
 #ifndef HAUL_COMMAND_EXPLAIN_H
 #define HAUL_COMMAND_EXPLAIN_H
@@ -9,20 +8,19 @@
 #include <haul/haul.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #define CURVE_MOST     (UINT64_C(256) << 20)
-#define CURVE_POINTS   30 /* powers of two from 1 to the most, and the region's size */
+#define CURVE_POINTS   30 /* powers of two up to CURVE_MOST, and the size of the region */
 #define CURVE_SWITCHES 32
 
-/* The paths for one size, in the library's order: the chosen one first. */
+/* The paths for one size, in the order of the library: the chosen one first. */
 struct curve_point {
   uint64_t bytes;
   size_t count;
   struct haul_path paths[HAUL_PATHS_MAX];
 };
 
-/* From one size to another the same path is taken, and sends in the same way. */
+/* A range of sizes with the same path and the same way to send. */
 struct curve_switch {
   struct curve_point from, to;
 };
@@ -33,8 +31,8 @@ struct curve {
   struct curve_switch parts[CURVE_SWITCHES];
 };
 
-/* Between which memories. */
-struct curve_asked {
+/* The memories of the transfer. */
+struct curve_input {
   haul_region *local;
   haul_remote *remote;
   enum haul_operation operation;
@@ -42,18 +40,18 @@ struct curve_asked {
   uint64_t most; /* bytes of the region */
 };
 
-/* 0, or the library's code. */
-int curve_make(const struct curve_asked *asked, struct curve *curve);
-/* Reads each size of the curve by each open path, a few times, so that the library knows what they
- * take; *told: whether it does. Both regions have `most` bytes. 0, or the library's code. */
-int curve_measure(const struct curve_asked *asked, bool *told);
+/* Returns 0 or a code of the library. */
+int curve_make(const struct curve_input *input, struct curve *curve);
+/* Reads each size over each open path a few times, which gives the library measured costs; *known:
+ * it has them. Both regions have `most` bytes. Returns 0 or a code of the library. */
+int curve_measure(const struct curve_input *input, bool *known);
 
 struct gnuplot;
 struct json;
 
-void curve_print(const struct curve *curve, FILE *out);
+void curve_print(const struct curve *curve); /* to standard output */
 void curve_to_json(const struct curve *curve, struct json *json);
-/* Some path is open for some size. Returns an exit status. */
+/* At least one path must be open for some size. Returns an exit status. */
 int curve_plot(const struct curve *curve, const char *title, struct gnuplot *plot);
 
 #endif

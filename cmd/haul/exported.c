@@ -2,9 +2,7 @@
 #include "exported.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <haul/storage.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,28 +10,27 @@
 
 #include "command.h"
 #include "common/fail.h"
-#include "common/interrupt.h"
-#include "common/json.h"
 #include "common/module.h"
 #include "common/outfile.h"
+#include "common/output.h"
+#include "common/process.h"
 #include "common/progress.h"
-#include "common/table.h"
+#include "common/source.h"
 #include "common/tally.h"
 #include "common/text.h"
-#include "common/units.h"
 
 struct job {
   const struct exported *exported;
   const struct haul_storage_tree *calls;
   struct tree *tree;
   char export[64];
-  const char *path; /* within the export */
+  const char *path; /* in the export */
   struct outfile outfile;
-  int input; /* a descriptor */
+  struct source source;
   struct progress progress;
   struct tally tally;
-  uint64_t done, pages; /* bytes; those that were the file's own pages */
-  int failed;           /* an exit status that was printed already */
+  uint64_t done, pages; /* bytes; bytes sent from the pages of the file */
+  int failed;           /* exit status of a callback, whose error has been printed */
 };
 
 /* ---- Opening ---- */
@@ -42,7 +39,7 @@ static int split(struct job *job) {
   const char *name = job->exported->target->name;
   size_t length = strcspn(name, "/");
   if (length >= sizeof job->export)
-    return fail_because("`haul ls NODE/` shows the exports", "'%s' names no export",
+    return fail_because("list the exports: haul ls NODE/", "invalid name of an export in '%s'",
                         job->exported->text);
   memcpy(job->export, name, length);
   job->path = name + length + strspn(name + length, "/");
@@ -52,7 +49,8 @@ static int split(struct job *job) {
 static int open_job(struct job *job, const struct exported *exported) {
   struct haul_storage_error error;
   void *symbol;
-  *job = (struct job){.exported = exported, .outfile = {.descriptor = -1}, .input = -1};
+  *job = (struct job){
+      .exported = exported, .outfile = {.descriptor = -1}, .source = {.descriptor = -1}};
   int status = split(job);
   if (status == EXIT_DONE)
     status =
@@ -75,8 +73,7 @@ static int open_job(struct job *job, const struct exported *exported) {
 static int close_job(struct job *job, int status) {
   if (job->tree)
     job->calls->close(job->tree);
-  if (job->input > STDIN_FILENO)
-    close(job->input);
+  source_close(&job->source);
   outfile_discard(&job->outfile);
   return status;
 }
@@ -92,22 +89,21 @@ static int finish(struct job *job, int failed, const struct haul_storage_error *
 
 /* ---- Reports ---- */
 
-/* How the server's side of it went. */
-static void add_told(void *user, const struct haul_report *report, uint64_t pages) {
+/* Adds the report of the server. */
+static void add_report(void *user, const struct haul_report *report, uint64_t pages) {
   struct job *job = user;
-  struct haul_report told = *report;
-  snprintf(told.peer, sizeof told.peer, "%.63s", job->exported->target->address);
-  if (pages < told.bytes && told.path_count > 0)
-    told.paths[0].zero_copy = 0; /* the server copied them */
-  tally_add(&job->tally, &told);
+  struct haul_report copy = *report;
+  snprintf(copy.peer, sizeof copy.peer, "%.63s", job->exported->target->address);
+  if (pages < copy.bytes && copy.path_count > 0)
+    copy.paths[0].zero_copy = 0; /* the server copied them */
+  tally_add(&job->tally, &copy);
   job->pages += pages;
 }
 
-static void print_json(const struct job *job, bool get) {
+static void print_exported_json(const struct job *job, bool get) {
   const struct exported *exported = job->exported;
   struct json json;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_text(&json, "command", get ? "get" : "put");
   json_text(&json, "target", exported->text);
   json_text(&json, "file", exported->file);
@@ -134,13 +130,13 @@ static void print_words(const struct job *job, bool get) {
     fprintf(out, "  source: the file's own pages\n");
   else
     fprintf(out, "  source: read into host buffers: kernel 1 more copy%s\n",
-            job->pages ? ", of a part" : "");
+            job->pages ? ", in part" : "");
 }
 
 static void print_report(struct job *job, bool get) {
   tally_end(&job->tally);
   if (job->exported->json)
-    print_json(job, get);
+    print_exported_json(job, get);
   else if (!job->exported->quiet)
     print_words(job, get);
 }
@@ -154,7 +150,7 @@ static bool begin_file(void *user, uint64_t length) {
   return job->failed == EXIT_DONE;
 }
 
-static bool take_bytes(void *user, const void *bytes, size_t length) {
+static bool write_output(void *user, const void *bytes, size_t length) {
   struct job *job = user;
   job->failed = outfile_write(&job->outfile, bytes, length);
   job->done += length;
@@ -168,7 +164,7 @@ int exported_get(const struct exported *exported) {
   struct haul_storage_error error;
   struct job job;
   const struct haul_storage_stream stream = {
-      .begin = begin_file, .write = take_bytes, .report = add_told, .user = &job};
+      .begin = begin_file, .write = write_output, .report = add_report, .user = &job};
   int status = open_job(&job, exported);
   if (status == EXIT_DONE)
     status = finish(
@@ -184,54 +180,38 @@ int exported_get(const struct exported *exported) {
 
 /* ---- Put ---- */
 
-/* Until there is something, or the end; false: interrupted. */
-static bool wait_for_input(const struct job *job) {
-  struct pollfd entry = {job->input, POLLIN, 0};
-  while (!interrupted() && poll(&entry, 1, INTERRUPT_SLICE_NS / 1000000) <= 0)
-    ;
-  return !interrupted();
-}
-
-static ssize_t give_bytes(void *user, void *bytes, size_t room) {
+static ssize_t read_input(void *user, void *bytes, size_t room) {
   struct job *job = user;
   ssize_t got;
-  if (!wait_for_input(job)) {
-    job->failed = fail_because(NULL, "interrupted");
+  job->failed = source_wait(&job->source, NULL, HAUL_FOREVER);
+  if (job->failed)
     return -1;
-  }
-  while ((got = read(job->input, bytes, room)) < 0 && errno == EINTR)
+  while ((got = read(job->source.descriptor, bytes, room)) < 0 && errno == EINTR)
     ;
   if (got < 0)
-    job->failed = fail_system(errno, "cannot read %s", job->exported->file);
+    job->failed = fail_system(errno, "cannot read %s", job->source.label);
   else
     job->done += (uint64_t)got;
   progress_update(&job->progress, job->done);
   return got;
 }
 
-static int open_input(struct job *job) {
-  const char *file = job->exported->file;
-  bool standard = strcmp(file, "-") == 0;
-  struct stat status;
-  job->input = standard ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC);
-  if (job->input < 0 || fstat(job->input, &status))
-    return fail_system(errno, "cannot open %s", file);
-  progress_begin(&job->progress, file, S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0,
-                 job->exported->quiet);
-  return EXIT_DONE;
-}
-
 int exported_put(const struct exported *exported) {
   struct haul_storage_error error;
   struct job job;
-  const struct haul_storage_stream stream = {.read = give_bytes, .report = add_told, .user = &job};
+  const struct haul_storage_stream stream = {
+      .read = read_input, .report = add_report, .user = &job};
   if (exported->offset)
-    return fail_because("leave --offset out", "a file is put as a whole");
+    return fail_because("leave --offset out", "an exported file is written as a whole");
   int status = open_job(&job, exported);
   if (status == EXIT_DONE)
-    status = open_input(&job);
-  if (status == EXIT_DONE)
+    status = source_open(&job.source, exported->file);
+  if (status == EXIT_DONE) {
+    uint64_t length = job.source.length;
+    progress_begin(&job.progress, job.source.label, length == SOURCE_LENGTH_UNKNOWN ? 0 : length,
+                   exported->quiet);
     status = finish(&job, job.calls->put(job.tree, job.path, &stream, &error), &error);
+  }
   if (status == EXIT_DONE)
     print_report(&job, false);
   return close_job(&job, status);
@@ -293,15 +273,13 @@ static void print_listing(const struct job *job, const struct listing *listing) 
     else
       table_row(&table, listed->name, size_text(listed->size).text, type_text(listed->mode));
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
 static void print_listing_json(const struct job *job, const struct listing *listing) {
   struct json json;
   bool exports = !*job->export;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_text(&json, "target", job->exported->text);
   json_array(&json, exports ? "exports" : "files");
   for (size_t i = 0; i < listing->count; i++) {

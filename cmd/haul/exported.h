@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What get, put and ls do with files that a node exports: NODE/EXPORT/PATH.
+ * get, put and ls of exported files: NODE/EXPORT/PATH.
  */
 #ifndef HAUL_COMMAND_EXPORTED_H
 #define HAUL_COMMAND_EXPORTED_H
@@ -11,9 +11,9 @@
 #include "common/session.h"
 
 struct exported {
-  const struct target *target; /* its name is EXPORT/PATH */
+  const struct target *target; /* its `name` is EXPORT/PATH */
   const char *text;            /* for messages */
-  const char *file;            /* here; "-": standard output or input */
+  const char *file;            /* local file; "-": standard output or input */
   uint64_t offset, length;     /* length 0: up to the end */
   int64_t timeout;             /* nanoseconds; 0: the default */
   bool json, quiet;
@@ -22,7 +22,7 @@ struct exported {
 /* All return an exit status. */
 int exported_get(const struct exported *exported);
 int exported_put(const struct exported *exported);
-/* `name` "": the exports themselves. */
+/* Lists a folder; with an empty name of the target the exports. */
 int exported_list(const struct exported *exported);
 
 #endif

@@ -1,42 +1,40 @@
 /* SPDX-License-Identifier: MIT
  *
- * haul info: what there is here: places, network interfaces, paths.
+ * haul info: the places, network interfaces and paths of this host.
  */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "command.h"
-#include "common/checks.h"
 #include "common/fail.h"
-#include "common/interfaces.h"
-#include "common/json.h"
+#include "common/host.h"
 #include "common/options.h"
-#include "common/ports.h"
+#include "common/output.h"
 #include "common/session.h"
-#include "common/table.h"
 #include "common/text.h"
-#include "common/units.h"
 
 struct values {
   int json, config;
 };
 
+static struct values given;
+
 static const struct option_spec options[] = {
     {"config", OPTION_FLAG, offsetof(struct values, config), NULL,
-     "what a node is opened with, and where each value is from"},
+     "print the settings of a node and the source of each value"},
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
     {0},
 };
 
-/* A path and what its checks say of it. */
+/* A path and the result of its checks. */
 struct path_line {
   const char *name;
-  const char *text; /* of its worst check */
+  const char *text; /* of the worst check */
   int state;
 };
 
-struct picture {
+struct state {
   size_t device_count, interface_count, path_count;
   struct haul_device *devices;
   struct interface interfaces[INTERFACES_MAX];
@@ -45,20 +43,16 @@ struct picture {
   struct ports ports;
 };
 
-static int load_devices(struct picture *picture, haul_node *node) {
-  for (size_t room = 16;; room = picture->device_count) {
-    picture->device_count = room;
-    picture->devices = must_realloc(picture->devices, room * sizeof(*picture->devices));
-    if (haul_device_list(node, picture->devices, &picture->device_count)) {
-      picture->device_count = 0;
-      return fail_library("cannot list the devices");
-    }
-    if (picture->device_count <= room)
-      return EXIT_DONE;
-  }
+static int list_devices(void *node, void *list, size_t *count) {
+  return haul_device_list(node, list, count);
 }
 
-/* Backends are places or paths; a place's name is one that the library can parse. */
+static int load_devices(struct state *state, haul_node *node) {
+  state->devices = load_list(list_devices, node, sizeof(*state->devices), &state->device_count);
+  return state->devices ? EXIT_DONE : fail_library("cannot list the devices");
+}
+
+/* A backend is a place, whose name the library can parse, or a path. */
 static bool is_place(const char *backend) {
   char first[32];
   struct haul_place place;
@@ -66,21 +60,21 @@ static bool is_place(const char *backend) {
   return haul_place_parse(backend, &place) == 0 || haul_place_parse(first, &place) == 0;
 }
 
-static struct path_line *find_path(struct picture *picture, const char *name) {
-  for (size_t i = 0; i < picture->path_count; i++)
-    if (strcmp(picture->paths[i].name, name) == 0)
-      return &picture->paths[i];
-  if (picture->path_count == HAUL_PATHS_MAX)
+static struct path_line *find_path(struct state *state, const char *name) {
+  for (size_t i = 0; i < state->path_count; i++)
+    if (strcmp(state->paths[i].name, name) == 0)
+      return &state->paths[i];
+  if (state->path_count == HAUL_PATHS_MAX)
     return NULL;
-  struct path_line *added = &picture->paths[picture->path_count++];
+  struct path_line *added = &state->paths[state->path_count++];
   *added = (struct path_line){name, "", HAUL_CHECK_OK};
   return added;
 }
 
-static void find_paths(struct picture *picture) {
-  for (size_t i = 0; i < picture->checks.count; i++) {
-    const struct haul_check *check = &picture->checks.list[i];
-    struct path_line *path = is_place(check->backend) ? NULL : find_path(picture, check->backend);
+static void find_paths(struct state *state) {
+  for (size_t i = 0; i < state->checks.count; i++) {
+    const struct haul_check *check = &state->checks.list[i];
+    struct path_line *path = is_place(check->backend) ? NULL : find_path(state, check->backend);
     if (!path || (*path->text && check->state <= path->state))
       continue;
     path->state = check->state;
@@ -88,95 +82,75 @@ static void find_paths(struct picture *picture) {
   }
 }
 
-static int load(struct picture *picture) {
+static int load(struct state *state) {
   haul_node *node = open_quiet_node();
   if (!node)
     return EXIT_FAILED;
-  int status = load_devices(picture, node);
+  int status = load_devices(state, node);
   if (status == EXIT_DONE)
-    status = checks_load(&picture->checks, node);
+    status = checks_load(&state->checks, node);
   if (status == EXIT_DONE)
-    status = ports_load(&picture->ports, node, picture->devices, picture->device_count);
+    status = ports_load(&state->ports, node, state->devices, state->device_count);
   haul_node_close(node);
   if (status == EXIT_DONE)
-    find_paths(picture);
-  picture->interface_count = interfaces_list(picture->interfaces);
+    find_paths(state);
+  state->interface_count = interfaces_list(state->interfaces);
   return status;
 }
 
-static const char *number_or_dash(long number, char *text, size_t size) {
-  if (number < 0)
-    return "-";
-  snprintf(text, size, "%ld", number);
-  return text;
-}
-
-static void print_devices(const struct picture *picture) {
+static void print_devices(const struct state *state) {
   struct table table;
   table_init(&table, "llrlll");
   table_row(&table, "PLACE", "NAME", "MEMORY", "NUMA", "PCI", "SHARED BY");
-  for (size_t i = 0; i < picture->device_count; i++) {
-    const struct haul_device *device = &picture->devices[i];
-    char name[96], numa[24];
+  for (size_t i = 0; i < state->device_count; i++) {
+    const struct haul_device *device = &state->devices[i];
+    char name[96];
     snprintf(name, sizeof(name), "%s%s", device->name,
              device->emulated && !strstr(device->name, "emulated") ? " (emulated)" : "");
     table_row(&table, place_text(device->place).text, name,
-              device->memory ? size_text(device->memory).text : "-",
-              number_or_dash(device->numa, numa, sizeof(numa)), *device->pci ? device->pci : "-",
-              *device->exports ? device->exports : "-");
+              device->memory ? size_text(device->memory).text : "-", number_text(device->numa).text,
+              *device->pci ? device->pci : "-", *device->exports ? device->exports : "-");
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
-static const char *speed_text(long megabits, char *text, size_t size) {
-  if (megabits <= 0)
-    return "-";
-  snprintf(text, size, "%.3g Gb/s", (double)megabits / 1000);
-  return text;
-}
-
-static void print_interfaces(const struct picture *picture) {
+static void print_interfaces(const struct state *state) {
   struct table table;
   table_init(&table, "llrrll");
   table_row(&table, "NIC", "STATE", "SPEED", "MTU", "NUMA", "ADDRESSES");
-  for (size_t i = 0; i < picture->interface_count; i++) {
-    const struct interface *one = &picture->interfaces[i];
-    char speed[32], mtu[24], numa[24];
-    table_row(
-        &table, one->name, one->up ? "up" : "down", speed_text(one->megabits, speed, sizeof(speed)),
-        number_or_dash(one->mtu, mtu, sizeof(mtu)), number_or_dash(one->numa, numa, sizeof(numa)),
-        *one->addresses ? one->addresses : "-");
+  for (size_t i = 0; i < state->interface_count; i++) {
+    const struct interface *one = &state->interfaces[i];
+    table_row(&table, one->name, one->up ? "up" : "down",
+              line_rate_text((double)one->megabits * 1e6).text, number_text(one->mtu).text,
+              number_text(one->numa).text, *one->addresses ? one->addresses : "-");
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
-static void print_paths(const struct picture *picture) {
+static void print_paths(const struct state *state) {
   struct table table;
   table_init(&table, "lll");
   table_row(&table, "PATH", "STATE", "FOUND");
-  for (size_t i = 0; i < picture->path_count; i++)
-    table_row(&table, picture->paths[i].name, check_state_text(picture->paths[i].state),
-              picture->paths[i].text);
-  table_print(&table, stdout);
-  table_free(&table);
+  for (size_t i = 0; i < state->path_count; i++)
+    table_row(&table, state->paths[i].name, check_state_text(state->paths[i].state),
+              state->paths[i].text);
+  table_end(&table);
 }
 
-static void print_text(const struct picture *picture) {
+static void print_text(const struct state *state) {
   printf("haul %s\n\n", haul_version());
-  print_devices(picture);
+  print_devices(state);
   printf("\n");
-  print_interfaces(picture);
+  print_interfaces(state);
   printf("\n");
-  ports_print(&picture->ports);
-  print_paths(picture);
+  ports_print(&state->ports);
+  print_paths(state);
 }
 
-static void devices_to_json(const struct picture *picture, struct json *json) {
+static void devices_to_json(const struct state *state, struct json *json) {
   json_array(json, "places");
-  for (size_t i = 0; i < picture->device_count; i++) {
-    const struct haul_device *device = &picture->devices[i];
+  for (size_t i = 0; i < state->device_count; i++) {
+    const struct haul_device *device = &state->devices[i];
     json_object(json, NULL);
     json_text(json, "place", place_text(device->place).text);
     json_text(json, "name", device->name);
@@ -190,10 +164,10 @@ static void devices_to_json(const struct picture *picture, struct json *json) {
   json_end_array(json);
 }
 
-static void interfaces_to_json(const struct picture *picture, struct json *json) {
+static void interfaces_to_json(const struct state *state, struct json *json) {
   json_array(json, "interfaces");
-  for (size_t i = 0; i < picture->interface_count; i++) {
-    const struct interface *one = &picture->interfaces[i];
+  for (size_t i = 0; i < state->interface_count; i++) {
+    const struct interface *one = &state->interfaces[i];
     json_object(json, NULL);
     json_text(json, "name", one->name);
     json_bool(json, "up", one->up);
@@ -206,27 +180,26 @@ static void interfaces_to_json(const struct picture *picture, struct json *json)
   json_end_array(json);
 }
 
-static void paths_and_states_to_json(const struct picture *picture, struct json *json) {
+static void path_states_to_json(const struct state *state, struct json *json) {
   json_array(json, "paths");
-  for (size_t i = 0; i < picture->path_count; i++) {
+  for (size_t i = 0; i < state->path_count; i++) {
     json_object(json, NULL);
-    json_text(json, "name", picture->paths[i].name);
-    json_text(json, "state", check_state_text(picture->paths[i].state));
-    json_text(json, "text", picture->paths[i].text);
+    json_text(json, "name", state->paths[i].name);
+    json_text(json, "state", check_state_text(state->paths[i].state));
+    json_text(json, "text", state->paths[i].text);
     json_end_object(json);
   }
   json_end_array(json);
 }
 
-static void print_json(const struct picture *picture) {
+static void print_info_json(const struct state *state) {
   struct json json;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_text(&json, "version", haul_version());
-  devices_to_json(picture, &json);
-  interfaces_to_json(picture, &json);
-  ports_to_json(&picture->ports, &json, "ports");
-  paths_and_states_to_json(picture, &json);
+  devices_to_json(state, &json);
+  interfaces_to_json(state, &json);
+  ports_to_json(&state->ports, &json, "ports");
+  path_states_to_json(state, &json);
   json_end_object(&json);
 }
 
@@ -238,14 +211,12 @@ static void print_settings(const struct haul_setting *settings, size_t count) {
   table_row(&table, "SETTING", "VALUE", "FROM");
   for (size_t i = 0; i < count; i++)
     table_row(&table, settings[i].name, settings[i].value, settings[i].origin);
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
 static void print_settings_json(const struct haul_setting *settings, size_t count) {
   struct json json;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_array(&json, "settings");
   for (size_t i = 0; i < count; i++) {
     json_object(&json, NULL);
@@ -258,42 +229,36 @@ static void print_settings_json(const struct haul_setting *settings, size_t coun
   json_end_object(&json);
 }
 
+static int list_settings(void *context, void *list, size_t *count) {
+  (void)context;
+  return haul_setting_list(NULL, list, count);
+}
+
 static int show_settings(bool as_json) {
-  size_t count = 0, room;
-  struct haul_setting *settings = NULL;
-  int code;
-  do {
-    room = count;
-    settings = must_realloc(settings, room * sizeof *settings);
-    code = haul_setting_list(NULL, settings, &count);
-  } while (code == 0 && count > room);
-  if (code == 0 && as_json)
-    print_settings_json(settings, count);
-  else if (code == 0)
-    print_settings(settings, count);
+  size_t count;
+  struct haul_setting *settings = load_list(list_settings, NULL, sizeof *settings, &count);
+  if (!settings)
+    return fail_library("cannot read the configuration");
+  (as_json ? print_settings_json : print_settings)(settings, count);
   free(settings);
-  return code ? fail_library("cannot read the configuration") : EXIT_DONE;
+  return EXIT_DONE;
 }
 
 /* ---- The command ---- */
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {0};
-  struct picture picture = {0};
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){0, 0}, &operands, &status))
-    return status;
-  if (values.config)
-    return show_settings(values.json);
-  status = load(&picture);
-  if (status == EXIT_DONE && values.json)
-    print_json(&picture);
+static int run_info(const struct command *self, char **operands) {
+  (void)self, (void)operands;
+  struct state state = {0};
+  if (given.config)
+    return show_settings(given.json);
+  int status = load(&state);
+  if (status == EXIT_DONE && given.json)
+    print_info_json(&state);
   else if (status == EXIT_DONE)
-    print_text(&picture);
-  ports_free(&picture.ports);
-  free(picture.devices);
-  checks_free(&picture.checks);
+    print_text(&state);
+  ports_free(&state.ports);
+  free(state.devices);
+  checks_free(&state.checks);
   return status;
 }
 
@@ -301,12 +266,12 @@ const struct command info_command = {
     .name = "info",
     .summary = "Show this host's places, network interfaces and paths",
     .usage = "[OPTIONS]",
-    .about = "Emulated devices are marked as such. A path's state is that of its worst check;\n"
-             "`haul doctor` shows all of them. Where a path goes through ports of NICs, each is\n"
-             "shown with what it has in common with each place.",
+    .about = "Emulated devices are marked. The state of a path is that of its worst check; `haul\n"
+             "doctor` shows all checks. NIC ports are shown with their distance to each place.",
     .options = options,
     .examples = "  haul info\n"
                 "  haul info --json\n"
                 "  haul info --config\n",
-    .run = run,
+    .values = &given,
+    .run = run_info,
 };

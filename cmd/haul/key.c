@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * haul key: keys by which nodes know each other.
+ * haul key: the keys that authenticate nodes.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,18 +10,19 @@
 
 #include "command.h"
 #include "common/fail.h"
-#include "common/json.h"
 #include "common/options.h"
-#include "common/table.h"
+#include "common/output.h"
 
 struct values {
   const char *name;
   int json;
 };
 
+static struct values given;
+
 static const struct option_spec options[] = {
     {"name", OPTION_TEXT, offsetof(struct values, name), "NAME",
-     "new: what its holder is called, in access lists too (default: haul)"},
+     "new: name the holder, for access lists (default: haul)"},
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "show: print JSON"},
     {0},
 };
@@ -29,15 +30,14 @@ static const struct option_spec options[] = {
 static int make(const char *path, const char *name) {
   if (haul_key_new(path, name ? name : "haul") != 0)
     return fail_library("cannot make a key");
-  fprintf(stderr, "%s is a new key; give the file to both sides, and set it there: HAUL_KEY=%s\n",
-          path, path);
+  fprintf(stderr, "%s is a new key; copy the file to both sides and set HAUL_KEY=%s there\n", path,
+          path);
   return EXIT_DONE;
 }
 
-static void print_json(const struct haul_key *keys, size_t count) {
+static void print_key_json(const struct haul_key *keys, size_t count) {
   struct json json;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_array(&json, "keys");
   for (size_t i = 0; i < count; i++) {
     json_object(&json, NULL);
@@ -49,58 +49,55 @@ static void print_json(const struct haul_key *keys, size_t count) {
   json_end_object(&json);
 }
 
-static void print_table(const struct haul_key *keys, size_t count) {
+static void print_key_table(const struct haul_key *keys, size_t count) {
   struct table table;
   table_init(&table, "ll");
   table_row(&table, "NAME", "FINGERPRINT");
   for (size_t i = 0; i < count; i++)
     table_row(&table, keys[i].name, keys[i].fingerprint);
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
 static int show(const char *path, int as_json) {
   size_t count = 4096;
   struct haul_key *keys = calloc(count, sizeof *keys);
   if (!keys)
-    return fail_because(NULL, "no memory for the keys");
+    return fail_because(NULL, "out of memory");
   if (haul_key_list(path, keys, &count) != 0) {
     free(keys);
     return fail_library("cannot show the keys");
   }
   if (as_json)
-    print_json(keys, count);
+    print_key_json(keys, count);
   else
-    print_table(keys, count);
+    print_key_table(keys, count);
   free(keys);
   return EXIT_DONE;
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {0};
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){2, 2}, &operands, &status))
-    return status;
+static int run_key(const struct command *self, char **operands) {
   if (strcmp(operands[0], "new") == 0)
-    return make(operands[1], values.name);
+    return make(operands[1], given.name);
   if (strcmp(operands[0], "show") == 0)
-    return show(operands[1], values.json);
-  return options_wrong(self, "'%s' is neither new nor show", operands[0]);
+    return show(operands[1], given.json);
+  return options_wrong(self, "invalid action '%s': expected new or show", operands[0]);
 }
 
 const struct command key_command = {
     .name = "key",
-    .summary = "Make a key by which nodes know each other, or show what a file has",
+    .summary = "Make a key that authenticates nodes, or show the keys of a file",
     .usage = "new|show FILE [OPTIONS]",
     .about =
-        "`new` writes a key to a new file that nobody else may read. Nodes that have a line of\n"
-        "it in common take each other's connections over TCP, and encrypt them; the first\n"
-        "line is what a node shows when it connects. `show` prints names and fingerprints,\n"
-        "which tell whether two files have the same key.",
+        "`new` writes a key to a new file that only its owner can read. Nodes with a common line\n"
+        "in their key files accept each other's TCP connections and encrypt them; a node connects\n"
+        "with the first line. `show` prints names and fingerprints, to compare the keys of two\n"
+        "files.",
     .options = options,
     .examples = "  haul key new /etc/haul/cluster.key\n"
                 "  HAUL_KEY=/etc/haul/cluster.key haul serve --listen tcp://10.0.0.2:7420\n"
                 "  haul key new alice.key --name alice; haul key show alice.key\n",
-    .run = run,
+    .values = &given,
+    .least = 2,
+    .most = 2,
+    .run = run_key,
 };

@@ -26,13 +26,13 @@ static const struct command *const commands[] = {
 static void print_overview(FILE *out) {
   fputs("usage: haul COMMAND [OPTIONS] [OPERANDS]\n"
         "\n"
-        "Moves bytes between memories and says which path they took.\n"
+        "Moves bytes between memories and reports the path.\n"
         "\n"
         "commands:\n",
         out);
   for (size_t i = 0; i < COMMAND_COUNT; i++)
     fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-  fputs("  help       Show the help text of a command\n"
+  fputs("  help       Show the help of a command\n"
         "\n"
         "`haul help COMMAND` or `haul COMMAND --help` shows options and examples;\n"
         "`haul --version` shows the version.\n"
@@ -48,7 +48,7 @@ static const struct command *find_command(const char *name) {
 }
 
 static int unknown_command(const char *name) {
-  fail_because("`haul help` lists the commands", "there is no command '%s'", name);
+  fail_because("list the commands: haul help", "unknown command '%s'", name);
   return EXIT_USAGE;
 }
 
@@ -87,22 +87,26 @@ static int dispatch(int argc, char **argv) {
   if (!command)
     return unknown_command(argv[1]);
   fail_set_command(command->name);
-  return command->run(command, argc - 1, argv + 1);
+  char **operands;
+  int status;
+  return options_parse(command, argc - 1, argv + 1, &operands, &status)
+             ? command->run(command, operands)
+             : status;
 }
 
-/* Where one of them is closed, the next file or socket would take its number, and what is printed
- * would go there. What takes it can be neither printed to nor, for the input, read from. */
-static void hold_standard_descriptors(void) {
+/* Opens closed standard descriptors: otherwise a later file or socket would get the number and the
+ * output. The mode makes reading, or printing, fail as before. */
+static void reserve_standard_descriptors(void) {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
     if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
       open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
 int main(int argc, char **argv) {
-  hold_standard_descriptors();
+  reserve_standard_descriptors();
   int status = dispatch(argc, argv);
 
-  /* Output that did not get through is a failure like any other. */
+  /* Lost output is a failure. */
   if ((fflush(stdout) || ferror(stdout)) && status == EXIT_DONE)
     status = fail_system(errno, "cannot write to standard output");
   return status;

@@ -6,7 +6,7 @@
 #include "command.h"
 #include "common/fail.h"
 #include "common/session.h"
-#include "common/units.h"
+#include "common/text.h"
 #include "pingpong.h"
 
 #define COPY_LIMIT_NS INT64_C(30000000000)
@@ -20,12 +20,12 @@ static int allocate(struct side *side, struct haul_place place) {
     return EXIT_DONE;
   if (place.kind == HAUL_HOST)
     return fail_library("cannot allocate %s", size_text(side->size).text);
-  fail_library("there is no memory at %s; host memory is used instead", place_text(place).text);
+  fail_library("cannot allocate at %s, so host memory is used", place_text(place).text);
   side->fell_back = true;
   return allocate(side, host);
 }
 
-/* The device that the memory belongs to; false when it is not in the list. */
+/* Finds the device of the memory; false: the list does not have it. */
 static bool find_device(const struct side *side, struct haul_device *device) {
   struct haul_device list[64];
   struct haul_place place = haul_region_place(side->memory);
@@ -63,8 +63,9 @@ static void describe(struct side *side) {
           place_text(place).text, *device.name ? device.name : "unknown",
           haul_region_address(side->memory), side->exported);
   if (place.kind != HAUL_HOST)
-    narrate(side, "the CPU cannot touch this memory, which is normal for a device: its bytes are "
-                  "filled and checked through copies from and to host memory");
+    narrate(side,
+            "the CPU cannot access this memory, as is normal for a device: copies from and to host "
+            "memory fill and verify it");
 }
 
 int memory_make(struct side *side, struct haul_place place) {
@@ -97,7 +98,7 @@ int scratch_to_memory(struct side *side) {
 }
 
 int memory_to_scratch(struct side *side) {
-  /* Wiped before: what the copy leaves out must not look right from the last time. */
+  /* Overwritten first, so that bytes missed by the copy do not pass. */
   memset(haul_region_address(side->scratch), WIPE_BYTE, (size_t)side->size);
   return copy(side, side->scratch, side->memory);
 }

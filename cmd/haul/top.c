@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * haul top: what a node is doing, by path and by peer. Rates are differences of what it counted
- * between two looks.
+ * haul top: the activity of a node by path and by peer. Rates are differences of counters between
+ * two snapshots.
  */
 #include <errno.h>
 #include <haul/stats.h>
@@ -15,17 +15,15 @@
 
 #include "command.h"
 #include "common/fail.h"
-#include "common/interrupt.h"
-#include "common/json.h"
 #include "common/options.h"
+#include "common/output.h"
+#include "common/process.h"
 #include "common/session.h"
-#include "common/table.h"
 #include "common/text.h"
-#include "common/units.h"
 
 #define INTERVAL_NS INT64_C(1000000000)
 #define HEAD_LINES  8     /* above the peers */
-#define PEERS_MOST  65536 /* whatever the node says: more are left out */
+#define PEERS_MOST  65536 /* bounds memory, as the node chooses the number */
 #define NAME_WIDTH  16    /* of a peer in the table, so that it fits 80 columns */
 
 struct values {
@@ -33,44 +31,49 @@ struct values {
   int64_t interval, timeout;
 };
 
+static struct values given;
+
 static const struct option_spec options[] = {
     {"interval", OPTION_SECONDS, offsetof(struct values, interval), "SECONDS",
-     "look again after this (default: 1)"},
+     "set the time between snapshots (default: 1)"},
     {"once", OPTION_FLAG, offsetof(struct values, once), NULL,
-     "look twice, print what happened between, and end"},
-    {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON; goes with --once"},
+     "take two snapshots, print the difference, and exit"},
+    {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON; requires --once"},
     {"timeout", OPTION_SECONDS, offsetof(struct values, timeout), "SECONDS",
-     "give up when the node does not answer in this time (default: 10)"},
+     "limit the wait for a response (default: 10)"},
     {0},
 };
 
-/* One look. */
-struct look {
+/* The counters of a node and its peers. */
+struct snapshot {
   int64_t at;
   struct haul_node_stats node;
   struct haul_peer_stats *peers;
   size_t count;
 };
 
-/* Of a path, or of several: what happened between two looks, in a second. */
+/* Rates a second between two snapshots, of one path or a sum of paths. */
 struct rates {
   double out, in, served_out, served_in, slices;
-  uint64_t errors; /* in all */
+  uint64_t errors; /* total, not a rate */
 };
 
-static int look(const struct session *session, int64_t wait_ns, struct look *look) {
+static int take_snapshot(const struct session *session, int64_t wait_ns,
+                         struct snapshot *snapshot) {
   haul_deadline until = haul_deadline_in(wait_ns);
-  for (size_t room = look->count + 64;; room = 2 * room > look->count ? 2 * room : look->count) {
+  for (size_t room = snapshot->count + 64;;
+       room = 2 * room > snapshot->count ? 2 * room : snapshot->count) {
     if (room > PEERS_MOST)
       room = PEERS_MOST;
-    look->count = room;
-    look->peers = must_realloc(look->peers, room * sizeof *look->peers);
-    if (haul_peer_stats_of(session->peer, until, &look->node, look->peers, &look->count))
-      return fail_library("cannot see what the node is doing");
-    look->at = now_ns();
-    if (look->count > PEERS_MOST)
-      look->count = PEERS_MOST;
-    if (look->count <= room)
+    snapshot->count = room;
+    snapshot->peers = must_realloc(snapshot->peers, room * sizeof *snapshot->peers);
+    if (haul_peer_stats_of(session->peer, until, &snapshot->node, snapshot->peers,
+                           &snapshot->count))
+      return fail_library("cannot read the statistics of the node");
+    snapshot->at = now_ns();
+    if (snapshot->count > PEERS_MOST)
+      snapshot->count = PEERS_MOST;
+    if (snapshot->count <= room)
       return EXIT_DONE;
   }
 }
@@ -80,9 +83,8 @@ static int compare_numbers(const void *key, const void *peer) {
   return wanted < number ? -1 : wanted > number;
 }
 
-/* A peer of this look in the one before, where they are in the order of their numbers; NULL: it is
- * new. */
-static const struct haul_peer_stats *before(const struct look *last, uint64_t number) {
+/* Finds a peer in the last snapshot, which is ordered by number; NULL: a new peer. */
+static const struct haul_peer_stats *find_previous(const struct snapshot *last, uint64_t number) {
   return last->count > 0
              ? bsearch(&number, last->peers, last->count, sizeof *last->peers, compare_numbers)
              : NULL;
@@ -103,11 +105,11 @@ static void add_rates(struct rates *rates, const struct haul_path_stats *now,
   rates->errors += now->errors;
 }
 
-/* What a peer did over all its paths, and the one over which most went; "-": none. */
-static struct rates rates_of(const struct haul_peer_stats *peer, const struct look *last,
+/* The rates of a peer over all its paths, and the busiest path; "-": none. */
+static struct rates rates_of(const struct haul_peer_stats *peer, const struct snapshot *last,
                              double seconds, const char **path) {
   static const struct haul_path_stats none;
-  const struct haul_peer_stats *then = before(last, peer->number);
+  const struct haul_peer_stats *then = find_previous(last, peer->number);
   struct rates sum = {0};
   double most = 0;
   *path = "-";
@@ -123,16 +125,12 @@ static struct rates rates_of(const struct haul_peer_stats *peer, const struct lo
   return sum;
 }
 
-/* ---- For people ---- */
+/* ---- Text ---- */
 
-struct cell {
-  char text[16];
-};
-
-/* "1.2G", in powers of 1000, in at most five columns. */
-static struct cell short_rate(double value) {
+/* "1.2G": a power of 1000 in at most five columns. */
+static struct unit_text short_rate(double value) {
   static const char units[] = " KMGTP";
-  struct cell cell;
+  struct unit_text cell;
   size_t unit = 0;
   for (; value >= 999.5 && unit + 2 < sizeof units; unit++)
     value /= 1000;
@@ -143,13 +141,13 @@ static struct cell short_rate(double value) {
   return cell;
 }
 
-static struct cell number(uint64_t value) {
-  struct cell cell;
+static struct unit_text number(uint64_t value) {
+  struct unit_text cell;
   snprintf(cell.text, sizeof cell.text, "%" PRIu64, value < 99999999 ? value : 99999999);
   return cell;
 }
 
-static void print_paths(const struct look *now, const struct look *last, double seconds) {
+static void print_paths(const struct snapshot *now, const struct snapshot *last, double seconds) {
   struct table table;
   table_init(&table, "lrrrrrr");
   table_row(&table, "PATH", "OUT/s", "IN/s", "SERVED OUT/s", "SERVED IN/s", "SLICES/s", "ERRORS");
@@ -161,8 +159,7 @@ static void print_paths(const struct look *now, const struct look *last, double 
               short_rate(rates.served_in).text, short_rate(rates.slices).text,
               number(rates.errors).text);
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
 struct line {
@@ -171,7 +168,7 @@ struct line {
   const char *path;
 };
 
-/* The busiest first, then in the order in which they came. */
+/* Orders by rate, then by number. */
 static int compare(const void *one, const void *other) {
   const struct line *a = one, *b = other;
   double busy_a = a->rates.out + a->rates.in + a->rates.served_out + a->rates.served_in;
@@ -181,7 +178,8 @@ static int compare(const void *one, const void *other) {
   return a->peer->number < b->peer->number ? -1 : 1;
 }
 
-static struct line *sorted_lines(const struct look *now, const struct look *last, double seconds) {
+static struct line *sorted_lines(const struct snapshot *now, const struct snapshot *last,
+                                 double seconds) {
   struct line *lines = must_realloc(NULL, (now->count + 1) * sizeof *lines);
   for (size_t i = 0; i < now->count; i++) {
     lines[i].peer = &now->peers[i];
@@ -192,7 +190,7 @@ static struct line *sorted_lines(const struct look *now, const struct look *last
   return lines;
 }
 
-static void print_peers(const struct look *now, const struct look *last, double seconds,
+static void print_peers(const struct snapshot *now, const struct snapshot *last, double seconds,
                         size_t most) {
   struct line *lines = sorted_lines(now, last, seconds);
   struct table table;
@@ -210,14 +208,13 @@ static void print_peers(const struct look *now, const struct look *last, double 
               short_rate(rates->served_in).text, number(peer->transfers).text,
               number(rates->errors).text);
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
   if (shown < now->count)
     printf("and %zu more\n", now->count - shown);
   free(lines);
 }
 
-static void print_screen(const struct look *now, const struct look *last, size_t most) {
+static void print_screen(const struct snapshot *now, const struct snapshot *last, size_t most) {
   double seconds = (double)(now->at - last->at) / 1e9;
   char name[64];
   snprintf(name, sizeof name, "%s", now->node.name);
@@ -231,7 +228,7 @@ static void print_screen(const struct look *now, const struct look *last, size_t
   print_peers(now, last, seconds, most);
 }
 
-/* ---- For scripts ---- */
+/* ---- JSON ---- */
 
 static void path_json(struct json *json, const struct haul_path_stats *path,
                       const struct haul_path_stats *then, double seconds) {
@@ -261,11 +258,10 @@ static void paths_json(struct json *json, const struct haul_path_stats *paths,
   json_end_array(json);
 }
 
-static void print_json(const struct look *now, const struct look *last) {
+static void print_top_json(const struct snapshot *now, const struct snapshot *last) {
   double seconds = (double)(now->at - last->at) / 1e9;
   struct json json;
-  json_begin(&json, stdout);
-  json_object(&json, NULL);
+  json_open(&json);
   json_text(&json, "node", now->node.name);
   json_real(&json, "seconds", seconds);
   json_real(&json, "uptime_seconds", (double)now->node.uptime_ns / 1e9);
@@ -278,7 +274,7 @@ static void print_json(const struct look *now, const struct look *last) {
   paths_json(&json, now->node.paths, last->node.paths, seconds);
   json_array(&json, "peers");
   for (size_t i = 0; i < now->count; i++) {
-    const struct haul_peer_stats *peer = &now->peers[i], *then = before(last, peer->number);
+    const struct haul_peer_stats *peer = &now->peers[i], *then = find_previous(last, peer->number);
     json_object(&json, NULL);
     json_number(&json, "number", peer->number);
     json_text(&json, "name", peer->name);
@@ -293,9 +289,9 @@ static void print_json(const struct look *now, const struct look *last) {
   json_end_object(&json);
 }
 
-/* ---- Looking again and again ---- */
+/* ---- The command ---- */
 
-/* Peers that the terminal has lines for; all where it is none. */
+/* The number of peers that fit the terminal; unlimited for other output. */
 static size_t lines_for_peers(void) {
   struct winsize size;
   if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0)
@@ -304,81 +300,80 @@ static size_t lines_for_peers(void) {
   return size.ws_row > head + 1 ? size.ws_row - head - 1 : 1;
 }
 
-/* In slices, as another thread may get the signal. */
+/* Sleeps in slices, as another thread may receive the signal. */
 static void wait_for(int64_t nanoseconds) {
   int64_t until = now_ns() + nanoseconds;
-  for (int64_t left; !interrupted() && (left = until - now_ns()) > 0;) {
-    int64_t slice = left < INTERRUPT_SLICE_NS ? left : INTERRUPT_SLICE_NS;
+  for (int64_t remaining; !interrupted() && (remaining = until - now_ns()) > 0;) {
+    int64_t slice = remaining < INTERRUPT_SLICE_NS ? remaining : INTERRUPT_SLICE_NS;
     nanosleep(&(struct timespec){slice / 1000000000, slice % 1000000000}, NULL);
   }
 }
 
-static int show(const struct session *session, const struct values *values) {
-  int64_t interval = values->interval ? values->interval : INTERVAL_NS;
-  int64_t wait_ns = values->timeout ? values->timeout : CONNECT_TIMEOUT_NS;
-  bool terminal = isatty(STDOUT_FILENO) && !values->once;
-  struct look looks[2] = {0};
-  int status = look(session, wait_ns, &looks[0]);
+static int show(const struct session *session) {
+  int64_t interval = given.interval ? given.interval : INTERVAL_NS;
+  int64_t wait_ns = given.timeout ? given.timeout : CONNECT_TIMEOUT_NS;
+  bool terminal = isatty(STDOUT_FILENO) && !given.once;
+  struct snapshot snapshots[2] = {0};
+  int status = take_snapshot(session, wait_ns, &snapshots[0]);
   for (unsigned i = 1; status == EXIT_DONE; i++) {
-    struct look *now = &looks[i % 2], *last = &looks[(i + 1) % 2];
+    struct snapshot *now = &snapshots[i % 2], *last = &snapshots[(i + 1) % 2];
     wait_for(interval);
-    if (interrupted() && !values->once)
+    if (interrupted() && !given.once)
       break;
-    status = look(session, wait_ns, now);
+    status = take_snapshot(session, wait_ns, now);
     if (status)
       break;
     if (terminal)
       fputs("\033[H\033[2J", stdout); /* home, and clear */
-    if (values->json)
-      print_json(now, last);
+    if (given.json)
+      print_top_json(now, last);
     else
       print_screen(now, last, lines_for_peers());
-    if (!terminal && !values->once)
+    if (!terminal && !given.once)
       printf("\n");
     if (fflush(stdout))
       status = fail_system(errno, "cannot write to standard output");
-    if (values->once)
+    if (given.once)
       break;
   }
-  free(looks[0].peers);
-  free(looks[1].peers);
+  free(snapshots[0].peers);
+  free(snapshots[1].peers);
   return status;
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {0};
+static int run_top(const struct command *self, char **operands) {
   struct session session;
   char address[ADDRESS_MAX];
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){1, 1}, &operands, &status))
-    return status;
-  if (values.json && !values.once)
-    return options_wrong(self, "--json goes with --once");
-  if (!address_expand(operands[0], DEFAULT_PORT, address))
-    return options_wrong(self, "'%s' is no address", operands[0]);
+  if (given.json && !given.once)
+    return options_wrong(self, "--json requires --once");
+  if (!options_address(self, operands[0], DEFAULT_PORT, address))
+    return EXIT_USAGE;
   interrupt_catch();
-  status = session_open(&session, NULL, address, values.timeout);
+  int status = session_open(&session, NULL, address, given.timeout);
   if (status == EXIT_DONE)
-    status = show(&session, &values);
+    status = show(&session);
   session_close(&session);
   return status;
 }
 
 const struct command top_command = {
     .name = "top",
-    .summary = "Show what a node is doing, by path and by peer",
+    .summary = "Show the activity of a node by path and by peer",
     .usage = "NODE [OPTIONS]",
     .about =
-        "Shows, and shows again each second until SIGINT: bytes that the node's own transfers\n"
-        "write (OUT) and read (IN), bytes that it gives to and takes from transfers of its peers\n"
-        "(SERVED, over tcp alone: over map and rdma peers help themselves), transfers under way\n"
-        "(QUEUE) and slices that failed. The busiest peers come first. A node with a key shows\n"
-        "this to its own user over its Unix socket, and to all where any_observer is set\n"
-        "(haul.conf).",
+        "Shows, each second until SIGINT, the bytes that the node's own transfers write (OUT) and\n"
+        "read (IN), the bytes that it serves to transfers of its peers (SERVED, only over tcp: "
+        "over\n"
+        "map and rdma it does not take part), transfers in progress (QUEUE) and failed slices. "
+        "The\n"
+        "busiest peers come first. A node with a key allows this to its own user over its Unix\n"
+        "socket, and to all peers if any_observer is set (haul.conf).",
     .options = options,
     .examples = "  haul top 10.0.0.2\n"
                 "  haul top unix:///run/haul.sock --interval 0.2\n"
                 "  haul top etcd://10.0.0.9/cluster/gpu-7 --once --json\n",
-    .run = run,
+    .values = &given,
+    .least = 1,
+    .most = 1,
+    .run = run_top,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * haul trace: a timeline of what a node does, for chrome://tracing and Perfetto.
+ * haul trace: a timeline of the activity of a node, for chrome://tracing and Perfetto.
  */
 #include <errno.h>
 #include <haul/stats.h>
@@ -11,35 +11,37 @@
 
 #include "command.h"
 #include "common/fail.h"
-#include "common/interrupt.h"
 #include "common/options.h"
 #include "common/outfile.h"
+#include "common/process.h"
 #include "common/session.h"
 #include "common/text.h"
 #include "trace_events.h"
 
 #define SECONDS_NS INT64_C(5000000000)
-#define PAUSE_NS   20000000 /* between two questions that were answered to the end */
-#define PAGE       1024     /* events a question */
-#define PEERS      256      /* that are named */
+#define PAUSE_NS   20000000 /* between requests, after a response that was not full */
+#define PAGE       1024     /* events a request */
+#define PEERS      256      /* with names in the timeline */
 
 struct values {
   const char *output;
   int64_t seconds, timeout;
 };
 
+static struct values given;
+
 static const struct option_spec options[] = {
     {"output", OPTION_TEXT, offsetof(struct values, output), "FILE",
-     "write the timeline there; - is standard output"},
+     "write the timeline to FILE; - is standard output"},
     {"seconds", OPTION_SECONDS, offsetof(struct values, seconds), "SECONDS",
-     "for so long, or until SIGINT (default: 5)"},
+     "record for this time, or until SIGINT (default: 5)"},
     {"timeout", OPTION_SECONDS, offsetof(struct values, timeout), "SECONDS",
-     "give up when the node does not answer in this time (default: 10)"},
+     "limit the wait for a response (default: 10)"},
     {0},
 };
 
-/* A node that is watched. */
-struct watching {
+/* A recording of a node. */
+struct recording {
   struct session session;
   int64_t wait_ns;
   struct haul_trace trace;
@@ -47,117 +49,115 @@ struct watching {
   uint64_t events;
 };
 
-/* One question; *full: there may be more at once. */
-static int look(struct watching *watching, bool *full) {
+/* Requests events; *full: more events are ready. */
+static int receive_events(struct recording *recording, bool *full) {
   static struct haul_trace_event events[PAGE];
   size_t count = PAGE;
-  if (haul_peer_trace_of(watching->session.peer, haul_deadline_in(watching->wait_ns),
-                         &watching->trace, events, &count))
-    return fail_library("cannot see what the node is doing");
+  if (haul_peer_trace_of(recording->session.peer, haul_deadline_in(recording->wait_ns),
+                         &recording->trace, events, &count))
+    return fail_library("cannot read the trace of the node");
   for (size_t i = 0; i < count; i++)
-    timeline_event(&watching->timeline, &events[i]);
-  watching->events += count;
+    timeline_event(&recording->timeline, &events[i]);
+  recording->events += count;
   *full = count == PAGE;
   return EXIT_DONE;
 }
 
-/* Who is still there at the end has a name; others have their numbers. */
-static void name_peers(struct watching *watching) {
+/* Names the peers still connected at the end; others keep their numbers. */
+static void name_peers(struct recording *recording) {
   static struct haul_peer_stats peers[PEERS];
   struct haul_node_stats stats;
   size_t count = PEERS;
-  if (haul_peer_stats_of(watching->session.peer, haul_deadline_in(watching->wait_ns), &stats, peers,
-                         &count))
+  if (haul_peer_stats_of(recording->session.peer, haul_deadline_in(recording->wait_ns), &stats,
+                         peers, &count))
     return;
   for (size_t i = 0; i < count && i < PEERS; i++)
-    timeline_name(&watching->timeline, &peers[i]);
+    timeline_name(&recording->timeline, &peers[i]);
 }
 
-/* A node that ends meanwhile has told what it did until then. */
-static int watch(struct watching *watching, int64_t nanoseconds) {
+/* If the node ends meanwhile, the timeline has its events until then. */
+static int record_events(struct recording *recording, int64_t nanoseconds) {
   int64_t until = now_ns() + nanoseconds;
   bool full = true;
   int status = EXIT_DONE;
   while (status == EXIT_DONE && !interrupted() && now_ns() < until) {
     if (!full)
       nanosleep(&(struct timespec){0, PAUSE_NS}, NULL);
-    status = look(watching, &full);
+    status = receive_events(recording, &full);
   }
-  full = true; /* what came since the last question */
+  full = true; /* events since the last request */
   for (int64_t end = now_ns(); status == EXIT_DONE && full && now_ns() - end < SECONDS_NS;)
-    status = look(watching, &full);
+    status = receive_events(recording, &full);
   if (status == EXIT_DONE)
-    name_peers(watching);
+    name_peers(recording);
   return status;
 }
 
-/* The file's own failures are told by outfile. */
+/* outfile_write prints its own errors. */
 static ssize_t write_to(void *cookie, const char *bytes, size_t length) {
   return outfile_write(cookie, bytes, length) == EXIT_DONE ? (ssize_t)length : 0;
 }
 
-static int record(struct watching *watching, struct outfile *file, int64_t nanoseconds) {
+static int record(struct recording *recording, struct outfile *file, int64_t nanoseconds) {
   size_t none = 0;
-  /* The recording begins with the first question, and so does the timeline. */
-  if (haul_peer_trace_of(watching->session.peer, haul_deadline_in(watching->wait_ns),
-                         &watching->trace, NULL, &none))
-    return fail_library("cannot see what the node is doing");
+  /* The first request starts the recording and the timeline. */
+  if (haul_peer_trace_of(recording->session.peer, haul_deadline_in(recording->wait_ns),
+                         &recording->trace, NULL, &none))
+    return fail_library("cannot read the trace of the node");
   FILE *out = fopencookie(file, "w", (cookie_io_functions_t){.write = write_to});
   if (!out)
     return fail_system(errno, "cannot write %s", file->label);
-  timeline_begin(&watching->timeline, out, haul_peer_name(watching->session.peer),
-                 watching->trace.clock_ns);
-  fprintf(stderr, "watching %s\n", haul_peer_name(watching->session.peer));
-  int status = watch(watching, nanoseconds);
-  timeline_end(&watching->timeline, watching->trace.clock_ns, watching->trace.lost);
+  timeline_begin(&recording->timeline, out, haul_peer_name(recording->session.peer),
+                 recording->trace.clock_ns);
+  fprintf(stderr, "watching %s\n", haul_peer_name(recording->session.peer));
+  int status = record_events(recording, nanoseconds);
+  timeline_end(&recording->timeline, recording->trace.clock_ns, recording->trace.lost);
   int failed = ferror(out);
   if (fclose(out) || failed)
     return EXIT_FAILED;
   int written = outfile_commit(file);
   if (written == EXIT_DONE)
-    fprintf(stderr, "%" PRIu64 " events, %" PRIu64 " lost\n", watching->events,
-            watching->trace.lost);
+    fprintf(stderr, "%" PRIu64 " events, %" PRIu64 " lost\n", recording->events,
+            recording->trace.lost);
   return status ? status : written;
 }
 
-static int run(const struct command *self, int argc, char **argv) {
-  struct values values = {0};
-  struct watching watching = {0};
+static int run_trace(const struct command *self, char **operands) {
+  struct recording recording = {0};
   struct outfile file;
   char address[ADDRESS_MAX];
-  char **operands;
-  int status;
-  if (!options_parse(self, argc, argv, &values, (struct operand_range){1, 1}, &operands, &status))
-    return status;
-  if (!values.output)
-    return options_wrong(self, "-o says which file is written");
-  if (!address_expand(operands[0], DEFAULT_PORT, address))
-    return options_wrong(self, "'%s' is no address", operands[0]);
-  watching.wait_ns = values.timeout ? values.timeout : CONNECT_TIMEOUT_NS;
+  if (!given.output)
+    return options_wrong(self, "missing option -o FILE");
+  if (!options_address(self, operands[0], DEFAULT_PORT, address))
+    return EXIT_USAGE;
+  recording.wait_ns = given.timeout ? given.timeout : CONNECT_TIMEOUT_NS;
   interrupt_catch();
-  status = outfile_open(&file, values.output, 0);
+  int status = outfile_open(&file, given.output, 0);
   if (status == EXIT_DONE)
-    status = session_open(&watching.session, NULL, address, values.timeout);
+    status = session_open(&recording.session, NULL, address, given.timeout);
   if (status == EXIT_DONE)
-    status = record(&watching, &file, values.seconds ? values.seconds : SECONDS_NS);
-  session_close(&watching.session);
+    status = record(&recording, &file, given.seconds ? given.seconds : SECONDS_NS);
+  session_close(&recording.session);
   outfile_discard(&file);
   return status;
 }
 
 const struct command trace_command = {
     .name = "trace",
-    .summary = "Write a timeline of what a node does",
+    .summary = "Write a timeline of the activity of a node",
     .usage = "NODE -o FILE [OPTIONS]",
     .about =
-        "Watches the node for some seconds, and writes what it did in the Chrome trace event\n"
-        "format, which chrome://tracing and https://ui.perfetto.dev open. There is a track for\n"
-        "each peer and path: transfers of the node's own, their slices, and, over tcp, what\n"
-        "peers write there and read (\"for PEER\"). The node records while it is watched, and\n"
-        "tells those whom it tells `haul top`.",
+        "Records the activity of the node for some seconds in the Chrome trace event format, "
+        "which\n"
+        "chrome://tracing and https://ui.perfetto.dev open. Each peer and path has a track with\n"
+        "the node's own transfers, their slices and, over tcp, writes and reads of the peer\n"
+        "(\"for PEER\"). The node records only meanwhile, for peers that may use `haul top`.",
     .options = options,
     .letters = "o",
     .examples = "  haul trace 10.0.0.2 -o timeline.json\n"
                 "  haul trace unix:///run/haul.sock -o - --seconds 1 | gzip >timeline.json.gz\n",
-    .run = run,
+    .values = &given,
+    .least = 1,
+    .most = 1,
+    .run = run_trace,
 };

@@ -10,23 +10,23 @@
 #include "common/text.h"
 
 #define PROCESS 1
-#define LANES   256u /* of a peer and path: more are of no use on a screen */
+#define LANES   256u /* of a peer and path; a screen shows no more */
 #define NONE    UINT32_MAX
 
-/* Something that has begun. */
+/* An event without its end. */
 struct open_span {
-  struct haul_trace_event began; /* without a kind: it is free */
-  uint32_t next;                 /* of the same hash, or free */
+  struct haul_trace_event began; /* kind 0: free */
+  uint32_t next;                 /* in the hash chain or the free list */
 };
 
-/* Spans of one track lie beside each other, so what overlaps takes another lane. */
+/* Spans of one track must not overlap: overlapping spans take further lanes. */
 struct track {
   uint64_t peer;
   char path[8];
   bool served;
-  unsigned lane; /* from 0 on */
-  uint64_t busy; /* until then */
-  uint32_t next; /* of the same hash */
+  unsigned lane; /* counts from 0 */
+  uint64_t busy; /* end of the last span */
+  uint32_t next; /* in the hash chain */
 };
 
 static const char *operation_name(enum haul_operation operation) {
@@ -46,14 +46,14 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ hash >> 31;
 }
 
-/* The heads of empty chains, as many as there is room: a power of two. */
+/* `room` heads of empty chains; room is a power of two. */
 static uint32_t *new_heads(uint32_t *old, uint32_t room) {
   uint32_t *heads = must_realloc(old, room * sizeof *heads);
   memset(heads, 0xff, room * sizeof *heads); /* NONE */
   return heads;
 }
 
-/* ---- What is open ---- */
+/* ---- Open events ---- */
 
 static bool is_served(enum haul_trace_kind kind) {
   return kind == HAUL_TRACE_SERVE || kind == HAUL_TRACE_SERVED;
@@ -65,7 +65,7 @@ static bool belongs(const struct haul_trace_event *began, enum haul_trace_kind k
          (kind != HAUL_TRACE_POST || began->slice == ends->slice);
 }
 
-/* Where the chain begins that has what `belongs`. */
+/* The head of the chain of an event. */
 static uint32_t *open_chain(const struct timeline *timeline, enum haul_trace_kind kind,
                             const struct haul_trace_event *event) {
   uint64_t slice = kind == HAUL_TRACE_POST ? event->slice : 0;
@@ -101,9 +101,9 @@ static void begin(struct timeline *timeline, const struct haul_trace_event *even
   link_open(timeline, index);
 }
 
-/* False: its begin was not seen. */
-static bool take(struct timeline *timeline, enum haul_trace_kind kind,
-                 const struct haul_trace_event *ends, struct haul_trace_event *began) {
+/* Removes the begin of an event; false: it was not recorded. */
+static bool remove_open(struct timeline *timeline, enum haul_trace_kind kind,
+                        const struct haul_trace_event *ends, struct haul_trace_event *began) {
   if (timeline->open_room == 0)
     return false;
   for (uint32_t *at = open_chain(timeline, kind, ends); *at != NONE;) {
@@ -176,8 +176,8 @@ static uint32_t add_track(struct timeline *timeline, const struct track *track) 
   return index;
 }
 
-/* The first lane that is free from `from` on: as spans come in the order of their ends, one that
- * ended before is. Where there are no more, the one that is free the soonest. */
+/* Returns the first lane that is free from `from` on, or else the lane that is free first. Spans
+ * come in the order of their ends, so `busy` is final. */
 static uint32_t find_track(struct timeline *timeline, const struct haul_trace_event *event,
                            uint64_t from) {
   struct track wanted = {.peer = event->peer, .served = is_served(event->kind)};
@@ -241,7 +241,7 @@ static void write_arguments(struct json *json, const struct haul_trace_event *ev
   json_end_object(json);
 }
 
-/* A transfer, or what was served. */
+/* Writes a transfer of the node or a served one. */
 static void write_span(struct timeline *timeline, const struct haul_trace_event *began,
                        const struct haul_trace_event *ended, bool unfinished) {
   uint32_t track = find_track(timeline, ended, began->at_ns);
@@ -252,7 +252,7 @@ static void write_span(struct timeline *timeline, const struct haul_trace_event 
   write_arguments(&timeline->json, ended, unfinished);
 }
 
-/* A slice, whose like overlap each other: an asynchronous event, begin and end. */
+/* Writes a slice as an asynchronous event, as slices overlap. */
 static void write_slice(struct timeline *timeline, const struct haul_trace_event *began,
                         const struct haul_trace_event *ended, bool unfinished) {
   struct json *json = &timeline->json;
@@ -267,7 +267,7 @@ static void write_slice(struct timeline *timeline, const struct haul_trace_event
   json_end_object(json);
 }
 
-/* What has no begin here, and what had one before anybody looked, is a point. */
+/* Writes an event without recorded begin as a point. */
 static void write_point(struct timeline *timeline, const struct haul_trace_event *event) {
   uint32_t track = find_track(timeline, event, UINT64_MAX);
   write_head(timeline, "i", operation_name(event->operation), event->at_ns, track);
@@ -278,7 +278,7 @@ static void write_point(struct timeline *timeline, const struct haul_trace_event
 static void finish(struct timeline *timeline, const struct haul_trace_event *began,
                    const struct haul_trace_event *ended, bool unfinished) {
   struct haul_trace_event end = *ended;
-  if (end.at_ns < began->at_ns) /* only a node that errs says so */
+  if (end.at_ns < began->at_ns) /* a wrong clock of the node */
     end.at_ns = began->at_ns;
   if (began->kind == HAUL_TRACE_POST)
     write_slice(timeline, began, &end, unfinished);
@@ -295,13 +295,14 @@ void timeline_event(struct timeline *timeline, const struct haul_trace_event *ev
     begin(timeline, event);
     return;
   case HAUL_TRACE_DONE:
-    if (take(timeline, HAUL_TRACE_POST, event, &began))
+    if (remove_open(timeline, HAUL_TRACE_POST, event, &began))
       finish(timeline, &began, event, false);
     return;
   case HAUL_TRACE_COMPLETE:
   case HAUL_TRACE_SERVED:
-    if (take(timeline, event->kind == HAUL_TRACE_COMPLETE ? HAUL_TRACE_SUBMIT : HAUL_TRACE_SERVE,
-             event, &began))
+    if (remove_open(timeline,
+                    event->kind == HAUL_TRACE_COMPLETE ? HAUL_TRACE_SUBMIT : HAUL_TRACE_SERVE,
+                    event, &began))
       finish(timeline, &began, event, false);
     else
       write_point(timeline, event);
@@ -314,7 +315,7 @@ void timeline_begin(struct timeline *timeline, FILE *out, const char *node, uint
   char name[80];
   *timeline = (struct timeline){.start = start, .open_free = NONE};
   if (getrandom(&timeline->seed, sizeof timeline->seed, GRND_NONBLOCK) < 0)
-    timeline->seed = start; /* so early after the start of the machine */
+    timeline->seed = start; /* early after boot there is no entropy */
   json_begin(json, out);
   json->flat = 3; /* an event a line */
   json_object(json, NULL);

@@ -197,7 +197,7 @@ static bool is_no_socket(const struct address *address) {
   return address->path[0] && stat(address->path, &status) == 0 && !S_ISSOCK(status.st_mode);
 }
 
-static int bind_error(int system, const char *object) {
+static int bind_error(const struct address *address, int system, const char *object) {
   if (system == ENOTSOCK)
     return error_set(HAUL_EADDRINUSE, system, object, "choose another path, or remove the file",
                      "a file that is no socket is there");
@@ -206,11 +206,15 @@ static int bind_error(int system, const char *object) {
                      "choose another port or path (port 0 takes a free one), or find the listener "
                      "with: ss -lxtp",
                      "somebody listens here already");
+  if (system == EACCES && !address->path[0])
+    return error_set(HAUL_EADDRESS, system, object,
+                     "choose a port of 1024 or more, or grant CAP_NET_BIND_SERVICE",
+                     "cannot be bound: %s", strerror(system));
   if (system == EADDRNOTAVAIL || system == ENOENT || system == ENOTDIR || system == EACCES ||
       system == EROFS)
     return error_set(HAUL_EADDRESS, system, object,
-                     "an address of this host is needed (ip addr), or a folder that exists and may "
-                     "be written to",
+                     address->path[0] ? "choose a path in a folder that this user can write to"
+                                      : "choose an address of this host: ip addr",
                      "cannot be bound: %s", strerror(system));
   return error_system(system, object, "bind");
 }
@@ -261,7 +265,8 @@ int sock_listen(struct address *address, int *descriptor) {
     failed = bind(fd, name, address->length);
   }
   if (failed || listen(fd, 128) != 0) {
-    int code = bind_error(errno == EADDRINUSE && is_no_socket(address) ? ENOTSOCK : errno, text);
+    int code =
+        bind_error(address, errno == EADDRINUSE && is_no_socket(address) ? ENOTSOCK : errno, text);
     close(fd);
     return code;
   }

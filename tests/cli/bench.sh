@@ -25,17 +25,17 @@ done
 expect 0 "from device to device" "$HAUL" bench "$unix" --region s --place sim:0 --sizes 64K \
   --duration 0.1 --checksum --depth 3
 expect 0 "the default region for writing" "$HAUL" bench "$tcp" --sizes 64 --duration 0.05 --json
-holds_json "is the largest that may be written" 'it["region"] == "a"'
+holds_json "is the largest writable one" 'it["region"] == "a"'
 expect 0 "the default region for reading" "$HAUL" bench "$tcp" --op read --sizes 64 --duration 0.05 --json
-holds_json "is the largest that may be read" 'it["region"] == "locked"'
+holds_json "is the largest readable one" 'it["region"] == "locked"'
 expect 0 "the default sweep" "$HAUL" bench "$unix" --region s --duration 0.02 --json
-holds_json "stops where the region ends" 'it["results"][-1]["bytes"] == 1 << 20'
-expect 1 "a region that may not be written" "$HAUL" bench "$tcp" --region locked --sizes 64
+holds_json "stops at the size of the region" 'it["results"][-1]["bytes"] == 1 << 20'
+expect 1 "a read-only region" "$HAUL" bench "$tcp" --region locked --sizes 64
 
 section "all paths"
 all_paths=("$HAUL" bench "$unix" --region a --sizes "64,1M" --duration 0.05 --all-paths)
-expect 0 "each path that is open" "${all_paths[@]}" --json
-holds_json "has a row a size, by size and then by name" \
+expect 0 "each open path" "${all_paths[@]}" --json
+holds_json "has one row for each size, by size, then by name" \
   '[(r["bytes"], r["path"]) for r in it["results"]] == sorted(
      {(b, r["path"]) for b in (64, 1 << 20) for r in it["results"]}) and
    {r["path"] for r in it["results"]} >= {"map", "tcp"}'
@@ -46,11 +46,11 @@ holds_json "and each other path a reason" 'all(c["reason"] for c in it["closed"]
 expect 0 "comma-separated values of all paths" "${all_paths[@]}" --csv
 holds "have the path in each line" \
   awk -F, 'NR > 1 { seen[$2]++ } END { exit seen["map"] != 2 || seen["tcp"] != 2 }' "$work/out"
-expect 0 "all paths that leave no buffer between" "${all_paths[@]}" --require-zero-copy --json
+expect 0 "all paths with zero copy" "${all_paths[@]}" --require-zero-copy --json
 complains "tcp is not measured: "
 holds_json "are not tcp" 'all(r["path"] != "tcp" for r in it["results"]) and
   any(c["path"] == "tcp" for c in it["closed"])'
-expect 0 "all paths that the configuration leaves" env HAUL_PATHS=tcp "${all_paths[@]}" --op read
+expect 0 "all paths of the configuration" env HAUL_PATHS=tcp "${all_paths[@]}" --op read
 complains "map is not measured: left out by HAUL_PATHS"
 holds "are tcp" awk 'NR > 2 && $3 != "tcp" { bad = 1 } END { exit bad || NR != 4 }' "$work/out"
 expect 1 "none of all paths" env HAUL_PATHS=tcp "${all_paths[@]}" --require-zero-copy
@@ -60,7 +60,7 @@ section "messages"
 expect 0 "without an echo" "$HAUL" bench "$tcp" --op message --sizes 8,4K --duration 0.2 --json
 holds_json "there is a rate and no latency" \
   'all(r["count"] > 0 and r["latency_us"] is None for r in it["results"])'
-complains "no latency: the node sends nothing back"
+complains "latency is not measured: the node does not echo"
 serve --echo
 for name in tcp unix; do
   expect 0 "with an echo over $name" "$HAUL" bench "${!name}" --op message --sizes 8..64,1M \
@@ -69,24 +69,24 @@ for name in tcp unix; do
     'all(r["count"] > 0 and r["latency_us"]["p50"] > 0 for r in it["results"])'
 done
 expect 1 "a node without regions" "$HAUL" bench "$tcp"
-complains "publishes no region that allows write"
+complains "the node has no region that allows write"
 serve --echo --poll --region a=host:1M
 expect 0 "with both sides polling" "$HAUL" bench "$tcp" --op message --sizes 8 --duration 0.2 --poll
 stop "$server"
-holds "a node that polls ends when it is told to" test "$status" = 0
+holds "a polling node ends on SIGTERM" test "$status" = 0
 
-section "forms"
+section "output"
 serve --region a=host:4M
 expect 0 "comma-separated values" "$HAUL" bench "$tcp" --sizes 8,1K --duration 0.05 --csv
 holds "there is a heading and a line a size, of nine fields" \
   awk -F, 'NF != 9 { bad = 1 } END { exit bad || NR != 3 }' "$work/out"
-mkdir "$work/double"
-cat >"$work/double/gnuplot" <<END
+mkdir "$work/mock"
+cat >"$work/mock/gnuplot" <<END
 #!/bin/sh
 cat >"$work/script" && echo "<svg/>"
 END
-chmod +x "$work/double/gnuplot"
-expect 0 "a picture of all paths" env PATH="$work/double:$PATH" "$HAUL" bench "$tcp" --sizes 8,1K,4M \
+chmod +x "$work/mock/gnuplot"
+expect 0 "a picture of all paths" env PATH="$work/mock:$PATH" "$HAUL" bench "$tcp" --sizes 8,1K,4M \
   --duration 0.05 --all-paths --plot "$work/all.svg"
 paths=$(awk 'NR > 2 { print $3 }' "$work/out" | sort -u)
 for path in $paths; do
@@ -107,10 +107,10 @@ if command -v gnuplot >/dev/null; then
   holds "it is an SVG picture" grep -q "<svg" "$work/it's.svg"
   expect 1 "a picture on a full disk" "$HAUL" bench "$tcp" --sizes 8,16 --duration 0.05 --plot /dev/full
   complains "^haul: bench: cannot write /dev/full: No space left on device$"
-  expect 1 "a picture where there is no folder" "$HAUL" bench "$tcp" --sizes 8 --plot "$work/no/a.svg"
+  expect 1 "a picture in a missing folder" "$HAUL" bench "$tcp" --sizes 8 --plot "$work/no/a.svg"
   complains "cannot create"
 else
-  skipped "a picture: there is no gnuplot"
+  skipped "a picture: gnuplot is missing"
 fi
 mkdir "$work/empty"
 expect 1 "a picture without gnuplot" env PATH="$work/empty" "$HAUL" bench "$tcp" --sizes 8 \

@@ -1,18 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Two containers that share a folder with a Unix socket and nothing else: each has processes, network,
-# mounts, IPC and a host name of its own, and may be another user's. `map` works between them.
+# Two containers that share only a folder with a Unix socket: each has its own PID, network, mount, IPC
+# and UTS namespace, and may belong to another user. `map` works between them.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
 
-# Before a command: a container of its own, and who it runs as.
+# Prefixes of a command: a new container, and another user.
 contained=(unshare --pid --fork --kill-child --mount-proc --net --mount --ipc --uts)
 as_nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
 
-# serve_contained SOCKET COMMAND…: the command is what precedes haul. Sets $container, its outermost
-# process, $server, the node's, and $unix, its address.
+# serve_contained SOCKET PREFIX…: starts a node in a container. Sets $container, the outermost process,
+# $server, the node, and $unix, its address.
 serve_contained() {
   unix=unix://$1
   shift
@@ -24,7 +24,7 @@ serve_contained() {
   await 10 grep -q "^listening on " "$work/serve"
   listens=$?
   server=$(pgrep -P "$container")
-  processes+=("$server") # a node that changed its user outlives its container's outermost process
+  processes+=("$server") # a node of another user outlives the outermost process
   if ((listens != 0)); then
     failed "haul serve $unix"
     cat "$work/serve.err"
@@ -32,7 +32,7 @@ serve_contained() {
   fi
 }
 
-# there_and_back COMMAND…: what precedes haul on the asking side.
+# there_and_back PREFIX…: put and get by a command with this prefix.
 there_and_back() {
   local region
   for region in host sim; do
@@ -48,13 +48,13 @@ there_and_back() {
   holds "the bytes are the same" cmp "$work/file" "$work/out"
 }
 
-[[ $(id -u) == 0 ]] || skip_all "containers: only root may make them"
+[[ $(id -u) == 0 ]] || skip_all "containers: only root can create them"
 "${contained[@]}" true 2>"$work/err" || skip_all "containers: $(head -n 1 "$work/err")"
 random_file "$work/file" 20000003
 chmod 755 "$work"
 mkdir "$work/shared"
 
-section "each in a container of its own"
+section "both in containers"
 serve_contained "$work/shared/sock"
 there_and_back "${contained[@]}"
 expect 0 "explain" "${contained[@]}" "$HAUL" explain host "$unix/host"
@@ -65,7 +65,7 @@ says "path tcp, over a Unix socket"
 expect 0 "bench" "${contained[@]}" "$HAUL" bench "$unix" --sizes 8,1M --duration 0.1 --json
 holds_json "over map" 'all(r["path"] == "map" for r in it["results"])'
 
-section "one of them in no container"
+section "only the node in a container"
 there_and_back env
 
 section "as another user"
@@ -88,8 +88,8 @@ server=$(pgrep -P "$container")
 unix=unix://$work/shared/sock
 
 section "a container that is killed"
-# put_under_way: a put in a container, in the background, that has sent something. Sets $client.
-put_under_way() {
+# start_put: starts a put in a container that has sent some bytes and waits. Sets $client.
+start_put() {
   mkfifo "$work/pipe"
   "${contained[@]}" timeout 30 "$HAUL" put - "$unix/host" <"$work/pipe" >"$work/out" 2>"$work/err" &
   client=$!
@@ -98,20 +98,20 @@ put_under_way() {
   head -c 12M /dev/zero >&9
   rm "$work/pipe"
 }
-put_under_way
+start_put
 slay "$client"
 exec 9>&-
-expect 0 "the node does not mind a client's" "${contained[@]}" "$HAUL" put "$work/file" "$unix/host"
-put_under_way
+expect 0 "the node survives its client" "${contained[@]}" "$HAUL" put "$work/file" "$unix/host"
+start_put
 kill -KILL "$server"
 head -c 12M /dev/zero >&9 2>/dev/null &
 began=$SECONDS
 wait "$client"
 status=$?
 exec 9>&-
-holds "put ends with status 1 when it is the node's" test "$status" = 1
+holds "put fails when the node is killed" test "$status" = 1
 holds "at once, not after the liveness bound" test $((SECONDS - began)) -le 2
-complains "ended" # its process, or its data connections: whichever was seen first
+complains "ended" # its process, or its data connections, whichever ends first
 complains_briefly
 wait "$container" 2>/dev/null
 holds "the socket is left behind" test -S "$work/shared/sock"

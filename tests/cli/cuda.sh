@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# GPU memory, over a double of NVIDIA's driver: no GPU takes part.
+# GPU memory, over an emulator of NVIDIA's driver, without a GPU.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
 
-: "${HAUL_DOUBLES:?HAUL_DOUBLES is to be tests/doubles of the build folder}"
+: "${HAUL_DOUBLES:?set HAUL_DOUBLES to tests/doubles of the build folder}"
 
 with_gpus() {
   LD_LIBRARY_PATH=$HAUL_DOUBLES/cuda/${driver:-current} "$@"
@@ -19,16 +19,16 @@ section "info and doctor"
 expect 0 "info" "${gpus[@]}" "$HAUL" info
 says "^cuda:0  *double of a GPU (no hardware) 0  *4.00 GiB .* 0000:da:00.0  *descriptor\(, dma-buf to NICs\)\?$"
 says "^cuda:1  *double of a GPU (no hardware) 1 .* 0000:db:00.0"
-expect 0 "info with one of them visible" env CUDA_VISIBLE_DEVICES=1 "${gpus[@]}" "$HAUL" info
+expect 0 "info with one visible GPU" env CUDA_VISIBLE_DEVICES=1 "${gpus[@]}" "$HAUL" info
 says "^cuda:0  *double of a GPU (no hardware) 1 "
-holds "and the other one is not" bash -c "! grep -q '^cuda:1 ' '$work/out'"
+holds "the other one is hidden" bash -c "! grep -q '^cuda:1 ' '$work/out'"
 expect 0 "doctor" "${gpus[@]}" "$HAUL" doctor cuda
 says "^ok  *cuda.driver  *libcuda.so.1 is there"
 says "^ok  *cuda.device  *2 GPUs"
 expect 0 "doctor requires a GPU" "${gpus[@]}" "$HAUL" doctor --require cuda.device
-expect 0 "doctor with none" env CUDA_VISIBLE_DEVICES= "${gpus[@]}" "$HAUL" doctor cuda --json
-holds_json "it says why" '[c["state"] for c in it if c["name"] == "cuda.device"] == ["missing"]'
-expect 1 "doctor requires one then" env CUDA_VISIBLE_DEVICES= "${gpus[@]}" "$HAUL" doctor \
+expect 0 "doctor without a visible GPU" env CUDA_VISIBLE_DEVICES= "${gpus[@]}" "$HAUL" doctor cuda --json
+holds_json "the check is missing" '[c["state"] for c in it if c["name"] == "cuda.device"] == ["missing"]'
+expect 1 "doctor requires a GPU" env CUDA_VISIBLE_DEVICES= "${gpus[@]}" "$HAUL" doctor \
   --require cuda.device
 driver=before-vmm
 expect 0 "doctor over an old driver" "${gpus[@]}" "$HAUL" doctor cuda
@@ -57,7 +57,7 @@ for path in map tcp; do
   done
 done
 
-section "who copies"
+section "copies"
 expect 0 "explain memory that is not pinned" "${gpus[@]}" "$HAUL" explain host "$unix/kv"
 says "^map  *chosen .* cpu 1, kernel 0, dma 1  *no  *mapped, copied by the device, through pinned memory"
 says "^tcp .* cpu 0, kernel 1, dma 1  *no "

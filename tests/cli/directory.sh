@@ -1,17 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Nodes by name: haul serve --register, haul ls of a directory, and names in it wherever a node's
-# address is taken.
+# Nodes by name: haul serve --register, haul ls of a directory, and directory names as addresses.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
 
-command -v etcd >/dev/null || skip_all "there is no etcd: tools/deps installs it"
+command -v etcd >/dev/null || skip_all "etcd is missing: tools/deps installs it"
 
 random_file "$work/file" 500000
 
-# etcd_on PORT: one of this test's own.
+# etcd_on PORT: starts an etcd for this test.
 etcd_on() {
   etcd --data-dir "$work/etcd" --unsafe-no-fsync \
     --listen-client-urls "http://127.0.0.1:$1" --advertise-client-urls "http://127.0.0.1:$1" \
@@ -24,7 +23,7 @@ etcd_on() {
   await 20 "$HAUL" ls "$directory" --timeout 1 >/dev/null 2>&1
 }
 
-# A pair of ports that nobody has.
+# A pair of unused ports.
 for port in $(shuf -i 20000-30000 -n 20); do
   (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
 done
@@ -34,7 +33,7 @@ if ! etcd_on "$port"; then
   finish
 fi
 
-# serve_as NAME OPTION…: a node of that name in the directory; sets $server.
+# serve_as NAME OPTION…: registers a node of that name; sets $server.
 serve_as() {
   : >"$work/$1"
   "$HAUL" serve --name "$1" --listen tcp://127.0.0.1:0 --register "$directory" --lease 2 --log info "${@:2}" \
@@ -44,7 +43,7 @@ serve_as() {
   await 10 grep -q "^listening on " "$work/$1" || failed "haul serve $*"
 }
 
-section "an empty one"
+section "an empty directory"
 expect 0 "it lists" "$HAUL" ls "$directory"
 says "^NODE  *ADDRESSES$"
 expect 0 "in JSON" "$HAUL" ls "$directory" --json
@@ -69,42 +68,42 @@ expect 0 "put to a region by its name" "$HAUL" put "$work/file" "$directory/kv"
 expect 0 "get by node and name" "$HAUL" get "$directory/one/kv" "$work/back" --length 500000
 holds "the bytes are the same" cmp "$work/file" "$work/back"
 expect 0 "an exported file of a node" "$HAUL" get "$directory/one/tree/text" "$work/text"
-holds "is what it was" grep -q exported "$work/text"
+holds "has its content" grep -q exported "$work/text"
 expect 0 "a node's exports" "$HAUL" ls "$directory/one/"
 says "^tree "
 expect 0 "explain" "$HAUL" explain host "$directory/kv"
-expect 1 "a name that is not there" "$HAUL" ls "$directory/three"
+expect 1 "an unknown name" "$HAUL" ls "$directory/three"
 complains_briefly
 complains "^hint: haul ls $directory "
-expect 1 "a directory that is not there" timeout 60 "$HAUL" serve --name one --listen tcp://127.0.0.1:0 \
+expect 1 "an unreachable directory" timeout 60 "$HAUL" serve --name one --listen tcp://127.0.0.1:0 \
   --register "etcd://127.0.0.1:1/cluster"
 complains "does etcd listen there"
 expect 2 "--lease alone" "$HAUL" serve --lease 3
 
-section "what changes"
+section "changes"
 "$HAUL" ls "$directory" --follow >"$work/follow" 2>&1 &
 follower=$!
 processes+=("$follower")
 await 10 grep -q "^NAME" "$work/follow"
 serve_as three --region late=host:1M
-await 10 grep -q "^came region late three$" "$work/follow" && passed "what comes is told"
+await 10 grep -q "^came region late three$" "$work/follow" && passed "a new region is printed"
 stop "$server"
-await 10 grep -q "^went node three$" "$work/follow" && passed "and what goes"
+await 10 grep -q "^went node three$" "$work/follow" && passed "a stopped node is printed"
 slay "$first"
-await 20 grep -q "^went node one$" "$work/follow" && passed "and who was killed, after its lease"
+await 20 grep -q "^went node one$" "$work/follow" && passed "a killed node is printed after its lease"
 kill -INT "$follower"
 wait "$follower"
-holds "it ends as it should" test $? = 0
-expect 1 "and is not found any more" "$HAUL" ls "$directory/one"
+holds "it ends with status 0" test $? = 0
+expect 1 "the killed node is not found" "$HAUL" ls "$directory/one"
 
-section "etcd goes, and comes again"
+section "etcd restarts"
 slay "$etcd"
-await 10 grep -q " warning unregistered code=" "$work/two.err" && passed "the server says so"
+await 10 grep -q " warning unregistered code=" "$work/two.err" && passed "the server logs the loss"
 rm -rf "$work/etcd"
 etcd_on "$port" || failed "etcd again"
-await 10 grep -q " info registered$" "$work/two.err" && passed "and that it is back"
-expect 0 "all is there again" "$HAUL" ls "$directory"
+await 10 grep -q " info registered$" "$work/two.err" && passed "the server logs the return"
+expect 0 "the node is registered again" "$HAUL" ls "$directory"
 says "^scratch  *two "
-expect 0 "a plain address needs none of it" "$HAUL" ls "$(sed -n 's/^listening on //p' "$work/two")"
+expect 0 "a plain address works without it" "$HAUL" ls "$(sed -n 's/^listening on //p' "$work/two")"
 
 finish

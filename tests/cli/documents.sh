@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Man pages and completion know every command, every option and every check. What the README and docs/ name
-# exists: functions, files, man pages and the targets of links.
+# Man pages and completion cover every command, option and check. What the README and docs/ name exists:
+# functions, files, man pages and the targets of links.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
@@ -36,7 +36,7 @@ if command -v groff >/dev/null; then
       test -z "$(groff -mdoc -Tutf8 -ww "$page" 2>&1 >/dev/null)"
   done
 else
-  skipped "the form of the pages: there is no groff"
+  skipped "the form of the pages: groff is missing"
 fi
 
 section "checks"
@@ -78,8 +78,23 @@ for page in README.md "$root"/docs/*.md; do
   ((failures > absent)) || passed "$page names what is there"
 done
 
+section "hints"
+# Phrases with one replacement are variants, of which the library has one or more.
+holds "the library has each phrase that the command replaces" python3 - "$root" <<'END'
+import collections, pathlib, re, sys
+root = pathlib.Path(sys.argv[1])
+joined = lambda path: re.sub(r'"\s*\n\s*"', "", path.read_text())
+library = "".join(joined(path) for path in (root / "src").rglob("*.c"))
+table = re.search(r"phrases\[\] = \{(.*?)\n\};", joined(root / "cmd/haul/common/fail.c"), re.S).group(1)
+variants = collections.defaultdict(list)
+for phrase, text in re.findall(r'\{"((?:\\.|[^"\\])*)",\s*"((?:\\.|[^"\\])*)"', table):
+    variants[text].append(re.sub("HAUL_(READ|WRITE|READ . HAUL_WRITE) there", "HAUL_%s there", phrase))
+missing = [some for some in variants.values() if not any(phrase in library for phrase in some)]
+sys.exit(f"not in src: {missing}" if missing or len(variants) < 5 else 0)
+END
+
 section "completion"
-# completes WORDS… WANTED: what stands after the words is completed to WANTED among others.
+# completes WORDS… WANTED: completion of the words offers WANTED.
 completes() {
   local wanted=${*: -1}
   set -- "${@:1:$#-1}"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# What goes wrong: each fault has a clear error, status 1, and costs the other side nothing.
+# Faults: each one has a clear error and status 1, and does not affect the node.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
@@ -14,15 +14,15 @@ unharmed() {
   holds "the node is unharmed" timeout 10 "$HAUL" ls "$tcp"
 }
 
-# The folder holds nothing but these files: no temporary ones either.
+# holds_only FOLDER FILE…: the folder has only these files, and no temporary ones.
 holds_only() {
   local folder=$1
   shift
-  holds "nothing is left behind in the folder" \
+  holds "the folder has no other files" \
     test "$(find "$folder" -mindepth 1 -printf '%f\n' | sort | xargs)" = "$*"
 }
 
-section "what is not there"
+section "missing files, names and listeners"
 expect 1 "put of a missing file" "$HAUL" put "$work/missing" "$tcp/big"
 complains "cannot open .*missing: No such file"
 complains_briefly
@@ -35,12 +35,12 @@ expect 1 "get of an unknown name" "$HAUL" get "$tcp/unknown" "$work/copy"
 holds "no file appeared" test ! -e "$work/copy"
 expect 1 "explain of an unknown name" "$HAUL" explain host "$tcp/unknown"
 expect 1 "bench of an unknown name" "$HAUL" bench "$tcp" --region unknown
-expect 1 "ls where nobody listens" "$HAUL" ls tcp://127.0.0.1:1
+expect 1 "ls without a listener" "$HAUL" ls tcp://127.0.0.1:1
 complains "cannot connect to tcp://127.0.0.1:1"
 complains_briefly
-expect 1 "ls of a socket that is not there" "$HAUL" ls "unix://$work/no.sock"
-expect 1 "an address of no known kind" "$HAUL" ls pigeon://loft
-expect 1 "serve of a file that is not there" "$HAUL" serve --listen tcp://127.0.0.1:0 \
+expect 1 "ls of a missing socket" "$HAUL" ls "unix://$work/no.sock"
+expect 1 "an unknown scheme" "$HAUL" ls pigeon://loft
+expect 1 "serve of a missing file" "$HAUL" serve --listen tcp://127.0.0.1:0 \
   --file a="$work/missing"
 complains "cannot open"
 expect 1 "serve of an empty file" "$HAUL" serve --listen tcp://127.0.0.1:0 --file a=/dev/null
@@ -57,40 +57,40 @@ slay "$server"
 server=$node
 tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "${server_err%.err}")
 
-section "what is taken or not allowed"
+section "conflicts and permissions"
 expect 1 "serve on a port in use" "$HAUL" serve --listen "$tcp"
 complains "cannot listen on $tcp"
 complains_briefly
 expect 1 "serve two regions of one name" "$HAUL" serve --listen tcp://127.0.0.1:0 \
   --region a=host:1M --region a=host:2M
 complains "cannot publish 'a'"
-expect 1 "serve beyond this host without saying so" "$HAUL" serve --listen tcp://0.0.0.0:0
+expect 1 "serve on all addresses without --insecure" "$HAUL" serve --listen tcp://0.0.0.0:0
 complains "insecure"
 expect 1 "put into a read-only region" "$HAUL" put "$work/file" "$tcp/locked"
 complains "^hint: .*haul serve, without ':ro'"
 complains_briefly
-expect 1 "explain at a device that is not there" "$HAUL" explain sim:999 "$tcp/big"
+expect 1 "explain at an unknown device" "$HAUL" explain sim:999 "$tcp/big"
 complains "^hint: haul info shows the places"
-expect 0 "the read-only region's bytes are as they were" "$HAUL" get "$tcp/file" "$work/copy"
-holds "and come back whole" cmp "$work/file" "$work/copy"
-expect 1 "a path that does not exist" "$HAUL" put "$work/file" "$tcp/big" --only pigeon
+expect 0 "get of the read-only region" "$HAUL" get "$tcp/file" "$work/copy"
+holds "the bytes are unchanged" cmp "$work/file" "$work/copy"
+expect 1 "an unknown path" "$HAUL" put "$work/file" "$tcp/big" --only pigeon
 complains_briefly
 unharmed
 
-section "what does not fit"
+section "sizes"
 expect 1 "a file larger than the region" "$HAUL" put "$work/file" "$tcp/small"
 complains "does not fit: the region has room for 1048576 bytes"
-expect 1 "a file that the offset pushes over the end" "$HAUL" put "$work/file" "$tcp/big" --offset 255M
+expect 1 "a file that exceeds the region after an offset" "$HAUL" put "$work/file" "$tcp/big" --offset 255M
 expect 1 "an offset beyond the end" "$HAUL" put "$work/file" "$tcp/big" --offset 1T
-expect 1 "a pipe that has more than the region" sh -c "head -c 9M /dev/zero | \"$HAUL\" put - $tcp/small"
+expect 1 "a pipe longer than the region" sh -c "head -c 9M /dev/zero | \"$HAUL\" put - $tcp/small"
 complains "does not fit"
-expect 1 "get of more than the region has" "$HAUL" get "$tcp/small" "$work/more" --length 2M
+expect 1 "get beyond the region" "$HAUL" get "$tcp/small" "$work/more" --length 2M
 expect 1 "get from beyond the end" "$HAUL" get "$tcp/small" "$work/more" --offset 1M
 expect 1 "get of a sum that overflows" "$HAUL" get "$tcp/small" "$work/more" --offset 16 \
   --length 18446744073709551615
 holds "no file appeared" test ! -e "$work/more"
-expect 1 "explain of more than the region has" "$HAUL" explain host "$tcp/small" --size 2M
-expect 1 "bench of a size that the region has not" "$HAUL" bench "$tcp" --region small --sizes 2M
+expect 1 "explain beyond the region" "$HAUL" explain host "$tcp/small" --size 2M
+expect 1 "bench beyond the region" "$HAUL" bench "$tcp" --region small --sizes 2M
 expect 1 "bench of a message beyond the limit" "$HAUL" bench "$tcp" --op message --sizes 2M
 unharmed
 
@@ -106,17 +106,17 @@ if mount -t tmpfs -o size=1m tmpfs "$work/disk" 2>"$work/err"; then
   complains "No space left on device"
   complains_briefly
   holds_only "$work/disk" kept
-  holds "what was there is there still" grep -q before "$work/disk/kept"
+  holds "the old content is kept" grep -q before "$work/disk/kept"
 else
   skipped "a disk that is too small: $(cat "$work/err")"
 fi
-expect 1 "get into a folder that is not there" "$HAUL" get "$tcp/file" "$work/no/file"
+expect 1 "get into a missing folder" "$HAUL" get "$tcp/file" "$work/no/file"
 expect 1 "get onto a folder" "$HAUL" get "$tcp/file" "$work/disk"
 unharmed
 
-section "a node that disappears"
+section "a node that is killed"
 mkfifo "$work/pipe"
-# put_from_pipe ADDRESS: a put in the background that has sent something and waits for more.
+# put_from_pipe ADDRESS: starts a put that has sent some bytes and waits for more.
 put_from_pipe() {
   "$HAUL" put - "$1/big" <"$work/pipe" >"$work/out" 2>"$work/err" &
   client=$!
@@ -142,9 +142,8 @@ is_not_empty() {
   [[ -n $(ls -A "$1") ]]
 }
 
-# kill_during_get SIGNAL VARIABLE: starts a get of a large region, and sends the signal to the process
-# that the variable names as soon as the temporary file is there. A get that was faster than that is
-# tried again.
+# kill_during_get SIGNAL VARIABLE: starts a get of a large region, and signals the process in the
+# variable once the temporary file exists. Retries if the get was faster.
 kill_during_get() {
   local signal=$1 victim=$2 round
   for round in 1 2 3 4 5; do
@@ -170,7 +169,7 @@ kill_during_get TERM client
 holds "get ends with status 1 when it is interrupted" test "$status" = 1
 holds_only "$work/got"
 
-section "a client that disappears"
+section "a client that is killed"
 serve --region big=host:256M
 put_from_pipe "$tcp"
 slay "$client"
@@ -187,7 +186,7 @@ expect 0 "put of an empty file moves nothing" "$HAUL" put "$work/changing" "$tcp
 says "nothing to move"
 "$HAUL" key new "$work/key" 2>/dev/null
 for path in map tcp tls; do
-  # Memory that nobody has touched yet is slow to write, so the cut comes in the middle.
+  # Untouched memory is slow to write, so the cut comes during the transfer.
   if [[ $path == tls ]]; then export HAUL_KEY=$work/key; fi
   serve --region big=host:192M
   truncate -s 192M "$work/changing"
@@ -197,24 +196,24 @@ for path in map tcp tls; do
   timeout 30 "$HAUL" put "$work/changing" "$to/big" --only "$only" >"$work/out" 2>"$work/err"
   status=$?
   wait $!
-  # 0: the put was faster. What must not be is an end by SIGBUS.
-  holds "a file cut short under way does not kill a put over $path" test "$status" -le 1
+  # 0: the put was faster; SIGBUS must not end it.
+  holds "a file cut short during the transfer does not kill a put over $path" test "$status" -le 1
   ((status == 1)) && complains "cut short\|became shorter"
   holds "the node is unharmed" timeout 10 "$HAUL" ls "$unix"
 done
 unset HAUL_KEY
 serve
 
-section "no time"
+section "deadlines"
 kill -STOP "$server"
-expect 1 "ls of a node that does not answer" "$HAUL" ls "$tcp" --timeout 0.5
+expect 1 "ls of a stopped node" "$HAUL" ls "$tcp" --timeout 0.5
 complains_briefly
 kill -CONT "$server"
 unharmed
 
 section "the end of a node"
 stop "$server"
-holds "serve ends with status 0 when it is told to" test "$status" = 0
-expect 1 "and is gone" "$HAUL" ls "$tcp"
+holds "serve ends with status 0 on SIGTERM" test "$status" = 0
+expect 1 "ls of the ended node" "$HAUL" ls "$tcp"
 
 finish

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Files that a node exports: served, listed, read and written, and what is refused.
+# Exported files: lists, reads, writes and rejected requests.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
@@ -14,8 +14,8 @@ if ! "$HAUL" serve --listen tcp://127.0.0.1:0 --export "$work/nowhere" 2>&1 | gr
   skip_all "this haul was built without the module for files"
 fi
 
-section "what cannot be exported"
-expect 1 "a folder that is not there" "$HAUL" serve --listen tcp://127.0.0.1:0 --export "$work/nowhere"
+section "invalid exports"
+expect 1 "a missing folder" "$HAUL" serve --listen tcp://127.0.0.1:0 --export "$work/nowhere"
 complains_briefly
 expect 1 "a file" "$HAUL" serve --listen tcp://127.0.0.1:0 --export "$work/tree/large"
 complains "give the folder that contains it"
@@ -43,7 +43,7 @@ complains_briefly
 expect 1 "no such folder" "$HAUL" ls "$tcp/tree/none"
 complains_briefly
 
-section "names that are no text"
+section "names with invalid UTF-8 and control characters"
 mkdir "$work/tree/odd"
 : >"$work/tree/odd/"$'\xc2\x9b31mred' # a terminal's control sequence introducer, in UTF-8
 : >"$work/tree/odd/"$'surrogate\xed\xa0\x80'
@@ -56,9 +56,9 @@ says "^surrogate???  "
 says $'^z\xc3\xa9ro  '
 expect 0 "with JSON" "$HAUL" ls "$tcp/tree/odd" --json
 is_json
-holds_json "what is no character is replaced" "[f['name'] for f in it['files']] == ['beyond' + 4 * '\ufffd',
+holds_json "invalid characters are replaced" "[f['name'] for f in it['files']] == ['beyond' + 4 * '\ufffd',
   'overlong' + 3 * '\ufffd', 'surrogate' + 3 * '\ufffd', 'z\u00e9ro', '\u009b31mred']"
-holds "no control character is there" eval '! LC_ALL=C grep -q "$(printf "\302\233")" "$work/out"'
+holds "no control character is printed" eval '! LC_ALL=C grep -q "$(printf "\302\233")" "$work/out"'
 rm -r "$work/tree/odd"
 
 section "read"
@@ -67,8 +67,8 @@ for node in "$tcp" "$unix"; do
   expect 0 "get" "$HAUL" get "$node/tree/large" "$work/copy" --json
   is_json
   holds "the bytes are the same" cmp "$work/tree/large" "$work/copy"
-  holds_json "the path is told" "it['path'] == 'map' and it['checksum_verified'] and it['bytes'] == 20000003"
-  holds_json "and why no other one" "[p['name'] for p in it['paths'] if p['state'] != 'chosen' and not p['reason']] == []"
+  holds_json "the report has the path" "it['path'] == 'map' and it['checksum_verified'] and it['bytes'] == 20000003"
+  holds_json "and the reasons against others" "[p['name'] for p in it['paths'] if p['state'] != 'chosen' and not p['reason']] == []"
 done
 expect 0 "in words" env HAUL_PATHS=tcp "$HAUL" get "$tcp/tree/large" "$work/copy"
 says "^  path map, "
@@ -101,7 +101,7 @@ expect 1 "a symlink" "$HAUL" get "$tcp/tree/link" "$work/copy"
 complains "symlinks are not followed"
 expect 1 "--only is for regions" "$HAUL" get "$tcp/tree/large" "$work/copy" --only tcp
 complains_briefly
-holds "nothing was left" test ! -e "$work/copy"
+holds "no file is left" test ! -e "$work/copy"
 
 section "written"
 expect 0 "put" "$HAUL" put "$work/tree/large" "$tcp/rw/folder/new"
@@ -114,14 +114,14 @@ expect 0 "and once more" "$HAUL" put "$work/tree/large" "$tcp/rw/folder/new"
 says "^  path map, "
 says "^  target: written from host buffers"
 holds "its mode is kept" test "$(stat -c %a "$work/tree/folder/new")" = 640
-holds "who had it open still has the old one" test ! -s /dev/fd/7
+holds "an open descriptor keeps the old file" test ! -s /dev/fd/7
 exec 7<&-
 section "put as a whole or not at all"
 
 beside() { compgen -G "$work/tree/folder/.new.haul-*" >/dev/null; }
 nothing_beside() { ! beside; }
 
-# A put that has got some bytes and waits for more, of which there will be none; sets $putter.
+# Starts a put that has some bytes and waits for more; sets $putter.
 put_slowly() {
   mkfifo "$work/slow"
   exec 8<>"$work/slow"
@@ -129,7 +129,7 @@ put_slowly() {
   feeder=$!
   "$HAUL" put "$work/slow" "$tcp/rw/folder/new" >"$work/out" 2>"$work/err" &
   putter=$!
-  holds "it is made beside" await 10 beside
+  holds "the new file is beside the old one" await 10 beside
 }
 
 end_feeder() {
@@ -147,10 +147,10 @@ for signal in INT TERM KILL; do
   end_feeder
   if [[ $signal != KILL ]]; then
     holds "SIG$signal ends it with 1" test "$status" = 1
-    holds "and says so" grep -q interrupted "$work/err"
+    holds "and reports it" grep -q interrupted "$work/err"
   fi
-  holds "nothing is beside any more" await 10 nothing_beside
-  holds "and the old one is as it was" cmp "$work/tree/large" "$work/tree/folder/new"
+  holds "the new file is removed" await 10 nothing_beside
+  holds "the old file is unchanged" cmp "$work/tree/large" "$work/tree/folder/new"
 done
 section "written, again"
 expect 0 "of a pipe" bash -c "head -c 5000000 '$work/tree/large' | '$HAUL' put - '$tcp/rw/pipe'"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# Gaudi memory from the command line, over a double of its driver.
+# Gaudi memory, over an emulator of its driver.
 
-: "${HAUL_DOUBLES:?HAUL_DOUBLES is to be the folder of the doubles}"
+: "${HAUL_DOUBLES:?set HAUL_DOUBLES to tests/doubles of the build folder}"
 # shellcheck source=tests/cli/lib.sh
 source "$(dirname "$0")/lib.sh"
 
@@ -15,7 +15,7 @@ if [[ -e /sys/module/habanalabs ]] || grep -qs 0x1da3 /sys/bus/pci/devices/*/ven
 else
   holds "nothing is missing: this host has no Gaudi" \
     has_lines 6 "^ok  *gaudi\..* not needed: this host has no Gaudi$" "$work/out"
-  holds "and nothing is to be mended" has_lines 0 "to mend it" "$work/out"
+  holds "and nothing needs a fix" has_lines 0 "to fix it" "$work/out"
 fi
 expect 0 "doctor of a framework's device" env LD_LIBRARY_PATH= HAUL_GAUDI_FD=3 "$HAUL" doctor gaudi
 says "^missing  gaudi.library .*libhl-thunk"
@@ -26,13 +26,13 @@ complains "^hint: .*apt-get install"
 
 export HAUL_DOUBLE_GAUDI=$work LD_LIBRARY_PATH=$HAUL_DOUBLES/hlthunk/symbols
 
-section "what there is"
+section "info and doctor"
 expect 0 "info" "$HAUL" info
 says "^gaudi:0 .*Gaudi2 double .*960.00 MiB .*0000:33:00.0  dma-buf to NICs alone$"
 says "^gaudi:1 .*0000:34:00.0"
 expect 0 "doctor" "$HAUL" doctor gaudi --require gaudi
 says "^ok .*gaudi.free"
-expect 1 "a place that is not there" "$HAUL" serve --listen "unix://$work/none" --region kv=gaudi:2:8M
+expect 1 "an unknown place" "$HAUL" serve --listen "unix://$work/none" --region kv=gaudi:2:8M
 complains "gaudi has 2 devices"
 
 section "there and back"
@@ -72,8 +72,8 @@ done
 serve --region kv=gaudi:0:8M
 expect 0 "put into it after a new start" "$HAUL" put "$work/in" "$tcp/kv"
 
-section "no room on it"
-expect 1 "more than it has" "$HAUL" serve --listen "unix://$work/none" --region kv=gaudi:1:2G
+section "a full device"
+expect 1 "more memory than the device has" "$HAUL" serve --listen "unix://$work/none" --region kv=gaudi:1:2G
 complains "no room"
 complains "^hint: "
 

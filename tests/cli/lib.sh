@@ -1,18 +1,18 @@
 # shellcheck shell=bash disable=SC2034
 # SPDX-License-Identifier: MIT
 #
-# What the tests of the command share. A test sources this file, calls `expect`, `holds` and `serve`,
+# Functions of the tests of the command. A test sources this file, calls `expect`, `holds` and `serve`,
 # and ends with `finish`. $HAUL is the command under test.
 
 set -u
 
-: "${HAUL:?HAUL is to be the path of the haul command}"
+: "${HAUL:?set HAUL to the path of the haul command}"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/haul-cli.XXXXXX")
 failures=0
 checks=0
 skips=0
-processes=() # ours, and the only ones that are ever killed
+processes=() # of this test; no others are killed
 mounts=()
 networks=() # network namespaces, as ip-netns(8) names them
 
@@ -50,7 +50,7 @@ skipped() {
   echo "skipped $*"
 }
 
-# skip_all WHY: nothing of this test can be done here.
+# skip_all WHY: skips the whole test.
 skip_all() {
   skipped "$*"
   exit 77
@@ -60,8 +60,8 @@ section() {
   echo "-- $*"
 }
 
-# expect STATUS WHAT COMMAND…: output goes to $work/out and $work/err. It has $limit seconds, 60 where that is
-# not set.
+# expect STATUS WHAT COMMAND…: output goes to $work/out and $work/err. The limit is $limit seconds, by
+# default 60.
 expect() {
   local wanted=$1 what=$2 got
   shift 2
@@ -74,14 +74,14 @@ expect() {
   fi
 }
 
-# holds WHAT COMMAND…: the command succeeds; its output is not shown.
+# holds WHAT COMMAND…: the command succeeds; its output is dropped.
 holds() {
   local what=$1
   shift
   if "$@" >/dev/null 2>&1; then passed "$what"; else failed "$what"; fi
 }
 
-# The last command's output, or errors, have a line like this.
+# says PATTERN, complains PATTERN: a line of the last output, or of the last errors, matches.
 says() {
   holds "it says '$1'" grep -q -e "$1" "$work/out"
 }
@@ -90,9 +90,9 @@ complains() {
   holds "its error says '$1'" grep -q -e "$1" "$work/err"
 }
 
-# An error is one line, and a hint at most.
+# An error is one line, with at most one hint.
 complains_briefly() {
-  holds "the error is a line, and a hint at most" \
+  holds "the error is one line, with at most one hint" \
     awk 'NR == 1 && !/^haul: / { bad = 1 } NR == 2 && !/^hint: / { bad = 1 }
          END { exit bad || NR < 1 || NR > 2 }' "$work/err"
 }
@@ -101,7 +101,7 @@ is_json() {
   holds "the output is JSON" python3 -m json.tool "$work/out"
 }
 
-# json EXPRESSION: of the last output, as `it`.
+# json EXPRESSION: evaluates it with the last output as `it`.
 json() {
   python3 -c 'import json, sys
 it = json.load(open(sys.argv[1]))
@@ -115,7 +115,7 @@ holds_json() {
   if [[ $truth == True ]]; then passed "$1"; else failed "$1: $truth"; fi
 }
 
-# await SECONDS COMMAND…: until the command succeeds.
+# await SECONDS COMMAND…: retries until the command succeeds.
 await() {
   local rounds=$(($1 * 20))
   shift
@@ -149,23 +149,31 @@ serve() {
   tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "$log")
 }
 
-# stop PROCESS: as a person would; sets $status.
+# stop PROCESS: by SIGTERM; sets $status.
 stop() {
   kill -TERM "$1" 2>/dev/null
   wait "$1"
   status=$?
 }
 
-# serve_hostile ABOUT: starts hostile_node.py of the folder $here. Sets $server and $tcp.
-serve_hostile() {
-  python3 "${here:?}/hostile_node.py" "$1" >"$work/hostile" 2>"$work/hostile.err" &
+# start_listener COMMAND…: starts a command that prints "listening on ADDRESS", into $work/serve, with
+# errors in $work/serve.err. Sets $server, its process, and $listening, its first address.
+start_listener() {
+  : >"$work/serve" # must not have the address of an earlier listener
+  "$@" >"$work/serve" 2>"$work/serve.err" &
   server=$!
   processes+=("$server")
-  await 10 has_lines 1 "^listening on " "$work/hostile" || failed "hostile_node.py does not start"
-  tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "$work/hostile")
+  await 10 grep -q "^listening on " "$work/serve" || failed "$* does not start"
+  listening=$(sed -n 's/^listening on //p' "$work/serve" | head -n 1)
 }
 
-# slay PROCESS: at once, and without the shell's word about it.
+# serve_hostile KIND: starts hostile_node.py of the folder $here. Sets $server and $tcp.
+serve_hostile() {
+  start_listener python3 "${here:?}/hostile_node.py" "$1"
+  tcp=$listening
+}
+
+# slay PROCESS: by SIGKILL, without a message of the shell.
 slay() {
   { kill -KILL "$1" && wait "$1"; } 2>/dev/null
 }

@@ -6,7 +6,7 @@ here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
 
-# logs WHAT PATTERN: a line like this is there, soon.
+# logs WHAT PATTERN: a line matches within 10 seconds.
 logs() {
   if await 10 grep -q -E -e "$2" "$log"; then
     passed "$1"
@@ -16,7 +16,7 @@ logs() {
   fi
 }
 
-# lines_hold WHAT EXPRESSION: of the log's lines of JSON, as `them`.
+# lines_hold WHAT EXPRESSION: it is true for the JSON lines of the log, as `them`.
 lines_hold() {
   local truth
   truth=$(python3 -c 'import json, sys
@@ -29,19 +29,19 @@ time='^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z'
 "$HAUL" key new "$work/key" 2>/dev/null
 "$HAUL" key new "$work/other" 2>/dev/null
 
-section "who is refused"
+section "rejected peers"
 HAUL_KEY=$work/key serve --region target=host:1M
 log=$server_err
 expect 1 "another key" env HAUL_KEY="$work/other" "$HAUL" ls "$tcp"
-logs "is told with its address and why" \
+logs "is logged with address and reason" \
   "$time warning refused address=127\.0\.0\.1:[0-9]+ code=not-authenticated reason=\"it did not prove who it is: .*\"$"
 expect 1 "no key" "$HAUL" ls "$tcp"
-logs "likewise" "$time warning refused address=127\.0\.0\.1:[0-9]+ code=not-authenticated reason=\"the connecting node has no key"
+logs "is logged, too" "$time warning refused address=127\.0\.0\.1:[0-9]+ code=not-authenticated reason=\"the connecting node has no key"
 expect 0 "the right one" env HAUL_KEY="$work/key" "$HAUL" ls "$tcp"
 expect 0 "over the Unix socket" "$HAUL" ls "$unix"
-holds "is not worth a warning" test "$(grep -c -v " refused " "$log")" = 0
+holds "no other warnings" test "$(grep -c -v " refused " "$log")" = 0
 
-section "no more than anybody reads"
+section "limit of equal lines"
 port=${tcp##*:}
 python3 - "$port" <<'END'
 import socket, sys
@@ -51,18 +51,18 @@ for i in range(200):
     one.recv(512)
     one.close()
 END
-logs "how many more there were" 'warning refused reason="[0-9]+ more like this" more=[0-9]+$'
-holds "few lines for many" test "$(grep -c " refused " "$log")" -lt 100
+logs "the number of suppressed lines" 'warning refused reason="[0-9]+ more like this" more=[0-9]+$'
+holds "few lines for many events" test "$(grep -c " refused " "$log")" -lt 100
 stop "$server"
 
-section "who comes and leaves"
+section "connects and disconnects"
 serve --region target=host:1M --log info
 log=$server_err
 HAUL_NAME='x"level=error\evil' expect 0 "a name like a field" "$HAUL" ls "$tcp"
 logs "is quoted" 'info connected peer="x\\"level=error\\\\evil" address=127\.0\.0\.1:[0-9]+$'
-logs "also when it leaves" 'info left peer="x\\"level=error\\\\evil" address=127\.0\.0\.1:[0-9]+ code=peer-gone reason='
+logs "also at the disconnect" 'info left peer="x\\"level=error\\\\evil" address=127\.0\.0\.1:[0-9]+ code=peer-gone reason='
 expect 0 "over the Unix socket" "$HAUL" ls "$unix"
-logs "whose user is known" "info connected peer=[^ ]* identity=uid:$(id -u) address=unix$"
+logs "has the user" "info connected peer=[^ ]* identity=uid:$(id -u) address=unix$"
 stop "$server"
 
 section "as JSON"
@@ -70,48 +70,44 @@ HAUL_KEY=$work/key serve --log debug --log-format json --name logger
 log=$server_err
 HAUL_NAME='x"},{"y' HAUL_KEY=$work/key expect 0 "a name like JSON" "$HAUL" ls "$tcp"
 expect 1 "no key" "$HAUL" ls "$tcp"
-logs "is there" '"event": "refused"'
-logs "and who left" '"event": "left"'
+logs "is logged" '"event": "refused"'
+logs "and the disconnect" '"event": "left"'
 stop "$server"
-lines_hold "each line has what all have" \
+lines_hold "each line has the common members" \
   "all({'time', 'level', 'event', 'text', 'node'} <= set(one) and one['node'] == 'logger' for one in them)"
-lines_hold "a name is what it was" \
+lines_hold "the name is unchanged" \
   "any(one.get('peer') == 'x\"},{\"y' and one['event'] == 'connected' for one in them)"
-lines_hold "refused with a reason" \
+lines_hold "a rejection has a reason" \
   "any(one['event'] == 'refused' and one['level'] == 'warning' and one['reason'] for one in them)"
 
-section "as much as was asked for"
+section "levels"
 HAUL_KEY=$work/key serve --log error
 log=$server_err
 expect 1 "no key" "$HAUL" ls "$tcp"
 stop "$server"
-holds "is below an error" test ! -s "$log"
+holds "warnings are not logged" test ! -s "$log"
 
-section "to nobody"
+section "without a reader"
 mkfifo "$work/pipe"
 head -n 1 "$work/pipe" >"$work/first" &
 reader=$!
-HAUL_KEY=$work/key "$HAUL" serve --listen tcp://127.0.0.1:0 >"$work/said" 2>"$work/pipe" &
-server=$!
-processes+=("$reader" "$server")
-await 10 grep -q "^listening on tcp" "$work/said"
-tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "$work/said")
+processes+=("$reader")
+HAUL_KEY=$work/key start_listener sh -c 'exec "$1" serve --listen tcp://127.0.0.1:0 2>"$2"' - "$HAUL" "$work/pipe"
+tcp=$listening
 expect 1 "no key" "$HAUL" ls "$tcp"
 wait "$reader"
-holds "who reads the log goes" grep -q " refused " "$work/first"
+holds "the reader ends" grep -q " refused " "$work/first"
 expect 1 "no key" "$HAUL" ls "$tcp"
-expect 0 "the node goes on" env HAUL_KEY="$work/key" "$HAUL" ls "$tcp"
+expect 0 "the node continues" env HAUL_KEY="$work/key" "$HAUL" ls "$tcp"
 stop "$server"
-holds "to its end" test "$status" = 0
+holds "and ends with status 0" test "$status" = 0
 
 section "to the journal"
 : >"$work/journal"
 stream=$(stat -c '%d:%i' "$work/journal")
-HAUL_KEY=$work/key JOURNAL_STREAM=$stream "$HAUL" serve --listen tcp://127.0.0.1:0 >"$work/said" 2>"$work/journal" &
-server=$!
-processes+=("$server")
-await 10 grep -q "^listening on tcp" "$work/said"
-tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "$work/said")
+HAUL_KEY=$work/key JOURNAL_STREAM=$stream \
+  start_listener sh -c 'exec "$1" serve --listen tcp://127.0.0.1:0 2>"$2"' - "$HAUL" "$work/journal"
+tcp=$listening
 log=$work/journal
 expect 1 "no key" "$HAUL" ls "$tcp"
 logs "lines begin with their priority" "^<4>[0-9TZ:.-]* warning refused "
@@ -119,7 +115,7 @@ stop "$server"
 HAUL_KEY=$work/key JOURNAL_STREAM=1:1 serve
 log=$server_err
 expect 1 "no key" "$HAUL" ls "$tcp"
-logs "elsewhere they do not" "$time warning refused "
+logs "not without a journal" "$time warning refused "
 stop "$server"
 
 section "of a mount"
@@ -132,16 +128,16 @@ if await 10 grep -q " is mounted at " "$work/mount"; then
   log=$work/mount
   lines_hold "each line is an object" \
     "all({'time', 'level', 'event', 'what'} <= set(one) and one['event'] == 'mount' for one in them)"
-  holds "its end is told" grep -q " is no longer mounted at " "$work/mount"
+  holds "the end is logged" grep -q " is no longer mounted at " "$work/mount"
 else
   skipped "the log of a mount: $(head -n 1 "$work/mount")"
 fi
 
 section "wrong usage"
-expect 2 "no level" "$HAUL" serve --log loud
-complains "--log is error, warning, info or debug"
-expect 2 "no format" "$HAUL" serve --log-format xml
-complains "--log-format is text or json"
-expect 2 "no level of a mount" "$HAUL" mount "$work" "$work" --log loud
+expect 2 "an invalid level" "$HAUL" serve --log loud
+complains "invalid --log 'loud'"
+expect 2 "an invalid format" "$HAUL" serve --log-format xml
+complains "invalid --log-format 'xml'"
+expect 2 "an invalid level of a mount" "$HAUL" mount "$work" "$work" --log loud
 
 finish

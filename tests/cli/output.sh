@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Output: JSON that parses, pipes that stay clean, a progress bar on a terminal.
+# Output: valid JSON, clean pipes, a progress bar on a terminal.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
@@ -47,9 +47,9 @@ holds_json "every check that is not ok has a remedy or a reason" \
   'all(c["remedy"] or c["text"] for c in it if c["state"] != "ok")'
 good=$(json 'next(c["name"] for c in it if c["state"] == "ok")')
 poor=$(json 'next((c["name"] for c in it if c["state"] != "ok"), "")')
-expect 0 "doctor map shows that backend alone" "$HAUL" doctor map --json
+expect 0 "doctor map shows only that backend" "$HAUL" doctor map --json
 holds_json "and nothing else" 'it and all(c["backend"] == "map" for c in it)'
-expect 0 "doctor $good shows that check alone" "$HAUL" doctor "$good" --json
+expect 0 "doctor $good shows only that check" "$HAUL" doctor "$good" --json
 holds_json "and nothing else" "[c['name'] for c in it] == ['$good']"
 expect 0 "doctor requires a backend that is there" "$HAUL" doctor --require tcp
 expect 0 "doctor requires a check that is ok ($good)" "$HAUL" doctor --require "$good"
@@ -58,7 +58,7 @@ if [[ -n $poor ]]; then
     --require "$poor"
   complains "^haul: doctor: $poor is "
 else
-  skipped "a check that is not ok: every check of this host is"
+  skipped "a failed check: all checks of this host pass"
 fi
 
 section "explain"
@@ -70,11 +70,11 @@ expect 0 "explain a read into a device" "$HAUL" explain sim:0 "$tcp/b" --op read
 holds_json "one path is chosen, and comes first" \
   '[p["state"] for p in it["paths"]].count("chosen") == 1 and it["paths"][0]["state"] == "chosen"'
 holds_json "the places are named" 'it["local_place"] == "sim:0" and it["remote_place"] == "sim:0"'
-expect 0 "explain what only one path allows" "$HAUL" explain host "$unix/a" --only tcp --json
+expect 0 "explain with --only" "$HAUL" explain host "$unix/a" --only tcp --json
 holds_json "the others are closed" \
   '{p["name"]: p["state"] for p in it["paths"]} == {"tcp": "chosen", "map": "closed", "rdma": "closed"}'
 
-holds_json "where the choice changes is told, to the byte" \
+holds_json "the changes of the choice are exact" \
   '[(p["from"], p["up_to"], p["send"]) for p in it["switches"]] == [(1, 65535, "buffered"), (65536, it["curve"][-1]["bytes"], "direct")]'
 expect 0 "explain draws the curve" "$HAUL" explain host "$unix/a"
 says "^ *FROM  *UP TO  *PATH  *SEND  *COST$"
@@ -83,21 +83,21 @@ says "^ *SIZE  *map  *tcp$"
 says "^ *4.00 KiB  .* est. \*"
 expect 0 "explain of a configured path" env HAUL_PATHS=tcp:4K,map "$HAUL" explain host "$unix/a"
 says "^ *4097 B  *1.00 MiB  *map "
-expect 0 "explain says who set it" env HAUL_PATHS=tcp "$HAUL" explain host "$unix/a"
+expect 0 "explain names the source of the setting" env HAUL_PATHS=tcp "$HAUL" explain host "$unix/a"
 says "set by HAUL_PATHS$"
 says "left out by HAUL_PATHS$"
-expect 0 "explain what was measured" "$HAUL" explain host "$unix/a" --measure --json
+expect 0 "explain with --measure" "$HAUL" explain host "$unix/a" --measure --json
 holds_json "each size by each open path" \
   'all(p["measured"] for c in it["curve"] for p in c["paths"]) and it["operation"] == "read"'
 expect 0 "an atomic operation has no curve" "$HAUL" explain host "$tcp/a" --op fetch-add --json
-holds_json "there is none" '"curve" not in it'
+holds_json "there is no curve" '"curve" not in it'
 if command -v gnuplot >/dev/null; then
   expect 0 "a picture of the curve" "$HAUL" explain host "$unix/a" --plot "$work/it's.svg"
   holds "it is an SVG picture, with each part's name" grep -q "map, short" "$work/it's.svg"
-  expect 1 "a picture where there is no folder" "$HAUL" explain host "$unix/a" --plot "$work/no/a.svg"
+  expect 1 "a picture in a missing folder" "$HAUL" explain host "$unix/a" --plot "$work/no/a.svg"
   complains "cannot create"
 else
-  skipped "a picture: there is no gnuplot"
+  skipped "a picture: gnuplot is missing"
 fi
 mkdir "$work/empty"
 expect 1 "a picture without gnuplot" env PATH="$work/empty" "$HAUL" explain host "$unix/a" \
@@ -114,16 +114,16 @@ slow_put="{ head -c 8M /dev/zero; sleep 0.7; head -c 8M /dev/zero; sleep 0.2; } 
 expect 0 "a put that takes a second" sh -c "$slow_put"
 clean
 expect 0 "a put without a report" "$HAUL" put "$work/file" "$tcp/a" --quiet
-holds "says nothing" test ! -s "$work/out"
+holds "prints nothing" test ! -s "$work/out"
 clean
 expect 0 "a bench" "$HAUL" bench "$tcp" --sizes 64 --duration 0.05
 clean
 
-section "descriptors that are closed"
+section "closed standard descriptors"
 # shellcheck disable=SC2016
 for closed in '2>&-' '<&- >&- 2>&-'; do
   expect 0 "a timeline with $closed" bash -c '"$@" '"$closed" - "$HAUL" trace "$tcp" -o "$work/timeline" --seconds 0.1
-  holds "has nothing in it that was said" python3 -m json.tool "$work/timeline"
+  holds "is not mixed with messages" python3 -m json.tool "$work/timeline"
 done
 # shellcheck disable=SC2016
 expect 1 "no output is an error" bash -c '"$@" >&-' - "$HAUL" top "$tcp" --once --interval 0.1
@@ -146,9 +146,9 @@ if command -v script >/dev/null; then
   holds "with --quiet it showed nothing" test ! -s "$work/terminal"
   script -qec "'$HAUL' bench $tcp --sizes 64,128 --duration 0.05" /dev/null >"$work/terminal" 2>&1 \
     </dev/null
-  holds "bench shows how far it is" grep -q "1 of 2, 128 B" "$work/terminal"
+  holds "bench shows its progress" grep -q "1 of 2, 128 B" "$work/terminal"
 else
-  skipped "a terminal: there is no script(1)"
+  skipped "a terminal: script(1) is missing"
 fi
 
 finish

@@ -1,21 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# haul pingpong: the whole session, for every pair of places, and with a side that misbehaves.
+# haul pingpong: sessions for every pair of places, and malformed peers.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
 
 # start_server ADDRESS OPTIONS…: sets $player, its process, and $listening, its address.
 start_server() {
-  local address=$1
-  shift
-  rm -f "$work/server" # else the last one's address is found in it
-  "$HAUL" pingpong --server --listen "$address" "$@" >"$work/server" 2>"$work/server.err" &
-  player=$!
-  processes+=("$player")
-  await 10 grep -q "^listening on " "$work/server"
-  listening=$(sed -n 's/^listening on //p' "$work/server")
+  start_listener "$HAUL" pingpong --server --listen "$@"
+  player=$server
 }
 
 for address in tcp://127.0.0.1:0 "unix://$work/pp.sock"; do
@@ -23,7 +17,7 @@ for address in tcp://127.0.0.1:0 "unix://$work/pp.sock"; do
     for there_place in host sim:0; do
       section "${address%%:*}: server at $there_place, client at $here_place"
       start_server "$address" --place "$there_place"
-      expect 0 "the client is content" "$HAUL" pingpong "$listening" --place "$here_place"
+      expect 0 "the client succeeds" "$HAUL" pingpong "$listening" --place "$here_place"
       says "^pingpong: verified$"
       says "^exchange 3  *messages  *right  *right$"
       says "^one-sided write  *(theirs)  *right  *right$"
@@ -31,8 +25,8 @@ for address in tcp://127.0.0.1:0 "unix://$work/pp.sock"; do
       says "^  found 200 201 202"
       says "^client: 4.00 MiB at $here_place"
       wait "$player"
-      holds "the server is content" test $? = 0
-      cp "$work/server" "$work/out"
+      holds "the server succeeds" test $? = 0
+      cp "$work/serve" "$work/out"
       says "^pingpong: verified$"
       says "^  found 100 101 102"
       says "^server: 4.00 MiB at $there_place"
@@ -47,44 +41,44 @@ expect 0 "one element, one iteration" "$HAUL" pingpong "$listening" --size 4 --i
 holds_json "the summary says so" 'it["verified"] and it["bytes"] == 4 and len(it["steps"]) == 3 and
   all(s["here"] and s["there"] for s in it["steps"])'
 wait "$player"
-holds "the server is content" test $? = 0
+holds "the server succeeds" test $? = 0
 
 section "one path alone"
 start_server tcp://127.0.0.1:0 --only tcp
-expect 0 "the client is content" "$HAUL" pingpong "$listening" --only tcp --size 64K
+expect 0 "the client succeeds" "$HAUL" pingpong "$listening" --only tcp --size 64K
 says "^one-sided read  *tcp  *right  *right$"
 wait "$player"
-holds "the server is content" test $? = 0
-cp "$work/server" "$work/out"
+holds "the server succeeds" test $? = 0
+cp "$work/serve" "$work/out"
 says "^one-sided write  *tcp  *right  *right$"
 start_server tcp://127.0.0.1:0
-expect 1 "a path that there is none of" "$HAUL" pingpong "$listening" --only nope --size 64K
+expect 1 "an unknown path" "$HAUL" pingpong "$listening" --only nope --size 64K
 complains "no such path"
 wait "$player"
-holds "the server is told" test $? = 1
+holds "the server fails, too" test $? = 1
 
-section "a place that is not there"
+section "an unknown place"
 start_server tcp://127.0.0.1:0 --place sim:77
-expect 0 "the client is content" "$HAUL" pingpong "$listening" --place sim:77
-complains "host memory is used instead"
-says "^client: 4.00 MiB at host (in place of what was asked for)"
+expect 0 "the client succeeds" "$HAUL" pingpong "$listening" --place sim:77
+complains "so host memory is used"
+says "^client: 4.00 MiB at host (instead of the requested place)"
 wait "$player"
-holds "the server is content" test $? = 0
+holds "the server succeeds" test $? = 0
 
-section "a side that misbehaves"
-expect 1 "nobody listens" "$HAUL" pingpong tcp://127.0.0.1:1 --timeout 2
+section "failures"
+expect 1 "no listener" "$HAUL" pingpong tcp://127.0.0.1:1 --timeout 2
 complains_briefly
 serve --region a=host:1M
-expect 1 "the other side is no pingpong" "$HAUL" pingpong "$tcp" --timeout 1
-complains "the other side is silent"
+expect 1 "another program on the other side" "$HAUL" pingpong "$tcp" --timeout 1
+complains "timed out waiting for the other side"
 serve --echo
-expect 1 "the other side answers nonsense" "$HAUL" pingpong "$tcp" --timeout 5
+expect 1 "wrong messages of the other side" "$HAUL" pingpong "$tcp" --timeout 5
 complains "expected"
 start_server tcp://127.0.0.1:0
 timeout 20 "$HAUL" bench "$listening" --op message --sizes 8 --duration 0.1 >/dev/null 2>&1
 await 10 eval "! kill -0 $player"
 wait "$player"
-holds "a server ends with status 1 when a stranger speaks to it" test $? = 1
+holds "a server fails on messages of another program" test $? = 1
 start_server tcp://127.0.0.1:0
 "$HAUL" pingpong "$listening" --size 64M --iterations 1000 >"$work/out" 2>"$work/err" &
 client=$!
@@ -92,10 +86,10 @@ processes+=("$client")
 await 10 grep -q "^exchange 1$" "$work/out"
 slay "$player"
 wait "$client"
-holds "a client ends with status 1 when its server is killed" test $? = 1
+holds "a client fails when its server is killed" test $? = 1
 start_server tcp://127.0.0.1:0
 kill -TERM "$player"
 wait "$player"
-holds "a server that waits ends when it is told to" test $? = 1
+holds "a waiting server ends on SIGTERM" test $? = 1
 
 finish

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Bytes there and back, over every path and to every place, and where they go.
+# put and get over every path, to every place.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
@@ -26,7 +26,7 @@ for place in host sim; do
   done
 done
 
-section "without being told a path"
+section "without --only"
 expect 0 "put" "$HAUL" put "$work/odd" "$tcp/host" --json
 is_json
 holds_json "the report has bytes, path and copies" \
@@ -41,7 +41,7 @@ section "pipes"
 expect 0 "put from a pipe" sh -c "cat '$work/odd' | '$HAUL' put - $tcp/host --json"
 holds_json "it was read" 'it["source"] == "read" and it["bytes"] == 20000003'
 "$HAUL" get "$tcp/host" - --length 20000003 2>"$work/err" | cmp -s - "$work/odd"
-holds "get to a pipe gives the bytes alone" test "${PIPESTATUS[1]}" = 0
+holds "get to a pipe writes only the bytes" test "${PIPESTATUS[1]}" = 0
 complains "^get "
 expect 0 "put from an open file" sh -c "'$HAUL' put - $tcp/host <'$work/small'"
 
@@ -49,9 +49,9 @@ section "parts"
 expect 0 "put at an offset" "$HAUL" put "$work/odd" "$tcp/host" --offset 12345
 expect 0 "get of a part" "$HAUL" get "$tcp/host" "$work/part" --offset 12346 --length 5M
 holds "it is that part" cmp "$work/part" <(tail -c +2 "$work/odd" | head -c 5M)
-expect 0 "put of the rest of a file that was begun" sh -c \
+expect 0 "put of the rest of an open file" sh -c \
   "{ head -c 7 >/dev/null; '$HAUL' put - $tcp/host; } <'$work/odd'"
-# head may have read ahead; what counts is that put began where the file stood.
+# head may have read ahead; put must start at the offset of the file.
 
 section "files"
 echo old >"$work/existing"
@@ -60,14 +60,14 @@ ln -s existing "$work/link"
 expect 0 "get through a link to a file that exists" "$HAUL" get "$tcp/file" "$work/link"
 holds "the file is replaced" cmp "$work/odd" "$work/existing"
 holds "the link is still a link" test -L "$work/link"
-holds "the mode is as it was" test "$(stat -c %a "$work/existing")" = 640
+holds "the mode is kept" test "$(stat -c %a "$work/existing")" = 640
 (umask 027 && "$HAUL" get "$tcp/file" "$work/fresh" --quiet)
 holds "a new file's mode follows the umask" test "$(stat -c %a "$work/fresh")" = 640
 
 section "zero copy"
-expect 0 "put over map without a buffer between" "$HAUL" put "$work/odd" "$unix/host" --only map \
+expect 0 "put over map" "$HAUL" put "$work/odd" "$unix/host" --only map \
   --require-zero-copy
-expect 1 "put over tcp to a device cannot do without one" "$HAUL" put "$work/odd" "$unix/sim" \
+expect 1 "put over tcp to a device needs a buffer" "$HAUL" put "$work/odd" "$unix/sim" \
   --only tcp --require-zero-copy
 complains_briefly
 

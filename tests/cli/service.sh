@@ -1,16 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# haul serve under a service manager: sockets that were there before it, and word that it is ready. What
-# a manager does is done by a few lines of Python.
+# haul serve under a service manager, mocked in Python: inherited sockets and readiness.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
 
 random_file "$work/file" 100000
 
-# manage COMMAND…: as a manager starts it, with a listening socket on TCP and one on Unix. Its messages go
-# to $work/said, the TCP address to $work/address. Sets $server.
+# manage COMMAND…: starts it with a listening TCP socket and a Unix socket. Its notifications go to
+# $work/said, the TCP address to $work/address. Sets $server.
 manage() {
   rm -f "$work/sock" "$work/said" "$work/address" "$work/pid"
   python3 - "$work" "$@" <<'PY' &
@@ -44,7 +43,7 @@ def listen():
 listener = threading.Thread(target=listen)
 listener.start()
 status = os.waitpid(child, 0)[1]
-notify.sendto(b"", notify.getsockname())  # behind all that it said
+notify.sendto(b"", notify.getsockname())  # after all its notifications
 listener.join()
 sys.exit(os.waitstatus_to_exitcode(status))
 PY
@@ -55,23 +54,23 @@ PY
 }
 
 section "sockets and readiness"
-holds "it is ready, and says so" manage "$HAUL" serve --region r=host:1M
+holds "it notifies readiness" manage "$HAUL" serve --region r=host:1M
 address=$(cat "$work/address")
 expect 0 "put by the TCP socket" "$HAUL" put "$work/file" "$address/r"
 expect 0 "put by the Unix socket" "$HAUL" put "$work/file" "unix://$work/sock/r"
 kill -TERM "$(cat "$work/pid")"
 wait "$server"
-holds "it ends well" test $? = 0
-holds "it said that it stops" grep -q "^STOPPING=1$" "$work/said"
-holds "the socket's file is the manager's, and stays" test -S "$work/sock"
+holds "it ends with status 0" test $? = 0
+holds "it notifies its stop" grep -q "^STOPPING=1$" "$work/said"
+holds "the file of the socket stays, as the manager owns it" test -S "$work/sock"
 
-section "what is asked for goes before"
-holds "it is ready" manage "$HAUL" serve --listen tcp://127.0.0.1:0 --region r=host:1M
-expect 1 "nobody answers on the manager's" timeout 2 "$HAUL" ls "$(cat "$work/address")" --timeout 1
+section "--listen replaces inherited sockets"
+holds "it notifies readiness" manage "$HAUL" serve --listen tcp://127.0.0.1:0 --region r=host:1M
+expect 1 "the inherited socket is not served" timeout 2 "$HAUL" ls "$(cat "$work/address")" --timeout 1
 kill -TERM "$(cat "$work/pid")"
 wait "$server"
 
-section "descriptors that are none"
+section "invalid descriptors"
 expect 1 "one that is not open" "$HAUL" serve --listen fd://77
 complains "no listening socket"
 expect 1 "a file" bash -c 'exec 7<"$1"; exec "$2" serve --listen fd://7' - "$work/file" "$HAUL"

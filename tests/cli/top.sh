@@ -10,7 +10,7 @@ random_file "$work/file" 3000000
 serve --name watched --region target=host:4M
 
 section "once"
-expect 0 "a look" "$HAUL" top "$tcp" --once --interval 0.1
+expect 0 "a snapshot" "$HAUL" top "$tcp" --once --interval 0.1
 says "^watched  up 0:0[0-9]  peers 1  regions 1  transfers 0  failed 0  retried 0$"
 says "^PATH  *OUT/s  *IN/s  *SERVED OUT/s  *SERVED IN/s  *SLICES/s  *ERRORS$"
 says "^tcp  *0  *0  *0  *0  *0  *0$"
@@ -19,34 +19,34 @@ holds "80 columns are enough" awk 'length($0) > 80 { exit 1 }' "$work/out"
 expect 0 "with JSON" "$HAUL" top "$unix" --once --json --interval 0.1
 is_json
 holds_json "the node" 'it["node"] == "watched" and it["regions"] == 1'
-holds_json "this command, by its user" \
+holds_json "this command has its user" \
   '[p["identity"] for p in it["peers"]] == ["uid:%d" % __import__("os").getuid()]'
 expect 0 "a write" "$HAUL" put "$work/file" "$tcp/target" --only tcp
 expect 0 "is counted" "$HAUL" top "$tcp" --once --json --interval 0.1
-holds_json "as what was served" \
+holds_json "as served bytes" \
   '[p["served_in"] for p in it["paths"] if p["path"] == "tcp"] == [3000000]'
-holds_json "and not in this second" \
+holds_json "and not in the rate" \
   '[p["served_in_per_second"] for p in it["paths"] if p["path"] == "tcp"] == [0]'
 
-section "again and again"
+section "repeated"
 "$HAUL" top "$tcp" --interval 0.1 >"$work/many" 2>&1 &
 watcher=$!
 processes+=("$watcher")
-await 10 has_lines 3 "^watched  up " "$work/many" && passed "looks follow each other"
-holds "without a terminal's orders" eval '! grep -q "$(printf "\033")" "$work/many"'
+await 10 has_lines 3 "^watched  up " "$work/many" && passed "snapshots follow each other"
+holds "without escape codes" eval '! grep -q "$(printf "\033")" "$work/many"'
 kill -INT "$watcher"
 wait "$watcher"
-holds "it ends as it should" test $? = 0
+holds "it ends with status 0" test $? = 0
 "$HAUL" top "$tcp" --interval 0.1 >"$work/many" 2>"$work/err" &
 watcher=$!
 processes+=("$watcher")
 await 10 has_lines 1 "^watched  up " "$work/many"
 stop "$server"
-await 10 grep -q "cannot see what the node is doing" "$work/err" && passed "a node that ends is told of"
+await 10 grep -q "cannot read the statistics of the node" "$work/err" && passed "the end of the node is reported"
 wait "$watcher"
 holds "as a failure" test $? = 1
 
-section "who may"
+section "permissions"
 "$HAUL" key new "$work/key" 2>/dev/null
 export HAUL_KEY=$work/key
 serve --region target=host:4M
@@ -56,14 +56,14 @@ complains "^hint: connect over its Unix socket"
 expect 0 "over its Unix socket" "$HAUL" top "$unix" --once --interval 0.1
 stop "$server"
 HAUL_ANY_OBSERVER=yes serve --region target=host:4M
-expect 0 "where everybody may" "$HAUL" top "$tcp" --once --interval 0.1
+expect 0 "with any_observer" "$HAUL" top "$tcp" --once --interval 0.1
 says " haul  *-  *0 "
 unset HAUL_KEY
 
-section "a node that always has more peers"
+section "a hostile node with endless peers"
 serve_hostile peers
-limit=30 expect 0 "is looked at" "$HAUL" top "$tcp" --once --json --interval 0.1
-holds "as far as anybody wants to know" test "$(grep -c '"name": "one"' "$work/out")" = 65536
+limit=30 expect 0 "is read" "$HAUL" top "$tcp" --once --json --interval 0.1
+holds "up to the limit" test "$(grep -c '"name": "one"' "$work/out")" = 65536
 slay "$server"
 
 section "wrong usage"

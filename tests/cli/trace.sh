@@ -10,8 +10,7 @@ length=3000000
 random_file "$work/file" $length
 serve --name watched --region target=host:4M
 
-# watch ADDRESS: writes $work/timeline until it is told to end; sets $watcher. When it returns, the node
-# records.
+# watch ADDRESS: starts a recording to $work/timeline; sets $watcher.
 watch() {
   rm -f "$work/said" "$work/timeline"
   "$HAUL" trace "$1" -o "$work/timeline" --seconds 60 2>"$work/said" &
@@ -20,7 +19,7 @@ watch() {
   await 10 grep -q "^watching " "$work/said"
 }
 
-# ends STATUS WHAT: the watcher has.
+# ends STATUS WHAT: the watcher ends with this status.
 ends() {
   wait "$watcher"
   holds "$2" test $? = "$1"
@@ -28,7 +27,7 @@ ends() {
   cp "$work/timeline" "$work/out"
 }
 
-# Of the timeline's events, those of a phase.
+# The events of a phase.
 phase="lambda p: [e for e in it['traceEvents'] if e['ph'] == p]"
 
 section "a write to the node"
@@ -37,7 +36,7 @@ expect 0 "a put" "$HAUL" put "$work/file" "$tcp/target" --only tcp
 expect 0 "a get" "$HAUL" get "$tcp/target" "$work/got" --only tcp --length 5000
 holds "nothing is there before the end" test ! -e "$work/timeline"
 kill -INT "$watcher"
-ends 0 "SIGINT ends it as it should"
+ends 0 "SIGINT ends it with status 0"
 complains "^[1-9][0-9]* events, 0 lost$"
 is_json
 holds_json "the process is the node" \
@@ -46,9 +45,9 @@ holds_json "every track has a name" \
   "{e['tid'] for e in it['traceEvents']} == {e['tid'] for e in ($phase)('M')}"
 holds_json "one is for the peer, over tcp" \
   "any(e['args']['name'].startswith('for ') and ' tcp' in e['args']['name'] for e in ($phase)('M'))"
-holds_json "what was written shows its bytes" \
+holds_json "writes have their bytes" \
   "sum(e['args']['bytes'] for e in ($phase)('X') if e['name'] == 'write') == $length"
-holds_json "and what was read" \
+holds_json "and reads" \
   "sum(e['args']['bytes'] for e in ($phase)('i') if e['name'] == 'read') == 5000"
 holds_json "none failed, and all ended" \
   "not any('error' in e['args'] or 'unfinished' in e['args'] for e in ($phase)('X'))"
@@ -56,7 +55,7 @@ holds_json "spans of a track do not overlap" \
   "all(a['tid'] != b['tid'] or a['ts'] + a['dur'] <= b['ts'] + 0.0015 for s in
    [sorted(($phase)('X'), key=lambda e: (e['tid'], e['ts']))] for a, b in zip(s, s[1:]))"
 
-section "what the node does itself"
+section "transfers of the node"
 mkdir "$work/folder"
 cp "$work/file" "$work/folder/file"
 if ! "$HAUL" serve --listen tcp://127.0.0.1:0 --export "$work/nowhere" 2>&1 | grep -q "cannot export $work"; then
@@ -76,12 +75,12 @@ else
     "sorted(e['id'] for e in ($phase)('b')) == sorted(e['id'] for e in ($phase)('e'))"
 fi
 
-section "to standard output, for its time"
+section "to standard output"
 expect 0 "half a second" "$HAUL" trace "$tcp" -o - --seconds 0.5
 complains "^0 events, 0 lost$"
 is_json
 
-section "who may"
+section "permissions"
 "$HAUL" key new "$work/key" 2>/dev/null
 export HAUL_KEY=$work/key
 serve --region target=host:4M
@@ -97,23 +96,23 @@ serve --region target=host:4M
 watch "$tcp"
 stop "$server"
 ends 1 "is a failure"
-complains "cannot see what the node is doing"
+complains "cannot read the trace of the node"
 is_json
 
-section "a node that begins all and ends nothing"
+section "a hostile node with endless open events"
 serve_hostile spans
-limit=30 expect 0 "is written down" "$HAUL" trace "$tcp" -o "$work/timeline" --seconds 5
+limit=30 expect 0 "is recorded" "$HAUL" trace "$tcp" -o "$work/timeline" --seconds 5
 complains "^200000 events, 0 lost$"
-holds "with all that did not end" has_lines 200000 '"unfinished": true' "$work/timeline"
+holds "with all unfinished events" has_lines 200000 '"unfinished": true' "$work/timeline"
 slay "$server"
 
 section "wrong usage"
 expect 2 "no file" "$HAUL" trace "$tcp"
-complains "-o says which file is written"
+complains "missing option -o FILE"
 expect 2 "no node" "$HAUL" trace -o "$work/none"
 expect 1 "a file without a name" "$HAUL" trace "$tcp" -o ""
-complains "the file to write has no name"
-holds "is told before the node is watched" eval '! grep -q "^watching" "$work/err"'
-expect 1 "a folder that is not there" "$HAUL" trace "$tcp" --output "$work/no/file"
+complains "the name of the output file is empty"
+holds "is rejected before the recording" eval '! grep -q "^watching" "$work/err"'
+expect 1 "a missing folder" "$HAUL" trace "$tcp" --output "$work/no/file"
 
 finish

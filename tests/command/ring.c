@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A slot of the command's ring is settled by how its transfer ended, whenever it ended. The library
- * is a double: it says the results that a test lists. */
+ * Settling a slot of the ring reports the result of its transfer, also if it ends just after a
+ * wait. The library is a mock that returns scripted results. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,14 +10,14 @@
 
 #include "command.h"
 #include "common/fail.h"
-#include "common/interrupt.h"
+#include "common/process.h"
 #include "common/ring.h"
 
-#define FAILED 77 /* the double's exit status of a failure */
+#define FAILED 77 /* exit status of the mocked fail functions */
 
 static struct {
-  int waited, tested; /* what the calls return: the first two waits, and each test */
-  int again;
+  int waited, again; /* results of the first wait and of later ones */
+  int tested;        /* result of each haul_transfer_test */
   unsigned waits, tests;
   bool interrupts, released;
 } script;
@@ -113,7 +113,7 @@ static int settle(struct ring *ring) {
   return ring_settle(ring, &ring->slots[0]);
 }
 
-static void a_transfer_that_ends_just_after_a_wait_has_ended(void **state) {
+static void a_transfer_ending_after_a_wait_succeeds(void **state) {
   struct ring ring;
   (void)state;
   script.waited = HAUL_ETIMEDOUT;
@@ -125,7 +125,7 @@ static void a_transfer_that_ends_just_after_a_wait_has_ended(void **state) {
   assert_int_equal(ring.tally.transfers, 1);
 }
 
-static void one_that_fails_just_after_a_wait_has_failed(void **state) {
+static void a_transfer_failing_after_a_wait_fails(void **state) {
   struct ring ring;
   (void)state;
   script.waited = HAUL_ETIMEDOUT;
@@ -135,7 +135,7 @@ static void one_that_fails_just_after_a_wait_has_failed(void **state) {
   assert_int_equal(ring.tally.transfers, 0);
 }
 
-static void one_that_is_still_on_its_way_is_waited_for_again(void **state) {
+static void a_transfer_in_flight_is_waited_for_again(void **state) {
   struct ring ring;
   (void)state;
   script.waited = HAUL_ETIMEDOUT;
@@ -145,7 +145,7 @@ static void one_that_is_still_on_its_way_is_waited_for_again(void **state) {
   assert_int_equal(script.waits, 2);
 }
 
-static void its_own_deadline_is_a_failure(void **state) {
+static void a_passed_deadline_fails(void **state) {
   struct ring ring;
   (void)state;
   script.waited = HAUL_ETIMEDOUT;
@@ -153,7 +153,7 @@ static void its_own_deadline_is_a_failure(void **state) {
   assert_int_equal(settle(&ring), FAILED);
 }
 
-static void an_interruption_ends_the_wait(void **state) {
+static void a_signal_ends_the_wait(void **state) {
   struct ring ring;
   (void)state;
   script.waited = HAUL_ETIMEDOUT;
@@ -167,11 +167,11 @@ static void an_interruption_ends_the_wait(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_transfer_that_ends_just_after_a_wait_has_ended),
-      cmocka_unit_test(one_that_fails_just_after_a_wait_has_failed),
-      cmocka_unit_test(one_that_is_still_on_its_way_is_waited_for_again),
-      cmocka_unit_test(its_own_deadline_is_a_failure),
-      cmocka_unit_test(an_interruption_ends_the_wait),
+      cmocka_unit_test(a_transfer_ending_after_a_wait_succeeds),
+      cmocka_unit_test(a_transfer_failing_after_a_wait_fails),
+      cmocka_unit_test(a_transfer_in_flight_is_waited_for_again),
+      cmocka_unit_test(a_passed_deadline_fails),
+      cmocka_unit_test(a_signal_ends_the_wait),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

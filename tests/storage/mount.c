@@ -84,7 +84,7 @@ static void a_remote_tree_must_be_reachable(void **state) {
   assert_true(mounted_says(&mounted, "cannot connect to unix://@haul-nobody-here"));
   const char *const no_export[] = {"haul://127.0.0.1", mounted.point, NULL};
   assert_int_equal(mounted_run(&mounted, no_export), 2);
-  assert_true(mounted_says(&mounted, "is not haul://HOST[:PORT]/EXPORT"));
+  assert_true(mounted_says(&mounted, "expected haul://HOST[:PORT]/EXPORT"));
   assert_false(mounted_is(&mounted));
 }
 
@@ -220,8 +220,8 @@ static void a_missing_module_is_reported(void **state) {
   assert_int_equal(system(command), 0);
   char *whole = strdup(haul);
   setenv("HAUL", copy, 1);
-  assert_refuses(mounted.source, mounted.point, "this haul cannot mount: ",
-                 "build haul where the headers for it are: sudo apt-get install");
+  assert_refuses(mounted.source, mounted.point,
+                 "this haul cannot mount: ", "build haul again after: sudo apt-get install");
   setenv("HAUL", whole, 1);
   free(whole);
 }

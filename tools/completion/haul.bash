@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
-# Bash completion for haul. Commands and options are asked of `haul` itself, so that they cannot
-# differ from it.
+# Bash completion for haul. Commands and options come from `haul help`, so that they match the
+# installed version.
 
 _haul_commands() {
   haul help 2>/dev/null | sed -n '/^commands:/,/^$/s/^  \([a-z][a-z]*\) .*/\1/p'
@@ -11,7 +11,7 @@ _haul_options() {
   haul help "$1" 2>/dev/null | sed -n 's/^  \(--[a-z-]*\).*/\1/p'
 }
 
-# What an option's value may be, where there is a fixed set.
+# The values of an option with a fixed set.
 _haul_values() {
   case $1 in
     --only) echo "map rdma tcp" ;;
@@ -34,7 +34,7 @@ _haul_takes_file() {
 
 _haul() {
   local current previous command values
-  # Words as the shell cuts them, except that ':' and '=' do not cut (addresses have them).
+  # ':' and '=' do not split words, as addresses contain them.
   _get_comp_words_by_ref -n := -c current -p previous 2>/dev/null || {
     current=${COMP_WORDS[COMP_CWORD]}
     previous=${COMP_WORDS[COMP_CWORD - 1]}

@@ -2,6 +2,7 @@
 #include "fail.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,15 +11,50 @@
 #include "../command.h"
 #include "progress.h"
 #include "text.h"
-#include "words.h"
 
 static const char *command_name;
+
+/* If two phrases start alike, the longer one comes first. */
+static const struct {
+  const char *library, *command;
+} phrases[] = {
+    {"set a later deadline in its options",
+     "allow more time with --timeout, if the command has it"},
+    {"set a later deadline in the options",
+     "allow more time with --timeout, if the command has it"},
+    {"haul_device_list shows", "haul info shows"},
+    {"haul_check_list says", "haul doctor says"},
+    {"check the call's arguments; its comment in haul.h says what it takes",
+     "haul help COMMAND says what the command takes"},
+    {"publish it with HAUL_WRITE there", "publish it writable there: haul serve, without ':ro'"},
+    {"publish it with HAUL_READ | HAUL_WRITE there",
+     "publish it readable and writable there: haul serve, without ':ro'"},
+    {"publish it with HAUL_READ there", "publish it readable there"},
+    {", or allocate with HAUL_REGION_PRIVATE what is not shared", ""},
+    {"only = \"rdma\" takes it", "--only rdma takes it"},
+};
+
+static void replace(char *text, size_t size, const char *from, const char *to) {
+  char rest[512];
+  char *at = strstr(text, from);
+  if (!at)
+    return;
+  size_t room = size - (size_t)(at - text);
+  snprintf(rest, sizeof(rest), "%s", at + strlen(from));
+  if ((size_t)snprintf(at, room, "%s", to) < room)
+    snprintf(at + strlen(to), room - strlen(to), "%s", rest);
+}
+
+void use_command_terms(char *text, size_t size) {
+  for (size_t i = 0; i < sizeof(phrases) / sizeof(phrases[0]); i++)
+    replace(text, size, phrases[i].library, phrases[i].command);
+}
 
 void fail_set_command(const char *name) {
   command_name = name;
 }
 
-/* One line, written at once so that lines of several processes do not mix. */
+/* Prints the line in one write, so that lines of several processes do not mix. */
 static void print_line(const char *text) {
   char line[2048];
   snprintf(line, sizeof(line), "haul: %s%s%s", command_name ? command_name : "",
@@ -33,7 +69,7 @@ static void print_hint(const char *hint) {
   if (!hint || !*hint)
     return;
   snprintf(line, sizeof(line), "hint: %s", hint);
-  words_of_command(line, sizeof(line));
+  use_command_terms(line, sizeof(line));
   text_clean(line);
   fprintf(stderr, "%s\n", line);
 }
@@ -46,10 +82,9 @@ int fail_library(const char *format, ...) {
   vsnprintf(what, sizeof(what), format, list);
   va_end(list);
   const char *text = *error->text ? error->text : haul_error_text(error->code);
-  if (*error->object)
-    snprintf(line, sizeof(line), "%s: %s (%s)", what, text, error->object);
-  else
-    snprintf(line, sizeof(line), "%s: %s", what, text);
+  bool named = !*error->object || strstr(what, error->object) || strstr(text, error->object);
+  snprintf(line, sizeof(line), "%s: %s%s%s%s", what, text, named ? "" : " (",
+           named ? "" : error->object, named ? "" : ")");
   print_line(line);
   print_hint(error->hint);
   return EXIT_FAILED;
@@ -66,22 +101,24 @@ int fail_system(int error, const char *format, ...) {
   return EXIT_FAILED;
 }
 
-int fail_because(const char *hint, const char *format, ...) {
+static void print_list(const char *format, va_list list) {
   char line[1536];
+  vsnprintf(line, sizeof(line), format, list);
+  print_line(line);
+}
+
+int fail_because(const char *hint, const char *format, ...) {
   va_list list;
   va_start(list, format);
-  vsnprintf(line, sizeof(line), format, list);
+  print_list(format, list);
   va_end(list);
-  print_line(line);
   print_hint(hint);
   return EXIT_FAILED;
 }
 
 void fail_note(const char *format, ...) {
-  char line[1536];
   va_list list;
   va_start(list, format);
-  vsnprintf(line, sizeof(line), format, list);
+  print_list(format, list);
   va_end(list);
-  print_line(line);
 }

@@ -21,8 +21,8 @@ extern char **environ;
 
 struct gnuplot {
   struct outfile file;
-  int picture;   /* gnuplot's standard output, in memory: it tells of no write that fails */
-  FILE *script;  /* its standard input */
+  int picture;   /* standard output of gnuplot, in memory: gnuplot does not report failed writes */
+  FILE *script;  /* standard input of gnuplot */
   pid_t process; /* 0: not running */
 };
 
@@ -37,11 +37,11 @@ static int spawn_with(struct gnuplot *plot, int input) {
   if (!error)
     return EXIT_DONE;
   plot->process = 0;
-  return fail_because("apt-get install gnuplot-nox; the figures are printed without it",
+  return fail_because("apt-get install gnuplot-nox, or leave --plot out",
                       "cannot start gnuplot: %s", strerror(error));
 }
 
-/* Both ends close on exec: gnuplot keeps nothing but its standard input. */
+/* Both ends close on exec, so that gnuplot inherits only its standard input. */
 static int spawn(struct gnuplot *plot) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC))
@@ -61,7 +61,7 @@ int gnuplot_open(const char *path, struct gnuplot **plot) {
   int status = outfile_open(&(*plot)->file, path, 0);
   if (status == EXIT_DONE && (*plot)->picture < 0)
     status = fail_system(failed, "cannot draw %s", path);
-  /* A gnuplot that ends early is an error of the write, not the end of this process. */
+  /* If gnuplot ends early, the write fails with EPIPE and this process goes on. */
   signal(SIGPIPE, SIG_IGN);
   if (status == EXIT_DONE)
     status = spawn(*plot);
@@ -72,7 +72,7 @@ int gnuplot_open(const char *path, struct gnuplot **plot) {
   return status;
 }
 
-/* Quoted as gnuplot reads it: within '…' only the quote itself is doubled. */
+/* gnuplot quotes a text in '…', in which a quote is doubled. */
 FILE *gnuplot_script(struct gnuplot *plot, const char *title) {
   fputs("set terminal svg size 900,540 background 'white'\nset title '", plot->script);
   for (const char *at = title; *at; at++)
@@ -83,7 +83,7 @@ FILE *gnuplot_script(struct gnuplot *plot, const char *title) {
   return plot->script;
 }
 
-/* Closes gnuplot's input and waits for its end; 0 when it was content. */
+/* Closes the input of gnuplot and waits for its end; 0: success. */
 static int finish(struct gnuplot *plot) {
   int result = 0;
   int bad = plot->script ? fclose(plot->script) : 0;
@@ -101,7 +101,7 @@ static int write_picture(struct gnuplot *plot) {
   for (off_t at = 0; status == EXIT_DONE; at += got) {
     got = pread(plot->picture, bytes, sizeof bytes, at);
     if (got < 0)
-      return fail_system(errno, "cannot read what gnuplot drew");
+      return fail_system(errno, "cannot read the output of gnuplot");
     if (got == 0)
       return outfile_commit(&plot->file);
     status = outfile_write(&plot->file, bytes, (size_t)got);
@@ -111,7 +111,7 @@ static int write_picture(struct gnuplot *plot) {
 
 int gnuplot_draw(struct gnuplot *plot) {
   if (finish(plot))
-    return fail_because("what gnuplot said stands above", "gnuplot failed to draw %s",
+    return fail_because("see the message of gnuplot above", "cannot draw %s: gnuplot failed",
                         plot->file.label);
   return write_picture(plot);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * A picture over sizes, drawn by gnuplot as SVG.
+ * A plot over sizes, drawn by gnuplot as SVG.
  */
 #ifndef HAUL_COMMAND_GNUPLOT_H
 #define HAUL_COMMAND_GNUPLOT_H
@@ -9,17 +9,17 @@
 
 struct gnuplot;
 
-/* Starts gnuplot, so that its absence shows before anything is done. Returns an exit status; *plot
- * is NULL after a failure. */
+/* Starts gnuplot, so that its absence is an error before any work. Returns an exit status; *plot is
+ * NULL after a failure. */
 int gnuplot_open(const char *path, struct gnuplot **plot);
 
-/* Where its commands go; the terminal, the title and the axis of sizes are set. */
+/* The stream of gnuplot commands; terminal, title and the axis of sizes are set. */
 FILE *gnuplot_script(struct gnuplot *plot, const char *title);
 
-/* Draws what was written, and gives the file its name. Returns an exit status. */
+/* Draws the script and renames the file to `path`. Returns an exit status. */
 int gnuplot_draw(struct gnuplot *plot);
 
-/* Ends gnuplot and removes what was not drawn; NULL is allowed. */
+/* Ends gnuplot and removes an unfinished file; NULL is allowed. */
 void gnuplot_close(struct gnuplot *plot);
 
 #endif

@@ -11,38 +11,35 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "json.h"
 #include "options.h"
+#include "output.h"
+#include "text.h"
 
-#define LINE_MAX_BYTES 4096 /* what a pipe takes whole: PIPE_BUF */
+#define LINE_MAX_BYTES 4096 /* PIPE_BUF: a pipe takes it in one piece */
 
 static const char *const level_names[] = {"error", "warning", "info", "debug"};
 static const int priorities[] = {LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG};
 
 static struct {
   bool json;
-  bool journal; /* the standard error is systemd's */
+  bool journal; /* standard error is a socket of the systemd journal */
   bool syslog;
 } how;
 
-/* As sd_journal_print(3) finds it out: JOURNAL_STREAM names the device and the inode. */
+/* systemd.exec(5): JOURNAL_STREAM has the device and the inode of the journal's socket. */
 static bool is_journal(void) {
   const char *stream = getenv("JOURNAL_STREAM");
   unsigned long long device, inode;
-  struct stat there;
+  struct stat found;
   return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
-         fstat(STDERR_FILENO, &there) == 0 && there.st_dev == device && there.st_ino == inode;
+         fstat(STDERR_FILENO, &found) == 0 && found.st_dev == device && found.st_ino == inode;
 }
 
 /* ---- Forms ---- */
 
-struct stamp {
-  char text[40];
-};
-
-/* RFC 3339, in UTC, to the millisecond. */
-static struct stamp stamp(int64_t nanoseconds) {
-  struct stamp stamp;
+/* RFC 3339, UTC, milliseconds. */
+static struct unit_text stamp(int64_t nanoseconds) {
+  struct unit_text stamp;
   struct tm parts;
   time_t seconds = (time_t)(nanoseconds / 1000000000);
   gmtime_r(&seconds, &parts);
@@ -75,7 +72,7 @@ static void write_quoted(FILE *out, const char *value) {
 }
 
 static void write_text(FILE *out, const struct haul_log_line *line) {
-  if (!how.syslog) /* which has both itself */
+  if (!how.syslog) /* syslog adds time and level */
     fprintf(out, "%s %s ", stamp(line->time_ns).text, level_names[line->level - 1]);
   fputs(line->event, out);
   for (size_t i = 0; i < line->count; i++) {
@@ -105,18 +102,13 @@ static void write_json(FILE *out, const struct haul_log_line *line) {
 
 /* ---- Writing ---- */
 
-/* Whoever does not read them must not hold up the node. */
+/* Lines are dropped if the pipe is full: the log must not block the node. */
 static bool has_room(void) {
-  struct pollfd there = {STDERR_FILENO, POLLOUT, 0};
-  return poll(&there, 1, 0) == 1 && there.revents & POLLOUT;
+  struct pollfd entry = {STDERR_FILENO, POLLOUT, 0};
+  return poll(&entry, 1, 0) == 1 && entry.revents & POLLOUT;
 }
 
-static void put(const char *text, size_t length) {
-  ssize_t written = write(STDERR_FILENO, text, length);
-  (void)written; /* there is nobody to tell */
-}
-
-static void take(void *user, const struct haul_log_line *line) {
+static void write_line(void *user, const struct haul_log_line *line) {
   char text[LINE_MAX_BYTES] = "";
   (void)user;
   FILE *out = fmemopen(text, sizeof text, "w");
@@ -128,15 +120,15 @@ static void take(void *user, const struct haul_log_line *line) {
   fclose(out);
   if (how.syslog)
     syslog(priorities[line->level - 1], "%s", text);
-  else if (has_room())
-    put(text, strlen(text));
+  else if (has_room() && write(STDERR_FILENO, text, strlen(text)) < 0)
+    return; /* a failed log line has no other place to be reported */
 }
 
-void log_tell(int priority, const char *event, const char *text) {
+void log_line(int priority, const char *event, const char *text) {
   const struct haul_log_field fields[] = {{"what", text}};
   struct haul_log_line line = {.level = HAUL_LOG_ERROR,
                                .event = event,
-                               .text = "what it has to say itself",
+                               .text = "a message of the command itself",
                                .node = "",
                                .fields = fields,
                                .count = 1};
@@ -145,7 +137,7 @@ void log_tell(int priority, const char *event, const char *text) {
   line.time_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
   while (line.level < HAUL_LOG_DEBUG && priorities[line.level - 1] < priority)
     line.level++;
-  take(NULL, &line);
+  write_line(NULL, &line);
 }
 
 /* ---- Beginning ---- */
@@ -157,13 +149,15 @@ int log_begin(const struct command *command, const struct log_values *values) {
       if (strcmp(values->level, level_names[level - 1]) == 0)
         break;
     if (level > HAUL_LOG_DEBUG)
-      return options_wrong(command, "--log is error, warning, info or debug");
+      return options_wrong(command, "invalid --log '%s': expected error, warning, info or debug",
+                           values->level);
   }
   if (values->format && strcmp(values->format, "text") != 0 && strcmp(values->format, "json") != 0)
-    return options_wrong(command, "--log-format is text or json");
+    return options_wrong(command, "invalid --log-format '%s': expected text or json",
+                         values->format);
   how.json = values->format && strcmp(values->format, "json") == 0;
   how.journal = is_journal();
-  haul_log_set((enum haul_log_level)level, take, NULL);
+  haul_log_set((enum haul_log_level)level, write_line, NULL);
   return EXIT_DONE;
 }
 

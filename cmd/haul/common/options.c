@@ -7,10 +7,12 @@
 #include <string.h>
 
 #include "fail.h"
-#include "units.h"
+#include "text.h"
 
-#define OPTIONS_MAX  32
-#define FIRST_OPTION 256 /* getopt_long's value of the table's first entry: beyond every letter */
+#define OPTIONS_MAX 32
+#define FIRST_OPTION                                                                               \
+  256 /* the code of the first table entry for getopt_long: above all letters                      \
+       */
 
 static size_t count_options(const struct command *command) {
   size_t count = 0;
@@ -19,7 +21,7 @@ static size_t count_options(const struct command *command) {
   return count;
 }
 
-/* The option that a letter is short for; NULL where it is none. */
+/* The option that the letter abbreviates, or NULL. */
 static const struct option_spec *of_letter(const struct command *command, int letter) {
   if (!command->letters || !strchr(command->letters, letter))
     return NULL;
@@ -33,7 +35,7 @@ static bool has_letter(const struct command *command, const struct option_spec *
   return of_letter(command, spec->name[0]) == spec;
 }
 
-/* As getopt wants them: ":h" and the command's own. */
+/* The letters in the form of getopt: ":h" and those of the command. */
 static void fill_letters(const struct command *command, char text[OPTIONS_MAX * 2 + 3]) {
   text = stpcpy(text, ":h");
   for (const char *at = command->letters; at && *at; at++) {
@@ -68,10 +70,33 @@ int options_wrong(const struct command *command, const char *format, ...) {
   return EXIT_USAGE;
 }
 
+bool options_address(const struct command *command, const char *text, const char *port,
+                     char address[ADDRESS_MAX]) {
+  if (address_expand(text, port, address))
+    return true;
+  options_wrong(command, "invalid address '%s': expected HOST[:PORT], unix:///PATH or etcd://…",
+                text);
+  return false;
+}
+
+bool options_target(const struct command *command, const char *text, struct target *target) {
+  if (target_parse(text, target))
+    return true;
+  options_wrong(command, "invalid target '%s': expected NODE/NAME", text);
+  return false;
+}
+
+bool options_place(const struct command *command, const char *text, struct haul_place *place) {
+  if (haul_place_parse(text, place) == 0)
+    return true;
+  options_wrong(command, "invalid place '%s': `haul info` lists the places", text);
+  return false;
+}
+
 static int add_to_list(const struct command *command, const char *name, struct text_list *list,
                        const char *text) {
   if (list->count == LIST_MAX)
-    return options_wrong(command, "--%s is given more than %d times", name, LIST_MAX);
+    return options_wrong(command, "at most %d values of --%s are possible", LIST_MAX, name);
   list->items[list->count++] = text;
   return EXIT_DONE;
 }
@@ -88,25 +113,23 @@ static bool parse_length(const char *text, uint64_t *length) {
   return size_parse(text, length) && *length > 0;
 }
 
-/* What a good value is. */
-static const char *form_of(enum option_type type) {
+static const char *expected_value(enum option_type type) {
   switch (type) {
   case OPTION_SIZE:
-    return "a whole number of bytes, or of units: 4096, 64K, 1M, 2GB";
+    return "bytes, or a number with a unit, for example 4096, 64K, 1M or 2GB";
   case OPTION_LENGTH:
-    return "a whole number of bytes, or of units, at least 1: 4096, 64K, 1M, 2GB";
+    return "at least 1 byte, for example 4096, 64K, 1M or 2GB";
   case OPTION_COUNT:
-    return "a whole number, at least 1";
+    return "a whole number of at least 1";
   case OPTION_SECONDS:
-    return "more than 0, at most ten years: 10, 0.5";
+    return "seconds greater than 0, for example 10 or 0.5";
   default:
-    return "anything";
+    return "text";
   }
 }
 
-static int store(const struct command *command, const struct option_spec *spec, void *values,
-                 const char *text) {
-  void *field = (char *)values + spec->offset;
+static int store(const struct command *command, const struct option_spec *spec, const char *text) {
+  void *field = (char *)command->values + spec->offset;
   bool good = true;
   switch (spec->type) {
   case OPTION_FLAG:
@@ -131,8 +154,8 @@ static int store(const struct command *command, const struct option_spec *spec, 
     break;
   }
   if (!good)
-    return options_wrong(command, "'%s' is no good value for --%s, which is %s", text, spec->name,
-                         form_of(spec->type));
+    return options_wrong(command, "invalid --%s '%s': expected %s", spec->name, text,
+                         expected_value(spec->type));
   return EXIT_DONE;
 }
 
@@ -140,16 +163,16 @@ static int store(const struct command *command, const struct option_spec *spec, 
 static int refuse(const struct command *command, int found, char **argv) {
   const char *word = argv[optind - 1];
   if (found == ':')
-    return options_wrong(command, "option '%s' needs a value", word);
+    return options_wrong(command, "option '%s' requires a value", word);
   if (optopt >= FIRST_OPTION)
     return options_wrong(command, "option '%s' takes no value", word);
   if (optopt)
-    return options_wrong(command, "there is no option '-%c'", optopt);
-  return options_wrong(command, "there is no option '%s'", word);
+    return options_wrong(command, "unknown option '-%c'", optopt);
+  return options_wrong(command, "unknown option '%s'", word);
 }
 
-/* One option; EXIT_DONE to go on, -1 after --help. */
-static int take(const struct command *command, int found, char **argv, void *values) {
+/* Handles one option; EXIT_DONE to go on, -1 after --help. */
+static int handle_option(const struct command *command, int found, char **argv) {
   if (found == 'h') {
     options_print_help(command, stdout);
     return -1;
@@ -158,18 +181,18 @@ static int take(const struct command *command, int found, char **argv, void *val
     return refuse(command, found, argv);
   const struct option_spec *spec =
       found < FIRST_OPTION ? of_letter(command, found) : &command->options[found - FIRST_OPTION];
-  return store(command, spec, values, optarg);
+  return store(command, spec, optarg);
 }
 
-bool options_parse(const struct command *command, int argc, char **argv, void *values,
-                   struct operand_range range, char ***operands, int *status) {
+bool options_parse(const struct command *command, int argc, char **argv, char ***operands,
+                   int *status) {
   struct option list[OPTIONS_MAX + 2];
   char letters[OPTIONS_MAX * 2 + 3];
   fill_long_options(command, list);
   fill_letters(command, letters);
   opterr = 0;
   for (int found; (found = getopt_long(argc, argv, letters, list, NULL)) != -1;) {
-    *status = take(command, found, argv, values);
+    *status = handle_option(command, found, argv);
     if (*status == EXIT_DONE)
       continue;
     if (*status < 0)
@@ -178,22 +201,22 @@ bool options_parse(const struct command *command, int argc, char **argv, void *v
   }
   *operands = argv + optind;
   int count = argc - optind;
-  if (count < range.least || count > range.most) {
-    *status = options_wrong(command, count < range.least ? "an operand is missing"
-                                                         : "there is an operand too many");
+  if (count < command->least || count > command->most) {
+    *status =
+        options_wrong(command, count < command->least ? "missing operand" : "too many operands");
     return false;
   }
   return true;
 }
 
 static void print_option(const struct command *command, const struct option_spec *spec, FILE *out) {
-  char left[64];
+  char column[64];
   char letter[8] = "";
   if (has_letter(command, spec))
     snprintf(letter, sizeof letter, ", -%c", spec->name[0]);
-  snprintf(left, sizeof(left), "--%s%s%s%s", spec->name, letter, spec->value ? " " : "",
+  snprintf(column, sizeof(column), "--%s%s%s%s", spec->name, letter, spec->value ? " " : "",
            spec->value ? spec->value : "");
-  fprintf(out, "  %-28s %s\n", left, spec->help);
+  fprintf(out, "  %-28s %s\n", column, spec->help);
 }
 
 void options_print_help(const struct command *command, FILE *out) {
@@ -201,7 +224,7 @@ void options_print_help(const struct command *command, FILE *out) {
           command->summary, command->about);
   for (const struct option_spec *spec = command->options; spec->name; spec++)
     print_option(command, spec, out);
-  fprintf(out, "  %-28s %s\n", "--help", "show this text");
+  fprintf(out, "  %-28s %s\n", "--help", "print this text");
   fprintf(out, "\nexamples:\n%s\nexit status: 0 done, 1 failed, 2 wrong usage\n",
           command->examples);
 }

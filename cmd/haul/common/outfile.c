@@ -17,7 +17,7 @@ static int fail_open(const struct outfile *file) {
   return fail_system(errno, "cannot create %s", file->label);
 }
 
-/* The mode that the file is to have: its own where it exists, else what open would give it. */
+/* The mode of the file: that of an existing file, else the mode that open(2) would set. */
 static mode_t wanted_mode(const struct stat *old) {
   if (old)
     return old->st_mode & 0777;
@@ -45,15 +45,15 @@ static int open_temporary(struct outfile *file, const struct stat *old) {
   return EXIT_DONE;
 }
 
-/* A disk that is too small is better found before the bytes are moved. */
+/* Fails before any transfer if the disk is too small. */
 static int reserve(const struct outfile *file, uint64_t length) {
   if (length == 0 || length > INT64_MAX || !*file->temporary)
     return EXIT_DONE;
   if (fallocate(file->descriptor, 0, 0, (off_t)length) == 0 || errno == EOPNOTSUPP)
     return EXIT_DONE;
   if (errno == ENOSPC || errno == EFBIG || errno == EDQUOT)
-    return fail_because("nothing was moved and nothing is left behind; free some space",
-                        "cannot write %s: %s", file->label, strerror(errno));
+    return fail_because("free some space; no byte was moved", "cannot write %s: %s", file->label,
+                        strerror(errno));
   return EXIT_DONE;
 }
 
@@ -71,8 +71,9 @@ int outfile_open(struct outfile *file, const char *path, uint64_t length) {
   }
   file->descriptor = -1;
   bool exists = stat(path, &old) == 0;
-  if (!*path) /* beside which a temporary one could be made all the same */
-    return fail_because("is a variable of the shell empty?", "the file to write has no name");
+  if (!*path) /* a temporary file could be created all the same */
+    return fail_because("check for an empty shell variable",
+                        "the name of the output file is empty");
   if (!exists && errno != ENOENT)
     return fail_open(file);
   if (exists && S_ISDIR(old.st_mode))
@@ -96,7 +97,7 @@ int outfile_write(struct outfile *file, const void *bytes, size_t length) {
     if (written < 0 && errno == EINTR)
       continue;
     if (written < 0)
-      return fail_because(*file->temporary ? "nothing is left behind under this name" : NULL,
+      return fail_because(*file->temporary ? "free some space; the file was not changed" : NULL,
                           "cannot write %s: %s", file->label, strerror(errno));
     at += written;
     length -= (size_t)written;
@@ -105,7 +106,7 @@ int outfile_write(struct outfile *file, const void *bytes, size_t length) {
 }
 
 int outfile_commit(struct outfile *file) {
-  /* Closing may be what reports a write that failed late (NFS, quotas). */
+  /* close(2) may report a write that failed late (NFS, quotas). */
   int descriptor = file->descriptor;
   if (descriptor != STDOUT_FILENO) {
     file->descriptor = -1;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A file that appears under its name only when it is whole: it is written under a temporary name
- * beside it and renamed at the end. What is no regular file (a device, a pipe, standard output) is
- * written as it is.
+ * Output that appears under its name only when it is complete: a temporary file beside it is
+ * renamed at the end. Devices, pipes and standard output are written directly.
  */
 #ifndef HAUL_COMMAND_OUTFILE_H
 #define HAUL_COMMAND_OUTFILE_H
@@ -14,21 +13,21 @@
 struct outfile {
   int descriptor;
   const char *label;        /* for messages */
-  char path[PATH_MAX];      /* where it is to be; links are followed */
-  char temporary[PATH_MAX]; /* empty: written in place */
+  char path[PATH_MAX];      /* the final name; links are resolved */
+  char temporary[PATH_MAX]; /* empty: no temporary file */
 };
 
-/* Opens `path`, "-" for standard output, with room for `length` bytes where the file system can
- * tell (0: unknown). Returns an exit status; outfile_discard is due either way. */
+/* Opens `path`, or standard output for "-", and reserves `length` bytes (0: unknown) if the file
+ * system can. Returns an exit status; call outfile_discard in any case. */
 int outfile_open(struct outfile *file, const char *path, uint64_t length);
 
-/* Writes all of it. Returns an exit status. */
+/* Writes all bytes. Returns an exit status. */
 int outfile_write(struct outfile *file, const void *bytes, size_t length);
 
-/* Gives the file its name. Returns an exit status. */
+/* Renames the temporary file to `path`. Returns an exit status. */
 int outfile_commit(struct outfile *file);
 
-/* Closes it, and removes what was not committed. */
+/* Closes the file and removes an uncommitted temporary one. */
 void outfile_discard(struct outfile *file);
 
 #endif

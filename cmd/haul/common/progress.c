@@ -6,13 +6,12 @@
 #include <unistd.h>
 
 #include "text.h"
-#include "units.h"
 
 #define REDRAW_NS     100000000
 #define BAR_CELLS     24
 #define COLUMNS_LEAST 20
 
-/* There is one terminal, so there is one bar on it. */
+/* One terminal has one bar. */
 static bool on_screen;
 
 void progress_begin(struct progress *progress, const char *label, uint64_t total, bool quiet) {
@@ -43,8 +42,8 @@ static struct bar bar_of(double part) {
   return bar;
 }
 
-/* What is left when `part` took `elapsed`. */
-static struct unit_text left_of(double part, int64_t elapsed) {
+/* Estimates the remaining time if `part` took `elapsed`. */
+static struct unit_text remaining_text(double part, int64_t elapsed) {
   struct unit_text unknown = {"?"};
   return part > 0 ? clock_text((int64_t)((double)elapsed * (1 - part) / part)) : unknown;
 }
@@ -60,7 +59,7 @@ static void draw(const struct progress *progress, uint64_t done, int64_t elapsed
   if (progress->total)
     snprintf(line, sizeof(line), "%s [%s] %3.0f%% of %s, %s, %s left", progress->label,
              bar_of(part).text, part * 100, size_text(progress->total).text,
-             rate_text(done, elapsed).text, left_of(part, elapsed).text);
+             rate_text(done, elapsed).text, remaining_text(part, elapsed).text);
   else
     snprintf(line, sizeof(line), "%s %s, %s", progress->label, size_text(done).text,
              rate_text(done, elapsed).text);
@@ -85,7 +84,7 @@ void progress_step(const struct progress *progress, uint64_t done, uint64_t step
     return;
   snprintf(line, sizeof(line), "%s [%s] %llu of %llu, %s, %s left", progress->label,
            bar_of(part).text, (unsigned long long)done, (unsigned long long)steps, step,
-           left_of(part, now_ns() - progress->started).text);
+           remaining_text(part, now_ns() - progress->started).text);
   show(line);
 }
 

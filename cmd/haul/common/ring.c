@@ -3,7 +3,7 @@
 
 #include "../command.h"
 #include "fail.h"
-#include "interrupt.h"
+#include "process.h"
 
 #define CANCEL_WAIT_NS INT64_C(1000000000)
 
@@ -34,8 +34,8 @@ int ring_start(struct ring *ring, struct slot *slot) {
   return result ? fail_transfer(ring) : EXIT_DONE;
 }
 
-/* Waits in slices, so that an interruption is seen. A slice and the transfer's deadline end with
- * the same code: which of them it was is asked apart. */
+/* Waits in slices, to notice signals. The end of a slice and the deadline of the transfer have the
+ * same code, so haul_transfer_test tells them apart. */
 static int wait_for(haul_transfer *transfer) {
   int result;
   do {
@@ -63,7 +63,7 @@ int ring_settle(struct ring *ring, struct slot *slot) {
   return EXIT_DONE;
 }
 
-static void abandon(struct slot *slot) {
+static void cancel(struct slot *slot) {
   if (!slot->transfer)
     return;
   haul_transfer_cancel(slot->transfer);
@@ -73,7 +73,7 @@ static void abandon(struct slot *slot) {
 
 void ring_close(struct ring *ring) {
   for (int i = 0; i < RING_SLOTS; i++) {
-    abandon(&ring->slots[i]);
+    cancel(&ring->slots[i]);
     haul_region_release(ring->slots[i].buffer);
     ring->slots[i] = (struct slot){NULL, NULL, NULL, {0, 0, 0}};
   }

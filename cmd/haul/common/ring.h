@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A bounded number of transfers in flight between this process and one remote: while some are on
- * their way, the caller fills or empties another slot.
+ * A bounded number of transfers in flight between this process and one remote region, so that the
+ * caller fills or drains one slot while others are in flight.
  */
 #ifndef HAUL_COMMAND_RING_H
 #define HAUL_COMMAND_RING_H
@@ -17,13 +17,13 @@
 
 #define RING_SLOTS 4
 #define RING_CHUNK                                                                                 \
-  (UINT64_C(4) << 20) /* bytes a transfer: large enough to spread, small enough to                 \
-                         show progress and to hold few bytes in memory */
+  (UINT64_C(4) << 20) /* bytes a transfer: large enough for all rails, small enough for            \
+                         progress and memory */
 
 struct slot {
-  haul_region *buffer; /* the slot's own, RING_CHUNK bytes of host memory; NULL in a bare ring */
-  haul_region *region; /* what the transfer moves: the buffer, or memory of the caller's */
-  haul_transfer *transfer; /* NULL: the slot is free */
+  haul_region *buffer;     /* RING_CHUNK bytes of host memory; NULL in a bare ring */
+  haul_region *region;     /* memory of the transfer: the buffer, or memory of the caller */
+  haul_transfer *transfer; /* NULL: free */
   struct haul_piece piece;
 };
 
@@ -38,17 +38,17 @@ struct ring {
   struct slot slots[RING_SLOTS];
 };
 
-/* Fills the slots' buffers, unless `bare`; the other fields are the caller's to set before. Returns
- * an exit status; ring_close is due either way. */
+/* Allocates the buffers, unless `bare`; the caller sets the other fields before. Returns an exit
+ * status; call ring_close in any case. */
 int ring_open(struct ring *ring, bool bare);
 
-/* Starts the slot's transfer: region and piece are set. Returns an exit status. */
+/* Starts the transfer of a slot, whose region and piece are set. Returns an exit status. */
 int ring_start(struct ring *ring, struct slot *slot);
 
-/* Waits until the slot is free; its report goes into the tally. Returns an exit status. */
+/* Waits until the slot is free and adds its report to the tally. Returns an exit status. */
 int ring_settle(struct ring *ring, struct slot *slot);
 
-/* Cancels what is in flight and releases the buffers. */
+/* Cancels transfers in flight and releases the buffers. */
 void ring_close(struct ring *ring);
 
 #endif

@@ -10,7 +10,7 @@
 #include "fail.h"
 #include "text.h"
 
-/* Has a TCP address a port? The colons within an IPv6 address do not count. */
+/* Whether a TCP address has a port: colons within […] belong to an IPv6 address. */
 static bool has_port(const char *text) {
   if (strncmp(text, "tcp://", strlen("tcp://")) == 0)
     text += strlen("tcp://");
@@ -20,11 +20,13 @@ static bool has_port(const char *text) {
 
 bool address_expand(const char *text, const char *port, char address[ADDRESS_MAX]) {
   bool whole = strstr(text, "://") != NULL;
+  if (text[strspn(text, "0123456789")] == '\0') /* "80" is more likely a port than host 0.0.0.80 */
+    return false;
   bool tcp = !whole || strncmp(text, "tcp://", strlen("tcp://")) == 0;
   bool complete = !tcp || has_port(text);
   int length = snprintf(address, ADDRESS_MAX, "%s%s%s%s", whole ? "" : "tcp://", text,
                         complete ? "" : ":", complete ? "" : port);
-  return *text && length < ADDRESS_MAX;
+  return length < ADDRESS_MAX;
 }
 
 static bool is_socket(const char *path, size_t length) {
@@ -60,19 +62,19 @@ bool directory_parse(const char *text, char address[ADDRESS_MAX]) {
   return true;
 }
 
-/* Of etcd://HOST/PREFIX/NODE/NAME the last '/'; of etcd://HOST/PREFIX/NODE none. */
-static const char *slash_behind_node(const char *node) {
+/* The last '/' of etcd://HOST/PREFIX/NODE/NAME; NULL for etcd://HOST/PREFIX/NODE. */
+static const char *slash_after_node(const char *node) {
   const char *slash = strchr(node, '/');
   slash = slash ? strchr(slash + 1, '/') : NULL;
   return slash ? strchr(slash + 1, '/') : NULL;
 }
 
-/* The '/' before NAME; NULL: there is none. */
+/* The '/' before NAME, or NULL. */
 static const char *name_slash(const char *text) {
   const char *scheme_end = strstr(text, "://");
   const char *node = scheme_end ? scheme_end + strlen("://") : text;
   if (is_directory(text))
-    return slash_behind_node(node);
+    return slash_after_node(node);
   if (strncmp(text, "unix:///", strlen("unix:///")) != 0)
     return strchr(node, '/');
   const char *slash = strchr(node + 1, '/');
@@ -91,7 +93,7 @@ static bool parse_node(const char *text, const char *end, struct target *target)
   return address_expand(node, DEFAULT_PORT, target->address);
 }
 
-/* %XX is a byte; anything else stays as it is. */
+/* Decodes %XX; other text stays. */
 static void unescape(const char *text, char *to) {
   for (; *text; to++) {
     unsigned byte;
@@ -106,7 +108,7 @@ static void unescape(const char *text, char *to) {
   *to = '\0';
 }
 
-/* Of etcd://HOST/PREFIX/NAME that is the address as well: of a node that has such a region. */
+/* etcd://HOST/PREFIX/NAME is the address, too: of any node that publishes the region. */
 static bool parse_in_directory(const char *text, struct target *target) {
   const char *slash = strchr(strstr(text, "://") + 3, '/');
   slash = slash ? strchr(slash + 1, '/') : NULL;
@@ -172,21 +174,13 @@ void session_close(struct session *session) {
   *session = (struct session){NULL, NULL, NULL};
 }
 
+static int list_regions(void *peer, void *list, size_t *count) {
+  return haul_peer_list(peer, haul_deadline_in(CONNECT_TIMEOUT_NS), list, count);
+}
+
 int session_list(const struct session *session, struct haul_published **entries, size_t *count) {
-  *entries = NULL;
-  *count = 0;
-  /* The list may grow between two calls, so ask until it fits. */
-  for (size_t room = 64;; room = *count) {
-    *count = room;
-    *entries = must_realloc(*entries, room * sizeof(**entries));
-    if (haul_peer_list(session->peer, haul_deadline_in(CONNECT_TIMEOUT_NS), *entries, count)) {
-      free(*entries);
-      *entries = NULL;
-      return fail_library("cannot list the regions");
-    }
-    if (*count <= room)
-      return EXIT_DONE;
-  }
+  *entries = load_list(list_regions, session->peer, sizeof(**entries), count);
+  return *entries ? EXIT_DONE : fail_library("cannot list the regions");
 }
 
 haul_node *open_quiet_node(void) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * From what the user typed to a connected peer: addresses, NODE/NAME targets, and the handles that
- * go with them.
+ * Addresses and NODE/NAME targets of the command line, and sessions: a node connected to a peer.
  */
 #ifndef HAUL_COMMAND_SESSION_H
 #define HAUL_COMMAND_SESSION_H
@@ -15,29 +14,28 @@
 #define DEFAULT_PORT       "7420"
 #define CONNECT_TIMEOUT_NS INT64_C(10000000000)
 
-/* Expands an address: "host:port" is short for tcp, and "host" and "tcp://host" for this port.
- * False when it is empty or too long. */
+/* Expands "host:port" to a tcp address, and adds `port` to "host" and "tcp://host". False: the text
+ * is empty, a bare number or too long. */
 bool address_expand(const char *text, const char *port, char address[ADDRESS_MAX]);
 
-/* Whether it begins as a directory's address does; and that of one, without NODE behind its prefix:
- * false where it is none. */
+/* Whether the scheme is that of a directory. */
 bool is_directory(const char *text);
+/* Copies etcd://HOST/PREFIX; false if the text is not of that form, for example has a NODE. */
 bool directory_parse(const char *text, char address[ADDRESS_MAX]);
 
 struct target {
   char address[ADDRESS_MAX];
-  const char *name; /* lies within the text that was parsed, or here: */
+  const char *name; /* points into the parsed text or to `unescaped` */
   char unescaped[256];
 };
 
-/* Splits NODE/NAME. NAME begins behind the first '/' that is none of the address: of
- * unix:///PATH/NAME behind the first PATH that is a socket, or where there is none behind the last
- * '/'; of etcd://HOST/PREFIX/NODE/NAME behind NODE, which may be left out. "haul://" before NODE is
- * as good as nothing. False when either is missing. */
+/* Splits NODE/NAME at the first '/' after the address. In unix:///PATH/NAME, PATH is the first
+ * prefix that is a socket, or else ends at the last '/'. In etcd://HOST/PREFIX/NODE/NAME, NODE is
+ * optional. "haul://" before NODE is skipped. False when either part is missing. */
 bool target_parse(const char *text, struct target *target);
 
-/* The same of NODE or NODE/NAME: `name` is NULL, or what is behind the '/', which may be "". Of
- * unix:///PATH the name begins behind a socket, or is not there. False when it is no address. */
+/* Splits NODE or NODE/NAME: `name` is NULL without a '/', and "" for NODE/. In unix:///PATH/NAME,
+ * PATH must be a socket. False for an invalid address. */
 bool target_or_node_parse(const char *text, struct target *target);
 
 struct session {
@@ -46,20 +44,20 @@ struct session {
   haul_remote *remote; /* NULL until session_lookup */
 };
 
-/* Opens a node and connects it, and says why where it cannot. `config` may be NULL; `timeout_ns` 0
- * takes the default. Release with session_close, also after a failure. Returns an exit status. */
+/* Opens a node and connects it. `config` may be NULL; `timeout_ns` 0 means CONNECT_TIMEOUT_NS.
+ * Release with session_close, also after a failure. Returns an exit status. */
 int session_open(struct session *session, const struct haul_node_config *config,
                  const char *address, int64_t timeout_ns);
 int session_lookup(struct session *session, const char *name, int64_t timeout_ns);
-/* Whether that region is there, where its name may be an exported file's, EXPORT/PATH, as well.
- * session_lookup says what else is wrong. */
+/* Whether the name is EXPORT/PATH of an exported file: it has a '/' and no region has it. Other
+ * failures are left to session_lookup. */
 bool session_is_file(struct session *session, const char *name, int64_t timeout_ns);
 void session_close(struct session *session);
 
-/* What the peer publishes, *count entries; the caller frees *entries. Returns an exit status. */
+/* Lists the published regions; the caller frees *entries. Returns an exit status. */
 int session_list(const struct session *session, struct haul_published **entries, size_t *count);
 
-/* A node that reaches nobody: no thread, no listener. NULL after an error, which was printed. */
+/* Opens a node without thread and listener. NULL after an error, which has been printed. */
 haul_node *open_quiet_node(void);
 
 struct place_text {

@@ -12,7 +12,7 @@
 
 #include "../command.h"
 #include "fail.h"
-#include "interrupt.h"
+#include "process.h"
 #include "text.h"
 
 #ifndef MADV_POPULATE_READ
@@ -24,7 +24,7 @@ static int check_kind(struct source *source, const struct stat *status) {
     return fail_system(EISDIR, "cannot read %s", source->label);
   if (!S_ISREG(status->st_mode) || status->st_size == 0)
     return EXIT_DONE;
-  /* Standard input may be a file that somebody has read the beginning of. */
+  /* Standard input may be a file at an offset. */
   off_t at = lseek(source->descriptor, 0, SEEK_CUR);
   source->at = at > 0 ? (uint64_t)at : 0;
   uint64_t size = (uint64_t)status->st_size;
@@ -45,11 +45,11 @@ int source_open(struct source *source, const char *path) {
   return check_kind(source, &status);
 }
 
-/* A mapped page has no bytes behind it any more. Only calls that are safe in a handler. */
+/* SIGBUS: the file no longer backs a mapped page. Only async-signal-safe calls are allowed here. */
 static void explain_bus_error(int number) {
   static const char text[] =
-      "haul: put: the file was cut short, or its disk failed, while it was being sent\n"
-      "hint: the region holds only a part of it now; put a file that stays as it is\n";
+      "haul: put: the file was cut short, or its disk failed, during the transfer\n"
+      "hint: put the file again; the region has a part of it\n";
   (void)number;
   ssize_t ignored = write(STDERR_FILENO, text, sizeof(text) - 1);
   (void)ignored;
@@ -60,7 +60,7 @@ void source_note_change(const struct source *source) {
   struct stat status;
   if (source->region && fstat(source->descriptor, &status) == 0 &&
       (uint64_t)status.st_size < source->mapped)
-    fail_note("%s became shorter while it was being sent", source->label);
+    fail_note("%s became shorter during the transfer", source->label);
 }
 
 int source_map(struct source *source, haul_node *node) {
@@ -71,27 +71,27 @@ int source_map(struct source *source, haul_node *node) {
   if (code == HAUL_ERANGE)
     return fail_library("%s became shorter", source->label);
   if (code)
-    return EXIT_DONE; /* not every file can be mapped: it is read instead, and the report says so */
+    return EXIT_DONE; /* the file is read instead, and the report says so */
   source->mapped = bytes;
   signal(SIGBUS, explain_bus_error);
   madvise(haul_region_address(source->region), bytes, MADV_SEQUENTIAL);
   return EXIT_DONE;
 }
 
-/* Brings a window into memory. The pages need not begin where the window does. */
+/* Populates the pages of a window, whose start need not be aligned. */
 static int populate(const struct source *source, uint64_t length) {
   uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
   uint64_t start = source->at & ~(page - 1);
   char *address = (char *)haul_region_address(source->region) + start;
   int result = madvise(address, source->at + length - start, MADV_POPULATE_READ);
-  if (result && errno != EINVAL) /* EINVAL: an older kernel; the pages come in as they are used */
-    return fail_because(NULL, "cannot read %s: its bytes are not there any more", source->label);
+  if (result && errno != EINVAL) /* EINVAL: an older kernel, which faults the pages in on use */
+    return fail_because(NULL, "cannot read %s: it was cut short", source->label);
   return EXIT_DONE;
 }
 
 static int next_window(struct source *source, struct slot *slot) {
-  uint64_t left = source->mapped - source->at;
-  uint64_t length = left < RING_CHUNK ? left : RING_CHUNK;
+  uint64_t remaining = source->mapped - source->at;
+  uint64_t length = remaining < RING_CHUNK ? remaining : RING_CHUNK;
   slot->region = source->region;
   slot->piece.local = source->at;
   slot->piece.length = length;
@@ -102,16 +102,15 @@ static int next_window(struct source *source, struct slot *slot) {
   return status;
 }
 
-/* Until there is input, or the end of it. */
-static int wait_for_input(const struct source *source, haul_peer *peer, haul_deadline until) {
+int source_wait(const struct source *source, haul_peer *peer, haul_deadline until) {
   struct pollfd entry = {source->descriptor, POLLIN, 0};
   while (poll(&entry, 1, INTERRUPT_SLICE_NS / 1000000) <= 0) {
     if (interrupted())
       return fail_because(NULL, "interrupted");
-    if (haul_peer_status(peer))
-      return fail_library("cannot go on");
+    if (peer && haul_peer_status(peer))
+      return fail_library("the connection failed");
     if (now_ns() >= until)
-      return fail_because(NULL, "%s gave no bytes in time", source->label);
+      return fail_because(NULL, "timed out waiting for %s", source->label);
   }
   return EXIT_DONE;
 }
@@ -122,7 +121,7 @@ static int next_read(struct source *source, struct slot *slot, haul_peer *peer,
   slot->piece.local = 0;
   slot->piece.length = 0;
   while (slot->piece.length < RING_CHUNK) {
-    int status = wait_for_input(source, peer, until);
+    int status = source_wait(source, peer, until);
     if (status)
       return status;
     ssize_t got = read(source->descriptor, buffer + slot->piece.length,

@@ -3,10 +3,8 @@
 
 #include <string.h>
 
-#include "paths.h"
 #include "session.h"
 #include "text.h"
-#include "units.h"
 
 void tally_begin(struct tally *tally) {
   *tally = (struct tally){.sum = {.size = sizeof(struct haul_report)}, .started = now_ns()};
@@ -41,7 +39,7 @@ void tally_add(struct tally *tally, const struct haul_report *report) {
   count_path(tally, report);
 }
 
-/* What carried the most speaks for all: it knows why the others did not. */
+/* The paths of the report are those of the path with the most bytes. */
 static void choose_paths(struct tally *tally) {
   const struct tally_path *most = &tally->paths[0];
   for (size_t i = 1; i < tally->path_count; i++)
@@ -70,7 +68,7 @@ void tally_print(const struct tally *tally, FILE *out) {
   fputs(rest ? rest + 1 : "", out);
   if (tally->path_count < 2)
     return;
-  fputs("  the path changed under way:", out);
+  fputs("  the path changed during the transfer:", out);
   for (size_t i = 0; i < tally->path_count; i++)
     fprintf(out, "%s %s %s", i ? "," : "", size_text(tally->paths[i].bytes).text,
             tally->paths[i].name);
@@ -104,4 +102,41 @@ void tally_to_json(const struct tally *tally, struct json *json) {
   json_text(json, "to", place_text(sum->to).text);
   json_text(json, "peer", sum->peer);
   paths_to_json(json, "paths", sum->paths, sum->path_count);
+}
+
+const char *path_state(const struct haul_path *path) {
+  return path->chosen ? "chosen" : path->open ? "open" : "closed";
+}
+
+void path_copies_to_json(struct json *json, const struct haul_path *path) {
+  json_object(json, "copies");
+  json_number(json, "cpu", path->copies_cpu);
+  json_number(json, "kernel", path->copies_kernel);
+  json_number(json, "dma", path->copies_dma);
+  json_end_object(json);
+  json_bool(json, "zero_copy", path->zero_copy);
+}
+
+static void path_to_json(struct json *json, const struct haul_path *path) {
+  json_object(json, NULL);
+  json_text(json, "name", path->name);
+  json_text(json, "state", path_state(path));
+  if (path->open) {
+    json_real(json, "cost_ns", path->cost_ns);
+    json_real(json, "estimate_ns", path->estimate_ns);
+    json_bool(json, "measured", path->measured);
+    json_text(json, "send", path->send);
+    path_copies_to_json(json, path);
+  }
+  json_text(json, "detail", path->detail);
+  json_text(json, "reason", path->reason);
+  json_end_object(json);
+}
+
+void paths_to_json(struct json *json, const char *key, const struct haul_path *paths,
+                   size_t count) {
+  json_array(json, key);
+  for (size_t i = 0; i < count; i++)
+    path_to_json(json, &paths[i]);
+  json_end_array(json);
 }

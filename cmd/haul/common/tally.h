@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The reports of many transfers summed into one.
+ * The reports of many transfers summed into one, and paths in JSON.
  */
 #ifndef HAUL_COMMAND_TALLY_H
 #define HAUL_COMMAND_TALLY_H
@@ -10,20 +10,20 @@
 
 #include <haul/haul.h>
 
-#include "json.h"
+#include "output.h"
 
 #define TALLY_PATHS_MAX HAUL_PATHS_MAX
 
-/* Bytes by the path that they took: a path may break under way and another one take over. */
+/* Bytes by path: if a path fails, another one takes over. */
 struct tally_path {
   char name[16];
   uint64_t bytes;
-  struct haul_report latest; /* of a transfer that took it */
+  struct haul_report latest; /* of a transfer over this path */
 };
 
 struct tally {
-  /* Places as of the first transfer; paths, once it has ended, as of the latest one that took the
-   * path of the most bytes. */
+  /* Places of the first transfer; after tally_end the paths of the latest transfer over the path
+   * with the most bytes. */
   struct haul_report sum;
   uint64_t transfers;
   size_t path_count;
@@ -34,13 +34,22 @@ struct tally {
 void tally_begin(struct tally *tally);
 void tally_add(struct tally *tally, const struct haul_report *report);
 
-/* Closes the account: times are those of the whole, from tally_begin until now. */
+/* Ends the sum: its times count from tally_begin to this call. */
 void tally_end(struct tally *tally);
 
-/* The report in words, without its first line: the caller knows better what was moved where. */
+/* Prints the report without its first line, which the caller prints. */
 void tally_print(const struct tally *tally, FILE *out);
 
-/* Members of the object that is open in `json`. */
+/* Writes members of the open object. */
 void tally_to_json(const struct tally *tally, struct json *json);
+
+/* "chosen", "open" or "closed". */
+const char *path_state(const struct haul_path *path);
+
+/* Writes "copies" and "zero_copy" as members of the open object. */
+void path_copies_to_json(struct json *json, const struct haul_path *path);
+
+/* Writes an array of objects. */
+void paths_to_json(struct json *json, const char *key, const struct haul_path *paths, size_t count);
 
 #endif

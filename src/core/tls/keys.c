@@ -50,6 +50,10 @@ void key_fingerprint(const struct key *key, char text[17]) {
 
 #define KEY_FILE "key file"
 
+static const char *key_hint(const char *what) {
+  return strcmp(what, KEY_FILE) == 0 ? "name a file that `haul key new` wrote" : NULL;
+}
+
 static int cannot_read(const char *path, const char *what, int system) {
   bool is_key = strcmp(what, KEY_FILE) == 0;
   return error_set(
@@ -73,8 +77,8 @@ static int check_owner(int file, const char *path, const char *what, size_t *siz
   if (fstat(file, &found) != 0)
     return cannot_read(path, what, errno);
   if (!S_ISREG(found.st_mode) || found.st_size > KEYS_FILE_MAX)
-    return error_set(HAUL_EINVAL, 0, path, NULL, "it is no file of at most %u bytes",
-                     KEYS_FILE_MAX);
+    return error_set(HAUL_EINVAL, 0, path, key_hint(what),
+                     "the %s is not a regular file of at most %u bytes", what, KEYS_FILE_MAX);
   if (found.st_mode & (S_IRWXG | S_IRWXO) && !is_handed_over(path, &found))
     return error_set(HAUL_EINSECURE, 0, path,
                      "chmod 600 it; if somebody has read it, what it holds is known: change that",
@@ -153,9 +157,9 @@ static int read_text(int file, const char *path, const char *what, char *text, s
       break;
     length += got > 0 ? (size_t)got : 0;
   }
-  return strlen(text) == length
-             ? 0
-             : error_set(HAUL_EINVAL, 0, path, NULL, "it is no text: there is a byte 0 in it");
+  return strlen(text) == length ? 0
+                                : error_set(HAUL_EINVAL, 0, path, key_hint(what),
+                                            "the %s is binary: it contains a zero byte", what);
 }
 
 void keys_text_free(char *text) {

@@ -192,11 +192,15 @@ const char *tls_identity(const struct tls *tls) {
 static int not_known(const struct tls *tls, const char *object, const char *reason) {
   if (tls->server)
     return error_set(HAUL_EAUTH, 0, object, NULL, "it did not prove who it is: %s", reason);
+  /* OpenSSL names an alert of the peer after the version that introduced it: "sslv3 alert …". */
+  if (strstr(reason, " alert "))
+    reason = "the peer rejected this side's key or certificate";
   return error_set(
       HAUL_EAUTH, 0, object,
-      error_hint(
-          "does its key file have the same line as %s? haul key show prints what identifies a key",
-          tls->context->name),
+      tls->context->keys.count
+          ? error_hint("compare both sides' files with `haul key show FILE`: both need key '%s'",
+                       tls->context->name)
+          : "check that each side's certificate is signed by an authority that the other trusts",
       "the peer and this side do not accept each other: %s", reason);
 }
 

@@ -51,7 +51,7 @@ spoil loss 100%
 end
 holds "the put goes on, and ends" test $status = 0
 says "slices sent again"
-says "the path changed under way: .* rdma, .* tcp"
+says "the path changed during the transfer: .* rdma, .* tcp"
 heal
 expect 0 "it is compared over tcp" on a "$HAUL" get $v4_b/large "$work/copy" --length $long --only tcp
 holds "the bytes are the same" cmp "$work/long" "$work/copy"

@@ -1,30 +1,132 @@
 /* SPDX-License-Identifier: MIT */
-#include "ports.h"
+#include "host.h"
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../command.h"
 #include "fail.h"
+#include "output.h"
 #include "session.h"
-#include "table.h"
 #include "text.h"
-#include "units.h"
 
-/* ---- Loading ---- */
+/* ---- Checks ---- */
+
+static int list_checks(void *node, void *list, size_t *count) {
+  return haul_check_list(node, list, count);
+}
+
+int checks_load(struct checks *checks, haul_node *node) {
+  checks->list = load_list(list_checks, node, sizeof(*checks->list), &checks->count);
+  return checks->list ? EXIT_DONE : fail_library("cannot run the checks");
+}
+
+void checks_free(struct checks *checks) {
+  free(checks->list);
+  *checks = (struct checks){NULL, 0};
+}
+
+bool checks_know(const struct checks *checks, const char *name) {
+  for (size_t i = 0; i < checks->count; i++)
+    if (strcmp(checks->list[i].name, name) == 0)
+      return true;
+  return false;
+}
+
+bool checks_know_backend(const struct checks *checks, const char *backend) {
+  for (size_t i = 0; i < checks->count; i++)
+    if (strcmp(checks->list[i].backend, backend) == 0)
+      return true;
+  return false;
+}
+
+const char *check_state_text(int state) {
+  static const char *const names[] = {"ok", "limited", "missing"};
+  return state >= 0 && state <= HAUL_CHECK_MISSING ? names[state] : "unknown";
+}
+
+/* ---- Network interfaces ---- */
+
+/* The number in /sys/class/net/NAME/FILE; -1: unknown. */
+static long read_number(const char *name, const char *file) {
+  char path[128];
+  long number = -1;
+  snprintf(path, sizeof(path), "/sys/class/net/%s/%s", name, file);
+  FILE *in = fopen(path, "re");
+  if (!in)
+    return -1;
+  if (fscanf(in, "%ld", &number) != 1)
+    number = -1;
+  fclose(in);
+  return number;
+}
+
+static struct interface *find_or_add(struct interface *list, size_t *count,
+                                     const struct ifaddrs *entry) {
+  for (size_t i = 0; i < *count; i++)
+    if (strcmp(list[i].name, entry->ifa_name) == 0)
+      return &list[i];
+  if (*count == INTERFACES_MAX)
+    return NULL;
+  struct interface *added = &list[(*count)++];
+  *added = (struct interface){.up = (entry->ifa_flags & IFF_UP) != 0};
+  snprintf(added->name, sizeof(added->name), "%s", entry->ifa_name);
+  added->megabits = read_number(added->name, "speed");
+  added->mtu = read_number(added->name, "mtu");
+  added->numa = read_number(added->name, "device/numa_node");
+  return added;
+}
+
+static void add_address(struct interface *to, const struct sockaddr *address) {
+  char text[INET6_ADDRSTRLEN];
+  const void *bytes = NULL;
+  if (address && address->sa_family == AF_INET)
+    bytes = &((const struct sockaddr_in *)(const void *)address)->sin_addr;
+  else if (address && address->sa_family == AF_INET6)
+    bytes = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+  if (!bytes || !inet_ntop(address->sa_family, bytes, text, sizeof(text)))
+    return;
+  size_t used = strlen(to->addresses);
+  if (used + strlen(text) + 2 < sizeof(to->addresses))
+    snprintf(to->addresses + used, sizeof(to->addresses) - used, "%s%s", used ? " " : "", text);
+}
+
+size_t interfaces_list(struct interface list[INTERFACES_MAX]) {
+  struct ifaddrs *all;
+  size_t count = 0;
+  if (getifaddrs(&all))
+    return 0;
+  for (const struct ifaddrs *entry = all; entry; entry = entry->ifa_next) {
+    struct interface *to = find_or_add(list, &count, entry);
+    if (to)
+      add_address(to, entry->ifa_addr);
+  }
+  freeifaddrs(all);
+  return count;
+}
+
+/* ---- Ports ---- */
+
+struct port_query {
+  haul_node *node;
+  struct haul_place place;
+};
+
+static int list_ports(void *context, void *list, size_t *count) {
+  const struct port_query *query = context;
+  return haul_port_list(query->node, query->place, list, count);
+}
 
 static int load_seen(struct ports *ports, haul_node *node, size_t device) {
-  struct haul_port **list = &ports->seen[device];
-  for (size_t room = 8;; room = ports->seen_counts[device]) {
-    ports->seen_counts[device] = room;
-    *list = must_realloc(*list, room * sizeof(**list));
-    if (haul_port_list(node, ports->devices[device].place, *list, &ports->seen_counts[device])) {
-      ports->seen_counts[device] = 0;
-      return fail_library("cannot list the ports");
-    }
-    if (ports->seen_counts[device] <= room)
-      return EXIT_DONE;
-  }
+  struct port_query query = {node, ports->devices[device].place};
+  ports->seen[device] =
+      load_list(list_ports, &query, sizeof(struct haul_port), &ports->seen_counts[device]);
+  return ports->seen[device] ? EXIT_DONE : fail_library("cannot list the ports");
 }
 
 int ports_load(struct ports *ports, haul_node *node, const struct haul_device *devices,
@@ -51,7 +153,7 @@ void ports_free(struct ports *ports) {
   *ports = (struct ports){0};
 }
 
-/* The same port as another device sees it; NULL when it went meanwhile. */
+/* The same port in the list of another device; NULL: it was removed meanwhile. */
 static const struct haul_port *as_seen(const struct ports *ports, size_t device,
                                        const struct haul_port *port) {
   for (size_t i = 0; i < ports->seen_counts[device]; i++) {
@@ -62,7 +164,7 @@ static const struct haul_port *as_seen(const struct ports *ports, size_t device,
   return NULL;
 }
 
-/* ---- Text ---- */
+/* ---- Ports as text ---- */
 
 static void print_ports(const struct ports *ports) {
   struct table table;
@@ -70,19 +172,14 @@ static void print_ports(const struct ports *ports) {
   table_row(&table, "PORT", "PATH", "STATE", "SPEED", "NUMA", "PCI", "ADDRESS", "FOUND");
   for (size_t i = 0; i < ports->count; i++) {
     const struct haul_port *port = &ports->seen[0][i];
-    char speed[32] = "-", numa[24] = "-";
-    if (port->bits_per_second)
-      snprintf(speed, sizeof(speed), "%.3g Gb/s", (double)port->bits_per_second / 1e9);
-    if (port->numa >= 0)
-      snprintf(numa, sizeof(numa), "%d", port->numa);
-    table_row(&table, port->name, port->path, port->usable ? "usable" : "closed", speed, numa,
+    table_row(&table, port->name, port->path, port->usable ? "usable" : "closed",
+              line_rate_text((double)port->bits_per_second).text, number_text(port->numa).text,
               *port->pci ? port->pci : "-", *port->address ? port->address : "-",
               *port->reason    ? port->reason
               : port->emulated ? "in software"
                                : "");
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
 static void distance_text(const struct haul_port *port, char *text, size_t size) {
@@ -95,11 +192,11 @@ static void distance_text(const struct haul_port *port, char *text, size_t size)
     snprintf(text, size, "%s", *bridges ? bridges : "-");
 }
 
-/* A line for each pair, as there may be more places than fit beside each other. */
+/* One line for each pair: the places may not fit beside each other. */
 static void print_distances(const struct ports *ports) {
   struct table table;
   table_init(&table, "lll");
-  table_row(&table, "PORT", "PLACE", "IN COMMON");
+  table_row(&table, "PORT", "PLACE", "DISTANCE");
   for (size_t i = 0; i < ports->count; i++) {
     for (size_t device = 0; device < ports->device_count; device++) {
       const struct haul_port *port = as_seen(ports, device, &ports->seen[0][i]);
@@ -109,8 +206,7 @@ static void print_distances(const struct ports *ports) {
                 text);
     }
   }
-  table_print(&table, stdout);
-  table_free(&table);
+  table_end(&table);
 }
 
 void ports_print(const struct ports *ports) {
@@ -122,7 +218,7 @@ void ports_print(const struct ports *ports) {
   printf("\n");
 }
 
-/* ---- JSON ---- */
+/* ---- Ports as JSON ---- */
 
 static void distances_to_json(const struct ports *ports, const struct haul_port *port,
                               struct json *json) {

@@ -1,14 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-#include "json.h"
+#include "output.h"
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "text.h"
 
+/* ---- JSON ---- */
+
 void json_begin(struct json *json, FILE *out) {
   *json = (struct json){.out = out};
+}
+
+void json_open(struct json *json) {
+  json_begin(json, stdout);
+  json_object(json, NULL);
 }
 
 static size_t write_character(FILE *out, const char *text) {
@@ -21,13 +31,14 @@ static size_t write_character(FILE *out, const char *text) {
   if (*text == '"' || *text == '\\')
     fprintf(out, "\\%c", *text);
   else if (text_is_control(text))
-    fprintf(out, "\\u%04x", bytes[length - 1]); /* of two bytes, the second is its number */
+    fprintf(out, "\\u%04x",
+            bytes[length - 1]); /* the second byte of U+0080 to U+009F is the number */
   else
     fwrite(text, 1, length, out);
   return length;
 }
 
-/* How many bytes go as they are: nearly always all. */
+/* The number of bytes that need no escape: nearly always all. */
 static size_t plain_length(const char *text) {
   size_t length = 0;
   while (text[length] >= ' ' && text[length] < 0x7f && text[length] != '"' && text[length] != '\\')
@@ -141,4 +152,57 @@ void json_bool(struct json *json, const char *key, bool truth) {
 void json_null(struct json *json, const char *key) {
   lead_in(json, key);
   fputs("null", json->out);
+}
+
+/* ---- Tables ---- */
+
+void table_init(struct table *table, const char *alignment) {
+  *table = (struct table){.alignment = alignment, .columns = strlen(alignment)};
+}
+
+void table_row(struct table *table, ...) {
+  va_list list;
+  size_t count = table->columns;
+  table->cells = must_realloc(table->cells, (table->rows + 1) * count * sizeof(*table->cells));
+  char **row = table->cells + table->rows * count;
+  va_start(list, table);
+  for (size_t i = 0; i < count; i++) {
+    row[i] = must_strdup(va_arg(list, const char *));
+    text_clean(row[i]);
+  }
+  va_end(list);
+  table->rows++;
+}
+
+static void measure(const struct table *table, int *widths) {
+  for (size_t i = 0; i < table->columns; i++)
+    widths[i] = 0;
+  for (size_t i = 0; i < table->rows * table->columns; i++) {
+    int length = (int)strlen(table->cells[i]);
+    if (length > widths[i % table->columns])
+      widths[i % table->columns] = length;
+  }
+}
+
+static void print_row(const struct table *table, char **row, const int *widths, FILE *out) {
+  for (size_t i = 0; i < table->columns; i++) {
+    const char *gap = i ? "  " : "";
+    if (table->alignment[i] == 'r')
+      fprintf(out, "%s%*s", gap, widths[i], row[i]);
+    else if (i + 1 < table->columns)
+      fprintf(out, "%s%-*s", gap, widths[i], row[i]);
+    else
+      fprintf(out, "%s%s", *row[i] ? gap : "", row[i]);
+  }
+  fputc('\n', out);
+}
+
+void table_end(struct table *table) {
+  int widths[TABLE_COLUMNS_MAX];
+  measure(table, widths);
+  for (size_t i = 0; i < table->rows; i++)
+    print_row(table, table->cells + i * table->columns, widths, stdout);
+  for (size_t i = 0; i < table->rows * table->columns; i++)
+    free(table->cells[i]);
+  free(table->cells);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * Writes JSON, indented, one value a line, or from some depth on all in one. `key` is NULL within
- * an array and at the top.
+ * Output: JSON for scripts, tables for people.
  */
-#ifndef HAUL_COMMAND_JSON_H
-#define HAUL_COMMAND_JSON_H
+#ifndef HAUL_COMMAND_OUTPUT_H
+#define HAUL_COMMAND_OUTPUT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -15,11 +15,14 @@
 struct json {
   FILE *out;
   int depth;
-  int flat;                  /* containers at this depth and below are one line each; 0: none */
-  bool some[JSON_DEPTH_MAX]; /* the container at this depth has a value already */
+  int flat;                  /* containers at this depth and below take one line; 0: none */
+  bool some[JSON_DEPTH_MAX]; /* the container at this depth has a value */
 };
 
+/* Writes indented JSON, one value a line. `key` is NULL within an array and at the top. */
 void json_begin(struct json *json, FILE *out);
+/* Begins an object on standard output. */
+void json_open(struct json *json);
 
 void json_object(struct json *json, const char *key); /* ends with json_end_object */
 void json_end_object(struct json *json);
@@ -33,5 +36,22 @@ void json_real(struct json *json, const char *key, double number); /* null when 
 void json_micros(struct json *json, const char *key, int64_t nanoseconds); /* 12.345 */
 void json_bool(struct json *json, const char *key, bool truth);
 void json_null(struct json *json, const char *key);
+
+#define TABLE_COLUMNS_MAX 12
+
+struct table {
+  const char *alignment; /* 'l' or 'r' for each column */
+  size_t columns, rows;
+  char **cells; /* rows * columns copies */
+};
+
+/* `alignment` must outlive the table. table_end is due. */
+void table_init(struct table *table, const char *alignment);
+
+/* Adds a row: one text for each column. The first row is the heading. */
+void table_row(struct table *table, ...);
+
+/* Prints the table to standard output and frees it. */
+void table_end(struct table *table);
 
 #endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Signals to this process, and the protocol of its service manager: sd_listen_fds(3) and
+ * sd_notify(3).
+ *
+ * Waits are cut into slices of INTERRUPT_SLICE_NS, as another thread may receive the signal.
+ */
+#ifndef HAUL_COMMAND_PROCESS_H
+#define HAUL_COMMAND_PROCESS_H
+
+#include <stdbool.h>
+
+#define INTERRUPT_SLICE_NS 100000000
+
+/* From this call on SIGINT and SIGTERM set the flag; a second signal ends the process. */
+void interrupt_catch(void);
+bool interrupted(void);
+
+/* Blocks SIGINT, SIGTERM and, with `hangup`, SIGHUP in this thread and those it starts, and ignores
+ * SIGPIPE. Returns a signalfd; -1 after an error, which has been printed. */
+int signals_open(bool hangup);
+
+/* The number of listening sockets passed by the manager; they are descriptors 3 and up. */
+unsigned service_sockets(void);
+
+/* Sends "READY=1" or another state to the manager, if there is one. */
+void service_notify(const char *state);
+
+#endif

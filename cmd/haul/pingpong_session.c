@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: MIT */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "command.h"
+#include "common/fail.h"
+#include "common/process.h"
+#include "common/text.h"
+#include "pingpong.h"
+
+#define PART          (UINT64_C(256) << 10) /* bytes a message; the receiver accepts any size */
+#define BYE_WAIT_NS   INT64_C(2000000000)
+#define GREETING_SIZE 512
+#define PEER_LOST     "the other side closed the connection"
+
+/* ---- Messages ---- */
+
+int side_send(struct side *side, enum pingpong_tag tag, const void *bytes, size_t length) {
+  if (haul_message_send(side->peer, tag, bytes, length, haul_deadline_in(side->timeout)))
+    return fail_library("cannot send to the other side");
+  return EXIT_DONE;
+}
+
+/* Receives the next message of this session; drops events and messages of other peers, unless
+ * `peer` is NULL. Waits in slices, to notice signals. */
+static int next_message(struct side *side, struct haul_message *message, haul_deadline until) {
+  for (;;) {
+    int result = haul_message_receive(side->node, message, haul_deadline_in(INTERRUPT_SLICE_NS));
+    if (interrupted())
+      return fail_because(NULL, "interrupted");
+    if (result == 0 && message->kind == HAUL_MESSAGE &&
+        (!side->peer || message->peer == side->peer))
+      return EXIT_DONE;
+    if (result == 0) {
+      bool closed = message->kind == HAUL_PEER_LEFT && side->peer && message->peer == side->peer;
+      haul_message_release(message);
+      if (closed)
+        return fail_because(NULL, PEER_LOST);
+      continue;
+    }
+    if (result != HAUL_ETIMEDOUT)
+      return fail_library("cannot receive from the other side");
+    if (side->peer && haul_peer_status(side->peer))
+      return fail_library(PEER_LOST);
+    if (now_ns() >= until)
+      return fail_because(NULL, "timed out waiting for the other side");
+  }
+}
+
+int side_receive(struct side *side, enum pingpong_tag tag, struct haul_message *message) {
+  int status = next_message(side, message, haul_deadline_in(side->timeout));
+  if (status)
+    return status;
+  if (message->tag == tag)
+    return EXIT_DONE;
+  fail_because("run haul pingpong of one version on both sides",
+               "the other side sent a message with tag %" PRIu64 ", expected %d", message->tag,
+               (int)tag);
+  haul_message_release(message);
+  return EXIT_FAILED;
+}
+
+int side_expect(struct side *side, enum pingpong_tag tag) {
+  struct haul_message message;
+  int status = side_receive(side, tag, &message);
+  if (status == EXIT_DONE)
+    haul_message_release(&message);
+  return status;
+}
+
+int side_send_memory(struct side *side) {
+  int status = memory_to_scratch(side);
+  const char *bytes = haul_region_address(side->scratch);
+  for (uint64_t at = 0; at < side->size && status == EXIT_DONE; at += PART) {
+    uint64_t remaining = side->size - at;
+    status = side_send(side, TAG_DATA, bytes + at, (size_t)(remaining < PART ? remaining : PART));
+  }
+  return status;
+}
+
+int side_receive_memory(struct side *side) {
+  char *bytes = haul_region_address(side->scratch);
+  for (uint64_t at = 0; at < side->size;) {
+    struct haul_message message;
+    int status = side_receive(side, TAG_DATA, &message);
+    if (status)
+      return status;
+    bool fits = message.length > 0 && message.length <= side->size - at;
+    if (fits)
+      memcpy(bytes + at, message.bytes, message.length);
+    at += message.length;
+    haul_message_release(&message);
+    if (!fits)
+      return fail_because(NULL, "the other side sent more bytes than agreed");
+  }
+  return scratch_to_memory(side);
+}
+
+/* Copies the text of a greeting with a terminator; "" if it is too long. */
+static void copy_text(const struct haul_message *message, char text[GREETING_SIZE]) {
+  size_t length = message->length < GREETING_SIZE ? message->length : 0;
+  if (length)
+    memcpy(text, message->bytes, length);
+  text[length] = '\0';
+}
+
+static bool parse_hello(const char *text, struct side *side, char region[256]) {
+  if (sscanf(text, "haul-pingpong 1 %" SCNu64 " %u %255s", &side->size, &side->iterations,
+             region) != 3)
+    return false;
+  return side->size >= sizeof(uint32_t) && side->size <= PINGPONG_SIZE_MAX &&
+         side->size % sizeof(uint32_t) == 0 && side->iterations >= 1 &&
+         side->iterations <= PINGPONG_ITERATIONS_MAX;
+}
+
+int side_await_hello(struct side *side, char region[256]) {
+  char text[GREETING_SIZE];
+  struct haul_message message;
+  int status = next_message(side, &message, HAUL_FOREVER);
+  if (status)
+    return status;
+  bool good = message.tag == TAG_HELLO;
+  copy_text(&message, text);
+  side->peer = haul_peer_retain(message.peer);
+  haul_message_release(&message);
+  if (!good || !parse_hello(text, side, region))
+    return fail_because("run haul pingpong of one version on both sides",
+                        "%s sent an invalid HELLO", haul_peer_name(side->peer));
+  return EXIT_DONE;
+}
+
+int side_send_welcome(struct side *side) {
+  char text[GREETING_SIZE];
+  int length = snprintf(text, sizeof(text), "haul-pingpong 1 %s", side->name);
+  return side_send(side, TAG_WELCOME, text, (size_t)length);
+}
+
+int side_send_hello(struct side *side, char region[256]) {
+  char text[GREETING_SIZE];
+  struct haul_message message;
+  int length = snprintf(text, sizeof(text), "haul-pingpong 1 %" PRIu64 " %u %s", side->size,
+                        side->iterations, side->name);
+  int status = side_send(side, TAG_HELLO, text, (size_t)length);
+  if (status == EXIT_DONE)
+    status = side_receive(side, TAG_WELCOME, &message);
+  if (status)
+    return status;
+  copy_text(&message, text);
+  haul_message_release(&message);
+  if (sscanf(text, "haul-pingpong 1 %255s", region) != 1)
+    return fail_because(NULL, "the server sent an invalid WELCOME");
+  return EXIT_DONE;
+}
+
+void side_end_session(struct side *side) {
+  struct haul_message message;
+  haul_deadline until = haul_deadline_in(BYE_WAIT_NS);
+  if (side->role == ROLE_CLIENT) {
+    haul_message_send(side->peer, TAG_BYE, NULL, 0, until);
+    return;
+  }
+  /* After BYE, or a closed connection, the client has all verdicts. */
+  while (haul_peer_status(side->peer) == 0 && now_ns() < until) {
+    if (haul_message_receive(side->node, &message, haul_deadline_in(INTERRUPT_SLICE_NS)))
+      continue;
+    bool over = message.peer == side->peer && message.tag == TAG_BYE;
+    haul_message_release(&message);
+    if (over)
+      return;
+  }
+}
+
+/* ---- Steps ---- */
+
+#define WRITE_BASE 1000u
+#define READ_BASE  2000u
+
+/* The part of one role in a step: transfers bytes and verifies those it receives. The exit status
+ * is that of the session, not of the verification. */
+typedef int step_function(struct side *side, unsigned iteration, struct pingpong_result *result);
+
+struct step {
+  const char *name;
+  bool repeated; /* once for each iteration */
+  step_function *client, *server;
+};
+
+static struct haul_piece whole(const struct side *side) {
+  return (struct haul_piece){0, 0, side->size};
+}
+
+/* ---- Two-sided: the client sends 100·i + k, the server replies 200·i + k ---- */
+
+static int exchange_client(struct side *side, unsigned i, struct pingpong_result *result) {
+  int status = memory_fill(side, 100 * i);
+  if (status == EXIT_DONE)
+    status = side_send_memory(side);
+  if (status == EXIT_DONE)
+    status = memory_clear(side);
+  if (status == EXIT_DONE)
+    status = side_receive_memory(side);
+  return status ? status : memory_check(side, 200 * i, &result->mine);
+}
+
+static int exchange_server(struct side *side, unsigned i, struct pingpong_result *result) {
+  int status = memory_clear(side);
+  if (status == EXIT_DONE)
+    status = side_receive_memory(side);
+  if (status == EXIT_DONE)
+    status = memory_check(side, 100 * i, &result->mine);
+  if (status == EXIT_DONE)
+    status = memory_fill(side, 200 * i);
+  return status ? status : side_send_memory(side);
+}
+
+/* ---- One-sided ---- */
+
+/* Writes or reads the whole memory, and stores the path in `result`. Without a result, any path is
+ * allowed. */
+static int transfer(struct side *side, enum haul_operation operation, haul_region *local,
+                    struct pingpong_result *result) {
+  struct haul_piece piece = whole(side);
+  struct haul_report report = {.size = sizeof(report)};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  haul_transfer *transfer = NULL;
+  options.only = result ? side->only : NULL;
+  int code = operation == HAUL_OP_WRITE
+                 ? haul_write(side->remote, local, &piece, 1, &options, &transfer)
+                 : haul_read(local, side->remote, &piece, 1, &options, &transfer);
+  if (!code)
+    code = haul_transfer_wait(transfer, haul_deadline_in(side->timeout));
+  if (!code)
+    code = haul_transfer_report(transfer, &report);
+  if (!code && report.path_count && result)
+    snprintf(result->path, sizeof(result->path), "%s", report.paths[0].name);
+  int status = code ? fail_library("the one-sided operation failed") : EXIT_DONE;
+  haul_transfer_release(transfer);
+  return status;
+}
+
+/* The server writes into the client's memory and reads it back. A failed write fails the step, not
+ * the session. */
+static int write_server(struct side *side, unsigned i, struct pingpong_result *result) {
+  (void)i;
+  int status = memory_fill(side, WRITE_BASE);
+  if (status == EXIT_DONE)
+    status = side_expect(side, TAG_READY);
+  if (status)
+    return status;
+  bool moved = transfer(side, HAUL_OP_WRITE, side->memory, result) == EXIT_DONE;
+  status = side_send(side, TAG_DONE, NULL, 0);
+  result->mine = moved && transfer(side, HAUL_OP_READ, side->scratch, NULL) == EXIT_DONE &&
+                 scratch_check(side, WRITE_BASE);
+  return status;
+}
+
+/* The passive part of a one-sided step: `prepared` is the status of filling the memory, whose bytes
+ * are verified after the operation of the other side. */
+static int await_operation(struct side *side, int prepared, uint32_t base,
+                           struct pingpong_result *result) {
+  int status = prepared;
+  snprintf(result->path, sizeof(result->path), "(theirs)");
+  if (status == EXIT_DONE)
+    status = side_send(side, TAG_READY, NULL, 0);
+  if (status == EXIT_DONE)
+    status = side_expect(side, TAG_DONE);
+  return status ? status : memory_check(side, base, &result->mine);
+}
+
+static int write_client(struct side *side, unsigned i, struct pingpong_result *result) {
+  (void)i;
+  return await_operation(side, memory_clear(side), WRITE_BASE, result);
+}
+
+static int read_client(struct side *side, unsigned i, struct pingpong_result *result) {
+  (void)i;
+  int status = memory_clear(side);
+  if (status == EXIT_DONE)
+    status = side_expect(side, TAG_READY);
+  if (status)
+    return status;
+  bool moved = transfer(side, HAUL_OP_READ, side->memory, result) == EXIT_DONE;
+  status = side_send(side, TAG_DONE, NULL, 0);
+  bool right = false;
+  if (status == EXIT_DONE)
+    status = memory_check(side, READ_BASE, &right);
+  result->mine = moved && right;
+  return status;
+}
+
+static int read_server(struct side *side, unsigned i, struct pingpong_result *result) {
+  (void)i;
+  return await_operation(side, memory_fill(side, READ_BASE), READ_BASE, result);
+}
+
+static const struct step steps[] = {
+    {"exchange", true, exchange_client, exchange_server},
+    {"one-sided write", false, write_client, write_server},
+    {"one-sided read", false, read_client, read_server},
+};
+
+#define STEP_COUNT (sizeof(steps) / sizeof(steps[0]))
+
+/* ---- The session ---- */
+
+static int exchange_verdicts(struct side *side, struct pingpong_result *result) {
+  const unsigned char mine = result->mine;
+  struct haul_message message;
+  int status = side_send(side, TAG_VERDICT, &mine, 1);
+  if (status == EXIT_DONE)
+    status = side_receive(side, TAG_VERDICT, &message);
+  if (status)
+    return status;
+  result->theirs = message.length == 1 && *(const unsigned char *)message.bytes == 1;
+  haul_message_release(&message);
+  narrate(side, "  here %s, there %s", result->mine ? "right" : "WRONG",
+          result->theirs ? "right" : "WRONG");
+  return EXIT_DONE;
+}
+
+static int run_step(struct side *side, const struct step *step, unsigned iteration) {
+  struct pingpong_result *result = &side->results[side->result_count++];
+  step_function *function = side->role == ROLE_CLIENT ? step->client : step->server;
+  if (step->repeated)
+    snprintf(result->step, sizeof(result->step), "%s %u", step->name, iteration);
+  else
+    snprintf(result->step, sizeof(result->step), "%s", step->name);
+  snprintf(result->path, sizeof(result->path), "messages");
+  narrate(side, "%s", result->step);
+  int status = function(side, iteration, result);
+  return status ? status : exchange_verdicts(side, result);
+}
+
+int steps_run(struct side *side) {
+  int status = EXIT_DONE;
+  for (size_t s = 0; s < STEP_COUNT; s++) {
+    unsigned count = steps[s].repeated ? side->iterations : 1;
+    for (unsigned i = 1; i <= count && status == EXIT_DONE; i++)
+      status = run_step(side, &steps[s], i);
+  }
+  return status;
+}
+
+bool steps_passed(const struct side *side) {
+  for (size_t i = 0; i < side->result_count; i++)
+    if (!side->results[i].mine || !side->results[i].theirs)
+      return false;
+  return side->result_count == side->iterations + STEP_COUNT - 1;
+}
