@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * One request: who is there, what it may reach, and the copy. It goes in pieces, and each is
- * checked anew, as each packet is. */
+ * One work request: the peer, access checks, and the copy, in parts of 256 KiB. Each part is
+ * checked again, as a NIC checks each packet. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,12 +12,12 @@
 
 #define PIECE (256u << 10)
 
-/* Where the bytes of one side lie. */
+/* The bytes of one side. */
 struct side {
   pid_t pid;
   uint64_t pd;
   unsigned need; /* rights at its registrations */
-  uint8_t *raw;  /* bytes that came with the request itself; then there are no places */
+  uint8_t *raw;  /* inline bytes; then there are no places */
   const struct ibv_sge *places;
   unsigned count;
   uint32_t offset; /* in the first place */
@@ -25,7 +25,7 @@ struct side {
 
 /* ---- Copying ---- */
 
-/* Not a failure of the transfer: this host has rules against reading each other's memory. */
+/* No failure of the transfer: the host forbids access to another process's memory. */
 static _Noreturn void refused_by_host(int system) {
   printf("skipped all: this host does not let processes of one user copy to each other's memory: "
          "%s\n",
@@ -40,8 +40,8 @@ static bool is_mapped(uint64_t address, uint64_t length) {
   return mincore((void *)(uintptr_t)from, address + length - from, in_core) == 0;
 }
 
-/* Real pages stay where they are until the registration ends, wherever they are unmapped. Here that
- * is a failure, so that a test sees who does it. */
+/* A real registration keeps its pages alive after an unmap. Here that fails, so that tests notice
+ * an unmap under way. */
 static enum ibv_wc_status cross(pid_t pid, bool out, uint64_t here, uint64_t there,
                                 uint32_t length) {
   struct iovec own = {(void *)(uintptr_t)here, length};
@@ -57,7 +57,7 @@ static enum ibv_wc_status cross(pid_t pid, bool out, uint64_t here, uint64_t the
   return is_mapped(here, length) ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_PROT_ERR;
 }
 
-/* In the order of their places, so that two who want the same two do not wait for each other. */
+/* In address order, against deadlock. */
 static void lock_both(struct fabric_mr *one, struct fabric_mr *other) {
   struct fabric_mr *first = one < other ? one : other, *second = one < other ? other : one;
   if (first)
@@ -73,7 +73,7 @@ static void unlock_both(struct fabric_mr *one, struct fabric_mr *other) {
     fabric_unlock(&other->lock);
 }
 
-/* With the registration's lock: where the side's next bytes are, or 0: it may not reach them. */
+/* With the registration's lock: the address of the side's next bytes, or 0 without access. */
 static uint64_t locate(const struct side *side, const struct fabric_mr *mr, uint32_t length) {
   if (side->raw)
     return (uintptr_t)side->raw;
@@ -114,7 +114,7 @@ static bool is_here(const struct sender *sender) {
   return memcmp(route->dgid.raw, port->gids[route->sgid_index].raw, sizeof route->dgid.raw) == 0;
 }
 
-/* The queue pair at the other end, locked; NULL: nobody answers. */
+/* The peer's queue pair, locked; NULL: it does not acknowledge. */
 static struct fabric_qp *meet(const struct sender *sender) {
   uint32_t number = sender->qp->attributes.dest_qp_num;
   struct fabric_qp *to = fabric_qp_of(number);
@@ -133,7 +133,7 @@ static bool goes_on(const struct sender *sender) {
          atomic_load(&sender->slot->state) == IBV_QPS_RTS;
 }
 
-/* With the peer's lock. A request that it refuses brings it to error too. */
+/* With the peer's lock. A refused request brings the peer's queue pair to error too. */
 static enum ibv_wc_status judge(struct fabric_qp *to, enum ibv_wc_status status) {
   if (status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR ||
       status == IBV_WC_REM_OP_ERR)
@@ -161,7 +161,7 @@ static void advance(struct side *side, uint32_t length) {
     side->offset += length;
 }
 
-/* Bytes between the two sides; `rights` is what the peer's queue pair must grant. */
+/* Moves the bytes between both sides. `rights`: required of the peer's queue pair. */
 static enum ibv_wc_status carry(struct sender *sender, struct side *here, struct side *there,
                                 uint32_t length, bool out, unsigned rights) {
   enum ibv_wc_status status = IBV_WC_SUCCESS;
@@ -182,7 +182,7 @@ static enum ibv_wc_status carry(struct sender *sender, struct side *here, struct
     advance(there, piece);
     length -= piece;
     if (!qp_pause(sender, fault_slow()))
-      return IBV_WC_WR_FLUSH_ERR; /* it is in error meanwhile, or about to end */
+      return IBV_WC_WR_FLUSH_ERR; /* it failed meanwhile, or is about to end */
   }
   return status;
 }
@@ -215,7 +215,7 @@ static enum ibv_wc_status reach(struct sender *sender, struct request *request, 
 
 /* ---- Receives ---- */
 
-/* The receive that the peer posted first is complete with this status. */
+/* Completes the peer's first receive with this status. */
 static void take_receive(const struct sender *sender, const struct request *request,
                          struct fabric_qp *to, enum ibv_wc_status status) {
   bool write = request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -235,7 +235,7 @@ static void take_receive(const struct sender *sender, const struct request *requ
   fabric_ring(to);
 }
 
-/* Locked, with a receive; else NULL and why. */
+/* The peer's queue pair with a receive, locked; else NULL with the status. */
 static struct fabric_qp *meet_ready(const struct sender *sender, enum ibv_wc_status *status,
                                     unsigned *timer) {
   struct fabric_qp *to = meet(sender);
@@ -266,7 +266,7 @@ static uint64_t length_of(const struct fabric_receive *receive) {
   return length;
 }
 
-/* The receive does not fit: an error for both. */
+/* The message exceeds the receive: an error for both sides. */
 static enum ibv_wc_status spoil(struct sender *sender, struct request *request,
                                 enum ibv_wc_status theirs, enum ibv_wc_status ours) {
   struct fabric_qp *to = meet(sender);
@@ -356,7 +356,7 @@ static enum ibv_wc_status change(struct sender *sender, struct request *request)
   return status;
 }
 
-/* ---- A request, with its retries ---- */
+/* ---- A work request with its retries ---- */
 
 static enum ibv_wc_status try_once(struct sender *sender, struct request *request,
                                    unsigned *timer) {
@@ -379,8 +379,8 @@ static enum ibv_wc_status try_once(struct sender *sender, struct request *reques
   }
 }
 
-/* The InfiniBand specification's codes for times: 4.096 us times a power of two; and a table, near
- * enough. */
+/* Codes of the InfiniBand specification: 4.096 us times a power of two; and an approximation of its
+ * table. */
 static int64_t answer_ns(unsigned timeout) {
   return INT64_C(4096) << timeout;
 }

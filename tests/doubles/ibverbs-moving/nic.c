@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The NIC itself, and what goes wrong with it on request. */
+ * The device, and faults on request. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,9 +177,9 @@ bool is_null(void) {
   return null;
 }
 
-/* ---- Its start ---- */
+/* ---- Start ---- */
 
-/* Where processes may not copy to each other unless told (Yama), these tell so. */
+/* Yama allows access to another process's memory only with this permission. */
 static __attribute__((constructor)) void begin(void) {
   const char *motion = getenv("HAUL_DOUBLE_MOTION"), *faults = getenv("HAUL_DOUBLE_FAULT");
   null = motion && strcmp(motion, "none") == 0;

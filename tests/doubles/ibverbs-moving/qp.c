@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A queue pair: what is posted, and the thread that works it off, one request after the other. */
+ * A queue pair, and the thread that executes its work requests in order. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ static enum ibv_wc_opcode completed_as(enum ibv_wr_opcode opcode) {
   }
 }
 
-/* The next request is done. A failure completes also where no completion was asked for. */
+/* Completes the next request. A failure also completes unsignaled ones. */
 static void complete(struct sender *sender, enum ibv_wc_status status) {
   const struct request *request = &sender->requests[sender->done % sender->size];
   struct ibv_wc completion = {.wr_id = request->id,
@@ -74,7 +74,7 @@ static void complete_receive(struct sender *sender, const struct fabric_arrival 
     fail_own(sender);
 }
 
-/* What peers brought, in the order in which they did. */
+/* Receives that peers completed, in order. */
 static void complete_arrivals(struct sender *sender) {
   struct fabric_qp *slot = sender->slot;
   struct fabric_arrival arrival;
@@ -95,7 +95,7 @@ static bool take_receive(struct fabric_qp *slot, uint64_t *id) {
   bool any = slot->received != slot->receives;
   if (any) {
     *id = slot->receive[slot->received++ % FABRIC_DEPTH].id;
-    slot->arrived++; /* both counts stand for what a receive has taken */
+    slot->arrived++; /* a flushed receive counts as an arrival */
     slot->arrivals++;
   }
   fabric_unlock(&slot->lock);
@@ -137,7 +137,7 @@ static void work_once(struct sender *sender) {
   if (removal() != PRESENT && state_of(sender) != IBV_QPS_ERR)
     fail_own(sender);
   if (removal() == VANISHED)
-    return; /* since the thread looked: nothing completes any more */
+    return; /* meanwhile: nothing completes any more */
   if (state_of(sender) == IBV_QPS_ERR) {
     flush(sender);
   } else if (sender->done != atomic_load(&sender->posted)) {
@@ -155,7 +155,7 @@ static bool has_work(const struct sender *sender) {
   return removal() != VANISHED && !is_null() && sender->done != atomic_load(&sender->posted);
 }
 
-/* The bell is read before what it stands for: who rings later ends the sleep. */
+/* Reads the bell before the state: a later ring ends the sleep. */
 static void *work(void *user) {
   struct sender *sender = user;
   for (;;) {
@@ -171,7 +171,7 @@ static void *work(void *user) {
   }
 }
 
-/* It takes none of the application's signals. */
+/* Blocks the application's signals in the thread. */
 static int start_thread(struct sender *sender) {
   sigset_t all, before;
   sigfillset(&all);
@@ -353,7 +353,7 @@ static void purge(const struct sender *sender) {
   cq_purge(receive_cq(sender), sender->qp->seen.qp_num);
 }
 
-/* Its own copies end with the thread; a peer's hold the lock. */
+/* Its own copies end with the thread; a peer's copies hold the lock. */
 void motion_end_qp(struct qp *qp) {
   struct sender *sender = qp->motion;
   stop_thread(sender);

@@ -95,20 +95,20 @@ section "a user who may not"
 chmod 600 /dev/infiniband/uverbs*
 as_user "the devices are root's" unlimited
 finds missing rdma.device "rxe0: it cannot be opened: Permission denied"
-offers rdma.device "sudo chmod a+rw /dev/infiniband/uverbs* (the package rdma-core does so for good)"
+offers rdma.device "sudo chmod a+rw /dev/infiniband/uverbs* (the package rdma-core makes it permanent)"
 chmod 666 /dev/infiniband/uverbs*
 
 section "a container without the devices"
 mv /dev/infiniband /dev/infiniband.away
 doctor "they are in the kernel alone"
-finds missing rdma.device "the kernel has rxe0, but /dev/infiniband/uverbs0 is not here"
+finds missing rdma.device "the kernel has rxe0, but /dev/infiniband/uverbs0 does not exist"
 offers rdma.device "start the container with --device=/dev/infiniband"
 mv /dev/infiniband.away /dev/infiniband
 
 section "packages"
 mv /etc/libibverbs.d /etc/libibverbs.away
 doctor "no driver for the device"
-finds missing rdma.device "the kernel has rxe0, and libibverbs has no driver for it"
+finds missing rdma.device "the kernel has rxe0, but libibverbs has no driver for it"
 offers rdma.device "sudo apt-get install ibverbs-providers"
 mv /etc/libibverbs.away /etc/libibverbs.d
 mv /lib/libibverbs.so.1 /lib/away
