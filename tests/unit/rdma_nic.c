@@ -26,7 +26,7 @@ static struct nics *open_nics(void) {
 
 static struct nic_port port_of(const struct nics *nics, size_t index) {
   struct nic_port port;
-  nic_port(&nics->list[index], 1, 0, &port);
+  nic_port(&nics->list[index], 1, &port);
   assert_int_equal(port.number, 1);
   assert_int_equal(port.status == NIC_PORT_USABLE, port.reason[0] == '\0');
   return port;
@@ -143,19 +143,13 @@ static void limits_are_read_from_the_device(void **state) {
   struct double_device *device = rdma_add_roce("mlx5_0");
   device->ports = 2;
   device->limits.atomic_cap = IBV_ATOMIC_NONE;
-  device->limits.max_sge_rd = 0; /* some drivers report 0 */
   struct nics *nics = open_nics();
   const struct nic *nic = &nics->list[0];
-  assert_true(nic->guid == device->guid);
   assert_int_equal(nic->ports, 2);
   assert_int_equal(nic->limits.qp_wr, 32768);
-  assert_int_equal(nic->limits.sge, 30);
-  assert_int_equal(nic->limits.sge_read, 30);
   assert_int_equal(nic->limits.cqe, 4194303);
-  assert_int_equal(nic->limits.registrations, 16777216);
   assert_int_equal(nic->limits.reads_served, 16);
   assert_int_equal(nic->limits.reads_started, 16);
-  assert_true(nic->limits.mr_size == UINT64_MAX);
   assert_false(nic->limits.atomics);
   nics_close(nics);
 }
@@ -186,7 +180,8 @@ static void relaxed_ordering_is_optional(void **state) {
   rdma_add_roce("mlx5_0");
   struct nics *nics = open_nics();
   const struct nic *nic = &nics->list[0];
-  const unsigned access[] = {NIC_ACCESS_READ, NIC_ACCESS_WRITE};
+  const unsigned access[] = {IBV_ACCESS_RELAXED_ORDERING,
+                             IBV_ACCESS_RELAXED_ORDERING | IBV_ACCESS_LOCAL_WRITE};
   for (size_t i = 0; i < COUNT(access); i++) {
     assert_null(nic->verbs->reg_mr(nic->pd, bytes, sizeof bytes, (int)access[i]));
     struct ibv_mr *mr =
@@ -278,7 +273,7 @@ static void a_missing_port_is_reported(void **state) {
   struct nic_port port;
   rdma_add_roce("mlx5_0");
   struct nics *nics = open_nics();
-  nic_port(&nics->list[0], 2, 0, &port);
+  nic_port(&nics->list[0], 2, &port);
   assert_int_equal(port.status, NIC_PORT_FAILED);
   nics_close(nics);
 }
@@ -312,7 +307,6 @@ static void infiniband_uses_the_lid(void **state) {
   assert_int_equal(port.lid, 1);
   assert_int_equal(port.gid_index, 0);
   assert_memory_equal(port.gid, device->port[0].gids[0].raw, 16);
-  assert_int_equal(nic_mtu_bytes(port.mtu), 4096);
   nics_close(nics);
 }
 
@@ -368,24 +362,6 @@ static void the_best_gid_is_chosen(void **state) {
   check_choice(nics, 6, NIC_GID_IPV4);
   rdma_gid(port, 4, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.2", 2); /* the lowest of equals */
   check_choice(nics, 4, NIC_GID_IPV4);
-  nics_close(nics);
-}
-
-static void the_interface_can_be_chosen(void **state) {
-  (void)state;
-  struct nics *nics;
-  struct nic_port chosen;
-  struct double_port *port = add_bare(&nics);
-  rdma_gid(port, 1, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1", 2);
-  rdma_gid(port, 3, IBV_GID_TYPE_ROCE_V2, "fe80::1", 9); /* a VLAN of it */
-  nic_port(&nics->list[0], 1, 9, &chosen);
-  assert_int_equal(chosen.status, NIC_PORT_USABLE);
-  assert_int_equal(chosen.gid_index, 3);
-  assert_int_equal(chosen.interface, 9);
-  nic_port(&nics->list[0], 1, 8, &chosen);
-  assert_int_equal(chosen.status, NIC_PORT_NO_GID);
-  assert_non_null(strstr(chosen.reason, "interface 8"));
-  check_choice(nics, 1, NIC_GID_IPV4);
   nics_close(nics);
 }
 
@@ -613,7 +589,6 @@ int main(void) {
       TEST(ethernet_needs_a_gid),
       TEST(roce_v1_is_refused),
       TEST(the_best_gid_is_chosen),
-      TEST(the_interface_can_be_chosen),
       TEST(the_interface_is_named),
       TEST(pci_address_and_numa_node_are_read),
       TEST(shared_bridges_are_counted),

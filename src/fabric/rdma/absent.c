@@ -56,7 +56,7 @@ static void adopt(struct endpoint *endpoint, unsigned index, struct stream strea
   stream_close(&stream);
 }
 
-static void stop(struct endpoint *endpoint, int code) {
+static void rdma_stop(struct endpoint *endpoint, int code) {
   (void)endpoint;
   (void)code;
 }
@@ -65,7 +65,7 @@ static void forked(struct endpoint *endpoint) {
   (void)endpoint;
 }
 
-static void destroy(struct endpoint *endpoint) {
+static void rdma_destroy(struct endpoint *endpoint) {
   alloc_free(endpoint);
 }
 
@@ -76,7 +76,7 @@ const struct transport rdma_transport = {
     .create = create,
     .connect = connect_nothing,
     .adopt = adopt,
-    .stop = stop,
+    .stop = rdma_stop,
     .forked = forked,
-    .destroy = destroy,
+    .destroy = rdma_destroy,
 };

@@ -198,7 +198,7 @@ void rdma_release_bindings(struct rdma_endpoint *endpoint) {
   combiner_unlock(&endpoint->combiner);
 }
 
-static bool is_done(void *user) {
+static bool attach_is_done(void *user) {
   struct attach_request *request = user;
   struct loop *loop = request->endpoint->base.link->fabric->loop;
   loop_lock(loop);
@@ -223,7 +223,7 @@ int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, ha
       &(struct rdma_record){.type = RDMA_ATTACH, .request = request.id, .handle = key->handle});
   loop_unlock(loop);
 
-  loop_wait(loop, is_done, NULL, &request, until);
+  loop_wait(loop, attach_is_done, NULL, &request, until);
   loop_lock(loop);
   list_remove(&request.link);
   loop_unlock(loop);

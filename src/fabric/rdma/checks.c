@@ -147,7 +147,7 @@ static void list_names(const struct nics *nics, char *text, size_t size) {
           (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", nics->list[i].name);
 }
 
-static void check_device(struct haul_check *check, const struct host *host) {
+static void check_rdma_device(struct haul_check *check, const struct host *host) {
   char names[128];
   if (!host->nics) {
     explain_absence(check, host);
@@ -198,7 +198,7 @@ static struct tally tally_ports(const struct nics *nics,
   for (size_t i = 0; i < nics->count; i++) {
     struct nic_rail rail = {.nic = &nics->list[i]};
     for (unsigned number = 1; rail.nic->context && number <= rail.nic->ports; number++) {
-      nic_port(rail.nic, number, 0, &rail.port);
+      nic_port(rail.nic, number, &rail.port);
       int verdict = judge(&rail.port);
       if (verdict >= 0)
         tally_port(&tally, &rail, verdict == 1);
@@ -426,7 +426,7 @@ static const struct {
   check_fn *run;
 } all[] = {
     {"library", check_library},
-    {"device", check_device},
+    {"device", check_rdma_device},
     {"port", check_link},
     {"gid", check_gid},
     {"memlock", check_memlock},
@@ -511,7 +511,7 @@ static void add_unusable(struct port_list *list, const struct nic *nic,
   for (unsigned number = 1; number <= ports; number++) {
     if (is_ranked(rails, count, nic, number))
       continue;
-    nic_port(nic, number, 0, &other.port);
+    nic_port(nic, number, &other.port);
     add_port(list, &other, false);
   }
 }

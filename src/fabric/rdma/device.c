@@ -93,7 +93,7 @@ static int add_device_memory(const struct rdma_device *device, const struct regc
   return code;
 }
 
-static int add(void *user, const struct regcache_range *pages, void **handle) {
+static int add_registration(void *user, const struct regcache_range *pages, void **handle) {
   struct rdma_device *device = user;
   struct ibv_mr *mr = NULL;
   unsigned access = pages->kind & KIND_TARGET ? IBV_ACCESS_LOCAL_WRITE : 0;
@@ -103,11 +103,11 @@ static int add(void *user, const struct regcache_range *pages, void **handle) {
   return code;
 }
 
-static void drop(void *user, void *handle) {
+static void drop_registration(void *user, void *handle) {
   rdma_device_unexport(user, handle);
 }
 
-static const struct regcache_ops registrar = {add, drop};
+static const struct regcache_ops registrar = {add_registration, drop_registration};
 
 /* ---- Opening ---- */
 

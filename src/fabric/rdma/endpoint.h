@@ -33,7 +33,6 @@
 /* A remote region. Mutable fields are guarded by the endpoint's lock. */
 struct rdma_binding {
   struct list link; /* endpoint->bindings */
-  struct rdma_endpoint *endpoint;
   uint64_t handle, address;
   uint32_t keys[RDMA_RAILS_MAX];
   bool staged;     /* address and keys are the staging area's */

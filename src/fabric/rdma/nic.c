@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "fabric/rdma/nic.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -103,11 +102,7 @@ static bool read_limits(struct nic *nic) {
     return unusable(nic, system, "its limits cannot be read: %s", strerror(system));
   nic->ports = attributes.phys_port_cnt;
   nic->limits = (struct nic_limits){
-      .mr_size = attributes.max_mr_size,
-      .registrations = attributes.max_mr,
       .qp_wr = attributes.max_qp_wr,
-      .sge = attributes.max_sge,
-      .sge_read = attributes.max_sge_rd ? attributes.max_sge_rd : attributes.max_sge,
       .cqe = attributes.max_cqe,
       .reads_served = attributes.max_qp_rd_atom,
       .reads_started = attributes.max_qp_init_rd_atom,
@@ -152,7 +147,6 @@ static bool open_context(struct nic *nic, struct ibv_device *device) {
 static void open_nic(struct nic *nic, struct ibv_device *device) {
   const struct verbs *verbs = nic->verbs;
   snprintf(nic->name, sizeof nic->name, "%s", verbs->get_device_name(device));
-  nic->guid = be64toh(verbs->get_device_guid(device));
   locate_nic(nic);
   if (!open_context(nic, device))
     return;
@@ -182,8 +176,8 @@ void nic_close(struct nic *nic) {
 
 /* ---- The set ---- */
 
-static int fill(const struct verbs *verbs, struct ibv_device **devices, size_t count,
-                struct nics **out) {
+static int open_all(const struct verbs *verbs, struct ibv_device **devices, size_t count,
+                    struct nics **out) {
   if (count == 0)
     return error_set(HAUL_ENOTSUP, 0, NULL, "haul doctor rdma", "no RDMA device on this host");
   struct nics *nics = alloc_zero(1, sizeof *nics + count * sizeof nics->list[0]);
@@ -205,7 +199,7 @@ int nics_open(struct nics **nics) {
   if (!verbs)
     return haul_error_last()->code;
   struct ibv_device **devices = verbs->get_device_list(&count);
-  int code = fill(verbs, devices, devices && count > 0 ? (size_t)count : 0, nics);
+  int code = open_all(verbs, devices, devices && count > 0 ? (size_t)count : 0, nics);
   if (devices)
     verbs->free_device_list(devices);
   return code;
@@ -298,13 +292,11 @@ static void consider_gid(struct nic_port *port, const struct ibv_gid_entry *entr
   port->gid_kind = kind;
   port->foreign = foreign;
   port->gid_index = entry->gid_index;
-  port->interface = entry->ndev_ifindex;
   memcpy(port->gid, entry->gid.raw, sizeof port->gid);
 }
 
-static void choose_gid(const struct nic *nic, int entries, unsigned interface,
-                       struct nic_port *port) {
-  unsigned other_types = 0, other_interfaces = 0;
+static void choose_gid(const struct nic *nic, int entries, struct nic_port *port) {
+  bool other_types = false;
   struct ifaddrs *addresses = addresses_read();
   for (int i = 0; i < entries; i++) {
     struct ibv_gid_entry entry = {0};
@@ -312,18 +304,14 @@ static void choose_gid(const struct nic *nic, int entries, unsigned interface,
                                  sizeof entry) != 0)
       continue; /* most entries of the table are empty */
     if (entry.gid_type != IBV_GID_TYPE_ROCE_V2)
-      other_types++;
-    else if (interface != 0 && entry.ndev_ifindex != interface)
-      other_interfaces++;
+      other_types = true;
     else
       consider_gid(port, &entry, addresses);
   }
   freeifaddrs(addresses);
   if (port->gid_kind != NIC_GID_NONE)
     return;
-  if (other_interfaces > 0)
-    port_is(port, NIC_PORT_NO_GID, "it has no address on network interface %u", interface);
-  else if (other_types > 0)
+  if (other_types)
     port_is(port, NIC_PORT_OLD_GID, "it has only RoCE v1 GIDs, which routers do not forward");
   else
     port_is(port, NIC_PORT_NO_GID, "its network interface has no IP address, so it has no GID");
@@ -354,7 +342,7 @@ static void judge_link(enum ibv_port_state state, struct nic_port *port) {
 }
 
 static void read_port(const struct nic *nic, const struct ibv_port_attr *attributes,
-                      unsigned interface, struct nic_port *port) {
+                      struct nic_port *port) {
   port->infiniband = attributes->link_layer != IBV_LINK_LAYER_ETHERNET;
   port->mtu = attributes->active_mtu;
   port->bytes_per_ns = link_speed(attributes->active_speed, attributes->active_width);
@@ -364,11 +352,11 @@ static void read_port(const struct nic *nic, const struct ibv_port_attr *attribu
     return;
   }
   if (port->status == NIC_PORT_USABLE)
-    choose_gid(nic, attributes->gid_tbl_len, interface, port);
+    choose_gid(nic, attributes->gid_tbl_len, port);
   name_interface(nic, port);
 }
 
-void nic_port(const struct nic *nic, unsigned number, unsigned interface, struct nic_port *port) {
+void nic_port(const struct nic *nic, unsigned number, struct nic_port *port) {
   struct ibv_port_attr attributes;
   *port = (struct nic_port){.number = number, .gid_kind = NIC_GID_NONE};
   if (!nic->context) {
@@ -379,7 +367,7 @@ void nic_port(const struct nic *nic, unsigned number, unsigned interface, struct
   if (system != 0)
     port_is(port, NIC_PORT_FAILED, "it cannot be queried: %s", strerror(system));
   else
-    read_port(nic, &attributes, interface, port);
+    read_port(nic, &attributes, port);
 }
 
 /* ---- Distance ---- */
@@ -483,7 +471,7 @@ static int none_usable(const struct nics *nics) {
   if (!nic->context)
     return error_set(HAUL_ENOTSUP, nic->system, nic->name, "haul doctor rdma",
                      "%s cannot be used: %s", nic->name, nic->reason);
-  nic_port(nic, 1, 0, &port);
+  nic_port(nic, 1, &port);
   snprintf(object, sizeof object, "%s/1", nic->name);
   return error_set(HAUL_ENOTSUP, 0, object, "haul doctor rdma", "port %s cannot be used: %s",
                    object, port.reason);
@@ -496,7 +484,7 @@ int nics_rank(const struct nics *nics, const struct haul_device *device, struct 
     struct nic_rail rail = {.nic = &nics->list[i]};
     rail.distance = nic_distance(rail.nic, device);
     for (unsigned number = 1; rail.nic->context && number <= rail.nic->ports; number++) {
-      nic_port(rail.nic, number, 0, &rail.port);
+      nic_port(rail.nic, number, &rail.port);
       if (rail.port.status != NIC_PORT_USABLE)
         continue;
       insert(rails, room, found++, &rail);

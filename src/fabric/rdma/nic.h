@@ -14,16 +14,8 @@
 #include "fabric/rdma/verbs.h"
 #include "haul/haul.h"
 
-/* Access of a registration. Relaxed ordering is an optional flag (verbs.h,
- * IBV_ACCESS_OPTIONAL_RANGE): ibv_reg_mr_iova2 drops it where the kernel does not know it, and
- * ibv_reg_mr would fail. Payload may be reordered on PCIe; the completion still comes last. */
-#define NIC_ACCESS_READ  (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING)
-#define NIC_ACCESS_WRITE (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | NIC_ACCESS_READ)
-
 struct nic_limits {
-  uint64_t mr_size;                /* bytes of one registration */
-  int registrations;               /* of all processes */
-  int qp_wr, sge, sge_read, cqe;   /* work requests of a queue, segments of one, completions */
+  int qp_wr, cqe;                  /* work requests of a queue, completions */
   int reads_served, reads_started; /* reads and atomics under way a queue pair */
   enum ibv_atomic_cap atomics;     /* of 8 bytes */
 };
@@ -34,10 +26,9 @@ struct nic {
   char name[IBV_SYSFS_NAME_MAX]; /* the kernel's: "mlx5_0" */
   char pci[16];                  /* "0000:17:00.0", empty for a software NIC */
   int numa;                      /* -1: unknown, or none */
-  uint64_t guid;
-  unsigned ports;              /* counted from 1 */
-  struct ibv_context *context; /* NULL: it cannot be used */
-  struct ibv_pd *pd;           /* of all registrations of the set's holder */
+  unsigned ports;                /* counted from 1 */
+  struct ibv_context *context;   /* NULL: it cannot be used */
+  struct ibv_pd *pd;             /* of all registrations of the set's holder */
   struct nic_limits limits;
   int system;      /* errno of the failure, or 0 */
   int dmabuf;      /* 0: it takes dma-bufs; ENOSYS: libibverbs is too old; else an errno */
@@ -82,22 +73,15 @@ struct nic_port {
   unsigned gid_index;
   enum nic_gid_kind gid_kind; /* Ethernet */
   bool foreign;               /* Ethernet: the GID is an address of another network namespace */
-  unsigned interface;         /* Ethernet: index of the GID's network interface; 0: unknown */
   char interface_name[16];    /* the port's own; empty: unknown */
   enum ibv_mtu mtu;           /* the link's */
   double bytes_per_ns;        /* the link's, in one direction */
   char reason[128];           /* why it is not usable; else empty */
 };
 
-/* Queries a port's current state into `port`. On Ethernet it chooses the GID: RoCE v2, of
- * `interface` (0: any); addresses of this network namespace go first, then the order of
- * nic_gid_kind, then the lowest index. */
-void nic_port(const struct nic *nic, unsigned number, unsigned interface, struct nic_port *port);
-
-/* Bytes of a packet's payload. */
-static inline unsigned nic_mtu_bytes(enum ibv_mtu mtu) {
-  return 128u << mtu;
-}
+/* Queries a port's current state into `port`. On Ethernet it chooses a RoCE v2 GID: addresses of
+ * this network namespace go first, then the order of nic_gid_kind, then the lowest index. */
+void nic_port(const struct nic *nic, unsigned number, struct nic_port *port);
 
 /* The nearer NIC shares more bridges with the device; between equals the NUMA distance decides. */
 struct nic_distance {

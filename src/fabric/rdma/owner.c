@@ -187,8 +187,9 @@ static int find_export(const struct rdma_endpoint *endpoint, uint64_t handle,
 }
 
 /* Where the peer's NIC finds the region's bytes. */
-static void describe(const struct rdma_endpoint *endpoint, const struct rdma_attachment *attachment,
-                     struct rdma_record *response) {
+static void describe_attachment(const struct rdma_endpoint *endpoint,
+                                const struct rdma_attachment *attachment,
+                                struct rdma_record *response) {
   const struct memory *memory = &attachment->region->memory;
   bool staged = attachment->staged;
   const struct rdma_staging_area *area = &endpoint->staging_area;
@@ -213,7 +214,7 @@ static void respond_to_attach(struct rdma_endpoint *endpoint, const struct rdma_
   struct rdma_attachment *attachment = find_attachment(endpoint, request->handle);
   if (attachment && !attachment->revoked) {
     attachment->uses++;
-    describe(endpoint, attachment, &response);
+    describe_attachment(endpoint, attachment, &response);
   } else {
     response.status = code ? code : HAUL_ESTALE;
     snprintf(response.reason, sizeof response.reason, "%.127s",
@@ -319,7 +320,7 @@ void rdma_await_attach_threads(struct rdma_node *node) {
 }
 
 /* Starts one more thread, if one is allowed and a peer waits. */
-static int start_thread(struct rdma_node *node) {
+static int start_attach_thread(struct rdma_node *node) {
   struct rdma_endpoint *endpoint =
       node->attach_threads < ATTACH_THREADS_MAX ? take_turn(node) : NULL;
   pthread_t thread;
@@ -364,7 +365,7 @@ int rdma_on_attach(struct rdma_endpoint *endpoint, const struct rdma_record *rec
   } else {
     queued->record = *record;
     list_append(&endpoint->attach_queue, &queued->link);
-    code = start_thread(endpoint->node);
+    code = start_attach_thread(endpoint->node);
     if (code)
       list_remove(&queued->link);
   }

@@ -197,7 +197,7 @@ static void count_posted(struct rdma_job *job, uint32_t requests) {
   work_starts(job->work);
 }
 
-static bool has_room(const struct rdma_rail *rail, const struct rdma_job *job) {
+static bool rail_has_room(const struct rdma_rail *rail, const struct rdma_job *job) {
   if (job->needs_fence && rail->unfenced >= rail->fence_limit)
     return false;
   return rail->posted_count == 0 ||
@@ -212,7 +212,7 @@ static void fill_batch(struct rdma_rail *rail, struct batch *batch) {
   while (batch->jobs < WORK_BATCH && (first = backlog_first(&rail->waiting))) {
     struct rdma_job *job = list_entry(first, struct rdma_job, link);
     uint32_t requests = count_requests(job);
-    if (!has_room(rail, job) || batch->count + requests > WORK_PIECES_MAX)
+    if (!rail_has_room(rail, job) || batch->count + requests > WORK_PIECES_MAX)
       return;
     backlog_take(&rail->waiting);
     add_requests(batch, job, requests);
@@ -390,7 +390,8 @@ void rdma_post(struct endpoint *base, struct work *work) {
   if (!job) {
     work->done(work, haul_error_last()->code);
   } else if (work_batch_add(&endpoint->work_batch, work, loop)) {
-    /* Pairs with `stop`, which closes the endpoint and then drains: one of both sees the job. */
+    /* Dekker with rdma_stop, seq_cst: it closes the endpoint, then drains. One of both sees the job.
+     */
     combiner_defer(&endpoint->combiner, &job->link);
     if (!atomic_load(&endpoint->base.open))
       combiner_drain(&endpoint->combiner);

@@ -32,7 +32,7 @@
 #define RECORDS_A_TURN     64
 #define CHECKSUMMED_A_TURN ((uint64_t)4 << 20)
 
-static int failed(const struct rdma_rail *rail, const char *what, int system) {
+static int rail_error(const struct rdma_rail *rail, const char *what, int system) {
   if (system == ENOMEM)
     return error_set(HAUL_ELIMIT, system, rail->device->nic->name,
                      "raise the limit: ulimit -l unlimited",
@@ -48,13 +48,13 @@ static int open_completions(struct rdma_rail *rail) {
   struct ibv_context *context = rail->device->nic->context;
   rail->events = verbs->create_comp_channel(context);
   if (!rail->events)
-    return failed(rail, "completion channel", errno);
+    return rail_error(rail, "completion channel", errno);
   int flags = fcntl(rail->events->fd, F_GETFL);
   fcntl(rail->events->fd, F_SETFL, flags | O_NONBLOCK);
   /* Room for all work requests: when the queue pair fails, unsignaled ones complete as well. */
   rail->cq = verbs->create_cq(context, (int)(rail->send_room + RDMA_SENDS + RDMA_RECEIVES), NULL,
                               rail->events, 0);
-  return rail->cq ? 0 : failed(rail, "completion queue", errno);
+  return rail->cq ? 0 : rail_error(rail, "completion queue", errno);
 }
 
 static int create_qp(struct rdma_rail *rail, uint32_t inlined) {
@@ -73,6 +73,12 @@ static int create_qp(struct rdma_rail *rail, uint32_t inlined) {
   return rail->qp ? 0 : errno;
 }
 
+static int modify(struct rdma_rail *rail, struct ibv_qp_attr *attributes, int mask,
+                  const char *what) {
+  int system = rail->device->nic->verbs->modify_qp(rail->qp, attributes, IBV_QP_STATE | mask);
+  return system ? rail_error(rail, what, system) : 0;
+}
+
 static int to_init(struct rdma_rail *rail) {
   bool atomics = rail->device->nic->limits.atomics != IBV_ATOMIC_NONE;
   struct ibv_qp_attr attributes = {
@@ -82,9 +88,8 @@ static int to_init(struct rdma_rail *rail) {
       .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                          (atomics ? (unsigned)IBV_ACCESS_REMOTE_ATOMIC : 0),
   };
-  int system = rail->device->nic->verbs->modify_qp(
-      rail->qp, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-  return system ? failed(rail, "queue pair to INIT", system) : 0;
+  return modify(rail, &attributes, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+                "queue pair to INIT");
 }
 
 static void describe_end(struct rdma_rail *rail) {
@@ -161,7 +166,7 @@ int rdma_rail_open(struct rdma_rail *rail) {
   if (system == EINVAL) /* the device takes fewer bytes inline */
     system = create_qp(rail, 0);
   if (system)
-    return failed(rail, "queue pair", system);
+    return rail_error(rail, "queue pair", system);
   code = to_init(rail);
   if (code == 0)
     describe_end(rail);
@@ -188,12 +193,10 @@ static int to_receive(struct rdma_rail *rail, const struct rdma_end *peer) {
     attributes.ah_attr.grh.sgid_index = (uint8_t)port->gid_index;
     attributes.ah_attr.grh.hop_limit = HOPS;
   }
-  int system = rail->device->nic->verbs->modify_qp(
-      rail->qp, &attributes,
-      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-  return system ? failed(rail, "queue pair to RTR: is there a route to the peer's GID?", system)
-                : 0;
+  return modify(rail, &attributes,
+                IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+                "queue pair to RTR: is there a route to the peer's GID?");
 }
 
 static int to_send(struct rdma_rail *rail, const struct rdma_end *peer) {
@@ -206,11 +209,10 @@ static int to_send(struct rdma_rail *rail, const struct rdma_end *peer) {
       .rnr_retry = RNR_RETRIES,
       .max_rd_atomic = peer->reads < starts ? peer->reads : (uint8_t)starts,
   };
-  int system = rail->device->nic->verbs->modify_qp(rail->qp, &attributes,
-                                                   IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT |
-                                                       IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                                                       IBV_QP_MAX_QP_RD_ATOMIC);
-  return system ? failed(rail, "queue pair to RTS", system) : 0;
+  return modify(rail, &attributes,
+                IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                    IBV_QP_MAX_QP_RD_ATOMIC,
+                "queue pair to RTS");
 }
 
 int rdma_rail_connect(struct rdma_rail *rail, const struct rdma_end *peer) {

@@ -63,7 +63,7 @@ static void close_rails(struct rdma_endpoint *endpoint) {
   }
 }
 
-static void on_timer(struct timer *timer) {
+static void rdma_on_timer(struct timer *timer) {
   rdma_check_stuck(list_entry(timer, struct rdma_endpoint, timer));
 }
 
@@ -76,7 +76,7 @@ static int create(struct link *link, struct endpoint **out) {
   endpoint->node = link->fabric->shared[rdma_transport.index];
   endpoint->channel = STREAM_NONE;
   list_init(&endpoint->peer);
-  timer_init(&endpoint->timer, on_timer);
+  timer_init(&endpoint->timer, rdma_on_timer);
   list_init(&endpoint->attach_requests);
   list_init(&endpoint->bindings);
   list_init(&endpoint->attachments);
@@ -99,7 +99,7 @@ static int create(struct link *link, struct endpoint **out) {
 
 /* With the loop's lock. When the peer left while its channel was dialed, no later call would close
  * what is opened here. */
-static void start(struct rdma_endpoint *endpoint, struct stream stream) {
+static void start_endpoint(struct rdma_endpoint *endpoint, struct stream stream) {
   struct loop *loop = endpoint->base.link->fabric->loop;
   if (atomic_load(&endpoint->base.link->ended)) {
     stream_close(&stream);
@@ -129,7 +129,7 @@ static void connect_channel(struct endpoint *base, haul_deadline until) {
     return;
   }
   loop_lock(link->fabric->loop);
-  start(endpoint, stream);
+  start_endpoint(endpoint, stream);
   loop_unlock(link->fabric->loop);
   if (!endpoint_wait_settled(base, until))
     endpoint_close_unless_open(base, "the peer did not respond on the rdma channel in time", "");
@@ -142,10 +142,10 @@ static void adopt(struct endpoint *base, unsigned index, struct stream stream) {
   else if (endpoint_is_closed(base))
     rdma_reject(endpoint, stream);
   else
-    start(endpoint, stream);
+    start_endpoint(endpoint, stream);
 }
 
-static void stop(struct endpoint *base, int code) {
+static void rdma_stop(struct endpoint *base, int code) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   atomic_store(&base->open, false);
   list_remove(&endpoint->peer);
@@ -170,7 +170,7 @@ static void forked(struct endpoint *base) {
       close(endpoint->rails[i].events->fd);
 }
 
-static void destroy(struct endpoint *base) {
+static void rdma_destroy(struct endpoint *base) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   for (struct list *item; (item = list_take(&endpoint->bindings));)
     alloc_free(list_entry(item, struct rdma_binding, link));
@@ -186,7 +186,6 @@ static int bind_remote(struct endpoint *base, const struct remote_key *key, haul
   struct rdma_binding *binding = alloc_zero(1, sizeof *binding);
   if (!binding)
     return error_memory("remote region");
-  binding->endpoint = endpoint;
   binding->handle = key->handle;
   list_init(&binding->link);
   int code = rdma_attach(endpoint, key, until, binding);
@@ -312,7 +311,7 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
 
 /* ---- The transport table ---- */
 
-static int open_node(struct fabric *fabric) {
+static int rdma_open_node(struct fabric *fabric) {
   struct rdma_node *node = alloc_zero(1, sizeof *node);
   if (!node)
     return error_memory("rdma transport");
@@ -362,7 +361,7 @@ static void abandon(struct fabric *fabric) {
 const struct transport rdma_transport = {
     .name = "rdma",
     .index = 1,
-    .open = open_node,
+    .open = rdma_open_node,
     .close = close_node,
     .release = release_node,
     .abandon = abandon,
@@ -372,9 +371,9 @@ const struct transport rdma_transport = {
     .create = create,
     .connect = connect_channel,
     .adopt = adopt,
-    .stop = stop,
+    .stop = rdma_stop,
     .forked = forked,
-    .destroy = destroy,
+    .destroy = rdma_destroy,
     .learn = rdma_devices_learn,
     .forget = rdma_devices_forget,
     .bind = bind_remote,

@@ -261,7 +261,7 @@ bool step_after_nic(struct rdma_job *job) {
 }
 
 /* Above 0: it waits; 0: the steps are done, or the NIC is next; else a code. */
-static int advance(struct rdma_job *job) {
+static int advance_job(struct rdma_job *job) {
   while (job->step != STEP_NIC && job->step != STEP_DONE) {
     int status = job->begun ? steps[job->step].poll(job) : steps[job->step].begin(job);
     job->begun = status == 1;
@@ -309,7 +309,7 @@ static bool poll_acquiring(struct rdma_endpoint *endpoint) {
   struct rdma_job *job;
   bool any = false;
   while (list_empty(&first) && (job = take_first(endpoint, &endpoint->acquiring))) {
-    int status = advance(job);
+    int status = advance_job(job);
     any |= status <= 0 || job->step != STEP_ACQUIRE;
     dispatch(job, status, job->step == STEP_ACQUIRE ? &first : &next, &ended);
   }
@@ -328,7 +328,7 @@ static bool poll_stepping(struct rdma_endpoint *endpoint, bool *urgent) {
   bool any = false;
   while ((job = take_first(endpoint, &endpoint->stepping))) {
     enum rdma_step before = job->step;
-    int status = advance(job);
+    int status = advance_job(job);
     any |= status <= 0 || job->step != before;
     *urgent |= status > 0 && job->copy && job->copy->in_flight && devcopy_is_polled(job->copy);
     dispatch(job, status, &waiting, &ended);

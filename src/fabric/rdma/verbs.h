@@ -18,7 +18,6 @@
   X(get_device_list, ibv_get_device_list)                                                          \
   X(free_device_list, ibv_free_device_list)                                                        \
   X(get_device_name, ibv_get_device_name)                                                          \
-  X(get_device_guid, ibv_get_device_guid)                                                          \
   X(open_device, ibv_open_device)                                                                  \
   X(close_device, ibv_close_device)                                                                \
   X(query_device, ibv_query_device)                                                                \
@@ -27,7 +26,6 @@
   X(query_gid_ex, _ibv_query_gid_ex)                                                               \
   X(get_async_event, ibv_get_async_event)                                                          \
   X(ack_async_event, ibv_ack_async_event)                                                          \
-  X(event_type_str, ibv_event_type_str)                                                            \
   X(alloc_pd, ibv_alloc_pd)                                                                        \
   X(dealloc_pd, ibv_dealloc_pd)                                                                    \
   X(reg_mr, ibv_reg_mr)                                                                            \

@@ -72,10 +72,6 @@ const char *ibv_get_device_name(struct ibv_device *device) {
   return device->name;
 }
 
-__be64 ibv_get_device_guid(struct ibv_device *device) {
-  return htobe64(((struct listed *)device)->script->guid);
-}
-
 enum ibv_fork_status ibv_is_fork_initialized(void) {
   if (ibverbs_double.fork_safe)
     return IBV_FORK_UNNEEDED;
@@ -229,11 +225,6 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t number, uint32_t ind
 }
 
 /* ---- Strings ---- */
-
-const char *ibv_event_type_str(enum ibv_event_type type) {
-  (void)type;
-  return "an event of the mock";
-}
 
 const char *ibv_wc_status_str(enum ibv_wc_status status) {
   return status == IBV_WC_SUCCESS ? "success" : "a failure of the mock";
