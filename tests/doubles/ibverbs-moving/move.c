@@ -42,8 +42,8 @@ static bool is_mapped(uint64_t address, uint64_t length) {
 
 /* A real registration keeps its pages alive after an unmap. Here that fails, so that tests notice
  * an unmap under way. */
-static enum ibv_wc_status cross(pid_t pid, bool out, uint64_t here, uint64_t there,
-                                uint32_t length) {
+static enum ibv_wc_status copy_across(pid_t pid, bool out, uint64_t here, uint64_t there,
+                                      uint32_t length) {
   struct iovec own = {(void *)(uintptr_t)here, length};
   struct iovec other = {(void *)(uintptr_t)there, length};
   ssize_t moved = out ? process_vm_writev(pid, &own, 1, &other, 1, 0)
@@ -101,26 +101,26 @@ static enum ibv_wc_status copy_piece(const struct side *here, const struct side 
   else if (!to)
     status = IBV_WC_REM_ACCESS_ERR;
   else
-    status = cross(there->pid, out, from, to, length);
+    status = copy_across(there->pid, out, from, to, length);
   unlock_both(own, other);
   return status;
 }
 
 /* ---- Both ends ---- */
 
-static bool is_here(const struct sender *sender) {
+static bool is_reachable(const struct sender *sender) {
   const struct ibv_global_route *route = &sender->qp->attributes.ah_attr.grh;
   const struct double_port *port = &ibverbs_double.devices[0].port[0];
   return memcmp(route->dgid.raw, port->gids[route->sgid_index].raw, sizeof route->dgid.raw) == 0;
 }
 
 /* The peer's queue pair, locked; NULL: it does not acknowledge. */
-static struct fabric_qp *meet(const struct sender *sender) {
+static struct fabric_qp *lock_peer(const struct sender *sender) {
   uint32_t number = sender->qp->attributes.dest_qp_num;
   struct fabric_qp *to = fabric_qp_of(number);
   fabric_lock(&to->lock);
   int state = atomic_load(&to->state);
-  if (is_here(sender) && atomic_load(&to->pid) != 0 && atomic_load(&to->number) == number &&
+  if (is_reachable(sender) && atomic_load(&to->pid) != 0 && atomic_load(&to->number) == number &&
       (state == IBV_QPS_RTR || state == IBV_QPS_RTS) && to->peer == sender->qp->seen.qp_num &&
       to->packet_in == sender->qp->attributes.sq_psn)
     return to;
@@ -128,13 +128,13 @@ static struct fabric_qp *meet(const struct sender *sender) {
   return NULL;
 }
 
-static bool goes_on(const struct sender *sender) {
+static bool can_continue(const struct sender *sender) {
   return !atomic_load(&sender->stopping) && removal() == PRESENT &&
          atomic_load(&sender->slot->state) == IBV_QPS_RTS;
 }
 
 /* With the peer's lock. A refused request brings the peer's queue pair to error too. */
-static enum ibv_wc_status judge(struct fabric_qp *to, enum ibv_wc_status status) {
+static enum ibv_wc_status fail_if_refused(struct fabric_qp *to, enum ibv_wc_status status) {
   if (status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR ||
       status == IBV_WC_REM_OP_ERR)
     qp_fail(to, true);
@@ -149,7 +149,7 @@ static void skip_empty(struct side *side) {
   }
 }
 
-static uint32_t rest(const struct side *side, uint32_t length) {
+static uint32_t remaining(const struct side *side, uint32_t length) {
   uint32_t left = side->raw ? length : side->places->length - side->offset;
   return left < length ? left : length;
 }
@@ -162,21 +162,21 @@ static void advance(struct side *side, uint32_t length) {
 }
 
 /* Moves the bytes between both sides. `rights`: required of the peer's queue pair. */
-static enum ibv_wc_status carry(struct sender *sender, struct side *here, struct side *there,
-                                uint32_t length, bool out, unsigned rights) {
+static enum ibv_wc_status move_bytes(struct sender *sender, struct side *here, struct side *there,
+                                     uint32_t length, bool out, unsigned rights) {
   enum ibv_wc_status status = IBV_WC_SUCCESS;
   while (length > 0 && status == IBV_WC_SUCCESS) {
     skip_empty(here);
     skip_empty(there);
-    uint32_t piece = rest(here, rest(there, length < PIECE ? length : PIECE));
-    if (!goes_on(sender))
+    uint32_t piece = remaining(here, remaining(there, length < PIECE ? length : PIECE));
+    if (!can_continue(sender))
       return IBV_WC_WR_FLUSH_ERR;
-    struct fabric_qp *to = meet(sender);
+    struct fabric_qp *to = lock_peer(sender);
     if (!to)
       return IBV_WC_RETRY_EXC_ERR;
     status = (to->access & rights) != rights ? IBV_WC_REM_INV_REQ_ERR
                                              : copy_piece(here, there, piece, out);
-    judge(to, status);
+    fail_if_refused(to, status);
     fabric_unlock(&to->lock);
     advance(here, piece);
     advance(there, piece);
@@ -198,9 +198,9 @@ static struct side own_side(const struct sender *sender, struct request *request
 
 /* ---- Writes and reads ---- */
 
-static enum ibv_wc_status reach(struct sender *sender, struct request *request, bool out) {
+static enum ibv_wc_status write_or_read(struct sender *sender, struct request *request, bool out) {
   unsigned rights = out ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ;
-  struct fabric_qp *to = meet(sender);
+  struct fabric_qp *to = lock_peer(sender);
   if (!to)
     return IBV_WC_RETRY_EXC_ERR;
   struct ibv_sge place = {request->remote, request->length, request->key};
@@ -210,14 +210,14 @@ static enum ibv_wc_status reach(struct sender *sender, struct request *request, 
   fabric_unlock(&to->lock);
   if (!out && sender->qp->attributes.max_rd_atomic == 0)
     return IBV_WC_LOC_QP_OP_ERR;
-  return carry(sender, &here, &there, request->length, out, rights);
+  return move_bytes(sender, &here, &there, request->length, out, rights);
 }
 
 /* ---- Receives ---- */
 
 /* Completes the peer's first receive with this status. */
-static void take_receive(const struct sender *sender, const struct request *request,
-                         struct fabric_qp *to, enum ibv_wc_status status) {
+static void consume_receive(const struct sender *sender, const struct request *request,
+                            struct fabric_qp *to, enum ibv_wc_status status) {
   bool write = request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   bool immediate = write || request->opcode == IBV_WR_SEND_WITH_IMM;
   struct fabric_arrival *arrival = &to->arrival[to->arrivals++ % FABRIC_DEPTH];
@@ -236,9 +236,9 @@ static void take_receive(const struct sender *sender, const struct request *requ
 }
 
 /* The peer's queue pair with a receive, locked; else NULL with the status. */
-static struct fabric_qp *meet_ready(const struct sender *sender, enum ibv_wc_status *status,
-                                    unsigned *timer) {
-  struct fabric_qp *to = meet(sender);
+static struct fabric_qp *lock_peer_with_receive(const struct sender *sender,
+                                                enum ibv_wc_status *status, unsigned *timer) {
+  struct fabric_qp *to = lock_peer(sender);
   *status = IBV_WC_RETRY_EXC_ERR;
   if (!to || to->received != to->receives)
     return to;
@@ -248,13 +248,13 @@ static struct fabric_qp *meet_ready(const struct sender *sender, enum ibv_wc_sta
   return NULL;
 }
 
-static enum ibv_wc_status announce(struct sender *sender, struct request *request,
-                                   unsigned *timer) {
+static enum ibv_wc_status complete_receive(struct sender *sender, struct request *request,
+                                           unsigned *timer) {
   enum ibv_wc_status status;
-  struct fabric_qp *to = meet_ready(sender, &status, timer);
+  struct fabric_qp *to = lock_peer_with_receive(sender, &status, timer);
   if (!to)
     return status;
-  take_receive(sender, request, to, IBV_WC_SUCCESS);
+  consume_receive(sender, request, to, IBV_WC_SUCCESS);
   fabric_unlock(&to->lock);
   return IBV_WC_SUCCESS;
 }
@@ -267,13 +267,13 @@ static uint64_t length_of(const struct fabric_receive *receive) {
 }
 
 /* The message exceeds the receive: an error for both sides. */
-static enum ibv_wc_status spoil(struct sender *sender, struct request *request,
-                                enum ibv_wc_status theirs, enum ibv_wc_status ours) {
-  struct fabric_qp *to = meet(sender);
+static enum ibv_wc_status fail_receive(struct sender *sender, struct request *request,
+                                       enum ibv_wc_status theirs, enum ibv_wc_status ours) {
+  struct fabric_qp *to = lock_peer(sender);
   if (!to)
     return IBV_WC_RETRY_EXC_ERR;
-  take_receive(sender, request, to, theirs);
-  judge(to, ours);
+  consume_receive(sender, request, to, theirs);
+  fail_if_refused(to, ours);
   fabric_unlock(&to->lock);
   return ours;
 }
@@ -281,7 +281,7 @@ static enum ibv_wc_status spoil(struct sender *sender, struct request *request,
 static enum ibv_wc_status send_message(struct sender *sender, struct request *request,
                                        unsigned *timer) {
   enum ibv_wc_status status;
-  struct fabric_qp *to = meet_ready(sender, &status, timer);
+  struct fabric_qp *to = lock_peer_with_receive(sender, &status, timer);
   if (!to)
     return status;
   struct fabric_receive receive = to->receive[to->received % FABRIC_DEPTH];
@@ -293,21 +293,21 @@ static enum ibv_wc_status send_message(struct sender *sender, struct request *re
                        .count = receive.count};
   fabric_unlock(&to->lock);
   if (length_of(&receive) < request->length)
-    return spoil(sender, request, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR);
-  status = carry(sender, &here, &there, request->length, true, 0);
+    return fail_receive(sender, request, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR);
+  status = move_bytes(sender, &here, &there, request->length, true, 0);
   if (status == IBV_WC_REM_ACCESS_ERR)
     return IBV_WC_REM_OP_ERR;
-  return status ? status : announce(sender, request, timer);
+  return status ? status : complete_receive(sender, request, timer);
 }
 
 /* ---- Atomics ---- */
 
-static enum ibv_wc_status exchange(const struct request *request, const struct side *there,
-                                   const struct fabric_mr *mr, void *result) {
+static enum ibv_wc_status execute_atomic(const struct request *request, const struct side *there,
+                                         const struct fabric_mr *mr, void *result) {
   uint64_t place = locate(there, mr, 8), old, changed;
   if (!place)
     return IBV_WC_REM_ACCESS_ERR;
-  enum ibv_wc_status status = cross(there->pid, false, (uintptr_t)&old, place, 8);
+  enum ibv_wc_status status = copy_across(there->pid, false, (uintptr_t)&old, place, 8);
   bool swap = request->opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
   if (status || (swap && old != request->compare_add)) {
     memcpy(result, &old, status ? 0 : 8);
@@ -315,19 +315,19 @@ static enum ibv_wc_status exchange(const struct request *request, const struct s
   }
   changed = swap ? request->swap : old + request->compare_add;
   memcpy(result, &old, 8);
-  return cross(there->pid, true, (uintptr_t)&changed, place, 8);
+  return copy_across(there->pid, true, (uintptr_t)&changed, place, 8);
 }
 
-static enum ibv_wc_status exchange_alone(const struct request *request, const struct side *there,
-                                         const struct fabric_mr *mr, void *result) {
+static enum ibv_wc_status locked_atomic(const struct request *request, const struct side *there,
+                                        const struct fabric_mr *mr, void *result) {
   fabric_lock(fabric_atomics());
-  enum ibv_wc_status status = exchange(request, there, mr, result);
+  enum ibv_wc_status status = execute_atomic(request, there, mr, result);
   fabric_unlock(fabric_atomics());
   return status;
 }
 
-static enum ibv_wc_status change(struct sender *sender, struct request *request) {
-  struct fabric_qp *to = meet(sender);
+static enum ibv_wc_status start_atomic(struct sender *sender, struct request *request) {
+  struct fabric_qp *to = lock_peer(sender);
   if (!to)
     return IBV_WC_RETRY_EXC_ERR;
   struct ibv_sge place = {request->remote, 8, request->key};
@@ -349,33 +349,32 @@ static enum ibv_wc_status change(struct sender *sender, struct request *request)
   if (result && (request->remote % 8 || !allowed))
     status = IBV_WC_REM_INV_REQ_ERR;
   else if (result)
-    status = exchange_alone(request, &there, other, (void *)(uintptr_t)result);
+    status = locked_atomic(request, &there, other, (void *)(uintptr_t)result);
   unlock_both(own, other);
-  judge(to, status);
+  fail_if_refused(to, status);
   fabric_unlock(&to->lock);
   return status;
 }
 
 /* ---- A work request with its retries ---- */
 
-static enum ibv_wc_status try_once(struct sender *sender, struct request *request,
-                                   unsigned *timer) {
+static enum ibv_wc_status attempt(struct sender *sender, struct request *request, unsigned *timer) {
   enum ibv_wc_status status;
-  if (!goes_on(sender))
+  if (!can_continue(sender))
     return IBV_WC_WR_FLUSH_ERR;
   switch (request->opcode) {
   case IBV_WR_RDMA_WRITE:
-    return reach(sender, request, true);
+    return write_or_read(sender, request, true);
   case IBV_WR_RDMA_WRITE_WITH_IMM:
-    status = reach(sender, request, true);
-    return status ? status : announce(sender, request, timer);
+    status = write_or_read(sender, request, true);
+    return status ? status : complete_receive(sender, request, timer);
   case IBV_WR_RDMA_READ:
-    return reach(sender, request, false);
+    return write_or_read(sender, request, false);
   case IBV_WR_SEND:
   case IBV_WR_SEND_WITH_IMM:
     return send_message(sender, request, timer);
   default:
-    return change(sender, request);
+    return start_atomic(sender, request);
   }
 }
 
@@ -398,7 +397,7 @@ enum ibv_wc_status move_request(struct sender *sender, struct request *request) 
     return qp_pause(sender, answer_ns(attributes->timeout)) ? (enum ibv_wc_status)request->fault
                                                             : IBV_WC_WR_FLUSH_ERR;
   for (;;) {
-    enum ibv_wc_status status = try_once(sender, request, &timer);
+    enum ibv_wc_status status = attempt(sender, request, &timer);
     int64_t wait;
     if (status == IBV_WC_RETRY_EXC_ERR)
       wait = answer_ns(attributes->timeout);
