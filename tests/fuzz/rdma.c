@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "fabric/devcopy.h"
 #include "fabric/rdma/channel.h"
 #include "fabric/rdma/endpoint.h"
 #include "rig.h"

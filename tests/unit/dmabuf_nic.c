@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "doubles/dmabuf-nic/dmabuf_nic.h"
+#include "fabric/rdma/device.h"
 #include "fabric/rdma/rail.h"
 #include "memory/copy.h"
 #include "memory/pages.h"

@@ -3,11 +3,18 @@
 #ifndef HAUL_FABRIC_RDMA_JOB_H
 #define HAUL_FABRIC_RDMA_JOB_H
 
-#include "core/combiner.h"
-#include "fabric/devcopy.h"
-#include "fabric/rdma/rail.h"
-#include "fabric/transport.h"
-#include "memory/staging.h"
+#include "core/list.h"
+#include "haul/haul.h"
+
+struct bounce;
+struct combiner;
+struct devcopy;
+struct endpoint;
+struct rdma_endpoint;
+struct rdma_rail;
+struct rdma_record;
+struct registration;
+struct work;
 
 /* ns without a completion after which a NIC that holds a canceled work counts as dead: twice what
  * its retries take (rail.c). For a NIC without canceled works it is RDMA_STALL_NS: by the
@@ -39,8 +46,7 @@ struct rdma_job {
   struct list link; /* one of the endpoint's lists or its rail's, or a list of ended jobs */
   struct work *work;
   struct rdma_rail *rail;
-  struct registration
-      *registration; /* of what the NIC reaches here: local memory or bounce buffer */
+  struct registration *registration; /* of the local memory, or of the bounce buffer */
   uint32_t key;
   enum rdma_step step;
   bool begun;               /* the step has */

@@ -125,12 +125,6 @@ static int probe_dmabuf(const struct nic *nic) {
   return errno == EBADF ? 0 : system_error();
 }
 
-/* After EACCES the library looks for the device elsewhere and leaves the errno of that look. */
-static int opening_error(const struct ibv_device *device) {
-  int system = system_error();
-  return system == ENOENT && sysfs_node_access(device->dev_name) == EACCES ? EACCES : system;
-}
-
 /* haul connects queue pairs without a connection manager, which iWARP requires. */
 static bool open_context(struct nic *nic, struct ibv_device *device) {
   if (device->transport_type != IBV_TRANSPORT_IB)
@@ -140,7 +134,10 @@ static bool open_context(struct nic *nic, struct ibv_device *device) {
   nic->context = nic->verbs->open_device(device);
   if (nic->context)
     return true;
-  int system = opening_error(device);
+  int system = system_error();
+  /* After EACCES the library looks elsewhere, and errno is of that look. */
+  if (system == ENOENT && sysfs_node_access(device->dev_name) == EACCES)
+    system = EACCES;
   return unusable(nic, system, "it cannot be opened: %s", strerror(system));
 }
 

@@ -17,6 +17,7 @@
 #include "core/futex.h"
 #include "core/sum.h"
 #include "core/thread.h"
+#include "fabric/devcopy.h"
 #include "fabric/exports.h"
 #include "fabric/rdma/channel.h"
 #include "fabric/rdma/endpoint.h"

@@ -5,10 +5,14 @@
 #ifndef HAUL_FABRIC_RDMA_OWNER_H
 #define HAUL_FABRIC_RDMA_OWNER_H
 
-#include "fabric/rdma/device.h"
+#include "core/list.h"
 #include "fabric/rdma/frame.h"
+#include "haul/haul.h"
 
+struct endpoint;
+struct ibv_mr;
 struct rdma_endpoint;
+struct rdma_node;
 
 #define RDMA_SLOTS                                                                                 \
   8u /* works at a time through local bounce buffers, and through the peer's area */

@@ -5,8 +5,10 @@
 #define HAUL_FABRIC_RDMA_RAIL_H
 
 #include "core/backlog.h"
-#include "fabric/rdma/device.h"
+#include "core/loop.h"
 #include "fabric/rdma/frame.h"
+#include "fabric/rdma/verbs.h"
+#include "fabric/transport.h"
 
 #define RDMA_DEPTH    512u /* work requests of a send queue; at least those of one work */
 #define RDMA_FENCES   64u  /* writes with immediate without a response, a rail and direction */
@@ -20,6 +22,7 @@
 
 _Static_assert(RDMA_DEPTH >= WORK_PIECES_MAX, "a work must fit an empty send queue");
 
+struct rdma_device;
 struct rdma_endpoint;
 
 /* The low bits of a work request's id: 0 for a job, whose address the id is, or one of these. */
@@ -52,7 +55,7 @@ struct rdma_rail {
   struct ibv_comp_channel *events;
   struct ibv_cq *cq;
   struct ibv_qp *qp;
-  struct rdma_end end; /* as the peer is told */
+  struct rdma_end end; /* as in this side's hello */
   uint32_t inlined;    /* most bytes that go inline */
   struct watch watch;  /* of `events`; the loop's lock */
   /* With the endpoint's lock. */

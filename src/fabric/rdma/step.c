@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/sum.h"
+#include "fabric/devcopy.h"
 #include "fabric/rdma/channel.h"
 #include "fabric/rdma/endpoint.h"
 #include "memory/copy.h"
