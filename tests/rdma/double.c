@@ -37,8 +37,8 @@ static void open_end(struct end *end, unsigned access, int cqe) {
   struct ibv_qp_init_attr attributes = {.qp_type = IBV_QPT_RC,
                                         .cap = {.max_send_wr = DEPTH,
                                                 .max_recv_wr = DEPTH,
-                                                .max_send_sge = 2,
-                                                .max_recv_sge = 2,
+                                                .max_send_sge = 1,
+                                                .max_recv_sge = 1,
                                                 .max_inline_data = 64}};
   memset(end->bytes, 0, sizeof end->bytes);
   end->cq = verbs->create_cq(context, cqe, NULL, channel, 0);

@@ -18,7 +18,7 @@ struct completions {
   struct entry *entries; /* of cqe */
   uint32_t count, first;
   bool overrun;
-  enum { ASLEEP, ARMED, ARMED_SOLICITED } armed;
+  bool armed;
   uint32_t events;  /* not fetched yet; the channel's lock */
   uint32_t fetched; /* not acknowledged yet; the channel's lock */
 };
@@ -167,8 +167,8 @@ static bool has_room(struct cq *cq) {
   return false;
 }
 
-bool cq_push(struct cq *cq, const struct ibv_wc *completion, struct sender *sender, uint32_t number,
-             bool solicited) {
+bool cq_push(struct cq *cq, const struct ibv_wc *completion, struct sender *sender,
+             uint32_t number) {
   struct completions *queue = cq->motion;
   fault_late();
   pthread_mutex_lock(&queue->lock);
@@ -176,10 +176,8 @@ bool cq_push(struct cq *cq, const struct ibv_wc *completion, struct sender *send
   if (fits) {
     uint32_t at = (queue->first + queue->count++) % (uint32_t)cq->seen.cqe;
     queue->entries[at] = (struct entry){*completion, sender, number};
-    event = queue->armed == ARMED || (queue->armed == ARMED_SOLICITED &&
-                                      (solicited || completion->status != IBV_WC_SUCCESS));
-    if (event)
-      queue->armed = ASLEEP;
+    event = queue->armed;
+    queue->armed = false;
   }
   if (event)
     raise_cq_event(cq);
@@ -205,10 +203,10 @@ int cq_poll(struct ibv_cq *seen, int room, struct ibv_wc *completions) {
 }
 
 int cq_arm(struct ibv_cq *seen, int solicited_only) {
+  DEMAND(!solicited_only);
   struct completions *queue = double_cq_of(seen)->motion;
   pthread_mutex_lock(&queue->lock);
-  if (queue->armed != ARMED)
-    queue->armed = solicited_only ? ARMED_SOLICITED : ARMED;
+  queue->armed = true;
   pthread_mutex_unlock(&queue->lock);
   return 0;
 }

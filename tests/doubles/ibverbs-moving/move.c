@@ -16,11 +16,9 @@
 struct side {
   pid_t pid;
   uint64_t pd;
-  unsigned need; /* rights at its registrations */
-  uint8_t *raw;  /* inline bytes; then there are no places */
-  const struct ibv_sge *places;
-  unsigned count;
-  uint32_t offset; /* in the first place */
+  unsigned need;        /* rights at its registrations */
+  uint8_t *raw;         /* inline bytes, in place of `place` */
+  struct ibv_sge place; /* advanced as its bytes are moved */
 };
 
 /* ---- Copying ---- */
@@ -77,8 +75,8 @@ static void unlock_both(struct fabric_mr *one, struct fabric_mr *other) {
 static uint64_t locate(const struct side *side, const struct fabric_mr *mr, uint32_t length) {
   if (side->raw)
     return (uintptr_t)side->raw;
-  uint64_t at = side->places->addr + side->offset;
-  if (!mr || atomic_load(&mr->pid) != side->pid || mr->key != side->places->lkey ||
+  uint64_t at = side->place.addr;
+  if (!mr || atomic_load(&mr->pid) != side->pid || mr->key != side->place.lkey ||
       mr->pd != side->pd || (mr->access & side->need) != side->need)
     return 0;
   if (at < mr->iova || length > mr->length || at - mr->iova > mr->length - length)
@@ -87,7 +85,7 @@ static uint64_t locate(const struct side *side, const struct fabric_mr *mr, uint
 }
 
 static struct fabric_mr *mr_of(const struct side *side) {
-  return side->raw ? NULL : fabric_mr_of(side->places->lkey);
+  return side->raw ? NULL : fabric_mr_of(side->place.lkey);
 }
 
 static enum ibv_wc_status copy_piece(const struct side *here, const struct side *there,
@@ -141,24 +139,11 @@ static enum ibv_wc_status fail_if_refused(struct fabric_qp *to, enum ibv_wc_stat
   return status;
 }
 
-static void skip_empty(struct side *side) {
-  while (!side->raw && side->count > 0 && side->offset == side->places->length) {
-    side->places++;
-    side->count--;
-    side->offset = 0;
-  }
-}
-
-static uint32_t remaining(const struct side *side, uint32_t length) {
-  uint32_t left = side->raw ? length : side->places->length - side->offset;
-  return left < length ? left : length;
-}
-
 static void advance(struct side *side, uint32_t length) {
   if (side->raw)
     side->raw += length;
   else
-    side->offset += length;
+    side->place.addr += length;
 }
 
 /* Moves the bytes between both sides. `rights`: required of the peer's queue pair. */
@@ -166,9 +151,7 @@ static enum ibv_wc_status move_bytes(struct sender *sender, struct side *here, s
                                      uint32_t length, bool out, unsigned rights) {
   enum ibv_wc_status status = IBV_WC_SUCCESS;
   while (length > 0 && status == IBV_WC_SUCCESS) {
-    skip_empty(here);
-    skip_empty(there);
-    uint32_t piece = remaining(here, remaining(there, length < PIECE ? length : PIECE));
+    uint32_t piece = length < PIECE ? length : PIECE;
     if (!can_continue(sender))
       return IBV_WC_WR_FLUSH_ERR;
     struct fabric_qp *to = lock_peer(sender);
@@ -192,8 +175,7 @@ static struct side own_side(const struct sender *sender, struct request *request
                        .pd = (uintptr_t)sender->qp->seen.pd,
                        .need = need,
                        .raw = request->is_inline ? request->inlined : NULL,
-                       .places = request->places,
-                       .count = request->count};
+                       .place = request->place};
 }
 
 /* ---- Writes and reads ---- */
@@ -203,10 +185,11 @@ static enum ibv_wc_status write_or_read(struct sender *sender, struct request *r
   struct fabric_qp *to = lock_peer(sender);
   if (!to)
     return IBV_WC_RETRY_EXC_ERR;
-  struct ibv_sge place = {request->remote, request->length, request->key};
   struct side here = own_side(sender, request, out ? 0 : IBV_ACCESS_LOCAL_WRITE);
-  struct side there = {
-      .pid = atomic_load(&to->pid), .pd = to->pd, .need = rights, .places = &place, .count = 1};
+  struct side there = {.pid = atomic_load(&to->pid),
+                       .pd = to->pd,
+                       .need = rights,
+                       .place = {request->remote, request->length, request->key}};
   fabric_unlock(&to->lock);
   if (!out && sender->qp->attributes.max_rd_atomic == 0)
     return IBV_WC_LOC_QP_OP_ERR;
@@ -219,10 +202,7 @@ static enum ibv_wc_status write_or_read(struct sender *sender, struct request *r
 static void consume_receive(const struct sender *sender, const struct request *request,
                             struct fabric_qp *to, enum ibv_wc_status status) {
   bool write = request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-  bool immediate = write || request->opcode == IBV_WR_SEND_WITH_IMM;
-  struct fabric_arrival *arrival = &to->arrival[to->arrivals++ % FABRIC_DEPTH];
-  arrival->solicited = request->solicited;
-  arrival->completion = (struct ibv_wc){
+  to->arrival[to->arrivals++ % FABRIC_DEPTH] = (struct ibv_wc){
       .wr_id = to->receive[to->received++ % FABRIC_DEPTH].id,
       .status = status,
       .opcode = write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
@@ -230,7 +210,7 @@ static void consume_receive(const struct sender *sender, const struct request *r
       .imm_data = request->immediate,
       .qp_num = atomic_load(&to->number),
       .src_qp = sender->qp->seen.qp_num,
-      .wc_flags = immediate ? IBV_WC_WITH_IMM : 0,
+      .wc_flags = write ? IBV_WC_WITH_IMM : 0,
   };
   fabric_ring(to);
 }
@@ -259,13 +239,6 @@ static enum ibv_wc_status complete_receive(struct sender *sender, struct request
   return IBV_WC_SUCCESS;
 }
 
-static uint64_t length_of(const struct fabric_receive *receive) {
-  uint64_t length = 0;
-  for (unsigned i = 0; i < receive->count; i++)
-    length += receive->places[i].length;
-  return length;
-}
-
 /* The message exceeds the receive: an error for both sides. */
 static enum ibv_wc_status fail_receive(struct sender *sender, struct request *request,
                                        enum ibv_wc_status theirs, enum ibv_wc_status ours) {
@@ -289,10 +262,9 @@ static enum ibv_wc_status send_message(struct sender *sender, struct request *re
   struct side there = {.pid = atomic_load(&to->pid),
                        .pd = to->pd,
                        .need = IBV_ACCESS_LOCAL_WRITE,
-                       .places = receive.places,
-                       .count = receive.count};
+                       .place = receive.place};
   fabric_unlock(&to->lock);
-  if (length_of(&receive) < request->length)
+  if (receive.place.length < request->length)
     return fail_receive(sender, request, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR);
   status = move_bytes(sender, &here, &there, request->length, true, 0);
   if (status == IBV_WC_REM_ACCESS_ERR)
@@ -330,14 +302,12 @@ static enum ibv_wc_status start_atomic(struct sender *sender, struct request *re
   struct fabric_qp *to = lock_peer(sender);
   if (!to)
     return IBV_WC_RETRY_EXC_ERR;
-  struct ibv_sge place = {request->remote, 8, request->key};
   struct side here = own_side(sender, request, IBV_ACCESS_LOCAL_WRITE);
   struct side there = {.pid = atomic_load(&to->pid),
                        .pd = to->pd,
                        .need = IBV_ACCESS_REMOTE_ATOMIC,
-                       .places = &place,
-                       .count = 1};
-  struct fabric_mr *own = request->count ? mr_of(&here) : NULL, *other = mr_of(&there);
+                       .place = {request->remote, 8, request->key}};
+  struct fabric_mr *own = mr_of(&here), *other = mr_of(&there);
   enum ibv_wc_status status = IBV_WC_LOC_PROT_ERR;
   if (sender->qp->attributes.max_rd_atomic == 0) {
     fabric_unlock(&to->lock);
@@ -371,7 +341,6 @@ static enum ibv_wc_status attempt(struct sender *sender, struct request *request
   case IBV_WR_RDMA_READ:
     return write_or_read(sender, request, false);
   case IBV_WR_SEND:
-  case IBV_WR_SEND_WITH_IMM:
     return send_message(sender, request, timer);
   default:
     return start_atomic(sender, request);

@@ -29,7 +29,6 @@
 #define FABRIC_QPS     128u
 #define FABRIC_MRS     8192u
 #define FABRIC_DEPTH   1024u /* work requests a queue */
-#define FABRIC_PLACES  4u    /* segments a work request */
 #define FABRIC_INLINED 220u
 
 /* ---- fabric.c ---- */
@@ -46,13 +45,7 @@ struct fabric_mr {
 
 struct fabric_receive {
   uint64_t id;
-  unsigned count;
-  struct ibv_sge places[FABRIC_PLACES];
-};
-
-struct fabric_arrival {
-  struct ibv_wc completion;
-  bool solicited;
+  struct ibv_sge place; /* of 0 bytes without one */
 };
 
 struct fabric_qp {
@@ -69,7 +62,7 @@ struct fabric_qp {
   /* Totals; the entries between two of them lie in the array below. */
   uint32_t received, receives, arrived, arrivals;
   struct fabric_receive receive[FABRIC_DEPTH]; /* [received, receives): posted */
-  struct fabric_arrival arrival[FABRIC_DEPTH]; /* [arrived, arrivals): to complete there */
+  struct ibv_wc arrival[FABRIC_DEPTH];         /* [arrived, arrivals): to complete there */
 };
 
 /* Whether HAUL_DOUBLE_FABRIC names a file. */
@@ -96,8 +89,8 @@ struct sender; /* qp.c */
 
 /* Adds the completion of the request with this number; `sender` NULL: of a receive. False: overrun.
  */
-bool cq_push(struct cq *cq, const struct ibv_wc *completion, struct sender *sender, uint32_t number,
-             bool solicited);
+bool cq_push(struct cq *cq, const struct ibv_wc *completion, struct sender *sender,
+             uint32_t number);
 /* Removes the completions of the queue pair. */
 void cq_purge(struct cq *cq, uint32_t qp_number);
 int cq_poll(struct ibv_cq *cq, int room, struct ibv_wc *completions);
@@ -116,12 +109,11 @@ void forget_events(struct ibv_context *context, const void *element);
 struct request {
   uint64_t id;
   enum ibv_wr_opcode opcode;
-  bool signaled, solicited, is_inline;
+  bool signaled, is_inline;
   __be32 immediate;
   uint64_t remote, compare_add, swap;
   uint32_t key, length;
-  unsigned count;
-  struct ibv_sge places[FABRIC_PLACES];
+  struct ibv_sge place;
   int fault; /* the enum ibv_wc_status to end with, or 0 */
   uint8_t inlined[FABRIC_INLINED];
 };
