@@ -7,70 +7,43 @@
 #include <time.h>
 
 #include "support/nic.h"
-#include "support/owner.h"
+#include "support/pair.h"
 #include "support/seams.h"
 
 #define MIB    ((uint64_t)1 << 20)
 #define LENGTH (16 * MIB)
 #define BOUND  (10 * S)
-#define BOTH   (HAUL_READ | HAUL_WRITE)
 
 /* Microseconds for each of 64 parts of 256 KiB: slow enough to interfere. */
 #define SLOW   "slow:2000"
 #define SLOWER "slow:20000"
 
-static struct {
-  struct owner owner;
-  struct haul_node *node;
-  struct haul_peer *peer;
-  struct haul_region *region;
-  struct haul_remote *remote;
-  unsigned descriptors;
-} t;
-
-/* ---- Both sides ---- */
-
-static void start_owner(void) {
-  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
-  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", BOTH), 0);
-}
+static struct pair t;
+static unsigned descriptors;
 
 static void begin(void) {
-  assert_works(haul_node_open(NULL, &t.node));
-  assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(BOUND), &t.peer));
-  assert_works(haul_peer_lookup(t.peer, "memory", haul_deadline_in(BOUND), &t.remote));
-  t.region = region_make(t.node, KIND_HOST, LENGTH);
+  pair_open(&t, NULL, LENGTH);
   region_fill(t.node, t.region, 0, LENGTH, 1);
 }
 
-/* With another owner, which has this fault from its start on. */
+/* With an owner that has this fault from its start on. */
 static void begin_with_owners_fault(const char *fault) {
-  assert_int_equal(owner_end(&t.owner), 0);
   nic_fault_of_children(fault);
-  start_owner();
   begin();
 }
 
 static int set_up(void **state) {
   (void)state;
   nic_fault("");
-  t.descriptors = open_descriptors();
-  start_owner();
+  descriptors = open_descriptors();
   return 0;
 }
 
 static int tear_down(void **state) {
   (void)state;
-  haul_remote_release(t.remote);
-  haul_region_release(t.region);
-  haul_peer_close(t.peer);
-  haul_node_close(t.node);
-  nic_fault_of_children("");
-  assert_true(!t.owner.pid || owner_end(&t.owner) == 0);
-  nic_check_empty();
-  assert_int_equal(open_descriptors(), t.descriptors);
+  pair_close(&t);
+  assert_int_equal(open_descriptors(), descriptors);
   assert_int_equal(haul_mappings(), 0);
-  memset(&t, 0, sizeof t);
   return 0;
 }
 
@@ -203,7 +176,8 @@ static void check_freed(void **state) {
   struct haul_transfer *transfer = start(operation, "rdma");
   assert_int_equal(owner_release(&t.owner, 0), 0);
   assert_fails(HAUL_ESTALE, finish(transfer));
-  assert_int_equal(owner_publish(&t.owner, 1, KIND_HOST, LENGTH, "other", BOTH), 0);
+  assert_int_equal(owner_publish(&t.owner, 1, KIND_HOST, LENGTH, "other", HAUL_READ | HAUL_WRITE),
+                   0);
   haul_remote_release(t.remote);
   assert_works(haul_peer_lookup(t.peer, "other", haul_deadline_in(BOUND), &t.remote));
   nic_fault("");
@@ -223,13 +197,7 @@ static void check_killed(void **state) {
        haul_peer_status(t.peer) == 0 && haul_deadline_in(0) < until;)
     nanosleep(&(struct timespec){0, MS}, NULL);
   assert_fails(HAUL_EPEER, haul_peer_status(t.peer));
-  /* The node still works with another owner. */
-  haul_remote_release(t.remote);
-  haul_region_release(t.region);
-  haul_peer_close(t.peer);
-  haul_node_close(t.node);
-  nic_fault("");
-  start_owner();
+  pair_close(&t);
   begin();
   assert_works(finish(start(operation, "rdma")));
 }
