@@ -18,6 +18,7 @@
 /* Facts about this host, gathered before the checks run. */
 struct host {
   bool library;
+  bool usable;             /* it has a device that can be opened */
   struct nics *nics;       /* NULL: none */
   struct haul_error error; /* without library or NICs: the detail */
 };
@@ -164,15 +165,8 @@ static void check_rdma_device(struct haul_check *check, const struct host *host)
   hint_open(check, bad->system);
 }
 
-static bool has_device(const struct host *host) {
-  for (size_t i = 0; host->nics && i < host->nics->count; i++)
-    if (host->nics->list[i].context)
-      return true;
-  return false;
-}
-
 static bool needs_device(struct haul_check *check, const struct host *host) {
-  if (has_device(host))
+  if (host->usable)
     return false;
   check_set(check, HAUL_CHECK_MISSING, "unknown without an RDMA device (rdma.device)");
   return true;
@@ -407,7 +401,7 @@ static void check_peer_memory(struct haul_check *check, const struct host *host)
     check_set(check, HAUL_CHECK_OK, "not needed: no NVIDIA driver is loaded");
   } else {
     check_set(check, HAUL_CHECK_LIMITED, "NVIDIA memory cannot be registered by its address%s",
-              has_device(host) && find_nic(host->nics, true) ? ", only through its dma-buf" : "");
+              host->usable && find_nic(host->nics, true) ? ", only through its dma-buf" : "");
     check_hint(check, "sudo modprobe nvidia_peermem");
   }
 }
@@ -439,6 +433,8 @@ static void gather(struct host *host) {
   *host = (struct host){.library = verbs_open() != NULL};
   if (!host->library || nics_open(&host->nics) != 0)
     error_save(&host->error);
+  for (size_t i = 0; host->nics && i < host->nics->count; i++)
+    host->usable |= host->nics->list[i].context != NULL;
 }
 
 size_t rdma_checks(struct haul_check *checks, size_t room) {

@@ -390,8 +390,8 @@ void rdma_post(struct endpoint *base, struct work *work) {
   if (!job) {
     work->done(work, haul_error_last()->code);
   } else if (work_batch_add(&endpoint->work_batch, work, loop)) {
-    /* Dekker with rdma_stop, seq_cst: it closes the endpoint, then drains. One of both sees the job.
-     */
+    /* Dekker with rdma_stop (seq_cst), which closes the endpoint and then drains: one of both
+     * sees the job. */
     combiner_defer(&endpoint->combiner, &job->link);
     if (!atomic_load(&endpoint->base.open))
       combiner_drain(&endpoint->combiner);
