@@ -12,7 +12,6 @@
 
 #define LENGTH 65536u
 #define BOUND  (10 * S)
-#define BOTH   (HAUL_READ | HAUL_WRITE)
 
 static struct pair t;
 static unsigned descriptors;

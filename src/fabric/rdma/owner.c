@@ -10,7 +10,6 @@
 #include "fabric/rdma/owner.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "core/alloc.h"
 #include "core/error.h"

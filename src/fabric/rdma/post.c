@@ -2,7 +2,6 @@
  * Works become jobs, and jobs work requests. Only the last work request of a job asks for a
  * completion. */
 #include <arpa/inet.h>
-#include <string.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
