@@ -9,7 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "fabric/rdma/rdma.h"
+#include "fabric/devcopy.h"
+#include "fabric/rdma/channel.h"
+#include "fabric/rdma/endpoint.h"
 #include "rig.h"
 
 #define ASKS    1u   /* works of ours; the peer answers */
@@ -83,7 +85,7 @@ static void listen_to(const struct session *session) {
 static bool is_busy(const struct session *session) {
   struct rdma_endpoint *endpoint = session->endpoint;
   loop_lock(rig_node()->loop);
-  bool busy = endpoint->serving || !list_empty(&endpoint->landings);
+  bool busy = endpoint->attaching || !list_empty(&endpoint->staged_copies);
   combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count && session->kind & LOOPED; i++)
     busy |= endpoint->rails[i].posted_count > 0;
@@ -111,7 +113,7 @@ static void await_thread(const struct session *session) {
   bool serving = true;
   for (unsigned i = 0; i < 100000 && serving; i++) {
     loop_lock(rig_node()->loop);
-    serving = session->endpoint->serving;
+    serving = session->endpoint->attaching;
     loop_unlock(rig_node()->loop);
     if (serving)
       nanosleep(&(struct timespec){0, 20000}, NULL);
@@ -149,7 +151,7 @@ static void hear(const struct session *session, const uint8_t bytes[RDMA_RECORD]
 }
 
 static bool is_for_rail(const struct session *session, const uint8_t bytes[RDMA_RECORD]) {
-  return !(session->kind & STRAYS) && (bytes[4] | bytes[5] << 8) >= RDMA_SUM;
+  return !(session->kind & STRAYS) && (bytes[4] | bytes[5] << 8) >= RDMA_CHECKSUM;
 }
 
 /* Sends up to one record; false when there is no more. */
@@ -260,19 +262,19 @@ static void open_session(struct session *session, int *control) {
   rig_channel(session->peer, "rdma", &session->channel);
   RIG_ASSERT(session->endpoint->channel.fd >= 0);
   if ((session->kind & (ASKS | LOOPED)) == (ASKS | LOOPED))
-    RIG_ASSERT(card_export(session->endpoint->rails[0].card, &lent->memory, HAUL_READ | HAUL_WRITE,
-                           &session->target) == 0);
+    RIG_ASSERT(rdma_device_export(session->endpoint->rails[0].device, &lent->memory,
+                                  HAUL_READ | HAUL_WRITE, &session->target) == 0);
 }
 
 static void close_session(struct session *session, int control) {
-  struct rdma_card *card = session->endpoint->rails[0].card;
+  struct rdma_device *nic = session->endpoint->rails[0].device;
   close(session->channel);
   rig_drop(session->peer, control);
   for (unsigned i = 0; i < session->count; i++)
     RIG_ASSERT(session->posted[i].done == 1);
   await_thread(session);
   rdma_transport.unbind(&session->endpoint->base, session->binding);
-  card_unexport(card, session->target);
+  rdma_device_unexport(nic, session->target);
   peer_unref(session->peer);
 }
 

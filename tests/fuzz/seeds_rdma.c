@@ -68,12 +68,12 @@ static void attaching(void) {
     struct wire wire = start(slot % 2 ? 0 : REVOKES);
     put_plain(&wire, RDMA_ATTACH, 1, slot);
     put_plain(&wire, RDMA_ATTACH, 2, slot);
-    put_question(&wire, RDMA_SUM, slot, 0);
+    put_question(&wire, RDMA_CHECKSUM, slot, 0);
     put_plain(&wire, RDMA_FENCE, 3, slot);
-    put_question(&wire, RDMA_LAND, slot, 0);
-    put_question(&wire, RDMA_LIFT, slot, 1 << 20);
+    put_question(&wire, RDMA_COPY_IN, slot, 0);
+    put_question(&wire, RDMA_COPY_OUT, slot, 1 << 20);
     put_plain(&wire, RDMA_DETACH, 0, slot);
-    put_plain(&wire, RDMA_QUIET, 0, slot);
+    put_plain(&wire, RDMA_REVOKE_ACK, 0, slot);
     snprintf(name, sizeof name, "owner-%u", slot);
     seed_save("rdma", name, &wire);
   }
@@ -81,7 +81,7 @@ static void attaching(void) {
 
 /* What is well-formed and not allowed, or not now. */
 static void bad_questions(void) {
-  struct rdma_record record = question(RDMA_LIFT, RIG_SIM, UINT64_MAX - 4096);
+  struct rdma_record record = question(RDMA_COPY_OUT, RIG_SIM, UINT64_MAX - 4096);
   struct wire wire = start(0);
   put_plain(&wire, RDMA_ATTACH, 1, RIG_SIM);
   put(&wire, &record);
@@ -92,23 +92,23 @@ static void bad_questions(void) {
   put(&wire, &record);
   record.spans[1] = (struct rdma_span){RIG_BYTES - 1, 2};
   put(&wire, &record);
-  record.type = RDMA_SUM;
+  record.type = RDMA_CHECKSUM;
   record.span_count = RDMA_SPANS;
   for (size_t i = 0; i < RDMA_SPANS; i++)
     record.spans[i] = (struct rdma_span){0, RIG_BYTES};
   put(&wire, &record);
-  put_plain(&wire, RDMA_DONE, 9, RIG_SIM);
-  put_plain(&wire, RDMA_SILENT, 0, 0);
+  put_plain(&wire, RDMA_RESPONSE, 9, RIG_SIM);
+  put_plain(&wire, RDMA_BROKEN_ACK, 0, 0);
   seed_save("rdma", "owner-refused", &wire);
 }
 
 static void endings(void) {
   struct wire wire = start(0);
   put_plain(&wire, RDMA_ATTACH, 1, RIG_SIM);
-  put_question(&wire, RDMA_LIFT, RIG_SIM, 0);
+  put_question(&wire, RDMA_COPY_OUT, RIG_SIM, 0);
   put_plain(&wire, RDMA_BROKEN, 0, 0);
-  put_question(&wire, RDMA_LAND, RIG_SIM, 0);
-  put_plain(&wire, RDMA_SILENT, 0, 0);
+  put_question(&wire, RDMA_COPY_IN, RIG_SIM, 0);
+  put_plain(&wire, RDMA_BROKEN_ACK, 0, 0);
   seed_save("rdma", "owner-broken", &wire);
   wire = seed_begin();
   wire_put8(&wire, 0);
@@ -146,7 +146,7 @@ static void put_answers(struct wire *wire, unsigned flags, int status) {
   if (flags == RDMA_FENCED_WRITES)
     put(wire, &(struct rdma_record){.type = RDMA_FENCED, .request = 1, .status = status});
   for (uint32_t request = 2; request < 8; request++)
-    put(wire, &(struct rdma_record){.type = RDMA_DONE,
+    put(wire, &(struct rdma_record){.type = RDMA_RESPONSE,
                                     .request = request,
                                     .handle = RIG_HANDLE(RIG_HOST),
                                     .status = status});
@@ -158,7 +158,7 @@ static void save_answers(const char *name, unsigned kind, unsigned flags, int st
   put_attached(&wire, flags, 0);
   put_answers(&wire, flags, status);
   put_plain(&wire, ending, 0, RIG_HOST);
-  put_plain(&wire, RDMA_SILENT, 0, 0);
+  put_plain(&wire, RDMA_BROKEN_ACK, 0, 0);
   seed_save("rdma", name, &wire);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Atomic operations and what the two NICs can: which path is taken and what the report says of the
- * others; and that one which the NIC was handed is sent nowhere else, whatever breaks. */
+ * Atomic operations by the capabilities of the two NICs: the chosen path and the report's reasons.
+ * An atomic that was posted to a NIC is never repeated, whatever fails. */
 #include "support/check.h"
 
 #include <string.h>
@@ -12,12 +12,11 @@
 
 #define LENGTH 65536u
 #define BOUND  (10 * S)
-#define BOTH   (HAUL_READ | HAUL_WRITE)
 
 static struct pair t;
 static unsigned descriptors;
 
-/* With these NICs (doubles/ibverbs-moving/door.h). */
+/* With faults of the NICs (doubles/ibverbs-moving/door.h). */
 static void begin(const char *own, const char *theirs) {
   nic_fault(own);
   nic_fault_of_children(theirs);
@@ -72,7 +71,7 @@ static uint64_t number(void) {
   return got;
 }
 
-/* What the report says of rdma when another path was taken. */
+/* Another path was taken, and the report has this reason for rdma. */
 static void assert_reason(const struct haul_report *report, const char *reason) {
   assert_string_equal(report->paths[0].name, "tcp");
   for (size_t i = 1; i < report->path_count; i++)
@@ -83,7 +82,7 @@ static void assert_reason(const struct haul_report *report, const char *reason) 
 
 /* ---- Which path ---- */
 
-static void a_nic_atomic_among_its_own_is_taken_by_those_who_ask(void **state) {
+static void hca_atomics_are_used_on_request(void **state) {
   (void)state;
   struct haul_report report;
   begin("", "");
@@ -96,8 +95,8 @@ static void a_nic_atomic_among_its_own_is_taken_by_those_who_ask(void **state) {
   assert_true(number() == 6);
 }
 
-/* The owner's is what counts. */
-static void a_nic_atomic_with_everybody_is_taken(void **state) {
+/* Only the owner's NIC counts. */
+static void global_atomics_are_used(void **state) {
   (void)state;
   struct haul_report report;
   begin("", "global");
@@ -108,7 +107,7 @@ static void a_nic_atomic_with_everybody_is_taken(void **state) {
   assert_true(number() == 6);
 }
 
-static void an_asker_atomic_with_everybody_changes_nothing(void **state) {
+static void global_atomics_of_the_client_do_not_count(void **state) {
   (void)state;
   struct haul_report report;
   begin("global", "");
@@ -116,7 +115,7 @@ static void an_asker_atomic_with_everybody_changes_nothing(void **state) {
   assert_string_equal(report.paths[0].name, "tcp");
 }
 
-static void a_peer_whose_nic_has_no_atomics_has_no_path(void **state) {
+static void a_remote_nic_without_atomics_closes_the_path(void **state) {
   (void)state;
   struct haul_report report;
   begin("", "noatomics");
@@ -126,7 +125,7 @@ static void a_peer_whose_nic_has_no_atomics_has_no_path(void **state) {
   assert_works(haul_write(t.remote, t.region, &(struct haul_piece){0, 0, 8}, 1, NULL, NULL));
 }
 
-static void a_nic_without_atomics_is_no_path(void **state) {
+static void a_local_nic_without_atomics_closes_the_path(void **state) {
   (void)state;
   struct haul_report report;
   begin("noatomics", "global");
@@ -135,15 +134,23 @@ static void a_nic_without_atomics_is_no_path(void **state) {
   assert_fails(HAUL_ENOPATH, add("rdma", &report));
 }
 
-/* ---- What breaks ---- */
+/* ---- Failures ---- */
 
-/* Done `times` times by then; and the next one goes over tcp. */
-static void assert_in_doubt(const char *fault, const char *only, unsigned times) {
+/* The initial state of a test. */
+struct fault {
+  const char *words, *only;
+  unsigned times; /* that the atomic takes place */
+};
+
+/* The atomic is not repeated, and the next one goes over tcp. */
+static void check_in_doubt(void **state) {
+  const struct fault *fault = *state;
+  unsigned times = fault->times;
   struct haul_report report;
   begin("", "global");
   set_number(4);
-  nic_fault(fault);
-  assert_fails(HAUL_EPATH, add(only, &report));
+  nic_fault(fault->words);
+  assert_fails(HAUL_EPATH, add(fault->only, &report));
   assert_non_null(strstr(haul_error_last()->text, "may or may not have taken place"));
   assert_int_equal(report.retries, 0);
   assert_true(number() == 4 + times);
@@ -153,27 +160,7 @@ static void assert_in_doubt(const char *fault, const char *only, unsigned times)
   assert_works(haul_peer_status(t.peer));
 }
 
-static void one_that_nobody_acknowledged_is_not_sent_again(void **state) {
-  (void)state;
-  assert_in_doubt("retry:1", NULL, 0);
-}
-
-static void nor_is_it_for_those_who_asked_for_the_path(void **state) {
-  (void)state;
-  assert_in_doubt("retry:1", "rdma", 0);
-}
-
-static void one_whose_completion_was_lost_is_not_done_twice(void **state) {
-  (void)state;
-  assert_in_doubt("overrun:1", NULL, 1);
-}
-
-static void one_that_a_removed_device_had_is_not_sent_again(void **state) {
-  (void)state;
-  assert_in_doubt("vanish:1", NULL, 0);
-}
-
-static void a_key_that_is_refused_is_stale(void **state) {
+static void a_refused_key_is_stale(void **state) {
   (void)state;
   struct haul_report report;
   begin("", "global");
@@ -183,8 +170,8 @@ static void a_key_that_is_refused_is_stale(void **state) {
   assert_true(number() == 4);
 }
 
-/* Nothing was posted: another path may take it. */
-static void one_that_the_path_refuses_goes_over_another(void **state) {
+/* Nothing was posted, so another path may take it. */
+static void an_atomic_that_was_not_posted_takes_another_path(void **state) {
   (void)state;
   struct haul_report report;
   begin("", "global");
@@ -200,7 +187,7 @@ static void one_that_the_path_refuses_goes_over_another(void **state) {
   assert_true(number() == 6);
 }
 
-static void an_owner_killed_meanwhile_is_gone(void **state) {
+static void a_killed_owner_is_reported(void **state) {
   (void)state;
   struct haul_transfer *transfer;
   begin("", "global");
@@ -220,19 +207,25 @@ int main(int argc, char **argv) {
     return 77;
   seams_no_unix_sockets();
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define CASE(name, test, ...)                                                                      \
+  {                                                                                                \
+    name, test, set_up, tear_down, &(struct fault) {                                               \
+      __VA_ARGS__                                                                                  \
+    }                                                                                              \
+  }
   const struct CMUnitTest tests[] = {
-      TEST(a_nic_atomic_among_its_own_is_taken_by_those_who_ask),
-      TEST(a_nic_atomic_with_everybody_is_taken),
-      TEST(an_asker_atomic_with_everybody_changes_nothing),
-      TEST(a_peer_whose_nic_has_no_atomics_has_no_path),
-      TEST(a_nic_without_atomics_is_no_path),
-      TEST(one_that_nobody_acknowledged_is_not_sent_again),
-      TEST(nor_is_it_for_those_who_asked_for_the_path),
-      TEST(one_whose_completion_was_lost_is_not_done_twice),
-      TEST(one_that_a_removed_device_had_is_not_sent_again),
-      TEST(a_key_that_is_refused_is_stale),
-      TEST(one_that_the_path_refuses_goes_over_another),
-      TEST(an_owner_killed_meanwhile_is_gone),
+      TEST(hca_atomics_are_used_on_request),
+      TEST(global_atomics_are_used),
+      TEST(global_atomics_of_the_client_do_not_count),
+      TEST(a_remote_nic_without_atomics_closes_the_path),
+      TEST(a_local_nic_without_atomics_closes_the_path),
+      CASE("not repeated: unacknowledged", check_in_doubt, "retry:1", NULL, 0),
+      CASE("not repeated: unacknowledged, only rdma", check_in_doubt, "retry:1", "rdma", 0),
+      CASE("not repeated: completion lost", check_in_doubt, "overrun:1", NULL, 1),
+      CASE("not repeated: device removed", check_in_doubt, "vanish:1", NULL, 0),
+      TEST(a_refused_key_is_stale),
+      TEST(an_atomic_that_was_not_posted_takes_another_path),
+      TEST(a_killed_owner_is_reported),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

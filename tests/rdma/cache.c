@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What a node registers for its own use, by its counters. */
+ * The registration cache, by its counters. */
 #include "support/check.h"
 
 #include <string.h>
@@ -65,7 +65,8 @@ static void send_a_part(struct haul_region *region) {
   assert_works(haul_write(t.remote, region, &piece, 1, &options, NULL));
 }
 
-/* At most a fiftieth of the calls that one by one would take, whenever the peer came. */
+/* At most a fiftieth of the registrations that one by one would take. `before`: the regions are
+ * wrapped before the peer connects. */
 static void check_neighbours(bool before) {
   static struct haul_region *regions[NEIGHBOURS];
   if (!before)
@@ -88,12 +89,12 @@ static void neighbours_are_registered_together(void **state) {
   check_neighbours(false);
 }
 
-static void neighbours_that_were_there_before_the_peer_too(void **state) {
+static void neighbours_wrapped_before_the_peer_too(void **state) {
   (void)state;
   check_neighbours(true);
 }
 
-static void what_is_used_again_is_registered_once(void **state) {
+static void reuse_registers_once(void **state) {
   (void)state;
   struct haul_region *region;
   meet();
@@ -105,7 +106,7 @@ static void what_is_used_again_is_registered_once(void **state) {
   haul_region_release(region);
 }
 
-static void what_is_released_is_registered_no_more(void **state) {
+static void release_drops_the_registration(void **state) {
   (void)state;
   struct haul_region *region;
   meet();
@@ -121,9 +122,9 @@ int main(void) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(neighbours_are_registered_together),
-      TEST(neighbours_that_were_there_before_the_peer_too),
-      TEST(what_is_used_again_is_registered_once),
-      TEST(what_is_released_is_registered_no_more),
+      TEST(neighbours_wrapped_before_the_peer_too),
+      TEST(reuse_registers_once),
+      TEST(release_drops_the_registration),
   };
   return cmocka_run_group_tests_name("registrations", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The choice between rdma and tcp as transfers correct it, over NICs that are doubles: one that is
- * slower than it says is left, and nothing else is. */
+ * Cost feedback between rdma and tcp, over emulated NICs: a NIC slower than its link speed is
+ * avoided, and only such a NIC. */
 #include "support/check.h"
 
 #include <string.h>
@@ -53,8 +53,8 @@ static struct haul_path explained(uint64_t bytes, const char *name) {
   return paths[0];
 }
 
-/* What it took counts only when nothing else was going on. */
-static void transfers_among_others_correct_nothing(void **state) {
+/* A duration counts only without other traffic. */
+static void concurrent_transfers_are_not_measured(void **state) {
   (void)state;
   haul_transfer *many[4];
   begin(SLOW, NULL);
@@ -67,8 +67,8 @@ static void transfers_among_others_correct_nothing(void **state) {
   assert_false(explained(1 << 20, "rdma").measured);
 }
 
-/* Nor when nobody drove the node meanwhile: then it took as long as that. */
-static void what_waited_for_its_caller_corrects_nothing(void **state) {
+/* Nor while the caller made no progress calls: they decide the duration. */
+static void transfers_that_waited_for_progress_are_not_measured(void **state) {
   (void)state;
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   config.progress = HAUL_PROGRESS_CALLER;
@@ -79,14 +79,14 @@ static void what_waited_for_its_caller_corrects_nothing(void **state) {
     assert_string_equal(finish(transfer).name, "rdma");
   }
   assert_false(explained(1 << 20, "rdma").measured);
-  int64_t end = haul_deadline_in(BOUND); /* a thread that loses its processor is late too */
+  int64_t end = haul_deadline_in(BOUND); /* a preempted thread is late as well */
   while (!explained(1 << 20, "rdma").measured && haul_deadline_in(0) < end)
     finish(start(1 << 20));
   assert_true(explained(1 << 20, "rdma").measured);
 }
 
-/* A look at it is no wait. */
-static void what_was_only_looked_at_corrects_nothing(void **state) {
+/* A test is no wait. */
+static void transfers_that_were_only_tested_are_not_measured(void **state) {
   (void)state;
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   config.progress = HAUL_PROGRESS_CALLER;
@@ -102,7 +102,7 @@ static void what_was_only_looked_at_corrects_nothing(void **state) {
   assert_false(explained(1 << 20, "rdma").measured);
 }
 
-static void with_estimates_only_nothing_is_corrected(void **state) {
+static void estimates_only_measures_nothing(void **state) {
   (void)state;
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   config.estimates_only = 1;
@@ -112,8 +112,8 @@ static void with_estimates_only_nothing_is_corrected(void **state) {
   assert_false(explained(1 << 20, "rdma").measured);
 }
 
-/* Four transfers say it, and the report says why from the fifth on. */
-static void a_slow_nic_is_left(void **state) {
+/* Four transfers are measured; the fifth avoids the NIC, and the report has the reason. */
+static void a_slow_nic_is_avoided(void **state) {
   (void)state;
   begin(SLOW, NULL);
   for (unsigned i = 0; i < 4; i++)
@@ -128,13 +128,12 @@ static void a_slow_nic_is_left(void **state) {
   struct haul_path rdma = explained(1 << 20, "rdma");
   assert_true(rdma.open && rdma.measured && rdma.cost_ns > rdma.estimate_ns);
   assert_non_null(strstr(rdma.reason, "measured "));
-  /* Far sizes are on their own, near ones are not. */
+  /* Neighbouring sizes share the measurement, distant ones do not. */
   assert_true(explained(64, "rdma").chosen);
   assert_true(explained(2 << 20, "tcp").chosen);
 }
 
-/* Who asks for a path gets it, whatever it takes. */
-static void who_asks_for_the_slow_one_gets_it(void **state) {
+static void a_slow_nic_is_used_on_request(void **state) {
   (void)state;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece piece = {0, 0, 1 << 20};
@@ -160,12 +159,12 @@ int main(int argc, char **argv) {
     return 77;
   seams_no_unix_sockets();
   const struct CMUnitTest tests[] = {
-      TEST(transfers_among_others_correct_nothing),
-      TEST(what_waited_for_its_caller_corrects_nothing),
-      TEST(what_was_only_looked_at_corrects_nothing),
-      TEST(with_estimates_only_nothing_is_corrected),
-      TEST(a_slow_nic_is_left),
-      TEST(who_asks_for_the_slow_one_gets_it),
+      TEST(concurrent_transfers_are_not_measured),
+      TEST(transfers_that_waited_for_progress_are_not_measured),
+      TEST(transfers_that_were_only_tested_are_not_measured),
+      TEST(estimates_only_measures_nothing),
+      TEST(a_slow_nic_is_avoided),
+      TEST(a_slow_nic_is_used_on_request),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

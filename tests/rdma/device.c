@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Device memory over rdma: straight where the NIC takes its dma-buf, else through stages; and what
- * the device sees when a transfer is complete. Both nodes are in this process, so that what the
- * owner's device was asked for can be looked at. */
+ * Device memory over rdma: direct where the NIC takes its dma-buf, else staged. A complete transfer
+ * is visible to the device. Both nodes are in this process, so that the test can count the fences
+ * of the owner's device. */
 #include "support/check.h"
 
 #include <string.h>
@@ -52,7 +52,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static struct haul_path way_between(struct haul_region *local) {
+static struct haul_path path_from(struct haul_region *local) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_path path;
   options.only = "rdma";
@@ -63,7 +63,7 @@ static struct haul_path way_between(struct haul_region *local) {
 }
 
 static bool is_direct(void) {
-  return !strstr(way_between(t.host).detail, "staged");
+  return !strstr(path_from(t.host).detail, "staged");
 }
 
 static void move(struct haul_region *local, enum haul_operation operation, uint64_t length,
@@ -76,9 +76,9 @@ static void move(struct haul_region *local, enum haul_operation operation, uint6
                                           : haul_read(local, t.remote, &piece, 1, &options, NULL));
 }
 
-static void the_path_says_what_is_staged(void **state) {
+static void the_path_reports_staging(void **state) {
   (void)state;
-  struct haul_path from_host = way_between(t.host), from_device = way_between(t.device);
+  struct haul_path from_host = path_from(t.host), from_device = path_from(t.device);
   bool direct = is_direct();
   print_message("device memory goes %s\n", direct ? "straight" : "through stages");
   assert_int_equal(from_host.zero_copy, direct);
@@ -91,8 +91,8 @@ static void the_path_says_what_is_staged(void **state) {
   assert_non_null(strstr(from_device.detail, "staged here and there"));
 }
 
-/* Two works of a transfer of a MiB and a byte. */
-static void a_complete_write_was_fenced_by_its_owner(void **state) {
+/* One fence a work; a transfer of 1 MiB + 1 has two works. */
+static void the_owner_fences_complete_writes(void **state) {
   (void)state;
   if (!is_direct()) {
     print_message("skipped: the NIC takes no dma-buf, so the device's own engine writes\n");
@@ -106,7 +106,7 @@ static void a_complete_write_was_fenced_by_its_owner(void **state) {
   }
 }
 
-static void a_complete_read_was_fenced_by_its_user(void **state) {
+static void the_client_fences_complete_reads(void **state) {
   (void)state;
   if (!is_direct()) {
     print_message("skipped: the NIC takes no dma-buf, so the device's own engine writes\n");
@@ -117,8 +117,8 @@ static void a_complete_read_was_fenced_by_its_user(void **state) {
   assert_int_equal(sim_fences(0) - before, 3);
 }
 
-/* More works than a rail's receive queue has room for, and than there are stages. */
-static void many_writes_at_once_are_all_complete(void **state) {
+/* More works than receives of a rail, and than bounce buffers. */
+static void many_concurrent_writes_complete(void **state) {
   (void)state;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_transfer *transfers[600];
@@ -147,7 +147,7 @@ static void checksums_are_compared_on_the_devices(void **state) {
               region_sum(t.owner, t.there, 5, LENGTH - 8));
 }
 
-static void canceled_ones_leave_stages_and_slots_to_others(void **state) {
+static void canceled_transfers_free_buffers_and_slots(void **state) {
   (void)state;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece piece = {0, 0, LENGTH};
@@ -165,8 +165,8 @@ static void canceled_ones_leave_stages_and_slots_to_others(void **state) {
   checksums_are_compared_on_the_devices(NULL);
 }
 
-/* Fewer copies, and no line that others need; whatever the NIC's line says. */
-static void what_is_mapped_does_not_go_through_the_nic(void **state) {
+/* Mapping takes fewer copies and no network bandwidth. */
+static void mapped_memory_does_not_use_the_nic(void **state) {
   struct haul_region *const locals[] = {t.host, t.device};
   (void)state;
   for (size_t i = 0; i < COUNT(locals); i++)
@@ -204,10 +204,10 @@ static int start_with_late_wake(struct copy *copy) {
   return provider_sim.copy_start(copy);
 }
 
-/* The loop that `wake` is for goes with its node. */
-static void no_engine_wakes_a_node_that_was_closed(void **state) {
+/* The loop of `wake` is freed with its node. */
+static void no_engine_wakes_a_closed_node(void **state) {
   static const char *const paths[] = {"rdma", "tcp", "map"};
-  struct haul_node *keeper; /* the process's engines run on */
+  struct haul_node *keeper; /* keeps the process's engines running */
   assert_works(haul_node_open(NULL, &keeper));
   for (unsigned round = 0; round < 2 * COUNT(paths); round++) {
     struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
@@ -233,14 +233,14 @@ static void no_engine_wakes_a_node_that_was_closed(void **state) {
 int main(void) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(the_path_says_what_is_staged),
-      TEST(a_complete_write_was_fenced_by_its_owner),
-      TEST(a_complete_read_was_fenced_by_its_user),
-      TEST(many_writes_at_once_are_all_complete),
+      TEST(the_path_reports_staging),
+      TEST(the_owner_fences_complete_writes),
+      TEST(the_client_fences_complete_reads),
+      TEST(many_concurrent_writes_complete),
       TEST(checksums_are_compared_on_the_devices),
-      TEST(what_is_mapped_does_not_go_through_the_nic),
-      TEST(canceled_ones_leave_stages_and_slots_to_others),
-      cmocka_unit_test(no_engine_wakes_a_node_that_was_closed),
+      TEST(mapped_memory_does_not_use_the_nic),
+      TEST(canceled_transfers_free_buffers_and_slots),
+      cmocka_unit_test(no_engine_wakes_a_closed_node),
   };
   return cmocka_run_group_tests_name("device memory over rdma", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Works that go to the NIC with one doorbell: how many do, what comes of them when the queue
- * refuses one in the middle, and who posts while others are at it. */
+ * Works that share a doorbell: their number, a refusal in the middle of a batch, and concurrent
+ * submitters. */
 #include "support/check.h"
 
 #include <pthread.h>
@@ -34,7 +34,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* The i-th part of `bytes` of both regions. `more`: others follow. */
+/* Writes the i-th part, of `bytes` bytes. `more`: with HAUL_MORE. */
 static haul_transfer *write_part_of(uint64_t bytes, unsigned i, bool more, const char *only) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece piece = {i * bytes, i * bytes, bytes};
@@ -63,15 +63,15 @@ static void assert_written(unsigned parts) {
               region_sum(t.node, t.region, 0, parts * PART));
 }
 
-/* What is refused goes another way, what was taken before is not lost, and all of it is there. */
-static void a_refused_request_loses_nothing(void **state) {
+/* Refused works take another path, accepted ones complete, and all bytes arrive. */
+static void a_refused_work_request_loses_nothing(void **state) {
   (void)state;
   for (unsigned n = 1; n <= 16; n += 5) {
     haul_transfer *transfers[16];
     char fault[32];
     unsigned again = 0;
     begin(HAUL_PROGRESS_CALLER);
-    end(write_part(0, false, "rdma")); /* it works until then */
+    end(write_part(0, false, "rdma")); /* works so far */
     snprintf(fault, sizeof fault, "refuse:%u", n);
     nic_fault(fault);
     for (unsigned i = 0; i < 16; i++)
@@ -88,8 +88,7 @@ static void a_refused_request_loses_nothing(void **state) {
   }
 }
 
-/* A caller that says that more follow rings once for sixteen. */
-static void sixteen_go_with_one_doorbell(void **state) {
+static void sixteen_works_share_a_doorbell(void **state) {
   (void)state;
   haul_transfer *transfers[MANY];
   begin(HAUL_PROGRESS_CALLER);
@@ -103,8 +102,7 @@ static void sixteen_go_with_one_doorbell(void **state) {
   assert_written(MANY);
 }
 
-/* And at 64 KiB, however few they are. */
-static void four_of_16_kib_go_with_one_doorbell(void **state) {
+static void a_batch_ends_at_64_kib(void **state) {
   (void)state;
   haul_transfer *transfers[12];
   begin(HAUL_PROGRESS_CALLER);
@@ -119,8 +117,7 @@ static void four_of_16_kib_go_with_one_doorbell(void **state) {
   assert_written(COUNT(transfers) * 16384 / PART);
 }
 
-/* Who says nothing of the kind waits for nobody. */
-static void one_by_one_each_rings(void **state) {
+static void works_without_more_ring_each(void **state) {
   (void)state;
   haul_transfer *transfers[16];
   begin(HAUL_PROGRESS_CALLER);
@@ -134,8 +131,8 @@ static void one_by_one_each_rings(void **state) {
     end(transfers[i]);
 }
 
-/* Fewer than sixteen are not left lying: the loop lets them in. */
-static void a_few_go_out_by_themselves(void **state) {
+/* The loop posts an incomplete batch. */
+static void a_short_batch_is_posted(void **state) {
   (void)state;
   begin(HAUL_PROGRESS_THREAD);
   haul_transfer *transfers[3];
@@ -146,8 +143,8 @@ static void a_few_go_out_by_themselves(void **state) {
   assert_written(3);
 }
 
-/* Nobody waits for it, and no call is made that would move the node. */
-static void one_goes_out_though_nothing_follows(void **state) {
+/* Without a wait or another call that makes progress. */
+static void a_batch_of_one_is_posted(void **state) {
   (void)state;
   begin(HAUL_PROGRESS_THREAD);
   for (unsigned i = 0; i < 20; i++) {
@@ -161,15 +158,15 @@ static void one_goes_out_though_nothing_follows(void **state) {
   assert_written(20);
 }
 
-/* Without a thread it lies until the node is moved, and goes with the first call that does. */
-static void one_goes_out_when_the_caller_moves_the_node(void **state) {
+/* Without a progress thread the first progress call posts it. */
+static void progress_posts_a_batch_of_one(void **state) {
   (void)state;
   begin(HAUL_PROGRESS_CALLER);
   end(write_part(0, false, "rdma"));
   for (unsigned i = 0; i < 20; i++) {
     uint64_t before = nic_doorbells();
     haul_transfer *transfer = write_part(i, true, "rdma");
-    nanosleep(&(struct timespec){0, MS}, NULL); /* older than it may get */
+    nanosleep(&(struct timespec){0, MS}, NULL); /* older than a batch may get */
     assert_int_equal(nic_doorbells(), before);
     assert_true(haul_node_progress(t.node, HAUL_NO_WAIT) >= 0);
     assert_int_equal(nic_doorbells(), before + 1);
@@ -190,7 +187,7 @@ static void *write_many(void *argument) {
   return NULL;
 }
 
-static void threads_bring_works_at_once(void **state) {
+static void threads_post_concurrently(void **state) {
   (void)state;
   pthread_t threads[4];
   unsigned firsts[4];
@@ -204,8 +201,8 @@ static void threads_bring_works_at_once(void **state) {
   assert_written(4 * MANY);
 }
 
-/* With what the path keeps for each. */
-static void ten_thousand_take_less_than_512_bytes_each(void **state) {
+/* Including the path's memory. */
+static void a_transfer_takes_less_than_512_bytes(void **state) {
   (void)state;
   static haul_transfer *transfers[10000];
   uint64_t bytes;
@@ -221,11 +218,10 @@ static void ten_thousand_take_less_than_512_bytes_each(void **state) {
   assert_int_equal(bytes, 0);
 }
 
-/* ---- Works that are laid down ---- */
+/* ---- Deferred works ---- */
 
-/* One that ends when it is let in may be the last to hold its region: nobody is at the gate then.
- */
-static void the_last_work_of_a_withdrawn_region_ends(void **state) {
+/* A work rejected at its submission may hold the last reference to its region. */
+static void the_last_work_of_a_revoked_region_ends(void **state) {
   (void)state;
   begin(HAUL_PROGRESS_THREAD);
   for (unsigned i = 0; i < 20; i++) {
@@ -240,14 +236,14 @@ static void the_last_work_of_a_withdrawn_region_ends(void **state) {
     haul_remote_release(remote);
     t.remote = NULL;
     size_t count = 0;
-    assert_works(haul_peer_list(t.peer, haul_deadline_in(BOUND), NULL, &count)); /* it lives */
+    assert_works(
+        haul_peer_list(t.peer, haul_deadline_in(BOUND), NULL, &count)); /* the peer lives */
     assert_int_equal(owner_name(&t.owner, 0, "memory", HAUL_READ | HAUL_WRITE), 0);
     assert_works(haul_peer_lookup(t.peer, "memory", haul_deadline_in(BOUND), &t.remote));
   }
 }
 
-/* What is canceled before it was let in goes nowhere. */
-static void a_laid_work_that_is_canceled_is_not_sent(void **state) {
+static void a_canceled_deferred_work_is_not_posted(void **state) {
   (void)state;
   begin(HAUL_PROGRESS_CALLER);
   end(write_part(0, false, "rdma"));
@@ -260,11 +256,11 @@ static void a_laid_work_that_is_canceled_is_not_sent(void **state) {
   assert_int_equal(nic_doorbells() - before, 1);
 }
 
-static _Atomic bool stop_refusals;
+static _Atomic bool stop_rejected;
 
-/* Works on a region that was withdrawn, one after the other. */
-static void *be_refused(void *remote) {
-  while (!atomic_load(&stop_refusals)) {
+/* Posts works on a revoked region until told to stop. */
+static void *post_rejected_works(void *remote) {
+  while (!atomic_load(&stop_rejected)) {
     struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
     haul_transfer *transfer;
     options.flags = HAUL_MORE;
@@ -275,8 +271,8 @@ static void *be_refused(void *remote) {
   return NULL;
 }
 
-/* A failure is told in its own words and with its own code, whoever fails beside it. */
-static void failures_are_not_mixed_up(void **state) {
+/* Each failure keeps its own code and text while another thread's works fail. */
+static void failures_keep_their_own_error(void **state) {
   (void)state;
   struct haul_remote *withdrawn;
   pthread_t thread;
@@ -286,8 +282,8 @@ static void failures_are_not_mixed_up(void **state) {
                    0);
   assert_works(haul_peer_lookup(t.peer, "other", haul_deadline_in(BOUND), &withdrawn));
   assert_int_equal(owner_unpublish(&t.owner, 1, "other"), 0);
-  atomic_store(&stop_refusals, false);
-  assert_int_equal(pthread_create(&thread, NULL, be_refused, withdrawn), 0);
+  atomic_store(&stop_rejected, false);
+  assert_int_equal(pthread_create(&thread, NULL, post_rejected_works, withdrawn), 0);
   for (unsigned i = 0; i < 2000; i++) {
     struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
     struct haul_piece piece = {0, 0, PART};
@@ -296,13 +292,13 @@ static void failures_are_not_mixed_up(void **state) {
     int code = haul_write(t.remote, t.region, &piece, 1, &options, NULL);
     assert_true(code == 0 || code == HAUL_ECHECKSUM);
   }
-  atomic_store(&stop_refusals, true);
+  atomic_store(&stop_rejected, true);
   pthread_join(thread, NULL);
   haul_remote_release(withdrawn);
 }
 
-/* With the paths set, a broken one is no end of the peer: others of its works may go on. */
-static void a_broken_path_that_was_set_leaves_the_peer(void **state) {
+/* With rdma as the only path, its failure does not end the peer. */
+static void a_broken_only_path_keeps_the_peer(void **state) {
   (void)state;
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   struct haul_node *node;
@@ -333,19 +329,19 @@ int main(int argc, char **argv) {
     return 77;
   seams_no_unix_sockets();
   const struct CMUnitTest tests[] = {
-      TEST(a_refused_request_loses_nothing),
-      TEST(sixteen_go_with_one_doorbell),
-      TEST(one_by_one_each_rings),
-      TEST(a_few_go_out_by_themselves),
-      TEST(four_of_16_kib_go_with_one_doorbell),
-      TEST(one_goes_out_though_nothing_follows),
-      TEST(one_goes_out_when_the_caller_moves_the_node),
-      TEST(threads_bring_works_at_once),
-      TEST(the_last_work_of_a_withdrawn_region_ends),
-      TEST(a_laid_work_that_is_canceled_is_not_sent),
-      TEST(failures_are_not_mixed_up),
-      TEST(a_broken_path_that_was_set_leaves_the_peer),
-      TEST(ten_thousand_take_less_than_512_bytes_each),
+      TEST(a_refused_work_request_loses_nothing),
+      TEST(sixteen_works_share_a_doorbell),
+      TEST(works_without_more_ring_each),
+      TEST(a_short_batch_is_posted),
+      TEST(a_batch_ends_at_64_kib),
+      TEST(a_batch_of_one_is_posted),
+      TEST(progress_posts_a_batch_of_one),
+      TEST(threads_post_concurrently),
+      TEST(the_last_work_of_a_revoked_region_ends),
+      TEST(a_canceled_deferred_work_is_not_posted),
+      TEST(failures_keep_their_own_error),
+      TEST(a_broken_only_path_keeps_the_peer),
+      TEST(a_transfer_takes_less_than_512_bytes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The double keeps a NIC's promises: what it moves, what it refuses and with which status, what
- * comes after a failure. Two queue pairs of this process, one to the other. */
+ * The emulator behaves as a NIC: the bytes it moves, the requests it refuses and their status, the
+ * state after a failure. Two queue pairs of this process are connected to each other. */
 #include "support/check.h"
 
 #include <arpa/inet.h>
@@ -37,8 +37,8 @@ static void open_end(struct end *end, unsigned access, int cqe) {
   struct ibv_qp_init_attr attributes = {.qp_type = IBV_QPT_RC,
                                         .cap = {.max_send_wr = DEPTH,
                                                 .max_recv_wr = DEPTH,
-                                                .max_send_sge = 2,
-                                                .max_recv_sge = 2,
+                                                .max_send_sge = 1,
+                                                .max_recv_sge = 1,
                                                 .max_inline_data = 64}};
   memset(end->bytes, 0, sizeof end->bytes);
   end->cq = verbs->create_cq(context, cqe, NULL, channel, 0);
@@ -64,7 +64,7 @@ static void connect_end(struct end *end, const struct end *peer, unsigned rnr_re
                              .rnr_retry = (uint8_t)rnr_retry,
                              .max_rd_atomic = 1};
   verbs->query_gid(context, 1, 1, &receive.ah_attr.grh.dgid);
-  /* Not in another order. */
+  /* The order of states is fixed. */
   assert_int_equal(verbs->modify_qp(end->qp, &send, IBV_QP_STATE), EINVAL);
   assert_int_equal(
       verbs->modify_qp(end->qp, &init,
@@ -194,7 +194,7 @@ static void assert_nothing(struct end *end) {
 #define READ      .opcode = IBV_WR_RDMA_READ, .flags = IBV_SEND_SIGNALED
 #define POST(...) post((struct ask){__VA_ARGS__})
 
-/* ---- What it moves ---- */
+/* ---- Moving bytes ---- */
 
 static void writes_and_reads_move_bytes(void **state) {
   (void)state;
@@ -209,7 +209,7 @@ static void writes_and_reads_move_bytes(void **state) {
   pattern_check(a.bytes + 4096, 4000, 1);
 }
 
-static void inline_bytes_are_taken_in_the_call(void **state) {
+static void inline_bytes_are_copied_in_the_call(void **state) {
   (void)state;
   open_ends(ALL, 2 * DEPTH);
   nic_fault("slow:1");
@@ -224,7 +224,7 @@ static void inline_bytes_are_taken_in_the_call(void **state) {
                    EINVAL);
 }
 
-static void messages_take_receives_in_turn(void **state) {
+static void messages_consume_receives_in_order(void **state) {
   (void)state;
   open_ends(ALL, 2 * DEPTH);
   pattern_fill(a.bytes, 100, 4);
@@ -241,10 +241,10 @@ static void messages_take_receives_in_turn(void **state) {
   assert_int_equal(second.opcode, IBV_WC_RECV_RDMA_WITH_IMM);
   assert_int_equal(ntohl(second.imm_data), 77);
   pattern_check(b.bytes + 4096, 8, 4);
-  assert_nothing(&a); /* nobody asked for it */
+  assert_nothing(&a); /* it was unsignaled */
 }
 
-static void atomics_change_and_tell_what_was_there(void **state) {
+static void atomics_return_the_old_value(void **state) {
   (void)state;
   uint64_t word = 5, got;
   open_ends(ALL, 2 * DEPTH);
@@ -265,8 +265,8 @@ static void atomics_change_and_tell_what_was_there(void **state) {
   assert_int_equal(word, 14);
 }
 
-/* A driver refuses these in the call. */
-static void atomics_are_of_8_bytes(void **state) {
+/* Drivers refuse these in the call. */
+static void atomics_have_8_bytes(void **state) {
   (void)state;
   open_ends(ALL, 2 * DEPTH);
   assert_int_equal(POST(.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .length = 4), EINVAL);
@@ -279,20 +279,20 @@ static void atomics_are_of_8_bytes(void **state) {
 
 /* ---- Queues ---- */
 
-static void a_full_queue_refuses_until_a_completion_is_fetched(void **state) {
+static void a_full_queue_refuses_until_polled(void **state) {
   (void)state;
   open_ends(ALL, 2 * DEPTH);
   for (unsigned i = 0; i + 1 < DEPTH; i++)
     assert_int_equal(POST(.opcode = IBV_WR_RDMA_WRITE, .length = 1, .remote = i), 0);
   assert_int_equal(POST(WRITE, .id = 9, .length = 1), 0);
   assert_int_equal(POST(WRITE, .length = 1), ENOMEM);
-  assert_next(&a, 9, IBV_WC_SUCCESS); /* one for all: it frees those before it too */
+  assert_next(&a, 9, IBV_WC_SUCCESS); /* it frees those before it as well */
   assert_nothing(&a);
   for (unsigned i = 0; i < DEPTH; i++)
     assert_int_equal(POST(WRITE, .length = 1), 0);
 }
 
-static void an_armed_queue_gives_one_event(void **state) {
+static void an_armed_queue_raises_one_event(void **state) {
   (void)state;
   struct ibv_cq *cq;
   void *user;
@@ -322,7 +322,7 @@ static enum ibv_event_type next_event(void) {
   return event.event_type;
 }
 
-static void an_overrun_is_an_event_and_no_completion(void **state) {
+static void an_overrun_raises_an_event(void **state) {
   (void)state;
   open_ends(ALL, 2);
   for (unsigned i = 0; i < 3; i++)
@@ -333,9 +333,9 @@ static void an_overrun_is_an_event_and_no_completion(void **state) {
   assert_nothing(&a);
 }
 
-/* ---- What it refuses ---- */
+/* ---- Refusals ---- */
 
-/* The request fails, what follows is flushed, and both ends are in error. */
+/* The work request fails, those behind it are flushed, and the queue pair is in error. */
 static void assert_refused(enum ibv_wc_status status) {
   assert_int_equal(POST(WRITE, .id = 2, .length = 1), 0);
   assert_next(&a, 1, status);
@@ -358,14 +358,14 @@ static void a_wrong_key_is_refused(void **state) {
   assert_int_equal(next_event(), IBV_EVENT_QP_ACCESS_ERR);
 }
 
-static void bytes_outside_are_refused(void **state) {
+static void remote_bytes_out_of_bounds_are_refused(void **state) {
   (void)state;
   open_ends(ALL, 2 * DEPTH);
   assert_int_equal(POST(WRITE, .id = 1, .length = 2, .remote = LENGTH - 1), 0);
   assert_refused(IBV_WC_REM_ACCESS_ERR);
 }
 
-static void rights_that_were_not_given_are_missing(void **state) {
+static void missing_rights_are_refused(void **state) {
   (void)state;
   open_ends(IBV_ACCESS_REMOTE_READ, 2 * DEPTH);
   assert_int_equal(POST(READ, .id = 0, .length = 1), 0);
@@ -376,7 +376,7 @@ static void rights_that_were_not_given_are_missing(void **state) {
 
 #define ADD .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .flags = IBV_SEND_SIGNALED, .length = 8
 
-static void an_atomic_askew_is_refused(void **state) {
+static void a_misaligned_atomic_is_refused(void **state) {
   (void)state;
   open_ends(ALL, 2 * DEPTH);
   assert_int_equal(POST(ADD, .id = 1, .remote = 4), 0);
@@ -390,7 +390,7 @@ static void an_atomic_needs_its_own_right(void **state) {
   assert_refused(IBV_WC_REM_ACCESS_ERR);
 }
 
-static void what_was_deregistered_is_out_of_reach(void **state) {
+static void deregistered_memory_is_refused(void **state) {
   (void)state;
   open_ends(ALL, 2 * DEPTH);
   uint32_t key = b.mr->rkey;
@@ -401,7 +401,7 @@ static void what_was_deregistered_is_out_of_reach(void **state) {
   assert_refused(IBV_WC_REM_ACCESS_ERR);
 }
 
-static void local_bytes_outside_are_refused(void **state) {
+static void local_bytes_out_of_bounds_are_refused(void **state) {
   (void)state;
   open_ends(ALL, 2 * DEPTH);
   assert_int_equal(POST(WRITE, .id = 1, .length = 2, .local = LENGTH - 1), 0);
@@ -415,7 +415,7 @@ static void a_message_without_a_receive_is_not_ready(void **state) {
   assert_refused(IBV_WC_RNR_RETRY_EXC_ERR);
 }
 
-static void nobody_answers_for_a_queue_pair_that_ended(void **state) {
+static void a_destroyed_queue_pair_does_not_acknowledge(void **state) {
   (void)state;
   open_ends(ALL, 2 * DEPTH);
   assert_int_equal(verbs->destroy_qp(b.qp), 0);
@@ -424,7 +424,7 @@ static void nobody_answers_for_a_queue_pair_that_ended(void **state) {
   assert_refused(IBV_WC_RETRY_EXC_ERR);
 }
 
-static void memory_that_is_not_mapped_cannot_be_registered(void **state) {
+static void unmapped_memory_cannot_be_registered(void **state) {
   (void)state;
   errno = 0;
   assert_null(verbs->reg_mr(pd, (void *)(uintptr_t)4096, 4096, ALL));
@@ -440,23 +440,23 @@ int main(void) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(writes_and_reads_move_bytes),
-      TEST(inline_bytes_are_taken_in_the_call),
-      TEST(messages_take_receives_in_turn),
-      TEST(atomics_change_and_tell_what_was_there),
-      TEST(atomics_are_of_8_bytes),
-      TEST(a_full_queue_refuses_until_a_completion_is_fetched),
-      TEST(an_armed_queue_gives_one_event),
-      TEST(an_overrun_is_an_event_and_no_completion),
+      TEST(inline_bytes_are_copied_in_the_call),
+      TEST(messages_consume_receives_in_order),
+      TEST(atomics_return_the_old_value),
+      TEST(atomics_have_8_bytes),
+      TEST(a_full_queue_refuses_until_polled),
+      TEST(an_armed_queue_raises_one_event),
+      TEST(an_overrun_raises_an_event),
       TEST(a_wrong_key_is_refused),
-      TEST(bytes_outside_are_refused),
-      TEST(rights_that_were_not_given_are_missing),
-      TEST(an_atomic_askew_is_refused),
+      TEST(remote_bytes_out_of_bounds_are_refused),
+      TEST(missing_rights_are_refused),
+      TEST(a_misaligned_atomic_is_refused),
       TEST(an_atomic_needs_its_own_right),
-      TEST(what_was_deregistered_is_out_of_reach),
-      TEST(local_bytes_outside_are_refused),
+      TEST(deregistered_memory_is_refused),
+      TEST(local_bytes_out_of_bounds_are_refused),
       TEST(a_message_without_a_receive_is_not_ready),
-      TEST(nobody_answers_for_a_queue_pair_that_ended),
-      TEST(memory_that_is_not_mapped_cannot_be_registered),
+      TEST(a_destroyed_queue_pair_does_not_acknowledge),
+      TEST(unmapped_memory_cannot_be_registered),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,77 +1,49 @@
 /* SPDX-License-Identifier: MIT
- * What goes wrong with a NIC, and what a transfer says then. Over the path alone that was asked for
- * the failure has a code and says why; where any path will do, tcp carries the bytes and the report
- * says why rdma did not. The node lives on in any case, and nothing is left behind. */
+ * Faults of a NIC. A transfer that is limited to rdma fails with a code and the reason. Otherwise
+ * tcp carries the bytes, and the report has the reason. The node survives, and nothing leaks. */
 #include "support/check.h"
 
 #include <string.h>
 #include <time.h>
 
 #include "support/nic.h"
-#include "support/owner.h"
+#include "support/pair.h"
 #include "support/seams.h"
 
 #define MIB    ((uint64_t)1 << 20)
 #define LENGTH (16 * MIB)
 #define BOUND  (10 * S)
-#define BOTH   (HAUL_READ | HAUL_WRITE)
 
-/* 64 pieces of 256 KiB, each that many microseconds: long enough to be caught under way. */
+/* Microseconds for each of 64 parts of 256 KiB: slow enough to interfere. */
 #define SLOW   "slow:2000"
 #define SLOWER "slow:20000"
 
-static struct {
-  struct owner owner;
-  struct haul_node *node;
-  struct haul_peer *peer;
-  struct haul_region *region;
-  struct haul_remote *remote;
-  unsigned descriptors;
-} t;
-
-/* ---- Both sides ---- */
-
-static void start_owner(void) {
-  owner_start(&t.owner, "tcp://127.0.0.1:0", NULL);
-  assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", BOTH), 0);
-}
+static struct pair t;
+static unsigned descriptors;
 
 static void begin(void) {
-  assert_works(haul_node_open(NULL, &t.node));
-  assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(BOUND), &t.peer));
-  assert_works(haul_peer_lookup(t.peer, "memory", haul_deadline_in(BOUND), &t.remote));
-  t.region = region_make(t.node, KIND_HOST, LENGTH);
+  pair_open(&t, NULL, LENGTH);
   region_fill(t.node, t.region, 0, LENGTH, 1);
 }
 
-/* With another owner, for which this goes wrong from the start on. */
+/* With an owner that has this fault from its start on. */
 static void begin_with_owners_fault(const char *fault) {
-  assert_int_equal(owner_end(&t.owner), 0);
   nic_fault_of_children(fault);
-  start_owner();
   begin();
 }
 
 static int set_up(void **state) {
   (void)state;
   nic_fault("");
-  t.descriptors = open_descriptors();
-  start_owner();
+  descriptors = open_descriptors();
   return 0;
 }
 
 static int tear_down(void **state) {
   (void)state;
-  haul_remote_release(t.remote);
-  haul_region_release(t.region);
-  haul_peer_close(t.peer);
-  haul_node_close(t.node);
-  nic_fault_of_children("");
-  assert_true(!t.owner.pid || owner_end(&t.owner) == 0);
-  nic_check_empty();
-  assert_int_equal(open_descriptors(), t.descriptors);
+  pair_close(&t);
+  assert_int_equal(open_descriptors(), descriptors);
   assert_int_equal(haul_mappings(), 0);
-  memset(&t, 0, sizeof t);
   return 0;
 }
 
@@ -89,7 +61,7 @@ static struct haul_transfer *start(enum haul_operation operation, const char *on
   return transfer;
 }
 
-/* Its code; it ends by its deadline. */
+/* Its code; fails the test where it did not end by its deadline. */
 static int finish(struct haul_transfer *transfer) {
   int code = haul_transfer_wait(transfer, haul_deadline_in(2 * BOUND));
   assert_int_not_equal(haul_transfer_test(transfer), 1);
@@ -98,7 +70,7 @@ static int finish(struct haul_transfer *transfer) {
   return code;
 }
 
-/* Over whatever path; it works. */
+/* Over any path. */
 static void move(enum haul_operation operation, struct haul_report *report) {
   struct haul_transfer *transfer = start(operation, NULL);
   assert_works(haul_transfer_wait(transfer, haul_deadline_in(BOUND)));
@@ -107,7 +79,7 @@ static void move(enum haul_operation operation, struct haul_report *report) {
   haul_transfer_release(transfer);
 }
 
-/* The report says that tcp carried it, and about rdma this. */
+/* tcp carried it, and the report has this reason for rdma. */
 static void assert_report(const struct haul_report *report, const char *reason) {
   assert_string_equal(report->paths[0].name, "tcp");
   for (size_t i = 1; i < report->path_count; i++) {
@@ -129,27 +101,40 @@ static void assert_arrived(enum haul_operation operation, uint64_t seed) {
   haul_region_release(copy);
 }
 
-/* A transfer during which the NIC fails arrives over tcp, with the reason; and so does the next. */
-static void goes_on_over_tcp(const char *fault, enum haul_operation operation, const char *reason) {
+/* The initial state of a test. */
+struct fault {
+  const char *words, *reason;
+  bool read; /* else a write */
+};
+
+static enum haul_operation operation_of(void **state) {
+  return ((const struct fault *)*state)->read ? HAUL_OP_READ : HAUL_OP_WRITE;
+}
+
+/* The NIC fails during a transfer: it continues over tcp with the reason, and so does the next. */
+static void check_failover(void **state) {
+  const struct fault *fault = *state;
+  enum haul_operation operation = operation_of(state);
   struct haul_report report;
   begin();
   owner_fill(&t.owner, 0, 0, LENGTH, 2);
-  nic_fault(fault);
+  nic_fault(fault->words);
   move(operation, &report);
   assert_true(report.retries > 0);
-  assert_report(&report, reason);
+  assert_report(&report, fault->reason);
   assert_arrived(operation, operation == HAUL_OP_WRITE ? 1 : 2);
   assert_works(finish(start(HAUL_OP_WRITE, "tcp")));
   assert_works(haul_peer_status(t.peer));
 }
 
-/* The same with no other path allowed: it fails, within the deadline. */
-static void fails_alone(const char *fault, const char *reason) {
+/* The same limited to rdma: it fails, within the deadline. */
+static void check_only_rdma(void **state) {
+  const struct fault *fault = *state;
   begin();
-  nic_fault(fault);
+  nic_fault(fault->words);
   assert_fails(HAUL_ENOPATH, finish(start(HAUL_OP_WRITE, "rdma")));
-  if (!strstr(haul_error_last()->hint, reason))
-    fail_msg("the hint is '%s', without '%s'", haul_error_last()->hint, reason);
+  if (!strstr(haul_error_last()->hint, fault->reason))
+    fail_msg("the hint is '%s', without '%s'", haul_error_last()->hint, fault->reason);
   assert_works(finish(start(HAUL_OP_WRITE, NULL)));
   assert_works(haul_peer_status(t.peer));
 }
@@ -172,27 +157,7 @@ static void transfers_go_over_rdma(void **state) {
 #define RNR_REASON     "receive queue stayed empty"
 #define REMOVED_REASON "removed"
 
-static void a_peer_that_does_not_answer_closes_the_path(void **state) {
-  (void)state;
-  goes_on_over_tcp("retry:3", HAUL_OP_WRITE, RETRY_REASON);
-}
-
-static void a_peer_that_does_not_answer_a_read_closes_the_path(void **state) {
-  (void)state;
-  goes_on_over_tcp("retry:3", HAUL_OP_READ, RETRY_REASON);
-}
-
-static void a_peer_that_does_not_answer_fails_what_asks_for_rdma_alone(void **state) {
-  (void)state;
-  fails_alone("retry:1", RETRY_REASON);
-}
-
-static void a_receiver_that_is_not_ready_closes_the_path(void **state) {
-  (void)state;
-  goes_on_over_tcp("rnr:2", HAUL_OP_WRITE, RNR_REASON);
-}
-
-static void a_key_that_is_refused_is_stale(void **state) {
+static void a_refused_key_is_stale(void **state) {
   (void)state;
   begin();
   nic_fault("access:2");
@@ -203,31 +168,24 @@ static void a_key_that_is_refused_is_stale(void **state) {
 
 /* ---- The owner ---- */
 
-/* What the NIC has begun ends, what waits for it does not begin: the owner gets its memory back. */
-static void freed_under_way(enum haul_operation operation) {
+/* Posted works end and waiting ones are not posted: the owner's release succeeds. */
+static void check_freed(void **state) {
+  enum haul_operation operation = operation_of(state);
   begin();
   nic_fault(SLOWER);
   struct haul_transfer *transfer = start(operation, "rdma");
   assert_int_equal(owner_release(&t.owner, 0), 0);
   assert_fails(HAUL_ESTALE, finish(transfer));
-  assert_int_equal(owner_publish(&t.owner, 1, KIND_HOST, LENGTH, "other", BOTH), 0);
+  assert_int_equal(owner_publish(&t.owner, 1, KIND_HOST, LENGTH, "other", HAUL_READ | HAUL_WRITE),
+                   0);
   haul_remote_release(t.remote);
   assert_works(haul_peer_lookup(t.peer, "other", haul_deadline_in(BOUND), &t.remote));
   nic_fault("");
   assert_works(finish(start(operation, "rdma")));
 }
 
-static void a_region_freed_during_a_write_is_stale(void **state) {
-  (void)state;
-  freed_under_way(HAUL_OP_WRITE);
-}
-
-static void a_region_freed_during_a_read_is_stale(void **state) {
-  (void)state;
-  freed_under_way(HAUL_OP_READ);
-}
-
-static void killed_under_way(enum haul_operation operation) {
+static void check_killed(void **state) {
+  enum haul_operation operation = operation_of(state);
   begin();
   nic_fault(SLOW);
   struct haul_transfer *transfer = start(operation, NULL);
@@ -239,56 +197,16 @@ static void killed_under_way(enum haul_operation operation) {
        haul_peer_status(t.peer) == 0 && haul_deadline_in(0) < until;)
     nanosleep(&(struct timespec){0, MS}, NULL);
   assert_fails(HAUL_EPEER, haul_peer_status(t.peer));
-  /* The node lives on: with another owner all is well. */
-  haul_remote_release(t.remote);
-  haul_region_release(t.region);
-  haul_peer_close(t.peer);
-  haul_node_close(t.node);
-  nic_fault("");
-  start_owner();
+  pair_close(&t);
   begin();
   assert_works(finish(start(operation, "rdma")));
 }
 
-static void an_owner_killed_during_a_write_is_gone(void **state) {
-  (void)state;
-  killed_under_way(HAUL_OP_WRITE);
-}
-
-static void an_owner_killed_during_a_read_is_gone(void **state) {
-  (void)state;
-  killed_under_way(HAUL_OP_READ);
-}
-
 /* ---- The device ---- */
 
-static void a_device_removed_during_a_write_closes_the_path(void **state) {
-  (void)state;
-  goes_on_over_tcp("remove:4", HAUL_OP_WRITE, "");
-}
-
-static void a_device_removed_during_a_read_closes_the_path(void **state) {
-  (void)state;
-  goes_on_over_tcp("remove:4", HAUL_OP_READ, "");
-}
-
-static void a_device_that_vanished_without_a_completion_closes_the_path(void **state) {
-  (void)state;
-  goes_on_over_tcp("vanish:4", HAUL_OP_WRITE, REMOVED_REASON);
-}
-
-static void a_removed_device_fails_what_asks_for_rdma_alone(void **state) {
-  (void)state;
-  fails_alone("vanish:1", REMOVED_REASON);
-}
-
-static void an_overrun_of_completions_closes_the_path(void **state) {
-  (void)state;
-  goes_on_over_tcp("overrun:3", HAUL_OP_WRITE, "overran");
-}
-
-/* The deadline is the transfer's; the NIC has its bytes until the queue pair is gone. */
-static void a_nic_that_ends_nothing_does_not_keep_a_transfer(void **state) {
+/* The transfer ends by its deadline; the NIC may use its bytes until the queue pair is destroyed.
+ */
+static void a_stuck_nic_does_not_delay_a_deadline(void **state) {
   (void)state;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece piece = {0, 0, MIB};
@@ -303,18 +221,11 @@ static void a_nic_that_ends_nothing_does_not_keep_a_transfer(void **state) {
   assert_works(haul_peer_status(t.peer));
   options.deadline = 0;
   assert_fails(HAUL_ENOPATH, haul_write(t.remote, t.region, &piece, 1, &options, NULL));
-  assert_non_null(strstr(haul_error_last()->hint, "ends none"));
+  assert_non_null(strstr(haul_error_last()->hint, "completes none"));
   assert_works(finish(start(HAUL_OP_WRITE, NULL)));
 }
 
-/* Nobody wants anything back, and the path breaks all the same, in time for another one. */
-static void a_nic_that_ends_nothing_closes_the_path(void **state) {
-  (void)state;
-  goes_on_over_tcp("slow:60000000", HAUL_OP_WRITE, "ends none");
-}
-
-/* Who asks again and again does not put off the end. */
-static void asking_does_not_keep_a_nic_that_ends_nothing(void **state) {
+static void polling_does_not_delay_a_stuck_nics_end(void **state) {
   (void)state;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece piece = {0, 0, MIB};
@@ -324,7 +235,7 @@ static void asking_does_not_keep_a_nic_that_ends_nothing(void **state) {
   options.only = "rdma";
   options.deadline = haul_deadline_in(200 * MS);
   assert_works(haul_write(t.remote, t.region, &piece, 1, &options, &transfer));
-  haul_deadline bound = haul_deadline_in(4 * S); /* before its silence would end it */
+  haul_deadline bound = haul_deadline_in(4 * S); /* below the liveness bound */
   while (haul_transfer_test(transfer) == 1 && haul_deadline_in(0) < bound)
     haul_transfer_wait(transfer, haul_deadline_in(50 * MS));
   assert_fails(HAUL_ETIMEDOUT, haul_transfer_test(transfer));
@@ -336,7 +247,7 @@ static void asking_does_not_keep_a_nic_that_ends_nothing(void **state) {
 
 #define PIN_REASON "the memory cannot be pinned"
 
-/* Where a transfer goes now, and why not over rdma. */
+/* Transfers use tcp, with this reason against rdma. */
 static void assert_tcp_because(const char *reason) {
   struct haul_report report;
   move(HAUL_OP_WRITE, &report);
@@ -351,7 +262,7 @@ static void assert_tcp_because(const char *reason) {
   assert_works(haul_peer_status(t.peer));
 }
 
-static void local_memory_that_may_not_be_locked_goes_over_tcp(void **state) {
+static void local_memory_over_the_lock_limit_uses_tcp(void **state) {
   (void)state;
   begin();
   nic_fault("memlock:1");
@@ -360,26 +271,26 @@ static void local_memory_that_may_not_be_locked_goes_over_tcp(void **state) {
   assert_works(finish(start(HAUL_OP_WRITE, "rdma"))); /* the limit was raised */
 }
 
-static void remote_memory_that_may_not_be_locked_goes_over_tcp(void **state) {
+static void remote_memory_over_the_lock_limit_uses_tcp(void **state) {
   (void)state;
-  begin_with_owners_fault("memlock:2"); /* the first one is for what the nodes say over the rail */
+  begin_with_owners_fault("memlock:2"); /* the first one is for the rail's messages */
   assert_tcp_because(PIN_REASON);
 }
 
-static void a_peer_that_may_lock_nothing_says_so(void **state) {
+static void a_peer_over_the_lock_limit_reports_it(void **state) {
   (void)state;
   begin_with_owners_fault("memlock:1");
   assert_tcp_because("the peer says \"" PIN_REASON);
 }
 
-static void a_port_without_a_gid_is_no_path(void **state) {
+static void a_local_port_without_gid_closes_the_path(void **state) {
   (void)state;
   nic_fault("nogid");
   begin();
   assert_tcp_because("no GID");
 }
 
-static void a_peer_whose_port_has_no_gid_has_no_path(void **state) {
+static void a_remote_port_without_gid_closes_the_path(void **state) {
   (void)state;
   begin_with_owners_fault("nogid");
   assert_tcp_because("the peer says \"");
@@ -393,30 +304,38 @@ int main(int argc, char **argv) {
     return 77;
   seams_no_unix_sockets();
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define CASE(name, test, ...)                                                                      \
+  {                                                                                                \
+    name, test, set_up, tear_down, &(struct fault) {                                               \
+      __VA_ARGS__                                                                                  \
+    }                                                                                              \
+  }
   const struct CMUnitTest tests[] = {
       TEST(transfers_go_over_rdma),
-      TEST(a_peer_that_does_not_answer_closes_the_path),
-      TEST(a_peer_that_does_not_answer_a_read_closes_the_path),
-      TEST(a_peer_that_does_not_answer_fails_what_asks_for_rdma_alone),
-      TEST(a_receiver_that_is_not_ready_closes_the_path),
-      TEST(a_key_that_is_refused_is_stale),
-      TEST(a_region_freed_during_a_write_is_stale),
-      TEST(a_region_freed_during_a_read_is_stale),
-      TEST(an_owner_killed_during_a_write_is_gone),
-      TEST(an_owner_killed_during_a_read_is_gone),
-      TEST(a_device_removed_during_a_write_closes_the_path),
-      TEST(a_device_removed_during_a_read_closes_the_path),
-      TEST(a_device_that_vanished_without_a_completion_closes_the_path),
-      TEST(a_removed_device_fails_what_asks_for_rdma_alone),
-      TEST(an_overrun_of_completions_closes_the_path),
-      TEST(a_nic_that_ends_nothing_does_not_keep_a_transfer),
-      TEST(a_nic_that_ends_nothing_closes_the_path),
-      TEST(asking_does_not_keep_a_nic_that_ends_nothing),
-      TEST(local_memory_that_may_not_be_locked_goes_over_tcp),
-      TEST(remote_memory_that_may_not_be_locked_goes_over_tcp),
-      TEST(a_peer_that_may_lock_nothing_says_so),
-      TEST(a_port_without_a_gid_is_no_path),
-      TEST(a_peer_whose_port_has_no_gid_has_no_path),
+      CASE("failover: retries exhausted", check_failover, "retry:3", RETRY_REASON, false),
+      CASE("failover: retries exhausted by a read", check_failover, "retry:3", RETRY_REASON, true),
+      CASE("failover: receiver not ready", check_failover, "rnr:2", RNR_REASON, false),
+      CASE("failover: device removed during a write", check_failover, "remove:4", "", false),
+      CASE("failover: device removed during a read", check_failover, "remove:4", "", true),
+      CASE("failover: removed without completions", check_failover, "vanish:4", REMOVED_REASON,
+           false),
+      CASE("failover: completion queue overrun", check_failover, "overrun:3", "overran", false),
+      CASE("failover: stuck NIC, no cancel", check_failover, "slow:60000000", "completes none",
+           false),
+      CASE("only rdma: retries exhausted", check_only_rdma, "retry:1", RETRY_REASON, false),
+      CASE("only rdma: device removed", check_only_rdma, "vanish:1", REMOVED_REASON, false),
+      TEST(a_refused_key_is_stale),
+      CASE("region freed during a write", check_freed, "", "", false),
+      CASE("region freed during a read", check_freed, "", "", true),
+      CASE("owner killed during a write", check_killed, "", "", false),
+      CASE("owner killed during a read", check_killed, "", "", true),
+      TEST(a_stuck_nic_does_not_delay_a_deadline),
+      TEST(polling_does_not_delay_a_stuck_nics_end),
+      TEST(local_memory_over_the_lock_limit_uses_tcp),
+      TEST(remote_memory_over_the_lock_limit_uses_tcp),
+      TEST(a_peer_over_the_lock_limit_reports_it),
+      TEST(a_local_port_without_gid_closes_the_path),
+      TEST(a_remote_port_without_gid_closes_the_path),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What the owner does of a write that was given up ends before anything that was written after it,
- * over whatever path: its device takes its time to copy the bytes out of the loan. */
+ * Data from a canceled write never overwrites a later write, over any path. The owner's device is
+ * slow to copy the canceled bytes out of the staging area. */
 #include "support/check.h"
 
 #include <stdio.h>
@@ -75,8 +75,8 @@ static uint64_t counter(const char *name) {
   return value;
 }
 
-/* When the NIC has done its part, long before the owner's device has. */
-static void give_one_up(void) {
+/* After the NIC's part, long before the owner's device has copied. */
+static void cancel_first_write(void) {
   struct haul_transfer *transfer = write_from(t.first, "rdma");
   assert_int_equal(haul_transfer_wait(transfer, haul_deadline_in(COPY / 4)), HAUL_ETIMEDOUT);
   assert_works(haul_transfer_cancel(transfer));
@@ -84,8 +84,8 @@ static void give_one_up(void) {
   haul_transfer_release(transfer);
 }
 
-static void a_later_write_stands_over(const char *path, uint64_t held) {
-  give_one_up();
+static void check_later_write(const char *path, uint64_t held) {
+  cancel_first_write();
   struct haul_transfer *transfer = write_from(t.second, path);
   assert_int_equal(haul_transfer_test(transfer), 1);
   assert_int_equal(counter("node.slices_held"), held);
@@ -94,26 +94,26 @@ static void a_later_write_stands_over(const char *path, uint64_t held) {
   assert_true(owner_sum(&t.owner, 0, 0, LENGTH) == region_sum(t.node, t.second, 0, LENGTH));
 }
 
-static void a_later_write_over_map_stands(void **state) {
+static void a_later_write_over_map_survives(void **state) {
   (void)state;
-  a_later_write_stands_over("map", 1);
+  check_later_write("map", 1);
 }
 
-static void so_does_one_over_tcp(void **state) {
+static void a_later_write_over_tcp_survives(void **state) {
   (void)state;
-  a_later_write_stands_over("tcp", 1);
+  check_later_write("tcp", 1);
 }
 
-static void and_one_over_the_same_path(void **state) {
+static void a_later_write_over_rdma_survives(void **state) {
   (void)state;
-  a_later_write_stands_over("rdma", 0);
+  check_later_write("rdma", 0);
 }
 
-static void one_that_waits_ends_when_the_rails_do(void **state) {
+static void a_held_write_continues_when_the_rails_break(void **state) {
   (void)state;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece piece = {0, 0, 8};
-  give_one_up();
+  cancel_first_write();
   struct haul_transfer *transfer = write_from(t.second, "map");
   assert_int_equal(counter("node.slices_held"), 1);
   options.only = "rdma";
@@ -127,10 +127,10 @@ static void one_that_waits_ends_when_the_rails_do(void **state) {
 int main(int count, char **arguments) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(a_later_write_over_map_stands),
-      TEST(so_does_one_over_tcp),
-      TEST(and_one_over_the_same_path),
-      TEST(one_that_waits_ends_when_the_rails_do),
+      TEST(a_later_write_over_map_survives),
+      TEST(a_later_write_over_tcp_survives),
+      TEST(a_later_write_over_rdma_survives),
+      TEST(a_held_write_continues_when_the_rails_break),
   };
   if (count > 1 && strcmp(arguments[1], OWNER_MODE) == 0)
     return owner_main();

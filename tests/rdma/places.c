@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Over rdma from each kind of memory to each: HAUL_TEST_PLACES names them, "host sim:0" without.
- * With HAUL_TEST_WAY=straight the NIC has to take all of it, with `staged` none of a device's. */
+ * Transfers over rdma between all kinds of memory. HAUL_TEST_PLACES names them (default "host
+ * sim:0"). With HAUL_TEST_WAY=straight no transfer may be staged; with `staged` all of device
+ * memory are. */
 #include "support/check.h"
 
 #include <stdio.h>
@@ -73,7 +74,7 @@ static bool is_device(unsigned place) {
   return t.places[place].kind != HAUL_HOST;
 }
 
-/* What the path says of it is what the test was told. */
+/* The path's detail agrees with HAUL_TEST_WAY. */
 static void check_way(unsigned here, unsigned there, enum haul_operation operation) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_path path;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A node that the application drives: it sleeps on the node's one descriptor and only looks when
- * that is readable. What a peer asks of it over a rail wakes it; no timer of the nodes would do it
- * in time. */
+ * A node that the application drives: it polls the node's descriptor, and makes progress when that
+ * is readable. A peer's requests over a rail wake it; no timer would do so in time. */
 #include "support/check.h"
 
 #include <poll.h>
@@ -14,7 +13,7 @@
 #define MIB    ((uint64_t)1 << 20)
 #define LENGTH (8 * MIB)
 #define BOUND  (10 * S)
-/* A quarter of it, when the nodes look after each other, is beyond all bounds here. */
+/* Keep-alives start after a quarter of it, beyond all bounds here. */
 #define LIVENESS (200 * S)
 
 static struct {
@@ -25,7 +24,7 @@ static struct {
   _Atomic bool ended;
 } t;
 
-/* As in the manual page of haul_node. */
+/* As in haul_node(3). */
 static void *drive(void *argument) {
   struct pollfd descriptor = {.fd = haul_node_fd(t.owner), .events = POLLIN};
   (void)argument;
@@ -77,7 +76,7 @@ static void moves(struct haul_remote *remote, enum haul_operation operation, uns
     assert_works(haul_read(t.local, remote, &piece, 1, &options, NULL));
 }
 
-static void goes_both_ways(enum memory_kind kind, unsigned flags) {
+static void check_both_ways(enum memory_kind kind, unsigned flags) {
   struct haul_remote *remote;
   struct haul_region *region = region_make(t.owner, kind, LENGTH);
   assert_works(haul_region_publish(region, "region", HAUL_READ | HAUL_WRITE));
@@ -92,18 +91,18 @@ static void goes_both_ways(enum memory_kind kind, unsigned flags) {
 
 static void host_memory(void **state) {
   (void)state;
-  goes_both_ways(KIND_HOST, 0);
+  check_both_ways(KIND_HOST, 0);
 }
 
-static void host_memory_that_the_owner_compares(void **state) {
+static void host_memory_with_checksums(void **state) {
   (void)state;
-  goes_both_ways(KIND_HOST, HAUL_CHECKSUM);
+  check_both_ways(KIND_HOST, HAUL_CHECKSUM);
 }
 
-static void device_memory_that_the_owner_copies(void **state) {
+static void staged_device_memory(void **state) {
   (void)state;
-  goes_both_ways(KIND_SIM, 0);
-  goes_both_ways(KIND_SIM, HAUL_CHECKSUM);
+  check_both_ways(KIND_SIM, 0);
+  check_both_ways(KIND_SIM, HAUL_CHECKSUM);
 }
 
 int main(void) {
@@ -111,8 +110,8 @@ int main(void) {
     return 77;
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(host_memory, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(host_memory_that_the_owner_compares, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(device_memory_that_the_owner_copies, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(host_memory_with_checksums, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(staged_device_memory, set_up, tear_down),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

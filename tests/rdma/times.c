@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What a report says of time, over a NIC that is a double and as slow as the test wants it: what
- * the call itself took, what was the wait for others, what was on the wire. */
+ * Times in reports, over an emulated NIC of a set speed: set-up within the call, queueing, wire. */
 #include "support/check.h"
 
 #include <string.h>
@@ -42,7 +41,7 @@ static struct haul_transfer *start(const char *path, uint64_t bytes, int priorit
   return transfer;
 }
 
-/* Its parts fit together whatever the transfer was. */
+/* With the invariants between its times. */
 static struct haul_report report_of(struct haul_transfer *transfer) {
   struct haul_report report = HAUL_REPORT_INIT;
   assert_works(haul_transfer_report(transfer, &report));
@@ -60,19 +59,18 @@ static struct haul_report finish(struct haul_transfer *transfer) {
 }
 
 /* The first transfer of a region has its memory registered within the call. */
-static void registration_is_set_up(void **state) {
+static void registration_counts_as_set_up(void **state) {
   (void)state;
   nic_fault("pin:20000");
   struct haul_report report = finish(start("rdma", 4096, HAUL_PRIORITY_NORMAL));
   assert_true(report.setup_ns >= 20 * MS);
-  /* Of a second one nothing has to be: no bound, as a busy machine may take as long. */
+  /* A second one registers nothing. No upper bound: the machine may be busy. */
   report = finish(start("rdma", 4096, HAUL_PRIORITY_NORMAL));
   assert_true(report.setup_ns > 0);
 }
 
-/* From the call to the end, without a gap: as long as a clock at its side says, and no shorter than
- * the NIC takes. */
-static void the_parts_are_the_whole(void **state) {
+/* Their sum covers the call to the end: at most the measured time, at least the NIC's. */
+static void the_parts_sum_to_the_whole(void **state) {
   (void)state;
   static const char *const paths[] = {"rdma", "tcp"};
   nic_fault("slow:5000"); /* each 256 KiB */
@@ -88,11 +86,11 @@ static void the_parts_are_the_whole(void **state) {
   }
 }
 
-/* Nobody drives the node, so what is asked for meanwhile ends behind the call, not in it. */
-static void what_waits_for_others_is_queued(void **state) {
+/* Without progress the second transfer is queued behind its call. */
+static void waiting_counts_as_queued(void **state) {
   (void)state;
   nic_fault("slow:5000");
-  struct haul_transfer *first = start("rdma", LENGTH, HAUL_PRIORITY_HIGH); /* all that it takes */
+  struct haul_transfer *first = start("rdma", LENGTH, HAUL_PRIORITY_HIGH); /* fills the window */
   struct haul_transfer *low = start("rdma", 4096, HAUL_PRIORITY_LOW);
   struct haul_report waiting = report_of(low);
   assert_int_equal(waiting.status, 1);
@@ -113,9 +111,9 @@ int main(int argc, char **argv) {
     return 77;
   seams_no_unix_sockets();
   const struct CMUnitTest tests[] = {
-      TEST(registration_is_set_up),
-      TEST(the_parts_are_the_whole),
-      TEST(what_waits_for_others_is_queued),
+      TEST(registration_counts_as_set_up),
+      TEST(the_parts_sum_to_the_whole),
+      TEST(waiting_counts_as_queued),
   };
   return cmocka_run_group_tests_name("times", tests, NULL, NULL);
 }

@@ -139,7 +139,7 @@ int rdma_host_open(void **state) {
     return -1;
   sysfs_root = folder;
   snprintf(doors, sizeof doors, "%s/dev", folder);
-  doors_root = doors;
+  device_nodes_root = doors;
   return 0;
 }
 

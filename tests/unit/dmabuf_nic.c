@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The double of a NIC that takes dma-bufs, in front of a real device: what it registers is the
- * memory behind the dma-buf, and what it refuses the kernel would refuse too. */
+ * The mock of a NIC that takes dma-bufs, in front of a real device: it registers the memory behind
+ * the dma-buf and refuses what the kernel refuses. */
 #include "support/check.h"
 
 #include <dlfcn.h>
@@ -14,7 +14,8 @@
 #include <unistd.h>
 
 #include "doubles/dmabuf-nic/dmabuf_nic.h"
-#include "fabric/rdma/rdma.h"
+#include "fabric/rdma/device.h"
+#include "fabric/rdma/rail.h"
 #include "memory/copy.h"
 #include "memory/pages.h"
 #include "support/copying.h"
@@ -46,7 +47,7 @@ static void end(struct ibv_mr *mr) {
   assert_int_equal(t.rail.nic->verbs->dereg_mr(mr), 0);
 }
 
-/* Refused with this errno, and counted as wrong. */
+/* Refused with this errno, and counted as a violation. */
 static void is_wrong(int system, uint64_t offset, size_t length, uint64_t iova, int descriptor,
                      int access) {
   unsigned before = t.seen->violations;
@@ -55,16 +56,16 @@ static void is_wrong(int system, uint64_t offset, size_t length, uint64_t iova, 
   assert_int_equal(t.seen->violations, before + 1);
 }
 
-/* ---- What is asked ---- */
+/* ---- Calls ---- */
 
-static void nics_take_dmabufs(void **state) {
+static void the_probe_succeeds(void **state) {
   (void)state;
   assert_int_equal(t.rail.nic->dmabuf, 0);
   assert_true(t.seen->probes > 0);
   assert_int_equal(t.seen->violations, 0);
 }
 
-static void or_do_not_where_it_is_off(void **state) {
+static void mode_off_refuses(void **state) {
   (void)state;
   struct nics *nics;
   assert_int_equal(setenv("HAUL_DMABUF_NIC", "off", 1), 0);
@@ -75,10 +76,10 @@ static void or_do_not_where_it_is_off(void **state) {
   assert_works(code);
   assert_int_equal(nics->list[0].dmabuf, EOPNOTSUPP);
   assert_int_equal(system, EOPNOTSUPP);
-  nics_put(nics);
+  nics_close(nics);
 }
 
-static void or_have_no_room(void **state) {
+static void mode_full_refuses(void **state) {
   (void)state;
   struct nics *nics;
   assert_int_equal(setenv("HAUL_DMABUF_NIC", "full", 1), 0);
@@ -89,10 +90,10 @@ static void or_have_no_room(void **state) {
   assert_works(code);
   assert_int_equal(nics->list[0].dmabuf, 0);
   assert_int_equal(system, ENOMEM);
-  nics_put(nics);
+  nics_close(nics);
 }
 
-static void wrong_requests_are_refused_and_counted(void **state) {
+static void wrong_calls_are_refused_and_counted(void **state) {
   (void)state;
   uint64_t iova = (uintptr_t)t.sim.address;
   int file = memfd_create("no dma-buf", MFD_CLOEXEC), closed = dup(file);
@@ -112,7 +113,7 @@ static void wrong_requests_are_refused_and_counted(void **state) {
   close(file);
 }
 
-static void what_is_right_is_registered_and_ended(void **state) {
+static void valid_calls_register_and_end(void **state) {
   (void)state;
   unsigned registered = t.seen->registered, ended = t.seen->ended, violations = t.seen->violations;
   unsigned descriptors = open_descriptors(), mappings = haul_mappings();
@@ -131,7 +132,7 @@ static void what_is_right_is_registered_and_ended(void **state) {
   assert_int_equal(haul_mappings(), mappings);
 }
 
-static void other_registrations_are_the_devices_alone(void **state) {
+static void other_registrations_are_not_counted(void **state) {
   (void)state;
   unsigned registered = t.seen->registered, ended = t.seen->ended;
   struct ibv_mr *mr = t.rail.nic->verbs->reg_mr_iova2(
@@ -142,7 +143,7 @@ static void other_registrations_are_the_devices_alone(void **state) {
   assert_int_equal(t.seen->ended, ended);
 }
 
-/* ---- What is registered ---- */
+/* ---- The registered memory ---- */
 
 /* One write from the host's memory; the completion's status. */
 static enum ibv_wc_status write_to(struct rdma_rail *rail, const struct ibv_mr *from, uint64_t at,
@@ -155,14 +156,14 @@ static enum ibv_wc_status write_to(struct rdma_rail *rail, const struct ibv_mr *
                                       .wr.rdma = {.remote_addr = to, .rkey = key}};
   struct ibv_wc completion;
   struct pollfd events = {rail->events->fd, POLLIN, 0};
-  assert_int_equal(ibv_req_notify_cq(rail->completions, 0), 0);
-  assert_int_equal(ibv_post_send(rail->queue, &request, &bad), 0);
+  assert_int_equal(ibv_req_notify_cq(rail->cq, 0), 0);
+  assert_int_equal(ibv_post_send(rail->qp, &request, &bad), 0);
   assert_int_equal(poll(&events, 1, 20000), 1);
-  assert_int_equal(ibv_poll_cq(rail->completions, 1, &completion), 1);
+  assert_int_equal(ibv_poll_cq(rail->cq, 1, &completion), 1);
   struct ibv_cq *queue;
   void *context;
-  assert_int_equal(rail->card->nic->verbs->get_cq_event(rail->events, &queue, &context), 0);
-  rail->card->nic->verbs->ack_cq_events(queue, 1);
+  assert_int_equal(rail->device->nic->verbs->get_cq_event(rail->events, &queue, &context), 0);
+  rail->device->nic->verbs->ack_cq_events(queue, 1);
   return completion.status;
 }
 
@@ -174,28 +175,26 @@ static void check_sim(uint64_t offset, size_t length, uint64_t seed) {
   memory_free(&seen);
 }
 
-/* From one queue pair to itself, into a part of the buffer that is registered at the address that
- * it has in the sim's own terms. */
-static void a_write_lands_in_the_memory_behind_the_buffer(void **state) {
+/* A queue pair writes to itself, into a part of the buffer registered at its sim address. */
+static void a_write_arrives_in_the_memory_behind_the_dmabuf(void **state) {
   (void)state;
-  struct rdma_card card = {.nic = t.rail.nic, .port = t.rail.port};
-  struct rdma_rail rail = {.card = &card};
+  struct rdma_device device = {.nic = t.rail.nic, .port = t.rail.port};
+  struct rdma_rail rail = {.device = &device};
   uint64_t offset = 3 * page_size() + 24, length = 5 * page_size() + 100;
   uint64_t address = (uintptr_t)t.sim.address + offset;
   struct ibv_mr *from = t.rail.nic->verbs->reg_mr_iova2(
       t.rail.nic->pd, t.host.address, LENGTH, (uintptr_t)t.host.address, IBV_ACCESS_LOCAL_WRITE);
   struct ibv_mr *to = register_it(offset, length, address, t.dmabuf, BOTH);
   assert_true(from && to);
-  mail_measure(&rail.mail);
-  assert_works(queue_open(&rail));
-  assert_works(queue_connect(&rail, &rail.end));
+  assert_works(rdma_rail_open(&rail));
+  assert_works(rdma_rail_connect(&rail, &rail.end));
   pattern_fill(t.host.view, LENGTH, 5);
   assert_int_equal(write_to(&rail, from, 0, address, (uint32_t)length, to->rkey), IBV_WC_SUCCESS);
   check_sim(offset, length, 5);
-  /* It is its own peer, whose refusal ends what it has sent itself. */
+  /* It is its own peer: the refusal may flush its request first. */
   enum ibv_wc_status outside = write_to(&rail, from, 0, address - 8, 8, to->rkey);
   assert_true(outside == IBV_WC_REM_ACCESS_ERR || outside == IBV_WC_WR_FLUSH_ERR);
-  queue_close(&rail);
+  rdma_rail_close(&rail);
   end(to);
   end(from);
 }
@@ -221,38 +220,38 @@ static int close_all(void **state) {
   close(t.dmabuf);
   memory_free(&t.host);
   memory_free(&t.sim);
-  nics_put(t.nics);
+  nics_close(t.nics);
   providers_stop();
   return 0;
 }
 
-/* What keeps it from being tested, or NULL. */
+/* Why the tests cannot run, or NULL. */
 static const char *obstacle(void) {
   struct nics *nics;
   t.seen = dlsym(RTLD_DEFAULT, "dmabuf_nic");
   if (!t.seen)
-    return "the double is not preloaded";
+    return "the mock is not preloaded";
   if (access("/dev/udmabuf", R_OK | W_OK) != 0)
     return "the kernel has no /dev/udmabuf";
   if (nics_open(&nics) != 0)
     return "there is no RDMA device";
-  nics_put(nics);
+  nics_close(nics);
   return NULL;
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(nics_take_dmabufs),
-      cmocka_unit_test(or_do_not_where_it_is_off),
-      cmocka_unit_test(or_have_no_room),
-      cmocka_unit_test(wrong_requests_are_refused_and_counted),
-      cmocka_unit_test(what_is_right_is_registered_and_ended),
-      cmocka_unit_test(other_registrations_are_the_devices_alone),
-      cmocka_unit_test(a_write_lands_in_the_memory_behind_the_buffer),
+      cmocka_unit_test(the_probe_succeeds),
+      cmocka_unit_test(mode_off_refuses),
+      cmocka_unit_test(mode_full_refuses),
+      cmocka_unit_test(wrong_calls_are_refused_and_counted),
+      cmocka_unit_test(valid_calls_register_and_end),
+      cmocka_unit_test(other_registrations_are_not_counted),
+      cmocka_unit_test(a_write_arrives_in_the_memory_behind_the_dmabuf),
   };
   const char *why = obstacle();
   if (why) {
-    printf("skipped the double of a NIC for dma-bufs: %s\n", why);
+    printf("skipped the mock of a NIC for dma-bufs: %s\n", why);
     return 77;
   }
   return cmocka_run_group_tests_name("dmabuf-nic", tests, open_all, close_all);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What `haul doctor` says of RDMA: everything that can be missing, and the command that mends it.
- */
+ * The checks of `haul doctor` for RDMA, with the remedy for each failure. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -29,7 +28,7 @@ static struct haul_check check_of(const char *name) {
   return checks[0];
 }
 
-/* The check has this state, its text these words, and its remedy is this. */
+/* Asserts the check's state, words of its text, and its remedy. */
 static void expect(const char *name, int state, const char *words, const char *remedy) {
   struct haul_check check = check_of(name);
   if (check.state != state || !strstr(check.text, words) || strcmp(check.remedy, remedy) != 0)
@@ -40,7 +39,7 @@ static void expect(const char *name, int state, const char *words, const char *r
 
 /* ---- The list ---- */
 
-static void the_list_is_the_same_whatever_is_missing(void **state) {
+static void the_list_is_always_the_same(void **state) {
   (void)state;
   static const char *const names[ALL] = {"rdma.library",     "rdma.device",    "rdma.port",
                                          "rdma.gid",         "rdma.memlock",   "rdma.dma-buf",
@@ -61,7 +60,7 @@ static void the_list_is_the_same_whatever_is_missing(void **state) {
   }
 }
 
-static void no_more_is_written_than_there_is_room_for(void **state) {
+static void a_short_array_is_not_overrun(void **state) {
   (void)state;
   struct haul_check checks[ALL];
   assert_int_equal(rdma_checks(NULL, 0), ALL);
@@ -73,7 +72,7 @@ static void no_more_is_written_than_there_is_room_for(void **state) {
   }
 }
 
-static void a_look_leaves_nothing_open(void **state) {
+static void checks_leave_nothing_open(void **state) {
   (void)state;
   unsigned before = open_descriptors();
   rdma_add_roce("mlx5_0");
@@ -81,7 +80,7 @@ static void a_look_leaves_nothing_open(void **state) {
   assert_int_equal(open_descriptors(), before);
 }
 
-static void lack_of_memory_is_no_lack_of_devices(void **state) {
+static void out_of_memory_is_reported_as_such(void **state) {
   (void)state;
   rdma_add_roce("mlx5_0");
   struct haul_check checks[ALL];
@@ -96,7 +95,7 @@ static void lack_of_memory_is_no_lack_of_devices(void **state) {
 
 /* ---- Library ---- */
 
-static void the_library_may_be_missing(void **state) {
+static void a_missing_library_names_packages(void **state) {
   (void)state;
   rdma_host_library(NULL);
   expect("rdma.library", HAUL_CHECK_MISSING, "libibverbs", PACKAGES);
@@ -104,20 +103,20 @@ static void the_library_may_be_missing(void **state) {
   expect("rdma.device", HAUL_CHECK_MISSING, "the kernel has mlx5_0", "");
 }
 
-static void the_library_may_be_too_old(void **state) {
+static void an_old_library_names_packages(void **state) {
   (void)state;
   rdma_host_library("31");
   expect("rdma.library", HAUL_CHECK_MISSING, "older than rdma-core 32", PACKAGES);
 }
 
-static void the_library_may_be_right(void **state) {
+static void a_recent_library_is_ok(void **state) {
   (void)state;
   expect("rdma.library", HAUL_CHECK_OK, "libibverbs", "");
 }
 
 /* ---- Devices ---- */
 
-static void without_any_card_software_is_offered(void **state) {
+static void without_a_card_soft_roce_is_offered(void **state) {
   (void)state;
   expect("rdma.device", HAUL_CHECK_MISSING, "Soft-RoCE",
          "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev lo");
@@ -129,7 +128,7 @@ static void without_any_card_software_is_offered(void **state) {
          "sudo rdma link add rxe0 type rxe netdev eth1");
 }
 
-static void a_card_without_its_module_names_it(void **state) {
+static void a_card_without_driver_names_the_module(void **state) {
   (void)state;
   sys_file("bus/pci/drivers/mlx5_core/bind", "");
   expect("rdma.device", HAUL_CHECK_MISSING, "Soft-RoCE",
@@ -138,14 +137,14 @@ static void a_card_without_its_module_names_it(void **state) {
   expect("rdma.device", HAUL_CHECK_MISSING, "0000:17:00.0 (mlx5_core)", "sudo modprobe mlx5_ib");
 }
 
-static void a_device_without_a_door_for_programs_names_the_module(void **state) {
+static void a_device_without_uverbs_names_the_module(void **state) {
   (void)state;
   sys_folder("class/infiniband/mlx5_0");
   sys_file("class/infiniband_verbs/abi_version", "6\n");
-  expect("rdma.device", HAUL_CHECK_MISSING, "no door", "sudo modprobe ib_uverbs");
+  expect("rdma.device", HAUL_CHECK_MISSING, "programs have no access", "sudo modprobe ib_uverbs");
 }
 
-static void a_device_without_a_driver_of_the_library_names_the_package(void **state) {
+static void a_device_without_provider_names_the_package(void **state) {
   (void)state;
   sys_folder("class/infiniband/mlx5_0");
   sys_folder("class/infiniband_verbs/uverbs1");
@@ -153,36 +152,36 @@ static void a_device_without_a_driver_of_the_library_names_the_package(void **st
   expect("rdma.device", HAUL_CHECK_MISSING, "no driver", "sudo apt-get install ibverbs-providers");
 }
 
-static void a_container_without_the_device_is_given_it(void **state) {
+static void a_container_without_the_node_gets_the_option(void **state) {
   (void)state;
   sys_folder("class/infiniband/mlx5_0");
   sys_folder("class/infiniband_verbs/uverbs1");
-  expect("rdma.device", HAUL_CHECK_MISSING, "/dev/infiniband/uverbs1 is not here",
+  expect("rdma.device", HAUL_CHECK_MISSING, "/dev/infiniband/uverbs1 does not exist",
          "start the container with --device=/dev/infiniband");
 }
 
-static void a_device_that_cannot_be_opened_says_why(void **state) {
+static void an_open_failure_gives_the_reason(void **state) {
   (void)state;
   struct double_device *device = rdma_add_roce("mlx5_0");
   device->errors.open = EACCES;
   expect("rdma.device", HAUL_CHECK_MISSING, "mlx5_0: it cannot be opened: Permission denied",
-         "sudo chmod a+rw /dev/infiniband/uverbs* (the package rdma-core does so for good)");
+         "sudo chmod a+rw /dev/infiniband/uverbs* (the package rdma-core makes it permanent)");
   device->errors.open = ENOENT;
   expect("rdma.device", HAUL_CHECK_MISSING, "mlx5_0: it cannot be opened",
          "start the container with --device=/dev/infiniband");
   rdma_add_roce("mlx5_1");
-  expect("rdma.device", HAUL_CHECK_LIMITED, "there is mlx5_1",
+  expect("rdma.device", HAUL_CHECK_LIMITED, "usable: mlx5_1",
          "start the container with --device=/dev/infiniband");
 }
 
-static void devices_are_named(void **state) {
+static void usable_devices_are_listed(void **state) {
   (void)state;
   rdma_add_roce("mlx5_0");
   rdma_add_infiniband("mlx5_1");
   expect("rdma.device", HAUL_CHECK_OK, "mlx5_0, mlx5_1", "");
 }
 
-static void what_needs_a_device_says_so(void **state) {
+static void checks_of_a_device_refer_to_its_check(void **state) {
   (void)state;
   static const char *const names[] = {"rdma.port", "rdma.gid", "rdma.dma-buf"};
   for (size_t i = 0; i < COUNT(names); i++)
@@ -194,7 +193,7 @@ static void what_needs_a_device_says_so(void **state) {
 
 /* ---- Ports ---- */
 
-static void a_link_that_is_down_is_brought_up(void **state) {
+static void a_link_down_offers_ip_link(void **state) {
   (void)state;
   struct double_device *device = rdma_add_roce("mlx5_0");
   device->port[0].state = IBV_PORT_DOWN;
@@ -204,18 +203,18 @@ static void a_link_that_is_down_is_brought_up(void **state) {
   expect("rdma.port", HAUL_CHECK_MISSING, "0 of 1 ports", "sudo ip link set dev eth0 up");
   rdma_add_roce("mlx5_1");
   expect("rdma.port", HAUL_CHECK_LIMITED, "1 of 2 ports", "sudo ip link set dev eth0 up");
-  device->port[0].link_layer = IBV_LINK_LAYER_INFINIBAND; /* a matter of cables */
+  device->port[0].link_layer = IBV_LINK_LAYER_INFINIBAND; /* no remedy: the cable is missing */
   expect("rdma.port", HAUL_CHECK_LIMITED, "1 of 2 ports", "");
 }
 
-static void infiniband_without_a_subnet_manager_gets_one(void **state) {
+static void a_missing_subnet_manager_offers_opensm(void **state) {
   (void)state;
   rdma_add_infiniband("mlx5_0")->port[0].state = IBV_PORT_INIT;
   expect("rdma.port", HAUL_CHECK_MISSING, "subnet manager",
          "sudo apt-get install opensm && sudo systemctl start opensm (on one host of the network)");
 }
 
-static void a_port_that_is_up_says_how_fast_it_is(void **state) {
+static void a_port_reports_its_speed(void **state) {
   (void)state;
   rdma_add_infiniband("mlx5_0");
   expect("rdma.port", HAUL_CHECK_OK, "1 port up; mlx5_0/1 makes 100 Gb/s", "");
@@ -225,7 +224,7 @@ static void a_port_that_is_up_says_how_fast_it_is(void **state) {
 
 /* ---- GIDs ---- */
 
-static void without_a_gid_an_address_is_missing(void **state) {
+static void a_missing_gid_offers_ip_address(void **state) {
   (void)state;
   struct double_port *port = &rdma_add_roce("mlx5_0")->port[0];
   memset(port->gids, 0, sizeof port->gids);
@@ -234,12 +233,12 @@ static void without_a_gid_an_address_is_missing(void **state) {
   expect("rdma.gid", HAUL_CHECK_MISSING, "no IP address",
          "sudo ip address add ADDRESS/24 dev eth0");
   rdma_gid(port, 0, IBV_GID_TYPE_ROCE_V1, "::ffff:10.0.0.1", 2);
-  expect("rdma.gid", HAUL_CHECK_MISSING, "RoCE v1 alone", "");
+  expect("rdma.gid", HAUL_CHECK_MISSING, "only RoCE v1", "");
   port->state = IBV_PORT_DOWN;
   expect("rdma.gid", HAUL_CHECK_MISSING, "rdma.port", "");
 }
 
-static void the_way_of_addressing_is_told(void **state) {
+static void the_kind_of_address_is_reported(void **state) {
   (void)state;
   struct double_port *port = &rdma_add_roce("mlx5_0")->port[0];
   expect("rdma.gid", HAUL_CHECK_OK, "mlx5_0/1 is addressed by IPv4", "");
@@ -258,7 +257,7 @@ static void the_way_of_addressing_is_told(void **state) {
 
 /* ---- Registered memory ---- */
 
-/* Root may do this, and take it back; for others it is as they are. False: the capability stays. */
+/* Drops or restores CAP_IPC_LOCK, as root. False: the capability cannot be dropped. */
 static bool set_lock_capability(bool wanted) {
   struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
   struct __user_cap_data_struct data[2];
@@ -285,7 +284,7 @@ static void set_limit(rlim_t bytes) {
          "/etc/security/limits.d/haul.conf, then log in again (for a service: "                    \
          "LimitMEMLOCK=infinity)")
 
-static void a_limit_on_registered_memory_is_told(void **state) {
+static void the_memlock_limit_is_reported(void **state) {
   (void)state;
   struct rlimit before;
   assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &before), 0);
@@ -305,8 +304,8 @@ static void a_limit_on_registered_memory_is_told(void **state) {
   assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &before), 0);
 }
 
-/* In a user namespace the capability does not count: the kernel asks for the host's. */
-static void a_capability_lifts_the_limit(void **state) {
+/* In a user namespace the capability does not count. */
+static void cap_ipc_lock_lifts_the_limit(void **state) {
   (void)state;
   struct stat users;
   struct rlimit before;
@@ -323,7 +322,7 @@ static void a_capability_lifts_the_limit(void **state) {
 
 /* ---- Device memory ---- */
 
-static void dmabufs_need_the_nic_the_kernel_and_the_library(void **state) {
+static void dmabufs_need_nic_kernel_and_library(void **state) {
   (void)state;
   rdma_add_roce("mlx5_0");
   expect("rdma.dma-buf", HAUL_CHECK_OK, "dma-buf", "");
@@ -345,7 +344,7 @@ static int made_up_uname(struct utsname *kernel) {
   return 0;
 }
 
-static void an_old_kernel_is_replaced(void **state) {
+static void an_old_kernel_offers_an_upgrade(void **state) {
   (void)state;
   static const struct {
     const char *release;
@@ -367,7 +366,7 @@ static void an_old_kernel_is_replaced(void **state) {
   }
 }
 
-static void peer_memory_is_missed_beside_nvidia_alone(void **state) {
+static void peer_memory_is_needed_only_with_nvidia(void **state) {
   (void)state;
   expect("rdma.peer-memory", HAUL_CHECK_OK, "not needed", "");
   sys_folder("module/nvidia");
@@ -378,7 +377,7 @@ static void peer_memory_is_missed_beside_nvidia_alone(void **state) {
          "sudo modprobe nvidia_peermem");
 }
 
-static void peer_memory_has_many_names(void **state) {
+static void all_peer_memory_modules_count(void **state) {
   (void)state;
   static const char *const places[] = {"kernel/mm/memory_peers/nv_mem_nc",
                                        "kernel/mm/memory_peers/nv_mem", "module/nv_peer_mem",
@@ -393,32 +392,32 @@ static void peer_memory_has_many_names(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rdma_host_reset, rdma_host_check)
   const struct CMUnitTest tests[] = {
-      TEST(the_list_is_the_same_whatever_is_missing),
-      TEST(no_more_is_written_than_there_is_room_for),
-      TEST(a_look_leaves_nothing_open),
-      TEST(lack_of_memory_is_no_lack_of_devices),
-      TEST(the_library_may_be_missing),
-      TEST(the_library_may_be_too_old),
-      TEST(the_library_may_be_right),
-      TEST(without_any_card_software_is_offered),
-      TEST(a_card_without_its_module_names_it),
-      TEST(a_device_without_a_door_for_programs_names_the_module),
-      TEST(a_device_without_a_driver_of_the_library_names_the_package),
-      TEST(a_container_without_the_device_is_given_it),
-      TEST(a_device_that_cannot_be_opened_says_why),
-      TEST(devices_are_named),
-      TEST(what_needs_a_device_says_so),
-      TEST(a_link_that_is_down_is_brought_up),
-      TEST(infiniband_without_a_subnet_manager_gets_one),
-      TEST(a_port_that_is_up_says_how_fast_it_is),
-      TEST(without_a_gid_an_address_is_missing),
-      TEST(the_way_of_addressing_is_told),
-      TEST(a_limit_on_registered_memory_is_told),
-      TEST(a_capability_lifts_the_limit),
-      TEST(dmabufs_need_the_nic_the_kernel_and_the_library),
-      TEST(an_old_kernel_is_replaced),
-      TEST(peer_memory_is_missed_beside_nvidia_alone),
-      TEST(peer_memory_has_many_names),
+      TEST(the_list_is_always_the_same),
+      TEST(a_short_array_is_not_overrun),
+      TEST(checks_leave_nothing_open),
+      TEST(out_of_memory_is_reported_as_such),
+      TEST(a_missing_library_names_packages),
+      TEST(an_old_library_names_packages),
+      TEST(a_recent_library_is_ok),
+      TEST(without_a_card_soft_roce_is_offered),
+      TEST(a_card_without_driver_names_the_module),
+      TEST(a_device_without_uverbs_names_the_module),
+      TEST(a_device_without_provider_names_the_package),
+      TEST(a_container_without_the_node_gets_the_option),
+      TEST(an_open_failure_gives_the_reason),
+      TEST(usable_devices_are_listed),
+      TEST(checks_of_a_device_refer_to_its_check),
+      TEST(a_link_down_offers_ip_link),
+      TEST(a_missing_subnet_manager_offers_opensm),
+      TEST(a_port_reports_its_speed),
+      TEST(a_missing_gid_offers_ip_address),
+      TEST(the_kind_of_address_is_reported),
+      TEST(the_memlock_limit_is_reported),
+      TEST(cap_ipc_lock_lifts_the_limit),
+      TEST(dmabufs_need_nic_kernel_and_library),
+      TEST(an_old_kernel_offers_an_upgrade),
+      TEST(peer_memory_is_needed_only_with_nvidia),
+      TEST(all_peer_memory_modules_count),
   };
   return cmocka_run_group_tests_name("rdma/checks", tests, rdma_host_open, rdma_host_close);
 }

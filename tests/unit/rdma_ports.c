@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * What haul_port_list says of the ports of RDMA devices. */
+ * haul_port_list for the ports of RDMA devices. */
 #include "support/check.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "fabric/rdma/ports.h"
+#include "fabric/rdma/checks.h"
 #include "support/rdma_host.h"
 
 #define ROOM 8
@@ -25,7 +25,7 @@ static struct haul_port port_of(const struct haul_device *device, size_t index, 
   return ports[index];
 }
 
-static void without_nics_there_are_none(void **state) {
+static void without_nics_there_are_no_ports(void **state) {
   (void)state;
   struct haul_device host = device_at("", 0);
   assert_int_equal(rdma_ports(&host, NULL, 0), 0);
@@ -51,7 +51,7 @@ static void a_port_is_described(void **state) {
   assert_int_equal(port.bits_per_second / 1000000000, 100);
 }
 
-static void software_and_unknown_places_are_told(void **state) {
+static void software_and_unknown_distance_are_reported(void **state) {
   (void)state;
   struct haul_device nowhere = device_at("", -1);
   rdma_add_roce("rxe0");
@@ -62,14 +62,14 @@ static void software_and_unknown_places_are_told(void **state) {
   assert_int_equal(port.numa_distance, -1);
 }
 
-static void infiniband_has_a_lid(void **state) {
+static void infiniband_reports_the_lid(void **state) {
   (void)state;
   struct haul_device host = device_at("", 0);
   rdma_add_infiniband("mlx5_0");
   assert_string_equal(port_of(&host, 0, 1).address, "lid 1");
 }
 
-static void what_is_closed_comes_last_with_the_reason(void **state) {
+static void unusable_ports_come_last_with_a_reason(void **state) {
   (void)state;
   struct haul_device host = device_at("", 0);
   rdma_add_roce("broken")->errors.open = EACCES;
@@ -85,7 +85,7 @@ static void what_is_closed_comes_last_with_the_reason(void **state) {
   assert_non_null(strstr(port.reason, "link is down"));
 }
 
-static void there_may_be_less_room(void **state) {
+static void a_short_array_gets_the_first_ports(void **state) {
   (void)state;
   struct haul_device host = device_at("", 0);
   struct haul_port port = {.numa = 77};
@@ -100,12 +100,12 @@ static void there_may_be_less_room(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rdma_host_reset, rdma_host_check)
   const struct CMUnitTest tests[] = {
-      TEST(without_nics_there_are_none),
+      TEST(without_nics_there_are_no_ports),
       TEST(a_port_is_described),
-      TEST(software_and_unknown_places_are_told),
-      TEST(infiniband_has_a_lid),
-      TEST(what_is_closed_comes_last_with_the_reason),
-      TEST(there_may_be_less_room),
+      TEST(software_and_unknown_distance_are_reported),
+      TEST(infiniband_reports_the_lid),
+      TEST(unusable_ports_come_last_with_a_reason),
+      TEST(a_short_array_gets_the_first_ports),
   };
   return cmocka_run_group_tests(tests, rdma_host_open, rdma_host_close);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * libibverbs at run time: first the ways in which it is not there. */
+ * libibverbs, opened at run time: failures, optional calls, fork safety. */
 #include "support/check.h"
 
 #include <dlfcn.h>
@@ -25,13 +25,13 @@ static void is_refused_with_a_package(void) {
   assert_non_null(strstr(haul_error_last()->hint, "apt-get install libibverbs1"));
 }
 
-static void without_a_library_there_is_no_table(void **state) {
+static void a_missing_library_gives_null(void **state) {
   (void)state;
   rdma_host_library(NULL);
   is_refused_with_a_package();
 }
 
-static void what_is_no_library_is_refused(void **state) {
+static void a_file_that_is_no_library_is_refused(void **state) {
   (void)state;
   unsigned before = open_descriptors();
   library_forget(&verbs_library);
@@ -40,7 +40,7 @@ static void what_is_no_library_is_refused(void **state) {
   assert_int_equal(open_descriptors(), before);
 }
 
-static void a_library_that_lacks_a_call_is_refused_and_closed(void **state) {
+static void a_library_without_a_required_call_is_refused(void **state) {
   (void)state;
   rdma_host_library("31");
   is_refused_with_a_package();
@@ -49,7 +49,7 @@ static void a_library_that_lacks_a_call_is_refused_and_closed(void **state) {
   assert_int_equal(rdma_double()->forks, 0);
 }
 
-static void a_failure_is_not_kept(void **state) {
+static void a_failure_is_retried(void **state) {
   (void)state;
   rdma_host_library(NULL);
   assert_null(verbs_open());
@@ -57,7 +57,7 @@ static void a_failure_is_not_kept(void **state) {
   open_verbs();
 }
 
-static void every_call_is_in_the_table(void **state) {
+static void all_slots_are_filled(void **state) {
   (void)state;
   const struct verbs *verbs = open_verbs();
   void *library = dlopen(verbs_library.names[0], RTLD_NOW | RTLD_NOLOAD);
@@ -75,7 +75,7 @@ static void every_call_is_in_the_table(void **state) {
   dlclose(library);
 }
 
-static void what_came_later_may_be_missing(void **state) {
+static void optional_slots_may_be_null(void **state) {
   (void)state;
   rdma_host_library("33");
   assert_null(open_verbs()->reg_dmabuf_mr);
@@ -90,14 +90,14 @@ static void it_is_opened_once(void **state) {
   assert_ptr_equal(open_verbs(), verbs);
 }
 
-static void children_are_kept_from_registered_memory(void **state) {
+static void fork_init_is_called_on_old_kernels(void **state) {
   (void)state;
   open_verbs();
   open_verbs();
   assert_int_equal(rdma_double()->forks, 1);
 }
 
-static void unless_the_kernel_copies_it_for_them(void **state) {
+static void fork_init_is_not_called_on_new_kernels(void **state) {
   (void)state;
   rdma_double()->fork_safe = true;
   open_verbs();
@@ -136,7 +136,7 @@ static struct ibv_context *open_first(const struct verbs *verbs) {
   return context;
 }
 
-static void a_port_is_asked_through_old_and_new_contexts(void **state) {
+static void ports_are_queried_through_old_and_new_contexts(void **state) {
   (void)state;
   const struct verbs *verbs = open_verbs();
   struct double_device *device = rdma_add_roce("mlx5_0");
@@ -154,7 +154,7 @@ static void a_port_is_asked_through_old_and_new_contexts(void **state) {
   }
 }
 
-/* The one that is installed, where there is one: it has what the table wants. */
+/* The installed library, if any, has all required calls. */
 static void the_real_library_fits(void **state) {
   (void)state;
   void *real = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -172,17 +172,17 @@ static void the_real_library_fits(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rdma_host_reset, rdma_host_check)
   const struct CMUnitTest tests[] = {
-      TEST(without_a_library_there_is_no_table),
-      TEST(what_is_no_library_is_refused),
-      TEST(a_library_that_lacks_a_call_is_refused_and_closed),
-      TEST(a_failure_is_not_kept),
-      TEST(every_call_is_in_the_table),
-      TEST(what_came_later_may_be_missing),
+      TEST(a_missing_library_gives_null),
+      TEST(a_file_that_is_no_library_is_refused),
+      TEST(a_library_without_a_required_call_is_refused),
+      TEST(a_failure_is_retried),
+      TEST(all_slots_are_filled),
+      TEST(optional_slots_may_be_null),
       TEST(it_is_opened_once),
-      TEST(children_are_kept_from_registered_memory),
-      TEST(unless_the_kernel_copies_it_for_them),
+      TEST(fork_init_is_called_on_old_kernels),
+      TEST(fork_init_is_not_called_on_new_kernels),
       TEST(many_threads_open_it_once),
-      TEST(a_port_is_asked_through_old_and_new_contexts),
+      TEST(ports_are_queried_through_old_and_new_contexts),
       TEST(the_real_library_fits),
   };
   return cmocka_run_group_tests_name("rdma/verbs", tests, rdma_host_open, rdma_host_close);

@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # scripts use what is set here, and set $before
 # SPDX-License-Identifier: MIT
 #
-# What scripts in the virtual machine share: all that the tests of the command do, and two hosts.
-# A script sources this file, and ends with `finish` as those do.
+# Shared by scripts in the virtual machine: the library of the command's tests, and two hosts. A script
+# sources this file and ends with `finish`.
 
 # shellcheck source=tests/cli/lib.sh
 . /haul/cli.sh
@@ -12,15 +12,15 @@
 v4_a=10.77.0.1 v4_b=10.77.0.2
 v6_a=fd77::1 v6_b=fd77::2
 
-# on_wire: bytes that went over Soft-RoCE's wire so far, in both directions.
+# on_wire: bytes sent over Soft-RoCE's wire so far, in both directions.
 on_wire() {
   echo $(($(cat /sys/class/net/eth0/statistics/tx_bytes) + $(cat /sys/class/net/eth0/statistics/rx_bytes)))
 }
 
-# moved BYTES: at least so many went over Soft-RoCE's wire since $before, which on_wire gave.
+# moved BYTES: the wire carried at least BYTES since $before, a value of on_wire.
 moved() { (($(on_wire) - before >= $1)); }
 
-# The processor itself runs the machine, and not a program in its place.
+# Whether the machine runs on KVM.
 is_fast() {
   grep -q 'haul.accel=kvm' /proc/cmdline
 }
@@ -40,12 +40,12 @@ serve_on() {
   exit 1
 }
 
-# begin FILE TO OPTION…: a put over slow wires, of which a part is over when this returns, and more is to
-# come. Sets $putter, its process.
+# begin FILE TO OPTION…: starts a put over slow wires and returns in the middle of it. Sets $putter, its
+# process.
 begin() {
   local file=$1 to=$2
   shift 2
-  spoil rate 50mbit
+  impair rate 50mbit
   before=$(on_wire)
   on a timeout 100 "$HAUL" put "$file" "$to" --timeout 60 "$@" >"$work/out" 2>"$work/err" &
   putter=$!
@@ -53,14 +53,13 @@ begin() {
   await 30 moved $(($(wc -c <"$file") / 32)) || failed "it does not begin"
 }
 
-# end: waits for what began. Sets $status.
+# end: waits for the put that began. Sets $status.
 end() {
   wait "$putter"
   status=$?
 }
 
-# gid_index DEVICE GID: at which index the device's port has it as one of RoCE v2. The GID is as sysfs
-# writes it.
+# gid_index DEVICE GID: the index of the RoCE v2 GID, in sysfs's notation, at the device's port.
 gid_index() {
   local port=/sys/class/infiniband/$1/ports/1 file
   for file in "$port"/gids/*; do
@@ -71,13 +70,13 @@ gid_index() {
   return 1
 }
 
-# all_ended REPORT: of the double of a NIC that takes dma-bufs: some were registered, all have ended, and
-# no call was wrong.
+# all_ended REPORT: the mock of dma-buf registration counted registrations, as many deregistrations, and
+# no violation.
 all_ended() {
   awk '{ for (i = 2; i <= NF; i++) { split($i, pair, "="); sum[pair[1]] += pair[2] } }
     END { exit !(sum["registered"] && sum["registered"] == sum["ended"] && !sum["violations"]) }' "$1"
 }
 
-# Those of the two devices, without the number at the end: rxe0's are of 1, rxe1's of 2.
+# Prefixes of the two devices' GIDs: rxe0's end with 1, rxe1's with 2.
 gid_v4=0000:0000:0000:0000:0000:ffff:0a4d:000
 gid_v6=fd77:0000:0000:0000:0000:0000:0000:000

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The table's entry in a build without the verbs' header: closed with that reason, here and to
- * peers that have the path. It stands for all of this folder but the frames. */
+ * The transport in a build without the verbs' header: closed with that reason, here and at peers
+ * that have the path. It replaces all of this folder but the records. */
 #include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ static size_t checks(struct haul_check *checks, size_t room) {
         (struct haul_check){.state = HAUL_CHECK_MISSING, .backend = "rdma", .name = "rdma.library"};
     snprintf(checks[0].text, sizeof checks[0].text, "%s", reason);
     snprintf(checks[0].remedy, sizeof checks[0].remedy,
-             "sudo apt-get install libibverbs-dev, and build haul again");
+             "sudo apt-get install libibverbs-dev, then build haul again");
   }
   return 1;
 }
@@ -41,7 +41,7 @@ static void connect_nothing(struct endpoint *endpoint, haul_deadline until) {
   (void)until;
 }
 
-/* The peer has the path and dialed. */
+/* The peer has the path, so it dialed. */
 static void adopt(struct endpoint *endpoint, unsigned index, struct stream stream) {
   struct rdma_record hello = {.type = RDMA_HELLO};
   uint8_t bytes[RDMA_RECORD];
@@ -51,12 +51,12 @@ static void adopt(struct endpoint *endpoint, unsigned index, struct stream strea
   rdma_pack(&hello, bytes);
   struct iovec span = {bytes, sizeof bytes};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
-  ssize_t put = stream_send(&stream, &message, 0);
-  (void)put; /* then the peer learns only that the channel ended */
+  ssize_t sent = stream_send(&stream, &message, 0);
+  (void)sent; /* after a failure the peer learns only that the channel ended */
   stream_close(&stream);
 }
 
-static void stop(struct endpoint *endpoint, int code) {
+static void rdma_stop(struct endpoint *endpoint, int code) {
   (void)endpoint;
   (void)code;
 }
@@ -65,7 +65,7 @@ static void forked(struct endpoint *endpoint) {
   (void)endpoint;
 }
 
-static void destroy(struct endpoint *endpoint) {
+static void rdma_destroy(struct endpoint *endpoint) {
   alloc_free(endpoint);
 }
 
@@ -76,7 +76,7 @@ const struct transport rdma_transport = {
     .create = create,
     .connect = connect_nothing,
     .adopt = adopt,
-    .stop = stop,
+    .stop = rdma_stop,
     .forked = forked,
-    .destroy = destroy,
+    .destroy = rdma_destroy,
 };

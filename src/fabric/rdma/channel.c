@@ -1,163 +1,152 @@
 /* SPDX-License-Identifier: MIT
- * The connection on which the two ends agree: first their queue pairs, then what their NICs may
- * reach. Only the node's loop reads and writes it, with the lock. */
+ * The control channel: the two ends exchange their queue pairs, then what their NICs may reach.
+ * Only the node's loop reads and writes it. */
+#include "fabric/rdma/channel.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
-#include "core/sock.h"
 #include "core/sys.h"
-#include "fabric/rdma/rdma.h"
+#include "fabric/rdma/endpoint.h"
 
-#define RECORDS_A_TURN 64 /* what a peer gets of the loop at a time */
+#define RECORDS_A_TURN 64 /* of one peer, in a turn of the loop */
 
 struct attach_request {
-  struct list link; /* endpoint->requests */
+  struct list link; /* endpoint->attach_requests */
   struct rdma_endpoint *endpoint;
   struct rdma_binding *binding;
   const struct remote_key *key;
   uint32_t id;
   bool done;
   int code;
-  struct haul_error error; /* why, when code is not 0 */
+  struct haul_error error; /* when code is not 0 */
 };
 
-/* Questions, and answers to them: over which rail, or NULL. */
-static struct rdma_rail *rail_of(struct rdma_endpoint *endpoint, const struct rdma_record *record) {
-  return record->type < RDMA_SUM ? NULL : &endpoint->rails[record->rails];
-}
+/* ---- Sending ---- */
 
-static ssize_t send_record(const struct stream *stream, uint8_t bytes[RDMA_RECORD]) {
+static ssize_t send_bytes(const struct stream *stream, uint8_t bytes[RDMA_RECORD]) {
   struct iovec span = {bytes, RDMA_RECORD};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
-  ssize_t put = stream_send(stream, &message, 0);
-  if (put < 0 || !stream_owes(stream) || stream_flush(stream) == 0)
-    return put;
-  return errno == EAGAIN ? 0 : -1; /* TLS took it, and the socket did not */
+  ssize_t sent = stream_send(stream, &message, 0);
+  if (sent < 0 || !stream_owes(stream) || stream_flush(stream) == 0)
+    return sent;
+  return errno == EAGAIN ? 0 : -1; /* TLS accepted the record, and the socket did not */
 }
 
-/* On the channel records are small and few; a socket without room for one has a peer that does not
- * read. */
-void rdma_say(struct rdma_endpoint *endpoint, const struct rdma_record *record) {
+/* Records on the channel are small and few: a socket without room for one means that the peer does
+ * not read. */
+void rdma_send_record(struct rdma_endpoint *endpoint, const struct rdma_record *record) {
   uint8_t bytes[RDMA_RECORD];
   struct link *link = endpoint->base.link;
-  struct rdma_rail *rail = rail_of(endpoint, record);
   if (endpoint->channel.fd < 0)
     return;
-  if (rail) {
-    mail_send(rail, record);
+  if (record->type >= RDMA_CHECKSUM) {
+    rdma_rail_send(&endpoint->rails[record->rails], record);
     return;
   }
   rdma_pack(record, bytes);
-  ssize_t put = send_record(&endpoint->channel, bytes);
-  if (put != (ssize_t)sizeof bytes && (put >= 0 || (errno != EPIPE && errno != ECONNRESET)))
+  ssize_t sent = send_bytes(&endpoint->channel, bytes);
+  if (sent != (ssize_t)sizeof bytes && (sent >= 0 || (errno != EPIPE && errno != ECONNRESET)))
     link->fail(link, HAUL_EPROTO, "the rdma channel is full: the peer does not read it");
 }
 
-/* ---- Set-up ---- */
-
-static int say_hello(struct rdma_endpoint *endpoint) {
-  struct rdma_record hello = {.type = RDMA_HELLO, .rails = (uint8_t)endpoint->rail_count};
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    hello.ends[i] = endpoint->rails[i].end;
-  rdma_say(endpoint, &hello);
-  return 0;
-}
-
-/* Nothing else will be said on it. */
-void rdma_refuse(struct rdma_endpoint *endpoint, struct stream stream) {
+void rdma_reject(struct rdma_endpoint *endpoint, struct stream stream) {
   struct rdma_record hello = {.type = RDMA_HELLO};
   uint8_t bytes[RDMA_RECORD];
   snprintf(hello.reason, sizeof hello.reason, "%.127s", endpoint_reason(&endpoint->base));
   rdma_pack(&hello, bytes);
-  ssize_t put = send_record(&stream, bytes);
-  (void)put; /* then the peer learns only that the channel ended */
+  ssize_t sent = send_bytes(&stream, bytes);
+  (void)sent; /* after a failure the peer learns only that the channel ended */
   stream_close(&stream);
 }
 
+/* ---- Set-up ---- */
+
 static void open_when_ready(struct rdma_endpoint *endpoint) {
-  if (endpoint->ready_sent && endpoint->ready_heard && !endpoint_is_closed(&endpoint->base)) {
+  if (endpoint->ready_sent && endpoint->ready_received && !endpoint_is_closed(&endpoint->base)) {
     atomic_store(&endpoint->base.open, true);
     loop_notify(endpoint->base.link->fabric->loop);
   }
 }
 
 static int on_hello(struct rdma_endpoint *endpoint, const struct rdma_record *hello) {
-  if (endpoint->heard)
+  if (endpoint->hello_received)
     return HAUL_EPROTO;
-  endpoint->heard = true;
+  endpoint->hello_received = true;
   if (hello->rails == 0)
     return error_set(HAUL_ENOPATH, 0, NULL, NULL, "the peer says %s", error_quote(hello->reason));
   if (endpoint->broken) /* meanwhile: there is nothing to connect */
     return 0;
   for (unsigned i = hello->rails; i < endpoint->rail_count; i++) {
     loop_unwatch(endpoint->base.link->fabric->loop, &endpoint->rails[i].watch);
-    queue_close(&endpoint->rails[i]);
+    rdma_rail_close(&endpoint->rails[i]);
   }
   if (hello->rails < endpoint->rail_count)
     endpoint->rail_count = hello->rails;
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    int code = queue_connect(&endpoint->rails[i], &hello->ends[i]);
+    int code = rdma_rail_connect(&endpoint->rails[i], &hello->ends[i]);
     if (code)
       return code;
   }
   endpoint->ready_sent = true;
-  rdma_say(endpoint, &(struct rdma_record){.type = RDMA_READY});
+  rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_READY});
   open_when_ready(endpoint);
   return 0;
 }
 
 static int on_ready(struct rdma_endpoint *endpoint) {
-  if (!endpoint->heard || endpoint->ready_heard)
+  if (!endpoint->hello_received || endpoint->ready_received)
     return HAUL_EPROTO;
-  endpoint->ready_heard = true;
+  endpoint->ready_received = true;
   open_when_ready(endpoint);
   return 0;
 }
 
-/* ---- The asking side ---- */
+/* ---- Attaching, at the client ---- */
 
-static int take_answer(struct attach_request *request, const struct rdma_record *answer) {
+static int fill_binding(struct attach_request *request, const struct rdma_record *response) {
   struct rdma_endpoint *endpoint = request->endpoint;
   struct rdma_binding *binding = request->binding;
-  if (answer->status)
-    return error_set(HAUL_ENOPATH, 0, NULL, NULL, "the peer says %s", error_quote(answer->reason));
-  if (answer->length != request->key->length || answer->rails != endpoint->rail_count ||
-      answer->handle != request->key->handle)
+  if (response->status)
+    return error_set(HAUL_ENOPATH, 0, NULL, NULL, "the peer says %s",
+                     error_quote(response->reason));
+  if (response->length != request->key->length || response->rails != endpoint->rail_count ||
+      response->handle != request->key->handle)
     return HAUL_EPROTO;
-  binding->address = answer->address;
-  binding->staged = answer->flags & RDMA_STAGED;
-  binding->fenced = answer->flags & RDMA_FENCED_WRITES;
-  binding->atomic = answer->flags & RDMA_ATOMIC;
-  binding->number = answer->number;
-  memcpy(binding->keys, answer->keys, sizeof binding->keys);
-  if (binding->staged && answer->slots == 0)
+  binding->address = response->address;
+  binding->staged = response->flags & RDMA_STAGED;
+  binding->fenced = response->flags & RDMA_FENCED_WRITES;
+  binding->atomic = response->flags & RDMA_ATOMIC;
+  binding->number = response->number;
+  memcpy(binding->keys, response->keys, sizeof binding->keys);
+  if (binding->staged && response->slots == 0)
     return HAUL_EPROTO;
   combiner_lock(&endpoint->combiner);
   if (binding->staged)
-    endpoint->slot_count = answer->slots < RDMA_STAGES ? answer->slots : RDMA_STAGES;
+    endpoint->slot_count = response->slots < RDMA_SLOTS ? response->slots : RDMA_SLOTS;
   list_append(&endpoint->bindings, &binding->link);
   combiner_unlock(&endpoint->combiner);
   return 0;
 }
 
-static int on_attached(struct rdma_endpoint *endpoint, const struct rdma_record *answer) {
+static int on_attached(struct rdma_endpoint *endpoint, const struct rdma_record *response) {
   struct attach_request *request = NULL;
-  list_each(item, &endpoint->requests) {
+  list_each(item, &endpoint->attach_requests) {
     struct attach_request *candidate = list_entry(item, struct attach_request, link);
-    if (candidate->id == answer->request)
+    if (candidate->id == response->request)
       request = candidate;
   }
-  if (!request) { /* it was given up at its deadline */
-    if (answer->status == 0)
-      rdma_say(endpoint, &(struct rdma_record){.type = RDMA_DETACH, .handle = answer->handle});
+  if (!request) { /* it timed out */
+    if (response->status == 0)
+      rdma_send_record(endpoint,
+                       &(struct rdma_record){.type = RDMA_DETACH, .handle = response->handle});
     return 0;
   }
-  int code = take_answer(request, answer);
+  int code = fill_binding(request, response);
   if (code == HAUL_EPROTO)
     return code;
   list_remove(&request->link);
@@ -177,29 +166,30 @@ static int on_revoked(struct rdma_endpoint *endpoint, uint64_t handle) {
   }
   combiner_unlock(&endpoint->combiner);
   rdma_end_revoked(endpoint);
-  atomic_store(&endpoint->tend, true);
-  rdma_tend_bindings(endpoint);
+  atomic_store(&endpoint->bindings_changed, true);
+  rdma_release_bindings(endpoint);
   return 0;
 }
 
-/* With the endpoint's lock: what the peer is to be told of the binding now, or 0. */
-static unsigned news_of(const struct rdma_binding *binding, bool released) {
-  if (binding->quiet || binding->jobs > 0)
+/* With the endpoint's lock: the record to send for the binding, or 0. */
+static unsigned end_record(const struct rdma_binding *binding, bool released) {
+  if (binding->end_sent || binding->jobs > 0)
     return 0;
-  return binding->revoked ? RDMA_QUIET : released ? RDMA_DETACH : 0;
+  return binding->revoked ? RDMA_REVOKE_ACK : released ? RDMA_DETACH : 0;
 }
 
-void rdma_tend_bindings(struct rdma_endpoint *endpoint) {
-  if (!atomic_exchange(&endpoint->tend, false))
+void rdma_release_bindings(struct rdma_endpoint *endpoint) {
+  if (!atomic_exchange(&endpoint->bindings_changed, false))
     return;
   combiner_lock(&endpoint->combiner);
   list_each_safe(item, &endpoint->bindings) {
     struct rdma_binding *binding = list_entry(item, struct rdma_binding, link);
     bool released = atomic_load(&binding->released);
-    unsigned news = news_of(binding, released);
-    if (news)
-      rdma_say(endpoint, &(struct rdma_record){.type = (uint16_t)news, .handle = binding->handle});
-    binding->quiet |= news != 0;
+    unsigned type = end_record(binding, released);
+    if (type)
+      rdma_send_record(endpoint,
+                       &(struct rdma_record){.type = (uint16_t)type, .handle = binding->handle});
+    binding->end_sent |= type != 0;
     if (released) {
       list_remove(&binding->link);
       alloc_free(binding);
@@ -208,7 +198,7 @@ void rdma_tend_bindings(struct rdma_endpoint *endpoint) {
   combiner_unlock(&endpoint->combiner);
 }
 
-static bool is_done(void *user) {
+static bool attach_is_done(void *user) {
   struct attach_request *request = user;
   struct loop *loop = request->endpoint->base.link->fabric->loop;
   loop_lock(loop);
@@ -227,36 +217,38 @@ int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, ha
     return error_set(HAUL_EPATH, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
   }
   request.id = ++endpoint->next_request;
-  list_append(&endpoint->requests, &request.link);
-  rdma_say(endpoint, &(struct rdma_record){
-                         .type = RDMA_ATTACH, .request = request.id, .handle = key->handle});
+  list_append(&endpoint->attach_requests, &request.link);
+  rdma_send_record(
+      endpoint,
+      &(struct rdma_record){.type = RDMA_ATTACH, .request = request.id, .handle = key->handle});
   loop_unlock(loop);
 
-  loop_wait(loop, is_done, NULL, &request, until);
+  loop_wait(loop, attach_is_done, NULL, &request, until);
   loop_lock(loop);
   list_remove(&request.link);
   loop_unlock(loop);
   if (!request.done)
     return error_set(HAUL_ETIMEDOUT, 0, NULL, NULL,
-                     "the peer did not answer a request for its memory");
+                     "the peer did not respond to a request for its memory");
   return request.code ? error_restore(&request.error) : 0;
 }
 
-/* ---- Reading ---- */
+/* ---- Receiving ---- */
 
 static int on_broken(struct rdma_endpoint *endpoint) {
   rdma_break(endpoint, "the peer's rails broke");
-  rdma_say(endpoint, &(struct rdma_record){.type = RDMA_SILENT});
-  rdma_end_stranded(endpoint, HAUL_EPATH); /* nothing of ours is received there any more */
+  rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_BROKEN_ACK});
+  rdma_end_stranded(endpoint, HAUL_EPATH); /* the peer receives none of it any more */
   return 0;
 }
 
-/* It came where it belongs. Questions have their rail from here. */
-static bool belongs(struct rdma_record *record, const struct rdma_rail *rail) {
-  if (!rail || record->type < RDMA_SUM)
-    return !rail && record->type < RDMA_SUM;
+/* Whether the record came over a channel or rail that is allowed to carry it. Sets the rail of a
+ * request, which is where its response goes. */
+static bool check_origin(struct rdma_record *record, const struct rdma_rail *rail) {
+  if (!rail || record->type < RDMA_CHECKSUM)
+    return !rail && record->type < RDMA_CHECKSUM;
   uint8_t index = (uint8_t)(rail - rail->endpoint->rails);
-  if (record->type >= RDMA_DONE)
+  if (record->type >= RDMA_RESPONSE)
     return record->rails == index;
   record->rails = index;
   return true;
@@ -266,7 +258,7 @@ int rdma_on_record(struct rdma_endpoint *endpoint, const uint8_t bytes[RDMA_RECO
                    const struct rdma_rail *rail) {
   struct rdma_record record;
   int code = rdma_parse(bytes, &record);
-  if (code == 0 && !belongs(&record, rail))
+  if (code == 0 && !check_origin(&record, rail))
     code = HAUL_EPROTO;
   if (code)
     return code;
@@ -280,58 +272,59 @@ int rdma_on_record(struct rdma_endpoint *endpoint, const uint8_t bytes[RDMA_RECO
   case RDMA_ATTACHED:
     return on_attached(endpoint, &record);
   case RDMA_DETACH:
-  case RDMA_QUIET:
-    return rdma_on_let_go(endpoint, record.handle);
+  case RDMA_REVOKE_ACK:
+    return rdma_on_detach(endpoint, record.handle);
   case RDMA_REVOKED:
     return on_revoked(endpoint, record.handle);
-  case RDMA_SUM:
-  case RDMA_LAND:
-  case RDMA_LIFT:
+  case RDMA_CHECKSUM:
+  case RDMA_COPY_IN:
+  case RDMA_COPY_OUT:
   case RDMA_FENCE:
-    return rdma_on_question(endpoint, &record);
-  case RDMA_DONE:
-    rdma_on_done(endpoint, &record);
+    return rdma_on_request(endpoint, &record);
+  case RDMA_RESPONSE:
+    rdma_on_response(endpoint, &record);
     return 0;
   case RDMA_FENCED:
     return rdma_on_fenced(endpoint, &record);
   case RDMA_BROKEN:
     return on_broken(endpoint);
-  default: /* RDMA_SILENT */
+  default: /* RDMA_BROKEN_ACK */
     rdma_end_stranded(endpoint, HAUL_EPATH);
     return 0;
   }
 }
 
-/* What this side lacks closes this path alone; nonsense is the peer's fault. Without the channel
- * nobody says when the peer's NIC has seen the last of what was on its way, and a write that is
- * sent again elsewhere might be overtaken by itself: then the peer has to go. */
+/* A failure of this side closes this path alone; a malformed record ends the connection to the
+ * peer. Only a BROKEN_ACK on the channel shows that the peer's NIC has seen the last write. Without
+ * it, a write that is repeated over another path could be overwritten by its first attempt. So the
+ * peer is disconnected while writes are under way. */
 void rdma_channel_fail(struct rdma_endpoint *endpoint, int code) {
   struct link *link = endpoint->base.link;
   if (code == HAUL_EPROTO)
-    link->fail(link, HAUL_EPROTO, "nonsense on the rdma channel or a rail");
-  else if (rdma_is_writing(endpoint))
+    link->fail(link, HAUL_EPROTO, "malformed record on the rdma channel or a rail");
+  else if (rdma_has_writes(endpoint))
     link->fail(link, HAUL_EPEER, "the rdma channel to it ended while writes were under way");
   else if (code != HAUL_EPATH)
     endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
   rdma_channel_stop(endpoint, HAUL_EPATH);
 }
 
-/* One read; false when there is nothing more now or the channel ended. */
+/* One read; false when no more is available now or the channel ended. */
 static bool read_some(struct rdma_endpoint *endpoint, size_t most) {
-  size_t left = RDMA_RECORD - endpoint->inbox_length;
-  struct iovec span = {endpoint->inbox + endpoint->inbox_length, left < most ? left : most};
+  size_t left = RDMA_RECORD - endpoint->partial_length;
+  struct iovec span = {endpoint->partial + endpoint->partial_length, left < most ? left : most};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
   ssize_t got = stream_receive(&endpoint->channel, &message);
   if (got < 0 && (errno == EAGAIN || errno == EINTR))
     return false;
   int code = got > 0 ? 0 : HAUL_EPATH;
   if (code == 0) {
-    endpoint->inbox_length += (size_t)got;
+    endpoint->partial_length += (size_t)got;
     atomic_store_explicit(&endpoint->base.link->heard, clock_now(), memory_order_relaxed);
-    if (endpoint->inbox_length < RDMA_RECORD)
+    if (endpoint->partial_length < RDMA_RECORD)
       return true;
-    code = rdma_on_record(endpoint, endpoint->inbox, NULL);
-    endpoint->inbox_length = 0;
+    code = rdma_on_record(endpoint, endpoint->partial, NULL);
+    endpoint->partial_length = 0;
   }
   if (code == 0)
     return true;
@@ -339,7 +332,8 @@ static bool read_some(struct rdma_endpoint *endpoint, size_t most) {
   return false;
 }
 
-/* The loop has other peers, and what is left is there in its next turn. */
+/* Bounded, as the loop has other peers. Bytes that TLS has already decrypted are read all the same:
+ * no event would announce them. */
 static void on_channel(struct watch *watch, uint32_t events) {
   struct rdma_endpoint *endpoint = list_entry(watch, struct rdma_endpoint, watch);
   (void)events;
@@ -354,13 +348,16 @@ int rdma_channel_start(struct rdma_endpoint *endpoint, struct stream stream) {
   struct loop *loop = endpoint->base.link->fabric->loop;
   endpoint->channel = stream;
   int code = loop_watch(loop, &endpoint->watch, stream.fd, EPOLLIN, on_channel);
-  if (code == 0)
-    code = say_hello(endpoint);
   if (code) {
     endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
     rdma_channel_stop(endpoint, HAUL_EPATH);
+    return code;
   }
-  return code;
+  struct rdma_record hello = {.type = RDMA_HELLO, .rails = (uint8_t)endpoint->rail_count};
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    hello.ends[i] = endpoint->rails[i].end;
+  rdma_send_record(endpoint, &hello);
+  return 0;
 }
 
 void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
@@ -372,12 +369,12 @@ void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
   rdma_drain(endpoint, code);
   loop_unwatch(loop, &endpoint->watch);
   stream_close(&endpoint->channel);
-  for (struct list *item; (item = list_take(&endpoint->requests));) {
+  for (struct list *item; (item = list_take(&endpoint->attach_requests));) {
     struct attach_request *request = list_entry(item, struct attach_request, link);
     request->code = error_set(code, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
     error_save(&request->error);
     request->done = true;
   }
-  rdma_end_attachments(endpoint);
+  rdma_close_attachments(endpoint);
   loop_notify(loop);
 }

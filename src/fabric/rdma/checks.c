@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "fabric/rdma/checks.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,11 +15,12 @@
 #include "fabric/rdma/nic.h"
 #include "fabric/rdma/sysfs.h"
 
-/* What was found before the checks are written. */
+/* Facts about this host, gathered before the checks run. */
 struct host {
   bool library;
-  struct nics *nics;     /* NULL: none */
-  struct haul_error why; /* no library or no NICs: the detail */
+  bool usable;             /* it has a device that can be opened */
+  struct nics *nics;       /* NULL: none */
+  struct haul_error error; /* without library or NICs: the detail */
 };
 
 typedef void check_fn(struct haul_check *check, const struct host *host);
@@ -30,14 +32,14 @@ static void check_library(struct haul_check *check, const struct host *host) {
     check_set(check, HAUL_CHECK_OK, "libibverbs is here");
     return;
   }
-  const char *command = strstr(host->why.hint, "sudo");
-  check_set(check, HAUL_CHECK_MISSING, "%s", host->why.text);
+  const char *command = strstr(host->error.hint, "sudo");
+  check_set(check, HAUL_CHECK_MISSING, "%s", host->error.text);
   check_hint(check, "%.180s", command ? command : "");
 }
 
 /* ---- Devices ---- */
 
-/* Drivers of network cards, and the module that adds RDMA to them. */
+/* Drivers of network cards, and the modules that add RDMA to them. */
 static const struct {
   const char *driver, *module;
 } rdma_modules[] = {
@@ -45,7 +47,7 @@ static const struct {
     {"qede", "qedr"},         {"hns3", "hns_roce_hw_v2"}, {"mana", "mana_ib"},
 };
 
-/* A driver's folder names the devices that it drives: "0000:17:00.0". */
+/* A driver's folder has an entry for each of its devices: "0000:17:00.0". */
 static bool is_device(const char *name) {
   return strchr(name, ':') != NULL;
 }
@@ -56,10 +58,11 @@ static bool find_idle_card(struct haul_check *check) {
     const char *driver = rdma_modules[i].driver;
     if (!sysfs_first(sysfs_path("bus/pci/drivers/%s", driver), is_device, card, sizeof card))
       continue;
-    check_set(check, HAUL_CHECK_MISSING,
-              "no RDMA device; the card %s (%s) may be one, and the module %s "
-              "is not loaded or finds nothing on it",
-              card, driver, rdma_modules[i].module);
+    check_set(
+        check, HAUL_CHECK_MISSING,
+        "no RDMA device; the card %s (%s) may be one, but the module %s is not loaded or finds "
+        "no RDMA on it",
+        card, driver, rdma_modules[i].module);
     check_hint(check, "sudo modprobe %s", rdma_modules[i].module);
     return true;
   }
@@ -72,47 +75,48 @@ static bool is_up(const char *interface) {
          strcmp(state, "up") == 0;
 }
 
-/* RDMA in software works on any Ethernet interface, and on the loopback one. */
-static void offer_software(struct haul_check *check) {
+/* Soft-RoCE runs on any Ethernet interface, and on loopback. */
+static void report_no_device(struct haul_check *check) {
   char interface[16];
   if (!sysfs_first(sysfs_path("class/net"), is_up, interface, sizeof interface))
     snprintf(interface, sizeof interface, "lo");
   check_set(check, HAUL_CHECK_MISSING,
-            "no RDMA device; for a trial the kernel has one in software (Soft-RoCE)");
+            "no RDMA device; for a trial the kernel emulates one (Soft-RoCE)");
   check_hint(check, "%ssudo rdma link add rxe0 type rxe netdev %s",
              sysfs_has(sysfs_path("module/rdma_rxe")) ? "" : "sudo modprobe rdma_rxe && ",
              interface);
 }
 
-/* The folder has a file "abi_version" besides. */
-static bool is_door(const char *name) {
+/* Skips the file "abi_version". */
+static bool is_uverbs(const char *name) {
   return strncmp(name, "uverbs", 6) == 0;
 }
 
-/* Whoever made /dev/infiniband did not mean this process to use it, or a container has none. */
-static void mend_opening(struct haul_check *check, int system) {
+/* The device nodes exclude this process, or a container lacks them. */
+static void hint_open(struct haul_check *check, int system) {
   if (system == EACCES || system == EPERM)
-    check_hint(check,
-               "sudo chmod a+rw /dev/infiniband/uverbs* (the package rdma-core does so for good)");
+    check_hint(
+        check,
+        "sudo chmod a+rw /dev/infiniband/uverbs* (the package rdma-core makes it permanent)");
   else if (system == ENOENT || system == ENODEV || system == ENXIO)
     check_hint(check, "start the container with --device=/dev/infiniband");
 }
 
 static void explain_kernel_device(struct haul_check *check, const struct host *host,
                                   const char *name) {
-  char door[32];
+  char node[32];
   if (!host->library) {
-    check_set(check, HAUL_CHECK_MISSING, "the kernel has %s, and libibverbs is missing to use it",
+    check_set(check, HAUL_CHECK_MISSING, "the kernel has %s, but libibverbs is missing", name);
+  } else if (!sysfs_first(sysfs_path("class/infiniband_verbs"), is_uverbs, node, sizeof node)) {
+    check_set(check, HAUL_CHECK_MISSING, "the kernel has %s, but programs have no access to it",
               name);
-  } else if (!sysfs_first(sysfs_path("class/infiniband_verbs"), is_door, door, sizeof door)) {
-    check_set(check, HAUL_CHECK_MISSING, "the kernel has %s, but no door to it for programs", name);
     check_hint(check, "sudo modprobe ib_uverbs");
-  } else if (sysfs_door(door) == ENOENT) {
-    check_set(check, HAUL_CHECK_MISSING, "the kernel has %s, but /dev/infiniband/%s is not here",
-              name, door);
-    mend_opening(check, ENOENT);
+  } else if (sysfs_node_access(node) == ENOENT) {
+    check_set(check, HAUL_CHECK_MISSING, "the kernel has %s, but /dev/infiniband/%s does not exist",
+              name, node);
+    hint_open(check, ENOENT);
   } else {
-    check_set(check, HAUL_CHECK_MISSING, "the kernel has %s, and libibverbs has no driver for it",
+    check_set(check, HAUL_CHECK_MISSING, "the kernel has %s, but libibverbs has no driver for it",
               name);
     check_hint(check, "sudo apt-get install ibverbs-providers");
   }
@@ -120,12 +124,12 @@ static void explain_kernel_device(struct haul_check *check, const struct host *h
 
 static void explain_absence(struct haul_check *check, const struct host *host) {
   char name[64];
-  if (host->why.code == HAUL_ENOMEM)
-    check_set(check, HAUL_CHECK_MISSING, "cannot be looked for: %s", host->why.text);
+  if (host->error.code == HAUL_ENOMEM)
+    check_set(check, HAUL_CHECK_MISSING, "cannot look for devices: %s", host->error.text);
   else if (sysfs_first(sysfs_path("class/infiniband"), NULL, name, sizeof name))
     explain_kernel_device(check, host, name);
   else if (!find_idle_card(check))
-    offer_software(check);
+    report_no_device(check);
 }
 
 static const struct nic *first_unusable(const struct nics *nics) {
@@ -144,7 +148,7 @@ static void list_names(const struct nics *nics, char *text, size_t size) {
           (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", nics->list[i].name);
 }
 
-static void check_device(struct haul_check *check, const struct host *host) {
+static void check_rdma_device(struct haul_check *check, const struct host *host) {
   char names[128];
   if (!host->nics) {
     explain_absence(check, host);
@@ -157,21 +161,14 @@ static void check_device(struct haul_check *check, const struct host *host) {
     return;
   }
   check_set(check, *names ? HAUL_CHECK_LIMITED : HAUL_CHECK_MISSING, "%s: %s%s%s", bad->name,
-            bad->reason, *names ? "; there is " : "", names);
-  mend_opening(check, bad->system);
-}
-
-static bool has_device(const struct host *host) {
-  for (size_t i = 0; host->nics && i < host->nics->count; i++)
-    if (host->nics->list[i].context)
-      return true;
-  return false;
+            bad->reason, *names ? "; usable: " : "", names);
+  hint_open(check, bad->system);
 }
 
 static bool needs_device(struct haul_check *check, const struct host *host) {
-  if (has_device(host))
+  if (host->usable)
     return false;
-  check_set(check, HAUL_CHECK_MISSING, "cannot be looked at without an RDMA device (rdma.device)");
+  check_set(check, HAUL_CHECK_MISSING, "unknown without an RDMA device (rdma.device)");
   return true;
 }
 
@@ -179,23 +176,23 @@ static bool needs_device(struct haul_check *check, const struct host *host) {
 
 struct tally {
   unsigned good, bad;
-  struct nic_rail good_one, bad_one; /* the first of each */
+  struct nic_rail first_good, first_bad;
 };
 
 static void tally_port(struct tally *tally, const struct nic_rail *rail, bool good) {
   unsigned *count = good ? &tally->good : &tally->bad;
   if ((*count)++ == 0)
-    *(good ? &tally->good_one : &tally->bad_one) = *rail;
+    *(good ? &tally->first_good : &tally->first_bad) = *rail;
 }
 
-/* Calls judge for every port; it says 1 for a good one, 0 for a bad one, -1 for neither. */
+/* judge returns 1 for a good port, 0 for a bad one, -1 for neither. */
 static struct tally tally_ports(const struct nics *nics,
                                 int (*judge)(const struct nic_port *port)) {
   struct tally tally = {0};
   for (size_t i = 0; i < nics->count; i++) {
     struct nic_rail rail = {.nic = &nics->list[i]};
     for (unsigned number = 1; rail.nic->context && number <= rail.nic->ports; number++) {
-      nic_port(rail.nic, number, 0, &rail.port);
+      nic_port(rail.nic, number, &rail.port);
       int verdict = judge(&rail.port);
       if (verdict >= 0)
         tally_port(&tally, &rail, verdict == 1);
@@ -204,10 +201,10 @@ static struct tally tally_ports(const struct nics *nics,
   return tally;
 }
 
-static void tell_bad_port(struct haul_check *check, const struct tally *tally) {
+static void report_bad_port(struct haul_check *check, const struct tally *tally) {
   check_set(check, tally->good > 0 ? HAUL_CHECK_LIMITED : HAUL_CHECK_MISSING,
-            "port %.32s/%u: %s; %u of %u ports are good", tally->bad_one.nic->name,
-            tally->bad_one.port.number, tally->bad_one.port.reason, tally->good,
+            "port %.32s/%u: %s; %u of %u ports are good", tally->first_bad.nic->name,
+            tally->first_bad.port.number, tally->first_bad.port.reason, tally->good,
             tally->good + tally->bad);
 }
 
@@ -224,14 +221,14 @@ static void check_link(struct haul_check *check, const struct host *host) {
   if (needs_device(check, host))
     return;
   struct tally tally = tally_ports(host->nics, judge_link);
-  const struct nic_port *bad = &tally.bad_one.port;
+  const struct nic_port *bad = &tally.first_bad.port;
   if (tally.bad == 0) {
     check_set(check, HAUL_CHECK_OK, "%u port%s up; %.32s/%u makes %.0f Gb/s", tally.good,
-              tally.good == 1 ? "" : "s", tally.good_one.nic->name, tally.good_one.port.number,
-              tally.good_one.port.bytes_per_ns * 8);
+              tally.good == 1 ? "" : "s", tally.first_good.nic->name, tally.first_good.port.number,
+              tally.first_good.port.bytes_per_ns * 8);
     return;
   }
-  tell_bad_port(check, &tally);
+  report_bad_port(check, &tally);
   if (bad->status == NIC_PORT_WAITING)
     check_hint(check,
                "sudo apt-get install opensm && sudo systemctl start opensm (on one host of the "
@@ -251,30 +248,31 @@ static const char *gid_words(const struct nic_port *port) {
   return port->infiniband ? "by LID (InfiniBand)" : words[port->gid_kind];
 }
 
-/* The kernel makes such a GID of the hardware address alone, also where the interface has none. */
+/* The kernel derives a link-local GID from the MAC, even for an interface without an IP address. */
 static int judge_reach(const struct nic_port *port) {
   if (port->status != NIC_PORT_USABLE)
     return -1;
   return port->infiniband || port->gid_kind != NIC_GID_LINK_LOCAL;
 }
 
-static void offer_address(struct haul_check *check, const struct nic_port *port) {
+static void hint_address(struct haul_check *check, const struct nic_port *port) {
   check_hint(check, "sudo ip address add ADDRESS/24 dev %s", interface_of(port));
 }
 
 /* All ports have a GID. */
-static void tell_reach(struct haul_check *check, const struct host *host) {
+static void report_reach(struct haul_check *check, const struct host *host) {
   struct tally tally = tally_ports(host->nics, judge_reach);
-  const struct nic_rail *good = &tally.good_one, *bad = &tally.bad_one;
+  const struct nic_rail *good = &tally.first_good, *bad = &tally.first_bad;
   if (tally.bad == 0) {
     check_set(check, HAUL_CHECK_OK, "%.32s/%u is addressed %s", good->nic->name, good->port.number,
               gid_words(&good->port));
     return;
   }
-  check_set(check, HAUL_CHECK_LIMITED,
-            "%.32s/%u is addressed %s: no router passes it, and some drivers want an IP address",
-            bad->nic->name, bad->port.number, gid_words(&bad->port));
-  offer_address(check, &bad->port);
+  check_set(
+      check, HAUL_CHECK_LIMITED,
+      "%.32s/%u is addressed %s: routers do not forward it, and some drivers need an IP address",
+      bad->nic->name, bad->port.number, gid_words(&bad->port));
+  hint_address(check, &bad->port);
 }
 
 static void check_gid(struct haul_check *check, const struct host *host) {
@@ -282,13 +280,13 @@ static void check_gid(struct haul_check *check, const struct host *host) {
     return;
   struct tally tally = tally_ports(host->nics, judge_gid);
   if (tally.good + tally.bad == 0) {
-    check_set(check, HAUL_CHECK_MISSING, "cannot be looked at while no port is up (rdma.port)");
+    check_set(check, HAUL_CHECK_MISSING, "unknown while no port is up (rdma.port)");
   } else if (tally.bad == 0) {
-    tell_reach(check, host);
+    report_reach(check, host);
   } else {
-    tell_bad_port(check, &tally);
-    if (tally.bad_one.port.status == NIC_PORT_NO_GID)
-      offer_address(check, &tally.bad_one.port);
+    report_bad_port(check, &tally);
+    if (tally.first_bad.port.status == NIC_PORT_NO_GID)
+      hint_address(check, &tally.first_bad.port);
   }
 }
 
@@ -298,8 +296,8 @@ static void check_gid(struct haul_check *check, const struct host *host) {
 #define INITIAL_USERS    0xEFFFFFFD /* linux/proc_ns.h, PROC_USER_INIT_INO */
 #define LITTLE           ((rlim_t)1 << 20)
 
-/* The kernel asks for the capability of the host, not of a container's own users. */
-static bool may_lock_any(void) {
+/* The kernel checks the capability in the initial user namespace, not in a container's. */
+static bool has_ipc_lock(void) {
   struct stat users;
   char line[128];
   unsigned long long effective = 0;
@@ -320,7 +318,7 @@ static void check_memlock(struct haul_check *check, const struct host *host) {
   getrlimit(RLIMIT_MEMLOCK, &limit);
   if (limit.rlim_cur == RLIM_INFINITY) {
     check_set(check, HAUL_CHECK_OK, "any amount of memory may be registered");
-  } else if (may_lock_any()) {
+  } else if (has_ipc_lock()) {
     check_set(check, HAUL_CHECK_OK, "any amount of memory may be registered (CAP_IPC_LOCK)");
   } else {
     check_set(check, limit.rlim_cur < LITTLE ? HAUL_CHECK_MISSING : HAUL_CHECK_LIMITED,
@@ -345,14 +343,14 @@ static const struct nic *find_nic(const struct nics *nics, bool dmabuf) {
   return NULL;
 }
 
-/* Since Linux 5.12 there is the call; an older kernel says the same as a driver without it. */
+/* Linux has the call since 5.12. Older kernels return the same error as drivers without it. */
 static bool kernel_is_old(struct utsname *kernel) {
   unsigned major, minor;
   return sys_ops.uname(kernel) == 0 && sscanf(kernel->release, "%u.%u", &major, &minor) == 2 &&
          (major < 5 || (major == 5 && minor < 12));
 }
 
-static void tell_no_dmabuf(struct haul_check *check, const struct nic *nic) {
+static void report_no_dmabuf(struct haul_check *check, const struct nic *nic) {
   struct utsname kernel;
   if (kernel_is_old(&kernel)) {
     check_set(
@@ -374,18 +372,16 @@ static void check_dmabuf(struct haul_check *check, const struct host *host) {
   if (!without) {
     check_set(check, HAUL_CHECK_OK, "device memory can be registered through its dma-buf");
   } else if (without->dmabuf == ENOSYS) {
-    check_set(
-        check, HAUL_CHECK_LIMITED,
-        "libibverbs is older than rdma-core 34 and knows no dma-buf: device memory goes through "
-        "host buffers");
+    check_set(check, HAUL_CHECK_LIMITED,
+              "libibverbs is older than rdma-core 34 and supports no dma-buf: device memory goes "
+              "through host buffers");
     check_hint(check, "sudo apt-get install libibverbs1 ibverbs-providers");
   } else {
-    tell_no_dmabuf(check, without);
+    report_no_dmabuf(check, without);
   }
 }
 
-/* Modules and, with NVIDIA's own RDMA stack, clients of peer memory (the folder is that stack's).
- */
+/* Modules, and the peer-memory clients of NVIDIA's own RDMA stack. */
 const char *checks_peer_memory(void) {
   static const char *const places[] = {"module/nvidia_peermem", "module/nv_peer_mem",
                                        "kernel/mm/memory_peers/nv_mem",
@@ -405,27 +401,26 @@ static void check_peer_memory(struct haul_check *check, const struct host *host)
     check_set(check, HAUL_CHECK_OK, "not needed: no NVIDIA driver is loaded");
   } else {
     check_set(check, HAUL_CHECK_LIMITED, "NVIDIA memory cannot be registered by its address%s",
-              has_device(host) && find_nic(host->nics, true) ? ", only through its dma-buf" : "");
+              host->usable && find_nic(host->nics, true) ? ", only through its dma-buf" : "");
     check_hint(check, "sudo modprobe nvidia_peermem");
   }
 }
 
-/* A NIC sends memory as it is. The keys to it go over the control connection, which is encrypted
- * where the nodes have a key. */
+/* The rkeys go over the control connection, which is encrypted where the nodes have a key. */
 static void check_encryption(struct haul_check *check, const struct host *host) {
   (void)host;
   check_set(check, HAUL_CHECK_OK,
-            "what NICs move is not encrypted: only for networks that you trust, or paths = tcp");
+            "NICs do not encrypt: use rdma on trusted networks only, else set paths = tcp");
 }
 
-/* ---- All ---- */
+/* ---- The table ---- */
 
 static const struct {
   const char *name;
   check_fn *run;
 } all[] = {
     {"library", check_library},
-    {"device", check_device},
+    {"device", check_rdma_device},
     {"port", check_link},
     {"gid", check_gid},
     {"memlock", check_memlock},
@@ -434,10 +429,12 @@ static const struct {
     {"encryption", check_encryption},
 };
 
-static void look(struct host *host) {
+static void gather(struct host *host) {
   *host = (struct host){.library = verbs_open() != NULL};
   if (!host->library || nics_open(&host->nics) != 0)
-    error_save(&host->why);
+    error_save(&host->error);
+  for (size_t i = 0; host->nics && i < host->nics->count; i++)
+    host->usable |= host->nics->list[i].context != NULL;
 }
 
 size_t rdma_checks(struct haul_check *checks, size_t room) {
@@ -445,11 +442,90 @@ size_t rdma_checks(struct haul_check *checks, size_t room) {
   size_t count = sizeof all / sizeof all[0];
   if (room == 0)
     return count;
-  look(&host);
+  gather(&host);
   for (size_t i = 0; i < count && i < room; i++) {
     check_begin(&checks[i], "rdma", all[i].name);
     all[i].run(&checks[i], &host);
   }
-  nics_put(host.nics);
+  nics_close(host.nics);
   return count;
+}
+
+/* ---- The list of ports ---- */
+
+#define RANKED_MAX 64
+
+struct port_list {
+  struct haul_port *ports;
+  size_t room, count;
+  const struct haul_device *device;
+};
+
+static void format_address(const struct nic_port *port, char *text, size_t size) {
+  if (port->infiniband)
+    snprintf(text, size, "lid %u", port->lid);
+  else
+    inet_ntop(AF_INET6, port->gid, text, (socklen_t)size);
+}
+
+static void add_port(struct port_list *list, const struct nic_rail *rail, bool ranked) {
+  const struct nic *nic = rail->nic;
+  const struct nic_port *port = &rail->port;
+  if (list->count++ >= list->room)
+    return;
+  struct haul_port *out = &list->ports[list->count - 1];
+  bool known = nic->numa >= 0 && list->device->numa >= 0;
+  *out = (struct haul_port){.path = "rdma",
+                            .usable = ranked,
+                            .emulated = !*nic->pci,
+                            .numa = nic->numa,
+                            .bridges = (int)rail->distance.shared,
+                            .numa_distance = known ? rail->distance.numa : -1,
+                            .bits_per_second = (uint64_t)(port->bytes_per_ns * 8e9)};
+  snprintf(out->name, sizeof out->name, "%.40s/%u", nic->name, port->number);
+  snprintf(out->pci, sizeof out->pci, "%s", nic->pci);
+  snprintf(out->interface, sizeof out->interface, "%s", port->interface_name);
+  if (port->status == NIC_PORT_USABLE)
+    format_address(port, out->address, sizeof out->address);
+  snprintf(out->reason, sizeof out->reason, "%s",
+           !ranked && port->foreign ? "its address belongs to another network namespace"
+                                    : port->reason);
+}
+
+static bool is_ranked(const struct nic_rail *rails, size_t count, const struct nic *nic,
+                      unsigned number) {
+  for (size_t i = 0; i < count; i++)
+    if (rails[i].nic == nic && rails[i].port.number == number)
+      return true;
+  return false;
+}
+
+static void add_unusable(struct port_list *list, const struct nic *nic,
+                         const struct nic_rail *rails, size_t count) {
+  struct nic_rail other = {.nic = nic, .distance = nic_distance(nic, list->device)};
+  unsigned ports = nic->context ? nic->ports : 1; /* one line for a NIC that could not be opened */
+  for (unsigned number = 1; number <= ports; number++) {
+    if (is_ranked(rails, count, nic, number))
+      continue;
+    nic_port(nic, number, &other.port);
+    add_port(list, &other, false);
+  }
+}
+
+size_t rdma_ports(const struct haul_device *device, struct haul_port *ports, size_t room) {
+  struct port_list list = {.ports = ports, .room = room, .device = device};
+  struct nic_rail rails[RANKED_MAX];
+  size_t count = RANKED_MAX;
+  struct nics *nics;
+  if (nics_open(&nics) != 0)
+    return 0;
+  nics_rank(nics, device, rails, &count);
+  if (count > RANKED_MAX)
+    count = RANKED_MAX;
+  for (size_t i = 0; i < count; i++)
+    add_port(&list, &rails[i], true);
+  for (size_t i = 0; i < nics->count; i++)
+    add_unusable(&list, &nics->list[i], rails, count);
+  nics_close(nics);
+  return list.count;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What RDMA needs on this host, and the command that mends what is missing. */
+ * Reports about RDMA on this host: checks with remedies, and ports. */
 #ifndef HAUL_FABRIC_RDMA_CHECKS_H
 #define HAUL_FABRIC_RDMA_CHECKS_H
 
@@ -7,11 +7,12 @@
 
 #include "haul/haul.h"
 
-/* As transport.checks: always the same checks in the same order, whatever is missing. Opens the
- * NICs for as long as it looks at them. */
+/* As transport.checks and transport.ports. Both open the NICs for the duration of the call. The
+ * checks are always the same, in the same order. */
 size_t rdma_checks(struct haul_check *checks, size_t room);
+size_t rdma_ports(const struct haul_device *device, struct haul_port *ports, size_t room);
 
-/* What registers device memory by its address, by the kernel's name; NULL: nothing. */
+/* The kernel's name of the module that registers device memory by address; NULL: none is loaded. */
 const char *checks_peer_memory(void);
 
 #endif

@@ -37,7 +37,7 @@ static void get_end(struct wire *wire, struct rdma_end *end) {
 }
 
 static bool has_spans(unsigned type) {
-  return type == RDMA_SUM || type == RDMA_LAND || type == RDMA_LIFT;
+  return type == RDMA_CHECKSUM || type == RDMA_COPY_IN || type == RDMA_COPY_OUT;
 }
 
 static void put_spans(struct wire *wire, const struct rdma_record *record) {
@@ -61,7 +61,7 @@ static void get_spans(struct wire *wire, struct rdma_record *record) {
   for (size_t i = 0; i < record->span_count; i++) {
     record->spans[i].offset = wire_get64(wire);
     record->spans[i].length = wire_get32(wire);
-    if (record->spans[i].length == 0) /* no piece is empty */
+    if (record->spans[i].length == 0) /* no segment is empty */
       wire->failed = true;
   }
 }
@@ -73,8 +73,8 @@ static int32_t get_status(struct wire *wire) {
   return status;
 }
 
-/* These two are this side's to find out: a work that ends with one of them is posted again, for as
- * long as the peer answers so. */
+/* HAUL_EPATH and HAUL_ENOPATH are for this side to set: a work that ends with one is posted again,
+ * and a peer could repeat that for ever. */
 static int32_t get_outcome(struct wire *wire) {
   int32_t status = get_status(wire);
   if (status == HAUL_EPATH || status == HAUL_ENOPATH)
@@ -108,7 +108,7 @@ size_t rdma_pack(const struct rdma_record *record, uint8_t bytes[RDMA_RECORD]) {
     wire_put_string(&wire, record->reason);
   } else if (has_spans(record->type)) {
     put_spans(&wire, record);
-  } else if (record->type == RDMA_DONE || record->type == RDMA_FENCED) {
+  } else if (record->type == RDMA_RESPONSE || record->type == RDMA_FENCED) {
     wire_put32(&wire, (uint32_t)record->status);
     wire_put8(&wire, record->rails);
   }
@@ -150,7 +150,7 @@ int rdma_parse(const uint8_t bytes[RDMA_RECORD], struct rdma_record *record) {
     get_attached(&wire, record);
   } else if (has_spans(record->type)) {
     get_spans(&wire, record);
-  } else if (record->type == RDMA_DONE || record->type == RDMA_FENCED) {
+  } else if (record->type == RDMA_RESPONSE || record->type == RDMA_FENCED) {
     record->status = get_outcome(&wire);
     record->rails = wire_get8(&wire);
   }

@@ -1,31 +1,32 @@
 /* SPDX-License-Identifier: MIT
- * What the two ends of an rdma link say, on their channel and over their rails. */
+ * Records between the two ends of an rdma link, on the channel and over rails. */
 #ifndef HAUL_FABRIC_RDMA_FRAME_H
 #define HAUL_FABRIC_RDMA_FRAME_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define RDMA_RECORD    512u /* bytes of a record on the channel; over a rail it ends sooner */
+#define RDMA_RECORD    512u /* bytes of a record on the channel; shorter over a rail */
 #define RDMA_RAILS_MAX 4u
 
+/* "The sender" is the sender of the record. */
 enum rdma_record_type {
-  RDMA_HELLO = 1,    /* both ways, first: the sender's rails, or why it has none */
-  RDMA_READY = 2,    /* the sender's queue pairs receive */
-  RDMA_ATTACH = 3,   /* what is behind this handle? */
-  RDMA_ATTACHED = 4, /* its address and a key a rail, or why not */
-  RDMA_DETACH = 5,   /* the sender uses the handle no more */
-  RDMA_REVOKED = 6,  /* the handle is withdrawn: tell when nothing touches it */
-  RDMA_QUIET = 7,    /* nothing of the sender's touches the handle any more */
-  RDMA_BROKEN = 8,   /* the sender's queue pairs are in error: bring yours there, and tell */
-  RDMA_SILENT = 9,   /* the sender's queue pairs are in error too: nothing arrives any more */
+  RDMA_HELLO = 1,      /* first, both ways: the sender's rails, or why it has none */
+  RDMA_READY = 2,      /* the sender's queue pairs receive */
+  RDMA_ATTACH = 3,     /* requests access to a handle's region */
+  RDMA_ATTACHED = 4,   /* response: the address and a key a rail, or why not */
+  RDMA_DETACH = 5,     /* the sender uses the handle no more */
+  RDMA_REVOKED = 6,    /* the handle is withdrawn; REVOKE_ACK follows */
+  RDMA_REVOKE_ACK = 7, /* no work request of the sender uses the handle any more */
+  RDMA_BROKEN = 8,     /* the sender destroyed its queue pairs: destroy yours; BROKEN_ACK follows */
+  RDMA_BROKEN_ACK = 9, /* the sender destroyed its queue pairs too: no bytes arrive any more */
   /* From here on over a rail. */
-  RDMA_SUM = 10,   /* are these bytes of the region the ones with this sum? */
-  RDMA_LAND = 11,  /* copy from the loan to the region */
-  RDMA_LIFT = 12,  /* copy from the region to the loan */
-  RDMA_FENCE = 13, /* what the device wrote to the region is about to be read */
-  RDMA_DONE = 14,  /* status of one of these four: 0, HAUL_ECHECKSUM, or why not */
-  RDMA_FENCED = 15 /* the device sees what the next write with immediate brought, or why not */
+  RDMA_CHECKSUM = 10, /* requests a comparison of the region's spans with `sum` */
+  RDMA_COPY_IN = 11,  /* requests a copy from the staging area to the region */
+  RDMA_COPY_OUT = 12, /* requests a copy from the region to the staging area */
+  RDMA_FENCE = 13,    /* requests a fence of the device before the region is read */
+  RDMA_RESPONSE = 14, /* to these four, with status: 0, HAUL_ECHECKSUM, or why not */
+  RDMA_FENCED = 15    /* the device sees the bytes of the next write with immediate, or why not */
 };
 
 /* One end of a queue pair. */
@@ -33,9 +34,9 @@ struct rdma_end {
   char nic[32];
   uint8_t ethernet; /* RoCE; else InfiniBand, by LID */
   uint8_t mtu;      /* enum ibv_mtu */
-  uint8_t reads;    /* that it serves at a time */
-  uint8_t receives; /* writes with immediate that it takes before it has answered one */
-  uint8_t atomics;  /* enum ibv_atomic_cap: none, among themselves, with its processors' too */
+  uint8_t reads;    /* served at a time */
+  uint8_t receives; /* writes with immediate that it takes without a response */
+  uint8_t atomics;  /* enum ibv_atomic_cap */
   uint16_t lid;
   uint8_t gid[16];
   uint32_t queue_pair, packet; /* 24 bits each */
@@ -48,33 +49,32 @@ struct rdma_span {
   uint32_t length;
 };
 
-/* Of ATTACHED. */
-#define RDMA_STAGED        1u /* address and keys are the loan's: slots of WORK_BYTES_MAX each */
-#define RDMA_FENCED_WRITES 2u /* writes end with an immediate, and are complete with FENCED */
+/* Flags of ATTACHED. */
+#define RDMA_STAGED        1u /* address and keys of the staging area: slots of WORK_BYTES_MAX */
+#define RDMA_FENCED_WRITES 2u /* writes carry an immediate, and are complete with FENCED */
 #define RDMA_ATOMIC        4u /* the keys allow atomics */
 
 struct rdma_record {
   uint16_t type;
-  uint32_t
-      request;     /* ATTACH, ATTACHED, the four questions, DONE; FENCED: the attachment's number */
-  uint64_t handle; /* all but HELLO, READY, BROKEN, SILENT */
-  int32_t status;  /* ATTACHED, DONE, FENCED: 0 or a code; ATTACHED's with a reason */
+  uint32_t request; /* of all requests and responses; FENCED: the attachment's number */
+  uint64_t handle;  /* all but HELLO, READY, BROKEN, BROKEN_ACK */
+  int32_t status;   /* ATTACHED, RESPONSE, FENCED: 0 or a code; ATTACHED's with a reason */
   uint64_t address, length;
-  uint8_t rails; /* HELLO, ATTACHED; the questions, DONE, FENCED: which one */
+  uint8_t rails; /* HELLO, ATTACHED: the number of them; over a rail: its index */
   uint8_t flags, slots;
-  uint32_t number; /* ATTACHED: what immediates name it by */
+  uint32_t number; /* ATTACHED: its name in immediates */
   struct rdma_end ends[RDMA_RAILS_MAX];
   uint32_t keys[RDMA_RAILS_MAX];
   char reason[128];
-  uint64_t sum; /* SUM: XXH3-64 of the spans' sums, each XXH3-64 */
-  uint64_t at;  /* LAND, LIFT: where in the loan the spans' bytes lie, one after the other */
+  uint64_t sum; /* CHECKSUM: XXH3-64 of the spans' XXH3-64 checksums */
+  uint64_t at;  /* COPY_IN, COPY_OUT: offset of the packed spans in the staging area */
   uint8_t span_count;
   struct rdma_span spans[RDMA_SPANS];
 };
 
-/* Returns how many of the bytes are used; the others are 0. */
+/* Returns the number of bytes used; the others are 0. */
 size_t rdma_pack(const struct rdma_record *record, uint8_t bytes[RDMA_RECORD]);
-/* 0 or HAUL_EPROTO: everything is foreign. */
+/* 0 or HAUL_EPROTO. Checks all fields, as they are foreign input. */
 int rdma_parse(const uint8_t bytes[RDMA_RECORD], struct rdma_record *record);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "fabric/rdma/nic.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,9 +10,56 @@
 
 #include "core/alloc.h"
 #include "core/error.h"
-#include "fabric/rdma/address.h"
 #include "fabric/rdma/sysfs.h"
 #include "memory/pages.h"
+
+/* ---- libibverbs ---- */
+
+static struct verbs table;
+
+#define SYMBOL(field, symbol) {#symbol, offsetof(struct verbs, field)},
+static const struct library_symbol required[] = {VERBS_REQUIRED(SYMBOL)};
+static const struct library_symbol optional[] = {VERBS_OPTIONAL(SYMBOL)};
+#undef SYMBOL
+
+/* Before Linux 5.12 a fork takes registered pages away from the parent, unless the library keeps
+ * them from its children. On later kernels that does harm: children lack all registered memory,
+ * each registration costs an madvise, and a failing one leaves that call's errno. The call fails
+ * where the application registered memory first; then the application's choice stands. */
+static void guard_against_forks(void) {
+  if (!table.is_fork_initialized || table.is_fork_initialized() != IBV_FORK_UNNEEDED)
+    table.fork_init();
+}
+
+struct library verbs_library = {
+    .title = "libibverbs",
+    .names = {"libibverbs.so.1"},
+    .since = "rdma-core 32",
+    .packages = "libibverbs1 ibverbs-providers",
+    .required = required,
+    .required_count = LIBRARY_COUNT(required),
+    .optional = optional,
+    .optional_count = LIBRARY_COUNT(optional),
+    .table = &table,
+    .opened = guard_against_forks,
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+};
+
+const struct verbs *verbs_open(void) {
+  return library_open(&verbs_library);
+}
+
+/* As ibv_query_port of the header. The symbol fills only the shorter struct of the first libraries;
+ * the context's own call fills all fields. */
+int verbs_query_port(const struct verbs *verbs, struct ibv_context *context, unsigned port,
+                     struct ibv_port_attr *attributes) {
+  struct verbs_context *extended = __extension__ verbs_get_ctx_op(context, query_port);
+  memset(attributes, 0, sizeof *attributes);
+  if (extended)
+    return extended->query_port(context, (uint8_t)port, attributes, sizeof *attributes);
+  return verbs->query_port_short(context, (uint8_t)port,
+                                 (struct _compat_ibv_port_attr *)(void *)attributes);
+}
 
 /* ---- One NIC ---- */
 
@@ -24,7 +70,7 @@ static bool is_pci(const char *name) {
          name[end] == '\0';
 }
 
-static void place_nic(struct nic *nic) {
+static void locate_nic(struct nic *nic) {
   char real[PATH_MAX];
   nic->numa = sysfs_number(sysfs_path("class/infiniband/%s/device/numa_node", nic->name), -1);
   if (!sysfs_real(sysfs_path("class/infiniband/%s/device", nic->name), real))
@@ -44,7 +90,7 @@ static __attribute__((format(printf, 3, 4))) bool unusable(struct nic *nic, int 
   return false;
 }
 
-/* Libraries before rdma-core 44 do not set errno in every case. */
+/* Before rdma-core 44 some failures leave errno unset. */
 static int system_error(void) {
   return errno ? errno : EIO;
 }
@@ -53,14 +99,10 @@ static bool read_limits(struct nic *nic) {
   struct ibv_device_attr attributes = {0};
   int system = nic->verbs->query_device(nic->context, &attributes);
   if (system != 0)
-    return unusable(nic, system, "it cannot be asked for its limits: %s", strerror(system));
+    return unusable(nic, system, "its limits cannot be read: %s", strerror(system));
   nic->ports = attributes.phys_port_cnt;
   nic->limits = (struct nic_limits){
-      .mr_size = attributes.max_mr_size,
-      .registrations = attributes.max_mr,
       .qp_wr = attributes.max_qp_wr,
-      .sge = attributes.max_sge,
-      .sge_read = attributes.max_sge_rd ? attributes.max_sge_rd : attributes.max_sge,
       .cqe = attributes.max_cqe,
       .reads_served = attributes.max_qp_rd_atom,
       .reads_started = attributes.max_qp_init_rd_atom,
@@ -69,7 +111,7 @@ static bool read_limits(struct nic *nic) {
   return true;
 }
 
-/* A descriptor that is none is refused as such only where dma-bufs are looked at. */
+/* EBADF for an invalid descriptor shows that the driver supports dma-bufs. */
 static int probe_dmabuf(const struct nic *nic) {
   if (!nic->verbs->reg_dmabuf_mr)
     return ENOSYS;
@@ -83,32 +125,27 @@ static int probe_dmabuf(const struct nic *nic) {
   return errno == EBADF ? 0 : system_error();
 }
 
-/* A library that is refused at the usual place looks for the device elsewhere, and leaves the errno
- * of that. */
-static int opening_error(const struct ibv_device *device) {
-  int system = system_error();
-  return system == ENOENT && sysfs_door(device->dev_name) == EACCES ? EACCES : system;
-}
-
-/* A reliable connection without a connection manager is InfiniBand's, on whatever it runs. */
-static bool begin_nic(struct nic *nic, struct ibv_device *device) {
+/* haul connects queue pairs without a connection manager, which iWARP requires. */
+static bool open_context(struct nic *nic, struct ibv_device *device) {
   if (device->transport_type != IBV_TRANSPORT_IB)
-    return unusable(nic, 0, "it speaks neither InfiniBand nor RoCE%s",
-                    device->transport_type == IBV_TRANSPORT_IWARP ? " but iWARP" : "");
+    return unusable(nic, 0, "it supports neither InfiniBand nor RoCE%s",
+                    device->transport_type == IBV_TRANSPORT_IWARP ? ", only iWARP" : "");
   errno = 0;
   nic->context = nic->verbs->open_device(device);
   if (nic->context)
     return true;
-  int system = opening_error(device);
+  int system = system_error();
+  /* After EACCES the library looks elsewhere, and errno is of that look. */
+  if (system == ENOENT && sysfs_node_access(device->dev_name) == EACCES)
+    system = EACCES;
   return unusable(nic, system, "it cannot be opened: %s", strerror(system));
 }
 
 static void open_nic(struct nic *nic, struct ibv_device *device) {
   const struct verbs *verbs = nic->verbs;
   snprintf(nic->name, sizeof nic->name, "%s", verbs->get_device_name(device));
-  nic->guid = be64toh(verbs->get_device_guid(device));
-  place_nic(nic);
-  if (!begin_nic(nic, device))
+  locate_nic(nic);
+  if (!open_context(nic, device))
     return;
   if (!read_limits(nic))
     goto no_limits;
@@ -136,15 +173,13 @@ void nic_close(struct nic *nic) {
 
 /* ---- The set ---- */
 
-static int fill(const struct verbs *verbs, struct ibv_device **devices, size_t count,
-                struct nics **out) {
+static int open_all(const struct verbs *verbs, struct ibv_device **devices, size_t count,
+                    struct nics **out) {
   if (count == 0)
-    return error_set(HAUL_ENOTSUP, 0, NULL, "haul doctor rdma says what is missing",
-                     "no RDMA device on this host");
+    return error_set(HAUL_ENOTSUP, 0, NULL, "haul doctor rdma", "no RDMA device on this host");
   struct nics *nics = alloc_zero(1, sizeof *nics + count * sizeof nics->list[0]);
   if (!nics)
     return error_memory("RDMA devices");
-  atomic_store(&nics->refs, 1);
   nics->count = count;
   for (size_t i = 0; i < count; i++) {
     nics->list[i].verbs = verbs;
@@ -154,28 +189,21 @@ static int fill(const struct verbs *verbs, struct ibv_device **devices, size_t c
   return 0;
 }
 
-/* A kernel without RDMA gives ENOSYS here, and that is no device. */
+/* A kernel without RDMA fails with ENOSYS: that counts as no device. */
 int nics_open(struct nics **nics) {
   const struct verbs *verbs = verbs_open();
   int count = 0;
   if (!verbs)
     return haul_error_last()->code;
   struct ibv_device **devices = verbs->get_device_list(&count);
-  int code = fill(verbs, devices, devices && count > 0 ? (size_t)count : 0, nics);
+  int code = open_all(verbs, devices, devices && count > 0 ? (size_t)count : 0, nics);
   if (devices)
     verbs->free_device_list(devices);
   return code;
 }
 
-struct nics *nics_retain(struct nics *nics) {
-  atomic_fetch_add_explicit(&nics->refs, 1, memory_order_relaxed);
-  return nics;
-}
-
-void nics_put(struct nics *nics) {
-  if (!nics || atomic_fetch_sub(&nics->refs, 1) > 1)
-    return;
-  for (size_t i = 0; i < nics->count; i++)
+void nics_close(struct nics *nics) {
+  for (size_t i = 0; nics && i < nics->count; i++)
     nic_close(&nics->list[i]);
   alloc_free(nics);
 }
@@ -200,9 +228,9 @@ port_is(struct nic_port *port, enum nic_port_status status, const char *format, 
   va_end(arguments);
 }
 
-/* Payload a lane in Gb/s, behind the line's coding (InfiniBand Architecture Specification, volume
- * 1, PortInfo.LinkSpeedActive and LinkSpeedExtActive), times the lanes. Ethernet is reported in the
- * nearest of these. */
+/* Gb/s of payload a lane, after line coding, times the lanes (InfiniBand Architecture
+ * Specification, volume 1, PortInfo.LinkSpeedActive and LinkSpeedExtActive). Ethernet reports the
+ * nearest of these values. */
 static double link_speed(unsigned speed, unsigned width) {
   static const double lanes[] = {2, 4, 8, 10, 13.64, 25, 50, 100};
   static const double widths[] = {1, 4, 8, 12, 2};
@@ -216,8 +244,8 @@ static double link_speed(unsigned speed, unsigned width) {
   return gigabits / 8;
 }
 
-/* The interface of the port's first GID; without any GID, the only one of the NIC's PCI function,
- * or what a software NIC was laid over. */
+/* The interface of the chosen GID; without a GID, the first of the NIC's PCI function, or the one
+ * below a software NIC. */
 static void name_interface(const struct nic *nic, struct nic_port *port) {
   char *name = port->interface_name;
   size_t size = sizeof port->interface_name;
@@ -240,9 +268,8 @@ static enum nic_gid_kind gid_kind(const uint8_t gid[16]) {
   return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80 ? NIC_GID_LINK_LOCAL : NIC_GID_IPV6;
 }
 
-/* Where the devices are shared between network namespaces a port has the addresses of them all. The
- * own ones go first; a link-local one, which comes from the MAC, belongs to nobody in particular.
- */
+/* A device that network namespaces share has GIDs for the addresses of all of them. Addresses of
+ * this namespace go first. A link-local one is derived from the MAC and belongs to no namespace. */
 static int gid_order(enum nic_gid_kind kind, bool foreign) {
   static const int order[][2] = {
       [NIC_GID_IPV4] = {0, 2},
@@ -262,45 +289,39 @@ static void consider_gid(struct nic_port *port, const struct ibv_gid_entry *entr
   port->gid_kind = kind;
   port->foreign = foreign;
   port->gid_index = entry->gid_index;
-  port->interface = entry->ndev_ifindex;
   memcpy(port->gid, entry->gid.raw, sizeof port->gid);
 }
 
-static void choose_gid(const struct nic *nic, int entries, unsigned interface,
-                       struct nic_port *port) {
-  unsigned other_types = 0, other_interfaces = 0;
+static void choose_gid(const struct nic *nic, int entries, struct nic_port *port) {
+  bool other_types = false;
   struct ifaddrs *addresses = addresses_read();
   for (int i = 0; i < entries; i++) {
     struct ibv_gid_entry entry = {0};
     if (nic->verbs->query_gid_ex(nic->context, port->number, (uint32_t)i, &entry, 0,
                                  sizeof entry) != 0)
-      continue; /* most of the table is empty */
+      continue; /* most entries of the table are empty */
     if (entry.gid_type != IBV_GID_TYPE_ROCE_V2)
-      other_types++;
-    else if (interface != 0 && entry.ndev_ifindex != interface)
-      other_interfaces++;
+      other_types = true;
     else
       consider_gid(port, &entry, addresses);
   }
   freeifaddrs(addresses);
   if (port->gid_kind != NIC_GID_NONE)
     return;
-  if (other_interfaces > 0)
-    port_is(port, NIC_PORT_NO_GID, "it has no address on network interface %u", interface);
-  else if (other_types > 0)
-    port_is(port, NIC_PORT_OLD_GID, "its addresses are of RoCE v1 alone, which no router passes");
+  if (other_types)
+    port_is(port, NIC_PORT_OLD_GID, "it has only RoCE v1 GIDs, which routers do not forward");
   else
     port_is(port, NIC_PORT_NO_GID, "its network interface has no IP address, so it has no GID");
 }
 
-/* A port with a LID works without the GID: it is for routed fabrics. */
+/* With a LID the GID is optional: only routed fabrics need it. */
 static void address_infiniband(const struct nic *nic, const struct ibv_port_attr *attributes,
                                struct nic_port *port) {
   union ibv_gid gid;
   if (port->status != NIC_PORT_USABLE)
     return;
   if (attributes->lid == 0) {
-    port_is(port, NIC_PORT_WAITING, "no subnet manager has given it a LID");
+    port_is(port, NIC_PORT_WAITING, "no subnet manager has assigned it a LID");
     return;
   }
   port->lid = attributes->lid;
@@ -312,13 +333,13 @@ static void judge_link(enum ibv_port_state state, struct nic_port *port) {
   if (state == IBV_PORT_ACTIVE)
     port->status = NIC_PORT_USABLE;
   else if (port->infiniband && (state == IBV_PORT_INIT || state == IBV_PORT_ARMED))
-    port_is(port, NIC_PORT_WAITING, "no subnet manager has made it active");
+    port_is(port, NIC_PORT_WAITING, "no subnet manager has activated it");
   else
     port_is(port, NIC_PORT_DOWN, "its link is down");
 }
 
 static void read_port(const struct nic *nic, const struct ibv_port_attr *attributes,
-                      unsigned interface, struct nic_port *port) {
+                      struct nic_port *port) {
   port->infiniband = attributes->link_layer != IBV_LINK_LAYER_ETHERNET;
   port->mtu = attributes->active_mtu;
   port->bytes_per_ns = link_speed(attributes->active_speed, attributes->active_width);
@@ -328,11 +349,11 @@ static void read_port(const struct nic *nic, const struct ibv_port_attr *attribu
     return;
   }
   if (port->status == NIC_PORT_USABLE)
-    choose_gid(nic, attributes->gid_tbl_len, interface, port);
+    choose_gid(nic, attributes->gid_tbl_len, port);
   name_interface(nic, port);
 }
 
-void nic_port(const struct nic *nic, unsigned number, unsigned interface, struct nic_port *port) {
+void nic_port(const struct nic *nic, unsigned number, struct nic_port *port) {
   struct ibv_port_attr attributes;
   *port = (struct nic_port){.number = number, .gid_kind = NIC_GID_NONE};
   if (!nic->context) {
@@ -341,14 +362,15 @@ void nic_port(const struct nic *nic, unsigned number, unsigned interface, struct
   }
   int system = verbs_query_port(nic->verbs, nic->context, number, &attributes);
   if (system != 0)
-    port_is(port, NIC_PORT_FAILED, "it cannot be asked: %s", strerror(system));
+    port_is(port, NIC_PORT_FAILED, "it cannot be queried: %s", strerror(system));
   else
-    read_port(nic, &attributes, interface, port);
+    read_port(nic, &attributes, port);
 }
 
 /* ---- Distance ---- */
 
-/* "devices/pci0000:00/0000:00:01.0/…": what both begin with, without the first component. */
+/* Leading components that both paths ("devices/pci0000:00/0000:00:01.0/…") have in common, without
+ * the first. */
 static unsigned count_shared(const char *a, const char *b) {
   unsigned shared = 0;
   while (*a && *b) {
@@ -370,8 +392,8 @@ static unsigned shared_bridges(const char *nic, const char *device) {
   return count_shared(from, to);
 }
 
-#define NUMA_NEAR    10 /* ACPI, System Locality Information Table: a node and itself */
-#define NUMA_UNKNOWN 20 /* and what the kernel takes for another one without that table */
+#define NUMA_NEAR    10 /* ACPI, System Locality Information Table: the same node */
+#define NUMA_UNKNOWN 20 /* the kernel's value for another node without that table */
 
 static int numa_distance(int from, int to) {
   char row[512], *at = row, *end;
@@ -396,9 +418,9 @@ struct nic_distance nic_distance(const struct nic *nic, const struct haul_device
   };
 }
 
-/* ---- Choice ---- */
+/* ---- Ranking ---- */
 
-/* No other host reaches it: Soft-RoCE over the loopback interface. */
+/* Soft-RoCE over the loopback interface: no other host reaches it. */
 static bool is_loopback(const struct nic_port *port) {
   static const uint8_t ipv6[16] = {[15] = 1};
   return !port->infiniband &&
@@ -410,7 +432,7 @@ static int class_of(const struct nic_rail *rail) {
   return *rail->nic->pci ? 0 : is_loopback(&rail->port) ? 2 : 1;
 }
 
-/* Below 0: a is the better one. */
+/* Below 0: a is better. */
 static int compare(const struct nic_rail *a, const struct nic_rail *b) {
   if (a->port.foreign != b->port.foreign)
     return a->port.foreign ? 1 : -1;
@@ -427,7 +449,7 @@ static int compare(const struct nic_rail *a, const struct nic_rail *b) {
   return names ? names : (int)a->port.number - (int)b->port.number;
 }
 
-/* Keeps the best `room` in order. */
+/* Keeps the best `room` rails, sorted. */
 static void insert(struct nic_rail *rails, size_t room, size_t found, const struct nic_rail *rail) {
   size_t at = found < room ? found : room;
   while (at > 0 && compare(rail, &rails[at - 1]) < 0)
@@ -444,12 +466,12 @@ static int none_usable(const struct nics *nics) {
   struct nic_port port;
   char object[80];
   if (!nic->context)
-    return error_set(HAUL_ENOTSUP, nic->system, nic->name, "haul doctor rdma says what mends it",
+    return error_set(HAUL_ENOTSUP, nic->system, nic->name, "haul doctor rdma",
                      "%s cannot be used: %s", nic->name, nic->reason);
-  nic_port(nic, 1, 0, &port);
+  nic_port(nic, 1, &port);
   snprintf(object, sizeof object, "%s/1", nic->name);
-  return error_set(HAUL_ENOTSUP, 0, object, "haul doctor rdma says what mends it",
-                   "port %s cannot be used: %s", object, port.reason);
+  return error_set(HAUL_ENOTSUP, 0, object, "haul doctor rdma", "port %s cannot be used: %s",
+                   object, port.reason);
 }
 
 int nics_rank(const struct nics *nics, const struct haul_device *device, struct nic_rail *rails,
@@ -459,7 +481,7 @@ int nics_rank(const struct nics *nics, const struct haul_device *device, struct 
     struct nic_rail rail = {.nic = &nics->list[i]};
     rail.distance = nic_distance(rail.nic, device);
     for (unsigned number = 1; rail.nic->context && number <= rail.nic->ports; number++) {
-      nic_port(rail.nic, number, 0, &rail.port);
+      nic_port(rail.nic, number, &rail.port);
       if (rail.port.status != NIC_PORT_USABLE)
         continue;
       insert(rails, room, found++, &rail);

@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/fork.h"
-#include "core/sys.h"
+#include "fabric/rdma/channel.h"
 #include "fabric/rdma/checks.h"
-#include "fabric/rdma/ports.h"
-#include "fabric/rdma/rdma.h"
+#include "fabric/rdma/endpoint.h"
 #include "memory/copy.h"
 
-/* ---- Ends of a link ---- */
+/* ---- Endpoints ---- */
 
 static bool poll_endpoint(struct poller *poller) {
   struct rdma_endpoint *endpoint = list_entry(poller, struct rdma_endpoint, poller);
   bool any = rdma_poll(endpoint);
-  rdma_tend_bindings(endpoint);
+  rdma_release_bindings(endpoint);
   return any;
 }
 
@@ -25,14 +23,14 @@ static bool arm_endpoint(struct poller *poller) {
   return rdma_arm(list_entry(poller, struct rdma_endpoint, poller));
 }
 
-static void on_event(struct watch *watch, uint32_t events) {
+static void on_completion_event(struct watch *watch, uint32_t events) {
   struct rdma_rail *rail = list_entry(watch, struct rdma_rail, watch);
   struct ibv_cq *queue;
   void *context;
   (void)events;
-  if (rail->card->nic->verbs->get_cq_event(rail->events, &queue, &context) != 0)
+  if (rail->device->nic->verbs->get_cq_event(rail->events, &queue, &context) != 0)
     return;
-  rail->card->nic->verbs->ack_cq_events(queue, 1);
+  rail->device->nic->verbs->ack_cq_events(queue, 1);
   combiner_lock(&rail->endpoint->combiner);
   rail->armed = false;
   combiner_unlock(&rail->endpoint->combiner);
@@ -44,14 +42,14 @@ static int open_rails(struct rdma_endpoint *endpoint) {
   for (unsigned i = 0; i < node->count; i++) {
     struct rdma_rail *rail = &endpoint->rails[i];
     rail->endpoint = endpoint;
-    rail->card = &node->cards[i];
+    rail->device = &node->devices[i];
     endpoint->rail_count++;
-    mail_measure(&rail->mail);
-    int code = queue_open(rail);
+    int code = rdma_rail_open(rail);
     if (code == 0)
-      code = mail_open(rail);
+      code = rdma_rail_open_messages(rail);
     if (code == 0)
-      code = loop_watch(node->fabric->loop, &rail->watch, rail->events->fd, EPOLLIN, on_event);
+      code = loop_watch(node->fabric->loop, &rail->watch, rail->events->fd, EPOLLIN,
+                        on_completion_event);
     if (code)
       return code;
   }
@@ -61,12 +59,12 @@ static int open_rails(struct rdma_endpoint *endpoint) {
 static void close_rails(struct rdma_endpoint *endpoint) {
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     loop_unwatch(endpoint->node->fabric->loop, &endpoint->rails[i].watch);
-    queue_close(&endpoint->rails[i]);
+    rdma_rail_close(&endpoint->rails[i]);
   }
 }
 
-static void on_timer(struct timer *timer) {
-  rdma_look_for_stuck(list_entry(timer, struct rdma_endpoint, timer));
+static void rdma_on_timer(struct timer *timer) {
+  rdma_check_stuck(list_entry(timer, struct rdma_endpoint, timer));
 }
 
 static int create(struct link *link, struct endpoint **out) {
@@ -75,33 +73,33 @@ static int create(struct link *link, struct endpoint **out) {
     return error_memory("rdma endpoint");
   endpoint->base.transport = &rdma_transport;
   endpoint->base.link = link;
-  endpoint->node = rdma_node_of(link);
+  endpoint->node = link->fabric->shared[rdma_transport.index];
   endpoint->channel = STREAM_NONE;
   list_init(&endpoint->peer);
-  timer_init(&endpoint->timer, on_timer);
-  list_init(&endpoint->requests);
+  timer_init(&endpoint->timer, rdma_on_timer);
+  list_init(&endpoint->attach_requests);
   list_init(&endpoint->bindings);
   list_init(&endpoint->attachments);
-  list_init(&endpoint->questions);
+  list_init(&endpoint->attach_queue);
   list_init(&endpoint->stranded);
-  list_init(&endpoint->refused);
-  list_init(&endpoint->entering);
+  list_init(&endpoint->rejected);
+  list_init(&endpoint->acquiring);
   list_init(&endpoint->stepping);
-  list_init(&endpoint->landings);
-  combiner_init(&endpoint->combiner, rdma_let_in);
+  list_init(&endpoint->staged_copies);
+  combiner_init(&endpoint->combiner, rdma_enqueue_jobs);
   staging_user_init(heap_staging(link->fabric->heap), &endpoint->staging, STAGING_RECEIVE,
-                    RDMA_STAGES, loop_wake_callback, link->fabric->loop);
+                    RDMA_SLOTS, loop_wake_callback, link->fabric->loop);
   *out = &endpoint->base;
   if (!endpoint->node)
     endpoint_close(&endpoint->base, "this node could not start it: no memory");
-  else if (cards_open(endpoint->node) != 0 || events_watch(endpoint->node) != 0)
+  else if (rdma_devices_open(endpoint->node) != 0 || rdma_events_watch(endpoint->node) != 0)
     endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
   return 0;
 }
 
-/* With the loop's lock. The peer may have left while its channel was dialed: then nobody would end
+/* With the loop's lock. When the peer left while its channel was dialed, no later call would close
  * what is opened here. */
-static void start(struct rdma_endpoint *endpoint, struct stream stream) {
+static void start_endpoint(struct rdma_endpoint *endpoint, struct stream stream) {
   struct loop *loop = endpoint->base.link->fabric->loop;
   if (atomic_load(&endpoint->base.link->ended)) {
     stream_close(&stream);
@@ -111,7 +109,7 @@ static void start(struct rdma_endpoint *endpoint, struct stream stream) {
     endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
     close_rails(endpoint);
     endpoint->rail_count = 0;
-    rdma_refuse(endpoint, stream);
+    rdma_reject(endpoint, stream);
     return;
   }
   list_append(&endpoint->node->endpoints, &endpoint->peer);
@@ -131,10 +129,10 @@ static void connect_channel(struct endpoint *base, haul_deadline until) {
     return;
   }
   loop_lock(link->fabric->loop);
-  start(endpoint, stream);
+  start_endpoint(endpoint, stream);
   loop_unlock(link->fabric->loop);
   if (!endpoint_wait_settled(base, until))
-    endpoint_close_unless_open(base, "the peer did not answer on the rdma channel in time", "");
+    endpoint_close_unless_open(base, "the peer did not respond on the rdma channel in time", "");
 }
 
 static void adopt(struct endpoint *base, unsigned index, struct stream stream) {
@@ -142,12 +140,12 @@ static void adopt(struct endpoint *base, unsigned index, struct stream stream) {
   if (index != 0 || endpoint->channel.fd >= 0)
     stream_close(&stream);
   else if (endpoint_is_closed(base))
-    rdma_refuse(endpoint, stream);
+    rdma_reject(endpoint, stream);
   else
-    start(endpoint, stream);
+    start_endpoint(endpoint, stream);
 }
 
-static void stop(struct endpoint *base, int code) {
+static void rdma_stop(struct endpoint *base, int code) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   atomic_store(&base->open, false);
   list_remove(&endpoint->peer);
@@ -158,9 +156,9 @@ static void stop(struct endpoint *base, int code) {
     loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
     close_rails(endpoint);
   }
-  /* What is still laid down is let in now; what is laid from now on, by who lays it. */
+  /* Deferred jobs are rejected here; rdma_post rejects those that are deferred later. */
   combiner_drain(&endpoint->combiner);
-  rdma_end_refused(endpoint);
+  rdma_end_rejected(endpoint);
 }
 
 static void forked(struct endpoint *base) {
@@ -172,7 +170,7 @@ static void forked(struct endpoint *base) {
       close(endpoint->rails[i].events->fd);
 }
 
-static void destroy(struct endpoint *base) {
+static void rdma_destroy(struct endpoint *base) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   for (struct list *item; (item = list_take(&endpoint->bindings));)
     alloc_free(list_entry(item, struct rdma_binding, link));
@@ -188,7 +186,6 @@ static int bind_remote(struct endpoint *base, const struct remote_key *key, haul
   struct rdma_binding *binding = alloc_zero(1, sizeof *binding);
   if (!binding)
     return error_memory("remote region");
-  binding->endpoint = endpoint;
   binding->handle = key->handle;
   list_init(&binding->link);
   int code = rdma_attach(endpoint, key, until, binding);
@@ -200,58 +197,56 @@ static int bind_remote(struct endpoint *base, const struct remote_key *key, haul
   return 0;
 }
 
-/* Possibly with the loop's lock, or in a thread that has nothing to do with it: the loop does it.
- */
+/* Takes no lock, as the last work may end under any: the loop frees the binding. In a forked child
+ * a lock may stay held for ever, and the loop is the parent's. */
 static void unbind(struct endpoint *base, void *bound) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   struct rdma_binding *binding = bound;
-  if (!binding ||
-      fork_is_child()) /* there a lock may be held by nobody, and the loop is the parent's */
+  if (!binding || fork_is_child())
     return;
-  /* Without the lock: the last work's end may come here, under whatever lock that is. */
   atomic_store(&binding->released, true);
-  atomic_store(&endpoint->tend, true);
+  atomic_store(&endpoint->bindings_changed, true);
   loop_wake(base->link->fabric->loop);
 }
 
-/* ---- Estimates and works ---- */
+/* ---- Estimates ---- */
 
-/* A bit of binding->staged_kinds: what one route is made for. */
+/* The bit in binding->staged_kinds: a route is made for each of these kinds. */
 static uint64_t kind_bit(const struct memory *memory) {
   bool foreign = memory->wrapped || memory->imported;
   return (uint64_t)1 << (memory->place.kind % 32 * 2 + foreign);
 }
 
-bool rdma_goes_staged(const struct rdma_binding *binding, const struct memory *memory) {
+bool rdma_is_staged(const struct rdma_binding *binding, const struct memory *memory) {
   return !memory->view && atomic_load(&binding->staged_kinds) & kind_bit(memory);
 }
 
-/* Tries it, and keeps what it learns: a route is made once for a kind of memory. The registrations
+/* Tries to register the memory at all NICs and keeps the outcome for its kind. The registrations
  * stay in the caches, where the first work finds them. */
-static bool takes(struct rdma_endpoint *endpoint, struct rdma_binding *binding,
-                  const struct memory *memory) {
-  struct registration *entry;
+static bool try_register(struct rdma_endpoint *endpoint, struct rdma_binding *binding,
+                         const struct memory *memory) {
+  struct registration *registration;
   struct ibv_mr *mr;
   if (memory->view)
     return true;
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    struct rdma_card *card = endpoint->rails[i].card;
-    if (card_register(card, memory, &entry, &mr) != 0) {
+    struct rdma_device *device = endpoint->rails[i].device;
+    if (rdma_device_register(device, memory, &registration, &mr) != 0) {
       atomic_fetch_or(&binding->staged_kinds, kind_bit(memory));
       return false;
     }
-    regcache_put(card->cache, entry);
+    regcache_put(device->cache, registration);
   }
   return true;
 }
 
-/* NULL: nothing. `staged`: what is here goes through a stage. */
-static const char *what_forbids_atomics(const struct rdma_endpoint *endpoint,
-                                        const struct rdma_binding *binding, bool staged) {
+/* Why there are no atomics, or NULL. `staged`: the local memory goes through a bounce buffer. */
+static const char *atomics_obstacle(const struct rdma_endpoint *endpoint,
+                                    const struct rdma_binding *binding, bool staged) {
   const struct rdma_rail *rail = &endpoint->rails[0];
-  if (rail->card->nic->limits.atomics == IBV_ATOMIC_NONE)
+  if (rail->device->nic->limits.atomics == IBV_ATOMIC_NONE)
     return "this side's NIC has no atomics";
-  if (rail->atomics == IBV_ATOMIC_NONE)
+  if (rail->peer_atomics == IBV_ATOMIC_NONE)
     return "the peer's NIC has no atomics";
   if (!binding->atomic)
     return "the peer's memory is a device's, out of its processors' reach";
@@ -260,18 +255,19 @@ static const char *what_forbids_atomics(const struct rdma_endpoint *endpoint,
   return binding->address % 8 ? "the peer's region does not begin at a multiple of 8 bytes" : NULL;
 }
 
-/* A NIC that is atomic among its own alone is for those who know that nobody else takes part. */
-static void judge_atomic(const struct rdma_endpoint *endpoint, const struct rdma_binding *binding,
-                         bool staged, struct estimate *estimate) {
-  const char *why_not = what_forbids_atomics(endpoint, binding, staged);
-  estimate->open = !why_not;
-  estimate->explicit_only = endpoint->rails[0].atomics != IBV_ATOMIC_GLOB;
+/* A NIC without IBV_ATOMIC_GLOB is atomic only among its own operations: that is for callers who
+ * know that no other NIC or CPU takes part. */
+static void estimate_atomic(const struct rdma_endpoint *endpoint,
+                            const struct rdma_binding *binding, bool staged,
+                            struct estimate *estimate) {
+  const char *obstacle = atomics_obstacle(endpoint, binding, staged);
+  estimate->open = !obstacle;
+  estimate->explicit_only = endpoint->rails[0].peer_atomics != IBV_ATOMIC_GLOB;
   snprintf(estimate->reason, sizeof estimate->reason, "%s",
-           why_not
-               ? why_not
-               : "the peer's NIC is atomic among its own operations alone; only = \"rdma\" takes "
-                 "it all the same");
-  if (estimate->explicit_only) /* who asks for it is told so too */
+           obstacle ? obstacle
+                    : "the peer's NIC is atomic among its own operations alone; only = \"rdma\" "
+                      "takes it all the same");
+  if (estimate->explicit_only)
     snprintf(estimate->detail, sizeof estimate->detail, "%.16s, atomic among its own alone",
              endpoint->rails[0].end.nic);
 }
@@ -281,12 +277,10 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
                      struct estimate *estimate) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   struct rdma_binding *binding = bound;
-  unsigned rails = endpoint->rail_count;
+  unsigned rails = operation_is_atomic(operation) ? 1 : endpoint->rail_count;
   double bytes_per_ns = 0;
   (void)key;
-  if (operation_is_atomic(operation))
-    rails = 1;
-  bool here = !takes(endpoint, binding, local), there = binding->staged;
+  bool here = !try_register(endpoint, binding, local), there = binding->staged;
   *estimate = (struct estimate){.open = !here || copy_stages(local),
                                 .zero_copy = !here && !there,
                                 .rails = rails,
@@ -296,9 +290,10 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
     return;
   }
   for (unsigned i = 0; i < rails; i++)
-    bytes_per_ns += endpoint->rails[i].card->port.bytes_per_ns;
-  /* A starting value: what NICs of 2020 on show (perftest's ib_write_lat), twice; and for each side
-   * that is staged a copy by a device's engine, with two messages for the peer's. */
+    bytes_per_ns += endpoint->rails[i].device->port.bytes_per_ns;
+  /* Starting values, corrected by measurement: twice the latency that NICs since 2020 show
+   * (perftest's ib_write_lat), and a device engine's copy for each staged side, with two messages
+   * for the peer's. */
   double latency_ns = 3000 + (here ? 20000 : 0) + (there ? 60000 : 0);
   double ns_per_byte = bytes_per_ns > 0 ? 1 / bytes_per_ns : 1;
   estimate->lines[here ? SEND_BUFFERED : SEND_ZERO_COPY] =
@@ -311,38 +306,12 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
            here || there ? ", staged" : "", here ? " here" : "",
            there ? here ? " and there" : " there" : "");
   if (operation_is_atomic(operation))
-    judge_atomic(endpoint, binding, here, estimate);
+    estimate_atomic(endpoint, binding, here, estimate);
 }
 
-static void learn(struct fabric *fabric, const struct memory *memory) {
-  cards_learn(fabric->shared[rdma_transport.index], memory);
-}
+/* ---- The transport table ---- */
 
-static void forget(struct fabric *fabric, const struct memory *memory) {
-  cards_forget(fabric->shared[rdma_transport.index], memory);
-}
-
-static void post(struct endpoint *base, struct work *work) {
-  rdma_post((struct rdma_endpoint *)base, work);
-}
-
-static void cancel(struct endpoint *base, struct work *work, int code) {
-  rdma_cancel((struct rdma_endpoint *)base, work, code);
-}
-
-static void withdraw(struct endpoint *base, uint64_t handle, struct haul_region *region) {
-  (void)region;
-  rdma_revoke((struct rdma_endpoint *)base, handle);
-}
-
-static bool touches(struct endpoint *base, uint64_t handle, const struct haul_region *region) {
-  (void)region;
-  return rdma_touches((struct rdma_endpoint *)base, handle);
-}
-
-/* ---- The node's share ---- */
-
-static int open_node(struct fabric *fabric) {
+static int rdma_open_node(struct fabric *fabric) {
   struct rdma_node *node = alloc_zero(1, sizeof *node);
   if (!node)
     return error_memory("rdma transport");
@@ -356,7 +325,7 @@ static int open_node(struct fabric *fabric) {
 static void close_node(struct fabric *fabric) {
   struct rdma_node *node = fabric->shared[rdma_transport.index];
   if (node)
-    rdma_await_registering(node);
+    rdma_await_attach_threads(node);
 }
 
 static void release_node(struct fabric *fabric) {
@@ -364,18 +333,18 @@ static void release_node(struct fabric *fabric) {
   if (!node)
     return;
   loop_lock(fabric->loop);
-  events_unwatch(node);
+  rdma_events_unwatch(node);
   loop_unlock(fabric->loop);
-  cards_close(node);
+  rdma_devices_close(node);
   pthread_mutex_destroy(&node->lock);
   alloc_free(node);
 }
 
-/* Of the registration caches of this node's own use; what peers reach is registered apart. */
+/* Of the registration caches; exported memory is registered outside of them. */
 static void counters(struct fabric *fabric,
                      void (*each)(void *user, const char *name, uint64_t value), void *user) {
   struct regcache_counters sum;
-  cards_count(fabric->shared[rdma_transport.index], &sum);
+  rdma_devices_count(fabric->shared[rdma_transport.index], &sum);
   each(user, "rdma.cache.hits", sum.hits);
   each(user, "rdma.cache.misses", sum.misses);
   each(user, "rdma.cache.registrations", sum.registrations);
@@ -386,14 +355,13 @@ static void counters(struct fabric *fabric,
 }
 
 static void abandon(struct fabric *fabric) {
-  struct rdma_node *node = fabric->shared[rdma_transport.index];
-  nics_forked(node->nics);
+  nics_forked(((struct rdma_node *)fabric->shared[rdma_transport.index])->nics);
 }
 
 const struct transport rdma_transport = {
     .name = "rdma",
     .index = 1,
-    .open = open_node,
+    .open = rdma_open_node,
     .close = close_node,
     .release = release_node,
     .abandon = abandon,
@@ -403,16 +371,16 @@ const struct transport rdma_transport = {
     .create = create,
     .connect = connect_channel,
     .adopt = adopt,
-    .stop = stop,
+    .stop = rdma_stop,
     .forked = forked,
-    .destroy = destroy,
-    .announce = learn,
-    .invalidate = forget,
+    .destroy = rdma_destroy,
+    .announce = rdma_devices_learn,
+    .invalidate = rdma_devices_forget,
     .bind = bind_remote,
     .unbind = unbind,
     .estimate = estimate,
-    .post = post,
-    .cancel = cancel,
-    .revoke = withdraw,
-    .touches = touches,
+    .post = rdma_post,
+    .cancel = rdma_cancel,
+    .revoke = rdma_revoke,
+    .touches = rdma_uses_handle,
 };

@@ -4,13 +4,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-const char *sysfs_root = "/sys", *doors_root = "/dev/infiniband";
+const char *sysfs_root = "/sys", *device_nodes_root = "/dev/infiniband";
+int (*addresses_get)(struct ifaddrs **addresses) = getifaddrs;
 
 struct sysfs_path sysfs_path(const char *format, ...) {
   struct sysfs_path path;
@@ -29,9 +32,9 @@ bool sysfs_has(struct sysfs_path path) {
   return access(path.text, F_OK) == 0;
 }
 
-int sysfs_door(const char *name) {
+int sysfs_node_access(const char *name) {
   char path[512];
-  snprintf(path, sizeof path, "%s/%s", doors_root, name);
+  snprintf(path, sizeof path, "%s/%s", device_nodes_root, name);
   return access(path, R_OK | W_OK) == 0 ? 0 : errno;
 }
 
@@ -44,7 +47,7 @@ bool sysfs_text(struct sysfs_path path, char *text, size_t size) {
   close(fd);
   text[got > 0 ? got : 0] = '\0';
   text[strcspn(text, "\n")] = '\0';
-  return got >= 0; /* some attributes are there and refuse to be read */
+  return got >= 0; /* some attributes exist and refuse to be read */
 }
 
 int sysfs_number(struct sysfs_path path, int missing) {
@@ -79,4 +82,28 @@ bool sysfs_first(struct sysfs_path folder, bool (*wanted)(const char *name), cha
   }
   closedir(opened);
   return *name != '\0';
+}
+
+struct ifaddrs *addresses_read(void) {
+  struct ifaddrs *addresses;
+  return addresses_get(&addresses) == 0 ? addresses : NULL;
+}
+
+static bool is_gid(const struct sockaddr *address, const uint8_t gid[16]) {
+  uint8_t mapped[16] = {[10] = 0xff, [11] = 0xff};
+  if (!address)
+    return false;
+  if (address->sa_family == AF_INET6)
+    return memcmp(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr, gid, 16) == 0;
+  if (address->sa_family != AF_INET)
+    return false;
+  memcpy(mapped + 12, &((const struct sockaddr_in *)(const void *)address)->sin_addr, 4);
+  return memcmp(mapped, gid, 16) == 0;
+}
+
+bool addresses_have(const struct ifaddrs *addresses, const uint8_t gid[16]) {
+  for (; addresses; addresses = addresses->ifa_next)
+    if (!(addresses->ifa_flags & IFF_LOOPBACK) && is_gid(addresses->ifa_addr, gid))
+      return true;
+  return false;
 }

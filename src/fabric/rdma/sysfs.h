@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * What the kernel tells of its devices in files. */
+ * Facts about devices from sysfs, and the IP addresses of this network namespace. */
 #ifndef HAUL_FABRIC_RDMA_SYSFS_H
 #define HAUL_FABRIC_RDMA_SYSFS_H
 
+#include <ifaddrs.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
-/* The seams: tests put made-up trees here. */
-extern const char *sysfs_root, *doors_root;
+/* Seams for tests: /sys, /dev/infiniband and getifaddrs(3). */
+extern const char *sysfs_root, *device_nodes_root;
+extern int (*addresses_get)(struct ifaddrs **addresses);
 
 /* A path that begins with the root. */
 struct sysfs_path {
@@ -17,18 +20,24 @@ struct sysfs_path {
 struct sysfs_path sysfs_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 bool sysfs_has(struct sysfs_path path);
-/* Whether programs may use the device behind a name in /dev/infiniband: 0 or an errno. */
-int sysfs_door(const char *name);
+/* Access of this process to a node in /dev/infiniband: 0 or an errno. */
+int sysfs_node_access(const char *name);
 /* The first line of a file, without its end; false and "" where it cannot be read. */
 bool sysfs_text(struct sysfs_path path, char *text, size_t size);
 /* The decimal number at the start of a file, or `missing`. */
 int sysfs_number(struct sysfs_path path, int missing);
-/* Where it leads once all links are followed, from the root on ("devices/pci0000:00/…"); false
- * where it leads nowhere or out of the root. */
+/* The target of all links, from the root on ("devices/pci0000:00/…"); false where it does not exist
+ * or lies outside of the root. */
 bool sysfs_real(struct sysfs_path path, char real[PATH_MAX]);
-/* The alphabetically first entry of a folder for which wanted() is true (NULL: any); false where
- * there is none. */
+/* The alphabetically first entry of a folder for which wanted() is true (NULL: any); false without
+ * one. */
 bool sysfs_first(struct sysfs_path folder, bool (*wanted)(const char *name), char *name,
                  size_t size);
+
+/* NULL where they cannot be read; freeifaddrs releases them. */
+struct ifaddrs *addresses_read(void);
+/* Whether the GID is one of the addresses (IPv4 is mapped). Loopback addresses do not count: every
+ * namespace has them. */
+bool addresses_have(const struct ifaddrs *addresses, const uint8_t gid[16]);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * libibverbs, opened at run time: nothing links it, and a host without it has no RDMA path.
+ * libibverbs, opened at run time (nic.c). haul does not link it; without it there is no RDMA path.
  *
- * Names that <infiniband/verbs.h> makes inline functions over a context's own table (ibv_poll_cq,
- * ibv_post_send, ibv_req_notify_cq, …) are used as they stand there. What would be a symbol of the
- * library is a slot here; ibv_query_port, ibv_reg_mr and ibv_query_gid_ex look like calls in that
- * header and are macros or inline functions around symbols, so they must not be used at all. */
+ * Calls that <infiniband/verbs.h> defines as inline functions over a context's table (ibv_poll_cq,
+ * ibv_post_send, ibv_req_notify_cq, …) are used directly. Symbols of the library are slots of this
+ * table. ibv_query_port, ibv_reg_mr and ibv_query_gid_ex are macros or inline functions around
+ * symbols in that header, so they must not be used. */
 #ifndef HAUL_FABRIC_RDMA_VERBS_H
 #define HAUL_FABRIC_RDMA_VERBS_H
 
@@ -12,13 +12,12 @@
 
 #include "core/library.h"
 
-/* X(slot, symbol). All are in rdma-core since 32; the dates are those of libibverbs.map. */
+/* X(slot, symbol). Since rdma-core 32, according to libibverbs.map. */
 #define VERBS_REQUIRED(X)                                                                          \
   X(fork_init, ibv_fork_init)                                                                      \
   X(get_device_list, ibv_get_device_list)                                                          \
   X(free_device_list, ibv_free_device_list)                                                        \
   X(get_device_name, ibv_get_device_name)                                                          \
-  X(get_device_guid, ibv_get_device_guid)                                                          \
   X(open_device, ibv_open_device)                                                                  \
   X(close_device, ibv_close_device)                                                                \
   X(query_device, ibv_query_device)                                                                \
@@ -27,7 +26,6 @@
   X(query_gid_ex, _ibv_query_gid_ex)                                                               \
   X(get_async_event, ibv_get_async_event)                                                          \
   X(ack_async_event, ibv_ack_async_event)                                                          \
-  X(event_type_str, ibv_event_type_str)                                                            \
   X(alloc_pd, ibv_alloc_pd)                                                                        \
   X(dealloc_pd, ibv_dealloc_pd)                                                                    \
   X(reg_mr, ibv_reg_mr)                                                                            \
@@ -45,12 +43,12 @@
   X(destroy_qp, ibv_destroy_qp)                                                                    \
   X(wc_status_str, ibv_wc_status_str)
 
-/* NULL where the library is older: they came with rdma-core 34 and 35. */
+/* NULL in older libraries: since rdma-core 34 and 35. */
 #define VERBS_OPTIONAL(X)                                                                          \
   X(reg_dmabuf_mr, ibv_reg_dmabuf_mr)                                                              \
   X(is_fork_initialized, ibv_is_fork_initialized)
 
-/* Each slot is the symbol of its name, with the contract of its man page. */
+/* Each slot has the contract of its symbol's man page. */
 struct verbs {
 #define VERBS_SLOT(slot, symbol) __typeof__(symbol) *slot;
   VERBS_REQUIRED(VERBS_SLOT)
@@ -58,14 +56,14 @@ struct verbs {
 #undef VERBS_SLOT
 };
 
-/* The library's calls, as library_open gives them: NULL with the detail where there are none. */
+/* Opens the library once; NULL with the detail where it is missing or too old. */
 const struct verbs *verbs_open(void);
 
-/* What ibv_query_port does in the header, over the table. 0 or an errno. */
+/* ibv_query_port over the table: 0 or an errno. */
 int verbs_query_port(const struct verbs *verbs, struct ibv_context *context, unsigned port,
                      struct ibv_port_attr *attributes);
 
-/* For tests: what is opened, and closing it. */
+/* A seam for tests. */
 extern struct library verbs_library;
 
 #endif

@@ -1,33 +1,32 @@
 /* SPDX-License-Identifier: MIT
- * A NIC that takes dma-bufs, where there is none: Soft-RoCE cannot register one.
+ * Adds dma-buf registration to a NIC that lacks it, such as Soft-RoCE.
  *
- * Preloaded (LD_PRELOAD) into a program, it answers ibv_reg_dmabuf_mr in place of libibverbs.
- * Whatever asks dlsym(3) for that name, of whichever library, gets the one here; all else is the
- * real library's, with its real providers. So it needs no place in the loader's search path, and
- * providers, which want the real library's private symbols, still find these.
+ * Preloaded (LD_PRELOAD), it replaces ibv_reg_dmabuf_mr: dlsym(3) returns the function here, for
+ * any library. All other calls go to the real library and its providers, which need its private
+ * symbols.
  *
- * It checks what the kernel and its drivers check, with their errno, and then registers the same
- * pages at the real device. Of a dma-buf's own mapping no pages can be pinned; but behind a udmabuf
- * there is a memfd, and of that one they can. So it watches UDMABUF_CREATE, and a dma-buf that
- * another process made, or another exporter, is out of its reach: EOPNOTSUPP.
+ * It checks the arguments as the kernel and its drivers do, with their errno, then registers the
+ * same pages at the real device. Pages of a dma-buf's mapping cannot be pinned, but those of the
+ * memfd behind a udmabuf can. So it watches UDMABUF_CREATE. Dma-bufs of another process or exporter
+ * fail with EOPNOTSUPP.
  *
  * From the environment:
- *   HAUL_DMABUF_NIC         "off": as a NIC or kernel without dma-bufs, all is EOPNOTSUPP;
- *                           "full": the probe succeeds, and every registration is ENOMEM
- *   HAUL_DMABUF_NIC_REPORT  a file; each program that registered anything appends one line at its
- *                           end: "NAME probes=N registered=N ended=N refused=N violations=N" */
+ *   HAUL_DMABUF_NIC         "off": all calls fail with EOPNOTSUPP, as without dma-buf support;
+ *                           "full": the probe succeeds, and registrations fail with ENOMEM
+ *   HAUL_DMABUF_NIC_REPORT  a file; each program that registered memory appends a line when it
+ *                           ends: "NAME probes=N registered=N ended=N refused=N violations=N" */
 #ifndef HAUL_TESTS_DMABUF_NIC_H
 #define HAUL_TESTS_DMABUF_NIC_H
 
 #include <stdatomic.h>
 
-/* The test's door: found by dlsym(3) under this name. */
+/* The test's counters, found by dlsym(3). */
 struct dmabuf_nic {
-  _Atomic unsigned probes;     /* descriptor -1: asked whether dma-bufs are taken, with success */
-  _Atomic unsigned registered; /* registrations made */
-  _Atomic unsigned ended;      /* and ended */
-  _Atomic unsigned refused;    /* with no fault of the caller's */
-  _Atomic unsigned violations; /* refused, as the call was wrong; each is told on stderr as well */
+  _Atomic unsigned probes;     /* successful probes with descriptor -1 */
+  _Atomic unsigned registered; /* registrations */
+  _Atomic unsigned ended;      /* deregistrations */
+  _Atomic unsigned refused;    /* valid calls that failed */
+  _Atomic unsigned violations; /* invalid calls, also reported on stderr */
 };
 extern struct dmabuf_nic dmabuf_nic;
 

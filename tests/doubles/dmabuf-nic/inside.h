@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What the double's own files share. */
+ * Internals of the mock. */
 #ifndef HAUL_TESTS_DMABUF_NIC_INSIDE_H
 #define HAUL_TESTS_DMABUF_NIC_INSIDE_H
 
@@ -8,14 +8,14 @@
 
 #include "dmabuf_nic.h"
 
-/* watch.c: what stands between the program and libc. */
+/* watch.c: interposed calls of libc. */
 
-/* A symbol of the real libibverbs; ends the process where there is none. */
+/* A symbol of the real libibverbs; aborts if it is missing. */
 void *real_verb(const char *name);
 
 /* The shared memory behind a dma-buf that this process made. */
 struct behind {
-  int memfd; /* the program's own, not to be closed */
+  int memfd; /* the program's, not to be closed */
   uint64_t offset;
 };
 bool find_behind(int dmabuf, struct behind *behind);

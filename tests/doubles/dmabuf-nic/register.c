@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The calls themselves. */
+ * The replaced calls. */
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -15,9 +15,9 @@
 
 struct dmabuf_nic dmabuf_nic;
 
-/* ---- What is told ---- */
+/* ---- Reports ---- */
 
-/* One line, also where several programs write to the file at a time. */
+/* O_APPEND keeps lines of concurrent programs whole. */
 static void report(const char *line) {
   const char *path = getenv("HAUL_DMABUF_NIC_REPORT");
   int file = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
@@ -83,7 +83,7 @@ static int check_request(const struct range *range, unsigned access) {
     return violates(EINVAL, "offset %#llx and iova %#llx lie differently in their pages",
                     (unsigned long long)range->offset, (unsigned long long)range->iova);
   if (access & ~(unsigned)TAKEN)
-    return violates(EINVAL, "access %#x has flags that are not taken", access);
+    return violates(EINVAL, "access %#x has flags that are not supported", access);
   if ((access & NEED_LOCAL) && !(access & IBV_ACCESS_LOCAL_WRITE))
     return violates(EINVAL, "access %#x: remote writing needs local writing", access);
   return 0;
@@ -119,7 +119,7 @@ static int check_buffer(const struct range *range, int descriptor) {
   return 0;
 }
 
-/* ---- Living registrations ---- */
+/* ---- Live registrations ---- */
 
 static struct {
   pthread_mutex_t lock; /* guards the rest */
@@ -143,7 +143,7 @@ static bool keep(struct ibv_mr *mr, int buffer) {
   return true;
 }
 
-/* -1: it is not one of ours. */
+/* -1: not one of ours. */
 static int forget(const struct ibv_mr *mr) {
   pthread_mutex_lock(&living.lock);
   struct living **at = &living.first;
@@ -170,8 +170,7 @@ static int real_end(struct ibv_mr *mr) {
   return end(mr);
 }
 
-/* The device pins the pages while it registers; after that the mapping is of no use, as a dma-buf
- * is not mapped either. */
+/* The registration pins the pages, so the mapping is not needed afterwards. */
 static struct ibv_mr *register_behind(struct ibv_pd *pd, const struct range *range,
                                       const struct behind *behind, unsigned access) {
   uint64_t before = in_page(range->offset);
@@ -190,7 +189,8 @@ static struct ibv_mr *register_behind(struct ibv_pd *pd, const struct range *ran
   return mr;
 }
 
-static int look(const struct range *range, int descriptor, unsigned access, struct behind *behind) {
+static int check_call(const struct range *range, int descriptor, unsigned access,
+                      struct behind *behind) {
   if (is_mode("off"))
     return refuses(EOPNOTSUPP, NULL);
   int system = check_request(range, access);
@@ -206,7 +206,7 @@ static int look(const struct range *range, int descriptor, unsigned access, stru
   if (is_mode("full"))
     return refuses(ENOMEM, NULL);
   if (!find_behind(descriptor, behind))
-    return refuses(EOPNOTSUPP, "this process made no such dma-buf of memory that it still has");
+    return refuses(EOPNOTSUPP, "the dma-buf was not made by this process, or its memory is closed");
   return 0;
 }
 
@@ -214,7 +214,7 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
                                  int fd, int access) {
   struct range range = {offset, length, iova};
   struct behind behind;
-  int system = look(&range, fd, (unsigned)access, &behind);
+  int system = check_call(&range, fd, (unsigned)access, &behind);
   if (system) {
     errno = system;
     return NULL;
@@ -233,7 +233,7 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
 }
 
 int ibv_dereg_mr(struct ibv_mr *mr) {
-  int buffer = forget(mr); /* first: its address may be another's at once */
+  int buffer = forget(mr); /* first: the address may be reused at once */
   int system = real_end(mr);
   if (buffer < 0)
     return system;

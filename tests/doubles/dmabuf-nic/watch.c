@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Watches the program make dma-bufs and look up symbols. */
+ * Interposes UDMABUF_CREATE and dlsym(3). */
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <linux/udmabuf.h>
@@ -18,7 +18,7 @@
 
 typedef void *lookup_fn(void *handle, const char *name);
 
-/* The name is ours, so libc's is found by its version: the latest one, then each platform's first.
+/* dlsym is interposed, so libc's is found by its version: the latest, then each platform's first.
  */
 static lookup_fn *real_lookup(void) {
   static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
@@ -58,7 +58,7 @@ void *real_verb(const char *name) {
     fprintf(stderr, "dmabuf-nic: there is no %s\n", name);
     abort();
   }
-  dlclose(library); /* whoever calls holds it */
+  dlclose(library); /* the caller holds it */
   return found;
 }
 
@@ -66,8 +66,8 @@ void *real_verb(const char *name) {
 
 #define KNOWN 4096
 
-/* No dma-buf has the inode of an earlier one, so what is gone need not be forgotten. The memfd is
- * not duplicated: a program that counts its descriptors would find one more. */
+/* Inodes of dma-bufs are not reused, so entries of closed ones may stay. The memfd is not
+ * duplicated: tests count open descriptors. */
 static struct {
   pthread_mutex_t lock; /* guards the rest */
   struct known {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Completions, and the events that say that there are some. */
+ * Completions and their events. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ struct completions {
   struct entry *entries; /* of cqe */
   uint32_t count, first;
   bool overrun;
-  enum { ASLEEP, ARMED, ARMED_SOLICITED } armed;
+  bool armed;
   uint32_t events;  /* not fetched yet; the channel's lock */
   uint32_t fetched; /* not acknowledged yet; the channel's lock */
 };
@@ -63,12 +63,12 @@ static bool replace(struct listeners *listeners, const struct cq *from, struct c
   return found;
 }
 
-/* An event is one unit of the descriptor's count and one of the queue's. */
+/* An event is one unit of the eventfd's count and one of the queue's. */
 static void count_up(int fd) {
   DEMAND(write(fd, &(uint64_t){1}, 8) == 8);
 }
 
-static void tell(struct cq *cq) {
+static void raise_cq_event(struct cq *cq) {
   struct listeners *listeners = listeners_of(cq);
   struct completions *queue = cq->motion;
   if (!listeners)
@@ -100,7 +100,7 @@ int ibv_get_cq_event(struct ibv_comp_channel *seen, struct ibv_cq **cq, void **u
   if (read(seen->fd, &one, sizeof one) != (ssize_t)sizeof one)
     return -1;
   struct cq *found = next_event(channel->motion);
-  if (!found) { /* its queue went meanwhile */
+  if (!found) { /* its queue was destroyed meanwhile */
     errno = EAGAIN;
     return -1;
   }
@@ -137,7 +137,7 @@ int motion_begin_cq(struct cq *cq) {
   return 0;
 }
 
-/* The library waits for ever for events that were fetched and not acknowledged. */
+/* The real library blocks until all fetched events are acknowledged. */
 void motion_end_cq(struct cq *cq) {
   struct completions *queue = cq->motion;
   struct listeners *listeners = listeners_of(cq);
@@ -155,7 +155,7 @@ void motion_end_cq(struct cq *cq) {
 
 /* ---- Completions ---- */
 
-/* With the lock: a queue that overran gives nothing more, and only its event says so. */
+/* With the lock. A queue that overran delivers nothing more; its event is the only notice. */
 static bool has_room(struct cq *cq) {
   struct completions *queue = cq->motion;
   if (queue->overrun)
@@ -167,22 +167,20 @@ static bool has_room(struct cq *cq) {
   return false;
 }
 
-bool cq_push(struct cq *cq, const struct ibv_wc *completion, struct sender *sender, uint32_t number,
-             bool solicited) {
+bool cq_push(struct cq *cq, const struct ibv_wc *completion, struct sender *sender,
+             uint32_t number) {
   struct completions *queue = cq->motion;
   fault_late();
   pthread_mutex_lock(&queue->lock);
-  bool told = false, fits = has_room(cq);
+  bool event = false, fits = has_room(cq);
   if (fits) {
     uint32_t at = (queue->first + queue->count++) % (uint32_t)cq->seen.cqe;
     queue->entries[at] = (struct entry){*completion, sender, number};
-    told = queue->armed == ARMED ||
-           (queue->armed == ARMED_SOLICITED && (solicited || completion->status != IBV_WC_SUCCESS));
-    if (told)
-      queue->armed = ASLEEP;
+    event = queue->armed;
+    queue->armed = false;
   }
-  if (told)
-    tell(cq);
+  if (event)
+    raise_cq_event(cq);
   pthread_mutex_unlock(&queue->lock);
   return fits;
 }
@@ -205,10 +203,10 @@ int cq_poll(struct ibv_cq *seen, int room, struct ibv_wc *completions) {
 }
 
 int cq_arm(struct ibv_cq *seen, int solicited_only) {
+  DEMAND(!solicited_only);
   struct completions *queue = double_cq_of(seen)->motion;
   pthread_mutex_lock(&queue->lock);
-  if (queue->armed != ARMED)
-    queue->armed = solicited_only ? ARMED_SOLICITED : ARMED;
+  queue->armed = true;
   pthread_mutex_unlock(&queue->lock);
   return 0;
 }

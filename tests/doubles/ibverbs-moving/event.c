@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Events of the device, each context's in a queue of its own. */
+ * Asynchronous events, in a queue for each context. */
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -51,7 +51,7 @@ void motion_end_context(struct double_context *context) {
   free(events);
 }
 
-/* What nobody fetches is lost at some time, as in the kernel. */
+/* A full queue drops events, as the kernel does. */
 void raise_event(struct ibv_context *context, enum ibv_event_type type, void *element) {
   struct events *events = double_context_of(context)->motion;
   pthread_mutex_lock(&events->lock);

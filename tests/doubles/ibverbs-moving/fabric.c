@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The file that the processes share. What a killed process left in it is used again by others. */
+ * The file that the processes share. Entries of killed processes are reused. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -14,7 +14,7 @@
 
 #include "moving.h"
 
-/* Nobody holds a lock for longer than a copy of 256 KiB, unless he is stopped meanwhile. */
+/* Seconds; a lock is held for a copy of 256 KiB at most, unless its holder is stopped. */
 #define PATIENCE 60
 
 struct fabric {
@@ -41,7 +41,7 @@ static void begin_locks(struct fabric *made) {
   pthread_mutexattr_destroy(&attributes);
 }
 
-/* The first one makes it; the file's lock says who that is. */
+/* The first process initialises it, under the file's lock. */
 static struct fabric *map_file(int fd) {
   struct stat status;
   if (flock(fd, LOCK_EX) != 0 || fstat(fd, &status) != 0)
@@ -79,10 +79,11 @@ void fabric_lock(pthread_mutex_t *lock) {
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec += PATIENCE;
   int system = pthread_mutex_timedlock(lock, &until);
-  if (system == EOWNERDEAD) /* what it guards is checked at each use */
+  if (system == EOWNERDEAD) /* guarded data is validated at each use */
     system = pthread_mutex_consistent(lock);
   if (system)
-    double_broken(__func__, "a process that is stopped for so long holds no lock of the fabric");
+    double_broken(__func__,
+                  "a process was stopped for a minute while it held a lock of the fabric");
 }
 
 pthread_mutex_t *fabric_atomics(void) {
@@ -109,13 +110,13 @@ void fabric_ring_all(void) {
       fabric_ring(&fabric->qps[i]);
 }
 
-/* ---- Who has what ---- */
+/* ---- Entries ---- */
 
 static bool is_free(pid_t pid) {
   return pid == 0 || (pid != getpid() && kill(pid, 0) != 0 && errno == ESRCH);
 }
 
-/* Locked where it is to be had. */
+/* Locks the entry if it is free. */
 static bool take(pthread_mutex_t *lock, _Atomic pid_t *pid) {
   if (!is_free(atomic_load(pid)))
     return false;
@@ -126,7 +127,7 @@ static bool take(pthread_mutex_t *lock, _Atomic pid_t *pid) {
   return false;
 }
 
-/* A number has 24 bits; those behind the index change, and it is never below 256. */
+/* A number has 24 bits: the index, and a use count that keeps it at 256 or above. */
 struct fabric_qp *fabric_take_qp(void) {
   for (uint32_t i = 0; i < FABRIC_QPS; i++) {
     struct fabric_qp *qp = &fabric->qps[i];
@@ -161,12 +162,11 @@ struct fabric_mr *fabric_mr_of(uint32_t key) {
 
 /* ---- Registrations ---- */
 
-/* Pages that are pinned lie in memory. */
 static bool is_too_much(uint64_t length) {
   return length / (uint64_t)sysconf(_SC_PAGESIZE) > (uint64_t)sysconf(_SC_PHYS_PAGES);
 }
 
-/* As the kernel, which pins the pages and fails where there are none. */
+/* The kernel pins the pages, and fails where none are mapped. */
 static bool is_mapped(uint64_t address, uint64_t length) {
   enum { PAGES = 16384 };
   static const uint64_t page = 4096;
@@ -204,7 +204,7 @@ int motion_begin_registration(struct registration *registration) {
   return 0;
 }
 
-/* Who copies holds the lock: after this nobody does. */
+/* Copies hold the lock, so none is left after this. */
 void motion_end_registration(struct registration *registration) {
   struct fabric_mr *mr = registration->motion;
   fabric_lock(&mr->lock);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * One request: who is there, what it may reach, and the copy. It goes in pieces, and each is
- * checked anew, as each packet is. */
+ * One work request: the peer, access checks, and the copy, in parts of 256 KiB. Each part is
+ * checked again, as a NIC checks each packet. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,20 +12,18 @@
 
 #define PIECE (256u << 10)
 
-/* Where the bytes of one side lie. */
+/* The bytes of one side. */
 struct side {
   pid_t pid;
   uint64_t pd;
-  unsigned need; /* rights at its registrations */
-  uint8_t *raw;  /* bytes that came with the request itself; then there are no places */
-  const struct ibv_sge *places;
-  unsigned count;
-  uint32_t offset; /* in the first place */
+  unsigned need;        /* rights at its registrations */
+  uint8_t *raw;         /* inline bytes, in place of `place` */
+  struct ibv_sge place; /* advanced as its bytes are moved */
 };
 
 /* ---- Copying ---- */
 
-/* Not a failure of the transfer: this host has rules against reading each other's memory. */
+/* No failure of the transfer: the host forbids access to another process's memory. */
 static _Noreturn void refused_by_host(int system) {
   printf("skipped all: this host does not let processes of one user copy to each other's memory: "
          "%s\n",
@@ -40,10 +38,10 @@ static bool is_mapped(uint64_t address, uint64_t length) {
   return mincore((void *)(uintptr_t)from, address + length - from, in_core) == 0;
 }
 
-/* Real pages stay where they are until the registration ends, wherever they are unmapped. Here that
- * is a failure, so that a test sees who does it. */
-static enum ibv_wc_status cross(pid_t pid, bool out, uint64_t here, uint64_t there,
-                                uint32_t length) {
+/* A real registration keeps its pages alive after an unmap. Here that fails, so that tests notice
+ * an unmap under way. */
+static enum ibv_wc_status copy_across(pid_t pid, bool out, uint64_t here, uint64_t there,
+                                      uint32_t length) {
   struct iovec own = {(void *)(uintptr_t)here, length};
   struct iovec other = {(void *)(uintptr_t)there, length};
   ssize_t moved = out ? process_vm_writev(pid, &own, 1, &other, 1, 0)
@@ -57,7 +55,7 @@ static enum ibv_wc_status cross(pid_t pid, bool out, uint64_t here, uint64_t the
   return is_mapped(here, length) ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_PROT_ERR;
 }
 
-/* In the order of their places, so that two who want the same two do not wait for each other. */
+/* In address order, against deadlock. */
 static void lock_both(struct fabric_mr *one, struct fabric_mr *other) {
   struct fabric_mr *first = one < other ? one : other, *second = one < other ? other : one;
   if (first)
@@ -73,12 +71,12 @@ static void unlock_both(struct fabric_mr *one, struct fabric_mr *other) {
     fabric_unlock(&other->lock);
 }
 
-/* With the registration's lock: where the side's next bytes are, or 0: it may not reach them. */
+/* With the registration's lock: the address of the side's next bytes, or 0 without access. */
 static uint64_t locate(const struct side *side, const struct fabric_mr *mr, uint32_t length) {
   if (side->raw)
     return (uintptr_t)side->raw;
-  uint64_t at = side->places->addr + side->offset;
-  if (!mr || atomic_load(&mr->pid) != side->pid || mr->key != side->places->lkey ||
+  uint64_t at = side->place.addr;
+  if (!mr || atomic_load(&mr->pid) != side->pid || mr->key != side->place.lkey ||
       mr->pd != side->pd || (mr->access & side->need) != side->need)
     return 0;
   if (at < mr->iova || length > mr->length || at - mr->iova > mr->length - length)
@@ -87,7 +85,7 @@ static uint64_t locate(const struct side *side, const struct fabric_mr *mr, uint
 }
 
 static struct fabric_mr *mr_of(const struct side *side) {
-  return side->raw ? NULL : fabric_mr_of(side->places->lkey);
+  return side->raw ? NULL : fabric_mr_of(side->place.lkey);
 }
 
 static enum ibv_wc_status copy_piece(const struct side *here, const struct side *there,
@@ -101,26 +99,26 @@ static enum ibv_wc_status copy_piece(const struct side *here, const struct side 
   else if (!to)
     status = IBV_WC_REM_ACCESS_ERR;
   else
-    status = cross(there->pid, out, from, to, length);
+    status = copy_across(there->pid, out, from, to, length);
   unlock_both(own, other);
   return status;
 }
 
 /* ---- Both ends ---- */
 
-static bool is_here(const struct sender *sender) {
+static bool is_reachable(const struct sender *sender) {
   const struct ibv_global_route *route = &sender->qp->attributes.ah_attr.grh;
   const struct double_port *port = &ibverbs_double.devices[0].port[0];
   return memcmp(route->dgid.raw, port->gids[route->sgid_index].raw, sizeof route->dgid.raw) == 0;
 }
 
-/* The queue pair at the other end, locked; NULL: nobody answers. */
-static struct fabric_qp *meet(const struct sender *sender) {
+/* The peer's queue pair, locked; NULL: it does not acknowledge. */
+static struct fabric_qp *lock_peer(const struct sender *sender) {
   uint32_t number = sender->qp->attributes.dest_qp_num;
   struct fabric_qp *to = fabric_qp_of(number);
   fabric_lock(&to->lock);
   int state = atomic_load(&to->state);
-  if (is_here(sender) && atomic_load(&to->pid) != 0 && atomic_load(&to->number) == number &&
+  if (is_reachable(sender) && atomic_load(&to->pid) != 0 && atomic_load(&to->number) == number &&
       (state == IBV_QPS_RTR || state == IBV_QPS_RTS) && to->peer == sender->qp->seen.qp_num &&
       to->packet_in == sender->qp->attributes.sq_psn)
     return to;
@@ -128,61 +126,46 @@ static struct fabric_qp *meet(const struct sender *sender) {
   return NULL;
 }
 
-static bool goes_on(const struct sender *sender) {
+static bool can_continue(const struct sender *sender) {
   return !atomic_load(&sender->stopping) && removal() == PRESENT &&
          atomic_load(&sender->slot->state) == IBV_QPS_RTS;
 }
 
-/* With the peer's lock. A request that it refuses brings it to error too. */
-static enum ibv_wc_status judge(struct fabric_qp *to, enum ibv_wc_status status) {
+/* With the peer's lock. A refused request brings the peer's queue pair to error too. */
+static enum ibv_wc_status fail_if_refused(struct fabric_qp *to, enum ibv_wc_status status) {
   if (status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR ||
       status == IBV_WC_REM_OP_ERR)
     qp_fail(to, true);
   return status;
 }
 
-static void skip_empty(struct side *side) {
-  while (!side->raw && side->count > 0 && side->offset == side->places->length) {
-    side->places++;
-    side->count--;
-    side->offset = 0;
-  }
-}
-
-static uint32_t rest(const struct side *side, uint32_t length) {
-  uint32_t left = side->raw ? length : side->places->length - side->offset;
-  return left < length ? left : length;
-}
-
 static void advance(struct side *side, uint32_t length) {
   if (side->raw)
     side->raw += length;
   else
-    side->offset += length;
+    side->place.addr += length;
 }
 
-/* Bytes between the two sides; `rights` is what the peer's queue pair must grant. */
-static enum ibv_wc_status carry(struct sender *sender, struct side *here, struct side *there,
-                                uint32_t length, bool out, unsigned rights) {
+/* Moves the bytes between both sides. `rights`: required of the peer's queue pair. */
+static enum ibv_wc_status move_bytes(struct sender *sender, struct side *here, struct side *there,
+                                     uint32_t length, bool out, unsigned rights) {
   enum ibv_wc_status status = IBV_WC_SUCCESS;
   while (length > 0 && status == IBV_WC_SUCCESS) {
-    skip_empty(here);
-    skip_empty(there);
-    uint32_t piece = rest(here, rest(there, length < PIECE ? length : PIECE));
-    if (!goes_on(sender))
+    uint32_t piece = length < PIECE ? length : PIECE;
+    if (!can_continue(sender))
       return IBV_WC_WR_FLUSH_ERR;
-    struct fabric_qp *to = meet(sender);
+    struct fabric_qp *to = lock_peer(sender);
     if (!to)
       return IBV_WC_RETRY_EXC_ERR;
     status = (to->access & rights) != rights ? IBV_WC_REM_INV_REQ_ERR
                                              : copy_piece(here, there, piece, out);
-    judge(to, status);
+    fail_if_refused(to, status);
     fabric_unlock(&to->lock);
     advance(here, piece);
     advance(there, piece);
     length -= piece;
     if (!qp_pause(sender, fault_slow()))
-      return IBV_WC_WR_FLUSH_ERR; /* it is in error meanwhile, or about to end */
+      return IBV_WC_WR_FLUSH_ERR; /* it failed meanwhile, or is about to end */
   }
   return status;
 }
@@ -192,37 +175,34 @@ static struct side own_side(const struct sender *sender, struct request *request
                        .pd = (uintptr_t)sender->qp->seen.pd,
                        .need = need,
                        .raw = request->is_inline ? request->inlined : NULL,
-                       .places = request->places,
-                       .count = request->count};
+                       .place = request->place};
 }
 
 /* ---- Writes and reads ---- */
 
-static enum ibv_wc_status reach(struct sender *sender, struct request *request, bool out) {
+static enum ibv_wc_status write_or_read(struct sender *sender, struct request *request, bool out) {
   unsigned rights = out ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ;
-  struct fabric_qp *to = meet(sender);
+  struct fabric_qp *to = lock_peer(sender);
   if (!to)
     return IBV_WC_RETRY_EXC_ERR;
-  struct ibv_sge place = {request->remote, request->length, request->key};
   struct side here = own_side(sender, request, out ? 0 : IBV_ACCESS_LOCAL_WRITE);
-  struct side there = {
-      .pid = atomic_load(&to->pid), .pd = to->pd, .need = rights, .places = &place, .count = 1};
+  struct side there = {.pid = atomic_load(&to->pid),
+                       .pd = to->pd,
+                       .need = rights,
+                       .place = {request->remote, request->length, request->key}};
   fabric_unlock(&to->lock);
   if (!out && sender->qp->attributes.max_rd_atomic == 0)
     return IBV_WC_LOC_QP_OP_ERR;
-  return carry(sender, &here, &there, request->length, out, rights);
+  return move_bytes(sender, &here, &there, request->length, out, rights);
 }
 
 /* ---- Receives ---- */
 
-/* The receive that the peer posted first is complete with this status. */
-static void take_receive(const struct sender *sender, const struct request *request,
-                         struct fabric_qp *to, enum ibv_wc_status status) {
+/* Completes the peer's first receive with this status. */
+static void consume_receive(const struct sender *sender, const struct request *request,
+                            struct fabric_qp *to, enum ibv_wc_status status) {
   bool write = request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-  bool immediate = write || request->opcode == IBV_WR_SEND_WITH_IMM;
-  struct fabric_arrival *arrival = &to->arrival[to->arrivals++ % FABRIC_DEPTH];
-  arrival->solicited = request->solicited;
-  arrival->completion = (struct ibv_wc){
+  to->arrival[to->arrivals++ % FABRIC_DEPTH] = (struct ibv_wc){
       .wr_id = to->receive[to->received++ % FABRIC_DEPTH].id,
       .status = status,
       .opcode = write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
@@ -230,15 +210,15 @@ static void take_receive(const struct sender *sender, const struct request *requ
       .imm_data = request->immediate,
       .qp_num = atomic_load(&to->number),
       .src_qp = sender->qp->seen.qp_num,
-      .wc_flags = immediate ? IBV_WC_WITH_IMM : 0,
+      .wc_flags = write ? IBV_WC_WITH_IMM : 0,
   };
   fabric_ring(to);
 }
 
-/* Locked, with a receive; else NULL and why. */
-static struct fabric_qp *meet_ready(const struct sender *sender, enum ibv_wc_status *status,
-                                    unsigned *timer) {
-  struct fabric_qp *to = meet(sender);
+/* The peer's queue pair with a receive, locked; else NULL with the status. */
+static struct fabric_qp *lock_peer_with_receive(const struct sender *sender,
+                                                enum ibv_wc_status *status, unsigned *timer) {
+  struct fabric_qp *to = lock_peer(sender);
   *status = IBV_WC_RETRY_EXC_ERR;
   if (!to || to->received != to->receives)
     return to;
@@ -248,32 +228,25 @@ static struct fabric_qp *meet_ready(const struct sender *sender, enum ibv_wc_sta
   return NULL;
 }
 
-static enum ibv_wc_status announce(struct sender *sender, struct request *request,
-                                   unsigned *timer) {
+static enum ibv_wc_status complete_receive(struct sender *sender, struct request *request,
+                                           unsigned *timer) {
   enum ibv_wc_status status;
-  struct fabric_qp *to = meet_ready(sender, &status, timer);
+  struct fabric_qp *to = lock_peer_with_receive(sender, &status, timer);
   if (!to)
     return status;
-  take_receive(sender, request, to, IBV_WC_SUCCESS);
+  consume_receive(sender, request, to, IBV_WC_SUCCESS);
   fabric_unlock(&to->lock);
   return IBV_WC_SUCCESS;
 }
 
-static uint64_t length_of(const struct fabric_receive *receive) {
-  uint64_t length = 0;
-  for (unsigned i = 0; i < receive->count; i++)
-    length += receive->places[i].length;
-  return length;
-}
-
-/* The receive does not fit: an error for both. */
-static enum ibv_wc_status spoil(struct sender *sender, struct request *request,
-                                enum ibv_wc_status theirs, enum ibv_wc_status ours) {
-  struct fabric_qp *to = meet(sender);
+/* The message exceeds the receive: an error for both sides. */
+static enum ibv_wc_status fail_receive(struct sender *sender, struct request *request,
+                                       enum ibv_wc_status theirs, enum ibv_wc_status ours) {
+  struct fabric_qp *to = lock_peer(sender);
   if (!to)
     return IBV_WC_RETRY_EXC_ERR;
-  take_receive(sender, request, to, theirs);
-  judge(to, ours);
+  consume_receive(sender, request, to, theirs);
+  fail_if_refused(to, ours);
   fabric_unlock(&to->lock);
   return ours;
 }
@@ -281,7 +254,7 @@ static enum ibv_wc_status spoil(struct sender *sender, struct request *request,
 static enum ibv_wc_status send_message(struct sender *sender, struct request *request,
                                        unsigned *timer) {
   enum ibv_wc_status status;
-  struct fabric_qp *to = meet_ready(sender, &status, timer);
+  struct fabric_qp *to = lock_peer_with_receive(sender, &status, timer);
   if (!to)
     return status;
   struct fabric_receive receive = to->receive[to->received % FABRIC_DEPTH];
@@ -289,25 +262,24 @@ static enum ibv_wc_status send_message(struct sender *sender, struct request *re
   struct side there = {.pid = atomic_load(&to->pid),
                        .pd = to->pd,
                        .need = IBV_ACCESS_LOCAL_WRITE,
-                       .places = receive.places,
-                       .count = receive.count};
+                       .place = receive.place};
   fabric_unlock(&to->lock);
-  if (length_of(&receive) < request->length)
-    return spoil(sender, request, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR);
-  status = carry(sender, &here, &there, request->length, true, 0);
+  if (receive.place.length < request->length)
+    return fail_receive(sender, request, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR);
+  status = move_bytes(sender, &here, &there, request->length, true, 0);
   if (status == IBV_WC_REM_ACCESS_ERR)
     return IBV_WC_REM_OP_ERR;
-  return status ? status : announce(sender, request, timer);
+  return status ? status : complete_receive(sender, request, timer);
 }
 
 /* ---- Atomics ---- */
 
-static enum ibv_wc_status exchange(const struct request *request, const struct side *there,
-                                   const struct fabric_mr *mr, void *result) {
+static enum ibv_wc_status execute_atomic(const struct request *request, const struct side *there,
+                                         const struct fabric_mr *mr, void *result) {
   uint64_t place = locate(there, mr, 8), old, changed;
   if (!place)
     return IBV_WC_REM_ACCESS_ERR;
-  enum ibv_wc_status status = cross(there->pid, false, (uintptr_t)&old, place, 8);
+  enum ibv_wc_status status = copy_across(there->pid, false, (uintptr_t)&old, place, 8);
   bool swap = request->opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
   if (status || (swap && old != request->compare_add)) {
     memcpy(result, &old, status ? 0 : 8);
@@ -315,29 +287,27 @@ static enum ibv_wc_status exchange(const struct request *request, const struct s
   }
   changed = swap ? request->swap : old + request->compare_add;
   memcpy(result, &old, 8);
-  return cross(there->pid, true, (uintptr_t)&changed, place, 8);
+  return copy_across(there->pid, true, (uintptr_t)&changed, place, 8);
 }
 
-static enum ibv_wc_status exchange_alone(const struct request *request, const struct side *there,
-                                         const struct fabric_mr *mr, void *result) {
+static enum ibv_wc_status locked_atomic(const struct request *request, const struct side *there,
+                                        const struct fabric_mr *mr, void *result) {
   fabric_lock(fabric_atomics());
-  enum ibv_wc_status status = exchange(request, there, mr, result);
+  enum ibv_wc_status status = execute_atomic(request, there, mr, result);
   fabric_unlock(fabric_atomics());
   return status;
 }
 
-static enum ibv_wc_status change(struct sender *sender, struct request *request) {
-  struct fabric_qp *to = meet(sender);
+static enum ibv_wc_status start_atomic(struct sender *sender, struct request *request) {
+  struct fabric_qp *to = lock_peer(sender);
   if (!to)
     return IBV_WC_RETRY_EXC_ERR;
-  struct ibv_sge place = {request->remote, 8, request->key};
   struct side here = own_side(sender, request, IBV_ACCESS_LOCAL_WRITE);
   struct side there = {.pid = atomic_load(&to->pid),
                        .pd = to->pd,
                        .need = IBV_ACCESS_REMOTE_ATOMIC,
-                       .places = &place,
-                       .count = 1};
-  struct fabric_mr *own = request->count ? mr_of(&here) : NULL, *other = mr_of(&there);
+                       .place = {request->remote, 8, request->key}};
+  struct fabric_mr *own = mr_of(&here), *other = mr_of(&there);
   enum ibv_wc_status status = IBV_WC_LOC_PROT_ERR;
   if (sender->qp->attributes.max_rd_atomic == 0) {
     fabric_unlock(&to->lock);
@@ -349,38 +319,36 @@ static enum ibv_wc_status change(struct sender *sender, struct request *request)
   if (result && (request->remote % 8 || !allowed))
     status = IBV_WC_REM_INV_REQ_ERR;
   else if (result)
-    status = exchange_alone(request, &there, other, (void *)(uintptr_t)result);
+    status = locked_atomic(request, &there, other, (void *)(uintptr_t)result);
   unlock_both(own, other);
-  judge(to, status);
+  fail_if_refused(to, status);
   fabric_unlock(&to->lock);
   return status;
 }
 
-/* ---- A request, with its retries ---- */
+/* ---- A work request with its retries ---- */
 
-static enum ibv_wc_status try_once(struct sender *sender, struct request *request,
-                                   unsigned *timer) {
+static enum ibv_wc_status attempt(struct sender *sender, struct request *request, unsigned *timer) {
   enum ibv_wc_status status;
-  if (!goes_on(sender))
+  if (!can_continue(sender))
     return IBV_WC_WR_FLUSH_ERR;
   switch (request->opcode) {
   case IBV_WR_RDMA_WRITE:
-    return reach(sender, request, true);
+    return write_or_read(sender, request, true);
   case IBV_WR_RDMA_WRITE_WITH_IMM:
-    status = reach(sender, request, true);
-    return status ? status : announce(sender, request, timer);
+    status = write_or_read(sender, request, true);
+    return status ? status : complete_receive(sender, request, timer);
   case IBV_WR_RDMA_READ:
-    return reach(sender, request, false);
+    return write_or_read(sender, request, false);
   case IBV_WR_SEND:
-  case IBV_WR_SEND_WITH_IMM:
     return send_message(sender, request, timer);
   default:
-    return change(sender, request);
+    return start_atomic(sender, request);
   }
 }
 
-/* The InfiniBand specification's codes for times: 4.096 us times a power of two; and a table, near
- * enough. */
+/* Codes of the InfiniBand specification: 4.096 us times a power of two; and an approximation of its
+ * table. */
 static int64_t answer_ns(unsigned timeout) {
   return INT64_C(4096) << timeout;
 }
@@ -398,7 +366,7 @@ enum ibv_wc_status move_request(struct sender *sender, struct request *request) 
     return qp_pause(sender, answer_ns(attributes->timeout)) ? (enum ibv_wc_status)request->fault
                                                             : IBV_WC_WR_FLUSH_ERR;
   for (;;) {
-    enum ibv_wc_status status = try_once(sender, request, &timer);
+    enum ibv_wc_status status = attempt(sender, request, &timer);
     int64_t wait;
     if (status == IBV_WC_RETRY_EXC_ERR)
       wait = answer_ns(attributes->timeout);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The NIC itself, and what goes wrong with it on request. */
+ * The device, and faults on request. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,8 +36,8 @@ static const struct double_device device = {
     .limits = {.max_mr_size = UINT64_MAX,
                .max_mr = FABRIC_MRS,
                .max_qp_wr = FABRIC_DEPTH,
-               .max_sge = FABRIC_PLACES,
-               .max_sge_rd = FABRIC_PLACES,
+               .max_sge = 1,
+               .max_sge_rd = 1,
                .max_cqe = 4194303,
                .max_qp_rd_atom = 16,
                .max_qp_init_rd_atom = 16,
@@ -177,9 +177,9 @@ bool is_null(void) {
   return null;
 }
 
-/* ---- Its start ---- */
+/* ---- Start ---- */
 
-/* Where processes may not copy to each other unless told (Yama), these tell so. */
+/* Yama allows access to another process's memory only with this permission. */
 static __attribute__((constructor)) void begin(void) {
   const char *motion = getenv("HAUL_DOUBLE_MOTION"), *faults = getenv("HAUL_DOUBLE_FAULT");
   null = motion && strcmp(motion, "none") == 0;

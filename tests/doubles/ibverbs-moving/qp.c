@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A queue pair: what is posted, and the thread that works it off, one request after the other. */
+ * A queue pair, and the thread that executes its work requests in order. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ static enum ibv_wc_opcode completed_as(enum ibv_wr_opcode opcode) {
   }
 }
 
-/* The next request is done. A failure completes also where no completion was asked for. */
+/* Completes the next request. A failure also completes unsignaled ones. */
 static void complete(struct sender *sender, enum ibv_wc_status status) {
   const struct request *request = &sender->requests[sender->done % sender->size];
   struct ibv_wc completion = {.wr_id = request->id,
@@ -65,19 +65,19 @@ static void complete(struct sender *sender, enum ibv_wc_status status) {
   sender->done++;
   if (status == IBV_WC_SUCCESS && !request->signaled)
     return;
-  if (!cq_push(send_cq(sender), &completion, sender, sender->done, false))
+  if (!cq_push(send_cq(sender), &completion, sender, sender->done))
     fail_own(sender);
 }
 
-static void complete_receive(struct sender *sender, const struct fabric_arrival *arrival) {
-  if (!cq_push(receive_cq(sender), &arrival->completion, NULL, 0, arrival->solicited))
+static void complete_receive(struct sender *sender, const struct ibv_wc *arrival) {
+  if (!cq_push(receive_cq(sender), arrival, NULL, 0))
     fail_own(sender);
 }
 
-/* What peers brought, in the order in which they did. */
+/* Receives that peers completed, in order. */
 static void complete_arrivals(struct sender *sender) {
   struct fabric_qp *slot = sender->slot;
-  struct fabric_arrival arrival;
+  struct ibv_wc arrival;
   bool more = true;
   while (more) {
     fabric_lock(&slot->lock);
@@ -95,7 +95,7 @@ static bool take_receive(struct fabric_qp *slot, uint64_t *id) {
   bool any = slot->received != slot->receives;
   if (any) {
     *id = slot->receive[slot->received++ % FABRIC_DEPTH].id;
-    slot->arrived++; /* both counts stand for what a receive has taken */
+    slot->arrived++; /* a flushed receive counts as an arrival */
     slot->arrivals++;
   }
   fabric_unlock(&slot->lock);
@@ -104,11 +104,10 @@ static bool take_receive(struct fabric_qp *slot, uint64_t *id) {
 
 static void flush(struct sender *sender) {
   struct fabric_qp *slot = sender->slot;
-  struct fabric_arrival arrival = {
-      .completion = {.status = IBV_WC_WR_FLUSH_ERR, .qp_num = sender->qp->seen.qp_num}};
+  struct ibv_wc arrival = {.status = IBV_WC_WR_FLUSH_ERR, .qp_num = sender->qp->seen.qp_num};
   while (sender->done != atomic_load(&sender->posted))
     complete(sender, IBV_WC_WR_FLUSH_ERR);
-  while (take_receive(slot, &arrival.completion.wr_id))
+  while (take_receive(slot, &arrival.wr_id))
     complete_receive(sender, &arrival);
   fabric_lock(&slot->lock);
   bool faulted = slot->faulted;
@@ -137,7 +136,7 @@ static void work_once(struct sender *sender) {
   if (removal() != PRESENT && state_of(sender) != IBV_QPS_ERR)
     fail_own(sender);
   if (removal() == VANISHED)
-    return; /* since the thread looked: nothing completes any more */
+    return; /* meanwhile: nothing completes any more */
   if (state_of(sender) == IBV_QPS_ERR) {
     flush(sender);
   } else if (sender->done != atomic_load(&sender->posted)) {
@@ -155,7 +154,7 @@ static bool has_work(const struct sender *sender) {
   return removal() != VANISHED && !is_null() && sender->done != atomic_load(&sender->posted);
 }
 
-/* The bell is read before what it stands for: who rings later ends the sleep. */
+/* Reads the bell before the state: a later ring ends the sleep. */
 static void *work(void *user) {
   struct sender *sender = user;
   for (;;) {
@@ -171,7 +170,7 @@ static void *work(void *user) {
   }
 }
 
-/* It takes none of the application's signals. */
+/* Blocks the application's signals in the thread. */
 static int start_thread(struct sender *sender) {
   sigset_t all, before;
   sigfillset(&all);
@@ -179,13 +178,6 @@ static int start_thread(struct sender *sender) {
   int system = pthread_create(&sender->thread, NULL, work, sender);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return system;
-}
-
-static void stop_thread(struct sender *sender) {
-  atomic_store(&sender->stopping, true);
-  fabric_ring(sender->slot);
-  pthread_join(sender->thread, NULL);
-  atomic_store(&sender->stopping, false);
 }
 
 /* ---- Posting ---- */
@@ -200,10 +192,13 @@ static bool has_atomics(const struct qp *qp) {
          attributes.atomic_cap != IBV_ATOMIC_NONE;
 }
 
-static bool is_wr(const struct qp *qp, const struct ibv_send_wr *wr, uint64_t length) {
+static bool is_wr(const struct qp *qp, const struct ibv_send_wr *wr) {
   const struct ibv_qp_cap *cap = &qp->first.cap;
-  if (wr->opcode > IBV_WR_ATOMIC_FETCH_AND_ADD || wr->num_sge < 0 ||
-      wr->num_sge > (int)cap->max_send_sge || length > 1u << 31)
+  if (wr->opcode > IBV_WR_ATOMIC_FETCH_AND_ADD || wr->opcode == IBV_WR_SEND_WITH_IMM ||
+      wr->num_sge < 0 || wr->num_sge > (int)cap->max_send_sge)
+    return false;
+  uint32_t length = wr->num_sge > 0 ? wr->sg_list[0].length : 0;
+  if (length > 1u << 31)
     return false;
   bool atomic = is_atomic(wr->opcode);
   if (atomic && (length != 8 || !has_atomics(qp)))
@@ -212,49 +207,34 @@ static bool is_wr(const struct qp *qp, const struct ibv_send_wr *wr, uint64_t le
          (length <= cap->max_inline_data && wr->opcode != IBV_WR_RDMA_READ && !atomic);
 }
 
-static void fill_bytes(struct request *request, const struct ibv_send_wr *wr) {
-  uint8_t *at = request->inlined;
-  for (int i = 0; i < wr->num_sge; i++) {
-    request->places[i] = wr->sg_list[i];
-    if (!request->is_inline)
-      continue;
-    memcpy(at, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
-    at += wr->sg_list[i].length;
-  }
-  request->count = (unsigned)wr->num_sge;
-}
-
-static void fill(struct request *request, const struct qp *qp, const struct ibv_send_wr *wr,
-                 uint32_t length) {
+static void fill(struct request *request, const struct qp *qp, const struct ibv_send_wr *wr) {
   bool atomic = is_atomic(wr->opcode);
   request->id = wr->wr_id;
   request->opcode = wr->opcode;
   request->signaled = qp->first.sq_sig_all || (wr->send_flags & IBV_SEND_SIGNALED);
-  request->solicited = wr->send_flags & IBV_SEND_SOLICITED;
   request->is_inline = wr->send_flags & IBV_SEND_INLINE;
   request->immediate = wr->imm_data;
   request->remote = atomic ? wr->wr.atomic.remote_addr : wr->wr.rdma.remote_addr;
   request->key = atomic ? wr->wr.atomic.rkey : wr->wr.rdma.rkey;
   request->compare_add = wr->wr.atomic.compare_add;
   request->swap = wr->wr.atomic.swap;
-  request->length = length;
+  request->place = wr->num_sge > 0 ? wr->sg_list[0] : (struct ibv_sge){0};
+  request->length = request->place.length;
   request->fault = fault_of_request();
-  fill_bytes(request, wr);
+  if (request->is_inline && request->length > 0)
+    memcpy(request->inlined, (const void *)(uintptr_t)request->place.addr, request->length);
 }
 
 /* 0 or an errno. */
 static int post(struct sender *sender, const struct ibv_send_wr *wr) {
   uint32_t posted = atomic_load(&sender->posted);
-  uint64_t length = 0;
-  for (int i = 0; i < wr->num_sge; i++)
-    length += wr->sg_list[i].length;
-  if (!is_wr(sender->qp, wr, length))
+  if (!is_wr(sender->qp, wr))
     return EINVAL;
   if (posted - atomic_load(&sender->polled) == sender->size)
     return ENOMEM;
   if (fault_of_post())
     return ENOMEM;
-  fill(&sender->requests[posted % sender->size], sender->qp, wr, (uint32_t)length);
+  fill(&sender->requests[posted % sender->size], sender->qp, wr);
   atomic_store(&sender->posted, posted + 1);
   if (is_null())
     complete(sender, IBV_WC_SUCCESS);
@@ -288,9 +268,7 @@ static int post_receive(const struct qp *qp, struct fabric_qp *slot, const struc
     return ENOMEM;
   struct fabric_receive *receive = &slot->receive[slot->receives++ % FABRIC_DEPTH];
   receive->id = wr->wr_id;
-  receive->count = (unsigned)wr->num_sge;
-  for (unsigned i = 0; i < receive->count; i++)
-    receive->places[i] = wr->sg_list[i];
+  receive->place = wr->num_sge > 0 ? wr->sg_list[0] : (struct ibv_sge){0};
   return 0;
 }
 
@@ -348,20 +326,18 @@ no_slot:
   return system;
 }
 
-static void purge(const struct sender *sender) {
-  cq_purge(send_cq(sender), sender->qp->seen.qp_num);
-  cq_purge(receive_cq(sender), sender->qp->seen.qp_num);
-}
-
-/* Its own copies end with the thread; a peer's hold the lock. */
+/* Its own copies end with the thread; a peer's copies hold the lock. */
 void motion_end_qp(struct qp *qp) {
   struct sender *sender = qp->motion;
-  stop_thread(sender);
+  atomic_store(&sender->stopping, true);
+  fabric_ring(sender->slot);
+  pthread_join(sender->thread, NULL);
   fabric_lock(&sender->slot->lock);
   atomic_store(&sender->slot->state, IBV_QPS_RESET);
   atomic_store(&sender->slot->pid, 0);
   fabric_unlock(&sender->slot->lock);
-  purge(sender);
+  cq_purge(send_cq(sender), qp->seen.qp_num);
+  cq_purge(receive_cq(sender), qp->seen.qp_num);
   forget_events(qp->seen.context, qp);
   pthread_mutex_destroy(&sender->posting);
   free(sender->requests);
@@ -374,26 +350,13 @@ enum ibv_qp_state motion_state(const struct qp *qp) {
   return state_of(qp->motion);
 }
 
-static int start_anew(struct sender *sender) {
-  stop_thread(sender);
-  fabric_lock(&sender->slot->lock);
-  begin_slot(sender->qp, sender->slot);
-  fabric_unlock(&sender->slot->lock);
-  purge(sender);
-  sender->done = 0;
-  atomic_store(&sender->posted, 0);
-  atomic_store(&sender->polled, 0);
-  return start_thread(sender);
-}
-
 int motion_to_state(struct qp *qp, enum ibv_qp_state state) {
   struct sender *sender = qp->motion;
   struct fabric_qp *slot = sender->slot;
   int system = 0;
   if (removal() != PRESENT)
     return EIO;
-  if (state == IBV_QPS_RESET)
-    return start_anew(sender);
+  DEMAND(state != IBV_QPS_RESET); /* not emulated */
   fabric_lock(&slot->lock);
   if (atomic_load(&slot->state) == IBV_QPS_ERR && state != IBV_QPS_ERR) {
     system = EINVAL; /* it failed meanwhile */

@@ -13,13 +13,13 @@
 struct ibverbs_double ibverbs_double;
 
 void double_broken(const char *call, const char *what) {
-  fprintf(stderr, "double of libibverbs: %s: not so: %s\n", call, what);
+  fprintf(stderr, "mock of libibverbs: %s: violated: %s\n", call, what);
   abort();
 }
 
 /* ---- The list ---- */
 
-/* Kept while somebody may use it: until the list is freed, or the context is closed. */
+/* Kept until the list is freed and the context is closed. */
 struct listed {
   struct ibv_device device;
   struct double_device *script;
@@ -70,10 +70,6 @@ void ibv_free_device_list(struct ibv_device **list) {
 
 const char *ibv_get_device_name(struct ibv_device *device) {
   return device->name;
-}
-
-__be64 ibv_get_device_guid(struct ibv_device *device) {
-  return htobe64(((struct listed *)device)->script->guid);
 }
 
 enum ibv_fork_status ibv_is_fork_initialized(void) {
@@ -128,7 +124,7 @@ static int query_port(struct ibv_context *context, uint8_t number, struct ibv_po
   return fill_port(context, number, attributes);
 }
 
-/* What callers see of the struct ends with link_layer; the fields behind it stay as they are. */
+/* The callers' struct ends with link_layer; later fields stay unchanged. */
 int ibv_query_port(struct ibv_context *context, uint8_t number,
                    struct _compat_ibv_port_attr *attributes) {
   struct ibv_port_attr whole;
@@ -228,13 +224,8 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t number, uint32_t ind
   return 0;
 }
 
-/* ---- Words ---- */
-
-const char *ibv_event_type_str(enum ibv_event_type type) {
-  (void)type;
-  return "an event of the double";
-}
+/* ---- Strings ---- */
 
 const char *ibv_wc_status_str(enum ibv_wc_status status) {
-  return status == IBV_WC_SUCCESS ? "success" : "a failure of the double";
+  return status == IBV_WC_SUCCESS ? "success" : "a failure of the mock";
 }

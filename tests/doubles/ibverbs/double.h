@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * A double of libibverbs: its symbols, over NICs that a test describes. It refuses what the library
- * and the kernel would refuse, with the same errno, and ends the process with a word where the real
- * one would be undefined: an object used after its end, destroyed twice, or left behind.
+ * A mock of libibverbs over NICs that a test describes. It fails as the library and the kernel do,
+ * with the same errno. Where the real behaviour is undefined it ends the process with a message: an
+ * object used after its end, destroyed twice, or leaked.
  *
- * It moves no bytes: what a context's own table holds besides query_port is empty (still.c). The
- * double in ibverbs-moving is made of the same objects, and does. */
+ * It moves no bytes (still.c). The emulator in ibverbs-moving shares its objects, and moves them.
+ */
 #ifndef HAUL_TESTS_IBVERBS_DOUBLE_H
 #define HAUL_TESTS_IBVERBS_DOUBLE_H
 
@@ -16,14 +16,14 @@
 #define DOUBLE_GIDS    8
 
 struct double_gid {
-  uint8_t raw[16];    /* all zero: there is none at this index, unless `zero` */
-  bool zero;          /* an entry that is there and holds nothing */
+  uint8_t raw[16];    /* all zero: an empty index, unless `zero` */
+  bool zero;          /* an entry of zeros */
   unsigned type;      /* enum ibv_gid_type */
   unsigned interface; /* index of its network interface */
 };
 
 struct double_port {
-  int error; /* errno of every question about it */
+  int error; /* errno of each query */
   enum ibv_port_state state;
   uint8_t link_layer, speed, width;
   uint16_t lid;
@@ -31,7 +31,7 @@ struct double_port {
   struct double_gid gids[DOUBLE_GIDS];
 };
 
-/* Its calls fail with these where they are not 0. */
+/* errno of each call; 0: it succeeds. */
 struct double_errors {
   int open, query, pd, registration, channel, cq, qp;
 };
@@ -40,30 +40,30 @@ struct double_device {
   char name[32];
   uint64_t guid;
   enum ibv_transport_type transport;
-  bool short_context; /* as a driver from before extended contexts: no query_port of its own */
+  bool short_context; /* as drivers before extended contexts: without query_port */
   unsigned ports;
   struct double_port port[DOUBLE_PORTS];
   struct ibv_device_attr limits;
-  unsigned inline_bytes; /* a queue pair takes at most this much */
+  unsigned inline_bytes; /* the maximum of a queue pair */
   bool dmabuf;           /* it takes dma-bufs */
   struct double_errors errors;
 };
 
-/* What is there now. */
+/* Live objects. */
 struct double_living {
   _Atomic unsigned lists, contexts, pds, registrations, channels, cqs, qps;
 };
 
 struct ibverbs_double {
-  int list_error; /* errno: there is no list of devices */
-  bool fork_safe; /* as Linux from 5.12 on: the kernel copies registered pages for a child */
+  int list_error; /* errno of ibv_get_device_list */
+  bool fork_safe; /* as Linux since 5.12, which copies registered pages for a child */
   size_t count;
   struct double_device devices[DOUBLE_DEVICES];
   struct double_living living;
   unsigned forks; /* calls of ibv_fork_init */
 };
 
-/* The test's door: found by dlsym(3) under this name. */
+/* The test's controls, found by dlsym(3). */
 extern struct ibverbs_double ibverbs_double;
 
 #endif

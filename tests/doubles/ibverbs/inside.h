@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
- * What the double's own files share. */
+ * Internals of the mock. */
 #ifndef HAUL_TESTS_IBVERBS_INSIDE_H
 #define HAUL_TESTS_IBVERBS_INSIDE_H
 
 #include "double.h"
 
-/* As the real library's own sources: the names are functions here. */
+/* Here these names are functions, not the header's macros. */
 #undef ibv_query_port
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 
-/* Ends the process unless it holds: the caller broke the library's contract. */
+/* Ends the process if the caller broke the library's contract. */
 #define DEMAND(holds)                                                                              \
   do {                                                                                             \
     if (!(holds))                                                                                  \
@@ -25,8 +25,8 @@ _Noreturn void double_broken(const char *call, const char *what);
 struct double_context {
   struct verbs_context verbs; /* its last field is the ibv_context that callers see */
   struct double_device *device;
-  void *motion;                        /* of the double that moves bytes, as in all of these */
-  _Atomic unsigned pds, channels, cqs; /* that live on it */
+  void *motion;                        /* the emulator's part, as in all of these */
+  _Atomic unsigned pds, channels, cqs; /* live ones */
   uint32_t mark;
 };
 
@@ -66,15 +66,16 @@ struct qp {
   uint32_t mark;
 };
 
-/* Check that it lives. */
+/* Check that the object lives. */
 struct double_context *double_context_of(struct ibv_context *context);
 struct channel *double_channel_of(struct ibv_comp_channel *seen);
 struct cq *double_cq_of(struct ibv_cq *seen);
 struct qp *double_qp_of(struct ibv_qp *seen);
 
-/* ---- What moving bytes adds to an object's life ----
- * still.c has what a double does that moves none. All but the ends return 0 or an errno; what did
- * not begin does not end. */
+/* ---- Hooks of the emulator ----
+ * still.c has empty ones. The begin hooks return 0 or an errno; after a failure no end hook
+ * follows.
+ */
 
 int motion_begin_context(struct double_context *context);
 void motion_end_context(struct double_context *context);
@@ -86,9 +87,9 @@ int motion_begin_cq(struct cq *cq);
 void motion_end_cq(struct cq *cq);
 int motion_begin_qp(struct qp *qp); /* sets its number */
 void motion_end_qp(struct qp *qp);
-/* The state it is in, which may be an error since it was brought to another. */
+/* The current state, which a failure may have changed. */
 enum ibv_qp_state motion_state(const struct qp *qp);
-/* It goes to `state`, with the attributes that it has now. */
+/* Changes to `state` with the current attributes. */
 int motion_to_state(struct qp *qp, enum ibv_qp_state state);
 
 #endif

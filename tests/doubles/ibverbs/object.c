@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What lives on a device: protection domains, registrations, completion queues, queue pairs. */
+ * Objects of a device: protection domains, registrations, completion queues, queue pairs. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +87,7 @@ static struct ibv_mr *registered(struct pd *pd, void *address, size_t length, ui
   return &registration->seen;
 }
 
-/* As on a kernel that does not know them: optional flags fail here, and are left out below. */
+/* As on an old kernel: optional flags fail here, and are dropped below. */
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access) {
   return registered(pd_of(pd), address, length, (uintptr_t)address, (unsigned)access);
 }
@@ -268,7 +268,7 @@ int ibv_destroy_qp(struct ibv_qp *seen) {
   return 0;
 }
 
-/* What a reliable connection needs for each step (ibv_modify_qp(3)). */
+/* Attributes that each transition of a reliable connection needs (ibv_modify_qp(3)). */
 static int needed(enum ibv_qp_state from, enum ibv_qp_state to) {
   if (to == IBV_QPS_RESET || to == IBV_QPS_ERR)
     return IBV_QP_STATE;
@@ -283,7 +283,7 @@ static int needed(enum ibv_qp_state from, enum ibv_qp_state to) {
   return -1;
 }
 
-/* Does the address lead to another port by what this one is addressed with? */
+/* Whether the address is of the port's kind. */
 static bool is_route(const struct qp *qp, const struct ibv_ah_attr *to) {
   struct double_device *device = device_of(qp->seen.context);
   const struct double_port *port = &device->port[qp->attributes.port_num - 1];

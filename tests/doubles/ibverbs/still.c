@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A double that moves no bytes: numbers for its objects, and no completion nor event, ever. */
+ * The mock's hooks: numbers for its objects, and neither completions nor events. */
 #include <errno.h>
 
 #include "inside.h"
@@ -74,7 +74,7 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void 
 
 void ibv_ack_cq_events(struct ibv_cq *cq, unsigned count) {
   double_cq_of(cq);
-  DEMAND(count == 0); /* none was given out */
+  DEMAND(count == 0); /* none was delivered */
 }
 
 int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
@@ -85,5 +85,5 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 }
 
 void ibv_ack_async_event(struct ibv_async_event *event) {
-  DEMAND(!event); /* none was given out */
+  DEMAND(!event); /* none was delivered */
 }

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Real dma-bufs: of udmabuf and of a dma-heap, and registered with a NIC, for which a double stands.
+# Real dma-bufs, of udmabuf and of a dma-heap, registered with a mock of a NIC.
 # shellcheck source=tests/vm/lib.sh
 . /haul/lib.sh
 
-mount -t debugfs debugfs /sys/kernel/debug # where the kernel counts them
+mount -t debugfs debugfs /sys/kernel/debug # the kernel's list of dma-bufs
 double=/haul/doubles/libdmabuf-nic.so
 
 section "of memory that haul allocates"
@@ -32,7 +32,7 @@ expect 0 "straight, with the double of a NIC that takes dma-bufs" \
 says "device memory goes straight"
 holds "every registration was as the kernel wants it" grep -q ' violations=0$' "$work/report"
 
-# straight MODE: a file into a device's memory and back, with the double in that mode on both hosts.
+# straight MODE: a file into device memory and back, with the mock in this mode on both hosts.
 straight() {
   rm -f "$work/report" "$work/copy"
   export LD_PRELOAD=$double HAUL_DMABUF_NIC=$1 HAUL_DMABUF_NIC_REPORT=$work/report

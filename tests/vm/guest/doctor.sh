@@ -1,24 +1,24 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# What `haul doctor` says of a host whose RDMA lacks something, and that its remedies mend it.
+# The checks of `haul doctor rdma` on a host with deficits; the remedies repair them.
 # shellcheck source=tests/vm/lib.sh
 . /haul/lib.sh
 
-# finds STATE CHECK WORDS: what the last output has of the check.
+# finds STATE CHECK WORDS: the last output has the check in this state, with these words.
 finds() {
   holds "$2 is $1: $3" grep -q "^$1  *$2  .*$3" "$work/out"
 }
 
-# offers CHECK COMMAND: the command that mends it, as the last output has it.
+# offers CHECK COMMAND: the last output has this remedy for the check.
 offers() {
   holds "for $1 it offers: $2" grep -qxF "  $1: $2" "$work/out"
 }
 
 doctor() { expect 0 "$1" "${@:2}" "$HAUL" doctor rdma; }
 
-# mend CHECK: runs the command that the last output offers; here one is root, and no package has modules.
-mend() {
+# apply_remedy CHECK: runs the command that the last output offers, as root, with the modules of /modules.
+apply_remedy() {
   local command
   command=$(sed -n "s/^  $1: //p" "$work/out")
   # shellcheck disable=SC2317 # the remedies call these
@@ -29,7 +29,7 @@ mend() {
   unset -f sudo modprobe
 }
 
-# as_user WHAT LIMIT: the same as a user without any capability, who may lock so many KiB.
+# as_user WHAT LIMIT: as a user without capabilities, with a memlock limit of LIMIT KiB.
 as_user() {
   expect 0 "$1" su user -s /bin/bash -c "ulimit -l $2 && exec $HAUL doctor rdma"
 }
@@ -49,15 +49,15 @@ doctor "with a NIC that takes dma-bufs" env LD_PRELOAD=/haul/doubles/libdmabuf-n
 finds ok rdma.dma-buf "through its dma-buf"
 
 section "a link that is down"
-cut_wire
+wire_down
 doctor "both ends are down"
 finds missing rdma.port "rxe[01]/1: its link is down; 0 of 2"
 finds missing rdma.gid "rdma.port"
 offers rdma.port "sudo ip link set dev eth0 up"
-mend rdma.port
+apply_remedy rdma.port
 doctor "and up again"
 finds ok rdma.port "2 ports up"
-mend_wire
+wire_up
 
 section "an interface without an address"
 ip address flush dev eth0
@@ -65,7 +65,7 @@ doctor "what the kernel makes of its hardware address is not enough"
 finds limited rdma.gid "rxe0/1 is addressed by IPv6, link-local"
 offers rdma.gid "sudo ip address add ADDRESS/24 dev eth0"
 sed -i 's/ADDRESS/10.77.0.1/' "$work/out"
-mend rdma.gid
+apply_remedy rdma.gid
 holds "the GID comes" await 10 gid_index rxe0 ${gid_v4}1
 doctor "and that is all that was missing"
 finds ok rdma.gid "rxe0/1 is addressed by IPv4"
@@ -95,20 +95,20 @@ section "a user who may not"
 chmod 600 /dev/infiniband/uverbs*
 as_user "the devices are root's" unlimited
 finds missing rdma.device "rxe0: it cannot be opened: Permission denied"
-offers rdma.device "sudo chmod a+rw /dev/infiniband/uverbs* (the package rdma-core does so for good)"
+offers rdma.device "sudo chmod a+rw /dev/infiniband/uverbs* (the package rdma-core makes it permanent)"
 chmod 666 /dev/infiniband/uverbs*
 
 section "a container without the devices"
 mv /dev/infiniband /dev/infiniband.away
 doctor "they are in the kernel alone"
-finds missing rdma.device "the kernel has rxe0, but /dev/infiniband/uverbs0 is not here"
+finds missing rdma.device "the kernel has rxe0, but /dev/infiniband/uverbs0 does not exist"
 offers rdma.device "start the container with --device=/dev/infiniband"
 mv /dev/infiniband.away /dev/infiniband
 
 section "packages"
 mv /etc/libibverbs.d /etc/libibverbs.away
 doctor "no driver for the device"
-finds missing rdma.device "the kernel has rxe0, and libibverbs has no driver for it"
+finds missing rdma.device "the kernel has rxe0, but libibverbs has no driver for it"
 offers rdma.device "sudo apt-get install ibverbs-providers"
 mv /etc/libibverbs.away /etc/libibverbs.d
 mv /lib/libibverbs.so.1 /lib/away
@@ -122,7 +122,7 @@ rmmod rdma_rxe
 doctor "no device"
 finds missing rdma.device "no RDMA device"
 offers rdma.device "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev eth0"
-mend rdma.device
+apply_remedy rdma.device
 doctor "one again"
 finds ok rdma.device "rxe0"
 finds ok rdma.port "1 port up"
@@ -132,7 +132,7 @@ ip address flush dev eth0
 ip address add 10.77.0.1/24 dev eth0
 ip address add fd77::1/64 dev eth0 nodad
 rdma link add rxe1 type rxe netdev eth1
-lay 1 2
-lay 2 1
+add_routes 1 2
+add_routes 2 1
 
 finish

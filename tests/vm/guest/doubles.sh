@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Memory of accelerators over Soft-RoCE. The drivers of GPU and Gaudi are doubles, and so is a NIC that
-# takes dma-bufs; the dma-bufs are the kernel's, the verbs are real.
+# Accelerator memory over Soft-RoCE, with mocks of the GPU and Gaudi drivers and of dma-buf registration;
+# dma-bufs and verbs are real.
 # shellcheck source=tests/vm/lib.sh
 . /haul/lib.sh
 

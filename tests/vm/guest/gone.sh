@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# A NIC is removed under way: `rdma link delete`, at the one who writes and at the owner. The kernel
-# cannot take Soft-RoCE's devices from who has them open (NICs of vendors can, see tests/rdma/faults.c):
-# they work on, and go with their last user.
+# A NIC is removed under way (`rdma link delete`), at the writer and at the owner. The kernel keeps
+# Soft-RoCE's devices until their last user closes them; vendors' drivers do not, see
+# tests/rdma/faults.c.
 # shellcheck source=tests/vm/lib.sh
 . /haul/lib.sh
 
@@ -12,13 +12,13 @@ random_file "$work/file" $length
 
 is_over() { ! kill -0 "$1" 2>/dev/null; }
 
-# removed DEVICE: a put at whose begin the device is deleted. Sets $deletion.
+# removed DEVICE: a put during which the device is deleted. Sets $deletion.
 removed() {
   serve_on b --region memory=host:64M
   begin "$work/file" $v4_b/memory
   rdma link delete "$1" &
   deletion=$!
-  heal
+  restore
   end
   holds "the put ends" test $status = 0
   expect 0 "its bytes are there" on a "$HAUL" get $v4_b/memory "$work/copy" --length $length --only tcp
@@ -26,7 +26,7 @@ removed() {
   rm -f "$work/copy"
 }
 
-section "of the one who writes"
+section "at the writer"
 removed rxe0
 holds "it is gone with the command that used it" await 20 is_over $deletion
 expect 0 "the next put takes what there is" on a "$HAUL" put "$work/file" $v4_b/memory --checksum
@@ -35,7 +35,7 @@ stop $server
 holds "serve ends with 0" test $status = 0
 rdma link add rxe0 type rxe netdev eth0
 
-section "of the owner"
+section "at the owner"
 removed rxe1
 expect 0 "the node lives on" on a "$HAUL" ls $v4_b
 stop $server

@@ -26,11 +26,11 @@ says "^rxe0/1  *rdma  *usable .* fd77::1 "
 ip -n a address add 10.77.0.1/24 dev eth0
 
 section "a wire that is cut"
-cut_wire
+wire_down
 expect 0 "info" on a "$HAUL" info
 says "^rxe0/1  *rdma  *closed .*its link is down"
 expect 0 "doctor" on a "$HAUL" doctor
 says "link is down\|rdma.port"
-mend_wire
+wire_up
 
 finish

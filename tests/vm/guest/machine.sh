@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# The machine is what the other tests take it for.
+# The properties of the machine that other tests rely on.
 # shellcheck source=tests/vm/lib.sh
 . /haul/lib.sh
 
@@ -35,9 +35,9 @@ for address in $v4_b $v6_b; do
   expect 0 "the hosts reach each other: $address" on a ping -c 1 -W 5 $address
 done
 expect 0 "and the first namespace's own" ping -c 1 -W 5 $v4_b
-cut_wire
+wire_down
 holds "cutting the wire shows at the port" await 10 state_is rxe0 PORT_DOWN
-mend_wire
+wire_up
 holds "mending it, too" await 10 state_is rxe0 PORT_ACTIVE
 for device in rxe0 rxe1; do
   [[ $device == rxe0 ]] && number=1 || number=2

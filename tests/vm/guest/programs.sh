@@ -1,12 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# The test programs of the library on this kernel: all of them where the processor runs the machine,
-# else those that bear to be many times slower.
+# The library's test programs on this kernel: all of them with KVM, else those that tolerate emulation.
 # shellcheck source=tests/vm/lib.sh
 . /haul/lib.sh
 
-# What takes minutes without the processor's help, or measures times that are not kept then.
+# Programs that take minutes under emulation, or measure times.
 declare -A slow=(
   [node_kill]="more than 120 s" [node_load]="more than 100 s" [node_messages]="40 s" [node_names]="50 s" [node_oom]="more than 120 s"
   [node_raw_control]="70 s" [node_raw_rails]="90 s" [node_submit]="100 s" [conformance_provider]="70 s"

@@ -1,24 +1,24 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Two NICs a host: transfers are spread over both, and the end of one is the end of the path.
+# Two NICs a host: transfers use both, and a failure of one closes the path.
 # shellcheck source=tests/vm/lib.sh
 . /haul/lib.sh
 
 length=$((64 << 20))
 random_file "$work/file" $length
 
-# Each host's second device has an address of its own there, as the first one has.
+# Gives each host's second device an address in its namespace, like the first one's.
 second_wire() {
   ip link add eth2 type veth peer name eth3
-  plug eth2 3
-  plug eth3 4
+  configure_end eth2 3
+  configure_end eth3 4
   ip rule add pref 13 iif lo to 10.77.0.4 lookup 13
   ip rule add pref 14 iif lo to 10.77.0.3 lookup 14
   ip -6 rule add pref 13 iif lo to fd77::4 lookup 13
   ip -6 rule add pref 14 iif lo to fd77::3 lookup 14
-  lay 3 4
-  lay 4 3
+  add_routes 3 4
+  add_routes 4 3
   own_addresses eth2 eth3
   on a ip address add 10.77.0.3/24 dev eth0
   on b ip address add 10.77.0.4/24 dev eth1
@@ -39,7 +39,7 @@ no_second_wire() {
 }
 
 sent() { cat "/sys/class/net/$1/statistics/tx_bytes"; }
-# carried DEVICE BEFORE: at least a quarter of the file went out there since.
+# carried DEVICE BEFORE: the device has sent at least a quarter of the file since then.
 carried() { (($(sent "$1") - $2 >= length / 4)); }
 
 section "one NIC and one"
@@ -70,7 +70,7 @@ tc qdisc replace dev eth2 root netem rate 50mbit
 begin "$work/file" $v4_b/memory
 tc qdisc replace dev eth2 root netem loss 100%
 end
-heal
+restore
 holds "the put goes on, and ends" test $status = 0
 says "the path changed during the transfer: .* rdma, .* tcp"
 tc qdisc delete dev eth2 root

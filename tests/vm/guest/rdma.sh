@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# The command between the two hosts over Soft-RoCE, and what becomes of a transfer whose wire breaks.
+# The command between the two hosts over Soft-RoCE, and transfers whose wire breaks.
 # shellcheck source=tests/vm/lib.sh
 . /haul/lib.sh
 
@@ -47,33 +47,33 @@ says "path rdma"
 
 section "the wire breaks"
 begin "$work/long" $v4_b/large
-spoil loss 100%
+impair loss 100%
 end
 holds "the put goes on, and ends" test $status = 0
 says "slices sent again"
 says "the path changed during the transfer: .* rdma, .* tcp"
-heal
+restore
 expect 0 "it is compared over tcp" on a "$HAUL" get $v4_b/large "$work/copy" --length $long --only tcp
 holds "the bytes are the same" cmp "$work/long" "$work/copy"
 rm -f "$work/copy"
 
 section "it breaks, and only zero copy will do"
 begin "$work/long" $v4_b/large --require-zero-copy
-spoil loss 100%
+impair loss 100%
 end
 holds "the put fails" test $status = 1
 complains "no path meets the constraints"
 complains "not tcp: it buffers on the way"
-heal
+restore
 
 section "it breaks, and only rdma will do"
 begin "$work/long" $v4_b/large --only rdma
-spoil loss 100%
+impair loss 100%
 end
 holds "the put fails" test $status = 1
 complains "no path meets the constraints"
 complains "rdma: "
-heal
+restore
 
 section "and afterwards"
 expect 0 "a new connection takes rdma again" on a "$HAUL" put "$work/file" $v4_b/a --checksum

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Two hosts with a key: what goes over TCP is encrypted, by the kernel, by the processes, or not at all
-# where both want that; and over Soft-RoCE it is not.
+# Two hosts with a key: TCP is encrypted by the kernel or by the processes, or left plain where both want
+# that. Soft-RoCE is not encrypted.
 # shellcheck source=tests/vm/lib.sh
 . /haul/lib.sh
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Queue pairs move bytes between the two hosts, over the wire, by IPv4 and IPv6.
+# perftest between the two hosts, over the wire, by IPv4 and IPv6.
 # shellcheck source=tests/vm/lib.sh
 . /haul/lib.sh
 
@@ -9,7 +9,7 @@ port=18500
 
 server_listens() { on b sh -c "netstat -ltn | grep -q ':$port '"; }
 
-# pair WHAT GID PROGRAM OPTION…: one end on each host; both succeed. Leaves the client's output.
+# pair WHAT GID PROGRAM OPTION…: runs a server and a client, which both succeed; keeps the client's output.
 pair() {
   local what=$1 gid=$2 server failed_before=$failures
   shift 2
@@ -50,8 +50,8 @@ pair "latency" $gid_v4 ib_write_lat -s 8 -n 200
 figures
 
 section "a wire that loses one packet in a hundred"
-spoil loss 1%
+impair loss 1%
 pair "ib_write_bw" $gid_v4 ib_write_bw -s 65536 -n 20
-heal
+restore
 
 finish

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT
+ * Completions, which keep a rail's posting order, and works that end early: a work is canceled, a
+ * region is revoked, a rail breaks, the peer leaves. */
+#include "core/error.h"
+#include "core/sys.h"
+#include "fabric/rdma/channel.h"
+#include "fabric/rdma/endpoint.h"
+
+/* ---- Completions ---- */
+
+/* With the lock: all jobs up to this one are complete. */
+static void complete_up_to(struct rdma_rail *rail, struct rdma_job *last, int code,
+                           struct list *ended) {
+  bool more = true;
+  while (more && !list_empty(&rail->posted)) {
+    struct rdma_job *job = list_entry(rail->posted.next, struct rdma_job, link);
+    more = job != last;
+    int outcome = more || code == 0 ? job->cancel_code : code;
+    if (outcome == 0 && step_after_nic(job)) {
+      job_leave_rail(job);
+      list_append(&rail->endpoint->stepping, &job->link);
+    } else {
+      job_retire(job, outcome, ended);
+    }
+  }
+}
+
+/* With the lock. An error completion is for the first work request that failed, signaled or not;
+ * those behind it are flushed. A flush without an earlier failure means that the queue pair went to
+ * the error state for another reason: a request of the peer, or the end of the device. */
+static void handle_completion(struct rdma_rail *rail, const struct ibv_wc *completion,
+                              struct list *ended) {
+  bool message = completion->wr_id & (WR_ID_RECEIVE | WR_ID_SEND);
+  struct rdma_job *job = message ? NULL : (struct rdma_job *)(uintptr_t)completion->wr_id;
+  if (rail->broken && completion->status != IBV_WC_SUCCESS)
+    return; /* its job ends with the rail, and may have ended already */
+  if (completion->status == IBV_WC_WR_FLUSH_ERR && completion->wr_id & WR_ID_RECEIVE) {
+    rail->flushed = true; /* a completion that names the cause may follow */
+  } else if (completion->status == IBV_WC_SUCCESS && message) {
+    rdma_rail_complete_message(rail, completion);
+  } else if (completion->status == IBV_WC_SUCCESS) {
+    complete_up_to(rail, job, 0, ended);
+  } else {
+    int code = rdma_rail_set_error(rail, completion->status, completion->vendor_err);
+    if (code != HAUL_EPATH && job)
+      complete_up_to(rail, job, code, ended);
+    rdma_rail_mark_broken(rail);
+  }
+}
+
+static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
+  struct ibv_wc completions[16];
+  bool any = false, progress = false;
+  int count;
+  do {
+    count = ibv_poll_cq(rail->cq, 16, completions);
+    for (int i = 0; i < count; i++) {
+      progress |= !(completions[i].wr_id & WR_ID_RECEIVE); /* receives are the peer's progress */
+      handle_completion(rail, &completions[i], ended);
+    }
+    any |= count > 0;
+  } while (count == 16);
+  if (progress)
+    rail->progress_at = clock_now();
+  if (rail->flushed && !rail->broken) {
+    rdma_rail_set_error(rail, IBV_WC_WR_FLUSH_ERR, 0);
+    rdma_rail_mark_broken(rail);
+  }
+  if (count < 0) {
+    error_set(HAUL_EPATH, 0, rail->device->nic->name, NULL, "its completion queue cannot be read");
+    rdma_rail_mark_broken(rail);
+  }
+  rdma_rail_post_waiting(rail);
+  return any;
+}
+
+/* Polls once more after arming: completions that came before raise no event. */
+bool rdma_arm(struct rdma_endpoint *endpoint) {
+  bool again = false;
+  combiner_lock(&endpoint->combiner);
+  for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
+    struct rdma_rail *rail = &endpoint->rails[i];
+    again |= rail->broken; /* the next turn breaks the path */
+    if (rail->armed || rail->broken)
+      continue;
+    int system = ibv_req_notify_cq(rail->cq, 0);
+    if (system) {
+      error_set(HAUL_EPATH, system, rail->device->nic->name, NULL,
+                "its completion queue gives no events");
+      rdma_rail_mark_broken(rail);
+    }
+    rail->armed = true;
+    again = true;
+  }
+  combiner_unlock(&endpoint->combiner);
+  return again;
+}
+
+/* Work found with the lock, to run after it is released. */
+struct poll_result {
+  struct list ended;
+  bool any, posted, fences, messages, steps;
+  const struct rdma_rail *broken; /* its reason is constant from now on */
+};
+
+static void poll_rails(struct rdma_endpoint *endpoint, struct poll_result *result) {
+  for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
+    struct rdma_rail *rail = &endpoint->rails[i];
+    result->any |= poll_rail(rail, &result->ended);
+    result->posted |= rail->posted_count > 0;
+    result->fences |= rail->pending_fence_count > 0;
+    result->messages |= rail->messages.received != rail->messages.handled;
+    if (rail->broken && !result->broken)
+      result->broken = rail;
+  }
+  result->steps = !list_empty(&endpoint->stepping) || !list_empty(&endpoint->acquiring);
+}
+
+static void start_timer(struct rdma_endpoint *endpoint) {
+  loop_timer_start(endpoint->base.link->fabric->loop, &endpoint->timer,
+                   clock_after(clock_now(), RDMA_CANCEL_NS));
+}
+
+bool rdma_poll(struct rdma_endpoint *endpoint) {
+  struct poll_result result = {.any = false};
+  bool urgent = false;
+  list_init(&result.ended);
+  combiner_lock(&endpoint->combiner);
+  poll_rails(endpoint, &result);
+  combiner_unlock(&endpoint->combiner);
+  jobs_end(&result.ended);
+  rdma_end_rejected(endpoint);
+  if (result.posted && list_empty(&endpoint->timer.link))
+    start_timer(endpoint);
+  if (result.fences)
+    rdma_fence_writes(endpoint);
+  if (result.messages)
+    result.any |= rdma_handle_messages(endpoint);
+  if (result.steps)
+    result.any |= steps_poll(endpoint, &urgent);
+  result.any |= staged_copies_poll(endpoint, &urgent);
+  endpoint->poller.urgent = urgent;
+  if (result.broken)
+    rdma_break(endpoint, result.broken->broken_reason);
+  return result.any;
+}
+
+/* ---- Cancellation and revocation ---- */
+
+void rdma_cancel(struct endpoint *base, struct work *work, int code) {
+  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
+  struct list ended = LIST_INIT(ended);
+  combiner_lock(&endpoint->combiner);
+  struct rdma_job *job = work->state;
+  bool ours = job && job->requests == 0;
+  if (job && !ours) /* posted work requests cannot be withdrawn: it ends when they complete */
+    job->cancel_code = code;
+  if (ours)
+    job_leave_rail(job); /* or another thread would post it now */
+  combiner_unlock(&endpoint->combiner);
+  rdma_end_rejected(endpoint);
+  if (!ours)
+    return;
+  step_cancel(job);
+  combiner_lock(&endpoint->combiner);
+  job_retire(job, code, &ended);
+  combiner_unlock(&endpoint->combiner);
+  jobs_end(&ended);
+}
+
+/* With the lock. */
+static void retire_revoked(struct list *jobs, struct list *ended) {
+  list_each_safe(item, jobs) {
+    struct rdma_job *job = list_entry(item, struct rdma_job, link);
+    if (((const struct rdma_binding *)job->work->binding)->revoked)
+      job_retire(job, HAUL_ESTALE, ended);
+  }
+}
+
+void rdma_end_revoked(struct rdma_endpoint *endpoint) {
+  struct list ended = LIST_INIT(ended);
+  combiner_lock(&endpoint->combiner);
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
+      retire_revoked(&endpoint->rails[i].waiting.queues[rank], &ended);
+  retire_revoked(&endpoint->acquiring, &ended);
+  combiner_unlock(&endpoint->combiner);
+  error_set(HAUL_ESTALE, 0, NULL, "look it up again", "the peer withdrew the region");
+  jobs_end(&ended);
+}
+
+/* ---- Stuck NICs ---- */
+
+/* Atomics count: they write as well. */
+static bool has_write(const struct list *jobs) {
+  list_each(item, jobs) if (list_entry(item, struct rdma_job, link)->work->operation !=
+                            HAUL_OP_READ) return true;
+  return false;
+}
+
+bool rdma_has_writes(struct rdma_endpoint *endpoint) {
+  combiner_lock(&endpoint->combiner);
+  bool writes = has_write(&endpoint->stepping) || has_write(&endpoint->stranded) ||
+                endpoint->slots_in_copy > 0;
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    writes |= has_write(&endpoint->rails[i].posted);
+  combiner_unlock(&endpoint->combiner);
+  return writes;
+}
+
+static bool any_canceled(const struct list *jobs) {
+  list_each(item, jobs) if (list_entry(item, struct rdma_job, link)->cancel_code) return true;
+  return false;
+}
+
+/* With the lock. A working NIC completes every work request, or fails it once the retries are
+ * exhausted. One that exceeds that time loses its queue pair, and with it all access. */
+static bool is_stuck(const struct rdma_rail *rail) {
+  int64_t bound = any_canceled(&rail->posted) ? RDMA_CANCEL_NS : RDMA_STALL_NS;
+  return rail->posted_count > 0 && clock_now() - rail->progress_at >= bound;
+}
+
+/* The peer did not send BROKEN_ACK in time. */
+static void end_canceled(struct rdma_endpoint *endpoint) {
+  struct list ended = LIST_INIT(ended);
+  combiner_lock(&endpoint->combiner);
+  list_each_safe(item, &endpoint->stranded) {
+    struct rdma_job *job = list_entry(item, struct rdma_job, link);
+    if (job->cancel_code)
+      job_retire(job, job->cancel_code, &ended);
+  }
+  combiner_unlock(&endpoint->combiner);
+  jobs_end(&ended);
+}
+
+void rdma_check_stuck(struct rdma_endpoint *endpoint) {
+  struct rdma_rail *stuck = NULL;
+  if (endpoint->broken) {
+    end_canceled(endpoint);
+    return;
+  }
+  combiner_lock(&endpoint->combiner);
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    if (is_stuck(&endpoint->rails[i]))
+      stuck = &endpoint->rails[i];
+  combiner_unlock(&endpoint->combiner);
+  if (!stuck)
+    return;
+  const char *nic = stuck->device->nic->name;
+  error_set(HAUL_EPATH, 0, nic, NULL, "%s holds work requests and completes none", nic);
+  rdma_break(endpoint, haul_error_last()->text);
+}
+
+/* ---- Broken rails ---- */
+
+/* With the lock. */
+static void strand(struct list *jobs, struct list *stranded) {
+  while (!list_empty(jobs)) {
+    struct rdma_job *job = list_entry(jobs->next, struct rdma_job, link);
+    job_leave_rail(job);
+    job->needs_fence = false;
+    list_append(stranded, &job->link);
+  }
+}
+
+static void strand_all(struct rdma_endpoint *endpoint) {
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    struct rdma_rail *rail = &endpoint->rails[i];
+    rdma_rail_destroy_qp(rail);
+    strand(&rail->posted, &endpoint->stranded);
+    for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
+      strand(&rail->waiting.queues[rank], &endpoint->stranded);
+  }
+  strand(&endpoint->stepping, &endpoint->stranded);
+  strand(&endpoint->acquiring, &endpoint->stranded);
+}
+
+/* Closes the endpoint first: a thread that finds it broken reads the reason. */
+void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
+  endpoint_close(&endpoint->base, "%s", reason);
+  combiner_lock(&endpoint->combiner);
+  bool first = !endpoint->broken;
+  endpoint->broken = true;
+  if (first)
+    strand_all(endpoint);
+  combiner_unlock(&endpoint->combiner);
+  if (!first)
+    return;
+  list_each(item, &endpoint->stranded) step_cancel(list_entry(item, struct rdma_job, link));
+  if (any_canceled(&endpoint->stranded))
+    start_timer(endpoint);
+  staged_copies_cancel(endpoint);
+  rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_BROKEN});
+}
+
+void rdma_end_stranded(struct rdma_endpoint *endpoint, int code) {
+  struct list ended = LIST_INIT(ended);
+  combiner_lock(&endpoint->combiner);
+  while (!list_empty(&endpoint->stranded))
+    job_retire(list_entry(endpoint->stranded.next, struct rdma_job, link), code, &ended);
+  slots_end_copies(endpoint);
+  combiner_unlock(&endpoint->combiner);
+  if (code == HAUL_EPATH)
+    error_set(code, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
+  jobs_end(&ended);
+}
+
+void rdma_drain(struct rdma_endpoint *endpoint, int code) {
+  rdma_break(endpoint, "the peer left");
+  rdma_end_stranded(endpoint, code);
+}

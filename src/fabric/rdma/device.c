@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: MIT */
+#include "fabric/rdma/device.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "fabric/rdma/checks.h"
+#include "fabric/rdma/endpoint.h"
+#include "memory/pages.h"
+
+/* Limits of unused registrations kept in a cache. RLIMIT_MEMLOCK bounds pinned memory as well. */
+#define KEPT_BYTES   ((uint64_t)64 << 30)
+#define KEPT_ENTRIES 65536
+#define MERGE        ((uint64_t)1 << 30)
+
+/* A range's kind in the cache: whether the NIC may write to it, and the place of device memory, as
+ * an address means something else on each device. No cached registration is open to peers: it
+ * covers whole pages and neighbours, which are published to no peer. */
+#define KIND_TARGET 1u
+#define KIND_DEVICE 2u
+#define KIND_PLACES 2 /* bits below the place */
+
+/* ---- Pinning ---- */
+
+static int pin_error(const struct rdma_device *device, int system) {
+  if (system == ENOMEM)
+    return error_set(
+        HAUL_ELIMIT, system, device->nic->name,
+        "raise the limit: ulimit -l unlimited (haul doctor rdma shows it)",
+        "the memory cannot be pinned: a limit of locked memory or of registrations is reached");
+  if (system == EFAULT)
+    return error_set(
+        HAUL_EINVAL, system, device->nic->name, "register the memory behind the mapping",
+        "the memory cannot be pinned: it is a mapping of a device or a dma-buf, or was "
+        "unmapped or protected");
+  return error_set(HAUL_ENOTSUP, system, device->nic->name, NULL,
+                   "the memory cannot be registered: %s", strerror(system));
+}
+
+static int pin(const struct rdma_device *device, uint64_t address, uint64_t length, unsigned access,
+               struct ibv_mr **mr) {
+  /* Pinning would populate address space that is reserved without memory behind it. */
+  if (length / page_size() > (uint64_t)sysconf(_SC_PHYS_PAGES))
+    return error_set(HAUL_ELIMIT, 0, device->nic->name, "publish a part of it",
+                     "the memory cannot be pinned: it is larger than this host's");
+  *mr = device->nic->verbs->reg_mr_iova2(device->nic->pd, (void *)(uintptr_t)address, length,
+                                         address, access | IBV_ACCESS_RELAXED_ORDERING);
+  return *mr ? 0 : pin_error(device, errno);
+}
+
+static int pin_dmabuf(const struct rdma_device *device, struct memory *memory, uint64_t length,
+                      unsigned access, struct ibv_mr **mr) {
+  uint64_t offset;
+  int descriptor;
+  int code = memory_dmabuf(memory, &descriptor, &offset);
+  if (code)
+    return code;
+  *mr =
+      device->nic->verbs->reg_dmabuf_mr(device->nic->pd, offset, length, (uintptr_t)memory->address,
+                                        descriptor, (int)(access | IBV_ACCESS_RELAXED_ORDERING));
+  int system = errno;
+  close(descriptor); /* the registration holds the buffer */
+  return *mr ? 0 : pin_error(device, system);
+}
+
+/* Through the dma-buf, else by address, where the kernel has peer memory for the device. Memory for
+ * which both fail is staged. */
+static int pin_device_memory(const struct rdma_device *device, struct memory *memory,
+                             uint64_t length, unsigned access, struct ibv_mr **mr) {
+  if (device->nic->dmabuf == 0)
+    return pin_dmabuf(device, memory, length, access, mr);
+  if (checks_peer_memory())
+    return pin(device, (uintptr_t)memory->address, length, access, mr);
+  return error_set(HAUL_ENOTSUP, device->nic->dmabuf, device->nic->name, "haul doctor rdma",
+                   "%s takes no dma-buf and the kernel has no peer memory", device->nic->name);
+}
+
+/* ---- The cache's operations ---- */
+
+static int add_device_memory(const struct rdma_device *device, const struct regcache_range *pages,
+                             unsigned access, struct ibv_mr **mr) {
+  struct memory memory;
+  int code = memory_wrap((void *)(uintptr_t)pages->address, pages->length, &memory);
+  if (code)
+    return code;
+  code = memory.view
+             ? error_set(HAUL_ESTALE, 0, device->nic->name, NULL, "the device memory was freed")
+             : pin_device_memory(device, &memory, pages->length, access, mr);
+  memory_free(&memory);
+  return code;
+}
+
+static int add_registration(void *user, const struct regcache_range *pages, void **handle) {
+  struct rdma_device *device = user;
+  struct ibv_mr *mr = NULL;
+  unsigned access = pages->kind & KIND_TARGET ? IBV_ACCESS_LOCAL_WRITE : 0;
+  int code = pages->kind & KIND_DEVICE ? add_device_memory(device, pages, access, &mr)
+                                       : pin(device, pages->address, pages->length, access, &mr);
+  *handle = mr;
+  return code;
+}
+
+static void drop_registration(void *user, void *handle) {
+  rdma_device_unexport(user, handle);
+}
+
+static const struct regcache_ops registrar = {add_registration, drop_registration};
+
+/* ---- Opening ---- */
+
+static int open_device(struct rdma_node *node, const struct nic_rail *rail) {
+  const struct regcache_limits limits = {KEPT_BYTES, KEPT_ENTRIES, MERGE};
+  struct rdma_device *device = &node->devices[node->count];
+  *device = (struct rdma_device){.node = node, .nic = rail->nic, .port = rail->port};
+  int code = regcache_open(&registrar, device, &limits, &device->cache);
+  node->count += code == 0;
+  return code;
+}
+
+/* Some kernel drivers cannot remove a NIC while a process has it open: this node keeps open only
+ * the NICs that it uses. */
+static void close_unused(struct rdma_node *node) {
+  for (size_t i = 0; i < node->nics->count; i++) {
+    bool used = false;
+    for (unsigned j = 0; j < node->count; j++)
+      used |= node->devices[j].nic == &node->nics->list[i];
+    if (!used)
+      nic_close(&node->nics->list[i]);
+  }
+}
+
+static int open_devices(struct rdma_node *node) {
+  struct nic_rail rails[RDMA_RAILS_MAX];
+  size_t count = RDMA_RAILS_MAX;
+  struct nics *nics;
+  int code = nics_open(&nics);
+  if (code)
+    return code;
+  node->nics = nics;
+  code = nics_rank(nics, NULL, rails, &count);
+  for (size_t i = 0; i < count && i < RDMA_RAILS_MAX && code == 0; i++)
+    code = open_device(node, &rails[i]);
+  if (code)
+    rdma_devices_close(node);
+  else
+    close_unused(node);
+  return code;
+}
+
+/* Announces memory that was wrapped before there were devices, without the lock: it comes back
+ * through rdma_devices_learn. */
+int rdma_devices_open(struct rdma_node *node) {
+  pthread_mutex_lock(&node->lock);
+  bool first = !node->nics;
+  int code = first ? open_devices(node) : 0;
+  pthread_mutex_unlock(&node->lock);
+  if (first && code == 0)
+    heap_tell_wrapped(node->fabric->heap);
+  return code;
+}
+
+void rdma_devices_close(struct rdma_node *node) {
+  for (unsigned i = 0; i < node->count; i++)
+    regcache_close(node->devices[i].cache);
+  node->count = 0;
+  nics_close(node->nics);
+  node->nics = NULL;
+}
+
+/* ---- The nearest devices ---- */
+
+static bool is_nearer(struct nic_distance a, struct nic_distance b) {
+  return a.shared != b.shared ? a.shared > b.shared : a.numa < b.numa;
+}
+
+static unsigned find_near(struct rdma_node *node, struct haul_place place) {
+  const struct provider *provider = provider_of(place.kind);
+  struct haul_device device = {.place = place, .numa = -1};
+  struct nic_distance best = {0};
+  unsigned near = 0;
+  if (provider && provider->describe)
+    provider->describe(place.device, &device);
+  for (unsigned i = 0; i < node->count; i++) {
+    struct nic_distance distance = nic_distance(node->devices[i].nic, &device);
+    if (near == 0 || is_nearer(distance, best)) {
+      best = distance;
+      near = 0;
+    }
+    if (!is_nearer(best, distance))
+      near |= 1u << i;
+  }
+  return near;
+}
+
+unsigned rdma_devices_near(struct rdma_node *node, struct haul_place place) {
+  _Atomic uint8_t *kept = &node->near[place.kind % 32][place.device % 16];
+  bool keeps = place.kind < 32 && place.device < 16;
+  unsigned near = keeps ? atomic_load_explicit(kept, memory_order_relaxed) : 0;
+  if (near == 0)
+    near = find_near(node, place);
+  if (keeps)
+    atomic_store_explicit(kept, (uint8_t)near, memory_order_relaxed);
+  return near;
+}
+
+/* ---- Registration ---- */
+
+static struct regcache_range range_of(const struct memory *memory, uint32_t target) {
+  uint32_t place = (uint32_t)memory->place.kind << 16 | memory->place.device;
+  return (struct regcache_range){.address = (uintptr_t)memory->address,
+                                 .length = memory->length,
+                                 .kind = target |
+                                         (memory->view ? 0 : KIND_DEVICE | place << KIND_PLACES)};
+}
+
+int rdma_device_register(struct rdma_device *device, const struct memory *memory,
+                         struct registration **registration, struct ibv_mr **mr) {
+  struct regcache_range range = range_of(memory, memory->writable ? KIND_TARGET : 0);
+  /* The application may free wrapped memory and allocate it anew without a notice. */
+  if (memory->wrapped && memory->provider->buffer)
+    range.buffer = memory->provider->buffer(memory);
+  int code = regcache_get(device->cache, &range, registration);
+  if (code == 0)
+    *mr = (*registration)->handle;
+  return code;
+}
+
+bool rdma_device_allows_atomics(const struct rdma_device *device, const struct memory *memory,
+                                unsigned rights) {
+  return rights == (HAUL_READ | HAUL_WRITE) && memory->view &&
+         device->nic->limits.atomics != IBV_ATOMIC_NONE;
+}
+
+int rdma_device_export(struct rdma_device *device, const struct memory *memory, unsigned rights,
+                       struct ibv_mr **mr) {
+  unsigned access =
+      (rights & HAUL_READ ? (unsigned)IBV_ACCESS_REMOTE_READ : 0) |
+      (rights & HAUL_WRITE ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE : 0) |
+      (rdma_device_allows_atomics(device, memory, rights) ? IBV_ACCESS_REMOTE_ATOMIC : 0);
+  struct memory copy = *memory;
+  return memory->view ? pin(device, (uintptr_t)memory->address, memory->length, access, mr)
+                      : pin_device_memory(device, &copy, memory->length, access, mr);
+}
+
+int rdma_device_pin(struct rdma_device *device, const struct memory *memory, struct ibv_mr **mr) {
+  return pin(device, (uintptr_t)memory->address, memory->length, IBV_ACCESS_LOCAL_WRITE, mr);
+}
+
+void rdma_device_unexport(struct rdma_device *device, struct ibv_mr *mr) {
+  if (mr)
+    device->nic->verbs->dereg_mr(mr);
+}
+
+/* Device memory is registered block by block instead. A failure is ignored: the first use tries
+ * again. */
+void rdma_devices_learn(struct fabric *fabric, const struct memory *memory) {
+  struct rdma_node *node = fabric->shared[rdma_transport.index];
+  struct regcache_range range = range_of(memory, memory->writable ? KIND_TARGET : 0);
+  pthread_mutex_lock(&node->lock);
+  for (unsigned i = 0; memory->view && i < node->count; i++)
+    regcache_announce(node->devices[i].cache, &range);
+  pthread_mutex_unlock(&node->lock);
+}
+
+void rdma_devices_forget(struct fabric *fabric, const struct memory *memory) {
+  struct rdma_node *node = fabric->shared[rdma_transport.index];
+  pthread_mutex_lock(&node->lock);
+  for (uint32_t target = 0; target <= KIND_TARGET; target++) {
+    struct regcache_range range = range_of(memory, target);
+    for (unsigned i = 0; i < node->count; i++)
+      regcache_invalidate(node->devices[i].cache, &range);
+  }
+  pthread_mutex_unlock(&node->lock);
+}
+
+void rdma_devices_count(struct rdma_node *node, struct regcache_counters *sum) {
+  *sum = (struct regcache_counters){0};
+  pthread_mutex_lock(&node->lock);
+  for (unsigned i = 0; i < node->count; i++) {
+    struct regcache_counters own;
+    regcache_counters(node->devices[i].cache, &own);
+    sum->hits += own.hits;
+    sum->misses += own.misses;
+    sum->registrations += own.registrations;
+    sum->evictions += own.evictions;
+    sum->invalidations += own.invalidations;
+    sum->bytes += own.bytes;
+    sum->entries += own.entries;
+  }
+  pthread_mutex_unlock(&node->lock);
+}
+
+/* ---- Asynchronous events ---- */
+
+/* Completions do not show these failures: a removed device and an overrun completion queue deliver
+ * none, and an idle queue pair has no work request that could fail. */
+static bool concerns_rail(const struct rdma_rail *rail, const struct ibv_async_event *event) {
+  switch (event->event_type) {
+  case IBV_EVENT_DEVICE_FATAL:
+    return true;
+  case IBV_EVENT_CQ_ERR:
+    return rail->cq == event->element.cq;
+  case IBV_EVENT_QP_FATAL:
+  case IBV_EVENT_QP_REQ_ERR:
+  case IBV_EVENT_QP_ACCESS_ERR:
+    return rail->qp && rail->qp == event->element.qp;
+  default:
+    return false; /* retries cover a link that is down for a moment */
+  }
+}
+
+static const char *event_reason(enum ibv_event_type type) {
+  switch (type) {
+  case IBV_EVENT_DEVICE_FATAL:
+    return "the NIC failed or was removed";
+  case IBV_EVENT_CQ_ERR:
+    return "the completion queue overran";
+  default:
+    return "the queue pair failed: the peer sent a work request that is not allowed";
+  }
+}
+
+static void break_rails(struct rdma_endpoint *endpoint, const struct nic *nic,
+                        const struct ibv_async_event *event) {
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    const struct rdma_rail *rail = &endpoint->rails[i];
+    if (rail->device->nic != nic || !concerns_rail(rail, event))
+      continue;
+    error_set(HAUL_EPATH, 0, nic->name, NULL, "%s: %s", nic->name, event_reason(event->event_type));
+    rdma_break(endpoint, haul_error_last()->text);
+    return;
+  }
+}
+
+static void on_event(struct watch *watch, uint32_t events) {
+  struct rdma_device *device = list_entry(watch, struct rdma_device, watch);
+  const struct verbs *verbs = device->nic->verbs;
+  struct ibv_async_event event;
+  (void)events;
+  if (verbs->get_async_event(device->nic->context, &event) != 0)
+    return;
+  verbs->ack_async_event(&event); /* first: destroying its object waits for this */
+  list_each_safe(item, &device->node->endpoints)
+      break_rails(list_entry(item, struct rdma_endpoint, peer), device->nic, &event);
+}
+
+static bool is_first_of_nic(const struct rdma_node *node, unsigned number) {
+  for (unsigned i = 0; i < number; i++)
+    if (node->devices[i].nic == node->devices[number].nic)
+      return false;
+  return true;
+}
+
+int rdma_events_watch(struct rdma_node *node) {
+  int code = 0;
+  for (unsigned i = 0; i < node->count && code == 0; i++) {
+    struct rdma_device *device = &node->devices[i];
+    if (device->watch.slot || !is_first_of_nic(node, i))
+      continue;
+    int fd = device->nic->context->async_fd;
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    code = loop_watch(node->fabric->loop, &device->watch, fd, EPOLLIN, on_event);
+  }
+  return code;
+}
+
+void rdma_events_unwatch(struct rdma_node *node) {
+  for (unsigned i = 0; i < node->count; i++)
+    if (node->devices[i].watch.slot)
+      loop_unwatch(node->fabric->loop, &node->devices[i].watch);
+}

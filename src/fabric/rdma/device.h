@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT
+ * The NIC ports that a node uses, the memory registered at them, and the asynchronous events of
+ * their NICs. */
+#ifndef HAUL_FABRIC_RDMA_DEVICE_H
+#define HAUL_FABRIC_RDMA_DEVICE_H
+
+#include <pthread.h>
+
+#include "core/loop.h"
+#include "fabric/rdma/frame.h"
+#include "fabric/rdma/nic.h"
+#include "fabric/regcache.h"
+#include "fabric/transport.h"
+
+extern const struct transport rdma_transport;
+
+/* A port in use by this node: what all its queue pairs share. */
+struct rdma_device {
+  struct rdma_node *node;
+  const struct nic *nic;
+  struct nic_port port;
+  struct regcache *cache;
+  struct watch watch; /* of the NIC's events, at one device a NIC; the loop's lock */
+};
+
+/* The node's share of the transport: fabric->shared[rdma]. */
+struct rdma_node {
+  struct fabric *fabric;
+  pthread_mutex_t lock; /* held while devices are opened or memory is forgotten */
+  struct nics *nics;    /* NULL: not opened yet, or there are none */
+  unsigned count;
+  struct rdma_device devices[RDMA_RAILS_MAX]; /* constant once opened */
+  /* By place: bits of the nearest devices, computed at the first use; 0: not yet. */
+  _Atomic uint8_t near[32][16];
+  struct list endpoints;         /* those with rails; the loop's lock */
+  unsigned attach_threads;       /* that take turns (owner.c); the loop's lock */
+  _Atomic uint32_t live_threads; /* of those, not ended yet; a futex */
+};
+
+/* HAUL_ENOTSUP with the detail when the host has none that is usable. */
+int rdma_devices_open(struct rdma_node *node);
+void rdma_devices_close(struct rdma_node *node);
+/* Bits of the devices that are nearest to a place. */
+unsigned rdma_devices_near(struct rdma_node *node, struct haul_place place);
+/* transport.learn: announces the memory, so that neighbouring ranges are registered together. */
+void rdma_devices_learn(struct fabric *fabric, const struct memory *memory);
+/* transport.forget: drops the memory's registrations. */
+void rdma_devices_forget(struct fabric *fabric, const struct memory *memory);
+/* The sum over all caches. */
+void rdma_devices_count(struct rdma_node *node, struct regcache_counters *sum);
+
+/* Registers exactly these bytes for the peer's NIC, with these rights. */
+int rdma_device_export(struct rdma_device *device, const struct memory *memory, unsigned rights,
+                       struct ibv_mr **mr);
+/* For this node's NIC alone, until rdma_device_unexport. */
+int rdma_device_pin(struct rdma_device *device, const struct memory *memory, struct ibv_mr **mr);
+/* Safe on NULL. */
+void rdma_device_unexport(struct rdma_device *device, struct ibv_mr *mr);
+/* Whether an export with these rights also allows atomics: only on memory that CPUs reach. */
+bool rdma_device_allows_atomics(const struct rdma_device *device, const struct memory *memory,
+                                unsigned rights);
+/* For this node's own use, through the cache. */
+int rdma_device_register(struct rdma_device *device, const struct memory *memory,
+                         struct registration **registration, struct ibv_mr **mr);
+
+/* With the loop's lock. */
+int rdma_events_watch(struct rdma_node *node);
+void rdma_events_unwatch(struct rdma_node *node);
+
+#endif

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT
+ * The `rdma` transport: NICs move the bytes, over reliable-connected queue pairs.
+ *
+ *   nic.c       libibverbs, opened at run time, and the NICs of this host
+ *   sysfs.c     sysfs, and the addresses of this network namespace
+ *   checks.c    the checks of `haul doctor` and the list of ports
+ *   frame.c     records between the two ends, packed and parsed
+ *   device.c    ports in use: registrations, asynchronous events
+ *   rail.c      a queue pair, its completion queue and its message queue
+ *   channel.c   the control channel: set-up, attaching at the client, dispatch of records
+ *   owner.c     attachments, and the owner's part of a work
+ *   post.c      works become jobs and work requests
+ *   complete.c  completions, cancellation, failure
+ *   step.c      steps of a job before and after the NIC's part
+ *   rdma.c      the transport table
+ *   absent.c    the table in a build without the verbs' header
+ *
+ * Locks: the loop's lock guards the channel, attachments, staged copies, and each job in
+ * `stepping`. The endpoint's lock (`combiner`) guards the lists of jobs and bindings, rails and
+ * slots. It is taken after the loop's lock; only the regcache's lock may be taken inside it. */
+#ifndef HAUL_FABRIC_RDMA_ENDPOINT_H
+#define HAUL_FABRIC_RDMA_ENDPOINT_H
+
+#include "core/combiner.h"
+#include "fabric/rdma/device.h"
+#include "fabric/rdma/job.h"
+#include "fabric/rdma/owner.h"
+#include "fabric/rdma/rail.h"
+#include "fabric/transport.h"
+#include "fabric/work_batch.h"
+#include "memory/staging.h"
+
+/* A remote region. Mutable fields are guarded by the endpoint's lock. */
+struct rdma_binding {
+  struct list link; /* endpoint->bindings */
+  uint64_t handle, address;
+  uint32_t keys[RDMA_RAILS_MAX];
+  bool staged;     /* address and keys are the staging area's */
+  bool fenced;     /* the owner has to fence its device */
+  bool atomic;     /* the keys allow atomics */
+  uint32_t number; /* for immediates */
+  uint32_t jobs;   /* under way */
+  bool revoked;    /* by the owner */
+  bool end_sent;   /* DETACH or REVOKE_ACK went out */
+  /* Kinds of local memory that need a bounce buffer, as found by rdma.c's estimate. */
+  _Atomic uint64_t staged_kinds;
+  _Atomic bool released; /* by its user; written without a lock */
+};
+
+struct rdma_endpoint {
+  struct endpoint base;
+  struct rdma_node *node;
+  struct list peer;      /* node->endpoints */
+  struct stream channel; /* fd -1: none */
+  struct watch watch;
+  uint8_t partial[RDMA_RECORD]; /* of a record on the channel */
+  size_t partial_length;
+  uint32_t next_request;
+  uint32_t outstanding;        /* requests without a response; the loop's lock */
+  struct list attach_requests; /* struct attach_request of channel.c */
+  struct list attachments;
+  struct list attach_queue;      /* the peer's ATTACHs that wait for a thread */
+  bool attaching;                /* a thread serves one of them */
+  struct list bindings;          /* lock */
+  _Atomic bool bindings_changed; /* rdma_release_bindings has something to do */
+  bool hello_received, ready_sent, ready_received;
+  unsigned rail_count;
+  struct rdma_rail rails[RDMA_RAILS_MAX];
+  struct poller poller;
+  struct timer timer;           /* runs while a NIC has jobs, or canceled jobs are stranded */
+  struct combiner combiner;     /* the endpoint's lock; its items are jobs */
+  struct work_batch work_batch; /* works whose jobs are not enqueued yet */
+  struct list acquiring;        /* jobs at STEP_ACQUIRE, in order; lock */
+  struct list stepping;         /* jobs at other steps than the NIC's; lock */
+  struct list rejected; /* jobs that were not enqueued, to be ended without the lock; lock */
+  _Atomic bool has_rejected;
+  struct list stranded; /* jobs of broken rails; they end when the peer acknowledges; lock */
+  bool broken;          /* lock */
+  struct staging_user staging;
+  struct rdma_slot slots[RDMA_SLOTS]; /* of the peer's staging area; lock */
+  unsigned slot_count;                /* lock */
+  unsigned slots_in_copy;             /* while there are any, no other write starts; lock */
+  struct rdma_staging_area staging_area;
+  struct list staged_copies; /* struct staged_copy of owner.c */
+  uint64_t checksummed;      /* bytes, for the peer, in this turn */
+  uint32_t next_number;      /* of an attachment */
+};
+
+/* Whether this local memory goes through bounce buffers, as no NIC takes its kind (rdma.c). */
+bool rdma_is_staged(const struct rdma_binding *binding, const struct memory *memory);
+
+#endif
