@@ -9,7 +9,6 @@ static const size_t class_bytes[POOL_CLASSES] = {64u << 10, 1u << 20, 16u << 20,
 #define LOAN ((uint64_t)4 << 20)
 
 void pool_open(struct pool *pool, size_t limit) {
-  biased_allow();
   while (pool->classes < POOL_CLASSES && class_bytes[pool->classes] <= limit)
     pool->classes++;
   atomic_store(&pool->spare, limit);
@@ -95,13 +94,13 @@ static inline struct haul_region *pop(struct pool_shard *shard, size_t slot) {
   return region;
 }
 
-static struct haul_region *shard_take(struct pool_shard *shard, size_t slot, uint32_t number) {
+static struct haul_region *shard_take(struct pool_shard *shard, size_t slot) {
   /* Without the lock this is a guess; a wrong one costs a miss. */
   if (!atomic_load_explicit(&shard->stacks[slot], memory_order_relaxed))
     return NULL;
-  bool favoured = biased_lock(&shard->lock, number);
+  spin_lock(&shard->lock);
   struct haul_region *region = pop(shard, slot);
-  biased_unlock(&shard->lock, favoured);
+  spin_unlock(&shard->lock);
   return region;
 }
 
@@ -110,15 +109,14 @@ struct haul_region *pool_take(struct pool *pool, struct haul_place place, bool p
   size_t slot = slot_of(place, private, size_class);
   uint32_t number = me();
   for (unsigned i = 0; i < POOL_SHARDS; i++) {
-    struct haul_region *region =
-        shard_take(&pool->shards[(number + i) % POOL_SHARDS], slot, number);
+    struct haul_region *region = shard_take(&pool->shards[(number + i) % POOL_SHARDS], slot);
     if (region)
       return region;
   }
   struct pool_shard *shard = shard_of(pool, number);
-  bool favoured = biased_lock(&shard->lock, number);
+  spin_lock(&shard->lock);
   count(&shard->misses, 1);
-  biased_unlock(&shard->lock, favoured);
+  spin_unlock(&shard->lock);
   return NULL;
 }
 
@@ -126,10 +124,10 @@ struct haul_region *pool_take_quickly(struct pool *pool, struct haul_place place
                                       uint8_t size_class) {
   uint32_t number = my_number;
   struct pool_shard *shard = shard_of(pool, number);
-  if (number == 0 || !biased_enter(&shard->lock, number))
+  if (number == 0 || !spin_try(&shard->lock))
     return NULL;
   struct haul_region *region = pop(shard, slot_of(place, private, size_class));
-  biased_leave(&shard->lock);
+  spin_unlock(&shard->lock);
   return region;
 }
 
@@ -174,12 +172,12 @@ static inline bool has_room(const struct pool_shard *shard, uint64_t bytes) {
 static void call_in_loans(struct pool *pool) {
   for (unsigned i = 0; i < POOL_SHARDS; i++) {
     struct pool_shard *shard = &pool->shards[i];
-    bool favoured = biased_lock(&shard->lock, me());
+    spin_lock(&shard->lock);
     uint64_t room = atomic_load_explicit(&shard->room, memory_order_relaxed);
     atomic_fetch_add_explicit(&pool->spare, room, memory_order_relaxed);
     count(&shard->lent, -room);
     make_room(shard, -room);
-    biased_unlock(&shard->lock, favoured);
+    spin_unlock(&shard->lock);
   }
 }
 
@@ -192,27 +190,26 @@ static inline void push(struct pool_shard *shard, struct haul_region *region) {
   count(&shard->freed, 1);
 }
 
-static bool shard_give(struct pool *pool, struct pool_shard *shard, struct haul_region *region,
-                       uint32_t number) {
-  bool favoured = biased_lock(&shard->lock, number);
+static bool shard_give(struct pool *pool, struct pool_shard *shard, struct haul_region *region) {
+  spin_lock(&shard->lock);
   bool kept = !shard->closed && is_wanted() &&
               (has_room(shard, region->pool_bytes) || borrow(pool, shard, region->pool_bytes));
   if (kept)
     push(shard, region);
-  biased_unlock(&shard->lock, favoured);
+  spin_unlock(&shard->lock);
   return kept;
 }
 
 bool pool_give_quickly(struct pool *pool, struct haul_region *region) {
   uint32_t number = my_number;
   struct pool_shard *shard = shard_of(pool, number);
-  if (number == 0 || !biased_enter(&shard->lock, number))
+  if (number == 0 || !spin_try(&shard->lock))
     return false;
   /* A closed shard has no room. */
   bool kept = is_wanted() && has_room(shard, region->pool_bytes);
   if (__builtin_expect(kept, 1))
     push(shard, region);
-  biased_leave(&shard->lock);
+  spin_unlock(&shard->lock);
   return kept;
 }
 
@@ -220,14 +217,14 @@ bool pool_give_quickly(struct pool *pool, struct haul_region *region) {
 bool pool_give(struct pool *pool, struct haul_region *region) {
   uint32_t number = me();
   struct pool_shard *shard = shard_of(pool, number);
-  if (shard_give(pool, shard, region, number))
+  if (shard_give(pool, shard, region))
     return true;
   call_in_loans(pool);
-  if (shard_give(pool, shard, region, number))
+  if (shard_give(pool, shard, region))
     return true;
-  bool favoured = biased_lock(&shard->lock, number);
+  spin_lock(&shard->lock);
   count(&shard->trimmed, 1);
-  biased_unlock(&shard->lock, favoured);
+  spin_unlock(&shard->lock);
   return false;
 }
 
@@ -256,32 +253,31 @@ struct haul_region *pool_empty(struct pool *pool, bool close) {
   struct haul_region *list = NULL;
   for (unsigned i = 0; i < POOL_SHARDS; i++) {
     struct pool_shard *shard = &pool->shards[i];
-    bool favoured = false;
     if (!fork_is_child())
-      favoured = biased_lock(&shard->lock, me());
-    else if (!biased_try_alone(&shard->lock))
+      spin_lock(&shard->lock);
+    else if (!spin_try(&shard->lock))
       continue;
     shard->closed |= close;
     list = shard_empty(shard, list);
-    biased_unlock(&shard->lock, favoured);
+    spin_unlock(&shard->lock);
   }
   return list;
 }
 
 uint64_t pool_born(struct pool *pool) {
   struct pool_shard *shard = shard_of(pool, me());
-  bool favoured = biased_lock(&shard->lock, me());
+  spin_lock(&shard->lock);
   count(&shard->born, 1);
   uint64_t life = next_life(shard);
-  biased_unlock(&shard->lock, favoured);
+  spin_unlock(&shard->lock);
   return life;
 }
 
 void pool_died(struct pool *pool) {
   struct pool_shard *shard = shard_of(pool, me());
-  bool favoured = biased_lock(&shard->lock, me());
+  spin_lock(&shard->lock);
   count(&shard->freed, 1);
-  biased_unlock(&shard->lock, favoured);
+  spin_unlock(&shard->lock);
 }
 
 void pool_counters(struct pool *pool, struct heap_counters *counters) {
