@@ -19,7 +19,7 @@ ssize_t stream_take(const struct stream *stream, struct msghdr *message) {
 static int transfer_error(int system, const char *object) {
   if (system == ETIMEDOUT)
     return error_set(HAUL_ETIMEDOUT, system, object,
-                     "is it a haul node? a stopped process answers nothing",
+                     "check that a haul node runs there and is not stopped",
                      "the peer does not answer");
   return error_set(HAUL_EPEER, system, object,
                    system ? strerror(system) : "the peer closed it; its log says why",
@@ -68,7 +68,7 @@ int stream_receive_all(const struct stream *stream, const char *object, void *by
   return 0;
 }
 
-/* ---- Life ---- */
+/* ---- Open and close ---- */
 
 int stream_settle(struct stream *stream, bool plain, bool updates, bool reads) {
   if (!stream->tls)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * One connection. OpenSSL reads and writes by way of a BIO of ours: sockets that do not block, no
- * SIGPIPE, and, once bytes flow, buffers, so that a call moves several records. */
+ * One connection. OpenSSL reads and writes through our BIO: non-blocking, without SIGPIPE, and with
+ * buffers after the handshake, so that one system call moves several records. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,11 +12,11 @@
 #include "core/tls/session.h"
 
 #define IN_BYTES 131072u
-/* Encrypted bytes that are sent at a time, and room for the record that goes beyond it and for what
- * the library has to say itself. */
+/* Encrypted bytes that are sent at a time; and room for the record beyond, and OpenSSL's own
+ * records. */
 #define OUT_SEND  65536u
 #define OUT_BYTES (OUT_SEND + 3 * (TLS_RECORD + 256))
-/* Less is put together with what follows it into one record. */
+/* Smaller spans are gathered into one record. */
 #define SMALL 8192u
 /* RFC 8446, 5.5, allows 2^24.5 records of 16 KiB. */
 uint64_t tls_key_lasts = UINT64_C(1) << 37;
@@ -44,8 +44,8 @@ static ssize_t send_on(const struct tls *tls, const void *from, size_t length) {
   return sys_ops.sendmsg(tls->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* The first byte is a record's type: a handshake's or an alert's (RFC 8446, 5.1). Nothing may be
- * received before it was looked at. As recv(2). */
+/* Peeks the first byte: TLS begins with a handshake or an alert record (RFC 8446, 5.1). Nothing may
+ * be read before. As recv(2). */
 static ssize_t look(struct tls *tls) {
   uint8_t first;
   struct iovec span = {&first, 1};
@@ -115,7 +115,7 @@ ssl_bio_method *tls_bio_method(const struct openssl *openssl) {
   return method;
 }
 
-/* ---- Life ---- */
+/* ---- Open and close ---- */
 
 int tls_open(struct tls_context *context, int descriptor, bool server, struct tls **out) {
   const struct openssl *openssl = context->openssl;
@@ -194,9 +194,8 @@ static int not_known(const struct tls *tls, const char *object, const char *reas
     return error_set(HAUL_EAUTH, 0, object, NULL, "it did not prove who it is: %s", reason);
   return error_set(
       HAUL_EAUTH, 0, object,
-      error_hint(
-          "does its key file have the same line as %s? haul key show prints what identifies a key",
-          tls->context->name),
+      error_hint("check that both key files contain key '%s': haul key show prints fingerprints",
+                 tls->context->name),
       "the peer and this side do not accept each other: %s", reason);
 }
 
@@ -205,17 +204,17 @@ static int failed(const struct tls *tls, const char *object, int error) {
     return not_known(tls, object, openssl_reason(tls->context->openssl));
   return error_set(HAUL_EPEER, tls->system, object,
                    tls->system ? strerror(tls->system) : "the peer closed it; its log says why",
-                   "the connection ended while keys were compared");
+                   "the connection ended during authentication");
 }
 
-/* The name in the peer's certificate; with a key, find_key and show_key have set it. */
+/* Sets the identity from the peer's certificate; psk_find or psk_use set it for a key. */
 static int name_peer(struct tls *tls, const char *object) {
   const struct openssl *openssl = tls->context->openssl;
   ssl_certificate *certificate = openssl->session_peer(tls->ssl);
   if (!certificate)
     return openssl->session_by_key(tls->ssl) && tls->identity[0]
                ? 0
-               : not_known(tls, object, "it showed neither key nor certificate");
+               : not_known(tls, object, "it presented neither key nor certificate");
   char name[256] = "";
   int length = openssl->name_text(openssl->certificate_subject(certificate), OPENSSL_COMMON_NAME,
                                   name, sizeof name);
@@ -267,7 +266,7 @@ static void make_room(struct tls *tls) {
   tls->out_start = 0;
 }
 
-/* Where the next byte of a message is. */
+/* A position in a message. */
 struct place {
   const struct msghdr *message;
   size_t span, at;
@@ -295,7 +294,7 @@ static void move_on(struct place *place, size_t bytes) {
   }
 }
 
-/* What is left of the message, as spans. */
+/* The rest of the message, as spans. */
 static unsigned long spans_of(const struct place *from, struct iovec *spans, unsigned long room) {
   struct place place = *from;
   unsigned long count = 0;
@@ -305,9 +304,9 @@ static unsigned long spans_of(const struct place *from, struct iovec *spans, uns
   return count;
 }
 
-/* Copies the next bytes to `clear`: by the kernel, as the memory may be a file's that somebody cuts
- * short, or may have been unmapped, and then this is an error (EFAULT) and no signal. 0 at the end
- * of the message, -1 with errno. */
+/* Copies the next bytes to `clear`, by the kernel: the memory may be a truncated file mapping, or
+ * unmapped, and then this fails with EFAULT instead of a signal. 0 at the end of the message, -1
+ * with errno. */
 static ssize_t fetch(struct tls *tls, const struct place *place) {
   struct iovec spans[64], to = {tls->clear, OUT_SEND};
   unsigned long count = spans_of(place, spans, 64);
@@ -316,7 +315,7 @@ static ssize_t fetch(struct tls *tls, const struct place *place) {
   ssize_t got = tls->unsafe ? -1 : sys_ops.vm_read(getpid(), &to, 1, spans, count, 0);
   if (got > 0 || (!tls->unsafe && errno == EFAULT))
     return got;
-  tls->unsafe = true; /* a sandbox does not allow it */
+  tls->unsafe = true; /* a sandbox forbids the call */
   size_t used = 0;
   for (unsigned long i = 0; i < count && used < OUT_SEND; i++) {
     size_t step = spans[i].iov_len < OUT_SEND - used ? spans[i].iov_len : OUT_SEND - used;
@@ -326,7 +325,7 @@ static ssize_t fetch(struct tls *tls, const struct place *place) {
   return (ssize_t)used;
 }
 
-/* What goes into the next record: where it lies, or gathered. */
+/* The bytes of the next record: in place, or gathered. */
 static size_t next_record(const struct place *from, char *gathered, char **bytes) {
   struct place place = *from;
   size_t length = here(&place, bytes), used = 0;
@@ -360,7 +359,7 @@ struct fetched {
   size_t at, end;
 };
 
-/* With the lock: the bytes of one record, which the buffer has room for. */
+/* With the lock. Encrypts one record; the buffer has room for it. */
 static bool encrypt(struct tls *tls, struct place *place, struct fetched *fetched, size_t *total) {
   char gathered[TLS_RECORD], *bytes;
   size_t length, put = 0;
@@ -432,7 +431,7 @@ bool tls_owes(struct tls *tls) {
 
 /* ---- Receiving ---- */
 
-/* With the lock; one record at the most. 0 at the end, -1 with errno. */
+/* With the lock. At most one record. 0 at the end, -1 with errno. */
 static ssize_t decrypt(struct tls *tls, char *to, size_t length) {
   size_t got = 0;
   int done = tls->context->openssl->session_read(tls->ssl, to, length, &got);
