@@ -443,13 +443,13 @@ static void a_watcher_hears_of_memory_that_the_caller_gave(void **state) {
   assert_works(heap_wrap(watched, bytes, 100, &before));
   heap_watch(watched, &counting);
   assert_int_equal(wraps, 0);
-  heap_tell_wrapped(watched);
+  heap_report_wrapped(watched);
   assert_int_equal(wraps, 1);
   assert_works(heap_wrap(watched, bytes + 100, 100, &after));
   assert_works(heap_alloc(watched, host, 65536, 0, &own));
   assert_int_equal(wraps, 2);
   region_put(before);
-  heap_tell_wrapped(watched);
+  heap_report_wrapped(watched);
   assert_int_equal(wraps, 3);
   region_put(after);
   region_put(own);

@@ -454,7 +454,7 @@ static void without_memory_nothing_is_lost(void **state) {
     int code = staging_get_wait(staging, &user, 2, -1, stages, HAUL_FOREVER);
     bool refused = seams_restore();
     assert_true(code == 0 || code == HAUL_ENOMEM);
-    assert_int_equal(user.held, code ? 0 : 2);
+    assert_int_equal(user.count, code ? 0 : 2);
     for (unsigned i = 0; code == 0 && i < 2; i++)
       staging_put(&user, stages[i]);
     heap_expire(heap, HAUL_FOREVER - 1);

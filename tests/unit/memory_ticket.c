@@ -83,13 +83,13 @@ static void keeps_a_loan(void **state) {
   struct ticket lent = example(), found;
   struct haul_ticket packed;
   lent.has_layout = false;
-  lent.has_loan = true;
+  lent.has_token = true;
   for (unsigned i = 0; i < IPC_TOKEN; i++)
     lent.token[i] = (uint8_t)(i * 7 + 1);
   memset(lent.identity, 0x1d, sizeof lent.identity);
   ticket_pack(&lent, &packed);
   assert_works(ticket_unpack(&packed, &found));
-  assert_true(found.has_loan && !found.has_layout);
+  assert_true(found.has_token && !found.has_layout);
   assert_memory_equal(found.token, lent.token, IPC_TOKEN);
   assert_memory_equal(found.identity, lent.identity, sizeof lent.identity);
   assert_memory_equal(found.extra, lent.extra, sizeof lent.extra);

@@ -159,7 +159,7 @@ int cards_open(struct rdma_node *node) {
   int code = first ? open_cards(node) : 0;
   pthread_mutex_unlock(&node->lock);
   if (first && code == 0)
-    heap_tell_wrapped(node->fabric->heap);
+    heap_report_wrapped(node->fabric->heap);
   return code;
 }
 

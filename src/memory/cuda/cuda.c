@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * GPU memory of NVIDIA's: the table. */
+ * NVIDIA GPU memory: the provider table. */
 #include "memory/cuda/cuda.h"
 
 #include <stdio.h>

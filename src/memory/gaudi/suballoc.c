@@ -34,7 +34,7 @@ uint64_t suballoc_fit(const struct suballoc *suballoc, uint64_t length) {
   return best < suballoc->count ? suballoc->holes[best].length : 0;
 }
 
-/* Between n parts lie n + 1 holes at most, and room for one part more is made here: so giving back
+/* n parts have at most n + 1 holes between them. The room is made here for one more part, so a free
  * needs none. */
 static int make_room(struct suballoc *suballoc) {
   if (suballoc->parts >= SUBALLOC_PARTS)
