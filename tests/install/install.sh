@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# What ships is proved: installed into a fresh prefix, consumed through pkg-config and through
-# find_package, as C and as C++; what the library needs and exports; that every header stands alone.
+# Installs into a fresh prefix and checks the result: consumers by pkg-config and find_package, in C and C++;
+# dependencies, exports and size of the library; each header alone.
 #
 #   install.sh BUILD SOURCE VERSION COMPILER
 
@@ -64,7 +64,7 @@ mv "$prefix" "$work/moved" && prefix=$work/moved && libdir=$work/moved${libdir#"
 library=$libdir/libhaul.so
 holds "the command runs where it was moved to" "$prefix/bin/haul" info
 
-# Where UCX's source was to be had.
+# If UCX's source was found.
 ucx=$(find "$prefix" -name libuct_haulgaudi.so.0)
 [[ -z $ucx ]] || holds "UCX's module finds the library from where it was moved to" is_empty \
   "$(LD_LIBRARY_PATH='' ldd "$ucx" | grep 'libhaul.*not found')"
