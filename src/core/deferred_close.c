@@ -50,7 +50,7 @@ static void start_closer(void) {
 }
 
 /* With the lock. */
-static bool has_room(void) {
+static bool queue_has_room(void) {
   if (atomic_load(&count) < room)
     return true;
   int *larger = realloc(waiting, sizeof *waiting * (room + FULL));
@@ -63,7 +63,7 @@ static bool has_room(void) {
 
 void close_deferred(int descriptor) {
   pthread_mutex_lock(&lock);
-  if (has_room())
+  if (queue_has_room())
     waiting[atomic_fetch_add(&count, 1)] = descriptor;
   start_closer();
   pthread_mutex_unlock(&lock);

@@ -150,14 +150,14 @@ static void start_timer(struct deferred *deferred) {
   loop_unlock(log->loop);
 }
 
-static void on_timer(struct timer *timer) {
+static void log_on_timer(struct timer *timer) {
   struct log *log = list_entry(timer, struct log, timer);
   atomic_store(&log->arming, false);
   report_suppressed(log);
 }
 
 /* False: the event is over its rate; the suppressed lines are counted and reported later. */
-static bool admit(struct log *log, enum log_event event) {
+static bool log_admit(struct log *log, enum log_event event) {
   unsigned most = events[event].level <= HAUL_LOG_WARNING ? WARNINGS_A_SECOND : OTHERS_A_SECOND;
   int64_t now = clock_now();
   pthread_mutex_lock(&log->lock);
@@ -178,7 +178,7 @@ static bool admit(struct log *log, enum log_event event) {
 void log_write(struct log *log, enum log_event event, const struct haul_log_field *fields) {
   if (log->level < (int)events[event].level || atomic_load(&log->ended))
     return;
-  if (admit(log, event))
+  if (log_admit(log, event))
     make_line(log, event, fields);
 }
 
@@ -193,7 +193,7 @@ void log_open(struct log *log, struct loop *loop, const char *node) {
   log->loop = loop;
   log->node = node;
   log->arm.run = start_timer;
-  timer_init(&log->timer, on_timer);
+  timer_init(&log->timer, log_on_timer);
   pthread_mutex_init(&log->lock, NULL);
 }
 

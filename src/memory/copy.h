@@ -17,11 +17,9 @@ enum copy_method {
 enum copy_method copy_method(const struct memory *to, const struct memory *from,
                              const struct provider **engine);
 
-/* Copies with the CPU; ranges must not overlap. Afterwards the bytes are visible to each thread and
- * process that maps them and synchronises with this one. */
-void copy_bytes(void *to, const void *from, size_t length);
-
-/* The same for a slice of a copy of `whole` bytes, which decides about non-temporal stores. */
+/* Copies with the CPU a slice of a copy of `whole` bytes, which decides about non-temporal stores.
+ * Ranges must not overlap. Afterwards the bytes are visible to each thread and process that maps
+ * them and synchronises with this one. */
 void copy_slice(void *to, const void *from, size_t length, size_t whole);
 
 /* At most COPY_SMALL bytes. Eight bytes are one store, so readers see the word whole. */

@@ -14,7 +14,7 @@ void imports_open(struct imports *imports) {
   list_init(&imports->idle);
 }
 
-static struct list *bucket_of(struct imports *imports, const uint8_t identity[16]) {
+static struct list *imports_bucket(struct imports *imports, const uint8_t identity[16]) {
   return &imports->buckets[identity[0] % IMPORTS_BUCKETS];
 }
 
@@ -43,8 +43,8 @@ static struct import_key key_of(const struct ticket *ticket) {
 }
 
 /* With the lock. */
-static struct import *find(struct imports *imports, const struct import_key *key) {
-  list_each(item, bucket_of(imports, key->identity)) {
+static struct import *imports_find(struct imports *imports, const struct import_key *key) {
+  list_each(item, imports_bucket(imports, key->identity)) {
     struct import *import = list_entry(item, struct import, link);
     if (memcmp(&import->key, key, sizeof *key) == 0)
       return import;
@@ -55,7 +55,7 @@ static struct import *find(struct imports *imports, const struct import_key *key
 /* With the lock. If the key exists already, mark both imports. One check is enough: older ones of
  * the key are marked, or there is only one. */
 static void contest(struct imports *imports, struct import *added) {
-  struct import *other = find(imports, &added->key);
+  struct import *other = imports_find(imports, &added->key);
   if (other)
     other->contested = added->contested = true;
 }
@@ -75,12 +75,12 @@ struct import *imports_add(struct imports *imports, const struct ticket *ticket,
   pthread_mutex_lock(&imports->lock);
   if (!memory->provider->proven)
     contest(imports, import);
-  list_prepend(bucket_of(imports, ticket->identity), &import->link);
+  list_prepend(imports_bucket(imports, ticket->identity), &import->link);
   pthread_mutex_unlock(&imports->lock);
   return import;
 }
 
-static int check(const struct import *import, const struct ticket *ticket) {
+static int imports_check(const struct import *import, const struct ticket *ticket) {
   if (!import)
     return error_set(
         HAUL_ETICKET, 0, NULL, "send its descriptor too",
@@ -102,8 +102,8 @@ static int check(const struct import *import, const struct ticket *ticket) {
 struct import *imports_take(struct imports *imports, const struct ticket *ticket) {
   struct import_key key = key_of(ticket);
   pthread_mutex_lock(&imports->lock);
-  struct import *import = find(imports, &key);
-  bool good = check(import, ticket) == 0;
+  struct import *import = imports_find(imports, &key);
+  bool good = imports_check(import, ticket) == 0;
   if (good && import->users++ == 0) {
     list_remove(&import->idle);
     imports->idle_count--;
@@ -115,7 +115,7 @@ struct import *imports_take(struct imports *imports, const struct ticket *ticket
 }
 
 /* With the lock. */
-static void keep(struct imports *imports, struct import *import, struct list *dead) {
+static void imports_keep(struct imports *imports, struct import *import, struct list *dead) {
   import->ends_at = clock_after(clock_now(), IMPORTS_KEEP_NS);
   list_append(&imports->idle, &import->idle);
   imports->idle_count++;
@@ -129,7 +129,7 @@ bool imports_put(struct imports *imports, struct import *import, struct list *de
   pthread_mutex_lock(&imports->lock);
   bool kept = imports->idle_count > 0;
   if (--import->users == 0)
-    keep(imports, import, dead);
+    imports_keep(imports, import, dead);
   bool keeps = imports->idle_count > 0;
   pthread_mutex_unlock(&imports->lock);
   return keeps && !kept;

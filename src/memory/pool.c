@@ -69,7 +69,7 @@ static inline uint64_t next_life(struct pool_shard *shard) {
   return life;
 }
 
-static inline void make_room(struct pool_shard *shard, uint64_t bytes) {
+static inline void shard_add_room(struct pool_shard *shard, uint64_t bytes) {
   count(&shard->room, bytes);
 }
 
@@ -88,7 +88,7 @@ static inline struct haul_region *pop(struct pool_shard *shard, size_t slot) {
   if (__builtin_expect(region != NULL, 1)) {
     atomic_store_explicit(&shard->stacks[slot], region->next, memory_order_relaxed);
     region->generation = next_life(shard);
-    make_room(shard, region->pool_bytes);
+    shard_add_room(shard, region->pool_bytes);
   }
   return region;
 }
@@ -159,11 +159,11 @@ static bool grow_budget(struct pool *pool, struct pool_shard *shard, uint64_t by
   } while (!atomic_compare_exchange_weak_explicit(&pool->spare, &spare, spare - taken,
                                                   memory_order_relaxed, memory_order_relaxed));
   count(&shard->budget, taken);
-  make_room(shard, taken);
+  shard_add_room(shard, taken);
   return true;
 }
 
-static inline bool has_room(const struct pool_shard *shard, uint64_t bytes) {
+static inline bool shard_has_room(const struct pool_shard *shard, uint64_t bytes) {
   return atomic_load_explicit(&shard->room, memory_order_relaxed) >= bytes;
 }
 
@@ -175,7 +175,7 @@ static void reclaim_budgets(struct pool *pool) {
     uint64_t room = atomic_load_explicit(&shard->room, memory_order_relaxed);
     atomic_fetch_add_explicit(&pool->spare, room, memory_order_relaxed);
     count(&shard->budget, -room);
-    make_room(shard, -room);
+    shard_add_room(shard, -room);
     spin_unlock(&shard->lock);
   }
 }
@@ -185,14 +185,15 @@ static inline void push(struct pool_shard *shard, struct haul_region *region) {
   struct haul_region *_Atomic *stack = &shard->stacks[region->pool_slot];
   region->next = atomic_load_explicit(stack, memory_order_relaxed);
   atomic_store_explicit(stack, region, memory_order_relaxed);
-  make_room(shard, -region->pool_bytes);
+  shard_add_room(shard, -region->pool_bytes);
   count(&shard->freed, 1);
 }
 
 static bool shard_give(struct pool *pool, struct pool_shard *shard, struct haul_region *region) {
   spin_lock(&shard->lock);
-  bool kept = !shard->closed && keeps_regions() &&
-              (has_room(shard, region->pool_bytes) || grow_budget(pool, shard, region->pool_bytes));
+  bool kept =
+      !shard->closed && keeps_regions() &&
+      (shard_has_room(shard, region->pool_bytes) || grow_budget(pool, shard, region->pool_bytes));
   if (kept)
     push(shard, region);
   spin_unlock(&shard->lock);
@@ -205,7 +206,7 @@ bool pool_give_quickly(struct pool *pool, struct haul_region *region) {
   if (number == 0 || !spin_try(&shard->lock))
     return false;
   /* A closed shard has no room. */
-  bool kept = keeps_regions() && has_room(shard, region->pool_bytes);
+  bool kept = keeps_regions() && shard_has_room(shard, region->pool_bytes);
   if (__builtin_expect(kept, 1))
     push(shard, region);
   spin_unlock(&shard->lock);

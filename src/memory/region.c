@@ -137,7 +137,7 @@ struct staging *heap_staging(struct heap *heap) {
   return &heap->staging;
 }
 
-static __attribute__((noinline)) void destroy(struct haul_region *region) {
+static __attribute__((noinline)) void region_destroy(struct haul_region *region) {
   struct heap *heap = region->heap;
   if (region->memory.enrolled_by && !fork_is_child())
     memory_dismiss(&region->memory);
@@ -149,10 +149,10 @@ static __attribute__((noinline)) void destroy(struct haul_region *region) {
   heap_drop(heap);
 }
 
-static void destroy_all(struct haul_region *list) {
+static void region_destroy_all(struct haul_region *list) {
   while (list) {
     struct haul_region *next = list->next;
-    destroy(list);
+    region_destroy(list);
     list = next;
   }
 }
@@ -161,7 +161,7 @@ void heap_close(struct heap *heap) {
   if (!heap)
     return;
   struct list dead = LIST_INIT(dead);
-  destroy_all(pool_empty(&heap->pool, true));
+  region_destroy_all(pool_empty(&heap->pool, true));
   if (!fork_is_child()) {
     staging_close(&heap->staging);
     imports_close(&heap->imports, &dead);
@@ -193,7 +193,7 @@ static struct haul_region *new_region(struct heap *heap) {
 }
 
 /* Completes the region if it got memory, else frees it. */
-static int finish(struct haul_region *made, int status, struct haul_region **region) {
+static int region_finish(struct haul_region *made, int status, struct haul_region **region) {
   if (status != 0) {
     alloc_free(made);
     return status;
@@ -212,7 +212,7 @@ static int fresh_memory(struct haul_region *region, struct haul_place place, siz
   region->size_class = size_class;
   if (status == HAUL_ENOMEM || status == HAUL_ELIMIT) {
     pool_pause();
-    destroy_all(pool_empty(&region->heap->pool, false));
+    region_destroy_all(pool_empty(&region->heap->pool, false));
     status = memory_alloc_wait(place, length, flags, &region->memory);
     pool_resume();
     region->size_class = REGION_EXACT;
@@ -230,7 +230,7 @@ static struct haul_region *pooled(struct heap *heap, struct haul_place place, bo
   while ((region = pool_take(&heap->pool, place, private, size_class)) &&
          memory_check(&region->memory) != 0) {
     pool_died(&heap->pool);
-    destroy(region);
+    region_destroy(region);
   }
   return region;
 }
@@ -256,7 +256,7 @@ static __attribute__((noinline)) int alloc_slowly(struct heap *heap, struct haul
   made = new_region(heap);
   if (!made)
     return HAUL_ENOMEM;
-  return finish(made, fresh_memory(made, place, length, flags, size_class), region);
+  return region_finish(made, fresh_memory(made, place, length, flags, size_class), region);
 }
 
 /* Checks that the memory of a pooled region still exists. */
@@ -270,7 +270,7 @@ static __attribute__((noinline)) int alloc_checked(struct heap *heap, struct hau
     return 0;
   }
   pool_died(&heap->pool);
-  destroy(kept);
+  region_destroy(kept);
   return alloc_slowly(heap, place, length, flags, region);
 }
 
@@ -295,7 +295,7 @@ int heap_wrap(struct heap *heap, void *address, size_t length, struct haul_regio
   struct haul_region *made = new_region(heap);
   if (!made)
     return HAUL_ENOMEM;
-  int status = finish(made, memory_wrap(address, length, &made->memory), region);
+  int status = region_finish(made, memory_wrap(address, length, &made->memory), region);
   if (status == 0)
     note_wrapped(made);
   return status;
@@ -306,7 +306,7 @@ int heap_wrap_file(struct heap *heap, int descriptor, uint64_t offset, size_t le
   struct haul_region *made = new_region(heap);
   if (!made)
     return HAUL_ENOMEM;
-  return finish(made, memory_wrap_file(descriptor, offset, length, &made->memory), region);
+  return region_finish(made, memory_wrap_file(descriptor, offset, length, &made->memory), region);
 }
 
 /* Adds the import, so that later tickets need no descriptor. */
@@ -349,7 +349,7 @@ int heap_import(struct heap *heap, const struct haul_ticket *packed, int descrip
     status = memory_ipc_import(&ticket, ticket.token, &made->memory);
   else
     status = descriptor < 0 ? import_again(made, &ticket) : import_anew(made, &ticket, descriptor);
-  return finish(made, status, region);
+  return region_finish(made, status, region);
 }
 
 /* ---- using them ---- */
@@ -432,7 +432,7 @@ static inline bool may_be_kept(const struct haul_region *region) {
 }
 
 /* Resets the region for its next use, but for the fields that its allocation sets. */
-static void wipe(struct haul_region *region) {
+static void region_wipe(struct haul_region *region) {
   atomic_store_explicit(&region->refs, 1, memory_order_relaxed);
   atomic_store_explicit(&region->names, 0, memory_order_relaxed);
   atomic_store_explicit(&region->released, false, memory_order_relaxed);
@@ -440,19 +440,19 @@ static void wipe(struct haul_region *region) {
 }
 
 /* Without references. */
-static __attribute__((noinline)) void end(struct haul_region *region) {
+static __attribute__((noinline)) void region_end(struct haul_region *region) {
   struct pool *pool = &region->heap->pool;
   if (fork_is_child()) { /* another thread's lock may stay locked */
-    destroy(region);
+    region_destroy(region);
     return;
   }
   if (may_be_kept(region)) {
-    wipe(region);
+    region_wipe(region);
     if (pool_give(pool, region))
       return;
   }
   pool_died(pool);
-  destroy(region);
+  region_destroy(region);
 }
 
 /* Makes only tail calls, as heap_alloc. A forked child keeps the region in its own copy of the
@@ -467,5 +467,5 @@ void region_put(struct haul_region *region) {
   bool quick = atomic_load_explicit(&region->refs, memory_order_relaxed) == 1 &&
                may_be_kept(region) && !is_used(region);
   if (!quick || !pool_give_quickly(&region->heap->pool, region))
-    end(region);
+    region_end(region);
 }

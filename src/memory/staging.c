@@ -115,7 +115,8 @@ static size_t guaranteed(const struct staging *staging, unsigned kind) {
 }
 
 /* Do `count` more of this kind leave the other kind its guaranteed buffers? */
-static bool has_room(const struct staging *staging, enum staging_kind kind, unsigned count) {
+static bool staging_has_room(const struct staging *staging, enum staging_kind kind,
+                             unsigned count) {
   size_t taken = staging->reserved + staging->used[kind] + count;
   for (unsigned i = 0; i < STAGING_KINDS; i++)
     taken += i == kind ? 0 : guaranteed(staging, i);
@@ -149,7 +150,7 @@ static void leave_queue(struct staging_user *user) {
 static void wake_next(struct staging *staging) {
   for (unsigned kind = 0; kind < STAGING_KINDS; kind++) {
     struct staging_user *first = first_waiter(staging, kind);
-    if (first && has_room(staging, kind, first->wanted))
+    if (first && staging_has_room(staging, kind, first->wanted))
       first->wake(first->context);
   }
 }
@@ -166,8 +167,8 @@ void staging_user_init(struct staging *staging, struct staging_user *user, enum 
 static bool count_in(struct staging_user *user, unsigned count) {
   struct staging *staging = user->staging;
   pthread_mutex_lock(&staging->lock);
-  bool may =
-      user->count + count <= user->most && is_next(user) && has_room(staging, user->kind, count);
+  bool may = user->count + count <= user->most && is_next(user) &&
+             staging_has_room(staging, user->kind, count);
   if (may) {
     leave_queue(user);
     user->count += count;

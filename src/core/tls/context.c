@@ -176,7 +176,3 @@ void tls_context_close(struct tls_context *context) {
   keys_free(&context->keys);
   alloc_free(context);
 }
-
-const char *tls_context_name(const struct tls_context *context) {
-  return context->name;
-}

@@ -24,7 +24,7 @@ _Atomic uint64_t tls_keys_changed;
 
 /* ---- The BIO ---- */
 
-static int stop(struct tls *tls, ssl_bio *bio, ssize_t result, int way) {
+static int bio_stop(struct tls *tls, ssl_bio *bio, ssize_t result, int way) {
   if (result < 0 && (errno == EAGAIN || errno == EINTR))
     tls->context->openssl->bio_flag(bio, way | OPENSSL_BIO_RETRY);
   else if (result < 0)
@@ -32,13 +32,13 @@ static int stop(struct tls *tls, ssl_bio *bio, ssize_t result, int way) {
   return result < 0 ? -1 : 0;
 }
 
-static ssize_t receive(const struct tls *tls, void *to, size_t length) {
+static ssize_t socket_receive(const struct tls *tls, void *to, size_t length) {
   struct iovec span = {to, length};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
   return sys_ops.recvmsg(tls->fd, &message, MSG_DONTWAIT);
 }
 
-static ssize_t send_on(const struct tls *tls, const void *from, size_t length) {
+static ssize_t socket_send(const struct tls *tls, const void *from, size_t length) {
   struct iovec span = {(void *)(uintptr_t)from, length};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
   return sys_ops.sendmsg(tls->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -46,7 +46,7 @@ static ssize_t send_on(const struct tls *tls, const void *from, size_t length) {
 
 /* Peeks the first byte: TLS begins with a handshake or an alert record (RFC 8446, 5.1). Nothing may
  * be read before. As recv(2). */
-static ssize_t look(struct tls *tls) {
+static ssize_t peek_type(struct tls *tls) {
   uint8_t first;
   struct iovec span = {&first, 1};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
@@ -61,19 +61,19 @@ static ssize_t look(struct tls *tls) {
 static int bio_read(ssl_bio *bio, char *to, int length) {
   struct tls *tls = openssl_open()->bio_get(bio);
   tls->context->openssl->bio_unflag(bio, OPENSSL_BIO_READ | OPENSSL_BIO_WRITE | OPENSSL_BIO_RETRY);
-  ssize_t seen = tls->looked ? 1 : look(tls);
+  ssize_t seen = tls->looked ? 1 : peek_type(tls);
   if (seen <= 0)
-    return stop(tls, bio, seen, OPENSSL_BIO_READ);
+    return bio_stop(tls, bio, seen, OPENSSL_BIO_READ);
   if (tls->bare)
     return -1;
   if (!tls->in) {
-    ssize_t got = receive(tls, to, (size_t)length);
-    return got > 0 ? (int)got : stop(tls, bio, got, OPENSSL_BIO_READ);
+    ssize_t got = socket_receive(tls, to, (size_t)length);
+    return got > 0 ? (int)got : bio_stop(tls, bio, got, OPENSSL_BIO_READ);
   }
   if (tls->in_start == tls->in_end) {
-    ssize_t got = receive(tls, tls->in, IN_BYTES);
+    ssize_t got = socket_receive(tls, tls->in, IN_BYTES);
     if (got <= 0)
-      return stop(tls, bio, got, OPENSSL_BIO_READ);
+      return bio_stop(tls, bio, got, OPENSSL_BIO_READ);
     tls->in_start = 0;
     tls->in_end = (size_t)got;
   }
@@ -88,12 +88,12 @@ static int bio_write(ssl_bio *bio, const char *from, int length) {
   struct tls *tls = openssl_open()->bio_get(bio);
   tls->context->openssl->bio_unflag(bio, OPENSSL_BIO_READ | OPENSSL_BIO_WRITE | OPENSSL_BIO_RETRY);
   if (!tls->out) {
-    ssize_t put = send_on(tls, from, (size_t)length);
-    return put > 0 ? (int)put : stop(tls, bio, put, OPENSSL_BIO_WRITE);
+    ssize_t put = socket_send(tls, from, (size_t)length);
+    return put > 0 ? (int)put : bio_stop(tls, bio, put, OPENSSL_BIO_WRITE);
   }
   if ((size_t)length > OUT_BYTES - tls->out_end) {
     errno = EAGAIN;
-    return stop(tls, bio, -1, OPENSSL_BIO_WRITE);
+    return bio_stop(tls, bio, -1, OPENSSL_BIO_WRITE);
   }
   memcpy(tls->out + tls->out_end, from, (size_t)length);
   tls->out_end += (size_t)length;
@@ -189,7 +189,7 @@ const char *tls_identity(const struct tls *tls) {
 
 /* ---- The handshake ---- */
 
-static int not_known(const struct tls *tls, const char *object, const char *reason) {
+static int error_auth(const struct tls *tls, const char *object, const char *reason) {
   if (tls->server)
     return error_set(HAUL_EAUTH, 0, object, NULL, "it did not prove who it is: %s", reason);
   return error_set(
@@ -199,9 +199,9 @@ static int not_known(const struct tls *tls, const char *object, const char *reas
       "the peer and this side do not accept each other: %s", reason);
 }
 
-static int failed(const struct tls *tls, const char *object, int error) {
+static int error_handshake(const struct tls *tls, const char *object, int error) {
   if (error == OPENSSL_ERROR_SSL)
-    return not_known(tls, object, openssl_reason(tls->context->openssl));
+    return error_auth(tls, object, openssl_reason(tls->context->openssl));
   return error_set(HAUL_EPEER, tls->system, object,
                    tls->system ? strerror(tls->system) : "the peer closed it; its log says why",
                    "the connection ended during authentication");
@@ -214,16 +214,16 @@ static int name_peer(struct tls *tls, const char *object) {
   if (!certificate)
     return openssl->session_by_key(tls->ssl) && tls->identity[0]
                ? 0
-               : not_known(tls, object, "it presented neither key nor certificate");
+               : error_auth(tls, object, "it presented neither key nor certificate");
   char name[256] = "";
   int length = openssl->name_text(openssl->certificate_subject(certificate), OPENSSL_COMMON_NAME,
                                   name, sizeof name);
   openssl->certificate_free(certificate);
   if (length <= 0 || (size_t)length != strlen(name) || !key_name_is_valid(name))
-    return not_known(tls, object,
-                     "the common name of its certificate is not 1 to 63 printable characters");
+    return error_auth(tls, object,
+                      "the common name of its certificate is not 1 to 63 printable characters");
   if (keys_find(&tls->context->keys, name, strlen(name)))
-    return not_known(tls, object, "the name in its certificate is that of a key here");
+    return error_auth(tls, object, "the name in its certificate is that of a key here");
   snprintf(tls->identity, sizeof tls->identity, "%.63s", name);
   return 0;
 }
@@ -239,15 +239,15 @@ int tls_handshake(struct tls *tls, const char *object) {
     return TLS_BARE;
   if (error == OPENSSL_WANT_READ)
     return TLS_READ;
-  return error == OPENSSL_WANT_WRITE ? TLS_WRITE : failed(tls, object, error);
+  return error == OPENSSL_WANT_WRITE ? TLS_WRITE : error_handshake(tls, object, error);
 }
 
 /* ---- Sending ---- */
 
 /* With the lock. 0, or -1 with errno. */
-static int flush(struct tls *tls) {
+static int out_flush(struct tls *tls) {
   while (tls->out && tls->out_start < tls->out_end) {
-    ssize_t put = send_on(tls, tls->out + tls->out_start, tls->out_end - tls->out_start);
+    ssize_t put = socket_send(tls, tls->out + tls->out_start, tls->out_end - tls->out_start);
     if (put < 0 && errno == EINTR)
       continue;
     if (put < 0)
@@ -258,7 +258,7 @@ static int flush(struct tls *tls) {
   return 0;
 }
 
-static void make_room(struct tls *tls) {
+static void out_make_room(struct tls *tls) {
   if (tls->out_start == 0)
     return;
   memmove(tls->out, tls->out + tls->out_start, tls->out_end - tls->out_start);
@@ -272,7 +272,7 @@ struct place {
   size_t span, at;
 };
 
-static size_t here(struct place *place, char **bytes) {
+static size_t place_span(struct place *place, char **bytes) {
   while (place->span < place->message->msg_iovlen &&
          place->at == place->message->msg_iov[place->span].iov_len) {
     place->span++;
@@ -285,9 +285,9 @@ static size_t here(struct place *place, char **bytes) {
   return span->iov_len - place->at;
 }
 
-static void move_on(struct place *place, size_t bytes) {
+static void place_advance(struct place *place, size_t bytes) {
   char *unused;
-  for (size_t left; bytes > 0 && (left = here(place, &unused)) > 0;) {
+  for (size_t left; bytes > 0 && (left = place_span(place, &unused)) > 0;) {
     size_t step = bytes < left ? bytes : left;
     place->at += step;
     bytes -= step;
@@ -299,7 +299,7 @@ static unsigned long spans_of(const struct place *from, struct iovec *spans, uns
   struct place place = *from;
   unsigned long count = 0;
   char *bytes;
-  for (size_t length; count < room && (length = here(&place, &bytes)) > 0; place.at += length)
+  for (size_t length; count < room && (length = place_span(&place, &bytes)) > 0; place.at += length)
     spans[count++] = (struct iovec){bytes, length};
   return count;
 }
@@ -307,7 +307,7 @@ static unsigned long spans_of(const struct place *from, struct iovec *spans, uns
 /* Copies the next bytes to `clear`, by the kernel: the memory may be a truncated file mapping, or
  * unmapped, and then this fails with EFAULT instead of a signal. 0 at the end of the message, -1
  * with errno. */
-static ssize_t fetch(struct tls *tls, const struct place *place) {
+static ssize_t copy_clear(struct tls *tls, const struct place *place) {
   struct iovec spans[64], to = {tls->clear, OUT_SEND};
   unsigned long count = spans_of(place, spans, 64);
   if (count == 0)
@@ -328,10 +328,10 @@ static ssize_t fetch(struct tls *tls, const struct place *place) {
 /* The bytes of the next record: in place, or gathered. */
 static size_t next_record(const struct place *from, char *gathered, char **bytes) {
   struct place place = *from;
-  size_t length = here(&place, bytes), used = 0;
+  size_t length = place_span(&place, bytes), used = 0;
   if (length >= SMALL || length == 0)
     return length < TLS_RECORD ? length : TLS_RECORD;
-  while (used < TLS_RECORD && (length = here(&place, bytes)) > 0) {
+  while (used < TLS_RECORD && (length = place_span(&place, bytes)) > 0) {
     size_t step = length < TLS_RECORD - used ? length : TLS_RECORD - used;
     memcpy(gathered + used, *bytes, step);
     used += step;
@@ -364,7 +364,7 @@ static bool encrypt(struct tls *tls, struct place *place, struct fetched *fetche
   char gathered[TLS_RECORD], *bytes;
   size_t length, put = 0;
   if (tls->clear) {
-    ssize_t got = fetched->at < fetched->end ? 1 : fetch(tls, place);
+    ssize_t got = fetched->at < fetched->end ? 1 : copy_clear(tls, place);
     if (got <= 0)
       return false;
     if (fetched->at == fetched->end)
@@ -382,7 +382,7 @@ static bool encrypt(struct tls *tls, struct place *place, struct fetched *fetche
     tls->system = tls->system ? tls->system : EPROTO;
     return false;
   }
-  move_on(place, put);
+  place_advance(place, put);
   *total += put;
   return true;
 }
@@ -390,16 +390,16 @@ static bool encrypt(struct tls *tls, struct place *place, struct fetched *fetche
 static ssize_t send_records(struct tls *tls, struct place *place) {
   struct fetched fetched = {0, 0};
   size_t total = 0;
-  bool more = flush(tls) == 0 || errno == EAGAIN;
+  bool more = out_flush(tls) == 0 || errno == EAGAIN;
   tls->context->openssl->error_clear();
   while (more && tls->out_end - tls->out_start < OUT_SEND) {
-    make_room(tls);
+    out_make_room(tls);
     more = encrypt(tls, place, &fetched, &total);
     if (more && tls->out_end >= OUT_SEND)
-      more = flush(tls) == 0;
+      more = out_flush(tls) == 0;
   }
   if (total > 0) {
-    flush(tls);
+    out_flush(tls);
     return (ssize_t)total;
   }
   errno = tls->system ? tls->system : errno;
@@ -417,7 +417,7 @@ ssize_t tls_send(struct tls *tls, const struct msghdr *message) {
 
 int tls_flush(struct tls *tls) {
   pthread_mutex_lock(&tls->lock);
-  int code = flush(tls);
+  int code = out_flush(tls);
   pthread_mutex_unlock(&tls->lock);
   return code;
 }
@@ -454,10 +454,10 @@ ssize_t tls_receive(struct tls *tls, const struct msghdr *message) {
   char *to;
   pthread_mutex_lock(&tls->lock);
   tls->context->openssl->error_clear();
-  while (got > 0 && (length = here(&place, &to)) > 0) {
+  while (got > 0 && (length = place_span(&place, &to)) > 0) {
     got = decrypt(tls, to, length);
     if (got > 0) {
-      move_on(&place, (size_t)got);
+      place_advance(&place, (size_t)got);
       total += (size_t)got;
     }
   }

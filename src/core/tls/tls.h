@@ -31,8 +31,6 @@ bool tls_is_wanted(const struct tls_settings *settings);
 /* HAUL_ENOTSUP: no OpenSSL; HAUL_EINVAL, HAUL_EINSECURE: bad files; HAUL_ENOMEM. */
 int tls_context_open(const struct tls_settings *settings, struct tls_context **context);
 void tls_context_close(struct tls_context *context);
-/* The identity that this side presents when it connects. */
-const char *tls_context_name(const struct tls_context *context);
 
 /* What the handshake waits for. TLS_BARE: the server replied without TLS; its bytes are unread. */
 enum tls_wants { TLS_DONE = 0, TLS_READ = 1, TLS_WRITE = 2, TLS_BARE = 3 };

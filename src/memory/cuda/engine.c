@@ -123,7 +123,7 @@ static CUresult give_to_driver(struct copy *copy, struct job *job, uint64_t at, 
 }
 
 /* In the device's context. */
-static CUresult issue(struct copy *copy, struct job *job) {
+static CUresult chunk_issue(struct copy *copy, struct job *job) {
   uint64_t length, at = chunk_at(copy, job, job->issued, &length);
   CUresult result = give_to_driver(copy, job, at, length);
   if (result == CUDA_SUCCESS)
@@ -133,7 +133,7 @@ static CUresult issue(struct copy *copy, struct job *job) {
 }
 
 /* In the device's context. CUDA_ERROR_NOT_READY while the oldest chunk is in flight. */
-static CUresult receive(struct copy *copy, struct job *job) {
+static CUresult chunk_receive(struct copy *copy, struct job *job) {
   CUresult result = cuda_driver->event_query(job->lane->events[job->arrived % 2]);
   if (result != CUDA_SUCCESS)
     return result;
@@ -148,14 +148,14 @@ static CUresult receive(struct copy *copy, struct job *job) {
 
 /* In the device's context. Ends at most one chunk and starts at most two, so that no call takes
  * long. */
-static CUresult advance(struct copy *copy, struct job *job) {
+static CUresult copy_advance(struct copy *copy, struct job *job) {
   CUresult result = CUDA_SUCCESS;
   if (job->arrived < job->issued)
-    result = receive(copy, job);
+    result = chunk_receive(copy, job);
   if (result == CUDA_ERROR_NOT_READY)
     result = CUDA_SUCCESS;
   while (result == CUDA_SUCCESS && !is_issued(copy, job) && job->issued - job->arrived < 2)
-    result = issue(copy, job);
+    result = chunk_issue(copy, job);
   return result;
 }
 
@@ -221,7 +221,7 @@ static int advance_or_end(struct copy *copy, struct job *job) {
     return code ? set_status(copy, code) : 1;
   if (job->issued == 0 && is_measured(copy, job))
     begin_to_measure(job);
-  CUresult result = advance(copy, job);
+  CUresult result = copy_advance(copy, job);
   if (result != CUDA_SUCCESS)
     return end_badly(copy, job, result);
   return is_issued(copy, job) && job->arrived == job->issued ? end_well(copy, job) : 1;

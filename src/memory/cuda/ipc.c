@@ -28,7 +28,8 @@ static bool is_capable(const void *address) {
 }
 
 /* In the form that cuda_locate reads. */
-static void describe(const struct cuda_device *device, uint64_t offset, struct ticket *ticket) {
+static void ipc_fill_extra(const struct cuda_device *device, uint64_t offset,
+                           struct ticket *ticket) {
   struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
   wire_put64(&wire, offset);
   wire_put_bytes(&wire, device->uuid, 16);
@@ -55,7 +56,7 @@ int cuda_ipc_export(const struct memory *memory, struct ticket *ticket, uint8_t 
   cuda_leave();
   if (result != CUDA_SUCCESS)
     return cuda_failed(block->device, result, "cuIpcGetMemHandle");
-  describe(cuda_device(block->device), (CUdeviceptr)(uintptr_t)address - first.start, ticket);
+  ipc_fill_extra(cuda_device(block->device), (CUdeviceptr)(uintptr_t)address - first.start, ticket);
   memcpy(token, &handle, IPC_TOKEN);
   return 0;
 }

@@ -13,12 +13,12 @@
 static _Atomic unsigned known;
 #define ABSENT (DPDK_NODES + 1)
 
-static int start(void) {
+static int dpdk_start(void) {
   atomic_store(&known, 0);
   return 0;
 }
 
-static unsigned devices(void) {
+static unsigned dpdk_devices(void) {
   unsigned found = atomic_load_explicit(&known, memory_order_relaxed);
   if (found == 0) {
     struct haul_error before;
@@ -30,11 +30,11 @@ static unsigned devices(void) {
   return found == ABSENT ? 0 : found;
 }
 
-static int why_none(void) {
+static int dpdk_why_none(void) {
   return dpdk_eal_open() ? 0 : HAUL_ENOTSUP;
 }
 
-static void describe(unsigned device, struct haul_device *info) {
+static void dpdk_describe(unsigned device, struct haul_device *info) {
   struct dpdk_figures figures;
   char counts[48];
   info->numa = (int)device;
@@ -48,10 +48,10 @@ static void describe(unsigned device, struct haul_device *info) {
 }
 
 /* The sums over all nodes and classes. */
-static void counters(void (*each)(void *user, const char *name, uint64_t value), void *user) {
+static void dpdk_counters(void (*each)(void *user, const char *name, uint64_t value), void *user) {
   struct dpdk_figures figures;
   uint64_t made = 0, unused = 0, cut = 0;
-  for (unsigned node = 0; node < devices(); node++)
+  for (unsigned node = 0; node < dpdk_devices(); node++)
     for (unsigned i = 0; dpdk_pool_figures(node, &figures) && i < DPDK_CLASSES; i++) {
       made += figures.made[i];
       unused += figures.unused[i];
@@ -101,7 +101,7 @@ static int dpdk_owns(const void *address, size_t length, struct haul_place *plac
   if (provider_of(HAUL_HOST)->owns(address, length, place) < 0)
     return HAUL_EINVAL;
   unsigned node = first->socket_id < 0 ? 0 : (unsigned)first->socket_id;
-  *place = (struct haul_place){HAUL_DPDK, (uint16_t)(node < devices() ? node : 0)};
+  *place = (struct haul_place){HAUL_DPDK, (uint16_t)(node < dpdk_devices() ? node : 0)};
   return 1;
 }
 
@@ -189,12 +189,12 @@ const struct provider provider_dpdk = {
     .copy_bytes_per_ns = 10,
     .copy_latency_ns = 100,
     .unshareable = "DPDK's memory has no descriptor that another process could map",
-    .start = start,
-    .devices = devices,
-    .why_none = why_none,
-    .describe = describe,
+    .start = dpdk_start,
+    .devices = dpdk_devices,
+    .why_none = dpdk_why_none,
+    .describe = dpdk_describe,
     .checks = dpdk_checks,
-    .counters = counters,
+    .counters = dpdk_counters,
     .alloc = dpdk_alloc,
     .free = dpdk_free,
     .owns = dpdk_owns,

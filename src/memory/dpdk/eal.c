@@ -326,7 +326,7 @@ static void *start_thread(void *argument) {
 /* The free pages may have been taken meanwhile. EAL keeps some arguments for good, so it cannot be
  * started again without huge pages in this process ("--legacy-mem is not compatible with
  * --in-memory"). */
-static int failed_with_huge(const struct start *start, const char *words) {
+static int error_start_huge(const struct start *start, const char *words) {
   return error_set(HAUL_ENOTSUP, start->system, "rte_eal_init",
                    "EAL is started once in a process; start the program anew: it does without huge "
                    "pages where fewer than 64 MiB are free (or set dpdk_eal in haul.conf)",
@@ -334,13 +334,13 @@ static int failed_with_huge(const struct start *start, const char *words) {
 }
 
 /* Names user-set arguments, as EAL prints an unknown one only to stderr. */
-static int failed(const struct start *start) {
+static int error_start(const struct start *start) {
   char words[176];
   struct memory_settings settings;
   memory_settings_get(&settings);
   format_log_tail(words, sizeof words);
   if (start->huge && !settings.dpdk_eal[0])
-    return failed_with_huge(start, words);
+    return error_start_huge(start, words);
   return error_set(HAUL_ENOTSUP, start->system,
                    settings.dpdk_eal[0] ? settings.dpdk_eal : "rte_eal_init",
                    "EAL is started once in a process; mend it (haul doctor dpdk, dpdk_eal in "
@@ -363,7 +363,7 @@ static enum dpdk_state start_now(struct start *start) {
     table.open_log(NULL);
     return DPDK_FOREIGN;
   }
-  failed(start);
+  error_start(start);
   error_save(&eal.why);
   return DPDK_FAILED;
 }

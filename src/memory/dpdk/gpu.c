@@ -68,7 +68,7 @@ static bool is_there(void) {
   return there;
 }
 
-static unsigned devices(void) {
+static unsigned gpu_devices(void) {
   unsigned count = 0;
   if (!is_there() || table.count() == 0)
     return 0;
@@ -89,7 +89,7 @@ static bool cuda_serves(void) {
   return provider_devices(provider_of(HAUL_CUDA)) > 0;
 }
 
-static int why_none(void) {
+static int gpu_why_none(void) {
   if (!library_open(&library))
     return HAUL_ENOTSUP;
   return error_set(HAUL_ENOTSUP, 0, "librte_gpudev.so.23",
@@ -99,7 +99,7 @@ static int why_none(void) {
                    "DPDK has no driver for a GPU here");
 }
 
-static void describe(unsigned device, struct haul_device *info) {
+static void gpu_describe(unsigned device, struct haul_device *info) {
   struct rte_gpu_info found = {.numa_node = -1};
   if (table.info(id_of(device), &found) != 0)
     return;
@@ -110,17 +110,17 @@ static void describe(unsigned device, struct haul_device *info) {
 }
 
 /* One check, never MISSING: only users of DPDK's GPU drivers need it. */
-static size_t checks(struct haul_check *check, size_t room) {
+static size_t gpu_checks(struct haul_check *check, size_t room) {
   if (room == 0)
     return 1;
   *check =
       (struct haul_check){.state = HAUL_CHECK_OK, .backend = "gpudev", .name = "gpudev.device"};
-  unsigned count = devices();
+  unsigned count = gpu_devices();
   if (count > 0) {
     snprintf(check->text, sizeof check->text, "%u GPU%s of DPDK's", count, count == 1 ? "" : "s");
     return 1;
   }
-  why_none();
+  gpu_why_none();
   snprintf(check->text, sizeof check->text, "not needed: %.90s%s", haul_error_last()->text,
            cuda_serves() ? "; cuda:N serves this GPU" : "; NVIDIA's are cuda:N");
   return 1;
@@ -146,7 +146,7 @@ static int no_memory(unsigned device, size_t length) {
                    "DPDK's driver cannot allocate %zu bytes of the GPU", length);
 }
 
-static int get(struct block *block, size_t length, struct memory *memory) {
+static int gpu_get(struct block *block, size_t length, struct memory *memory) {
   block->id = id_of(block->device);
   if (block->id < 0 || !page_round(length, &block->bytes))
     return no_memory(block->device, length);
@@ -171,7 +171,7 @@ static int gpu_alloc(unsigned device, size_t length, unsigned flags, struct memo
   if (!block)
     return error_memory("GPU memory");
   block->device = device;
-  int status = get(block, length, memory);
+  int status = gpu_get(block, length, memory);
   if (status != 0) {
     alloc_free(block);
     return status;
@@ -276,10 +276,10 @@ const struct provider provider_gpudev = {
     .copy_bytes_per_ns = 2,
     .copy_latency_ns = 1000,
     .unshareable = "DPDK's memory of GPUs has no descriptor that another process could map",
-    .devices = devices,
-    .why_none = why_none,
-    .describe = describe,
-    .checks = checks,
+    .devices = gpu_devices,
+    .why_none = gpu_why_none,
+    .describe = gpu_describe,
+    .checks = gpu_checks,
     .alloc = gpu_alloc,
     .free = gpu_free,
     .owns = gpu_owns,

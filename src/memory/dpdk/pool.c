@@ -66,7 +66,7 @@ static uint64_t share_of(const struct dpdk_eal *eal, unsigned node) {
 }
 
 /* With the lock. Cuts each class by the same factor. */
-static void open_node(const struct dpdk_eal *eal, unsigned number) {
+static void pool_open_node(const struct dpdk_eal *eal, unsigned number) {
   struct node_pool *node = &nodes[number];
   struct memory_settings settings;
   uint64_t all = 0, share = share_of(eal, number);
@@ -93,7 +93,7 @@ bool dpdk_pool_figures(unsigned number, struct dpdk_figures *figures) {
   pthread_mutex_lock(&lock);
   struct node_pool *node = &nodes[number];
   if (!node->opened)
-    open_node(dpdk_eal_start(), number);
+    pool_open_node(dpdk_eal_start(), number);
   memcpy(figures->wanted, node->wanted, sizeof node->wanted);
   memcpy(figures->limit, node->limit, sizeof node->limit);
   memcpy(figures->made, node->made, sizeof node->made);
@@ -196,10 +196,10 @@ static uint8_t class_at(unsigned number, size_t length) {
   return size_class;
 }
 
-static struct object *take(const struct dpdk_eal *eal, unsigned number, size_t length) {
+static struct object *pool_take_object(const struct dpdk_eal *eal, unsigned number, size_t length) {
   pthread_mutex_lock(&lock);
   if (!nodes[number].opened)
-    open_node(eal, number);
+    pool_open_node(eal, number);
   uint8_t size_class = class_at(number, length);
   struct object *object = size_class == REGION_EXACT ? take_exact(eal, number, length)
                                                      : take_pooled(eal, number, size_class);
@@ -243,7 +243,7 @@ static struct object *take_patiently(const struct dpdk_eal *eal, unsigned node, 
   int64_t until = clock_after(clock_now(), settings.dpdk_wait_ns);
   for (bool waited = false;; waited = true) {
     uint32_t before = atomic_load_explicit(&returns, memory_order_acquire);
-    struct object *object = take(eal, node, length);
+    struct object *object = pool_take_object(eal, node, length);
     if (object || !patient || clock_now() >= until || length > heap_of(eal, node))
       return object;
     if (!waited)

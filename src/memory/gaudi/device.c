@@ -120,7 +120,7 @@ static bool is_usable(const struct gaudi_device *device) {
   return device->pci_id == GAUDI_PCI_GAUDI2 && device->page > 0 && device->page % 4096 == 0;
 }
 
-static struct gaudi_device *add(const struct gaudi_device *found) {
+static struct gaudi_device *add_device(const struct gaudi_device *found) {
   struct gaudi_device *device = &state.devices[state.count];
   *device = *found;
   device->number = (uint16_t)state.count++;
@@ -150,7 +150,7 @@ static void scan_nodes(const struct gaudi_driver *driver, struct scan_result *sc
     int system = query_device(driver, fd, &found);
     driver->close(fd);
     if (system == 0 && is_usable(&found))
-      add(&found);
+      add_device(&found);
     else if (system == 0)
       scan_result->other_model = found.pci_id;
   }
@@ -175,7 +175,7 @@ static int take_given(const struct gaudi_driver *driver) {
                      "HAUL_GAUDI_FD says device %d, and the descriptor is device %u", given.device,
                      number);
   if (!device)
-    device = add(&found);
+    device = add_device(&found);
   device->given = given.fd;
   return 0;
 }

@@ -13,9 +13,7 @@
 
 #include "core/library.h"
 
-/* PCI device ids: include/specs/common/pci_ids.h. */
-#define GAUDI_PCI_GAUDI  0x1000u
-#define GAUDI_PCI_GAUDI2 0x1020u
+#define GAUDI_PCI_GAUDI2 0x1020u /* PCI device id: include/specs/common/pci_ids.h */
 
 /* struct hlthunk_hw_ip_info. Newer libraries fill more fields, so `rest` leaves room. The array
  * lengths are the kernel's (HL_INFO_VERSION_MAX_LEN, HL_INFO_CARD_NAME_MAX_LEN). */
@@ -117,7 +115,7 @@ struct gaudi_driver {
  * then in the folder of Intel's packages. */
 const struct gaudi_driver *gaudi_driver_open(void);
 
-/* For tests: what is opened, and closing it. */
+/* For tests. */
 extern struct library gaudi_library;
 
 #endif

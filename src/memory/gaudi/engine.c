@@ -145,7 +145,7 @@ static int start_slice(struct job *job, struct slice *slice) {
   return 0;
 }
 
-static void fail(struct job *job, int code) {
+static void copy_fail(struct job *job, int code) {
   job->failed = code;
   error_save(&job->why);
 }
@@ -164,7 +164,7 @@ static int ended_badly(struct gaudi_engine *engine, int system, uint32_t status)
 }
 
 /* Polls a slice in flight; frees its resources when it ended. */
-static void look(struct job *job, struct slice *slice) {
+static void slice_poll(struct job *job, struct slice *slice) {
   int fd = atomic_load(&job->device->fd);
   uint32_t status = GAUDI_CS_BUSY;
   int system = gaudi_driver->wait_for_cs(fd, slice->seq, 0, &status);
@@ -172,7 +172,7 @@ static void look(struct job *job, struct slice *slice) {
     return;
   /* Overwrites failures that a reset caused. */
   if (system != 0 || status != GAUDI_CS_DONE)
-    fail(job, ended_badly(&job->device->engine, system < 0 ? -system : EIO, status));
+    copy_fail(job, ended_badly(&job->device->engine, system < 0 ? -system : EIO, status));
   gaudi_driver->memory_unmap(fd, slice->mapping);
   give_slot(&job->device->engine, slice->slot);
   slice->busy = false;
@@ -180,7 +180,7 @@ static void look(struct job *job, struct slice *slice) {
 
 /* ---- one copy; all with the lock ---- */
 
-static void finish(struct job *job, int status) {
+static void copy_finish(struct job *job, int status) {
   struct copy *copy = job->copy;
   if (status == job->why.code)
     error_restore(&job->why);
@@ -204,39 +204,39 @@ static void fill_up(struct job *job) {
     if (code == 0)
       continue;
     give_slot(engine, slice->slot);
-    fail(job, code);
+    copy_fail(job, code);
   }
 }
 
 /* Advances the copy. NULL: it ended; else a slice to wait for, or the first one if all slots are in
  * use. */
-static const struct slice *advance(struct job *job) {
+static const struct slice *copy_advance(struct job *job) {
   const struct slice *busy = NULL;
   for (unsigned i = 0; i < IN_FLIGHT; i++)
     if (job->slices[i].busy)
-      look(job, &job->slices[i]);
+      slice_poll(job, &job->slices[i]);
   fill_up(job);
   for (unsigned i = 0; i < IN_FLIGHT; i++)
     busy = job->slices[i].busy && !busy ? &job->slices[i] : busy;
   if (busy || wants_more(job))
     return busy ? busy : &job->slices[0];
-  finish(job, job->failed);
+  copy_finish(job, job->failed);
   return NULL;
 }
 
 /* Ends the copy early: submits nothing more, and waits for slices in flight, which cannot be
  * canceled. The driver ends hanging ones. If it does not, pages and slot stay pinned for good, so
  * that the device never writes to reused memory. Releases the lock while it waits. */
-static void end(struct gaudi_device *device, struct copy *copy, int status) {
+static void copy_end(struct gaudi_device *device, struct copy *copy, int status) {
   int64_t until = clock_after(clock_now(), GIVEN_UP);
   struct job *job;
   while ((job = *job_of(copy))) {
     job->failed = job->failed || !wants_more(job) ? job->failed : status;
-    const struct slice *slice = advance(job);
+    const struct slice *slice = copy_advance(job);
     if (!slice)
       return;
     if (clock_now() >= until) {
-      finish(job, HAUL_ESYSTEM);
+      copy_finish(job, HAUL_ESYSTEM);
       return;
     }
     uint64_t seq = slice->seq;
@@ -261,7 +261,7 @@ void gaudi_engine_close(struct gaudi_device *device) {
   pthread_mutex_lock(&engine->lock);
   while (!list_empty(&engine->jobs)) {
     struct job *job = list_entry(engine->jobs.next, struct job, link);
-    end(device, job->copy, HAUL_ECLOSED);
+    copy_end(device, job->copy, HAUL_ECLOSED);
   }
   /* Slots in use now stay with the device for good. */
   if (engine->packets && engine->busy == 0) {
@@ -294,7 +294,7 @@ static struct job *new_job(struct copy *copy, struct gaudi_device *device) {
 }
 
 /* With the lock. */
-static int begin(struct copy *copy, struct job *job) {
+static int copy_begin(struct copy *copy, struct job *job) {
   struct gaudi_engine *engine = &job->device->engine;
   if (engine->lost)
     return ended_badly(engine, EIO, GAUDI_CS_ABORTED);
@@ -303,7 +303,7 @@ static int begin(struct copy *copy, struct job *job) {
     return code;
   *job_of(copy) = job;
   list_append(&engine->jobs, &job->link);
-  advance(job);
+  copy_advance(job);
   int status = atomic_load(&copy->status);
   return status < 0 ? status : 0;
 }
@@ -319,7 +319,7 @@ int gaudi_copy_start(struct copy *copy) {
   *job_of(copy) = NULL;
   atomic_store_explicit(&copy->status, 1, memory_order_relaxed);
   pthread_mutex_lock(&device->engine.lock);
-  code = begin(copy, job);
+  code = copy_begin(copy, job);
   bool refused = code && atomic_load(&copy->status) == 1;
   pthread_mutex_unlock(&device->engine.lock);
   if (refused)
@@ -334,7 +334,7 @@ int gaudi_copy_poll(struct copy *copy) {
   struct gaudi_device *device = device_for(copy);
   pthread_mutex_lock(&device->engine.lock);
   if (*job_of(copy))
-    advance(*job_of(copy));
+    copy_advance(*job_of(copy));
   pthread_mutex_unlock(&device->engine.lock);
   return atomic_load_explicit(&copy->status, memory_order_acquire);
 }
@@ -349,6 +349,6 @@ void gaudi_copy_cancel(struct copy *copy) {
     return;
   struct gaudi_device *device = device_for(copy);
   pthread_mutex_lock(&device->engine.lock);
-  end(device, copy, HAUL_ECANCELED);
+  copy_end(device, copy, HAUL_ECANCELED);
   pthread_mutex_unlock(&device->engine.lock);
 }

@@ -10,12 +10,12 @@
 
 #define SUM_SLICE ((uint64_t)1 << 20)
 
-static int start(void) {
+static int gaudi_start(void) {
   gaudi_devices_close(); /* checks may have probed after a failed start */
   return gaudi_settings_read();
 }
 
-static void describe(unsigned number, struct haul_device *info) {
+static void gaudi_describe(unsigned number, struct haul_device *info) {
   const struct gaudi_device *device = gaudi_device_at(number);
   if (!device)
     return;
@@ -27,7 +27,8 @@ static void describe(unsigned number, struct haul_device *info) {
 }
 
 /* Polls without sleeping: a node's loop sums many small segments. */
-static int fetch(struct memory *buffer, struct memory *memory, uint64_t offset, uint64_t length) {
+static int gaudi_fetch(struct memory *buffer, struct memory *memory, uint64_t offset,
+                       uint64_t length) {
   struct copy copy = {.to = buffer, .from = memory, .from_offset = offset, .length = length};
   int status = gaudi_copy_start(&copy);
   if (status != 0)
@@ -47,7 +48,7 @@ static int sum_slices(struct gaudi_device *device, struct memory *memory, uint64
     buffer->provider = NULL;
   for (uint64_t at = 0; code == 0 && at < length; at += SUM_SLICE) {
     uint64_t bytes = length - at < SUM_SLICE ? length - at : SUM_SLICE;
-    code = fetch(buffer, memory, offset + at, bytes);
+    code = gaudi_fetch(buffer, memory, offset + at, bytes);
     if (code == 0)
       XXH3_64bits_update(sum, buffer->view, bytes);
   }
@@ -55,7 +56,7 @@ static int sum_slices(struct gaudi_device *device, struct memory *memory, uint64
 }
 
 /* On the host, as the device cannot sum. */
-static int checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum) {
+static int gaudi_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum) {
   struct gaudi_device *device = gaudi_device_of(memory);
   XXH3_state_t *state = XXH3_createState();
   if (!state)
@@ -78,11 +79,11 @@ const struct provider provider_gaudi = {
     .copy_latency_ns = 30000,
     .unshareable = "one process opens a Gaudi device, and neither a second one nor its processor "
                    "maps the dma-buf of it",
-    .start = start,
+    .start = gaudi_start,
     .stop = gaudi_devices_close,
     .devices = gaudi_devices,
     .why_none = gaudi_why_none,
-    .describe = describe,
+    .describe = gaudi_describe,
     .checks = gaudi_checks,
     .alloc = gaudi_alloc,
     .free = gaudi_free,
@@ -93,7 +94,7 @@ const struct provider provider_gaudi = {
     .copy_start = gaudi_copy_start,
     .copy_poll = gaudi_copy_poll,
     .copy_cancel = gaudi_copy_cancel,
-    .checksum = checksum,
+    .checksum = gaudi_checksum,
     /* No fence. A submission ends after its bytes (message barrier), and DMA over PCI is coherent
      * with CPUs. A NIC's writes through the dma-buf are ordered by PCI before the NIC's completion,
      * and the device's engines read HBM without a cache that would need a flush. */

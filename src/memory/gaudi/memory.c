@@ -223,7 +223,8 @@ static int place_block(unsigned number, struct block *block, uint64_t length) {
 
 /* ---- blocks ---- */
 
-static void fill(struct memory *memory, uint64_t address, size_t length, struct block *block) {
+static void block_fill_memory(struct memory *memory, uint64_t address, size_t length,
+                              struct block *block) {
   memory->address = (void *)(uintptr_t)address;
   memory->length = length;
   memory->writable = true;
@@ -248,11 +249,11 @@ int gaudi_alloc(unsigned device, size_t length, unsigned flags, struct memory *m
     alloc_free(block);
     return code;
   }
-  fill(memory, block->range.start, length, block);
+  block_fill_memory(memory, block->range.start, length, block);
   return 0;
 }
 
-static void destroy(struct block *block) {
+static void block_destroy(struct block *block) {
   if (block->page && !fork_is_child()) {
     pthread_mutex_lock(&gaudi_lock);
     suballoc_give(&block->page->parts, block->range.start - block->page->base,
@@ -277,7 +278,7 @@ void gaudi_free(struct memory *memory) {
     }
   }
   if (atomic_fetch_sub(&block->refs, 1) == 1)
-    destroy(block);
+    block_destroy(block);
 }
 
 struct gaudi_device *gaudi_device_of(const struct memory *memory) {
@@ -346,7 +347,7 @@ static int wrap_framework(struct memory *memory, uint64_t address, size_t length
     alloc_free(block);
     return code;
   }
-  fill(memory, address, length, block);
+  block_fill_memory(memory, address, length, block);
   memory->wrapped = true;
   return 0;
 }
@@ -363,7 +364,7 @@ int gaudi_wrap(void *pointer, size_t length, struct memory *memory) {
     return wrap_framework(memory, address, length);
   if (!block) /* freed since `owns` */
     return error_no_block(pointer, length);
-  fill(memory, address, length, block);
+  block_fill_memory(memory, address, length, block);
   memory->wrapped = true;
   memory->alive = &block->alive;
   return 0;

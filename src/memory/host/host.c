@@ -32,7 +32,7 @@ struct block {
   struct shm shm; /* private memory: no footer */
 };
 
-static void describe(unsigned device, struct haul_device *info) {
+static void host_describe(unsigned device, struct haul_device *info) {
   (void)device;
   info->numa = -1;
   info->memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * page_size();
@@ -353,7 +353,7 @@ const struct provider provider_host = {
     .proven = true,
     .copy_bytes_per_ns = 12,
     .copy_latency_ns = 50,
-    .describe = describe,
+    .describe = host_describe,
     .checks = host_checks,
     .alloc = host_alloc,
     .free = host_free,
