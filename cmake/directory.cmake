@@ -1,4 +1,4 @@
-# Whether the module for directories is built (src/directory). Both libraries are linked by that module alone.
+# Is the directory module built (src/directory)? Only it links these two libraries.
 find_path(HAUL_CURL_INCLUDE curl/curl.h)
 find_library(HAUL_CURL_LIBRARY curl)
 find_path(HAUL_JANSSON_INCLUDE jansson.h)

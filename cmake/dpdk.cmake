@@ -1,5 +1,5 @@
-# DPDK's headers, for the programs that stand beside haul: a test that is a DPDK application, and a
-# bench's peer. The library itself opens librte_eal at run time and needs none of them.
+# DPDK's headers, for a test that is a DPDK application and for a bench. The library opens librte_eal at
+# run time and needs no headers.
 find_path(HAUL_DPDK_INCLUDE rte_mempool.h PATH_SUFFIXES dpdk)
 find_path(HAUL_DPDK_CONFIG rte_build_config.h PATH_SUFFIXES ${CMAKE_LIBRARY_ARCHITECTURE}/dpdk dpdk)
 set(HAUL_DPDK_LIBRARIES)
@@ -15,7 +15,7 @@ endif()
 if(HAUL_DPDK_HEADERS)
   add_library(haul_dpdk_headers INTERFACE)
   target_include_directories(haul_dpdk_headers SYSTEM INTERFACE ${HAUL_DPDK_INCLUDE} ${HAUL_DPDK_CONFIG})
-  # Its headers want the first, and on x86 the second (pkg-config --cflags libdpdk).
+  # Flags of pkg-config --cflags libdpdk; the second one on x86.
   target_compile_options(haul_dpdk_headers INTERFACE -include rte_config.h)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     target_compile_options(haul_dpdk_headers INTERFACE -march=corei7)

@@ -1,4 +1,4 @@
-# What is installed besides the command (cmd/haul): library, header, what finds them, man pages.
+# Installs library, headers, pkg-config and CMake files, man pages; cmd/haul installs the command.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -26,8 +26,8 @@ install(EXPORT haulTargets NAMESPACE haul:: DESTINATION ${HAUL_PACKAGE_DIR})
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haulConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/haulConfigVersion.cmake DESTINATION ${HAUL_PACKAGE_DIR})
 
-# For systemd: a node with its sockets and its user, and mounts. They name the command's folder, which
-# is known when it is installed (`make install PREFIX=/usr`); several may install at a time.
+# systemd units for a node and for mounts. They contain the command's folder, which is known at install time
+# (`make install PREFIX=/usr`); several installs may run at a time.
 foreach(unit haul.service haul-mount@.service)
   install(CODE "
     set(bindir \"${CMAKE_INSTALL_BINDIR}\")

@@ -1,4 +1,4 @@
-# Whether the module for metrics is built (src/metrics), which alone links the library.
+# Is the metrics module built (src/metrics)? Only it links the library.
 find_path(HAUL_MICROHTTPD_INCLUDE microhttpd.h)
 find_library(HAUL_MICROHTTPD_LIBRARY microhttpd)
 set(HAUL_METRICS ON)

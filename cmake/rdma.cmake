@@ -1,4 +1,4 @@
-# Whether the transport `rdma` is built. libibverbs is opened at run time, so its header is enough.
+# Is the transport `rdma` built? It needs only the header of libibverbs, which is opened at run time.
 set(HAUL_RDMA AUTO CACHE STRING "Build the transport rdma: ON, OFF, AUTO (where infiniband/verbs.h is)")
 find_path(HAUL_VERBS_INCLUDE infiniband/verbs.h)
 if(HAUL_VERBS_INCLUDE)

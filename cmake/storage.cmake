@@ -1,5 +1,4 @@
-# Whether the module for files is built (src/storage), and its FUSE face. Both libraries are linked by that
-# module alone.
+# Is the storage module built (src/storage), with its FUSE front end? Only it links these two libraries.
 find_path(HAUL_URING_INCLUDE liburing.h)
 find_library(HAUL_URING_LIBRARY uring)
 find_path(HAUL_FUSE_INCLUDE fuse_lowlevel.h PATH_SUFFIXES fuse3)
@@ -11,6 +10,6 @@ if(NOT HAUL_URING_INCLUDE OR NOT HAUL_URING_LIBRARY OR NOT HAUL_FUSE_INCLUDE OR 
     "sudo apt-get install liburing-dev libfuse3-dev")
 endif()
 
-# From the command's folder to that of modules: the same where they are built and where they are installed.
+# The modules' folder relative to the command's, in the build and when installed.
 include(GNUInstallDirs)
 file(RELATIVE_PATH HAUL_COMMAND_TO_MODULES ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/haul)

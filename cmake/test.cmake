@@ -2,8 +2,8 @@
 #
 # One test program. The label defaults to the name up to its first dot. Exit status 77 is a skip; the
 # program prints the reason as "skipped WHAT: WHY". A NIGHTLY test runs only with `ctest -C nightly`.
-# The liveness bound is a minute, so that a busy machine ends no peer; a test about liveness sets its
-# own bound, through struct haul_node_config or ENVIRONMENT.
+# The liveness bound is a minute, so that a busy machine drops no peer. Tests of liveness set their own by
+# struct haul_node_config or ENVIRONMENT.
 function(haul_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 TEST "NIGHTLY" "TIMEOUT;LABEL" "ENVIRONMENT;COMMAND")
   if(TEST_UNPARSED_ARGUMENTS OR NOT TEST_COMMAND)

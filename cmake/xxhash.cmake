@@ -1,4 +1,4 @@
-# The target haul_xxhash. The file of the bare library has the number of its interface behind it.
+# The target haul_xxhash. Without the development package the library's file has its ABI number in the name.
 find_path(HAUL_XXHASH_INCLUDE xxhash.h)
 find_library(HAUL_XXHASH_LIBRARY NAMES xxhash libxxhash.so.0)
 if(NOT HAUL_XXHASH_LIBRARY)
@@ -14,7 +14,7 @@ else()
   target_include_directories(haul_xxhash INTERFACE ${PROJECT_SOURCE_DIR}/src/core/compat)
 endif()
 
-# XXH3 with a choice of instructions at run time is a part of the library on x86 alone.
+# Run-time dispatch of XXH3 exists only on x86.
 include(CheckCSourceCompiles)
 set(CMAKE_REQUIRED_LIBRARIES ${HAUL_XXHASH_LIBRARY})
 check_c_source_compiles("#include <xxh_x86dispatch.h>

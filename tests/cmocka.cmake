@@ -1,4 +1,4 @@
-# The target haul_cmocka: cmocka, or where it is missing the stand-in, which must fail where cmocka does.
+# The target haul_cmocka: cmocka, or its replacement in compat, which must fail where cmocka does.
 find_path(HAUL_CMOCKA_INCLUDE cmocka.h)
 find_library(HAUL_CMOCKA_LIBRARY cmocka)
 
@@ -12,7 +12,7 @@ if(HAUL_CMOCKA_INCLUDE AND HAUL_CMOCKA_LIBRARY)
   target_include_directories(haul_cmocka SYSTEM INTERFACE ${HAUL_CMOCKA_INCLUDE})
   target_link_libraries(haul_cmocka INTERFACE ${HAUL_CMOCKA_LIBRARY})
 else()
-  message(STATUS "cmocka is missing (sudo apt-get install libcmocka-dev): tests use a small stand-in")
+  message(STATUS "cmocka is missing (sudo apt-get install libcmocka-dev): tests use the replacement in tests/compat")
   target_link_libraries(haul_cmocka INTERFACE haul_cmocka_compat)
 endif()
 

@@ -4,14 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SMALL 4096u /* bytes that are zeroed sooner than fresh pages are got */
+#define SMALL 4096u /* bytes up to which memset is cheaper than fresh pages */
 
-/* By a pointer, or the compiler makes a calloc of it and memset. */
+/* A volatile pointer, or the compiler turns malloc and memset into calloc. */
 static void *(*volatile get)(size_t size) = malloc;
 
-/* glibc's calloc takes nothing from the thread's cache of freed blocks (before 2.41), and what is
- * freed fills it and then takes the slow way out. Small blocks are those that come and go with each
- * transfer. */
+/* Before 2.41 glibc's calloc bypasses the thread cache (tcache): blocks freed into it fill it up,
+ * and then each free takes the slow path. Transfers allocate and free small blocks. */
 static void *zeroed(size_t count, size_t size) {
   size_t bytes;
   if (__builtin_mul_overflow(count, size, &bytes) || bytes > SMALL)

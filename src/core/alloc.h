@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * All bookkeeping memory comes from here, so that tests can refuse the n-th request. */
+ * Allocation of bookkeeping memory, through a seam by which tests fail the n-th request. */
 #ifndef HAUL_CORE_ALLOC_H
 #define HAUL_CORE_ALLOC_H
 
 #include <stddef.h>
 
-/* The seam: tests put their own functions here before the first call. */
+/* Tests replace these functions before the first call. */
 struct alloc_ops {
   void *(*calloc)(size_t count, size_t size);
   void *(*realloc)(void *old, size_t size);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "core/backlog.h"
 
-/* The rank whose turn it is; BACKLOG_RANKS: nothing waits. */
-static unsigned turn(const struct backlog *backlog) {
+/* The rank to serve next; BACKLOG_RANKS: the backlog is empty. */
+static unsigned next_rank(const struct backlog *backlog) {
   unsigned best = BACKLOG_RANKS;
   for (unsigned rank = BACKLOG_RANKS; rank-- > 0;) {
     if (list_empty(&backlog->queues[rank]))
@@ -15,12 +15,12 @@ static unsigned turn(const struct backlog *backlog) {
 }
 
 struct list *backlog_first(const struct backlog *backlog) {
-  unsigned rank = turn(backlog);
+  unsigned rank = next_rank(backlog);
   return rank < BACKLOG_RANKS ? backlog->queues[rank].next : NULL;
 }
 
 struct list *backlog_take(struct backlog *backlog) {
-  unsigned rank = turn(backlog);
+  unsigned rank = next_rank(backlog);
   if (rank == BACKLOG_RANKS)
     return NULL;
   backlog->passed[rank] = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * What waits for its turn, by rank: of the better rank first, and within one the longest waiting.
- * Something that was passed over BACKLOG_PATIENCE times goes next, so nothing starves. The owner's
- * lock guards it; what waits is removed from the middle with list_remove. */
+ * A priority queue: the best rank first, in order of arrival within a rank. A rank that was passed
+ * over BACKLOG_PATIENCE times goes next, so none starves. The owner's lock guards it; list_remove
+ * removes an item from the middle. */
 #ifndef HAUL_CORE_BACKLOG_H
 #define HAUL_CORE_BACKLOG_H
 
@@ -15,7 +15,7 @@
 
 struct backlog {
   struct list queues[BACKLOG_RANKS];
-  uint32_t passed[BACKLOG_RANKS]; /* times that others went first since one of it did */
+  uint32_t passed[BACKLOG_RANKS]; /* items of better ranks taken since this rank's last */
 };
 
 static inline void backlog_init(struct backlog *backlog) {
@@ -29,11 +29,11 @@ static inline void backlog_add(struct backlog *backlog, struct list *item, unsig
   list_append(&backlog->queues[rank], item);
 }
 
-/* The next one; NULL: nothing waits. It stays so until something is added or removed. */
+/* The next item, left in place; NULL: empty. */
 struct list *backlog_first(const struct backlog *backlog);
-/* Takes it. */
+/* Removes and returns the next item; NULL: empty. */
 struct list *backlog_take(struct backlog *backlog);
-/* Moves all that waits to the end of `list`. */
+/* Moves all items to the end of `list`. */
 void backlog_empty(struct backlog *backlog, struct list *list);
 
 #endif

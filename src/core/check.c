@@ -12,6 +12,15 @@ void check_begin(struct haul_check *check, const char *backend, const char *name
   snprintf(check->name, sizeof check->name, "%s.%s", backend, name);
 }
 
+size_t check_run(const char *backend, const struct check_entry *entries, size_t count,
+                 struct haul_check *checks, size_t room) {
+  for (size_t i = 0; i < count && i < room; i++) {
+    check_begin(&checks[i], backend, entries[i].name);
+    entries[i].run(&checks[i]);
+  }
+  return count;
+}
+
 void check_set(struct haul_check *check, int state, const char *format, ...) {
   va_list values;
   va_start(values, format);

@@ -4,7 +4,7 @@
 void inbox_take(struct inbox *inbox, struct list *list) {
   struct list *newest = atomic_exchange_explicit(&inbox->newest, NULL, memory_order_acquire);
   struct list *oldest = NULL;
-  while (newest) { /* turned round */
+  while (newest) { /* reverse */
     struct list *next = newest->next;
     newest->next = oldest;
     oldest = newest;
@@ -29,7 +29,7 @@ void combiner_destroy(struct combiner *combiner) {
 }
 
 /* With the lock. */
-static void take_in(struct combiner *combiner) {
+static void admit_inbox(struct combiner *combiner) {
   struct list items = LIST_INIT(items);
   if (inbox_is_empty(&combiner->inbox))
     return;
@@ -39,18 +39,18 @@ static void take_in(struct combiner *combiner) {
 
 void combiner_lock(struct combiner *combiner) {
   pthread_mutex_lock(&combiner->lock);
-  take_in(combiner);
+  admit_inbox(combiner);
 }
 
-/* Who brings puts, then tries the lock; who leaves unlocks, then looks. With a fence between the
- * two on both sides one of them sees the other, so nothing is left lying. */
+/* A submitter puts its item, then tries the lock. The holder unlocks, then checks the inbox. Both
+ * have a seq_cst fence in between, so one of them sees the other and no item is left behind. */
 void combiner_unlock(struct combiner *combiner) {
   for (;;) {
     pthread_mutex_unlock(&combiner->lock);
     atomic_thread_fence(memory_order_seq_cst);
     if (inbox_is_empty(&combiner->inbox) || pthread_mutex_trylock(&combiner->lock) != 0)
       return;
-    take_in(combiner);
+    admit_inbox(combiner);
   }
 }
 
@@ -70,6 +70,6 @@ void combiner_submit(struct combiner *combiner, struct list *item) {
   atomic_thread_fence(memory_order_seq_cst);
   if (pthread_mutex_trylock(&combiner->lock) != 0)
     return;
-  take_in(combiner);
+  admit_inbox(combiner);
   combiner_unlock(combiner);
 }

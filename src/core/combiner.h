@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A lock that nobody who only brings something waits for: what is brought while it is held lies in
- * an inbox, and whoever holds it takes that in before he goes. */
+ * A combining lock. Submitters never block: an item that is submitted while the lock is held goes
+ * to an inbox, which the holder drains before it leaves. */
 #ifndef HAUL_CORE_COMBINER_H
 #define HAUL_CORE_COMBINER_H
 
@@ -9,12 +9,12 @@
 
 #include "core/list.h"
 
-/* A stack without a lock; its items are linked by `next` alone. */
+/* A lock-free stack, linked by `next` alone. */
 struct inbox {
   struct list *_Atomic newest;
 };
 
-/* Release: who takes it sees what was written before. */
+/* Release: pairs with the acquire of inbox_take. */
 static inline void inbox_put(struct inbox *inbox, struct list *item) {
   struct list *newest = atomic_load_explicit(&inbox->newest, memory_order_relaxed);
   do
@@ -27,13 +27,13 @@ static inline bool inbox_is_empty(const struct inbox *inbox) {
   return !atomic_load_explicit(&inbox->newest, memory_order_relaxed);
 }
 
-/* Moves all of it to the end of `list`, in the order in which it was put. */
+/* Moves all items to the end of `list`, in the order in which they were put. */
 void inbox_take(struct inbox *inbox, struct list *list);
 
 struct combiner {
   pthread_mutex_t lock;
   struct inbox inbox;
-  /* With the lock: takes all items of the list, the oldest first. */
+  /* Called with the lock; takes all items of the list, oldest first. */
   void (*admit)(struct combiner *combiner, struct list *items);
 };
 
@@ -41,17 +41,17 @@ void combiner_init(struct combiner *combiner,
                    void (*admit)(struct combiner *combiner, struct list *items));
 void combiner_destroy(struct combiner *combiner);
 
-/* Takes the lock, and in what was brought. */
+/* Takes the lock and admits the inbox. */
 void combiner_lock(struct combiner *combiner);
-/* Gives it back. */
+/* Admits items that came meanwhile. */
 void combiner_unlock(struct combiner *combiner);
-/* Brings an item and returns at once: it is in, or will be before whoever is inside has left. */
+/* Submits an item and returns at once. It is admitted now, or by the holder before it leaves. */
 void combiner_submit(struct combiner *combiner, struct list *item);
-/* Brings one that may wait until the next who enters. What is read after it (seq_cst) is read after
- * it lies there. */
+/* Submits an item that may wait for the next holder. A seq_cst read after it comes after the put.
+ */
 void combiner_defer(struct combiner *combiner, struct list *item);
-/* Takes in all that was brought before, and what is laid by who does not see what was stored
- * (seq_cst) before this: where gates end, either who lays something flushes it or who ends them. */
+/* Admits all items that were submitted before, and those of submitters that do not see a seq_cst
+ * store made before this call. So at shutdown either the submitter or the closer drains an item. */
 void combiner_drain(struct combiner *combiner);
 
 #endif

@@ -10,16 +10,16 @@
 
 #include "core/thread.h"
 
-#define FULL        256
+#define FULL        256 /* queue length from which no foreign descriptor should be accepted */
 #define THREADS_MAX 4
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nothing is taken after it */
-static int *waiting; /* lock; as many as the process has open at the most, kept for good */
-static unsigned room, threads; /* lock */
-static _Atomic unsigned count; /* written with the lock */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* no lock is taken after it */
+static int *waiting;                                     /* lock; grows, never shrinks */
+static unsigned room, threads;                           /* lock */
+static _Atomic unsigned count;                           /* written with the lock */
 
-/* The next one, or -1: then the thread that asked counts no more. */
-static int take(void) {
+/* The next descriptor; -1: none, and the calling thread is no longer counted. */
+static int take_descriptor(void) {
   int descriptor = -1;
   pthread_mutex_lock(&lock);
   if (atomic_load(&count) > 0)
@@ -30,27 +30,27 @@ static int take(void) {
   return descriptor;
 }
 
-/* A socket need not linger: its sender meant to keep somebody. */
-static void *run(void *unused) {
+/* SO_LINGER off: the sender may have set it to make close() block. */
+static void *close_main(void *unused) {
   const struct linger none = {0, 0};
-  for (int descriptor; (descriptor = take()) >= 0;) {
+  for (int descriptor; (descriptor = take_descriptor()) >= 0;) {
     setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &none, sizeof none);
     close(descriptor);
   }
   return unused;
 }
 
-/* With the lock. Where no thread can be had the descriptors wait for the next call. */
-static void start_one(void) {
+/* With the lock. If no thread can be started, the descriptors wait for the next call. */
+static void start_closer(void) {
   pthread_t thread;
-  if (threads == THREADS_MAX || thread_start(&thread, run, NULL) != 0)
+  if (threads == THREADS_MAX || thread_start(&thread, close_main, NULL) != 0)
     return;
   pthread_detach(thread);
   threads++;
 }
 
 /* With the lock. */
-static bool has_room(void) {
+static bool queue_has_room(void) {
   if (atomic_load(&count) < room)
     return true;
   int *larger = realloc(waiting, sizeof *waiting * (room + FULL));
@@ -63,14 +63,14 @@ static bool has_room(void) {
 
 void close_deferred(int descriptor) {
   pthread_mutex_lock(&lock);
-  if (has_room())
+  if (queue_has_room())
     waiting[atomic_fetch_add(&count, 1)] = descriptor;
-  start_one();
+  start_closer();
   pthread_mutex_unlock(&lock);
 }
 
 bool close_foreign(int descriptor) {
-  bool memory = fcntl(descriptor, F_GET_SEALS) >= 0; /* asks no file system */
+  bool memory = fcntl(descriptor, F_GET_SEALS) >= 0; /* a memfd; calls into no file system */
   if (memory)
     close(descriptor);
   else

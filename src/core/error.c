@@ -11,8 +11,8 @@
 
 static _Thread_local struct haul_error last;
 static _Thread_local char formatted_hint[sizeof last.hint];
-/* Set by every call: initial-exec saves a call of the loader's. Eight bytes fit what it keeps for
- * libraries that are opened later; `last` would not. */
+/* Set by every public call. initial-exec saves a call to __tls_get_addr; eight bytes fit the static
+ * TLS that the loader reserves for dlopen, `last` would not. */
 static _Thread_local __attribute__((tls_model("initial-exec"))) const char *current_call = "";
 
 int error_enter(const char *call) {
@@ -24,22 +24,22 @@ int error_enter(const char *call) {
   return HAUL_EFORK;
 }
 
-/* What a person can do when the place of the failure knows nothing better. */
+/* The hint of a code, where the failing function gives none. */
 static const char *usual_hint(int code) {
   switch (code) {
   case HAUL_ETIMEDOUT:
-    return "allow more time, or see whether the other side still runs";
+    return "allow more time, or check that the peer still runs";
   case HAUL_ECANCELED:
-    return "it was asked for on this side; start it again if it is still wanted";
+    return "this side canceled it; start it again if it is still needed";
   case HAUL_EPEER:
-    return "see whether the other process still runs, and connect again";
+    return "check that the peer process still runs, and connect again";
   case HAUL_ENAME:
-    return "see which names there are: haul ls NODE";
+    return "list the names: haul ls NODE";
   case HAUL_ERANGE:
   case HAUL_EINVAL:
     return "check the call's arguments; its comment in haul.h says what it takes";
   case HAUL_EACCESS:
-    return "share or publish it with the right that is needed";
+    return "share or publish it with the rights that the operation needs";
   case HAUL_ESTALE:
     return "look it up again, or ask the owner for a new ticket";
   case HAUL_EPROTO:
@@ -47,15 +47,15 @@ static const char *usual_hint(int code) {
     return "run the same version of haul on both sides";
   case HAUL_ENOPATH:
   case HAUL_EPATH:
-    return "haul explain and haul doctor say what each path needs";
+    return "run haul explain, or haul doctor for what each path needs";
   case HAUL_ECLOSED:
     return "open a new node";
   case HAUL_ECHECKSUM:
-    return "was the source changed meanwhile? else suspect memory or the network";
+    return "do not change the source during a transfer; else check memory and network";
   case HAUL_ETICKET:
     return "ask the owner for a new ticket and its descriptor";
   default:
-    return "haul doctor says what is missing on this host";
+    return "run haul doctor: it prints what is missing on this host";
   }
 }
 
@@ -106,17 +106,17 @@ int error_system(int system, const char *object, const char *call) {
   if (system == ENOMEM || system == ENOSPC)
     return error_set(
         HAUL_ENOMEM, system, object,
-        "release regions, or look at free -m, df /dev/shm and the limits of this control group",
-        "%s: the system has no memory left for this", call);
-  return error_set(HAUL_ESYSTEM, system, object, "see the system error; it comes from the kernel",
-                   "%s: %s", call, strerror(system));
+        "release regions, or check free -m, df /dev/shm and the limits of this control group",
+        "%s: the system has no memory left", call);
+  return error_set(HAUL_ESYSTEM, system, object,
+                   "see the system error, which comes from the kernel", "%s: %s", call,
+                   strerror(system));
 }
 
 int error_memory(const char *what) {
-  return error_set(
-      HAUL_ENOMEM, ENOMEM, what,
-      "release regions and transfers that have ended, or raise the memory limit of this process",
-      "no memory left for bookkeeping");
+  return error_set(HAUL_ENOMEM, ENOMEM, what,
+                   "release regions and ended transfers, or raise the memory limit of this process",
+                   "no memory left for bookkeeping");
 }
 
 void error_about(const char *object) {

@@ -1,41 +1,41 @@
 /* SPDX-License-Identifier: MIT
- * Failures: one code, and the detail that stays with the thread. */
+ * Failures: a code, and the detail that is kept per thread. */
 #ifndef HAUL_CORE_ERROR_H
 #define HAUL_CORE_ERROR_H
 
 #include "haul/haul.h"
 
-/* Names the public call that the thread is in; `call` is a literal. Returns 0, or HAUL_EFORK with
- * the detail set in a child of the process that loaded the library. */
+/* Notes the public call that the thread is in; `call` is a literal. Returns 0, or HAUL_EFORK with
+ * the detail in a fork of the process that opened the first node. */
 int error_enter(const char *call);
 
 /* Sets the thread's detail and returns `code`. `system` is an errno or 0. `object` may be NULL.
- * `hint` NULL means the code's usual one. Bytes that a peer sent go into the
- * text through error_quote, never into the hint. */
+ * `hint` NULL: the code's default hint. Bytes from a peer go into the text through error_quote,
+ * never into the hint. */
 int error_set(int code, int system, const char *object, const char *hint, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* A hint with values in it, for error_set. It lies in memory of the thread until the next one. */
+/* Formats a hint for error_set, in a buffer of the thread that the next call overwrites. */
 const char *error_hint(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Sets the thread's detail to the code's own text and hint, and returns `code`. */
+/* Sets the detail to the code's default text and hint, and returns `code`. */
 int error_code(int code, const char *object);
 
-/* Words that a peer sent, as a part of an error's text: in quotation marks, with every byte that is
- * not printable ASCII as \xNN. The result lies in memory of the thread until the next call. */
+/* Quotes bytes from a peer for an error's text: in quotation marks, bytes that are not printable
+ * ASCII as \xNN. The result is a buffer of the thread that the next call overwrites. */
 const char *error_quote(const char *words);
 
-/* The code for a failed system call whose meaning does not depend on the call: EMFILE is a limit,
- * ENOMEM is no memory, the rest HAUL_ESYSTEM. */
+/* Maps the errno of a system call: EMFILE and ENFILE to HAUL_ELIMIT, ENOMEM and ENOSPC to
+ * HAUL_ENOMEM, others to HAUL_ESYSTEM. */
 int error_system(int system, const char *object, const char *call);
 
 /* Out of memory while allocating `what`. */
 int error_memory(const char *what);
 
-/* Names the object of the thread's failure where its place knew none. */
+/* Sets the object of the thread's failure if it has none. */
 void error_about(const char *object);
 
-/* Carries a failure from the thread where it happened to the one that asks. */
+/* Move a failure from the thread where it happened to another. */
 void error_save(struct haul_error *into);
 int error_restore(const struct haul_error *from);
 

@@ -6,8 +6,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* Sleeps while *word == expected, until `until` (CLOCK_MONOTONIC nanoseconds) at the latest. May
- * return early. Private to this process. */
+/* Sleeps while *word == expected, at most until `until` (CLOCK_MONOTONIC nanoseconds). May return
+ * early. Private to this process. */
 void futex_wait(const _Atomic uint32_t *word, uint32_t expected, int64_t until);
 
 /* Wakes every sleeper. */

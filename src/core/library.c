@@ -9,8 +9,7 @@
 
 #include "core/error.h"
 
-/* Without a version the loader gives the symbol's default one, which is what a program that is
- * linked today gets. */
+/* Without a version dlsym returns the symbol's default version, as a program linked today gets. */
 static bool look_up(const struct library *library, void *from,
                     const struct library_symbol *symbol) {
   void *found = dlsym(from, symbol->name);
@@ -18,7 +17,7 @@ static bool look_up(const struct library *library, void *from,
   return found;
 }
 
-/* All that it lacks is named, in the hint, which is the longer one. */
+/* Names every missing call, in the hint, as it is longer than the text. */
 static int fill_table(const struct library *library, void *from) {
   char names[sizeof((struct haul_error *)NULL)->hint];
   unsigned missing = 0;
@@ -48,7 +47,7 @@ static int cannot_open(const struct library *library, const char *words) {
                    "%s cannot be opened: %s", library->title, words);
 }
 
-/* The first name that the loader finds; else the detail tells of the first name. */
+/* Opens the first name that the loader finds. On failure the detail is about the first name. */
 static void *open_any(const struct library *library) {
   char words[120] = "";
   for (size_t i = 0; library->names[i]; i++) {
@@ -57,7 +56,7 @@ static void *open_any(const struct library *library) {
       return opened;
     const char *why = dlerror();
     if (i == 0)
-      snprintf(words, sizeof words, "%s", why ? why : "the loader does not say why");
+      snprintf(words, sizeof words, "%s", why ? why : "the loader gives no reason");
   }
   cannot_open(library, words);
   return NULL;
@@ -105,25 +104,36 @@ static bool is_in_process(const struct library *library) {
   return false;
 }
 
-/* The loader goes through the file system for a name that is not loaded, so it is asked again only
- * after it has loaded something. */
+/* For a name that is not loaded dlopen searches the file system. So it is tried again only after
+ * the process has loaded another object. */
 bool library_is_loaded(struct library *library) {
   unsigned long long loads = 0;
   if (atomic_load_explicit(&library->published, memory_order_acquire))
     return true;
   dl_iterate_phdr(count_loads, &loads);
-  if (loads == atomic_load_explicit(&library->looked_at, memory_order_relaxed))
+  if (loads == atomic_load_explicit(&library->searched_at, memory_order_relaxed))
     return false;
   if (is_in_process(library))
     return true;
-  atomic_store_explicit(&library->looked_at, loads, memory_order_relaxed);
+  atomic_store_explicit(&library->searched_at, loads, memory_order_relaxed);
   return false;
+}
+
+void *library_loaded(struct library *library) {
+  struct haul_error before;
+  if (!library_is_loaded(library))
+    return NULL;
+  error_save(&before);
+  void *table = library_open(library);
+  if (!table)
+    error_restore(&before);
+  return table;
 }
 
 void library_forget(struct library *library) {
   pthread_mutex_lock(&library->lock);
   atomic_store(&library->published, NULL);
-  atomic_store(&library->looked_at, 0);
+  atomic_store(&library->searched_at, 0);
   if (library->handle)
     dlclose(library->handle);
   library->handle = NULL;

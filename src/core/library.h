@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Libraries that are opened at run time: nothing links them, and a host without one has less to
- * offer. */
+ * Libraries that are opened at run time, so that haul links against none of them. */
 #ifndef HAUL_CORE_LIBRARY_H
 #define HAUL_CORE_LIBRARY_H
 
@@ -16,35 +15,37 @@ struct library_symbol {
 
 #define LIBRARY_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* One library, described where its table is; static. Threads share it. */
+/* One library; a static object that threads share. */
 struct library {
   const char *title;    /* "libibverbs" */
-  const char *names[3]; /* for the loader, or paths; tried in turn, closed by NULL */
+  const char *names[3]; /* names or paths for dlopen, tried in order; NULL ends them */
   const char *since;    /* the release that has all of `required`: "rdma-core 32" */
-  const char *packages; /* that bring it: "libibverbs1 ibverbs-providers" */
-  const char *note;     /* NULL, or what else to say to who has none */
+  const char *packages; /* Debian packages: "libibverbs1 ibverbs-providers" */
+  const char *note;     /* NULL, or text behind the hint to install the packages */
   const struct library_symbol *required, *optional;
   size_t required_count, optional_count;
-  void *table;          /* of function pointers; NULL where an optional one is missing */
-  void (*opened)(void); /* NULL, or called once the table is full, before anybody gets it */
+  void *table;          /* function pointers; NULL for a missing optional one */
+  void (*opened)(void); /* NULL, or called once the table is filled, before it is published */
 
   pthread_mutex_t lock; /* guards the table and `handle` until published */
   void *handle;
-  _Atomic(void *) published; /* the table */
-  _Atomic unsigned long long looked_at;
+  _Atomic(void *) published;              /* the table */
+  _Atomic unsigned long long searched_at; /* dl_phdr_info.dlpi_adds at the last search */
 };
 
-/* The table, once all that is required is in it. The first call that succeeds opens the library,
- * for good: drivers keep threads and handlers that outlive any use. A failure is not kept, so a
- * package that was installed meanwhile is found. May block for the loader, which looks through the
- * file system. NULL with the detail, HAUL_ENOTSUP: no library (system: ENOENT), or one too old. */
+/* The filled table. The first call that succeeds opens the library for good, as drivers keep
+ * threads and handlers that outlive any use. A failure is not cached: a package that is installed
+ * later is found. May block while the loader searches the file system. NULL with the detail
+ * HAUL_ENOTSUP: no library (system: ENOENT), or one without a required call. */
 void *library_open(struct library *library);
 
-/* Whether somebody in this process has it already. Costs next to nothing where nothing was loaded
- * since the last look. Sets no detail. */
+/* Is the library loaded in this process, by haul or by others? Cheap when no object was loaded
+ * since the last call. Sets no detail. */
 bool library_is_loaded(struct library *library);
+/* The table if the library is loaded already, else NULL. Sets no detail. */
+void *library_loaded(struct library *library);
 
-/* For tests: closes it. Nobody uses the table any more. */
+/* For tests: closes the library. The table must be out of use. */
 void library_forget(struct library *library);
 
 #endif

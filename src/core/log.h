@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What a node tells who runs it. From any thread, with whatever locks: the line is made, and the
- * application is called by who drives the loop, without any. */
+ * A node's log. Lines are made by any thread, with any locks held. The thread that drives the loop
+ * passes them to the application, without locks. */
 #ifndef HAUL_CORE_LOG_H
 #define HAUL_CORE_LOG_H
 
@@ -11,7 +11,7 @@
 
 #include "core/loop.h"
 
-/* The table in log.c says their names, levels and words. */
+/* log.c has their names, levels and texts. */
 enum log_event {
   LOG_CONNECTED,
   LOG_LEFT,
@@ -19,9 +19,9 @@ enum log_event {
   LOG_REFUSED,
   LOG_LIMIT,
   LOG_ACCEPT,
-  LOG_PATH_CLOSED, /* for this peer it is none */
-  LOG_PATH_FAILED, /* it could not be opened */
-  LOG_PATH_LOST,   /* it was open */
+  LOG_PATH_CLOSED, /* unavailable for this peer */
+  LOG_PATH_FAILED, /* opening it failed */
+  LOG_PATH_LOST,   /* it failed after it was open */
   LOG_RAIL_LOST,
   LOG_UNREGISTERED,
   LOG_REGISTERED,
@@ -32,30 +32,30 @@ enum log_event {
 struct log {
   struct loop *loop;
   const char *node;
-  void (*take)(void *user, const struct haul_log_line *line); /* constant, as the next two */
+  void (*take)(void *user, const struct haul_log_line *line); /* constant, like the next two */
   void *user;
-  int level; /* 0: nobody is told */
+  int level; /* 0: no lines */
   _Atomic bool ended;
-  _Atomic bool arming;  /* `arm` is on its way */
-  struct deferred arm;  /* sets the timer */
-  struct timer timer;   /* tells how many more there were */
+  _Atomic bool arming;  /* `arm` is queued */
+  struct deferred arm;  /* starts the timer */
+  struct timer timer;   /* reports the suppressed lines */
   pthread_mutex_t lock; /* the rest; taken last */
   struct {
-    int64_t since;         /* a second from then on */
-    unsigned told, beyond; /* in it */
+    int64_t since;                /* start of the current second */
+    unsigned emitted, suppressed; /* lines in it */
   } events[LOG_EVENTS];
-  unsigned waiting; /* lines that were made and not taken */
+  unsigned waiting; /* lines made and not yet passed on */
 };
 
-/* As haul_log_set said last. */
+/* With the settings of the last haul_log_set. */
 void log_open(struct log *log, struct loop *loop, const char *node);
-/* The last lines are made, to be taken by loop_run_deferred; with the loop's lock. */
+/* Makes the last lines, for loop_run_deferred. With the loop's lock. */
 void log_flush(struct log *log);
-/* From now on lines are not told any more. */
+/* From now on lines are not emitted any more. */
 void log_end(struct log *log);
 void log_close(struct log *log);
 
-/* `fields` end with one without a key; those without a value, or an empty one, are left out. */
+/* A field without a key ends `fields`; those with a NULL or empty value are skipped. */
 void log_write(struct log *log, enum log_event event, const struct haul_log_field *fields);
 
 #endif

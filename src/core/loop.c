@@ -17,60 +17,62 @@
 #include "core/futex.h"
 #include "core/sys.h"
 
-#define EVENTS_A_ROUND 32
-#define URGENT_NS      20000 /* longest sleep while a poller is urgent */
-#define POLLS_A_LOOK   16    /* polling rounds between two looks at the descriptors */
+#define EVENTS_A_ROUND   32
+#define URGENT_NS        20000 /* longest sleep while a poller is urgent */
+#define ROUNDS_PER_EPOLL 16    /* rounds of pollers between two epoll calls while spinning */
 
-/* A watch is named by slot and generation, so that an event fetched before loop_unwatch finds
- * nothing after it. */
+/* Events name a watch by slot and generation, so that an event fetched before loop_unwatch is
+ * dropped after it. */
 struct slot {
   struct watch *watch;
   uint32_t generation;
 };
 
 struct loop {
-  pthread_mutex_t lock; /* see loop.h */
-  int epoll, wake;      /* wake: an eventfd that is part of the epoll set */
-  int notice;           /* with an own thread: what loop_descriptor hands out */
-  int alarm;            /* without: a timerfd in the epoll set, so that timers make it readable */
+  pthread_mutex_t lock;  /* see loop.h */
+  int epoll_fd, wake_fd; /* wake_fd: an eventfd in the epoll set */
+  int notify_fd;         /* own thread: the eventfd that loop_descriptor returns */
+  int timer_fd;          /* no own thread: a timerfd in the epoll set, for due timers */
   bool own_thread;
   int64_t spin_ns;
-  struct watch wake_watch, alarm_watch;
+  struct watch wake_watch, timer_watch;
   struct slot *slots; /* lock; slot 0 is never used */
   uint32_t slot_count;
   struct list timers;        /* lock; by time */
   struct list pollers;       /* lock */
-  struct list *next_poller;  /* lock: the one that run_pollers goes on with */
-  _Atomic uint32_t running;  /* 1: a thread is in loop_run's rounds */
-  _Atomic uint32_t sleeping; /* 1: it sleeps, or is about to; pairs with loop_wake */
+  struct list *next_poller;  /* lock: where run_pollers continues */
+  _Atomic uint32_t running;  /* 1: a thread runs rounds */
+  _Atomic uint32_t sleeping; /* 1: that thread sleeps or is about to; pairs with loop_wake */
   _Atomic uint32_t woken;
-  _Atomic uint32_t news;    /* futex word: counts up at each loop_notify */
-  _Atomic uint32_t waiters; /* sleepers on it */
+  _Atomic uint32_t notifications; /* futex word: incremented by loop_notify */
+  _Atomic uint32_t waiters;       /* threads that sleep on it */
   _Atomic uint32_t ended;
-  _Atomic bool noticed; /* somebody polls what loop_descriptor gave */
-  struct inbox errands;
-  _Atomic bool running_errands; /* a thread runs them */
-  int64_t next_at;              /* the running thread's: when the next thing is due */
-  unsigned round;               /* the running thread's: polling rounds so far */
+  _Atomic bool polled; /* loop_descriptor was called */
+  struct inbox deferred;
+  _Atomic bool running_deferred; /* a thread runs deferred calls */
+  int64_t next_at;               /* running thread: when the next timer or poll is due */
+  unsigned round;                /* running thread: rounds so far */
 };
 
 static void on_wake(struct watch *watch, uint32_t events) {
   (void)events;
   uint64_t count;
   ssize_t got = read(watch->fd, &count, sizeof count);
-  (void)got; /* EAGAIN: another round took it */
+  (void)got; /* EAGAIN: another round read it */
 }
 
 static int open_descriptors(struct loop *loop) {
-  loop->epoll = epoll_create1(EPOLL_CLOEXEC);
-  loop->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  loop->notice = loop->own_thread ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
-  loop->alarm = loop->own_thread ? -1 : timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-  if (loop->epoll < 0 || loop->wake < 0 || (loop->own_thread ? loop->notice : loop->alarm) < 0)
+  loop->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  loop->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  loop->notify_fd = loop->own_thread ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
+  loop->timer_fd =
+      loop->own_thread ? -1 : timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  if (loop->epoll_fd < 0 || loop->wake_fd < 0 ||
+      (loop->own_thread ? loop->notify_fd : loop->timer_fd) < 0)
     return error_system(errno, NULL, "epoll_create1, eventfd or timerfd_create");
-  int code = loop_watch(loop, &loop->wake_watch, loop->wake, EPOLLIN, on_wake);
-  if (code == 0 && loop->alarm >= 0)
-    code = loop_watch(loop, &loop->alarm_watch, loop->alarm, EPOLLIN, on_wake);
+  int code = loop_watch(loop, &loop->wake_watch, loop->wake_fd, EPOLLIN, on_wake);
+  if (code == 0 && loop->timer_fd >= 0)
+    code = loop_watch(loop, &loop->timer_watch, loop->timer_fd, EPOLLIN, on_wake);
   return code;
 }
 
@@ -93,14 +95,14 @@ int loop_open(bool own_thread, int64_t spin_ns, struct loop **out) {
 }
 
 void loop_forked(struct loop *loop) {
-  if (loop->epoll >= 0)
-    close(loop->epoll);
-  if (loop->wake >= 0)
-    close(loop->wake);
-  if (loop->notice >= 0)
-    close(loop->notice);
-  if (loop->alarm >= 0)
-    close(loop->alarm);
+  if (loop->epoll_fd >= 0)
+    close(loop->epoll_fd);
+  if (loop->wake_fd >= 0)
+    close(loop->wake_fd);
+  if (loop->notify_fd >= 0)
+    close(loop->notify_fd);
+  if (loop->timer_fd >= 0)
+    close(loop->timer_fd);
 }
 
 void loop_close(struct loop *loop) {
@@ -120,42 +122,42 @@ void loop_unlock(struct loop *loop) {
   pthread_mutex_unlock(&loop->lock);
 }
 
-/* ---- Errands ---- */
+/* ---- Deferred calls ---- */
 
-static _Thread_local const struct loop *in_errand; /* of this loop */
+static _Thread_local const struct loop *current_loop; /* whose deferred call this thread runs */
 
 bool loop_in_deferred(const struct loop *loop) {
-  return in_errand == loop;
+  return current_loop == loop;
 }
 
 void loop_defer(struct loop *loop, struct deferred *deferred) {
-  inbox_put(&loop->errands, &deferred->link);
+  inbox_put(&loop->deferred, &deferred->link);
   loop_wake(loop);
 }
 
-/* What comes while they run is for the next look. */
-static int run_some(struct loop *loop) {
+/* Calls deferred meanwhile wait for the next batch. */
+static int run_batch(struct loop *loop) {
   int count = 0;
-  const struct loop *outer = in_errand;
-  struct list errands = LIST_INIT(errands);
-  inbox_take(&loop->errands, &errands);
-  in_errand = loop;
-  for (struct list *item; (item = list_take(&errands));) {
+  const struct loop *outer = current_loop;
+  struct list calls = LIST_INIT(calls);
+  inbox_take(&loop->deferred, &calls);
+  current_loop = loop;
+  for (struct list *item; (item = list_take(&calls));) {
     struct deferred *deferred = list_entry(item, struct deferred, link);
     deferred->run(deferred);
     count++;
   }
-  in_errand = outer;
+  current_loop = outer;
   return count;
 }
 
-/* Not within an deferred: those that follow wait for its end. Who leaves looks once more: one that
- * came to find him at it has left them to him. */
+/* Not within a deferred call. After clearing running_deferred the inbox is checked again: a thread
+ * that found the flag set has left its call to this one. */
 int loop_run_deferred(struct loop *loop) {
   int count = 0;
-  while (!inbox_is_empty(&loop->errands) && !atomic_exchange(&loop->running_errands, true)) {
-    count += run_some(loop);
-    atomic_store(&loop->running_errands, false);
+  while (!inbox_is_empty(&loop->deferred) && !atomic_exchange(&loop->running_deferred, true)) {
+    count += run_batch(loop);
+    atomic_store(&loop->running_deferred, false);
     atomic_thread_fence(memory_order_seq_cst);
   }
   return count;
@@ -192,7 +194,7 @@ int loop_watch(struct loop *loop, struct watch *watch, int fd, uint32_t events,
   watch->generation = ++loop->slots[slot].generation;
   loop->slots[slot].watch = watch;
   struct epoll_event event = event_of(watch);
-  if (epoll_ctl(loop->epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
+  if (epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
     loop->slots[slot].watch = NULL;
     watch->slot = 0;
     return error_system(errno, NULL, "epoll_ctl");
@@ -203,7 +205,7 @@ int loop_watch(struct loop *loop, struct watch *watch, int fd, uint32_t events,
 void loop_unwatch(struct loop *loop, struct watch *watch) {
   if (watch->slot == 0)
     return;
-  epoll_ctl(loop->epoll, EPOLL_CTL_DEL, watch->fd, NULL);
+  epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, watch->fd, NULL);
   loop->slots[watch->slot].watch = NULL;
   watch->slot = 0;
 }
@@ -213,10 +215,10 @@ void loop_change(struct loop *loop, struct watch *watch, uint32_t events) {
     return;
   watch->events = events;
   struct epoll_event event = event_of(watch);
-  epoll_ctl(loop->epoll, EPOLL_CTL_MOD, watch->fd, &event);
+  epoll_ctl(loop->epoll_fd, EPOLL_CTL_MOD, watch->fd, &event);
 }
 
-static int dispatch(struct loop *loop, const struct epoll_event *events, int count) {
+static int dispatch_events(struct loop *loop, const struct epoll_event *events, int count) {
   int handled = 0;
   for (int i = 0; i < count; i++) {
     uint32_t slot = (uint32_t)events[i].data.u64;
@@ -226,7 +228,7 @@ static int dispatch(struct loop *loop, const struct epoll_event *events, int cou
     struct watch *watch = loop->slots[slot].watch;
     if (!watch)
       continue;
-    handled += watch != &loop->wake_watch && watch != &loop->alarm_watch;
+    handled += watch != &loop->wake_watch && watch != &loop->timer_watch;
     watch->ready(watch, events[i].events);
   }
   return handled;
@@ -242,7 +244,7 @@ void timer_init(struct timer *timer, void (*fire)(struct timer *timer)) {
 void loop_timer_start(struct loop *loop, struct timer *timer, int64_t at) {
   list_remove(&timer->link);
   timer->at = at;
-  struct list *before = loop->timers.previous; /* most timers are set later than all others */
+  struct list *before = loop->timers.previous; /* most timers are the latest */
   while (before != &loop->timers && list_entry(before, struct timer, link)->at > at)
     before = before->previous;
   timer->link.previous = before;
@@ -283,14 +285,14 @@ void loop_poller_stop(struct loop *loop, struct poller *poller) {
   list_remove(&poller->link);
 }
 
-/* A poller may stop any poller, itself too. */
+/* A poller may stop any poller, including itself. */
 static int run_pollers(struct loop *loop, bool *urgent) {
   int handled = 0;
   for (struct list *item = loop->pollers.next; item != &loop->pollers; item = loop->next_poller) {
     struct poller *poller = list_entry(item, struct poller, link);
     loop->next_poller = item->next;
     handled += poller->poll(poller);
-    if (item->next != item) /* it was not stopped */
+    if (item->next != item) /* not stopped by its poll */
       *urgent |= poller->urgent;
   }
   loop->next_poller = NULL;
@@ -299,50 +301,50 @@ static int run_pollers(struct loop *loop, bool *urgent) {
 
 /* ---- Rounds ---- */
 
-/* epoll_pwait2(2) came with Linux 5.11, and some sandboxes do not have it: then sleeps are rounded
- * up to milliseconds. */
-static int wait_events(int epoll, struct epoll_event *events, const struct timespec *span) {
-  int count = epoll_pwait2(epoll, events, EVENTS_A_ROUND, span, NULL);
+/* epoll_pwait2(2) needs Linux 5.11, and some sandboxes lack it. Then sleeps are rounded up to
+ * milliseconds. */
+static int wait_events(int epoll_fd, struct epoll_event *events, const struct timespec *span) {
+  int count = epoll_pwait2(epoll_fd, events, EVENTS_A_ROUND, span, NULL);
   if (count >= 0 || errno != ENOSYS)
     return count;
   int64_t ms = span ? span->tv_sec * 1000 + (span->tv_nsec + 999999) / 1000000 : -1;
-  return epoll_wait(epoll, events, EVENTS_A_ROUND, ms < INT_MAX ? (int)ms : INT_MAX);
+  return epoll_wait(epoll_fd, events, EVENTS_A_ROUND, ms < INT_MAX ? (int)ms : INT_MAX);
 }
 
-/* Whether there are news of which the waiter that runs has not asked yet what they are; `seen`
- * NULL: no waiter runs. Another one may have taken the wake-up that came with them. */
-static bool has_news(const struct loop *loop, const uint32_t *seen) {
-  return seen && atomic_load(&loop->news) != *seen;
+/* Has loop_notify been called since the waiter of this thread last checked? `seen` NULL: no waiter.
+ * Another waiter may have consumed the wake-up. */
+static bool has_notification(const struct loop *loop, const uint32_t *seen) {
+  return seen && atomic_load(&loop->notifications) != *seen;
 }
 
-/* Waits for events until the time given and handles them; `until` in the past only looks. */
-static int look(struct loop *loop, int64_t now, int64_t until, const uint32_t *seen) {
+/* Waits for events until `until` and dispatches them. `until` in the past: does not sleep. */
+static int poll_descriptors(struct loop *loop, int64_t now, int64_t until, const uint32_t *seen) {
   struct epoll_event events[EVENTS_A_ROUND];
   struct timespec span = {0, 0};
   bool sleeps = until > now;
   if (sleeps) {
     int64_t left = until - now;
     span = (struct timespec){left / 1000000000, left % 1000000000};
-    /* Dekker with loop_wake: it sets woken, then reads sleeping. And with loop_notify, which counts
-     * before that. */
+    /* Dekker with loop_wake, which sets woken and then reads sleeping; and with loop_notify, which
+     * increments notifications before that. */
     atomic_store(&loop->sleeping, 1);
-    sleeps = !atomic_load(&loop->woken) && !has_news(loop, seen);
+    sleeps = !atomic_load(&loop->woken) && !has_notification(loop, seen);
   }
   if (!sleeps)
     span = (struct timespec){0, 0};
   bool for_ever = until == HAUL_FOREVER && sleeps;
-  int count = wait_events(loop->epoll, events, for_ever ? NULL : &span);
+  int count = wait_events(loop->epoll_fd, events, for_ever ? NULL : &span);
   if (until > now)
     atomic_store(&loop->sleeping, 0);
   if (count <= 0)
     return 0;
   loop_lock(loop);
-  int handled = dispatch(loop, events, count);
+  int handled = dispatch_events(loop, events, count);
   loop_unlock(loop);
   return handled;
 }
 
-/* Whether one of them is to be polled again first. A poller's `arm` stops none. */
+/* Is a poller ready at once? `arm` stops no poller. */
 static bool arm_pollers(struct loop *loop) {
   bool again = false;
   list_each(item, &loop->pollers) {
@@ -352,14 +354,14 @@ static bool arm_pollers(struct loop *loop) {
   return again;
 }
 
-/* Somebody looks at the descriptor between two runs. */
-static bool is_polled(struct loop *loop) {
-  return !loop->own_thread && atomic_load_explicit(&loop->noticed, memory_order_relaxed);
+/* The application polls the loop's descriptor between two runs. */
+static bool must_arm_timer(struct loop *loop) {
+  return !loop->own_thread && atomic_load_explicit(&loop->polled, memory_order_relaxed);
 }
 
-/* Timers and pollers, which ask for events where a sleep follows; *due becomes earlier when
- * something is due before it. */
-static int turn(struct loop *loop, int64_t now, bool may_sleep, int64_t *due) {
+/* Runs timers and pollers. Pollers are armed before a sleep. *due becomes earlier when something is
+ * due before it. */
+static int run_callbacks(struct loop *loop, int64_t now, bool may_sleep, int64_t *due) {
   bool urgent = false;
   loop_lock(loop);
   int handled = fire_timers(loop, now) + run_pollers(loop, &urgent);
@@ -376,49 +378,49 @@ static int turn(struct loop *loop, int64_t now, bool may_sleep, int64_t *due) {
   return handled;
 }
 
-/* Who spins gives way where there is nothing: what it waits for may want its processor, as a thread
- * of the kernel does that works for a NIC in software, or the peer on a busy host. */
-static int look_around(struct loop *loop, int64_t now, int handled) {
-  handled = look(loop, now, 0, NULL) + handled;
+/* Yields when idle: the thread that makes progress may need this CPU, as a software NIC's kernel
+ * thread or a peer on a busy host. */
+static int poll_and_yield(struct loop *loop, int64_t now, int handled) {
+  handled = poll_descriptors(loop, now, 0, NULL) + handled;
   if (!handled)
     sched_yield();
   return handled;
 }
 
-/* Before a turn, which then sees what it is about; a later one is for the next turn, in this run
- * or, by the descriptor, in one that follows. */
-static bool take_wake(struct loop *loop) {
+/* Called before the callbacks, which then see what the wake was for. A later wake counts for the
+ * next round or run. */
+static bool consume_wake(struct loop *loop) {
   return atomic_load_explicit(&loop->woken, memory_order_relaxed) &&
          atomic_exchange(&loop->woken, 0);
 }
 
-static int rounds(struct loop *loop, int64_t until, const uint32_t *seen) {
+static int run_rounds(struct loop *loop, int64_t until, const uint32_t *seen) {
   int64_t began = clock_now();
   int64_t now = began;
   for (;;) {
     loop->next_at = HAUL_FOREVER;
-    bool woken = take_wake(loop);
-    woken = has_news(loop, seen) || woken;
+    bool woken = consume_wake(loop);
+    woken = has_notification(loop, seen) || woken;
     bool spin = now - began < loop->spin_ns;
-    int handled = turn(loop, now, !spin && !woken && now < until, &loop->next_at);
+    int handled = run_callbacks(loop, now, !spin && !woken && now < until, &loop->next_at);
     int64_t sleep_until = loop->next_at < until ? loop->next_at : until;
     spin |= handled > 0;
     if (!spin)
-      handled += look(loop, now, woken ? now : sleep_until, seen);
-    else if (++loop->round % POLLS_A_LOOK == 0)
-      handled = look_around(loop, now, handled);
+      handled += poll_descriptors(loop, now, woken ? now : sleep_until, seen);
+    else if (++loop->round % ROUNDS_PER_EPOLL == 0)
+      handled = poll_and_yield(loop, now, handled);
     if (handled || woken || atomic_load_explicit(&loop->ended, memory_order_relaxed))
       return handled;
-    if (until > now) /* else it is over anyway: the clock need not say so */
+    if (until > now) /* else the call ends anyway, without a clock read */
       now = clock_now();
     if (now >= until)
       return 0;
   }
 }
 
-/* Whoever polls the descriptor between two runs must see what the pollers wait for, and what only
- * time makes due. The last thing of a run: what it handled may have used an event up. */
-static void set_alarm(struct loop *loop) {
+/* Arms pollers and the timerfd, so that the descriptor becomes readable. The last step of a run, as
+ * its callbacks may have consumed an event. */
+static void arm_timer_fd(struct loop *loop) {
   struct itimerspec at = {{0, 0}, {0, 0}};
   loop_lock(loop);
   if (arm_pollers(loop))
@@ -428,65 +430,67 @@ static void set_alarm(struct loop *loop) {
     int64_t when = loop->next_at > 0 ? loop->next_at : 1;
     at.it_value = (struct timespec){when / 1000000000, when % 1000000000};
   }
-  timerfd_settime(loop->alarm, TFD_TIMER_ABSTIME, &at, NULL);
+  timerfd_settime(loop->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
-static void ring(int descriptor) {
+static void signal_eventfd(int descriptor) {
   uint64_t one = 1;
   ssize_t put = write(descriptor, &one, sizeof one);
   (void)put; /* EAGAIN: it is readable already */
 }
 
-/* Whether anybody but those inside loop_run learns of something from the descriptors. */
-static bool is_watched(struct loop *loop) {
-  return loop->own_thread || atomic_load(&loop->noticed);
+/* Does a thread outside loop_run learn of events from the descriptors? */
+static bool has_outside_waiter(struct loop *loop) {
+  return loop->own_thread || atomic_load(&loop->polled);
 }
 
-static void tell_waiters(struct loop *loop) {
-  atomic_fetch_add(&loop->news, 1);
+static void wake_waiters(struct loop *loop) {
+  atomic_fetch_add(&loop->notifications, 1);
   if (atomic_load(&loop->waiters))
-    futex_wake(&loop->news);
+    futex_wake(&loop->notifications);
 }
 
-/* `seen`: the news that were when a waiter last asked, or NULL. */
-static int run(struct loop *loop, int64_t until, const uint32_t *seen) {
-  uint32_t before = seen ? *seen : atomic_load(&loop->news);
+/* `seen`: `notifications` when a waiter last checked its condition, or NULL. */
+static int run_until(struct loop *loop, int64_t until, const uint32_t *seen) {
+  uint32_t before = seen ? *seen : atomic_load(&loop->notifications);
   uint32_t idle = 0;
   if (!atomic_compare_exchange_strong(&loop->running, &idle, 1)) {
     atomic_fetch_add(&loop->waiters, 1);
     if (!atomic_load(&loop->ended))
-      futex_wait(&loop->news, before, until);
+      futex_wait(&loop->notifications, before, until);
     atomic_fetch_sub(&loop->waiters, 1);
     return 0;
   }
-  int handled = rounds(loop, until, seen);
-  if (is_polled(loop))
-    set_alarm(loop);
+  int handled = run_rounds(loop, until, seen);
+  if (must_arm_timer(loop))
+    arm_timer_fd(loop);
   atomic_store(&loop->running, 0);
-  if (atomic_load(&loop->woken) && !loop->own_thread && is_watched(loop)) /* see loop_wake */
-    ring(loop->wake);
-  /* A waiter may be the next to run, or may have got what it waits for. */
+  if (atomic_load(&loop->woken) && !loop->own_thread &&
+      has_outside_waiter(loop)) /* see loop_wake */
+    signal_eventfd(loop->wake_fd);
+  /* A waiter may run next, or its condition may be met. */
   if (loop->own_thread && handled)
     loop_notify(loop);
   else
-    tell_waiters(loop);
+    wake_waiters(loop);
   return handled + loop_run_deferred(loop);
 }
 
 int loop_run(struct loop *loop, int64_t until) {
-  return run(loop, until, NULL);
+  return run_until(loop, until, NULL);
 }
 
-static bool keep_waiting(struct loop *loop, int64_t until) {
+static bool may_wait(struct loop *loop, int64_t until) {
   return !atomic_load_explicit(&loop->ended, memory_order_relaxed) && clock_now() < until;
 }
 
-static void sleep_for_news(struct loop *loop, bool (*done)(void *user), void *user, int64_t until) {
-  /* Dekker with loop_notify: it counts up, then reads waiters. */
+static void sleep_until_notified(struct loop *loop, bool (*done)(void *user), void *user,
+                                 int64_t until) {
+  /* Dekker with loop_notify, which increments notifications and then reads waiters. */
   atomic_fetch_add(&loop->waiters, 1);
-  uint32_t seen = atomic_load(&loop->news);
+  uint32_t seen = atomic_load(&loop->notifications);
   if (!done(user) && !atomic_load(&loop->ended))
-    futex_wait(&loop->news, seen, until);
+    futex_wait(&loop->notifications, seen, until);
   atomic_fetch_sub(&loop->waiters, 1);
 }
 
@@ -494,51 +498,51 @@ bool loop_wait(struct loop *loop, bool (*done)(void *user), bool (*help)(void *u
                int64_t until) {
   int64_t began = loop->own_thread && loop->spin_ns ? clock_now() : 0;
   for (;;) {
-    uint32_t seen = atomic_load(&loop->news); /* before `done` is asked */
+    uint32_t seen = atomic_load(&loop->notifications); /* before `done` is called */
     if (done(user))
       return true;
-    if (!keep_waiting(loop, until))
+    if (!may_wait(loop, until))
       return done(user);
     if (help && help(user))
       continue;
     if (!loop->own_thread || loop_in_deferred(loop))
-      run(loop, until, &seen);
+      run_until(loop, until, &seen);
     else if (loop->spin_ns == 0 || clock_now() - began >= loop->spin_ns)
-      sleep_for_news(loop, done, user, until);
+      sleep_until_notified(loop, done, user, until);
   }
 }
 
 void loop_wake(struct loop *loop) {
-  /* Dekker: a runner sets sleeping or clears running, then reads woken; who asks for the descriptor
-   * sets noticed, then wakes. Without either the next to run reads woken before it sleeps. */
+  /* Dekker: a runner sets sleeping or clears running, then reads woken. loop_descriptor sets
+   * polled, then wakes. Without a descriptor the next runner reads woken before it sleeps. */
   atomic_store(&loop->woken, 1);
-  if (atomic_load(&loop->sleeping) || (!atomic_load(&loop->running) && is_watched(loop)))
-    ring(loop->wake);
+  if (atomic_load(&loop->sleeping) || (!atomic_load(&loop->running) && has_outside_waiter(loop)))
+    signal_eventfd(loop->wake_fd);
 }
 
 void loop_notify(struct loop *loop) {
-  tell_waiters(loop);
+  wake_waiters(loop);
   if (!loop->own_thread)
     loop_wake(loop);
-  else if (atomic_load_explicit(&loop->noticed, memory_order_relaxed))
-    ring(loop->notice);
+  else if (atomic_load_explicit(&loop->polled, memory_order_relaxed))
+    signal_eventfd(loop->notify_fd);
 }
 
 int loop_descriptor(struct loop *loop) {
-  if (!atomic_exchange(&loop->noticed, true) && !loop->own_thread)
-    loop_wake(loop); /* the first run sets the alarm for the timers that there are */
-  return loop->own_thread ? loop->notice : loop->epoll;
+  if (!atomic_exchange(&loop->polled, true) && !loop->own_thread)
+    loop_wake(loop); /* the first run arms the timerfd for existing timers */
+  return loop->own_thread ? loop->notify_fd : loop->epoll_fd;
 }
 
 bool loop_clear_notification(struct loop *loop) {
   uint64_t count;
-  return loop->own_thread && read(loop->notice, &count, sizeof count) == (ssize_t)sizeof count;
+  return loop->own_thread && read(loop->notify_fd, &count, sizeof count) == (ssize_t)sizeof count;
 }
 
 void loop_end(struct loop *loop) {
   atomic_store(&loop->ended, 1);
-  atomic_fetch_add(&loop->news, 1);
-  futex_wake(&loop->news);
+  atomic_fetch_add(&loop->notifications, 1);
+  futex_wake(&loop->notifications);
   loop_wake(loop);
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * One node's event loop: descriptors, timers, pollers, and waiting for news.
+ * One node's event loop: descriptors, timers, pollers, deferred calls and waiting.
  *
- * Lock rules. `loop_lock` guards everything that callbacks touch; every callback runs with it held,
- * and it is never held while sleeping. Locks of the layers above are taken after it, never before.
- * loop_notify, loop_wake and loop_wait take no lock and may be called from anywhere but callbacks
- * (loop_wait) or anywhere at all (the other two). */
+ * Lock rules. `loop_lock` guards everything that callbacks touch. Callbacks run with it held; it is
+ * never held while sleeping. Locks of the layers above are taken after it, never before.
+ * loop_notify and loop_wake take no lock and may be called anywhere. loop_wait takes none either
+ * and may be called anywhere but in callbacks. */
 #ifndef HAUL_CORE_LOOP_H
 #define HAUL_CORE_LOOP_H
 
@@ -16,7 +16,7 @@
 
 struct loop;
 
-/* A descriptor to look at. Embedded by its owner; zero it before the first loop_watch. */
+/* A watched descriptor. Embedded by its owner; zero it before the first loop_watch. */
 struct watch {
   void (*ready)(struct watch *watch, uint32_t events);
   int fd;
@@ -32,22 +32,21 @@ struct timer {
   void (*fire)(struct timer *timer);
 };
 
-/* Called in every round; returns whether something happened. While `urgent` the loop does not sleep
- * longer than some microseconds. */
+/* Called in every round; returns whether it made progress. While `urgent` the loop sleeps for at
+ * most 20 µs. */
 struct poller {
   struct list link;
   bool (*poll)(struct poller *poller);
-  /* Called before a sleep, not before a round of polling: asks for an event when there is something
-   * to poll for, and returns whether it may be there already. NULL: it has nothing to ask. */
+  /* Called before a sleep: requests an event for the next completion. Returns whether a completion
+   * may be there already. NULL: the poller has no events. */
   bool (*arm)(struct poller *poller);
   bool urgent;
 };
 
-/* `own_thread`: somebody else calls loop_run in a thread of its own, so that loop_wait only sleeps.
- */
+/* `own_thread`: a dedicated thread calls loop_run, so loop_wait only sleeps. */
 int loop_open(bool own_thread, int64_t spin_ns, struct loop **loop);
 void loop_close(struct loop *loop);
-/* In a forked child: closes the descriptors and touches nothing else. */
+/* In a forked child: only closes the descriptors. */
 void loop_forked(struct loop *loop);
 
 void loop_lock(struct loop *loop);
@@ -66,42 +65,42 @@ void loop_poller_start(struct loop *loop, struct poller *poller,
                        bool (*poll)(struct poller *poller));
 void loop_poller_stop(struct loop *loop, struct poller *poller);
 
-/* Runs rounds until something happened, `until` passed or loop_wake was called; returns how many
- * events it handled. One thread at a time; a second one waits for news of the first. */
+/* Runs rounds until an event was handled, `until` passed or loop_wake was called. Returns the
+ * number of events. One thread runs at a time; others wait until it notifies them. */
 int loop_run(struct loop *loop, int64_t until);
 
-/* Waits until done(user) is true or `until` passes; returns the last done(user). Runs the loop
- * itself where nobody else does. `help`, when not NULL, may do a piece of the work and say so with
- * true. */
+/* Waits until done(user) is true or `until` passes; returns the last done(user). Runs the loop when
+ * no other thread does. `help`, if not NULL, may do a part of the work; it then returns true. */
 bool loop_wait(struct loop *loop, bool (*done)(void *user), bool (*help)(void *user), void *user,
                int64_t until);
 
-/* Something that a waiter may be waiting for has happened. */
+/* Wakes waiters, which check their conditions again. */
 void loop_notify(struct loop *loop);
-/* Ends a sleep of the thread that runs the loop. */
+/* Ends the sleep of the thread that runs the loop. */
 void loop_wake(struct loop *loop);
-/* The same, for who keeps a function and its argument. */
+/* The same as a callback with an argument. */
 static inline void loop_wake_callback(void *loop) {
   loop_wake(loop);
 }
 
-/* Something to be run without any lock: it may call whatever may wait, as a wait within it drives
- * the loop. Embedded by its owner, who keeps it in place until it runs. */
+/* A deferred call: runs without locks and may wait, as a wait within it drives the loop. Embedded
+ * by its owner, which keeps it in place until it runs. */
 struct deferred {
   struct list link;
   void (*run)(struct deferred *deferred);
 };
 
-/* Whoever runs the loop runs it soon after, one at a time and in order; from anywhere. */
+/* Queues the call for the thread that runs the loop. Calls run one at a time and in order. Callable
+ * from anywhere. */
 void loop_defer(struct loop *loop, struct deferred *deferred);
-/* Those that wait, unless a thread is at them: by who drives the loop, or after the end of all
- * runs. Returns how many were run. Not within one. */
+/* Runs the queued calls, unless another thread runs them. Called by the thread that drives the
+ * loop, or after the last run; not within a deferred call. Returns their number. */
 int loop_run_deferred(struct loop *loop);
-/* Whether the calling thread is in one of them. */
+/* Is the calling thread in a deferred call of this loop? */
 bool loop_in_deferred(const struct loop *loop);
 
-/* Readable when loop_run would find something, or, with an own thread, after news;
- * loop_clear_notification then makes it unreadable again and returns whether there was news. */
+/* Readable when loop_run has something to do, or, with an own thread, after loop_notify.
+ * loop_clear_notification makes it unreadable again and returns whether it was readable. */
 int loop_descriptor(struct loop *loop);
 bool loop_clear_notification(struct loop *loop);
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Static probes for perf and bpftrace (USDT): a nop each, and a note in the library that says where
- * it is and where its arguments are. Without <sys/sdt.h> (systemtap-sdt-dev) at the build there are
- * none. haul(7) has their arguments. */
+ * Static probes (USDT) for perf and bpftrace: a nop each, and an ELF note with its address and
+ * arguments. Built only with <sys/sdt.h> (systemtap-sdt-dev). haul(7) documents the arguments. */
 #ifndef HAUL_CORE_PROBE_H
 #define HAUL_CORE_PROBE_H
 
 #if __has_include(<sys/sdt.h>)
 #include <sys/sdt.h>
-#ifdef __clang__ /* whose words about this header would be errors */
+#ifdef __clang__ /* it warns about this header */
 #define PROBE_QUIET                                                                                \
   _Pragma("clang diagnostic push")                                                                 \
       _Pragma("clang diagnostic ignored \"-Wgnu-zero-variadic-macro-arguments\"")

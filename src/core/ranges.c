@@ -7,7 +7,7 @@ static bool is_before(const struct range *one, const struct range *other) {
   return one->kind != other->kind ? one->kind < other->kind : one->start < other->start;
 }
 
-/* Numbers without a pattern keep the tree flat, whatever the order of the addresses. */
+/* A hashed counter: ranks without a pattern keep the treap balanced for any order of addresses. */
 static uint32_t next_rank(struct ranges *ranges) {
   uint32_t rank = ranges->ranks += 0x9e3779b9;
   rank = (rank ^ rank >> 16) * 0x85ebca6b;
@@ -15,7 +15,7 @@ static uint32_t next_rank(struct ranges *ranges) {
   return rank ^ rank >> 16;
 }
 
-/* Into what comes before `at`, and the rest. */
+/* Splits the tree into the ranges before `at` and the rest. */
 static void split(struct range *tree, const struct range *at, struct range **low,
                   struct range **high) {
   while (tree) {

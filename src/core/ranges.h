@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * Ranges in order, of which none lies within another: sorted by their starts they are sorted by
- * their ends as well, so that who covers a range is found by one search. They may overlap. A treap:
- * each operation takes O(log n), allocates nothing and cannot fail. The caller locks. */
+ * An ordered set of ranges, none of which lies within another. So the order by start is also the
+ * order by end, and one search finds a range that covers another. Ranges may overlap. A treap: each
+ * operation is O(log n), allocates nothing and cannot fail. The caller locks. */
 #ifndef HAUL_CORE_RANGES_H
 #define HAUL_CORE_RANGES_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* [start, end) in one of many spaces, told apart by `kind`. Embedded by its owner, who fills in
- * these three before ranges_add and leaves them until ranges_remove. */
+/* [start, end) in the space `kind`. Embedded by its owner, which sets these three fields before
+ * ranges_add and does not change them until ranges_remove. */
 struct range {
   uint64_t start, end;
   uint32_t kind;

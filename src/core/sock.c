@@ -25,7 +25,7 @@
 #define SO_PASSRIGHTS 83 /* asm-generic/socket.h, since 6.16 */
 #endif
 
-#define ADDRESS_FORMS "an address is tcp://host:port, unix:///path or unix://@name"
+#define ADDRESS_FORMS "write tcp://host:port, unix:///path or unix://@name"
 
 /* ---- Addresses ---- */
 
@@ -70,7 +70,7 @@ static bool is_loopback(const struct sockaddr_storage *storage) {
   return false;
 }
 
-/* Splits "host:port" or "[host]:port" into the two buffers; false when it is neither. */
+/* Splits "host:port" or "[host]:port"; false for other texts. */
 static bool split_host(const char *text, char *host, size_t host_size, const char **port) {
   const char *colon = strrchr(text, ':');
   if (!colon || colon == text || colon[1] == '\0')
@@ -98,14 +98,14 @@ static int parse_tcp(const char *text, const char *rest, int64_t until, struct a
   const char *port;
   char *end;
   if (!split_host(rest, host, sizeof host, &port))
-    return error_set(HAUL_EADDRESS, 0, text, ADDRESS_FORMS "; IPv6 goes in brackets",
-                     "no host and port in it");
+    return error_set(HAUL_EADDRESS, 0, text, ADDRESS_FORMS "; put IPv6 addresses in brackets",
+                     "host and port are missing");
   errno = 0;
   long number = strtol(port, &end, 10);
   if (*end || errno || port[0] < '0' || port[0] > '9' || number > 65535)
     return error_set(HAUL_EADDRESS, 0, text, "a port is 0 to 65535", "\"%.32s\" is not a port",
                      port);
-  char digits[24]; /* without zeros before it */
+  char digits[24]; /* without leading zeros */
   snprintf(digits, sizeof digits, "%ld", number);
   int code = resolve(host, digits, text, until, &address->storage, &address->length);
   if (code)
@@ -121,13 +121,13 @@ static int parse_inherited(const char *text, const char *number, struct address 
   errno = 0;
   long fd = strtol(number, &end, 10);
   if (number[0] < '0' || number[0] > '9' || *end || errno || fd < 3 || fd > INT_MAX)
-    return error_set(HAUL_EADDRESS, 0, text, "fd://3 and above", "this is no descriptor");
+    return error_set(HAUL_EADDRESS, 0, text, "use fd://3 or above", "this is no descriptor");
   address->length = sizeof address->storage;
   if (getsockopt((int)fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || !listens ||
       getsockopt((int)fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM ||
       getsockname((int)fd, (struct sockaddr *)&address->storage, &address->length) != 0)
     return error_set(HAUL_EADDRESS, errno, text,
-                     "systemd passes those of a socket unit from fd://3 on",
+                     "use fd://3 for the first socket of a systemd socket unit",
                      "this process has no listening socket there");
   address->inherited = (int)fd;
   address->local = address->storage.ss_family == AF_UNIX;
@@ -178,7 +178,7 @@ static void pass_descriptors(int fd, int pass) {
   setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &pass, sizeof pass); /* ENOPROTOOPT before 6.16 */
 }
 
-/* A socket file is stale when nobody accepts behind it. */
+/* A socket file is stale when connecting to it is refused. */
 static bool is_stale(const struct address *address) {
   struct stat status;
   if (!address->path[0] || stat(address->path, &status) != 0 || !S_ISSOCK(status.st_mode))
@@ -200,7 +200,7 @@ static bool is_no_socket(const struct address *address) {
 static int bind_error(const struct address *address, int system, const char *object) {
   if (system == ENOTSOCK)
     return error_set(HAUL_EADDRINUSE, system, object, "choose another path, or remove the file",
-                     "a file that is no socket is there");
+                     "the file exists and is no socket");
   if (system == EADDRINUSE)
     return error_set(HAUL_EADDRINUSE, system, object,
                      "choose another port or path (port 0 takes a free one), or find the listener "
@@ -219,17 +219,16 @@ static int bind_error(const struct address *address, int system, const char *obj
   return error_system(system, object, "bind");
 }
 
-/* Before the connection is there: BBR, where it is the system's choice, paces a socket from then
- * on, and goes on to with whatever is chosen after it. Where many sockets of a host share its
- * processors the timers of that take half of them (bench/run peers-64). */
+/* Before the connection, as a system default of BBR sets pacing on the socket for good. Where many
+ * sockets share a host's CPUs, the pacing timers take half of them (bench/run peers-64). */
 static void choose_congestion(const struct address *address, int fd) {
   if (address->loopback && !address->local)
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
-/* Who started the process bound it, and keeps its file. */
+/* The parent process bound it and keeps its file. */
 static int take_inherited(const struct address *address, int *descriptor) {
-  int fd = fcntl(address->inherited, F_DUPFD_CLOEXEC, 3); /* others may listen on it too */
+  int fd = fcntl(address->inherited, F_DUPFD_CLOEXEC, 3); /* other processes may share it */
   if (fd < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0) {
     int system = errno;
     if (fd >= 0)
@@ -254,10 +253,10 @@ int sock_listen(struct address *address, int *descriptor) {
     return error_system(errno, text, "socket");
   int one = 1;
   if (address->local)
-    pass_descriptors(fd, 0); /* what is accepted takes after it */
+    pass_descriptors(fd, 0); /* accepted sockets inherit it */
   else
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  choose_congestion(address, fd); /* likewise */
+  choose_congestion(address, fd); /* inherited, too */
   const struct sockaddr *name = (const struct sockaddr *)&address->storage;
   int failed = bind(fd, name, address->length);
   if (failed && errno == EADDRINUSE && is_stale(address)) {
@@ -296,7 +295,7 @@ int sock_wait(int fd, short events, int64_t until) {
 static int connect_error(int system, const char *object) {
   if (system == ETIMEDOUT)
     return error_set(HAUL_ETIMEDOUT, system, object,
-                     "is the host up and the port open? try: ping, ss -lt there",
+                     "check that the host is up and the port open: ping; ss -lt on the host",
                      "no answer in time");
   if (system == ECONNREFUSED || system == ENOENT)
     return error_set(HAUL_ECONNECT, system, object,
@@ -319,7 +318,7 @@ int sock_connect(const struct address *address, const char *object, int64_t unti
   choose_congestion(address, fd);
   int system = 0;
   while (connect(fd, (const struct sockaddr *)&address->storage, address->length) != 0) {
-    if (errno == EAGAIN && address->local) { /* a Unix listener whose queue is full */
+    if (errno == EAGAIN && address->local) { /* the Unix listener's queue is full */
       if (clock_now() >= until) {
         system = ETIMEDOUT;
         break;
@@ -384,12 +383,13 @@ void sock_other(int descriptor, char *text, size_t size) {
 void sock_tune(int descriptor) {
   int one = 1;
   setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* ENOTSUP on Unix sockets */
-  setsockopt(descriptor, SOL_SOCKET, SO_OOBINLINE, &one, sizeof one); /* hides no descriptor */
+  setsockopt(descriptor, SOL_SOCKET, SO_OOBINLINE, &one,
+             sizeof one); /* else recvmsg stops before urgent data */
 }
 
 /* ---- Descriptors ---- */
 
-#define DESCRIPTORS_AT_ONCE 253 /* SCM_MAX_FD: what one message can bring */
+#define DESCRIPTORS_AT_ONCE 253 /* SCM_MAX_FD */
 
 union control {
   struct cmsghdr align;
@@ -400,18 +400,18 @@ void sock_take_descriptors(int descriptor) {
   pass_descriptors(descriptor, 1);
 }
 
-/* recvmsg with room for every descriptor that a message can bring: the kernel closes none here, but
- * where this process has no room (MSG_CTRUNC). */
-static ssize_t receive_all_of_it(int fd, struct msghdr *message, union control *control,
-                                 int flags) {
+/* recvmsg with room for SCM_MAX_FD descriptors, so that the kernel closes one only where this
+ * process is out of descriptors (MSG_CTRUNC). */
+static ssize_t receive_with_control(int fd, struct msghdr *message, union control *control,
+                                    int flags) {
   message->msg_control = control->bytes;
   message->msg_controllen = sizeof control->bytes;
   ssize_t got = sys_ops.recvmsg(fd, message, flags | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   return got < 0 ? -errno : got;
 }
 
-/* The descriptors in a message: the first `room` into `into`, the others put aside. Returns how
- * many there were. */
+/* Takes the descriptors of a message: the first `room` into `into`, the others go to close_foreign.
+ * Returns their number. */
 static size_t take_descriptors(struct msghdr *message, int *into, size_t room) {
   size_t count = 0;
   for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header;
@@ -433,7 +433,7 @@ static size_t take_descriptors(struct msghdr *message, int *into, size_t room) {
 
 ssize_t sock_receive(int descriptor, struct msghdr *message) {
   union control control;
-  ssize_t got = receive_all_of_it(descriptor, message, &control, 0);
+  ssize_t got = receive_with_control(descriptor, message, &control, 0);
   if (got >= 0 && message->msg_controllen > 0 && take_descriptors(message, NULL, 0) > 0)
     return -EPROTO;
   return got;
@@ -461,7 +461,7 @@ int sock_send_record(int descriptor, const void *bytes, size_t length, const int
   return (size_t)put == length ? 0 : -EPROTO;
 }
 
-/* Whether none had to be put aside. */
+/* Returns whether each was closed at once. */
 static bool close_all(const int *descriptors, size_t count) {
   bool closed = true;
   for (size_t i = 0; i < count; i++)
@@ -469,15 +469,15 @@ static bool close_all(const int *descriptors, size_t count) {
   return closed;
 }
 
-/* Looks first, which gives descriptors of our own while the message still holds its: whatever the
- * kernel closes here for want of room, or when the bytes are taken, is not the last one. */
+/* Peeks first: this process then has duplicates while the message still holds the originals. So a
+ * close by the kernel, for want of room or when the bytes are read, is never the last one. */
 ssize_t sock_receive_record(int descriptor, void *bytes, size_t length, int *descriptors,
                             size_t *count) {
   struct iovec span = {bytes, length};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
   union control control;
   *count = 0;
-  ssize_t seen = receive_all_of_it(descriptor, &message, &control, MSG_PEEK);
+  ssize_t seen = receive_with_control(descriptor, &message, &control, MSG_PEEK);
   if (seen <= 0)
     return seen;
   size_t came = take_descriptors(&message, descriptors, SOCK_DESCRIPTORS_MAX);
@@ -498,8 +498,8 @@ static bool is_local(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
 }
 
-/* Takes what has come and was not read; false where what is left is not to be closed here. */
-static bool drain(int fd) {
+/* Reads what is left. False: closing the rest may block. */
+static bool drain_socket(int fd) {
   char bytes[4096];
   int descriptors[SOCK_DESCRIPTORS_MAX];
   size_t count;
@@ -513,14 +513,14 @@ static bool drain(int fd) {
   return false;
 }
 
-/* Descriptors that nobody has read would be closed with the socket. */
+/* Unread descriptors would be closed with the socket. */
 void sock_close(int descriptor) {
   if (!is_local(descriptor)) {
     close(descriptor);
     return;
   }
-  shutdown(descriptor, SHUT_RDWR); /* nothing comes any more */
-  if (drain(descriptor))
+  shutdown(descriptor, SHUT_RDWR); /* no more input */
+  if (drain_socket(descriptor))
     close(descriptor);
   else
     close_deferred(descriptor);

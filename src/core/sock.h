@@ -8,27 +8,26 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-/* A parsed "tcp://host:port", "unix:///path" or "unix://@name"; or "fd://3", a listening socket
- * that the process was started with. */
+/* A parsed "tcp://host:port", "unix:///path", "unix://@name", or "fd://3" for an inherited
+ * listening socket. */
 struct address {
   struct sockaddr_storage storage;
   socklen_t length;
   bool local;     /* a Unix socket */
-  bool loopback;  /* reachable from this host alone: a Unix socket or a loopback address */
-  int inherited;  /* that socket; 0: it is to be made */
-  char path[108]; /* a Unix socket's file, which goes when it is closed; empty for others */
+  bool loopback;  /* only reachable from this host: a Unix socket or a loopback address */
+  int inherited;  /* the inherited socket; 0: none */
+  char path[108]; /* a Unix socket's file, removed on close; else empty */
 };
 
-/* Host names are resolved, by `until`. HAUL_EADDRESS, HAUL_ETIMEDOUT, HAUL_ELIMIT with the detail.
- */
+/* Resolves host names by `until`. HAUL_EADDRESS, HAUL_ETIMEDOUT, HAUL_ELIMIT with the detail. */
 int address_parse(const char *text, int64_t until, struct address *address);
-/* The text of an address as address_parse takes it. */
+/* Formats an address for address_parse. */
 void address_format(const struct address *address, char *text, size_t size);
-/* The abstract Unix address of a name of at most 64 bytes. */
+/* The abstract Unix address of a name, at most 64 bytes. */
 void address_abstract(const char *name, struct address *address);
 
-/* A non-blocking listening descriptor. A Unix socket file that nobody listens on any more is
- * replaced. Sets *address to what was bound. HAUL_EADDRINUSE, HAUL_EADDRESS. */
+/* A non-blocking listening descriptor. Replaces a stale Unix socket file. Sets *address to the
+ * bound address. HAUL_EADDRINUSE, HAUL_EADDRESS. */
 int sock_listen(struct address *address, int *descriptor);
 /* A connected, non-blocking descriptor, by `until`. HAUL_ECONNECT, HAUL_ETIMEDOUT. `object` names
  * the address in errors. */
@@ -36,23 +35,21 @@ int sock_connect(const struct address *address, const char *object, int64_t unti
 /* The next connection, non-blocking; -1 when there is none now, with errno. */
 int sock_accept(int listener);
 
-/* The address that a connection came from, without its port; "" of a Unix socket. */
+/* The peer's IP address without the port; "" for a Unix socket. */
 void sock_origin(int descriptor, char *text, size_t size);
-/* The same with its port, for people; "unix" of a Unix socket, "" once it is gone. */
+/* The peer's address and port as text; "unix" for a Unix socket, "" once disconnected. */
 void sock_other(int descriptor, char *text, size_t size);
 
-/* What every data socket gets: no delay of small segments, and urgent bytes among the others. */
+/* Sets TCP_NODELAY and SO_OOBINLINE. */
 void sock_tune(int descriptor);
 
-/* Nobody may send descriptors to a Unix socket of ours, where the kernel can forbid it
- * (Linux 6.16): what is not taken is closed by whoever reads, and that may take long. For those
- * that carry them:
- */
+/* Permits passed descriptors (SO_PASSRIGHTS, Linux 6.16). By default sockets here refuse them, as
+ * the reader closes untaken ones, which may block. */
 void sock_take_descriptors(int descriptor);
-/* What has come, as recvmsg with `message` would read it, without blocking: bytes, 0 at the end, a
- * negative errno. A descriptor among it is an error (-EPROTO), and put aside. */
+/* A non-blocking recvmsg: bytes, 0 at the end, a negative errno. A passed descriptor is an error
+ * (-EPROTO) and goes to close_foreign. */
 ssize_t sock_receive(int descriptor, struct msghdr *message);
-/* Ends a connection and closes it; the other side sees the end now. */
+/* Shuts the connection down, so that the peer sees its end at once, and closes it. */
 void sock_close(int descriptor);
 
 /* Waits for poll(2)'s events: 0 or an errno; ETIMEDOUT at the deadline. */
@@ -60,12 +57,13 @@ int sock_wait(int descriptor, short events, int64_t until);
 
 #define SOCK_DESCRIPTORS_MAX 4
 
-/* A record with descriptors over a Unix stream socket, in one sendmsg. 0 or a negative errno. */
+/* Sends a record with descriptors over a Unix stream socket, in one sendmsg. 0 or a negative errno.
+ */
 int sock_send_record(int descriptor, const void *bytes, size_t length, const int *descriptors,
                      size_t count);
-/* Up to `length` bytes and the descriptors that came with them, which are the caller's, for
- * close_foreign. Returns the bytes, 0 at the end, a negative errno (-EAGAIN: none now; -EMFILE: no
- * room for the descriptors). More than SOCK_DESCRIPTORS_MAX descriptors are an error (-EPROTO). */
+/* Receives up to `length` bytes and their descriptors, which the caller closes by close_foreign.
+ * Returns the bytes, 0 at the end, or a negative errno: -EAGAIN: none now; -EMFILE: no room for the
+ * descriptors; -EPROTO: more than SOCK_DESCRIPTORS_MAX. */
 ssize_t sock_receive_record(int descriptor, void *bytes, size_t length, int *descriptors,
                             size_t *count);
 

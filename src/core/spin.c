@@ -5,6 +5,6 @@
 
 void spin_wait(struct spin *lock) {
   for (unsigned spins = 0; !spin_try(lock); spins++)
-    if (spins >= 64) /* the holder has lost its processor */
+    if (spins >= 64) /* the holder may be preempted */
       sched_yield();
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A lock for some dozens of instructions: nobody sleeps or calls out of the library with it. */
+ * A spin lock for dozens of instructions. Its holder neither sleeps nor calls out of the library.
+ */
 #ifndef HAUL_CORE_SPIN_H
 #define HAUL_CORE_SPIN_H
 
@@ -7,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Zeroed: open. */
+/* Zeroed: unlocked. */
 struct spin {
   _Atomic uint32_t held;
 };

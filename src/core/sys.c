@@ -18,20 +18,20 @@ static int64_t monotonic(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* process_vm_writev(2) by its number: the address sanitizer's own would read the local side before
- * the kernel is asked, and what may be read is often the question. */
+/* process_vm_writev(2) by number: the address sanitizer's wrapper reads the local side first, and
+ * callers use the call to find out whether that side is readable. */
 static ssize_t vm_write(pid_t pid, const struct iovec *local, unsigned long locals,
                         const struct iovec *remote, unsigned long remotes, unsigned long flags) {
   return syscall(SYS_process_vm_writev, pid, local, locals, remote, remotes, flags);
 }
 
-/* mbind(2) is libnuma's in C, which is not needed for it. */
+/* mbind(2) by number, as its C wrapper is in libnuma. */
 static long bind_memory(void *address, size_t length, int mode, const unsigned long *nodes,
                         unsigned long bits, unsigned flags) {
   return syscall(SYS_mbind, address, length, mode, nodes, bits, flags);
 }
 
-/* "0", or a list as "0-1" or "0,2". */
+/* The file holds "0", or a list such as "0-1" or "0,2". */
 static bool has_nodes(void) {
   static _Atomic int known;
   if (known == 0) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The system calls whose failure or timing tests have to bring about. Everything else is called
+ * System calls that tests replace, to make them fail or to set the time. All others are called
  * directly. */
 #ifndef HAUL_CORE_SYS_H
 #define HAUL_CORE_SYS_H
@@ -28,7 +28,7 @@ struct sys_ops {
   int (*getaddrinfo)(const char *host, const char *port, const struct addrinfo *wanted,
                      struct addrinfo **found);
   int (*uname)(struct utsname *kernel);
-  bool (*has_nodes)(void); /* whether this host's memory lies at several NUMA nodes */
+  bool (*has_nodes)(void); /* does the host have several NUMA nodes? */
   long (*mbind)(void *address, size_t length, int mode, const unsigned long *nodes,
                 unsigned long bits, unsigned flags);
 };
@@ -42,11 +42,11 @@ static inline int64_t clock_now(void) {
 /* `from` + `nanoseconds`, saturating at HAUL_FOREVER. */
 int64_t clock_after(int64_t from, int64_t nanoseconds);
 
-/* Fills from the kernel's generator; it cannot fail after boot. */
+/* From getrandom(2), which cannot fail after boot. */
 void random_bytes(void *bytes, size_t length);
 
-/* The bytes of /proc/sys/kernel/random/boot_id, zero where it cannot be read: the same for two
- * processes on one running kernel. */
+/* /proc/sys/kernel/random/boot_id, zero if it cannot be read. Equal for processes on one running
+ * kernel. */
 void boot_id(uint8_t id[16]);
 
 #endif

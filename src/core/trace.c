@@ -43,7 +43,7 @@ static void unpack(const uint64_t words[WORDS], struct trace_event *event) {
 }
 
 /* False: the event is lost. */
-static bool enter(struct slot *slot, uint64_t number) {
+static bool claim_slot(struct slot *slot, uint64_t number) {
   uint64_t seen = atomic_load_explicit(&slot->turn, memory_order_relaxed);
   do
     if (seen >> STATES > number)
@@ -53,22 +53,22 @@ static bool enter(struct slot *slot, uint64_t number) {
   return !(seen & WRITES);
 }
 
-static void leave(struct slot *slot, uint64_t number) {
+static void release_slot(struct slot *slot, uint64_t number) {
   uint64_t mine = number << STATES | WRITES;
   if (!atomic_compare_exchange_strong_explicit(&slot->turn, &mine, number << STATES | WHOLE,
                                                memory_order_release, memory_order_relaxed))
     atomic_fetch_and_explicit(&slot->turn, ~WRITES, memory_order_release);
 }
 
-static void put(struct trace_ring *ring, uint64_t number, const struct trace_event *event) {
+static void write_slot(struct trace_ring *ring, uint64_t number, const struct trace_event *event) {
   struct slot *slot = &ring->slots[number % TRACE_SLOTS];
   uint64_t words[WORDS];
-  if (!enter(slot, number))
+  if (!claim_slot(slot, number))
     return;
   pack(event, words);
   for (int i = 0; i < WORDS; i++)
     atomic_store_explicit(&slot->words[i], words[i], memory_order_release);
-  leave(slot, number);
+  release_slot(slot, number);
 }
 
 void trace_write(struct trace *trace, struct trace_event event) {
@@ -76,7 +76,7 @@ void trace_write(struct trace *trace, struct trace_event event) {
   atomic_fetch_add(&trace->inside, 1);
   struct trace_ring *ring = atomic_load(&trace->ring);
   if (ring)
-    put(ring, atomic_fetch_add_explicit(&trace->next, 1, memory_order_relaxed) + 1, &event);
+    write_slot(ring, atomic_fetch_add_explicit(&trace->next, 1, memory_order_relaxed) + 1, &event);
   atomic_fetch_sub(&trace->inside, 1);
 }
 
@@ -85,12 +85,12 @@ void trace_write(struct trace *trace, struct trace_event event) {
 bool trace_start(struct trace *trace) {
   if (atomic_load(&trace->ring))
     return true;
-  if (!trace->held)
-    trace->held = alloc_zero(1, sizeof *trace->held);
-  if (!trace->held)
+  if (!trace->allocated)
+    trace->allocated = alloc_zero(1, sizeof *trace->allocated);
+  if (!trace->allocated)
     return false;
   trace->first = trace_next(trace);
-  atomic_store(&trace->ring, trace->held);
+  atomic_store(&trace->ring, trace->allocated);
   return true;
 }
 
@@ -98,8 +98,8 @@ bool trace_stop(struct trace *trace) {
   atomic_store(&trace->ring, NULL);
   if (atomic_load(&trace->inside) > 0)
     return false;
-  alloc_free(trace->held);
-  trace->held = NULL;
+  alloc_free(trace->allocated);
+  trace->allocated = NULL;
   return true;
 }
 
@@ -111,7 +111,7 @@ uint64_t trace_next(const struct trace *trace) {
 
 enum found { FOUND, GONE, UNFINISHED };
 
-static enum found look(struct slot *slot, uint64_t number, struct trace_event *event) {
+static enum found read_slot(struct slot *slot, uint64_t number, struct trace_event *event) {
   uint64_t words[WORDS];
   uint64_t turn = atomic_load_explicit(&slot->turn, memory_order_acquire);
   if (turn >> STATES < number || turn == (number << STATES | WRITES))
@@ -134,15 +134,15 @@ size_t trace_read(struct trace *trace, uint64_t *from, struct trace_event *event
   *lost = 0;
   if (at == 0 || at > end || !ring)
     at = end;
-  if (at < trace->first) /* nothing was recorded there */
+  if (at < trace->first) /* not recorded */
     at = trace->first;
   if (end - at > TRACE_SLOTS) {
     *lost = end - at - TRACE_SLOTS;
     at = end - TRACE_SLOTS;
   }
   for (; at < end && count < room; at++) {
-    enum found found = look(&ring->slots[at % TRACE_SLOTS], at, &events[count]);
-    if (found == UNFINISHED) /* its writer is at it: it is there the next time */
+    enum found found = read_slot(&ring->slots[at % TRACE_SLOTS], at, &events[count]);
+    if (found == UNFINISHED) /* its writer has not finished; the next read gets it */
       break;
     count += found == FOUND;
     *lost += found == GONE;

@@ -1,28 +1,26 @@
 /* SPDX-License-Identifier: MIT
- * What happened, when, in a ring that holds the latest of it: for who watches a node. Nobody
- * watches nearly always, and then it is a load and a branch.
+ * A ring of the latest events of a node. While tracing is off it costs a load and a branch.
  *
- * Events are numbered from 1 on, over all recordings. Any thread writes, without a lock; who
- * starts, stops and reads has one lock among them, the loop's.
+ * Events are numbered from 1, across recordings. Any thread writes, without a lock. Starting,
+ * stopping and reading are serialised by the readers' lock, which is the loop's.
  *
- * A slot's `turn` says of which event it is (its upper 62 bits), and in what state:
+ * A slot's `turn` holds the event's number (upper 62 bits) and a state:
  *
- *   WRITES  somebody is in the slot
+ *   WRITES  a writer is in the slot
  *   WHOLE   the words are this event's
- *   0       this event is lost
+ *   0       the event is lost
  *
- * A writer takes the slot for event N by setting `turn` to N with WRITES, and leaves it by setting
- * WHOLE instead. Where it finds WRITES, another writer was slow for a whole lap: N is marked all
- * the same, N is lost, and the slow one, whose mark is gone when it leaves, takes WRITES away. So
- * there is one writer in a slot at a time, and nobody waits for another.
+ * A writer claims the slot for event N by setting `turn` to N with WRITES, and releases it by
+ * setting WHOLE instead. If it finds WRITES, another writer was slow for a whole lap. Then it still
+ * stores N, N is lost, and the slow writer, which finds its number gone, clears WRITES. So a slot
+ * has one writer at a time, and no writer waits.
  *
- * Order: the words are stored with release and loaded with acquire. A reader that finds a word of a
- * later writer therefore also finds, in the second look at `turn`, what that writer set before.
- * WHOLE is set with release and pairs with the reader's first look, which acquires.
+ * Memory order: words are stored with release and loaded with acquire. So a reader that loads a
+ * word of a later writer also sees that writer's `turn` in its second load. WHOLE is stored with
+ * release and pairs with the acquire of the reader's first load of `turn`.
  *
- * The ring is freed when nobody is in it: a writer adds itself to `inside` and then loads `ring`;
- * who stops takes `ring` away and then loads `inside`. All four are sequentially consistent, so one
- * of the two sees the other. */
+ * The ring is freed when no writer is inside: a writer increments `inside`, then loads `ring`;
+ * trace_stop clears `ring`, then loads `inside`. All four are seq_cst, so one sees the other. */
 #ifndef HAUL_CORE_TRACE_H
 #define HAUL_CORE_TRACE_H
 
@@ -44,28 +42,28 @@ struct trace_event {
 struct trace_ring;
 
 struct trace {
-  struct trace_ring *_Atomic ring; /* NULL: nobody watches */
+  struct trace_ring *_Atomic ring; /* NULL: tracing is off */
   _Atomic uint32_t inside;
-  _Atomic uint64_t next;   /* the number of the next event, less one */
-  uint64_t first;          /* of this recording; as the next one, the readers' lock's */
-  struct trace_ring *held; /* `ring`, or what it was and is not free yet */
+  _Atomic uint64_t next;        /* number of the last event */
+  uint64_t first;               /* event of this recording; readers' lock */
+  struct trace_ring *allocated; /* `ring`, or the former one that is not freed yet */
 };
 
 static inline bool trace_is_on(const struct trace *trace) {
   return __builtin_expect(atomic_load_explicit(&trace->ring, memory_order_relaxed) != NULL, false);
 }
 
-/* From any thread; the time is set. */
+/* Any thread. Sets the event's time. */
 void trace_write(struct trace *trace, struct trace_event event);
 
-/* Readers' lock. False: there is no memory. Nothing where it is on. */
+/* Readers' lock. False: no memory. Does nothing while tracing is on. */
 bool trace_start(struct trace *trace);
-/* True when the ring is freed: else some thread is still in it, and it is to be called again. */
+/* True when the ring is freed. False: a writer is still inside; call it again. */
 bool trace_stop(struct trace *trace);
-/* The number of the next event. */
+/* The next event's number. */
 uint64_t trace_next(const struct trace *trace);
-/* At most `room` events from number *from on, which becomes that of the one behind; returns how
- * many. *lost: how many between are gone. 0: from now on. One that is yet to come is the next. */
+/* Reads at most `room` events from number *from on (0 or a future number: from the next event) and
+ * advances *from. Returns their number; *lost counts the overwritten ones among them. */
 size_t trace_read(struct trace *trace, uint64_t *from, struct trace_event *events, size_t room,
                   uint64_t *lost);
 

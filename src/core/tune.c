@@ -24,7 +24,7 @@ void measure_record(struct measure *measure, uint32_t value) {
   }
   int64_t bounded = within(value, old / 2, (uint64_t)old * 2 < UINT32_MAX ? old * 2 : UINT32_MAX);
   int64_t step = (bounded - old) / 8;
-  if (step == 0) /* or small figures would stay as they are */
+  if (step == 0) /* small values must move too */
     step = bounded > old ? 1 : bounded < old ? -1 : 0;
   store(&measure->value, within((uint64_t)(old + step), 1, UINT32_MAX));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Little-endian fields written to and read from bounded bytes. A cursor that ran past its end stays
- * failed and yields zeros, so one check at the end of a parser is enough. */
+ * Writes and reads little-endian fields in a bounded buffer. A cursor that ran past the end stays
+ * failed and yields zeros, so a parser checks once, at its end. */
 #ifndef HAUL_CORE_WIRE_H
 #define HAUL_CORE_WIRE_H
 
@@ -24,7 +24,7 @@ static inline size_t wire_left(const struct wire *wire) {
   return (size_t)(wire->end - wire->at);
 }
 
-/* `length` bytes at the cursor, which moves behind them; NULL once failed. */
+/* Returns `length` bytes and advances the cursor; NULL once failed. */
 static inline uint8_t *wire_take(struct wire *wire, size_t length) {
   if (wire->failed || wire_left(wire) < length) {
     wire->failed = true;
@@ -88,12 +88,12 @@ static inline void wire_get_bytes(struct wire *wire, void *bytes, size_t length)
     memset(bytes, 0, length);
 }
 
-/* Strings end up on somebody's terminal: they are printable ASCII. */
+/* Strings may be printed to a terminal, so only printable ASCII is allowed. */
 static inline bool wire_is_printable(char byte) {
   return byte >= ' ' && byte < 0x7f;
 }
 
-/* A 16-bit length and the bytes, without the terminator; '?' for what may not be in them. */
+/* A 16-bit length and the bytes, without the terminator; '?' replaces other bytes. */
 static inline void wire_put_string(struct wire *wire, const char *text) {
   size_t length = strlen(text);
   wire_put16(wire, (uint16_t)length);
@@ -102,7 +102,7 @@ static inline void wire_put_string(struct wire *wire, const char *text) {
     at[i] = wire_is_printable(text[i]) ? (uint8_t)text[i] : '?';
 }
 
-/* Fails when the string does not fit `size` with its terminator or is not printable. */
+/* Fails when string and terminator exceed `size`, or a byte is not printable. */
 static inline void wire_get_string(struct wire *wire, char *text, size_t size) {
   size_t length = wire_get16(wire);
   text[0] = '\0';

@@ -252,7 +252,7 @@ int exports_add(struct exports *exports, struct haul_region *region, const char 
     exports->restricted += entry->rights == 0;
     region_retain(region);
     atomic_fetch_add(&region->names, 1);
-    atomic_store_explicit(&region->shown, true, memory_order_relaxed);
+    atomic_store_explicit(&region->was_published, true, memory_order_relaxed);
     set_word(exports, entry->handle, EXPORT_STAMP(entry->handle));
   }
   pthread_mutex_unlock(&exports->lock);

@@ -4,14 +4,16 @@
 #include <stdio.h>
 
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/futex.h"
 #include "core/sum.h"
 #include "core/sys.h"
 #include "core/tune.h"
 #include "memory/staging.h"
 
-#define CPU_SLICE ((uint64_t)16 << 20) /* between two looks at the clock: a few milliseconds */
-#define POLL_NS   5000                 /* between two looks at an engine that does not call */
+#define CPU_SLICE ((uint64_t)16 << 20) /* between two checks of the deadline: a few milliseconds   \
+                                        */
+#define POLL_NS 5000                   /* between two polls of an engine without callbacks */
 
 enum copy_method copy_method(const struct memory *to, const struct memory *from,
                              const struct provider **engine) {
@@ -28,7 +30,17 @@ enum copy_method copy_method(const struct memory *to, const struct memory *from,
 
 /* ---- one copy by an engine ---- */
 
-static int late(const char *who) {
+int copy_may_start(const struct copy *copy, const struct provider *engine) {
+  if (fork_is_child())
+    return error_set(HAUL_EFORK, 0, engine->name, "exec first",
+                     "the device belongs to the parent process");
+  if (!copy->to->writable)
+    return error_set(HAUL_EACCESS, 0, copy->to->provider->name, "ask its owner for HAUL_WRITE",
+                     "the memory was shared for reading alone");
+  return 0;
+}
+
+static int error_timeout(const char *who) {
   return error_set(HAUL_ETIMEDOUT, 0, who, "allow more time; the destination is undefined",
                    "the copy did not end by its deadline");
 }
@@ -36,8 +48,7 @@ static int late(const char *who) {
 static void pending_wake(void *user) {
   _Atomic uint32_t *ended = user;
   atomic_store_explicit(ended, 1, memory_order_release);
-  /* Whoever waited may be gone with the word from here on; the kernel takes the address as a key.
-   */
+  /* The waiter may have freed the word by now; the kernel only uses the address as a key. */
   futex_wake(ended);
 }
 
@@ -60,17 +71,17 @@ int copy_pending_start(struct copy_pending *pending, struct memory *to, uint64_t
   return pending_begin(pending);
 }
 
-static bool is_over(struct copy_pending *pending) {
+static bool has_ended(struct copy_pending *pending) {
   if (pending->engine->wakes)
     return atomic_load_explicit(&pending->ended, memory_order_acquire) == 1;
   return pending->engine->copy_poll(&pending->copy) != 1;
 }
 
-/* How it ended, with the detail. */
+/* The result, with the detail. */
 static int result_of(struct copy_pending *pending) {
   int status = pending->engine->copy_poll(&pending->copy);
   if (status == 0 || !pending->engine->wakes)
-    return status; /* the failure was this thread's */
+    return status; /* this thread has the detail */
   if (status == HAUL_ECANCELED)
     return status;
   return error_set(status, 0, pending->engine->name,
@@ -79,17 +90,17 @@ static int result_of(struct copy_pending *pending) {
 }
 
 int copy_pending_look(struct copy_pending *pending) {
-  return is_over(pending) ? result_of(pending) : 1;
+  return has_ended(pending) ? result_of(pending) : 1;
 }
 
 void copy_pending_cancel(struct copy_pending *pending) {
-  if (!is_over(pending))
+  if (!has_ended(pending))
     pending->engine->copy_cancel(&pending->copy);
 }
 
-/* When it returns the engine is done with the copy, whatever the result. */
+/* When it returns, the engine has finished with the copy, whatever the result. */
 static int pending_wait(struct copy_pending *pending, haul_deadline until) {
-  while (!is_over(pending)) {
+  while (!has_ended(pending)) {
     int64_t now = clock_now();
     if (now >= until) {
       pending->engine->copy_cancel(&pending->copy);
@@ -99,7 +110,7 @@ static int pending_wait(struct copy_pending *pending, haul_deadline until) {
     futex_wait(&pending->ended, 0, look < until ? look : until);
   }
   int status = result_of(pending);
-  return status == HAUL_ECANCELED ? late(pending->engine->name) : status;
+  return status == HAUL_ECANCELED ? error_timeout(pending->engine->name) : status;
 }
 
 /* ---- by the CPU ---- */
@@ -109,7 +120,7 @@ static int copy_by_cpu(struct memory *to, uint64_t to_offset, struct memory *fro
   int status = memory_fence(from, FENCE_BEFORE_READ);
   for (uint64_t at = 0; status == 0 && at < length; at += CPU_SLICE) {
     if (at > 0 && clock_now() >= until)
-      return late("cpu");
+      return error_timeout("cpu");
     uint64_t bytes = length - at < CPU_SLICE ? length - at : CPU_SLICE;
     copy_slice((char *)to->view + to_offset + at, (const char *)from->view + from_offset + at,
                bytes, length);
@@ -121,16 +132,16 @@ static int copy_by_cpu(struct memory *to, uint64_t to_offset, struct memory *fro
 
 static int no_staging(const struct memory *memory) {
   return error_set(HAUL_ENOTSUP, 0, memory->provider->name, "use other memory",
-                   "no engine copies between this memory and the host's");
+                   "no engine copies between this memory and host memory");
 }
 
-/* Buffers near the device. */
-static int take_two(struct staging *staging, struct staging_user *user, const struct memory *device,
-                    struct bounce *stages[2], haul_deadline until) {
+/* Two bounce buffers near the device. */
+static int get_bounces(struct staging *staging, struct staging_user *user,
+                       const struct memory *device, struct bounce *stages[2], haul_deadline until) {
   return staging_get_wait(staging, user, 2, staging_numa(staging, device->place), stages, until);
 }
 
-static void give_two(struct staging_user *user, struct bounce *stages[2]) {
+static void put_bounces(struct staging_user *user, struct bounce *stages[2]) {
   staging_put(user, stages[0]);
   staging_put(user, stages[1]);
 }
@@ -150,7 +161,7 @@ static bool can_stage(const struct memory *memory) {
   return memory->view || copy_stages(memory);
 }
 
-/* From `from` to `to` in slices; two buffers, so that one engine fills while the other drains. */
+/* A copy in slices through two bounce buffers: one is filled while the other is drained. */
 struct staged {
   struct memory *to, *from;
   uint64_t to_offset, from_offset, length, slice;
@@ -165,8 +176,8 @@ static uint64_t slice_at(const struct staged *copy, uint64_t at) {
   return left < copy->slice ? left : copy->slice;
 }
 
-/* A slice to a buffer or from one: by the engine of the device at the other end, or by the CPU
- * where there is none, as with host memory that the engine refuses. */
+/* Copies a slice to or from a buffer: by the device's engine, or by the CPU for host memory that
+ * the engine refuses. */
 static int stage_start(struct copy_pending *pending, bool *busy, struct memory *to,
                        uint64_t to_offset, struct memory *from, uint64_t from_offset,
                        uint64_t bytes) {
@@ -177,7 +188,7 @@ static int stage_start(struct copy_pending *pending, bool *busy, struct memory *
   return status;
 }
 
-/* Starts to fill buffer `i` with the slice at `at`. */
+/* Starts filling buffer `i` with the slice at `at`. */
 static int stage_fill(struct staged *copy, unsigned i, uint64_t at) {
   uint64_t bytes = slice_at(copy, at);
   if (bytes == 0)
@@ -222,10 +233,10 @@ static int stage_move(struct staged *copy) {
 }
 
 #define TUNED_KINDS 8u
-#define TUNED_LEAST ((uint64_t)2 << 20) /* shorter ones say little of how slices overlap */
+#define TUNED_LEAST ((uint64_t)2 << 20) /* shorter ones hardly overlap slices */
 
-/* What copies of this process took, from one kind of memory to another; NULL: not worth it. */
-static struct tune *tune_of(const struct staged *copy) {
+/* Slice sizes by kind of source and destination; NULL: not measured. */
+static struct tune *tune_for(const struct staged *copy) {
   static struct tune tunes[TUNED_KINDS][TUNED_KINDS];
   unsigned from = copy->from->place.kind, to = copy->to->place.kind;
   return copy->length < TUNED_LEAST || from >= TUNED_KINDS || to >= TUNED_KINDS ? NULL
@@ -233,7 +244,7 @@ static struct tune *tune_of(const struct staged *copy) {
 }
 
 static int stage_measured(struct staged *copy) {
-  struct tune *tune = tune_of(copy);
+  struct tune *tune = tune_for(copy);
   unsigned way = tune ? tune_next(tune) : 0;
   int64_t began = clock_now();
   copy->slice = BOUNCE_BYTES >> way;
@@ -247,15 +258,15 @@ static int copy_staged(struct staging *staging, struct staged *copy) {
   struct staging_user user;
   if (!staging || !can_stage(copy->to) || !can_stage(copy->from))
     return no_staging(copy->to);
-  int status = take_two(staging, &user, copy->to, copy->stages, copy->until);
+  int status = get_bounces(staging, &user, copy->to, copy->stages, copy->until);
   if (status != 0)
     return status;
   status = stage_measured(copy);
-  give_two(&user, copy->stages);
+  put_bounces(&user, copy->stages);
   return status;
 }
 
-/* A copy that an engine makes by way of buffers, as it does not reach the memory of the host. */
+/* A copy whose engine needs bounce buffers, as it does not reach the host memory. */
 static int copy_between(struct staging *staging, struct copy_pending *pending,
                         haul_deadline until) {
   struct staging_user user;
@@ -263,7 +274,7 @@ static int copy_between(struct staging *staging, struct copy_pending *pending,
   struct memory *device = pending->copy.to->view ? pending->copy.from : pending->copy.to;
   if (!staging)
     return no_staging(device);
-  int status = take_two(staging, &user, device, stages, until);
+  int status = get_bounces(staging, &user, device, stages, until);
   if (status != 0)
     return status;
   for (unsigned i = 0; i < 2; i++)
@@ -271,7 +282,7 @@ static int copy_between(struct staging *staging, struct copy_pending *pending,
   status = pending_begin(pending);
   if (status == 0)
     status = pending_wait(pending, until);
-  give_two(&user, stages);
+  put_bounces(&user, stages);
   return status;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Who copies between two blocks of memory, and doing it. */
+ * Copies between two blocks of memory, by the CPU, an engine or staging. */
 #ifndef HAUL_MEMORY_COPY_H
 #define HAUL_MEMORY_COPY_H
 
@@ -8,24 +8,21 @@
 #include "memory/provider.h"
 
 enum copy_method {
-  COPY_STAGED, /* two devices that do not reach each other: stage through the host */
-  COPY_CPU,    /* both have a view */
-  COPY_ENGINE  /* *engine does it */
+  COPY_STAGED, /* neither device reaches the other: through bounce buffers */
+  COPY_CPU,    /* both have a CPU view */
+  COPY_ENGINE  /* by *engine */
 };
 
-/* Decides by the tables alone; *engine is set for COPY_ENGINE. */
+/* Chooses by the provider tables; sets *engine for COPY_ENGINE. */
 enum copy_method copy_method(const struct memory *to, const struct memory *from,
                              const struct provider **engine);
 
-/* Copies with the CPU, quickly at any size; ranges do not overlap. When it returns the bytes are
- * visible to every thread and process that maps them and that synchronises with this one. */
-void copy_bytes(void *to, const void *from, size_t length);
-
-/* The same for a slice of a copy of `whole` bytes, which decides whether the caches are passed by.
- */
+/* Copies with the CPU a slice of a copy of `whole` bytes, which decides about non-temporal stores.
+ * Ranges must not overlap. Afterwards the bytes are visible to each thread and process that maps
+ * them and synchronises with this one. */
 void copy_slice(void *to, const void *from, size_t length, size_t whole);
 
-/* At most COPY_SMALL bytes. Eight are one store: who watches the word sees it whole. */
+/* At most COPY_SMALL bytes. Eight bytes are one store, so readers see the word whole. */
 #define COPY_SMALL 4096u
 static inline void copy_small(void *to, const void *from, size_t length) {
   if (length == 8)
@@ -34,8 +31,11 @@ static inline void copy_small(void *to, const void *from, size_t length) {
     memcpy(to, from, length);
 }
 
-/* A copy by an engine, and the word that its end is told through. The word is not the status: the
- * engine may still be about to call `wake` when the status is seen to be final. */
+/* HAUL_EFORK in a forked child, HAUL_EACCESS where the destination may not be written. */
+int copy_may_start(const struct copy *copy, const struct provider *engine);
+
+/* A copy by an engine, and a futex word for its end. The word is not the status: the engine may
+ * still be about to call `wake` when the status is final. */
 struct copy_pending {
   struct copy copy;
   const struct provider *engine;
@@ -46,30 +46,30 @@ struct copy_pending {
 int copy_check(const struct memory *to, uint64_t to_offset, const struct memory *from,
                uint64_t from_offset, uint64_t length);
 
-/* Starts what is COPY_ENGINE's to do and was checked, and does not block. 1: nothing is started,
- * the engine takes buffers of the host between. `pending` stays in place until a look said how it
- * ended, or cancel returned. */
+/* Starts a checked COPY_ENGINE copy without blocking. 1: not started, as the engine needs bounce
+ * buffers. `pending` must stay in place until copy_pending_look returns a result, or cancel
+ * returns. */
 int copy_pending_start(struct copy_pending *pending, struct memory *to, uint64_t to_offset,
                        struct memory *from, uint64_t from_offset, uint64_t length);
 
-/* 1: under way; 0, or the error it ended with. One caller at a time, cancel included. */
+/* 1: in progress; 0 or an error: the result. One caller at a time, cancel included. */
 int copy_pending_look(struct copy_pending *pending);
 
-/* When it returns the engine is done with the copy, whatever the result. */
+/* When it returns, the engine has finished with the copy, whatever the result. */
 void copy_pending_cancel(struct copy_pending *pending);
 
 struct staging;
 
-/* Copies and waits, through two of these buffers where nobody does it directly. The offsets have
- * been checked. HAUL_EINVAL (the ranges overlap), HAUL_EACCESS, HAUL_ETIMEDOUT (`to` is then
- * undefined), HAUL_ENOTSUP (`staging` is NULL and it takes buffers). */
+/* Copies and waits, through two bounce buffers if there is no direct way. The caller has checked
+ * the offsets. HAUL_EINVAL (the ranges overlap), HAUL_EACCESS, HAUL_ETIMEDOUT (`to` is then
+ * undefined), HAUL_ENOTSUP (it needs bounce buffers and `staging` is NULL). */
 int copy_sync(struct staging *staging, struct memory *to, uint64_t to_offset, struct memory *from,
               uint64_t from_offset, uint64_t length, haul_deadline until);
 
-/* Whether the device copies to and from memory of this host. */
+/* Can the device's engine copy to and from host memory? */
 bool copy_stages(const struct memory *memory);
 
-/* XXH3-64 over a range by the provider or the view; HAUL_ENOTSUP where neither can. */
+/* XXH3-64 over a range, by the provider or the CPU view; HAUL_ENOTSUP without either. */
 int memory_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum);
 
 #endif

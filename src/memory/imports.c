@@ -14,13 +14,12 @@ void imports_open(struct imports *imports) {
   list_init(&imports->idle);
 }
 
-/* The identity is random. */
-static struct list *bucket_of(struct imports *imports, const uint8_t identity[16]) {
+static struct list *imports_bucket(struct imports *imports, const uint8_t identity[16]) {
   return &imports->buckets[identity[0] % IMPORTS_BUCKETS];
 }
 
-/* With the lock: what nobody uses. */
-static void bury(struct imports *imports, struct import *import, struct list *dead) {
+/* With the lock: moves an unused import to `dead`. */
+static void discard(struct imports *imports, struct import *import, struct list *dead) {
   list_remove(&import->idle);
   imports->idle_count--;
   list_remove(&import->link);
@@ -31,11 +30,11 @@ void imports_close(struct imports *imports, struct list *dead) {
   pthread_mutex_lock(&imports->lock);
   imports->closed = true;
   while (!list_empty(&imports->idle))
-    bury(imports, list_entry(imports->idle.next, struct import, idle), dead);
+    discard(imports, list_entry(imports->idle.next, struct import, idle), dead);
   pthread_mutex_unlock(&imports->lock);
 }
 
-/* All that two tickets of one region with the same rights have in common; no padding. */
+/* The fields that tickets of one region with equal rights share; no padding. */
 static struct import_key key_of(const struct ticket *ticket) {
   struct import_key key = {.rights = ticket->rights, .kind = ticket->place.kind};
   memcpy(key.identity, ticket->identity, sizeof key.identity);
@@ -44,8 +43,8 @@ static struct import_key key_of(const struct ticket *ticket) {
 }
 
 /* With the lock. */
-static struct import *find(struct imports *imports, const struct import_key *key) {
-  list_each(item, bucket_of(imports, key->identity)) {
+static struct import *imports_find(struct imports *imports, const struct import_key *key) {
+  list_each(item, imports_bucket(imports, key->identity)) {
     struct import *import = list_entry(item, struct import, link);
     if (memcmp(&import->key, key, sizeof *key) == 0)
       return import;
@@ -53,10 +52,10 @@ static struct import *find(struct imports *imports, const struct import_key *key
   return NULL;
 }
 
-/* With the lock. One that is found already stands for all of its kind: they are contested, or it is
- * the only one. */
+/* With the lock. If the key exists already, mark both imports. One check is enough: older ones of
+ * the key are marked, or there is only one. */
 static void contest(struct imports *imports, struct import *added) {
-  struct import *other = find(imports, &added->key);
+  struct import *other = imports_find(imports, &added->key);
   if (other)
     other->contested = added->contested = true;
 }
@@ -76,24 +75,25 @@ struct import *imports_add(struct imports *imports, const struct ticket *ticket,
   pthread_mutex_lock(&imports->lock);
   if (!memory->provider->proven)
     contest(imports, import);
-  list_prepend(bucket_of(imports, ticket->identity), &import->link);
+  list_prepend(imports_bucket(imports, ticket->identity), &import->link);
   pthread_mutex_unlock(&imports->lock);
   return import;
 }
 
-static int check(const struct import *import, const struct ticket *ticket) {
+static int imports_check(const struct import *import, const struct ticket *ticket) {
   if (!import)
     return error_set(
         HAUL_ETICKET, 0, NULL, "send its descriptor too",
-        "the memory of a ticket without a descriptor is not imported here, or no more");
+        "the ticket's memory is not imported in this process, and it came without a descriptor");
   if (import->contested)
-    return error_set(HAUL_ETICKET, 0, NULL, "send its descriptor too",
-                     "the GPU memory of this ticket was imported more than once, and which is the "
-                     "owner's cannot be told");
+    return error_set(
+        HAUL_ETICKET, 0, NULL, "send its descriptor too",
+        "this ticket's GPU memory was imported more than once, and the owner's import is "
+        "unknown");
   if (import->memory.length != ticket->length)
     return error_set(HAUL_ETICKET, 0, NULL,
                      "send the 256 bytes from haul_region_export as they are",
-                     "the ticket is not of the memory that was imported under its identity");
+                     "the ticket does not match the memory that was imported under its identity");
   if (!memory_alive(&import->memory))
     return error_released(NULL);
   return 0;
@@ -102,8 +102,8 @@ static int check(const struct import *import, const struct ticket *ticket) {
 struct import *imports_take(struct imports *imports, const struct ticket *ticket) {
   struct import_key key = key_of(ticket);
   pthread_mutex_lock(&imports->lock);
-  struct import *import = find(imports, &key);
-  bool good = check(import, ticket) == 0;
+  struct import *import = imports_find(imports, &key);
+  bool good = imports_check(import, ticket) == 0;
   if (good && import->users++ == 0) {
     list_remove(&import->idle);
     imports->idle_count--;
@@ -115,21 +115,21 @@ struct import *imports_take(struct imports *imports, const struct ticket *ticket
 }
 
 /* With the lock. */
-static void keep(struct imports *imports, struct import *import, struct list *dead) {
+static void imports_keep(struct imports *imports, struct import *import, struct list *dead) {
   import->ends_at = clock_after(clock_now(), IMPORTS_KEEP_NS);
   list_append(&imports->idle, &import->idle);
   imports->idle_count++;
   if (imports->closed || !memory_alive(&import->memory))
-    bury(imports, import, dead);
+    discard(imports, import, dead);
   else if (imports->idle_count > IMPORTS_IDLE)
-    bury(imports, list_entry(imports->idle.next, struct import, idle), dead);
+    discard(imports, list_entry(imports->idle.next, struct import, idle), dead);
 }
 
 bool imports_put(struct imports *imports, struct import *import, struct list *dead) {
   pthread_mutex_lock(&imports->lock);
   bool kept = imports->idle_count > 0;
   if (--import->users == 0)
-    keep(imports, import, dead);
+    imports_keep(imports, import, dead);
   bool keeps = imports->idle_count > 0;
   pthread_mutex_unlock(&imports->lock);
   return keeps && !kept;
@@ -144,7 +144,7 @@ int64_t imports_expire(struct imports *imports, int64_t now, struct list *dead) 
       next = import->ends_at;
       break;
     }
-    bury(imports, import, dead);
+    discard(imports, import, dead);
     atomic_fetch_add_explicit(&imports->expired, 1, memory_order_relaxed);
   }
   pthread_mutex_unlock(&imports->lock);

@@ -15,7 +15,7 @@
 
 /* ---- The kernel's files ---- */
 
-/* What there is of a device's file, at most `size` bytes; -1: nothing. */
+/* Reads at most `size` bytes of a device's file; -1: none. */
 static ssize_t read_file(const char *sys, const char *pci, const char *name, void *bytes,
                          size_t size) {
   char path[PATH_MAX];
@@ -67,7 +67,7 @@ bool pci_find(const char *sys, const char *vendor, const char *class, char name[
 
 /* ---- IOMMU ---- */
 
-/* The kernel's types of domains: "identity" passes addresses on, "DMA" and "DMA-FQ" translate. */
+/* The kernel's domain types: "identity" does not translate; "DMA" and "DMA-FQ" do. */
 void pci_check_iommu(struct haul_check *check, const char *sys, const char *kind, pci_next *next) {
   const char *pci;
   char type[32];
@@ -93,7 +93,7 @@ void pci_check_iommu(struct haul_check *check, const char *sys, const char *kind
 /* ---- ACS ---- */
 
 #define CONFIG_BYTES   4096u
-#define CONFIG_SHORT   256u /* what comes behind is for root alone */
+#define CONFIG_SHORT   256u /* readable without root */
 #define EXTENDED_ACS   0x000du
 #define ACS_CONTROL    6u
 #define ACS_REDIRECTS  0x1cu /* request redirect, completion redirect, upstream forwarding */
@@ -104,8 +104,8 @@ static uint32_t get32(const uint8_t *bytes) {
          (uint32_t)bytes[3] << 24;
 }
 
-/* 1: what this bridge is sent for a neighbour goes up, 0: not, -1: its words cannot be read. The
- * list of capabilities is not believed: it goes on for no longer than there is room. */
+/* 1: the bridge redirects peer-to-peer traffic upstream; 0: not; -1: unreadable. The capability
+ * list is untrusted: its length is bounded. */
 static int redirects(const char *sys, const char *bridge) {
   uint8_t config[CONFIG_BYTES];
   ssize_t got = read_file(sys, bridge, "config", config, sizeof config);
@@ -126,8 +126,8 @@ static bool is_name(const char *text, size_t length) {
   return length == 12 && text[4] == ':' && text[7] == ':' && text[10] == '.';
 }
 
-/* The kernel's folder of a device lies in those of the bridges above it. 1 with the first bridge
- * that redirects, 0: none does, -1: one cannot be asked. */
+/* A device's sysfs folder lies in those of the bridges above it. 1: *bridge redirects; 0: none
+ * does; -1: one is unreadable. */
 static int find_redirect(const char *sys, const char *pci, char bridge[PCI_NAME]) {
   char path[PATH_MAX], real[PATH_MAX];
   int worst = 0;
@@ -137,7 +137,7 @@ static int find_redirect(const char *sys, const char *pci, char bridge[PCI_NAME]
   for (char *part = real; (part = strchr(part, '/'));) {
     size_t length = strcspn(++part, "/");
     if (!is_name(part, length) || part[length] == '\0')
-      continue; /* the device itself is the last */
+      continue; /* the last part is the device itself */
     snprintf(bridge, PCI_NAME, "%.*s", (int)length, part);
     int one = redirects(sys, bridge);
     if (one == 1)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The list of providers, and what is the same for all of them: whether a place is there, and what
- * an empty slot does. */
+ * The list of providers, places, and the defaults of empty slots. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,10 +19,10 @@ static const struct provider *const providers[] = {&provider_cuda, &provider_gau
 #define COUNT (sizeof providers / sizeof providers[0])
 _Static_assert(COUNT <= PROVIDERS_MAX, "PROVIDERS_MAX");
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the three below */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
 static unsigned users;
-static struct haul_error refusals[COUNT]; /* why a provider did not start */
-static _Atomic bool usable[COUNT];        /* written under the lock, read by anybody */
+static struct haul_error refusals[COUNT]; /* errors of providers that did not start */
+static _Atomic bool usable[COUNT];        /* written under the lock, read without */
 
 static void start_all(void) {
   for (size_t i = 0; i < COUNT; i++) {
@@ -53,8 +52,7 @@ int providers_start(void) {
 }
 
 void providers_stop(void) {
-  /* The engines' threads are the parent's, and the lock may be held by a thread that is not here.
-   */
+  /* The engines' threads do not exist in a child, and the lock may stay locked. */
   if (fork_is_child())
     return;
   pthread_mutex_lock(&lock);
@@ -104,7 +102,7 @@ static int unknown_place(const char *object) {
                    "no place is written like this");
 }
 
-/* The kind is known and the device is not there: says what is. */
+/* The kind is known, but the device does not exist: lists the devices, or why there are none. */
 static int missing_device(const struct provider *provider, struct haul_place place) {
   char object[32];
   haul_place_format(place, object, sizeof object);
@@ -136,7 +134,7 @@ static int find_place(struct haul_place place, const struct provider **provider)
   return 0;
 }
 
-/* A device number as haul_place_format writes it: no sign, no blanks, no leading zero. */
+/* A decimal number without sign, blanks or leading zero. */
 static bool parse_device(const char *text, uint16_t *device) {
   unsigned value = 0;
   if (!*text || (text[0] == '0' && text[1]))
@@ -253,17 +251,16 @@ int memory_wrap_file(int descriptor, uint64_t offset, size_t length, struct memo
   return host->wrap_file(descriptor, offset, length, memory);
 }
 
-static int export_loan(const struct memory *memory, unsigned rights, struct ticket *ticket,
-                       int *descriptor) {
+static int export_ipc(const struct memory *memory, unsigned rights, struct ticket *ticket,
+                      int *descriptor) {
   if (rights != (HAUL_READ | HAUL_WRITE | HAUL_LEND))
     return error_set(HAUL_EINVAL, 0, memory->provider->name,
-                     "ipc_export with HAUL_READ | HAUL_WRITE | HAUL_LEND", "impossible rights 0x%x",
-                     rights);
+                     "use HAUL_READ | HAUL_WRITE | HAUL_LEND", "impossible rights 0x%x", rights);
   uint8_t token[IPC_TOKEN];
   int code = memory_ipc_export(memory, ticket, token);
   if (code)
     return code;
-  ticket->has_loan = true;
+  ticket->has_token = true;
   memcpy(ticket->token, token, IPC_TOKEN);
   if (descriptor)
     *descriptor = -1;
@@ -273,7 +270,7 @@ static int export_loan(const struct memory *memory, unsigned rights, struct tick
 int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor) {
   const char *object = memory->provider->name;
   if (rights & HAUL_LEND && memory->wrapped)
-    return export_loan(memory, rights, ticket, descriptor);
+    return export_ipc(memory, rights, ticket, descriptor);
   rights &= ~HAUL_LEND;
   if (memory->provider->unshareable)
     return error_set(HAUL_ENOTSUP, 0, object, "publish the region: peers reach it by its name",
@@ -287,6 +284,17 @@ int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket,
                      "private, wrapped and imported memory cannot be exported");
   *ticket = (struct ticket){.place = memory->place, .length = memory->length, .rights = rights};
   return memory->provider->export(memory, rights, ticket, descriptor);
+}
+
+int error_range(const void *address, size_t length, const char *hint, const char *text) {
+  char object[64];
+  snprintf(object, sizeof object, "%p+%zu", address, length);
+  return error_set(HAUL_EINVAL, 0, object, hint, "%s", text);
+}
+
+int error_length(size_t length) {
+  return error_set(HAUL_ENOMEM, 0, NULL, "ask for less", "%zu bytes are more than any memory has",
+                   length);
 }
 
 int error_released(const char *object) {
@@ -307,7 +315,7 @@ int memory_locate(const struct ticket *ticket, struct haul_place *place,
 int memory_ipc_export(const struct memory *memory, struct ticket *ticket,
                       uint8_t token[IPC_TOKEN]) {
   if (!memory->provider->ipc_export)
-    return not_supported(memory->provider, "be lent");
+    return not_supported(memory->provider, "be mapped by IPC");
   *ticket = (struct ticket){
       .place = memory->place, .length = memory->length, .rights = HAUL_READ | HAUL_WRITE};
   memset(token, 0, IPC_TOKEN);
@@ -322,7 +330,7 @@ int memory_ipc_import(const struct ticket *ticket, const uint8_t token[IPC_TOKEN
   if (status)
     return status;
   if (!provider->ipc_import)
-    return not_supported(provider, "be borrowed");
+    return not_supported(provider, "be mapped by IPC");
   *memory = (struct memory){.provider = provider, .place = place};
   return provider->ipc_import(ticket, token, memory);
 }
@@ -333,6 +341,9 @@ int memory_import(const struct ticket *ticket, int descriptor, struct memory *me
   int status = memory_locate(ticket, &place, &provider);
   if (status != 0)
     return status;
+  if (provider->unshareable)
+    return error_set(HAUL_ENOTSUP, 0, provider->name,
+                     "publish the region: peers reach it by its name", "%s", provider->unshareable);
   if (!provider->import)
     return not_supported(provider, "be imported");
   *memory = (struct memory){.provider = provider, .place = place};
@@ -355,10 +366,10 @@ int memory_enroll(struct memory *memory, uint16_t kind) {
   const struct provider *provider = provider_of(kind);
   if (!memory->view)
     return error_set(HAUL_ENOTSUP, 0, memory->provider->name, "use host memory",
-                     "no processor reaches this memory, so %s cannot know it", provider->name);
+                     "the CPU cannot access this memory, so %s cannot register it", provider->name);
   if (!memory->writable)
-    return error_set(HAUL_EACCESS, 0, memory->provider->name, "use memory that may be written",
-                     "this memory may only be read, and %s would write it", provider->name);
+    return error_set(HAUL_EACCESS, 0, memory->provider->name, "use writable memory",
+                     "this memory is read-only, and %s needs write access", provider->name);
   if (memory->enrolled_by)
     return error_set(HAUL_EINVAL, 0, provider->name, "unregister it first",
                      "the region is registered already");

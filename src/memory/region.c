@@ -16,12 +16,12 @@
 
 struct heap {
   void *node;
-  _Atomic uint32_t refs; /* the opener, and every region that there is, in use or pooled */
+  _Atomic uint32_t refs; /* the opener's, and one for each region, pooled ones too */
   struct pool pool;
-  pthread_mutex_t watch_lock; /* held while it is called; nothing of this layer is taken after it */
+  pthread_mutex_t watch_lock; /* held during callbacks; no lock of this layer is taken after it */
   const struct heap_watcher *watcher; /* never NULL */
   struct list wrapped;                /* regions; watch_lock */
-  pthread_mutex_t enroll_lock;        /* guards who knows regions' memory */
+  pthread_mutex_t enroll_lock;        /* guards memory.enrolled_by of all regions */
   struct imports imports;
   struct staging staging;
 };
@@ -67,7 +67,7 @@ void heap_watch(struct heap *heap, const struct heap_watcher *watcher) {
   pthread_mutex_unlock(&heap->watch_lock);
 }
 
-void heap_tell_wrapped(struct heap *heap) {
+void heap_report_wrapped(struct heap *heap) {
   pthread_mutex_lock(&heap->watch_lock);
   list_each(item, &heap->wrapped) {
     const struct haul_region *region = list_entry(item, struct haul_region, wrapped);
@@ -86,9 +86,9 @@ static void note_wrapped(struct haul_region *region) {
   pthread_mutex_unlock(&heap->watch_lock);
 }
 
-/* `wrapped`: NULL, or its place in the heap's list. */
+/* `wrapped`: NULL, or the region's link in heap->wrapped. */
 static void end_memory(struct heap *heap, struct memory *memory, struct list *wrapped) {
-  if (!fork_is_child()) { /* there the lock may be held by a thread that is not here */
+  if (!fork_is_child()) { /* in a child another thread's lock may stay locked */
     pthread_mutex_lock(&heap->watch_lock);
     if (wrapped)
       list_remove(wrapped);
@@ -114,7 +114,7 @@ void heap_keeps(struct heap *heap) {
   pthread_mutex_unlock(&heap->watch_lock);
 }
 
-/* In a child the lock may be held for ever, and what it guards is the parent's. */
+/* In a child the lock may stay locked, and the import belongs to the parent. */
 static void leave_import(struct heap *heap, struct import *import) {
   struct list dead = LIST_INIT(dead);
   if (fork_is_child())
@@ -137,7 +137,7 @@ struct staging *heap_staging(struct heap *heap) {
   return &heap->staging;
 }
 
-static __attribute__((noinline)) void destroy(struct haul_region *region) {
+static __attribute__((noinline)) void region_destroy(struct haul_region *region) {
   struct heap *heap = region->heap;
   if (region->memory.enrolled_by && !fork_is_child())
     memory_dismiss(&region->memory);
@@ -149,10 +149,10 @@ static __attribute__((noinline)) void destroy(struct haul_region *region) {
   heap_drop(heap);
 }
 
-static void destroy_all(struct haul_region *list) {
+static void region_destroy_all(struct haul_region *list) {
   while (list) {
     struct haul_region *next = list->next;
-    destroy(list);
+    region_destroy(list);
     list = next;
   }
 }
@@ -161,7 +161,7 @@ void heap_close(struct heap *heap) {
   if (!heap)
     return;
   struct list dead = LIST_INIT(dead);
-  destroy_all(pool_empty(&heap->pool, true));
+  region_destroy_all(pool_empty(&heap->pool, true));
   if (!fork_is_child()) {
     staging_close(&heap->staging);
     imports_close(&heap->imports, &dead);
@@ -178,7 +178,7 @@ void heap_counters(struct heap *heap, struct heap_counters *counters) {
 
 /* ---- making regions ---- */
 
-/* An object without memory yet; `heap` is held once there is some. */
+/* A region without memory; finish() makes it hold the heap. */
 static struct haul_region *new_region(struct heap *heap) {
   struct haul_region *region = alloc_zero(1, sizeof *region);
   if (!region) {
@@ -192,8 +192,8 @@ static struct haul_region *new_region(struct heap *heap) {
   return region;
 }
 
-/* Hands the region out if its memory was got, and else ends it. */
-static int finish(struct haul_region *made, int status, struct haul_region **region) {
+/* Completes the region if it got memory, else frees it. */
+static int region_finish(struct haul_region *made, int status, struct haul_region **region) {
   if (status != 0) {
     alloc_free(made);
     return status;
@@ -204,15 +204,15 @@ static int finish(struct haul_region *made, int status, struct haul_region **reg
   return 0;
 }
 
-/* A whole class where it can be, and what was asked for where memory is short. */
+/* Allocates a whole size class; only `length` when memory is short. */
 static int fresh_memory(struct haul_region *region, struct haul_place place, size_t length,
                         unsigned flags, uint8_t size_class) {
   size_t bytes = size_class == REGION_EXACT ? length : pool_class_bytes(size_class);
   int status = memory_alloc(place, bytes, flags, &region->memory);
   region->size_class = size_class;
   if (status == HAUL_ENOMEM || status == HAUL_ELIMIT) {
-    pool_shun();
-    destroy_all(pool_empty(&region->heap->pool, false));
+    pool_pause();
+    region_destroy_all(pool_empty(&region->heap->pool, false));
     status = memory_alloc_wait(place, length, flags, &region->memory);
     pool_resume();
     region->size_class = REGION_EXACT;
@@ -223,14 +223,14 @@ static int fresh_memory(struct haul_region *region, struct haul_place place, siz
   return status;
 }
 
-/* What went away while it was kept is given up. */
+/* A pooled region whose memory is gone is destroyed. */
 static struct haul_region *pooled(struct heap *heap, struct haul_place place, bool private,
                                   uint8_t size_class) {
   struct haul_region *region;
   while ((region = pool_take(&heap->pool, place, private, size_class)) &&
          memory_check(&region->memory) != 0) {
     pool_died(&heap->pool);
-    destroy(region);
+    region_destroy(region);
   }
   return region;
 }
@@ -256,10 +256,10 @@ static __attribute__((noinline)) int alloc_slowly(struct heap *heap, struct haul
   made = new_region(heap);
   if (!made)
     return HAUL_ENOMEM;
-  return finish(made, fresh_memory(made, place, length, flags, size_class), region);
+  return region_finish(made, fresh_memory(made, place, length, flags, size_class), region);
 }
 
-/* What was kept may have gone away. */
+/* Checks that the memory of a pooled region still exists. */
 static __attribute__((noinline)) int alloc_checked(struct heap *heap, struct haul_region *kept,
                                                    size_t length, unsigned flags,
                                                    struct haul_region **region) {
@@ -270,11 +270,11 @@ static __attribute__((noinline)) int alloc_checked(struct heap *heap, struct hau
     return 0;
   }
   pool_died(&heap->pool);
-  destroy(kept);
+  region_destroy(kept);
   return alloc_slowly(heap, place, length, flags, region);
 }
 
-/* No call but the last one, so that nothing has to be saved on the stack. */
+/* Makes only tail calls, so that no register is spilled to the stack. */
 int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsigned flags,
                struct haul_region **region) {
   uint8_t size_class = class_for(heap, place, length, flags);
@@ -295,7 +295,7 @@ int heap_wrap(struct heap *heap, void *address, size_t length, struct haul_regio
   struct haul_region *made = new_region(heap);
   if (!made)
     return HAUL_ENOMEM;
-  int status = finish(made, memory_wrap(address, length, &made->memory), region);
+  int status = region_finish(made, memory_wrap(address, length, &made->memory), region);
   if (status == 0)
     note_wrapped(made);
   return status;
@@ -306,10 +306,10 @@ int heap_wrap_file(struct heap *heap, int descriptor, uint64_t offset, size_t le
   struct haul_region *made = new_region(heap);
   if (!made)
     return HAUL_ENOMEM;
-  return finish(made, memory_wrap_file(descriptor, offset, length, &made->memory), region);
+  return region_finish(made, memory_wrap_file(descriptor, offset, length, &made->memory), region);
 }
 
-/* Known from now on to tickets without a descriptor. */
+/* Adds the import, so that later tickets need no descriptor. */
 static int import_anew(struct haul_region *made, const struct ticket *ticket, int descriptor) {
   static const uint8_t unknown[sizeof ticket->identity];
   int code = memory_import(ticket, descriptor, &made->memory);
@@ -345,11 +345,11 @@ int heap_import(struct heap *heap, const struct haul_ticket *packed, int descrip
   struct haul_region *made = new_region(heap);
   if (!made)
     return HAUL_ENOMEM;
-  if (ticket.has_loan)
+  if (ticket.has_token)
     status = memory_ipc_import(&ticket, ticket.token, &made->memory);
   else
     status = descriptor < 0 ? import_again(made, &ticket) : import_anew(made, &ticket, descriptor);
-  return finish(made, status, region);
+  return region_finish(made, status, region);
 }
 
 /* ---- using them ---- */
@@ -362,7 +362,7 @@ void *region_hold_node(struct haul_region *region) {
   return held ? heap->node : NULL;
 }
 
-/* A number that nobody guesses: it opens what was imported under it. */
+/* A random identity: knowing it permits the use of an import without descriptor. */
 static void identify(struct haul_region *region, uint8_t identity[16]) {
   static const uint8_t unknown[sizeof region->identity];
   pthread_mutex_lock(&region->heap->watch_lock);
@@ -376,17 +376,18 @@ int region_export(struct haul_region *region, unsigned rights, const struct haul
                   struct haul_ticket *packed, int *descriptor) {
   struct ticket ticket;
   if (atomic_load(&region->released))
-    return error_set(HAUL_ESTALE, 0, NULL, "export it before that", "the region was released");
+    return error_set(HAUL_ESTALE, 0, NULL, "export it before its release",
+                     "the region was released");
   int status = layout ? tensor_check(layout, region->memory.length) : 0;
   if (status != 0)
     return status;
-  atomic_store(&region->handed_out, true);
+  atomic_store(&region->exported, true);
   status = memory_export(&region->memory, rights, &ticket, descriptor);
   if (status != 0)
     return status;
-  if (layout && ticket.has_loan)
-    return error_set(HAUL_ENOTSUP, 0, NULL, "send the layout apart",
-                     "a ticket of lent memory has no room for a layout");
+  if (layout && ticket.has_token)
+    return error_set(HAUL_ENOTSUP, 0, NULL, "send the layout separately",
+                     "a ticket with an IPC token has no room for a layout");
   ticket.generation = region->generation;
   identify(region, ticket.identity);
   ticket.has_layout = layout != NULL;
@@ -402,7 +403,7 @@ int region_enroll(struct haul_region *region, uint16_t kind, bool wanted) {
   pthread_mutex_lock(&region->heap->enroll_lock);
   int status = wanted ? memory_enroll(&region->memory, kind) : memory_dismiss(&region->memory);
   if (status == 0)
-    atomic_store(&region->handed_out, true);
+    atomic_store(&region->exported, true);
   pthread_mutex_unlock(&region->heap->enroll_lock);
   return status;
 }
@@ -417,54 +418,54 @@ int region_check(const struct haul_region *region, uint64_t offset, uint64_t len
                    "the range ends outside the region of %zu bytes", region->memory.length);
 }
 
-/* ---- the end of a life ---- */
+/* ---- release ---- */
 
-/* Published, or in other hands than the caller's when it came back? */
+/* Is it released early or possibly in use by peers? */
 static inline bool is_used(const struct haul_region *region) {
   return atomic_load_explicit(&region->released, memory_order_relaxed) ||
-         atomic_load_explicit(&region->shown, memory_order_relaxed);
+         atomic_load_explicit(&region->was_published, memory_order_relaxed);
 }
 
 static inline bool may_be_kept(const struct haul_region *region) {
   return region->size_class != REGION_EXACT &&
-         !atomic_load_explicit(&region->handed_out, memory_order_acquire);
+         !atomic_load_explicit(&region->exported, memory_order_acquire);
 }
 
-/* Makes the object as new, but for what the next life sets. */
-static void wipe(struct haul_region *region) {
+/* Resets the region for its next use, but for the fields that its allocation sets. */
+static void region_wipe(struct haul_region *region) {
   atomic_store_explicit(&region->refs, 1, memory_order_relaxed);
   atomic_store_explicit(&region->names, 0, memory_order_relaxed);
   atomic_store_explicit(&region->released, false, memory_order_relaxed);
-  atomic_store_explicit(&region->shown, false, memory_order_relaxed);
+  atomic_store_explicit(&region->was_published, false, memory_order_relaxed);
 }
 
 /* Without references. */
-static __attribute__((noinline)) void end(struct haul_region *region) {
+static __attribute__((noinline)) void region_end(struct haul_region *region) {
   struct pool *pool = &region->heap->pool;
-  if (fork_is_child()) { /* the pool's locks may be held by threads that are not here */
-    destroy(region);
+  if (fork_is_child()) { /* another thread's lock may stay locked */
+    region_destroy(region);
     return;
   }
   if (may_be_kept(region)) {
-    wipe(region);
+    region_wipe(region);
     if (pool_give(pool, region))
       return;
   }
   pool_died(pool);
-  destroy(region);
+  region_destroy(region);
 }
 
-/* No call but the last one, as in heap_alloc. A child of the thread that the shard is used to keeps
- * it like the parent: the pool is its own copy. */
+/* Makes only tail calls, as heap_alloc. A forked child keeps the region in its own copy of the
+ * pool. */
 void region_put(struct haul_region *region) {
   if (!region)
     return;
-  /* Who holds the only reference needs no locked instruction to give it back. */
+  /* The only reference needs no atomic decrement. */
   if (__builtin_expect(atomic_load_explicit(&region->refs, memory_order_acquire) != 1, 0) &&
       atomic_fetch_sub_explicit(&region->refs, 1, memory_order_acq_rel) != 1)
     return;
   bool quick = atomic_load_explicit(&region->refs, memory_order_relaxed) == 1 &&
                may_be_kept(region) && !is_used(region);
   if (!quick || !pool_give_quickly(&region->heap->pool, region))
-    end(region);
+    region_end(region);
 }

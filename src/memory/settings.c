@@ -26,7 +26,7 @@ void memory_settings_get(struct memory_settings *settings) {
   pthread_mutex_unlock(&lock);
 }
 
-/* rte_eal_init prints and calls exit() for these (DPDK's Linux guide, "EAL parameters"). */
+/* rte_eal_init calls exit() for these (DPDK Linux guide, "EAL parameters"). */
 static bool ends_the_program(const char *word, size_t length) {
   static const char *const words[] = {"-h", "--help", "-v", "--version", "--log-level=help"};
   for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What nodes are told of memory, for the whole process: who reads settings is above this layer. */
+ * Memory settings of the process, set by the layers above, which read the configuration. */
 #ifndef HAUL_MEMORY_SETTINGS_H
 #define HAUL_MEMORY_SETTINGS_H
 
@@ -8,19 +8,19 @@
 #include <stdint.h>
 
 struct memory_settings {
-  char dpdk_eal[256];    /* EAL's arguments, between blanks; "": auto, by what the host has */
-  size_t dpdk_hugepages; /* bytes that may be reserved as huge pages; 0, SIZE_MAX: none */
-  uint32_t dpdk_pool[4]; /* objects of each of the pool's classes, at each node of memory */
-  int64_t dpdk_wait_ns;  /* for one of them to come back */
+  char dpdk_eal[256];    /* EAL's arguments, separated by blanks; "": automatic */
+  size_t dpdk_hugepages; /* bytes to reserve as huge pages; 0, SIZE_MAX: none */
+  uint32_t dpdk_pool[4]; /* objects of each size class, on each NUMA node */
+  int64_t dpdk_wait_ns;  /* how long an allocation waits for a free object */
 };
 
 extern const struct memory_settings memory_defaults;
 
-/* The next use finds them; what was opened once for the process stays as it is. */
+/* Used from now on; has no effect on what is already open. */
 void memory_settings_set(const struct memory_settings *settings);
 void memory_settings_get(struct memory_settings *settings);
 
-/* Can these be EAL's arguments? Not one that ends the program, or that no argument looks like. */
+/* Are these valid arguments for EAL, none of which ends the program? */
 bool memory_eal_is_valid(const char *arguments);
 
 #endif

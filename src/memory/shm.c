@@ -37,13 +37,13 @@ static int create_memfd(const char *name) {
   return fd;
 }
 
-/* Sizes and closes the door: no importer can shrink the file under another's mapping (which would
- * be a SIGBUS there), nor add a seal that the owner did not choose. */
+/* Sets the size and seals it: an importer can neither shrink the file, which would raise SIGBUS in
+ * others, nor add seals. */
 static int size_and_seal(int fd, size_t size) {
   if (ftruncate(fd, (off_t)size) != 0)
     return error_system(errno, NULL, "ftruncate of a memfd");
-  /* A memfd starts as 0777: whoever gets a read-only descriptor could open it again for writing
-   * through its own /proc/self/fd. Other users cannot after this. */
+  /* A memfd has mode 0777: a holder of a read-only descriptor could reopen it for writing through
+   * /proc/self/fd. After this other users cannot. */
   if (fchmod(fd, 0600) != 0)
     return error_system(errno, NULL, "fchmod of a memfd");
   if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
@@ -51,7 +51,7 @@ static int size_and_seal(int fd, size_t size) {
   return 0;
 }
 
-static int learn_file(int fd, uint64_t file[2]) {
+static int read_identity(int fd, uint64_t file[2]) {
   struct stat found;
   if (fstat(fd, &found) != 0)
     return error_system(errno, NULL, "fstat of a memfd");
@@ -71,14 +71,13 @@ static int map_footer(int fd, size_t length, int protection, struct shm_footer *
 int shm_create(const char *name, size_t length, struct shm *shm) {
   *shm = (struct shm){.fd = -1};
   if (!page_round(length, &shm->length))
-    return error_set(HAUL_ENOMEM, 0, NULL, "ask for less", "%zu bytes are more than any memory has",
-                     length);
+    return error_length(length);
   shm->fd = create_memfd(name);
   if (shm->fd < 0)
     return error_system(errno, NULL, "memfd_create");
   int status = size_and_seal(shm->fd, shm->length + page_size());
   if (status == 0)
-    status = learn_file(shm->fd, shm->file);
+    status = read_identity(shm->fd, shm->file);
   if (status != 0)
     goto unprepared;
   status = map_footer(shm->fd, shm->length, PROT_READ | PROT_WRITE, &shm->footer);
@@ -101,15 +100,15 @@ static int bad_descriptor(int system, const char *why) {
                    "%s", why);
 }
 
-/* Only a sealed memfd on tmpfs can be mapped without fear of SIGBUS: hugetlbfs can run out of pages
- * behind a mapping, and other files can be cut. */
+/* Only a sealed memfd on tmpfs cannot raise SIGBUS: hugetlbfs may run out of pages, and other files
+ * may be truncated. */
 static int check_descriptor(int fd, size_t size) {
   struct statfs system;
   struct stat file;
   int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 && errno == EBADF)
     return bad_descriptor(errno, "the descriptor is not open");
-  /* Another file system may answer when it likes: it is asked nothing. */
+  /* Do not call into another file system, such as FUSE, which may block. */
   if (seals < 0 || fstatfs(fd, &system) != 0 || fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) ||
       (uint64_t)system.f_type != TMPFS_MAGIC)
     return bad_descriptor(0, "the descriptor is not shared memory");
@@ -120,7 +119,7 @@ static int check_descriptor(int fd, size_t size) {
   return 0;
 }
 
-/* The footer is foreign: each field is read once, and nothing but `alive` is looked at again. */
+/* The footer is untrusted: each field is read once, and only `alive` is read again. */
 static int check_footer(const struct shm_footer *footer, size_t length,
                         const uint8_t capability[16]) {
   uint8_t found[sizeof footer->capability];
@@ -168,7 +167,7 @@ int shm_attach_ticket(int fd, const struct ticket *ticket, struct shm *shm) {
     return bad_descriptor(0, "the ticket names an impossible range");
   int status = shm_attach(fd, length, ticket->capability, shm);
   if (status == 0)
-    status = learn_file(fd, shm->file);
+    status = read_identity(fd, shm->file);
   if (status == 0 && (shm->file[0] != device || shm->file[1] != inode))
     status = bad_descriptor(0, "the descriptor is of other memory than the ticket");
   if (status != 0)
@@ -176,7 +175,7 @@ int shm_attach_ticket(int fd, const struct ticket *ticket, struct shm *shm) {
   return status;
 }
 
-/* Recent kernels align a large mapping by themselves; otherwise the place is chosen first. */
+/* Recent kernels align large mappings; else an aligned range is reserved first. */
 static void *map_aligned(int fd, size_t length, int protection) {
   void *got = sys_ops.mmap(NULL, length, protection, MAP_SHARED, fd, 0);
   if (got == MAP_FAILED || pages_aligned(got, length))
@@ -211,8 +210,8 @@ int shm_descriptor(const struct shm *shm, bool writable, int *descriptor) {
     *descriptor = fcntl(shm->fd, F_DUPFD_CLOEXEC, 3);
     return *descriptor < 0 ? error_system(errno, NULL, "dup of a memfd") : 0;
   }
-  /* A duplicate shares the open file and so its right to write; opening the file once more does
-   * not, and a memfd's only path is the one under /proc. */
+  /* A duplicate shares the open file and its write access, so open the file again; /proc has the
+   * only path of a memfd. */
   char path[32];
   snprintf(path, sizeof path, "/proc/self/fd/%d", shm->fd);
   *descriptor = open(path, O_RDONLY | O_CLOEXEC);
@@ -264,8 +263,8 @@ bool shm_has_dmabuf(void) {
 #define LOAD  "sudo modprobe udmabuf"
 #define ALLOW "sudo setfacl -m u:$USER:rw /dev/udmabuf"
 
-/* Once the module is loaded the file is root's. */
-static int no_maker(int system) {
+/* The loaded module's file belongs to root. */
+static int error_udmabuf(int system) {
   if (system == ENOENT)
     return error_set(HAUL_ENOTSUP, system, shm_udmabuf, geteuid() == 0 ? LOAD : LOAD " && " ALLOW,
                      "the kernel has no /dev/udmabuf (its module udmabuf makes it)");
@@ -276,11 +275,11 @@ static int no_maker(int system) {
 }
 
 int shm_dmabuf_check(void) {
-  return shm_has_dmabuf() ? 0 : no_maker(errno);
+  return shm_has_dmabuf() ? 0 : error_udmabuf(errno);
 }
 
-/* Everything else that is EINVAL is right: the seals, and that all is whole pages. */
-static int too_large(size_t length) {
+/* The other causes of EINVAL are excluded: the memfd is sealed, and the size is whole pages. */
+static int error_dmabuf_size(size_t length) {
   return error_set(HAUL_ELIMIT, EINVAL, "/dev/udmabuf",
                    error_hint("echo %zu | sudo tee /sys/module/udmabuf/parameters/size_limit_mb",
                               (length + ((1u << 20) - 1)) >> 20),
@@ -290,8 +289,8 @@ static int too_large(size_t length) {
 int shm_dmabuf(const struct shm *shm, int *descriptor) {
   int device = open(shm_udmabuf, O_RDWR | O_CLOEXEC);
   if (device < 0)
-    return no_maker(errno);
-  /* The footer stays out of it: a device has no business there. */
+    return error_udmabuf(errno);
+  /* Without the footer, which devices must not access. */
   struct udmabuf_create create = {
       .memfd = (uint32_t)shm->fd, .flags = UDMABUF_FLAGS_CLOEXEC, .offset = 0, .size = shm->length};
   *descriptor = ioctl(device, UDMABUF_CREATE, &create);
@@ -300,7 +299,7 @@ int shm_dmabuf(const struct shm *shm, int *descriptor) {
   if (*descriptor >= 0)
     return 0;
   if (system == EINVAL)
-    return too_large(shm->length);
+    return error_dmabuf_size(shm->length);
   return error_system(system, "/dev/udmabuf", "UDMABUF_CREATE");
 }
 

@@ -10,7 +10,7 @@
 /* ---- Nodes ---- */
 
 void staging_bind_numa(const struct memory *memory, int numa) {
-  /* Where a sandbox forbids it the pages come from wherever the first use is made. */
+  /* If a sandbox forbids mbind, pages come from the node of their first use. */
   if (numa >= 0)
     pages_prefer(memory->address, memory->length, (unsigned)numa, false);
 }
@@ -37,35 +37,35 @@ int staging_numa(struct staging *staging, struct haul_place place) {
 
 /* ---- Buffers ---- */
 
-/* Without the lock: a driver may have to unpin it. */
-static void end_stage(struct bounce *stage) {
-  region_put(stage->region);
-  alloc_free(stage);
+/* Not with the lock, as a driver may have to unpin the memory. */
+static void bounce_free(struct bounce *bounce) {
+  region_put(bounce->region);
+  alloc_free(bounce);
 }
 
-static void end_stages(struct list *stages) {
-  for (struct list *item; (item = list_take(stages));)
-    end_stage(list_entry(item, struct bounce, link));
+static void bounce_free_all(struct list *bounces) {
+  for (struct list *item; (item = list_take(bounces));)
+    bounce_free(list_entry(item, struct bounce, link));
 }
 
-static int make_stage(struct heap *heap, int numa, struct bounce **made) {
-  struct bounce *stage = alloc_zero(1, sizeof *stage);
-  if (!stage)
+static int bounce_new(struct heap *heap, int numa, struct bounce **made) {
+  struct bounce *bounce = alloc_zero(1, sizeof *bounce);
+  if (!bounce)
     return error_memory("buffer for a device");
-  list_init(&stage->link);
-  stage->numa = numa;
+  list_init(&bounce->link);
+  bounce->numa = numa;
   int code = heap_alloc(heap, (struct haul_place){HAUL_HOST, 0}, BOUNCE_BYTES,
-                        HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &stage->region);
+                        HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &bounce->region);
   if (code) {
-    alloc_free(stage);
+    alloc_free(bounce);
     return code;
   }
-  staging_bind_numa(&stage->region->memory, numa);
-  *made = stage;
+  staging_bind_numa(&bounce->region->memory, numa);
+  *made = bounce;
   return 0;
 }
 
-/* With the lock: the idle ones that are too many, the oldest first. */
+/* With the lock: moves idle buffers to `dead`, oldest first, until at most `most` exist. */
 static void trim(struct staging *staging, size_t most, struct list *dead) {
   while (staging->made > most && !list_empty(&staging->idle)) {
     struct list *oldest = staging->idle.previous;
@@ -78,27 +78,28 @@ static void trim(struct staging *staging, size_t most, struct list *dead) {
 /* With the lock. */
 static struct bounce *find_idle(struct staging *staging, int numa) {
   list_each(item, &staging->idle) {
-    struct bounce *stage = list_entry(item, struct bounce, link);
-    if (numa >= 0 && stage->numa != numa)
+    struct bounce *bounce = list_entry(item, struct bounce, link);
+    if (numa >= 0 && bounce->numa != numa)
       continue;
     list_remove(item);
-    return stage;
+    return bounce;
   }
   return NULL;
 }
 
-/* One that the user was counted for; where all there may be lie elsewhere, in place of one. */
-static int get_stage(struct staging *staging, int numa, struct bounce **stage) {
+/* Gets a buffer that the user was counted for. If the limit is reached, a buffer of another NUMA
+ * node is replaced. */
+static int bounce_get(struct staging *staging, int numa, struct bounce **bounce) {
   struct list dead = LIST_INIT(dead);
   pthread_mutex_lock(&staging->lock);
-  *stage = find_idle(staging, numa);
-  if (!*stage) {
-    trim(staging, staging->limit - staging->lent - 1, &dead);
+  *bounce = find_idle(staging, numa);
+  if (!*bounce) {
+    trim(staging, staging->limit - staging->reserved - 1, &dead);
     staging->made++;
   }
   pthread_mutex_unlock(&staging->lock);
-  end_stages(&dead);
-  int code = *stage ? 0 : make_stage(staging->heap, numa, stage);
+  bounce_free_all(&dead);
+  int code = *bounce ? 0 : bounce_new(staging->heap, numa, bounce);
   if (code == 0)
     return 0;
   pthread_mutex_lock(&staging->lock);
@@ -107,48 +108,49 @@ static int get_stage(struct staging *staging, int numa, struct bounce **stage) {
   return code;
 }
 
-/* ---- Turns; with the lock ---- */
+/* ---- The queue; with the lock ---- */
 
-static size_t kept_for(const struct staging *staging, unsigned kind) {
+static size_t guaranteed(const struct staging *staging, unsigned kind) {
   return staging->used[kind] > STAGING_PAIR ? staging->used[kind] : STAGING_PAIR;
 }
 
-/* So many more of this kind leave the other what is its own. */
-static bool has_room(const struct staging *staging, enum staging_kind kind, unsigned count) {
-  size_t taken = staging->lent + staging->used[kind] + count;
+/* Do `count` more of this kind leave the other kind its guaranteed buffers? */
+static bool staging_has_room(const struct staging *staging, enum staging_kind kind,
+                             unsigned count) {
+  size_t taken = staging->reserved + staging->used[kind] + count;
   for (unsigned i = 0; i < STAGING_KINDS; i++)
-    taken += i == kind ? 0 : kept_for(staging, i);
+    taken += i == kind ? 0 : guaranteed(staging, i);
   return taken <= staging->limit;
 }
 
-static struct staging_user *first_of(const struct staging *staging, unsigned kind) {
+static struct staging_user *first_waiter(const struct staging *staging, unsigned kind) {
   struct list *first = staging->waiting[kind].next;
   return first == &staging->waiting[kind] ? NULL : list_entry(first, struct staging_user, link);
 }
 
 static bool is_next(const struct staging_user *user) {
-  struct staging_user *first = first_of(user->staging, user->kind);
+  struct staging_user *first = first_waiter(user->staging, user->kind);
   return !first || first == user;
 }
 
-static void stand_in_line(struct staging_user *user, unsigned count) {
+static void join_queue(struct staging_user *user, unsigned count) {
   user->wanted = count;
-  if (user->waits_since != 0 || user->held >= STAGING_PAIR)
+  if (user->waits_since != 0 || user->count >= STAGING_PAIR)
     return;
   user->waits_since = clock_now();
   user->staging->waits++;
   list_append(&user->staging->waiting[user->kind], &user->link);
 }
 
-static void leave_line(struct staging_user *user) {
+static void leave_queue(struct staging_user *user) {
   list_remove(&user->link);
   user->waits_since = 0;
 }
 
 static void wake_next(struct staging *staging) {
   for (unsigned kind = 0; kind < STAGING_KINDS; kind++) {
-    struct staging_user *first = first_of(staging, kind);
-    if (first && has_room(staging, kind, first->wanted))
+    struct staging_user *first = first_waiter(staging, kind);
+    if (first && staging_has_room(staging, kind, first->wanted))
       first->wake(first->context);
   }
 }
@@ -165,15 +167,15 @@ void staging_user_init(struct staging *staging, struct staging_user *user, enum 
 static bool count_in(struct staging_user *user, unsigned count) {
   struct staging *staging = user->staging;
   pthread_mutex_lock(&staging->lock);
-  bool may =
-      user->held + count <= user->most && is_next(user) && has_room(staging, user->kind, count);
+  bool may = user->count + count <= user->most && is_next(user) &&
+             staging_has_room(staging, user->kind, count);
   if (may) {
-    leave_line(user);
-    user->held += count;
+    leave_queue(user);
+    user->count += count;
     staging->used[user->kind] += count;
-    wake_next(staging); /* there may be enough for one more */
+    wake_next(staging); /* one more may fit */
   } else {
-    stand_in_line(user, count);
+    join_queue(user, count);
   }
   pthread_mutex_unlock(&staging->lock);
   return may;
@@ -181,27 +183,27 @@ static bool count_in(struct staging_user *user, unsigned count) {
 
 /* With the lock. */
 static void count_out(struct staging_user *user, unsigned count) {
-  user->held -= count;
+  user->count -= count;
   user->staging->used[user->kind] -= count;
   wake_next(user->staging);
 }
 
-int staging_get(struct staging_user *user, unsigned count, int numa, struct bounce **stages) {
+int staging_get(struct staging_user *user, unsigned count, int numa, struct bounce **bounces) {
   struct staging *staging = user->staging;
   int code = 0;
   unsigned got = 0;
   if (!count_in(user, count))
     return 1;
-  while (got < count && (code = get_stage(staging, numa, &stages[got])) == 0)
+  while (got < count && (code = bounce_get(staging, numa, &bounces[got])) == 0)
     got++;
   if (code == 0)
     return 0;
   pthread_mutex_lock(&staging->lock);
   count_out(user, count - got);
-  bool has_more = user->held > got;
+  bool has_more = user->count > got;
   pthread_mutex_unlock(&staging->lock);
   while (got > 0)
-    staging_put(user, stages[--got]);
+    staging_put(user, bounces[--got]);
   return has_more ? 1 : code;
 }
 
@@ -212,37 +214,37 @@ static void wake_thread(void *context) {
 }
 
 int staging_get_wait(struct staging *staging, struct staging_user *user, unsigned count, int numa,
-                     struct bounce **stages, haul_deadline until) {
+                     struct bounce **bounces, haul_deadline until) {
   _Atomic uint32_t woken = 0;
   int code;
   staging_user_init(staging, user, STAGING_RECEIVE, count, wake_thread, &woken);
-  while ((code = staging_get(user, count, numa, stages)) == 1 && clock_now() < until) {
+  while ((code = staging_get(user, count, numa, bounces)) == 1 && clock_now() < until) {
     futex_wait(&woken, 0, until);
     atomic_store(&woken, 0);
   }
   if (code == 1) {
     staging_cancel_wait(user);
-    code = error_set(HAUL_ETIMEDOUT, 0, "staging",
-                     "allow more time, or set more staging buffers (`staging` in haul.conf)",
-                     "no staging buffer came free by the deadline");
+    code =
+        error_set(HAUL_ETIMEDOUT, 0, "staging", "allow more time, or raise `staging` in haul.conf",
+                  "no bounce buffer became free by the deadline");
   }
   return code;
 }
 
-void staging_put(struct staging_user *user, struct bounce *stage) {
+void staging_put(struct staging_user *user, struct bounce *bounce) {
   struct staging *staging = user->staging;
   pthread_mutex_lock(&staging->lock);
   bool keeps = !staging->closed, tells = keeps && !staging->expires;
-  stage->ends_at = clock_after(clock_now(), STAGING_IDLE_NS);
+  bounce->ends_at = clock_after(clock_now(), STAGING_IDLE_NS);
   if (keeps)
-    list_prepend(&staging->idle, &stage->link);
+    list_prepend(&staging->idle, &bounce->link);
   else
     staging->made--;
   staging->expires |= keeps;
   count_out(user, 1);
   pthread_mutex_unlock(&staging->lock);
   if (!keeps)
-    end_stage(stage);
+    bounce_free(bounce);
   else if (tells)
     heap_keeps(staging->heap);
 }
@@ -251,51 +253,51 @@ void staging_cancel_wait(struct staging_user *user) {
   if (atomic_load_explicit(&user->waits_since, memory_order_relaxed) == 0)
     return;
   pthread_mutex_lock(&user->staging->lock);
-  leave_line(user);
+  leave_queue(user);
   wake_next(user->staging);
   pthread_mutex_unlock(&user->staging->lock);
 }
 
 bool staging_is_short(struct staging *staging, enum staging_kind kind) {
   pthread_mutex_lock(&staging->lock);
-  bool is_short = first_of(staging, kind);
+  bool is_short = first_waiter(staging, kind);
   pthread_mutex_unlock(&staging->lock);
   return is_short;
 }
 
 int staging_full(void) {
-  return error_set(HAUL_ELIMIT, 0, "staging", "set more of them (`staging` in haul.conf)",
-                   "all staging buffers are in use, by peers that are too slow");
+  return error_set(HAUL_ELIMIT, 0, "staging", "raise `staging` in haul.conf",
+                   "all bounce buffers are in use by slow peers");
 }
 
-/* ---- Lending ---- */
+/* ---- Reservations ---- */
 
 unsigned staging_reserve(struct staging *staging, unsigned wanted) {
   struct list dead = LIST_INIT(dead);
   pthread_mutex_lock(&staging->lock);
   size_t half = staging->limit / 2;
-  size_t left = half > staging->lent ? half - staging->lent : 0, share = left / 4;
+  size_t left = half > staging->reserved ? half - staging->reserved : 0, share = left / 4;
   size_t count = share < STAGING_PAIR ? STAGING_PAIR : share < wanted ? share : wanted;
-  size_t taken = staging->lent + count;
+  size_t taken = staging->reserved + count;
   for (unsigned i = 0; i < STAGING_KINDS; i++)
-    taken += kept_for(staging, i);
+    taken += guaranteed(staging, i);
   if (count > left || taken > staging->limit)
     count = 0;
-  staging->lent += count;
-  trim(staging, staging->limit - staging->lent, &dead);
+  staging->reserved += count;
+  trim(staging, staging->limit - staging->reserved, &dead);
   pthread_mutex_unlock(&staging->lock);
-  end_stages(&dead);
+  bounce_free_all(&dead);
   return (unsigned)count;
 }
 
 void staging_unreserve(struct staging *staging, unsigned count) {
   pthread_mutex_lock(&staging->lock);
-  staging->lent -= count;
+  staging->reserved -= count;
   wake_next(staging);
   pthread_mutex_unlock(&staging->lock);
 }
 
-/* ---- Life ---- */
+/* ---- Open and close ---- */
 
 void staging_open(struct staging *staging, struct heap *heap) {
   staging->heap = heap;
@@ -316,7 +318,7 @@ void staging_close(struct staging *staging) {
   staging->closed = true;
   trim(staging, 0, &dead);
   pthread_mutex_unlock(&staging->lock);
-  end_stages(&dead);
+  bounce_free_all(&dead);
 }
 
 int64_t staging_expire(struct staging *staging, int64_t now) {
@@ -332,13 +334,13 @@ int64_t staging_expire(struct staging *staging, int64_t now) {
   }
   staging->expires = next != HAUL_FOREVER;
   pthread_mutex_unlock(&staging->lock);
-  end_stages(&dead);
+  bounce_free_all(&dead);
   return next;
 }
 
 void staging_counters(struct staging *staging, struct staging_counters *counters) {
   pthread_mutex_lock(&staging->lock);
-  counters->bytes = (staging->made + staging->lent) * BOUNCE_BYTES;
+  counters->bytes = (staging->made + staging->reserved) * BOUNCE_BYTES;
   counters->limit = staging->limit * BOUNCE_BYTES;
   counters->waits = staging->waits;
   pthread_mutex_unlock(&staging->lock);

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT
- * A node's host buffers between a device and what else moves its bytes: a socket, a NIC, another
- * device. All of them come from here, so that one figure bounds them.
+ * The staging pool: a node's bounce buffers between devices and sockets, NICs or other devices. One
+ * limit bounds them all.
  *
- * Who waits for whom. A holder of the first kind waits for devices, and for bytes that are on their
- * way to it: whatever becomes of others, it ends. A holder of the second kind waits for a peer that
- * reads, and that peer may wait for a buffer of the first kind, at its own node. Two buffers are
- * kept for each kind, so there is always one of the first kind that moves, then one of the second.
- * What is lent to a peer never comes back while the peer is there: it takes no more than half, and
- * none of those that are kept.
+ * Deadlock freedom. A STAGING_RECEIVE user waits only for devices and for bytes in flight, so it
+ * always finishes. A STAGING_SEND user waits for a peer that reads, and that peer may wait for a
+ * STAGING_RECEIVE buffer of its own node. STAGING_PAIR buffers are guaranteed to each kind, so
+ * receivers always progress, and then senders do. Buffers reserved for a peer stay reserved while
+ * it is connected: reservations take at most half of the limit and none of the guaranteed buffers.
  *
- * Turns. A user that has two does not stand in line, and those of one kind that do are served in
- * the order in which they came. So everybody has two before anybody has a third. Who holds buffers
- * asks for more only where it can go on without them, or asks for all at once. */
+ * Fairness. A user with fewer than STAGING_PAIR buffers queues, in order of arrival within its
+ * kind; others do not queue. So each user gets two before any gets a third. A user that holds
+ * buffers requests more only if it can continue without them, or requests all at once. */
 #ifndef HAUL_MEMORY_STAGING_H
 #define HAUL_MEMORY_STAGING_H
 
@@ -21,60 +20,61 @@
 #include "memory/region.h"
 
 #define BOUNCE_BYTES    ((size_t)1 << 20)
-#define STAGING_PAIR    2u                 /* so that one is filled while the other is emptied */
-#define STAGING_LEAST   (8 * BOUNCE_BYTES) /* two of each kind, and two peers' loans */
+#define STAGING_PAIR    2u                 /* one is filled while the other is drained */
+#define STAGING_LEAST   (8 * BOUNCE_BYTES) /* two of each kind, and two peers' reservations */
 #define STAGING_DEFAULT (64 * BOUNCE_BYTES)
 #define STAGING_IDLE_NS INT64_C(5000000000)
 
 enum staging_kind { STAGING_RECEIVE, STAGING_SEND, STAGING_KINDS };
 
 struct bounce {
-  struct list link;           /* the pool's idle ones */
+  struct list link;           /* staging->idle */
   struct haul_region *region; /* private host memory of BOUNCE_BYTES that an engine may pin */
-  int numa;                   /* the node that it was placed on; -1: none */
-  int64_t ends_at;            /* idle: goes back to the system then */
+  int numa;                   /* its NUMA node; -1: any */
+  int64_t ends_at;            /* when an idle one is freed */
 };
 
 /* NULL for none. */
-static inline struct memory *bounce_memory(struct bounce *stage) {
-  return stage ? &stage->region->memory : NULL;
+static inline struct memory *bounce_memory(struct bounce *bounce) {
+  return bounce ? &bounce->region->memory : NULL;
 }
 
 struct staging {
   struct heap *heap;
-  pthread_mutex_t lock; /* guards the rest; nothing is taken after it */
+  pthread_mutex_t lock; /* guards the rest; no lock is taken after it */
   size_t limit;         /* buffers */
-  size_t made;          /* stages that there are */
-  size_t lent;          /* what was lent, in buffers */
+  size_t made;          /* buffers that exist */
+  size_t reserved;      /* what was reserved, in buffers */
   size_t used[STAGING_KINDS];
-  struct list idle;                   /* stages, the latest first */
-  struct list waiting[STAGING_KINDS]; /* users, in turn */
+  struct list idle;                   /* bounce buffers, latest first */
+  struct list waiting[STAGING_KINDS]; /* users, in order of arrival */
   bool closed;
-  bool expires; /* staging_expire will be called */
+  bool expires; /* a call of staging_expire is due */
   uint64_t waits;
-  _Atomic int16_t near[8][16]; /* nodes of devices, by place, and 2; 0: not asked yet */
+  _Atomic int16_t near[8][16]; /* NUMA node + 2 by place; 0: unknown */
 };
 
-/* Somebody who takes some: one direction of a connection, an endpoint, a copy. */
+/* A user of buffers: one direction of a connection, an endpoint, a copy. */
 struct staging_user {
   struct staging *staging;
   enum staging_kind kind;
-  unsigned most;               /* that it may have */
-  void (*wake)(void *context); /* it is its turn; with the pool's lock, so it takes none */
+  unsigned most;               /* its limit */
+  void (*wake)(void *context); /* its turn has come; called with staging->lock, must take no lock */
   void *context;
-  /* The pool's lock. */
+  /* Guarded by staging->lock. */
   struct list link; /* staging->waiting */
-  unsigned held, wanted;
-  _Atomic int64_t waits_since; /* 0: it does not */
+  unsigned count, wanted;
+  _Atomic int64_t waits_since; /* 0: not waiting */
 };
 
-/* Over zeroed memory; `heap` is where the buffers come from. The limit is the default's. */
+/* Over zeroed memory; allocates from `heap`, up to STAGING_DEFAULT. */
 void staging_open(struct staging *staging, struct heap *heap);
 /* Before the first use; at least STAGING_LEAST. */
 void staging_limit(struct staging *staging, size_t bytes);
-/* Nothing is kept from now on. */
+/* Keeps no idle buffers from now on. */
 void staging_close(struct staging *staging);
-/* Gives what was idle for long back to the system; when to call it again, or HAUL_FOREVER. */
+/* Frees buffers that were idle for STAGING_IDLE_NS. Returns when to call it again, or HAUL_FOREVER.
+ */
 int64_t staging_expire(struct staging *staging, int64_t now);
 
 struct staging_counters {
@@ -85,28 +85,28 @@ void staging_counters(struct staging *staging, struct staging_counters *counters
 /* Over any memory. */
 void staging_user_init(struct staging *staging, struct staging_user *user, enum staging_kind kind,
                        unsigned most, void (*wake)(void *context), void *context);
-/* All of `count`, near `numa` (-1: anywhere), or none. 0; 1: not now: it waits for its turn, which
- * `wake` tells, or, with two or more, for those that it has; else a code with the detail. */
-int staging_get(struct staging_user *user, unsigned count, int numa, struct bounce **stages);
-/* The same, and waits in the calling thread; joins by itself. HAUL_ETIMEDOUT. */
+/* Takes all `count` buffers, near `numa` (-1: anywhere), or none. 0: taken; 1: not now, and `wake`
+ * will be called unless the user has two or more; else a code with the detail. */
+int staging_get(struct staging_user *user, unsigned count, int numa, struct bounce **bounces);
+/* Initialises `user` and waits for the buffers in the calling thread. HAUL_ETIMEDOUT. */
 int staging_get_wait(struct staging *staging, struct staging_user *user, unsigned count, int numa,
-                     struct bounce **stages, haul_deadline until);
-void staging_put(struct staging_user *user, struct bounce *stage);
-/* It wants no more: those behind it are next. Also when it does not wait. */
+                     struct bounce **bounces, haul_deadline until);
+void staging_put(struct staging_user *user, struct bounce *bounce);
+/* Leaves the queue; does nothing when not queued. */
 void staging_cancel_wait(struct staging_user *user);
-/* Whether one of that kind waits for another's. */
+/* Is a user of this kind queued? */
 bool staging_is_short(struct staging *staging, enum staging_kind kind);
-/* What a user gets that waited too long, or held one for too long while others waited. */
+/* HAUL_ELIMIT, for a user that waited or held a buffer for too long. */
 int staging_full(void);
 
-/* For buffers that are a peer's while it is there: at most `wanted`, an even share of what may
- * still be lent, and at least STAGING_PAIR; 0: nothing is left. */
+/* Reserves buffers for a peer: at most `wanted` and a quarter of what may still be reserved, at
+ * least STAGING_PAIR. Returns their number; 0: none left. */
 unsigned staging_reserve(struct staging *staging, unsigned wanted);
 void staging_unreserve(struct staging *staging, unsigned count);
 
-/* The NUMA node of the place's device; -1: it has none, or the host has only one. */
+/* The NUMA node of the place's device; -1: unknown, or the host has one node. */
 int staging_numa(struct staging *staging, struct haul_place place);
-/* Has the memory's pages come from that node, where there are any, from their first use on. */
+/* Makes the memory's pages, at their first use, come from that node if it has free ones. */
 void staging_bind_numa(const struct memory *memory, int numa);
 
 #endif

@@ -8,7 +8,7 @@
 #define TICKET_MAGIC   0x544c5548u /* "HULT" */
 #define TICKET_VERSION 1
 #define HAS_LAYOUT     1u
-#define HAS_LOAN       2u
+#define HAS_TOKEN      2u
 #define LAYOUT         (8 + 16 * HAUL_TENSOR_DIMENSIONS + 8) /* bytes */
 #define SUMMED         (sizeof((struct haul_ticket *)0)->bytes - 8)
 
@@ -36,7 +36,7 @@ static void get_layout(struct wire *wire, struct haul_tensor *layout) {
     layout->strides[i] = (int64_t)wire_get64(wire);
 }
 
-/* In the layout's place. */
+/* A token takes the place of the layout. */
 static void put_token(struct wire *wire, const uint8_t token[IPC_TOKEN]) {
   static const uint8_t rest[LAYOUT - IPC_TOKEN];
   wire_put_bytes(wire, token, IPC_TOKEN);
@@ -55,7 +55,7 @@ void ticket_pack(const struct ticket *ticket, struct haul_ticket *packed) {
   struct wire wire = wire_over(packed->bytes, SUMMED);
   wire_put32(&wire, TICKET_MAGIC);
   wire_put16(&wire, TICKET_VERSION);
-  wire_put16(&wire, ticket->has_layout ? HAS_LAYOUT : ticket->has_loan ? HAS_LOAN : 0);
+  wire_put16(&wire, ticket->has_layout ? HAS_LAYOUT : ticket->has_token ? HAS_TOKEN : 0);
   wire_put16(&wire, ticket->place.kind);
   wire_put16(&wire, ticket->place.device);
   wire_put32(&wire, ticket->rights);
@@ -64,7 +64,7 @@ void ticket_pack(const struct ticket *ticket, struct haul_ticket *packed) {
   wire_put64(&wire, ticket->generation);
   wire_put_bytes(&wire, ticket->capability, sizeof ticket->capability);
   wire_put_bytes(&wire, ticket->extra, sizeof ticket->extra);
-  if (ticket->has_loan)
+  if (ticket->has_token)
     put_token(&wire, ticket->token);
   else
     put_layout(&wire, ticket->has_layout ? &ticket->layout : &none);
@@ -94,7 +94,7 @@ static int check_envelope(const struct haul_ticket *packed, struct wire *wire) {
 
 static int check_fields(const struct ticket *ticket, unsigned flags) {
   uint64_t end;
-  if (flags > HAS_LOAN)
+  if (flags > HAS_TOKEN)
     return bad_ticket("the ticket carries unknown flags");
   if (!(ticket->rights & HAUL_READ) || ticket->rights & ~(HAUL_READ | HAUL_WRITE))
     return bad_ticket("the ticket carries impossible rights");
@@ -112,7 +112,7 @@ int ticket_unpack(const struct haul_ticket *packed, struct ticket *ticket) {
   if (status != 0)
     return status;
   unsigned flags = wire_get16(&wire);
-  *ticket = (struct ticket){.has_layout = flags == HAS_LAYOUT, .has_loan = flags == HAS_LOAN};
+  *ticket = (struct ticket){.has_layout = flags == HAS_LAYOUT, .has_token = flags == HAS_TOKEN};
   ticket->place.kind = wire_get16(&wire);
   ticket->place.device = wire_get16(&wire);
   ticket->rights = wire_get32(&wire);
@@ -121,7 +121,7 @@ int ticket_unpack(const struct haul_ticket *packed, struct ticket *ticket) {
   ticket->generation = wire_get64(&wire);
   wire_get_bytes(&wire, ticket->capability, sizeof ticket->capability);
   wire_get_bytes(&wire, ticket->extra, sizeof ticket->extra);
-  if (ticket->has_loan)
+  if (ticket->has_token)
     get_token(&wire, ticket->token);
   else
     get_layout(&wire, &ticket->layout);
@@ -129,7 +129,7 @@ int ticket_unpack(const struct haul_ticket *packed, struct ticket *ticket) {
   return check_fields(ticket, flags);
 }
 
-/* Adds to *low or *high how far dimension `i` reaches, in elements; false on overflow. */
+/* Adds the extent of dimension `i`, in elements, to *low or *high; false on overflow. */
 static bool reach(const struct haul_tensor *layout, uint32_t i, int64_t *low, int64_t *high) {
   int64_t far;
   if (__builtin_mul_overflow(layout->shape[i] - 1, layout->strides[i], &far))
@@ -138,7 +138,7 @@ static bool reach(const struct haul_tensor *layout, uint32_t i, int64_t *low, in
   return !__builtin_add_overflow(*bound, far, bound);
 }
 
-/* Does every element lie in [0, length)? Counted in bits, as elements below a byte are packed. */
+/* Do all elements lie in [0, length)? Counted in bits, as sub-byte elements are packed. */
 static bool lies_within(const struct haul_tensor *layout, uint64_t length) {
   int64_t low = 0, high = 0, start, first, last;
   int64_t element = (int64_t)layout->bits * layout->lanes;

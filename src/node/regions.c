@@ -162,7 +162,7 @@ HAUL_API void haul_region_release(haul_region *region) {
     return;
   /* A region that was never published and is not in use only frees its memory. */
   bool plain = atomic_load_explicit(&region->refs, memory_order_acquire) == 1 &&
-               !atomic_load_explicit(&region->shown, memory_order_relaxed);
+               !atomic_load_explicit(&region->was_published, memory_order_relaxed);
   if (__builtin_expect(plain, 1))
     region_put(region);
   else

@@ -17,7 +17,7 @@ static _Thread_local bool in_step;
 
 static void print(FILE *stream, const char *format, va_list arguments) {
   vfprintf(stream, format, arguments);
-  fflush(stream); /* what forks or crashes next takes nothing with it */
+  fflush(stream); /* flush, as later forks or crashes would lose it */
 }
 
 void print_message(const char *format, ...) {
@@ -101,7 +101,7 @@ void compat_within(uintmax_t value, uintmax_t lowest, uintmax_t highest, const c
 
 /* ---- Running them ---- */
 
-/* One of a test's three steps. */
+/* A step of a test: set-up, body or teardown. */
 static int run_step(CMUnitTestFunction test, CMFixtureFunction fixture, void **state) {
   volatile int fixture_code = 0;
   in_step = true;

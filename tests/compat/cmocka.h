@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What the suites use of cmocka, under its names, for machines that do not have it. A crash ends
- * the program; cmocka goes on with the next test. */
+ * The calls of cmocka that the suites use, for hosts without cmocka. A crash ends the program,
+ * while cmocka continues with the next test. */
 #ifndef HAUL_COMPAT_CMOCKA_H
 #define HAUL_COMPAT_CMOCKA_H
 
@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 typedef void (*CMUnitTestFunction)(void **state);
-typedef int (*CMFixtureFunction)(void **state); /* 0, or it failed */
+typedef int (*CMFixtureFunction)(void **state); /* 0: success */
 
 struct CMUnitTest {
   const char *name;
@@ -29,7 +29,7 @@ struct CMUnitTest {
 #define cmocka_unit_test_prestate_setup_teardown(test, up, down, state)                            \
   { #test, test, up, down, state }
 
-/* How many tests failed; all of them where the group's own set-up did. */
+/* The number of failed tests; all if the group's set-up failed. */
 #define cmocka_run_group_tests(tests, up, down)                                                    \
   _cmocka_run_group_tests(#tests, tests, sizeof(tests) / sizeof((tests)[0]), up, down)
 #define cmocka_run_group_tests_name(name, tests, up, down)                                         \
@@ -38,7 +38,7 @@ struct CMUnitTest {
 int _cmocka_run_group_tests(const char *name, const struct CMUnitTest *tests, size_t count,
                             CMFixtureFunction up, CMFixtureFunction down);
 
-/* Ends the test that this thread runs; in another thread, or outside of tests, the program. */
+/* Ends the test of this thread; in another thread or outside a test it ends the program. */
 _Noreturn void _fail(const char *file, int line);
 _Noreturn void _skip(const char *file, int line);
 

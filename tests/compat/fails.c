@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A test that must fail does, and nothing goes on behind what failed: each of these is wrong on
- * purpose. Built with the stand-in, and with cmocka where it is. */
+ * Failing tests must fail, and their code must not continue after a failure: each test here is
+ * wrong on purpose. Built with the replacement, and with cmocka if installed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -104,6 +104,6 @@ int main(void) {
   expect(cmocka_run_group_tests(up, NULL, NULL), 1, "a failed set-up");
   expect(cmocka_run_group_tests(down, NULL, NULL), 1, "a failed tear-down");
   expect(cmocka_run_group_tests(right, fixture_fails, NULL) > 0, 1, "a group's failed set-up");
-  expect(went_on, 0, "what stands behind a failure");
+  expect(went_on, 0, "code behind a failure ran");
   return unexpected > 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Real dma-bufs of every kind of memory that makes them: what other processes see through one, how
- * long it lives, how large it may be. */
+ * Real dma-bufs of each kind of memory that makes them: visibility in other processes, lifetime,
+ * size limits. */
 #include "support/check.h"
 
 #include <linux/dma-buf.h>
@@ -19,7 +19,7 @@
 #include "support/copying.h"
 #include "support/seams.h"
 
-#define OTHER "other" /* the mode of the other process */
+#define OTHER "other" /* mode of the other process */
 
 /* Every test runs for each of these; its state is the provider. */
 static const struct provider *tested[PROVIDERS_MAX];
@@ -98,7 +98,7 @@ struct order {
   uint64_t expected, put;
 };
 
-/* Takes a descriptor at each order, checks what it finds, and leaves something else. */
+/* Receives a descriptor with each request, checks the bytes, and writes others. */
 static int other_main(void) {
   struct order order;
   for (;;) {
@@ -179,7 +179,7 @@ static void the_memory_outlives_the_dmabuf(void **state) {
   memory_free(&memory);
 }
 
-/* Of all processes; -1 where the kernel does not tell. */
+/* Count of dma-bufs in the system; -1: unknown. */
 static long living_dmabufs(void) {
   char line[256];
   long count = -1;
@@ -192,7 +192,7 @@ static long living_dmabufs(void) {
   return count;
 }
 
-/* The kernel ends a dma-buf after the close has returned. */
+/* The kernel frees a dma-buf after close() has returned. */
 static bool come_to(long count) {
   for (int round = 0; round < 200; round++) {
     if (living_dmabufs() == count)
@@ -202,7 +202,7 @@ static bool come_to(long count) {
   return false;
 }
 
-static void nothing_is_left(void **state) {
+static void nothing_leaks(void **state) {
   const struct provider *provider = *state;
   unsigned descriptors = open_descriptors(), mappings = haul_mappings();
   long living = living_dmabufs();
@@ -252,7 +252,7 @@ static void it_has_whole_pages(void **state) {
   }
 }
 
-static void the_largest_there_may_be(void **state) {
+static void the_largest_dmabuf_works(void **state) {
   const struct provider *provider = *state;
   size_t limit = (size_t)limit_mb() << 20;
   struct memory memory;
@@ -266,7 +266,7 @@ static void the_largest_there_may_be(void **state) {
   memory_free(&memory);
 }
 
-static void beyond_the_limit_it_says_how_to_raise_it(void **state) {
+static void beyond_the_limit_the_hint_raises_it(void **state) {
   const struct provider *provider = *state;
   size_t limit = (size_t)limit_mb() << 20;
   struct memory memory;
@@ -341,10 +341,10 @@ static int run_all(void) {
         FOR_EACH(another_process_sees_the_same_bytes),
         FOR_EACH(the_bytes_outlive_the_memory),
         FOR_EACH(the_memory_outlives_the_dmabuf),
-        FOR_EACH(nothing_is_left),
+        FOR_EACH(nothing_leaks),
         FOR_EACH(it_has_whole_pages),
-        FOR_EACH(the_largest_there_may_be),
-        FOR_EACH(beyond_the_limit_it_says_how_to_raise_it),
+        FOR_EACH(the_largest_dmabuf_works),
+        FOR_EACH(beyond_the_limit_the_hint_raises_it),
         FOR_EACH(private_and_imported_memory_has_none),
     };
     for (size_t test = 0; test < COUNT(tests); test++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Memory of a GPU that the owner's application allocated and may free at any time after the
- * region's release: peers of the same host have it open for the time of copies, and never when it
- * is freed. The double of the driver ends the owner that frees what another process has open. */
+ * IPC mapping of a GPU's memory that the owner's application may free after the region's release.
+ * Peers of the host map it only during copies. The emulated driver aborts an owner that frees
+ * memory mapped elsewhere. */
 #include "support/check.h"
 
 #include <stdio.h>
@@ -87,7 +87,7 @@ static int finish(struct haul_transfer *transfer) {
 
 /* ---- What is not lent ---- */
 
-static void nothing_is_lent_for_reading_alone(void **state) {
+static void read_only_exports_are_rejected(void **state) {
   (void)state;
   struct haul_remote *remote = look_up(MIB, HAUL_READ);
   struct haul_region *local = region_make(t.user, KIND_HOST, MIB);
@@ -98,8 +98,8 @@ static void nothing_is_lent_for_reading_alone(void **state) {
   haul_region_release(local);
 }
 
-/* The driver lends to other processes; within one another path copies. */
-static void a_process_borrows_nothing_of_its_own(void **state) {
+/* The driver maps memory of other processes only; within a process another path copies. */
+static void a_process_cannot_map_its_own_memory(void **state) {
   (void)state;
   struct haul_node *node;
   struct haul_peer *self;
@@ -115,7 +115,7 @@ static void a_process_borrows_nothing_of_its_own(void **state) {
   assert_works(haul_peer_lookup(self, "own", soon(), &remote));
   struct haul_path path = map_path(local, remote, HAUL_OP_WRITE);
   assert_false(path.open);
-  assert_non_null(strstr(path.reason, "to other processes alone"));
+  assert_non_null(strstr(path.reason, "of the same process by IPC"));
   struct haul_piece piece = {0, 0, MIB};
   assert_works(haul_write(remote, local, &piece, 1, NULL, NULL));
   haul_remote_release(remote);
@@ -129,7 +129,7 @@ static void a_process_borrows_nothing_of_its_own(void **state) {
 
 #define LENDS (BOTH | HAUL_LEND)
 
-static void a_ticket_lends_what_was_wrapped(void **state) {
+static void a_ticket_maps_wrapped_memory(void **state) {
   (void)state;
   struct haul_region *region = region_make(t.user, KIND_WRAPPED, MIB), *other;
   const struct haul_tensor layout = {
@@ -145,12 +145,12 @@ static void a_ticket_lends_what_was_wrapped(void **state) {
   assert_int_equal(descriptor, -1);
   assert_fails(HAUL_ENAME, haul_ticket_layout(&ticket, &(struct haul_tensor){0}));
   assert_fails(HAUL_ENOTSUP, haul_region_import(t.user, &ticket, -1, &other));
-  assert_non_null(strstr(haul_error_last()->text, "to other processes alone"));
+  assert_non_null(strstr(haul_error_last()->text, "of the same process by IPC"));
   region_drop(region, KIND_WRAPPED);
 }
 
-/* What can be shared is shared, and what has no driver that lends is not lent. */
-static void it_lends_nothing_else(void **state) {
+/* Shareable memory is shared by descriptor; other kinds have no IPC. */
+static void other_memory_is_rejected(void **state) {
   (void)state;
   struct haul_region *region = region_make(t.user, KIND_SIM, MIB), *host;
   static char bytes[4096];
@@ -167,7 +167,7 @@ static void it_lends_nothing_else(void **state) {
 
 /* ---- What is ---- */
 
-static void it_goes_straight(void **state) {
+static void copies_are_direct(void **state) {
   (void)state;
   struct haul_remote *remote = look_up(8 * MIB, BOTH);
   struct haul_region *local = region_make(t.user, KIND_SIM, 8 * MIB);
@@ -183,8 +183,8 @@ static void it_goes_straight(void **state) {
   assert_int_equal(owner_release(&t.owner, 0), 0);
 }
 
-/* More regions at a time than may be open towards one peer: the others wait for their turn. */
-static void many_regions_take_turns(void **state) {
+/* More regions than can be mapped at a time: the others wait. */
+static void many_regions_are_mapped_in_turn(void **state) {
   (void)state;
   enum { REGIONS = 48 };
   struct haul_remote *remotes[REGIONS];
@@ -207,7 +207,7 @@ static void many_regions_take_turns(void **state) {
   haul_region_release(local);
 }
 
-static void it_is_never_open_when_it_is_freed(void **state) {
+static void no_mapping_is_open_at_a_free(void **state) {
   (void)state;
   enum { TRANSFERS = 16 };
   uint64_t seed = test_seed();
@@ -228,8 +228,8 @@ static void it_is_never_open_when_it_is_freed(void **state) {
   haul_region_release(local);
 }
 
-/* The owner that closes its node frees what it wrapped, without another word. */
-static void nor_when_its_owner_closes(void **state) {
+/* An owner that closes its node frees its wrapped memory at once. */
+static void no_mapping_is_open_when_the_owner_closes(void **state) {
   (void)state;
   enum { TRANSFERS = 8 };
   struct haul_region *local = region_make(t.user, KIND_HOST, 4 * MIB);
@@ -257,14 +257,14 @@ int main(int argc, char **argv) {
     return 77;
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(nothing_is_lent_for_reading_alone),
-      TEST(a_process_borrows_nothing_of_its_own),
-      TEST(a_ticket_lends_what_was_wrapped),
-      TEST(it_lends_nothing_else),
-      TEST(it_goes_straight),
-      TEST(many_regions_take_turns),
-      TEST(it_is_never_open_when_it_is_freed),
-      TEST(nor_when_its_owner_closes),
+      TEST(read_only_exports_are_rejected),
+      TEST(a_process_cannot_map_its_own_memory),
+      TEST(a_ticket_maps_wrapped_memory),
+      TEST(other_memory_is_rejected),
+      TEST(copies_are_direct),
+      TEST(many_regions_are_mapped_in_turn),
+      TEST(no_mapping_is_open_at_a_free),
+      TEST(no_mapping_is_open_when_the_owner_closes),
   };
   return cmocka_run_group_tests_name("ipc", tests, NULL, NULL);
 }

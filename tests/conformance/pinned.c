@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Host memory that a GPU's driver has pinned goes to the GPU straight, other memory by way of a
- * buffer: what each transfer says of itself is so for its own region, whichever came first. */
+ * Pinned host memory is copied directly to a GPU, other memory through bounce buffers. Each
+ * transfer reports its own region's way, whichever region came first. */
 #include "support/check.h"
 
 #include "memory/staging.h"
@@ -9,7 +9,7 @@
 
 #define LENGTH ((uint64_t)4 << 20)
 #define BOUND  (30 * S)
-#define MANY   8u /* more pairs of staging buffers than there may be */
+#define MANY   8u /* more pairs of bounce buffers than the limit */
 
 static struct {
   struct haul_node *owner, *user;
@@ -54,7 +54,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* A whole write, and what it says; the code where it is refused. */
+/* A write and its report; returns the code if it is rejected. */
 static int write_all(struct haul_region *from, unsigned flags, struct haul_path *path) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_report report = HAUL_REPORT_INIT;
@@ -101,7 +101,7 @@ static void plain_memory_first(void **state) {
   goes_through_a_buffer();
 }
 
-static void what_is_explained_is_of_the_region_asked_for(void **state) {
+static void explain_is_about_its_region(void **state) {
   struct haul_region *const both[] = {t.plain, t.pinned, t.plain};
   (void)state;
   for (size_t i = 0; i < COUNT(both); i++) {
@@ -114,7 +114,7 @@ static void what_is_explained_is_of_the_region_asked_for(void **state) {
   }
 }
 
-/* The report is asked for when the region is gone. */
+/* The report is read after the region's release. */
 static void a_report_outlives_its_region(void **state) {
   (void)state;
   struct haul_report report = HAUL_REPORT_INIT;
@@ -159,7 +159,7 @@ static void all_parts(enum haul_operation operation, struct haul_region *region)
   }
 }
 
-/* There and back, with the bytes as they were. */
+/* A round trip with the same bytes. */
 static void all_arrive(void) {
   struct haul_region *back = host(0);
   region_fill(t.user, t.plain, 0, LENGTH, 3);
@@ -169,12 +169,12 @@ static void all_arrive(void) {
   haul_region_release(back);
 }
 
-static void plain_memory_takes_turns_at_the_staging_buffers(void **state) {
+static void plain_memory_shares_the_bounce_buffers(void **state) {
   (void)state;
   all_arrive();
 }
 
-static void what_is_canceled_gives_its_buffers_back(void **state) {
+static void canceled_transfers_free_their_buffers(void **state) {
   (void)state;
   for (unsigned round = 0; round < 20; round++) {
     struct haul_transfer *transfers[MANY];
@@ -191,7 +191,7 @@ static void what_is_canceled_gives_its_buffers_back(void **state) {
   all_arrive();
 }
 
-static void a_node_closes_while_some_wait_for_buffers(void **state) {
+static void a_node_closes_while_transfers_wait_for_buffers(void **state) {
   (void)state;
   struct haul_transfer *transfers[MANY];
   for (unsigned i = 0; i < MANY; i++)
@@ -212,11 +212,11 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(pinned_memory_first),
       TEST(plain_memory_first),
-      TEST(what_is_explained_is_of_the_region_asked_for),
+      TEST(explain_is_about_its_region),
       TEST(a_report_outlives_its_region),
-      TEST(plain_memory_takes_turns_at_the_staging_buffers),
-      TEST(what_is_canceled_gives_its_buffers_back),
-      TEST(a_node_closes_while_some_wait_for_buffers),
+      TEST(plain_memory_shares_the_bounce_buffers),
+      TEST(canceled_transfers_free_their_buffers),
+      TEST(a_node_closes_while_transfers_wait_for_buffers),
   };
   return cmocka_run_group_tests_name("pinned memory and a GPU", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * One suite for every kind of memory: each test runs at every place that there is. A new provider
- * is done when it passes. */
+ * One suite for all kinds of memory: each test runs at each place. A new provider is done when it
+ * passes. */
 #include "support/check.h"
 
 #include <signal.h>
@@ -36,12 +36,12 @@ static struct memory get(struct haul_place place, size_t length) {
   return get_with(place, length, 0);
 }
 
-/* Is there a way to give its memory to another process of this host? */
+/* Can its memory be shared with another process of this host? */
 static bool is_shared(struct haul_place place) {
   return !provider_of(place.kind)->unshareable;
 }
 
-/* Writes a pattern into any memory, and reads it back, through the host. */
+/* Write and read a pattern in any memory, through the host. */
 static void put_pattern(struct memory *memory, uint64_t offset, size_t length, uint64_t seed) {
   struct memory bytes = get_with(host, length, HAUL_REGION_PRIVATE);
   pattern_fill(bytes.view, length, seed);
@@ -64,7 +64,7 @@ static size_t sizes(size_t i) {
   return i < COUNT(all) ? all[i] : 0;
 }
 
-static void nothing_is_not_allocated(void **state) {
+static void a_length_of_0_is_rejected(void **state) {
   struct memory memory;
   struct haul_place *place = *state;
   assert_fails(HAUL_EINVAL, memory_alloc(*place, 0, 0, &memory));
@@ -72,7 +72,7 @@ static void nothing_is_not_allocated(void **state) {
   assert_fails(HAUL_ENOMEM, memory_alloc(*place, SIZE_MAX, 0, &memory));
 }
 
-static void every_size_is_aligned_and_whole(void **state) {
+static void every_size_is_aligned(void **state) {
   struct haul_place *place = *state;
   const unsigned flags[] = {0, HAUL_REGION_PRIVATE};
   for (size_t f = 0; f < COUNT(flags); f++)
@@ -93,7 +93,7 @@ static void every_size_is_aligned_and_whole(void **state) {
     }
 }
 
-static void private_memory_takes_no_descriptor(void **state) {
+static void private_memory_has_no_descriptor(void **state) {
   unsigned before = open_descriptors();
   struct memory memory = get_with(*(struct haul_place *)*state, MIB, HAUL_REGION_PRIVATE);
   struct ticket ticket;
@@ -118,7 +118,7 @@ static void memory_without_a_view_faults(void **state) {
 
 /* ---- owning ---- */
 
-static void it_owns_all_of_its_memory_and_no_more(void **state) {
+static void it_owns_exactly_its_memory(void **state) {
   struct haul_place *place = *state, found;
   const struct provider *provider = provider_of(place->kind);
   struct memory memory = get(*place, MIB);
@@ -132,9 +132,9 @@ static void it_owns_all_of_its_memory_and_no_more(void **state) {
   assert_true(provider->recycles || provider->owns(at, MIB, &found) <= 0);
 }
 
-/* Host memory may well go on behind a block; what is not mapped is unit/memory_region's. */
-static void ranges_over_a_devices_edge_are_refused(void **state) {
-  const size_t whole = HUGE_PAGE; /* what a device allocates at least */
+/* Host memory may continue behind a block; unit/memory_region tests unmapped ranges. */
+static void ranges_across_an_edge_are_rejected(void **state) {
+  const size_t whole = HUGE_PAGE; /* the device's allocation granularity */
   struct memory memory = get(*(struct haul_place *)*state, whole), wrapped;
   char *at = memory.address;
   if (!memory.view) {
@@ -209,8 +209,8 @@ static void copies_large_blocks(void **state) {
   memory_free(&b);
 }
 
-/* After a cancel the engine touches neither block: what is written to them then stays. */
-static void canceled_copies_touch_nothing_any_more(void **state) {
+/* After a cancel the engine touches neither block, so later writes persist. */
+static void canceled_copies_touch_no_memory(void **state) {
   struct haul_place *place = *state;
   const struct provider *provider = provider_of(place->kind);
   if (!provider->copy_start)
@@ -270,12 +270,11 @@ struct order {
 
 struct answer {
   int imported, writable, write_status, raw_write_possible;
-  int told; /* the importer is told when the owner lets go; else it holds the bytes alone */
+  int told; /* the importer sees the free; else it keeps the bytes */
   int alive_before, alive_after;
 };
 
-/* The importer: checks the bytes, writes its own if it may, and looks again after the owner freed.
- */
+/* The importer: checks the bytes, writes if it may, and checks again after the owner's free. */
 static int importer(void) {
   struct order order;
   struct ticket ticket;
@@ -312,8 +311,7 @@ static int importer(void) {
   return 0;
 }
 
-/* Descriptors of these kinds are the driver's own: they carry neither rights nor a word that says
- * whether the owner still has the memory. */
+/* Driver descriptors have neither rights nor an `alive` word. */
 static bool is_opaque(struct haul_place place) {
   return place.kind == HAUL_CUDA;
 }
@@ -349,7 +347,7 @@ static void share(struct haul_place place, size_t length, unsigned rights) {
   assert_int_equal(child_end(child, socket), 0);
 }
 
-static void what_cannot_be_shared_says_why(void **state) {
+static void unshareable_memory_has_a_reason(void **state) {
   struct haul_place *place = *state;
   struct memory memory = get(*place, 4096), import;
   struct ticket ticket = {.place = *place, .length = 4096, .rights = HAUL_READ};
@@ -386,7 +384,7 @@ static void another_process_reads_it_and_cannot_write(void **state) {
   memory_free(&memory);
 }
 
-static void another_process_gets_no_dead_memory(void **state) {
+static void released_memory_cannot_be_imported(void **state) {
   if (!is_shared(*(struct haul_place *)*state))
     skip();
   struct order order = {.length = 4096};
@@ -404,7 +402,7 @@ static void another_process_gets_no_dead_memory(void **state) {
   close(fd);
   child_receive(socket, &answer, sizeof answer);
   assert_int_equal(answer.imported, is_opaque(place) ? 0 : HAUL_ESTALE);
-  if (is_opaque(place)) { /* the descriptor held the bytes, and it looked at them */
+  if (is_opaque(place)) { /* the descriptor keeps the bytes */
     order.seed++;
     child_send(socket, &order, sizeof order, -1);
     child_receive(socket, &answer, sizeof answer);
@@ -412,7 +410,7 @@ static void another_process_gets_no_dead_memory(void **state) {
   assert_int_equal(child_end(child, socket), 0);
 }
 
-static void imports_are_not_passed_on(void **state) {
+static void imports_cannot_be_exported(void **state) {
   if (!is_shared(*(struct haul_place *)*state))
     skip();
   struct memory memory = get(*(struct haul_place *)*state, 4096), import;
@@ -449,27 +447,27 @@ struct test {
   { #name, name }
 
 static const struct test suite[] = {
-    TEST(nothing_is_not_allocated),
-    TEST(every_size_is_aligned_and_whole),
-    TEST(private_memory_takes_no_descriptor),
+    TEST(a_length_of_0_is_rejected),
+    TEST(every_size_is_aligned),
+    TEST(private_memory_has_no_descriptor),
     TEST(memory_without_a_view_faults),
-    TEST(it_owns_all_of_its_memory_and_no_more),
-    TEST(ranges_over_a_devices_edge_are_refused),
+    TEST(it_owns_exactly_its_memory),
+    TEST(ranges_across_an_edge_are_rejected),
     TEST(wrapped_memory_is_found_and_left_alone),
     TEST(copies_to_and_from_every_place),
     TEST(copies_large_blocks),
-    TEST(canceled_copies_touch_nothing_any_more),
+    TEST(canceled_copies_touch_no_memory),
     TEST(fences_hold),
     TEST(checksums_are_xxh3_where_the_bytes_are),
-    TEST(what_cannot_be_shared_says_why),
+    TEST(unshareable_memory_has_a_reason),
     TEST(another_process_reads_and_writes_it),
     TEST(another_process_reads_it_and_cannot_write),
-    TEST(another_process_gets_no_dead_memory),
-    TEST(imports_are_not_passed_on),
+    TEST(released_memory_cannot_be_imported),
+    TEST(imports_cannot_be_exported),
     TEST(the_device_describes_itself),
 };
 
-/* A place, and what was open and mapped before its test. */
+/* A place, with the descriptors and mappings before its test. */
 struct bench {
   struct haul_place place;
   unsigned descriptors, mappings;
@@ -487,11 +485,11 @@ static int nothing_leaked(void **state) {
   return open_descriptors() == bench->descriptors && haul_mappings() == bench->mappings ? 0 : -1;
 }
 
-/* A device is opened by its first copy and stays open, which is no leak of the test's. */
+/* A device is opened by its first copy and stays open; this is no leak. */
 static void use_once(struct haul_place place) {
   struct memory memory;
   if (memory_alloc(place, 4096, 0, &memory) != 0)
-    return; /* the tests will say so */
+    return; /* the tests report it */
   put_pattern(&memory, 0, 4096, 1);
   memory_free(&memory);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A DPDK application with haul in it: EAL is its own, mbufs lie in a region of haul's, and what
- * lies in mbufs is sent from there. */
+ * A DPDK application that uses haul: EAL is the application's, mbufs are in a region of haul, and
+ * mbuf payloads are sent in place. */
 #include "support/check.h"
 
 #include <rte_eal.h>
@@ -49,7 +49,7 @@ static void mbufs_lie_in_a_region(void **state) {
   (void)state;
   assert_works(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, MIB, 0, &region));
   assert_works(haul_region_dpdk_register(region));
-  assert_ptr_equal(rte_log_get_stream(), own_log); /* the application's stays */
+  assert_ptr_equal(rte_log_get_stream(), own_log); /* the application's EAL stays */
   struct rte_pktmbuf_extmem memory = {.buf_ptr = haul_region_address(region),
                                       .buf_iova = RTE_BAD_IOVA,
                                       .buf_len = MIB,
@@ -63,7 +63,7 @@ static void mbufs_lie_in_a_region(void **state) {
   char *begin = haul_region_address(region);
   assert_true(data >= begin && data + 1000 <= begin + MIB);
 
-  /* What haul brings is there for DPDK. */
+  /* DPDK sees the memory that haul registers. */
   assert_works(haul_region_alloc(node, (struct haul_place){HAUL_DPDK, 0}, 1000, 0, &from));
   pattern_fill(haul_region_address(from), 1000, 4);
   assert_works(haul_region_copy(region, (uint64_t)(data - begin), from, 0, 1000, HAUL_FOREVER));
@@ -101,7 +101,7 @@ static void mbufs_of_eals_own_memory_are_wrapped(void **state) {
 
 /* ---- to a peer ---- */
 
-/* One write of these bytes to the peer's region, and what the report says of it. */
+/* Writes these bytes to the peer's region and checks the report. */
 static void goes_straight(struct owner *owner, struct haul_peer *peer, enum memory_kind kind,
                           const char *name, haul_region *packet) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
@@ -130,7 +130,7 @@ static void goes_straight(struct owner *owner, struct haul_peer *peer, enum memo
   assert_works(owner_release(owner, slot));
 }
 
-/* From where they lie, in EAL's own memory and in memory that EAL was given. */
+/* Sends in place, from EAL's own memory and from registered memory. */
 static void mbufs_are_written_without_a_copy(void **state) {
   struct owner owner;
   struct haul_peer *peer;

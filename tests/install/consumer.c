@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- *
- * What a user of the installed library writes, in what C and C++ have in common: every initialiser
- * expanded, a node, a region, a transfer to oneself, the report. Compiled as both. */
+ * A user of the installed library, in the common subset of C and C++: all initialisers, a node, a
+ * region, a transfer to itself, the report. Compiled as both. */
 #include <haul/directory.h>
 #include <haul/haul.h>
 

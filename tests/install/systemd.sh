@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# The units under a real systemd: the first process of namespaces of the test's own, over what is
-# installed here and in a file system that is gone afterwards. Who runs it, what it may not, readiness,
-# sockets, a kill and a stop.
+# The units under a real systemd, the first process of new namespaces over the installed system and a temporary
+# file system: user, sandbox, readiness, sockets, kill and stop.
 #
 #   systemd.sh BUILD
 
@@ -11,7 +10,7 @@ set -u # ctest bounds the time
 work=$(mktemp -d "${TMPDIR:-/tmp}/haul-systemd.XXXXXX")
 group=haul-test-$$
 
-# Of each hierarchy of cgroups that there is.
+# In each cgroup hierarchy.
 groups() { awk '$3 == "cgroup" || $3 == "cgroup2" { print $2 }' /proc/mounts; }
 
 clean_up() {
@@ -31,7 +30,7 @@ skip_all() {
   exit 77
 }
 
-# In the namespaces: everything is laid over what is there, and systemd takes this process's place.
+# In the namespaces: mounts cover the system, and systemd replaces this process.
 become_systemd() {
   local root=$work/layer/root
   mount --make-rprivate / && mkdir "$work/layer" && mount -t tmpfs layer "$work/layer" &&
@@ -129,7 +128,7 @@ DESTDIR=$work/stage cmake --install "$1" --prefix /usr >"$work/out" 2>&1 || {
 }
 for at in $(groups); do
   mkdir "$at/$group" 2>"$work/out" || skip_all "no cgroup of its own: $(cat "$work/out")"
-  # A cpuset is empty at first, and takes nobody.
+  # A new cpuset is empty and accepts no process.
   for file in cpuset.cpus cpuset.mems; do
     [[ ! -w $at/$group/$file ]] || cat "$at/$file" >"$at/$group/$file" 2>/dev/null || true
   done

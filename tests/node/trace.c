@@ -262,7 +262,7 @@ static void any_number_may_be_asked_for(void **state) {
 
 static bool records(haul_node *node) {
   loop_lock(node->loop);
-  bool on = node->fabric.trace.held != NULL;
+  bool on = node->fabric.trace.allocated != NULL;
   loop_unlock(node->loop);
   return on;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What the tests have in common: cmocka, assertions about failures, byte patterns. */
+ * Shared by all tests: cmocka, assertions about errors, byte patterns. */
 #ifndef HAUL_TESTS_CHECK_H
 #define HAUL_TESTS_CHECK_H
 
@@ -14,15 +14,15 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* The call fails with this code, and the thread's detail has the code, a text and a hint. */
+/* The call fails with this code, and the detail has code, text and hint. */
 #define assert_fails(code, call) check_failure((call), (code), #call, __FILE__, __LINE__)
-/* The call returns 0; if not, the detail is printed. */
+/* The call returns 0; else prints the detail. */
 #define assert_works(call) check_success((call), #call, __FILE__, __LINE__)
 
 void check_failure(int status, int code, const char *call, const char *file, int line);
 void check_success(int status, const char *call, const char *file, int line);
 
-/* Bytes that differ by seed and position, so that what was moved to the wrong place shows. */
+/* Bytes depend on seed and position, so that misplaced ones are found. */
 void pattern_fill(void *bytes, size_t length, uint64_t seed);
 void pattern_check(const void *bytes, size_t length, uint64_t seed);
 

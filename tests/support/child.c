@@ -56,7 +56,7 @@ int child_run(void (*body)(void *), void *argument) {
   if (child < 0)
     abort();
   if (child == 0) {
-    /* The sanitizers and cmocka catch these; here they are the expected end. */
+    /* Sanitizers and cmocka catch these signals, which are expected here. */
     signal(SIGSEGV, SIG_DFL);
     signal(SIGBUS, SIG_DFL);
     signal(SIGABRT, SIG_DFL);

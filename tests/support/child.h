@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Other processes for tests: the test's own program, run again with one more argument. */
+ * Other processes for tests: the test's program, run again with one more argument. */
 #ifndef HAUL_TESTS_CHILD_H
 #define HAUL_TESTS_CHILD_H
 
@@ -10,7 +10,7 @@
 pid_t child_start(const char *mode, int *socket);
 /* Closes the socket, waits, and returns the exit status, or 128 + the signal. */
 int child_end(pid_t child, int socket);
-/* A child of this process; returns once none of its threads runs. */
+/* Stops a child; returns when none of its threads runs. */
 void child_stop(pid_t child);
 /* Runs `body` in a forked child with the default signal handlers; returns as child_end. */
 int child_run(void (*body)(void *), void *argument);

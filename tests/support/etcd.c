@@ -37,9 +37,9 @@ static unsigned short free_port(void) {
   return ntohs(address.sin_port);
 }
 
-/* Sends a request and reads the answer's beginning; false: nobody is there. */
-static bool ask(unsigned short port, const char *path, const char *body, char *answer,
-                size_t size) {
+/* Sends a request and reads the start of the response; false: no connection. */
+static bool post(unsigned short port, const char *path, const char *body, char *response,
+                 size_t size) {
   struct sockaddr_in address = loopback(port);
   char request[2048];
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -52,24 +52,24 @@ static bool ask(unsigned short port, const char *path, const char *body, char *a
   ssize_t got = -1;
   if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
       send(fd, request, strlen(request), MSG_NOSIGNAL) == (ssize_t)strlen(request))
-    got = recv(fd, answer, size - 1, 0);
+    got = recv(fd, response, size - 1, 0);
   close(fd);
-  answer[got > 0 ? got : 0] = '\0';
+  response[got > 0 ? got : 0] = '\0';
   return got > 0;
 }
 
-static void wait_for_it(const struct etcd *etcd) {
-  char answer[512];
+static void wait_ready(const struct etcd *etcd) {
+  char response[512];
   for (int i = 0; i < 400; i++) {
-    if (ask(etcd->port, "/v3/kv/range", "{\"key\":\"YQ==\"}", answer, sizeof answer) &&
-        (strstr(answer, " 200 ") || strstr(answer, "user name is empty")))
+    if (post(etcd->port, "/v3/kv/range", "{\"key\":\"YQ==\"}", response, sizeof response) &&
+        (strstr(response, " 200 ") || strstr(response, "user name is empty")))
       return;
     nanosleep(&(struct timespec){0, 50000000}, NULL);
   }
-  fail_msg("etcd does not answer on port %u", etcd->port);
+  fail_msg("etcd does not response on port %u", etcd->port);
 }
 
-static void run(const struct etcd *etcd) {
+static void exec_etcd(const struct etcd *etcd) {
   char data[96], clients[128], peers[64], cluster[80], files[3][128];
   snprintf(data, sizeof data, "%s/data", etcd->folder);
   int length = snprintf(clients, sizeof clients, "http://127.0.0.1:%u", etcd->port);
@@ -114,8 +114,8 @@ static void launch(struct etcd *etcd) {
   etcd->pid = fork();
   assert_true(etcd->pid >= 0);
   if (etcd->pid == 0)
-    run(etcd);
-  wait_for_it(etcd);
+    exec_etcd(etcd);
+  wait_ready(etcd);
 }
 
 void etcd_start(struct etcd *etcd) {
@@ -172,8 +172,8 @@ static void base64(const char *bytes, char *text) {
 }
 
 bool etcd_ask(const struct etcd *etcd, const char *path, const char *body) {
-  char answer[1024];
-  return ask(etcd->port, path, body, answer, sizeof answer) && strstr(answer, " 200 ");
+  char response[1024];
+  return post(etcd->port, path, body, response, sizeof response) && strstr(response, " 200 ");
 }
 
 void etcd_put(const struct etcd *etcd, const char *key, const char *value) {

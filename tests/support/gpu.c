@@ -27,7 +27,7 @@ static void must(CUresult result, const char *call) {
   abort();
 }
 
-/* The primary context is retained once and for all, as the CUDA runtime does. */
+/* The primary context is retained for good, as the CUDA runtime does. */
 static void enter(void) {
   static CUcontext context;
   CUdevice device;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * What an application does with a GPU by itself, through whatever libcuda the loader finds: in
- * tests the double. Ends the program where the driver refuses. */
+ * An application's use of a GPU, through the libcuda that the loader finds, in tests the emulated
+ * one. Aborts when the driver fails. */
 #ifndef HAUL_TESTS_GPU_H
 #define HAUL_TESTS_GPU_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Does haul find one? Else it says that the program is skipped. */
+/* Does haul find a GPU? If not, prints that the program is skipped. */
 bool gpu_is_there(void);
 
 /* As cudaMalloc and cudaFree, on the first GPU. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GAP_MOST 64 /* bytes before each range that nobody may touch */
+#define GAP_MOST 64 /* unused bytes before each range */
 
 static uint64_t mix(uint64_t value) {
   value = (value ^ value >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -18,7 +18,7 @@ static uint64_t draw(uint64_t *state) {
 
 /* ---- The plan ---- */
 
-/* As many from 64 to 128 as from 512 KiB to 1 MiB. */
+/* Log-uniform: as many from 64 to 128 bytes as from 512 KiB to 1 MiB. */
 static uint64_t draw_length(uint64_t *state, uint64_t most) {
   uint64_t octaves = (uint64_t)__builtin_ctzll(most / LOAD_LEAST);
   uint64_t least = (uint64_t)LOAD_LEAST << draw(state) % octaves;
@@ -74,7 +74,7 @@ uint64_t load_bytes(const struct load_plan *plan, bool to_node) {
 
 /* ---- The bytes ---- */
 
-/* An endless text that nobody else has. */
+/* An endless unique byte sequence. */
 struct text {
   uint64_t key;
 };
@@ -84,7 +84,7 @@ static struct text text_of(const struct load_plan *plan, bool region, unsigned i
   return (struct text){mix(mix(plan->seed ^ (uint64_t)region << 63 ^ round) + index)};
 }
 
-/* `length` bytes of the text from `at` on. */
+/* `length` bytes of the sequence from `at` on. */
 static void put_text(struct text text, uint64_t at, unsigned char *bytes, uint64_t length) {
   while (length > 0) {
     uint64_t word = mix(text.key + at / 8), skip = at % 8;
@@ -109,10 +109,10 @@ void load_fill_memory(const struct load_plan *plan, unsigned peer, unsigned roun
 
 /* ---- The model ---- */
 
-/* Memory that is looked at from its start to its end. */
+/* A check of memory from start to end. */
 struct look {
   const unsigned char *bytes;
-  uint64_t at; /* so far all is right */
+  uint64_t at; /* checked up to here */
 };
 
 static bool is_text(struct look *look, struct text text, uint64_t from, uint64_t length) {
@@ -132,12 +132,12 @@ static bool is_text(struct look *look, struct text text, uint64_t from, uint64_t
   return true;
 }
 
-/* As it was up to this place. */
+/* Unmodified up to this place. */
 static bool is_own(struct look *look, struct text own, uint64_t up_to) {
   return is_text(look, own, look->at, up_to - look->at);
 }
 
-/* Ranges lie in the order of the moves, in regions and in memories. */
+/* Ranges are in the order of the moves, in regions and memories. */
 bool load_check_region(const struct load_plan *plan, unsigned region, unsigned round,
                        const void *bytes, uint64_t *at) {
   struct text own = text_of(plan, true, region, round);

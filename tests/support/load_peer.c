@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The process of a peer: it does what it is told. */
+ * A peer process of the load, which executes orders. */
 #include <poll.h>
 #include <stdlib.h>
 
@@ -14,8 +14,8 @@ struct self {
   haul_region *memory;
   haul_remote **regions;
   haul_transfer **transfers;
-  int64_t *times; /* of its own moves, one behind the other */
-  uint64_t kept;  /* descriptors, before it had a node */
+  int64_t *times; /* end times of its own moves, in order */
+  uint64_t kept;  /* open descriptors before it had a node */
   unsigned round;
 };
 
@@ -59,7 +59,7 @@ static void post(struct self *self) {
   }
 }
 
-/* Waits for those that it posted, and tells the times. */
+/* Waits for its transfers and sends their times. */
 static void finish(struct self *self, int64_t let_go) {
   unsigned count = 0;
   for (unsigned i = 0; i < self->plan.count; i++) {
@@ -81,7 +81,7 @@ static uint64_t check(struct self *self) {
   return !right;
 }
 
-/* Returns how many descriptors are left over. */
+/* Returns the number of leaked descriptors. */
 static uint64_t leave(struct self *self) {
   for (unsigned i = 0; i < self->plan.regions; i++)
     haul_remote_release(self->regions[i]);
@@ -92,7 +92,7 @@ static uint64_t leave(struct self *self) {
   return load_use_now().descriptors - self->kept;
 }
 
-static uint64_t follow(struct self *self, const struct load_order *order) {
+static uint64_t execute(struct self *self, const struct load_order *order) {
   bool posts = !self->brief.job.node_posts;
   self->round = order->round;
   switch (order->step) {
@@ -123,7 +123,7 @@ static uint64_t follow(struct self *self, const struct load_order *order) {
   }
 }
 
-/* Until the next order: driven, or held. */
+/* Waits for the next order, driving the node unless `held`. */
 static struct load_order next_order(struct self *self, bool held) {
   struct pollfd order_there = {.fd = 3, .events = POLLIN};
   struct load_order order;
@@ -151,9 +151,9 @@ int load_peer_main(void) {
   self.kept = load_use_now().descriptors;
   while (order.step != LOAD_LEAVE) {
     order = next_order(&self, order.step == LOAD_POST && job->node_posts);
-    struct load_answer answer = {.value = follow(&self, &order)};
-    answer.use = load_use_now();
-    child_send(3, &answer, sizeof answer, -1);
+    struct load_response response = {.value = execute(&self, &order)};
+    response.use = load_use_now();
+    child_send(3, &response, sizeof response, -1);
   }
   load_plan_free(&self.plan);
   free(self.regions);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The node's side, which tells the peers what to do. */
+ * The node's side, which sends orders to the peers. */
 #include "support/load_rig.h"
 
 #include <poll.h>
@@ -9,30 +9,31 @@
 #include "support/child.h"
 #include "support/load_steps.h"
 
-#define LOOK_NS INT64_C(1000000) /* so often the node looks for answers, while it is driven */
+#define LOOK_NS INT64_C(1000000) /* interval between checks for responses while driving the node   \
+                                  */
 
 /* ---- Orders and answers ---- */
 
-static void tell(struct load_rig *rig, const struct load_peer *peer, enum load_step step) {
+static void send_order(struct load_rig *rig, const struct load_peer *peer, enum load_step step) {
   const struct load_order order = {step, rig->round, rig->let_go};
   child_send(peer->socket, &order, sizeof order, -1);
 }
 
-static void tell_all(struct load_rig *rig, enum load_step step) {
+static void send_all(struct load_rig *rig, enum load_step step) {
   for (unsigned i = 0; i < rig->job.peers; i++)
-    tell(rig, &rig->peers[i], step);
+    send_order(rig, &rig->peers[i], step);
 }
 
-static void take_answer(struct load_peer *peer) {
-  struct load_answer answer;
-  ssize_t length = recv(peer->socket, &answer, sizeof answer, 0);
-  load_need(length == (ssize_t)sizeof answer, "a peer has ended");
-  peer->value = answer.value;
-  peer->use = answer.use;
+static void receive_response(struct load_peer *peer) {
+  struct load_response response;
+  ssize_t length = recv(peer->socket, &response, sizeof response, 0);
+  load_need(length == (ssize_t)sizeof response, "a peer has ended");
+  peer->value = response.value;
+  peer->use = response.use;
 }
 
-/* Its moves' times, in the order of the moves. */
-static void take_times(struct load_rig *rig, unsigned index, int64_t *buffer) {
+/* Receives the times of the peer's moves, in the order of the moves. */
+static void receive_times(struct load_rig *rig, unsigned index, int64_t *buffer) {
   size_t room = rig->job.count * sizeof *buffer, at = 0;
   ssize_t length = recv(rig->peers[index].socket, buffer, room, 0);
   load_need(length >= 0, "a peer has ended");
@@ -43,8 +44,8 @@ static void take_times(struct load_rig *rig, unsigned index, int64_t *buffer) {
 }
 
 static bool is_there(const struct load_peer *peer, int wait_ms) {
-  struct pollfd answer = {.fd = peer->socket, .events = POLLIN};
-  return poll(&answer, 1, wait_ms) > 0;
+  struct pollfd response = {.fd = peer->socket, .events = POLLIN};
+  return poll(&response, 1, wait_ms) > 0;
 }
 
 static void drive(struct load_rig *rig) {
@@ -55,34 +56,34 @@ static void drive(struct load_rig *rig) {
 static void await_one(struct load_rig *rig, const struct load_peer *peer, bool driven) {
   int64_t end = load_now() + LOAD_PATIENCE_MS * INT64_C(1000000);
   while (!is_there(peer, driven ? 0 : LOAD_PATIENCE_MS)) {
-    load_need(driven && load_now() < end, "a peer does not answer");
+    load_need(driven && load_now() < end, "a peer does not response");
     drive(rig);
   }
 }
 
-/* The answers to the last order. Returns the sum of their values. */
+/* Receives the responses to the last order; returns the sum of their values. */
 static uint64_t await_all(struct load_rig *rig, bool driven) {
   uint64_t sum = 0;
   for (unsigned i = 0; i < rig->job.peers; i++) {
     await_one(rig, &rig->peers[i], driven);
-    take_answer(&rig->peers[i]);
+    receive_response(&rig->peers[i]);
     sum += rig->peers[i].value;
   }
   return sum;
 }
 
-static uint64_t ask_all(struct load_rig *rig, enum load_step step, bool driven) {
-  tell_all(rig, step);
+static uint64_t order_all(struct load_rig *rig, enum load_step step, bool driven) {
+  send_all(rig, step);
   return await_all(rig, driven);
 }
 
-/* For what takes a peer long, which is silent meanwhile: one after the other. */
-static uint64_t ask_each(struct load_rig *rig, enum load_step step) {
+/* For slow orders, during which a peer is silent: one peer after the other. */
+static uint64_t order_each(struct load_rig *rig, enum load_step step) {
   uint64_t sum = 0;
   for (unsigned i = 0; i < rig->job.peers; i++) {
-    tell(rig, &rig->peers[i], step);
+    send_order(rig, &rig->peers[i], step);
     await_one(rig, &rig->peers[i], true);
-    take_answer(&rig->peers[i]);
+    receive_response(&rig->peers[i]);
     sum += rig->peers[i].value;
   }
   return sum;
@@ -97,7 +98,7 @@ static unsigned peers_of(haul_node *node) {
   return stats.peers;
 }
 
-/* Those that say that somebody has left. */
+/* Drops the messages about peers that left. */
 static void drop_messages(haul_node *node) {
   struct haul_message message;
   while (haul_message_receive(node, &message, HAUL_NO_WAIT) == 0)
@@ -126,8 +127,8 @@ static void open_node(struct load_rig *rig) {
   load_must(haul_node_listen(rig->node, "tcp://127.0.0.1:0"), "listen");
 }
 
-/* What a node makes once, for its first peer, is there from now on. */
-static void have_a_guest(struct load_rig *rig, const char *address) {
+/* Connects a first peer, so that one-time allocations of the node are not counted as leaks. */
+static void warm_up(struct load_rig *rig, const char *address) {
   haul_peer *peer;
   haul_remote *remote;
   load_must(haul_peer_connect(rig->node, address, load_deadline(), &peer), "a guest");
@@ -151,15 +152,15 @@ void load_rig_open(struct load_rig *rig, const struct load_job *job) {
     rig->peers[i].process = child_start(LOAD_PEER_MODE, &rig->peers[i].socket);
   open_node(rig);
   load_must(haul_node_address(rig->node, 0, brief.address, sizeof brief.address), "address");
-  have_a_guest(rig, brief.address);
+  warm_up(rig, brief.address);
   for (unsigned i = 0; i < job->peers; i++) {
     brief.index = i;
     child_send(rig->peers[i].socket, &brief, sizeof brief, -1);
   }
 }
 
-/* The node's handles of those that have connected. */
-static void meet(struct load_rig *rig) {
+/* Keeps the node's handles of connected peers. */
+static void keep_handles(struct load_rig *rig) {
   for (unsigned i = 0; i < rig->job.peers; i++) {
     struct haul_message message;
     unsigned index = 0;
@@ -174,12 +175,12 @@ static void meet(struct load_rig *rig) {
 }
 
 void load_rig_connect(struct load_rig *rig) {
-  ask_all(rig, LOAD_CONNECT, true);
-  meet(rig);
+  order_all(rig, LOAD_CONNECT, true);
+  keep_handles(rig);
 }
 
 void load_rig_look_up(struct load_rig *rig) {
-  ask_all(rig, LOAD_LOOK_UP, true);
+  order_all(rig, LOAD_LOOK_UP, true);
   for (unsigned i = 0; rig->job.node_posts && i < rig->job.peers; i++)
     load_must(
         haul_peer_lookup(rig->peers[i].peer, "memory", load_deadline(), &rig->peers[i].memory),
@@ -188,7 +189,7 @@ void load_rig_look_up(struct load_rig *rig) {
 
 /* ---- A round ---- */
 
-/* Between two regions, so that no peer takes the node for gone. */
+/* Drives the node between two regions, so that peers do not drop it. */
 static void live(struct load_rig *rig) {
   load_must(haul_node_progress(rig->node, HAUL_NO_WAIT), "progress");
 }
@@ -199,7 +200,7 @@ void load_rig_fill(struct load_rig *rig, unsigned round) {
     load_fill_region(&rig->plan, i, round, haul_region_address(rig->regions[i]));
     live(rig);
   }
-  ask_each(rig, LOAD_FILL);
+  order_each(rig, LOAD_FILL);
 }
 
 static void post_all(struct load_rig *rig) {
@@ -212,7 +213,7 @@ static void post_all(struct load_rig *rig) {
 }
 
 uint64_t load_rig_post(struct load_rig *rig) {
-  uint64_t sum = ask_all(rig, LOAD_POST, false);
+  uint64_t sum = order_all(rig, LOAD_POST, false);
   if (!rig->job.node_posts)
     return sum;
   post_all(rig);
@@ -231,20 +232,20 @@ static void await_times(struct load_rig *rig) {
   load_need(buffer != NULL, "no memory");
   for (unsigned i = 0; i < rig->job.peers; i++) {
     await_one(rig, &rig->peers[i], true);
-    take_times(rig, i, buffer);
+    receive_times(rig, i, buffer);
   }
   free(buffer);
 }
 
 void load_rig_go(struct load_rig *rig) {
   rig->let_go = load_now();
-  tell_all(rig, LOAD_GO);
+  send_all(rig, LOAD_GO);
   if (rig->job.node_posts)
     end_all(rig);
   else
     await_times(rig);
   await_all(rig, true);
-  ask_all(rig, LOAD_TELL, true);
+  order_all(rig, LOAD_TELL, true);
 }
 
 unsigned load_rig_check(struct load_rig *rig) {
@@ -257,7 +258,7 @@ unsigned load_rig_check(struct load_rig *rig) {
     fprintf(stderr, "region %u is wrong at %llu\n", i, (unsigned long long)at);
     wrong++;
   }
-  return wrong + (unsigned)ask_each(rig, LOAD_CHECK);
+  return wrong + (unsigned)order_each(rig, LOAD_CHECK);
 }
 
 /* ---- The end ---- */
@@ -267,7 +268,7 @@ void load_rig_leave(struct load_rig *rig) {
     haul_remote_release(rig->peers[i].memory);
     haul_peer_close(rig->peers[i].peer);
   }
-  load_need(ask_all(rig, LOAD_LEAVE, true) == 0, "a peer has kept a descriptor");
+  load_need(order_all(rig, LOAD_LEAVE, true) == 0, "a peer has kept a descriptor");
   for (unsigned i = 0; i < rig->job.peers; i++) {
     load_need(child_end(rig->peers[i].process, rig->peers[i].socket) == 0, "a peer has failed");
     rig->peers[i].socket = -1;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * One node, its peers in processes of their own, and a load between them (load.h), step by step,
- * for the test and the bench of that name. Over tcp on loopback. All nodes are driven by their
- * callers, so that whoever is to answer can be held: not driven, it answers nothing. A call that
- * fails ends the program, with the reason. */
+ * A node, its peers in processes of their own, and a load between them (load.h) over tcp on
+ * loopback, in steps, for the test and the bench of that name. Callers drive all nodes, so a node
+ * that is not driven does not respond. A failing call ends the program with the reason. */
 #ifndef HAUL_TESTS_LOAD_RIG_H
 #define HAUL_TESTS_LOAD_RIG_H
 
@@ -12,18 +11,18 @@
 #include "support/load.h"
 
 #define LOAD_PEERS_MAX 512
-#define LOAD_PEER_MODE "load-peer" /* main calls load_peer_main when its first argument is this */
+#define LOAD_PEER_MODE "load-peer" /* main calls load_peer_main for this first argument */
 
 struct load_job {
   unsigned peers, regions, count;
   uint64_t most, seed;
   int64_t liveness_ns, transfer_ns; /* 0: the default */
-  int node_posts;                   /* all transfers; else the peers post them */
+  int node_posts;                   /* 1: the node posts all transfers; else the peers */
 };
 
-/* What a process has taken. */
+/* Resources of a process. */
 struct load_use {
-  uint64_t resident, private; /* bytes; private: without the memory of regions */
+  uint64_t resident, private; /* bytes; private: without regions */
   uint64_t descriptors;
   int64_t processor_ns;
 };
@@ -31,9 +30,9 @@ struct load_use {
 struct load_peer {
   pid_t process;
   int socket;
-  haul_peer *peer; /* the node's handle, and its memory, where the node posts */
+  haul_peer *peer; /* the node's handles, if the node posts */
   haul_remote *memory;
-  uint64_t value; /* of its last answer */
+  uint64_t value; /* of its last response */
   struct load_use use;
 };
 
@@ -42,33 +41,32 @@ struct load_rig {
   struct load_plan plan;
   haul_node *node;
   haul_region **regions;
-  haul_transfer **transfers; /* where the node posts */
+  haul_transfer **transfers; /* if the node posts */
   struct load_peer peers[LOAD_PEERS_MAX];
   unsigned round;
   int64_t let_go; /* when */
-  int64_t *times; /* of each move in the last round, from there to its end */
+  int64_t *times; /* of each move, from let_go to its end */
 };
 
 int load_peer_main(void);
 
-/* The processes, which have no node yet, and this one's node with its regions. */
+/* Starts the peer processes, without nodes yet, and opens this node with its regions. */
 void load_rig_open(struct load_rig *rig, const struct load_job *job);
 void load_rig_connect(struct load_rig *rig);
-/* Each peer every region; where the node posts, it every peer's memory. */
+/* Peers look up all regions; if the node posts, it looks up all peers' memories. */
 void load_rig_look_up(struct load_rig *rig);
-/* New bytes on both sides. */
+/* Writes new bytes on both sides. */
 void load_rig_fill(struct load_rig *rig, unsigned round);
-/* Posts everything while nobody answers. Returns how many are under way, as the nodes count. */
+/* Posts all transfers while no side responds. Returns the transfers in flight, as counted by the
+ * nodes. */
 uint64_t load_rig_post(struct load_rig *rig);
-/* Lets the others answer, until all has ended; what the peers have taken is then known. */
+/* Lets the others respond until all transfers have ended, and collects the peers' resources. */
 void load_rig_go(struct load_rig *rig);
-/* Looks at every byte. Returns how many regions and memories are not as they should be, each of
- * which is named on standard error. */
+/* Checks each byte. Returns the number of wrong regions and memories, which it names on stderr. */
 unsigned load_rig_check(struct load_rig *rig);
-/* The peers give everything back and end; those that have kept a descriptor fail. The node has no
- * peer then. */
+/* Peers release everything and end; a leaked descriptor is a failure. Then the node has no peer. */
 void load_rig_leave(struct load_rig *rig);
-/* What this process has but for the sockets to those of the peers. */
+/* This process's resources without the sockets to peers. */
 struct load_use load_rig_use(const struct load_rig *rig);
 void load_rig_close(struct load_rig *rig);
 

@@ -52,7 +52,7 @@ static uint64_t count_descriptors(void) {
   for (const struct dirent *entry; (entry = readdir(entries));)
     count += entry->d_name[0] != '.';
   closedir(entries);
-  return count - 1; /* that of the folder itself */
+  return count - 1; /* opendir's own */
 }
 
 static int64_t nanoseconds(struct timeval time) {
@@ -112,7 +112,7 @@ void load_end(haul_node *node, haul_transfer **transfer, const int64_t *ended) {
   haul_deadline until = load_deadline();
   load_must(haul_transfer_wait(*transfer, until), "waiting for a transfer");
   while (*ended == 0) {
-    load_need(load_now() < until, "a transfer ended, and nobody was told");
+    load_need(load_now() < until, "a transfer ended without its callback");
     load_must(haul_node_progress(node, haul_deadline_in(1000000)), "progress");
   }
   haul_transfer_release(*transfer);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What both sides of a load have in common (load_rig.h). */
+ * Shared by both sides of a load (load_rig.h). */
 #ifndef HAUL_TESTS_LOAD_STEPS_H
 #define HAUL_TESTS_LOAD_STEPS_H
 
@@ -14,14 +14,14 @@ enum load_step {
   LOAD_CONNECT,
   LOAD_LOOK_UP,
   LOAD_FILL,
-  LOAD_POST, /* or be held, where the node posts */
+  LOAD_POST, /* or do not drive the node, if the node posts */
   LOAD_GO,
-  LOAD_TELL, /* what was taken so far */
+  LOAD_TELL, /* report resources */
   LOAD_CHECK,
   LOAD_LEAVE
 };
 
-/* What a peer is told first. */
+/* The first message to a peer. */
 struct load_brief {
   struct load_job job;
   unsigned index;
@@ -34,13 +34,13 @@ struct load_order {
   int64_t let_go;
 };
 
-/* To each order. Before that to LOAD_GO come the times, where the peer posts. */
-struct load_answer {
+/* Response to an order. Before the one to LOAD_GO the peer sends its times, if it posts. */
+struct load_response {
   uint64_t value;
   struct load_use use;
 };
 
-void load_must(int code, const char *what); /* ends the program when it is an error of haul's */
+void load_must(int code, const char *what); /* exits if `code` is an error */
 _Noreturn void load_fail(const char *what);
 static inline void load_need(bool holds, const char *what) {
   if (!holds)
@@ -51,13 +51,13 @@ struct haul_node_config load_config(const struct load_job *job);
 void load_name(unsigned region, char name[LOAD_NAME]);
 haul_deadline load_deadline(void);
 
-/* Of the node's own transfers. */
+/* The node's own transfers in flight. */
 uint64_t load_under_way(haul_node *node);
 
-/* A write into the remote, or a read from it. *ended becomes the time when it ends. */
+/* Writes to the remote or reads from it; *ended becomes the time of its end. */
 haul_transfer *load_post(haul_remote *remote, haul_region *local, const struct haul_piece *piece,
                          bool write, int64_t *ended);
-/* Waits until that is so, and releases the transfer. */
+/* Waits for the end and releases the transfer. */
 void load_end(haul_node *node, haul_transfer **transfer, const int64_t *ended);
 
 #endif

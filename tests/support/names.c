@@ -7,7 +7,7 @@
 
 #include "core/sys.h"
 
-/* The process id alone is not enough: each PID namespace counts for itself. */
+/* The process id is unique only within a PID namespace. */
 const char *own_socket(void) {
   static char text[64];
   uint32_t chance;

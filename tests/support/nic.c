@@ -10,7 +10,7 @@
 #include "doubles/ibverbs-moving/door.h"
 #include "support/check.h"
 
-/* The library stays open for the life of the process. */
+/* The library stays open until the process ends. */
 static void *symbol(const char *name) {
   void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
   return library ? dlsym(library, name) : NULL;
@@ -41,6 +41,6 @@ uint64_t nic_doorbells(void) {
 
 void nic_check_empty(void) {
   static const struct double_living nobody;
-  const struct ibverbs_double *door = symbol("ibverbs_double");
-  assert_memory_equal(&door->living, &nobody, sizeof nobody);
+  const struct ibverbs_double *mock = symbol("ibverbs_double");
+  assert_memory_equal(&mock->living, &nobody, sizeof nobody);
 }

@@ -17,7 +17,7 @@
 #include "support/gpu.h"
 #include "support/seams.h"
 
-enum what {
+enum request_type {
   OPEN,
   END,
   PUBLISH,
@@ -34,8 +34,8 @@ enum what {
   COUNTER
 };
 
-struct order {
-  enum what what;
+struct request {
+  enum request_type type;
   unsigned slot, rights, kind;
   uint64_t a, b, c;
   bool named;
@@ -43,7 +43,7 @@ struct order {
   struct haul_node_config config;
 };
 
-struct answer {
+struct response {
   int code;
   uint64_t a, b, c;
   char text[160];
@@ -74,7 +74,7 @@ static void *memory_to_wrap(size_t length) {
   return wraps_gpu() ? gpu_alloc(length) : pages(length);
 }
 
-static bool is_owner; /* this is the owner's process */
+static bool is_owner; /* this process is the owner */
 
 static struct haul_place place_of(const char *name) {
   struct haul_place place = {HAUL_SIM, 0};
@@ -122,9 +122,8 @@ static struct haul_region *staging(struct haul_node *node, uint64_t length) {
   return bytes;
 }
 
-/* What peers write to memory that the processors reach comes before or after this, but the order
- * goes through another process, where the thread sanitizer sees nothing of it: the call takes a
- * lock that the node's thread takes. */
+/* Peers' writes are ordered with this access through another process, which the thread sanitizer
+ * cannot see. The call takes a lock that the node's thread takes, too. */
 static void meet_thread_of(struct haul_node *node) {
   char address[160];
   haul_node_address(node, 0, address, sizeof address);
@@ -174,7 +173,7 @@ static int release(unsigned slot) {
   slots[slot].region = NULL;
   if (slots[slot].kind != KIND_WRAPPED)
     return 0;
-  if (wraps_gpu()) { /* the driver's double ends the program if anybody has it open still */
+  if (wraps_gpu()) { /* the emulated driver aborts if it is mapped elsewhere */
     gpu_free(slots[slot].address);
     return 0;
   }
@@ -196,15 +195,15 @@ static bool is_untouched(unsigned slot) {
   return same;
 }
 
-static int publish(const struct order *order) {
-  if (slots[order->slot].region)
-    haul_region_release(slots[order->slot].region);
-  struct haul_region *region = region_make(node, order->kind, order->a);
-  slots[order->slot].region = region;
-  slots[order->slot].kind = order->kind;
-  slots[order->slot].address = haul_region_address(region);
-  slots[order->slot].length = order->a;
-  return order->named ? haul_region_publish(region, order->name, order->rights) : 0;
+static int publish(const struct request *request) {
+  if (slots[request->slot].region)
+    haul_region_release(slots[request->slot].region);
+  struct haul_region *region = region_make(node, request->kind, request->a);
+  slots[request->slot].region = region;
+  slots[request->slot].kind = request->kind;
+  slots[request->slot].address = haul_region_address(region);
+  slots[request->slot].length = request->a;
+  return request->named ? haul_region_publish(region, request->name, request->rights) : 0;
 }
 
 static void add_by_processor(struct haul_region *region, uint64_t offset, uint64_t times) {
@@ -213,15 +212,15 @@ static void add_by_processor(struct haul_region *region, uint64_t offset, uint64
     atomic_fetch_add(number, 1);
 }
 
-static int receive(const struct order *order, struct answer *answer) {
+static int receive(const struct request *request, struct response *response) {
   struct haul_message message;
   int code = haul_message_receive(node, &message, haul_deadline_in(20 * S));
   if (code)
     return code;
-  if (order->a)
-    answer->c = region_sum(node, slots[order->slot].region, 0, order->a);
-  answer->a = message.tag;
-  answer->b = message.length;
+  if (request->a)
+    response->c = region_sum(node, slots[request->slot].region, 0, request->a);
+  response->a = message.tag;
+  response->b = message.length;
   haul_message_release(&message);
   return 0;
 }
@@ -235,21 +234,21 @@ static uint64_t resident(void) {
   return pages_in * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static int open_node(struct order *order, struct answer *answer) {
-  order->config.name = "owner";
-  int code = haul_node_open(&order->config, &node);
+static int open_node(struct request *request, struct response *response) {
+  request->config.name = "owner";
+  int code = haul_node_open(&request->config, &node);
   if (code == 0)
-    code = haul_node_listen(node, order->name);
+    code = haul_node_listen(node, request->name);
   if (code == 0)
-    code = haul_node_address(node, 0, answer->text, sizeof answer->text);
+    code = haul_node_address(node, 0, response->text, sizeof response->text);
   return code;
 }
 
-static void obey(struct order *order, struct answer *answer) {
-  struct haul_region *region = slots[order->slot].region;
-  switch (order->what) {
+static void handle(struct request *request, struct response *response) {
+  struct haul_region *region = slots[request->slot].region;
+  switch (request->type) {
   case OPEN:
-    answer->code = open_node(order, answer);
+    response->code = open_node(request, response);
     break;
   case END:
     haul_node_close(node);
@@ -258,64 +257,64 @@ static void obey(struct order *order, struct answer *answer) {
         release(i);
     break;
   case PUBLISH:
-    answer->code = publish(order);
+    response->code = publish(request);
     break;
   case NAME:
-    answer->code = haul_region_publish(region, order->name, order->rights);
+    response->code = haul_region_publish(region, request->name, request->rights);
     break;
   case UNPUBLISH:
-    answer->code = haul_region_unpublish(region, order->name);
+    response->code = haul_region_unpublish(region, request->name);
     break;
   case RELEASE:
-    answer->code = release(order->slot);
+    response->code = release(request->slot);
     break;
   case UNTOUCHED:
-    answer->a = is_untouched(order->slot);
+    response->a = is_untouched(request->slot);
     break;
   case FILL:
-    region_fill(node, region, order->a, order->b, order->c);
+    region_fill(node, region, request->a, request->b, request->c);
     break;
   case SUM:
-    answer->a = region_sum(node, region, order->a, order->b);
+    response->a = region_sum(node, region, request->a, request->b);
     break;
   case ADD:
-    add_by_processor(region, order->a, order->b);
+    add_by_processor(region, request->a, request->b);
     break;
   case RECEIVE:
-    answer->code = receive(order, answer);
+    response->code = receive(request, response);
     break;
   case DESCRIPTORS:
-    answer->a = open_descriptors();
+    response->a = open_descriptors();
     break;
   case RESIDENT:
-    answer->a = resident();
+    response->a = resident();
     break;
   case COUNTER:
-    answer->code = haul_counter_read(node, order->name, &answer->a);
+    response->code = haul_counter_read(node, request->name, &response->a);
     break;
   }
 }
 
 int owner_main(void) {
   is_owner = true;
-  struct order order;
+  struct request request;
   do {
-    struct answer answer = {0};
-    if (read(3, &order, sizeof order) != (ssize_t)sizeof order)
-      return 0; /* the test is gone */
-    obey(&order, &answer);
-    child_send(3, &answer, sizeof answer, -1);
-  } while (order.what != END);
+    struct response response = {0};
+    if (read(3, &request, sizeof request) != (ssize_t)sizeof request)
+      return 0; /* the test has ended */
+    handle(&request, &response);
+    child_send(3, &response, sizeof response, -1);
+  } while (request.type != END);
   return 0;
 }
 
 /* ---- The test's side ---- */
 
-static struct answer ask(struct owner *owner, const struct order *order) {
-  struct answer answer;
-  child_send(owner->socket, order, sizeof *order, -1);
-  child_receive(owner->socket, &answer, sizeof answer);
-  return answer;
+static struct response call_owner(struct owner *owner, const struct request *request) {
+  struct response response;
+  child_send(owner->socket, request, sizeof *request, -1);
+  child_receive(owner->socket, &response, sizeof response);
+  return response;
 }
 
 struct haul_node_config patient_config(void) {
@@ -325,22 +324,22 @@ struct haul_node_config patient_config(void) {
 }
 
 void owner_start(struct owner *owner, const char *address, const struct haul_node_config *config) {
-  struct order order = {.what = OPEN, .config = config ? *config : patient_config()};
-  snprintf(order.name, sizeof order.name, "%s", address);
+  struct request request = {.type = OPEN, .config = config ? *config : patient_config()};
+  snprintf(request.name, sizeof request.name, "%s", address);
   owner->pid = child_start(OWNER_MODE, &owner->socket);
-  struct answer answer = ask(owner, &order);
-  must(answer.code, "the owner's node");
-  memcpy(owner->address, answer.text, sizeof owner->address);
+  struct response response = call_owner(owner, &request);
+  must(response.code, "the owner's node");
+  memcpy(owner->address, response.text, sizeof owner->address);
 }
 
 void owner_go_on(struct owner *owner) {
   kill(owner->pid, SIGCONT);
 }
 
-/* A test that failed may have left it stopped. */
+/* A failed test may have left it stopped. */
 int owner_end(struct owner *owner) {
   owner_go_on(owner);
-  ask(owner, &(struct order){.what = END});
+  call_owner(owner, &(struct request){.type = END});
   return child_end(owner->pid, owner->socket);
 }
 
@@ -353,73 +352,77 @@ void owner_stop(struct owner *owner) {
   child_stop(owner->pid);
 }
 
-static struct order named(enum what what, unsigned slot, const char *name, unsigned rights) {
-  struct order order = {.what = what, .slot = slot, .rights = rights, .named = name != NULL};
-  snprintf(order.name, sizeof order.name, "%s", name ? name : "");
-  return order;
+static struct request named(enum request_type type, unsigned slot, const char *name,
+                            unsigned rights) {
+  struct request request = {.type = type, .slot = slot, .rights = rights, .named = name != NULL};
+  snprintf(request.name, sizeof request.name, "%s", name ? name : "");
+  return request;
 }
 
 int owner_publish(struct owner *owner, unsigned slot, enum memory_kind kind, uint64_t length,
                   const char *name, unsigned rights) {
-  struct order order = named(PUBLISH, slot, name, rights);
-  order.kind = kind;
-  order.a = length;
-  return ask(owner, &order).code;
+  struct request request = named(PUBLISH, slot, name, rights);
+  request.kind = kind;
+  request.a = length;
+  return call_owner(owner, &request).code;
 }
 
 int owner_name(struct owner *owner, unsigned slot, const char *name, unsigned rights) {
-  struct order order = named(NAME, slot, name, rights);
-  return ask(owner, &order).code;
+  struct request request = named(NAME, slot, name, rights);
+  return call_owner(owner, &request).code;
 }
 
 int owner_unpublish(struct owner *owner, unsigned slot, const char *name) {
-  struct order order = named(UNPUBLISH, slot, name, 0);
-  return ask(owner, &order).code;
+  struct request request = named(UNPUBLISH, slot, name, 0);
+  return call_owner(owner, &request).code;
 }
 
 int owner_release(struct owner *owner, unsigned slot) {
-  return ask(owner, &(struct order){.what = RELEASE, .slot = slot}).code;
+  return call_owner(owner, &(struct request){.type = RELEASE, .slot = slot}).code;
 }
 
 bool owner_pages_untouched(struct owner *owner, unsigned slot) {
-  return ask(owner, &(struct order){.what = UNTOUCHED, .slot = slot}).a;
+  return call_owner(owner, &(struct request){.type = UNTOUCHED, .slot = slot}).a;
 }
 
 int owner_fill(struct owner *owner, unsigned slot, uint64_t offset, uint64_t length,
                uint64_t seed) {
-  return ask(owner,
-             &(struct order){.what = FILL, .slot = slot, .a = offset, .b = length, .c = seed})
+  return call_owner(
+             owner,
+             &(struct request){.type = FILL, .slot = slot, .a = offset, .b = length, .c = seed})
       .code;
 }
 
 uint64_t owner_sum(struct owner *owner, unsigned slot, uint64_t offset, uint64_t length) {
-  return ask(owner, &(struct order){.what = SUM, .slot = slot, .a = offset, .b = length}).a;
+  return call_owner(owner, &(struct request){.type = SUM, .slot = slot, .a = offset, .b = length})
+      .a;
 }
 
 void owner_add(struct owner *owner, unsigned slot, uint64_t offset, uint64_t times) {
-  ask(owner, &(struct order){.what = ADD, .slot = slot, .a = offset, .b = times});
+  call_owner(owner, &(struct request){.type = ADD, .slot = slot, .a = offset, .b = times});
 }
 
 int owner_receive(struct owner *owner, unsigned slot, uint64_t length, uint64_t *tag,
                   uint64_t *message_length, uint64_t *sum) {
-  struct answer answer = ask(owner, &(struct order){.what = RECEIVE, .slot = slot, .a = length});
-  *tag = answer.a;
-  *message_length = answer.b;
-  *sum = answer.c;
-  return answer.code;
+  struct response response =
+      call_owner(owner, &(struct request){.type = RECEIVE, .slot = slot, .a = length});
+  *tag = response.a;
+  *message_length = response.b;
+  *sum = response.c;
+  return response.code;
 }
 
 unsigned owner_descriptors(struct owner *owner) {
-  return (unsigned)ask(owner, &(struct order){.what = DESCRIPTORS}).a;
+  return (unsigned)call_owner(owner, &(struct request){.type = DESCRIPTORS}).a;
 }
 
 uint64_t owner_resident(struct owner *owner) {
-  return ask(owner, &(struct order){.what = RESIDENT}).a;
+  return call_owner(owner, &(struct request){.type = RESIDENT}).a;
 }
 
 uint64_t owner_counter(struct owner *owner, const char *name) {
-  struct order order = named(COUNTER, 0, name, 0);
-  return ask(owner, &order).a;
+  struct request request = named(COUNTER, 0, name, 0);
+  return call_owner(owner, &request).a;
 }
 
 /* ---- Chance ---- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * A node in another process that does what it is told: it publishes regions, fills them, sums them,
- * receives messages, is stopped and killed. Each call below waits for the other side's answer and
- * returns its code; the test's main calls owner_main when its first argument is OWNER_MODE. */
+ * A node in another process that executes requests: it publishes, fills and sums regions, receives
+ * messages, is stopped and killed. Each call waits for the response and returns its code. The
+ * test's main calls owner_main when its first argument is OWNER_MODE. */
 #ifndef HAUL_TESTS_OWNER_H
 #define HAUL_TESTS_OWNER_H
 
@@ -22,15 +22,15 @@
 #define MS 1000000LL
 #define S  1000000000LL
 
-/* KIND_SIM is the device of HAUL_TEST_DEVICE, in the owner's process of HAUL_TEST_OWNER_DEVICE
- * where that is set, as there are devices that one process has at a time; sim:0 without either. */
+/* KIND_SIM is the device HAUL_TEST_DEVICE, default sim:0. The owner uses HAUL_TEST_OWNER_DEVICE if
+ * set, for devices that one process at a time can open. */
 enum memory_kind { KIND_HOST, KIND_PRIVATE, KIND_WRAPPED, KIND_SIM };
-/* KIND_WRAPPED is then memory of a GPU that the application allocated: HAUL_TEST_WRAPPED=gpu. */
+/* With HAUL_TEST_WRAPPED=gpu, KIND_WRAPPED is GPU memory that the application allocated. */
 bool wraps_gpu(void);
 struct haul_place device_place(void);
-struct haul_place owners_device_place(void); /* as any process sees it */
+struct haul_place owners_device_place(void); /* the same in any process */
 
-/* The default one, but that nobody is taken for gone whom a sanitizer makes slow. */
+/* The default configuration, with a liveness bound that suits slow sanitizers. */
 struct haul_node_config patient_config(void);
 
 struct owner {
@@ -49,22 +49,21 @@ void owner_kill(struct owner *owner); /* SIGKILL, and waits for it */
 void owner_stop(struct owner *owner); /* SIGSTOP, and waits until it has stopped */
 void owner_go_on(struct owner *owner);
 
-/* Slot `slot` becomes a region of this kind, published under the name unless it is NULL. */
+/* Makes slot `slot` a region of this kind, published under the name unless it is NULL. */
 int owner_publish(struct owner *owner, unsigned slot, enum memory_kind kind, uint64_t length,
                   const char *name, unsigned rights);
 int owner_name(struct owner *owner, unsigned slot, const char *name, unsigned rights);
 int owner_unpublish(struct owner *owner, unsigned slot, const char *name);
-/* Releases the region. What was wrapped is unmapped the moment the release has returned, and other
- * pages are put in its place. */
+/* Releases the region. Wrapped memory is unmapped as soon as the release returns, and other pages
+ * take its place. */
 int owner_release(struct owner *owner, unsigned slot);
-/* Whether those other pages are still as they were. */
+/* Are those other pages unmodified? */
 bool owner_pages_untouched(struct owner *owner, unsigned slot);
 int owner_fill(struct owner *owner, unsigned slot, uint64_t offset, uint64_t length, uint64_t seed);
 uint64_t owner_sum(struct owner *owner, unsigned slot, uint64_t offset, uint64_t length);
-/* Adds 1 to the 8 bytes at `offset`, so many times, each an atomic of its processor's. */
+/* Adds 1 to the 8 bytes at `offset`, `times` times, by atomics of its CPU. */
 void owner_add(struct owner *owner, unsigned slot, uint64_t offset, uint64_t times);
-/* Takes the next message within a second, and sums the first `length` bytes of the slot the moment
- * that it has come. */
+/* Receives the next message, and then sums the first `length` bytes of the slot. */
 int owner_receive(struct owner *owner, unsigned slot, uint64_t length, uint64_t *tag,
                   uint64_t *message_length, uint64_t *sum);
 unsigned owner_descriptors(struct owner *owner);
@@ -73,7 +72,7 @@ uint64_t owner_counter(struct owner *owner, const char *name);
 
 /* ---- The same for regions of this process ---- */
 
-/* A region of this kind. Wrapped memory is unmapped by region_drop. */
+/* A region of this kind. region_drop unmaps wrapped memory. */
 struct haul_region *region_make(struct haul_node *node, enum memory_kind kind, size_t length);
 void region_drop(struct haul_region *region, enum memory_kind kind);
 void region_fill(struct haul_node *node, struct haul_region *region, uint64_t offset,
@@ -83,7 +82,7 @@ uint64_t region_sum(struct haul_node *node, struct haul_region *region, uint64_t
 
 /* The seed of this run, from HAUL_TEST_SEED or the clock; printed once. */
 uint64_t test_seed(void);
-/* A small generator; `state` is not 0. */
+/* xorshift64; `state` must not be 0. */
 uint64_t next_random(uint64_t *state);
 
 #endif

@@ -15,10 +15,10 @@
 
 static char folder[64];
 static char library[512];
-static void *opened; /* the test's own hold of the double */
-static struct ibverbs_double *door;
+static void *opened; /* keeps the mock loaded */
+static struct ibverbs_double *mock;
 
-/* ---- The double ---- */
+/* ---- The mock ---- */
 
 void rdma_host_library(const char *variant) {
   const char *doubles = getenv("HAUL_DOUBLES");
@@ -26,7 +26,7 @@ void rdma_host_library(const char *variant) {
   if (opened)
     dlclose(opened);
   opened = NULL;
-  door = NULL;
+  mock = NULL;
   snprintf(library, sizeof library, "%s/ibverbs/%s/libibverbs.so.1", doubles ? doubles : "",
            variant ? variant : "none");
   verbs_library.names[0] = library;
@@ -36,13 +36,13 @@ void rdma_host_library(const char *variant) {
   if (!opened)
     fail_msg("%s; run it by ctest, or set HAUL_DOUBLES to tests/doubles in the build folder",
              dlerror());
-  door = dlsym(opened, "ibverbs_double");
-  assert_non_null(door);
+  mock = dlsym(opened, "ibverbs_double");
+  assert_non_null(mock);
 }
 
 struct ibverbs_double *rdma_double(void) {
-  assert_non_null(door);
-  return door;
+  assert_non_null(mock);
+  return mock;
 }
 
 /* ConnectX-7, as ibv_devinfo -v shows it. */
@@ -129,17 +129,17 @@ void sys_nic(const char *name, const char *path) {
   sys_link(text, path);
 }
 
-/* ---- Life ---- */
+/* ---- Set-up ---- */
 
 int rdma_host_open(void **state) {
   (void)state;
   snprintf(folder, sizeof folder, "/tmp/haul-sys-XXXXXX");
-  static char doors[512];
+  static char dev_folder[512];
   if (!mkdtemp(folder))
     return -1;
   sysfs_root = folder;
-  snprintf(doors, sizeof doors, "%s/dev", folder);
-  device_nodes_root = doors;
+  snprintf(dev_folder, sizeof dev_folder, "%s/dev", folder);
+  device_nodes_root = dev_folder;
   return 0;
 }
 
@@ -158,17 +158,17 @@ int rdma_host_reset(void **state) {
   tree_remove(folder);
   mkdir(folder, 0700);
   rdma_host_library("current");
-  memset(door, 0, sizeof *door);
+  memset(mock, 0, sizeof *mock);
   return 0;
 }
 
 int rdma_host_check(void **state) {
   (void)state;
   static const struct double_living nobody;
-  if (!door || memcmp(&door->living, &nobody, sizeof nobody) == 0)
+  if (!mock || memcmp(&mock->living, &nobody, sizeof nobody) == 0)
     return 0;
   print_error("left behind: %u lists, %u contexts, %u protection domains, %u registrations\n",
-              door->living.lists, door->living.contexts, door->living.pds,
-              door->living.registrations);
+              mock->living.lists, mock->living.contexts, mock->living.pds,
+              mock->living.registrations);
   return -1;
 }

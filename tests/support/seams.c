@@ -15,7 +15,7 @@
 
 static atomic_uint requests;
 static atomic_uint refused;    /* 0: none */
-static atomic_bool refuses_on; /* and every one after it */
+static atomic_bool refuses_on; /* and all later ones */
 static struct alloc_ops alloc_before;
 static struct sys_ops sys_before;
 
@@ -50,7 +50,7 @@ static void *refusing_mmap(void *address, size_t length, int protection, int fla
   return MAP_FAILED;
 }
 
-/* Before any thread starts, and for good: threads of nodes call these while a test goes on. */
+/* Installed before any thread starts, for good: threads of nodes call these during tests. */
 static __attribute__((constructor)) void install(void) {
   alloc_before = alloc_ops;
   sys_before = sys_ops;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A node in another process that is attacked, and the proof that it lives on: a well-behaved peer
- * is served as before, and descriptors and memory return to what they were. */
+ * A node in another process that is attacked, and the check that it is unharmed: it serves a well-
+ * behaved peer as before, and its descriptors and memory return to their former numbers. */
 #ifndef HAUL_TESTS_SERVING_H
 #define HAUL_TESTS_SERVING_H
 
@@ -17,16 +17,16 @@ struct serving {
 };
 extern struct serving serving;
 
-/* Setup and teardown of a test. The owner publishes "host", "sim" and "wrapped", 4 MiB each, with
- * both rights, and "readable". The constants are its bounds. The test's state is the address to
- * listen on. */
+/* Set-up and teardown of a test, whose state is the address to listen on. The owner publishes
+ * "host", "sim" and "wrapped", 4 MiB each, readable and writable, and "readable". The constants are
+ * its time limits. */
 #define SERVING_LIVENESS  (SANITIZED ? 2 * S : 400 * MS)
 #define SERVING_HANDSHAKE (SANITIZED ? 5 * S : 1 * S)
 int serving_start(void **state);
 int serving_end(void **state);
-/* The good peer is served, over both paths. */
+/* The well-behaved peer is served over both paths. */
 void assert_serves(void);
-/* And nothing of the bad ones is left. */
+/* The same, and the hostile peers have left no resources. */
 void assert_unharmed(void);
 
 #endif

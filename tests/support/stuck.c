@@ -10,11 +10,11 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Tests have SIGALRM and the first of the others for themselves. */
+/* Tests use SIGALRM and the first real-time signals. */
 #define STUCK_SIGNAL (SIGRTMAX - 1)
 
 static const char script[] =
-    "echo \"---- stuck for so long that its time is nearly over: $0\"\n"
+    "echo \"---- stuck, near its time limit: $0\"\n"
     "for p in $0 $(cat /proc/$0/task/*/children); do\n"
     "  [ $p = $$ ] && continue\n"
     "  echo \"---- $p: $(tr '\\0' ' ' </proc/$p/cmdline)\"\n"
@@ -31,7 +31,7 @@ static const char script[] =
 
 static char pid[16];
 
-static void tell(int signal) {
+static void on_timeout(int signal) {
   int before = errno;
   (void)signal;
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
@@ -50,7 +50,7 @@ void stuck_after(unsigned seconds) {
   static int is_made;
   struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = STUCK_SIGNAL};
   struct itimerspec when = {.it_value.tv_sec = seconds};
-  struct sigaction action = {.sa_handler = tell, .sa_flags = SA_RESTART};
+  struct sigaction action = {.sa_handler = on_timeout, .sa_flags = SA_RESTART};
   snprintf(pid, sizeof pid, "%d", (int)getpid());
   sigaction(STUCK_SIGNAL, &action, NULL);
   if (!is_made && timer_create(CLOCK_MONOTONIC, &event, &timer) != 0)

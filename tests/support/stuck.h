@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * A test that hangs says where, before ctest ends it without a word: the stacks of its threads and
- * of its children's, by gdb where that is installed, else what the kernel knows of them. */
+ * Prints the stacks of a hanging test's threads and children before ctest kills it: by gdb if
+ * installed, else from /proc. */
 #ifndef HAUL_TEST_SUPPORT_STUCK_H
 #define HAUL_TEST_SUPPORT_STUCK_H
 
-/* From now on; 0: never. Each program that has the tests' support starts with STUCK_SECONDS, which
- * is shorter than what ctest waits. */
+/* Sets the time limit; 0: none. Programs with the tests' support start with STUCK_SECONDS, which is
+ * less than ctest's timeout. */
 void stuck_after(unsigned seconds);
 
 #define STUCK_SECONDS 270u

@@ -13,7 +13,7 @@ static void path_of(char *text, size_t size, const char *root, const char *path)
   assert_true((size_t)snprintf(text, size, "%s/%s", root, path) < size);
 }
 
-/* Makes what lies above the last component. */
+/* Creates the parent folders. */
 static void make_folders(char *path) {
   for (char *at = path + 1; (at = strchr(at, '/')); at++) {
     *at = '\0';

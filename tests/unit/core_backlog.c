@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Waiting for a turn by rank. */
+ * The priority queue. */
 #include "support/check.h"
 
 #include "core/backlog.h"
@@ -23,13 +23,13 @@ static void add(struct one *one, unsigned rank, unsigned number) {
   backlog_add(&backlog, &one->link, rank);
 }
 
-static void nothing_waits_at_first(void **state) {
+static void is_empty_at_first(void **state) {
   (void)state;
   backlog_init(&backlog);
   assert_null(taken());
 }
 
-static void the_better_rank_goes_first_and_the_longest_waiting_of_it(void **state) {
+static void better_ranks_go_first_in_order_of_arrival(void **state) {
   struct one ones[6];
   (void)state;
   backlog_init(&backlog);
@@ -41,7 +41,7 @@ static void the_better_rank_goes_first_and_the_longest_waiting_of_it(void **stat
   assert_null(taken());
 }
 
-/* However many of a better rank come, one of each rank goes among eighteen. */
+/* With a full best rank, each other rank gets one turn in eighteen. */
 static void nothing_starves(void **state) {
   struct one best[64], middle[8], worst[8];
   unsigned seen[BACKLOG_RANKS] = {0}, since[BACKLOG_RANKS] = {0};
@@ -62,7 +62,7 @@ static void nothing_starves(void **state) {
   assert_true(seen[0] >= 56 && seen[1] >= 3 && seen[2] >= 3);
 }
 
-static void what_is_removed_does_not_come(void **state) {
+static void removed_items_are_not_taken(void **state) {
   struct one ones[3];
   (void)state;
   backlog_init(&backlog);
@@ -74,7 +74,7 @@ static void what_is_removed_does_not_come(void **state) {
   assert_null(taken());
 }
 
-static void all_of_it_comes_at_once(void **state) {
+static void all_items_are_moved_at_once(void **state) {
   struct one ones[6];
   struct list all = LIST_INIT(all);
   unsigned count = 0;
@@ -91,11 +91,11 @@ static void all_of_it_comes_at_once(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(nothing_waits_at_first),
-      cmocka_unit_test(the_better_rank_goes_first_and_the_longest_waiting_of_it),
+      cmocka_unit_test(is_empty_at_first),
+      cmocka_unit_test(better_ranks_go_first_in_order_of_arrival),
       cmocka_unit_test(nothing_starves),
-      cmocka_unit_test(what_is_removed_does_not_come),
-      cmocka_unit_test(all_of_it_comes_at_once),
+      cmocka_unit_test(removed_items_are_not_taken),
+      cmocka_unit_test(all_items_are_moved_at_once),
   };
   return cmocka_run_group_tests_name("core/backlog", tests, NULL, NULL);
 }

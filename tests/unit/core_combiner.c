@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A lock at which nobody waits who only brings something. */
+ * The combining lock. */
 #include "support/check.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ struct one {
 static struct {
   struct combiner combiner;
   unsigned in;            /* the lock */
-  unsigned next[THREADS]; /* of each thread's items */
+  unsigned next[THREADS]; /* by thread */
   bool inside;
   bool in_order;
 } t;
@@ -48,14 +48,14 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static void what_is_brought_is_in(void **state) {
+static void submitted_items_are_admitted(void **state) {
   struct one one = {.number = 0};
   (void)state;
   combiner_submit(&t.combiner, &one.link);
   assert_int_equal(t.in, 1);
 }
 
-static void who_is_inside_takes_it_in(void **state) {
+static void the_holder_admits_items(void **state) {
   struct one ones[3] = {{.number = 0}, {.number = 1}, {.number = 2}};
   (void)state;
   combiner_lock(&t.combiner);
@@ -67,7 +67,7 @@ static void who_is_inside_takes_it_in(void **state) {
   assert_true(t.in_order);
 }
 
-static void what_is_laid_down_waits_for_the_next(void **state) {
+static void deferred_items_wait_for_the_next_holder(void **state) {
   struct one ones[2] = {{.number = 0}, {.number = 1}};
   (void)state;
   combiner_defer(&t.combiner, &ones[0].link);
@@ -92,24 +92,24 @@ static void *bring_many(void *argument) {
   return NULL;
 }
 
-static void nothing_is_left_lying_whoever_comes_and_goes(void **state) {
+static void no_item_is_left_behind(void **state) {
   pthread_t threads[THREADS];
   (void)state;
   for (unsigned i = 0; i < THREADS; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, bring_many, (void *)(uintptr_t)i), 0);
   for (unsigned i = 0; i < THREADS; i++)
     pthread_join(threads[i], NULL);
-  assert_int_equal(t.in, THREADS * ROUNDS); /* nobody came after them */
+  assert_int_equal(t.in, THREADS * ROUNDS); /* no later holder */
   assert_true(t.in_order);
 }
 
 int main(void) {
 #define GATE_TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      GATE_TEST(what_is_brought_is_in),
-      GATE_TEST(who_is_inside_takes_it_in),
-      GATE_TEST(what_is_laid_down_waits_for_the_next),
-      GATE_TEST(nothing_is_left_lying_whoever_comes_and_goes),
+      GATE_TEST(submitted_items_are_admitted),
+      GATE_TEST(the_holder_admits_items),
+      GATE_TEST(deferred_items_wait_for_the_next_holder),
+      GATE_TEST(no_item_is_left_behind),
   };
   return cmocka_run_group_tests_name("core/combiner", tests, NULL, NULL);
 }

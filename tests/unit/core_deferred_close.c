@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Descriptors of other processes keep nobody, whatever close() does with them. */
+ * Closing other processes' descriptors does not block, whatever their close() does. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -37,7 +37,7 @@ static void pair(int ends[2]) {
   sock_tune(ends[1]);
 }
 
-static void a_memfd_is_closed_on_the_spot(void **state) {
+static void a_memfd_is_closed_at_once(void **state) {
   (void)state;
   int fd = memfd_create("haul-aside", MFD_CLOEXEC);
   close_foreign(fd);
@@ -56,8 +56,8 @@ static void a_socket_that_lingers_is_closed_by_another_thread(void **state) {
   assert_false(close_queue_is_full());
 }
 
-/* Faster than anybody closes them, and each one is closed in the end. */
-static void as_many_as_come_are_closed(void **state) {
+/* Queued faster than they are closed; all are closed in the end. */
+static void all_queued_descriptors_are_closed(void **state) {
   (void)state;
   static int copies[900];
   int fd = lingering_socket();
@@ -71,7 +71,7 @@ static void as_many_as_come_are_closed(void **state) {
   assert_closed_soon(fd);
 }
 
-static void descriptors_that_nobody_asked_for_end_a_read_at_once(void **state) {
+static void unexpected_descriptors_fail_a_read_at_once(void **state) {
   (void)state;
   for (size_t count = 1; count <= 253; count += 84) {
     int ends[2];
@@ -88,7 +88,7 @@ static void descriptors_that_nobody_asked_for_end_a_read_at_once(void **state) {
   }
 }
 
-static void too_many_descriptors_in_a_record_end_a_read_at_once(void **state) {
+static void too_many_descriptors_in_a_record_fail_a_read_at_once(void **state) {
   (void)state;
   for (size_t count = SOCK_DESCRIPTORS_MAX + 1; count <= 253; count += 62) {
     int ends[2], got[SOCK_DESCRIPTORS_MAX];
@@ -111,8 +111,8 @@ static size_t fill_table(int *filled) {
   return count;
 }
 
-/* The kernel would close what finds no place. */
-static void a_record_without_room_for_its_descriptors_is_refused_at_once(void **state) {
+/* The kernel would close descriptors without room. */
+static void a_record_without_room_for_its_descriptors_fails_at_once(void **state) {
   (void)state;
   int ends[2], got[SOCK_DESCRIPTORS_MAX], filled[256];
   char bytes[4];
@@ -145,7 +145,7 @@ static void a_connection_with_unread_descriptors_is_closed_at_once(void **state)
     assert_true(lingering_send(ends[0], "x", 1, 1, urgent ? MSG_OOB : 0));
     start_clock();
     sock_close(ends[1]);
-    assert_int_equal(recv(ends[0], &byte, 1, 0), 0); /* and its end is seen */
+    assert_int_equal(recv(ends[0], &byte, 1, 0), 0); /* the peer sees the end */
     assert_at_once();
     assert_closed_soon(ends[1]);
     close(ends[0]);
@@ -154,13 +154,14 @@ static void a_connection_with_unread_descriptors_is_closed_at_once(void **state)
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      /* First: later tests leave descriptors to threads, which would make room in a full table. */
-      cmocka_unit_test(a_record_without_room_for_its_descriptors_is_refused_at_once),
-      cmocka_unit_test(a_memfd_is_closed_on_the_spot),
+      /* Runs first: later tests leave descriptors to threads, which would free slots of a full
+         table. */
+      cmocka_unit_test(a_record_without_room_for_its_descriptors_fails_at_once),
+      cmocka_unit_test(a_memfd_is_closed_at_once),
       cmocka_unit_test(a_socket_that_lingers_is_closed_by_another_thread),
-      cmocka_unit_test(as_many_as_come_are_closed),
-      cmocka_unit_test(descriptors_that_nobody_asked_for_end_a_read_at_once),
-      cmocka_unit_test(too_many_descriptors_in_a_record_end_a_read_at_once),
+      cmocka_unit_test(all_queued_descriptors_are_closed),
+      cmocka_unit_test(unexpected_descriptors_fail_a_read_at_once),
+      cmocka_unit_test(too_many_descriptors_in_a_record_fail_a_read_at_once),
       cmocka_unit_test(a_connection_with_unread_descriptors_is_closed_at_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Codes, names, and the detail that stays with the thread. */
+ * Codes, names, and the detail, which is kept per thread. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ static const int codes[] = {
 static void each_code_has_its_own_number_name_and_text(void **state) {
   (void)state;
   for (size_t i = 0; i < COUNT(codes); i++) {
-    assert_int_equal(codes[i], -(int)i - 1); /* values never change: the list is in order */
+    assert_int_equal(codes[i], -(int)i - 1); /* values are stable: the list is in order */
     assert_true(strlen(haul_error_name(codes[i])) > 0);
     assert_true(strlen(haul_error_text(codes[i])) > 0);
     for (size_t j = 0; j < i; j++) {
@@ -28,7 +28,7 @@ static void each_code_has_its_own_number_name_and_text(void **state) {
   }
 }
 
-static void a_number_that_is_no_code_is_unknown(void **state) {
+static void other_numbers_are_unknown(void **state) {
   (void)state;
   static const int others[] = {1, -1000, INT32_MIN, INT32_MAX, -(int)COUNT(codes) - 1};
   for (size_t i = 0; i < COUNT(others); i++) {
@@ -38,7 +38,7 @@ static void a_number_that_is_no_code_is_unknown(void **state) {
   assert_string_equal(haul_error_name(HAUL_OK), "ok");
 }
 
-static void the_detail_has_what_was_said(void **state) {
+static void the_detail_has_all_fields(void **state) {
   (void)state;
   assert_int_equal(error_enter("haul_some_call"), 0);
   assert_int_equal(
@@ -53,14 +53,14 @@ static void the_detail_has_what_was_said(void **state) {
   assert_string_equal(last->hint, "try 2");
 }
 
-static void without_words_the_code_speaks(void **state) {
+static void the_code_has_default_text_and_hint(void **state) {
   (void)state;
   error_code(HAUL_ECLOSED, NULL);
   assert_string_equal(haul_error_last()->text, haul_error_text(HAUL_ECLOSED));
   assert_string_equal(haul_error_last()->object, "");
 }
 
-static void long_words_are_cut_and_terminated(void **state) {
+static void long_texts_are_truncated(void **state) {
   (void)state;
   char words[2000];
   memset(words, 'w', sizeof words - 1);
@@ -75,8 +75,8 @@ static void long_words_are_cut_and_terminated(void **state) {
   assert_int_equal(error_enter(""), 0);
 }
 
-/* Texts quote what a peer or a user said. */
-static void a_quoted_text_is_cut_and_the_hint_stays(void **state) {
+/* Texts quote bytes of peers and users. */
+static void a_long_quoted_text_keeps_the_hint(void **state) {
   (void)state;
   char words[400];
   memset(words, 'w', sizeof words - 1);
@@ -86,7 +86,7 @@ static void a_quoted_text_is_cut_and_the_hint_stays(void **state) {
   assert_string_equal(haul_error_last()->hint, "the hint");
 }
 
-static void a_peer_chooses_neither_hint_nor_terminal(void **state) {
+static void bytes_of_a_peer_are_escaped(void **state) {
   (void)state;
   error_set(HAUL_EAUTH, 0, NULL, "our hint", "the peer says %s",
             error_quote("no|run this\n\x1b[2J \"%s\" \\ \xc3\xa9"));
@@ -95,7 +95,7 @@ static void a_peer_chooses_neither_hint_nor_terminal(void **state) {
   assert_string_equal(haul_error_last()->hint, "our hint");
 }
 
-static void a_long_quotation_is_cut_at_a_whole_escape(void **state) {
+static void a_long_quotation_ends_with_a_whole_escape(void **state) {
   (void)state;
   char words[500], text[sizeof haul_error_last()->text];
   memset(words, '\n', sizeof words - 1);
@@ -124,7 +124,7 @@ static void *fail_elsewhere(void *saved) {
   return NULL;
 }
 
-static void each_thread_has_its_own_and_may_hand_it_over(void **state) {
+static void each_thread_has_its_own_detail(void **state) {
   (void)state;
   pthread_t thread;
   struct haul_error saved;
@@ -135,7 +135,7 @@ static void each_thread_has_its_own_and_may_hand_it_over(void **state) {
   assert_int_equal(error_enter("haul_asker"), 0);
   assert_fails(HAUL_EPEER, error_restore(&saved));
   assert_string_equal(haul_error_last()->object, "there");
-  assert_string_equal(haul_error_last()->call, "haul_asker"); /* the call that failed for us */
+  assert_string_equal(haul_error_last()->call, "haul_asker"); /* the failed call */
 }
 
 static void nothing_saved_restores_nothing(void **state) {
@@ -149,15 +149,15 @@ static void nothing_saved_restores_nothing(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_code_has_its_own_number_name_and_text),
-      cmocka_unit_test(a_number_that_is_no_code_is_unknown),
-      cmocka_unit_test(the_detail_has_what_was_said),
-      cmocka_unit_test(without_words_the_code_speaks),
-      cmocka_unit_test(long_words_are_cut_and_terminated),
-      cmocka_unit_test(a_quoted_text_is_cut_and_the_hint_stays),
-      cmocka_unit_test(a_peer_chooses_neither_hint_nor_terminal),
-      cmocka_unit_test(a_long_quotation_is_cut_at_a_whole_escape),
+      cmocka_unit_test(other_numbers_are_unknown),
+      cmocka_unit_test(the_detail_has_all_fields),
+      cmocka_unit_test(the_code_has_default_text_and_hint),
+      cmocka_unit_test(long_texts_are_truncated),
+      cmocka_unit_test(a_long_quoted_text_keeps_the_hint),
+      cmocka_unit_test(bytes_of_a_peer_are_escaped),
+      cmocka_unit_test(a_long_quotation_ends_with_a_whole_escape),
       cmocka_unit_test(system_errors_have_their_codes),
-      cmocka_unit_test(each_thread_has_its_own_and_may_hand_it_over),
+      cmocka_unit_test(each_thread_has_its_own_detail),
       cmocka_unit_test(nothing_saved_restores_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

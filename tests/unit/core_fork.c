@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A child knows that it is one, however it came to be. */
+ * A child is detected, however it was made. */
 #include "support/check.h"
 
 #include <sched.h>
@@ -30,13 +30,13 @@ static void grandchild(void *unused) {
   _exit(child_run(is_child, unused));
 }
 
-/* A child of a process that has no node is a process like any other. */
-static void before_the_watch_nobody_is_a_child(void **state) {
+/* A child of a process without a node is an ordinary process. */
+static void no_child_is_detected_before_the_watch(void **state) {
   (void)state;
   assert_int_equal(child_run(is_no_child, NULL), 10);
 }
 
-static void a_forked_child_is_one(void **state) {
+static void a_forked_child_is_detected(void **state) {
   (void)state;
   assert_int_equal(fork_watch(), 0);
   assert_int_equal(fork_watch(), 0);
@@ -46,8 +46,8 @@ static void a_forked_child_is_one(void **state) {
   assert_false(fork_is_child());
 }
 
-/* No handler of pthread_atfork runs here. */
-static void a_cloned_child_is_one(void **state) {
+/* clone() runs no pthread_atfork handlers. */
+static void a_cloned_child_is_detected(void **state) {
   (void)state;
   int status;
   assert_int_equal(fork_watch(), 0);
@@ -61,9 +61,9 @@ static void a_cloned_child_is_one(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(before_the_watch_nobody_is_a_child),
-      cmocka_unit_test(a_forked_child_is_one),
-      cmocka_unit_test(a_cloned_child_is_one),
+      cmocka_unit_test(no_child_is_detected_before_the_watch),
+      cmocka_unit_test(a_forked_child_is_detected),
+      cmocka_unit_test(a_cloned_child_is_detected),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

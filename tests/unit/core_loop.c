@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The event loop: what fires, in which order, and who is woken. */
+ * The event loop: order of callbacks, waits and wake-ups. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "support/seams.h"
 
 #define MS         ((int64_t)1000000)
-#define LONG_AFTER (20000 * MS) /* a test that waits so long has failed */
+#define LONG_AFTER (20000 * MS) /* a wait of this length is a failure */
 
 static struct loop *open_loop(bool own_thread) {
   struct loop *loop;
@@ -73,7 +73,7 @@ static void run_all(struct loop *loop, int64_t nanoseconds) {
   int64_t until = clock_after(clock_now(), nanoseconds);
   while (clock_now() < until)
     loop_run(loop, until);
-  for (int i = 0; i < 16; i++) /* what a busy machine left no time for */
+  for (int i = 0; i < 16; i++) /* the machine is busy */
     loop_run(loop, HAUL_NO_WAIT);
 }
 
@@ -192,7 +192,7 @@ static void watch(struct loop *loop, struct seen *seen, int fd,
   loop_unlock(loop);
 }
 
-static void what_is_ready_is_called(void **state) {
+static void ready_descriptors_are_dispatched(void **state) {
   (void)state;
   struct loop *loop = open_loop(false);
   int fd = new_event(0);
@@ -201,7 +201,7 @@ static void what_is_ready_is_called(void **state) {
   assert_int_equal(run(loop, MS), 0);
   assert_int_equal(eventfd_write(fd, 1), 0);
   assert_int_equal(run(loop, LONG_AFTER), 1);
-  assert_int_equal(run(loop, LONG_AFTER), 1); /* level: it was not read */
+  assert_int_equal(run(loop, LONG_AFTER), 1); /* level-triggered: it was not read */
   loop_lock(loop);
   loop_change(loop, &seen.watch, 0);
   loop_unlock(loop);
@@ -217,7 +217,7 @@ static void what_is_ready_is_called(void **state) {
   loop_close(loop);
 }
 
-static void an_event_fetched_before_unwatch_finds_nothing(void **state) {
+static void an_event_fetched_before_unwatch_is_dropped(void **state) {
   (void)state;
   struct loop *loop = open_loop(false);
   int fds[2] = {new_event(1), new_event(1)};
@@ -233,7 +233,7 @@ static void an_event_fetched_before_unwatch_finds_nothing(void **state) {
   loop_close(loop);
 }
 
-/* Unwatches the other one and gives its slot to a third, whose descriptor is not ready. */
+/* Unwatches the other watch and gives its slot to a third, whose descriptor is not ready. */
 static struct seen third;
 static int third_fd;
 
@@ -267,7 +267,7 @@ static void an_event_does_not_reach_the_next_user_of_a_slot(void **state) {
   loop_close(loop);
 }
 
-static void watches_as_many_as_are_asked_for(void **state) {
+static void watches_many_descriptors(void **state) {
   (void)state;
   enum { MANY = 200 };
   struct loop *loop = open_loop(false);
@@ -306,7 +306,7 @@ struct counted {
   int count;
   bool found;
   int armed;  /* calls of arm */
-  bool early; /* what arm asks for is there already, the first time */
+  bool early; /* the first arm reports a completion */
 };
 
 static bool count_poll(struct poller *poller) {
@@ -336,7 +336,7 @@ static void start(struct loop *loop, struct counted *pollers, int count) {
 
 static void a_poller_may_stop_any_poller(void **state) {
   (void)state;
-  /* Of four, `who` stops `whom`: every pair, the poller itself too. */
+  /* Of four pollers `who` stops `whom`, for each pair, itself included. */
   for (int who = 0; who < 4; who++) {
     for (int whom = 0; whom < 4; whom++) {
       struct loop *loop = open_loop(false);
@@ -383,7 +383,7 @@ static void an_urgent_poller_keeps_the_loop_awake(void **state) {
   loop_close(loop);
 }
 
-static void what_a_poller_found_ends_the_run(void **state) {
+static void progress_of_a_poller_ends_the_run(void **state) {
   (void)state;
   struct loop *loop = open_loop(false);
   struct counted poller;
@@ -406,7 +406,7 @@ static void start_armed(struct loop *loop, struct counted *poller) {
   poller->poller.arm = count_arm;
 }
 
-static void a_poller_asks_for_events_before_a_sleep(void **state) {
+static void pollers_are_armed_before_a_sleep(void **state) {
   (void)state;
   struct loop *loop = open_loop(false);
   struct counted poller;
@@ -416,7 +416,7 @@ static void a_poller_asks_for_events_before_a_sleep(void **state) {
   loop_close(loop);
 }
 
-static void what_may_be_there_already_is_polled_for_before_the_sleep(void **state) {
+static void a_poller_ready_when_armed_is_polled_before_the_sleep(void **state) {
   (void)state;
   struct loop *loop = open_loop(false);
   struct counted poller;
@@ -428,7 +428,7 @@ static void what_may_be_there_already_is_polled_for_before_the_sleep(void **stat
   loop_close(loop);
 }
 
-static void nothing_is_asked_for_while_the_loop_spins_or_only_looks(void **state) {
+static void pollers_are_not_armed_while_the_loop_spins(void **state) {
   (void)state;
   struct loop *loop;
   struct counted poller;
@@ -446,20 +446,20 @@ static void nothing_is_asked_for_while_the_loop_spins_or_only_looks(void **state
   loop_close(loop);
 }
 
-/* Between two runs that only look somebody sleeps on the descriptor. */
-static void who_polls_the_descriptor_gets_the_events(void **state) {
+/* A thread sleeps on the descriptor between two non-blocking runs. */
+static void a_polled_descriptor_reports_events(void **state) {
   (void)state;
   struct loop *loop;
   struct counted poller;
   assert_works(loop_open(false, HAUL_SPIN_ALWAYS, &loop));
   int fd = loop_descriptor(loop);
-  loop_run(loop, HAUL_NO_WAIT); /* takes the wake-up that asking for it was */
+  loop_run(loop, HAUL_NO_WAIT); /* consumes the wake-up of loop_descriptor */
   start_armed(loop, &poller);
   poller.early = true;
   poller.found = true;
   loop_run(loop, HAUL_NO_WAIT);
   assert_int_equal(poller.armed, 1);
-  assert_true(readable(fd)); /* it may be there already */
+  assert_true(readable(fd)); /* a completion may be there */
   poller.found = false;
   loop_run(loop, HAUL_NO_WAIT);
   assert_int_equal(poller.armed, 2);
@@ -469,7 +469,7 @@ static void who_polls_the_descriptor_gets_the_events(void **state) {
 struct using {
   struct watch watch;
   const struct counted *poller;
-  int armed; /* before it was called */
+  int armed; /* not yet called */
 };
 
 static void use_up(struct watch *watch, uint32_t events) {
@@ -480,8 +480,8 @@ static void use_up(struct watch *watch, uint32_t events) {
   assert_int_equal(read(watch->fd, &count, sizeof count), sizeof count);
 }
 
-/* What is asked for before the descriptors are looked at may be used up by what they tell. */
-static void an_event_that_was_used_up_is_asked_for_again(void **state) {
+/* An event requested before the descriptors are polled may be consumed by their callbacks. */
+static void a_consumed_event_is_requested_again(void **state) {
   (void)state;
   struct loop *loop = open_loop(false);
   struct counted poller;
@@ -548,7 +548,7 @@ static void pause_ms(int milliseconds) {
   poll(NULL, 0, milliseconds);
 }
 
-/* Early and late in the sleeper's way to sleep. */
+/* Early and late on the sleeper's way to its sleep. */
 static void a_wake_ends_a_sleep(void **state) {
   (void)state;
   struct loop *loop = open_loop(false);
@@ -590,7 +590,7 @@ static void a_timer_set_elsewhere_shortens_a_sleep(void **state) {
   loop_close(loop);
 }
 
-static void news_reach_those_who_wait(void **state) {
+static void notifications_reach_waiters(void **state) {
   (void)state;
   for (int own = 0; own < 2; own++) {
     struct loop *loop = open_loop(own);
@@ -618,7 +618,8 @@ struct late {
   int asked;
 };
 
-/* What is waited for comes right after this was told no, and another waiter takes the wake-up. */
+/* The condition becomes true right after `done` returned false, and another waiter takes the
+ * wake-up. */
 static bool comes_late(void *user) {
   struct late *late = user;
   if (late->asked++ == 0) {
@@ -629,7 +630,7 @@ static bool comes_late(void *user) {
   return true;
 }
 
-static void news_that_another_waiter_took_are_not_lost(void **state) {
+static void a_notification_taken_by_another_waiter_is_not_lost(void **state) {
   (void)state;
   for (int own = 0; own < 2; own++) {
     struct late late = {.loop = open_loop(own)};
@@ -656,7 +657,7 @@ static void a_wait_ends_at_its_deadline(void **state) {
   }
 }
 
-/* One thread runs; the deadline of the other counts all the same. */
+/* One thread runs the loop; the other thread's deadline holds, too. */
 static void a_second_runner_keeps_its_deadline(void **state) {
   (void)state;
   struct loop *loop = open_loop(false);
@@ -665,15 +666,15 @@ static void a_second_runner_keeps_its_deadline(void **state) {
   pause_ms(5);
   send_to_sleep(&second, loop, sleep_in_run, 10 * MS);
   awake(&second);
-  assert_true(second.began + second.took >= second.until); /* it may begin late on a slow machine */
+  assert_true(second.began + second.took >= second.until); /* it may start late on a slow machine */
   assert_true(second.took < LONG_AFTER / 2);
   loop_wake(loop);
   awake(&first);
   loop_close(loop);
 }
 
-/* The one who runs has its deadline first: another who waits must take over. */
-static void a_waiter_takes_over_from_a_runner_that_leaves(void **state) {
+/* The runner's deadline comes first, so the other waiter must take over. */
+static void a_waiter_takes_over_from_a_leaving_runner(void **state) {
   (void)state;
   struct loop *loop = open_loop(false);
   struct sleeper first, second;
@@ -718,7 +719,7 @@ static void a_waiter_helps_instead_of_sleeping(void **state) {
   }
 }
 
-static void the_end_ends_everything_for_good(void **state) {
+static void loop_end_ends_all_waits(void **state) {
   (void)state;
   for (int own = 0; own < 2; own++) {
     struct loop *loop = open_loop(own);
@@ -741,7 +742,7 @@ static void the_end_ends_everything_for_good(void **state) {
 
 /* ---- The descriptor ---- */
 
-static void the_descriptor_tells_what_a_run_would_find(void **state) {
+static void the_descriptor_is_readable_when_a_run_finds_work(void **state) {
   (void)state;
   struct loop *loop = open_loop(false);
   int fd = loop_descriptor(loop), event = new_event(0);
@@ -768,12 +769,12 @@ static void the_descriptor_tells_what_a_run_would_find(void **state) {
 
 static bool count_and_wake(struct poller *poller) {
   struct counted *counted = (struct counted *)poller;
-  if (counted->count++ == 0) /* what this is about comes too late for this turn */
+  if (counted->count++ == 0) /* this comes too late for the current callbacks */
     loop_wake(counted->loop);
   return false;
 }
 
-static void a_wake_is_followed_by_a_turn_or_tells_the_descriptor(void **state) {
+static void a_wake_runs_callbacks_or_signals_the_descriptor(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
     struct loop *loop = open_loop(false);
@@ -792,7 +793,7 @@ static void a_wake_is_followed_by_a_turn_or_tells_the_descriptor(void **state) {
   }
 }
 
-static void the_descriptor_tells_when_a_timer_is_due(void **state) {
+static void the_descriptor_is_readable_when_a_timer_is_due(void **state) {
   (void)state;
   struct loop *loop = open_loop(false);
   int fd = loop_descriptor(loop);
@@ -800,7 +801,7 @@ static void the_descriptor_tells_when_a_timer_is_due(void **state) {
   make_timers(loop, &timer, 1, note);
   set(loop, &timer, clock_now() + 20 * MS);
   loop_run(loop, HAUL_NO_WAIT);
-  loop_run(loop, HAUL_NO_WAIT); /* the first took the wake of the new timer */
+  loop_run(loop, HAUL_NO_WAIT); /* the first run consumed the new timer's wake */
   assert_false(readable(fd));
   struct pollfd pollfd = {.fd = fd, .events = POLLIN};
   assert_int_equal(poll(&pollfd, 1, 20000), 1);
@@ -813,10 +814,10 @@ static void the_descriptor_tells_when_a_timer_is_due(void **state) {
   loop_close(loop);
 }
 
-static void with_an_own_thread_the_descriptor_tells_news(void **state) {
+static void with_an_own_thread_the_descriptor_reports_notifications(void **state) {
   (void)state;
   struct loop *loop = open_loop(true);
-  loop_notify(loop); /* nobody had asked yet */
+  loop_notify(loop); /* no loop_descriptor yet */
   int fd = loop_descriptor(loop);
   assert_false(loop_clear_notification(loop));
   assert_false(readable(fd));
@@ -831,7 +832,7 @@ static void with_an_own_thread_the_descriptor_tells_news(void **state) {
 
 /* ---- Failures ---- */
 
-static void opens_whole_or_not_at_all(void **state) {
+static void a_failed_open_leaks_nothing(void **state) {
   (void)state;
   struct rlimit limit, few;
   assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -858,7 +859,7 @@ static void opens_whole_or_not_at_all(void **state) {
   assert_int_equal(open_descriptors(), before);
 }
 
-static void closing_nothing_does_nothing(void **state) {
+static void closing_null_does_nothing(void **state) {
   (void)state;
   loop_close(NULL);
 }
@@ -869,36 +870,36 @@ int main(void) {
       cmocka_unit_test(a_timer_can_be_moved_and_stopped),
       cmocka_unit_test(a_timer_may_stop_one_that_is_due_with_it),
       cmocka_unit_test(a_timer_may_set_itself_again),
-      cmocka_unit_test(what_is_ready_is_called),
-      cmocka_unit_test(an_event_fetched_before_unwatch_finds_nothing),
+      cmocka_unit_test(ready_descriptors_are_dispatched),
+      cmocka_unit_test(an_event_fetched_before_unwatch_is_dropped),
       cmocka_unit_test(an_event_does_not_reach_the_next_user_of_a_slot),
-      cmocka_unit_test(watches_as_many_as_are_asked_for),
+      cmocka_unit_test(watches_many_descriptors),
       cmocka_unit_test(a_descriptor_that_cannot_be_watched_is_an_error),
       cmocka_unit_test(a_poller_may_stop_any_poller),
       cmocka_unit_test(a_poller_may_start_another),
       cmocka_unit_test(an_urgent_poller_keeps_the_loop_awake),
-      cmocka_unit_test(what_a_poller_found_ends_the_run),
-      cmocka_unit_test(a_poller_asks_for_events_before_a_sleep),
-      cmocka_unit_test(what_may_be_there_already_is_polled_for_before_the_sleep),
-      cmocka_unit_test(nothing_is_asked_for_while_the_loop_spins_or_only_looks),
-      cmocka_unit_test(who_polls_the_descriptor_gets_the_events),
-      cmocka_unit_test(an_event_that_was_used_up_is_asked_for_again),
+      cmocka_unit_test(progress_of_a_poller_ends_the_run),
+      cmocka_unit_test(pollers_are_armed_before_a_sleep),
+      cmocka_unit_test(a_poller_ready_when_armed_is_polled_before_the_sleep),
+      cmocka_unit_test(pollers_are_not_armed_while_the_loop_spins),
+      cmocka_unit_test(a_polled_descriptor_reports_events),
+      cmocka_unit_test(a_consumed_event_is_requested_again),
       cmocka_unit_test(a_wake_ends_a_sleep),
       cmocka_unit_test(a_wake_before_the_sleep_is_not_lost),
       cmocka_unit_test(a_timer_set_elsewhere_shortens_a_sleep),
-      cmocka_unit_test(news_reach_those_who_wait),
-      cmocka_unit_test(news_that_another_waiter_took_are_not_lost),
+      cmocka_unit_test(notifications_reach_waiters),
+      cmocka_unit_test(a_notification_taken_by_another_waiter_is_not_lost),
       cmocka_unit_test(a_wait_ends_at_its_deadline),
       cmocka_unit_test(a_second_runner_keeps_its_deadline),
-      cmocka_unit_test(a_waiter_takes_over_from_a_runner_that_leaves),
+      cmocka_unit_test(a_waiter_takes_over_from_a_leaving_runner),
       cmocka_unit_test(a_waiter_helps_instead_of_sleeping),
-      cmocka_unit_test(the_end_ends_everything_for_good),
-      cmocka_unit_test(the_descriptor_tells_what_a_run_would_find),
-      cmocka_unit_test(a_wake_is_followed_by_a_turn_or_tells_the_descriptor),
-      cmocka_unit_test(the_descriptor_tells_when_a_timer_is_due),
-      cmocka_unit_test(with_an_own_thread_the_descriptor_tells_news),
-      cmocka_unit_test(opens_whole_or_not_at_all),
-      cmocka_unit_test(closing_nothing_does_nothing),
+      cmocka_unit_test(loop_end_ends_all_waits),
+      cmocka_unit_test(the_descriptor_is_readable_when_a_run_finds_work),
+      cmocka_unit_test(a_wake_runs_callbacks_or_signals_the_descriptor),
+      cmocka_unit_test(the_descriptor_is_readable_when_a_timer_is_due),
+      cmocka_unit_test(with_an_own_thread_the_descriptor_reports_notifications),
+      cmocka_unit_test(a_failed_open_leaks_nothing),
+      cmocka_unit_test(closing_null_does_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Ranges in order, against a plain list of them. */
+ * Ordered ranges, compared with a plain list. */
 #include "support/check.h"
 
 #include <stdbool.h>
@@ -68,7 +68,7 @@ static void an_empty_set_finds_nothing(void **state) {
   assert_null(ranges_cover(&ranges, 0, 0, 1));
 }
 
-static void kinds_are_apart(void **state) {
+static void kinds_are_separate(void **state) {
   (void)state;
   struct ranges ranges = {0};
   struct range one = {.start = 10, .end = 20, .kind = 1}, two = {.start = 10, .end = 20, .kind = 2};
@@ -85,7 +85,7 @@ static void kinds_are_apart(void **state) {
   assert_ptr_equal(one.after, &two);
 }
 
-static void finds_what_a_list_finds(void **state) {
+static void agrees_with_a_plain_list(void **state) {
   (void)state;
   struct ranges ranges = {0};
   uint32_t seed = 7;
@@ -119,7 +119,7 @@ static unsigned depth(const struct range *tree) {
   return 1 + (low > high ? low : high);
 }
 
-static void stays_flat_when_addresses_rise(void **state) {
+static void stays_balanced_for_rising_addresses(void **state) {
   (void)state;
   enum { MANY = 20000 };
   struct ranges ranges = {0};
@@ -140,9 +140,9 @@ static void stays_flat_when_addresses_rise(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_empty_set_finds_nothing),
-      cmocka_unit_test(kinds_are_apart),
-      cmocka_unit_test(finds_what_a_list_finds),
-      cmocka_unit_test(stays_flat_when_addresses_rise),
+      cmocka_unit_test(kinds_are_separate),
+      cmocka_unit_test(agrees_with_a_plain_list),
+      cmocka_unit_test(stays_balanced_for_rising_addresses),
   };
   return cmocka_run_group_tests_name("core/ranges", tests, NULL, NULL);
 }

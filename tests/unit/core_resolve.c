@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Host names are found, or not, by the deadline. */
+ * Host names are resolved, or time out at the deadline. */
 #include "support/check.h"
 
 #include <stdatomic.h>
@@ -16,7 +16,7 @@
 static atomic_bool is_slow;
 static atomic_uint asked;
 
-/* Knows "here", and takes its time. */
+/* A slow resolver that knows "here". */
 static int slow_getaddrinfo(const char *host, const char *port, const struct addrinfo *wanted,
                             struct addrinfo **found) {
   if (wanted->ai_flags & AI_NUMERICHOST)
@@ -27,12 +27,12 @@ static int slow_getaddrinfo(const char *host, const char *port, const struct add
   return strcmp(host, "here") == 0 ? getaddrinfo("127.0.0.1", port, wanted, found) : EAI_AGAIN;
 }
 
-/* Before any thread starts, and for good. */
+/* Before any thread starts, for the whole process. */
 static __attribute__((constructor)) void install(void) {
   sys_ops.getaddrinfo = slow_getaddrinfo;
 }
 
-static void numbers_are_read_without_asking_anybody(void **state) {
+static void ip_addresses_are_parsed_without_a_resolver(void **state) {
   (void)state;
   struct address address;
   atomic_store(&asked, 0);
@@ -51,7 +51,7 @@ static void a_name_is_found(void **state) {
   assert_true(address.loopback);
 }
 
-static void a_name_that_is_not_found_is_told(void **state) {
+static void an_unknown_name_is_an_error(void **state) {
   (void)state;
   struct address address;
   assert_fails(HAUL_EADDRESS, address_parse("tcp://there:80", HAUL_FOREVER, &address));
@@ -73,8 +73,8 @@ static void a_slow_resolver_costs_no_more_than_the_deadline(void **state) {
   haul_node_close(node);
 }
 
-/* Threads that nobody waits for are bounded too. */
-static void names_without_answer_are_bounded(void **state) {
+/* Abandoned lookups count, too. */
+static void pending_lookups_are_bounded(void **state) {
   (void)state;
   struct address address;
   int code = HAUL_ETIMEDOUT;
@@ -85,12 +85,12 @@ static void names_without_answer_are_bounded(void **state) {
   atomic_store(&is_slow, false);
   assert_fails(HAUL_ELIMIT, code);
   haul_deadline until = haul_deadline_in(20 * S);
-  while (code == HAUL_ELIMIT && haul_deadline_in(0) < until) /* and answered one day */
+  while (code == HAUL_ELIMIT && haul_deadline_in(0) < until) /* they end later */
     code = address_parse("tcp://here:80", until, &address);
   assert_works(code);
 }
 
-static void lack_of_memory_is_told(void **state) {
+static void lack_of_memory_is_an_error(void **state) {
   (void)state;
   struct address address;
   seams_refuse(1);
@@ -101,12 +101,12 @@ static void lack_of_memory_is_told(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(numbers_are_read_without_asking_anybody),
+      cmocka_unit_test(ip_addresses_are_parsed_without_a_resolver),
       cmocka_unit_test(a_name_is_found),
-      cmocka_unit_test(a_name_that_is_not_found_is_told),
+      cmocka_unit_test(an_unknown_name_is_an_error),
       cmocka_unit_test(a_slow_resolver_costs_no_more_than_the_deadline),
-      cmocka_unit_test(names_without_answer_are_bounded),
-      cmocka_unit_test(lack_of_memory_is_told),
+      cmocka_unit_test(pending_lookups_are_bounded),
+      cmocka_unit_test(lack_of_memory_is_an_error),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Addresses, listeners and their leftovers, whole buffers, records with descriptors. */
+ * Addresses, listeners, stale socket files, whole buffers, records with descriptors. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -27,10 +27,10 @@
 
 /* ---- Addresses ---- */
 
-static void understands(void **state) {
+static void parses_addresses(void **state) {
   (void)state;
   static const struct {
-    const char *text, *again; /* again: as it is written back; NULL: the same */
+    const char *text, *again; /* formatted: the normalised text; NULL: unchanged */
     bool local, loopback;
   } cases[] = {
       {"tcp://127.0.0.1:7420", NULL, false, true},
@@ -59,7 +59,7 @@ static void understands(void **state) {
   }
 }
 
-static void refuses(void **state) {
+static void rejects_bad_addresses(void **state) {
   (void)state;
   static const char *const cases[] = {
       "",
@@ -108,7 +108,7 @@ static void refuses(void **state) {
   assert_fails(HAUL_EINVAL, address_parse(NULL, SOON, &address));
 }
 
-static void knows_how_long_a_path_may_be(void **state) {
+static void bounds_the_length_of_a_path(void **state) {
   (void)state;
   const size_t most = sizeof((struct sockaddr_un *)0)->sun_path - 1;
   struct address address;
@@ -168,7 +168,7 @@ static const char *congestion_of(int fd) {
   return name;
 }
 
-/* From before it is a connection, whatever the system's choice is: what paces once paces on. */
+/* Set before the connection, whatever the system's default: pacing is never switched off. */
 static void loopback_is_not_paced(void **state) {
   struct address address;
   int listener, client;
@@ -196,7 +196,7 @@ static void listener_and_client_meet(void **state) {
   meets(&address, "a path");
 }
 
-static void a_bound_port_is_told(void **state) {
+static void the_bound_port_is_reported(void **state) {
   (void)state;
   struct address address;
   int listener;
@@ -224,7 +224,7 @@ static void a_stale_socket_file_is_replaced(void **state) {
   }
 }
 
-static void a_living_socket_file_is_not(void **state) {
+static void a_socket_file_in_use_is_kept(void **state) {
   (void)state;
   struct address address;
   int listener, other, client;
@@ -236,7 +236,7 @@ static void a_living_socket_file_is_not(void **state) {
   close(listener);
 }
 
-static void a_file_that_is_no_socket_stays(void **state) {
+static void other_files_are_kept(void **state) {
   (void)state;
   struct address address;
   struct stat status;
@@ -250,9 +250,9 @@ static void a_file_that_is_no_socket_stays(void **state) {
   assert_int_equal(status.st_size, 4);
 }
 
-static void what_cannot_be_bound_says_so(void **state) {
+static void a_failed_bind_has_its_reason(void **state) {
   (void)state;
-  static const char *const texts[] = {"tcp://192.0.2.1:0", /* TEST-NET-1, RFC 5737: nobody's */
+  static const char *const texts[] = {"tcp://192.0.2.1:0", /* TEST-NET-1, RFC 5737: unassigned */
                                       "unix:///no/such/folder/haul.sock",
                                       "unix:///dev/null/haul.sock"};
   for (size_t i = 0; i < COUNT(texts); i++) {
@@ -265,7 +265,7 @@ static void what_cannot_be_bound_says_so(void **state) {
   }
 }
 
-static void nobody_there_is_told_at_once(void **state) {
+static void a_refused_connection_fails_at_once(void **state) {
   (void)state;
   struct address address;
   int fd;
@@ -277,7 +277,7 @@ static void nobody_there_is_told_at_once(void **state) {
   assert_int_equal(open_descriptors(), before);
 }
 
-/* A listener that accepts nothing, with a full queue. */
+/* A listener with a full queue that accepts nothing. */
 static void a_full_listener_costs_no_more_than_the_deadline(void **state) {
   (void)state;
   struct address address;
@@ -303,7 +303,7 @@ static void pair(int ends[2]) {
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
 }
 
-static void silence_ends_at_the_deadline(void **state) {
+static void a_silent_peer_times_out(void **state) {
   (void)state;
   int ends[2];
   char bytes[4096] = {0};
@@ -323,7 +323,7 @@ static void silence_ends_at_the_deadline(void **state) {
   close(ends[1]);
 }
 
-static void an_end_is_the_peer_gone(void **state) {
+static void a_closed_connection_is_peer_gone(void **state) {
   (void)state;
   int ends[2];
   char bytes[8];
@@ -347,7 +347,7 @@ static void *send_large(void *end) {
   return (void *)(intptr_t)code;
 }
 
-static void what_does_not_fit_goes_in_parts(void **state) {
+static void large_buffers_are_sent_in_parts(void **state) {
   (void)state;
   int ends[2];
   pthread_t thread;
@@ -440,7 +440,7 @@ static void too_many_descriptors_are_refused_and_closed(void **state) {
   close(ends[1]);
 }
 
-static void nothing_now_and_the_end_are_told_apart(void **state) {
+static void no_data_and_end_of_stream_differ(void **state) {
   (void)state;
   int ends[2], got[SOCK_DESCRIPTORS_MAX];
   char byte;
@@ -453,14 +453,14 @@ static void nothing_now_and_the_end_are_told_apart(void **state) {
   close(ends[1]);
 }
 
-static void a_full_socket_is_told(void **state) {
+static void a_full_socket_is_reported(void **state) {
   (void)state;
   int ends[2], code = 0;
   char bytes[384] = {0};
   pair(ends);
   for (int i = 0; i < 10000 && code == 0; i++)
     code = sock_send_record(ends[0], bytes, sizeof bytes, NULL, 0);
-  assert_int_equal(code, -EAGAIN); /* whole records until then */
+  assert_int_equal(code, -EAGAIN); /* complete records before */
   close(ends[0]);
   size_t total = 0, count;
   int got[SOCK_DESCRIPTORS_MAX];
@@ -488,25 +488,25 @@ static int remove_folder(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(understands),
-      cmocka_unit_test(refuses),
-      cmocka_unit_test(knows_how_long_a_path_may_be),
+      cmocka_unit_test(parses_addresses),
+      cmocka_unit_test(rejects_bad_addresses),
+      cmocka_unit_test(bounds_the_length_of_a_path),
       cmocka_unit_test(listener_and_client_meet),
       cmocka_unit_test(loopback_is_not_paced),
-      cmocka_unit_test(a_bound_port_is_told),
+      cmocka_unit_test(the_bound_port_is_reported),
       cmocka_unit_test(a_stale_socket_file_is_replaced),
-      cmocka_unit_test(a_living_socket_file_is_not),
-      cmocka_unit_test(a_file_that_is_no_socket_stays),
-      cmocka_unit_test(what_cannot_be_bound_says_so),
-      cmocka_unit_test(nobody_there_is_told_at_once),
+      cmocka_unit_test(a_socket_file_in_use_is_kept),
+      cmocka_unit_test(other_files_are_kept),
+      cmocka_unit_test(a_failed_bind_has_its_reason),
+      cmocka_unit_test(a_refused_connection_fails_at_once),
       cmocka_unit_test(a_full_listener_costs_no_more_than_the_deadline),
-      cmocka_unit_test(silence_ends_at_the_deadline),
-      cmocka_unit_test(an_end_is_the_peer_gone),
-      cmocka_unit_test(what_does_not_fit_goes_in_parts),
+      cmocka_unit_test(a_silent_peer_times_out),
+      cmocka_unit_test(a_closed_connection_is_peer_gone),
+      cmocka_unit_test(large_buffers_are_sent_in_parts),
       cmocka_unit_test(records_carry_descriptors),
       cmocka_unit_test(too_many_descriptors_are_refused_and_closed),
-      cmocka_unit_test(nothing_now_and_the_end_are_told_apart),
-      cmocka_unit_test(a_full_socket_is_told),
+      cmocka_unit_test(no_data_and_end_of_stream_differ),
+      cmocka_unit_test(a_full_socket_is_reported),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * Finding the fastest of four ways by what they took. */
+ * Choosing the fastest of four variants by samples. */
 #include "support/check.h"
 
 #include "core/tune.h"
 
-/* A byte by each way takes so many nanoseconds. */
+/* Nanoseconds per byte of each variant. */
 static unsigned run(struct tune *tune, const int64_t *costs, unsigned turns) {
   unsigned other = 0;
   for (unsigned i = 0; i < turns; i++) {
@@ -15,13 +15,13 @@ static unsigned run(struct tune *tune, const int64_t *costs, unsigned turns) {
   return other;
 }
 
-static void the_first_before_anything_is_known(void **state) {
+static void the_default_is_used_without_samples(void **state) {
   (void)state;
   struct tune tune = {.turns = 0};
   assert_int_equal(tune_best(&tune), 0);
 }
 
-static void the_first_stands_against_what_is_little_faster(void **state) {
+static void the_default_wins_against_small_gains(void **state) {
   (void)state;
   struct tune tune = {.turns = 0};
   const int64_t costs[] = {100, 95, 90, 89};
@@ -37,13 +37,13 @@ static void the_fastest_is_found_and_used(void **state) {
     costs[fastest] = 7;
     run(&tune, costs, 16);
     assert_int_equal(tune_best(&tune), fastest);
-    assert_true(run(&tune, costs, 640) <= 10); /* tried again */
+    assert_true(run(&tune, costs, 640) <= 10); /* sampled again */
     assert_int_equal(tune_best(&tune), fastest);
   }
 }
 
-/* What is set up at the first move of each. */
-static void a_slow_first_one_does_not_count(void **state) {
+/* The first sample of each variant includes set-up. */
+static void a_slow_first_sample_does_not_count(void **state) {
   (void)state;
   struct tune tune = {.turns = 0};
   const int64_t slow[] = {5, 5, 5000, 5}, costs[] = {5, 5, 4, 5};
@@ -52,7 +52,7 @@ static void a_slow_first_one_does_not_count(void **state) {
   assert_int_equal(tune_best(&tune), 2);
 }
 
-static void one_that_is_far_off_hardly_counts(void **state) {
+static void outliers_hardly_count(void **state) {
   (void)state;
   struct tune tune = {.turns = 0};
   const int64_t costs[] = {10, 6, 12, 14};
@@ -63,18 +63,18 @@ static void one_that_is_far_off_hardly_counts(void **state) {
   assert_int_equal(tune_best(&tune), 1);
 }
 
-static void what_changes_is_noticed(void **state) {
+static void a_change_is_noticed(void **state) {
   (void)state;
   struct tune tune = {.turns = 0};
   const int64_t before[] = {10, 8, 12, 14}, after[] = {10, 30, 12, 5};
   run(&tune, before, 16);
   run(&tune, after, 40);
-  assert_int_equal(tune_best(&tune), 0); /* the fastest so far has become slow */
+  assert_int_equal(tune_best(&tune), 0); /* the fastest becomes slow */
   run(&tune, after, 64 * 4 * 20);
-  assert_int_equal(tune_best(&tune), 3); /* and another one fast */
+  assert_int_equal(tune_best(&tune), 3); /* and another becomes fast */
 }
 
-static void nonsense_is_not_told(void **state) {
+static void invalid_samples_are_ignored(void **state) {
   (void)state;
   struct tune tune = {.turns = 0};
   tune_record(&tune, TUNE_WAYS, 1, 1);
@@ -82,19 +82,19 @@ static void nonsense_is_not_told(void **state) {
   tune_record(&tune, 0, 1, 0);
   tune_record(&tune, 0, 1, -5);
   assert_int_equal(tune.ways[0].count, 0);
-  tune_record(&tune, 0, UINT64_MAX, 1); /* next to nothing is not nothing */
+  tune_record(&tune, 0, UINT64_MAX, 1); /* almost 0 is not 0 */
   assert_int_equal(tune.ways[0].value, 1);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_first_before_anything_is_known),
-      cmocka_unit_test(the_first_stands_against_what_is_little_faster),
+      cmocka_unit_test(the_default_is_used_without_samples),
+      cmocka_unit_test(the_default_wins_against_small_gains),
       cmocka_unit_test(the_fastest_is_found_and_used),
-      cmocka_unit_test(a_slow_first_one_does_not_count),
-      cmocka_unit_test(one_that_is_far_off_hardly_counts),
-      cmocka_unit_test(what_changes_is_noticed),
-      cmocka_unit_test(nonsense_is_not_told),
+      cmocka_unit_test(a_slow_first_sample_does_not_count),
+      cmocka_unit_test(outliers_hardly_count),
+      cmocka_unit_test(a_change_is_noticed),
+      cmocka_unit_test(invalid_samples_are_ignored),
   };
   return cmocka_run_group_tests_name("core/tune", tests, NULL, NULL);
 }

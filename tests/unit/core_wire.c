@@ -24,14 +24,14 @@ static void fields_are_little_endian(void **state) {
   assert_false(in.failed);
 }
 
-static void an_end_that_was_passed_stays_passed(void **state) {
+static void a_failed_cursor_stays_failed(void **state) {
   (void)state;
   uint8_t bytes[4] = {1, 2, 3, 4}, got[2] = {9, 9};
   struct wire in = wire_over(bytes, sizeof bytes);
   assert_int_equal(wire_get8(&in), 1);
   assert_int_equal(wire_get32(&in), 0);
   assert_true(in.failed);
-  assert_int_equal(wire_get8(&in), 0); /* three bytes are left, and not given */
+  assert_int_equal(wire_get8(&in), 0); /* three bytes are left and not returned */
   wire_get_bytes(&in, got, 2);
   assert_int_equal(got[0] | got[1], 0);
   assert_null(wire_take(&in, 0));
@@ -43,7 +43,7 @@ static void an_end_that_was_passed_stays_passed(void **state) {
   assert_int_equal(bytes[0], 1);
 }
 
-static void nothing_fits_into_nothing(void **state) {
+static void an_empty_buffer_has_no_room(void **state) {
   (void)state;
   struct wire wire = wire_over(NULL, 0);
   wire_put_bytes(&wire, "", 0);
@@ -52,7 +52,7 @@ static void nothing_fits_into_nothing(void **state) {
   assert_true(wire.failed);
 }
 
-static void strings_come_back(void **state) {
+static void strings_round_trip(void **state) {
   (void)state;
   uint8_t bytes[16] = {0};
   char text[6];
@@ -64,12 +64,12 @@ static void strings_come_back(void **state) {
   struct wire in = wire_over(bytes, sizeof bytes);
   wire_get_string(&in, text, sizeof text);
   assert_string_equal(text, "");
-  wire_get_string(&in, text, sizeof text); /* fits with its terminator, to the byte */
+  wire_get_string(&in, text, sizeof text); /* exactly fits with its terminator */
   assert_string_equal(text, "haul!");
   assert_false(in.failed);
 }
 
-static void what_a_terminal_would_obey_is_not_sent(void **state) {
+static void control_characters_are_not_sent(void **state) {
   (void)state;
   uint8_t bytes[16] = {0};
   char text[16];
@@ -80,7 +80,7 @@ static void what_a_terminal_would_obey_is_not_sent(void **state) {
   assert_string_equal(text, "a??[m?z");
 }
 
-/* `length` bytes that stand behind a length field of `claimed`. */
+/* `length` bytes behind a length field of `claimed`. */
 static bool string_fails(unsigned claimed, const char *body, size_t length, size_t room) {
   uint8_t bytes[64] = {0};
   char text[64] = "untouched";
@@ -101,7 +101,7 @@ static void bad_strings_fail_and_leave_an_empty_one(void **state) {
   assert_true(string_fails(65535, "good", 4, 64));
   assert_true(string_fails(4, "go\0d", 4, 64));
   assert_true(string_fails(1, "\0", 1, 64));
-  assert_true(string_fails(3, "\033[m", 3, 64)); /* nothing that a terminal would obey */
+  assert_true(string_fails(3, "\033[m", 3, 64)); /* no control characters */
   assert_true(string_fails(1, "\177", 1, 64));
   assert_true(string_fails(2, "\302\233", 2, 64));
   assert_true(string_fails(1, "", 0, 64));
@@ -110,10 +110,10 @@ static void bad_strings_fail_and_leave_an_empty_one(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(fields_are_little_endian),
-      cmocka_unit_test(an_end_that_was_passed_stays_passed),
-      cmocka_unit_test(nothing_fits_into_nothing),
-      cmocka_unit_test(strings_come_back),
-      cmocka_unit_test(what_a_terminal_would_obey_is_not_sent),
+      cmocka_unit_test(a_failed_cursor_stays_failed),
+      cmocka_unit_test(an_empty_buffer_has_no_room),
+      cmocka_unit_test(strings_round_trip),
+      cmocka_unit_test(control_characters_are_not_sent),
       cmocka_unit_test(bad_strings_fail_and_leave_an_empty_one),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

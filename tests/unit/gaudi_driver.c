@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * libhl-thunk at run time: the ways in which it, or a device, is not there. */
+ * libhl-thunk at run time: missing library, missing devices, HAUL_GAUDI_FD. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 static const struct haul_place gaudi0 = {HAUL_GAUDI, 0}, gaudi1 = {HAUL_GAUDI, 1};
 static char library[400];
 
-/* The double's variant, NULL: none. */
+/* The mock's variant; NULL: none. */
 static int use(const char *variant) {
   const char *doubles = getenv("HAUL_DOUBLES");
   library_forget(&gaudi_library);
@@ -36,7 +36,7 @@ static int set_up(void **state) {
   return use("symbols");
 }
 
-/* Nobody can have memory there: with this code, and these words. */
+/* Allocation fails with this code and text. */
 static void is_refused(struct haul_place place, int code, const char *text, const char *hint) {
   struct memory memory;
   assert_fails(code, memory_alloc(place, 4096, 0, &memory));
@@ -60,7 +60,7 @@ static const struct haul_check *check_of(const char *name) {
 
 /* ---- the library ---- */
 
-/* What the kernel shows of PCI and modules: nothing, until a test adds it. */
+/* The made-up sysfs: empty until a test adds files. */
 static void make_sys(char root[32]) {
   snprintf(root, 32, "/tmp/haul-gaudi-XXXXXX");
   assert_non_null(mkdtemp(root));
@@ -93,14 +93,14 @@ static void a_host_without_a_gaudi_needs_nothing(void **state) {
   tree_file(root, "bus/pci/devices/0000:32:00.0/vendor", "0x8086\n");
   tree_file(root, "bus/pci/devices/0000:32:00.0/class", "0x120000\n");
   all_are(HAUL_CHECK_OK, needless);
-  setenv("HAUL_GAUDI_FD", "3", 1); /* somebody says that there is one */
+  setenv("HAUL_GAUDI_FD", "3", 1); /* the user says that there is one */
   all_are(HAUL_CHECK_MISSING, "");
   unsetenv("HAUL_GAUDI_FD");
   tree_folder(root, "module/habanalabs");
   all_are(HAUL_CHECK_MISSING, "");
   providers_stop();
   remove_sys(root);
-  use("older"); /* who has installed a library wants one */
+  use("older"); /* an installed library implies a device */
   make_sys(root);
   assert_works(providers_start());
   all_are(HAUL_CHECK_MISSING, "");
@@ -121,14 +121,14 @@ static void without_a_library_there_are_no_devices_and_a_package(void **state) {
   assert_int_equal(check_of("gaudi.library")->state, HAUL_CHECK_MISSING);
   assert_non_null(strstr(check_of("gaudi.library")->remedy, "apt-get install"));
   assert_int_equal(check_of("gaudi.device")->state, HAUL_CHECK_MISSING);
-  struct memory memory; /* the others are not harmed */
+  struct memory memory; /* other kinds work */
   assert_works(memory_alloc((struct haul_place){HAUL_HOST, 0}, 1, 0, &memory));
   memory_free(&memory);
   providers_stop();
   remove_sys(root);
 }
 
-static void a_library_that_lacks_calls_is_refused_and_closed(void **state) {
+static void a_library_that_lacks_calls_is_rejected_and_closed(void **state) {
   (void)state;
   unsigned before = open_descriptors();
   use("older");
@@ -148,13 +148,13 @@ static void starting_opens_nothing(void **state) {
   gaudi_library.names[0] = "/nonexistent/so-that-opening-fails";
   assert_works(providers_start());
   use("symbols");
-  assert_int_equal(devices(), 2); /* it was not looked at before */
+  assert_int_equal(devices(), 2); /* it was not probed before */
   providers_stop();
 }
 
 /* ---- devices ---- */
 
-static void no_device_is_told_with_the_module(void **state) {
+static void no_device_hints_at_the_module(void **state) {
   (void)state;
   setenv("HAUL_DOUBLE_GAUDI_DEVICES", "0", 1);
   assert_works(providers_start());
@@ -164,7 +164,7 @@ static void no_device_is_told_with_the_module(void **state) {
   providers_stop();
 }
 
-static void no_permission_is_told_with_the_command(void **state) {
+static void no_permission_hints_at_the_command(void **state) {
   (void)state;
   setenv("HAUL_DOUBLE_GAUDI_FAIL", "control:0:13", 1);
   assert_works(providers_start());
@@ -173,7 +173,7 @@ static void no_permission_is_told_with_the_command(void **state) {
   providers_stop();
 }
 
-static void another_generation_is_not_taken_for_one(void **state) {
+static void other_models_are_rejected(void **state) {
   (void)state;
   setenv("HAUL_DOUBLE_GAUDI_ID", "0x1000", 1);
   assert_works(providers_start());
@@ -182,7 +182,7 @@ static void another_generation_is_not_taken_for_one(void **state) {
   providers_stop();
 }
 
-static void devices_past_the_last_are_refused(void **state) {
+static void devices_past_the_last_are_rejected(void **state) {
   (void)state;
   assert_works(providers_start());
   is_refused((struct haul_place){HAUL_GAUDI, 2}, HAUL_EPLACE, "gaudi has 2 devices",
@@ -207,7 +207,7 @@ static void opening_fails_with_the_drivers_reason(void **state) {
     is_refused(gaudi0, all[i].code, all[i].text, all[i].hint);
     assert_int_equal(haul_error_last()->system, all[i].system);
   }
-  unsetenv("HAUL_DOUBLE_GAUDI_FAIL"); /* it was let go: nothing was kept */
+  unsetenv("HAUL_DOUBLE_GAUDI_FAIL"); /* the library was closed */
   struct memory memory;
   assert_works(memory_alloc(gaudi0, 4096, 0, &memory));
   memory_free(&memory);
@@ -252,7 +252,7 @@ static void a_frameworks_descriptor_is_used_and_left_open(void **state) {
   assert_non_null(driver);
   int fd = driver->open(GAUDI_KIND_ANY, "0000:34:00.0");
   assert_true(fd >= 0);
-  snprintf(text, sizeof text, "%d:0", fd); /* which it is not */
+  snprintf(text, sizeof text, "%d:0", fd); /* another device */
   setenv("HAUL_GAUDI_FD", text, 1);
   assert_works(providers_start());
   is_refused(gaudi0, HAUL_EPLACE, "says device 0", "leave the device out");
@@ -261,7 +261,7 @@ static void a_frameworks_descriptor_is_used_and_left_open(void **state) {
   setenv("HAUL_GAUDI_FD", text, 1);
   assert_works(providers_start());
   unsigned before = open_descriptors();
-  assert_works(memory_alloc(gaudi1, 4096, 0, &memory)); /* else it would be busy */
+  assert_works(memory_alloc(gaudi1, 4096, 0, &memory)); /* a second open would fail with EBUSY */
   assert_int_equal(open_descriptors(), before);
   memory_free(&memory);
   providers_stop();
@@ -291,7 +291,7 @@ static void a_frameworks_memory_can_be_wrapped(void **state) {
   assert_int_equal(offset, 0);
   close(dmabuf);
   memory_free(&memory);
-  assert_works(memory_wrap((void *)(base + 4096), 4096, &memory)); /* not where it was mapped */
+  assert_works(memory_wrap((void *)(base + 4096), 4096, &memory)); /* at another address */
   assert_fails(HAUL_ENOTSUP, memory_dmabuf(&memory, &dmabuf, &offset));
   assert_non_null(strstr(haul_error_last()->hint, "where the framework mapped it"));
   memory_free(&memory);
@@ -299,7 +299,7 @@ static void a_frameworks_memory_can_be_wrapped(void **state) {
   driver->close(fd);
 }
 
-static void without_a_frameworks_descriptor_its_memory_is_nobodys(void **state) {
+static void without_a_frameworks_descriptor_its_memory_is_unknown(void **state) {
   (void)state;
   struct memory memory;
   assert_works(providers_start());
@@ -308,7 +308,7 @@ static void without_a_frameworks_descriptor_its_memory_is_nobodys(void **state) 
   providers_stop();
 }
 
-static void a_descriptor_that_is_none_leaves_it_without_devices(void **state) {
+static void an_invalid_descriptor_leaves_no_devices(void **state) {
   (void)state;
   const char *words[] = {"", "x", "-1", "3:", "3:x", "3 ", ":0", "99999999"};
   for (size_t i = 0; i < COUNT(words); i++) {
@@ -337,19 +337,19 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       FRESH(a_host_without_a_gaudi_needs_nothing),
       FRESH(without_a_library_there_are_no_devices_and_a_package),
-      FRESH(a_library_that_lacks_calls_is_refused_and_closed),
+      FRESH(a_library_that_lacks_calls_is_rejected_and_closed),
       FRESH(starting_opens_nothing),
-      FRESH(no_device_is_told_with_the_module),
-      FRESH(no_permission_is_told_with_the_command),
-      FRESH(another_generation_is_not_taken_for_one),
-      FRESH(devices_past_the_last_are_refused),
+      FRESH(no_device_hints_at_the_module),
+      FRESH(no_permission_hints_at_the_command),
+      FRESH(other_models_are_rejected),
+      FRESH(devices_past_the_last_are_rejected),
       FRESH(opening_fails_with_the_drivers_reason),
       FRESH(a_device_is_closed_by_the_last_stop),
       FRESH(it_describes_its_device),
       FRESH(a_frameworks_descriptor_is_used_and_left_open),
       FRESH(a_frameworks_memory_can_be_wrapped),
-      FRESH(without_a_frameworks_descriptor_its_memory_is_nobodys),
-      FRESH(a_descriptor_that_is_none_leaves_it_without_devices),
+      FRESH(without_a_frameworks_descriptor_its_memory_is_unknown),
+      FRESH(an_invalid_descriptor_leaves_no_devices),
   };
   return cmocka_run_group_tests_name("gaudi/driver", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Gaudi memory and its DMA over the double: pages, dma-bufs that are open, copies that fail. */
+ * Gaudi memory and DMA over the emulated driver: pages, open dma-bufs, failing copies. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include "support/seams.h"
 
 #define MIB  ((size_t)1 << 20)
-#define PAGE (24 * MIB) /* the double's */
+#define PAGE (24 * MIB) /* of the emulated driver */
 
 static const struct haul_place host = {HAUL_HOST, 0}, gaudi0 = {HAUL_GAUDI, 0},
                                gaudi1 = {HAUL_GAUDI, 1};
@@ -61,7 +61,7 @@ static void counts(unsigned device, unsigned pages, unsigned kept) {
   assert_int_equal(empty, kept);
 }
 
-/* What lies in the memory is what was put there. */
+/* The memory holds the bytes that were written. */
 static void works(struct memory *memory) {
   struct memory bytes = get(host, memory->length), back = get(host, memory->length);
   pattern_fill(bytes.view, memory->length, 3);
@@ -74,7 +74,7 @@ static void works(struct memory *memory) {
 
 /* ---- pages ---- */
 
-static void small_blocks_share_a_page_and_empty_pages_go(void **state) {
+static void small_blocks_share_a_page_and_empty_pages_are_freed(void **state) {
   (void)state;
   struct memory blocks[3];
   for (size_t i = 0; i < COUNT(blocks); i++)
@@ -82,7 +82,7 @@ static void small_blocks_share_a_page_and_empty_pages_go(void **state) {
   counts(0, 1, 0);
   struct memory large = get(gaudi0, 40 * MIB); /* two pages in one allocation */
   counts(0, 2, 0);
-  struct memory rest = get(gaudi0, 7 * MIB); /* in what the large one left */
+  struct memory rest = get(gaudi0, 7 * MIB); /* in the rest of the large one's page */
   counts(0, 2, 0);
   assert_true((char *)rest.address == (char *)large.address + 40 * MIB);
   memory_free(&large);
@@ -105,7 +105,7 @@ static void two_devices_have_no_address_in_common(void **state) {
   memory_free(&b);
 }
 
-static void out_of_device_memory_is_told_and_passes(void **state) {
+static void lack_of_device_memory_is_an_error_and_passes(void **state) {
   (void)state;
   struct memory blocks[40], more;
   for (size_t i = 0; i < COUNT(blocks); i++) /* 960 MiB */
@@ -123,7 +123,7 @@ static void out_of_device_memory_is_told_and_passes(void **state) {
   counts(0, 0, 0);
 }
 
-static void a_driver_that_refuses_leaves_nothing_behind(void **state) {
+static void a_failing_driver_leaks_nothing(void **state) {
   (void)state;
   const char *calls[] = {"alloc:1:12", "alloc:1:5", "map:1:12"};
   for (size_t i = 0; i < COUNT(calls); i++) {
@@ -133,14 +133,14 @@ static void a_driver_that_refuses_leaves_nothing_behind(void **state) {
     counts(0, 0, 0);
   }
   fail_at("");
-  struct memory blocks[40]; /* all of the device is still there */
+  struct memory blocks[40]; /* all device memory is free */
   for (size_t i = 0; i < COUNT(blocks); i++)
     blocks[i] = get(gaudi0, PAGE);
   for (size_t i = 0; i < COUNT(blocks); i++)
     memory_free(&blocks[i]);
 }
 
-static void refused_memory_of_haul_leaks_none_of_the_devices(void **state) {
+static void a_failed_host_allocation_leaks_no_device_memory(void **state) {
   (void)state;
   struct memory memory;
   int status = HAUL_ENOMEM;
@@ -166,7 +166,7 @@ static void *alloc_and_free(void *seed) {
   return NULL;
 }
 
-static void threads_take_and_give_at_once(void **state) {
+static void threads_allocate_and_free_concurrently(void **state) {
   (void)state;
   pthread_t threads[4];
   for (uintptr_t i = 0; i < COUNT(threads); i++)
@@ -176,7 +176,7 @@ static void threads_take_and_give_at_once(void **state) {
   counts(0, 0, 0);
 }
 
-/* Although no memory of this kind is shared, both ways of asking for it are pooled. */
+/* Both flags are pooled, though this kind is never shared. */
 static void freed_regions_come_back_from_the_pool(void **state) {
   (void)state;
   const unsigned flags[] = {0, HAUL_REGION_PRIVATE};
@@ -197,7 +197,7 @@ static void freed_regions_come_back_from_the_pool(void **state) {
 
 /* ---- dma-bufs ---- */
 
-static void a_dmabuf_begins_with_its_page_and_says_where_the_block_is(void **state) {
+static void a_dmabuf_begins_with_its_page_and_has_the_blocks_offset(void **state) {
   (void)state;
   struct memory first = get(gaudi0, 8192), second = get(gaudi0, 4097), part;
   uint64_t offset;
@@ -218,7 +218,7 @@ static void a_dmabuf_begins_with_its_page_and_says_where_the_block_is(void **sta
   memory_free(&second);
 }
 
-static void a_page_with_an_open_dmabuf_stays_serves_and_goes_later(void **state) {
+static void a_page_with_an_open_dmabuf_is_reused_and_freed_later(void **state) {
   (void)state;
   struct memory memory = get(gaudi0, MIB), other;
   void *at = memory.address;
@@ -227,7 +227,7 @@ static void a_page_with_an_open_dmabuf_stays_serves_and_goes_later(void **state)
   assert_works(memory_dmabuf(&memory, &fd, &offset));
   copy = dup(fd);
   close(fd);
-  memory_free(&memory); /* neither hangs nor loses it */
+  memory_free(&memory); /* no hang, no loss */
   counts(0, 1, 1);
   other = get(gaudi0, MIB);
   assert_ptr_equal(other.address, at);
@@ -241,7 +241,7 @@ static void a_page_with_an_open_dmabuf_stays_serves_and_goes_later(void **state)
   counts(0, 0, 0);
 }
 
-static void a_device_is_let_go_with_a_dmabuf_open(void **state) {
+static void a_device_is_closed_with_an_open_dmabuf(void **state) {
   (void)state;
   struct memory memory = get(gaudi0, MIB);
   uint64_t offset;
@@ -249,7 +249,7 @@ static void a_device_is_let_go_with_a_dmabuf_open(void **state) {
   assert_works(memory_dmabuf(&memory, &fd, &offset));
   memory_free(&memory);
   providers_stop();
-  assert_works(providers_start()); /* the driver has it until the last copy is closed */
+  assert_works(providers_start()); /* allocated until the last descriptor is closed */
   assert_fails(HAUL_EBUSY, memory_alloc(gaudi0, 4096, 0, &memory));
   close(fd);
   memory = get(gaudi0, 4096);
@@ -269,14 +269,14 @@ static int drain(struct copy *copy) {
   return status;
 }
 
-static void starting_a_copy_does_not_wait_and_many_go_on_at_once(void **state) {
+static void copies_start_without_blocking_and_run_concurrently(void **state) {
   (void)state;
   enum { COPIES = 100 }; /* more than there are slots */
   struct memory device = get(gaudi0, COPIES * 4096), bytes = get(host, COPIES * 4096);
   static struct copy copies[COPIES];
   works(&device); /* everything is open */
   pattern_fill(bytes.view, COPIES * 4096, 9);
-  slow("20000"); /* two seconds in all: the last is under way when the first was started long ago */
+  slow("20000"); /* two seconds in total: the last runs long after the first started */
   for (uint64_t i = 0; i < COPIES; i++) {
     copies[i] = (struct copy){.to = &device,
                               .from = &bytes,
@@ -307,7 +307,7 @@ static void an_empty_copy_is_done(void **state) {
   memory_free(&bytes);
 }
 
-static void a_canceled_copy_ends_after_the_slices_under_way(void **state) {
+static void a_canceled_copy_ends_after_the_slices_in_flight(void **state) {
   (void)state;
   struct memory device = get(gaudi0, 64 * MIB), bytes = get(host, 64 * MIB);
   works(&device);
@@ -318,13 +318,13 @@ static void a_canceled_copy_ends_after_the_slices_under_way(void **state) {
   assert_int_equal(engine()->copy_poll(&copy), HAUL_ECANCELED);
   memset(bytes.view, 5, MIB);
   slow("0");
-  engine()->copy_cancel(&copy); /* once more does no harm */
+  engine()->copy_cancel(&copy); /* again: no effect */
   assert_int_equal(((char *)bytes.view)[0], 5);
   memory_free(&device);
   memory_free(&bytes);
 }
 
-static void stopping_ends_what_is_under_way(void **state) {
+static void stopping_ends_copies_in_flight(void **state) {
   (void)state;
   struct memory device = get(gaudi0, 64 * MIB), bytes = get(host, 64 * MIB);
   works(&device);
@@ -339,7 +339,7 @@ static void stopping_ends_what_is_under_way(void **state) {
   assert_works(providers_start());
 }
 
-/* The driver resets the device: the copy fails, later ones do at once, and a new start mends it. */
+/* The driver resets the device: this and later copies fail until the provider is restarted. */
 static void a_reset_in_the_middle_fails_the_copy(void **state) {
   (void)state;
   const char *ends[] = {"abort:3:5", "timeout:3:5"}, *words[] = {"aborted", "timed out"};
@@ -364,7 +364,7 @@ static void a_reset_in_the_middle_fails_the_copy(void **state) {
   }
 }
 
-/* A copy of four slices that is ready to be started, on a slow device. */
+/* Prepares a copy of four slices on a slow device. */
 static void prepare(struct copy *copy, struct memory *device, struct memory *bytes) {
   *device = get(gaudi0, 16 * MIB), *bytes = get(host, 16 * MIB);
   works(device);
@@ -372,15 +372,15 @@ static void prepare(struct copy *copy, struct memory *device, struct memory *byt
   *copy = (struct copy){.to = device, .from = bytes, .length = 16 * MIB};
 }
 
-/* The first slice times out when the second waits behind it: that one the reset aborts. */
-static void a_timeout_is_told_though_the_rest_is_aborted(void **state) {
+/* The first slice times out while the second is queued; the reset aborts the second. */
+static void a_timeout_is_reported_though_others_are_aborted(void **state) {
   (void)state;
   struct memory device, bytes;
   struct copy copy;
   prepare(&copy, &device, &bytes);
   fail_at("timeout:1:5");
   assert_works(engine()->copy_start(&copy));
-  usleep(100000); /* both have ended: seen in one look */
+  usleep(100000); /* both have ended, seen by one poll */
   assert_int_equal(drain(&copy), HAUL_ESYSTEM);
   assert_non_null(strstr(haul_error_last()->text, "timed out"));
   assert_fails(HAUL_ESYSTEM, engine()->copy_start(&copy));
@@ -402,8 +402,8 @@ static void *drains(void *argument) {
   return NULL;
 }
 
-/* The second slice is refused to the thread that starts, and the first ends under another. */
-static void who_sees_the_end_is_told_why(void **state) {
+/* The second slice fails in the starting thread, and the first ends in another. */
+static void the_poller_gets_the_reason(void **state) {
   (void)state;
   struct memory device, bytes;
   struct seen seen;
@@ -445,7 +445,7 @@ static void read_only_memory_is_not_pinned(void **state) {
   assert_works(memory_wrap(page, 4096, &bytes));
   assert_false(bytes.writable);
   assert_false(engine()->reaches(&bytes));
-  fail_at("host_map:1:13"); /* it is not even tried: a buffer is the engine's */
+  fail_at("host_map:1:13"); /* not attempted: the engine needs a bounce buffer */
   assert_fails(HAUL_ENOTSUP, copy_sync(NULL, &device, 0, &bytes, 0, 4096, HAUL_FOREVER));
   fail_at("");
   assert_works(copy_wait(&device, 0, &bytes, 0, 4096, HAUL_FOREVER));
@@ -454,7 +454,7 @@ static void read_only_memory_is_not_pinned(void **state) {
   munmap(page, 4096);
 }
 
-static void between_devices_it_goes_through_the_host(void **state) {
+static void copies_between_devices_use_the_host(void **state) {
   (void)state;
   const struct haul_place pairs[][2] = {{gaudi0, gaudi0}, {gaudi0, gaudi1}};
   struct heap *heap;
@@ -480,26 +480,26 @@ static void between_devices_it_goes_through_the_host(void **state) {
 int main(void) {
 #define FRESH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      FRESH(small_blocks_share_a_page_and_empty_pages_go),
+      FRESH(small_blocks_share_a_page_and_empty_pages_are_freed),
       FRESH(two_devices_have_no_address_in_common),
-      FRESH(out_of_device_memory_is_told_and_passes),
-      FRESH(a_driver_that_refuses_leaves_nothing_behind),
-      FRESH(refused_memory_of_haul_leaks_none_of_the_devices),
-      FRESH(threads_take_and_give_at_once),
+      FRESH(lack_of_device_memory_is_an_error_and_passes),
+      FRESH(a_failing_driver_leaks_nothing),
+      FRESH(a_failed_host_allocation_leaks_no_device_memory),
+      FRESH(threads_allocate_and_free_concurrently),
       FRESH(freed_regions_come_back_from_the_pool),
-      FRESH(a_dmabuf_begins_with_its_page_and_says_where_the_block_is),
-      FRESH(a_page_with_an_open_dmabuf_stays_serves_and_goes_later),
-      FRESH(a_device_is_let_go_with_a_dmabuf_open),
-      FRESH(starting_a_copy_does_not_wait_and_many_go_on_at_once),
+      FRESH(a_dmabuf_begins_with_its_page_and_has_the_blocks_offset),
+      FRESH(a_page_with_an_open_dmabuf_is_reused_and_freed_later),
+      FRESH(a_device_is_closed_with_an_open_dmabuf),
+      FRESH(copies_start_without_blocking_and_run_concurrently),
       FRESH(an_empty_copy_is_done),
-      FRESH(a_canceled_copy_ends_after_the_slices_under_way),
-      FRESH(stopping_ends_what_is_under_way),
+      FRESH(a_canceled_copy_ends_after_the_slices_in_flight),
+      FRESH(stopping_ends_copies_in_flight),
       FRESH(a_reset_in_the_middle_fails_the_copy),
-      FRESH(a_timeout_is_told_though_the_rest_is_aborted),
-      FRESH(who_sees_the_end_is_told_why),
+      FRESH(a_timeout_is_reported_though_others_are_aborted),
+      FRESH(the_poller_gets_the_reason),
       FRESH(a_refused_call_fails_the_copy_alone),
       FRESH(read_only_memory_is_not_pinned),
-      FRESH(between_devices_it_goes_through_the_host),
+      FRESH(copies_between_devices_use_the_host),
   };
   return cmocka_run_group_tests_name("gaudi/memory", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Parts of a device page: none overlaps another, all come back, and giving back needs no memory. */
+ * The suballocator: parts do not overlap, all are freed, and a free needs no memory. */
 #include "support/check.h"
 
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static uint64_t take(struct suballoc *suballoc, uint64_t length) {
   return offset;
 }
 
-/* One hole, as in the beginning. */
+/* One hole, as at the start. */
 static void is_whole(const struct suballoc *suballoc) {
   assert_int_equal(suballoc->parts, 0);
   assert_int_equal(suballoc->count, 1);
@@ -32,7 +32,7 @@ static void is_whole(const struct suballoc *suballoc) {
   assert_int_equal(suballoc->holes[0].length, suballoc->length);
 }
 
-static void all_of_it_can_be_taken_and_no_more(void **state) {
+static void all_of_it_can_be_allocated(void **state) {
   (void)state;
   struct suballoc suballoc = open_one(MIB);
   uint64_t offset;
@@ -61,8 +61,8 @@ static void the_smallest_hole_that_fits_is_taken(void **state) {
   suballoc_close(&suballoc);
 }
 
-/* Every way in which what is given back can touch holes. */
-static void neighbours_become_one_hole_in_any_order(void **state) {
+/* All cases of a freed part that is adjacent to holes. */
+static void adjacent_holes_are_merged(void **state) {
   (void)state;
   const unsigned orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
   for (size_t i = 0; i < COUNT(orders); i++) {
@@ -76,7 +76,7 @@ static void neighbours_become_one_hole_in_any_order(void **state) {
   }
 }
 
-static void fragments_serve_small_ones_until_they_are_joined(void **state) {
+static void fragments_serve_small_requests(void **state) {
   (void)state;
   struct suballoc suballoc = open_one(MIB);
   uint64_t offset;
@@ -86,20 +86,20 @@ static void fragments_serve_small_ones_until_they_are_joined(void **state) {
     suballoc_give(&suballoc, i * 4 * KIB, 4 * KIB);
   assert_int_equal(suballoc.count, 128);
   assert_fails(HAUL_ENOMEM, suballoc_take(&suballoc, 8 * KIB, &offset));
-  assert_int_equal(take(&suballoc, 4 * KIB), 0); /* the lowest of equals */
+  assert_int_equal(take(&suballoc, 4 * KIB), 0); /* the lowest of equal holes */
   suballoc_give(&suballoc, 4 * KIB, 4 * KIB);
   assert_int_equal(take(&suballoc, 8 * KIB), 4 * KIB);
   suballoc_close(&suballoc);
 }
 
-/* Owners of each step, against which every take and give is held. */
+/* Owner of each step; each operation is checked against it. */
 #define STEPS 512u
 #define PARTS 200u
 
 struct model {
   struct suballoc suballoc;
   uint8_t owned[STEPS];
-  uint64_t offsets[PARTS], lengths[PARTS]; /* length 0: not in use */
+  uint64_t offsets[PARTS], lengths[PARTS]; /* length 0: free */
 };
 
 static void mark(struct model *model, unsigned i, uint8_t before, uint8_t after) {
@@ -141,7 +141,7 @@ static void change_one(struct model *model, uint64_t *seed) {
   mark(model, i, 0, 1);
 }
 
-static void parts_never_overlap_and_room_is_always_found(void **state) {
+static void parts_never_overlap(void **state) {
   (void)state;
   uint64_t seed = test_seed();
   struct model *model = calloc(1, sizeof *model);
@@ -156,7 +156,7 @@ static void parts_never_overlap_and_room_is_always_found(void **state) {
   free(model);
 }
 
-static void without_memory_nothing_is_taken_and_all_can_be_given(void **state) {
+static void frees_need_no_memory(void **state) {
   (void)state;
   struct suballoc suballoc = open_one(MIB);
   uint64_t offset;
@@ -167,7 +167,7 @@ static void without_memory_nothing_is_taken_and_all_can_be_given(void **state) {
   assert_int_equal(haul_error_last()->code, HAUL_ENOMEM);
   assert_true(taken > 0 && taken < 256);
   assert_int_equal(suballoc.parts, taken);
-  for (uint64_t i = 0; i < taken; i += 2) /* as many holes as there can be */
+  for (uint64_t i = 0; i < taken; i += 2) /* the maximum of holes */
     suballoc_give(&suballoc, i * 4 * KIB, 4 * KIB);
   for (uint64_t i = 1; i < taken; i += 2)
     suballoc_give(&suballoc, i * 4 * KIB, 4 * KIB);
@@ -190,12 +190,12 @@ static void the_number_of_parts_is_bounded(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(all_of_it_can_be_taken_and_no_more),
+      cmocka_unit_test(all_of_it_can_be_allocated),
       cmocka_unit_test(the_smallest_hole_that_fits_is_taken),
-      cmocka_unit_test(neighbours_become_one_hole_in_any_order),
-      cmocka_unit_test(fragments_serve_small_ones_until_they_are_joined),
-      cmocka_unit_test(parts_never_overlap_and_room_is_always_found),
-      cmocka_unit_test(without_memory_nothing_is_taken_and_all_can_be_given),
+      cmocka_unit_test(adjacent_holes_are_merged),
+      cmocka_unit_test(fragments_serve_small_requests),
+      cmocka_unit_test(parts_never_overlap),
+      cmocka_unit_test(frees_need_no_memory),
       cmocka_unit_test(the_number_of_parts_is_bounded),
   };
   return cmocka_run_group_tests_name("gaudi/suballoc", tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Copies: who makes them, the CPU's, and the staged ones between devices that do not meet. */
+ * Copies: choice of the method, CPU copies, staged copies between devices. */
 #include "support/check.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static const struct haul_place host = {HAUL_HOST, 0}, sim = {HAUL_SIM, 0};
  */
 
 static unsigned island_copies, island_polls_needed, island_fails_at, island_canceled;
-static unsigned island_flying, island_flew; /* copies under way; the most at a time */
+static unsigned island_flying, island_flew; /* copies in flight; their maximum */
 
 static bool island_reaches(const struct memory *other) {
   return other->view != NULL;
@@ -96,7 +96,7 @@ static struct memory get(struct haul_place place, size_t length) {
 
 /* ---- what is refused ---- */
 
-static void refuses_to_write_what_may_only_be_read(void **state) {
+static void rejects_a_read_only_destination(void **state) {
   (void)state;
   struct memory a = get(host, 4096), b = get(host, 4096), device = get(sim, 4096);
   b.writable = device.writable = false;
@@ -109,7 +109,7 @@ static void refuses_to_write_what_may_only_be_read(void **state) {
   memory_free(&device);
 }
 
-static void refuses_overlap(void **state) {
+static void rejects_overlap(void **state) {
   (void)state;
   const struct haul_place places[] = {host, sim};
   for (size_t i = 0; i < COUNT(places); i++) {
@@ -123,7 +123,7 @@ static void refuses_overlap(void **state) {
   }
 }
 
-static void a_failed_copy_says_so(void **state) {
+static void a_failed_copy_is_an_error(void **state) {
   (void)state;
   struct memory bytes = get(host, 4096), far = on_island(malloc(4096), 4096);
   island_fails_at = 1;
@@ -140,7 +140,7 @@ static void a_failed_copy_says_so(void **state) {
 
 /* ---- who ---- */
 
-static void the_tables_decide_who_copies(void **state) {
+static void the_tables_choose_the_method(void **state) {
   (void)state;
   struct memory bytes = get(host, 4096), device = get(sim, 4096), far = on_island(NULL, 0);
   const struct provider *engine = NULL;
@@ -161,7 +161,7 @@ static void the_tables_decide_who_copies(void **state) {
 
 static const size_t staged[] = {1, MIB - 1, MIB, MIB + 1, 5 * MIB + 3};
 
-static void stages_between_devices_that_do_not_meet(void **state) {
+static void stages_between_unconnected_devices(void **state) {
   (void)state;
   size_t room = 6 * MIB;
   struct memory device = get(sim, room), far = on_island(malloc(room), room);
@@ -176,7 +176,7 @@ static void stages_between_devices_that_do_not_meet(void **state) {
   memory_free(&device);
 }
 
-static void staging_that_fails_leaves_nothing_under_way(void **state) {
+static void failed_staging_leaves_nothing_in_flight(void **state) {
   (void)state;
   size_t room = 6 * MIB;
   struct memory device = get(sim, room), far = on_island(calloc(1, room), room);
@@ -208,7 +208,7 @@ static void staging_without_memory_is_a_clear_error(void **state) {
   memory_free(&device);
 }
 
-/* Both buffers or none, and by the deadline. */
+/* Both buffers or none, by the deadline. */
 static void staging_waits_for_buffers_until_its_deadline(void **state) {
   (void)state;
   struct memory device = get(sim, 4096), far = on_island(calloc(1, 4096), 4096);
@@ -228,7 +228,7 @@ static void staging_waits_for_buffers_until_its_deadline(void **state) {
   memory_free(&device);
 }
 
-/* Each size is tried, and the bytes are right with all of them. */
+/* Each slice size is used, with correct bytes. */
 static void slices_are_measured(void **state) {
   (void)state;
   size_t room = 6 * MIB;
@@ -253,7 +253,7 @@ static void slices_are_measured(void **state) {
   memory_free(&device);
 }
 
-/* One buffer is filled while the other is emptied: two copies are under way, and no more. */
+/* One buffer is filled while the other is drained: at most two copies in flight. */
 static void two_buffers_are_in_use_at_once(void **state) {
   (void)state;
   size_t room = 6 * MIB;
@@ -272,7 +272,7 @@ static void two_buffers_are_in_use_at_once(void **state) {
   free(there.state);
 }
 
-static void two_islands_without_a_bridge_are_not_supported(void **state) {
+static void devices_without_host_access_are_not_supported(void **state) {
   (void)state;
   static const struct provider none = {.name = "none", .kind = 78};
   struct memory device = get(sim, 4096);
@@ -299,10 +299,10 @@ static void the_cpu_copies_every_size_and_alignment(void **state) {
     for (size_t k = 0; k < COUNT(shifts); k++) {
       size_t size = sizes[i], shift = shifts[k];
       to[shift + size] = 'x';
-      copy_bytes(to + shift, from + 4095 - shift, size);
+      copy_slice(to + shift, from + 4095 - shift, size, size);
       assert_memory_equal(to + shift, from + 4095 - shift, size);
       assert_int_equal(to[shift + size], 'x');
-      copy_slice(to + shift, from + shift, size, SIZE_MAX); /* as a part of a large one */
+      copy_slice(to + shift, from + shift, size, SIZE_MAX); /* as a slice of a large copy */
       assert_memory_equal(to + shift, from + shift, size);
       assert_int_equal(to[shift + size], 'x');
     }
@@ -315,7 +315,7 @@ static int64_t ticking(void) {
   return ++ticks;
 }
 
-static void large_copies_look_at_the_clock(void **state) {
+static void large_copies_check_the_deadline(void **state) {
   (void)state;
   struct memory a = get(host, 64 * MIB), b = get(host, 64 * MIB);
   struct sys_ops before = sys_ops;
@@ -323,7 +323,7 @@ static void large_copies_look_at_the_clock(void **state) {
   int status = copy_here(&a, 0, &b, 0, 64 * MIB, 2);
   sys_ops = before;
   assert_fails(HAUL_ETIMEDOUT, status);
-  /* What is done at once is not late. */
+  /* A copy within the call cannot be late. */
   assert_works(copy_here(&a, 0, &b, 0, MIB, HAUL_NO_WAIT));
   memory_free(&a);
   memory_free(&b);
@@ -342,19 +342,19 @@ static int stop(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup(refuses_to_write_what_may_only_be_read, reset),
-      cmocka_unit_test_setup(refuses_overlap, reset),
-      cmocka_unit_test_setup(a_failed_copy_says_so, reset),
-      cmocka_unit_test_setup(the_tables_decide_who_copies, reset),
-      cmocka_unit_test_setup(stages_between_devices_that_do_not_meet, reset),
-      cmocka_unit_test_setup(staging_that_fails_leaves_nothing_under_way, reset),
+      cmocka_unit_test_setup(rejects_a_read_only_destination, reset),
+      cmocka_unit_test_setup(rejects_overlap, reset),
+      cmocka_unit_test_setup(a_failed_copy_is_an_error, reset),
+      cmocka_unit_test_setup(the_tables_choose_the_method, reset),
+      cmocka_unit_test_setup(stages_between_unconnected_devices, reset),
+      cmocka_unit_test_setup(failed_staging_leaves_nothing_in_flight, reset),
       cmocka_unit_test_setup(staging_without_memory_is_a_clear_error, reset),
       cmocka_unit_test_setup(slices_are_measured, reset),
       cmocka_unit_test_setup(two_buffers_are_in_use_at_once, reset),
       cmocka_unit_test_setup(staging_waits_for_buffers_until_its_deadline, reset),
-      cmocka_unit_test_setup(two_islands_without_a_bridge_are_not_supported, reset),
+      cmocka_unit_test_setup(devices_without_host_access_are_not_supported, reset),
       cmocka_unit_test_setup(the_cpu_copies_every_size_and_alignment, reset),
-      cmocka_unit_test_setup(large_copies_look_at_the_clock, reset),
+      cmocka_unit_test_setup(large_copies_check_the_deadline, reset),
   };
   return cmocka_run_group_tests_name("memory/copy", tests, start, stop);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * GPU memory over a double of NVIDIA's driver: what the suite of all memories does not look at. */
+ * GPU memory over the emulated driver: cases that the suite of all providers lacks. */
 #include "support/check.h"
 
 #include <dlfcn.h>
@@ -28,9 +28,9 @@
 static const struct haul_place gpu0 = {HAUL_CUDA, 0}, gpu1 = {HAUL_CUDA, 1}, host = {HAUL_HOST, 0};
 
 static struct cuda_double *door;
-static char libraries[2][512]; /* the double, and the one that is too old */
+static char libraries[2][512]; /* the emulated driver, and its old version */
 
-/* What an application calls. */
+/* The application's calls. */
 static CUresult (*app_alloc)(CUdeviceptr *address, size_t bytes);
 static CUresult (*app_free)(CUdeviceptr address);
 static CUresult (*app_retain)(CUcontext *context, CUdevice device);
@@ -74,7 +74,7 @@ static void look_for_devices(void) {
   assert_int_equal(provider_devices(&provider_cuda), 2);
 }
 
-/* Before each test: two GPUs, none of them touched. */
+/* Before each test: two unused GPUs. */
 static int begin(void **state) {
   (void)state;
   cuda_library.names[0] = libraries[0];
@@ -96,7 +96,7 @@ static void print_living(void) {
                   door->streams, door->events, door->retains);
 }
 
-/* After each: nothing of the driver's is left, and the double is as it was. */
+/* After each test: no driver object is left, and the emulator is reset. */
 static int end(void **state) {
   (void)state;
   providers_stop();
@@ -142,7 +142,7 @@ static void assert_no_gpu(const char *text, const char *hint) {
     fail_msg("it says '%s', '%s'", haul_error_last()->text, haul_error_last()->hint);
 }
 
-static void without_a_driver_all_else_works(void **state) {
+static void other_kinds_work_without_a_driver(void **state) {
   (void)state;
   cuda_library.names[0] = "libcuda-that-nobody-has.so.1";
   assert_no_gpu("cannot be opened", "nvidia-driver");
@@ -150,7 +150,7 @@ static void without_a_driver_all_else_works(void **state) {
   memory_free(&memory);
 }
 
-static void an_old_driver_names_all_that_it_lacks(void **state) {
+static void an_old_driver_names_missing_calls(void **state) {
   static const char *const names[] = {"cuMemGetAllocationGranularity",
                                       "cuMemCreate",
                                       "cuMemRelease",
@@ -167,7 +167,7 @@ static void an_old_driver_names_all_that_it_lacks(void **state) {
     assert_no_gpu("older than CUDA 10.2's: it lacks 10 calls", names[i]);
 }
 
-static void refusals_of_the_driver_are_told_apart(void **state) {
+static void driver_errors_have_different_texts(void **state) {
   static const struct {
     unsigned long long result;
     const char *text, *hint;
@@ -183,7 +183,7 @@ static void refusals_of_the_driver_are_told_apart(void **state) {
   }
 }
 
-static void a_number_out_of_range_is_refused(void **state) {
+static void a_number_out_of_range_is_rejected(void **state) {
   struct memory memory;
   (void)state;
   assert_fails(HAUL_EPLACE, memory_alloc((struct haul_place){HAUL_CUDA, 2}, 1, 0, &memory));
@@ -201,7 +201,7 @@ static bool is_mapped(const char *name) {
   return found;
 }
 
-/* In another process, where nobody has loaded the driver. */
+/* In another process, which has not loaded the driver. */
 static int lazy_child(void) {
   char bytes[64];
   struct memory memory;
@@ -216,7 +216,7 @@ static int lazy_child(void) {
   return before ? 2 : devices == 2 && is_mapped("libcuda") ? 0 : 3;
 }
 
-static void the_driver_is_opened_when_it_is_asked_for(void **state) {
+static void the_driver_is_opened_on_demand(void **state) {
   int socket;
   (void)state;
   pid_t child = child_start("lazy", &socket);
@@ -293,8 +293,8 @@ static bool several_nodes(void) {
   return true;
 }
 
-/* The node of the first GPU is in the kernel's files, that of the second is not. */
-static void buffers_lie_near_the_gpu_that_they_serve(void **state) {
+/* sysfs has the NUMA node of the first GPU only. */
+static void buffers_are_on_the_gpus_numa_node(void **state) {
   (void)state;
   bool (*before)(void) = sys_ops.has_nodes;
   struct heap *heap;
@@ -306,7 +306,7 @@ static void buffers_lie_near_the_gpu_that_they_serve(void **state) {
   assert_works(heap_open(NULL, 0, &heap));
   struct staging *staging = heap_staging(heap);
   sys_ops.has_nodes = several_nodes;
-  for (unsigned i = 0; i < 2; i++) { /* asked, and remembered */
+  for (unsigned i = 0; i < 2; i++) { /* queried and cached */
     assert_int_equal(staging_numa(staging, gpu0), 1);
     assert_int_equal(staging_numa(staging, gpu1), -1);
     assert_int_equal(staging_numa(staging, host), -1);
@@ -322,7 +322,7 @@ static void buffers_lie_near_the_gpu_that_they_serve(void **state) {
 
 /* ---- Memory ---- */
 
-static void no_room_leaves_nothing_behind(void **state) {
+static void lack_of_memory_leaks_nothing(void **state) {
   struct memory memory;
   const unsigned flags[] = {0, HAUL_REGION_PRIVATE};
   (void)state;
@@ -382,8 +382,8 @@ static void the_applications_memory_is_found(void **state) {
   end_application(1);
 }
 
-/* Caches of what was known of an address ask for it. */
-static void memory_that_was_freed_and_allocated_again_has_another_number(void **state) {
+/* Registration caches check the id of an address. */
+static void reallocated_memory_has_another_id(void **state) {
   struct memory memory, own;
   CUdeviceptr first, again;
   (void)state;
@@ -407,7 +407,7 @@ static void memory_that_was_freed_and_allocated_again_has_another_number(void **
   end_application(1);
 }
 
-static void pinned_memory_is_the_hosts_and_copied_straight(void **state) {
+static void pinned_host_memory_is_copied_directly(void **state) {
   struct memory bytes, memory;
   void *pinned;
   (void)state;
@@ -435,7 +435,7 @@ static int wait_for(struct copy *copy) {
   return status;
 }
 
-/* Nothing was begun then. Each size's first and last byte, in both ways, and what was measured. */
+/* The failed start copied nothing. Then first and last bytes of each size, in both directions. */
 static void memory_that_is_not_pinned_takes_two_buffers(void **state) {
   (void)state;
   const size_t sizes[] = {1, MIB, MIB + 1, 2 * MIB, 5 * MIB + 3};
@@ -483,8 +483,8 @@ static void buffers_that_cannot_be_pinned_are_an_error(void **state) {
   memory_free(&through);
 }
 
-/* Else the CPU would copy every byte, as it does for memory that nobody said to pin. */
-static void memory_to_be_pinned_is_from_its_first_copy_on_until_it_is_freed(void **state) {
+/* Else the CPU would copy every byte, as for unpinned memory. */
+static void memory_is_pinned_from_its_first_copy_until_its_free(void **state) {
   struct memory plain, bytes, memory;
   const unsigned flags[] = {HAUL_REGION_PINNED, HAUL_REGION_PINNED | HAUL_REGION_PRIVATE};
   (void)state;
@@ -535,7 +535,7 @@ static void the_callers_context_is_left_alone(void **state) {
   end_application(1);
 }
 
-static void writes_of_nics_are_flushed_where_they_need_it(void **state) {
+static void nic_writes_are_flushed_if_necessary(void **state) {
   (void)state;
   struct memory memory = get(gpu0, 4096, 0);
   assert_works(memory_fence(&memory, FENCE_BEFORE_READ));
@@ -551,7 +551,7 @@ static void writes_of_nics_are_flushed_where_they_need_it(void **state) {
   memory_free(&memory);
 }
 
-static void dmabufs_are_made_where_there_are_any(void **state) {
+static void dmabufs_are_exported_if_supported(void **state) {
   (void)state;
   struct memory memory = get(gpu0, MIB, 0);
   uint64_t offset = 7;
@@ -569,8 +569,8 @@ static void dmabufs_are_made_where_there_are_any(void **state) {
 
 /* ---- Copies ---- */
 
-/* Nothing moves, so whoever waited would wait for ever. */
-static void starting_a_copy_waits_for_nothing(void **state) {
+/* The engine is stopped, so a blocking call would hang. */
+static void starting_a_copy_does_not_block(void **state) {
   (void)state;
   struct memory memory = get(gpu0, 8 * MIB, 0), bytes = get(host, 8 * MIB, HAUL_REGION_PINNED);
   struct memory other = get(gpu1, 8 * MIB, 0);
@@ -593,7 +593,7 @@ static void starting_a_copy_waits_for_nothing(void **state) {
   memory_free(&bytes);
 }
 
-/* Two chunks are under way, and these alone are waited for. */
+/* Two chunks are in flight; the cancel waits only for them. */
 static void a_cancel_is_bounded(void **state) {
   enum { BEGUN = 16 };
   (void)state;
@@ -605,7 +605,7 @@ static void a_cancel_is_bounded(void **state) {
   assert_works(provider_cuda.copy_start(&copy));
   provider_cuda.copy_cancel(&copy);
   assert_int_equal(provider_cuda.copy_poll(&copy), HAUL_ECANCELED);
-  put_pattern(&other, 64 * MIB, 3); /* it is not looked at any more */
+  put_pattern(&other, 64 * MIB, 3); /* no longer polled */
   expect_pattern(&memory, BEGUN * MIB, 2);
   expect_pattern(&rest, 48 * MIB, 1);
   memory_free(&memory);
@@ -635,7 +635,7 @@ static void more_copies_than_lanes_wait_their_turn(void **state) {
   memory_free(&bytes);
 }
 
-/* The context is of no use from then on, as with the driver, until the application resets it. */
+/* The context is unusable until the application resets the device, as with the real driver. */
 static void an_error_in_the_middle_ends_the_copy(void **state) {
   (void)state;
   struct memory memory = get(gpu0, 32 * MIB, 0), more;
@@ -656,7 +656,7 @@ static void an_error_in_the_middle_ends_the_copy(void **state) {
   memory_free(&bytes);
 }
 
-static void a_reset_by_the_application_is_told(void **state) {
+static void a_reset_by_the_application_is_reported(void **state) {
   (void)state;
   struct memory memory = get(gpu0, 8 * MIB, HAUL_REGION_PRIVATE), more;
   struct memory bytes = get(host, 8 * MIB, HAUL_REGION_PINNED);
@@ -681,7 +681,7 @@ static void a_reset_by_the_application_is_told(void **state) {
   memory_free(&bytes);
 }
 
-/* The context is active again when haul looks, and the buffers of the one before are unmapped. */
+/* The context is active again at the next check, and buffers of the former one are unmapped. */
 static void a_reset_is_noticed_though_the_application_goes_on(void **state) {
   (void)state;
   struct memory memory = get(gpu0, 4 * MIB, HAUL_REGION_PRIVATE), bytes = get(host, 4 * MIB, 0);
@@ -699,8 +699,8 @@ static void a_reset_is_noticed_though_the_application_goes_on(void **state) {
   end_application(0);
 }
 
-/* At the old addresses may be memory that was never given to haul. */
-static void what_a_reset_took_is_not_lent(void **state) {
+/* The old addresses may now hold memory of the application. */
+static void memory_lost_to_a_reset_is_not_exported(void **state) {
   (void)state;
   CUdeviceptr address;
   CUcontext context;
@@ -717,7 +717,7 @@ static void what_a_reset_took_is_not_lent(void **state) {
   assert_int_equal(app_pop(&context), CUDA_SUCCESS);
 }
 
-static void a_token_that_is_none_harms_nothing_else(void **state) {
+static void an_invalid_token_is_rejected(void **state) {
   (void)state;
   struct memory memory = get(gpu0, MIB, 0), borrowed;
   struct ticket ticket = {.place = gpu0, .length = MIB};
@@ -729,8 +729,8 @@ static void a_token_that_is_none_harms_nothing_else(void **state) {
   memory_free(&memory);
 }
 
-/* PyTorch captures graphs in the mode "global" while peers read and write. */
-static void a_capture_elsewhere_is_not_disturbed(void **state) {
+/* PyTorch captures graphs in mode "global" while peers read and write. */
+static void a_capture_of_another_thread_is_not_disturbed(void **state) {
   (void)state;
   struct memory memory = get(gpu0, 4 * MIB, 0), bytes = get(host, 4 * MIB, 0), more;
   CUdeviceptr address;
@@ -749,8 +749,8 @@ static void a_capture_elsewhere_is_not_disturbed(void **state) {
   end_application(0);
 }
 
-/* A block of 64 KiB that can be shared takes 2 MiB of the GPU. */
-static void the_pool_keeps_no_more_of_a_gpu_than_it_may(void **state) {
+/* A shareable block of 64 KiB takes 2 MiB of the GPU. */
+static void the_pool_of_gpu_memory_is_bounded(void **state) {
   (void)state;
   enum { COUNT_OF = 16 };
   struct heap *heap;
@@ -767,8 +767,8 @@ static void the_pool_keeps_no_more_of_a_gpu_than_it_may(void **state) {
   heap_close(heap);
 }
 
-/* Neither the pool nor what is kept of imports hands out what went with its context. */
-static void nothing_from_before_a_reset_is_handed_out_again(void **state) {
+/* Neither the pool nor cached imports return memory of a destroyed context. */
+static void memory_from_before_a_reset_is_not_reused(void **state) {
   (void)state;
   struct heap *heap, *user;
   struct haul_region *region, *import;
@@ -791,11 +791,11 @@ static void nothing_from_before_a_reset_is_handed_out_again(void **state) {
     assert_works(heap_alloc(heap, gpu0, MIB, HAUL_REGION_PRIVATE, &region));
     put_pattern(&region->memory, MIB, 6);
     expect_pattern(&region->memory, MIB, 6);
-    region_put(region); /* the second one is from the pool, and alive */
+    region_put(region); /* the second one is pooled, and valid */
   }
   heap_close(user);
   heap_close(heap);
-  /* The import is left to the driver: its address may be somebody else's by now. */
+  /* The import is not unmapped: its address may be reused. */
   assert_int_equal(door->allocations, 1);
   door->allocations = door->mappings = door->reservations = 0;
 }
@@ -858,8 +858,8 @@ static struct answer import_elsewhere(struct memory *memory, const char *visible
   return answer;
 }
 
-/* The driver does not tell whether two descriptors are of the same memory. */
-static void of_two_imports_of_one_ticket_neither_is_found_by_it(void **state) {
+/* The driver cannot tell whether two descriptors are of one memory. */
+static void contested_imports_need_a_descriptor(void **state) {
   (void)state;
   struct heap *heap, *user;
   struct haul_region *region, *imports[3];
@@ -883,7 +883,7 @@ static void of_two_imports_of_one_ticket_neither_is_found_by_it(void **state) {
   heap_close(heap);
 }
 
-static void a_ticket_means_the_same_gpu_everywhere(void **state) {
+static void a_ticket_names_the_same_gpu_in_every_process(void **state) {
   static const struct {
     const char *visible;
     int device;
@@ -901,7 +901,7 @@ static void a_ticket_means_the_same_gpu_everywhere(void **state) {
   memory_free(&memory);
 }
 
-static void a_gpu_that_is_not_visible_is_refused_by_name(void **state) {
+static void an_invisible_gpu_is_rejected_by_name(void **state) {
   (void)state;
   struct memory memory = get(gpu1, MIB, 0);
   struct answer answer = import_elsewhere(&memory, "0", 0);
@@ -911,7 +911,7 @@ static void a_gpu_that_is_not_visible_is_refused_by_name(void **state) {
   memory_free(&memory);
 }
 
-static void forged_tickets_are_refused(void **state) {
+static void forged_tickets_are_rejected(void **state) {
   (void)state;
   struct memory memory = get(gpu0, MIB, 0), import;
   struct ticket good, bad;
@@ -936,13 +936,13 @@ static void forged_tickets_are_refused(void **state) {
   memory_free(&memory);
 }
 
-static void what_is_shared_shows_nothing_of_an_earlier_use(void **state) {
+static void shared_memory_shows_no_earlier_contents(void **state) {
   (void)state;
   struct memory memory = get(gpu0, 2 * MIB, 0), import, bytes = get(host, 2 * MIB, 0);
   struct ticket ticket;
   int fd;
   put_pattern(&memory, 2 * MIB, 1);
-  memory.length = 4097; /* as the pool hands it out again */
+  memory.length = 4097; /* as from the pool */
   assert_works(memory_export(&memory, HAUL_READ | HAUL_WRITE, &ticket, &fd));
   assert_int_equal(ticket.length, 4097);
   assert_works(memory_import(&ticket, fd, &import));
@@ -977,8 +977,8 @@ static void a_forked_child_leaves_the_driver_alone(void **state) {
   memory_free(&memory);
 }
 
-/* Every request of haul's own for memory refused in turn. */
-static void little_memory_leaves_nothing_behind(void **state) {
+/* Each allocation of haul fails in turn. */
+static void every_failed_allocation_leaks_nothing(void **state) {
   (void)state;
   struct ticket ticket;
   int fd, status;
@@ -1014,43 +1014,43 @@ int main(int count, char **arguments) {
   unsetenv("CUDA_VISIBLE_DEVICES");
 #define OVER(test) cmocka_unit_test_setup_teardown(test, begin, end)
   const struct CMUnitTest tests[] = {
-      OVER(without_a_driver_all_else_works),
-      OVER(an_old_driver_names_all_that_it_lacks),
-      OVER(refusals_of_the_driver_are_told_apart),
-      OVER(a_number_out_of_range_is_refused),
-      OVER(the_driver_is_opened_when_it_is_asked_for),
+      OVER(other_kinds_work_without_a_driver),
+      OVER(an_old_driver_names_missing_calls),
+      OVER(driver_errors_have_different_texts),
+      OVER(a_number_out_of_range_is_rejected),
+      OVER(the_driver_is_opened_on_demand),
       OVER(checks_know_the_causes),
-      OVER(buffers_lie_near_the_gpu_that_they_serve),
-      OVER(no_room_leaves_nothing_behind),
+      OVER(buffers_are_on_the_gpus_numa_node),
+      OVER(lack_of_memory_leaks_nothing),
       OVER(a_gpu_without_virtual_memory_has_private_memory),
       OVER(the_applications_memory_is_found),
-      OVER(memory_that_was_freed_and_allocated_again_has_another_number),
-      OVER(pinned_memory_is_the_hosts_and_copied_straight),
+      OVER(reallocated_memory_has_another_id),
+      OVER(pinned_host_memory_is_copied_directly),
       OVER(memory_that_is_not_pinned_takes_two_buffers),
       OVER(buffers_that_cannot_be_pinned_are_an_error),
-      OVER(memory_to_be_pinned_is_from_its_first_copy_on_until_it_is_freed),
+      OVER(memory_is_pinned_from_its_first_copy_until_its_free),
       OVER(memory_that_cannot_be_pinned_is_an_error),
       OVER(the_callers_context_is_left_alone),
-      OVER(writes_of_nics_are_flushed_where_they_need_it),
-      OVER(dmabufs_are_made_where_there_are_any),
-      OVER(starting_a_copy_waits_for_nothing),
+      OVER(nic_writes_are_flushed_if_necessary),
+      OVER(dmabufs_are_exported_if_supported),
+      OVER(starting_a_copy_does_not_block),
       OVER(a_cancel_is_bounded),
       OVER(more_copies_than_lanes_wait_their_turn),
       OVER(an_error_in_the_middle_ends_the_copy),
-      OVER(a_reset_by_the_application_is_told),
+      OVER(a_reset_by_the_application_is_reported),
       OVER(a_reset_is_noticed_though_the_application_goes_on),
-      OVER(what_a_reset_took_is_not_lent),
-      OVER(a_token_that_is_none_harms_nothing_else),
-      OVER(a_capture_elsewhere_is_not_disturbed),
-      OVER(the_pool_keeps_no_more_of_a_gpu_than_it_may),
-      OVER(nothing_from_before_a_reset_is_handed_out_again),
-      OVER(of_two_imports_of_one_ticket_neither_is_found_by_it),
-      OVER(a_ticket_means_the_same_gpu_everywhere),
-      OVER(a_gpu_that_is_not_visible_is_refused_by_name),
-      OVER(forged_tickets_are_refused),
-      OVER(what_is_shared_shows_nothing_of_an_earlier_use),
+      OVER(memory_lost_to_a_reset_is_not_exported),
+      OVER(an_invalid_token_is_rejected),
+      OVER(a_capture_of_another_thread_is_not_disturbed),
+      OVER(the_pool_of_gpu_memory_is_bounded),
+      OVER(memory_from_before_a_reset_is_not_reused),
+      OVER(contested_imports_need_a_descriptor),
+      OVER(a_ticket_names_the_same_gpu_in_every_process),
+      OVER(an_invisible_gpu_is_rejected_by_name),
+      OVER(forged_tickets_are_rejected),
+      OVER(shared_memory_shows_no_earlier_contents),
       OVER(a_forked_child_leaves_the_driver_alone),
-      OVER(little_memory_leaves_nothing_behind),
+      OVER(every_failed_allocation_leaks_nothing),
   };
   return cmocka_run_group_tests_name("memory/cuda", tests, load_double, NULL);
 }

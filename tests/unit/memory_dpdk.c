@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Memory from DPDK, over its real libraries where they are. EAL is started once in a process, so
- * each test is a process of its own: this program again, with the test's name. */
+ * Memory from DPDK, over its real libraries if installed. EAL is started once in a process, so
+ * each test runs in its own process: this program with the test's name. */
 #include "support/check.h"
 
 #include <dlfcn.h>
@@ -66,7 +66,7 @@ static void says(const char *where, const char *words) {
     fail_msg("'%s' lacks '%s'", where, words);
 }
 
-static void listing_starts_nothing(void **state) {
+static void listing_does_not_start_eal(void **state) {
   struct haul_device devices[32];
   size_t count = COUNT(devices);
   bool found = false;
@@ -84,7 +84,7 @@ static void listing_starts_nothing(void **state) {
   haul_node_close(node);
 }
 
-/* Pages of every size, cut to what the host has; freed objects are the next one's. */
+/* Objects of all sizes, limited by the host's memory; freed ones are reused. */
 static void objects_are_aligned_and_used_again(void **state) {
   static const size_t sizes[] = {1, 65536, MIB - 1, 5 * MIB, 64 * MIB};
   haul_node *node = open_node();
@@ -111,8 +111,8 @@ static void objects_are_aligned_and_used_again(void **state) {
   haul_node_close(node);
 }
 
-/* EAL binds the thread that starts it to a processor; that is none of the application's. */
-static void the_caller_stays_as_it_was(void **state) {
+/* EAL binds its starting thread to a CPU, which must not be the application's. */
+static void the_callers_affinity_and_signals_are_kept(void **state) {
   cpu_set_t before, after;
   sigset_t blocked, still;
   haul_node *node = open_node();
@@ -142,7 +142,7 @@ static void *release_later(void *argument) {
 }
 
 /* With dpdk_pool = 2,1,0,0 and dpdk_wait = 300ms. */
-static void an_empty_pool_is_waited_for(void **state) {
+static void allocations_wait_for_an_empty_pool(void **state) {
   haul_node *node = open_node(), *other = open_node();
   haul_region *first = get(node, place, MIB), *second;
   pthread_t thread;
@@ -156,15 +156,15 @@ static void an_empty_pool_is_waited_for(void **state) {
 
   struct later later = {first, clock_now() + 30 * MS};
   pthread_create(&thread, NULL, release_later, &later);
-  assert_works(haul_region_alloc(other, place, MIB, 0, &second)); /* of another node */
+  assert_works(haul_region_alloc(other, place, MIB, 0, &second)); /* on another node */
   pthread_join(thread, NULL);
   assert_int_equal(counter(node, "dpdk.waits"), 2);
   haul_region_release(second);
-  second = get(other, place, MIB); /* which keeps it */
+  second = get(other, place, MIB); /* pooled by the heap */
   haul_region_release(second);
   assert_fails(HAUL_ENOMEM, haul_region_alloc(node, place, (size_t)1 << 46, 0, &second));
-  assert_int_equal(counter(node, "dpdk.waits"), 2); /* nothing that comes back would do */
-  haul_region_release(get(node, place, 10 * MIB));  /* a class without objects is EAL's */
+  assert_int_equal(counter(node, "dpdk.waits"), 2); /* no free would help */
+  haul_region_release(get(node, place, 10 * MIB));  /* sizes of an empty class come from EAL */
   haul_node_close(other);
   haul_node_close(node);
 }
@@ -172,7 +172,7 @@ static void an_empty_pool_is_waited_for(void **state) {
 static void refused_with(const char *words, const char *object) {
   haul_node *node = open_node();
   haul_region *region;
-  for (int i = 0; i < 2; i++) { /* and so it stays */
+  for (int i = 0; i < 2; i++) { /* the failure is final */
     assert_fails(HAUL_ENOTSUP, haul_region_alloc(node, place, MIB, 0, &region));
     says(haul_error_last()->text, words);
     says(haul_error_last()->object, object);
@@ -185,39 +185,39 @@ static void refused_with(const char *words, const char *object) {
   haul_node_close(node);
 }
 
-/* With arguments that contradict each other. */
-static void a_refusal_of_eal_is_told_in_its_words(void **state) {
+/* Contradicting arguments. */
+static void a_failure_of_eal_has_its_log(void **state) {
   (void)state;
   refused_with("EAL does not start: Option --legacy-mem is not compatible with --in-memory; "
                "Invalid 'command line' arguments.",
                "--no-huge --in-memory -m 64");
 }
 
-/* With one that EAL does not know, which it does not log. */
-static void arguments_that_eal_does_not_know_are_named(void **state) {
+/* An unknown argument, which EAL does not log. */
+static void unknown_arguments_are_named(void **state) {
   (void)state;
   refused_with("EAL does not start: Invalid 'command line' arguments.",
                "--no-huge --no-such-argument");
 }
 
-/* With a value that is none. */
-static void values_that_eal_does_not_take_are_told_in_its_words(void **state) {
+/* An invalid value. */
+static void invalid_values_have_eals_log(void **state) {
   (void)state;
   refused_with("EAL does not start: failed to parse device \"none\"; Unable to parse device 'none'",
                "--vdev none");
 }
 
-/* With huge pages wanted that are not there. */
-static void missing_huge_pages_are_told(void **state) {
+/* Requested huge pages that do not exist. */
+static void missing_huge_pages_are_reported(void **state) {
   (void)state;
   if (dpdk_huge_free(-1) > 0)
     skip();
   refused_with("Cannot get hugepage information.", "--in-memory --no-pci -m 64");
 }
 
-/* With those free that were so when the arguments were made: EAL keeps some arguments, so there is
- * no second try. */
-static void huge_pages_that_went_meanwhile_are_told(void **state) {
+/* Huge pages that were free when the arguments were made. EAL keeps some arguments, so there is no
+ * second try. */
+static void huge_pages_taken_meanwhile_are_reported(void **state) {
   char root[] = "/tmp/haul-dpdk-XXXXXX";
   haul_region *region;
   (void)state;
@@ -235,7 +235,7 @@ static void huge_pages_that_went_meanwhile_are_told(void **state) {
   }
   tree_remove(root);
   says(check_named(node, "dpdk.memory").text, "Cannot get hugepage information.");
-  haul_region_release(get(node, host, MIB)); /* all else goes on */
+  haul_region_release(get(node, host, MIB)); /* other kinds work */
   haul_node_close(node);
 }
 
@@ -273,8 +273,8 @@ static void a_forked_child_gets_an_error(void **state) {
   haul_node_close(node);
 }
 
-/* Memory of a DPDK application's is wrapped where it lies. */
-static void what_is_eals_is_recognised(void **state) {
+/* A DPDK application's memory is wrapped in place. */
+static void eals_memory_is_recognised(void **state) {
   haul_node *node = open_node();
   haul_region *region;
   (void)state;
@@ -322,19 +322,19 @@ static void regions_are_registered_once(void **state) {
   assert_fails(HAUL_EINVAL, haul_region_dpdk_register(region));
   says(haul_error_last()->text, "already");
   assert_works(haul_region_wrap(node, bytes + 4096, 8192, &wrapped));
-  assert_int_equal(haul_region_place(wrapped).kind, HAUL_HOST); /* it stays what it is */
+  assert_int_equal(haul_region_place(wrapped).kind, HAUL_HOST); /* it stays host memory */
   assert_fails(HAUL_EINVAL, haul_region_dpdk_register(wrapped));
   says(haul_error_last()->text, "already");
   haul_region_release(wrapped);
   assert_works(haul_region_dpdk_unregister(region));
   assert_false(is_external(bytes));
   assert_works(haul_region_dpdk_register(region));
-  haul_region_release(region); /* which ends it too */
+  haul_region_release(region); /* this ends the registration, too */
   assert_false(is_external(bytes));
   haul_node_close(node);
 }
 
-static void what_cannot_be_registered_is_refused(void **state) {
+static void unregistrable_memory_is_rejected(void **state) {
   haul_node *node = open_node();
   haul_region *region;
   char *pages = mmap(NULL, 4 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -413,7 +413,7 @@ static void refuses_node_1(haul_node *node) {
 }
 
 /* EAL would serve it from node 0. */
-static void what_the_kernel_does_not_bind_is_refused(void **state) {
+static void a_failed_bind_is_an_error(void **state) {
   char root[] = "/tmp/haul-dpdk-XXXXXX";
   (void)state;
   if (dpdk_nodes() > 1)
@@ -462,7 +462,7 @@ static void without_the_library_it_says_what_to_install(void **state) {
 
 static const struct haul_place gpu = {HAUL_GPUDEV, 1};
 
-/* What the double counted. It is loaded by whoever asks for devices. */
+/* Counters of the mock, which devices() loads. */
 static struct gpudev_double *door(haul_node *node) {
   struct haul_device devices[32];
   size_t count = COUNT(devices);
@@ -474,7 +474,7 @@ static struct gpudev_double *door(haul_node *node) {
   return counted;
 }
 
-/* Both GPUs, for as long as it is EAL's. */
+/* With both GPUs, while registered with EAL. */
 static void regions_are_registered_with_gpus_too(void **state) {
   haul_node *node = open_node();
   struct gpudev_double *counted = door(node);
@@ -495,7 +495,7 @@ static void regions_are_registered_with_gpus_too(void **state) {
   assert_int_equal(counted->registrations, counted->unregistrations);
 }
 
-static void a_gpu_that_takes_no_more_ends_the_registration(void **state) {
+static void a_gpu_that_rejects_memory_ends_the_registration(void **state) {
   haul_node *node = open_node();
   struct gpudev_double *counted = door(node);
   haul_region *region = get(node, host, MIB);
@@ -514,7 +514,7 @@ static void a_gpu_that_takes_no_more_ends_the_registration(void **state) {
   haul_node_close(node);
 }
 
-/* Through the mapping, so that a kernel that is started next sees them. */
+/* Through the mapping; a barrier makes the bytes visible to the next kernel. */
 static void writes_end_with_a_barrier(void **state) {
   haul_node *node = open_node();
   struct gpudev_double *counted = door(node);
@@ -525,8 +525,8 @@ static void writes_end_with_a_barrier(void **state) {
   assert_works(haul_region_copy(region, 0, copy, 0, MIB, HAUL_FOREVER));
   assert_int_equal(counted->barriers[2], 1);
   assert_works(haul_region_copy(copy, 0, region, 0, MIB, HAUL_FOREVER));
-  assert_int_equal(counted->barriers[2], 1); /* what is read needs none */
-  assert_int_equal(counted->barriers[0], 0); /* the other GPU's */
+  assert_int_equal(counted->barriers[2], 1); /* reads need none */
+  assert_int_equal(counted->barriers[0], 0); /* of the other GPU */
   haul_region_release(copy);
   haul_region_release(region);
   haul_node_close(node);
@@ -546,7 +546,7 @@ static void without_a_driver_cuda_is_named(void **state) {
   haul_node_close(node);
 }
 
-/* Whether the command's output has the words. */
+/* Does the command's output contain the text? */
 static bool printed(const char *arguments, const char *words) {
   char command[512], text[16384];
   assert_non_null(getenv("HAUL"));
@@ -558,7 +558,7 @@ static bool printed(const char *arguments, const char *words) {
   return strstr(text, words) != NULL;
 }
 
-static void cuda_serves_what_dpdk_has_no_driver_for(void **state) {
+static void cuda_is_named_for_gpus_without_a_dpdk_driver(void **state) {
   haul_node *node = open_node();
   haul_region *region;
   (void)state;
@@ -583,7 +583,7 @@ static void cuda_serves_what_dpdk_has_no_driver_for(void **state) {
   assert_true(printed("doctor", "cuda:N serves this GPU"));
 }
 
-static void memory_that_no_processor_reaches_is_refused(void **state) {
+static void memory_without_a_cpu_mapping_is_rejected(void **state) {
   haul_node *node = open_node();
   haul_region *region;
   (void)state;
@@ -621,40 +621,38 @@ static const struct mode {
   const char *name;
   void (*run)(void **state);
   const char *eal, *pool, *wait; /* settings */
-  bool everywhere;               /* also where DPDK is not */
-  const char *gpus;              /* of the double, NULL: without it */
-  bool cuda;                     /* with the double of NVIDIA's driver, too */
+  bool everywhere;               /* also without DPDK */
+  const char *gpus;              /* variant of the mock; NULL: none */
+  bool cuda;                     /* also with the emulated CUDA driver */
 } modes[] = {
 #define MODE(test, ...)                                                                            \
   { #test, test, __VA_ARGS__, NULL, false }
 #define MODE_OF_GPUS(test, everywhere, gpus, cuda)                                                 \
   { #test, test, NULL, NULL, NULL, everywhere, gpus, cuda }
-    MODE(listing_starts_nothing, NULL, NULL, NULL, false),
+    MODE(listing_does_not_start_eal, NULL, NULL, NULL, false),
     MODE(objects_are_aligned_and_used_again, NULL, NULL, NULL, false),
-    MODE(the_caller_stays_as_it_was, NULL, NULL, NULL, false),
-    MODE(an_empty_pool_is_waited_for, NULL, "2,1,0,0", "300ms", false),
-    MODE(a_refusal_of_eal_is_told_in_its_words, "--no-huge --in-memory -m 64", NULL, NULL, false),
-    MODE(arguments_that_eal_does_not_know_are_named, "--no-huge --no-such-argument", NULL, NULL,
-         false),
-    MODE(values_that_eal_does_not_take_are_told_in_its_words, "--no-huge -m 64 --vdev none", NULL,
-         NULL, false),
-    MODE(missing_huge_pages_are_told, "--in-memory --no-pci -m 64", NULL, NULL, false),
-    MODE(huge_pages_that_went_meanwhile_are_told, NULL, NULL, NULL, false),
+    MODE(the_callers_affinity_and_signals_are_kept, NULL, NULL, NULL, false),
+    MODE(allocations_wait_for_an_empty_pool, NULL, "2,1,0,0", "300ms", false),
+    MODE(a_failure_of_eal_has_its_log, "--no-huge --in-memory -m 64", NULL, NULL, false),
+    MODE(unknown_arguments_are_named, "--no-huge --no-such-argument", NULL, NULL, false),
+    MODE(invalid_values_have_eals_log, "--no-huge -m 64 --vdev none", NULL, NULL, false),
+    MODE(missing_huge_pages_are_reported, "--in-memory --no-pci -m 64", NULL, NULL, false),
+    MODE(huge_pages_taken_meanwhile_are_reported, NULL, NULL, NULL, false),
     MODE(a_forked_child_gets_an_error, NULL, NULL, NULL, false),
-    MODE(what_is_eals_is_recognised, NULL, NULL, NULL, false),
+    MODE(eals_memory_is_recognised, NULL, NULL, NULL, false),
     MODE(regions_are_registered_once, NULL, NULL, NULL, false),
-    MODE(what_cannot_be_registered_is_refused, NULL, NULL, NULL, false),
+    MODE(unregistrable_memory_is_rejected, NULL, NULL, NULL, false),
     MODE(an_applications_eal_is_used, NULL, NULL, NULL, false),
-    MODE(what_the_kernel_does_not_bind_is_refused, NULL, NULL, NULL, false),
+    MODE(a_failed_bind_is_an_error, NULL, NULL, NULL, false),
     MODE(an_applications_eal_has_no_other_node, NULL, NULL, NULL, false),
     MODE(without_the_library_it_says_what_to_install, NULL, NULL, NULL, true),
     MODE_OF_GPUS(without_a_driver_cuda_is_named, true, "none", false),
-    MODE_OF_GPUS(cuda_serves_what_dpdk_has_no_driver_for, true, "none", true),
-    MODE_OF_GPUS(memory_that_no_processor_reaches_is_refused, true, "unmapped", false),
+    MODE_OF_GPUS(cuda_is_named_for_gpus_without_a_dpdk_driver, true, "none", true),
+    MODE_OF_GPUS(memory_without_a_cpu_mapping_is_rejected, true, "unmapped", false),
     MODE_OF_GPUS(memory_of_gpus_moves_through_the_mapping, true, "two", false),
     MODE_OF_GPUS(writes_end_with_a_barrier, true, "two", false),
     MODE_OF_GPUS(regions_are_registered_with_gpus_too, false, "two", false),
-    MODE_OF_GPUS(a_gpu_that_takes_no_more_ends_the_registration, false, "two", false),
+    MODE_OF_GPUS(a_gpu_that_rejects_memory_ends_the_registration, false, "two", false),
 };
 
 static void put(const char *variable, const char *value) {

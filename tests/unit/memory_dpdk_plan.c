@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * What haul asks of EAL, by what the host has: over a made-up /sys, and an rte_eal_init that notes
- * its arguments. EAL is started once in a process, so each test is a process of its own: this
- * program again, with the test's name. */
+ * EAL's arguments by the host's memory: over a made-up sysfs and an rte_eal_init that records its
+ * arguments. EAL is started once in a process, so each test runs in its own process: this program
+ * with the test's name. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -44,8 +44,8 @@ static unsigned reserved(void) {
 
 /* ---- EAL ---- */
 
-static char words[1024]; /* its arguments, each with a blank before it */
-static size_t heap[4];   /* bytes at each of its nodes */
+static char words[1024]; /* the arguments, each with a blank before it */
+static size_t heap[4];   /* bytes on each node */
 
 static int note_arguments(int count, char **arguments) {
   size_t used = 0;
@@ -162,19 +162,19 @@ static void half_of_the_free_huge_pages_is_taken(void **state) {
               "--socket-limit=512 --lcores 0@");
   assert_int_equal(dpdk_eal_state(), DPDK_OURS);
   assert_int_equal(check_named("dpdk.memory").state, HAUL_CHECK_OK);
-  assert_int_equal(reserved(), 600); /* nothing unasked */
+  assert_int_equal(reserved(), 600); /* no reservation without a setting */
 }
 
-/* 4096 + 1024 + 4096 + 16384 MiB: three quarters hold what dpdk_pool says. */
-static void no_more_is_taken_than_the_pool_needs(void **state) {
+/* 4096 + 1024 + 4096 + 16384 MiB: three quarters hold the objects of dpdk_pool. */
+static void the_pool_bounds_the_memory(void **state) {
   (void)state;
   host_has(HUGE "free_hugepages", 100000);
   haul_region_release(get(0));
   says(words, "--socket-mem=29076 --socket-limit=29076");
 }
 
-/* A limit of 0 would be none. */
-static void each_node_gives_half_of_its_own(void **state) {
+/* A limit of 0 means unlimited. */
+static void each_node_contributes_half_of_its_pages(void **state) {
   (void)state;
   host_has(HUGE "free_hugepages", 400);
   node_has(0, 300);
@@ -182,10 +182,10 @@ static void each_node_gives_half_of_its_own(void **state) {
   node_has(2, 0);
   haul_region_release(get(1));
   says(words, "--socket-mem=300,100,0 --socket-limit=300,100,1 ");
-  assert_int_equal(bound.calls, 0); /* it is EAL that knows the nodes */
+  assert_int_equal(bound.calls, 0); /* EAL detects the nodes */
 }
 
-static void without_huge_pages_there_are_small_ones(void **state) {
+static void small_pages_replace_huge_ones(void **state) {
   (void)state;
   host_has(HUGE "free_hugepages", 31);
   host_has(HUGE "nr_hugepages", 40);
@@ -200,9 +200,9 @@ static void without_huge_pages_there_are_small_ones(void **state) {
 
 /* ---- dpdk_hugepages ---- */
 
-static void what_was_asked_for_is_reserved(void **state) {
+static void requested_huge_pages_are_reserved(void **state) {
   (void)state;
-  host_has(HUGE "free_hugepages", 128); /* as after it */
+  host_has(HUGE "free_hugepages", 128); /* as after the start */
   host_has(HUGE "nr_hugepages", 130);
   haul_region_release(get(0));
   says(words, "--socket-mem=256 --socket-limit=256 ");
@@ -210,8 +210,8 @@ static void what_was_asked_for_is_reserved(void **state) {
   assert_int_equal(check_named("dpdk.memory").state, HAUL_CHECK_OK);
 }
 
-/* A kernel that finds none. */
-static void fewer_than_were_asked_for_are_told(void **state) {
+/* The kernel has no free memory. */
+static void fewer_than_requested_are_reported(void **state) {
   (void)state;
   host_has(HUGE "free_hugepages", 48);
   host_has(HUGE "nr_hugepages", 50);
@@ -224,8 +224,8 @@ static void fewer_than_were_asked_for_are_told(void **state) {
   says(memory.remedy, "nr_hugepages");
 }
 
-/* As a user, or a file system that is read-only. */
-static void where_none_may_be_reserved_that_is_told(void **state) {
+/* No permission, or a read-only file system. */
+static void a_failed_reservation_is_reported(void **state) {
   (void)state;
   haul_region_release(get(0));
   says(words, " --no-huge ");
@@ -237,8 +237,8 @@ static void where_none_may_be_reserved_that_is_told(void **state) {
 
 /* ---- how many objects ---- */
 
-/* Three quarters of 1024 MiB are 768 of the 21760 that all would take. */
-static void the_default_counts_are_cut_alike(void **state) {
+/* Three quarters of 1024 MiB are 768 of the 21760 MiB that all objects need. */
+static void the_default_counts_are_cut_by_one_factor(void **state) {
   struct dpdk_figures figures;
   uint64_t cut;
   (void)state;
@@ -273,21 +273,21 @@ static void without_huge_pages_haul_binds(void **state) {
   assert_int_equal(dpdk_eal_state(), DPDK_SMALL);
   assert_int_equal(bound.calls, 1);
   assert_int_equal(bound.node, 1);
-  assert_int_equal(bound.flags, 2); /* what was touched before moves */
+  assert_int_equal(bound.flags, 2); /* touched pages migrate */
   second = get(0);
   assert_int_equal(bound.calls, 2);
   assert_int_equal(bound.node, 0);
   haul_region_release(first);
   haul_region_release(second);
-  haul_region_release(get(1)); /* it stays there */
+  haul_region_release(get(1)); /* the object stays bound */
   assert_int_equal(bound.calls, 2);
-  for (unsigned i = 0; i < 2; i++) { /* the heap is both nodes' */
+  for (unsigned i = 0; i < 2; i++) { /* one heap for both nodes */
     assert_true(dpdk_pool_figures(i, &figures));
     assert_int_equal(figures.limit[1], 18);
   }
 }
 
-static void a_node_that_cannot_be_bound_to_is_refused(void **state) {
+static void a_node_that_cannot_be_bound_is_rejected(void **state) {
   haul_region *region;
   (void)state;
   tree_folder(root, "devices/system/node/node1");
@@ -301,7 +301,7 @@ static void a_node_that_cannot_be_bound_to_is_refused(void **state) {
   }
   struct dpdk_figures figures;
   assert_true(dpdk_pool_figures(1, &figures));
-  assert_int_equal(figures.unused[1], figures.made[1]); /* nothing is lost */
+  assert_int_equal(figures.unused[1], figures.made[1]); /* nothing leaks */
   haul_region_release(get(0));
 }
 
@@ -321,15 +321,15 @@ static const struct mode {
 #define MODE(test, hugepages)                                                                      \
   { #test, test, hugepages }
     MODE(half_of_the_free_huge_pages_is_taken, NULL),
-    MODE(no_more_is_taken_than_the_pool_needs, NULL),
-    MODE(each_node_gives_half_of_its_own, NULL),
-    MODE(without_huge_pages_there_are_small_ones, NULL),
-    MODE(what_was_asked_for_is_reserved, "256M"),
-    MODE(fewer_than_were_asked_for_are_told, "256M"),
-    MODE(where_none_may_be_reserved_that_is_told, "256M"),
-    MODE(the_default_counts_are_cut_alike, NULL),
+    MODE(the_pool_bounds_the_memory, NULL),
+    MODE(each_node_contributes_half_of_its_pages, NULL),
+    MODE(small_pages_replace_huge_ones, NULL),
+    MODE(requested_huge_pages_are_reserved, "256M"),
+    MODE(fewer_than_requested_are_reported, "256M"),
+    MODE(a_failed_reservation_is_reported, "256M"),
+    MODE(the_default_counts_are_cut_by_one_factor, NULL),
     MODE(without_huge_pages_haul_binds, NULL),
-    MODE(a_node_that_cannot_be_bound_to_is_refused, NULL),
+    MODE(a_node_that_cannot_be_bound_is_rejected, NULL),
     MODE(one_node_needs_no_binding, NULL),
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Imports by a ticket alone: what is refused, who shares what, and for how long it is kept. */
+ * Imports with a ticket alone: rejections, sharing, expiry. */
 #include "support/check.h"
 
 #include <pthread.h>
@@ -76,7 +76,7 @@ static void a_ticket_alone_opens_nothing(void **state) {
   region_put(region);
 }
 
-static void another_regions_import_is_not_taken_for_it(void **state) {
+static void imports_of_other_regions_are_not_used(void **state) {
   (void)state;
   struct haul_region *region = make(), *other = make();
   struct haul_region *import = import_first(other, HAUL_READ);
@@ -86,7 +86,7 @@ static void another_regions_import_is_not_taken_for_it(void **state) {
   region_put(other);
 }
 
-/* Who was lent memory for reading maps it without the right to write. */
+/* A read-only ticket maps without write access. */
 static void other_rights_are_another_import(void **state) {
   (void)state;
   struct haul_region *region = make();
@@ -97,7 +97,7 @@ static void other_rights_are_another_import(void **state) {
   region_put(region);
 }
 
-static void a_ticket_that_says_something_else_is_refused(void **state) {
+static void a_ticket_of_another_length_is_rejected(void **state) {
   (void)state;
   struct haul_region *region = make();
   struct haul_region *import = import_first(region, HAUL_READ);
@@ -121,8 +121,8 @@ static void a_ticket_that_says_something_else_is_refused(void **state) {
   region_put(region);
 }
 
-/* Who was given a ticket knows the identity, and brings memory of its own under it. */
-static void memory_under_anothers_identity_is_not_taken_for_it(void **state) {
+/* A holder of the ticket knows the identity and sends memory of its own with it. */
+static void memory_under_another_identity_is_rejected(void **state) {
   (void)state;
   struct haul_region *region = make(), *forger = make(), *forged;
   struct haul_ticket ticket = ticket_of(region, HAUL_READ), own;
@@ -145,7 +145,7 @@ static void memory_under_anothers_identity_is_not_taken_for_it(void **state) {
   region_put(forger);
 }
 
-static void released_memory_is_not_handed_out_again(void **state) {
+static void released_memory_is_not_imported_again(void **state) {
   (void)state;
   struct haul_region *region = make();
   struct haul_region *import = import_first(region, HAUL_READ);
@@ -153,7 +153,7 @@ static void released_memory_is_not_handed_out_again(void **state) {
   region_put(region);
   assert_fails(HAUL_ESTALE, try(ticket));
   region_put(import);
-  assert_fails(HAUL_ETICKET, try(ticket)); /* nor kept */
+  assert_fails(HAUL_ETICKET, try(ticket)); /* not cached either */
 }
 
 static void no_two_regions_have_one_identity(void **state) {
@@ -196,7 +196,7 @@ static void many_tensors_of_one_region_need_one_descriptor(void **state) {
   }
   assert_int_equal(open_descriptors(), descriptors);
   assert_int_equal(haul_mappings(), mappings);
-  region_put(first); /* the others keep it */
+  region_put(first); /* other users keep it */
   memset(region->memory.view, 7, LENGTH);
   assert_int_equal(*(char *)imports[999]->memory.view, 7);
   for (size_t i = 0; i < COUNT(imports); i++)
@@ -219,8 +219,8 @@ static void keep(void *node) {
   keeps++;
 }
 
-/* Else a registration of one region's would end under another's transfer. */
-static void the_memory_dies_with_the_last_region(void **state) {
+/* Else the registration of one region would end during a transfer of another. */
+static void the_import_ends_with_the_last_region(void **state) {
   static const struct heap_watcher watcher = {NULL, dies, keep, NULL};
   (void)state;
   struct haul_region *region = make(), *second;
@@ -242,7 +242,7 @@ static void the_memory_dies_with_the_last_region(void **state) {
 
 /* ---- For how long ---- */
 
-static void an_import_is_kept_for_the_next_ticket_and_not_for_ever(void **state) {
+static void an_unused_import_is_kept_and_expires(void **state) {
   (void)state;
   struct haul_region *region = make();
   struct haul_ticket ticket = ticket_of(region, HAUL_READ);
@@ -256,7 +256,7 @@ static void an_import_is_kept_for_the_next_ticket_and_not_for_ever(void **state)
   region_put(region);
 }
 
-static void what_is_used_does_not_expire(void **state) {
+static void used_imports_do_not_expire(void **state) {
   (void)state;
   struct haul_region *region = make();
   struct haul_region *import = import_first(region, HAUL_READ);
@@ -267,7 +267,7 @@ static void what_is_used_does_not_expire(void **state) {
   region_put(region);
 }
 
-static void no_more_than_its_number_is_kept_the_oldest_goes(void **state) {
+static void the_oldest_unused_import_is_evicted(void **state) {
   (void)state;
   struct haul_region *regions[IMPORTS_IDLE + 2];
   for (size_t i = 0; i < COUNT(regions); i++) {
@@ -286,7 +286,7 @@ static void regions_may_outlive_their_heaps_opener(void **state) {
   struct haul_region *import = import_first(region, HAUL_READ);
   heap_close(user);
   assert_int_equal(*(volatile char *)import->memory.view, 0);
-  region_put(import); /* there is nobody to keep it for */
+  region_put(import); /* no heap is left to keep it */
   region_put(region);
   assert_works(heap_open(NULL, 0, &user));
 }
@@ -319,7 +319,7 @@ static void release_in_child(void *import) {
   heap_close(user);
 }
 
-static void a_forked_child_harms_nobody(void **state) {
+static void a_forked_child_harms_no_other_process(void **state) {
   (void)state;
   struct haul_region *region = make();
   struct haul_region *import = import_first(region, HAUL_READ);
@@ -354,7 +354,7 @@ static void *race(void *argument) {
   return NULL;
 }
 
-static void threads_take_and_leave_what_expires_meanwhile(void **state) {
+static void threads_use_imports_that_expire_meanwhile(void **state) {
   (void)state;
   struct racing racing = {.seed = test_seed()};
   pthread_t threads[4];
@@ -375,21 +375,21 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
   const struct CMUnitTest tests[] = {
       TEST(a_ticket_alone_opens_nothing),
-      TEST(another_regions_import_is_not_taken_for_it),
+      TEST(imports_of_other_regions_are_not_used),
       TEST(other_rights_are_another_import),
-      TEST(a_ticket_that_says_something_else_is_refused),
-      TEST(memory_under_anothers_identity_is_not_taken_for_it),
-      TEST(released_memory_is_not_handed_out_again),
+      TEST(a_ticket_of_another_length_is_rejected),
+      TEST(memory_under_another_identity_is_rejected),
+      TEST(released_memory_is_not_imported_again),
       TEST(no_two_regions_have_one_identity),
       TEST(many_tensors_of_one_region_need_one_descriptor),
-      TEST(the_memory_dies_with_the_last_region),
-      TEST(an_import_is_kept_for_the_next_ticket_and_not_for_ever),
-      TEST(what_is_used_does_not_expire),
-      TEST(no_more_than_its_number_is_kept_the_oldest_goes),
+      TEST(the_import_ends_with_the_last_region),
+      TEST(an_unused_import_is_kept_and_expires),
+      TEST(used_imports_do_not_expire),
+      TEST(the_oldest_unused_import_is_evicted),
       TEST(regions_may_outlive_their_heaps_opener),
       TEST(every_failure_is_clean),
-      TEST(a_forked_child_harms_nobody),
-      TEST(threads_take_and_leave_what_expires_meanwhile),
+      TEST(a_forked_child_harms_no_other_process),
+      TEST(threads_use_imports_that_expire_meanwhile),
   };
   return cmocka_run_group_tests_name("memory/imports", tests, NULL, NULL);
 }

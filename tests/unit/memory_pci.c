@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * PCI devices by the kernel's files, which are made up here. */
+ * PCI devices in a made-up sysfs. */
 #include "support/check.h"
 
 #include <stdio.h>
@@ -52,7 +52,7 @@ static void put32(unsigned char *at, unsigned value) {
     at[i] = (unsigned char)(value >> 8 * i);
 }
 
-/* A bridge with a capability before its ACS, whose control register is this. */
+/* A bridge with a capability before its ACS, with this control register. */
 static void bridge(const char *path, unsigned control) {
   unsigned char config[4096] = {0};
   put32(config + 0x100, 0x0001u | 1u << 16 | 0x148u << 20);
@@ -78,7 +78,7 @@ static void assert_says(struct haul_check check, int state, const char *text, co
     fail_msg("%d, '%s', '%s'", check.state, check.text, check.remedy);
 }
 
-static void a_device_that_is_nowhere_is_no_harm(void **state) {
+static void an_unknown_device_is_harmless(void **state) {
   (void)state;
   devices[0] = "../../../etc/pass";
   assert_int_equal(pci_numa(root, devices[0]), -1);
@@ -97,7 +97,7 @@ static void a_bridge_that_redirects_is_named_with_the_command(void **state) {
   assert_says(acs(), HAUL_CHECK_OK, "no bridge", "");
 }
 
-/* The device's own says nothing of what is above it. */
+/* The device's own capability does not count. */
 static void the_device_itself_is_no_bridge(void **state) {
   (void)state;
   bridge(ABOVE "/config", 0);
@@ -106,7 +106,7 @@ static void the_device_itself_is_no_bridge(void **state) {
   assert_says(acs(), HAUL_CHECK_OK, "no bridge", "");
 }
 
-static void what_only_root_may_read_is_said(void **state) {
+static void files_readable_by_root_are_reported(void **state) {
   unsigned char config[64] = {0};
   (void)state;
   bridge(ABOVE "/config", 0);
@@ -114,21 +114,21 @@ static void what_only_root_may_read_is_said(void **state) {
   assert_says(acs(), HAUL_CHECK_LIMITED, "root alone", "sudo haul doctor gpu");
 }
 
-static void a_list_of_capabilities_that_is_a_ring_ends(void **state) {
+static void a_cyclic_capability_list_ends(void **state) {
   unsigned char config[4096] = {0};
   (void)state;
   put32(config + 0x100, 0x0001u | 0x200u << 20);
   put32(config + 0x200, 0x0002u | 0x100u << 20);
   bytes_file(ABOVE "/config", config, sizeof config);
-  memset(config, 0xff, sizeof config); /* a device that is gone answers so */
+  memset(config, 0xff, sizeof config); /* a removed device reads so */
   bytes_file(SWITCH "/config", config, sizeof config);
   assert_says(acs(), HAUL_CHECK_OK, "no bridge", "");
-  put32(config + 0x100, 0x0001u | 0xffcu << 20); /* to the last word */
+  put32(config + 0x100, 0x0001u | 0xffcu << 20); /* up to the last word */
   bytes_file(SWITCH "/config", config, sizeof config);
   assert_says(acs(), HAUL_CHECK_OK, "no bridge", "");
 }
 
-static void an_iommu_that_translates_is_told_from_one_that_does_not(void **state) {
+static void a_translating_iommu_is_reported(void **state) {
   (void)state;
   assert_says(iommu(), HAUL_CHECK_OK, "no IOMMU", "");
   tree_file(root, DEVICE "/iommu_group/type", "identity\n");
@@ -153,7 +153,7 @@ static void a_device_is_found_by_vendor_and_class(void **state) {
   char name[PCI_NAME];
   assert_false(pci_find(root, "0x10de", "", name));
   tree_file(root, DEVICE "/vendor", "0x10de\n");
-  assert_false(pci_find(root, "0x10de", "", name)); /* without a class it is no device */
+  assert_false(pci_find(root, "0x10de", "", name)); /* no class: no device */
   tree_file(root, DEVICE "/class", "0x030200\n");
   assert_true(pci_find(root, "0x10de", "", name));
   assert_string_equal(name, "0000:02:00.0");
@@ -167,14 +167,10 @@ static void a_device_is_found_by_vendor_and_class(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
   const struct CMUnitTest tests[] = {
-      TEST(a_device_that_is_nowhere_is_no_harm),
-      TEST(a_bridge_that_redirects_is_named_with_the_command),
-      TEST(the_device_itself_is_no_bridge),
-      TEST(what_only_root_may_read_is_said),
-      TEST(a_list_of_capabilities_that_is_a_ring_ends),
-      TEST(an_iommu_that_translates_is_told_from_one_that_does_not),
-      TEST(a_node_is_a_small_number),
-      TEST(a_device_is_found_by_vendor_and_class),
+      TEST(an_unknown_device_is_harmless),  TEST(a_bridge_that_redirects_is_named_with_the_command),
+      TEST(the_device_itself_is_no_bridge), TEST(files_readable_by_root_are_reported),
+      TEST(a_cyclic_capability_list_ends),  TEST(a_translating_iommu_is_reported),
+      TEST(a_node_is_a_small_number),       TEST(a_device_is_found_by_vendor_and_class),
   };
   return cmocka_run_group_tests_name("memory/pci", tests, NULL, NULL);
 }

@@ -42,7 +42,7 @@ static struct heap_counters counters(void) {
   return now;
 }
 
-static void keeps_nothing_that_others_may_hold(void **state) {
+static void keeps_no_exported_memory(void **state) {
   (void)state;
   struct haul_region *region = get(host, MIB, 0);
   struct haul_ticket ticket;
@@ -54,7 +54,7 @@ static void keeps_nothing_that_others_may_hold(void **state) {
   assert_int_equal(haul_mappings(), 0);
 }
 
-static void keeps_nothing_of_odd_sizes(void **state) {
+static void keeps_only_class_sizes(void **state) {
   (void)state;
   const size_t lengths[] = {64 * KIB + 1, 256 * KIB, MIB + 1, 4 * MIB, 257 * MIB};
   for (size_t i = 0; i < COUNT(lengths); i++)
@@ -63,7 +63,7 @@ static void keeps_nothing_of_odd_sizes(void **state) {
   assert_int_equal(counters().misses, 0);
 }
 
-static void keeps_nothing_beyond_its_bound(void **state) {
+static void keeps_nothing_beyond_its_limit(void **state) {
   (void)state;
   struct haul_region *regions[5];
   for (size_t i = 0; i < 5; i++)
@@ -76,7 +76,7 @@ static void keeps_nothing_beyond_its_bound(void **state) {
   assert_int_equal(counters().freed, 5);
 }
 
-static void keeps_nothing_when_told_so(void **state) {
+static void keeps_nothing_without_a_limit(void **state) {
   (void)state;
   struct heap *bare;
   struct haul_region *region;
@@ -104,7 +104,7 @@ static void does_not_mix_kinds_of_memory(void **state) {
   region_put(again);
 }
 
-static void gives_a_freed_region_again_in_a_new_life(void **state) {
+static void reuses_a_freed_region_with_a_new_generation(void **state) {
   (void)state;
   struct haul_region *first = get(host, MIB, 0);
   uint64_t life = first->generation;
@@ -124,7 +124,7 @@ static void gives_a_freed_region_again_in_a_new_life(void **state) {
   assert_int_equal(counters().misses, 1);
 }
 
-static void shows_importers_nothing_of_an_earlier_life(void **state) {
+static void shows_importers_no_earlier_contents(void **state) {
   (void)state;
   struct haul_region *region = get(host, MIB, 0), *import;
   struct haul_ticket ticket;
@@ -147,7 +147,7 @@ static void *give_back(void *region) {
   return NULL;
 }
 
-static void finds_what_another_thread_gave_back(void **state) {
+static void finds_regions_freed_by_other_threads(void **state) {
   (void)state;
   struct haul_region *region = get(host, MIB, 0);
   pthread_t thread;
@@ -157,7 +157,7 @@ static void finds_what_another_thread_gave_back(void **state) {
   region_put(region);
 }
 
-static void lets_any_thread_use_the_whole_bound(void **state) {
+static void lets_any_thread_use_the_whole_limit(void **state) {
   (void)state;
   struct haul_region *regions[4];
   for (size_t i = 0; i < 4; i++)
@@ -168,7 +168,7 @@ static void lets_any_thread_use_the_whole_bound(void **state) {
     pthread_join(thread, NULL);
   }
   assert_int_equal(counters().pooled_bytes, 64 * MIB);
-  /* The other threads' shards have lent it; this one takes them all and gives them back. */
+  /* Other shards hold the whole limit as budget; this thread reclaims it. */
   for (size_t i = 0; i < 4; i++)
     regions[i] = get(host, 16 * MIB, 0);
   assert_int_equal(counters().hits, 4);
@@ -224,15 +224,15 @@ static void serves_many_threads(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(keeps_nothing_that_others_may_hold),
-      TEST(keeps_nothing_of_odd_sizes),
-      TEST(keeps_nothing_beyond_its_bound),
-      TEST(keeps_nothing_when_told_so),
+      TEST(keeps_no_exported_memory),
+      TEST(keeps_only_class_sizes),
+      TEST(keeps_nothing_beyond_its_limit),
+      TEST(keeps_nothing_without_a_limit),
       TEST(does_not_mix_kinds_of_memory),
-      TEST(gives_a_freed_region_again_in_a_new_life),
-      TEST(shows_importers_nothing_of_an_earlier_life),
-      TEST(finds_what_another_thread_gave_back),
-      TEST(lets_any_thread_use_the_whole_bound),
+      TEST(reuses_a_freed_region_with_a_new_generation),
+      TEST(shows_importers_no_earlier_contents),
+      TEST(finds_regions_freed_by_other_threads),
+      TEST(lets_any_thread_use_the_whole_limit),
       TEST(outlives_its_heap_in_a_region),
       TEST(serves_many_threads),
   };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Regions: what is refused, failures, imports, forks. */
+ * Regions: rejections, failures, imports, forks. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -32,7 +32,7 @@ static int close_heap(void **state) {
   return haul_mappings() == 0 ? 0 : -1;
 }
 
-static void refuses_places_that_are_not_there(void **state) {
+static void rejects_missing_places(void **state) {
   (void)state;
   struct haul_region *region;
   const struct haul_place bad[] = {{0, 0}, {99, 0}, {HAUL_HOST, 1}, {HAUL_SIM, 1}, {65535, 65535}};
@@ -40,7 +40,7 @@ static void refuses_places_that_are_not_there(void **state) {
     assert_fails(HAUL_EPLACE, heap_alloc(heap, bad[i], 4096, 0, &region));
 }
 
-static void refuses_impossible_requests(void **state) {
+static void rejects_impossible_requests(void **state) {
   (void)state;
   struct haul_region *region;
   assert_fails(HAUL_EINVAL, heap_alloc(heap, host, 0, 0, &region));
@@ -53,7 +53,7 @@ static void refuses_impossible_requests(void **state) {
   }
 }
 
-static void refuses_to_wrap_what_is_not_there(void **state) {
+static void rejects_unmapped_ranges(void **state) {
   (void)state;
   struct haul_region *region;
   size_t page = page_size();
@@ -70,8 +70,8 @@ static void refuses_to_wrap_what_is_not_there(void **state) {
   munmap(hole + 2 * page, page);
 }
 
-/* What lies around the caller's bytes is the caller's to know, a sanitizer's zones included. */
-static void wraps_what_a_sanitizer_guards(void **state) {
+/* Bytes around the range are not accessed, as they may be redzones of a sanitizer. */
+static void wraps_memory_guarded_by_a_sanitizer(void **state) {
   (void)state;
   struct haul_region *region;
   char *bytes = malloc(1000);
@@ -80,7 +80,7 @@ static void wraps_what_a_sanitizer_guards(void **state) {
   free(bytes);
 }
 
-static void wraps_and_leaves_alone(void **state) {
+static void wrapped_memory_is_left_alone(void **state) {
   (void)state;
   struct haul_region *region;
   char bytes[1000];
@@ -96,7 +96,7 @@ static void wraps_and_leaves_alone(void **state) {
   pattern_check(bytes, sizeof bytes, 3);
 }
 
-static void knows_memory_that_cannot_be_written(void **state) {
+static void recognises_read_only_memory(void **state) {
   (void)state;
   struct haul_region *region;
   size_t page = page_size();
@@ -119,7 +119,7 @@ static ssize_t vm_forbidden(pid_t pid, const struct iovec *local, unsigned long 
   return -1;
 }
 
-static void wraps_also_where_a_sandbox_forbids_to_look(void **state) {
+static void wraps_in_a_sandbox_without_process_vm_writev(void **state) {
   (void)state;
   struct haul_region *region;
   char byte = 0;
@@ -140,7 +140,7 @@ static int file_of(size_t length) {
   return fd;
 }
 
-static void refuses_files_that_cannot_be_read(void **state) {
+static void rejects_unreadable_files(void **state) {
   (void)state;
   struct haul_region *region;
   int fd = file_of(10000), ends[2];
@@ -162,7 +162,7 @@ static void refuses_files_that_cannot_be_read(void **state) {
   close(fd);
 }
 
-static void a_file_is_read_from_any_byte_on(void **state) {
+static void files_are_wrapped_from_any_offset(void **state) {
   (void)state;
   struct haul_region *region;
   char bytes[20000];
@@ -197,7 +197,7 @@ static void ranges_are_checked_without_overflow(void **state) {
   region_put(region);
 }
 
-static void refuses_exports_that_cannot_be(void **state) {
+static void rejects_impossible_exports(void **state) {
   (void)state;
   struct haul_ticket ticket;
   int fd;
@@ -217,7 +217,7 @@ static void refuses_exports_that_cannot_be(void **state) {
   }
 }
 
-static void refuses_imports_that_do_not_fit(void **state) {
+static void rejects_mismatched_imports(void **state) {
   (void)state;
   struct haul_region *a, *b, *import;
   struct haul_ticket ticket_a, ticket_b;
@@ -245,7 +245,7 @@ static void refuses_imports_that_do_not_fit(void **state) {
   ticket_pack(&forged, &ticket_a);
   assert_fails(HAUL_ETICKET, heap_import(heap, &ticket_a, fd_a, &import));
 
-  /* A ticket that promises more than its descriptor allows. */
+  /* A ticket with more rights than its descriptor. */
   assert_works(region_export(a, HAUL_READ, NULL, &ticket_b, &fd_read));
   forged.offset = 0;
   ticket_pack(&forged, &ticket_a);
@@ -259,7 +259,7 @@ static void refuses_imports_that_do_not_fit(void **state) {
   region_put(b);
 }
 
-static void layouts_travel_with_tickets(void **state) {
+static void tickets_carry_layouts(void **state) {
   (void)state;
   struct haul_region *region;
   struct haul_ticket packed;
@@ -280,7 +280,7 @@ static void layouts_travel_with_tickets(void **state) {
 static void devices_run_out_of_memory(void **state) {
   (void)state;
   struct haul_region *regions[9];
-  /* 16 MiB of device memory: the pool keeps some of it, and gives it up when it is needed. */
+  /* 16 MiB of device memory: the pool keeps some, and frees it on demand. */
   assert_works(heap_alloc(heap, sim, 1 << 20, 0, &regions[0]));
   region_put(regions[0]);
   assert_works(heap_alloc(heap, sim, 16 << 20, 0, &regions[0]));
@@ -291,7 +291,7 @@ static void devices_run_out_of_memory(void **state) {
   region_put(regions[0]);
 }
 
-/* Everything once: 0, or the first failure with nothing left behind. */
+/* Does everything once: 0, or the first failure without leaks. */
 static int whole_life(struct haul_place place, unsigned flags) {
   struct heap *small;
   struct haul_region *region = NULL, *import = NULL;
@@ -326,7 +326,7 @@ static void sweep(struct haul_place place, unsigned flags) {
       assert_true(n > 3);
       return;
     }
-    /* A refusal may be made up for by a second try; it may not be anything but a clear error. */
+    /* A second attempt may hide a failed allocation; else it must be a clear error. */
     assert_true(status == 0 || status == HAUL_ENOMEM || status == HAUL_ELIMIT);
   }
 }
@@ -354,7 +354,7 @@ static void release_in_child(void *argument) {
     _exit(1);
 }
 
-static void a_forked_child_can_release_and_harms_nobody(void **state) {
+static void a_forked_child_can_release(void **state) {
   (void)state;
   struct family family;
   struct haul_region *import;
@@ -376,7 +376,7 @@ static void a_forked_child_can_release_and_harms_nobody(void **state) {
   region_put(family.device);
 }
 
-static void places_are_written_and_read(void **state) {
+static void places_are_formatted_and_parsed(void **state) {
   (void)state;
   struct haul_place place;
   const char *bad[] = {"",        "hos",       "host:0",         "host ",  "sim",
@@ -395,7 +395,7 @@ static void places_are_written_and_read(void **state) {
   assert_string_equal(haul_place_format(host, small, sizeof small), "ho");
 }
 
-static void checks_say_what_is_missing_and_how_to_mend_it(void **state) {
+static void checks_report_and_hint(void **state) {
   (void)state;
   for (size_t i = 0; provider_at(i); i++) {
     struct haul_check checks[16];
@@ -433,7 +433,7 @@ static void count_wrap(void *node, const struct memory *memory) {
 
 static const struct heap_watcher counting = {count_wrap, count_death, NULL, NULL};
 
-static void a_watcher_hears_of_memory_that_the_caller_gave(void **state) {
+static void a_watcher_is_notified_of_wrapped_memory(void **state) {
   (void)state;
   struct heap *watched;
   struct haul_region *before, *after, *own;
@@ -443,20 +443,20 @@ static void a_watcher_hears_of_memory_that_the_caller_gave(void **state) {
   assert_works(heap_wrap(watched, bytes, 100, &before));
   heap_watch(watched, &counting);
   assert_int_equal(wraps, 0);
-  heap_tell_wrapped(watched);
+  heap_report_wrapped(watched);
   assert_int_equal(wraps, 1);
   assert_works(heap_wrap(watched, bytes + 100, 100, &after));
   assert_works(heap_alloc(watched, host, 65536, 0, &own));
   assert_int_equal(wraps, 2);
   region_put(before);
-  heap_tell_wrapped(watched);
+  heap_report_wrapped(watched);
   assert_int_equal(wraps, 3);
   region_put(after);
   region_put(own);
   heap_close(watched);
 }
 
-static void a_watcher_hears_of_memory_that_dies(void **state) {
+static void a_watcher_is_notified_of_freed_memory(void **state) {
   (void)state;
   struct heap *watched;
   struct haul_region *region;
@@ -469,7 +469,7 @@ static void a_watcher_hears_of_memory_that_dies(void **state) {
   assert_int_equal(deaths.count, 1);
   assert_ptr_equal(deaths.address, bytes);
   assert_works(heap_alloc(watched, host, 65536, HAUL_REGION_PRIVATE, &region));
-  region_put(region); /* to the pool: it lives on */
+  region_put(region); /* pooled, not freed */
   assert_int_equal(deaths.count, 1);
   assert_works(heap_alloc(watched, host, 65536, HAUL_REGION_PRIVATE, &region));
   heap_close(watched);
@@ -477,7 +477,7 @@ static void a_watcher_hears_of_memory_that_dies(void **state) {
   assert_int_equal(deaths.count, 2);
 }
 
-static void nobody_is_told_once_the_watch_is_over(void **state) {
+static void no_notification_after_the_watch(void **state) {
   (void)state;
   struct heap *watched;
   struct haul_region *region;
@@ -494,27 +494,27 @@ static void nobody_is_told_once_the_watch_is_over(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(refuses_places_that_are_not_there),
-      TEST(refuses_impossible_requests),
-      TEST(refuses_to_wrap_what_is_not_there),
-      TEST(wraps_what_a_sanitizer_guards),
-      TEST(wraps_and_leaves_alone),
-      TEST(knows_memory_that_cannot_be_written),
-      TEST(wraps_also_where_a_sandbox_forbids_to_look),
-      TEST(refuses_files_that_cannot_be_read),
-      TEST(a_file_is_read_from_any_byte_on),
+      TEST(rejects_missing_places),
+      TEST(rejects_impossible_requests),
+      TEST(rejects_unmapped_ranges),
+      TEST(wraps_memory_guarded_by_a_sanitizer),
+      TEST(wrapped_memory_is_left_alone),
+      TEST(recognises_read_only_memory),
+      TEST(wraps_in_a_sandbox_without_process_vm_writev),
+      TEST(rejects_unreadable_files),
+      TEST(files_are_wrapped_from_any_offset),
       TEST(ranges_are_checked_without_overflow),
-      TEST(refuses_exports_that_cannot_be),
-      TEST(refuses_imports_that_do_not_fit),
-      TEST(layouts_travel_with_tickets),
-      TEST(a_watcher_hears_of_memory_that_the_caller_gave),
-      TEST(a_watcher_hears_of_memory_that_dies),
-      TEST(nobody_is_told_once_the_watch_is_over),
+      TEST(rejects_impossible_exports),
+      TEST(rejects_mismatched_imports),
+      TEST(tickets_carry_layouts),
+      TEST(a_watcher_is_notified_of_wrapped_memory),
+      TEST(a_watcher_is_notified_of_freed_memory),
+      TEST(no_notification_after_the_watch),
       TEST(devices_run_out_of_memory),
       TEST(every_failure_is_clean),
-      TEST(a_forked_child_can_release_and_harms_nobody),
-      TEST(places_are_written_and_read),
-      TEST(checks_say_what_is_missing_and_how_to_mend_it),
+      TEST(a_forked_child_can_release),
+      TEST(places_are_formatted_and_parsed),
+      TEST(checks_report_and_hint),
   };
   setenv("HAUL_SIM_DEVICES", "1", 1);
   setenv("HAUL_SIM_MEMORY", "16777216", 1);

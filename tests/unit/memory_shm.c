@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Shared memory: first the descriptors that must not be believed. */
+ * Shared memory, first with untrusted descriptors. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -34,7 +34,7 @@ static void refuse(int fd, size_t length) {
     close(fd);
 }
 
-static void refuses_what_is_no_sealed_memfd(void **state) {
+static void rejects_unsealed_descriptors(void **state) {
   (void)state;
   off_t size = (off_t)(2 * page_size());
   refuse(-1, 4096);
@@ -45,7 +45,7 @@ static void refuses_what_is_no_sealed_memfd(void **state) {
   refuse(memfd(0, size, 0), 4096);
 }
 
-static void refuses_impossible_lengths(void **state) {
+static void rejects_impossible_lengths(void **state) {
   (void)state;
   off_t size = (off_t)(2 * page_size());
   const size_t lengths[] = {0, 4097, SIZE_MAX, SIZE_MAX - 4096, PTRDIFF_MAX};
@@ -53,12 +53,12 @@ static void refuses_impossible_lengths(void **state) {
     refuse(memfd(MFD_ALLOW_SEALING, size, F_SEAL_SHRINK), lengths[i]);
 }
 
-static void refuses_memory_that_is_not_hauls(void **state) {
+static void rejects_foreign_memory(void **state) {
   (void)state;
   refuse(memfd(MFD_ALLOW_SEALING, (off_t)(2 * page_size()), F_SEAL_SHRINK), 4096);
 }
 
-static void refuses_another_capability_or_length(void **state) {
+static void rejects_another_capability_or_length(void **state) {
   (void)state;
   struct shm own, other;
   assert_works(shm_create("haul-test", 3 * page_size(), &own));
@@ -73,7 +73,7 @@ static void refuses_another_capability_or_length(void **state) {
   shm_close(&own);
 }
 
-static void refuses_what_its_owner_retired(void **state) {
+static void rejects_retired_memory(void **state) {
   (void)state;
   struct shm own, other;
   assert_works(shm_create("haul-test", 1, &own));
@@ -82,7 +82,7 @@ static void refuses_what_its_owner_retired(void **state) {
   shm_close(&own);
 }
 
-static void cannot_be_resized_or_sealed_by_anybody(void **state) {
+static void cannot_be_resized_or_sealed(void **state) {
   (void)state;
   struct shm shm;
   assert_works(shm_create("haul-test", page_size(), &shm));
@@ -155,7 +155,7 @@ static void maps_over_a_reservation(void **state) {
   shm_close(&shm);
 }
 
-static void clears_what_lies_behind(void **state) {
+static void clears_the_rest(void **state) {
   (void)state;
   struct shm shm;
   void *view;
@@ -171,7 +171,7 @@ static void clears_what_lies_behind(void **state) {
   shm_close(&shm);
 }
 
-/* Whether the last byte is zero after an export of so many bytes, where it was not before. */
+/* Is the last byte, which was not 0, zeroed by an export of this length? */
 static bool export_clears(struct shm *shm, uint8_t *bytes, size_t length, bool with_descriptor) {
   struct ticket ticket;
   int descriptor = -1;
@@ -182,14 +182,14 @@ static bool export_clears(struct shm *shm, uint8_t *bytes, size_t length, bool w
   return bytes[shm->length - 1] == 0;
 }
 
-static void an_export_clears_once_what_lies_behind(void **state) {
+static void an_export_clears_the_rest_once(void **state) {
   (void)state;
   struct shm shm;
   void *view;
   size_t length = 5 * page_size(), keep = page_size() + 100;
   assert_works(shm_create("haul-test", length, &shm));
   assert_works(shm_map(shm.fd, &shm, PROT_READ | PROT_WRITE, NULL, &view));
-  assert_false(export_clears(&shm, view, keep, false)); /* a ticket alone shows nothing */
+  assert_false(export_clears(&shm, view, keep, false)); /* a ticket alone exposes nothing */
   assert_true(export_clears(&shm, view, keep, true));
   assert_false(export_clears(&shm, view, keep, true));
   assert_true(export_clears(&shm, view, keep - 1, true));
@@ -197,7 +197,7 @@ static void an_export_clears_once_what_lies_behind(void **state) {
   shm_close(&shm);
 }
 
-static void dmabuf_is_there_or_says_why_not(void **state) {
+static void dmabuf_works_or_has_a_reason(void **state) {
   (void)state;
   struct shm shm;
   int fd;
@@ -236,18 +236,18 @@ static void every_failure_is_clean(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(refuses_what_is_no_sealed_memfd),
-      cmocka_unit_test(refuses_impossible_lengths),
-      cmocka_unit_test(refuses_memory_that_is_not_hauls),
-      cmocka_unit_test(refuses_another_capability_or_length),
-      cmocka_unit_test(refuses_what_its_owner_retired),
-      cmocka_unit_test(cannot_be_resized_or_sealed_by_anybody),
+      cmocka_unit_test(rejects_unsealed_descriptors),
+      cmocka_unit_test(rejects_impossible_lengths),
+      cmocka_unit_test(rejects_foreign_memory),
+      cmocka_unit_test(rejects_another_capability_or_length),
+      cmocka_unit_test(rejects_retired_memory),
+      cmocka_unit_test(cannot_be_resized_or_sealed),
       cmocka_unit_test(read_only_descriptors_cannot_write),
       cmocka_unit_test(shows_the_same_bytes_everywhere),
       cmocka_unit_test(maps_over_a_reservation),
-      cmocka_unit_test(clears_what_lies_behind),
-      cmocka_unit_test(an_export_clears_once_what_lies_behind),
-      cmocka_unit_test(dmabuf_is_there_or_says_why_not),
+      cmocka_unit_test(clears_the_rest),
+      cmocka_unit_test(an_export_clears_the_rest_once),
+      cmocka_unit_test(dmabuf_works_or_has_a_reason),
       cmocka_unit_test(every_failure_is_clean),
   };
   return cmocka_run_group_tests_name("memory/shm", tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The emulated accelerator: its settings, its addresses, its engine. */
+ * The emulated accelerator: settings, addresses, engine. */
 #include "support/check.h"
 
 #include <pthread.h>
@@ -53,7 +53,7 @@ static struct memory get(struct haul_place place, size_t length) {
 
 /* ---- settings ---- */
 
-static void bad_settings_leave_it_without_devices_and_say_why(void **state) {
+static void bad_settings_leave_no_devices_with_a_reason(void **state) {
   (void)state;
   const char *bad[] = {"", "17", "-1", "1x", " 1", "0x1", "99999999999999999999999"};
   for (size_t i = 0; i < COUNT(bad); i++) {
@@ -66,7 +66,7 @@ static void bad_settings_leave_it_without_devices_and_say_why(void **state) {
     provider_of(HAUL_SIM)->checks(checks, 4);
     assert_int_equal(checks[0].state, HAUL_CHECK_MISSING);
     assert_string_equal(checks[0].remedy, "unset HAUL_SIM_DEVICES");
-    memory = get(host, 1); /* the others are not harmed */
+    memory = get(host, 1); /* other kinds work */
     memory_free(&memory);
     providers_stop();
   }
@@ -79,7 +79,7 @@ static void bad_settings_leave_it_without_devices_and_say_why(void **state) {
   }
 }
 
-static void settings_say_how_many(void **state) {
+static void settings_set_the_number_of_devices(void **state) {
   (void)state;
   start("0", NULL, NULL, NULL);
   assert_int_equal(devices(), 0);
@@ -96,7 +96,7 @@ static void settings_say_how_many(void **state) {
   providers_stop();
 }
 
-static void it_says_that_it_is_emulated(void **state) {
+static void devices_are_reported_as_emulated(void **state) {
   (void)state;
   start("1", NULL, NULL, "123456");
   struct haul_device device = {.memory = 0};
@@ -124,12 +124,12 @@ static void is_shared_by(const char *text) {
   assert_string_equal(device.exports, text);
 }
 
-/* In a child of the test's, as a user who is not root. Says what is wrong through its status. */
+/* In a child that is not root; its exit status is the result. */
 static void look_as_nobody(void *text) {
   if (geteuid() == 0 && setuid(65534) != 0)
     _exit(2);
-  if (access("/tmp", X_OK) != 0) { /* as in the folder of a root that is root's alone */
-    printf("skipped what another user is told: no file is in its reach\n");
+  if (access("/tmp", X_OK) != 0) { /* the folder is root's alone */
+    printf("skipped the check as another user: it cannot reach the file\n");
     fflush(stdout);
     _exit(0);
   }
@@ -141,7 +141,7 @@ static void look_as_nobody(void *text) {
     _exit(4);
 }
 
-static void a_missing_udmabuf_is_told_from_a_forbidden_one(void **state) {
+static void missing_and_forbidden_udmabuf_differ(void **state) {
   (void)state;
   char path[] = "/tmp/haul-udmabuf-XXXXXX", missing[] = "the kernel has no /dev/udmabuf",
        forbidden[] = "no access to /dev/udmabuf";
@@ -183,7 +183,7 @@ static void the_cpu_faults_on_its_addresses(void **state) {
   providers_stop();
 }
 
-static void ranges_that_leave_a_block_are_nobodys(void **state) {
+static void ranges_beyond_a_block_are_not_owned(void **state) {
   (void)state;
   start("1", NULL, NULL, NULL);
   struct memory memory = get(sim0, MIB), wrapped;
@@ -196,7 +196,7 @@ static void ranges_that_leave_a_block_are_nobodys(void **state) {
   providers_stop();
 }
 
-static void wrapping_keeps_the_bytes_and_learns_of_the_end(void **state) {
+static void wrapping_keeps_the_bytes_and_sees_the_free(void **state) {
   (void)state;
   start("2", NULL, NULL, NULL);
   struct memory memory = get(sim1, MIB), wrapped, bytes = get(host, MIB), back = get(host, MIB);
@@ -225,7 +225,7 @@ static void *alloc_and_free(void *stop) {
   return NULL;
 }
 
-static void owns_may_be_asked_while_memory_comes_and_goes(void **state) {
+static void owns_runs_concurrently_with_frees(void **state) {
   (void)state;
   start("1", NULL, NULL, NULL);
   struct memory memory = get(sim0, MIB);
@@ -289,7 +289,7 @@ static void its_latency_is_kept_and_overlaps(void **state) {
 
 static void a_late_copy_is_canceled_in_bounded_time(void **state) {
   (void)state;
-  start("1", "1000", NULL, NULL); /* an hour for what follows */
+  start("1", "1000", NULL, NULL); /* an hour */
   struct memory device = get(sim0, 4 * MIB), bytes = get(host, 4 * MIB);
   int64_t from = clock_now();
   assert_fails(HAUL_ETIMEDOUT, copy_wait(&device, 0, &bytes, 0, 4 * MIB, from + 20 * MS));
@@ -305,7 +305,7 @@ static void count_wake(void *user) {
   atomic_fetch_add((_Atomic unsigned *)user, 1);
 }
 
-static void canceled_copies_end_the_one_under_way_and_the_queued(void **state) {
+static void running_and_queued_copies_are_canceled(void **state) {
   (void)state;
   start("1", "1000", NULL, NULL);
   struct memory device = get(sim0, MIB), bytes = get(host, MIB);
@@ -323,7 +323,7 @@ static void canceled_copies_end_the_one_under_way_and_the_queued(void **state) {
     assert_int_equal(sim->copy_poll(&copies[order[i]]), HAUL_ECANCELED);
   }
   assert_true(wakes[0] <= 1 && wakes[1] == 0 && wakes[2] <= 1);
-  sim->copy_cancel(&copies[0]); /* once more does no harm */
+  sim->copy_cancel(&copies[0]); /* again: no effect */
   memory_free(&device);
   memory_free(&bytes);
   providers_stop();
@@ -357,7 +357,7 @@ static void a_copy_reused_while_its_last_wake_runs_can_be_canceled(void **state)
   providers_stop();
 }
 
-static void stopping_ends_what_is_under_way(void **state) {
+static void stopping_ends_copies_in_flight(void **state) {
   (void)state;
   start("1", "1000", NULL, NULL);
   struct memory device = get(sim0, MIB), bytes = get(host, MIB);
@@ -398,7 +398,7 @@ static void wakes_after_the_end(void **state) {
     assert_works(sim->copy_start(&copy));
     while (sim->copy_poll(&copy) == 1)
       sched_yield();
-    sim->copy_cancel(&copy); /* so that the wake is over */
+    sim->copy_cancel(&copy); /* until the wake has returned */
     assert_int_equal(copy.engine[5], 0);
   }
   memory_free(&device);
@@ -408,20 +408,20 @@ static void wakes_after_the_end(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(bad_settings_leave_it_without_devices_and_say_why),
-      cmocka_unit_test(settings_say_how_many),
-      cmocka_unit_test(it_says_that_it_is_emulated),
-      cmocka_unit_test(a_missing_udmabuf_is_told_from_a_forbidden_one),
+      cmocka_unit_test(bad_settings_leave_no_devices_with_a_reason),
+      cmocka_unit_test(settings_set_the_number_of_devices),
+      cmocka_unit_test(devices_are_reported_as_emulated),
+      cmocka_unit_test(missing_and_forbidden_udmabuf_differ),
       cmocka_unit_test(the_cpu_faults_on_its_addresses),
-      cmocka_unit_test(ranges_that_leave_a_block_are_nobodys),
-      cmocka_unit_test(wrapping_keeps_the_bytes_and_learns_of_the_end),
-      cmocka_unit_test(owns_may_be_asked_while_memory_comes_and_goes),
+      cmocka_unit_test(ranges_beyond_a_block_are_not_owned),
+      cmocka_unit_test(wrapping_keeps_the_bytes_and_sees_the_free),
+      cmocka_unit_test(owns_runs_concurrently_with_frees),
       cmocka_unit_test(its_bandwidth_is_kept),
       cmocka_unit_test(its_latency_is_kept_and_overlaps),
       cmocka_unit_test(a_late_copy_is_canceled_in_bounded_time),
-      cmocka_unit_test(canceled_copies_end_the_one_under_way_and_the_queued),
+      cmocka_unit_test(running_and_queued_copies_are_canceled),
       cmocka_unit_test(a_copy_reused_while_its_last_wake_runs_can_be_canceled),
-      cmocka_unit_test(stopping_ends_what_is_under_way),
+      cmocka_unit_test(stopping_ends_copies_in_flight),
       cmocka_unit_test(wakes_after_the_end),
   };
   return cmocka_run_group_tests_name("memory/sim", tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Staging buffers: the bound, who is next, what is kept for whom, loans, nodes, failures. */
+ * The staging pool: limit, fairness, guaranteed buffers, reservations, NUMA nodes, failures. */
 #include "support/check.h"
 
 #include <pthread.h>
@@ -47,7 +47,7 @@ static void count_wake(void *context) {
   ++*(unsigned *)context;
 }
 
-/* A user with what it holds. */
+/* A user and its buffers. */
 struct holder {
   struct staging_user user;
   struct bounce *stages[64];
@@ -90,7 +90,7 @@ static uint64_t waits_now(void) {
 
 /* ---- The bound ---- */
 
-static void one_kind_leaves_two_to_the_other(void **state) {
+static void each_kind_has_two_guaranteed_buffers(void **state) {
   const enum staging_kind kinds[] = {STAGING_RECEIVE, STAGING_SEND};
   (void)state;
   for (size_t i = 0; i < COUNT(kinds); i++) {
@@ -110,7 +110,7 @@ static void one_kind_leaves_two_to_the_other(void **state) {
   assert_int_equal(bytes_now(), STAGING_LEAST); /* kept */
 }
 
-static void nobody_has_more_than_its_own_bound(void **state) {
+static void each_user_is_bounded(void **state) {
   (void)state;
   struct holder one;
   join(&one, STAGING_RECEIVE, 3);
@@ -139,7 +139,7 @@ static void buffers_are_used_again_and_may_be_pinned(void **state) {
 
 /* ---- Turns ---- */
 
-static void who_waits_is_served_in_order(void **state) {
+static void users_are_served_in_order(void **state) {
   (void)state;
   struct holder greedy, waiting[3];
   join(&greedy, STAGING_RECEIVE, 64);
@@ -148,14 +148,14 @@ static void who_waits_is_served_in_order(void **state) {
   for (unsigned i = 0; i < 3; i++) {
     join(&waiting[i], STAGING_RECEIVE, 64);
     assert_int_equal(take(&waiting[i]), 1);
-    assert_int_equal(take(&waiting[i]), 1); /* asking again is no second place */
+    assert_int_equal(take(&waiting[i]), 1); /* a repeated request does not queue twice */
   }
   assert_int_equal(waits_now(), 3);
   assert_int_equal(waiting[0].woken, 0);
   give(&greedy);
   assert_true(waiting[0].woken > 0);
   assert_int_equal(waiting[1].woken, 0);
-  assert_int_equal(take(&greedy), 1); /* not past those who wait */
+  assert_int_equal(take(&greedy), 1); /* not ahead of queued users */
   assert_int_equal(take(&waiting[2]), 1);
   assert_int_equal(take(&waiting[1]), 1);
   assert_works(take(&waiting[0]));
@@ -164,14 +164,14 @@ static void who_waits_is_served_in_order(void **state) {
   give(&greedy);
   assert_true(waiting[1].woken > 0);
   assert_works(take(&waiting[1]));
-  assert_true(waiting[2].woken > 0); /* there was one more */
+  assert_true(waiting[2].woken > 0); /* one more was free */
   assert_works(take(&waiting[2]));
   for (unsigned i = 0; i < 3; i++)
     give_all(&waiting[i]);
   give_all(&greedy);
 }
 
-static void who_leaves_the_line_wakes_the_next(void **state) {
+static void a_leaving_user_wakes_the_next(void **state) {
   (void)state;
   struct holder greedy, first, second;
   join(&greedy, STAGING_SEND, 64);
@@ -191,7 +191,7 @@ static void who_leaves_the_line_wakes_the_next(void **state) {
   give_all(&second);
 }
 
-static void the_other_kind_does_not_wait_along(void **state) {
+static void the_other_kind_does_not_wait(void **state) {
   (void)state;
   struct holder greedy, waits, lands;
   join(&greedy, STAGING_SEND, 64);
@@ -209,7 +209,7 @@ static void the_other_kind_does_not_wait_along(void **state) {
   give_all(&greedy);
 }
 
-static void two_at_once_or_none(void **state) {
+static void all_requested_buffers_or_none(void **state) {
   (void)state;
   struct holder greedy, late;
   struct staging_user copy;
@@ -220,7 +220,7 @@ static void two_at_once_or_none(void **state) {
     assert_works(take(&greedy));
   assert_fails(HAUL_ETIMEDOUT, staging_get_wait(staging, &copy, 2, -1, two, HAUL_NO_WAIT));
   assert_false(staging_is_short(staging, STAGING_RECEIVE));
-  /* And who waits for two is not passed by who wants one. */
+  /* A request of two is not overtaken by a request of one. */
   unsigned woken = 0;
   staging_user_init(staging, &copy, STAGING_RECEIVE, 2, count_wake, &woken);
   assert_int_equal(staging_get(&copy, 2, -1, two), 1);
@@ -240,7 +240,7 @@ static void two_at_once_or_none(void **state) {
 #define THREADS 8
 #define ROUNDS  200
 
-/* Some want two, some one: all get there. */
+/* Requests of two and of one are all served. */
 static void *come_and_go(void *user) {
   unsigned count = 1 + (unsigned)(uintptr_t)user % 2;
   for (unsigned i = 0; i < ROUNDS; i++) {
@@ -257,12 +257,12 @@ static void *come_and_go(void *user) {
   return NULL;
 }
 
-static void many_threads_all_get_theirs(void **state) {
+static void many_threads_get_buffers(void **state) {
   (void)state;
   pthread_t threads[THREADS];
   struct holder sends;
   join(&sends, STAGING_SEND, 64);
-  for (unsigned i = 0; i < LEAST - STAGING_PAIR; i++) /* two are left for the others */
+  for (unsigned i = 0; i < LEAST - STAGING_PAIR; i++) /* two are guaranteed to the other kind */
     assert_works(take(&sends));
   for (uintptr_t i = 0; i < THREADS; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, come_and_go, (void *)(i + 2)), 0);
@@ -277,7 +277,7 @@ static void many_threads_all_get_theirs(void **state) {
 
 /* ---- Loans ---- */
 
-static void loans_are_counted_and_leave_half(void **state) {
+static void reservations_take_at_most_half(void **state) {
   (void)state;
   struct holder lands, sends;
   assert_int_equal(staging_reserve(staging, 8), 2);
@@ -298,7 +298,7 @@ static void loans_are_counted_and_leave_half(void **state) {
   give_all(&lands);
   staging_unreserve(staging, 4);
   assert_int_equal(staging_reserve(staging, 8), 2);
-  assert_true(bytes_now() <= STAGING_LEAST); /* idle ones made way */
+  assert_true(bytes_now() <= STAGING_LEAST); /* idle ones were freed */
   staging_unreserve(staging, 2);
   staging_limit(staging, STAGING_DEFAULT);
   assert_int_equal(staging_reserve(staging, 8), 8);
@@ -306,7 +306,7 @@ static void loans_are_counted_and_leave_half(void **state) {
   staging_unreserve(staging, 14);
 }
 
-static void nothing_is_lent_that_is_in_use(void **state) {
+static void buffers_in_use_are_not_reserved(void **state) {
   (void)state;
   struct holder greedy;
   join(&greedy, STAGING_RECEIVE, 64);
@@ -324,7 +324,7 @@ static void nothing_is_lent_that_is_in_use(void **state) {
 
 /* ---- What is kept ---- */
 
-static void what_is_idle_for_long_goes_back(void **state) {
+static void idle_buffers_expire(void **state) {
   (void)state;
   struct holder one;
   join(&one, STAGING_RECEIVE, 4);
@@ -386,10 +386,10 @@ static long note_bind(void *address, size_t length, int mode, const unsigned lon
     if (nodes[i / 64] & 1ul << i % 64)
       bound.node = i;
   assert_int_equal(flags, 0);
-  return -1; /* a sandbox that forbids it costs nothing */
+  return -1; /* a sandbox that forbids mbind does no harm */
 }
 
-static void buffers_lie_at_the_nodes_that_they_serve(void **state) {
+static void buffers_are_on_their_numa_node(void **state) {
   (void)state;
   struct staging_user user;
   struct bounce *stages[LEAST];
@@ -412,7 +412,7 @@ static void buffers_lie_at_the_nodes_that_they_serve(void **state) {
   assert_ptr_equal(stages[0], of_70);
   assert_int_equal(bound.calls, 2);
   staging_put(&user, stages[0]);
-  /* Where all there may be lie elsewhere they are replaced. */
+  /* At the limit, buffers of other nodes are replaced. */
   for (unsigned i = 0; i < LEAST - STAGING_PAIR; i++)
     assert_works(staging_get(&user, 1, 1, &stages[i]));
   assert_true(bytes_now() <= STAGING_LEAST);
@@ -427,7 +427,7 @@ static void buffers_lie_at_the_nodes_that_they_serve(void **state) {
     staging_put(&user, stages[i]);
 }
 
-static void with_one_node_there_is_nothing_to_place(void **state) {
+static void one_numa_node_needs_no_placement(void **state) {
   (void)state;
   struct holder one;
   bound.calls = 0;
@@ -445,7 +445,7 @@ static void with_one_node_there_is_nothing_to_place(void **state) {
 
 /* ---- No memory ---- */
 
-static void without_memory_nothing_is_lost(void **state) {
+static void failed_allocations_lose_no_buffer(void **state) {
   (void)state;
   struct staging_user user;
   struct bounce *stages[2];
@@ -454,7 +454,7 @@ static void without_memory_nothing_is_lost(void **state) {
     int code = staging_get_wait(staging, &user, 2, -1, stages, HAUL_FOREVER);
     bool refused = seams_restore();
     assert_true(code == 0 || code == HAUL_ENOMEM);
-    assert_int_equal(user.held, code ? 0 : 2);
+    assert_int_equal(user.count, code ? 0 : 2);
     for (unsigned i = 0; code == 0 && i < 2; i++)
       staging_put(&user, stages[i]);
     heap_expire(heap, HAUL_FOREVER - 1);
@@ -464,8 +464,8 @@ static void without_memory_nothing_is_lost(void **state) {
   }
 }
 
-/* Who has one goes on with that; who waits is told when it is given back. */
-static void without_memory_who_has_some_waits_for_them(void **state) {
+/* A holder continues with its buffer; a waiter is woken by a free. */
+static void without_memory_a_holder_waits_for_its_own(void **state) {
   (void)state;
   struct holder one;
   join(&one, STAGING_SEND, 4);
@@ -481,22 +481,22 @@ static void without_memory_who_has_some_waits_for_them(void **state) {
 int main(void) {
 #define FRESH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      FRESH(one_kind_leaves_two_to_the_other),
-      FRESH(nobody_has_more_than_its_own_bound),
+      FRESH(each_kind_has_two_guaranteed_buffers),
+      FRESH(each_user_is_bounded),
       FRESH(buffers_are_used_again_and_may_be_pinned),
-      FRESH(who_waits_is_served_in_order),
-      FRESH(who_leaves_the_line_wakes_the_next),
-      FRESH(the_other_kind_does_not_wait_along),
-      FRESH(two_at_once_or_none),
-      FRESH(many_threads_all_get_theirs),
-      FRESH(loans_are_counted_and_leave_half),
-      FRESH(nothing_is_lent_that_is_in_use),
-      FRESH(what_is_idle_for_long_goes_back),
+      FRESH(users_are_served_in_order),
+      FRESH(a_leaving_user_wakes_the_next),
+      FRESH(the_other_kind_does_not_wait),
+      FRESH(all_requested_buffers_or_none),
+      FRESH(many_threads_get_buffers),
+      FRESH(reservations_take_at_most_half),
+      FRESH(buffers_in_use_are_not_reserved),
+      FRESH(idle_buffers_expire),
       FRESH(a_heap_closed_meanwhile_keeps_nothing),
-      FRESH(buffers_lie_at_the_nodes_that_they_serve),
-      FRESH(with_one_node_there_is_nothing_to_place),
-      FRESH(without_memory_nothing_is_lost),
-      FRESH(without_memory_who_has_some_waits_for_them),
+      FRESH(buffers_are_on_their_numa_node),
+      FRESH(one_numa_node_needs_no_placement),
+      FRESH(failed_allocations_lose_no_buffer),
+      FRESH(without_memory_a_holder_waits_for_its_own),
   };
   return cmocka_run_group_tests_name("memory/staging", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Tickets: foreign bytes, so first everything that must be refused. */
+ * Tickets are untrusted bytes: first all rejections. */
 #include "support/check.h"
 
 #include <string.h>
@@ -30,7 +30,7 @@ static void pack_example(struct haul_ticket *packed) {
   ticket_pack(&ticket, packed);
 }
 
-/* What a forger can do: the sum over any bytes. */
+/* A forger can compute the checksum. */
 static void sign(struct haul_ticket *packed) {
   size_t summed = sizeof packed->bytes - 8;
   uint64_t sum = XXH3_64bits(packed->bytes, summed);
@@ -38,14 +38,14 @@ static void sign(struct haul_ticket *packed) {
     packed->bytes[summed + i] = (uint8_t)(sum >> (8 * i));
 }
 
-static void refuses_zeros(void **state) {
+static void rejects_zeros(void **state) {
   (void)state;
   struct haul_ticket packed = {{0}};
   struct ticket ticket;
   assert_fails(HAUL_ETICKET, ticket_unpack(&packed, &ticket));
 }
 
-static void refuses_each_flipped_bit(void **state) {
+static void rejects_each_flipped_bit(void **state) {
   (void)state;
   struct haul_ticket packed;
   struct ticket ticket;
@@ -57,7 +57,7 @@ static void refuses_each_flipped_bit(void **state) {
   }
 }
 
-static void refuses_another_version_and_says_so(void **state) {
+static void rejects_other_versions(void **state) {
   (void)state;
   struct haul_ticket packed;
   struct ticket ticket;
@@ -68,7 +68,7 @@ static void refuses_another_version_and_says_so(void **state) {
   assert_non_null(strstr(haul_error_last()->text, "version 9"));
 }
 
-static void refuses_a_layout_and_a_loan_at_once(void **state) {
+static void rejects_layout_and_token_at_once(void **state) {
   (void)state;
   struct haul_ticket packed;
   struct ticket ticket;
@@ -78,24 +78,24 @@ static void refuses_a_layout_and_a_loan_at_once(void **state) {
   assert_fails(HAUL_ETICKET, ticket_unpack(&packed, &ticket));
 }
 
-static void keeps_a_loan(void **state) {
+static void carries_a_token(void **state) {
   (void)state;
   struct ticket lent = example(), found;
   struct haul_ticket packed;
   lent.has_layout = false;
-  lent.has_loan = true;
+  lent.has_token = true;
   for (unsigned i = 0; i < IPC_TOKEN; i++)
     lent.token[i] = (uint8_t)(i * 7 + 1);
   memset(lent.identity, 0x1d, sizeof lent.identity);
   ticket_pack(&lent, &packed);
   assert_works(ticket_unpack(&packed, &found));
-  assert_true(found.has_loan && !found.has_layout);
+  assert_true(found.has_token && !found.has_layout);
   assert_memory_equal(found.token, lent.token, IPC_TOKEN);
   assert_memory_equal(found.identity, lent.identity, sizeof lent.identity);
   assert_memory_equal(found.extra, lent.extra, sizeof lent.extra);
 }
 
-static void refuses_unknown_flags(void **state) {
+static void rejects_unknown_flags(void **state) {
   (void)state;
   struct haul_ticket packed;
   struct ticket ticket;
@@ -105,7 +105,7 @@ static void refuses_unknown_flags(void **state) {
   assert_fails(HAUL_ETICKET, ticket_unpack(&packed, &ticket));
 }
 
-static void refuses_what_a_forger_may_sign(void **state) {
+static void rejects_forged_fields(void **state) {
   (void)state;
   struct ticket bad[8];
   for (size_t i = 0; i < COUNT(bad); i++)
@@ -145,19 +145,19 @@ static void carries_every_field(void **state) {
   assert_memory_equal(&after.layout, &before.layout, sizeof after.layout);
 }
 
-static void goes_without_a_layout(void **state) {
+static void works_without_a_layout(void **state) {
   (void)state;
   struct haul_ticket packed;
   struct ticket before = example(), after;
   before.has_layout = false;
-  before.layout.dimensions = 99; /* not looked at, not carried */
+  before.layout.dimensions = 99; /* neither checked nor carried */
   ticket_pack(&before, &packed);
   assert_works(ticket_unpack(&packed, &after));
   assert_false(after.has_layout);
   assert_int_equal(after.layout.dimensions, 0);
 }
 
-static void layouts_outside_the_region_are_refused(void **state) {
+static void layouts_outside_the_region_are_rejected(void **state) {
   (void)state;
   const struct haul_tensor bad[] = {
       {.bits = 8, .lanes = 1, .dimensions = 9},
@@ -179,7 +179,7 @@ static void layouts_outside_the_region_are_refused(void **state) {
     assert_fails(HAUL_EINVAL, tensor_check(&bad[i], 100));
 }
 
-static void layouts_within_the_region_pass(void **state) {
+static void layouts_within_the_region_are_accepted(void **state) {
   (void)state;
   const struct haul_tensor good[] = {
       {.bits = 8, .lanes = 1, .offset = 99},
@@ -197,17 +197,17 @@ static void layouts_within_the_region_pass(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(refuses_zeros),
-      cmocka_unit_test(refuses_each_flipped_bit),
-      cmocka_unit_test(refuses_another_version_and_says_so),
-      cmocka_unit_test(refuses_a_layout_and_a_loan_at_once),
-      cmocka_unit_test(keeps_a_loan),
-      cmocka_unit_test(refuses_unknown_flags),
-      cmocka_unit_test(refuses_what_a_forger_may_sign),
+      cmocka_unit_test(rejects_zeros),
+      cmocka_unit_test(rejects_each_flipped_bit),
+      cmocka_unit_test(rejects_other_versions),
+      cmocka_unit_test(rejects_layout_and_token_at_once),
+      cmocka_unit_test(carries_a_token),
+      cmocka_unit_test(rejects_unknown_flags),
+      cmocka_unit_test(rejects_forged_fields),
       cmocka_unit_test(carries_every_field),
-      cmocka_unit_test(goes_without_a_layout),
-      cmocka_unit_test(layouts_outside_the_region_are_refused),
-      cmocka_unit_test(layouts_within_the_region_pass),
+      cmocka_unit_test(works_without_a_layout),
+      cmocka_unit_test(layouts_outside_the_region_are_rejected),
+      cmocka_unit_test(layouts_within_the_region_are_accepted),
   };
   return cmocka_run_group_tests_name("memory/ticket", tests, NULL, NULL);
 }

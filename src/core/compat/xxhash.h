@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * The calls of libxxhash that haul uses, as its manual has them (xxHash 0.8), for machines that
- * have the library, as each Debian does, and not its header. */
-#ifndef HAUL_STANDIN_XXHASH_H
-#define HAUL_STANDIN_XXHASH_H
+ * Declarations of the libxxhash 0.8 calls that haul uses, for hosts that have the library without
+ * its header. */
+#ifndef HAUL_COMPAT_XXHASH_H
+#define HAUL_COMPAT_XXHASH_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 typedef uint64_t XXH64_hash_t;
 typedef enum { XXH_OK = 0, XXH_ERROR } XXH_errorcode;
-typedef struct XXH3_state_s XXH3_state_t; /* from XXH3_createState alone */
+typedef struct XXH3_state_s XXH3_state_t; /* made by XXH3_createState */
 
 XXH64_hash_t XXH3_64bits(const void *input, size_t length);
 

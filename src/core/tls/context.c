@@ -6,12 +6,11 @@
 #include "core/error.h"
 #include "core/tls/session.h"
 
-/* The one whose hash is SHA-256, which goes with keys of 32 bytes, and which processors with
- * instructions for AES do fastest. */
+/* Its hash is SHA-256, which fits 32-byte keys; it is the fastest cipher with AES instructions. */
 #define CIPHER "TLS_AES_128_GCM_SHA256"
 static const unsigned char cipher_id[2] = {0x13, 0x01}; /* RFC 8446, B.4 */
 
-/* Of what sessions are; both sides of one must agree. */
+/* Session id context; both sides must agree. */
 static const unsigned char use_id[] = "haul";
 
 static bool is_given(const char *path) {
@@ -29,7 +28,7 @@ static struct tls *session_of(const ssl_session *ssl) {
 
 /* ---- Keys ---- */
 
-/* As a session that is to be resumed, which is how OpenSSL takes a key from outside. */
+/* OpenSSL takes an external PSK as a session to resume. */
 static ssl_resumption *as_session(struct tls *tls, const struct key *key) {
   const struct openssl *openssl = tls->context->openssl;
   const ssl_cipher *cipher = openssl->cipher_find(tls->ssl, cipher_id);
@@ -45,8 +44,8 @@ static ssl_resumption *as_session(struct tls *tls, const struct key *key) {
   return NULL;
 }
 
-static int show_key(ssl_session *ssl, const ssl_digest *digest, const unsigned char **name,
-                    size_t *length, ssl_resumption **session) {
+static int psk_use(ssl_session *ssl, const ssl_digest *digest, const unsigned char **name,
+                   size_t *length, ssl_resumption **session) {
   struct tls *tls = session_of(ssl);
   const struct keys *keys = &tls->context->keys;
   *name = NULL;
@@ -59,7 +58,7 @@ static int show_key(ssl_session *ssl, const ssl_digest *digest, const unsigned c
   return *session != NULL;
 }
 
-static int find_key(ssl_session *ssl, const unsigned char *name, size_t length,
+static int psk_find(ssl_session *ssl, const unsigned char *name, size_t length,
                     ssl_resumption **session) {
   struct tls *tls = session_of(ssl);
   const struct key *key = keys_find(&tls->context->keys, name, length);
@@ -67,7 +66,7 @@ static int find_key(ssl_session *ssl, const unsigned char *name, size_t length,
   return !key || *session;
 }
 
-/* ---- What the kernel needs ---- */
+/* ---- Secrets for kernel TLS ---- */
 
 static int from_hex(char digit) {
   return digit <= '9' ? digit - '0' : (digit | 0x20) - 'a' + 10;
@@ -81,8 +80,8 @@ static void keep_secret(struct tls *tls, unsigned of, const char *hex) {
   tls->secrets[of].known = true;
 }
 
-/* A line is LABEL CLIENT-RANDOM SECRET. */
-static void hear_secret(const ssl_session *ssl, const char *line) {
+/* A keylog line: LABEL CLIENT-RANDOM SECRET. */
+static void on_keylog(const ssl_session *ssl, const char *line) {
   struct tls *tls = session_of(ssl);
   const char *secret = strrchr(line, ' ');
   if (secret && strncmp(line, "CLIENT_TRAFFIC_SECRET_0 ", 24) == 0)
@@ -106,10 +105,9 @@ static int use_certificates(struct tls_context *context, const struct tls_settin
     return 0;
   if (!is_given(settings->certificate) || !is_given(settings->private_key) ||
       !is_given(settings->authority))
-    return error_set(
-        HAUL_EINVAL, 0, NULL,
-        "all three are needed: who this is, the key to it, and who says who others are",
-        "of certificate, private_key and authority some are not set");
+    return error_set(HAUL_EINVAL, 0, NULL,
+                     "set all three: own certificate, its private key, and the trusted authority",
+                     "of certificate, private_key and authority some are not set");
   openssl->error_clear();
   int code = keys_guard(settings->private_key, "private key");
   if (code)
@@ -124,7 +122,7 @@ static int use_certificates(struct tls_context *context, const struct tls_settin
   return 0;
 }
 
-static bool set_up(struct tls_context *context, bool kernel) {
+static bool configure(struct tls_context *context, bool kernel) {
   const struct openssl *openssl = context->openssl;
   ssl_context *ssl = context->ssl = openssl->context_new(openssl->method());
   long modes = OPENSSL_PARTIAL_WRITE | OPENSSL_MOVING_WRITE | OPENSSL_RELEASE_BUFFERS;
@@ -133,13 +131,13 @@ static bool set_up(struct tls_context *context, bool kernel) {
     return false;
   context->kernel = kernel && tls_kernel_is_there();
   if (context->kernel)
-    openssl->context_key_log(ssl, hear_secret);
+    openssl->context_key_log(ssl, on_keylog);
   openssl->context_options(ssl, OPENSSL_OPTIONS);
   openssl->context_control(ssl, OPENSSL_SET_MODE, modes, NULL);
   openssl->context_control(ssl, OPENSSL_SET_CACHE, 0, NULL);
   openssl->context_verify(ssl, OPENSSL_VERIFY, NULL);
-  openssl->context_key_use(ssl, show_key);
-  openssl->context_key_find(ssl, find_key);
+  openssl->context_key_use(ssl, psk_use);
+  openssl->context_key_find(ssl, psk_find);
   return openssl->context_control(ssl, OPENSSL_SET_LOWEST, OPENSSL_TLS13, NULL) &&
          openssl->context_ciphers(ssl, CIPHER) && openssl->context_tickets(ssl, 0) &&
          openssl->context_id(ssl, use_id, sizeof use_id - 1);
@@ -153,7 +151,7 @@ int tls_context_open(const struct tls_settings *settings, struct tls_context **o
   if (!context)
     return error_memory("keys");
   context->openssl = openssl;
-  int code = set_up(context, !settings->user) ? 0 : error_memory("TLS");
+  int code = configure(context, !settings->user) ? 0 : error_memory("TLS");
   if (code == 0 && is_given(settings->key))
     code = keys_read(settings->key, &context->keys);
   if (code == 0)
@@ -177,8 +175,4 @@ void tls_context_close(struct tls_context *context) {
     context->openssl->bio_method_free(context->bio);
   keys_free(&context->keys);
   alloc_free(context);
-}
-
-const char *tls_context_name(const struct tls_context *context) {
-  return context->name;
 }

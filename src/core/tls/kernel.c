@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Kernel TLS (Documentation/networking/tls.rst): from here on the socket takes and gives plain
- * bytes, and all that is done with sockets is done as without TLS. The keys are derived from the
- * secrets of the handshake (RFC 8446, 7.3), which the library tells. */
+ * Kernel TLS (Documentation/networking/tls.rst): the socket then reads and writes plain bytes, as
+ * without TLS. The keys are derived from the handshake's traffic secrets (RFC 8446, 7.3), which
+ * OpenSSL passes to its keylog callback. */
 #include <errno.h>
 #include <linux/tls.h>
 #include <netinet/in.h>
@@ -53,8 +53,7 @@ static bool give_key(const struct tls *tls, int way, const uint8_t secret[TLS_SE
   return given;
 }
 
-/* A socket without a connection is refused for that (ENOTCONN) where there is the module, or could
- * be loaded. */
+/* With the module an unconnected socket fails with ENOTCONN. */
 bool tls_kernel_is_there(void) {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   bool there = fd >= 0 && (setsockopt(fd, IPPROTO_TCP, TCP_ULP, "tls", sizeof "tls") == 0 ||
@@ -64,9 +63,8 @@ bool tls_kernel_is_there(void) {
   return there;
 }
 
-/* After one record each way (stream_settle): the next has number 1.
- * A kernel that takes one key and not the other leaves the connection of no use, which its first
- * bytes show; none is known. */
+/* Called after one record each way (stream_settle), so the next record number is 1. A kernel that
+ * took one key but not the other would break the connection; no such kernel is known. */
 bool tls_to_kernel(struct tls *tls) {
   bool wanted = tls->context->kernel && tls->secrets[0].known && tls->secrets[1].known &&
                 setsockopt(tls->fd, IPPROTO_TCP, TCP_ULP, "tls", sizeof "tls") == 0;

@@ -18,7 +18,8 @@
 
 bool key_name_is_valid(const char *name) {
   size_t length = strlen(name);
-  if (strncmp(name, "uid:", 4) == 0 || strcmp(name, "*") == 0) /* over a Unix socket; everybody */
+  if (strncmp(name, "uid:", 4) == 0 ||
+      strcmp(name, "*") == 0) /* reserved: a Unix socket's user; everyone */
     return false;
   for (size_t i = 0; i < length; i++)
     if (!isgraph((unsigned char)name[i]) || name[i] == '#')
@@ -62,8 +63,8 @@ static int cannot_read(const char *path, const char *what, int system) {
       "the %s cannot be read: %s", what, strerror(system));
 }
 
-/* systemd hands credentials over to a service's user by an access list, which shows as the right of
- * a group; their folder is that user's alone. */
+/* systemd gives a service's user access to credentials by an ACL, which shows as group access.
+ * Their folder belongs to that user alone. */
 static bool is_handed_over(const char *path, const struct stat *found) {
   const char *folder = secure_getenv("CREDENTIALS_DIRECTORY");
   size_t length = folder ? strlen(folder) : 0;
@@ -207,7 +208,7 @@ int keys_read(const char *path, struct keys *keys) {
   size_t size = strlen(text);
   keys->list = alloc_zero(count_lines(text) + 1, sizeof *keys->list);
   code = keys->list ? parse(text, path, keys) : error_memory("keys");
-  explicit_bzero(text, size); /* it is cut up */
+  explicit_bzero(text, size); /* parse cuts it up */
   alloc_free(text);
   if (code)
     keys_free(keys);
@@ -228,7 +229,7 @@ const struct key *keys_find(const struct keys *keys, const void *name, size_t le
   return NULL;
 }
 
-/* ---- Making one ---- */
+/* ---- Creating ---- */
 
 static int cannot_make(const char *path, int system) {
   if (system == EEXIST)
@@ -245,7 +246,7 @@ static int write_key(int file, const struct key *key) {
   for (size_t i = 0; i < KEY_BYTES; i++)
     length += snprintf(line + length, 3, "%02x", key->secret[i]);
   line[length++] = '\n';
-  errno = ENOSPC; /* what a short write means */
+  errno = ENOSPC; /* a short write means a full disk */
   bool whole = write(file, line, (size_t)length) == length && fsync(file) == 0;
   explicit_bzero(line, sizeof line);
   return whole ? 0 : errno;

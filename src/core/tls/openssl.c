@@ -18,8 +18,8 @@ static struct library library = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
 };
 
-/* A process may end with nodes open, and their threads then use what OpenSSL would free in its
- * atexit handler. Where the application has initialised OpenSSL before, this comes too late. */
+/* No atexit handler: a process may exit with open nodes, whose threads still use OpenSSL. No effect
+ * if the application has initialised OpenSSL before. */
 static void leave_at_exit(void) {
   table.init(OPENSSL_NO_ATEXIT, NULL);
 }

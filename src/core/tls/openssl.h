@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * OpenSSL 3, opened at run time: the calls that TLS takes here, and the numbers that its headers
- * have for them. Its objects are opaque, so no header of its is needed;
- * tests/unit/tls_openssl.c compares with those that are installed. */
+ * OpenSSL 3, opened at run time: the calls and constants that haul uses, declared without OpenSSL's
+ * headers. tests/unit/tls_openssl.c compares them with installed headers. */
 #ifndef HAUL_CORE_TLS_OPENSSL_H
 #define HAUL_CORE_TLS_OPENSSL_H
 
@@ -130,7 +129,7 @@ struct openssl {
 /* The table, or NULL with the detail, HAUL_ENOTSUP. */
 const struct openssl *openssl_open(void);
 
-/* The latest reason of the thread's errors in words, and forgets them all. */
+/* The text of the thread's latest OpenSSL error; clears the error queue. */
 const char *openssl_reason(const struct openssl *openssl);
 
 #endif

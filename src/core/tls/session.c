@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * One connection. OpenSSL reads and writes by way of a BIO of ours: sockets that do not block, no
- * SIGPIPE, and, once bytes flow, buffers, so that a call moves several records. */
+ * One connection. OpenSSL reads and writes through our BIO: non-blocking, without SIGPIPE, and with
+ * buffers after the handshake, so that one system call moves several records. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,11 +12,11 @@
 #include "core/tls/session.h"
 
 #define IN_BYTES 131072u
-/* Encrypted bytes that are sent at a time, and room for the record that goes beyond it and for what
- * the library has to say itself. */
+/* Encrypted bytes that are sent at a time; and room for the record beyond, and OpenSSL's own
+ * records. */
 #define OUT_SEND  65536u
 #define OUT_BYTES (OUT_SEND + 3 * (TLS_RECORD + 256))
-/* Less is put together with what follows it into one record. */
+/* Smaller spans are gathered into one record. */
 #define SMALL 8192u
 /* RFC 8446, 5.5, allows 2^24.5 records of 16 KiB. */
 uint64_t tls_key_lasts = UINT64_C(1) << 37;
@@ -24,7 +24,7 @@ _Atomic uint64_t tls_keys_changed;
 
 /* ---- The BIO ---- */
 
-static int stop(struct tls *tls, ssl_bio *bio, ssize_t result, int way) {
+static int bio_stop(struct tls *tls, ssl_bio *bio, ssize_t result, int way) {
   if (result < 0 && (errno == EAGAIN || errno == EINTR))
     tls->context->openssl->bio_flag(bio, way | OPENSSL_BIO_RETRY);
   else if (result < 0)
@@ -32,21 +32,21 @@ static int stop(struct tls *tls, ssl_bio *bio, ssize_t result, int way) {
   return result < 0 ? -1 : 0;
 }
 
-static ssize_t receive(const struct tls *tls, void *to, size_t length) {
+static ssize_t socket_receive(const struct tls *tls, void *to, size_t length) {
   struct iovec span = {to, length};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
   return sys_ops.recvmsg(tls->fd, &message, MSG_DONTWAIT);
 }
 
-static ssize_t send_on(const struct tls *tls, const void *from, size_t length) {
+static ssize_t socket_send(const struct tls *tls, const void *from, size_t length) {
   struct iovec span = {(void *)(uintptr_t)from, length};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
   return sys_ops.sendmsg(tls->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* The first byte is a record's type: a handshake's or an alert's (RFC 8446, 5.1). Nothing may be
- * received before it was looked at. As recv(2). */
-static ssize_t look(struct tls *tls) {
+/* Peeks the first byte: TLS begins with a handshake or an alert record (RFC 8446, 5.1). Nothing may
+ * be read before. As recv(2). */
+static ssize_t peek_type(struct tls *tls) {
   uint8_t first;
   struct iovec span = {&first, 1};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
@@ -61,19 +61,19 @@ static ssize_t look(struct tls *tls) {
 static int bio_read(ssl_bio *bio, char *to, int length) {
   struct tls *tls = openssl_open()->bio_get(bio);
   tls->context->openssl->bio_unflag(bio, OPENSSL_BIO_READ | OPENSSL_BIO_WRITE | OPENSSL_BIO_RETRY);
-  ssize_t seen = tls->looked ? 1 : look(tls);
+  ssize_t seen = tls->looked ? 1 : peek_type(tls);
   if (seen <= 0)
-    return stop(tls, bio, seen, OPENSSL_BIO_READ);
+    return bio_stop(tls, bio, seen, OPENSSL_BIO_READ);
   if (tls->bare)
     return -1;
   if (!tls->in) {
-    ssize_t got = receive(tls, to, (size_t)length);
-    return got > 0 ? (int)got : stop(tls, bio, got, OPENSSL_BIO_READ);
+    ssize_t got = socket_receive(tls, to, (size_t)length);
+    return got > 0 ? (int)got : bio_stop(tls, bio, got, OPENSSL_BIO_READ);
   }
   if (tls->in_start == tls->in_end) {
-    ssize_t got = receive(tls, tls->in, IN_BYTES);
+    ssize_t got = socket_receive(tls, tls->in, IN_BYTES);
     if (got <= 0)
-      return stop(tls, bio, got, OPENSSL_BIO_READ);
+      return bio_stop(tls, bio, got, OPENSSL_BIO_READ);
     tls->in_start = 0;
     tls->in_end = (size_t)got;
   }
@@ -88,12 +88,12 @@ static int bio_write(ssl_bio *bio, const char *from, int length) {
   struct tls *tls = openssl_open()->bio_get(bio);
   tls->context->openssl->bio_unflag(bio, OPENSSL_BIO_READ | OPENSSL_BIO_WRITE | OPENSSL_BIO_RETRY);
   if (!tls->out) {
-    ssize_t put = send_on(tls, from, (size_t)length);
-    return put > 0 ? (int)put : stop(tls, bio, put, OPENSSL_BIO_WRITE);
+    ssize_t put = socket_send(tls, from, (size_t)length);
+    return put > 0 ? (int)put : bio_stop(tls, bio, put, OPENSSL_BIO_WRITE);
   }
   if ((size_t)length > OUT_BYTES - tls->out_end) {
     errno = EAGAIN;
-    return stop(tls, bio, -1, OPENSSL_BIO_WRITE);
+    return bio_stop(tls, bio, -1, OPENSSL_BIO_WRITE);
   }
   memcpy(tls->out + tls->out_end, from, (size_t)length);
   tls->out_end += (size_t)length;
@@ -115,7 +115,7 @@ ssl_bio_method *tls_bio_method(const struct openssl *openssl) {
   return method;
 }
 
-/* ---- Life ---- */
+/* ---- Open and close ---- */
 
 int tls_open(struct tls_context *context, int descriptor, bool server, struct tls **out) {
   const struct openssl *openssl = context->openssl;
@@ -189,7 +189,7 @@ const char *tls_identity(const struct tls *tls) {
 
 /* ---- The handshake ---- */
 
-static int not_known(const struct tls *tls, const char *object, const char *reason) {
+static int error_auth(const struct tls *tls, const char *object, const char *reason) {
   if (tls->server)
     return error_set(HAUL_EAUTH, 0, object, NULL, "it did not prove who it is: %s", reason);
   /* OpenSSL names an alert of the peer after the version that introduced it: "sslv3 alert …". */
@@ -204,31 +204,31 @@ static int not_known(const struct tls *tls, const char *object, const char *reas
       "the peer and this side do not accept each other: %s", reason);
 }
 
-static int failed(const struct tls *tls, const char *object, int error) {
+static int error_handshake(const struct tls *tls, const char *object, int error) {
   if (error == OPENSSL_ERROR_SSL)
-    return not_known(tls, object, openssl_reason(tls->context->openssl));
+    return error_auth(tls, object, openssl_reason(tls->context->openssl));
   return error_set(HAUL_EPEER, tls->system, object,
                    tls->system ? strerror(tls->system) : "the peer closed it; its log says why",
-                   "the connection ended while keys were compared");
+                   "the connection ended during authentication");
 }
 
-/* The name in the peer's certificate; with a key, find_key and show_key have set it. */
+/* Sets the identity from the peer's certificate; psk_find or psk_use set it for a key. */
 static int name_peer(struct tls *tls, const char *object) {
   const struct openssl *openssl = tls->context->openssl;
   ssl_certificate *certificate = openssl->session_peer(tls->ssl);
   if (!certificate)
     return openssl->session_by_key(tls->ssl) && tls->identity[0]
                ? 0
-               : not_known(tls, object, "it showed neither key nor certificate");
+               : error_auth(tls, object, "it presented neither key nor certificate");
   char name[256] = "";
   int length = openssl->name_text(openssl->certificate_subject(certificate), OPENSSL_COMMON_NAME,
                                   name, sizeof name);
   openssl->certificate_free(certificate);
   if (length <= 0 || (size_t)length != strlen(name) || !key_name_is_valid(name))
-    return not_known(tls, object,
-                     "the common name of its certificate is not 1 to 63 printable characters");
+    return error_auth(tls, object,
+                      "the common name of its certificate is not 1 to 63 printable characters");
   if (keys_find(&tls->context->keys, name, strlen(name)))
-    return not_known(tls, object, "the name in its certificate is that of a key here");
+    return error_auth(tls, object, "the name in its certificate is that of a key here");
   snprintf(tls->identity, sizeof tls->identity, "%.63s", name);
   return 0;
 }
@@ -244,15 +244,15 @@ int tls_handshake(struct tls *tls, const char *object) {
     return TLS_BARE;
   if (error == OPENSSL_WANT_READ)
     return TLS_READ;
-  return error == OPENSSL_WANT_WRITE ? TLS_WRITE : failed(tls, object, error);
+  return error == OPENSSL_WANT_WRITE ? TLS_WRITE : error_handshake(tls, object, error);
 }
 
 /* ---- Sending ---- */
 
 /* With the lock. 0, or -1 with errno. */
-static int flush(struct tls *tls) {
+static int out_flush(struct tls *tls) {
   while (tls->out && tls->out_start < tls->out_end) {
-    ssize_t put = send_on(tls, tls->out + tls->out_start, tls->out_end - tls->out_start);
+    ssize_t put = socket_send(tls, tls->out + tls->out_start, tls->out_end - tls->out_start);
     if (put < 0 && errno == EINTR)
       continue;
     if (put < 0)
@@ -263,7 +263,7 @@ static int flush(struct tls *tls) {
   return 0;
 }
 
-static void make_room(struct tls *tls) {
+static void out_make_room(struct tls *tls) {
   if (tls->out_start == 0)
     return;
   memmove(tls->out, tls->out + tls->out_start, tls->out_end - tls->out_start);
@@ -271,13 +271,13 @@ static void make_room(struct tls *tls) {
   tls->out_start = 0;
 }
 
-/* Where the next byte of a message is. */
+/* A position in a message. */
 struct place {
   const struct msghdr *message;
   size_t span, at;
 };
 
-static size_t here(struct place *place, char **bytes) {
+static size_t place_span(struct place *place, char **bytes) {
   while (place->span < place->message->msg_iovlen &&
          place->at == place->message->msg_iov[place->span].iov_len) {
     place->span++;
@@ -290,29 +290,29 @@ static size_t here(struct place *place, char **bytes) {
   return span->iov_len - place->at;
 }
 
-static void move_on(struct place *place, size_t bytes) {
+static void place_advance(struct place *place, size_t bytes) {
   char *unused;
-  for (size_t left; bytes > 0 && (left = here(place, &unused)) > 0;) {
+  for (size_t left; bytes > 0 && (left = place_span(place, &unused)) > 0;) {
     size_t step = bytes < left ? bytes : left;
     place->at += step;
     bytes -= step;
   }
 }
 
-/* What is left of the message, as spans. */
+/* The rest of the message, as spans. */
 static unsigned long spans_of(const struct place *from, struct iovec *spans, unsigned long room) {
   struct place place = *from;
   unsigned long count = 0;
   char *bytes;
-  for (size_t length; count < room && (length = here(&place, &bytes)) > 0; place.at += length)
+  for (size_t length; count < room && (length = place_span(&place, &bytes)) > 0; place.at += length)
     spans[count++] = (struct iovec){bytes, length};
   return count;
 }
 
-/* Copies the next bytes to `clear`: by the kernel, as the memory may be a file's that somebody cuts
- * short, or may have been unmapped, and then this is an error (EFAULT) and no signal. 0 at the end
- * of the message, -1 with errno. */
-static ssize_t fetch(struct tls *tls, const struct place *place) {
+/* Copies the next bytes to `clear`, by the kernel: the memory may be a truncated file mapping, or
+ * unmapped, and then this fails with EFAULT instead of a signal. 0 at the end of the message, -1
+ * with errno. */
+static ssize_t copy_clear(struct tls *tls, const struct place *place) {
   struct iovec spans[64], to = {tls->clear, OUT_SEND};
   unsigned long count = spans_of(place, spans, 64);
   if (count == 0)
@@ -320,7 +320,7 @@ static ssize_t fetch(struct tls *tls, const struct place *place) {
   ssize_t got = tls->unsafe ? -1 : sys_ops.vm_read(getpid(), &to, 1, spans, count, 0);
   if (got > 0 || (!tls->unsafe && errno == EFAULT))
     return got;
-  tls->unsafe = true; /* a sandbox does not allow it */
+  tls->unsafe = true; /* a sandbox forbids the call */
   size_t used = 0;
   for (unsigned long i = 0; i < count && used < OUT_SEND; i++) {
     size_t step = spans[i].iov_len < OUT_SEND - used ? spans[i].iov_len : OUT_SEND - used;
@@ -330,13 +330,13 @@ static ssize_t fetch(struct tls *tls, const struct place *place) {
   return (ssize_t)used;
 }
 
-/* What goes into the next record: where it lies, or gathered. */
+/* The bytes of the next record: in place, or gathered. */
 static size_t next_record(const struct place *from, char *gathered, char **bytes) {
   struct place place = *from;
-  size_t length = here(&place, bytes), used = 0;
+  size_t length = place_span(&place, bytes), used = 0;
   if (length >= SMALL || length == 0)
     return length < TLS_RECORD ? length : TLS_RECORD;
-  while (used < TLS_RECORD && (length = here(&place, bytes)) > 0) {
+  while (used < TLS_RECORD && (length = place_span(&place, bytes)) > 0) {
     size_t step = length < TLS_RECORD - used ? length : TLS_RECORD - used;
     memcpy(gathered + used, *bytes, step);
     used += step;
@@ -364,12 +364,12 @@ struct fetched {
   size_t at, end;
 };
 
-/* With the lock: the bytes of one record, which the buffer has room for. */
+/* With the lock. Encrypts one record; the buffer has room for it. */
 static bool encrypt(struct tls *tls, struct place *place, struct fetched *fetched, size_t *total) {
   char gathered[TLS_RECORD], *bytes;
   size_t length, put = 0;
   if (tls->clear) {
-    ssize_t got = fetched->at < fetched->end ? 1 : fetch(tls, place);
+    ssize_t got = fetched->at < fetched->end ? 1 : copy_clear(tls, place);
     if (got <= 0)
       return false;
     if (fetched->at == fetched->end)
@@ -387,7 +387,7 @@ static bool encrypt(struct tls *tls, struct place *place, struct fetched *fetche
     tls->system = tls->system ? tls->system : EPROTO;
     return false;
   }
-  move_on(place, put);
+  place_advance(place, put);
   *total += put;
   return true;
 }
@@ -395,16 +395,16 @@ static bool encrypt(struct tls *tls, struct place *place, struct fetched *fetche
 static ssize_t send_records(struct tls *tls, struct place *place) {
   struct fetched fetched = {0, 0};
   size_t total = 0;
-  bool more = flush(tls) == 0 || errno == EAGAIN;
+  bool more = out_flush(tls) == 0 || errno == EAGAIN;
   tls->context->openssl->error_clear();
   while (more && tls->out_end - tls->out_start < OUT_SEND) {
-    make_room(tls);
+    out_make_room(tls);
     more = encrypt(tls, place, &fetched, &total);
     if (more && tls->out_end >= OUT_SEND)
-      more = flush(tls) == 0;
+      more = out_flush(tls) == 0;
   }
   if (total > 0) {
-    flush(tls);
+    out_flush(tls);
     return (ssize_t)total;
   }
   errno = tls->system ? tls->system : errno;
@@ -422,7 +422,7 @@ ssize_t tls_send(struct tls *tls, const struct msghdr *message) {
 
 int tls_flush(struct tls *tls) {
   pthread_mutex_lock(&tls->lock);
-  int code = flush(tls);
+  int code = out_flush(tls);
   pthread_mutex_unlock(&tls->lock);
   return code;
 }
@@ -436,7 +436,7 @@ bool tls_owes(struct tls *tls) {
 
 /* ---- Receiving ---- */
 
-/* With the lock; one record at the most. 0 at the end, -1 with errno. */
+/* With the lock. At most one record. 0 at the end, -1 with errno. */
 static ssize_t decrypt(struct tls *tls, char *to, size_t length) {
   size_t got = 0;
   int done = tls->context->openssl->session_read(tls->ssl, to, length, &got);
@@ -459,10 +459,10 @@ ssize_t tls_receive(struct tls *tls, const struct msghdr *message) {
   char *to;
   pthread_mutex_lock(&tls->lock);
   tls->context->openssl->error_clear();
-  while (got > 0 && (length = here(&place, &to)) > 0) {
+  while (got > 0 && (length = place_span(&place, &to)) > 0) {
     got = decrypt(tls, to, length);
     if (got > 0) {
-      move_on(&place, (size_t)got);
+      place_advance(&place, (size_t)got);
       total += (size_t)got;
     }
   }

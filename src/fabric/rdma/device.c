@@ -158,7 +158,7 @@ int rdma_devices_open(struct rdma_node *node) {
   int code = first ? open_devices(node) : 0;
   pthread_mutex_unlock(&node->lock);
   if (first && code == 0)
-    heap_tell_wrapped(node->fabric->heap);
+    heap_report_wrapped(node->fabric->heap);
   return code;
 }
 

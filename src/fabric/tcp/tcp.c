@@ -71,7 +71,7 @@ static struct work *take_work(struct tcp_slot *slot) {
   struct work *work = slot->work;
   slot->work = NULL;
   if (work && slot->spliced)
-    atomic_store(&work->region->handed_out, true);
+    atomic_store(&work->region->exported, true);
   return work;
 }
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * What haul uses of the CUDA driver API, declared anew, so that no toolkit is needed. Names and
- * numbers are those of cuda.h (13.0; the same since the version that is named where one is), and
- * constants carry the prefix that they have there. On Linux its calls have C linkage and the usual
- * calling convention. */
+ * The part of the CUDA driver API that haul uses, so that no toolkit is needed. Names and numbers
+ * are those of cuda.h 13.0, unchanged since the version in a comment. On Linux its calls have C
+ * linkage and the default calling convention. */
 #ifndef HAUL_MEMORY_CUDA_API_H
 #define HAUL_MEMORY_CUDA_API_H
 
@@ -54,7 +53,7 @@ enum {
   CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED = 124 /* 11.7 */
 };
 
-/* CUpointer_attribute_enum, with the type that each is answered in */
+/* CUpointer_attribute_enum, with the type of each value */
 enum {
   CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,                 /* unsigned */
   CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,                   /* unsigned long long */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The memory of GPUs: what is to be shared comes from the virtual-memory calls, what is not from
- * cuMemAlloc. */
+ * GPU memory. Shareable memory comes from the virtual-memory calls, private memory from cuMemAlloc.
+ */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,11 +9,11 @@
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/wire.h"
-#include "memory/cuda/block.h"
+#include "memory/cuda/cuda.h"
 #include "memory/pages.h"
 #include "memory/ticket.h"
 
-/* ---- Making and ending them ---- */
+/* ---- Allocation ---- */
 
 static const char *name_of(unsigned device, char *text, size_t size) {
   snprintf(text, size, "cuda:%u", device);
@@ -29,7 +29,7 @@ struct block *block_new(unsigned device) {
   return block;
 }
 
-/* What the application has taken away is not given back: its addresses may be others' by now. */
+/* Does the block's context still exist? After a reset the address may belong to others. */
 static bool is_there(const struct block *block) {
   struct cuda_device *device = cuda_device(block->device);
   return !atomic_load(&device->lost) && block->generation == atomic_load(&device->generation);
@@ -44,7 +44,7 @@ static void unmap(struct block *block) {
   cuda_driver->release(block->handle);
 }
 
-/* Gives the bytes behind the handle an address; every GPU that can reach them may. */
+/* Maps the handle, with access for each GPU that reaches the device. */
 static CUresult map(struct block *block, int rights) {
   const struct cuda_device *device = cuda_device(block->device);
   CUmemAccessDesc access[CUDA_DEVICES_MAX];
@@ -63,7 +63,7 @@ static CUresult map(struct block *block, int rights) {
   if (result != CUDA_SUCCESS)
     goto not_mapped;
   result = cuda_driver->set_access(block->base, block->length, access, count);
-  if (result != CUDA_SUCCESS && count > 1) /* a peer that it does not work with after all */
+  if (result != CUDA_SUCCESS && count > 1) /* access for peers failed */
     result = cuda_driver->set_access(block->base, block->length, access, 1);
   if (result == CUDA_SUCCESS)
     return result;
@@ -74,17 +74,12 @@ not_mapped:
   return result;
 }
 
-static int too_long(size_t length) {
-  return error_set(HAUL_ENOMEM, 0, NULL, "ask for less", "%zu bytes are more than any memory has",
-                   length);
-}
-
 /* In the device's context. */
 static int take_shared(struct block *block, size_t length) {
   const struct cuda_device *device = cuda_device(block->device);
   size_t grain = device->granularity;
   if (length > PTRDIFF_MAX - grain)
-    return too_long(length);
+    return error_length(length);
   block->length = (length + grain - 1) / grain * grain;
   CUresult result = cuda_driver->create(&block->handle, block->length, &device->how, 0);
   if (result != CUDA_SUCCESS)
@@ -97,11 +92,11 @@ static int take_shared(struct block *block, size_t length) {
   return cuda_failed(block->device, result, "cuMemMap");
 }
 
-/* The driver cuts small ones out of its pages at less than a page's alignment. */
+/* cuMemAlloc may align small allocations to less than a page. */
 static int take_private(struct block *block, size_t length, void **address) {
   size_t page = page_size();
   if (length > PTRDIFF_MAX - page)
-    return too_long(length);
+    return error_length(length);
   block->length = length + page - 1;
   CUresult result = cuda_driver->alloc(&block->base, block->length);
   if (result != CUDA_SUCCESS)
@@ -110,15 +105,13 @@ static int take_private(struct block *block, size_t length, void **address) {
   return 0;
 }
 
-void block_show(struct block *block, void *address, size_t length, struct memory *memory) {
+void block_fill(struct block *block, void *address, size_t length, struct memory *memory) {
+  /* `alive` stays NULL: the driver's descriptor has no room for it, and an importer keeps the bytes
+   * allocated. */
   memory->address = address;
-  memory->view = NULL;
   memory->length = length;
-  memory->held = block->length;
-  memory->wrapped = memory->imported = memory->shareable = false;
+  memory->footprint = block->length;
   memory->writable = true;
-  memory->alive = NULL; /* an importer holds the bytes; the driver's descriptor has no room to say
-                           that their owner let go */
   memory->state = block;
 }
 
@@ -136,7 +129,7 @@ int cuda_alloc(unsigned device, size_t length, unsigned flags, struct memory *me
   cuda_leave();
   if (code)
     goto no_context;
-  block_show(block, shared ? (void *)(uintptr_t)block->base : address, length, memory);
+  block_fill(block, shared ? (void *)(uintptr_t)block->base : address, length, memory);
   memory->shareable = shared;
   return 0;
 
@@ -145,14 +138,14 @@ no_context:
   return code;
 }
 
-/* In a forked child the driver is the parent's: it is not called there. */
+/* In a forked child the driver must not be called. */
 void cuda_free(struct memory *memory) {
   struct block *block = memory->state;
   bool ours = block->base && !fork_is_child() && is_there(block);
   if (ours && cuda_enter_again(block->device) == 0) {
     if (block->mapped)
       unmap(block);
-    else if (block->borrowed)
+    else if (block->ipc)
       cuda_driver->ipc_close(block->base);
     else
       cuda_driver->free(block->base);
@@ -174,7 +167,7 @@ int cuda_look(const struct memory *memory) {
   return cuda_check(memory);
 }
 
-/* ---- The caller's pointers ---- */
+/* ---- Wrapping ---- */
 
 void cuda_pointer(const struct cuda_driver *driver, const void *address,
                   struct cuda_pointer *pointer) {
@@ -186,38 +179,36 @@ void cuda_pointer(const struct cuda_driver *driver, const void *address,
   *pointer = (struct cuda_pointer){.device = -1};
   void *values[] = {&pointer->type,  &managed,       &mapped,         &pointer->device,
                     &pointer->start, &pointer->size, &pointer->buffer};
-  /* Of an address that is nobody's it says yes and zeros, or no. */
+  /* For an unknown address the driver returns success and zeros, or an error. */
   CUresult result = driver->pointer_attributes(sizeof wanted / sizeof wanted[0], wanted, values,
                                                (CUdeviceptr)(uintptr_t)address);
   if (result != CUDA_SUCCESS || (pointer->type == CU_MEMORYTYPE_DEVICE && !(mapped & 0xff)))
     pointer->type = 0;
-  pointer->managed = managed & 0xff; /* some drivers answer in one byte */
+  pointer->managed = managed & 0xff; /* some drivers write one byte */
 }
 
-/* Managed memory is the host's to us: the CPU may touch it, and neither descriptor nor dma-buf can
- * be had of it. */
+/* Managed memory counts as host memory: the CPU may access it, and it has neither descriptor nor
+ * dma-buf. */
 static bool is_device(const struct cuda_pointer *pointer) {
   return pointer->type == CU_MEMORYTYPE_DEVICE && !pointer->managed && pointer->size > 0 &&
          pointer->device >= 0;
 }
 
 static int partly(const void *address, size_t length) {
-  char object[64];
-  snprintf(object, sizeof object, "%p+%zu", address, length);
-  return error_set(HAUL_EINVAL, 0, object, "wrap only what is allocated there",
-                   "the range lies only partly within one GPU's memory");
+  return error_range(address, length, "wrap a range of allocated memory",
+                     "the range lies only partly within one GPU's memory");
 }
 
-/* Does the range begin outside of device memory and end in it? */
+/* The range begins outside device memory; does it end in it? */
 static int look_at_end(const struct cuda_driver *driver, const void *address, size_t length) {
   struct cuda_pointer end;
   cuda_pointer(driver, (const char *)address + length - 1, &end);
   return is_device(&end) ? partly(address, length) : 0;
 }
 
-/* A range may go over several mappings that touch, as those of growing segments do. */
+/* A range may span adjacent mappings, as of growing segments. */
 int cuda_owns(const void *address, size_t length, struct haul_place *place) {
-  const struct cuda_driver *driver = cuda_driver_loaded();
+  const struct cuda_driver *driver = library_loaded(&cuda_library);
   struct cuda_pointer first, next;
   if (!driver)
     return 0;
@@ -234,14 +225,14 @@ int cuda_owns(const void *address, size_t length, struct haul_place *place) {
   return 1;
 }
 
-/* `owns` asked the application's driver; now the device is to be used. */
+/* `owns` used the application's driver; now haul must initialise the device. */
 static int find_device(unsigned number) {
   if (number < cuda_devices())
     return 0;
   int code = cuda_absence();
   return code ? code
-              : error_set(HAUL_ELIMIT, 0, NULL, "let CUDA_VISIBLE_DEVICES name fewer",
-                          "haul uses the first %d GPUs alone", CUDA_DEVICES_MAX);
+              : error_set(HAUL_ELIMIT, 0, NULL, "name fewer in CUDA_VISIBLE_DEVICES",
+                          "haul uses only the first %d GPUs", CUDA_DEVICES_MAX);
 }
 
 int cuda_wrap(void *address, size_t length, struct memory *memory) {
@@ -258,14 +249,14 @@ int cuda_wrap(void *address, size_t length, struct memory *memory) {
   }
   cuda_leave();
   block->generation = atomic_load(&cuda_device(block->device)->generation);
-  block_show(block, address, length, memory);
+  block_fill(block, address, length, memory);
   memory->wrapped = true;
   return 0;
 }
 
 /* ---- Sharing ---- */
 
-/* The rest of the block shows nothing of an earlier use. */
+/* Zeroes the rest of the block, so that importers see no earlier contents. */
 static int clear_behind(const struct block *block, size_t length) {
   struct cuda_device *device = cuda_device(block->device);
   if (length >= block->length)
@@ -277,7 +268,7 @@ static int clear_behind(const struct block *block, size_t length) {
   return result == CUDA_SUCCESS ? 0 : cuda_failed(block->device, result, "cuMemsetD8Async");
 }
 
-/* The driver does not say whether it does so. */
+/* The driver does not document that it sets this. */
 static void close_on_exec(int descriptor) {
   fcntl(descriptor, F_SETFD, FD_CLOEXEC);
 }
@@ -301,14 +292,14 @@ static int make_descriptor(const struct block *block, size_t length, int *descri
   return code;
 }
 
-/* The descriptor is the driver's, and whoever has it may write. */
+/* The driver's descriptor always permits writing. */
 int cuda_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor) {
   struct block *block = memory->state;
   char object[24];
   if (!(rights & HAUL_WRITE))
     return error_set(HAUL_ENOTSUP, 0, name_of(block->device, object, sizeof object),
                      "share it with HAUL_READ | HAUL_WRITE, or let the peer read over tcp or rdma",
-                     "NVIDIA's driver cannot share GPU memory for reading alone");
+                     "NVIDIA's driver cannot share GPU memory read-only");
   struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
   wire_put64(&wire, block->length);
   wire_put_bytes(&wire, cuda_device(block->device)->uuid, 16);
@@ -336,8 +327,8 @@ int cuda_locate(const struct ticket *ticket, uint16_t *device) {
     used += (size_t)snprintf(object + used, sizeof object - used, "%s%02x",
                              i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
   return error_set(HAUL_EPLACE, 0, object,
-                   "let CUDA_VISIBLE_DEVICES name it too, or start the container with it",
-                   "the memory is on a GPU that this process does not see");
+                   "add it to CUDA_VISIBLE_DEVICES, or start the container with it",
+                   "the memory is on a GPU that is not visible to this process");
 }
 
 static int bad_descriptor(const char *why) {
@@ -385,7 +376,7 @@ int cuda_import(const struct ticket *ticket, int descriptor, struct memory *memo
   cuda_leave();
   if (code)
     goto no_context;
-  block_show(block, (void *)(uintptr_t)block->base, ticket->length, memory);
+  block_fill(block, (void *)(uintptr_t)block->base, ticket->length, memory);
   memory->imported = true;
   memory->writable = ticket->rights & HAUL_WRITE;
   return 0;
@@ -395,10 +386,10 @@ no_context:
   return code;
 }
 
-/* Of its first and its last byte: what lies between them is mapped and unmapped with one of them,
- * and a range may be of thousands. */
+/* Combines the ids of the first and the last byte: memory between them is mapped and unmapped with
+ * one of them, and a range may have thousands of mappings. */
 uint64_t cuda_buffer(const struct memory *memory) {
-  const struct cuda_driver *driver = cuda_driver_loaded();
+  const struct cuda_driver *driver = library_loaded(&cuda_library);
   struct cuda_pointer first, last;
   if (!driver)
     return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What GPU memory needs, what is missing, and the command that mends it. */
+ * Checks of the prerequisites of GPU memory, with commands that fix them. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,13 +17,13 @@ const char *cuda_sys = "/sys", *cuda_dev = "/dev";
 
 /* ---- The kernel's files ---- */
 
-/* NVIDIA's number, and a class of displays and 3D engines (pci_ids.h: 0x10de, 0x03). */
+/* Vendor NVIDIA, class display or 3D controller (pci_ids.h). */
 static bool find_card(char name[PCI_NAME]) {
   return pci_find(cuda_sys, "0x10de", "0x03", name);
 }
 
-/* 0 where the file may be opened, else why not. */
-static int door(const char *name) {
+/* 0 if the file can be opened, else the errno. */
+static int access_error(const char *name) {
   char path[256];
   snprintf(path, sizeof path, "%s/%s", cuda_dev, name);
   return access(path, R_OK | W_OK) == 0 ? 0 : errno;
@@ -35,7 +35,7 @@ static bool has_module(const char *name) {
   return access(path, F_OK) == 0;
 }
 
-/* Who has no GPU has installed no driver either. */
+/* A host without a GPU needs no driver. */
 static bool not_needed(struct haul_check *check) {
   char card[PCI_NAME];
   if (cuda_absence() == 0 || haul_error_last()->system != ENOENT || has_module("nvidia") ||
@@ -65,10 +65,10 @@ static void check_driver(struct haul_check *check) {
                         : INSTALL);
 }
 
-/* The same refusal of the driver's has these causes. */
+/* The possible causes of the driver's error. */
 static void explain_absence(struct haul_check *check) {
   char card[PCI_NAME];
-  int control = door("nvidiactl");
+  int control = access_error("nvidiactl");
   check_set(check, HAUL_CHECK_MISSING, "%s", haul_error_last()->text);
   if (!has_module("nvidia") && find_card(card)) {
     check_set(check, HAUL_CHECK_MISSING,
@@ -160,7 +160,7 @@ static void check_rdma(struct haul_check *check) {
   }
 }
 
-/* Between two GPUs; what stands between is told by the next two. */
+/* Peer access between GPUs; the next two checks find the obstacles. */
 static void check_peers(struct haul_check *check) {
   if (needs_device(check))
     return;
@@ -194,21 +194,12 @@ static void check_acs(struct haul_check *check) {
     pci_check_acs(check, cuda_sys, "cuda", next_pci);
 }
 
-static const struct {
-  const char *name;
-  void (*run)(struct haul_check *check);
-} all[] = {
-    {"driver", check_driver},   {"device", check_device},
-    {"sharing", check_sharing}, {"gpudirect-rdma", check_rdma},
-    {"peers", check_peers},     {"iommu", check_iommu},
-    {"acs", check_acs},
-};
-
 size_t cuda_checks(struct haul_check *checks, size_t room) {
-  size_t count = sizeof all / sizeof all[0];
-  for (size_t i = 0; i < count && i < room; i++) {
-    check_begin(&checks[i], "cuda", all[i].name);
-    all[i].run(&checks[i]);
-  }
-  return count;
+  static const struct check_entry all[] = {
+      {"driver", check_driver},   {"device", check_device},
+      {"sharing", check_sharing}, {"gpudirect-rdma", check_rdma},
+      {"peers", check_peers},     {"iommu", check_iommu},
+      {"acs", check_acs},
+  };
+  return check_run("cuda", all, sizeof all / sizeof all[0], checks, room);
 }

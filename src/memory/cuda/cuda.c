@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * GPU memory of NVIDIA's: the table. */
+ * NVIDIA GPU memory: the provider table. */
 #include "memory/cuda/cuda.h"
 
 #include <stdio.h>
 
 #include "core/error.h"
 
-static void describe(unsigned number, struct haul_device *info) {
+static void cuda_describe(unsigned number, struct haul_device *info) {
   const struct cuda_device *device = cuda_device(number);
   info->numa = device->numa;
   info->memory = device->memory;
@@ -20,7 +20,7 @@ static void describe(unsigned number, struct haul_device *info) {
              device->dmabuf ? "dma-buf to NICs alone" : "nothing");
 }
 
-static int fence(struct memory *memory, enum fence direction) {
+static int cuda_fence(struct memory *memory, enum fence direction) {
   unsigned number = memory->place.device;
   if (direction != FENCE_AFTER_WRITE || !cuda_device(number)->flushes)
     return 0;
@@ -44,7 +44,7 @@ const struct provider provider_cuda = {
     .stop = cuda_devices_stop,
     .devices = cuda_devices,
     .why_none = cuda_absence,
-    .describe = describe,
+    .describe = cuda_describe,
     .checks = cuda_checks,
     .alloc = cuda_alloc,
     .free = cuda_free,
@@ -64,6 +64,6 @@ const struct provider provider_cuda = {
     .copy_cancel = cuda_copy_cancel,
     .needs_cpu = cuda_needs_cpu,
     .unpin = cuda_unpin,
-    .fence = fence,
+    .fence = cuda_fence,
     .checksum = cuda_checksum,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * GPU memory of NVIDIA's, inside: devices and their contexts, blocks, copies. */
+ * NVIDIA GPU memory: internal declarations for devices, contexts, blocks and copies. */
 #ifndef HAUL_MEMORY_CUDA_CUDA_H
 #define HAUL_MEMORY_CUDA_CUDA_H
 
@@ -9,79 +9,94 @@
 #include "memory/provider.h"
 
 #define CUDA_DEVICES_MAX 32
-#define CUDA_LANES       8 /* copies under way at a time, a device */
+#define CUDA_LANES       8 /* copies in progress per device, at most */
 
 extern const struct provider provider_cuda;
 
-/* What one copy has of its device while it is under way. */
+/* Device resources of one copy in progress. */
 struct cuda_lane {
-  bool busy;           /* the device's lock */
-  unsigned generation; /* of the context that the rest belongs to; 0: there is no rest */
+  bool busy;           /* under the device's lock */
+  unsigned generation; /* of the context of the events; 0: no events */
   CUevent events[2];
 };
 
-/* The driver's devices that this process may see, under the driver's own numbers. */
+/* Devices visible to this process, with the driver's numbers. */
 struct cuda_device {
-  /* Constant from the probe on. */
+  /* Constant after probing. */
   CUdevice handle;
   uint8_t uuid[16];
   char name[64], pci[16];
   int numa;
   size_t memory;
-  bool shares;             /* virtual-memory calls, and descriptors for what they make */
-  bool registers;          /* such memory can be made for NICs */
-  bool dmabuf;             /* it becomes dma-bufs */
-  bool flushes;            /* a NIC's writes become visible by a call */
-  uint32_t reached_by;     /* devices that can access its memory, a bit each */
-  CUmemAllocationProp how; /* its shareable memory is made */
-  size_t granularity;      /* of shareable memory */
+  bool shares;             /* virtual-memory calls with shareable descriptors */
+  bool registers;          /* such memory is GPUDirect-RDMA capable */
+  bool dmabuf;             /* it can be exported as dma-bufs */
+  bool flushes;            /* a NIC's writes need a flush call */
+  uint32_t reached_by;     /* bit mask of devices that can access its memory */
+  CUmemAllocationProp how; /* properties of its shareable memory */
+  size_t granularity;      /* in bytes, of shareable memory */
 
   pthread_mutex_t lock;        /* guards what follows */
-  _Atomic bool ready;          /* the rest may be used; read by anybody */
-  _Atomic bool lost;           /* the context is gone, and what it had */
-  _Atomic unsigned generation; /* of the context, from 1 on */
-  CUcontext context;           /* the primary one, which the CUDA runtime shares */
-  /* Pinned memory that goes with the context, and the driver's number of it, which no other memory
-   * gets: a context that was taken again after a reset looks like the one before in all else. */
-  void *_Atomic mark;
-  _Atomic uint64_t mark_number;
-  CUstream into, out; /* what writes device memory; what only reads it */
+  _Atomic bool ready;          /* the fields below are valid; read without the lock */
+  _Atomic bool lost;           /* the context was destroyed, with all its resources */
+  _Atomic unsigned generation; /* of the context, from 1 */
+  CUcontext context;           /* the primary context, shared with the CUDA runtime */
+  /* Pinned memory of the context, and its driver-assigned id, which is never reused. It detects a
+   * reset: the context that follows a reset looks like the former one in all else. */
+  void *_Atomic marker;
+  _Atomic uint64_t marker_id;
+  CUstream into, out; /* copies to the device; copies from it */
   struct cuda_lane lanes[CUDA_LANES];
 };
 
 /* ---- device.c ---- */
 
-/* How many there are. Looks for them on the first call after a start, which initialises the driver:
- * that may take a second. */
+/* The number of devices. The first call after a start initialises the driver, which may take a
+ * second. */
 unsigned cuda_devices(void);
-/* Why there are none: sets the detail and returns the code. */
+/* Why there are none: the code, with the detail. */
 int cuda_absence(void);
-/* Forgets what was found, and gives the contexts back. */
+/* Releases the contexts and drops the device list. */
 void cuda_devices_stop(void);
 
-/* The driver and a device, once cuda_devices has counted it. */
+/* The driver, and a device that cuda_devices has counted. */
 extern const struct cuda_driver *cuda_driver;
 struct cuda_device *cuda_device(unsigned number);
-/* The number of the device with this UUID; -1 for one that is not visible here. */
+/* The device with this UUID; -1: not visible to this process. */
 int cuda_device_by_uuid(const uint8_t uuid[16]);
 
-/* Makes the device's context this thread's own until cuda_leave, which gives the thread back what
- * it had. The first one of a device makes the context, or takes the application's; that blocks. So
- * does the first after the application has reset the device. */
+/* Makes the device's context current in this thread until cuda_leave, which restores the former
+ * one. The first call for a device creates or retains the context, which blocks; so does the first
+ * after a reset. */
 int cuda_enter(unsigned device);
-/* The same for what must not block: HAUL_ESTALE where the context is not there (any more). */
+/* The same without blocking: HAUL_ESTALE if the context does not exist. */
 int cuda_enter_again(unsigned device);
 void cuda_leave(void);
 
-/* The code for a result of `call`, with the detail. Notes when the context is gone. */
+/* Maps a driver result of `call` to a code with the detail. Notes that the context is lost. */
 int cuda_failed(unsigned device, CUresult result, const char *call);
-/* HAUL_ESTALE, for what belonged to a context that the application has ended. */
+/* HAUL_ESTALE, for resources of a context that the application has reset. */
 int cuda_gone(unsigned device);
 
-/* With the device's lock and in its context: fills a lane that nobody uses and that has nothing. */
+/* With the device's lock and in its context. Builds a lane that is free and empty. */
 int cuda_lane_build(struct cuda_device *device, struct cuda_lane *lane);
 
 /* ---- block.c ---- */
+
+/* State of a block of GPU memory: memory->state. */
+struct block {
+  unsigned device, generation;
+  CUdeviceptr base;
+  size_t length; /* from the base on, as the driver allocated it */
+  CUmemGenericAllocationHandle handle;
+  bool mapped; /* by the virtual-memory calls; `handle` is ours */
+  bool ipc;    /* memory of another process's cudaMalloc, mapped through legacy IPC */
+};
+
+/* NULL with the detail. */
+struct block *block_new(unsigned device);
+/* Fills *memory with the block, which cuda_free then ends. */
+void block_fill(struct block *block, void *address, size_t length, struct memory *memory);
 
 int cuda_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory);
 void cuda_free(struct memory *memory);
@@ -93,9 +108,9 @@ int cuda_import(const struct ticket *ticket, int descriptor, struct memory *memo
 uint64_t cuda_buffer(const struct memory *memory);
 int cuda_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset);
 
-/* HAUL_ESTALE when the memory is known to have gone away with its context. */
+/* HAUL_ESTALE if the memory is known to be gone with its context. */
 int cuda_check(const struct memory *memory);
-/* The same, after a look at the context. */
+/* The same, after checking the context. */
 int cuda_look(const struct memory *memory);
 
 static inline CUdeviceptr cuda_address(const struct memory *memory, uint64_t offset) {
@@ -110,12 +125,12 @@ int cuda_ipc_import(const struct ticket *ticket, const uint8_t token[IPC_TOKEN],
 
 /* ---- block.c: addresses ---- */
 
-/* What the driver knows of an address. */
+/* The driver's attributes of an address. */
 struct cuda_pointer {
-  unsigned type; /* CU_MEMORYTYPE_…, 0: nothing */
-  bool managed;  /* it moves between device and host, and the CPU may touch it */
+  unsigned type; /* CU_MEMORYTYPE_…, 0: unknown */
+  bool managed;  /* managed memory, which the CPU may access */
   int device;
-  unsigned long long buffer; /* its number */
+  unsigned long long buffer; /* buffer id */
   CUdeviceptr start;         /* of the allocation, or of the mapping */
   size_t size;
 };
@@ -136,7 +151,7 @@ int cuda_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint6
 
 size_t cuda_checks(struct haul_check *checks, size_t room);
 
-/* The kernel's files; another folder in tests. */
+/* "/sys" and "/dev"; other folders in tests. */
 extern const char *cuda_sys, *cuda_dev;
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The GPUs, and a context on each for as long as haul uses it. */
+ * libcuda, the GPUs, and a context on each while haul uses it. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,18 +9,54 @@
 #include "memory/cuda/cuda.h"
 #include "memory/pci.h"
 
+/* ---- The driver's library ---- */
+
+static struct cuda_driver table;
+
+#define SYMBOL(slot, symbol, arguments) {#symbol, offsetof(struct cuda_driver, slot)},
+static const struct library_symbol required[] = {CUDA_REQUIRED(SYMBOL)};
+static const struct library_symbol optional[] = {CUDA_OPTIONAL(SYMBOL)};
+#undef SYMBOL
+
+struct library cuda_library = {
+    .title = "NVIDIA's driver",
+    .names = {"libcuda.so.1"},
+    .since = "CUDA 10.2's",
+    .packages = "nvidia-driver libcuda1",
+    .note = "; a container is started with --gpus all",
+    .required = required,
+    .required_count = LIBRARY_COUNT(required),
+    .optional = optional,
+    .optional_count = LIBRARY_COUNT(optional),
+    .table = &table,
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+};
+
+const struct cuda_driver *cuda_driver_open(void) {
+  return library_open(&cuda_library);
+}
+
+const char *cuda_driver_word(const struct cuda_driver *driver, CUresult result) {
+  const char *word = NULL;
+  if (driver->error_name(result, &word) != CUDA_SUCCESS || !word)
+    return "an unknown error";
+  return word;
+}
+
+/* ---- State ---- */
+
 const struct cuda_driver *cuda_driver;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards these until `looked` */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards these until `probed` */
 static struct cuda_device devices[CUDA_DEVICES_MAX];
 static unsigned count;
 static struct haul_error absence;
-static _Atomic bool looked;
+static _Atomic bool probed;
 
 /* ---- Resets ---- */
 
-/* 0: nobody's. */
-static uint64_t number_at(void *address) {
+/* 0: unknown address. */
+static uint64_t buffer_id(void *address) {
   int wanted = CU_POINTER_ATTRIBUTE_BUFFER_ID;
   unsigned long long number = 0;
   void *value = &number;
@@ -30,9 +66,9 @@ static uint64_t number_at(void *address) {
              : 0;
 }
 
-/* The context that the rest belongs to, neither gone nor a later one. */
-static bool is_same(struct cuda_device *device) {
-  return number_at(atomic_load(&device->mark)) == atomic_load(&device->mark_number);
+/* Is the context the one that the resources belong to, neither destroyed nor a later one? */
+static bool context_is_current(struct cuda_device *device) {
+  return buffer_id(atomic_load(&device->marker)) == atomic_load(&device->marker_id);
 }
 
 /* ---- Failures ---- */
@@ -40,21 +76,22 @@ static bool is_same(struct cuda_device *device) {
 int cuda_gone(unsigned device) {
   char object[24];
   snprintf(object, sizeof object, "cuda:%u", device);
-  return error_set(HAUL_ESTALE, 0, object,
-                   "do not call cudaDeviceReset while haul uses the GPU; release its regions and "
-                   "allocate them again",
-                   "the application has reset this GPU, and what was in its memory is gone");
+  return error_set(
+      HAUL_ESTALE, 0, object,
+      "release its regions and allocate them again; do not call cudaDeviceReset while haul "
+      "uses the GPU",
+      "the application has reset this GPU, which destroyed its memory");
 }
 
-/* A handle that is not valid is one of the context that was, or one that a peer made up. */
-static bool means_lost(unsigned device, CUresult result) {
+/* An invalid handle belongs to a destroyed context, or a peer made it up. */
+static bool means_context_lost(unsigned device, CUresult result) {
   switch (result) {
   case CUDA_ERROR_CONTEXT_IS_DESTROYED:
   case CUDA_ERROR_DEINITIALIZED:
     return true;
   case CUDA_ERROR_INVALID_CONTEXT:
   case CUDA_ERROR_INVALID_HANDLE:
-    return !is_same(&devices[device]);
+    return !context_is_current(&devices[device]);
   default:
     return false;
   }
@@ -63,7 +100,7 @@ static bool means_lost(unsigned device, CUresult result) {
 int cuda_failed(unsigned device, CUresult result, const char *call) {
   char object[24];
   snprintf(object, sizeof object, "cuda:%u", device);
-  if (means_lost(device, result)) {
+  if (means_context_lost(device, result)) {
     atomic_store(&devices[device].lost, true);
     return cuda_gone(device);
   }
@@ -71,21 +108,21 @@ int cuda_failed(unsigned device, CUresult result, const char *call) {
   case CUDA_ERROR_OUT_OF_MEMORY:
     return error_set(HAUL_ENOMEM, 0, object,
                      "release regions, or end other programs on this GPU (nvidia-smi shows them)",
-                     "the GPU has no memory left for that");
+                     "the GPU has not enough free memory");
   case CUDA_ERROR_NOT_SUPPORTED:
-    return error_set(HAUL_ENOTSUP, 0, object, "haul doctor cuda says what it can do",
+    return error_set(HAUL_ENOTSUP, 0, object, "run haul doctor cuda, which prints its capabilities",
                      "%s is not supported by this GPU or its driver", call);
   default:
     return error_set(HAUL_ESYSTEM, 0, object,
-                     "haul doctor cuda; dmesg has the driver's words (Xid)", "%s: %s (%d)", call,
-                     cuda_driver_word(cuda_driver, result), result);
+                     "run haul doctor cuda, and dmesg for the driver's messages (Xid)",
+                     "%s: %s (%d)", call, cuda_driver_word(cuda_driver, result), result);
   }
 }
 
 /* ---- Looking for devices ---- */
 
-/* The same driver result has several causes; the kernel's files tell them apart. */
-static int not_initialised(CUresult result) {
+/* The same result has several causes; checks.c tells them apart by the kernel's files. */
+static int error_init(CUresult result) {
   const char *word = cuda_driver_word(cuda_driver, result);
   if (result == CUDA_ERROR_NO_DEVICE)
     return error_set(
@@ -100,51 +137,55 @@ static int not_initialised(CUresult result) {
                    "NVIDIA's driver does not start: %s (%d)", word, result);
 }
 
-static bool has(CUdevice handle, int attribute) {
+static bool has_attribute(CUdevice handle, int attribute) {
   int value = 0;
   return cuda_driver->device_attribute(&value, attribute, handle) == CUDA_SUCCESS && value != 0;
 }
 
-static int number_of(CUdevice handle, int attribute) {
+static int attribute_value(CUdevice handle, int attribute) {
   int value = 0;
   return cuda_driver->device_attribute(&value, attribute, handle) == CUDA_SUCCESS ? value : 0;
 }
 
-static void learn_uuid(struct cuda_device *device) {
+static void query_uuid(struct cuda_device *device) {
   CUuuid uuid = {{0}};
-  /* The later call tells parts of one GPU (MIG) apart. */
+  /* The later call distinguishes MIG instances. */
   if (!cuda_driver->device_uuid_2 ||
       cuda_driver->device_uuid_2(&uuid, device->handle) != CUDA_SUCCESS)
     cuda_driver->device_uuid_1(&uuid, device->handle);
   memcpy(device->uuid, uuid.bytes, sizeof device->uuid);
 }
 
-static void learn_sharing(struct cuda_device *device) {
+static void query_sharing(struct cuda_device *device) {
   CUdevice handle = device->handle;
-  device->registers = has(handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  device->registers =
+      has_attribute(handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
   device->how =
       (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                             .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                             .location = {CU_MEM_LOCATION_TYPE_DEVICE, handle},
                             .allocFlags = {.gpuDirectRDMACapable = device->registers}};
-  device->shares = has(handle, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
-                   has(handle, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) &&
-                   cuda_driver->granularity(&device->granularity, &device->how,
-                                            CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS &&
-                   device->granularity > 0;
-  device->dmabuf = cuda_driver->range_handle && has(handle, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
+  device->shares =
+      has_attribute(handle, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
+      has_attribute(handle, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) &&
+      cuda_driver->granularity(&device->granularity, &device->how,
+                               CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS &&
+      device->granularity > 0;
+  device->dmabuf =
+      cuda_driver->range_handle && has_attribute(handle, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
 }
 
-/* Where the order of writes is enough for the GPU itself, or no call makes it so, there is nothing
- * to do: work that is given to the GPU after the NIC's completion sees the bytes in any case. */
-static void learn_order(struct cuda_device *device) {
-  int order = number_of(device->handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
-  int ways = number_of(device->handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
+/* No flush is needed if writes are ordered for the GPU itself, or no call flushes: work submitted
+ * after the NIC's completion sees the bytes. */
+static void query_write_order(struct cuda_device *device) {
+  int order = attribute_value(device->handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
+  int ways =
+      attribute_value(device->handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
   device->flushes = cuda_driver->flush_writes && order < CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER &&
                     ways & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST;
 }
 
-static int learn(unsigned number) {
+static int query_device(unsigned number) {
   struct cuda_device *device = &devices[number];
   *device = (struct cuda_device){.numa = -1};
   CUresult result = cuda_driver->device_get(&device->handle, (int)number);
@@ -154,16 +195,16 @@ static int learn(unsigned number) {
   cuda_driver->device_name(device->name, sizeof device->name, device->handle);
   cuda_driver->device_memory(&device->memory, device->handle);
   cuda_driver->device_pci(device->pci, sizeof device->pci, device->handle);
-  for (char *at = device->pci; *at; at++) /* as the kernel writes it */
+  for (char *at = device->pci; *at; at++) /* as in sysfs */
     *at = (char)tolower((unsigned char)*at);
   device->numa = pci_numa(cuda_sys, device->pci);
-  learn_uuid(device);
-  learn_sharing(device);
-  learn_order(device);
+  query_uuid(device);
+  query_sharing(device);
+  query_write_order(device);
   return 0;
 }
 
-static void learn_peers(unsigned number) {
+static void query_peers(unsigned number) {
   struct cuda_device *device = &devices[number];
   device->reached_by = UINT32_C(1) << number;
   for (unsigned i = 0; i < count; i++) {
@@ -174,7 +215,7 @@ static void learn_peers(unsigned number) {
   }
 }
 
-static int look(void) {
+static int probe(void) {
   int found = 0;
   cuda_driver = cuda_driver_open();
   if (!cuda_driver)
@@ -185,15 +226,15 @@ static int look(void) {
   if (result == CUDA_SUCCESS && found == 0)
     result = CUDA_ERROR_NO_DEVICE;
   if (result != CUDA_SUCCESS)
-    return not_initialised(result);
+    return error_init(result);
   for (unsigned i = 0; i < (unsigned)found && i < CUDA_DEVICES_MAX; i++) {
-    int code = learn(i);
+    int code = query_device(i);
     if (code)
       return code;
     count = i + 1;
   }
   for (unsigned i = 0; i < count; i++)
-    learn_peers(i);
+    query_peers(i);
   return 0;
 }
 
@@ -204,18 +245,18 @@ static void forget_devices(void) {
 }
 
 unsigned cuda_devices(void) {
-  if (atomic_load_explicit(&looked, memory_order_acquire))
+  if (atomic_load_explicit(&probed, memory_order_acquire))
     return count;
   if (fork_is_child())
     return 0;
   pthread_mutex_lock(&lock);
-  if (!atomic_load(&looked)) {
+  if (!atomic_load(&probed)) {
     absence = (struct haul_error){0};
-    if (look() != 0) {
+    if (probe() != 0) {
       forget_devices();
       error_save(&absence);
     }
-    atomic_store_explicit(&looked, true, memory_order_release);
+    atomic_store_explicit(&probed, true, memory_order_release);
   }
   pthread_mutex_unlock(&lock);
   return count;
@@ -238,7 +279,7 @@ int cuda_device_by_uuid(const uint8_t uuid[16]) {
 
 /* ---- Contexts ---- */
 
-/* What is left of an earlier context went with it. */
+/* Resources of a former context were destroyed with it. */
 static void lane_empty(struct cuda_device *device, struct cuda_lane *lane) {
   bool ours = lane->generation == atomic_load(&device->generation);
   for (unsigned i = 0; i < 2 && ours; i++)
@@ -258,13 +299,13 @@ int cuda_lane_build(struct cuda_device *device, struct cuda_lane *lane) {
   return cuda_failed((unsigned)(device - devices), result, "cuEventCreate");
 }
 
-static void *take_mark(struct cuda_device *device) {
-  atomic_store(&device->mark_number, 0);
-  return atomic_exchange(&device->mark, NULL);
+static void *take_marker(struct cuda_device *device) {
+  atomic_store(&device->marker_id, 0);
+  return atomic_exchange(&device->marker, NULL);
 }
 
-/* In the device's context: what was made in it goes. */
-static void empty(struct cuda_device *device) {
+/* In the device's context: destroys its resources. */
+static void clear_context(struct cuda_device *device) {
   for (unsigned i = 0; i < CUDA_LANES; i++)
     lane_empty(device, &device->lanes[i]);
   if (device->into)
@@ -272,28 +313,28 @@ static void empty(struct cuda_device *device) {
   if (device->out)
     cuda_driver->stream_destroy(device->out);
   device->into = device->out = NULL;
-  void *mark = take_mark(device);
-  if (mark)
-    cuda_driver->host_free(mark);
+  void *marker = take_marker(device);
+  if (marker)
+    cuda_driver->host_free(marker);
 }
 
-static CUresult set_mark(struct cuda_device *device) {
-  void *mark;
-  CUresult result = cuda_driver->host_alloc(&mark, 1, CU_MEMHOSTALLOC_PORTABLE);
+static CUresult set_marker(struct cuda_device *device) {
+  void *marker;
+  CUresult result = cuda_driver->host_alloc(&marker, 1, CU_MEMHOSTALLOC_PORTABLE);
   if (result != CUDA_SUCCESS)
     return result;
-  atomic_store(&device->mark, mark);
-  atomic_store(&device->mark_number, number_at(mark));
+  atomic_store(&device->marker, marker);
+  atomic_store(&device->marker_id, buffer_id(marker));
   return CUDA_SUCCESS;
 }
 
-static int fill(struct cuda_device *device, unsigned number) {
-  /* They do not wait for the application's default stream. */
+static int fill_context(struct cuda_device *device, unsigned number) {
+  /* Non-blocking streams do not synchronise with the application's default stream. */
   CUresult result = cuda_driver->stream_create(&device->into, CU_STREAM_NON_BLOCKING);
   if (result == CUDA_SUCCESS)
     result = cuda_driver->stream_create(&device->out, CU_STREAM_NON_BLOCKING);
   int code = result == CUDA_SUCCESS ? 0 : cuda_failed(number, result, "cuStreamCreate");
-  if (code == 0 && (result = set_mark(device)) != CUDA_SUCCESS)
+  if (code == 0 && (result = set_marker(device)) != CUDA_SUCCESS)
     code = cuda_failed(number, result, "cuMemHostAlloc");
   for (unsigned i = 0; i < CUDA_LANES && code == 0; i++)
     if (!device->lanes[i].busy)
@@ -301,57 +342,56 @@ static int fill(struct cuda_device *device, unsigned number) {
   return code;
 }
 
-/* What a context had that is gone: its names mean nothing any more. Lanes in use are left to their
- * users, and are built anew when they are next taken. */
-static void write_off(struct cuda_device *device) {
+/* Drops the resources of a destroyed context; their handles are invalid. Lanes in use keep theirs
+ * and are rebuilt when they are next taken. */
+static void forget_context(struct cuda_device *device) {
   for (unsigned i = 0; i < CUDA_LANES; i++)
     if (!device->lanes[i].busy)
       device->lanes[i] = (struct cuda_lane){.busy = false};
   device->into = device->out = NULL;
-  take_mark(device);
+  take_marker(device);
 }
 
-/* A capture that another thread of the application's has begun in the mode "global" would end at
- * the first event that this one asks for; "relaxed" is a thread's word that it knows what it does.
- * The application finds its own mode again. */
+/* Another thread's stream capture in mode "global" would fail at the first event query here. So use
+ * mode "relaxed", and restore the thread's mode. */
 static _Thread_local struct {
-  unsigned depth; /* enters without their leaves */
-  int mode;       /* before the first */
-} inside;
+  unsigned depth; /* nesting depth of cuda_enter */
+  int mode;       /* the thread's former mode */
+} capture;
 
-static void relax(void) {
-  if (inside.depth++ > 0 || !cuda_driver->exchange_capture_mode)
+static void capture_relax(void) {
+  if (capture.depth++ > 0 || !cuda_driver->exchange_capture_mode)
     return;
-  inside.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  cuda_driver->exchange_capture_mode(&inside.mode);
+  capture.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  cuda_driver->exchange_capture_mode(&capture.mode);
 }
 
-static void be_as_before(void) {
-  if (--inside.depth == 0 && cuda_driver->exchange_capture_mode)
-    cuda_driver->exchange_capture_mode(&inside.mode);
+static void capture_restore(void) {
+  if (--capture.depth == 0 && cuda_driver->exchange_capture_mode)
+    cuda_driver->exchange_capture_mode(&capture.mode);
 }
 
-static int push(unsigned number) {
+static int context_enter(unsigned number) {
   CUresult result = cuda_driver->context_push(devices[number].context);
   if (result != CUDA_SUCCESS)
     return cuda_failed(number, result, "cuCtxPushCurrent");
-  relax();
+  capture_relax();
   return 0;
 }
 
 /* With the lock. */
-static int make_ready(struct cuda_device *device, unsigned number) {
+static int open_context(struct cuda_device *device, unsigned number) {
   if (atomic_load(&device->lost))
-    write_off(device);
+    forget_context(device);
   CUresult result = cuda_driver->primary_retain(&device->context, device->handle);
   if (result != CUDA_SUCCESS)
     return cuda_failed(number, result, "cuDevicePrimaryCtxRetain");
   atomic_fetch_add(&device->generation, 1);
-  int code = push(number);
+  int code = context_enter(number);
   if (code == 0) {
-    code = fill(device, number);
+    code = fill_context(device, number);
     if (code)
-      empty(device);
+      clear_context(device);
     cuda_leave();
   }
   if (code) {
@@ -365,12 +405,12 @@ static int make_ready(struct cuda_device *device, unsigned number) {
 
 static bool is_usable(struct cuda_device *device) {
   return atomic_load_explicit(&device->ready, memory_order_acquire) &&
-         !atomic_load(&device->lost) && is_same(device);
+         !atomic_load(&device->lost) && context_is_current(device);
 }
 
-/* With the lock: no other thread changes what is looked at. */
-static bool notice(struct cuda_device *device) {
-  if (atomic_load(&device->ready) && !is_same(device))
+/* With the lock, so that the context does not change meanwhile. */
+static bool check_lost(struct cuda_device *device) {
+  if (atomic_load(&device->ready) && !context_is_current(device))
     atomic_store(&device->lost, true);
   return is_usable(device);
 }
@@ -379,27 +419,27 @@ int cuda_enter(unsigned number) {
   struct cuda_device *device = &devices[number];
   if (!is_usable(device)) {
     pthread_mutex_lock(&device->lock);
-    int code = notice(device) ? 0 : make_ready(device, number);
+    int code = check_lost(device) ? 0 : open_context(device, number);
     pthread_mutex_unlock(&device->lock);
     if (code)
       return code;
   }
-  return push(number);
+  return context_enter(number);
 }
 
 int cuda_enter_again(unsigned number) {
   struct cuda_device *device = &devices[number];
   if (is_usable(device))
-    return push(number);
+    return context_enter(number);
   pthread_mutex_lock(&device->lock);
-  notice(device);
+  check_lost(device);
   pthread_mutex_unlock(&device->lock);
   return cuda_gone(number);
 }
 
 void cuda_leave(void) {
   CUcontext was;
-  be_as_before();
+  capture_restore();
   cuda_driver->context_pop(&was);
 }
 
@@ -407,13 +447,13 @@ void cuda_devices_stop(void) {
   pthread_mutex_lock(&lock);
   for (unsigned i = 0; i < count; i++) {
     struct cuda_device *device = &devices[i];
-    if (is_usable(device) && push(i) == 0) {
-      empty(device);
+    if (is_usable(device) && context_enter(i) == 0) {
+      clear_context(device);
       cuda_leave();
       cuda_driver->primary_release(device->handle);
     }
   }
   forget_devices();
-  atomic_store(&looked, false);
+  atomic_store(&probed, false);
   pthread_mutex_unlock(&lock);
 }

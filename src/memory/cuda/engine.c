@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * Copies by the GPUs' DMA engines. A copy takes a lane of its device and goes in chunks, two of
- * them under way, each followed by an event that is asked for.
+ * Copies by the GPUs' DMA engines. A copy takes a lane of its device and runs in chunks, two in
+ * flight, each followed by an event that is polled.
  *
- * A driver's "asynchronous" copy of memory that it has not pinned waits for the device, so such
- * memory is copied by the CPU to or from staging buffers, in slices of the size that was found to
- * be the fastest. What was allocated to be pinned is, at its first copy. */
+ * The driver's "asynchronous" copies of unpinned host memory block. So the CPU copies such memory
+ * to or from bounce buffers, in slices of the measured best size. HAUL_REGION_PINNED memory is
+ * pinned at its first copy. */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,20 +18,20 @@
 #include "memory/cuda/cuda.h"
 #include "memory/staging.h"
 
-#define CHUNK ((uint64_t)8 << 20) /* under a millisecond: what a cancel waits for, twice */
+#define CHUNK ((uint64_t)8 << 20) /* under a millisecond; a cancel waits for two */
 
 enum way { INTO, OUT, INSIDE, ACROSS };
 
-/* What the engine keeps in a copy. Who polls and cancels it takes care that these do not meet. */
+/* Engine state in struct copy. Polls and cancels of a copy are serialised by the caller. */
 struct job {
-  struct cuda_lane *lane;   /* NULL: it waits for one */
+  struct cuda_lane *lane;   /* NULL: waits for a free one */
   uint64_t issued, arrived; /* chunks */
-  uint32_t generation;      /* of the context it began in */
-  int64_t began;            /* staged: when it got its lane */
+  uint32_t generation;      /* of the context at the start */
+  int64_t began;            /* staged: when the copy got its lane */
   uint16_t device;
   uint8_t way;
   bool staged;
-  uint8_t slice; /* staged: of the sizes that are tried */
+  uint8_t slice; /* staged: index of the slice size */
 };
 _Static_assert(sizeof(struct job) <= sizeof((struct copy *)0)->engine, "struct copy is too small");
 
@@ -45,7 +45,7 @@ bool cuda_reaches(const struct memory *other) {
 
 /* ---- Lanes ---- */
 
-/* False: all are busy, or `*code` says why none can be had. */
+/* False: all are busy, or `*code` is the error. */
 static bool take_lane(struct job *job, int *code) {
   struct cuda_device *device = cuda_device(job->device);
   struct cuda_lane *lane = NULL;
@@ -82,7 +82,7 @@ static uint64_t chunk_bytes(const struct job *job) {
   return job->staged ? BOUNCE_BYTES >> job->slice : CHUNK;
 }
 
-/* Its offset in the copy, and its length. */
+/* The chunk's offset in the copy, and its length. */
 static uint64_t chunk_at(const struct copy *copy, const struct job *job, uint64_t chunk,
                          uint64_t *length) {
   uint64_t at = chunk * chunk_bytes(job), left = copy->length - at;
@@ -123,7 +123,7 @@ static CUresult give_to_driver(struct copy *copy, struct job *job, uint64_t at, 
 }
 
 /* In the device's context. */
-static CUresult issue(struct copy *copy, struct job *job) {
+static CUresult chunk_issue(struct copy *copy, struct job *job) {
   uint64_t length, at = chunk_at(copy, job, job->issued, &length);
   CUresult result = give_to_driver(copy, job, at, length);
   if (result == CUDA_SUCCESS)
@@ -132,8 +132,8 @@ static CUresult issue(struct copy *copy, struct job *job) {
   return result;
 }
 
-/* In the device's context: CUDA_ERROR_NOT_READY while the oldest chunk is under way. */
-static CUresult receive(struct copy *copy, struct job *job) {
+/* In the device's context. CUDA_ERROR_NOT_READY while the oldest chunk is in flight. */
+static CUresult chunk_receive(struct copy *copy, struct job *job) {
   CUresult result = cuda_driver->event_query(job->lane->events[job->arrived % 2]);
   if (result != CUDA_SUCCESS)
     return result;
@@ -146,24 +146,24 @@ static CUresult receive(struct copy *copy, struct job *job) {
   return CUDA_SUCCESS;
 }
 
-/* In the device's context: one chunk's end and two chunks' beginnings at most, so that no call
- * takes long. */
-static CUresult advance(struct copy *copy, struct job *job) {
+/* In the device's context. Ends at most one chunk and starts at most two, so that no call takes
+ * long. */
+static CUresult copy_advance(struct copy *copy, struct job *job) {
   CUresult result = CUDA_SUCCESS;
   if (job->arrived < job->issued)
-    result = receive(copy, job);
+    result = chunk_receive(copy, job);
   if (result == CUDA_ERROR_NOT_READY)
     result = CUDA_SUCCESS;
   while (result == CUDA_SUCCESS && !is_issued(copy, job) && job->issued - job->arrived < 2)
-    result = issue(copy, job);
+    result = chunk_issue(copy, job);
   return result;
 }
 
 /* ---- Slices ---- */
 
-#define MEASURED_LEAST ((uint64_t)2 << 20) /* shorter ones say little of how slices overlap */
+#define MEASURED_LEAST ((uint64_t)2 << 20) /* shorter ones hardly overlap slices */
 
-/* What copies through buffers took in this process, for each way between GPUs and the host. */
+/* Slice sizes of staged copies, by direction. */
 static struct tune slices[2];
 _Static_assert(INTO < 2 && OUT < 2, "only these pass the host");
 
@@ -183,8 +183,8 @@ static int set_status(struct copy *copy, int status) {
   return status;
 }
 
-/* In the device's context: until the driver touches the buffers and both blocks no more. A
- * context that is gone has nothing under way. */
+/* In the device's context. Waits until the driver has finished with buffers and blocks. A destroyed
+ * context has no copies in flight. */
 static void wait_for_chunks(struct job *job) {
   for (; job->arrived < job->issued; job->arrived++)
     cuda_driver->event_wait(job->lane->events[job->arrived % 2]);
@@ -197,8 +197,7 @@ static int end_well(struct copy *copy, struct job *job) {
   return set_status(copy, 0);
 }
 
-/* In the device's context. What was given to the driver without an event behind it is waited for
- * too. */
+/* In the device's context. Also waits for chunks that have no event. */
 static int end_badly(struct copy *copy, struct job *job, CUresult result) {
   int code = cuda_failed(job->device, result, "the copy");
   if (is_current(job))
@@ -208,7 +207,7 @@ static int end_badly(struct copy *copy, struct job *job, CUresult result) {
   return set_status(copy, code);
 }
 
-/* The context went away, and with it what was under way. */
+/* The context was destroyed, with its copies in flight. */
 static int end_stale(struct copy *copy, struct job *job, int code) {
   if (job->lane)
     give_lane(job);
@@ -222,7 +221,7 @@ static int advance_or_end(struct copy *copy, struct job *job) {
     return code ? set_status(copy, code) : 1;
   if (job->issued == 0 && is_measured(copy, job))
     begin_to_measure(job);
-  CUresult result = advance(copy, job);
+  CUresult result = copy_advance(copy, job);
   if (result != CUDA_SUCCESS)
     return end_badly(copy, job, result);
   return is_issued(copy, job) && job->arrived == job->issued ? end_well(copy, job) : 1;
@@ -239,7 +238,7 @@ static int move_on(struct copy *copy, struct job *job) {
 
 /* ---- The provider's slots ---- */
 
-/* Memory that the driver has pinned, as the application asked it to, is copied straight. */
+/* Is the memory pinned or managed? Then the driver copies it directly. */
 static bool is_pinned(const char *address, uint64_t length) {
   struct cuda_pointer first, last;
   cuda_pointer(cuda_driver, address, &first);
@@ -263,7 +262,7 @@ bool cuda_needs_cpu(const struct memory *host) {
 /* In the device's context, with the lock. */
 static int pin_now(unsigned device, struct memory *host) {
   if (is_pinned(host->view, host->length))
-    return 0; /* another copy did */
+    return 0; /* pinned by another copy */
   CUresult result =
       cuda_driver->host_register(host->view, host->length, CU_MEMHOSTREGISTER_PORTABLE);
   if (result != CUDA_SUCCESS)
@@ -273,7 +272,7 @@ static int pin_now(unsigned device, struct memory *host) {
   return 0;
 }
 
-/* For every GPU's use; once, and again where its context has gone. */
+/* Pins the memory for all GPUs, once; again after its context was reset. */
 static int pin(unsigned device, struct memory *host) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   int code = cuda_enter_again(device);
@@ -286,7 +285,7 @@ static int pin(unsigned device, struct memory *host) {
   return code;
 }
 
-/* Where the context is gone, so is this. */
+/* If the context is destroyed, the pinning is gone, too. */
 void cuda_unpin(struct memory *host) {
   host->pinned_by = NULL;
   if (fork_is_child() || cuda_enter_again(host->pinned_for) != 0)
@@ -295,7 +294,7 @@ void cuda_unpin(struct memory *host) {
   cuda_leave();
 }
 
-/* 0: the driver reaches the bytes; 1: the CPU copies them by way of buffers; or a code. */
+/* 0: the driver reaches the memory; 1: the CPU must copy it through buffers; or a code. */
 static int look_at_host(struct memory *host, uint64_t offset, uint64_t length, unsigned device) {
   if (length == 0 || is_pinned((const char *)host->view + offset, length))
     return 0;
@@ -310,7 +309,7 @@ static int look_at_sides(const struct copy *copy, const struct job *job) {
   return 0;
 }
 
-/* 1: there are none. */
+/* 1: the copy has no buffers. */
 static int look_at_buffers(const struct copy *copy, const struct job *job) {
   int code = copy->through[0] ? 0 : 1;
   for (unsigned i = 0; i < 2 && code == 0; i++)
@@ -320,13 +319,10 @@ static int look_at_buffers(const struct copy *copy, const struct job *job) {
 
 int cuda_copy_start(struct copy *copy) {
   struct job *job = job_of(copy);
-  if (fork_is_child())
-    return error_set(HAUL_EFORK, 0, "cuda", "exec first", "the GPU's context is the parent's");
-  if (!copy->to->writable)
-    return error_set(HAUL_EACCESS, 0, copy->to->provider->name, "ask its owner for HAUL_WRITE",
-                     "the memory was shared for reading alone");
   enum way way = way_of(copy);
-  int code = way == OUT ? 0 : cuda_check(copy->to);
+  int code = copy_may_start(copy, &provider_cuda);
+  if (code == 0 && way != OUT)
+    code = cuda_check(copy->to);
   if (code == 0 && way != INTO)
     code = cuda_check(copy->from);
   if (code)
@@ -371,8 +367,8 @@ void cuda_copy_cancel(struct copy *copy) {
 
 #define SUM_BYTES ((uint64_t)1 << 20)
 
-/* In the device's context. Memory that is not pinned has been filled when the call returns, or when
- * the stream is empty. */
+/* In the device's context. An unpinned buffer is filled when the call returns or the stream is
+ * idle. */
 static int sum_up(struct memory *memory, uint64_t offset, uint64_t length, char *buffer,
                   XXH3_state_t *state) {
   CUstream stream = cuda_device(memory->place.device)->out;

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT
- * Memory that the application made with cudaMalloc, for another process: the driver's legacy IPC.
- * The handle is that of the whole allocation, so the offset goes along. What is freed while another
- * process has it open is undefined there, so it is lent for the time of copies alone. */
+ * IPC mapping of memory from cudaMalloc, by the driver's legacy IPC. The handle is of the whole
+ * allocation, so the ticket has the offset. Memory that is freed while mapped elsewhere is
+ * undefined there, so a mapping lasts only for copies. */
 #include <string.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/wire.h"
-#include "memory/cuda/block.h"
+#include "memory/cuda/cuda.h"
 #include "memory/ticket.h"
 
 _Static_assert(sizeof(CUipcMemHandle) == IPC_TOKEN, "the token is the driver's handle");
 
-static int cannot_lend(const char *why) {
+static int error_no_ipc(const char *why) {
   return error_set(HAUL_ENOTSUP, 0, "cuda",
-                   "allocate it with haul_region_alloc, which shares it otherwise", "%s", why);
+                   "allocate it with haul_region_alloc, which shares it by descriptor", "%s", why);
 }
 
-/* Memory of the virtual-memory calls and of pools has no such handle. */
+/* Memory of the virtual-memory calls and of pools has no IPC handle. */
 static bool is_capable(const void *address) {
   int wanted = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
   unsigned capable = 0;
@@ -27,8 +27,9 @@ static bool is_capable(const void *address) {
          (capable & 0xff);
 }
 
-/* As cuda_locate reads it. */
-static void describe(const struct cuda_device *device, uint64_t offset, struct ticket *ticket) {
+/* In the form that cuda_locate reads. */
+static void ipc_fill_extra(const struct cuda_device *device, uint64_t offset,
+                           struct ticket *ticket) {
   struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
   wire_put64(&wire, offset);
   wire_put_bytes(&wire, device->uuid, 16);
@@ -40,15 +41,14 @@ int cuda_ipc_export(const struct memory *memory, struct ticket *ticket, uint8_t 
   struct cuda_pointer first, last;
   CUipcMemHandle handle;
   if (!memory->wrapped || !cuda_driver->ipc_get)
-    return cannot_lend("this GPU memory cannot be lent to another process");
+    return error_no_ipc("this GPU memory cannot be mapped by another process");
   int code = cuda_look(memory);
   if (code)
     return code;
   cuda_pointer(cuda_driver, address, &first);
   cuda_pointer(cuda_driver, address + memory->length - 1, &last);
   if (!is_capable(address) || first.start != last.start)
-    return cannot_lend("GPU memory that is not one allocation of cudaMalloc's cannot be lent to "
-                       "another process");
+    return error_no_ipc("only one whole allocation of cudaMalloc can be mapped by another process");
   code = cuda_enter_again(block->device);
   if (code)
     return code;
@@ -56,7 +56,7 @@ int cuda_ipc_export(const struct memory *memory, struct ticket *ticket, uint8_t 
   cuda_leave();
   if (result != CUDA_SUCCESS)
     return cuda_failed(block->device, result, "cuIpcGetMemHandle");
-  describe(cuda_device(block->device), (CUdeviceptr)(uintptr_t)address - first.start, ticket);
+  ipc_fill_extra(cuda_device(block->device), (CUdeviceptr)(uintptr_t)address - first.start, ticket);
   memcpy(token, &handle, IPC_TOKEN);
   return 0;
 }
@@ -67,9 +67,9 @@ static int open_handle(struct block *block, const struct ticket *ticket, uint64_
   struct cuda_pointer pointer;
   CUresult result = cuda_driver->ipc_open(&block->base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   if (result == CUDA_ERROR_INVALID_CONTEXT)
-    return cannot_lend("the driver lends GPU memory to other processes alone");
+    return error_no_ipc("the driver cannot map GPU memory of the same process by IPC");
   if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE)
-    return error_set(HAUL_ETICKET, 0, NULL, NULL, "the peer's handle of its GPU memory is none");
+    return error_set(HAUL_ETICKET, 0, NULL, NULL, "the peer's IPC handle is invalid");
   if (result != CUDA_SUCCESS)
     return cuda_failed(block->device, result, "cuIpcOpenMemHandle");
   cuda_pointer(cuda_driver, (void *)(uintptr_t)block->base, &pointer);
@@ -86,7 +86,7 @@ int cuda_ipc_import(const struct ticket *ticket, const uint8_t token[IPC_TOKEN],
   struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
   uint64_t offset = wire_get64(&wire);
   if (!cuda_driver->ipc_open || !cuda_driver->ipc_close)
-    return cannot_lend("NVIDIA's driver has no legacy IPC here");
+    return error_no_ipc("NVIDIA's driver has no legacy IPC here");
   struct block *block = block_new(memory->place.device);
   if (!block)
     return HAUL_ENOMEM;
@@ -101,8 +101,8 @@ int cuda_ipc_import(const struct ticket *ticket, const uint8_t token[IPC_TOKEN],
     alloc_free(block);
     return code;
   }
-  block->borrowed = true;
-  block_show(block, (void *)(uintptr_t)(block->base + offset), ticket->length, memory);
+  block->ipc = true;
+  block_fill(block, (void *)(uintptr_t)(block->base + offset), ticket->length, memory);
   memory->imported = true;
   return 0;
 }

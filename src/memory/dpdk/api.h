@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * What haul uses of DPDK, declared anew, so that no header of it is needed. Names, numbers and
- * structures are those of DPDK 22.11, whose libraries have the number 23 (rte_eal.h, rte_log.h,
- * rte_lcore.h, rte_malloc.h, rte_memory.h). */
+ * The part of DPDK that haul uses, so that no header of it is needed. Names, numbers and structures
+ * are those of DPDK 22.11, ABI 23 (rte_eal.h, rte_log.h, rte_lcore.h, rte_malloc.h, rte_memory.h).
+ */
 #ifndef HAUL_MEMORY_DPDK_API_H
 #define HAUL_MEMORY_DPDK_API_H
 
@@ -19,7 +19,7 @@ struct rte_malloc_socket_stats {
   size_t heap_allocsz_bytes;
 };
 
-/* rte_memory.h: the part of it that is looked at, a range of addresses of EAL's. */
+/* rte_memory.h: the used part of a range of EAL's addresses. */
 struct rte_memseg_list {
   void *base_va;
   uint64_t page_sz;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What DPDK's memory needs, what is missing, and the command that mends it. Nothing here starts
- * EAL. */
+ * Checks of the prerequisites of DPDK memory, with commands that fix them. They do not start EAL.
+ */
 #include <stdio.h>
 
 #include "core/check.h"
@@ -19,7 +19,6 @@ static bool needs_library(struct haul_check *check) {
 }
 
 static void check_library(struct haul_check *check) {
-  check_begin(check, "dpdk", "library");
   if (dpdk_eal_open())
     check_set(check, HAUL_CHECK_OK, "librte_eal.so.23 is there, with every call");
   else
@@ -31,7 +30,7 @@ static void want_huge(struct haul_check *check, const char *which) {
   check_hint(check, "echo 1024 | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
 }
 
-/* Where the setting asked for more than the kernel had. */
+/* The setting requests more huge pages than were free. */
 static bool check_short(struct haul_check *check) {
   uint64_t asked, got;
   if (!dpdk_eal_short(&asked, &got))
@@ -46,7 +45,6 @@ static bool check_short(struct haul_check *check) {
 }
 
 static void check_memory(struct haul_check *check) {
-  check_begin(check, "dpdk", "memory");
   if (needs_library(check))
     return;
   if (check_short(check))
@@ -76,12 +74,11 @@ static void check_memory(struct haul_check *check) {
   }
 }
 
-/* The first node that has less than was wanted; where none has, they all have the same. */
+/* Reports the first node with fewer objects than the setting, else node 0. */
 static void check_pool(struct haul_check *check) {
   struct memory_settings settings;
   struct dpdk_figures figures;
   char counts[48], wanted[48];
-  check_begin(check, "dpdk", "pool");
   if (needs_library(check))
     return;
   memory_settings_get(&settings);
@@ -107,12 +104,10 @@ static void check_pool(struct haul_check *check) {
 }
 
 size_t dpdk_checks(struct haul_check *checks, size_t room) {
-  struct haul_check all[3];
-  check_library(&all[0]);
-  check_memory(&all[1]);
-  check_pool(&all[2]);
-  size_t count = sizeof all / sizeof all[0];
-  for (size_t i = 0; i < count && i < room; i++)
-    checks[i] = all[i];
-  return count;
+  static const struct check_entry all[] = {
+      {"library", check_library},
+      {"memory", check_memory},
+      {"pool", check_pool},
+  };
+  return check_run("dpdk", all, sizeof all / sizeof all[0], checks, room);
 }

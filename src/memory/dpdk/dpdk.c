@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Host memory from DPDK: the table. */
+ * Host memory from DPDK: the provider table. */
 #include "memory/dpdk/dpdk.h"
 
 #include <errno.h>
@@ -9,16 +9,16 @@
 #include "core/error.h"
 #include "memory/pages.h"
 
-/* What was found at the first question since start; 0: nobody asked. */
+/* Result of the first devices() since start; 0: not yet. */
 static _Atomic unsigned known;
 #define ABSENT (DPDK_NODES + 1)
 
-static int start(void) {
+static int dpdk_start(void) {
   atomic_store(&known, 0);
   return 0;
 }
 
-static unsigned devices(void) {
+static unsigned dpdk_devices(void) {
   unsigned found = atomic_load_explicit(&known, memory_order_relaxed);
   if (found == 0) {
     struct haul_error before;
@@ -30,11 +30,11 @@ static unsigned devices(void) {
   return found == ABSENT ? 0 : found;
 }
 
-static int why_none(void) {
+static int dpdk_why_none(void) {
   return dpdk_eal_open() ? 0 : HAUL_ENOTSUP;
 }
 
-static void describe(unsigned device, struct haul_device *info) {
+static void dpdk_describe(unsigned device, struct haul_device *info) {
   struct dpdk_figures figures;
   char counts[48];
   info->numa = (int)device;
@@ -48,10 +48,10 @@ static void describe(unsigned device, struct haul_device *info) {
 }
 
 /* The sums over all nodes and classes. */
-static void counters(void (*each)(void *user, const char *name, uint64_t value), void *user) {
+static void dpdk_counters(void (*each)(void *user, const char *name, uint64_t value), void *user) {
   struct dpdk_figures figures;
   uint64_t made = 0, unused = 0, cut = 0;
-  for (unsigned node = 0; node < devices(); node++)
+  for (unsigned node = 0; node < dpdk_devices(); node++)
     for (unsigned i = 0; dpdk_pool_figures(node, &figures) && i < DPDK_CLASSES; i++) {
       made += figures.made[i];
       unused += figures.unused[i];
@@ -71,9 +71,7 @@ static int dpdk_alloc(unsigned device, size_t length, unsigned flags, struct mem
   if (status != 0)
     return status;
   memory->length = length;
-  memory->wrapped = memory->imported = memory->shareable = false;
   memory->writable = true;
-  memory->alive = NULL;
   return 0;
 }
 
@@ -82,31 +80,28 @@ static void dpdk_free(struct memory *memory) {
     dpdk_pool_put(memory);
 }
 
-/* The list of pages that an address is on, of memory that is EAL's own; NULL: none. */
+/* EAL's own memory segment list at an address; NULL: none. */
 static const struct rte_memseg_list *list_at(const struct dpdk_eal *eal, const void *address) {
   const struct rte_memseg_list *list = eal->list_of(address);
   return list && !list->external ? list : NULL;
 }
 
 static int dpdk_owns(const void *address, size_t length, struct haul_place *place) {
-  const struct dpdk_eal *eal = dpdk_eal_loaded();
+  const struct dpdk_eal *eal = library_loaded(&dpdk_library);
   if (!eal)
     return 0;
   const struct rte_memseg_list *first = list_at(eal, address);
   const struct rte_memseg_list *last = list_at(eal, (const char *)address + length - 1);
   if (!first && !last)
     return 0;
-  if (first != last) {
-    char object[64];
-    snprintf(object, sizeof object, "%p+%zu", address, length);
-    return error_set(HAUL_EINVAL, 0, object, "check address and length",
-                     "part of the range lies outside of DPDK's memory");
-  }
-  /* EAL reserves more addresses than it has memory at. */
+  if (first != last)
+    return error_range(address, length, "check address and length",
+                       "part of the range lies outside of DPDK's memory");
+  /* EAL reserves more address space than it has memory. */
   if (provider_of(HAUL_HOST)->owns(address, length, place) < 0)
     return HAUL_EINVAL;
   unsigned node = first->socket_id < 0 ? 0 : (unsigned)first->socket_id;
-  *place = (struct haul_place){HAUL_DPDK, (uint16_t)(node < devices() ? node : 0)};
+  *place = (struct haul_place){HAUL_DPDK, (uint16_t)(node < dpdk_devices() ? node : 0)};
   return 1;
 }
 
@@ -114,23 +109,12 @@ static int dpdk_wrap(void *address, size_t length, struct memory *memory) {
   memory->address = memory->view = address;
   memory->length = length;
   memory->wrapped = memory->writable = true;
-  memory->shareable = memory->imported = false;
-  memory->alive = NULL;
-  memory->state = NULL;
   return 0;
-}
-
-static int dpdk_import(const struct ticket *ticket, int descriptor, struct memory *memory) {
-  (void)ticket;
-  (void)descriptor;
-  (void)memory;
-  return error_set(HAUL_ENOTSUP, 0, "dpdk", "publish the region: peers reach it over every path",
-                   "%s", provider_dpdk.unshareable);
 }
 
 /* ---- memory of other kinds ---- */
 
-/* The whole pages of it: of haul's own the rest of the last page is haul's too. */
+/* Rounds up to whole pages: the rest of the last page of haul's own memory belongs to haul. */
 static int whole_pages(const struct memory *memory, size_t *bytes) {
   size_t page = page_size();
   bool aligned = (uintptr_t)memory->view % page == 0 && page_round(memory->length, bytes);
@@ -146,7 +130,7 @@ static int whole_pages(const struct memory *memory, size_t *bytes) {
 
 static int known_already(int system) {
   return error_set(HAUL_EINVAL, system, "rte_extmem_register", "unregister it first",
-                   "DPDK knows this memory, or a part of it, already");
+                   "this memory, or a part of it, is registered with DPDK already");
 }
 
 static int refused(const char *call) {
@@ -154,11 +138,12 @@ static int refused(const char *call) {
   if (system == EEXIST)
     return known_already(system);
   if (system == ENOENT)
-    return error_set(HAUL_EINVAL, system, call, "leave rte_extmem_unregister to haul",
-                     "DPDK does not know this memory any more");
+    return error_set(HAUL_EINVAL, system, call,
+                     "do not call rte_extmem_unregister for regions of haul",
+                     "this memory is no longer registered with DPDK");
   if (system == ENOSPC || system == ENOMEM)
     return error_set(HAUL_ELIMIT, system, call, "register fewer and larger regions",
-                     "DPDK has room for no more external memory");
+                     "DPDK cannot register more external memory");
   return error_system(system, call, "it");
 }
 
@@ -168,12 +153,12 @@ static int dpdk_enroll(const struct memory *memory) {
   if (!eal)
     return haul_error_last()->code;
   if (list_at(eal, memory->view))
-    return error_set(HAUL_EINVAL, 0, "dpdk", "it needs no registration",
+    return error_set(HAUL_EINVAL, 0, "dpdk", "use it without registration",
                      "this memory is DPDK's own");
   int status = whole_pages(memory, &bytes);
   if (status != 0)
     return status;
-  /* EAL itself refuses the very same range alone. */
+  /* EAL only rejects the identical range. */
   if (eal->list_of(memory->view) || eal->list_of((char *)memory->view + bytes - 1))
     return known_already(0);
   if (eal->external_register(memory->view, bytes, NULL, 0, page_size()) != 0)
@@ -200,21 +185,20 @@ const struct provider provider_dpdk = {
     .kind = HAUL_DPDK,
     .numbered = true,
     .recycles = true,
-    /* As the host's: the processor copies. */
+    /* Similar to host memory, as the CPU copies. */
     .copy_bytes_per_ns = 10,
     .copy_latency_ns = 100,
     .unshareable = "DPDK's memory has no descriptor that another process could map",
-    .start = start,
-    .devices = devices,
-    .why_none = why_none,
-    .describe = describe,
+    .start = dpdk_start,
+    .devices = dpdk_devices,
+    .why_none = dpdk_why_none,
+    .describe = dpdk_describe,
     .checks = dpdk_checks,
-    .counters = counters,
+    .counters = dpdk_counters,
     .alloc = dpdk_alloc,
     .free = dpdk_free,
     .owns = dpdk_owns,
     .wrap = dpdk_wrap,
     .enroll = dpdk_enroll,
     .dismiss = dpdk_dismiss,
-    .import = dpdk_import,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Host memory from DPDK, whose libraries are opened at run time: eal.c has EAL, DPDK's ground,
- * which is started once in a process; pool.c what is allocated from it; dpdk.c the table. */
+ * Host memory from DPDK, whose libraries are opened at run time. eal.c starts EAL, once in a
+ * process; pool.c allocates from it; dpdk.c is the provider table; gpu.c uses librte_gpudev. */
 #ifndef HAUL_MEMORY_DPDK_H
 #define HAUL_MEMORY_DPDK_H
 
@@ -12,7 +12,7 @@ extern const struct provider provider_dpdk, provider_gpudev;
 
 /* ---- eal.c ---- */
 
-#define DPDK_NODES 16u /* of memory; what is beyond has no places */
+#define DPDK_NODES 16u /* NUMA nodes with a place, at most */
 
 struct dpdk_eal {
 #define DPDK_SLOT(slot, symbol, result, arguments) result(*slot) arguments;
@@ -20,59 +20,57 @@ struct dpdk_eal {
 #undef DPDK_SLOT
 };
 
-/* EAL's calls, as library_open gives them. Starts nothing. */
+/* EAL's table, as from library_open. Does not start EAL. */
 const struct dpdk_eal *dpdk_eal_open(void);
-/* The same where somebody in this process has loaded it already, else NULL; sets no detail. */
-const struct dpdk_eal *dpdk_eal_loaded(void);
 
 enum dpdk_state {
   DPDK_IDLE,    /* not started yet */
-  DPDK_OURS,    /* started here, with memory in huge pages */
-  DPDK_SMALL,   /* started here, without huge pages */
-  DPDK_FOREIGN, /* the application had started it */
-  DPDK_FAILED   /* for good: EAL is started once in a process */
+  DPDK_OURS,    /* started by haul, with huge pages */
+  DPDK_SMALL,   /* started by haul, without huge pages */
+  DPDK_FOREIGN, /* started by the application */
+  DPDK_FAILED   /* failed; EAL can be started once in a process */
 };
 
-/* EAL's calls once it runs; the first call starts it, which takes some tenths of a second, and as
- * long as the kernel takes to clear what huge pages it gets. NULL with the detail. */
+/* EAL's table. The first call starts EAL, which takes tenths of a second plus the time in which the
+ * kernel clears huge pages. NULL with the detail. */
 const struct dpdk_eal *dpdk_eal_start(void);
-/* What became of it so far. */
+/* The current state. */
 enum dpdk_state dpdk_eal_state(void);
-/* Its memory is all at its node 0, and the host has more nodes. */
+/* All of EAL's memory is at its node 0, and the host has more nodes. */
 bool dpdk_eal_has_all_at_0(void);
-/* The detail of the failure for good. */
+/* Sets the detail of DPDK_FAILED. */
 int dpdk_eal_why(void);
-/* The huge pages that the setting dpdk_hugepages asked for, and those that were free, in bytes.
- * True where EAL was started with fewer. */
+/* Bytes of huge pages that dpdk_hugepages requests, and that were free. True if EAL was started
+ * with fewer. */
 bool dpdk_eal_short(uint64_t *asked, uint64_t *got);
-/* What rte_errno is in this thread. */
+/* This thread's rte_errno. */
 int dpdk_eal_errno(void);
 
-/* Nodes of memory, up to DPDK_NODES; at least 1. */
+/* NUMA nodes, at least 1 and at most DPDK_NODES. */
 unsigned dpdk_nodes(void);
-/* Bytes in free and in all huge pages of 2 MiB, at a node or (-1) at all. */
+/* Bytes of free and of all 2 MiB huge pages, on a node or (-1) in total. */
 uint64_t dpdk_huge_free(int node);
 uint64_t dpdk_huge_all(void);
 
-extern struct library dpdk_library; /* for tests */
+extern struct library dpdk_library; /* librte_eal */
 extern const char *dpdk_sys;        /* "/sys"; another one in tests */
 
 /* ---- pool.c ---- */
 
 #define DPDK_CLASSES 4u
 
-/* What there is at a node, and what there would be with memory enough. */
+/* Object counts of a node; `wanted` is the setting, `limit` what fits the memory. */
 struct dpdk_figures {
   uint32_t wanted[DPDK_CLASSES], limit[DPDK_CLASSES], made[DPDK_CLASSES], unused[DPDK_CLASSES];
 };
 
-/* Memory at a node, as the table's alloc gives it. `patient`: waits until something comes back, at
- * most as long as the setting says. */
+/* Memory on a node, as the provider's alloc. `patient`: waits for a free, at most as long as
+ * dpdk_wait. */
 int dpdk_pool_get(unsigned node, size_t length, bool patient, struct memory *memory);
 void dpdk_pool_put(struct memory *memory);
-/* False where EAL was not started. */
+/* False if EAL was not started. */
 bool dpdk_pool_figures(unsigned node, struct dpdk_figures *figures);
-/* Allocations that waited, so far. */
+/* Number of allocations that waited. */
 uint64_t dpdk_pool_waits(void);
 bool dpdk_pool_is_cut(const struct dpdk_figures *figures);
 /* "4096,1024,256,64" */
@@ -80,7 +78,7 @@ const char *dpdk_counts(const uint32_t counts[DPDK_CLASSES], char *text, size_t 
 
 /* ---- gpu.c ---- */
 
-/* Host memory that is EAL's from now on is that of all of DPDK's GPUs too, and no longer. */
+/* Registers host memory with all of DPDK's GPUs, and unregisters it. */
 int dpdk_gpus_enroll(void *address, size_t bytes);
 void dpdk_gpus_dismiss(void *address);
 

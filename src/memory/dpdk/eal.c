@@ -43,19 +43,8 @@ const struct dpdk_eal *dpdk_eal_open(void) {
   return library_open(&dpdk_library);
 }
 
-const struct dpdk_eal *dpdk_eal_loaded(void) {
-  struct haul_error before;
-  if (!library_is_loaded(&dpdk_library))
-    return NULL;
-  error_save(&before);
-  const struct dpdk_eal *eal = dpdk_eal_open();
-  if (!eal)
-    error_restore(&before);
-  return eal;
-}
-
-/* A variable of each thread (rte_errno.h, RTE_DECLARE_PER_LCORE), so it is looked up in this one.
- */
+/* A thread-local variable (rte_errno.h, RTE_DECLARE_PER_LCORE), so it is looked up in the calling
+ * thread. */
 int dpdk_eal_errno(void) {
   const int *number = dlsym(dpdk_library.handle, "per_lcore__rte_errno");
   return number ? *number : 0;
@@ -105,8 +94,8 @@ uint64_t dpdk_huge_all(void) {
   return read_number(huge_file(path, sizeof path)) * HUGE_PAGE;
 }
 
-/* Has the kernel reserve pages until `bytes` are free. It gives as many as it finds, and tells
- * nothing of the rest; who is not root may not ask. */
+/* Reserves huge pages until `bytes` are free, best effort: the kernel reserves what it finds, and
+ * only root may request it. */
 static void reserve_huge(uint64_t bytes) {
   char path[128], text[24];
   uint64_t unused = dpdk_huge_free(-1);
@@ -118,13 +107,13 @@ static void reserve_huge(uint64_t bytes) {
   uint64_t pages = (dpdk_huge_all() + (bytes - unused) + HUGE_PAGE - 1) / HUGE_PAGE;
   int length = snprintf(text, sizeof text, "%llu", (unsigned long long)pages);
   if (write(fd, text, (size_t)length) != length) {
-    /* Then there are no more of them than before, which is what is looked at next. */
+    /* The caller checks what is free. */
   }
   close(fd);
 }
 
-/* What this process may still take without pushing others out: of the machine's and, where it is in
- * a control group with a bound, of the group's. */
+/* Memory that this process may take without reclaim: of the host and, if limited, of its control
+ * group. */
 static uint64_t available(void) {
   uint64_t bytes = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page_size(), group;
   char line[128];
@@ -143,59 +132,61 @@ static uint64_t available(void) {
 
 /* ---- the log ---- */
 
-/* The last two lines that EAL wrote: the last one tells what failed, the one before why. */
+/* The last two lines of EAL's log: the last one says what failed, the one before says why. */
 static struct {
   pthread_mutex_t lock; /* guards the rest */
   char lines[2][128];
   size_t used;
-} said = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} log_tail = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void take_byte(char byte) {
-  char *line = said.lines[1];
+static void log_byte(char byte) {
+  char *line = log_tail.lines[1];
   if (byte == '\n') {
-    said.used = 0;
+    log_tail.used = 0;
     return;
   }
-  if (said.used == 0) {
-    memcpy(said.lines[0], line, sizeof said.lines[0]);
+  if (log_tail.used == 0) {
+    memcpy(log_tail.lines[0], line, sizeof log_tail.lines[0]);
     line[0] = '\0';
   }
-  if (said.used + 1 < sizeof said.lines[1]) {
-    line[said.used++] = byte;
-    line[said.used] = '\0';
+  if (log_tail.used + 1 < sizeof log_tail.lines[1]) {
+    line[log_tail.used++] = byte;
+    line[log_tail.used] = '\0';
   }
 }
 
-static ssize_t take_log(void *user, const char *bytes, size_t length) {
+static ssize_t log_write_hook(void *user, const char *bytes, size_t length) {
   (void)user;
-  pthread_mutex_lock(&said.lock);
+  pthread_mutex_lock(&log_tail.lock);
   for (size_t i = 0; i < length; i++)
-    take_byte(bytes[i]);
-  pthread_mutex_unlock(&said.lock);
+    log_byte(bytes[i]);
+  pthread_mutex_unlock(&log_tail.lock);
   return (ssize_t)length;
 }
 
-static const char *bare(const char *line) {
+static const char *without_prefix(const char *line) {
   return strncmp(line, "EAL: ", 5) == 0 ? line + 5 : line;
 }
 
-/* What it found at its start explains no refusal. */
+/* EAL's messages about what it detected explain no failure. */
 static bool explains(const char *line) {
-  return line[0] && strncmp(bare(line), "Detected ", 9) != 0;
+  return line[0] && strncmp(without_prefix(line), "Detected ", 9) != 0;
 }
 
-static void last_words(char *text, size_t size) {
-  pthread_mutex_lock(&said.lock);
-  if (explains(said.lines[0]))
-    snprintf(text, size, "%.100s; %.60s", bare(said.lines[0]), bare(said.lines[1]));
+static void format_log_tail(char *text, size_t size) {
+  pthread_mutex_lock(&log_tail.lock);
+  if (explains(log_tail.lines[0]))
+    snprintf(text, size, "%.100s; %.60s", without_prefix(log_tail.lines[0]),
+             without_prefix(log_tail.lines[1]));
   else
-    snprintf(text, size, "%.160s", said.lines[1][0] ? bare(said.lines[1]) : "it says nothing");
-  pthread_mutex_unlock(&said.lock);
+    snprintf(text, size, "%.160s",
+             log_tail.lines[1][0] ? without_prefix(log_tail.lines[1]) : "it says nothing");
+  pthread_mutex_unlock(&log_tail.lock);
 }
 
-/* From before the start on, and for good: EAL writes to it whenever it likes. */
+/* Installed before the start, for good, as EAL may log at any time. */
 static void divert_log(void) {
-  static const cookie_io_functions_t calls = {.write = take_log};
+  static const cookie_io_functions_t calls = {.write = log_write_hook};
   FILE *stream = fopencookie(NULL, "w", calls);
   if (!stream)
     return;
@@ -206,11 +197,11 @@ static void divert_log(void) {
 /* ---- the start ---- */
 
 static struct {
-  pthread_mutex_t lock;          /* held while it is started */
-  _Atomic enum dpdk_state state; /* the last thing that is set */
+  pthread_mutex_t lock;          /* held during the start */
+  _Atomic enum dpdk_state state; /* set last */
   struct haul_error why;
-  uint64_t asked, got; /* bytes of huge pages: of the setting, and free after it was obeyed */
-  unsigned nodes;      /* when it was started */
+  uint64_t asked, got; /* bytes of huge pages: requested, and free afterwards */
+  unsigned nodes;      /* at the start */
 } eal = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 enum dpdk_state dpdk_eal_state(void) {
@@ -235,14 +226,14 @@ bool dpdk_eal_short(uint64_t *asked, uint64_t *got) {
 #define ARGUMENTS 160
 
 struct start {
-  char text[1024]; /* the arguments' bytes; EAL keeps pointers to some */
+  char text[1024]; /* the arguments; EAL keeps pointers to some */
   char *arguments[ARGUMENTS + 1];
   int count;
   bool huge;
   int result, system;
 };
 
-/* The first processor that this thread may be on: EAL binds its own to it. */
+/* The first CPU of this thread's affinity: EAL binds its thread to it. */
 static unsigned first_processor(void) {
   cpu_set_t allowed;
   unsigned i = 0;
@@ -253,7 +244,7 @@ static unsigned first_processor(void) {
   return i < CPU_SETSIZE ? i : 0;
 }
 
-/* What the pool takes at a node, and a third more for what has another size and for alignment. */
+/* Bytes for the pool on a node, and a third more for other sizes and alignment. */
 static uint64_t wanted_bytes(const struct memory_settings *settings) {
   uint64_t bytes = 0;
   for (unsigned i = 0; i < DPDK_CLASSES; i++)
@@ -261,8 +252,8 @@ static uint64_t wanted_bytes(const struct memory_settings *settings) {
   return bytes + bytes / 3 + 64 * MIB;
 }
 
-/* "-m" of memory in small pages: a quarter of what is there, as each page takes EAL 48 bytes of its
- * own at once, and other processes do the same. */
+/* EAL arguments for small pages: a quarter of the available memory, as EAL needs 48 bytes per page
+ * at once, and other processes may do the same. */
 static void plan_small(const struct memory_settings *settings, struct start *start) {
   uint64_t bytes = wanted_bytes(settings) * dpdk_nodes(), most = available() / 4;
   if (bytes > most)
@@ -274,15 +265,15 @@ static void plan_small(const struct memory_settings *settings, struct start *sta
            (unsigned long long)(bytes / MIB), first_processor());
 }
 
-/* All of it at once, and no more later: an allocation then never waits for the kernel to clear a
- * page. A limit of 0 would be none at all; one of 1 MiB has room for no page. Half of the pages
- * that others have reserved, at each node; all that were asked for. */
+/* EAL arguments for huge pages, all allocated at the start, so that no allocation waits while the
+ * kernel clears a page. A limit of 0 means unlimited; 1 MiB has room for no page. Takes all pages
+ * that were requested, or half of the free ones, on each node. */
 static void plan_huge(const struct memory_settings *settings, uint64_t asked, struct start *start) {
   char memory[256] = "", limits[256] = "";
   size_t used = 0, limited = 0;
   uint64_t wanted = wanted_bytes(settings);
   unsigned nodes = dpdk_nodes();
-  for (unsigned i = 0; i < nodes; i++) { /* at most DPDK_NODES, of 15 bytes */
+  for (unsigned i = 0; i < nodes; i++) { /* at most DPDK_NODES numbers of 15 bytes */
     uint64_t unused = dpdk_huge_free(nodes == 1 ? -1 : (int)i);
     uint64_t bytes = asked ? asked / nodes : unused / 2;
     bytes = bytes < unused ? bytes : unused;
@@ -316,7 +307,7 @@ static void plan(struct start *start) {
     else
       plan_small(&settings, start);
   }
-  /* EAL opens the system's log under the first one: the name that it has anyway. */
+  /* EAL opens syslog under the first argument, so keep the program's name. */
   start->arguments[start->count++] = program_invocation_short_name;
   char *rest = start->text;
   for (char *word; start->count < ARGUMENTS && (word = strsep(&rest, " "));)
@@ -324,8 +315,7 @@ static void plan(struct start *start) {
       start->arguments[start->count++] = word;
 }
 
-/* In a thread of its own: EAL binds the one that starts it to a processor, and keeps threads that
- * inherit what it blocks. */
+/* Runs in a thread of its own: EAL binds it to a CPU, and its threads inherit the signal mask. */
 static void *start_thread(void *argument) {
   struct start *start = argument;
   start->result = table.init(start->count, start->arguments);
@@ -333,25 +323,24 @@ static void *start_thread(void *argument) {
   return NULL;
 }
 
-/* What was free when the arguments were made may be gone. EAL then keeps some of them for good, so
- * that it cannot be started without huge pages in this process any more ("--legacy-mem is not
- * compatible with --in-memory"). */
-static int failed_with_huge(const struct start *start, const char *words) {
+/* The free pages may have been taken meanwhile. EAL keeps some arguments for good, so it cannot be
+ * started again without huge pages in this process ("--legacy-mem is not compatible with
+ * --in-memory"). */
+static int error_start_huge(const struct start *start, const char *words) {
   return error_set(HAUL_ENOTSUP, start->system, "rte_eal_init",
                    "EAL is started once in a process; start the program anew: it does without huge "
                    "pages where fewer than 64 MiB are free (or set dpdk_eal in haul.conf)",
                    "EAL does not start with the huge pages that were free just before: %s", words);
 }
 
-/* About the arguments, where somebody chose them: EAL names on stderr alone the one that it does
- * not know. */
-static int failed(const struct start *start) {
+/* Names user-set arguments, as EAL prints an unknown one only to stderr. */
+static int error_start(const struct start *start) {
   char words[176];
   struct memory_settings settings;
   memory_settings_get(&settings);
-  last_words(words, sizeof words);
+  format_log_tail(words, sizeof words);
   if (start->huge && !settings.dpdk_eal[0])
-    return failed_with_huge(start, words);
+    return error_start_huge(start, words);
   return error_set(HAUL_ENOTSUP, start->system,
                    settings.dpdk_eal[0] ? settings.dpdk_eal : "rte_eal_init",
                    "EAL is started once in a process; mend it (haul doctor dpdk, dpdk_eal in "
@@ -370,17 +359,16 @@ static enum dpdk_state start_now(struct start *start) {
   pthread_join(thread, NULL);
   if (start->result >= 0)
     return start->huge ? DPDK_OURS : DPDK_SMALL;
-  if (start->system == EALREADY) { /* between the look and the start */
+  if (start->system == EALREADY) { /* started since the check */
     table.open_log(NULL);
     return DPDK_FOREIGN;
   }
-  failed(start);
+  error_start(start);
   error_save(&eal.why);
   return DPDK_FAILED;
 }
 
-/* With the lock. EAL counts nodes first of all when it starts, so an application's that runs has
- * some. */
+/* With the lock. EAL counts nodes first when it starts, so a running EAL has some. */
 static enum dpdk_state start_once(void) {
   static struct start start;
   if (table.socket_count() > 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Memory of GPUs through DPDK's library for them, librte_gpudev: for GPUs whose driver is DPDK's.
- * They are there once EAL runs. The processor copies, through the mapping that the driver gives;
- * memory without one is not handed out. Debian's DPDK has the library and no driver. */
+ * GPU memory through DPDK's librte_gpudev, for GPUs with a DPDK driver, which exist once EAL runs.
+ * The CPU copies through the driver's mapping; memory without a mapping is not allocated. Debian's
+ * DPDK has no GPU driver. */
 #include <stdio.h>
 
 #include "core/alloc.h"
@@ -11,7 +11,7 @@
 #include "memory/dpdk/dpdk.h"
 #include "memory/pages.h"
 
-/* rte_gpudev.h of 22.11, where all of it is marked as experimental. */
+/* rte_gpudev.h of 22.11, an experimental API. */
 struct rte_gpu_info {
   const char *name;
   uint64_t context;
@@ -21,7 +21,7 @@ struct rte_gpu_info {
   int16_t numa_node;
 };
 
-#define RTE_GPU_ID_NONE (-1) /* of find_next's second argument: no part of another device */
+#define RTE_GPU_ID_NONE (-1) /* as parent for find_next: no part of another device */
 
 #define GPU_REQUIRED(X)                                                                            \
   X(count, rte_gpu_count_avail, uint16_t, (void))                                                  \
@@ -58,7 +58,7 @@ static struct library library = {
 
 /* ---- devices ---- */
 
-/* Without a trace in the thread's detail. */
+/* Restores the thread's detail. */
 static bool is_there(void) {
   struct haul_error before;
   error_save(&before);
@@ -68,7 +68,7 @@ static bool is_there(void) {
   return there;
 }
 
-static unsigned devices(void) {
+static unsigned gpu_devices(void) {
   unsigned count = 0;
   if (!is_there() || table.count() == 0)
     return 0;
@@ -77,7 +77,7 @@ static unsigned devices(void) {
   return count;
 }
 
-/* DPDK's own number of the n-th; -1: it is gone. */
+/* DPDK's id of the n-th device; -1: gone. */
 static int16_t id_of(unsigned device) {
   int16_t id = table.next(0, RTE_GPU_ID_NONE);
   while (id >= 0 && device-- > 0)
@@ -89,7 +89,7 @@ static bool cuda_serves(void) {
   return provider_devices(provider_of(HAUL_CUDA)) > 0;
 }
 
-static int why_none(void) {
+static int gpu_why_none(void) {
   if (!library_open(&library))
     return HAUL_ENOTSUP;
   return error_set(HAUL_ENOTSUP, 0, "librte_gpudev.so.23",
@@ -99,7 +99,7 @@ static int why_none(void) {
                    "DPDK has no driver for a GPU here");
 }
 
-static void describe(unsigned device, struct haul_device *info) {
+static void gpu_describe(unsigned device, struct haul_device *info) {
   struct rte_gpu_info found = {.numa_node = -1};
   if (table.info(id_of(device), &found) != 0)
     return;
@@ -109,19 +109,18 @@ static void describe(unsigned device, struct haul_device *info) {
   snprintf(info->exports, sizeof info->exports, "nothing");
 }
 
-/* One check: whoever has DPDK's driver for GPUs knows that, and to all others it is nothing that is
- * missing. */
-static size_t checks(struct haul_check *check, size_t room) {
+/* One check, never MISSING: only users of DPDK's GPU drivers need it. */
+static size_t gpu_checks(struct haul_check *check, size_t room) {
   if (room == 0)
     return 1;
   *check =
       (struct haul_check){.state = HAUL_CHECK_OK, .backend = "gpudev", .name = "gpudev.device"};
-  unsigned count = devices();
+  unsigned count = gpu_devices();
   if (count > 0) {
     snprintf(check->text, sizeof check->text, "%u GPU%s of DPDK's", count, count == 1 ? "" : "s");
     return 1;
   }
-  why_none();
+  gpu_why_none();
   snprintf(check->text, sizeof check->text, "not needed: %.90s%s", haul_error_last()->text,
            cuda_serves() ? "; cuda:N serves this GPU" : "; NVIDIA's are cuda:N");
   return 1;
@@ -137,17 +136,17 @@ struct block {
   unsigned device;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `blocks` */
 static struct list blocks = LIST_INIT(blocks);
 
 static int no_memory(unsigned device, size_t length) {
   char object[32];
   snprintf(object, sizeof object, "gpudev:%u", device);
   return error_set(HAUL_ENOMEM, 0, object, "release some, or ask for less",
-                   "DPDK's driver gives no %zu bytes of the GPU", length);
+                   "DPDK's driver cannot allocate %zu bytes of the GPU", length);
 }
 
-static int get(struct block *block, size_t length, struct memory *memory) {
+static int gpu_get(struct block *block, size_t length, struct memory *memory) {
   block->id = id_of(block->device);
   if (block->id < 0 || !page_round(length, &block->bytes))
     return no_memory(block->device, length);
@@ -161,7 +160,7 @@ static int get(struct block *block, size_t length, struct memory *memory) {
   table.free(block->id, block->address);
   return error_set(HAUL_ENOTSUP, 0, "rte_gpu_mem_cpu_map",
                    cuda_serves() ? "cuda:N serves this GPU" : "sudo modprobe gdrdrv (GDRCopy)",
-                   "DPDK's driver maps this GPU's memory for no processor");
+                   "DPDK's driver cannot map this GPU's memory for the CPU");
 }
 
 static int gpu_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory) {
@@ -172,7 +171,7 @@ static int gpu_alloc(unsigned device, size_t length, unsigned flags, struct memo
   if (!block)
     return error_memory("GPU memory");
   block->device = device;
-  int status = get(block, length, memory);
+  int status = gpu_get(block, length, memory);
   if (status != 0) {
     alloc_free(block);
     return status;
@@ -182,9 +181,7 @@ static int gpu_alloc(unsigned device, size_t length, unsigned flags, struct memo
   pthread_mutex_unlock(&lock);
   memory->address = block->address;
   memory->length = length;
-  memory->wrapped = memory->imported = memory->shareable = false;
   memory->writable = true;
-  memory->alive = NULL;
   memory->state = block;
   return 0;
 }
@@ -201,7 +198,7 @@ static void gpu_free(struct memory *memory) {
   alloc_free(block);
 }
 
-/* With the lock: the block that the address lies in. */
+/* With the lock: the block that contains the address. */
 static struct block *block_at(const char *address) {
   list_each(item, &blocks) {
     struct block *block = list_entry(item, struct block, link);
@@ -234,21 +231,10 @@ static int gpu_wrap(void *address, size_t length, struct memory *memory) {
   memory->address = address;
   memory->length = length;
   memory->wrapped = memory->writable = true;
-  memory->shareable = memory->imported = false;
-  memory->alive = NULL;
-  memory->state = NULL;
   return 0;
 }
 
-static int gpu_import(const struct ticket *ticket, int descriptor, struct memory *memory) {
-  (void)ticket;
-  (void)descriptor;
-  (void)memory;
-  return error_set(HAUL_ENOTSUP, 0, "gpudev", "publish the region: peers reach it by its name",
-                   "%s", provider_gpudev.unshareable);
-}
-
-/* What the processor wrote must be at the GPU before its next kernel reads. */
+/* CPU writes must reach the GPU before its next kernel reads. */
 static int gpu_fence(struct memory *memory, enum fence direction) {
   int16_t id = id_of(memory->place.device);
   if (direction == FENCE_AFTER_WRITE && (id < 0 || table.write_barrier(id) < 0))
@@ -256,11 +242,11 @@ static int gpu_fence(struct memory *memory, enum fence direction) {
   return 0;
 }
 
-/* ---- host memory that the GPUs read ---- */
+/* ---- host memory registered for GPUs ---- */
 
 int dpdk_gpus_enroll(void *address, size_t bytes) {
   int16_t id = -1;
-  if (library_is_loaded(&library) && is_there())
+  if (library_loaded(&library))
     id = table.next(0, RTE_GPU_ID_NONE);
   for (; id >= 0; id = table.next((int16_t)(id + 1), RTE_GPU_ID_NONE))
     if (table.enroll(id, bytes, address) < 0) {
@@ -275,7 +261,7 @@ int dpdk_gpus_enroll(void *address, size_t bytes) {
 
 void dpdk_gpus_dismiss(void *address) {
   int16_t id = -1;
-  if (library_is_loaded(&library) && is_there())
+  if (library_loaded(&library))
     id = table.next(0, RTE_GPU_ID_NONE);
   for (; id >= 0; id = table.next((int16_t)(id + 1), RTE_GPU_ID_NONE))
     table.dismiss(id, address);
@@ -286,18 +272,17 @@ const struct provider provider_gpudev = {
     .kind = HAUL_GPUDEV,
     .numbered = true,
     .recycles = true,
-    /* A processor over PCIe: starting values, not measured. */
+    /* CPU copies over PCIe: initial estimates, not measured. */
     .copy_bytes_per_ns = 2,
     .copy_latency_ns = 1000,
     .unshareable = "DPDK's memory of GPUs has no descriptor that another process could map",
-    .devices = devices,
-    .why_none = why_none,
-    .describe = describe,
-    .checks = checks,
+    .devices = gpu_devices,
+    .why_none = gpu_why_none,
+    .describe = gpu_describe,
+    .checks = gpu_checks,
     .alloc = gpu_alloc,
     .free = gpu_free,
     .owns = gpu_owns,
     .wrap = gpu_wrap,
-    .import = gpu_import,
     .fence = gpu_fence,
 };

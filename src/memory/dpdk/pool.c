@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * What is allocated from EAL's memory. Objects of the pool's classes are cut from larger pieces and
- * never given back, as rte_free clears what it gets (26 ms for 256 MiB); they wait here for the
- * next one who asks, at any node of haul's in the process. memory/pool.c keeps the regions that a
- * node freed in front of this. What is of no class goes back to EAL. */
+ * Allocation from EAL's memory. Objects of the pool's size classes are cut from larger pieces and
+ * never freed to EAL, as rte_free clears memory (26 ms for 256 MiB). Free objects are kept here for
+ * all haul nodes of the process, behind memory/pool.c, which keeps freed regions of one node. Other
+ * sizes are freed to EAL. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,15 +18,15 @@
 #include "memory/settings.h"
 
 #define MIB   ((size_t)1 << 20)
-#define PIECE (64 * MIB) /* what is cut at a time, where an object is smaller */
+#define PIECE (64 * MIB) /* size of a piece, for smaller objects */
 
 _Static_assert(DPDK_CLASSES == POOL_CLASSES, "the pool's classes");
 
 struct object {
-  struct object *next; /* of those that nobody uses */
+  struct object *next; /* in a list of free objects */
   void *address;
   uint8_t size_class; /* or REGION_EXACT */
-  bool bound;         /* to its node */
+  bool bound;         /* by mbind to its NUMA node */
 };
 
 struct node_pool {
@@ -35,20 +35,20 @@ struct node_pool {
   struct object *objects[DPDK_CLASSES];
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the nodes */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `nodes` */
 static struct node_pool nodes[DPDK_NODES];
-static _Atomic uint32_t returns; /* changes whenever something comes back */
+static _Atomic uint32_t returns; /* futex word: incremented at each free */
 static _Atomic uint64_t waits;
 
 /* ---- how many ---- */
 
-/* EAL without huge pages has one node, 0, whatever the host has: see place_object. */
+/* Without huge pages EAL has one node, 0; see place_object. */
 static int socket_of(unsigned node) {
   return dpdk_eal_state() == DPDK_SMALL ? 0 : (int)node;
 }
 
-/* What the pool may take of a node's memory: three quarters of what is haul's own, as other sizes
- * and alignment need some; half of what an application's EAL has left. */
+/* The pool's share of a node's memory: three quarters of haul's own EAL, as other sizes and
+ * alignment need some; half of the free memory of an application's EAL. */
 static uint64_t share_of(const struct dpdk_eal *eal, unsigned node) {
   struct rte_malloc_socket_stats stats;
   memset(&stats, 0, sizeof stats);
@@ -58,15 +58,15 @@ static uint64_t share_of(const struct dpdk_eal *eal, unsigned node) {
   switch (dpdk_eal_state()) {
   case DPDK_FOREIGN:
     return stats.heap_freesz_bytes / 2;
-  case DPDK_SMALL: /* all nodes' */
+  case DPDK_SMALL: /* one heap for all nodes */
     return own / dpdk_nodes();
   default:
     return own;
   }
 }
 
-/* With the lock. Each class is cut by the same part. */
-static void open_node(const struct dpdk_eal *eal, unsigned number) {
+/* With the lock. Cuts each class by the same factor. */
+static void pool_open_node(const struct dpdk_eal *eal, unsigned number) {
   struct node_pool *node = &nodes[number];
   struct memory_settings settings;
   uint64_t all = 0, share = share_of(eal, number);
@@ -93,7 +93,7 @@ bool dpdk_pool_figures(unsigned number, struct dpdk_figures *figures) {
   pthread_mutex_lock(&lock);
   struct node_pool *node = &nodes[number];
   if (!node->opened)
-    open_node(dpdk_eal_start(), number);
+    pool_open_node(dpdk_eal_start(), number);
   memcpy(figures->wanted, node->wanted, sizeof node->wanted);
   memcpy(figures->limit, node->limit, sizeof node->limit);
   memcpy(figures->made, node->made, sizeof node->made);
@@ -124,8 +124,8 @@ static void *from_eal(const struct dpdk_eal *eal, unsigned node, size_t bytes) {
   return eal->alloc("haul", bytes, (unsigned)alignment, socket_of(node));
 }
 
-/* With the lock: cuts up to `count` objects out of one piece; how many there are now. What it has
- * no bookkeeping for is lost to the class, not to the process. */
+/* With the lock. Cuts up to `count` objects out of one piece; returns their number. Objects without
+ * bookkeeping memory are lost to the class. */
 static uint32_t cut(const struct dpdk_eal *eal, unsigned number, uint8_t size_class,
                     uint32_t count) {
   struct node_pool *node = &nodes[number];
@@ -148,8 +148,8 @@ static uint32_t cut(const struct dpdk_eal *eal, unsigned number, uint8_t size_cl
   return made;
 }
 
-/* With the lock: a piece as large as it can be. Where there is none for a single object the class
- * is as large as it gets. */
+/* With the lock. Adds a piece, as large as possible. If not even one object fits, the class has its
+ * final size. */
 static bool grow(const struct dpdk_eal *eal, unsigned number, uint8_t size_class) {
   struct node_pool *node = &nodes[number];
   size_t bytes = pool_class_bytes(size_class);
@@ -188,7 +188,7 @@ static struct object *take_exact(const struct dpdk_eal *eal, unsigned number, si
   return object;
 }
 
-/* The class that the node has objects of, or REGION_EXACT. */
+/* The size class, if the node has objects of it, or REGION_EXACT. */
 static uint8_t class_at(unsigned number, size_t length) {
   uint8_t size_class = pool_class_of(length);
   if (size_class != REGION_EXACT && nodes[number].limit[size_class] == 0)
@@ -196,10 +196,10 @@ static uint8_t class_at(unsigned number, size_t length) {
   return size_class;
 }
 
-static struct object *take(const struct dpdk_eal *eal, unsigned number, size_t length) {
+static struct object *pool_take_object(const struct dpdk_eal *eal, unsigned number, size_t length) {
   pthread_mutex_lock(&lock);
   if (!nodes[number].opened)
-    open_node(eal, number);
+    pool_open_node(eal, number);
   uint8_t size_class = class_at(number, length);
   struct object *object = size_class == REGION_EXACT ? take_exact(eal, number, length)
                                                      : take_pooled(eal, number, size_class);
@@ -235,7 +235,7 @@ static size_t heap_of(const struct dpdk_eal *eal, unsigned node) {
   return stats.heap_totalsz_bytes;
 }
 
-/* `returns` is read before the look, so that nothing that comes back after it is missed. */
+/* `returns` is read before the attempt, so that no later free is missed. */
 static struct object *take_patiently(const struct dpdk_eal *eal, unsigned node, size_t length,
                                      bool patient) {
   struct memory_settings settings;
@@ -243,7 +243,7 @@ static struct object *take_patiently(const struct dpdk_eal *eal, unsigned node, 
   int64_t until = clock_after(clock_now(), settings.dpdk_wait_ns);
   for (bool waited = false;; waited = true) {
     uint32_t before = atomic_load_explicit(&returns, memory_order_acquire);
-    struct object *object = take(eal, node, length);
+    struct object *object = pool_take_object(eal, node, length);
     if (object || !patient || clock_now() >= until || length > heap_of(eal, node))
       return object;
     if (!waited)
@@ -277,9 +277,8 @@ static int elsewhere(unsigned number, int system) {
       "without huge pages EAL's memory is at its node 0, and haul may not bind it to this node");
 }
 
-/* EAL without huge pages serves all nodes from its node 0, which is wherever the kernel puts it.
- * What is haul's own is bound, as far as a sandbox allows it; what is the application's is left
- * alone. */
+/* Without huge pages EAL serves all nodes from its node 0, wherever the kernel puts the pages. haul
+ * binds objects of its own EAL, if a sandbox permits it, and leaves an application's EAL alone. */
 static int place_object(const struct dpdk_eal *eal, unsigned number, struct object *object,
                         size_t length) {
   size_t bytes = length;
@@ -317,6 +316,6 @@ int dpdk_pool_get(unsigned node, size_t length, bool patient, struct memory *mem
 }
 
 void dpdk_pool_put(struct memory *memory) {
-  if (!fork_is_child()) /* the lock may be held by a thread that is not here */
+  if (!fork_is_child()) /* the lock may stay locked */
     give_back(memory->place.device, memory->state);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What Gaudi needs, and what mends it. Nothing here opens a device: closing one resets it. */
+ * Checks of the prerequisites of Gaudi, with commands that fix them. They open no device, as
+ * closing one resets it. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@ static bool has_module_file(const char *name) {
   return access(path, F_OK) == 0;
 }
 
-/* Who has no Gaudi has installed no library either. Habana's number: pci_ids.h, 0x1da3. */
+/* A host without Gaudi needs no library. 0x1da3 is Habana (pci_ids.h). */
 static bool not_needed(struct haul_check *check) {
   char card[PCI_NAME];
   if (gaudi_driver_open() || haul_error_last()->system != ENOENT || getenv("HAUL_GAUDI_FD") ||
@@ -29,7 +30,6 @@ static bool not_needed(struct haul_check *check) {
 }
 
 static void check_library(struct haul_check *check) {
-  check_begin(check, "gaudi", "library");
   if (gaudi_driver_open())
     check_set(check, HAUL_CHECK_OK, "libhl-thunk is there, with every call");
   else if (!not_needed(check))
@@ -46,7 +46,6 @@ static bool needs_devices(struct haul_check *check) {
 }
 
 static void check_device(struct haul_check *check) {
-  check_begin(check, "gaudi", "device");
   if (gaudi_settings_check() != 0) {
     check_set(check, HAUL_CHECK_MISSING, "%.180s", haul_error_last()->text);
     check_hint(check, "unset HAUL_GAUDI_FD");
@@ -63,12 +62,12 @@ static void check_device(struct haul_check *check) {
     check_set_error(check);
 }
 
-/* 1: a process has it or is letting it go, 0: it is free, -1: not known. */
+/* 1: a process has it or is releasing it, 0: it is free, -1: unknown. */
 static int is_in_use(const struct gaudi_device *device) {
   struct gaudi_open_stats stats;
   memset(&stats, 0, sizeof stats);
   if (atomic_load(&device->fd) >= 0)
-    return 0; /* by this one */
+    return 0; /* open here */
   if (!gaudi_driver->get_open_stats || device->control < 0)
     return -1;
   int fd = gaudi_driver->open_control(device->control, NULL);
@@ -84,7 +83,6 @@ static void check_free(struct haul_check *check) {
   size_t used = 0;
   unsigned count = 0, unknown = 0;
   const struct gaudi_device *device;
-  check_begin(check, "gaudi", "free");
   if (needs_devices(check))
     return;
   for (unsigned i = 0; (device = gaudi_device_at(i)); i++) {
@@ -104,12 +102,11 @@ static void check_free(struct haul_check *check) {
   check_hint(check, "sudo fuser -v /dev/accel/* (end it, or run haul in it with HAUL_GAUDI_FD)");
 }
 
-/* The export by mapped address came with Linux 6.3; Intel's own driver has a version of its own,
- * and the library's call, which is required, came with it. */
+/* Export by mapped address needs Linux 6.3 or Intel's own driver, which has a module version; the
+ * required library call came with the latter. */
 static void check_dmabuf(struct haul_check *check) {
   struct utsname kernel;
   unsigned major = 0, minor = 0;
-  check_begin(check, "gaudi", "dma-buf");
   if (needs_devices(check))
     return;
   uname(&kernel);
@@ -133,27 +130,19 @@ static const char *next_pci(unsigned number) {
 }
 
 static void check_iommu(struct haul_check *check) {
-  check_begin(check, "gaudi", "iommu");
   if (!needs_devices(check))
     pci_check_iommu(check, gaudi_sys, "gaudi", next_pci);
 }
 
 static void check_acs(struct haul_check *check) {
-  check_begin(check, "gaudi", "acs");
   if (!needs_devices(check))
     pci_check_acs(check, gaudi_sys, "gaudi", next_pci);
 }
 
 size_t gaudi_checks(struct haul_check *checks, size_t room) {
-  struct haul_check all[6];
-  check_library(&all[0]);
-  check_device(&all[1]);
-  check_free(&all[2]);
-  check_dmabuf(&all[3]);
-  check_iommu(&all[4]);
-  check_acs(&all[5]);
-  size_t count = sizeof all / sizeof all[0];
-  for (size_t i = 0; i < count && i < room; i++)
-    checks[i] = all[i];
-  return count;
+  static const struct check_entry all[] = {
+      {"library", check_library}, {"device", check_device}, {"free", check_free},
+      {"dma-buf", check_dmabuf},  {"iommu", check_iommu},   {"acs", check_acs},
+  };
+  return check_run("gaudi", all, sizeof all / sizeof all[0], checks, room);
 }

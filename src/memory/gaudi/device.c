@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Which devices there are, and opening them. One process has a device at a time; its control node
- * is open to all. Nothing is looked at before somebody asks for devices. */
+ * libhl-thunk, finding and opening devices. One process at a time can open a device; its control
+ * node can be opened by all. Devices are found on the first request. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,6 +11,35 @@
 #include "core/error.h"
 #include "memory/gaudi/gaudi.h"
 #include "memory/pci.h"
+
+/* ---- the library ---- */
+
+static struct gaudi_driver table;
+
+#define SYMBOL(slot, result, arguments) {"hlthunk_" #slot, offsetof(struct gaudi_driver, slot)},
+static const struct library_symbol required[] = {GAUDI_CALLS(SYMBOL)};
+static const struct library_symbol optional[] = {GAUDI_OPTIONAL_CALLS(SYMBOL)};
+#undef SYMBOL
+
+struct library gaudi_library = {
+    .title = "libhl-thunk",
+    .names = {"libhl-thunk.so", "/usr/lib/habanalabs/libhl-thunk.so"},
+    .since = "the driver of Linux 6.3",
+    .packages = "habanalabs-thunk",
+    .note = " (Intel's Gaudi repository)",
+    .required = required,
+    .required_count = LIBRARY_COUNT(required),
+    .optional = optional,
+    .optional_count = LIBRARY_COUNT(optional),
+    .table = &table,
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+};
+
+const struct gaudi_driver *gaudi_driver_open(void) {
+  return library_open(&gaudi_library);
+}
+
+/* ---- state ---- */
 
 #define CONTROL_NODES 64 /* /dev/accel/accel_controlD…; a server has eight */
 
@@ -23,9 +52,9 @@ static struct {
   unsigned count;
   struct gaudi_device devices[GAUDI_DEVICES_MAX];
   struct haul_error why_none;
-} state; /* written under gaudi_lock until probed, and read freely after that */
+} state; /* written under gaudi_lock until probed, then read without it */
 
-/* HAUL_GAUDI_FD: -1 where it is not set; device -1: the descriptor says which. */
+/* HAUL_GAUDI_FD; fd -1: not set; device -1: given by the descriptor. */
 struct given {
   int fd, device;
 };
@@ -41,7 +70,7 @@ static const char *read_number(const char *text, int *number) {
   return at == text ? NULL : at;
 }
 
-static int parse(struct given *found) {
+static int parse_setting(struct given *found) {
   const char *text = getenv("HAUL_GAUDI_FD");
   *found = (struct given){-1, -1};
   if (!text)
@@ -59,18 +88,18 @@ static int parse(struct given *found) {
 }
 
 int gaudi_settings_read(void) {
-  return parse(&given);
+  return parse_setting(&given);
 }
 
 int gaudi_settings_check(void) {
   struct given ignored;
-  return parse(&ignored);
+  return parse_setting(&ignored);
 }
 
-/* ---- finding them ---- */
+/* ---- finding devices ---- */
 
-/* Fills it from any descriptor of the device; 0 or an errno. */
-static int learn(const struct gaudi_driver *driver, int fd, struct gaudi_device *device) {
+/* Fills *device from any of its descriptors; 0 or an errno. */
+static int query_device(const struct gaudi_driver *driver, int fd, struct gaudi_device *device) {
   struct gaudi_ip_info info;
   memset(&info, 0, sizeof info);
   int code = driver->get_hw_ip_info(fd, &info);
@@ -91,7 +120,7 @@ static bool is_usable(const struct gaudi_device *device) {
   return device->pci_id == GAUDI_PCI_GAUDI2 && device->page > 0 && device->page % 4096 == 0;
 }
 
-static struct gaudi_device *add(const struct gaudi_device *found) {
+static struct gaudi_device *add_device(const struct gaudi_device *found) {
   struct gaudi_device *device = &state.devices[state.count];
   *device = *found;
   device->number = (uint16_t)state.count++;
@@ -102,12 +131,12 @@ static struct gaudi_device *add(const struct gaudi_device *found) {
   return device;
 }
 
-struct survey {
-  int denied;       /* EACCES or EPERM of a node, 0: none */
-  uint32_t foreign; /* id of a device of another generation, 0: none */
+struct scan_result {
+  int denied;           /* EACCES or EPERM of a node; 0: none */
+  uint32_t other_model; /* PCI id of another model; 0: none */
 };
 
-static void scan(const struct gaudi_driver *driver, struct survey *survey) {
+static void scan_nodes(const struct gaudi_driver *driver, struct scan_result *scan_result) {
   for (int i = 0; i < CONTROL_NODES && state.count < GAUDI_DEVICES_MAX; i++) {
     struct gaudi_device found = {.control = i, .numa = -1};
     errno = 0;
@@ -115,24 +144,24 @@ static void scan(const struct gaudi_driver *driver, struct survey *survey) {
     if (fd < 0) {
       int system = fd == -1 && errno ? errno : -fd;
       if (system == EACCES || system == EPERM)
-        survey->denied = system;
+        scan_result->denied = system;
       continue;
     }
-    int system = learn(driver, fd, &found);
+    int system = query_device(driver, fd, &found);
     driver->close(fd);
     if (system == 0 && is_usable(&found))
-      add(&found);
+      add_device(&found);
     else if (system == 0)
-      survey->foreign = found.pci_id;
+      scan_result->other_model = found.pci_id;
   }
 }
 
-/* The device that the framework's descriptor is of. */
+/* Finds the device of the framework's descriptor. */
 static int take_given(const struct gaudi_driver *driver) {
   char object[32];
   struct gaudi_device found = {.control = -1, .numa = -1}, *device = NULL;
   snprintf(object, sizeof object, "descriptor %d", given.fd);
-  int system = learn(driver, given.fd, &found);
+  int system = query_device(driver, given.fd, &found);
   if (system != 0 || !is_usable(&found))
     return error_set(HAUL_EINVAL, system, object,
                      "set it to what the framework opened, or unset it",
@@ -146,32 +175,33 @@ static int take_given(const struct gaudi_driver *driver) {
                      "HAUL_GAUDI_FD says device %d, and the descriptor is device %u", given.device,
                      number);
   if (!device)
-    device = add(&found);
+    device = add_device(&found);
   device->given = given.fd;
   return 0;
 }
 
-static int nothing_found(const struct survey *survey) {
-  if (survey->denied)
-    return error_set(HAUL_EACCESS, survey->denied, "/dev/accel",
+static int error_none_found(const struct scan_result *scan_result) {
+  if (scan_result->denied)
+    return error_set(HAUL_EACCESS, scan_result->denied, "/dev/accel",
                      "sudo setfacl -m u:$USER:rw /dev/accel/*",
                      "no permission for Gaudi's device nodes");
-  if (survey->foreign)
+  if (scan_result->other_model)
     return error_set(HAUL_ENOTSUP, 0, "/dev/accel", "use a Gaudi2",
-                     "the device here (PCI id 0x%x) is no Gaudi2", (unsigned)survey->foreign);
+                     "the device here (PCI id 0x%x) is no Gaudi2",
+                     (unsigned)scan_result->other_model);
   return error_set(HAUL_EPLACE, 0, "/dev/accel", "sudo modprobe habanalabs",
                    "the kernel shows no Gaudi device");
 }
 
-static int probe(void) {
+static int probe_devices(void) {
   const struct gaudi_driver *driver = gaudi_driver_open();
-  struct survey survey = {0, 0};
+  struct scan_result scan_result = {0, 0};
   if (!driver)
     return haul_error_last()->code;
-  scan(driver, &survey);
+  scan_nodes(driver, &scan_result);
   int code = given.fd >= 0 ? take_given(driver) : 0;
   if (code == 0 && state.count == 0)
-    code = nothing_found(&survey);
+    code = error_none_found(&scan_result);
   if (code)
     state.count = 0;
   else
@@ -185,7 +215,7 @@ unsigned gaudi_devices(void) {
   pthread_mutex_lock(&gaudi_lock);
   if (!atomic_load(&state.probed)) {
     state.why_none = (struct haul_error){0};
-    if (probe() != 0)
+    if (probe_devices() != 0)
       error_save(&state.why_none);
     atomic_store_explicit(&state.probed, true, memory_order_release);
   }
@@ -211,14 +241,15 @@ struct gaudi_device *gaudi_device_given(void) {
 
 /* ---- opening ---- */
 
-static int not_opened(const struct gaudi_device *device, int system) {
+static int error_open(const struct gaudi_device *device, int system) {
   char object[32];
   snprintf(object, sizeof object, "gaudi:%u", device->number);
   switch (system) {
   case EBUSY:
-    return error_set(HAUL_EBUSY, system, object,
-                     "end it (sudo fuser -v /dev/accel/*), or run haul in it with HAUL_GAUDI_FD",
-                     "another process has the device, and one at a time can");
+    return error_set(
+        HAUL_EBUSY, system, object,
+        "end that process (sudo fuser -v /dev/accel/*), or run haul in it with HAUL_GAUDI_FD",
+        "another process has the device, and one at a time can");
   case EAGAIN:
     return error_set(HAUL_EBUSY, system, object, "try again in some seconds",
                      "the device is still being released by its last user");
@@ -231,12 +262,12 @@ static int not_opened(const struct gaudi_device *device, int system) {
   }
 }
 
-/* The library finds a device by its address on the bus; without one there is but one to open. */
+/* The library finds a device by its PCI address; without one there is only one. */
 static int open_own(struct gaudi_device *device) {
   errno = 0;
   int fd = gaudi_driver->open(GAUDI_KIND_ANY, device->bus[0] ? device->bus : NULL);
   if (fd < 0)
-    return not_opened(device, fd == -1 && errno ? errno : -fd);
+    return error_open(device, fd == -1 && errno ? errno : -fd);
   atomic_store(&device->fd, fd);
   return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * libhl-thunk.so, the user library of Intel Gaudi's kernel driver (habanalabs), opened at run time.
- * Its header needs a kernel header that no package ships, so what is used is declared here; each
- * number's source is named, and those without one are hl-thunk-open's include/uapi/hlthunk.h.
+ * Its header needs a kernel header that no package ships, so the declarations are repeated here.
+ * Those without a source are from hl-thunk-open's include/uapi/hlthunk.h.
  *
  * Its calls return 0 or a negative errno, with errno set as well; those that give a handle or an
  * address return 0 and set errno; hlthunk_open returns -1 or a negative errno. */
@@ -13,12 +13,10 @@
 
 #include "core/library.h"
 
-/* PCI device ids: include/specs/common/pci_ids.h. */
-#define GAUDI_PCI_GAUDI  0x1000u
-#define GAUDI_PCI_GAUDI2 0x1020u
+#define GAUDI_PCI_GAUDI2 0x1020u /* PCI device id: include/specs/common/pci_ids.h */
 
-/* struct hlthunk_hw_ip_info. The library fills all that it knows, so there is room behind it. The
- * array lengths are the kernel's (HL_INFO_VERSION_MAX_LEN, HL_INFO_CARD_NAME_MAX_LEN). */
+/* struct hlthunk_hw_ip_info. Newer libraries fill more fields, so `rest` leaves room. The array
+ * lengths are the kernel's (HL_INFO_VERSION_MAX_LEN, HL_INFO_CARD_NAME_MAX_LEN). */
 struct gaudi_ip_info {
   uint64_t sram_base, dram_base, dram_size;
   uint32_t sram_size, events, device_id, cpld_version;
@@ -54,7 +52,7 @@ struct gaudi_cs_out {
   uint16_t sob_count;
 };
 
-/* struct hl_cs_chunk of the kernel's habanalabs header: what to run, and on which queue. */
+/* struct hl_cs_chunk of the kernel's habanalabs header: commands and their queue. */
 struct gaudi_chunk {
   uint64_t commands; /* device address of the packets, with GAUDI_CHUNK_USER */
   uint32_t queue;
@@ -77,7 +75,7 @@ struct gaudi_lin_dma {
 };
 _Static_assert(sizeof(struct gaudi_lin_dma) == 24, "the device's layout");
 
-/* Opcode 9 in bits 24 to 28; with the message barrier, so that completion follows the bytes. */
+/* Opcode 9 in bits 24 to 28; the message barrier orders completion after the bytes. */
 #define GAUDI_LIN_DMA (9u << 24 | 1u << 31)
 
 /* HL_WAIT_CS_STATUS_…: after a timeout and an abort the driver resets the device. */
@@ -113,11 +111,11 @@ struct gaudi_driver {
 
 #define GAUDI_KIND_ANY 4 /* enum hlthunk_device_name: HLTHUNK_DEVICE_DONT_CARE */
 
-/* The library's calls, from where the loader finds it, else from where Intel's packages put it, as
- * library_open gives them: NULL with the detail where there are none. */
+/* The library's table, as from library_open: NULL with the detail. It is searched by the loader,
+ * then in the folder of Intel's packages. */
 const struct gaudi_driver *gaudi_driver_open(void);
 
-/* For tests: what is opened, and closing it. */
+/* For tests. */
 extern struct library gaudi_library;
 
 #endif

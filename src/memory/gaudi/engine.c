@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Copies between a device and host memory by the device's PCI DMA. The host memory is pinned and
- * mapped for the device slice by slice, for the time of the slice alone: a mapping that was kept
- * would outlive the memory, and the device would go on with pages that nobody sees any more. So
- * there is no buffer between. The driver calls nobody when a submission has ended: it is asked.
+ * Copies between a device and host memory by the device's PCI DMA, without bounce buffers. Host
+ * memory is pinned and mapped slice by slice, only while the slice is copied: a cached mapping
+ * would outlive the memory, and the device would use stale pages. The driver has no callback for
+ * the end of a submission, so it is polled.
  *
- * Copies within a device, or between two, go through the host: the queues for that are not the
- * PCI DMA's, and whether a process has them depends on how the driver was loaded. */
+ * Copies within a device and between two go through the host: they need other queues, which a
+ * process has only if the driver was loaded so. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,20 +19,20 @@
 #include "memory/gaudi/gaudi.h"
 #include "memory/pages.h"
 
-#define SLICE     ((uint64_t)4 << 20) /* to pin it takes some 100 µs, to move it about as long */
-#define IN_FLIGHT 2u                  /* slices a copy: one is pinned while the other moves */
-#define SLOTS     64u                 /* submissions a device; the driver's queues hold more */
-#define SLOT      64u                 /* bytes a packet: a cache line each */
+#define SLICE     ((uint64_t)4 << 20) /* pinning takes about 100 µs, as does the copy */
+#define IN_FLIGHT 2u                  /* slices per copy: one is pinned while the other is copied */
+#define SLOTS     64u                 /* submissions per device; the driver's queues hold more */
+#define SLOT      64u                 /* bytes per packet: a cache line */
 #define SLOT_PAGE 4096u
 
-#define LOOK_US  10000u               /* a cancel waits for the driver in steps of this */
-#define GIVEN_UP INT64_C(60000000000) /* the driver ends a submission that hangs after 30 s */
+#define LOOK_US  10000u               /* a cancel waits for the driver in steps of 10 ms */
+#define GIVEN_UP INT64_C(60000000000) /* 60 s; the driver ends a hanging submission after 30 s */
 
 struct slice {
   bool busy;
   unsigned slot;
   uint64_t seq;
-  uint64_t mapping; /* of the host's pages, to be unmapped */
+  uint64_t mapping; /* of the host pages */
 };
 
 struct job {
@@ -40,15 +40,15 @@ struct job {
   struct copy *copy;
   struct gaudi_device *device;
   char *host;
-  uint64_t at; /* the device's address */
+  uint64_t at; /* device address */
   bool down;   /* to the device */
   uint64_t submitted;
   struct slice slices[IN_FLIGHT];
-  int failed;            /* what it ends with once no slice is under way */
-  struct haul_error why; /* of it, as the last slice may be seen in another thread */
+  int failed;            /* result once no slice is in flight */
+  struct haul_error why; /* its detail, as another thread may see the last slice */
 };
 
-/* What the engine keeps in a copy; NULL once its status is final. Under the engine's lock. */
+/* Engine state in struct copy; NULL once its status is final. Under the engine's lock. */
 static struct job **job_of(struct copy *copy) {
   _Static_assert(sizeof(struct job *) <= sizeof copy->engine, "struct copy is too small");
   return (struct job **)(void *)copy->engine;
@@ -58,7 +58,7 @@ static struct gaudi_device *device_for(const struct copy *copy) {
   return gaudi_device_of(copy->to->provider == &provider_gaudi ? copy->to : copy->from);
 }
 
-/* ---- slots: where packets lie ---- */
+/* ---- packet slots ---- */
 
 /* With the lock. */
 static int map_packets(struct gaudi_device *device) {
@@ -67,7 +67,7 @@ static int map_packets(struct gaudi_device *device) {
       sys_ops.mmap(NULL, SLOT_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (got == MAP_FAILED)
     return error_system(errno, "gaudi", "mmap of command packets");
-  madvise(got, SLOT_PAGE, MADV_DONTFORK); /* before Linux 5.12 a child takes pinned pages along */
+  madvise(got, SLOT_PAGE, MADV_DONTFORK); /* before Linux 5.12 a child would inherit pinned pages */
   memset(got, 0, SLOT_PAGE);
   errno = 0;
   engine->packets_at = gaudi_driver->host_memory_map(atomic_load(&device->fd), got, 0, SLOT_PAGE);
@@ -80,7 +80,7 @@ static int map_packets(struct gaudi_device *device) {
   return 0;
 }
 
-/* With the lock; false: all are in use. */
+/* With the lock. False: all are in use. */
 static bool take_slot(struct gaudi_engine *engine, unsigned *slot) {
   if (engine->busy == UINT64_MAX)
     return false;
@@ -145,12 +145,12 @@ static int start_slice(struct job *job, struct slice *slice) {
   return 0;
 }
 
-static void fail(struct job *job, int code) {
+static void copy_fail(struct job *job, int code) {
   job->failed = code;
   error_save(&job->why);
 }
 
-/* A reset aborts what else is under way, seen before its cause or after: a timeout is the cause. */
+/* A reset aborts the other submissions, which may be seen before the timeout that caused it. */
 static int ended_badly(struct gaudi_engine *engine, int system, uint32_t status) {
   if (status == GAUDI_CS_TIMEOUT || (status == GAUDI_CS_ABORTED && !engine->lost))
     engine->lost = (enum gaudi_cs_status)status;
@@ -163,16 +163,16 @@ static int ended_badly(struct gaudi_engine *engine, int system, uint32_t status)
                                                       : "could not be waited for");
 }
 
-/* Looks at a slice that is under way; a final result frees what it holds. */
-static void look(struct job *job, struct slice *slice) {
+/* Polls a slice in flight; frees its resources when it ended. */
+static void slice_poll(struct job *job, struct slice *slice) {
   int fd = atomic_load(&job->device->fd);
   uint32_t status = GAUDI_CS_BUSY;
   int system = gaudi_driver->wait_for_cs(fd, slice->seq, 0, &status);
   if (system == 0 && status == GAUDI_CS_BUSY)
     return;
-  /* Over what a reset made fail after it. */
+  /* Overwrites failures that a reset caused. */
   if (system != 0 || status != GAUDI_CS_DONE)
-    fail(job, ended_badly(&job->device->engine, system < 0 ? -system : EIO, status));
+    copy_fail(job, ended_badly(&job->device->engine, system < 0 ? -system : EIO, status));
   gaudi_driver->memory_unmap(fd, slice->mapping);
   give_slot(&job->device->engine, slice->slot);
   slice->busy = false;
@@ -180,7 +180,7 @@ static void look(struct job *job, struct slice *slice) {
 
 /* ---- one copy; all with the lock ---- */
 
-static void finish(struct job *job, int status) {
+static void copy_finish(struct job *job, int status) {
   struct copy *copy = job->copy;
   if (status == job->why.code)
     error_restore(&job->why);
@@ -204,39 +204,39 @@ static void fill_up(struct job *job) {
     if (code == 0)
       continue;
     give_slot(engine, slice->slot);
-    fail(job, code);
+    copy_fail(job, code);
   }
 }
 
-/* Moves the copy on as far as it goes; NULL when it ended with that, else a slice to wait for, or
- * the first where all slots are in use. */
-static const struct slice *advance(struct job *job) {
+/* Advances the copy. NULL: it ended; else a slice to wait for, or the first one if all slots are in
+ * use. */
+static const struct slice *copy_advance(struct job *job) {
   const struct slice *busy = NULL;
   for (unsigned i = 0; i < IN_FLIGHT; i++)
     if (job->slices[i].busy)
-      look(job, &job->slices[i]);
+      slice_poll(job, &job->slices[i]);
   fill_up(job);
   for (unsigned i = 0; i < IN_FLIGHT; i++)
     busy = job->slices[i].busy && !busy ? &job->slices[i] : busy;
   if (busy || wants_more(job))
     return busy ? busy : &job->slices[0];
-  finish(job, job->failed);
+  copy_finish(job, job->failed);
   return NULL;
 }
 
-/* Ends it early: nothing more is submitted, and what is under way is waited for, as nothing takes
- * it back. The driver ends what hangs; should it not, pages and slot are left pinned for ever, so
- * that the device never writes to somebody else's. Drops the lock while it waits. */
-static void end(struct gaudi_device *device, struct copy *copy, int status) {
+/* Ends the copy early: submits nothing more, and waits for slices in flight, which cannot be
+ * canceled. The driver ends hanging ones. If it does not, pages and slot stay pinned for good, so
+ * that the device never writes to reused memory. Releases the lock while it waits. */
+static void copy_end(struct gaudi_device *device, struct copy *copy, int status) {
   int64_t until = clock_after(clock_now(), GIVEN_UP);
   struct job *job;
   while ((job = *job_of(copy))) {
     job->failed = job->failed || !wants_more(job) ? job->failed : status;
-    const struct slice *slice = advance(job);
+    const struct slice *slice = copy_advance(job);
     if (!slice)
       return;
     if (clock_now() >= until) {
-      finish(job, HAUL_ESYSTEM);
+      copy_finish(job, HAUL_ESYSTEM);
       return;
     }
     uint64_t seq = slice->seq;
@@ -261,9 +261,9 @@ void gaudi_engine_close(struct gaudi_device *device) {
   pthread_mutex_lock(&engine->lock);
   while (!list_empty(&engine->jobs)) {
     struct job *job = list_entry(engine->jobs.next, struct job, link);
-    end(device, job->copy, HAUL_ECLOSED);
+    copy_end(device, job->copy, HAUL_ECLOSED);
   }
-  /* Slots that are busy now are the device's for ever. */
+  /* Slots in use now stay with the device for good. */
   if (engine->packets && engine->busy == 0) {
     gaudi_driver->memory_unmap(atomic_load(&device->fd), engine->packets_at);
     munmap(engine->packets, SLOT_PAGE);
@@ -274,7 +274,7 @@ void gaudi_engine_close(struct gaudi_device *device) {
 
 /* ---- the provider's slots ---- */
 
-/* Pages are pinned for writing whatever the direction, so memory that may only be read is not. */
+/* Pages are pinned for writing in both directions, so read-only memory cannot be used. */
 bool gaudi_reaches(const struct memory *other) {
   return other->view && other->writable;
 }
@@ -294,7 +294,7 @@ static struct job *new_job(struct copy *copy, struct gaudi_device *device) {
 }
 
 /* With the lock. */
-static int begin(struct copy *copy, struct job *job) {
+static int copy_begin(struct copy *copy, struct job *job) {
   struct gaudi_engine *engine = &job->device->engine;
   if (engine->lost)
     return ended_badly(engine, EIO, GAUDI_CS_ABORTED);
@@ -303,25 +303,23 @@ static int begin(struct copy *copy, struct job *job) {
     return code;
   *job_of(copy) = job;
   list_append(&engine->jobs, &job->link);
-  advance(job);
+  copy_advance(job);
   int status = atomic_load(&copy->status);
   return status < 0 ? status : 0;
 }
 
 int gaudi_copy_start(struct copy *copy) {
   struct gaudi_device *device = device_for(copy);
-  if (fork_is_child())
-    return error_set(HAUL_EFORK, 0, "gaudi", "exec first", "the device is the parent's");
-  if (!copy->to->writable)
-    return error_set(HAUL_EACCESS, 0, copy->to->provider->name, "ask its owner for HAUL_WRITE",
-                     "the memory was shared for reading alone");
+  int code = copy_may_start(copy, &provider_gaudi);
+  if (code)
+    return code;
   struct job *job = new_job(copy, device);
   if (!job)
     return error_memory("a device's copy");
   *job_of(copy) = NULL;
   atomic_store_explicit(&copy->status, 1, memory_order_relaxed);
   pthread_mutex_lock(&device->engine.lock);
-  int code = begin(copy, job);
+  code = copy_begin(copy, job);
   bool refused = code && atomic_load(&copy->status) == 1;
   pthread_mutex_unlock(&device->engine.lock);
   if (refused)
@@ -336,14 +334,14 @@ int gaudi_copy_poll(struct copy *copy) {
   struct gaudi_device *device = device_for(copy);
   pthread_mutex_lock(&device->engine.lock);
   if (*job_of(copy))
-    advance(*job_of(copy));
+    copy_advance(*job_of(copy));
   pthread_mutex_unlock(&device->engine.lock);
   return atomic_load_explicit(&copy->status, memory_order_acquire);
 }
 
 void gaudi_copy_cancel(struct copy *copy) {
   int under_way = 1;
-  if (fork_is_child()) { /* the lock may be held for ever */
+  if (fork_is_child()) { /* the lock may stay locked */
     atomic_compare_exchange_strong(&copy->status, &under_way, HAUL_ECANCELED);
     return;
   }
@@ -351,6 +349,6 @@ void gaudi_copy_cancel(struct copy *copy) {
     return;
   struct gaudi_device *device = device_for(copy);
   pthread_mutex_lock(&device->engine.lock);
-  end(device, copy, HAUL_ECANCELED);
+  copy_end(device, copy, HAUL_ECANCELED);
   pthread_mutex_unlock(&device->engine.lock);
 }

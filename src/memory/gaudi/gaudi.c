@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Intel Gaudi's table. */
+ * Intel Gaudi: the provider table. */
 #include "memory/gaudi/gaudi.h"
 
 #include <sched.h>
@@ -10,12 +10,12 @@
 
 #define SUM_SLICE ((uint64_t)1 << 20)
 
-static int start(void) {
-  gaudi_devices_close(); /* what the checks asked after a start that failed */
+static int gaudi_start(void) {
+  gaudi_devices_close(); /* checks may have probed after a failed start */
   return gaudi_settings_read();
 }
 
-static void describe(unsigned number, struct haul_device *info) {
+static void gaudi_describe(unsigned number, struct haul_device *info) {
   const struct gaudi_device *device = gaudi_device_at(number);
   if (!device)
     return;
@@ -26,17 +26,9 @@ static void describe(unsigned number, struct haul_device *info) {
   snprintf(info->exports, sizeof info->exports, "dma-buf to NICs alone");
 }
 
-static int import(const struct ticket *ticket, int descriptor, struct memory *memory) {
-  (void)ticket;
-  (void)descriptor;
-  (void)memory;
-  return error_set(HAUL_ENOTSUP, 0, "gaudi", "publish the region: peers reach it over rdma and tcp",
-                   "%s", provider_gaudi.unshareable);
-}
-
-/* Not by copy_wait, which sleeps between two looks: sums of many small pieces are asked for in a
- * node's loop. */
-static int fetch(struct memory *buffer, struct memory *memory, uint64_t offset, uint64_t length) {
+/* Polls without sleeping: a node's loop sums many small segments. */
+static int gaudi_fetch(struct memory *buffer, struct memory *memory, uint64_t offset,
+                       uint64_t length) {
   struct copy copy = {.to = buffer, .from = memory, .from_offset = offset, .length = length};
   int status = gaudi_copy_start(&copy);
   if (status != 0)
@@ -56,15 +48,15 @@ static int sum_slices(struct gaudi_device *device, struct memory *memory, uint64
     buffer->provider = NULL;
   for (uint64_t at = 0; code == 0 && at < length; at += SUM_SLICE) {
     uint64_t bytes = length - at < SUM_SLICE ? length - at : SUM_SLICE;
-    code = fetch(buffer, memory, offset + at, bytes);
+    code = gaudi_fetch(buffer, memory, offset + at, bytes);
     if (code == 0)
       XXH3_64bits_update(sum, buffer->view, bytes);
   }
   return code;
 }
 
-/* On the host: the device has no sum of its own. */
-static int checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum) {
+/* On the host, as the device cannot sum. */
+static int gaudi_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum) {
   struct gaudi_device *device = gaudi_device_of(memory);
   XXH3_state_t *state = XXH3_createState();
   if (!state)
@@ -82,30 +74,28 @@ const struct provider provider_gaudi = {
     .name = "gaudi",
     .kind = HAUL_GAUDI,
     .numbered = true,
-    /* Starting values for PCIe 4.0 with 16 lanes; not measured. */
+    /* Initial estimates for PCIe 4.0 x16; not measured. */
     .copy_bytes_per_ns = 20,
     .copy_latency_ns = 30000,
     .unshareable = "one process opens a Gaudi device, and neither a second one nor its processor "
                    "maps the dma-buf of it",
-    .start = start,
+    .start = gaudi_start,
     .stop = gaudi_devices_close,
     .devices = gaudi_devices,
     .why_none = gaudi_why_none,
-    .describe = describe,
+    .describe = gaudi_describe,
     .checks = gaudi_checks,
     .alloc = gaudi_alloc,
     .free = gaudi_free,
     .owns = gaudi_owns,
     .wrap = gaudi_wrap,
-    .import = import,
     .dmabuf = gaudi_dmabuf,
     .reaches = gaudi_reaches,
     .copy_start = gaudi_copy_start,
     .copy_poll = gaudi_copy_poll,
     .copy_cancel = gaudi_copy_cancel,
-    .checksum = checksum,
-    /* No fence. A submission ends after its bytes, by the message barrier, and DMA over PCI is
-     * coherent with processors. What a NIC wrote through the dma-buf is ordered by PCI before the
-     * NIC's completion, and the device's engines read HBM behind no cache that the driver would
-     * flush for a process. */
+    .checksum = gaudi_checksum,
+    /* No fence. A submission ends after its bytes (message barrier), and DMA over PCI is coherent
+     * with CPUs. A NIC's writes through the dma-buf are ordered by PCI before the NIC's completion,
+     * and the device's engines read HBM without a cache that would need a flush. */
 };

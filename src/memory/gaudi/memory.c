@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * A device gives memory in pages of hundreds of MiB. Each that haul takes is mapped once and cut
- * into blocks; an empty one goes back. The driver refuses to unmap a page while a dma-buf of it is
- * open (Linux: unmap_device_va, EINVAL): such a page stays, serves the next allocation, and is
- * tried again whenever something is freed. */
+ * The device allocates pages of hundreds of MiB. haul maps each page once, cuts it into blocks, and
+ * frees empty pages. The driver does not unmap a page while a dma-buf of it is open (Linux:
+ * unmap_device_va, EINVAL). Such a page stays for later allocations, and each free tries again. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,31 +14,30 @@
 #include "memory/gaudi/gaudi.h"
 #include "memory/gaudi/suballoc.h"
 
-/* Where the driver maps device memory of Gaudi2 (VA_HBM_SPACE_START and _END): no address of a
- * processor's is there, so it tells them apart. Each device counts from the start, so haul asks for
- * another part of it on each: one address is one device's. */
+/* The driver's device addresses of Gaudi2 (VA_HBM_SPACE_START, _END), which are no CPU addresses.
+ * Each device starts at the same one, so haul requests another part for each: an address belongs to
+ * one device. */
 #define SPACE_START ((uint64_t)0x1001 << 48)
 #define SPACE_END   ((uint64_t)0x1002 << 48)
-#define SPACE_SHARE                                                                                \
-  ((uint64_t)1 << 40) /* a device's; 16 of them end before the driver's own part */
+#define SPACE_SHARE ((uint64_t)1 << 40) /* per device; 16 parts end before the driver's own */
 #define PLACE_TRIES 8u
 
-/* One allocation of the driver's, mapped. */
+/* A mapped allocation of the driver. */
 struct gaudi_page {
   struct gaudi_page *next;
   uint64_t handle, base;
   struct suballoc parts;
-  bool orphan; /* its device was closed, and blocks of it are still held */
+  bool orphan; /* its device was closed while blocks are in use */
 };
 
-/* What a memory's state is. A framework's memory has no page. */
+/* State of a memory. Framework memory has no page. */
 struct block {
-  struct range range; /* in `blocks`, until the owner frees it */
+  struct range range; /* in `blocks` until the owner frees it */
   struct gaudi_device *device;
   struct gaudi_page *page;
   bool private;
-  _Atomic uint32_t alive; /* of an own one, for what wraps it */
-  _Atomic uint32_t refs;  /* its memory, and what wraps it */
+  _Atomic uint32_t alive; /* for blocks that wrap this one */
+  _Atomic uint32_t refs;  /* its memory, and blocks that wrap it */
 };
 
 static struct ranges blocks; /* under gaudi_lock */
@@ -65,7 +63,8 @@ static int no_memory(const struct gaudi_device *device, uint64_t length, int sys
                    (unsigned long long)length, (unsigned long long)device->page);
 }
 
-static bool is_anothers(const struct gaudi_device *device, uint64_t base, uint64_t length) {
+static bool overlaps_other_device(const struct gaudi_device *device, uint64_t base,
+                                  uint64_t length) {
   const struct gaudi_device *other;
   for (unsigned i = 0; (other = gaudi_device_at(i)); i++)
     for (const struct gaudi_page *page = other->pages; page && other != device; page = page->next)
@@ -74,7 +73,7 @@ static bool is_anothers(const struct gaudi_device *device, uint64_t base, uint64
   return false;
 }
 
-/* The driver looks at a hint only if it is a multiple of the page. */
+/* The driver ignores a hint that is no multiple of the page. */
 static uint64_t next_hint(struct gaudi_device *device, uint64_t length) {
   uint64_t at = SPACE_START + (device->number + 1) * SPACE_SHARE;
   if (device->hints + length > SPACE_SHARE)
@@ -91,7 +90,7 @@ static int map_page(struct gaudi_device *device, struct gaudi_page *page, uint64
     page->base = gaudi_driver->device_memory_map(fd, page->handle, next_hint(device, length));
     if (page->base == 0)
       return error_system(errno ? errno : EIO, "gaudi", "hlthunk_device_memory_map");
-    if (!is_anothers(device, page->base, length))
+    if (!overlaps_other_device(device, page->base, length))
       return 0;
     gaudi_driver->memory_unmap(fd, page->base);
   }
@@ -137,7 +136,7 @@ no_parts:
   return NULL;
 }
 
-/* False: a dma-buf of it is open. */
+/* False: a dma-buf of the page is open. */
 static bool give_page(struct gaudi_device *device, struct gaudi_page *page) {
   int fd = atomic_load(&device->fd);
   if (gaudi_driver->memory_unmap(fd, page->base) != 0)
@@ -164,7 +163,7 @@ static void give_empty_pages(struct gaudi_device *device) {
   }
 }
 
-/* What the driver does not let go of now, it frees with the descriptor and the last dma-buf. */
+/* Pages that the driver keeps now are freed with the descriptor and the last dma-buf. */
 void gaudi_pages_close(struct gaudi_device *device) {
   while (device->pages) {
     struct gaudi_page *page = device->pages;
@@ -224,13 +223,11 @@ static int place_block(unsigned number, struct block *block, uint64_t length) {
 
 /* ---- blocks ---- */
 
-static void fill(struct memory *memory, uint64_t address, size_t length, struct block *block) {
+static void block_fill_memory(struct memory *memory, uint64_t address, size_t length,
+                              struct block *block) {
   memory->address = (void *)(uintptr_t)address;
-  memory->view = NULL;
   memory->length = length;
-  memory->wrapped = memory->shareable = memory->imported = false;
   memory->writable = true;
-  memory->alive = NULL;
   memory->state = block;
 }
 
@@ -252,11 +249,11 @@ int gaudi_alloc(unsigned device, size_t length, unsigned flags, struct memory *m
     alloc_free(block);
     return code;
   }
-  fill(memory, block->range.start, length, block);
+  block_fill_memory(memory, block->range.start, length, block);
   return 0;
 }
 
-static void destroy(struct block *block) {
+static void block_destroy(struct block *block) {
   if (block->page && !fork_is_child()) {
     pthread_mutex_lock(&gaudi_lock);
     suballoc_give(&block->page->parts, block->range.start - block->page->base,
@@ -281,33 +278,31 @@ void gaudi_free(struct memory *memory) {
     }
   }
   if (atomic_fetch_sub(&block->refs, 1) == 1)
-    destroy(block);
+    block_destroy(block);
 }
 
 struct gaudi_device *gaudi_device_of(const struct memory *memory) {
   return ((const struct block *)memory->state)->device;
 }
 
-/* ---- addresses that come from outside ---- */
+/* ---- wrapping ---- */
 
-static int nobodys(const void *address, size_t length) {
-  char object[64];
-  snprintf(object, sizeof object, "%p+%zu", address, length);
-  return error_set(
-      HAUL_EINVAL, 0, object,
+static int error_no_block(const void *address, size_t length) {
+  return error_range(
+      address, length,
       "give haul the framework's descriptor (HAUL_GAUDI_FD) to use the framework's memory",
       "the range is not within one block of Gaudi memory that haul allocated");
 }
 
-/* With gaudi_lock: the block that the whole range lies in, else NULL. */
-static struct block *find(uint64_t address, uint64_t length) {
+/* With gaudi_lock. The block that contains the range, or NULL. */
+static struct block *find_block(uint64_t address, uint64_t length) {
   struct range *range = ranges_cover(&blocks, 0, address, address + length);
   return range ? block_of(range) : NULL;
 }
 
-/* With gaudi_lock: is it memory that a framework may have taken from the device it lent? What is
- * mapped there the driver tells nobody; an address that is not fails in the copy. */
-static bool is_frameworks(uint64_t address, uint64_t length) {
+/* With gaudi_lock. Can it be memory of the framework whose descriptor is used? The driver does not
+ * reveal its mappings; a copy fails for a wrong address. */
+static bool may_be_framework(uint64_t address, uint64_t length) {
   const struct gaudi_device *device;
   if (!gaudi_device_given() || !is_device_address(address + length - 1))
     return false;
@@ -318,29 +313,29 @@ static bool is_frameworks(uint64_t address, uint64_t length) {
   return true;
 }
 
-/* With gaudi_lock; NULL: nobody's. */
-static const struct gaudi_device *owner(uint64_t address, uint64_t length) {
-  const struct block *block = find(address, length);
+/* With gaudi_lock; NULL: unknown. */
+static const struct gaudi_device *owner_of(uint64_t address, uint64_t length) {
+  const struct block *block = find_block(address, length);
   if (block)
     return block->device;
-  return is_frameworks(address, length) ? gaudi_device_given() : NULL;
+  return may_be_framework(address, length) ? gaudi_device_given() : NULL;
 }
 
 int gaudi_owns(const void *pointer, size_t length, struct haul_place *place) {
   uint64_t address = (uintptr_t)pointer;
   if (!is_device_address(address) && !is_device_address(address + length - 1))
     return 0;
-  if (gaudi_devices() == 0) /* asked for before the lock is taken: it looks for them */
+  if (gaudi_devices() == 0) /* before the lock, as it may probe */
     return 0;
   pthread_mutex_lock(&gaudi_lock);
-  const struct gaudi_device *device = owner(address, length);
+  const struct gaudi_device *device = owner_of(address, length);
   if (device)
     *place = (struct haul_place){HAUL_GAUDI, device->number};
   pthread_mutex_unlock(&gaudi_lock);
-  return device ? 1 : nobodys(pointer, length);
+  return device ? 1 : error_no_block(pointer, length);
 }
 
-static int wrap_frameworks(struct memory *memory, uint64_t address, size_t length) {
+static int wrap_framework(struct memory *memory, uint64_t address, size_t length) {
   struct block *block = alloc_zero(1, sizeof *block);
   if (!block)
     return error_memory("device memory");
@@ -352,7 +347,7 @@ static int wrap_frameworks(struct memory *memory, uint64_t address, size_t lengt
     alloc_free(block);
     return code;
   }
-  fill(memory, address, length, block);
+  block_fill_memory(memory, address, length, block);
   memory->wrapped = true;
   return 0;
 }
@@ -360,16 +355,16 @@ static int wrap_frameworks(struct memory *memory, uint64_t address, size_t lengt
 int gaudi_wrap(void *pointer, size_t length, struct memory *memory) {
   uint64_t address = (uintptr_t)pointer;
   pthread_mutex_lock(&gaudi_lock);
-  struct block *block = find(address, length);
+  struct block *block = find_block(address, length);
   if (block)
     atomic_fetch_add(&block->refs, 1);
-  bool frameworks = !block && is_frameworks(address, length);
+  bool framework = !block && may_be_framework(address, length);
   pthread_mutex_unlock(&gaudi_lock);
-  if (frameworks)
-    return wrap_frameworks(memory, address, length);
-  if (!block) /* freed since `owns` looked */
-    return nobodys(pointer, length);
-  fill(memory, address, length, block);
+  if (framework)
+    return wrap_framework(memory, address, length);
+  if (!block) /* freed since `owns` */
+    return error_no_block(pointer, length);
+  block_fill_memory(memory, address, length, block);
   memory->wrapped = true;
   memory->alive = &block->alive;
   return 0;
@@ -389,9 +384,8 @@ static int not_exported(const struct block *block, int system) {
                    "the driver makes no dma-buf: %s", strerror(system));
 }
 
-/* From the page's start on, so that the offset is haul's: early drivers check the one that they
- * are given and ignore it. All three numbers are multiples of 4 KiB, and the flags must be these.
- */
+/* Exports from the page's start, and adds the offset here: early drivers ignore theirs. All three
+ * numbers must be multiples of 4 KiB, and the flags must be these. */
 int gaudi_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
   const struct block *block = memory->state;
   uint64_t address = (uintptr_t)memory->address;

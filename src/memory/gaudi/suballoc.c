@@ -34,9 +34,9 @@ uint64_t suballoc_fit(const struct suballoc *suballoc, uint64_t length) {
   return best < suballoc->count ? suballoc->holes[best].length : 0;
 }
 
-/* Between n parts lie n + 1 holes at most, and room for one part more is made here: so giving back
+/* n parts have at most n + 1 holes between them. The room is made here for one more part, so a free
  * needs none. */
-static int make_room(struct suballoc *suballoc) {
+static int suballoc_make_room(struct suballoc *suballoc) {
   if (suballoc->parts >= SUBALLOC_PARTS)
     return error_set(HAUL_ELIMIT, 0, NULL, "use fewer and larger regions",
                      "one device page holds %u regions at most", SUBALLOC_PARTS);
@@ -62,7 +62,7 @@ int suballoc_take(struct suballoc *suballoc, uint64_t length, uint64_t *offset) 
   if (best == suballoc->count)
     return error_set(HAUL_ENOMEM, 0, NULL, NULL, "no part of the device page has %llu bytes",
                      (unsigned long long)length);
-  int code = make_room(suballoc);
+  int code = suballoc_make_room(suballoc);
   if (code)
     return code;
   struct suballoc_hole *hole = &suballoc->holes[best];

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Host memory: anonymous when it is private, a memfd when it is to be shared, a file's page cache.
- */
+ * Host memory: anonymous if private, a memfd if shareable, or a file's page cache. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -30,10 +29,10 @@ extern const struct provider provider_host;
 
 struct block {
   size_t mapped;  /* bytes at the memory's address */
-  struct shm shm; /* without footer for private memory */
+  struct shm shm; /* private memory: no footer */
 };
 
-static void describe(unsigned device, struct haul_device *info) {
+static void host_describe(unsigned device, struct haul_device *info) {
   (void)device;
   info->numa = -1;
   info->memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * page_size();
@@ -45,12 +44,12 @@ static void describe(unsigned device, struct haul_device *info) {
 
 static int map_private(struct block *block, size_t length, void **address) {
   if (!page_round(length, &block->mapped))
-    return error_set(HAUL_ENOMEM, 0, NULL, "ask for less", "%zu bytes are more than any memory has",
-                     length);
+    return error_length(length);
   void *base = pages_reserve(block->mapped);
   if (!base)
     return error_system(errno, NULL, "mmap");
-  /* Mapped anew rather than made accessible, as the reservation escaped the kernel's accounting. */
+  /* A new mapping instead of mprotect, as MAP_NORESERVE exempts the reservation from memory
+   * accounting. */
   *address = sys_ops.mmap(base, block->mapped, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
   if (*address == MAP_FAILED) {
@@ -96,10 +95,8 @@ static int host_alloc(unsigned device, size_t length, unsigned flags, struct mem
   }
   memory->view = memory->address;
   memory->length = length;
-  memory->wrapped = memory->imported = false;
   memory->shareable = !private;
   memory->writable = true;
-  memory->alive = NULL;
   memory->state = block;
   return 0;
 }
@@ -118,40 +115,35 @@ static void host_free(struct memory *memory) {
   alloc_free(block);
 }
 
-/* ---- the caller's own memory ---- */
+/* ---- wrapping ---- */
 
-static int unusable(const void *address, size_t length, const char *why) {
-  char object[64];
-  snprintf(object, sizeof object, "%p+%zu", address, length);
-  return error_set(HAUL_EINVAL, 0, object, "check address and length", "%s", why);
-}
-
-/* Can the CPU read the first and the last byte? Asked of the kernel, as looking would be fatal. The
- * range is this call's local side: the kernel pins pages of the remote one, and those of a device's
- * mapping (a dma-buf's) cannot be pinned although the CPU reads them. */
+/* Can the CPU read the first and the last byte? Ask the kernel, as an access could fault. The range
+ * is the call's local side: pages of the remote side are pinned, which fails for a device's mapping
+ * (dma-buf). */
 static bool is_readable(const void *address, size_t length) {
   char probe[2];
   char *first = (char *)(uintptr_t)address;
   struct iovec local[2] = {{first, 1}, {first + length - 1, 1}};
   struct iovec remote = {probe, sizeof probe};
   ssize_t got = sys_ops.vm_write(getpid(), local, 2, &remote, 1, 0);
-  /* A sandbox may forbid the call; then the caller is believed. */
+  /* If a sandbox forbids the call, trust the caller. */
   return got == 2 || (got < 0 && errno != EFAULT);
 }
 
 static int host_owns(const void *address, size_t length, struct haul_place *place) {
   char *page = page_of(address);
-  /* MS_ASYNC does nothing (msync(2), NOTES) but to look for holes among the mappings, whatever the
-   * number of pages. */
+  /* MS_ASYNC only checks for unmapped holes (msync(2), NOTES), at any number of pages. */
   if (msync(page, (size_t)((const char *)address - page) + length, MS_ASYNC) != 0)
-    return unusable(address, length, "part of the range is not mapped");
+    return error_range(address, length, "check address and length",
+                       "part of the range is not mapped");
   if (!is_readable(address, length))
-    return unusable(address, length, "the range is mapped without access");
+    return error_range(address, length, "check address and length",
+                       "the range is mapped without access");
   *place = (struct haul_place){HAUL_HOST, 0};
   return 1;
 }
 
-/* Does a write fault at this page? Unknown (before Linux 5.14, special mappings) counts as no. */
+/* Is this page mapped read-only? If unknown (before Linux 5.14, special mappings): no. */
 static bool is_read_only(void *page) {
   return madvise(page, page_size(), MADV_POPULATE_WRITE) != 0 &&
          madvise(page, page_size(), MADV_POPULATE_READ) == 0;
@@ -161,11 +153,8 @@ static int host_wrap(void *address, size_t length, struct memory *memory) {
   memory->address = memory->view = address;
   memory->length = length;
   memory->wrapped = true;
-  memory->shareable = memory->imported = false;
   memory->writable =
       !is_read_only(page_of(address)) && !is_read_only(page_of((char *)address + length - 1));
-  memory->alive = NULL;
-  memory->state = NULL;
   return 0;
 }
 
@@ -176,28 +165,29 @@ static int check_file(int descriptor, uint64_t offset, size_t length) {
   struct statfs system;
   uint64_t end;
   if (fstat(descriptor, &status) != 0)
-    return error_set(HAUL_EINVAL, errno, NULL, "is the file still open?", "fstat: %s",
+    return error_set(HAUL_EINVAL, errno, NULL, "pass an open descriptor", "fstat: %s",
                      strerror(errno));
   if (!S_ISREG(status.st_mode))
     return error_set(HAUL_EINVAL, 0, NULL, "read it into a region that was allocated",
                      "this is no regular file");
   if (fstatfs(descriptor, &system) == 0 && system.f_type == HUGETLBFS_MAGIC)
-    return error_set(HAUL_ENOTSUP, 0, NULL, "map it, and use haul_region_wrap",
-                     "files of hugetlbfs are not mapped by parts");
+    return error_set(HAUL_ENOTSUP, 0, NULL, "map the file, and use haul_region_wrap",
+                     "parts of hugetlbfs files cannot be mapped");
   if (length == 0)
-    return error_set(HAUL_EINVAL, 0, NULL, "give it a length", "the range is empty");
+    return error_set(HAUL_EINVAL, 0, NULL, "pass a length greater than 0", "the range is empty");
   if (__builtin_add_overflow(offset, length, &end) || end > (uint64_t)status.st_size)
-    return error_set(HAUL_ERANGE, 0, NULL, "is it the right one, and written whole?",
+    return error_set(HAUL_ERANGE, 0, NULL, "check that it is the right file and complete",
                      "the file has %lld bytes", (long long)status.st_size);
   return 0;
 }
 
 static int no_mapping(int system) {
   if (system == EACCES)
-    return error_set(HAUL_EINVAL, system, NULL, "open it so", "the file is not open for reading");
+    return error_set(HAUL_EINVAL, system, NULL, "open it for reading",
+                     "the file is not open for reading");
   if (system == ENODEV)
     return error_set(HAUL_ENOTSUP, system, NULL, "read it into a region that was allocated",
-                     "its file system maps no files");
+                     "its file system does not support mmap");
   return error_system(system, NULL, "mmap");
 }
 
@@ -205,7 +195,7 @@ static int map_file(struct block *block, int descriptor, uint64_t offset, size_t
                     void **address) {
   size_t within = (size_t)(offset % page_size());
   if (!page_round(within + length, &block->mapped) || offset > INT64_MAX)
-    return error_set(HAUL_ERANGE, 0, NULL, "wrap it by parts",
+    return error_set(HAUL_ERANGE, 0, NULL, "wrap it in parts",
                      "%zu bytes are more than one mapping takes", length);
   char *base = sys_ops.mmap(NULL, block->mapped, PROT_READ, MAP_SHARED, descriptor,
                             (off_t)(offset - within));
@@ -256,7 +246,6 @@ static int host_import(const struct ticket *ticket, int descriptor, struct memor
   block->mapped = block->shm.length;
   memory->view = memory->address;
   memory->length = ticket->length;
-  memory->wrapped = memory->shareable = false;
   memory->imported = true;
   memory->alive = &block->shm.footer->alive;
   memory->state = block;
@@ -283,7 +272,7 @@ static int host_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset)
 
 #define THP "/sys/kernel/mm/transparent_hugepage/"
 
-/* The chosen word of a file like "always [madvise] never"; empty where there is none. */
+/* The selected word of a file such as "always [madvise] never"; empty if there is none. */
 static void chosen_word(const char *path, char *word, size_t size) {
   char text[128];
   word[0] = '\0';
@@ -298,72 +287,64 @@ static void chosen_word(const char *path, char *word, size_t size) {
     snprintf(word, size, "%.*s", (int)(to - from - 1), from + 1);
 }
 
-static void check_huge(struct haul_check *check, const char *name, const char *file,
-                       const char *wanted) {
+static void check_huge_file(struct haul_check *check, const char *file, const char *wanted) {
   char path[96], word[16];
   snprintf(path, sizeof path, THP "%s", file);
   chosen_word(path, word, sizeof word);
-  check_begin(check, "host", name);
-  snprintf(check->text, sizeof check->text, "%s says %s", path, word[0] ? word : "nothing");
-  if (word[0] && strcmp(word, "never") != 0 && strcmp(word, "deny") != 0)
-    return;
-  check->state = HAUL_CHECK_LIMITED;
-  if (word[0])
-    snprintf(check->remedy, sizeof check->remedy, "echo %s | sudo tee %s", wanted, path);
+  bool off = !word[0] || strcmp(word, "never") == 0 || strcmp(word, "deny") == 0;
+  check_set(check, off ? HAUL_CHECK_LIMITED : HAUL_CHECK_OK, "%s says %s", path,
+            word[0] ? word : "nothing");
+  if (off && word[0])
+    check_hint(check, "echo %s | sudo tee %s", wanted, path);
+}
+
+static void check_huge(struct haul_check *check) {
+  check_huge_file(check, "enabled", "madvise");
+}
+
+static void check_shared_huge(struct haul_check *check) {
+  check_huge_file(check, "shmem_enabled", "advise");
 }
 
 static void check_memfd(struct haul_check *check) {
-  check_begin(check, "host", "memfd");
   int fd = sys_ops.memfd_create("haul-check", MFD_CLOEXEC);
   if (fd >= 0) {
     close(fd);
-    snprintf(check->text, sizeof check->text, "memory can be shared through descriptors");
+    check_set(check, HAUL_CHECK_OK, "memory can be shared through descriptors");
     return;
   }
-  check->state = HAUL_CHECK_MISSING;
-  snprintf(check->text, sizeof check->text, "memfd_create: %s; only private memory works",
-           strerror(errno));
-  snprintf(check->remedy, sizeof check->remedy,
-           errno == EMFILE ? "ulimit -n 65536" : "allow memfd_create in this sandbox's filter");
+  check_set(check, HAUL_CHECK_MISSING, "memfd_create: %s; only private memory works",
+            strerror(errno));
+  check_hint(check,
+             errno == EMFILE ? "ulimit -n 65536" : "allow memfd_create in this sandbox's filter");
 }
 
 static void check_proc(struct haul_check *check) {
-  check_begin(check, "host", "proc");
   if (access("/proc/self/fd", X_OK) == 0) {
-    snprintf(check->text, sizeof check->text, "/proc is there: memory can be shared read-only");
+    check_set(check, HAUL_CHECK_OK, "/proc is there: memory can be shared read-only");
     return;
   }
-  check->state = HAUL_CHECK_LIMITED;
-  snprintf(check->text, sizeof check->text,
-           "no /proc: memory can be shared only with write access");
-  snprintf(check->remedy, sizeof check->remedy, "sudo mount -t proc proc /proc");
+  check_set(check, HAUL_CHECK_LIMITED, "no /proc: memory can be shared only with write access");
+  check_hint(check, "sudo mount -t proc proc /proc");
 }
 
 static void check_descriptors(struct haul_check *check) {
   struct rlimit limit = {0, 0};
-  check_begin(check, "host", "descriptors");
   getrlimit(RLIMIT_NOFILE, &limit);
-  snprintf(check->text, sizeof check->text,
-           "this process may hold %llu descriptors; each shared region takes one",
-           (unsigned long long)limit.rlim_cur);
-  if (limit.rlim_cur >= 4096)
-    return;
-  check->state = HAUL_CHECK_LIMITED;
-  snprintf(check->remedy, sizeof check->remedy, "ulimit -n %llu",
-           limit.rlim_max > 65536 ? 65536ULL : (unsigned long long)limit.rlim_max);
+  check_set(check, limit.rlim_cur >= 4096 ? HAUL_CHECK_OK : HAUL_CHECK_LIMITED,
+            "this process may hold %llu descriptors; each shared region takes one",
+            (unsigned long long)limit.rlim_cur);
+  if (limit.rlim_cur < 4096)
+    check_hint(check, "ulimit -n %llu",
+               limit.rlim_max > 65536 ? 65536ULL : (unsigned long long)limit.rlim_max);
 }
 
 static size_t host_checks(struct haul_check *checks, size_t room) {
-  struct haul_check all[5];
-  check_huge(&all[0], "huge-pages", "enabled", "madvise");
-  check_huge(&all[1], "shared-huge-pages", "shmem_enabled", "advise");
-  check_memfd(&all[2]);
-  check_proc(&all[3]);
-  check_descriptors(&all[4]);
-  size_t count = sizeof all / sizeof all[0];
-  for (size_t i = 0; i < count && i < room; i++)
-    checks[i] = all[i];
-  return count;
+  static const struct check_entry all[] = {
+      {"huge-pages", check_huge}, {"shared-huge-pages", check_shared_huge}, {"memfd", check_memfd},
+      {"proc", check_proc},       {"descriptors", check_descriptors},
+  };
+  return check_run("host", all, sizeof all / sizeof all[0], checks, room);
 }
 
 const struct provider provider_host = {
@@ -372,7 +353,7 @@ const struct provider provider_host = {
     .proven = true,
     .copy_bytes_per_ns = 12,
     .copy_latency_ns = 50,
-    .describe = describe,
+    .describe = host_describe,
     .checks = host_checks,
     .alloc = host_alloc,
     .free = host_free,

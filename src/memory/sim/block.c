@@ -14,9 +14,9 @@
 #include "memory/sim/sim.h"
 #include "memory/ticket.h"
 
-/* Every block that can be found by its address, in order of addresses. */
+/* Blocks that can be found by address, in order of addresses. */
 static struct {
-  pthread_mutex_t lock; /* guards the rest, and keeps a block that was found until it is retained */
+  pthread_mutex_t lock; /* guards the rest; a found block is valid until the unlock, or retained */
   struct sim_block **at;
   size_t count, room;
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -25,7 +25,7 @@ static _Atomic uint64_t used[SIM_DEVICES_MAX];
 
 /* ---- the table ---- */
 
-/* The first block that ends behind `address`; table.count when there is none. With the lock. */
+/* With the lock. The first block that ends behind `address`; table.count: none. */
 static size_t table_search(const char *address) {
   size_t low = 0, high = table.count;
   while (low < high) {
@@ -73,7 +73,8 @@ static void table_remove(const struct sim_block *block) {
   pthread_mutex_unlock(&table.lock);
 }
 
-/* The block that the whole range lies in, or NULL and whether it touches one. With the lock. */
+/* With the lock. The block that contains the range; else NULL, and whether the range touches a
+ * block. */
 static struct sim_block *table_find(const char *address, size_t length, bool *touches) {
   size_t i = table_search(address);
   struct sim_block *block = i < table.count ? table.at[i] : NULL;
@@ -122,7 +123,7 @@ static void destroy_block(struct sim_block *block) {
   alloc_free(block);
 }
 
-/* Gives the block its address, and its place in the table as the last step. */
+/* Reserves the block's address, and adds it to the table as the last step. */
 static int place_block(struct sim_block *block, struct memory *memory, size_t length) {
   block->base = pages_reserve(block->length);
   if (!block->base)
@@ -131,9 +132,7 @@ static int place_block(struct sim_block *block, struct memory *memory, size_t le
   if (status != 0)
     return status;
   memory->address = block->base;
-  memory->view = NULL;
   memory->length = length;
-  memory->wrapped = false;
   memory->shareable = !block->imported && block->shm.fd >= 0;
   memory->imported = block->imported;
   memory->writable = block->writable;
@@ -168,8 +167,7 @@ int sim_alloc(unsigned device, size_t length, unsigned flags, struct memory *mem
   int status;
   block->writable = true;
   if (!page_round(length, &block->length))
-    status = error_set(HAUL_ENOMEM, 0, NULL, "ask for less",
-                       "%zu bytes are more than any memory has", length);
+    status = error_length(length);
   else
     status = take_memory(device, block->length);
   block->counted = status == 0;
@@ -207,7 +205,7 @@ void sim_free(struct memory *memory) {
     atomic_store_explicit(&block->alive, 0, memory_order_release);
     if (!block->imported)
       shm_retire(&block->shm);
-    /* In a forked child the lock may be held by a thread that is not here, and nobody asks. */
+    /* In a forked child the lock may stay locked, and nothing is looked up. */
     if (!fork_is_child())
       table_remove(block);
   }
@@ -215,13 +213,11 @@ void sim_free(struct memory *memory) {
     destroy_block(block);
 }
 
-/* ---- the caller's pointers into it ---- */
+/* ---- wrapping ---- */
 
 static int partly(const void *address, size_t length) {
-  char object[64];
-  snprintf(object, sizeof object, "%p+%zu", address, length);
-  return error_set(HAUL_EINVAL, 0, object, "wrap only what one allocation holds",
-                   "the range lies only partly within one block of an emulated accelerator");
+  return error_range(address, length, "wrap a range within one allocation",
+                     "the range lies only partly within one block of an emulated accelerator");
 }
 
 int sim_owns(const void *address, size_t length, struct haul_place *place) {
@@ -243,13 +239,11 @@ int sim_wrap(void *address, size_t length, struct memory *memory) {
   if (block)
     atomic_fetch_add(&block->refs, 1);
   pthread_mutex_unlock(&table.lock);
-  if (!block) /* freed since `owns` looked */
+  if (!block) /* freed since `owns` */
     return partly(address, length);
   memory->address = address;
-  memory->view = NULL;
   memory->length = length;
   memory->wrapped = true;
-  memory->shareable = memory->imported = false;
   memory->writable = block->writable;
   memory->alive = block->imported ? &block->shm.footer->alive : &block->alive;
   memory->state = block;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The DMA engines of the emulated accelerators: a thread each, which takes copies in turn and moves
- * them in chunks, at the set latency and bandwidth. */
+ * The DMA engines of the emulated accelerators. Each has a thread that moves copies in order and in
+ * chunks, at the configured latency and bandwidth. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,26 +15,26 @@
 #include "memory/copy.h"
 #include "memory/sim/sim.h"
 
-#define CHUNK ((uint64_t)512 << 10) /* about 50 µs: what a cancel waits for */
+#define CHUNK ((uint64_t)512 << 10) /* about 50 µs: the longest wait of a cancel */
 
 struct engine {
   pthread_mutex_t lock; /* guards the rest */
-  pthread_cond_t work;  /* the thread sleeps here, also while it paces a copy */
+  pthread_cond_t work;  /* the thread waits here, also while pacing */
   pthread_cond_t done;  /* `current` has changed */
   struct list queue;
-  /* The copy being moved or reported. Only its address counts once its status is final: its owner
-   * may have used its memory for something else by then. */
+  /* The copy that is moved or reported. Once its status is final only its address is used: its
+   * owner may have reused the memory. */
   struct copy *current;
-  bool abandon; /* the current one is canceled */
+  bool abandon; /* cancel the current copy */
   bool stopping, running;
-  int64_t free_at; /* when the emulated bus has carried all that it took */
+  int64_t free_at; /* when the emulated bus becomes idle */
   pthread_t thread;
 };
 
-/* What the engine keeps in a copy. */
+/* Engine state in struct copy. */
 struct job {
   struct list link;
-  int64_t due; /* when its first byte may move */
+  int64_t due; /* when the copy may start */
   struct engine *engine;
 };
 _Static_assert(sizeof(struct job) <= sizeof((struct copy *)0)->engine, "struct copy is too small");
@@ -57,7 +57,7 @@ static char *see(const struct memory *memory, uint64_t offset) {
   return memory->view ? (char *)memory->view + offset : sim_view(memory, offset);
 }
 
-/* With the lock: sleeps until `at` or until the current copy must end early. */
+/* With the lock. Sleeps until `at`, or until the current copy must end early. */
 static int sleep_until(struct engine *engine, int64_t at) {
   struct timespec until = {.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
   while (!engine->abandon && !engine->stopping && clock_now() < at)
@@ -67,7 +67,7 @@ static int sleep_until(struct engine *engine, int64_t at) {
   return engine->abandon ? HAUL_ECANCELED : 0;
 }
 
-/* With the lock: counts `bytes` on the emulated bus and waits until it has carried them. */
+/* With the lock. Accounts `bytes` to the emulated bus and waits until it has carried them. */
 static int pace(struct engine *engine, uint64_t bytes) {
   if (sim_settings.bandwidth == 0)
     return sleep_until(engine, 0);
@@ -75,7 +75,7 @@ static int pace(struct engine *engine, uint64_t bytes) {
   return sleep_until(engine, engine->free_at);
 }
 
-/* With the lock, which is dropped while bytes move. */
+/* With the lock, which is released while bytes move. */
 static int move(struct engine *engine, struct copy *copy) {
   int status = sleep_until(engine, job_of(copy)->due);
   int64_t now = clock_now();
@@ -93,7 +93,7 @@ static int move(struct engine *engine, struct copy *copy) {
   return status;
 }
 
-/* With the lock, which is dropped meanwhile. After the status is final the copy may be gone. */
+/* With the lock, which is released meanwhile. After the final status the copy may be freed. */
 static void report(struct engine *engine, struct copy *copy, int status) {
   void (*wake)(void *) = copy->wake;
   void *user = copy->user;
@@ -106,7 +106,7 @@ static void report(struct engine *engine, struct copy *copy, int status) {
 
 static void *engine_main(void *argument) {
   struct engine *engine = argument;
-  prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); /* pacing is better than the usual 50 µs */
+  prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); /* finer pacing than with the default 50 µs */
   pthread_mutex_lock(&engine->lock);
   while (!engine->stopping || !list_empty(&engine->queue)) {
     struct list *link = list_take(&engine->queue);
@@ -180,18 +180,16 @@ bool sim_reaches(const struct memory *other) {
   return other->view || other->provider == &provider_sim;
 }
 
-/* The destination's engine where it has one: it is the one that writes. */
+/* The destination's engine if it has one, else the source's. */
 static struct engine *engine_for(const struct copy *copy) {
   const struct memory *own = copy->to->provider == &provider_sim ? copy->to : copy->from;
   return &engines[own->place.device];
 }
 
 int sim_copy_start(struct copy *copy) {
-  if (fork_is_child())
-    return error_set(HAUL_EFORK, 0, "sim", "exec first", "the emulated DMA engine is the parent's");
-  if (!copy->to->writable)
-    return error_set(HAUL_EACCESS, 0, copy->to->provider->name, "ask its owner for HAUL_WRITE",
-                     "the memory was shared for reading alone");
+  int status = copy_may_start(copy, &provider_sim);
+  if (status != 0)
+    return status;
   struct engine *engine = engine_for(copy);
   struct job *job = job_of(copy);
   job->engine = engine;
@@ -200,7 +198,7 @@ int sim_copy_start(struct copy *copy) {
   atomic_store_explicit(&copy->status, 1, memory_order_relaxed);
 
   pthread_mutex_lock(&engine->lock);
-  int status = engine->running ? 0 : start_thread(engine);
+  status = engine->running ? 0 : start_thread(engine);
   if (status == 0) {
     list_append(&engine->queue, &job->link);
     if (!engine->current)
@@ -216,14 +214,14 @@ int sim_copy_poll(struct copy *copy) {
 
 void sim_copy_cancel(struct copy *copy) {
   int under_way = 1;
-  if (fork_is_child()) { /* the engine is not here, and its lock may be held for ever */
+  if (fork_is_child()) { /* the engine's thread is not here, and its lock may stay locked */
     atomic_compare_exchange_strong(&copy->status, &under_way, HAUL_ECANCELED);
     return;
   }
   struct engine *engine = job_of(copy)->engine;
   pthread_mutex_lock(&engine->lock);
-  /* Again after each wait: while an earlier copy at this address was being reported, this one was
-   * in the queue. */
+  /* Check again after each wait: while a former copy at this address was reported, this one was in
+   * the queue. */
   while (engine->current == copy && !pthread_equal(pthread_self(), engine->thread)) {
     engine->abandon = true;
     pthread_cond_signal(&engine->work);

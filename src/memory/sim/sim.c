@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * An emulated accelerator: device memory that the CPU cannot touch and a DMA engine that can. It is
- * software and says so wherever it shows its name. */
+ * An emulated accelerator: device memory that the CPU cannot access, and a DMA engine. Texts that
+ * show it say that it is software. */
 #include "memory/sim/sim.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 struct sim_settings sim_settings;
 
-/* A decimal number without sign, at most `most`; the default where the variable is not set. */
+/* A decimal number without sign, at most `most`; `missing` if the variable is not set. */
 static int read_number(const char *variable, uint64_t most, uint64_t missing, uint64_t *value) {
   const char *text = getenv(variable);
   *value = missing;
@@ -55,10 +55,6 @@ static int sim_start(void) {
   return 0;
 }
 
-static void sim_stop(void) {
-  engines_close();
-}
-
 static unsigned sim_devices(void) {
   return sim_settings.devices;
 }
@@ -75,43 +71,32 @@ static void sim_describe(unsigned device, struct haul_device *info) {
 
 static void check_devices(struct haul_check *check) {
   struct sim_settings settings;
-  check_begin(check, "sim", "devices");
   if (read_settings(&settings) != 0) {
-    check->state = HAUL_CHECK_MISSING;
-    snprintf(check->text, sizeof check->text, "%s", haul_error_last()->text);
-    snprintf(check->remedy, sizeof check->remedy, "unset %.60s", haul_error_last()->object);
+    check_set(check, HAUL_CHECK_MISSING, "%s", haul_error_last()->text);
+    check_hint(check, "unset %.60s", haul_error_last()->object);
   } else if (settings.devices == 0) {
-    check->state = HAUL_CHECK_LIMITED;
-    snprintf(check->text, sizeof check->text, "emulated accelerators are switched off");
-    snprintf(check->remedy, sizeof check->remedy, "unset HAUL_SIM_DEVICES");
+    check_set(check, HAUL_CHECK_LIMITED, "emulated accelerators are switched off");
+    check_hint(check, "unset HAUL_SIM_DEVICES");
   } else {
-    snprintf(check->text, sizeof check->text,
-             "%u emulated accelerator%s (software; HAUL_SIM_DEVICES sets how many)",
-             settings.devices, settings.devices == 1 ? "" : "s");
+    check_set(check, HAUL_CHECK_OK,
+              "%u emulated accelerator%s (software; HAUL_SIM_DEVICES sets how many)",
+              settings.devices, settings.devices == 1 ? "" : "s");
   }
 }
 
 static void check_dmabuf(struct haul_check *check) {
-  check_begin(check, "sim", "dma-buf");
   if (shm_dmabuf_check() == 0) {
-    snprintf(check->text, sizeof check->text,
-             "emulated memory can become a real dma-buf (udmabuf)");
+    check_set(check, HAUL_CHECK_OK, "emulated memory can become a real dma-buf (udmabuf)");
     return;
   }
-  check->state = HAUL_CHECK_LIMITED;
-  snprintf(check->text, sizeof check->text, "%.150s: emulated memory is a memfd",
-           haul_error_last()->text);
-  snprintf(check->remedy, sizeof check->remedy, "%.190s", haul_error_last()->hint);
+  check_set(check, HAUL_CHECK_LIMITED, "%.150s: emulated memory is a memfd",
+            haul_error_last()->text);
+  check_hint(check, "%.190s", haul_error_last()->hint);
 }
 
 static size_t sim_checks(struct haul_check *checks, size_t room) {
-  struct haul_check all[2];
-  check_devices(&all[0]);
-  check_dmabuf(&all[1]);
-  size_t count = sizeof all / sizeof all[0];
-  for (size_t i = 0; i < count && i < room; i++)
-    checks[i] = all[i];
-  return count;
+  static const struct check_entry all[] = {{"devices", check_devices}, {"dma-buf", check_dmabuf}};
+  return check_run("sim", all, sizeof all / sizeof all[0], checks, room);
 }
 
 static int sim_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum) {
@@ -140,7 +125,7 @@ const struct provider provider_sim = {
     .copy_bytes_per_ns = 12,
     .copy_latency_ns = 50000,
     .start = sim_start,
-    .stop = sim_stop,
+    .stop = engines_close,
     .devices = sim_devices,
     .describe = sim_describe,
     .checks = sim_checks,

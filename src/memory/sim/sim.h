@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The emulated accelerator, inside: its settings, its blocks, its engines. */
+ * The emulated accelerator: internal declarations. */
 #ifndef HAUL_MEMORY_SIM_SIM_H
 #define HAUL_MEMORY_SIM_SIM_H
 
@@ -10,10 +10,10 @@
 
 extern const struct provider provider_sim;
 
-/* Of every device alike, from the environment; read at start, constant until the last stop. */
+/* The same for all devices. Read from the environment at start, constant until the last stop. */
 struct sim_settings {
   unsigned devices;    /* HAUL_SIM_DEVICES: 0 to 16, default 1 */
-  uint64_t bandwidth;  /* HAUL_SIM_BANDWIDTH: bytes a second, 0: what the host's memory allows */
+  uint64_t bandwidth;  /* HAUL_SIM_BANDWIDTH: bytes a second, 0: unlimited */
   uint64_t latency_ns; /* HAUL_SIM_LATENCY_NS: from the call to the first byte */
   uint64_t memory;     /* HAUL_SIM_MEMORY: bytes a device, default 16 GiB */
 };
@@ -21,17 +21,17 @@ extern struct sim_settings sim_settings;
 
 /* ---- block.c: memory ---- */
 
-/* Bytes of a device. `base` is address space without access, the device's own name for them; the
- * engine sees them at `view`, which no one outside this folder learns. */
+/* A block of a device. `base` is inaccessible address space, which serves as the device address.
+ * The engine accesses the bytes at `view`, which does not leave this folder. */
 struct sim_block {
   char *base, *view;
   size_t length;  /* whole pages */
-  struct shm shm; /* without footer for private memory */
+  struct shm shm; /* private memory: no footer */
   uint16_t device;
   bool imported, writable;
-  bool counted;           /* against the device's memory */
-  _Atomic uint32_t alive; /* of an own one, for what wraps it */
-  _Atomic uint32_t refs;  /* its memory, and what wraps it */
+  bool counted;           /* in the device's used memory */
+  _Atomic uint32_t alive; /* for blocks that wrap this one */
+  _Atomic uint32_t refs;  /* its memory, and blocks that wrap it */
 };
 
 int sim_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory);
@@ -42,20 +42,20 @@ int sim_export(struct memory *memory, unsigned rights, struct ticket *ticket, in
 int sim_import(const struct ticket *ticket, int descriptor, struct memory *memory);
 int sim_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset);
 
-/* Where the engine sees a byte of sim memory. */
+/* The engine's address of a byte of sim memory. */
 static inline char *sim_view(const struct memory *memory, uint64_t offset) {
   const struct sim_block *block = memory->state;
   return block->view + ((char *)memory->address - block->base) + offset;
 }
 
-/* Fences of a device after writes, since the process began. Its memory is the host's, so there is
- * nothing to wait for: that a fence came in time is what can be looked at. */
+/* Number of FENCE_AFTER_WRITE of a device since the process started. The fence does nothing, as the
+ * memory is the host's; tests check that it was called. */
 uint64_t sim_fences(unsigned device);
 
-/* ---- engine.c: a DMA engine a device ---- */
+/* ---- engine.c: a DMA engine per device ---- */
 
 void engines_open(unsigned count);
-/* Ends what is under way with HAUL_ECLOSED and joins the threads. */
+/* Ends copies in progress with HAUL_ECLOSED and joins the threads. */
 void engines_close(void);
 
 bool sim_reaches(const struct memory *other);
