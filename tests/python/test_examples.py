@@ -11,7 +11,7 @@ import tempfile
 
 import support
 
-EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = support.REPOSITORY / "integrations/python/examples"
 
 
 def run(program, *arguments):

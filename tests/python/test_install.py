@@ -12,7 +12,7 @@ import unittest
 
 import support
 
-PACKAGE = pathlib.Path(__file__).resolve().parent.parent
+PACKAGE = support.REPOSITORY / "integrations/python"
 USE = """
 import haul
 assert haul.__file__.startswith({target!r}), haul.__file__

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What the tests share: running them, children to share with, and how to talk to one."""
+"""The runner, child processes and a channel to them."""
 
 import math
 import os
+import pathlib
 import random
 import socket
 import subprocess
@@ -10,27 +11,36 @@ import sys
 import textwrap
 import unittest
 
-PATIENCE = 60  # seconds: for slow machines, never waited for otherwise
+PATIENCE = 60  # seconds: the deadline of waits that end at once unless a test fails
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
 class _Result(unittest.TextTestResult):
+    passed = 0
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.passed += 1
+
     def addSkip(self, test, reason):
         super().addSkip(test, reason)
         print(f"skipped {test}: {reason}", flush=True)
 
 
 def main():
-    """Ends with 77 where nothing could be run, which ctest takes for skipped."""
+    """Exits with 77, which ctest counts as a skip, unless a test passed or failed."""
     runner = unittest.TextTestRunner(stream=sys.stdout, verbosity=2, resultclass=_Result)
-    program = unittest.main(module="__main__", testRunner=runner, exit=False)
-    result = program.result
+    result = unittest.main(module="__main__", testRunner=runner, exit=False).result
     if not result.wasSuccessful():
         sys.exit(1)
-    sys.exit(77 if len(result.skipped) == result.testsRun else 0)
+    if not result.passed and not result.expectedFailures:
+        if not result.skipped:
+            print(f"skipped {sys.argv[0]}: it has no tests", flush=True)
+        sys.exit(77)
 
 
 def module(name):
-    """The module of this name, or a skipped test."""
+    """Import an optional module; skip the test without it."""
     try:
         return __import__(name)
     except ImportError:
@@ -40,7 +50,7 @@ def module(name):
 
 
 def layouts(count, seed=1):
-    """Shapes and strides, from small ones up to those that nobody can count."""
+    """Shapes and strides, from small ones to those whose size overflows 63 bits."""
     edge = 1 << 63
     yield from (
         ((2,), (-edge,)),
@@ -62,8 +72,7 @@ def layouts(count, seed=1):
 
 
 def extent(shape, strides, size):
-    """From the first byte of the elements' to behind the last one, both relative to the first
-    element; None where 63 bits do not count it."""
+    """Lowest byte and end of the elements, relative to the first one; None if 63 bits overflow."""
     limit = 1 << 63
     if not all(-limit <= stride * size < limit for stride in strides):
         return None
@@ -76,7 +85,7 @@ def extent(shape, strides, size):
 
 
 def allocated():
-    """Bytes that malloc gave and that were not freed. Skips the test where nobody says."""
+    """Bytes in use by malloc; skips the test with a C library that does not count them."""
     import ctypes
 
     program = ctypes.CDLL(None)
@@ -96,7 +105,7 @@ def allocated():
 
 
 class Talk:
-    """One end of a socket over which messages, tickets and descriptors go."""
+    """One end of a socket pair: carries text, tickets and descriptors."""
 
     def __init__(self, sock):
         self.sock = sock
@@ -112,7 +121,7 @@ class Talk:
         return heard
 
     def give(self, shared):
-        """What Region.export returned."""
+        """Send the result of Region.export."""
         ticket, descriptor = shared
         socket.send_fds(self.sock, [ticket], [descriptor])
         os.close(descriptor)
@@ -145,7 +154,7 @@ class Child(Talk):
         theirs.close()
 
     def end(self):
-        """Waits for it: its status, and what it said to stderr."""
+        """Wait for the child; return its exit status and its stderr."""
         try:
             _, errors = self.process.communicate(timeout=PATIENCE)
         finally:
@@ -169,7 +178,7 @@ class Case(unittest.TestCase):
         self.assertEqual(child.end(), (0, ""))
 
     def fails(self, code, call, *args, **keywords):
-        """The haul.Error of this code that the call raises, with a text and a hint."""
+        """Return the haul.Error with this code that the call raises; it has a text and a hint."""
         import haul
 
         with self.assertRaises(haul.Error) as caught:
