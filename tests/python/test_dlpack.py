@@ -250,7 +250,7 @@ class Taken(support.Case):
             def __dlpack__(self, **keywords):
                 return capsule
 
-        with self.assertRaisesRegex(BufferError, "used already"):
+        with self.assertRaisesRegex(BufferError, "used before"):
             self.node.wrap(Again())
         self.assertEqual(producer.deleted, 0)
         del used

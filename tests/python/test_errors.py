@@ -64,12 +64,42 @@ class Arguments(support.Case):
             {"timeout": 0},
             {"timeout": math.nan},
             {"progress": "none"},
-            {"tcp_rails": 1 << 40},
         ):
-            with self.assertRaises(ValueError):
+            with self.assertRaisesRegex(ValueError, f"^invalid {next(iter(keywords))} .*: expected"):
                 haul.Node(**keywords)
-        with self.assertRaises(OverflowError):
-            haul.Node(pool_bytes=-1)
+
+    def test_settings(self):
+        """Each error names the setting, its value and the valid values."""
+        counts = (
+            "tcp_rails copy_threads message_window pool_bytes max_peers max_regions max_transfers "
+            "staging_bytes tcp_rate tcp_zero_copy max_peers_each max_lookups peer_bytes"
+        ).split()
+        for name in counts:
+            with self.assertRaisesRegex(ValueError, f"^invalid {name} -1: expected an integer, 0"):
+                haul.Node(**{name: -1})
+            with self.assertRaisesRegex(TypeError, f"^invalid {name} 'two': expected an integer$"):
+                haul.Node(**{name: "two"})
+        for name in ("timeout", "spin", "liveness", "handshake"):
+            with self.assertRaisesRegex(ValueError, f"^invalid {name} -1: expected seconds"):
+                haul.Node(**{name: -1})
+            with self.assertRaisesRegex(TypeError, f"^invalid {name} 'soon': expected a number of"):
+                haul.Node(**{name: "soon"})
+        for name, value, text in (
+            ("tcp_rails", 99, "invalid tcp_rails '99': expected a number from 1 to 16"),
+            ("tcp_rails", 1 << 80, "': expected a number from 1 to 16"),
+            ("max_lookups", 1 << 21, "'2097152': expected a number from 1 to 1048576 or none"),
+            ("tcp_rate", 1000, "'1000': expected a number of bytes of at least 1M"),
+            ("tcp_zero_copy", 4095, "'4095': expected a number of bytes of at least 4K"),
+            ("staging_bytes", 4096, "'4K': expected a number of bytes of at least 8M"),
+            ("peer_bytes", 4096, "'4K': expected a number of bytes of at least 1M"),
+        ):
+            error = self.fails(Code.EINVAL, haul.Node, **{name: value})
+            self.assertIn(text, error.text)
+            self.assertEqual(error.object.removesuffix("_bytes"), name.removesuffix("_bytes"))
+        for name in counts:
+            haul.Node(**{name: None}).close()
+            if name != "tcp_rails" and name != "max_lookups":
+                haul.Node(**{name: 1 << 80}).close()
 
     def test_times(self):
         for timeout in (-1, math.nan):

@@ -39,8 +39,8 @@ class KvBlocks(support.Case):
     def setUp(self):
         support.module("numpy")
 
-    def test_what_fails_is_told(self):
-        """Although the prefiller's arrays are still there then."""
+    def test_failures_are_reported(self):
+        """Even while the prefiller still has arrays of its memory."""
         with tempfile.TemporaryDirectory() as folder:
             program = pathlib.Path(folder, "read_only.py")
             source = (EXAMPLES / "hand_kv_block.py").read_text()
@@ -51,10 +51,10 @@ class KvBlocks(support.Case):
         self.assertIn("the prefiller has left", ended.stdout)
         self.assertNotIn("Traceback", ended.stdout)
 
-    def test_all_arrive(self):
+    def test_all_blocks_arrive(self):
         ended = run("hand_kv_block.py")
         self.assertEqual(ended.returncode, 0, ended.stdout)
-        self.assertEqual(ended.stdout.count("here, whole"), 3)
+        self.assertEqual(ended.stdout.count("is complete"), 3)
         self.assertIn("path map", ended.stdout)
 
 
@@ -84,8 +84,8 @@ class Safetensors(support.Case):
             (safetensors({"a": entry(7)}, data), "'a': it has no type"),
             (safetensors({"a": entry(shape=(-2,))}, data), "no shape"),
             (safetensors({"a": entry(offsets=(0, 1 << 70))}, data), "no shape"),
-            (safetensors({"a": entry(offsets=(1, 9))}, data), "does not lie within"),
-            (safetensors({"a": entry(shape=(1 << 62,))}, data), "does not lie within"),
+            (safetensors({"a": entry(offsets=(1, 9))}, data), "exceeds the region"),
+            (safetensors({"a": entry(shape=(1 << 62,))}, data), "exceeds the region"),
             (safetensors({"a": entry(shape=(1,))}, data), "do not agree"),
         ):
             with self.subTest(text=text, content=content):
@@ -96,16 +96,16 @@ class Safetensors(support.Case):
                 self.assertNotIn("Traceback", ended.stdout)
                 self.assertNotIn("path", ended.stdout)  # nothing was moved
 
-    def test_types_that_the_example_does_not_know(self):
+    def test_unsupported_types(self):
         for dtype in ("F4", "F6_E2M3", "F33"):
             ended = self.load(safetensors({"a": entry(dtype)}, bytes(8)))
             self.assertEqual(ended.returncode, 1)
             self.assertEqual(
-                ended.stdout, f"tensor 'a': {dtype!r} is a type that this example does not know\n"
+                ended.stdout, f"tensor 'a': this example does not support type {dtype!r}\n"
             )
 
     def test_every_other_type(self):
-        """Each of two elements, ones where the format has one."""
+        """Each with two elements of 1, if the format has a 1."""
         half, wide = b"\x00\x3c", struct.pack("<2d", 1, 1)
         types = {
             "BOOL": b"\1" * 2, "U8": b"\1" * 2, "U16": struct.pack("<2H", 1, 1),

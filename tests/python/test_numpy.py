@@ -55,7 +55,7 @@ class Numpy(support.Case):
         for thing, text in (
             (region.tensor("bfloat16", (4,)), "DLPack"),
             (region.tensor("float8_e4m3fn", (4,)), "DLPack"),
-            (self.node.alloc(4096, "sim:0"), "CPU cannot touch"),
+            (self.node.alloc(4096, "sim:0"), "CPU cannot access"),
             (closed, "closed"),
             (of_closed, "closed"),
         ):

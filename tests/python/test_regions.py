@@ -39,7 +39,7 @@ class Refused(WithNode):
 
     def test_device_memory_is_no_buffer(self):
         region = self.node.alloc(4096, "sim:0")
-        with self.assertRaisesRegex(BufferError, "CPU cannot touch"):
+        with self.assertRaisesRegex(BufferError, "CPU cannot access"):
             memoryview(region)
         with self.assertRaises(BufferError):
             region.bytes()

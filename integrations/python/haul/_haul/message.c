@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Messages, and news of peers. */
+ * Messages and peer events. */
 #include "haulpy.h"
 
 struct receiving {
@@ -65,7 +65,7 @@ struct sending {
   Py_buffer bytes;
 };
 
-/* What timed out was not sent. */
+/* A message that timed out was not sent. */
 static int step_send(void *user, haul_deadline until) {
   const struct sending *sending = user;
   int code = haul_message_send(sending->peer, sending->tag, sending->bytes.buf,

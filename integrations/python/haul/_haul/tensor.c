@@ -6,8 +6,7 @@ PyObject *tensor_object(struct region *region, const struct haul_tensor *layout)
   struct tensor *tensor = (struct tensor *)PyType_GenericAlloc(haulpy.tensor, 0);
   if (!tensor)
     return NULL;
-  Py_INCREF((PyObject *)region);
-  tensor->region = region;
+  tensor->region = (struct region *)Py_NewRef((PyObject *)region);
   tensor->layout = *layout;
   return (PyObject *)tensor;
 }
@@ -28,7 +27,7 @@ int local_from(PyObject *object, void *given) {
   *local = (struct local){.region = tensor->region, .tensor = tensor};
   if (layout_is_contiguous(&tensor->layout))
     return 1;
-  PyErr_SetString(PyExc_ValueError, "the tensor is not contiguous: move pieces of its region");
+  PyErr_SetString(PyExc_ValueError, "the tensor is not contiguous: use pieces of its region");
   return 0;
 }
 
@@ -46,13 +45,13 @@ bool local_offset(const struct local *local, const char *call, uint64_t length, 
     *offset += local->tensor->layout.offset;
     return true;
   }
-  PyOS_snprintf(text, sizeof text, "a piece does not lie within the tensor's %llu bytes",
+  PyOS_snprintf(text, sizeof text, "a piece exceeds the tensor's %llu bytes",
                 (unsigned long long)bytes);
-  raise_own(HAUL_ERANGE, call, "tensor", text, "count its bytes from the tensor's first one");
+  raise_own(HAUL_ERANGE, call, "tensor", text, "count offsets from the tensor's first byte");
   return false;
 }
 
-/* ---- What it is ---- */
+/* ---- Properties ---- */
 
 static int traverse(PyObject *self, visitproc visit, void *arg) {
   Py_VISIT(Py_TYPE(self));
@@ -85,13 +84,6 @@ static PyObject *dlpack(PyObject *self, PyObject *args, PyObject *keywords) {
 static PyObject *device(PyObject *self, PyObject *none) {
   (void)none;
   return dlpack_device(((struct tensor *)self)->region);
-}
-
-static PyObject *get_region(PyObject *self, void *none) {
-  PyObject *region = (PyObject *)((struct tensor *)self)->region;
-  (void)none;
-  Py_INCREF(region);
-  return region;
 }
 
 static PyObject *get_layout(PyObject *self, void *none) {
@@ -127,21 +119,22 @@ static char of_dtype[] = "dtype", of_shape[] = "shape", of_strides[] = "strides"
 PyTypeObject *tensor_type(void) {
   static PyMethodDef methods[] = {
       {"__array__", METHOD_WITH_KEYWORDS(buffer_array),
-       "__array__(dtype=None, copy=None): numpy's array of the memory, or why there is none."},
-      {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack), "A capsule with the tensor; nothing is copied."},
+       "__array__(dtype=None, copy=None): a numpy array of the memory, or BufferError."},
+      {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack), "A capsule with the tensor, without a copy."},
       {"__dlpack_device__", device, METH_NOARGS, "DLPack's type and number of the device."},
       {NULL, NULL, 0, NULL}};
   static PyGetSetDef getters[] = {
-      {"region", get_region, NULL, "The region it lies in.", NULL},
-      {"layout", get_layout, NULL, "How it lies in the region.", NULL},
+      {"layout", get_layout, NULL, "Its type, shape, strides and offset.", NULL},
       {"dtype", get_of_layout, NULL, "\"float32\", \"bfloat16\", ...", of_dtype},
       {"shape", get_of_layout, NULL, "Elements in each dimension.", of_shape},
-      {"strides", get_of_layout, NULL, "Elements from one to the next in each dimension.",
-       of_strides},
-      {"offset", get_of_layout, NULL, "Bytes from the region's start to the first element.",
+      {"strides", get_of_layout, NULL, "In elements.", of_strides},
+      {"offset", get_of_layout, NULL, "Bytes from the start of the region to the first element.",
        of_offset},
       {"nbytes", get_bytes, NULL, "Bytes of all elements.", NULL},
       {NULL, NULL, NULL, NULL, NULL}};
+  static PyMemberDef members[] = {
+      MEMBER("region", T_OBJECT_EX, struct tensor, region, "The region that it lies in."),
+      {NULL, 0, 0, 0, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_dealloc, dealloc),
       SLOT(Py_tp_traverse, traverse),
@@ -150,10 +143,9 @@ PyTypeObject *tensor_type(void) {
       SLOT(Py_bf_releasebuffer, release_buffer),
       {Py_tp_methods, methods},
       {Py_tp_getset, getters},
+      {Py_tp_members, members},
       {Py_tp_doc, "A part of a region with a type and a shape. It keeps the region."},
       {0, NULL}};
-  static PyType_Spec spec = {
-      "haul.Tensor", sizeof(struct tensor), 0,
-      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  static PyType_Spec spec = {"haul.Tensor", sizeof(struct tensor), 0, HANDLE_TYPE, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);
 }
