@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "player.h"
+#include "harness.h"
 
 #define MOST    32
 #define WARM_NS INT64_C(300000000)
@@ -70,7 +70,7 @@ static _Noreturn void send_for_ever(char *handle, const _Atomic int *ready) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   while (!*ready)
     usleep(1000);
-  want(player_open(12), "the plugin");
+  want(harness_open(12), "the plugin");
   while (!b.comm)
     want(net_connect(0, handle, &b.comm), "connecting");
   open_memory();
@@ -96,7 +96,7 @@ int main(int argc, char **argv) {
   pid_t child = fork();
   if (child == 0)
     send_for_ever(shared->handle, &shared->ready);
-  want(player_open(12), "the plugin");
+  want(harness_open(12), "the plugin");
   want(net_listen(0, shared->handle, &listener), "listening");
   shared->ready = 1;
   while (!b.comm)

@@ -112,13 +112,20 @@ void object_free(struct object *object);
  * for it, and a task may refer to any object of that node: so all types support cycles. */
 int object_traverse(PyObject *self, visitproc visit, void *arg);
 
-/* A property that is read from the handle; the closure is a struct getter. */
+/* A property or a method that needs only the handle; the closure is a struct getter. */
 struct getter {
   const char *name;
   PyObject *(*get)(void *handle);
 };
 PyObject *object_get(PyObject *self, void *getter);
 #define GETTER(name) static struct getter name##_getter = {#name, get_##name}
+/* Defines NOUN_NAME, a method without arguments, by NAME_of(handle). */
+#define METHOD(noun, name)                                                                         \
+  static PyObject *noun##_##name(PyObject *self, PyObject *none) {                                 \
+    static struct getter getter = {#name, name##_of};                                              \
+    (void)none;                                                                                    \
+    return object_get(self, &getter);                                                              \
+  }
 #define PROPERTY(name, doc)                                                                        \
   { #name, object_get, NULL, doc, &name##_getter }
 
@@ -338,8 +345,8 @@ PyObject *report_object(const struct haul_report *report);
 PyObject *report_paths(const struct haul_path *paths, size_t count);
 
 /* Methods of Node. */
-PyObject *info_devices(PyObject *self, PyObject *none);
-PyObject *info_checks(PyObject *self, PyObject *none);
-PyObject *info_counters(PyObject *self, PyObject *none);
+PyObject *devices_of(void *node);
+PyObject *checks_of(void *node);
+PyObject *counters_of(void *node);
 
 #endif

@@ -19,44 +19,30 @@ static PyObject *check_object(const struct haul_check *check) {
                                  TEXT(check->text), TEXT(check->remedy)));
 }
 
-PyObject *info_devices(PyObject *self, PyObject *none) {
+PyObject *devices_of(void *node) {
   struct haul_device devices[64];
   size_t count = sizeof devices / sizeof *devices, room = count;
-  struct object *node = (struct object *)self;
   int code;
-  (void)none;
-  haul_node *handle = object_enter(node, "devices");
-  if (!handle)
-    return NULL;
   Py_BEGIN_ALLOW_THREADS;
-  code = haul_device_list(handle, devices, &count);
+  code = haul_device_list(node, devices, &count);
   Py_END_ALLOW_THREADS;
   PyObject *list = code ? raise_last() : PyList_New(0);
-  object_leave(node);
   for (size_t i = 0; list && i < count && i < room; i++)
     list_append(&list, device_object(&devices[i]));
   return list;
 }
 
-PyObject *info_checks(PyObject *self, PyObject *none) {
+PyObject *checks_of(void *node) {
   enum { ROOM = 128 };
-  struct object *node = (struct object *)self;
   size_t count = ROOM;
   int code;
-  (void)none;
   struct haul_check *checks = PyMem_Calloc(ROOM, sizeof *checks);
   if (!checks)
     return PyErr_NoMemory();
-  haul_node *handle = object_enter(node, "checks");
-  if (!handle) {
-    PyMem_Free(checks);
-    return NULL;
-  }
   Py_BEGIN_ALLOW_THREADS;
-  code = haul_check_list(handle, checks, &count);
+  code = haul_check_list(node, checks, &count);
   Py_END_ALLOW_THREADS;
   PyObject *list = code ? raise_last() : PyList_New(0);
-  object_leave(node);
   for (size_t i = 0; list && i < count && i < ROOM; i++)
     list_append(&list, check_object(&checks[i]));
   PyMem_Free(checks);
@@ -72,19 +58,12 @@ static void add_counter(void *user, const char *name, uint64_t value) {
   Py_XDECREF(number);
 }
 
-PyObject *info_counters(PyObject *self, PyObject *none) {
-  struct object *node = (struct object *)self;
-  (void)none;
-  haul_node *handle = object_enter(node, "counters");
-  if (!handle)
-    return NULL;
+PyObject *counters_of(void *node) {
   PyObject *counters = PyDict_New();
-  int code = counters ? haul_counter_list(handle, add_counter, &counters) : 0;
-  if (code) {
+  if (counters && haul_counter_list(node, add_counter, &counters)) {
     raise_last();
     Py_CLEAR(counters);
   }
-  object_leave(node);
   return counters;
 }
 

@@ -292,31 +292,25 @@ static PyObject *node_progress(PyObject *self, PyObject *args, PyObject *keyword
   return PyBool_FromLong(code == 0);
 }
 
-static PyObject *get_fileno(void *handle) {
+static PyObject *fileno_of(void *handle) {
   int descriptor = haul_node_fd(handle);
   return descriptor < 0 ? raise_last() : PyLong_FromLong(descriptor);
 }
-GETTER(fileno);
-
-static PyObject *node_fileno(PyObject *self, PyObject *none) {
-  (void)none;
-  return object_get(self, &fileno_getter);
-}
+METHOD(node, fileno)
 
 /* The node keeps its descriptor open while it is entered. */
-static PyObject *get_dup(void *handle) {
+static PyObject *_dup_of(void *handle) {
   int descriptor = haul_node_fd(handle);
   int copy = descriptor < 0 ? -1 : fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (descriptor < 0)
     return raise_last();
   return copy < 0 ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLong(copy);
 }
+METHOD(node, _dup)
 
-static PyObject *node_dup(PyObject *self, PyObject *none) {
-  static struct getter getter = {"fileno", get_dup};
-  (void)none;
-  return object_get(self, &getter);
-}
+METHOD(node, devices)
+METHOD(node, checks)
+METHOD(node, counters)
 
 /* ---- Regions ---- */
 
@@ -433,10 +427,10 @@ PyTypeObject *node_type(void) {
       {"progress", METHOD_WITH_KEYWORDS(node_progress),
        "progress(timeout=0): make progress until an event; False without one."},
       {"fileno", node_fileno, METH_NOARGS, "A descriptor that is readable after an event."},
-      {"_dup", node_dup, METH_NOARGS, "For haul.aio: a copy of fileno that the caller closes."},
-      {"devices", info_devices, METH_NOARGS, "The places of memory on this host."},
-      {"checks", info_checks, METH_NOARGS, "The requirements of each path and place, with state."},
-      {"counters", info_counters, METH_NOARGS, "All counters, by name."},
+      {"_dup", node__dup, METH_NOARGS, "For haul.aio: a copy of fileno that the caller closes."},
+      {"devices", node_devices, METH_NOARGS, "The places of memory on this host."},
+      {"checks", node_checks, METH_NOARGS, "The requirements of each path and place, with state."},
+      {"counters", node_counters, METH_NOARGS, "All counters, by name."},
       {"close", object_method_close, METH_NOARGS,
        "Cancel transfers and disconnect. BufferError while a buffer or tensor is in use."},
       OBJECT_METHODS,

@@ -157,20 +157,10 @@ static PyObject *peer_list(PyObject *self, PyObject *args, PyObject *keywords) {
 
 /* ---- Peer ---- */
 
-static PyObject *peer_check(PyObject *self, PyObject *none) {
-  struct object *peer = (struct object *)self;
-  (void)none;
-  haul_peer *handle = object_enter(peer, "check");
-  if (!handle)
-    return NULL;
-  int code = haul_peer_status(handle);
-  if (code)
-    raise_last();
-  object_leave(peer);
-  if (code)
-    return NULL;
-  Py_RETURN_NONE;
+static PyObject *check_of(void *handle) {
+  return haul_peer_status(handle) ? raise_last() : Py_NewRef(Py_None);
 }
+METHOD(peer, check)
 
 /* Equal peers are open and have one handle. */
 static Py_hash_t peer_hash(PyObject *self) {

@@ -298,16 +298,10 @@ static void dealloc(PyObject *self) {
   Py_XDECREF(remote);
 }
 
-static PyObject *transfer_done(PyObject *self, PyObject *none) {
-  struct object *transfer = (struct object *)self;
-  (void)none;
-  haul_transfer *handle = object_enter(transfer, "done");
-  if (!handle)
-    return NULL;
-  int code = haul_transfer_test(handle);
-  object_leave(transfer);
-  return PyBool_FromLong(code != 1);
+static PyObject *done_of(void *handle) {
+  return PyBool_FromLong(haul_transfer_test(handle) != 1);
 }
+METHOD(transfer, done)
 
 /* HAUL_ETIMEDOUT may also be the result of the transfer itself. */
 static int step_wait(void *user, haul_deadline until) {
@@ -335,37 +329,20 @@ static PyObject *transfer_wait(PyObject *self, PyObject *args, PyObject *keyword
   return Py_NewRef(self);
 }
 
-static PyObject *transfer_cancel(PyObject *self, PyObject *none) {
-  struct object *transfer = (struct object *)self;
-  (void)none;
-  haul_transfer *handle = object_enter(transfer, "cancel");
-  if (!handle)
-    return NULL;
+static PyObject *cancel_of(void *handle) {
   int code;
   Py_BEGIN_ALLOW_THREADS;
   code = haul_transfer_cancel(handle);
   Py_END_ALLOW_THREADS;
-  if (code)
-    raise_last();
-  object_leave(transfer);
-  if (code)
-    return NULL;
-  Py_RETURN_NONE;
+  return code ? raise_last() : Py_NewRef(Py_None);
 }
+METHOD(transfer, cancel)
 
-static PyObject *transfer_report(PyObject *self, PyObject *none) {
-  struct object *transfer = (struct object *)self;
+static PyObject *report_of(void *handle) {
   struct haul_report report = HAUL_REPORT_INIT;
-  (void)none;
-  haul_transfer *handle = object_enter(transfer, "report");
-  if (!handle)
-    return NULL;
-  int code = haul_transfer_report(handle, &report);
-  if (code)
-    raise_last();
-  object_leave(transfer);
-  return code ? NULL : report_object(&report);
+  return haul_transfer_report(handle, &report) ? raise_last() : report_object(&report);
 }
+METHOD(transfer, report)
 
 static PyObject *await(PyObject *self) {
   PyObject *aio = PyImport_ImportModule("haul.aio");

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: MIT
- * NCCL's side of its interface for networks: loads the plugin as NCCL does, by version, and calls
- * it as its proxy threads do. */
-#ifndef HAUL_TESTS_NCCL_PLAYER_H
-#define HAUL_TESTS_NCCL_PLAYER_H
+ * NCCL's side of the plugin interface: loads one version of the plugin and calls it like NCCL's
+ * proxy threads. */
+#ifndef HAUL_TESTS_NCCL_HARNESS_H
+#define HAUL_TESTS_NCCL_HARNESS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "interface.h"
 
-extern const int player_versions[];
-#define PLAYER_VERSIONS 5
+extern const int harness_versions[];
+#define HARNESS_VERSIONS 5
 
-/* Opens the plugin that HAUL_NCCL names, and starts it. The result of its init. */
-int player_open(int version);
-int player_close(void);
-/* What the plugin logged since, warnings alone; and whether any line has this text. */
-unsigned player_warnings(void);
-bool player_said(const char *text);
+/* Loads the plugin that HAUL_NCCL names. Returns the result of its init. */
+int harness_open(int version);
+int harness_close(void);
+/* The warnings since the last call; and whether a logged line contains the text. */
+unsigned harness_warnings(void);
+bool harness_logged(const char *text);
 
 int net_devices(int *count);
-struct player_properties {
+struct harness_properties {
   char name[32];
   int pointers, speed, max_receives;
   bool has_pci;
 };
-int net_properties(int device, struct player_properties *properties);
+int net_properties(int device, struct harness_properties *properties);
 int net_listen(int device, void *handle, void **comm);
 int net_connect(int device, void *handle, void **comm);
 int net_accept(void *listener, void **comm);

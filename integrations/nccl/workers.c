@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * What may wait for a peer, connecting and looking up, is done by a few threads, so that nothing
- * that NCCL calls does. */
+ * Worker threads for calls that block, connect and lookup, so that NCCL's calls never do; and the
+ * connections to nodes (routes) that they open. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "plugin.h"
 
-#define CLERKS 4
+#define WORKERS 4
 
 struct job {
   struct list link;
@@ -18,15 +18,15 @@ static struct {
   pthread_mutex_t lock;
   pthread_cond_t more;
   struct list jobs;
-  pthread_t threads[CLERKS];
+  pthread_t threads[WORKERS];
   unsigned count;
   bool ending;
-} clerks = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
+} workers = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
 
 /* ---- Routes ---- */
 
-/* plugin.lock. */
-static struct route *find_route(const char *address) {
+/* With plugin.lock. A route whose peers are gone does not count. */
+static struct route *route_find(const char *address) {
   list_each(item, &plugin.routes) {
     struct route *route = list_entry(item, struct route, link);
     if (strcmp(route->address, address) == 0 && haul_peer_status(route->bytes) == 0 &&
@@ -36,22 +36,22 @@ static struct route *find_route(const char *address) {
   return NULL;
 }
 
-static struct route *hold_route(const char *address) {
+static struct route *route_reuse(const char *address) {
   pthread_mutex_lock(&plugin.lock);
-  struct route *route = find_route(address);
+  struct route *route = route_find(address);
   if (route)
     route->users++;
   pthread_mutex_unlock(&plugin.lock);
   return route;
 }
 
-static void free_route(struct route *route) {
+static void route_free(struct route *route) {
   haul_peer_close(route->bytes);
   haul_peer_close(route->messages);
   free(route);
 }
 
-static int dial(struct route *route) {
+static int route_connect(struct route *route) {
   haul_deadline until = haul_deadline_in(SET_UP_NS);
   int code = haul_peer_connect(plugin.node, route->address, until, &route->messages);
   if (code == 0)
@@ -59,8 +59,8 @@ static int dial(struct route *route) {
   return code;
 }
 
-struct route *route_take(const char *address, int *result) {
-  struct route *route = hold_route(address);
+struct route *route_acquire(const char *address, int *result) {
+  struct route *route = route_reuse(address);
   if (route)
     return route;
   route = calloc(1, sizeof *route);
@@ -69,37 +69,37 @@ struct route *route_take(const char *address, int *result) {
     return NULL;
   }
   memcpy(route->address, address, sizeof route->address);
-  if (dial(route)) {
-    warn_of_library("cannot connect");
+  if (route_connect(route)) {
+    warn_library("cannot connect");
     *result = NCCL_REMOTE_ERROR;
-    free_route(route);
+    route_free(route);
     return NULL;
   }
   pthread_mutex_lock(&plugin.lock);
-  struct route *other = find_route(address); /* somebody was quicker */
+  struct route *other = route_find(address); /* opened by another thread meanwhile */
   struct route *taken = other ? other : route;
   taken->users++;
   if (!other)
     list_append(&plugin.routes, &route->link);
   pthread_mutex_unlock(&plugin.lock);
   if (other)
-    free_route(route);
+    route_free(route);
   return taken;
 }
 
-void route_give(struct route *route) {
+void route_release(struct route *route) {
   pthread_mutex_lock(&plugin.lock);
   bool last = --route->users == 0;
   if (last)
     list_remove(&route->link);
   pthread_mutex_unlock(&plugin.lock);
   if (last)
-    free_route(route);
+    route_free(route);
 }
 
 /* ---- Jobs ---- */
 
-static int say_hello(struct comm *comm) {
+static int send_hello(struct comm *comm) {
   haul_deadline until = haul_deadline_in(SET_UP_NS);
   int code;
   do
@@ -111,18 +111,18 @@ static int say_hello(struct comm *comm) {
 
 static void connect_comm(struct comm *comm) {
   int result = NCCL_SUCCESS;
-  struct route *route = route_take(comm->address, &result);
-  comm->route = route; /* nobody looks at it before the state says so */
+  struct route *route = route_acquire(comm->address, &result);
+  comm->route = route; /* published by the state below */
   if (route)
-    result = say_hello(comm);
+    result = send_hello(comm);
   pthread_mutex_lock(&comm->lock);
   comm->failed = result;
   comm->state = result ? COMM_FAILED : COMM_READY;
   pthread_mutex_unlock(&comm->lock);
 }
 
-/* Its name, copied; false: it is forgotten meanwhile. */
-static bool name_of(struct comm *comm, uint64_t id, char name[NAME_ROOM]) {
+/* Copies the name of a target; false if the receiver has deregistered it. */
+static bool target_name(struct comm *comm, uint64_t id, char name[NAME_ROOM]) {
   bool found = false;
   pthread_mutex_lock(&comm->lock);
   list_each(item, &comm->targets) {
@@ -136,14 +136,14 @@ static bool name_of(struct comm *comm, uint64_t id, char name[NAME_ROOM]) {
   return found;
 }
 
-static void look_up(struct comm *comm, uint64_t id) {
+static void worker_lookup(struct comm *comm, uint64_t id) {
   char name[NAME_ROOM];
   haul_remote *remote = NULL;
-  if (!name_of(comm, id, name))
+  if (!target_name(comm, id, name))
     return;
   int code = haul_peer_lookup(comm->route->bytes, name, haul_deadline_in(SET_UP_NS), &remote);
-  if (code && code != HAUL_ENAME) /* that it is gone is no failure by itself */
-    warn_of_library("cannot reach the receiver's memory");
+  if (code && code != HAUL_ENAME) /* deregistered meanwhile: no failure yet */
+    warn_library("cannot reach the receiver's memory");
   pthread_mutex_lock(&comm->lock);
   list_each(item, &comm->targets) {
     struct target *target = list_entry(item, struct target, link);
@@ -157,38 +157,38 @@ static void look_up(struct comm *comm, uint64_t id) {
   haul_remote_release(remote);
 }
 
-static void run(struct job *job) {
+static void worker_run(struct job *job) {
   struct comm *comm = job->comm;
   if (job->target)
-    look_up(comm, job->target);
+    worker_lookup(comm, job->target);
   else
     connect_comm(comm);
   free(job);
   pthread_mutex_lock(&comm->lock);
   comm->jobs--;
-  pthread_cond_broadcast(&comm->quiet);
+  pthread_cond_broadcast(&comm->idle);
   pthread_mutex_unlock(&comm->lock);
 }
 
-static void *work(void *unused) {
+static void *worker_main(void *unused) {
   (void)unused;
-  pthread_mutex_lock(&clerks.lock);
+  pthread_mutex_lock(&workers.lock);
   for (;;) {
-    while (list_empty(&clerks.jobs) && !clerks.ending)
-      pthread_cond_wait(&clerks.more, &clerks.lock);
-    if (list_empty(&clerks.jobs))
+    while (list_empty(&workers.jobs) && !workers.ending)
+      pthread_cond_wait(&workers.more, &workers.lock);
+    if (list_empty(&workers.jobs))
       break;
-    struct job *job = list_entry(clerks.jobs.next, struct job, link);
+    struct job *job = list_entry(workers.jobs.next, struct job, link);
     list_remove(&job->link);
-    pthread_mutex_unlock(&clerks.lock);
-    run(job);
-    pthread_mutex_lock(&clerks.lock);
+    pthread_mutex_unlock(&workers.lock);
+    worker_run(job);
+    pthread_mutex_lock(&workers.lock);
   }
-  pthread_mutex_unlock(&clerks.lock);
+  pthread_mutex_unlock(&workers.lock);
   return NULL;
 }
 
-static bool give(struct comm *comm, uint64_t target) {
+static bool worker_submit(struct comm *comm, uint64_t target) {
   struct job *job = calloc(1, sizeof *job);
   if (!job)
     return false;
@@ -196,15 +196,15 @@ static bool give(struct comm *comm, uint64_t target) {
   pthread_mutex_lock(&comm->lock);
   comm->jobs++;
   pthread_mutex_unlock(&comm->lock);
-  pthread_mutex_lock(&clerks.lock);
-  list_append(&clerks.jobs, &job->link);
-  pthread_cond_signal(&clerks.more);
-  pthread_mutex_unlock(&clerks.lock);
+  pthread_mutex_lock(&workers.lock);
+  list_append(&workers.jobs, &job->link);
+  pthread_cond_signal(&workers.more);
+  pthread_mutex_unlock(&workers.lock);
   return true;
 }
 
-void clerk_connect(struct comm *comm) {
-  if (give(comm, 0))
+void worker_connect(struct comm *comm) {
+  if (worker_submit(comm, 0))
     return;
   pthread_mutex_lock(&comm->lock);
   comm->failed = NCCL_SYSTEM_ERROR;
@@ -212,27 +212,27 @@ void clerk_connect(struct comm *comm) {
   pthread_mutex_unlock(&comm->lock);
 }
 
-void clerk_look_up(struct comm *comm, uint64_t target) {
-  if (!give(comm, target))
+void worker_look_up(struct comm *comm, uint64_t target) {
+  if (!worker_submit(comm, target))
     comm_fail(comm, NCCL_SYSTEM_ERROR);
 }
 
-int clerks_open(void) {
-  list_init(&clerks.jobs);
-  clerks.ending = false;
-  for (clerks.count = 0; clerks.count < CLERKS; clerks.count++)
-    if (pthread_create(&clerks.threads[clerks.count], NULL, work, NULL) != 0)
+int workers_open(void) {
+  list_init(&workers.jobs);
+  workers.ending = false;
+  for (workers.count = 0; workers.count < WORKERS; workers.count++)
+    if (pthread_create(&workers.threads[workers.count], NULL, worker_main, NULL) != 0)
       break;
-  return clerks.count > 0 ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
+  return workers.count > 0 ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
 }
 
-/* No comm is left, so no job either. */
-void clerks_close(void) {
-  pthread_mutex_lock(&clerks.lock);
-  clerks.ending = true;
-  pthread_cond_broadcast(&clerks.more);
-  pthread_mutex_unlock(&clerks.lock);
-  for (unsigned i = 0; i < clerks.count; i++)
-    pthread_join(clerks.threads[i], NULL);
-  clerks.count = 0;
+/* After the last comm, so without jobs. */
+void workers_close(void) {
+  pthread_mutex_lock(&workers.lock);
+  workers.ending = true;
+  pthread_cond_broadcast(&workers.more);
+  pthread_mutex_unlock(&workers.lock);
+  for (unsigned i = 0; i < workers.count; i++)
+    pthread_join(workers.threads[i], NULL);
+  workers.count = 0;
 }

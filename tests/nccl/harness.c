@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "player.h"
+#include "harness.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const int player_versions[] = {12, 11, 10, 9, 8};
+const int harness_versions[] = {12, 11, 10, 9, 8};
 
 static struct {
   int version;
@@ -20,15 +20,15 @@ static struct {
   const struct nccl_net_12 *v12;
 } p;
 
-/* ---- What it logs ---- */
+/* ---- Log ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned warnings;
 static char said[65536];
 static size_t used;
 
-static void hear(int level, unsigned long subsystems, const char *file, int line,
-                 const char *format, ...) {
+static void log_line(int level, unsigned long subsystems, const char *file, int line,
+                     const char *format, ...) {
   char text[1024];
   va_list arguments;
   (void)subsystems, (void)file, (void)line;
@@ -44,7 +44,7 @@ static void hear(int level, unsigned long subsystems, const char *file, int line
   pthread_mutex_unlock(&lock);
 }
 
-unsigned player_warnings(void) {
+unsigned harness_warnings(void) {
   pthread_mutex_lock(&lock);
   unsigned count = warnings;
   warnings = 0;
@@ -52,7 +52,7 @@ unsigned player_warnings(void) {
   return count;
 }
 
-bool player_said(const char *text) {
+bool harness_logged(const char *text) {
   pthread_mutex_lock(&lock);
   bool found = strstr(said, text);
   pthread_mutex_unlock(&lock);
@@ -61,39 +61,39 @@ bool player_said(const char *text) {
 
 /* ---- Versions ---- */
 
-static const void *find(int version) {
+static const void *find_table(int version) {
   char name[32];
   snprintf(name, sizeof name, "ncclNetPlugin_v%d", version);
   return dlsym(p.library, name);
 }
 
-int player_open(int version) {
+int harness_open(int version) {
   const char *path = getenv("HAUL_NCCL");
   p.library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
   p.version = version;
-  const void *table = p.library ? find(version) : NULL;
+  const void *table = p.library ? find_table(version) : NULL;
   if (!table) {
-    fprintf(stderr, "no plugin: %s\n", path ? dlerror() : "HAUL_NCCL names none");
+    fprintf(stderr, "cannot load the plugin: %s\n", path ? dlerror() : "HAUL_NCCL is not set");
     abort();
   }
   p.v8 = table, p.v9 = table, p.v10 = table, p.v11 = table, p.v12 = table;
   int config = -1;
   switch (version) {
   case 8:
-    return p.v8->init(hear);
+    return p.v8->init(log_line);
   case 9:
-    return p.v9->init(hear);
+    return p.v9->init(log_line);
   case 10:
-    return p.v10->init(hear, NULL);
+    return p.v10->init(log_line, NULL);
   case 11:
-    return p.v11->init(&p.context, 1, &config, hear, NULL);
+    return p.v11->init(&p.context, 1, &config, log_line, NULL);
   default:
-    return p.v12->init(&p.context, 1, &config, hear, NULL);
+    return p.v12->init(&p.context, 1, &config, log_line, NULL);
   }
 }
 
-/* Versions before 11 end with their process. */
-int player_close(void) {
+/* Versions before 11 have no finalize. */
+int harness_close(void) {
   return p.version == 11   ? p.v11->finalize(p.context)
          : p.version == 12 ? p.v12->finalize(p.context)
                            : NCCL_SUCCESS;
@@ -110,8 +110,8 @@ int net_devices(int *count) {
   return SAME(devices, count);
 }
 
-static void take(struct player_properties *out, const char *name, const char *pci, int pointers,
-                 int speed, int receives) {
+static void fill_properties(struct harness_properties *out, const char *name, const char *pci,
+                            int pointers, int speed, int receives) {
   snprintf(out->name, sizeof out->name, "%s", name ? name : "");
   out->has_pci = pci;
   out->pointers = pointers;
@@ -119,21 +119,21 @@ static void take(struct player_properties *out, const char *name, const char *pc
   out->max_receives = receives;
 }
 
-#define TAKE(version, type)                                                                        \
+#define PROPERTIES(version, type)                                                                  \
   case version: {                                                                                  \
     struct type got = {.name = NULL};                                                              \
     int result = p.v##version->properties(device, &got);                                           \
-    take(out, got.name, got.pci_path, got.pointers, got.speed, got.max_receives);                  \
+    fill_properties(out, got.name, got.pci_path, got.pointers, got.speed, got.max_receives);       \
     return result;                                                                                 \
   }
 
-int net_properties(int device, struct player_properties *out) {
+int net_properties(int device, struct harness_properties *out) {
   switch (p.version) {
-    TAKE(8, nccl_properties_8)
-    TAKE(9, nccl_properties_9)
-    TAKE(10, nccl_properties_9)
-    TAKE(11, nccl_properties_11)
-    TAKE(12, nccl_properties_12)
+    PROPERTIES(8, nccl_properties_8)
+    PROPERTIES(9, nccl_properties_9)
+    PROPERTIES(10, nccl_properties_9)
+    PROPERTIES(11, nccl_properties_11)
+    PROPERTIES(12, nccl_properties_12)
   default:
     return NCCL_INTERNAL_ERROR;
   }
