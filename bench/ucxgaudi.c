@@ -25,7 +25,7 @@ static struct {
   struct rig rig;
   struct target target;
   uct_mem_h memh;
-  struct told told[MOST];
+  struct waiter waiter[MOST];
   /* haul */
   haul_node *node;
   haul_region *host, *device;
@@ -55,11 +55,11 @@ static void put_by_uct(unsigned i) {
   const uct_iov_t iov = {
       .buffer = b.bytes + i * b.size, .length = b.size, .memh = b.memh, .count = 1};
   uint64_t to = (uintptr_t)b.target.address + i * b.size;
-  told_init(&b.told[i]);
+  waiter_init(&b.waiter[i]);
   ucs_status_t status =
-      uct_ep_put_zcopy(b.rig.ep, &iov, 1, to, b.target.key.rkey, &b.told[i].completion);
+      uct_ep_put_zcopy(b.rig.ep, &iov, 1, to, b.target.key.rkey, &b.waiter[i].completion);
   need(status == UCS_OK || status == UCS_INPROGRESS, "a put");
-  b.told[i].times += status == UCS_OK;
+  b.waiter[i].calls += status == UCS_OK;
 }
 
 /* How many of the slots have ended, and were started again. */
@@ -67,8 +67,8 @@ static unsigned turn_by_uct(void) {
   unsigned ended = 0;
   uct_worker_progress(b.rig.worker);
   for (unsigned i = 0; i < b.under_way; i++)
-    if (b.told[i].times) {
-      need(b.told[i].status == UCS_OK, "a put");
+    if (b.waiter[i].calls) {
+      need(b.waiter[i].status == UCS_OK, "a put");
       put_by_uct(i);
       ended++;
     }

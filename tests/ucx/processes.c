@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * gaudi_ipc: to and from device memory of another process, which has another device; in namespaces
- * of its own where this user may make them; and what becomes of operations when it dies. */
+ * gaudi_ipc: to and from device memory of another process with another device, also in other
+ * namespaces if this user can create them, and after the process dies. */
 #include "rig.h"
 
 #include <sched.h>
@@ -14,7 +14,7 @@
 #define LENGTH (5 * MIB + 3)
 #define BLOCKS 3u
 
-/* What the owner tells: its interface, and its blocks. */
+/* The owner's interface and blocks. */
 struct offer {
   uint8_t iface_address[256];
   uint8_t keys[BLOCKS][256];
@@ -23,7 +23,7 @@ struct offer {
 
 static struct {
   pid_t owner;
-  int order; /* a byte: check the block of this number; closing it: end */
+  int order; /* a byte: verify that block; end of file: exit */
   int answer;
   struct offer offer;
 } peer;
@@ -39,8 +39,8 @@ static void read_all(int fd, void *bytes, size_t length) {
   }
 }
 
-/* Puts a pattern into each block, and tells the sum of the first bytes of one when asked. */
-static void own(int order, int answer) {
+/* Fills each block with a pattern, and verifies blocks on request. */
+static void owner_main(int order, int answer) {
   static uint8_t bytes[LENGTH];
   struct rig rig, copy;
   struct target blocks[BLOCKS];
@@ -81,7 +81,7 @@ static void own(int order, int answer) {
 
 /* ---- This side ---- */
 
-/* In a child, so that this process is not the one that UCX was begun in. */
+/* By exec, as UCX must not run in a forked child. */
 static void start_owner(bool namespaces) {
   int order[2], answer[2];
   assert_int_equal(pipe(order), 0);
@@ -164,12 +164,12 @@ static void move_both_ways(void) {
   }
 }
 
-static void bytes_get_there_and_back(void **state) {
+static void put_and_get(void **state) {
   (void)state;
   move_both_ways();
 }
 
-/* From this process's device straight to the other's. */
+/* Between the devices of both processes. */
 static void between_two_devices(void **state) {
   struct rig copy;
   struct target own_block;
@@ -191,28 +191,28 @@ static void between_two_devices(void **state) {
 }
 
 static void several_at_a_time(void **state) {
-  struct told told[40];
+  struct waiter waiter[40];
   (void)state;
-  for (unsigned i = 0; i < COUNT(told); i++) {
+  for (unsigned i = 0; i < COUNT(waiter); i++) {
     const uct_iov_t iov = {.buffer = bytes + 100000 * i, .length = 100000, .count = 1};
-    told_init(&told[i]);
+    waiter_init(&waiter[i]);
     ucs_status_t status = uct_ep_get_zcopy(rig.ep, &iov, 1, peer.offer.addresses[2] + 100000 * i,
-                                           keys[2].rkey, &told[i].completion);
+                                           keys[2].rkey, &waiter[i].completion);
     assert_true(status == UCS_OK || status == UCS_INPROGRESS);
-    told[i].times += status == UCS_OK;
+    waiter[i].calls += status == UCS_OK;
   }
-  for (unsigned i = 0; i < COUNT(told); i++)
-    while (told[i].times == 0)
+  for (unsigned i = 0; i < COUNT(waiter); i++)
+    while (waiter[i].calls == 0)
       uct_worker_progress(rig.worker);
-  for (unsigned i = 0; i < COUNT(told); i++)
-    assert_int_equal(told[i].status, UCS_OK);
+  for (unsigned i = 0; i < COUNT(waiter); i++)
+    assert_int_equal(waiter[i].status, UCS_OK);
   uint8_t *expected = malloc(LENGTH);
   pattern_fill(expected, LENGTH, 2);
-  assert_memory_equal(bytes, expected, 100000 * COUNT(told));
+  assert_memory_equal(bytes, expected, 100000 * COUNT(waiter));
   free(expected);
 }
 
-static void what_the_key_is_not_for(void **state) {
+static void ranges_outside_the_key_are_refused(void **state) {
   (void)state;
   rig_quiet(true);
   assert_int_equal(rig_get(&rig, bytes, 1, peer.offer.addresses[0] - 1, keys[0].rkey),
@@ -223,7 +223,7 @@ static void what_the_key_is_not_for(void **state) {
                    UCS_ERR_INVALID_ADDR);
 }
 
-static void it_is_not_for_this_process(void **state) {
+static void the_own_process_is_refused(void **state) {
   (void)state;
   rig_quiet(true);
   uct_ep_destroy(rig.ep);
@@ -231,7 +231,7 @@ static void it_is_not_for_this_process(void **state) {
   assert_int_equal(rig_connect(&rig, NULL), UCS_ERR_UNREACHABLE);
 }
 
-static void a_process_that_dies(void **state) {
+static void a_process_dies(void **state) {
   int status;
   (void)state;
   start_owner(false);
@@ -256,7 +256,7 @@ static void a_process_that_dies(void **state) {
 static void another_pid_namespace(void **state) {
   (void)state;
   if (system("unshare --fork --pid true 2>/dev/null") != 0) {
-    print_message("skipped another PID namespace: this user may make none\n");
+    print_message("skipped another PID namespace: this user cannot create one\n");
     skip();
   }
   start_owner(true);
@@ -268,17 +268,17 @@ static void another_pid_namespace(void **state) {
 
 int main(int count, char **arguments) {
   if (count == 4 && strcmp(arguments[1], "own") == 0) {
-    own(atoi(arguments[2]), atoi(arguments[3]));
+    owner_main(atoi(arguments[2]), atoi(arguments[3]));
     return 0;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(bytes_get_there_and_back, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(put_and_get, set_up, tear_down),
       cmocka_unit_test_setup_teardown(between_two_devices, set_up, tear_down),
       cmocka_unit_test_setup_teardown(several_at_a_time, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(what_the_key_is_not_for, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(it_is_not_for_this_process, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(ranges_outside_the_key_are_refused, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(the_own_process_is_refused, set_up, tear_down),
       cmocka_unit_test(another_pid_namespace),
-      cmocka_unit_test(a_process_that_dies),
+      cmocka_unit_test(a_process_dies),
   };
   return cmocka_run_group_tests_name("ucx/processes", tests, NULL, NULL);
 }
