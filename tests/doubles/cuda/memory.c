@@ -19,7 +19,7 @@
 
 #define PAGE 4096u
 
-/* Behind the bytes of a memfd. */
+/* After the bytes of a memfd. */
 struct label {
   char magic[16];
   uint64_t size;
@@ -32,8 +32,8 @@ struct allocation {
   int fd;
   size_t size;
   unsigned gpu;
-  unsigned refs; /* the handle's, and each mapping's */
-  bool handle;   /* the caller has one */
+  unsigned refs; /* of the handle and of each mapping */
+  bool handle;   /* not released by the caller */
 };
 
 enum kind { RESERVED = 1, MAPPED = 2, PLAIN = 4, PINNED = 8 };
@@ -45,20 +45,21 @@ struct range {
   size_t size;
   unsigned gpu;
   int rights[GPUS_MAX];
-  unsigned long long buffer; /* its number, never used again */
+  unsigned long long buffer; /* unique number */
   struct allocation *allocation;
   char *view;
-  void *base;  /* PLAIN: where its address space begins */
-  bool theirs; /* PINNED: the caller's own pages */
-  /* PLAIN: its bytes, with a page behind them that says who has it open; -1 until it is lent. */
+  void *base;  /* PLAIN: start of its reserved addresses */
+  bool theirs; /* PINNED: pages of the caller */
+  /* PLAIN: its memfd, with a page after the bytes for the pids that opened it; -1 until exported.
+   */
   int fd;
-  bool borrowed; /* PLAIN: another process's, opened `opens` times by this handle */
+  bool borrowed; /* PLAIN: of another process, opened `opens` times by its IPC handle */
   unsigned opens;
   CUipcMemHandle handle;
   _Atomic unsigned users;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards these */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the lists */
 static struct allocation *allocations;
 static struct range *ranges;
 static unsigned long long buffers;
@@ -86,7 +87,7 @@ static void drop_range(struct range *range) {
   free(range);
 }
 
-/* The range of one of those kinds that [address, address + bytes) lies in. */
+/* The range of these kinds that contains [address, address + bytes). */
 static struct range *find(unsigned kinds, CUdeviceptr address, size_t bytes) {
   struct range *range = ranges;
   while (range && !(range->kind & kinds && address >= range->start && bytes <= range->size &&
@@ -147,7 +148,7 @@ static void *reserve_space(size_t size) {
   return got + before;
 }
 
-/* ---- The virtual-memory calls ---- */
+/* ---- Virtual-memory calls ---- */
 
 static bool is_good(const CUmemAllocationProp *how) {
   static const unsigned char zeros[4];
@@ -294,7 +295,7 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc 
   return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The descriptor survives an exec, unless the caller takes care. */
+/* The descriptor is not close-on-exec. */
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                       int type, unsigned long long flags) {
   CUresult code = CUDA_ERROR_INVALID_VALUE;
@@ -343,7 +344,7 @@ static size_t room_of(size_t size) {
 
 #define OPENERS (PAGE / sizeof(pid_t))
 
-/* Process ids of those that have it open, behind its bytes. */
+/* Pids of the processes that have it open, after its bytes. */
 static _Atomic pid_t *openers_of(const struct range *range) {
   return (_Atomic pid_t *)(void *)(range->view - 512 + room_of(range->size));
 }
@@ -357,7 +358,7 @@ static void swap_opener(const struct range *range, pid_t from, pid_t to) {
   double_broken(__func__, "more processes than the double can count");
 }
 
-/* The dead have nothing open. */
+/* Ignores dead processes. */
 static bool is_open_elsewhere(const struct range *range) {
   for (size_t i = 0; i < OPENERS; i++) {
     pid_t opener = atomic_load(&openers_of(range)[i]);
@@ -367,7 +368,7 @@ static bool is_open_elsewhere(const struct range *range) {
   return false;
 }
 
-/* Cut out of a larger piece, as the driver does. */
+/* Suballocated from a larger block, like in the driver. */
 static struct range *add_plain(int fd, size_t size, unsigned gpu) {
   size_t room = room_of(size);
   int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
@@ -410,7 +411,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
   return range ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* A borrower's is gone from here alone. */
+/* An importer's free affects only this process. */
 static void end_plain(struct range *range) {
   bool borrowed = range->borrowed;
   if (range->fd >= 0)
@@ -428,8 +429,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
   pthread_mutex_lock(&lock);
   struct range *range = find(PLAIN, address, 1);
   bool good = range && range->start == address && !range->borrowed;
-  DEMAND(!good ||
-         !is_open_elsewhere(range)); /* undefined, says the manual of cuIpcCloseMemHandle */
+  DEMAND(!good || !is_open_elsewhere(range)); /* undefined according to cuIpcCloseMemHandle */
   if (good)
     end_plain(range);
   pthread_mutex_unlock(&lock);
@@ -448,7 +448,7 @@ struct token {
 _Static_assert(sizeof(struct token) <= sizeof(CUipcMemHandle), "it fits");
 #define TOKEN_MAGIC 0x6c62756f64637069ULL
 
-/* With the lock, which it gives away while copies are under way on the bytes. */
+/* With the lock, which is dropped while copies use the range. */
 static bool move_to_file(struct range *range) {
   size_t whole = room_of(range->size) + PAGE;
   char *from = range->view - 512;
@@ -621,7 +621,7 @@ CUresult cuMemHostRegister_v2(void *address, size_t size, unsigned flags) {
   return again ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : CUDA_SUCCESS;
 }
 
-/* Addresses of a context that ended stay reserved: whoever uses them finds nothing. */
+/* Addresses of a destroyed context stay reserved, without memory. */
 void memory_reset(unsigned gpu) {
   pthread_mutex_lock(&lock);
   for (struct range *range = ranges, *next; range; range = next) {
@@ -634,7 +634,7 @@ void memory_reset(unsigned gpu) {
   pthread_mutex_unlock(&lock);
 }
 
-/* ---- Questions ---- */
+/* ---- Queries ---- */
 
 static void answer(int attribute, const struct range *range, void *value) {
   bool mapped = range && range->kind != RESERVED;
@@ -650,7 +650,7 @@ static void answer(int attribute, const struct range *range, void *value) {
     *(unsigned *)value = 0;
     break;
   case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-    *(int *)value = mapped ? (int)range->gpu : -2; /* as the driver for what has none */
+    *(int *)value = mapped ? (int)range->gpu : -2; /* the driver's value for no device */
     break;
   case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     *(CUdeviceptr *)value = range ? range->start : 0;
@@ -690,7 +690,7 @@ bool is_pinned(const void *address) {
   return pinned;
 }
 
-char *see(CUdeviceptr address, size_t bytes, unsigned gpu, bool write, struct range **out) {
+char *range_map(CUdeviceptr address, size_t bytes, unsigned gpu, bool write, struct range **out) {
   int needed = write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
   char *view = NULL;
   pthread_mutex_lock(&lock);
@@ -706,7 +706,7 @@ char *see(CUdeviceptr address, size_t bytes, unsigned gpu, bool write, struct ra
   return view;
 }
 
-void forget(struct range *range) {
+void range_release(struct range *range) {
   if (range)
     atomic_fetch_sub(&range->users, 1);
 }

@@ -177,7 +177,7 @@ int wait_in_steps(struct object *object, const char *call,
  * its own, so that a signal can end the wait for it. */
 struct job {
   int (*run)(struct job *job);   /* without the GIL; uses only the job */
-  void (*undo)(struct job *job); /* with or without the GIL: undoes a success that nobody uses */
+  void (*undo)(struct job *job); /* with or without the GIL: undoes an unused success */
   void *handle;                  /* of used[0] */
   struct object *used[2];        /* entered; left when the call has ended */
   struct job_state *state;
