@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Memory of a GPU: tensors of DLPack's CUDA kind. ctest runs it over a double of the driver."""
+"""GPU memory: DLPack tensors on CUDA devices. ctest runs it with a mocked driver."""
 
 import haul
 import support
@@ -10,7 +10,7 @@ CPU, CUDA = 1, 2
 
 
 class Passed:
-    """A tensor of somebody else's, as far as haul can see."""
+    """A tensor of another library, as haul sees it."""
 
     def __init__(self, tensor):
         self.tensor = tensor
@@ -24,14 +24,14 @@ class Gpu(support.Case):
         self.node = haul.Node()
         self.addCleanup(self.node.close)
         if "cuda:0" not in [device.place for device in self.node.devices()]:
-            self.skipTest("there is no GPU")
+            self.skipTest("no GPU")
         self.region = self.node.alloc(2 << 20, "cuda:0")
 
-    def test_it_is_no_buffer(self):
+    def test_no_buffer(self):
         with self.assertRaisesRegex(BufferError, "DLPack"):
             memoryview(self.region)
 
-    def test_it_is_on_its_device(self):
+    def test_device(self):
         with self.assertRaises(BufferError):
             self.region.__dlpack__(dl_device=(CPU, 0))
         self.assertEqual(self.region.__dlpack_device__(), (CUDA, 0))
@@ -42,7 +42,7 @@ class Gpu(support.Case):
             self.assertEqual(managed.tensor.data, self.region.address + 256)
         del managed
 
-    def test_tensors_of_others(self):
+    def test_wrapped_tensors(self):
         tensor = self.region.tensor("float32", (4, 4), (8, 1), offset=4096)
         wrapped = self.node.wrap(Passed(tensor))
         self.assertEqual(wrapped.place, "cuda:0")
@@ -56,19 +56,19 @@ class Gpu(support.Case):
         wrapped.close()
         self.region.close()
 
-    def test_another_process_s(self):
+    def test_another_process(self):
         self.fails(Code.ENOTSUP, self.region.export)
         child = self.child("""
             node = haul.Node()
-            region = talk.take(node)
+            region = channel.import_ticket(node)
             assert region.place == "cuda:0" and not region.readonly
             assert region.__dlpack_device__() == (2, 0)
             assert region.layout.shape == (16,)
             region.copy_from(node.wrap(bytearray(b"from the child")))
-            talk.say("done")
+            channel.send_text("done")
         """)
-        child.give(self.region.export(Layout("float32", (16,)), READ | WRITE))
-        self.assertEqual(child.hear(), "done")
+        child.send_ticket(self.region.export(Layout("float32", (16,)), READ | WRITE))
+        self.assertEqual(child.receive_text(), "done")
         self.ends_well(child)
         host = self.node.alloc(4096)
         host.copy_from(self.region, length=14)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Preloaded before libhaul: calls that take as long as a test says. */
+ * Preloaded before libhaul: delays calls on request of a test. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -28,7 +28,7 @@ static struct call *find(const char *name) {
   abort();
 }
 
-/* libhaul's own function, once the call is not held any more. */
+/* Waits while the call is held; then returns libhaul's function. */
 static void *begin(struct call *call) {
   void *real = dlsym(RTLD_NEXT, call->name);
   if (!real)
@@ -72,48 +72,48 @@ HAUL_API int haul_region_unpublish(haul_region *region, const char *name) {
   return code;
 }
 
-/* ---- For the test ---- */
+/* ---- Calls of the tests ---- */
 
 struct tensor {
-  void (*give_back)(void *managed);
+  void (*deleter)(void *managed);
   void *managed;
 };
 
-static void tell_ended(void *none) {
+static void report_killed(void *none) {
   (void)none;
-  fputs("the thread was ended\n", stderr);
+  fputs("the thread was killed\n", stderr);
 }
 
 static void *consume(void *argument) {
   struct tensor *tensor = argument;
-  pthread_cleanup_push(tell_ended, NULL);
-  tensor->give_back(tensor->managed);
+  pthread_cleanup_push(report_killed, NULL);
+  tensor->deleter(tensor->managed);
   pthread_cleanup_pop(0);
-  fputs("given back\n", stderr);
+  fputs("deleted\n", stderr);
   free(tensor);
   return NULL;
 }
 
-/* Gives a tensor back in a thread that the interpreter does not know, which has time to come as far
- * as the caller's locks let it. */
-HAUL_API void holding_give_back(void (*give_back)(void *), void *managed) {
+/* Deletes a tensor in a thread that the interpreter did not create, and waits until that is done or
+ * blocks. */
+HAUL_API void holding_delete(void (*deleter)(void *), void *managed) {
   pthread_t thread;
   struct tensor *tensor = malloc(sizeof *tensor);
   if (!tensor)
     abort();
-  *tensor = (struct tensor){give_back, managed};
+  *tensor = (struct tensor){deleter, managed};
   if (pthread_create(&thread, NULL, consume, tensor) != 0)
     abort();
   pthread_detach(thread);
   nanosleep(&(struct timespec){0, 100000000}, NULL);
 }
 
-/* Calls that begin from now on end after the next holding_set(name, false). */
+/* Calls that begin from now on return after holding_set(name, false). */
 HAUL_API void holding_set(const char *name, bool held) {
   atomic_store(&find(name)->held, held);
 }
 
-/* How often it was called, and returned. */
+/* Number of calls, and of returns. */
 HAUL_API unsigned holding_begun(const char *name) {
   return atomic_load(&find(name)->begun);
 }

@@ -104,29 +104,29 @@ def allocated():
     return info.uordblks + info.hblkhd
 
 
-class Talk:
+class Channel:
     """One end of a socket pair: carries text, tickets and descriptors."""
 
     def __init__(self, sock):
         self.sock = sock
         self.sock.settimeout(PATIENCE)
 
-    def say(self, text):
+    def send_text(self, text):
         self.sock.send(text.encode())
 
-    def hear(self):
-        heard = self.sock.recv(4096).decode()
-        if not heard:
+    def receive_text(self):
+        text = self.sock.recv(4096).decode()
+        if not text:
             raise EOFError("the other process has ended")
-        return heard
+        return text
 
-    def give(self, shared):
+    def send_ticket(self, shared):
         """Send the result of Region.export."""
         ticket, descriptor = shared
         socket.send_fds(self.sock, [ticket], [descriptor])
         os.close(descriptor)
 
-    def take(self, node):
+    def import_ticket(self, node):
         ticket, descriptors, _, _ = socket.recv_fds(self.sock, 4096, 1)
         try:
             return node.import_(ticket, descriptors[0])
@@ -134,15 +134,15 @@ class Talk:
             os.close(descriptors[0])
 
 
-class Child(Talk):
-    """A process that runs `source`, in which `talk` is its end of the socket."""
+class Child(Channel):
+    """A process that runs `source`, in which `channel` is its end of the socket."""
 
     def __init__(self, source):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         super().__init__(ours)
         prelude = (
             "import os, socket, sys, haul, support\n"
-            f"talk = support.Talk(socket.socket(fileno={theirs.fileno()}))\n"
+            f"channel = support.Channel(socket.socket(fileno={theirs.fileno()}))\n"
         )
         self.process = subprocess.Popen(
             [sys.executable, "-c", prelude + textwrap.dedent(source)],

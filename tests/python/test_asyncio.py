@@ -18,12 +18,12 @@ SIZE = 16 << 20
 
 
 def left_waiting(coroutine):
-    """A loop that was closed while a task of its waits, and the task."""
+    """A closed loop, and its task that still waits."""
     loop = asyncio.new_event_loop()
     task = loop.create_task(coroutine)
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-    task._log_destroy_pending = False  # asyncio would tell of it
+    task._log_destroy_pending = False  # asyncio would log it
     return loop, task
 
 
@@ -73,8 +73,8 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
             await haul.receive(self.node)
         self.assertEqual((caught.exception.code, caught.exception.call), (Code.ECLOSED, "receive"))
 
-    async def test_what_is_opened_next_keeps_its_reader(self):
-        """It may get the number that the node's descriptor had."""
+    async def test_new_descriptors_keep_their_readers(self):
+        """Its descriptor may have the number of the node's closed one."""
         loop, heard, node = asyncio.get_running_loop(), asyncio.Event(), haul.Node()
         waiting = asyncio.create_task(haul.receive(node))
         await asyncio.sleep(0.05)
@@ -108,7 +108,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
     async def test_a_transfer_is_closed_meanwhile(self):
         region = self.node.alloc(SIZE)
         met = None
-        while met is None:  # one may have ended before
+        while met is None:  # it may end before the close
             transfer = self.remote.write(region, only="tcp")
             waiting = asyncio.ensure_future(transfer)
             await asyncio.sleep(0)
@@ -119,8 +119,8 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
                 met = error
         self.assertEqual((met.code, met.call), (Code.ECLOSED, "await"))
 
-    async def test_nothing_comes(self):
-        """It is told as Node.receive tells it."""
+    async def test_no_message(self):
+        """The error equals that of Node.receive."""
         expected = self.fails(Code.ETIMEDOUT, self.node.receive, timeout=0)
         for timeout in (0, 0.05):
             with self.assertRaises(haul.TimedOut) as caught:
@@ -132,7 +132,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
             self.assertIsNone(caught.exception.__context__)
 
     async def test_a_task_that_is_cancelled(self):
-        """Its transfer is, too, and has ended: its memory can be used again at once."""
+        """Its transfer is cancelled and has ended: its memory can be reused at once."""
         region = self.node.alloc(SIZE)
         for delay in (0, 0.001, 0.003):
             transfer = self.remote.write(region, only="tcp")
@@ -152,10 +152,10 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
                 self.assertEqual(error.code, Code.ECANCELED)
 
     async def test_a_task_that_is_cancelled_again(self):
-        """It goes on when its transfer has ended, however often."""
+        """It ends after its transfer, however often it is cancelled."""
 
         class Slow:
-            """A transfer that ends only when it is told to."""
+            """A transfer that ends only on request."""
 
             node, cancels, ended = self.node, 0, False
 
@@ -172,7 +172,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
             task.cancel()
         await asyncio.sleep(0.05)
         self.assertFalse(task.done())
-        for _ in range(3):  # the second before the task has seen the first
+        for _ in range(3):  # twice before the task runs
             task.cancel()
             task.cancel()
             await asyncio.sleep(0)
@@ -242,7 +242,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         await asyncio.wait_for(asyncio.gather(echo(), ask(), move(), move()), support.PATIENCE)
 
     async def test_two_loops(self):
-        """News is told once; whoever hears it tells the others."""
+        """The loop that sees an event wakes the others."""
         failures = []
 
         async def move():
@@ -263,7 +263,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         self.assertEqual(failures, [])
 
     async def test_another_loop_is_closed_at_the_last_moment(self):
-        """When it was just asked whether it is."""
+        """After the check whether it is closed."""
         complaints = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, said: complaints.append(said))
         other, task = await asyncio.to_thread(left_waiting, haul.receive(self.owner))
@@ -275,7 +275,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         self.assertEqual((message.data, complaints), (b"news", []))
         task.get_coro().close()
 
-    async def test_a_node_that_its_caller_drives(self):
+    async def test_progress_by_the_caller(self):
         with haul.Node(progress="caller") as node:
             address = self.owner.addresses[0]
             peer = await asyncio.to_thread(node.connect, address)
@@ -285,7 +285,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
 
 
 class Forgotten(support.Case):
-    """A node knows who waits for its news, and who waits has the node: that keeps neither."""
+    """A node and the tasks that wait for it refer to each other, but are freed."""
 
     def setUp(self):
         self.owner = haul.Node("owner")
@@ -295,7 +295,7 @@ class Forgotten(support.Case):
         self.address = self.owner.listen("tcp://127.0.0.1:0")
 
     def is_freed(self, leave):
-        """What `leave` returns, which has a node and all that came from it."""
+        """Asserts that the result of `leave`, which refers to a node, is freed."""
         kept = leave()
         gone = weakref.ref(kept)
         del kept
@@ -319,7 +319,7 @@ class Forgotten(support.Case):
 
         self.is_freed(leave)
 
-    def test_an_object_that_has_the_region_of_its_memory(self):
+    def test_an_object_that_refers_to_its_region(self):
         class Data(bytearray):
             pass
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""DLPack's two kinds of capsules, both ways, without anybody's tensors: through ctypes."""
+"""Both kinds of DLPack capsules, exported and imported, through ctypes."""
 
 import ctypes
 import gc
@@ -60,7 +60,7 @@ pointer_of = _api("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, cty
 
 
 def look(capsule):
-    """What is in a capsule, which stays as it is, and as long as this."""
+    """The tensor in a capsule, which is kept and not consumed."""
     kind = {kind.name: kind for kind in (Managed, Versioned)}[name_of(capsule)]
     managed = kind.from_address(pointer_of(capsule, kind.name))
     managed.capsule = capsule
@@ -68,10 +68,10 @@ def look(capsule):
 
 
 def consume(capsule):
-    """As a consumer does: what is in it is the caller's to delete."""
+    """Consume a capsule: the caller deletes the tensor."""
     managed = look(capsule)
     del managed.capsule
-    # The name is kept by reference: one that lives as long as the program.
+    # PyCapsule keeps a pointer to the name, so it must be static.
     set_name(capsule, {Managed: USED, Versioned: USED_VERSIONED}[type(managed)])
     return managed
 
@@ -84,7 +84,7 @@ def delete(managed):
 
 
 class Producer:
-    """Something with a tensor that counts how often it is given back."""
+    """A producer that counts calls of its deleter."""
 
     def __init__(self, kind=Managed, shape=(4,), strides=None, **fields):
         self.deleted = 0
@@ -123,10 +123,10 @@ class Given(support.Case):
         self.region = self.node.alloc(4096)
 
     def is_free(self):
-        """A region whose tensors all came back, each once, can be closed."""
+        """A region can be closed after each tensor was deleted once."""
         self.region.close()
 
-    def test_what_cannot_be_had(self):
+    def test_unsupported_requests(self):
         for keywords in ({"copy": True}, {"dl_device": (CUDA, 0)}, {"dl_device": (CPU, 1)}):
             with self.assertRaises(BufferError):
                 self.region.__dlpack__(**keywords)
@@ -137,7 +137,7 @@ class Given(support.Case):
             self.region.__dlpack__(None)
         self.is_free()
 
-    def test_read_only_memory_is_no_older_capsule(self):
+    def test_read_only_memory_needs_versions(self):
         region = self.node.wrap(b"constant")
         with self.assertRaisesRegex(BufferError, "before 1.0"):
             region.__dlpack__()
@@ -177,7 +177,7 @@ class Given(support.Case):
             self.assertEqual((managed.major, managed.flags), (1, 0))
             self.assertEqual(managed.tensor.data, self.region.address)
 
-    def test_a_capsule_that_nobody_took(self):
+    def test_an_unconsumed_capsule(self):
         for version in (None, (1, 0)):
             capsule = self.region.__dlpack__(max_version=version)
             with self.assertRaises(BufferError):
@@ -185,7 +185,7 @@ class Given(support.Case):
             del capsule
         self.is_free()
 
-    def test_a_capsule_that_was_taken(self):
+    def test_a_consumed_capsule(self):
         for version in (None, (1, 0)):
             capsule = self.region.__dlpack__(max_version=version)
             managed = consume(capsule)
@@ -196,9 +196,9 @@ class Given(support.Case):
             delete(managed)
         self.is_free()
 
-    def test_it_is_given_back_without_the_interpreter_s_lock(self):
+    def test_deletion_without_the_gil(self):
         managed = consume(self.region.__dlpack__())
-        thread = threading.Thread(target=delete, args=(managed,))  # ctypes gives it away for a call
+        thread = threading.Thread(target=delete, args=(managed,))  # ctypes releases the GIL
         thread.start()
         thread.join()
         self.is_free()
@@ -217,7 +217,7 @@ class Taken(support.Case):
         self.node = haul.Node()
         self.addCleanup(self.node.close)
 
-    def test_what_is_refused_is_given_back_once(self):
+    def test_refused_tensors_are_deleted_once(self):
         for producer in (
             Producer(device_type=VULKAN),
             Producer(lanes=0),
@@ -235,7 +235,7 @@ class Taken(support.Case):
             self.assertEqual(producer.deleted, 1)
             self.assertTrue(name_of(producer.capsule).startswith(b"used_dltensor"))
 
-    def test_memory_that_is_not_there(self):
+    def test_unmapped_memory(self):
         producer = Producer(data=0x1000)
         self.fails(Code.EINVAL, self.node.wrap, producer)
         self.assertEqual(producer.deleted, 1)
@@ -270,7 +270,7 @@ class Taken(support.Case):
         with self.assertRaisesRegex(BufferError, "not today"):
             self.node.wrap(Broken())
 
-    def test_producers_from_before_versions(self):
+    def test_producers_without_versions(self):
         class Older(Producer):
             def __dlpack__(self, stream=None):
                 return super().__dlpack__()
@@ -281,7 +281,7 @@ class Taken(support.Case):
         region.close()
         self.assertEqual(producer.deleted, 1)
 
-    def test_newer_producers_are_told_what_we_know(self):
+    def test_newer_producers_get_the_version(self):
         producer = Producer(Versioned, flags=1)
         region = self.node.wrap(producer)
         self.assertEqual(producer.asked, [{"max_version": (1, 1)}])
@@ -304,7 +304,7 @@ class Taken(support.Case):
                 self.assertEqual((region.layout, region.length), (layout, length))
 
     def test_layouts_of_all_sizes(self):
-        """What nobody can count is refused; what can be counted is looked for in memory."""
+        """Overflowing layouts are refused; others are checked against memory."""
         taken = 0
         for shape, strides in support.layouts(3000):
             producer = Producer(shape=shape, strides=strides, byte_offset=128)

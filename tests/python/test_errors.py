@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What goes wrong, and how it is told."""
+"""Errors."""
 
 import math
 import os
@@ -14,11 +14,11 @@ from haul import Code, _haul
 
 
 class Errors(support.Case):
-    def test_codes_are_the_library_s(self):
+    def test_codes_match_the_library(self):
         numbers = {name: number for name, (number, _, _) in _haul.codes().items()}
         self.assertEqual(numbers, {code.name: code.value for code in Code})
 
-    def test_an_error_says_everything(self):
+    def test_all_fields(self):
         with haul.Node() as node:
             error = self.fails(Code.ECONNECT, node.connect, "unix://@haul-test-nobody")
         self.assertEqual(error.call, "haul_peer_connect")
@@ -27,7 +27,7 @@ class Errors(support.Case):
         self.assertIn(error.hint, str(error))
         self.assertNotEqual(error.system, 0)
 
-    def test_errors_are_also_what_python_calls_them(self):
+    def test_builtin_base_classes(self):
         with haul.Node() as node:
             with self.assertRaises(TimeoutError) as caught:
                 node.receive(timeout=0)
@@ -35,20 +35,20 @@ class Errors(support.Case):
         self.assertEqual(caught.exception.code, Code.ETIMEDOUT)
         self.assertTrue(issubclass(haul.PeerGone, ConnectionError))
 
-    def test_errors_can_be_pickled(self):
+    def test_pickling(self):
         with haul.Node() as node:
             error = self.fails(Code.ETIMEDOUT, node.receive, timeout=0)
         again = pickle.loads(pickle.dumps(error))
         self.assertEqual(type(again), haul.TimedOut)
         self.assertEqual((again.code, again.hint), (error.code, error.hint))
 
-    def test_classes_are_found_where_they_say(self):
+    def test_module_of_classes(self):
         for name in haul.__all__:
             thing = getattr(haul, name)
             if isinstance(thing, type):
                 self.assertEqual((thing.__module__, thing.__name__), ("haul", name))
 
-    def test_a_code_of_a_newer_library_stays_a_number(self):
+    def test_unknown_codes_stay_numbers(self):
         self.assertEqual(haul._data.error_of(-99, 0, "", "", "text", "").code, -99)
 
 
@@ -125,7 +125,7 @@ class Arguments(support.Case):
         with self.assertRaises(TypeError):
             self.node.alloc("much")
 
-    def test_only_a_node_makes_them(self):
+    def test_only_nodes_can_be_created(self):
         for kind in (haul.Region, haul.Peer, haul.Remote, haul.Transfer, haul.Tensor):
             with self.assertRaises(TypeError):
                 kind()
@@ -207,13 +207,13 @@ class Closed(support.Case):
 
 
 class WithStatements(support.Case):
-    """The end of one says nothing that would hide why it ended."""
+    """Their end does not hide an exception."""
 
     def open(self):
         node = haul.Node()
         return node, node.alloc(4096)
 
-    def test_it_is_refused_while_memory_is_in_use(self):
+    def test_close_is_refused_while_memory_is_in_use(self):
         node, region = self.open()
         view = memoryview(region)
         for thing in (region, node):
@@ -223,7 +223,7 @@ class WithStatements(support.Case):
         view.release()
         node.close()
 
-    def test_what_failed_goes_on(self):
+    def test_exceptions_propagate(self):
         for hold in (memoryview, lambda region: region.__dlpack__()):
             node, region = self.open()
             with self.assertRaises(ZeroDivisionError) as caught:
@@ -241,7 +241,7 @@ class WithStatements(support.Case):
             region.close()
             node.close()
 
-    def test_the_last_one_given_back_closes_it(self):
+    def test_the_last_export_closes_it(self):
         node, region = self.open()
         address = node.listen(f"unix://@haul-test-errors-{os.getpid()}")
         with haul.Node() as other:
@@ -258,7 +258,7 @@ class WithStatements(support.Case):
                 time.sleep(0.01)
             self.assertFalse(peer.alive)
 
-    def test_what_is_wrapped_is_given_back_with_it(self):
+    def test_wrapped_memory_is_released(self):
         data = bytearray(4096)
         with haul.Node() as node:
             region = node.wrap(data)
@@ -272,7 +272,7 @@ class WithStatements(support.Case):
 
 
 class Signals(support.Case):
-    """Ctrl-C ends what waits, soon."""
+    """Ctrl-C ends waits."""
 
     def setUp(self):
         def interrupt(number, frame):
@@ -294,7 +294,7 @@ class Signals(support.Case):
             self.interrupted(node.progress, math.inf)
 
     def test_connect(self):
-        """To a socket that takes connections and never answers."""
+        """To a socket that accepts connections and never responds."""
         import socket
 
         with socket.socket() as silent, haul.Node() as node:
@@ -307,7 +307,7 @@ class Signals(support.Case):
 
 
 class Forks(support.Case):
-    def test_a_child_may_only_close(self):
+    def test_children_can_only_close(self):
         with haul.Node() as node, node.alloc(4096) as region:
             child = os.fork()
             if child == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a user does: `make install`, `pip install .`, import; without a network, and off the tree."""
+"""The steps of a user: `make install`, `pip install .`, import; without network, outside the tree."""
 
 import importlib.util
 import os
@@ -25,12 +25,12 @@ with haul.Node() as node, node.alloc(4096) as region:
 
 
 def has_bdist_wheel():
-    """setuptools' own, from 70.1 on; looked for without importing setuptools, which changes much."""
+    """Of setuptools from 70.1 on; importing setuptools would patch distutils."""
     setuptools = importlib.util.find_spec("setuptools")
     return pathlib.Path(setuptools.origin).with_name("command").joinpath("bdist_wheel.py").exists()
 
 
-@unittest.skipIf("HAUL_TEST_SANITIZED" in os.environ, "what is installed has no sanitizer")
+@unittest.skipIf("HAUL_TEST_SANITIZED" in os.environ, "the installed package has no sanitizer")
 class Install(support.Case):
     def setUp(self):
         for name in ("pip", "setuptools", "wheel"):
@@ -57,7 +57,7 @@ class Install(support.Case):
         return ended.stdout
 
     def pip(self, **environment):
-        """Builds in its sources, so from a copy."""
+        """Builds in a copy, as pip writes into the sources."""
         source, target = self.folder / "source", self.folder / "target"
         shutil.copytree(
             PACKAGE, source, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
@@ -90,7 +90,7 @@ class Install(support.Case):
         self.assertNotEqual(ended.returncode, 0)
         self.assertIn("needs wheel: sudo apt-get install python3-wheel", ended.stdout)
 
-    def test_it_can_be_imported(self):
+    def test_import(self):
         prefix, target = self.folder / "prefix", self.folder / "target"
         self.run_quietly("cmake", "--install", os.environ["HAUL_BUILD"], "--prefix", prefix)
         ended = self.pip(HAUL_PREFIX=str(prefix))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Each allocation of the interpreter's is refused once: MemoryError, and nothing is lost."""
+"""Each allocation of the interpreter fails once: MemoryError, without leaks."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ import support
 from haul import READ, WRITE, Layout
 
 _testcapi = None
-MOST = 2000  # allocations that any of these may need
+MOST = 2000  # upper bound of allocations per call
 
 
 def setUpModule():
@@ -18,9 +18,9 @@ def setUpModule():
     try:
         import _testcapi
     except ImportError:
-        raise unittest.SkipTest("this Python comes without _testcapi") from None
+        raise unittest.SkipTest("this Python has no _testcapi") from None
     if sys.version_info[:2] == (3, 12):
-        raise unittest.SkipTest("Python 3.12 itself crashes when its allocations are refused")
+        raise unittest.SkipTest("Python 3.12 itself crashes when its allocations fail")
 
 
 class Sweep(support.Case):
@@ -33,7 +33,7 @@ class Sweep(support.Case):
         self.peer, self.remote = peer, peer.lookup("r")
 
     def sweep(self, call):
-        """With the n-th allocation refused, n growing until all passes."""
+        """Fail the n-th allocation, with growing n until the call succeeds."""
         for n in range(MOST):
             failed = None
             _testcapi.set_nomemory(n, n + 1)
@@ -43,10 +43,10 @@ class Sweep(support.Case):
                 failed = error
             finally:
                 _testcapi.remove_mem_hooks()
-            if failed is None and n > 20:  # before, the interpreter may have got over it
+            if failed is None and n > 20:  # the interpreter ignores some failures
                 return
             self.assertIsInstance(failed, (MemoryError, type(None)))
-        self.fail("it never passed")
+        self.fail("the call never succeeds")
 
     def test_tensors(self):
         layout = Layout("float32", (4, 4), (4, 1), 16)
@@ -67,7 +67,7 @@ class Sweep(support.Case):
         self.sweep(lambda: self.region.layout)
         self.sweep(lambda: self.node.wrap(array).close())
         self.sweep(share)
-        array.append(1)  # nobody holds it any more
+        array.append(1)  # not exported any more
         self.region.close()
 
     def test_transfers(self):

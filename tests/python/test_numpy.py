@@ -29,12 +29,12 @@ class Numpy(support.Case):
             array[:] = 1
             tensor = region.tensor(array.dtype, (8,), offset=16)
             self.assertEqual(tensor.dtype, dtype)
-            if dtype not in ("bool", "complex64", "complex128"):  # numpy 1.24 takes none of these
+            if dtype not in ("bool", "complex64", "complex128"):  # not imported by numpy 1.24
                 self.assertTrue((numpy.from_dlpack(tensor) == 1).all())
             self.assertEqual(self.node.wrap(array).layout.dtype, dtype)
             self.assertEqual(region.tensor(array.dtype.type, (1,)).dtype, dtype)
 
-    def test_writes_are_seen_both_ways(self):
+    def test_shared_writes(self):
         region = self.node.alloc(1 << 20)
         array = numpy.asarray(region)
         self.assertEqual(array.__array_interface__["data"], (region.address, False))
@@ -47,8 +47,8 @@ class Numpy(support.Case):
         del array
         region.close()
 
-    def test_what_numpy_cannot_have(self):
-        """It is told, in the words of memoryview, and not an array of one Python object."""
+    def test_unsupported_memory(self):
+        """BufferError as with memoryview, instead of an array of one Python object."""
         region, closed = self.node.alloc(4096), self.node.alloc(4096)
         of_closed = closed.tensor("float32", (4,))
         closed.close()
@@ -65,7 +65,7 @@ class Numpy(support.Case):
             with self.assertRaisesRegex(BufferError, text):
                 numpy.asarray(thing, dtype="float32")
 
-    def test_asked_for_an_array(self):
+    def test_array_method(self):
         tensor = self.node.alloc(4096).tensor("int32", (2, 3))
         same = tensor.__array__()
         same[1, 2] = 7
@@ -113,7 +113,7 @@ class Numpy(support.Case):
         fixed.flags.writeable = False
         self.assertTrue(self.node.wrap(fixed).readonly)
 
-    def test_what_is_not_wrapped(self):
+    def test_unsupported_arrays(self):
         for dtype in ("O", "i4,O"):
             with self.assertRaisesRegex(ValueError, "Python objects"):
                 self.node.wrap(numpy.zeros(4, dtype=dtype))

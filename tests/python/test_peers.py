@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Peers, published regions, transfers, messages; and peers that are gone."""
+"""Peers, published regions, transfers and messages."""
 
 import math
 import os
@@ -11,14 +11,14 @@ import haul
 import support
 from haul import READ, WRITE, Code
 
-# Another process that publishes `r`, and `ro` for reading, answers messages, and ends when told to.
+# Another process: publishes `r`, and `ro` read-only, responds to messages, and exits on request.
 SERVER = """
     node = haul.Node("server", peer_events=True)
     region = node.alloc(8 << 20)
     memoryview(region)[:5] = b"hello"
     region.publish("r", haul.READ | haul.WRITE)
     region.publish("ro")
-    talk.say(node.listen("unix://@haul-test-python-%d" % os.getpid()))
+    channel.send_text(node.listen("unix://@haul-test-python-%d" % os.getpid()))
     while True:
         message = node.receive()
         if message.kind == "message":
@@ -33,7 +33,7 @@ class WithServer(support.Case):
         self.server = self.child(SERVER)
         self.node = haul.Node("client")
         self.addCleanup(self.node.close)
-        self.peer = self.node.connect(self.server.hear())
+        self.peer = self.node.connect(self.server.receive_text())
 
 
 class Gone(WithServer):
@@ -52,7 +52,7 @@ class Gone(WithServer):
             self.fails(Code.EPEER, call)
         self.fails(Code.EPEER, self.peer.lookup, "r")
 
-    def test_lists_that_fail_keep_no_memory(self):
+    def test_failed_lists_free_memory(self):
         self.server.kill()
         while self.peer.alive:
             time.sleep(0.01)
@@ -62,7 +62,7 @@ class Gone(WithServer):
             self.fails(Code.EPEER, self.peer.list)
         self.assertLess(support.allocated() - before, 1 << 18)
 
-    def test_a_peer_that_leaves_is_told_of(self):
+    def test_leave_event(self):
         with haul.Node(peer_events=True) as node:
             node.connect(f"unix://@haul-test-python-{self.server.process.pid}")
             self.peer.send(b"end")
@@ -70,7 +70,7 @@ class Gone(WithServer):
             self.assertEqual((message.kind, message.peer.name), ("left", "server"))
         self.ends_well(self.server)
 
-    def test_a_name_that_is_taken_back(self):
+    def test_an_unpublished_name(self):
         with haul.Node() as owner:
             region = owner.alloc(4096)
             region.publish("name", READ | WRITE)
@@ -110,7 +110,7 @@ class Refused(WithServer):
             write(bytearray(8))
 
     def test_tensors(self):
-        """A piece outside one is refused, also where it lies within the region."""
+        """Pieces outside the tensor are refused even within the region."""
         tensor = self.region.tensor("float32", (4, 4), offset=64)
         for wrong in ((0, 0, 65), (64, 0, 1), (65, 0, 0), (1 << 63, 0, 1 << 63)):
             error = self.fails(Code.ERANGE, self.remote.write, tensor, [(0, 0, 8), wrong])
@@ -232,7 +232,7 @@ class Works(WithServer):
         self.assertEqual(bytes(host.bytes()[:1096]), expected)
 
     def test_tensors(self):
-        """The bytes of a tensor, wherever it lies in its region."""
+        """Tensors at any offset in their region."""
         remote, region = self.peer.lookup("r"), self.node.alloc(4096)
         memoryview(region)[:] = os.urandom(4096)
         source = region.tensor("float32", (1, 16), (99, 1), offset=128)
@@ -253,7 +253,7 @@ class Works(WithServer):
         self.assertEqual(memoryview(numbers).tolist()[:2], [0, 5])
         self.assertTrue(remote.explain(numbers, "read")[0].chosen)
 
-    def test_the_region_may_be_forgotten_meanwhile(self):
+    def test_a_transfer_keeps_its_region(self):
         remote = self.peer.lookup("r")
         transfer = remote.write(self.node.wrap(bytearray(b"x" * (8 << 20))), only="tcp")
         transfer.wait()
@@ -320,7 +320,7 @@ class Works(WithServer):
         thread.join(support.PATIENCE)
         self.assertEqual(done[0].data[8:], b"?")
 
-    def test_a_node_that_its_caller_drives(self):
+    def test_progress_by_the_caller(self):
         with haul.Node(progress="caller") as node:
             peer = node.connect(self.node.listen("tcp://127.0.0.1:0"))
             peer.send(b"driven")

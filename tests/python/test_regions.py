@@ -49,7 +49,7 @@ class Refused(WithNode):
             region.__dlpack_device__()
         region.close()
 
-    def test_tensors_outside(self):
+    def test_invalid_tensors(self):
         region = self.node.alloc(4096)
         for shape, strides, offset in (
             ((1025,), None, 0),
@@ -77,7 +77,7 @@ class Refused(WithNode):
             region.tensor("uint8", (1,), offset=-1)
 
     def test_tensors_of_all_sizes(self):
-        """What does not lie within the region is refused, and what does is where it should be."""
+        """Tensors outside the region are refused; others have the right elements."""
         length = 4096
         region = self.node.alloc(length)
         memoryview(region)[:] = content = os.urandom(length)
@@ -171,7 +171,7 @@ class Buffers(WithNode):
         self.assertEqual(self.node.wrap(number).layout, Layout("float64", (), (), 0))
         self.assertEqual(memoryview(region.tensor("float64", (0, 4), offset=4096)).nbytes, 0)
 
-    def test_who_asks_for_less_gets_less_or_nothing(self):
+    def test_flags_of_requests(self):
         simple, writable, nd, strides, c, f, any_order = 0, 1, 0x8, 0x18, 0x38, 0x58, 0x98
         region = self.node.alloc(4096)
         rows = region.tensor("int32", (3, 4))
@@ -189,9 +189,9 @@ class Buffers(WithNode):
                     else:
                         with self.assertRaises(BufferError):
                             _take_and_release(tensor, flags)
-        region.close()  # nothing is still lent
+        region.close()  # no export is left
 
-    def test_what_was_handed_out_keeps_the_region(self):
+    def test_views_keep_the_region(self):
         view = memoryview(self.node.alloc(4096).tensor("uint8", (4096,)))
         gc.collect()
         view[:] = bytes(4096)
@@ -208,7 +208,7 @@ class Buffers(WithNode):
 
 
 class Wrapped(WithNode):
-    def test_a_buffer_is_used_where_it_is(self):
+    def test_no_copy(self):
         data = bytearray(b"0123456789")
         region = self.node.wrap(data)
         self.assertEqual(region.length, 10)
@@ -219,7 +219,7 @@ class Wrapped(WithNode):
         region.close()
         data.append(1)
 
-    def test_it_is_kept(self):
+    def test_the_object_is_kept(self):
         class Data(bytearray):
             pass
 
@@ -232,7 +232,7 @@ class Wrapped(WithNode):
         del region
         self.assertIsNone(gone())
 
-    def test_what_may_only_be_read_stays_so(self):
+    def test_read_only_objects(self):
         region = self.node.wrap(b"constant")
         self.assertTrue(region.readonly)
         view = memoryview(region)
@@ -241,7 +241,7 @@ class Wrapped(WithNode):
         with self.assertRaises(TypeError):
             ctypes.c_char.from_buffer(region)
 
-    def test_shapes_are_seen(self):
+    def test_shapes(self):
         data = memoryview(bytearray(24)).cast("B").cast("i", (2, 3))
         region = self.node.wrap(data)
         self.assertEqual(region.layout, Layout("int32", (2, 3), (3, 1), 0))
@@ -255,7 +255,7 @@ class Wrapped(WithNode):
         region = self.node.wrap((ctypes.c_float * 3 * 2)())
         self.assertEqual(region.layout, Layout("float32", (2, 3), (3, 1), 0))
 
-    def test_structures_are_bytes_on_request(self):
+    def test_structures(self):
         class Pair(ctypes.Structure):
             _fields_ = [("a", ctypes.c_int), ("b", ctypes.c_double)]
 
@@ -289,18 +289,18 @@ class Tickets(WithNode):
         )
         self.addCleanup(os.close, self.descriptor)
 
-    def test_a_truncated_one(self):
+    def test_truncated_tickets(self):
         for length in (0, 1, 255):
             self.fails(Code.ETICKET, self.node.import_, self.ticket[:length], self.descriptor)
         self.fails(Code.ETICKET, self.node.import_, self.ticket + b"x", self.descriptor)
 
-    def test_a_damaged_one(self):
+    def test_damaged_tickets(self):
         for place in (0, 20, 100, 255):
             ticket = bytearray(self.ticket)
             ticket[place] ^= 0x40
             self.fails(Code.ETICKET, self.node.import_, ticket, self.descriptor)
 
-    def test_the_descriptor_of_something_else(self):
+    def test_wrong_descriptors(self):
         with open("/dev/null", "rb") as other:
             self.fails(Code.ETICKET, self.node.import_, self.ticket, other)
         with self.assertRaises(ValueError):
@@ -308,7 +308,7 @@ class Tickets(WithNode):
         with self.assertRaises(TypeError):
             self.node.import_(self.ticket, "3")
 
-    def test_it_is_the_same_memory_and_the_same_tensor(self):
+    def test_shared_memory_and_layout(self):
         imported = self.node.import_(self.ticket, self.descriptor)
         view = memoryview(imported)
         self.assertEqual((view.format, view.shape), ("f", (2, 4)))
@@ -320,7 +320,7 @@ class Tickets(WithNode):
         self.assertEqual(memoryview(self.region.tensor("float32", (8,), offset=4096))[0], 7)
         self.fails(Code.ENOTSUP, imported.export)
 
-    def test_a_ticket_alone_opens_nothing(self):
+    def test_the_first_import_needs_a_descriptor(self):
         self.fails(Code.ETICKET, self.node.import_, self.region.ticket())
 
     def test_many_tensors_need_one_descriptor(self):
@@ -334,7 +334,7 @@ class Tickets(WithNode):
         self.assertEqual(first.bytes()[48], 9)
         self.fails(Code.ETICKET, self.node.import_, self.region.ticket(rights=READ))
 
-    def test_the_right_to_read(self):
+    def test_read_only_tickets(self):
         ticket, descriptor = self.region.export()
         imported = self.node.import_(ticket, descriptor)
         os.close(descriptor)
@@ -343,7 +343,7 @@ class Tickets(WithNode):
         self.assertEqual(imported.layout, Layout("uint8", (8192,), (1,), 0))
         self.fails(Code.EACCESS, imported.copy_from, self.node.alloc(8192))
 
-    def test_the_right_to_read_a_device_s(self):
+    def test_read_only_device_memory(self):
         region = self.node.alloc(8192, "sim:0")
         for rights in (READ, READ | WRITE):
             ticket, descriptor = region.export(rights=rights)
@@ -351,7 +351,7 @@ class Tickets(WithNode):
             os.close(descriptor)
             self.assertEqual((imported.place, imported.readonly), ("sim:0", rights == READ))
 
-    def test_the_owner_s_end(self):
+    def test_memory_outlives_its_owner(self):
         imported = self.node.import_(self.ticket, self.descriptor)
         memoryview(imported)[0, 0] = 3
         self.region.close()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Handles that several threads use and close at once. A library that is preloaded (holding.c) makes
-calls as slow as each test needs."""
+"""Concurrent use and close of handles. A preloaded library (holding.c) delays calls of libhaul."""
 
 import contextlib
 import ctypes
@@ -21,7 +20,7 @@ holding = ctypes.CDLL(None)
 
 def setUpModule():
     if not hasattr(holding, "holding_set"):
-        raise unittest.SkipTest("haul-python-holding.so is not preloaded; ctest does")
+        raise unittest.SkipTest("haul-python-holding.so is not preloaded (hint: run ctest -R python.threads)")
 
 
 def begun(call):
@@ -34,7 +33,7 @@ def ended(call):
 
 @contextlib.contextmanager
 def held(call):
-    """Within it the call does not return."""
+    """Calls do not return within it."""
     holding.holding_set(call.encode(), True)
     try:
         yield
@@ -60,7 +59,7 @@ class Threads(support.Case):
         return thread
 
     def start_held(self, call, run, *args):
-        """A thread that has come to the call."""
+        """A thread that has entered the call."""
         before = begun(call)
         thread = self.start(run, *args)
         self.soon(lambda: begun(call) == before + 1)
@@ -72,7 +71,7 @@ class Threads(support.Case):
 
 
 class Wrapped(Threads):
-    """What is wrapped stays until its region's release has returned."""
+    """Wrapped memory stays until the release of its region has returned."""
 
     def setUp(self):
         super().setUp()
@@ -126,10 +125,10 @@ class Wrapped(Threads):
 
 
 class Nodes(Threads):
-    """A node and what came from it end one after the other."""
+    """A node and its objects are released one after the other."""
 
     def ends(self):
-        """What came from the node, by the call that ends it."""
+        """Objects of the node, by the call that releases them."""
         region = self.node.alloc(4096)
         region.publish("r")
         peer = self.node.connect(self.node.listen(f"unix://@haul-test-threads-{os.getpid()}"))
@@ -161,7 +160,7 @@ class Nodes(Threads):
         self.join(first)
         self.assertEqual(ended("haul_node_close"), closes + 1)
 
-    def test_what_is_forgotten_is_waited_for(self):
+    def test_garbage_collection_counts_as_a_release(self):
         closes = begun("haul_node_close")
         regions = [self.node.alloc(4096)]
         with held("haul_region_release"):
@@ -189,8 +188,8 @@ class Nodes(Threads):
         self.assertEqual(ended("haul_region_release"), releases + 1)
         data.append(1)
 
-    def test_a_forked_child_waits_for_nobody(self):
-        """The thread that closes the node is not there."""
+    def test_a_forked_child_does_not_wait(self):
+        """The child does not have the thread that closes the node."""
         region = self.node.alloc(4096)
         with held("haul_node_close"):
             first = self.start_held("haul_node_close", self.node.close)
@@ -209,7 +208,7 @@ class Nodes(Threads):
         self.join(first)
         self.assertEqual(status, (child, 0))
 
-    def test_the_interpreter_s_end_waits_for_nobody(self):
+    def test_the_interpreter_s_end_does_not_wait(self):
         child = self.child("""
             import threading
             from test_threads import begun, holding
@@ -224,34 +223,34 @@ class Nodes(Threads):
 
 
 class Foreign(support.Case):
-    """Threads that the interpreter does not know."""
+    """Threads that the interpreter did not create."""
 
-    def test_a_tensor_is_given_back_while_the_interpreter_ends(self):
-        """The thread waits for the interpreter's lock, which the main thread has until its end."""
+    def test_a_tensor_is_deleted_during_the_interpreter_s_end(self):
+        """The thread waits for the GIL, which the main thread keeps until its end."""
         child = self.child("""
             import ctypes, time
             from test_dlpack import consume
 
             class Last:
                 def __del__(self, sleep=time.sleep):
-                    sleep(1)  # without the lock
+                    sleep(1)  # without the GIL
 
             last = Last()
             node = haul.Node()
             managed = consume(node.alloc(4096).__dlpack__())
             address = ctypes.c_void_p(ctypes.addressof(managed))
             sys.setswitchinterval(1000)
-            ctypes.PyDLL(None).holding_give_back(managed.deleter, address)
+            ctypes.PyDLL(None).holding_delete(managed.deleter, address)
         """)
-        self.assertEqual(child.end(), (0, "given back\n"))
+        self.assertEqual(child.end(), (0, "deleted\n"))
 
-    def test_tensors_are_given_back_after_that(self):
-        """The main thread still closes what it has, and others do no harm."""
+    def test_tensors_are_deleted_after_that(self):
+        """The main thread can still close objects; other threads do nothing."""
         source = """
             import atexit, ctypes
 
             def end():
-                ctypes.CDLL(None).holding_give_back(managed.deleter, address)
+                ctypes.CDLL(None).holding_delete(managed.deleter, address)
                 globals().pop("capsule")
                 second.close()
                 try:
@@ -275,7 +274,7 @@ class Foreign(support.Case):
             timeout=support.PATIENCE,
             text=True,
         )
-        self.assertEqual((child.stdout, child.stderr), ("in use\n", "given back\n"))
+        self.assertEqual((child.stdout, child.stderr), ("in use\n", "deleted\n"))
 
 
 if __name__ == "__main__":

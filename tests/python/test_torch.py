@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""PyTorch: two processes, one tensor, no copy."""
+"""PyTorch: tensors shared by two processes, without copies."""
 
 import gc
 import os
@@ -10,22 +10,21 @@ from haul import READ, WRITE, Layout
 
 torch = None
 
-# What another process does with a tensor that it is given. Its last words are in place when it says
-# them.
+# Another process: uses and changes a tensor that it receives.
 CONSUMER = """
     import torch
     node = haul.Node()
-    region = talk.take(node)
+    region = channel.import_ticket(node)
     tensor = torch.from_dlpack(region)
     assert tensor.data_ptr() == region.address + region.layout.offset
     assert tensor.shape == (64, 32) and tensor.dtype == torch.bfloat16, tensor
     assert (tensor == 1.5).all()
     tensor[7] = 2
-    talk.say("written")
-    assert talk.hear() == "answered"
+    channel.send_text("written")
+    assert channel.receive_text() == "answered"
     assert (tensor[8] == 3).all()
-    talk.say("seen")
-    talk.hear()
+    channel.send_text("seen")
+    channel.receive_text()
 """
 
 
@@ -61,8 +60,8 @@ class Tensors(support.Case):
             again = self.node.wrap(tensor)
             self.assertEqual(str(dtype), "torch." + again.layout.dtype)
 
-    def test_given_back_once(self):
-        """A count below zero would be one above: then the region could not be closed."""
+    def test_each_tensor_is_deleted_once(self):
+        """After a second deletion the count would wrap around, and the region could not be closed."""
         region = self.node.alloc(4096)
         tensors = [torch.from_dlpack(region) for _ in range(10)]
         parts = [tensor[16:32] for tensor in tensors]
@@ -72,7 +71,7 @@ class Tensors(support.Case):
         del parts
         region.close()
 
-    def test_it_keeps_the_region(self):
+    def test_tensors_keep_the_region(self):
         tensor = torch.from_dlpack(self.node.alloc(1 << 20))
         gc.collect()
         tensor.fill_(9)
@@ -80,7 +79,7 @@ class Tensors(support.Case):
         del tensor
 
     def test_read_only_memory(self):
-        """What the refusal advises works for every type."""
+        """The hints of the error work for every type."""
         layout = Layout("bfloat16", (64,))
         region = self.node.alloc(4096)
         torch.from_dlpack(region.tensor(layout.dtype, layout.shape)).fill_(1.5)
@@ -121,19 +120,19 @@ class TwoProcesses(support.Case):
         layout = Layout("bfloat16", (64, 32), offset=4096)
         tensor = torch.from_dlpack(region.tensor(layout.dtype, layout.shape, offset=4096))
         tensor.fill_(1.5)
-        child.give(region.export(layout, READ | WRITE))
-        self.assertEqual(child.hear(), "written")
+        child.send_ticket(region.export(layout, READ | WRITE))
+        self.assertEqual(child.receive_text(), "written")
         self.assertTrue((tensor[7] == 2).all())
         tensor[8] = 3
-        child.say("answered")
-        self.assertEqual(child.hear(), "seen")
+        child.send_text("answered")
+        self.assertEqual(child.receive_text(), "seen")
         return region, tensor
 
     def test_the_importer_ends_first(self):
         with haul.Node() as node:
             child = self.child(CONSUMER)
             region, tensor = self.share(node, child)
-            child.say("end")
+            child.send_text("end")
             self.ends_well(child)
             tensor.fill_(4)
             del tensor
@@ -149,27 +148,27 @@ class TwoProcesses(support.Case):
             region, tensor = self.share(node, child)
             del tensor
             region.close()
-        child.say("end")
+        child.send_text("end")
         self.ends_well(child)
 
     def test_the_owner_is_killed(self):
-        """The importer's memory lives as long as the importer wants."""
+        """The importer's memory outlives the owner."""
         owner = self.child("""
             node = haul.Node()
             region = node.alloc(1 << 20)
             memoryview(region)[:5] = b"hello"
-            talk.give(region.export(rights=haul.READ | haul.WRITE))
-            talk.hear()
+            channel.send_ticket(region.export(rights=haul.READ | haul.WRITE))
+            channel.receive_text()
         """)
         with haul.Node() as node:
-            tensor = torch.from_dlpack(owner.take(node))
+            tensor = torch.from_dlpack(owner.import_ticket(node))
             owner.kill()
             self.assertEqual(bytes(tensor[:5].tolist()), b"hello")
             tensor.fill_(1)
             del tensor
 
     def test_processes_end_with_everything_in_use(self):
-        """Tensors outlive the region's name, the node's, and with them the interpreter."""
+        """Tensors outlive their region and node until the interpreter's end."""
         child = self.child("""
             import torch
             node = haul.Node()

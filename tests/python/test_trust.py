@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Nodes with keys: who gets in, who he is, and regions that are for some alone."""
+"""Nodes with keys: authentication, identities, and regions for some peers only."""
 
 import os
 import pathlib
@@ -34,7 +34,7 @@ class Trust(support.Case):
         self.addCleanup(node.close)
         return node
 
-    def test_a_key_lets_in_and_names(self):
+    def test_authentication(self):
         server = self.node("alice", "bob")
         address = server.listen("tcp://127.0.0.1:0")
         region = server.alloc(4096)
@@ -50,13 +50,13 @@ class Trust(support.Case):
         self.assertEqual({one.name for one in stranger.list()}, {"both"})
         self.fails(Code.ENAME, stranger.lookup, "his")
 
-    def test_who_has_none_stays_outside(self):
+    def test_peers_without_a_key(self):
         address = self.node("alice").listen("tcp://127.0.0.1:0")
         with haul.Node() as other:
             self.fails(Code.EAUTH, other.connect, address)
         self.fails(Code.EAUTH, self.node("bob").connect, address)
 
-    def test_files_that_others_may_read(self):
+    def test_readable_key_files(self):
         for option in ("key", "directory_login"):
             self.fails(Code.EINSECURE, haul.Node, **{option: self.file("alice", mode=0o644)})
         self.fails(Code.EINVAL, haul.Node, key=os.fspath(self.folder / "none"))
@@ -64,7 +64,7 @@ class Trust(support.Case):
         with self.assertRaises(TypeError):
             haul.Node(key=7)
 
-    def test_grants_that_are_none(self):
+    def test_invalid_grants(self):
         with haul.Node() as node:
             region = node.alloc(4096)
             self.fails(Code.EINVAL, region.publish, "r", to={})
