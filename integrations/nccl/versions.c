@@ -181,21 +181,8 @@ SHOWN const struct nccl_net_10 ncclNetPlugin_v10 = {NAME,
                                                     .connect = connect_10,
                                                     .send = send_10,
                                                     .receive = receive_10};
-SHOWN const struct nccl_net_9 ncclNetPlugin_v9 = {NAME,
-                                                  MEMORY,
-                                                  ENDS,
-                                                  .init = init_8,
-                                                  .properties = properties_9,
-                                                  .listen = comm_listen,
-                                                  .connect = connect_8,
-                                                  .send = transfer_send,
-                                                  .receive = receive_9};
-SHOWN const struct nccl_net_8 ncclNetPlugin_v8 = {NAME,
-                                                  MEMORY,
-                                                  ENDS,
-                                                  .init = init_8,
-                                                  .properties = properties_8,
-                                                  .listen = comm_listen,
-                                                  .connect = connect_8,
-                                                  .send = send_8,
-                                                  .receive = receive_8};
+#define TABLE_8 NAME, MEMORY, ENDS, .init = init_8, .listen = comm_listen, .connect = connect_8
+SHOWN const struct nccl_net_9 ncclNetPlugin_v9 = {TABLE_8, .properties = properties_9,
+                                                  .send = transfer_send, .receive = receive_9};
+SHOWN const struct nccl_net_8 ncclNetPlugin_v8 = {TABLE_8, .properties = properties_8,
+                                                  .send = send_8, .receive = receive_8};

@@ -23,6 +23,12 @@ static void connect_pair(struct rank *rank) {
   rank_connect(rank, peers);
 }
 
+static void close_pair(struct rank *rank, unsigned other) {
+  rank_need(rank, net_close_send(rank->to[other]) == 0);
+  rank_need(rank, net_close_receive(rank->from[other]) == 0);
+  rank_need(rank, net_close_listen(rank->listeners[other]) == 0);
+}
+
 /* ---- Handles ---- */
 
 static int connect_to(struct rank *rank, const void *bytes) {
@@ -146,9 +152,7 @@ static void dead_in_flight(struct rank *rank) {
   rank_need(rank, harness_warnings() > 0);
   rank_need(rank, net_deregister(rank->to[other], out_memory) == 0);
   rank_need(rank, net_deregister(rank->from[other], in_memory) == 0);
-  rank_need(rank, net_close_send(rank->to[other]) == 0);
-  rank_need(rank, net_close_receive(rank->from[other]) == 0);
-  rank_need(rank, net_close_listen(rank->listeners[other]) == 0);
+  close_pair(rank, other);
   rank_need(rank, harness_close() == 0);
 }
 
@@ -219,9 +223,7 @@ static void lane_step(struct rank *rank, struct lane *lane, unsigned other) {
 static void close_lane(struct rank *rank, struct lane *lane, unsigned other) {
   rank_need(rank, net_deregister(rank->to[other], lane->out_memory) == 0);
   rank_need(rank, net_deregister(rank->from[other], lane->in_memory) == 0);
-  rank_need(rank, net_close_send(rank->to[other]) == 0);
-  rank_need(rank, net_close_receive(rank->from[other]) == 0);
-  rank_need(rank, net_close_listen(rank->listeners[other]) == 0);
+  close_pair(rank, other);
   free(lane->out);
   free(lane->in);
 }
@@ -299,9 +301,7 @@ static void deregister_in_flight(struct rank *rank) {
       break;
   }
   rank_barrier(rank);
-  rank_need(rank, net_close_send(rank->to[other]) == 0);
-  rank_need(rank, net_close_receive(rank->from[other]) == 0);
-  rank_need(rank, net_close_listen(rank->listeners[other]) == 0);
+  close_pair(rank, other);
   rank_need(rank, harness_close() == 0);
 }
 

@@ -106,6 +106,14 @@ bool deadline_from(PyObject *timeout, double seconds, haul_deadline *until) {
   return true;
 }
 
+bool deadline_argument(PyObject *args, PyObject *keywords, const char *format, double seconds,
+                       haul_deadline *until) {
+  static char *names[] = {"timeout", NULL};
+  PyObject *timeout = Py_None;
+  return PyArg_ParseTupleAndKeywords(args, keywords, format, names, &timeout) &&
+         deadline_from(timeout, seconds, until);
+}
+
 /* ---- Calls that can be resumed ---- */
 
 int wait_in_steps(struct object *object, const char *call,

@@ -163,6 +163,9 @@ bool foreign_watch(void);
 bool nanoseconds_from(PyObject *seconds, const char *name, int64_t *nanoseconds);
 /* The same for an argument `timeout`: None stands for `seconds`. */
 bool deadline_from(PyObject *timeout, double seconds, haul_deadline *until);
+/* The same for a call with only that argument, by PyArg_Parse's `format`. */
+bool deadline_argument(PyObject *args, PyObject *keywords, const char *format, double seconds,
+                       haul_deadline *until);
 
 /* Calls `step` without the GIL until it returns something else than STEP_AGAIN, which means that
  * its deadline passed. Checks for signals and for a close ten times a second. Returns step's

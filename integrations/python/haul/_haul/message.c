@@ -39,13 +39,11 @@ static PyObject *message_object(struct node *node, struct haul_message *message)
 }
 
 PyObject *message_receive(PyObject *self, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"timeout", NULL};
   struct node *node = (struct node *)self;
   struct receiving receiving;
-  PyObject *timeout = Py_None, *made = NULL;
+  PyObject *made = NULL;
   haul_deadline until;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O", names, &timeout) ||
-      !deadline_from(timeout, node->timeout, &until))
+  if (!deadline_argument(args, keywords, "|$O", node->timeout, &until))
     return NULL;
   receiving.node = object_enter(&node->base, "receive");
   if (!receiving.node)

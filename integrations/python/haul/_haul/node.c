@@ -273,12 +273,9 @@ static int step_progress(void *user, haul_deadline until) {
 }
 
 static PyObject *node_progress(PyObject *self, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"timeout", NULL};
   struct node *node = (struct node *)self;
-  PyObject *timeout = NULL;
   haul_deadline until;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O", names, &timeout) ||
-      !deadline_from(timeout, 0, &until))
+  if (!deadline_argument(args, keywords, "|O", 0, &until))
     return NULL;
   haul_node *handle = object_enter(&node->base, "progress");
   if (!handle)

@@ -134,12 +134,9 @@ static PyObject *list_of(const struct listing *listing) {
 }
 
 static PyObject *peer_list(PyObject *self, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"timeout", NULL};
   struct object *peer = (struct object *)self;
-  PyObject *timeout = Py_None;
   haul_deadline until;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O", names, &timeout) ||
-      !deadline_from(timeout, peer->node->timeout, &until))
+  if (!deadline_argument(args, keywords, "|$O", peer->node->timeout, &until))
     return NULL;
   struct listing *listing = job_new(sizeof *listing, peer, "list");
   if (!listing)

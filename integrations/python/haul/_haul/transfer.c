@@ -163,69 +163,61 @@ static bool read_word(PyObject *given, uint64_t *word) {
   return !PyErr_Occurred();
 }
 
-/* Enters both or none. `place` becomes an offset in the region. */
-static bool enter_result(struct remote *remote, const struct local *result, const char *call,
-                         uint64_t *place) {
-  return region_must_be_writable(result->region, call) &&
-         local_offset(result, call, sizeof(uint64_t), place) &&
-         enter_ends(remote, result->region, call);
+struct atomic {
+  const char *call;
+  struct local result;
+  unsigned long long offset, result_offset;
+  struct constraints given;
+  uint64_t words[2]; /* fetch_add: the value; compare_swap: expected and desired */
+};
+
+static PyObject *start_atomic(struct remote *remote, const struct atomic *atomic, bool swaps) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct region *region = atomic->result.region;
+  uint64_t place = atomic->result_offset;
+  haul_transfer *handle = NULL;
+  int code;
+  if (!read_constraints(&atomic->given, &options) ||
+      !region_must_be_writable(region, atomic->call) ||
+      !local_offset(&atomic->result, atomic->call, sizeof(uint64_t), &place) ||
+      !enter_ends(remote, region, atomic->call))
+    return NULL;
+  Py_BEGIN_ALLOW_THREADS;
+  if (swaps)
+    code = haul_compare_swap(region->base.handle, place, remote->base.handle, atomic->offset,
+                             atomic->words[0], atomic->words[1], &options, &handle);
+  else
+    code = haul_fetch_add(region->base.handle, place, remote->base.handle, atomic->offset,
+                          atomic->words[0], &options, &handle);
+  Py_END_ALLOW_THREADS;
+  PyObject *transfer = code ? raise_last() : transfer_object(remote, region, handle);
+  leave_ends(remote, region);
+  return transfer;
 }
 
 PyObject *transfer_fetch_add(PyObject *self, PyObject *args, PyObject *keywords) {
   static char *names[] = {"result", "offset", "value", "result_offset", "timeout", "only", NULL};
-  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  struct constraints given = NO_CONSTRAINTS;
-  struct remote *remote = (struct remote *)self;
-  struct local result;
+  struct atomic atomic = {.call = "fetch_add", .given = NO_CONSTRAINTS};
   PyObject *value;
-  unsigned long long offset, result_offset = 0;
-  haul_transfer *handle = NULL;
-  uint64_t word;
-  int code;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KO|$KOz", names, local_from, &result, &offset,
-                                   &value, &result_offset, &given.timeout, &given.only) ||
-      !read_word(value, &word) || !read_constraints(&given, &options))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KO|$KOz", names, local_from, &atomic.result,
+                                   &atomic.offset, &value, &atomic.result_offset,
+                                   &atomic.given.timeout, &atomic.given.only) ||
+      !read_word(value, &atomic.words[0]))
     return NULL;
-  uint64_t place = result_offset;
-  if (!enter_result(remote, &result, "fetch_add", &place))
-    return NULL;
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_fetch_add(result.region->base.handle, place, remote->base.handle, offset, word,
-                        &options, &handle);
-  Py_END_ALLOW_THREADS;
-  PyObject *transfer = code ? raise_last() : transfer_object(remote, result.region, handle);
-  leave_ends(remote, result.region);
-  return transfer;
+  return start_atomic((struct remote *)self, &atomic, false);
 }
 
 PyObject *transfer_compare_swap(PyObject *self, PyObject *args, PyObject *keywords) {
   static char *names[] = {"result",        "offset",  "expected", "desired",
                           "result_offset", "timeout", "only",     NULL};
-  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  struct constraints given = NO_CONSTRAINTS;
-  struct remote *remote = (struct remote *)self;
-  struct local result;
+  struct atomic atomic = {.call = "compare_swap", .given = NO_CONSTRAINTS};
   PyObject *expected, *desired;
-  unsigned long long offset, result_offset = 0;
-  haul_transfer *handle = NULL;
-  uint64_t before, after;
-  int code;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KOO|$KOz", names, local_from, &result,
-                                   &offset, &expected, &desired, &result_offset, &given.timeout,
-                                   &given.only) ||
-      !read_word(expected, &before) || !read_word(desired, &after) ||
-      !read_constraints(&given, &options))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KOO|$KOz", names, local_from, &atomic.result,
+                                   &atomic.offset, &expected, &desired, &atomic.result_offset,
+                                   &atomic.given.timeout, &atomic.given.only) ||
+      !read_word(expected, &atomic.words[0]) || !read_word(desired, &atomic.words[1]))
     return NULL;
-  uint64_t place = result_offset;
-  if (!enter_result(remote, &result, "compare_swap", &place))
-    return NULL;
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_compare_swap(result.region->base.handle, place, remote->base.handle, offset, before,
-                           after, &options, &handle);
-  Py_END_ALLOW_THREADS;
-  PyObject *transfer = code ? raise_last() : transfer_object(remote, result.region, handle);
-  leave_ends(remote, result.region);
-  return transfer;
+  return start_atomic((struct remote *)self, &atomic, true);
 }
 
 /* ---- Explaining ---- */
@@ -310,12 +302,9 @@ static int step_wait(void *user, haul_deadline until) {
 }
 
 static PyObject *transfer_wait(PyObject *self, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"timeout", NULL};
   struct object *transfer = (struct object *)self;
-  PyObject *timeout = Py_None;
   haul_deadline until;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O", names, &timeout) ||
-      !deadline_from(timeout, transfer->node->timeout, &until))
+  if (!deadline_argument(args, keywords, "|O", transfer->node->timeout, &until))
     return NULL;
   haul_transfer *handle = object_enter(transfer, "wait");
   if (!handle)
