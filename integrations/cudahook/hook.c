@@ -119,8 +119,7 @@ static cudaStream_t per_thread(cudaStream_t stream) {
   return stream ? stream : cudaStreamPerThread;
 }
 
-/* The runtime allocates in stream order; haul at once. `given` may be NULL where `stream` is not.
- */
+/* The runtime allocates in stream order; haul at once. `given` is the caller's argument. */
 static cudaError_t malloc_async(const char *call, void **address, size_t bytes, cudaStream_t given,
                                 cudaStream_t stream,
                                 cudaError_t (*real)(void **, size_t, cudaStream_t)) {

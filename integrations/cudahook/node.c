@@ -25,8 +25,8 @@ static unsigned rights = HAUL_READ;
 /* A page with 1 here, and 0 in every child forked later, as the kernel wipes it. */
 static _Atomic(volatile unsigned char *) mark;
 
-static pthread_mutex_t lock =
-    PTHREAD_MUTEX_INITIALIZER; /* for opening; taken only once there is a mark */
+/* For opening the node; taken only once there is a mark. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(haul_node *) node;
 static char failure[256];
 /* Why peers cannot connect, or empty. Constant once the node is open. */

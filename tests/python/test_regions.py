@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Regions: buffers, tensors, copies, what is wrapped, what is shared by a ticket."""
+"""Regions: buffers, tensors, copies, wrapped objects, tickets."""
 
 import collections
 import ctypes

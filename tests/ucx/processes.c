@@ -23,8 +23,8 @@ struct offer {
 
 static struct {
   pid_t owner;
-  int order; /* a byte: verify that block; end of file: exit */
-  int answer;
+  int request; /* a byte: verify that block; end of file: exit */
+  int response;
   struct offer offer;
 } peer;
 
@@ -40,7 +40,7 @@ static void read_all(int fd, void *bytes, size_t length) {
 }
 
 /* Fills each block with a pattern, and verifies blocks on request. */
-static void owner_main(int order, int answer) {
+static void owner_main(int request, int response) {
   static uint8_t bytes[LENGTH];
   struct rig rig, copy;
   struct target blocks[BLOCKS];
@@ -61,14 +61,14 @@ static void owner_main(int order, int answer) {
     pattern_fill(bytes, LENGTH, i);
     assert_int_equal(rig_put(&copy, bytes, LENGTH, offer.addresses[i], UCT_INVALID_RKEY), UCS_OK);
   }
-  if (write(answer, &offer, sizeof offer) != sizeof offer)
+  if (write(response, &offer, sizeof offer) != sizeof offer)
     _exit(3);
-  while (read(order, &which, 1) == 1) {
+  while (read(request, &which, 1) == 1) {
     uint8_t good = 1;
     assert_int_equal(
         rig_get(&copy, bytes, LENGTH, offer.addresses[which % BLOCKS], UCT_INVALID_RKEY), UCS_OK);
     pattern_check(bytes, LENGTH, 100 + which);
-    if (write(answer, &good, 1) != 1)
+    if (write(response, &good, 1) != 1)
       _exit(3);
   }
   for (unsigned i = 0; i < BLOCKS; i++) {
@@ -83,35 +83,35 @@ static void owner_main(int order, int answer) {
 
 /* By exec, as UCX must not run in a forked child. */
 static void start_owner(bool namespaces) {
-  int order[2], answer[2];
-  assert_int_equal(pipe(order), 0);
-  assert_int_equal(pipe(answer), 0);
-  char orders[16], answers[16];
+  int request[2], response[2];
+  assert_int_equal(pipe(request), 0);
+  assert_int_equal(pipe(response), 0);
+  char requests[16], responses[16];
   static char self[4096];
   assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
-  snprintf(orders, sizeof orders, "%d", order[0]);
-  snprintf(answers, sizeof answers, "%d", answer[1]);
+  snprintf(requests, sizeof requests, "%d", request[0]);
+  snprintf(responses, sizeof responses, "%d", response[1]);
   peer.owner = fork();
   if (peer.owner == 0) {
-    close(order[1]);
-    close(answer[0]);
+    close(request[1]);
+    close(response[0]);
     if (namespaces)
-      execlp("unshare", "unshare", "--fork", "--pid", "--kill-child", self, "own", orders, answers,
-             NULL);
-    execl(self, self, "own", orders, answers, NULL);
+      execlp("unshare", "unshare", "--fork", "--pid", "--kill-child", self, "own", requests,
+             responses, NULL);
+    execl(self, self, "own", requests, responses, NULL);
     _exit(4);
   }
-  close(order[0]);
-  close(answer[1]);
-  peer.order = order[1];
-  peer.answer = answer[0];
-  read_all(peer.answer, &peer.offer, sizeof peer.offer);
+  close(request[0]);
+  close(response[1]);
+  peer.request = request[1];
+  peer.response = response[0];
+  read_all(peer.response, &peer.offer, sizeof peer.offer);
 }
 
 static void end_owner(void) {
   int status;
-  close(peer.order);
-  close(peer.answer);
+  close(peer.request);
+  close(peer.response);
   assert_int_equal(waitpid(peer.owner, &status, 0), peer.owner);
   assert_int_equal(status, 0);
 }
@@ -158,8 +158,8 @@ static void move_both_ways(void) {
     pattern_fill(bytes, LENGTH, 100 + i);
     assert_int_equal(rig_put(&rig, bytes, LENGTH, peer.offer.addresses[i], keys[i].rkey), UCS_OK);
     uint8_t which = (uint8_t)i, good = 0;
-    assert_int_equal(write(peer.order, &which, 1), 1);
-    read_all(peer.answer, &good, 1);
+    assert_int_equal(write(peer.request, &which, 1), 1);
+    read_all(peer.response, &good, 1);
     assert_int_equal(good, 1);
   }
 }
@@ -183,8 +183,8 @@ static void between_two_devices(void **state) {
   assert_int_equal(rig_put(&rig, own_block.address, LENGTH, peer.offer.addresses[1], keys[1].rkey),
                    UCS_OK);
   uint8_t which = 1, good = 0;
-  assert_int_equal(write(peer.order, &which, 1), 1);
-  read_all(peer.answer, &good, 1);
+  assert_int_equal(write(peer.request, &which, 1), 1);
+  read_all(peer.response, &good, 1);
   assert_int_equal(good, 1);
   rig_free(&copy, &own_block);
   rig_close(&copy);
@@ -249,8 +249,8 @@ static void a_process_dies(void **state) {
   assert_true(UCS_STATUS_IS_ERR(rig_connect(&rig, peer.offer.iface_address)));
   rig.ep = NULL;
   leave_owner();
-  close(peer.order);
-  close(peer.answer);
+  close(peer.request);
+  close(peer.response);
 }
 
 static void another_pid_namespace(void **state) {

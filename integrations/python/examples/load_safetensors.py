@@ -87,24 +87,24 @@ def tensors_of(region):
     return tensors
 
 
-def in_torch(lent):
+def in_torch(view):
     """A PyTorch tensor of it; None if this PyTorch has no such type. Some versions import fewer types
     through DLPack than they have (no float8, no bool), so it is imported as integers of the same size."""
     import torch  # only in the worker, as this import is slow
 
-    dtype = getattr(torch, lent.dtype, None)
+    dtype = getattr(torch, view.dtype, None)
     if dtype is None:
         return None
     bits = 8 * torch.empty((), dtype=dtype).element_size()
-    integers = lent.region.tensor(f"int{bits}", lent.shape, offset=lent.offset)
+    integers = view.region.tensor(f"int{bits}", view.shape, offset=view.offset)
     return torch.from_dlpack(integers).view(dtype)
 
 
 def show(tensors):
-    for name, lent in tensors.items():
-        tensor = in_torch(lent)
-        shape = "x".join(map(str, lent.shape))
-        print(f"worker: {name:24} {lent.dtype:16} {shape:>12}", end="")
+    for name, view in tensors.items():
+        tensor = in_torch(view)
+        shape = "x".join(map(str, view.shape))
+        print(f"worker: {name:24} {view.dtype:16} {shape:>12}", end="")
         if tensor is None:
             print("  this PyTorch has no such type")
         elif tensor.is_complex():

@@ -267,13 +267,13 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     return code;
   pthread_mutex_lock(&lock);
   struct CUctx_st *context = &contexts[device];
-  bool held = context->retains > 0, last = held && --context->retains == 0;
+  bool retained = context->retains > 0, last = retained && --context->retains == 0;
   if (last && atomic_exchange(&context->active, false))
     end_context(context);
   pthread_mutex_unlock(&lock);
-  if (held)
+  if (retained)
     atomic_fetch_sub(&cuda_double.retains, 1);
-  return held ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  return retained ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 /* cudaDeviceReset calls it: other users of the context lose everything too. */

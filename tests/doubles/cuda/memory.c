@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The double's memory: what cuMemCreate makes is a memfd, which can be shared; addresses are
- * reserved without access, and the double sees the bytes elsewhere. */
+ * Memory: cuMemCreate makes a shareable memfd; addresses are reservations without access, and the
+ * mock's own mappings are elsewhere. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/udmabuf.h>
@@ -457,7 +457,7 @@ static bool move_to_file(struct range *range) {
     sched_yield();
     pthread_mutex_lock(&lock);
   }
-  int fd = memfd_create("cuda-double-lent", MFD_CLOEXEC);
+  int fd = memfd_create("cuda-double-shared", MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, (off_t)whole) != 0 || pwrite(fd, from, whole, 0) != (ssize_t)whole ||
       mmap(from, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
     if (fd >= 0)
@@ -636,7 +636,7 @@ void memory_reset(unsigned gpu) {
 
 /* ---- Queries ---- */
 
-static void answer(int attribute, const struct range *range, void *value) {
+static void write_attribute(int attribute, const struct range *range, void *value) {
   bool mapped = range && range->kind != RESERVED;
   unsigned type = !range ? 0 : range->kind == PINNED ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
   switch (attribute) {
@@ -678,7 +678,7 @@ CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values,
   if (!range)
     range = find(RESERVED, address, 1);
   for (unsigned i = 0; i < count; i++)
-    answer(attributes[i], range, values[i]);
+    write_attribute(attributes[i], range, values[i]);
   pthread_mutex_unlock(&lock);
   return CUDA_SUCCESS;
 }

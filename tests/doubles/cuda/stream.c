@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The double's streams: a thread each, which copies what it is given in turn, at the set speed. */
+ * Streams: a thread each, which executes copies in order at the configured speed. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -37,7 +37,7 @@ struct CUevent_st {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all streams and events */
-static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static CUstream streams;
 static CUevent events;
 
@@ -86,7 +86,7 @@ static void run(CUstream stream, struct op *op) {
     pthread_mutex_lock(&lock);
   }
   stream->done++;
-  pthread_cond_broadcast(&news);
+  pthread_cond_broadcast(&changed);
   free(op);
 }
 
@@ -96,7 +96,7 @@ static void *stream_main(void *argument) {
   while (stream->first || !stream->ending) {
     struct op *op = stream->first;
     if (!op) {
-      pthread_cond_wait(&news, &lock);
+      pthread_cond_wait(&changed, &lock);
       continue;
     }
     stream->first = op->next;
@@ -148,9 +148,9 @@ static void end_stream(CUstream stream, bool drop) {
     at = &(*at)->next;
   *at = stream->next;
   while (!drop && stream->done < stream->given)
-    pthread_cond_wait(&news, &lock);
+    pthread_cond_wait(&changed, &lock);
   stream->ending = true;
-  pthread_cond_broadcast(&news);
+  pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
   pthread_join(stream->thread, NULL);
   free(stream);
@@ -176,12 +176,12 @@ static void give(CUstream stream, struct op *op) {
   *stream->last = op;
   stream->last = &op->next;
   stream->given++;
-  pthread_cond_broadcast(&news);
+  pthread_cond_broadcast(&changed);
 }
 
 static void wait_for(CUstream stream, unsigned long long number) {
   while (stream->done < number)
-    pthread_cond_wait(&news, &lock);
+    pthread_cond_wait(&changed, &lock);
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
@@ -366,7 +366,7 @@ static CUresult ask_event(CUevent event, bool wait) {
   if (!is_event(event, context))
     code = CUDA_ERROR_INVALID_HANDLE;
   while (wait && code == CUDA_SUCCESS && event->passed < event->recorded)
-    pthread_cond_wait(&news, &lock);
+    pthread_cond_wait(&changed, &lock);
   if (code == CUDA_SUCCESS && event->passed < event->recorded)
     code = CUDA_ERROR_NOT_READY;
   pthread_mutex_unlock(&lock);

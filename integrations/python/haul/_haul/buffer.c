@@ -54,7 +54,7 @@ int buffer_fill(PyObject *owner, struct region *region, const struct haul_tensor
                 Py_buffer *view, int flags) {
   char *address;
   view->obj = NULL;
-  if (!region_lend(region, "buffer", &address)) {
+  if (!region_begin_export(region, "buffer", &address)) {
     /* Consumers of buffers expect only BufferError. */
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
@@ -84,7 +84,7 @@ int buffer_fill(PyObject *owner, struct region *region, const struct haul_tensor
   }
   if (status != 0) {
     PyMem_Free(shape);
-    region_returned(region);
+    region_end_export(region);
     return -1;
   }
   Py_INCREF(owner);
@@ -94,7 +94,7 @@ int buffer_fill(PyObject *owner, struct region *region, const struct haul_tensor
 
 void buffer_done(struct region *region, Py_buffer *view) {
   PyMem_Free(view->internal);
-  region_returned(region);
+  region_end_export(region);
 }
 
 PyObject *buffer_array(PyObject *self, PyObject *args, PyObject *keywords) {
@@ -112,38 +112,38 @@ PyObject *buffer_array(PyObject *self, PyObject *args, PyObject *keywords) {
 /* ---- Wrapped memory ---- */
 
 /* Saves the exception, as it often runs during one and the deleter may be Python code. */
-void kept_release(struct kept *kept) {
+void wrapped_release(struct wrapped *wrapped) {
   PyObject *type, *value, *trace;
-  if (!kept)
+  if (!wrapped)
     return;
   PyErr_Fetch(&type, &value, &trace);
-  if (kept->buffer.obj)
-    PyBuffer_Release(&kept->buffer);
-  if (kept->delete)
-    kept->delete (kept->managed);
-  PyMem_Free(kept);
+  if (wrapped->buffer.obj)
+    PyBuffer_Release(&wrapped->buffer);
+  if (wrapped->delete)
+    wrapped->delete (wrapped->managed);
+  PyMem_Free(wrapped);
   PyErr_Restore(type, value, trace);
 }
 
-int kept_traverse(struct kept *kept, visitproc visit, void *arg) {
-  if (kept)
-    Py_VISIT(kept->buffer.obj);
+int wrapped_traverse(struct wrapped *wrapped, visitproc visit, void *arg) {
+  if (wrapped)
+    Py_VISIT(wrapped->buffer.obj);
   return 0;
 }
 
-PyObject *wrap_memory(struct node *node, struct kept *kept, uintptr_t first,
+PyObject *wrap_memory(struct node *node, struct wrapped *wrapped, uintptr_t first,
                       struct haul_tensor layout, bool readonly) {
   haul_region *handle = NULL;
   int64_t low, high;
   if (!layout_extent(&layout, &low, &high) || high <= low) {
     PyErr_SetString(PyExc_ValueError, high == low ? "there are no bytes to wrap"
                                                   : "the size of the tensor overflows 63 bits");
-    kept_release(kept);
+    wrapped_release(wrapped);
     return NULL;
   }
   haul_node *opened = object_enter(&node->base, "wrap");
   if (!opened) {
-    kept_release(kept);
+    wrapped_release(wrapped);
     return NULL;
   }
   int code;
@@ -155,9 +155,9 @@ PyObject *wrap_memory(struct node *node, struct kept *kept, uintptr_t first,
   PyObject *region = NULL;
   if (code) {
     raise_last();
-    kept_release(kept);
+    wrapped_release(wrapped);
   } else {
-    region = region_object(node, handle, &layout, kept, readonly);
+    region = region_object(node, handle, &layout, wrapped, readonly);
   }
   object_leave(&node->base);
   return region;
@@ -212,18 +212,19 @@ static bool layout_of_buffer(const Py_buffer *view, struct haul_tensor *layout) 
 
 static PyObject *wrap_buffer(struct node *node, PyObject *object) {
   struct haul_tensor layout;
-  struct kept *kept = PyMem_Calloc(1, sizeof *kept);
-  if (!kept)
+  struct wrapped *wrapped = PyMem_Calloc(1, sizeof *wrapped);
+  if (!wrapped)
     return PyErr_NoMemory();
-  if (PyObject_GetBuffer(object, &kept->buffer, PyBUF_FULL_RO) != 0) {
-    PyMem_Free(kept);
+  if (PyObject_GetBuffer(object, &wrapped->buffer, PyBUF_FULL_RO) != 0) {
+    PyMem_Free(wrapped);
     return NULL;
   }
-  if (!layout_of_buffer(&kept->buffer, &layout)) {
-    kept_release(kept);
+  if (!layout_of_buffer(&wrapped->buffer, &layout)) {
+    wrapped_release(wrapped);
     return NULL;
   }
-  return wrap_memory(node, kept, (uintptr_t)kept->buffer.buf, layout, kept->buffer.readonly);
+  return wrap_memory(node, wrapped, (uintptr_t)wrapped->buffer.buf, layout,
+                     wrapped->buffer.readonly);
 }
 
 PyObject *wrap_object(PyObject *self, PyObject *object) {

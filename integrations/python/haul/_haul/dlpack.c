@@ -48,7 +48,7 @@ struct dl_managed_versioned {
 /* ---- Tensors for others ---- */
 
 /* Owned by a capsule or by its consumer. */
-struct lent {
+struct export {
   struct region *region; /* a reference */
   union {
     struct dl_managed older;
@@ -59,22 +59,22 @@ struct lent {
 
 /* Consumers call this from any thread, with the GIL or without, and even after the interpreter's
  * end: then the process ends soon, and the region with it. */
-static void lent_free(struct lent *lent) {
+static void export_free(struct export *export) {
   PyGILState_STATE state;
   if (!foreign_enter(&state))
     return;
-  region_returned(lent->region);
-  Py_DECREF((PyObject *)lent->region);
-  free(lent);
+  region_end_export(export->region);
+  Py_DECREF((PyObject *)export->region);
+  free(export);
   foreign_leave(state);
 }
 
 static void delete_older(struct dl_managed *managed) {
-  lent_free(managed->context);
+  export_free(managed->context);
 }
 
 static void delete_versioned(struct dl_managed_versioned *managed) {
-  lent_free(managed->context);
+  export_free(managed->context);
 }
 
 /* A capsule without a consumer still has its first name. */
@@ -112,23 +112,23 @@ static bool refuse_place(struct haul_place place) {
   return false;
 }
 
-static struct lent *lend(struct region *region, const struct haul_tensor *layout,
-                         struct dl_tensor *tensor) {
+static struct export *export_new(struct region *region, const struct haul_tensor *layout,
+                                 struct dl_tensor *tensor) {
   char *address;
-  struct lent *lent = calloc(1, sizeof *lent);
-  if (!lent) {
+  struct export *export = calloc(1, sizeof *export);
+  if (!export) {
     PyErr_NoMemory();
     return NULL;
   }
-  if (!region_lend(region, "__dlpack__", &address)) {
-    free(lent);
+  if (!region_begin_export(region, "__dlpack__", &address)) {
+    free(export);
     return NULL;
   }
   Py_INCREF((PyObject *)region);
-  lent->region = region;
+  export->region = region;
   for (uint32_t i = 0; i < layout->dimensions; i++) {
-    lent->shape[i] = layout->shape[i];
-    lent->strides[i] = layout->strides[i];
+    export->shape[i] = layout->shape[i];
+    export->strides[i] = layout->strides[i];
   }
   /* byte_offset stays 0: some consumers ignore it. */
   *tensor = (struct dl_tensor){.data = address + layout->offset,
@@ -136,40 +136,40 @@ static struct lent *lend(struct region *region, const struct haul_tensor *layout
                                .type = layout->type,
                                .bits = layout->bits,
                                .lanes = layout->lanes,
-                               .shape = lent->shape,
-                               .strides = lent->strides};
+                               .shape = export->shape,
+                               .strides = export->strides};
   device_of(haul_region_place(region->base.handle), &tensor->device_type, &tensor->device_id);
-  return lent;
+  return export;
 }
 
 static PyObject *capsule_older(struct region *region, const struct haul_tensor *layout) {
   struct dl_tensor tensor;
-  struct lent *lent = lend(region, layout, &tensor);
-  if (!lent)
+  struct export *export = export_new(region, layout, &tensor);
+  if (!export)
     return NULL;
-  struct dl_managed *managed = &lent->managed.older;
-  *managed = (struct dl_managed){.tensor = tensor, .context = lent, .deleter = delete_older};
+  struct dl_managed *managed = &export->managed.older;
+  *managed = (struct dl_managed){.tensor = tensor, .context = export, .deleter = delete_older};
   PyObject *capsule = PyCapsule_New(managed, DL_NAME, drop_older);
   if (!capsule)
-    lent_free(lent);
+    export_free(export);
   return capsule;
 }
 
 static PyObject *capsule_versioned(struct region *region, const struct haul_tensor *layout) {
   struct dl_tensor tensor;
-  struct lent *lent = lend(region, layout, &tensor);
-  if (!lent)
+  struct export *export = export_new(region, layout, &tensor);
+  if (!export)
     return NULL;
-  struct dl_managed_versioned *managed = &lent->managed.versioned;
+  struct dl_managed_versioned *managed = &export->managed.versioned;
   *managed = (struct dl_managed_versioned){.major = DL_MAJOR,
                                            .minor = DL_MINOR,
-                                           .context = lent,
+                                           .context = export,
                                            .deleter = delete_versioned,
                                            .flags = region->readonly ? DL_FLAG_READ_ONLY : 0,
                                            .tensor = tensor};
   PyObject *capsule = PyCapsule_New(managed, DL_NAME_VERSIONED, drop_versioned);
   if (!capsule)
-    lent_free(lent);
+    export_free(export);
   return capsule;
 }
 
@@ -300,30 +300,30 @@ static bool layout_of_tensor(const struct dl_tensor *tensor, struct haul_tensor 
   return true;
 }
 
-static void delete_kept(void *given) {
+static void delete_wrapped(void *given) {
   struct dl_managed *managed = given;
   if (managed->deleter)
     managed->deleter(managed);
 }
 
-static void delete_kept_versioned(void *given) {
+static void delete_wrapped_versioned(void *given) {
   struct dl_managed_versioned *managed = given;
   if (managed->deleter)
     managed->deleter(managed);
 }
 
 /* Renaming the capsule makes this the owner, which calls the deleter. */
-static struct kept *take_capsule(PyObject *capsule, bool versioned) {
-  struct kept *kept = PyMem_Calloc(1, sizeof *kept);
-  if (!kept) {
+static struct wrapped *take_capsule(PyObject *capsule, bool versioned) {
+  struct wrapped *wrapped = PyMem_Calloc(1, sizeof *wrapped);
+  if (!wrapped) {
     PyErr_NoMemory();
     return NULL;
   }
-  kept->managed = PyCapsule_GetPointer(capsule, versioned ? DL_NAME_VERSIONED : DL_NAME);
-  kept->delete = versioned ? delete_kept_versioned : delete_kept;
+  wrapped->managed = PyCapsule_GetPointer(capsule, versioned ? DL_NAME_VERSIONED : DL_NAME);
+  wrapped->delete = versioned ? delete_wrapped_versioned : delete_wrapped;
   if (PyCapsule_SetName(capsule, versioned ? DL_NAME_VERSIONED_USED : DL_NAME_USED) == 0)
-    return kept;
-  PyMem_Free(kept);
+    return wrapped;
+  PyMem_Free(wrapped);
   return NULL;
 }
 
@@ -335,23 +335,23 @@ static PyObject *wrap_capsule(struct node *node, PyObject *capsule) {
                     "__dlpack__ returned no capsule with a tensor, or one that was used before");
     return NULL;
   }
-  struct kept *kept = take_capsule(capsule, is_versioned);
-  if (!kept)
+  struct wrapped *wrapped = take_capsule(capsule, is_versioned);
+  if (!wrapped)
     return NULL;
-  const struct dl_managed_versioned *versioned = is_versioned ? kept->managed : NULL;
+  const struct dl_managed_versioned *versioned = is_versioned ? wrapped->managed : NULL;
   if (versioned && versioned->major != DL_MAJOR) {
     PyErr_Format(PyExc_BufferError, "the tensor has DLPack version %u, and haul supports 1",
                  (unsigned)versioned->major);
-    kept_release(kept);
+    wrapped_release(wrapped);
     return NULL;
   }
   const struct dl_tensor *tensor =
-      versioned ? &versioned->tensor : &((const struct dl_managed *)kept->managed)->tensor;
+      versioned ? &versioned->tensor : &((const struct dl_managed *)wrapped->managed)->tensor;
   if (!layout_of_tensor(tensor, &layout)) {
-    kept_release(kept);
+    wrapped_release(wrapped);
     return NULL;
   }
-  return wrap_memory(node, kept, (uintptr_t)tensor->data + tensor->byte_offset, layout,
+  return wrap_memory(node, wrapped, (uintptr_t)tensor->data + tensor->byte_offset, layout,
                      versioned && versioned->flags & DL_FLAG_READ_ONLY);
 }
 

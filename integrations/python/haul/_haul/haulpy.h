@@ -102,8 +102,8 @@ void object_leave(struct object *object);
 void object_close(struct object *object);
 
 /* Counts an export of the object and of its node. The caller has entered the object. */
-void object_lend(struct object *object);
-void object_returned(struct object *object);
+void object_begin_export(struct object *object);
+void object_end_export(struct object *object);
 
 /* For tp_dealloc, before it frees the type's own fields. */
 void object_free(struct object *object);
@@ -237,7 +237,7 @@ struct region {
   bool readonly;
   struct haul_tensor layout; /* flat by default */
   bool has_layout;
-  struct kept *kept; /* the wrapped object; NULL for memory of haul's own */
+  struct wrapped *wrapped; /* the wrapped object; NULL for memory of haul's own */
 };
 
 /* A tensor within a region: no memory of its own. */
@@ -248,7 +248,7 @@ struct tensor {
 
 PyTypeObject *region_type(void);
 PyObject *region_object(struct node *node, haul_region *handle, const struct haul_tensor *layout,
-                        struct kept *kept, bool readonly);
+                        struct wrapped *wrapped, bool readonly);
 
 /* Raises HAUL_EACCESS for read-only memory. The library sees only pages, which are often writable
  * although the Python object is not. */
@@ -257,9 +257,9 @@ bool region_must_be_writable(const struct region *region, const char *call);
 /* How to get writable memory instead: an imperative clause. */
 const char *region_writable_hint(const struct region *region);
 
-/* Keeps the region and its node until region_returned. Raises haul.Error. */
-bool region_lend(struct region *region, const char *call, char **address);
-void region_returned(struct region *region);
+/* Keeps the region and its node until region_end_export. Raises haul.Error. */
+bool region_begin_export(struct region *region, const char *call, char **address);
+void region_end_export(struct region *region);
 
 /* ---- tensor.c ---- */
 
@@ -294,7 +294,7 @@ void buffer_done(struct region *region, Py_buffer *view);
 PyObject *buffer_array(PyObject *self, PyObject *args, PyObject *keywords);
 
 /* Memory of others that a region wraps: a buffer, or a tensor of DLPack. */
-struct kept {
+struct wrapped {
   Py_buffer buffer; /* without an `obj`: none */
   void *managed;
   void (*delete)(void *managed);
@@ -302,14 +302,14 @@ struct kept {
 
 /* Node.wrap: a buffer, or through DLPack. */
 PyObject *wrap_object(PyObject *node, PyObject *object);
-/* Takes `kept`. `first` is the address of the first element; the region spans the lowest to the
+/* Takes `wrapped`. `first` is the address of the first element; the region spans the lowest to the
  * highest one. The library refuses a range that wraps around. */
-PyObject *wrap_memory(struct node *node, struct kept *kept, uintptr_t first,
+PyObject *wrap_memory(struct node *node, struct wrapped *wrapped, uintptr_t first,
                       struct haul_tensor layout, bool readonly);
 
 /* Returns the memory to its owner, after the release of its region has returned. */
-void kept_release(struct kept *kept);
-int kept_traverse(struct kept *kept, visitproc visit, void *arg);
+void wrapped_release(struct wrapped *wrapped);
+int wrapped_traverse(struct wrapped *wrapped, visitproc visit, void *arg);
 
 /* ---- dlpack.c: DLPack, both ways ---- */
 

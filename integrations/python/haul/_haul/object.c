@@ -117,19 +117,19 @@ void object_close(struct object *object) {
   notify_released(object);
 }
 
-static void returned(struct object *object) {
+static void end_export(struct object *object) {
   object->exports--;
   release_unused(object);
 }
 
-void object_lend(struct object *object) {
+void object_begin_export(struct object *object) {
   object->exports++;
   object->node->base.exports++;
 }
 
-void object_returned(struct object *object) {
-  returned(object);
-  returned(&object->node->base);
+void object_end_export(struct object *object) {
+  end_export(object);
+  end_export(&object->node->base);
   notify_released(object);
 }
 

@@ -10,23 +10,23 @@ static void release_region(void *handle) {
 }
 
 /* The wrapped object stays until no access through the region is possible. */
-static void return_kept(struct object *object) {
+static void release_wrapped(struct object *object) {
   struct region *region = (struct region *)object;
-  struct kept *kept = region->kept;
-  region->kept = NULL;
-  kept_release(kept);
+  struct wrapped *wrapped = region->wrapped;
+  region->wrapped = NULL;
+  wrapped_release(wrapped);
 }
 
 PyObject *region_object(struct node *node, haul_region *handle, const struct haul_tensor *layout,
-                        struct kept *kept, bool readonly) {
+                        struct wrapped *wrapped, bool readonly) {
   struct object *object = object_new(haulpy.region, "region", handle, release_region, node);
   struct region *region = (struct region *)object;
   if (!region) {
-    kept_release(kept);
+    wrapped_release(wrapped);
     return NULL;
   }
-  object->released = return_kept;
-  region->kept = kept;
+  object->released = release_wrapped;
+  region->wrapped = wrapped;
   region->has_layout = layout != NULL;
   region->layout = layout ? *layout : layout_flat(haul_region_length(handle));
   region->readonly = readonly || !(haul_region_rights(handle) & HAUL_WRITE);
@@ -34,41 +34,41 @@ PyObject *region_object(struct node *node, haul_region *handle, const struct hau
 }
 
 const char *region_writable_hint(const struct region *region) {
-  return region->kept ? "wrap a writable object" : "export it with WRITE too";
+  return region->wrapped ? "wrap a writable object" : "export it with WRITE too";
 }
 
 bool region_must_be_writable(const struct region *region, const char *call) {
   if (region->readonly)
-    raise_own(HAUL_EACCESS, call, region->kept ? "wrapped memory" : "imported memory",
+    raise_own(HAUL_EACCESS, call, region->wrapped ? "wrapped memory" : "imported memory",
               "the memory is read-only", region_writable_hint(region));
   return !region->readonly;
 }
 
-bool region_lend(struct region *region, const char *call, char **address) {
+bool region_begin_export(struct region *region, const char *call, char **address) {
   haul_region *handle = object_enter(&region->base, call);
   if (!handle)
     return false;
   *address = haul_region_address(handle);
-  object_lend(&region->base);
+  object_begin_export(&region->base);
   object_leave(&region->base);
   return true;
 }
 
-void region_returned(struct region *region) {
-  object_returned(&region->base);
+void region_end_export(struct region *region) {
+  object_end_export(&region->base);
 }
 
 /* ---- Its end ---- */
 
 static int traverse(PyObject *self, visitproc visit, void *arg) {
-  int code = kept_traverse(((struct region *)self)->kept, visit, arg);
+  int code = wrapped_traverse(((struct region *)self)->wrapped, visit, arg);
   return code ? code : object_traverse(self, visit, arg);
 }
 
 static void dealloc(PyObject *self) {
-  struct kept *kept = ((struct region *)self)->kept;
+  struct wrapped *wrapped = ((struct region *)self)->wrapped;
   object_free((struct object *)self);
-  kept_release(kept);
+  wrapped_release(wrapped);
 }
 
 /* ---- Tensors ---- */

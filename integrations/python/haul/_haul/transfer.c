@@ -109,8 +109,8 @@ static struct haul_piece *read_pieces(PyObject *given, const struct local *local
 
 static PyObject *start(struct remote *remote, const struct local *local, bool writes,
                        PyObject *given, const struct haul_transfer_options *options) {
-  haul_region *near = local->region->base.handle;
-  haul_remote *far = remote->base.handle;
+  haul_region *local_handle = local->region->base.handle;
+  haul_remote *remote_handle = remote->base.handle;
   haul_transfer *handle = NULL;
   size_t count;
   int code;
@@ -118,8 +118,8 @@ static PyObject *start(struct remote *remote, const struct local *local, bool wr
   if (!pieces)
     return NULL;
   Py_BEGIN_ALLOW_THREADS;
-  code = writes ? haul_write(far, near, pieces, count, options, &handle)
-                : haul_read(near, far, pieces, count, options, &handle);
+  code = writes ? haul_write(remote_handle, local_handle, pieces, count, options, &handle)
+                : haul_read(local_handle, remote_handle, pieces, count, options, &handle);
   Py_END_ALLOW_THREADS;
   PyMem_Free(pieces);
   return code ? raise_last() : transfer_object(remote, local->region, handle);
