@@ -75,7 +75,8 @@ int memory_deregister(void *handle, void *what) {
 /* ---- Targets, at the sender ---- */
 
 void on_memory(struct comm *comm, uint64_t id, const char *name) {
-  list_each(item, &comm->targets) if (list_entry(item, struct target, link)->id == id) return;
+  if (target_find(comm, id))
+    return;
   struct target *target = calloc(1, sizeof *target);
   if (!target) {
     comm_fail(comm, NCCL_SYSTEM_ERROR);
@@ -88,12 +89,10 @@ void on_memory(struct comm *comm, uint64_t id, const char *name) {
 }
 
 void on_forget(struct comm *comm, uint64_t id) {
-  list_each(item, &comm->targets) {
-    struct target *target = list_entry(item, struct target, link);
-    if (target->id != id)
-      continue;
-    list_remove(&target->link);
-    haul_remote_release(target->remote); /* transfers in flight keep it */
-    free(target);
-  }
+  struct target *target = target_find(comm, id);
+  if (!target)
+    return;
+  list_remove(&target->link);
+  haul_remote_release(target->remote); /* transfers in flight keep it */
+  free(target);
 }

@@ -258,4 +258,14 @@ static inline void list_remove(struct list *item) {
   list_init(item);
 }
 
+/* With the comm's lock; or NULL. */
+static inline struct target *target_find(struct comm *comm, uint64_t id) {
+  list_each(item, &comm->targets) {
+    struct target *target = list_entry(item, struct target, link);
+    if (target->id == id)
+      return target;
+  }
+  return NULL;
+}
+
 #endif

@@ -148,15 +148,6 @@ void on_post(struct comm *comm, const struct group *group) {
   comm->groups[(comm->posted_first + comm->posted_count++) % GROUPS_MAX] = *group;
 }
 
-static struct target *find_target(struct comm *comm, uint64_t id) {
-  list_each(item, &comm->targets) {
-    struct target *target = list_entry(item, struct target, link);
-    if (target->id == id)
-      return target;
-  }
-  return NULL;
-}
-
 static struct entry *match(struct comm *comm, int tag, unsigned *index) {
   struct group *group = &comm->groups[comm->posted_first];
   if (comm->posted_count == 0)
@@ -275,7 +266,7 @@ static int send_start(struct comm *comm, struct request *request, struct entry *
       request->state = REQUEST_FREE; /* the retry sends the bytes again */
     return code < 0 ? warn_library("cannot send") : code;
   }
-  const struct target *target = find_target(comm, entry->memory);
+  const struct target *target = target_find(comm, entry->memory);
   if (!target || target->failed) {
     WARN("NET/haul: cannot send: the receiver deregistered the memory of a posted receive");
     comm_fail(comm, NCCL_REMOTE_ERROR);

@@ -123,20 +123,15 @@ static void connect_comm(struct comm *comm) {
 
 /* Copies the name of a target; false if the receiver has deregistered it. */
 static bool target_name(struct comm *comm, uint64_t id, char name[NAME_ROOM]) {
-  bool found = false;
   pthread_mutex_lock(&comm->lock);
-  list_each(item, &comm->targets) {
-    const struct target *target = list_entry(item, struct target, link);
-    if (target->id == id) {
-      memcpy(name, target->name, NAME_ROOM);
-      found = true;
-    }
-  }
+  const struct target *target = target_find(comm, id);
+  if (target)
+    memcpy(name, target->name, NAME_ROOM);
   pthread_mutex_unlock(&comm->lock);
-  return found;
+  return target;
 }
 
-static void worker_lookup(struct comm *comm, uint64_t id) {
+static void run_lookup(struct comm *comm, uint64_t id) {
   char name[NAME_ROOM];
   haul_remote *remote = NULL;
   if (!target_name(comm, id, name))
@@ -145,13 +140,11 @@ static void worker_lookup(struct comm *comm, uint64_t id) {
   if (code && code != HAUL_ENAME) /* deregistered meanwhile: no failure yet */
     warn_library("cannot reach the receiver's memory");
   pthread_mutex_lock(&comm->lock);
-  list_each(item, &comm->targets) {
-    struct target *target = list_entry(item, struct target, link);
-    if (target->id == id && !target->remote) {
-      target->remote = remote;
-      target->failed = code != 0;
-      remote = NULL;
-    }
+  struct target *target = target_find(comm, id);
+  if (target && !target->remote) {
+    target->remote = remote;
+    target->failed = code != 0;
+    remote = NULL;
   }
   pthread_mutex_unlock(&comm->lock);
   haul_remote_release(remote);
@@ -160,7 +153,7 @@ static void worker_lookup(struct comm *comm, uint64_t id) {
 static void worker_run(struct job *job) {
   struct comm *comm = job->comm;
   if (job->target)
-    worker_lookup(comm, job->target);
+    run_lookup(comm, job->target);
   else
     connect_comm(comm);
   free(job);

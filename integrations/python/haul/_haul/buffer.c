@@ -50,8 +50,9 @@ static int match(Py_buffer *view, int flags) {
   return 0;
 }
 
-int buffer_fill(PyObject *owner, struct region *region, const struct haul_tensor *layout,
-                Py_buffer *view, int flags) {
+int buffer_get(PyObject *self, Py_buffer *view, int flags) {
+  struct region *region = region_of(self);
+  const struct haul_tensor *layout = layout_of(self);
   char *address;
   view->obj = NULL;
   if (!region_begin_export(region, "buffer", &address)) {
@@ -87,14 +88,13 @@ int buffer_fill(PyObject *owner, struct region *region, const struct haul_tensor
     region_end_export(region);
     return -1;
   }
-  Py_INCREF(owner);
-  view->obj = owner;
+  view->obj = Py_NewRef(self);
   return 0;
 }
 
-void buffer_done(struct region *region, Py_buffer *view) {
+void buffer_release(PyObject *self, Py_buffer *view) {
   PyMem_Free(view->internal);
-  region_end_export(region);
+  region_end_export(region_of(self));
 }
 
 PyObject *buffer_array(PyObject *self, PyObject *args, PyObject *keywords) {

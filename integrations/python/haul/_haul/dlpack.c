@@ -229,10 +229,10 @@ static void *refuse_older(const struct region *region) {
  *
  * An unversioned capsule cannot express read-only memory, and a write there raises SIGSEGV. So
  * there is no such capsule. */
-PyObject *dlpack_capsule(struct region *region, const struct haul_tensor *layout, PyObject *args,
-                         PyObject *keywords) {
+PyObject *dlpack_capsule(PyObject *self, PyObject *args, PyObject *keywords) {
   static char *names[] = {"stream", "max_version", "dl_device", "copy", NULL};
   PyObject *stream = Py_None, *version = Py_None, *device = Py_None, *copy = Py_None;
+  struct region *region = region_of(self);
   struct haul_place place;
   long major;
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$OOOO", names, &stream, &version, &device,
@@ -249,16 +249,17 @@ PyObject *dlpack_capsule(struct region *region, const struct haul_tensor *layout
   if (copies)
     return refuse("__dlpack__ does not copy: copy the tensor instead");
   if (major >= 1)
-    return capsule_versioned(region, layout);
+    return capsule_versioned(region, layout_of(self));
   if (region->readonly)
     return refuse_older(region);
-  return capsule_older(region, layout);
+  return capsule_older(region, layout_of(self));
 }
 
-PyObject *dlpack_device(struct region *region) {
+PyObject *dlpack_device(PyObject *self, PyObject *none) {
   struct haul_place place;
   int32_t type, number;
-  if (!place_now(region, &place))
+  (void)none;
+  if (!place_now(region_of(self), &place))
     return NULL;
   device_of(place, &type, &number);
   return Py_BuildValue("(ii)", (int)type, (int)number);

@@ -266,6 +266,11 @@ void region_end_export(struct region *region);
 PyTypeObject *tensor_type(void);
 PyObject *tensor_object(struct region *region, const struct haul_tensor *layout);
 
+/* Of a region, or of a tensor in it. */
+struct region *region_of(PyObject *object);
+const struct haul_tensor *layout_of(PyObject *object);
+PyObject *tensor_get_layout(PyObject *self, void *none);
+
 /* The local end of a transfer: a region, or the contiguous bytes of a tensor in it. */
 struct local {
   struct region *region;
@@ -284,10 +289,9 @@ bool local_offset(const struct local *local, const char *call, uint64_t length, 
 
 /* ---- buffer.c: the buffer protocol, both ways ---- */
 
-/* bf_getbuffer and bf_releasebuffer of `owner`, over `layout` in the region. */
-int buffer_fill(PyObject *owner, struct region *region, const struct haul_tensor *layout,
-                Py_buffer *view, int flags);
-void buffer_done(struct region *region, Py_buffer *view);
+/* bf_getbuffer and bf_releasebuffer of regions and tensors. */
+int buffer_get(PyObject *self, Py_buffer *view, int flags);
+void buffer_release(PyObject *self, Py_buffer *view);
 
 /* __array__(dtype=None, copy=None). numpy calls it when it got no buffer, and would otherwise make
  * an array of one Python object. So this raises the reason. */
@@ -313,9 +317,9 @@ int wrapped_traverse(struct wrapped *wrapped, visitproc visit, void *arg);
 
 /* ---- dlpack.c: DLPack, both ways ---- */
 
-PyObject *dlpack_capsule(struct region *region, const struct haul_tensor *layout, PyObject *args,
-                         PyObject *keywords);
-PyObject *dlpack_device(struct region *region);
+/* __dlpack__ and __dlpack_device__ of regions and tensors. */
+PyObject *dlpack_capsule(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *dlpack_device(PyObject *self, PyObject *none);
 PyObject *dlpack_wrap(struct node *node, PyObject *object);
 
 /* ---- node.c, peer.c, message.c, transfer.c, info.c ---- */

@@ -73,25 +73,6 @@ static void dealloc(PyObject *self) {
 
 /* ---- Tensors ---- */
 
-static int get_buffer(PyObject *self, Py_buffer *view, int flags) {
-  struct region *region = (struct region *)self;
-  return buffer_fill(self, region, &region->layout, view, flags);
-}
-
-static void release_buffer(PyObject *self, Py_buffer *view) {
-  buffer_done((struct region *)self, view);
-}
-
-static PyObject *dlpack(PyObject *self, PyObject *args, PyObject *keywords) {
-  struct region *region = (struct region *)self;
-  return dlpack_capsule(region, &region->layout, args, keywords);
-}
-
-static PyObject *device(PyObject *self, PyObject *none) {
-  (void)none;
-  return dlpack_device((struct region *)self);
-}
-
 static bool length_of(struct region *region, const char *call, size_t *length) {
   haul_region *handle = object_enter(&region->base, call);
   if (!handle)
@@ -341,11 +322,6 @@ static PyObject *get_place(void *handle) {
 }
 GETTER(place);
 
-static PyObject *get_layout(PyObject *self, void *none) {
-  (void)none;
-  return layout_object(&((struct region *)self)->layout);
-}
-
 PyTypeObject *region_type(void) {
   static PyMethodDef methods[] = {
       {"tensor", METHOD_WITH_KEYWORDS(region_tensor),
@@ -367,8 +343,9 @@ PyTypeObject *region_type(void) {
        "another region of the node, at any two places."},
       {"__array__", METHOD_WITH_KEYWORDS(buffer_array),
        "__array__(dtype=None, copy=None): a numpy array of the memory, or BufferError."},
-      {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack), "A capsule with the tensor, without a copy."},
-      {"__dlpack_device__", device, METH_NOARGS, "DLPack's type and number of the device."},
+      {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack_capsule),
+       "A capsule with the tensor, without a copy."},
+      {"__dlpack_device__", dlpack_device, METH_NOARGS, "DLPack's type and number of the device."},
       {"close", object_method_close, METH_NOARGS,
        "Withdraw its names, cancel its transfers and release it. BufferError while a buffer or a "
        "tensor of it is in use."},
@@ -378,7 +355,7 @@ PyTypeObject *region_type(void) {
       PROPERTY(length, "In bytes."),
       PROPERTY(address, "Its address at its place."),
       PROPERTY(place, "\"host\", \"sim:0\", \"cuda:1\"."),
-      {"layout", get_layout, NULL, "The layout of its tensor; bytes by default.", NULL},
+      {"layout", tensor_get_layout, NULL, "The layout of its tensor; bytes by default.", NULL},
       OBJECT_GETTERS,
       {NULL, NULL, NULL, NULL, NULL}};
   static PyMemberDef members[] = {
@@ -389,8 +366,8 @@ PyTypeObject *region_type(void) {
       SLOT(Py_tp_dealloc, dealloc),
       SLOT(Py_tp_traverse, traverse),
       SLOT(Py_tp_repr, repr),
-      SLOT(Py_bf_getbuffer, get_buffer),
-      SLOT(Py_bf_releasebuffer, release_buffer),
+      SLOT(Py_bf_getbuffer, buffer_get),
+      SLOT(Py_bf_releasebuffer, buffer_release),
       {Py_tp_methods, methods},
       {Py_tp_getset, getters},
       {Py_tp_members, members},

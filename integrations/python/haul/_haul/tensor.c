@@ -11,6 +11,16 @@ PyObject *tensor_object(struct region *region, const struct haul_tensor *layout)
   return (PyObject *)tensor;
 }
 
+struct region *region_of(PyObject *object) {
+  return PyObject_TypeCheck(object, haulpy.tensor) ? ((struct tensor *)object)->region
+                                                   : (struct region *)object;
+}
+
+const struct haul_tensor *layout_of(PyObject *object) {
+  return PyObject_TypeCheck(object, haulpy.tensor) ? &((struct tensor *)object)->layout
+                                                   : &((struct region *)object)->layout;
+}
+
 /* ---- As the local end of a transfer ---- */
 
 int local_from(PyObject *object, void *given) {
@@ -67,39 +77,20 @@ static void dealloc(PyObject *self) {
   Py_DECREF((PyObject *)type);
 }
 
-static int get_buffer(PyObject *self, Py_buffer *view, int flags) {
-  struct tensor *tensor = (struct tensor *)self;
-  return buffer_fill(self, tensor->region, &tensor->layout, view, flags);
-}
-
-static void release_buffer(PyObject *self, Py_buffer *view) {
-  buffer_done(((struct tensor *)self)->region, view);
-}
-
-static PyObject *dlpack(PyObject *self, PyObject *args, PyObject *keywords) {
-  struct tensor *tensor = (struct tensor *)self;
-  return dlpack_capsule(tensor->region, &tensor->layout, args, keywords);
-}
-
-static PyObject *device(PyObject *self, PyObject *none) {
+PyObject *tensor_get_layout(PyObject *self, void *none) {
   (void)none;
-  return dlpack_device(((struct tensor *)self)->region);
-}
-
-static PyObject *get_layout(PyObject *self, void *none) {
-  (void)none;
-  return layout_object(&((struct tensor *)self)->layout);
+  return layout_object(layout_of(self));
 }
 
 static PyObject *get_of_layout(PyObject *self, void *name) {
-  PyObject *layout = get_layout(self, NULL);
+  PyObject *layout = tensor_get_layout(self, NULL);
   PyObject *value = layout ? PyObject_GetAttrString(layout, name) : NULL;
   Py_XDECREF(layout);
   return value;
 }
 
 static PyObject *repr(PyObject *self) {
-  PyObject *layout = get_layout(self, NULL);
+  PyObject *layout = tensor_get_layout(self, NULL);
   PyObject *region = PyObject_Repr((PyObject *)((struct tensor *)self)->region);
   PyObject *text =
       layout && region ? PyUnicode_FromFormat("<haul.Tensor %R in %U>", layout, region) : NULL;
@@ -120,11 +111,12 @@ PyTypeObject *tensor_type(void) {
   static PyMethodDef methods[] = {
       {"__array__", METHOD_WITH_KEYWORDS(buffer_array),
        "__array__(dtype=None, copy=None): a numpy array of the memory, or BufferError."},
-      {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack), "A capsule with the tensor, without a copy."},
-      {"__dlpack_device__", device, METH_NOARGS, "DLPack's type and number of the device."},
+      {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack_capsule),
+       "A capsule with the tensor, without a copy."},
+      {"__dlpack_device__", dlpack_device, METH_NOARGS, "DLPack's type and number of the device."},
       {NULL, NULL, 0, NULL}};
   static PyGetSetDef getters[] = {
-      {"layout", get_layout, NULL, "Its type, shape, strides and offset.", NULL},
+      {"layout", tensor_get_layout, NULL, "Its type, shape, strides and offset.", NULL},
       {"dtype", get_of_layout, NULL, "\"float32\", \"bfloat16\", ...", of_dtype},
       {"shape", get_of_layout, NULL, "Elements in each dimension.", of_shape},
       {"strides", get_of_layout, NULL, "In elements.", of_strides},
@@ -139,8 +131,8 @@ PyTypeObject *tensor_type(void) {
       SLOT(Py_tp_dealloc, dealloc),
       SLOT(Py_tp_traverse, traverse),
       SLOT(Py_tp_repr, repr),
-      SLOT(Py_bf_getbuffer, get_buffer),
-      SLOT(Py_bf_releasebuffer, release_buffer),
+      SLOT(Py_bf_getbuffer, buffer_get),
+      SLOT(Py_bf_releasebuffer, buffer_release),
       {Py_tp_methods, methods},
       {Py_tp_getset, getters},
       {Py_tp_members, members},
