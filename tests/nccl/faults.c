@@ -24,9 +24,9 @@ static void connect_pair(struct rank *rank) {
 }
 
 static void close_pair(struct rank *rank, unsigned other) {
-  rank_need(rank, net_close_send(rank->to[other]) == 0);
-  rank_need(rank, net_close_receive(rank->from[other]) == 0);
-  rank_need(rank, net_close_listen(rank->listeners[other]) == 0);
+  rank_ok(rank, net_close_send(rank->to[other]));
+  rank_ok(rank, net_close_receive(rank->from[other]));
+  rank_ok(rank, net_close_listen(rank->listeners[other]));
 }
 
 /* ---- Handles ---- */
@@ -43,7 +43,7 @@ static int connect_to(struct rank *rank, const void *bytes) {
   }
   rank_need(rank, (result == NCCL_SUCCESS) == (comm != NULL));
   if (comm)
-    rank_need(rank, net_close_send(comm) == 0);
+    rank_ok(rank, net_close_send(comm));
   return result;
 }
 
@@ -52,7 +52,7 @@ static void bad_handles(struct rank *rank) {
   void *listener;
   rank_need(rank, net_listen(99, handle, &listener) == NCCL_INVALID_ARGUMENT && !listener);
   rank_need(rank, net_listen(-1, handle, &listener) == NCCL_INVALID_ARGUMENT && !listener);
-  rank_need(rank, net_listen(0, handle, &listener) == 0);
+  rank_ok(rank, net_listen(0, handle, &listener));
   rank_need(rank, connect_to(rank, bad) == NCCL_INVALID_ARGUMENT);
   for (size_t length = 1; length < 96; length += 7) { /* truncated */
     memset(bad, 0, sizeof bad);
@@ -64,8 +64,8 @@ static void bad_handles(struct rank *rank) {
   rank_need(rank, connect_to(rank, bad) == NCCL_INVALID_ARGUMENT);
   rank_need(rank, harness_warnings() > 0);
   rank_need(rank, connect_to(rank, handle) == NCCL_SUCCESS);
-  rank_need(rank, net_close_listen(listener) == 0);
-  rank_need(rank, harness_close() == 0);
+  rank_ok(rank, net_close_listen(listener));
+  rank_ok(rank, harness_close());
 }
 
 static void invalid_handles_are_refused(void **state) {
@@ -80,7 +80,7 @@ static void invalid_handles_are_refused(void **state) {
 static void dead_before_connect(struct rank *rank) {
   char *handle = rank->world->handles[1][0];
   if (rank->number == 1) {
-    rank_need(rank, net_listen(0, handle, &rank->listeners[0]) == 0);
+    rank_ok(rank, net_listen(0, handle, &rank->listeners[0]));
     rank_barrier(rank);
     kill(getpid(), SIGKILL);
   }
@@ -88,7 +88,7 @@ static void dead_before_connect(struct rank *rank) {
   usleep(100000);
   rank_need(rank, connect_to(rank, handle) == NCCL_REMOTE_ERROR);
   rank_need(rank, harness_logged("cannot connect"));
-  rank_need(rank, harness_close() == 0);
+  rank_ok(rank, harness_close());
 }
 
 /* Rank 1 connects and dies before rank 0 accepts. */
@@ -99,27 +99,27 @@ static void dead_before_accept(struct rank *rank) {
   int64_t until = rank_now() + BOUND;
   int tag = 0, result = 0, done = 0;
   if (rank->number == 0)
-    rank_need(rank, net_listen(0, handle, &rank->listeners[1]) == 0);
+    rank_ok(rank, net_listen(0, handle, &rank->listeners[1]));
   rank_barrier(rank);
   if (rank->number == 1) {
     while (!comm)
-      rank_need(rank, net_connect(0, handle, &comm) == 0);
+      rank_ok(rank, net_connect(0, handle, &comm));
     usleep(100000);
     kill(getpid(), SIGKILL);
   }
   while (!comm && rank_now() < until)
-    rank_need(rank, net_accept(rank->listeners[1], &comm) == 0);
+    rank_ok(rank, net_accept(rank->listeners[1], &comm));
   rank_need(rank, comm);
   if (net_register(comm, data, size, NCCL_POINTER_HOST, &memory) == 0) {
     while (result == 0 && !done && rank_now() < until)
       result = request ? net_test(request, &done, NULL)
                        : net_receive(comm, 1, &data, &size, &tag, &memory, &request);
     rank_need(rank, result == NCCL_REMOTE_ERROR);
-    rank_need(rank, net_deregister(comm, memory) == 0);
+    rank_ok(rank, net_deregister(comm, memory));
   }
-  rank_need(rank, net_close_receive(comm) == 0);
-  rank_need(rank, net_close_listen(rank->listeners[1]) == 0);
-  rank_need(rank, harness_close() == 0);
+  rank_ok(rank, net_close_receive(comm));
+  rank_ok(rank, net_close_listen(rank->listeners[1]));
+  rank_ok(rank, harness_close());
 }
 
 /* Both send and receive in a loop; rank 1 is killed during that. */
@@ -130,10 +130,8 @@ static void dead_in_flight(struct rank *rank) {
   size_t size = sizeof in;
   int tag = 1, result = 0, done;
   connect_pair(rank);
-  rank_need(rank,
-            net_register(rank->to[other], out, sizeof out, NCCL_POINTER_HOST, &out_memory) == 0);
-  rank_need(rank,
-            net_register(rank->from[other], in, sizeof in, NCCL_POINTER_HOST, &in_memory) == 0);
+  rank_ok(rank, net_register(rank->to[other], out, sizeof out, NCCL_POINTER_HOST, &out_memory));
+  rank_ok(rank, net_register(rank->from[other], in, sizeof in, NCCL_POINTER_HOST, &in_memory));
   int64_t began = rank_now(), until = began + BOUND;
   uint64_t rounds = 0;
   while (result == 0 && rank_now() < until) {
@@ -150,10 +148,10 @@ static void dead_in_flight(struct rank *rank) {
   }
   rank_need(rank, result == NCCL_REMOTE_ERROR);
   rank_need(rank, harness_warnings() > 0);
-  rank_need(rank, net_deregister(rank->to[other], out_memory) == 0);
-  rank_need(rank, net_deregister(rank->from[other], in_memory) == 0);
+  rank_ok(rank, net_deregister(rank->to[other], out_memory));
+  rank_ok(rank, net_deregister(rank->from[other], in_memory));
   close_pair(rank, other);
-  rank_need(rank, harness_close() == 0);
+  rank_ok(rank, harness_close());
 }
 
 static void a_peer_dies_before_connect(void **state) {
@@ -195,10 +193,10 @@ struct lane {
 static void open_lane(struct rank *rank, struct lane *lane, unsigned other) {
   lane->out = calloc(1, PART);
   lane->in = calloc(1, PART);
-  rank_need(rank, net_register(rank->to[other], lane->out, PART, NCCL_POINTER_HOST,
-                               &lane->out_memory) == 0);
-  rank_need(rank, net_register(rank->from[other], lane->in, PART, NCCL_POINTER_HOST,
-                               &lane->in_memory) == 0);
+  rank_ok(rank,
+          net_register(rank->to[other], lane->out, PART, NCCL_POINTER_HOST, &lane->out_memory));
+  rank_ok(rank,
+          net_register(rank->from[other], lane->in, PART, NCCL_POINTER_HOST, &lane->in_memory));
 }
 
 static void lane_step(struct rank *rank, struct lane *lane, unsigned other) {
@@ -221,8 +219,8 @@ static void lane_step(struct rank *rank, struct lane *lane, unsigned other) {
 }
 
 static void close_lane(struct rank *rank, struct lane *lane, unsigned other) {
-  rank_need(rank, net_deregister(rank->to[other], lane->out_memory) == 0);
-  rank_need(rank, net_deregister(rank->from[other], lane->in_memory) == 0);
+  rank_ok(rank, net_deregister(rank->to[other], lane->out_memory));
+  rank_ok(rank, net_deregister(rank->from[other], lane->in_memory));
   close_pair(rank, other);
   free(lane->out);
   free(lane->in);
@@ -287,13 +285,13 @@ static void deregister_in_flight(struct rank *rank) {
     int tag = (int)round, done = 0, result = 0;
     void *comm = rank->number == 0 ? rank->to[other] : rank->from[other];
     memset(bytes, (int)round, size);
-    rank_need(rank, net_register(comm, bytes, size, NCCL_POINTER_HOST, &memory) == 0);
+    rank_ok(rank, net_register(comm, bytes, size, NCCL_POINTER_HOST, &memory));
     int64_t until = rank_now() + BOUND;
     while (!request && result == 0 && rank_now() < until)
       result = rank->number == 0 ? net_send(comm, bytes, size, tag, memory, &request)
                                  : net_receive(comm, 1, &data, &size, &tag, &memory, &request);
     usleep((rank->number * 977 + round * 131) % 1500);
-    rank_need(rank, net_deregister(comm, memory) == 0);
+    rank_ok(rank, net_deregister(comm, memory));
     free(bytes);
     while (request && result == 0 && !done && rank_now() < until)
       result = net_test(request, &done, NULL);
@@ -302,7 +300,7 @@ static void deregister_in_flight(struct rank *rank) {
   }
   rank_barrier(rank);
   close_pair(rank, other);
-  rank_need(rank, harness_close() == 0);
+  rank_ok(rank, harness_close());
 }
 
 static void memory_is_deregistered_in_flight(void **state) {
@@ -320,8 +318,8 @@ static void wrong_memory(struct rank *rank) {
   connect_pair(rank);
   void *out = rank->to[other], *in = rank->from[other];
   rank_need(rank, net_register(out, bytes, sizeof bytes, 77, &to) == NCCL_INVALID_ARGUMENT);
-  rank_need(rank, net_register(out, bytes, sizeof bytes, NCCL_POINTER_HOST, &to) == 0);
-  rank_need(rank, net_register(in, bytes, sizeof bytes, NCCL_POINTER_HOST, &from) == 0);
+  rank_ok(rank, net_register(out, bytes, sizeof bytes, NCCL_POINTER_HOST, &to));
+  rank_ok(rank, net_register(in, bytes, sizeof bytes, NCCL_POINTER_HOST, &from));
   rank_need(rank, net_deregister(in, to) == NCCL_INVALID_ARGUMENT);
   rank_need(rank, net_receive(in, 1, &data, &size, &tag, &to, &request) == NCCL_INVALID_ARGUMENT);
   size = sizeof bytes + 1;
@@ -338,7 +336,7 @@ static void wrong_memory(struct rank *rank) {
   rank_need(rank, net_send(in, bytes, 1, 0, from, &request) == NCCL_INVALID_ARGUMENT);
   size = 8, data = bytes;
   while (!request)
-    rank_need(rank, net_receive(in, 1, &data, &size, &tag, &from, &request) == 0);
+    rank_ok(rank, net_receive(in, 1, &data, &size, &tag, &from, &request));
   void *mine = NULL;
   int result = 0;
   int64_t until = rank_now() + BOUND;
@@ -347,13 +345,13 @@ static void wrong_memory(struct rank *rank) {
   rank_need(rank, result == NCCL_INVALID_USAGE);
   rank_need(rank, harness_logged("check that all ranks make"));
   while (!mine)
-    rank_need(rank, net_send(out, bytes, 4, 0, to, &mine) == 0);
+    rank_ok(rank, net_send(out, bytes, 4, 0, to, &mine));
   int got = 0;
   rank_wait(rank, mine, NULL);
   rank_wait(rank, request, &got);
   rank_need(rank, got == 4);
-  rank_need(rank, net_deregister(out, to) == 0);
-  rank_need(rank, net_deregister(in, from) == 0);
+  rank_ok(rank, net_deregister(out, to));
+  rank_ok(rank, net_deregister(in, from));
   rank_disconnect(rank);
 }
 
@@ -372,11 +370,11 @@ static void too_many(struct rank *rank) {
   int tag = 0;
   connect_pair(rank);
   void *comm = rank->number == 0 ? rank->to[other] : rank->from[other];
-  rank_need(rank, net_register(comm, bytes, sizeof bytes, NCCL_POINTER_HOST, &memory) == 0);
+  rank_ok(rank, net_register(comm, bytes, sizeof bytes, NCCL_POINTER_HOST, &memory));
   if (rank->number == 1) {
     void *request = bytes;
     while (taken < 1024 && request) {
-      rank_need(rank, net_receive(comm, 1, &data, &size, &tag, &memory, &request) == 0);
+      rank_ok(rank, net_receive(comm, 1, &data, &size, &tag, &memory, &request));
       requests[taken] = request;
       taken += request != NULL;
     }
@@ -388,10 +386,10 @@ static void too_many(struct rank *rank) {
   for (unsigned i = 0; i < all; i++) {
     void *request = rank->number == 1 ? requests[i] : NULL;
     while (!request)
-      rank_need(rank, net_send(comm, bytes, 8, 0, memory, &request) == 0);
+      rank_ok(rank, net_send(comm, bytes, 8, 0, memory, &request));
     rank_wait(rank, request, NULL);
   }
-  rank_need(rank, net_deregister(comm, memory) == 0);
+  rank_ok(rank, net_deregister(comm, memory));
   rank_disconnect(rank);
 }
 

@@ -111,13 +111,13 @@ static int dmabuf_of(const struct place *place, uint64_t *offset) {
 void place_register(const struct rank *rank, const struct place *place, void *comm, void **memory) {
   uint64_t offset;
   if (!place->region) {
-    rank_need(rank, net_register(comm, place->address, place->size, place->type, memory) == 0);
+    rank_ok(rank, net_register(comm, place->address, place->size, place->type, memory));
     return;
   }
   int descriptor = dmabuf_of(place, &offset);
   rank_need(rank, descriptor >= 0);
-  rank_need(rank, net_register_dmabuf(comm, place->address, place->size, place->type, offset,
-                                      descriptor, memory) == 0);
+  rank_ok(rank, net_register_dmabuf(comm, place->address, place->size, place->type, offset,
+                                    descriptor, memory));
   rank_need(rank, close(descriptor) == 0);
 }
 

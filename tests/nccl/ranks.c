@@ -42,7 +42,7 @@ bool ranks_run(unsigned ranks, int version, void (*work)(struct rank *rank)) {
     if (pids[i] == 0) {
       struct rank rank = {.world = world, .number = i};
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      rank_need(&rank, harness_open(version) == NCCL_SUCCESS);
+      rank_ok(&rank, harness_open(version));
       work(&rank);
       _exit(0);
     }
@@ -78,9 +78,9 @@ static bool connect_some(struct rank *rank, const bool peers[RANKS_MAX]) {
     if (!peers[i])
       continue;
     if (!rank->to[i])
-      rank_need(rank, net_connect(0, rank->world->handles[i][rank->number], &rank->to[i]) == 0);
+      rank_ok(rank, net_connect(0, rank->world->handles[i][rank->number], &rank->to[i]));
     if (!rank->from[i])
-      rank_need(rank, net_accept(rank->listeners[i], &rank->from[i]) == 0);
+      rank_ok(rank, net_accept(rank->listeners[i], &rank->from[i]));
     all &= rank->to[i] && rank->from[i];
   }
   return all;
@@ -90,8 +90,7 @@ void rank_connect(struct rank *rank, const bool peers[RANKS_MAX]) {
   int64_t until = rank_now() + PATIENCE;
   for (unsigned i = 0; i < rank->world->ranks; i++)
     if (peers[i])
-      rank_need(rank,
-                net_listen(0, rank->world->handles[rank->number][i], &rank->listeners[i]) == 0);
+      rank_ok(rank, net_listen(0, rank->world->handles[rank->number][i], &rank->listeners[i]));
   rank_barrier(rank);
   while (!connect_some(rank, peers))
     check_time(rank, until, "connecting");
@@ -100,11 +99,11 @@ void rank_connect(struct rank *rank, const bool peers[RANKS_MAX]) {
 void rank_disconnect(struct rank *rank) {
   rank_barrier(rank); /* no data is in flight any more */
   for (unsigned i = 0; i < rank->world->ranks; i++) {
-    rank_need(rank, net_close_send(rank->to[i]) == 0);
-    rank_need(rank, net_close_receive(rank->from[i]) == 0);
-    rank_need(rank, net_close_listen(rank->listeners[i]) == 0);
+    rank_ok(rank, net_close_send(rank->to[i]));
+    rank_ok(rank, net_close_receive(rank->from[i]));
+    rank_ok(rank, net_close_listen(rank->listeners[i]));
   }
-  rank_need(rank, harness_close() == 0);
+  rank_ok(rank, harness_close());
 }
 
 void rank_wait(const struct rank *rank, void *request, int *sizes) {

@@ -32,6 +32,7 @@ bool ranks_run(unsigned ranks, int version, void (*work)(struct rank *rank));
 _Noreturn void rank_fail(const struct rank *rank, const char *format, ...);
 #define rank_need(rank, condition)                                                                 \
   ((condition) ? (void)0 : rank_fail(rank, "%s:%d: %s", __FILE__, __LINE__, #condition))
+#define rank_ok(rank, call) rank_need(rank, (call) == NCCL_SUCCESS)
 
 void rank_barrier(struct rank *rank);
 /* Connects to and from these ranks, all at the same time. */

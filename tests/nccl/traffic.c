@@ -57,7 +57,7 @@ static void *start_receive(struct rank *rank, unsigned from, void *bytes, size_t
   void *request = NULL, *data = bytes;
   int64_t until = rank_now() + INT64_C(60000000000);
   while (!request) {
-    rank_need(rank, net_receive(rank->from[from], 1, &data, &size, &tag, &memory, &request) == 0);
+    rank_ok(rank, net_receive(rank->from[from], 1, &data, &size, &tag, &memory, &request));
     rank_need(rank, rank_now() < until);
   }
   return request;
@@ -67,7 +67,7 @@ static void *start_receive(struct rank *rank, unsigned from, void *bytes, size_t
 static void *try_send(struct rank *rank, unsigned to, void *bytes, size_t size, int tag,
                       void *memory) {
   void *request = NULL;
-  rank_need(rank, net_send(rank->to[to], bytes, size, tag, memory, &request) == 0);
+  rank_ok(rank, net_send(rank->to[to], bytes, size, tag, memory, &request));
   return request;
 }
 
@@ -92,14 +92,14 @@ static void open_lane(struct rank *rank, struct lane *lane, unsigned to, unsigne
   lane->scratch = malloc(size + 1);
   place_make(rank, &lane->out, room);
   place_make(rank, &lane->in, room);
-  rank_need(rank, net_register(rank->to[to], lane->out.address, room, lane->out.type,
-                               &lane->out_memory) == 0);
+  rank_ok(rank,
+          net_register(rank->to[to], lane->out.address, room, lane->out.type, &lane->out_memory));
   place_register(rank, &lane->in, rank->from[from], &lane->in_memory);
 }
 
 static void close_lane(struct rank *rank, struct lane *lane, unsigned from) {
-  rank_need(rank, net_deregister(rank->to[lane->peer], lane->out_memory) == 0);
-  rank_need(rank, net_deregister(rank->from[from], lane->in_memory) == 0);
+  rank_ok(rank, net_deregister(rank->to[lane->peer], lane->out_memory));
+  rank_ok(rank, net_deregister(rank->from[from], lane->in_memory));
   place_end(&lane->out);
   place_end(&lane->in);
   free(lane->scratch);
@@ -109,7 +109,7 @@ static void step_out(struct rank *rank, struct lane *lane, size_t size, size_t c
   size_t slot = lane->sent % IN_FLIGHT;
   int done = 0;
   if (lane->sends[slot]) {
-    rank_need(rank, net_test(lane->sends[slot], &done, NULL) == 0);
+    rank_ok(rank, net_test(lane->sends[slot], &done, NULL));
     if (done)
       lane->sends[slot] = NULL;
   }
@@ -134,13 +134,13 @@ static void step_in(struct rank *rank, struct lane *lane, unsigned from, size_t 
   size_t slot = lane->checked % IN_FLIGHT;
   if (lane->checked == lane->posted)
     return;
-  rank_need(rank, net_test(lane->receives[slot], &done, &got) == 0);
+  rank_ok(rank, net_test(lane->receives[slot], &done, &got));
   if (!done)
     return;
   rank_need(rank, (size_t)got == size);
   void *flush = lane;
-  rank_need(rank, net_flush(rank->from[from], lane->in.address + slot * size, got, lane->in_memory,
-                            &flush) == 0);
+  rank_ok(rank, net_flush(rank->from[from], lane->in.address + slot * size, got, lane->in_memory,
+                          &flush));
   rank_need(rank, !flush); /* no request, as it is done */
   place_get(rank, &lane->in, slot * size, lane->scratch, size);
   rank_need(rank, holds(lane->scratch, size, from, rank->number, lane->checked));
@@ -197,7 +197,7 @@ static void ring(struct rank *rank) {
   rank_connect(rank, peers);
   for (size_t i = 0; i < COUNT(sizes); i++)
     exchange(rank, &next, &previous, 1, sizes[i], sizes[i] > MIB ? 6 : 50);
-  rank_need(rank, harness_warnings() == 0);
+  rank_ok(rank, harness_warnings());
   check_path(rank);
   rank_disconnect(rank);
 }
@@ -214,7 +214,7 @@ static void all_to_all(struct rank *rank) {
   for (size_t i = 0; i < COUNT(sizes) - 1; i++)
     exchange(rank, others, others, count, sizes[i], 20);
   exchange(rank, others, others, count, MIB, 4);
-  rank_need(rank, harness_warnings() == 0);
+  rank_ok(rank, harness_warnings());
   rank_disconnect(rank);
 }
 
@@ -276,8 +276,7 @@ static void receive_groups(struct rank *rank, uint8_t *bytes, void *memory) {
       tags[i] = (int)i;
     }
     while (!requests[g])
-      rank_need(rank,
-                net_receive(rank->from[1], GROUP, data, room, tags, memories, &requests[g]) == 0);
+      rank_ok(rank, net_receive(rank->from[1], GROUP, data, room, tags, memories, &requests[g]));
   }
   for (unsigned g = 0; g < 2; g++) {
     rank_wait(rank, requests[g], got);
@@ -313,13 +312,13 @@ static void groups(struct rank *rank) {
   void *memory;
   rank_connect(rank, peers);
   void *comm = rank->number == 0 ? rank->from[1] : rank->to[0];
-  rank_need(rank, net_register(comm, bytes, room, NCCL_POINTER_HOST, &memory) == 0);
+  rank_ok(rank, net_register(comm, bytes, room, NCCL_POINTER_HOST, &memory));
   if (rank->number == 0)
     receive_groups(rank, bytes, memory);
   else
     send_groups(rank, bytes, memory);
   rank_barrier(rank);
-  rank_need(rank, net_deregister(comm, memory) == 0);
+  rank_ok(rank, net_deregister(comm, memory));
   free(bytes);
   rank_disconnect(rank);
 }

@@ -33,13 +33,13 @@ static void whole_blocks_are_found(void **state) {
   (void)state;
   assert_true(address != 0);
   rig_open(&rig, "gaudi_cpy", "gaudi");
-  assert_int_equal(rig_connect(&rig, NULL), UCS_OK);
-  assert_int_equal(query(&rig, address + 5 * MIB, &found), UCS_OK);
+  assert_ok(rig_connect(&rig, NULL));
+  assert_ok(query(&rig, address + 5 * MIB, &found));
   assert_int_equal((uintptr_t)found.base_address, address);
   assert_int_equal(found.alloc_length, PAGE);
   pattern_fill(bytes, MIB, 1);
-  assert_int_equal(rig_put(&rig, bytes, MIB, address + 5 * MIB, UCT_INVALID_RKEY), UCS_OK);
-  assert_int_equal(rig_get(&rig, back, MIB, address + 5 * MIB, UCT_INVALID_RKEY), UCS_OK);
+  assert_ok(rig_put(&rig, bytes, MIB, address + 5 * MIB, UCT_INVALID_RKEY));
+  assert_ok(rig_get(&rig, back, MIB, address + 5 * MIB, UCT_INVALID_RKEY));
   pattern_check(back, MIB, 1);
   assert_int_equal(hlthunk_memory_unmap(fd, address), 0);
   assert_int_equal(query(&rig, address + 5 * MIB, &found), UCS_ERR_INVALID_ADDR);

@@ -13,7 +13,7 @@ static struct rig rig;
 static int open_copy(void **state) {
   (void)state;
   rig_open(&rig, "gaudi_cpy", "gaudi");
-  assert_int_equal(rig_connect(&rig, NULL), UCS_OK);
+  assert_ok(rig_connect(&rig, NULL));
   return 0;
 }
 
@@ -41,7 +41,7 @@ static void whole_blocks_are_found(void **state) {
     rig_alloc(&rig, (i + 1) * 4096, &blocks[i]);
   for (unsigned i = 0; i < COUNT(blocks); i++) {
     char *address = blocks[i].address;
-    assert_int_equal(query(address + 4095 * (size_t)i, 100, &found), UCS_OK);
+    assert_ok(query(address + 4095 * (size_t)i, 100, &found));
     assert_ptr_equal(found.base_address, address);
     assert_int_equal(found.alloc_length, blocks[i].length);
     assert_int_equal(found.mem_type, GAUDI_MEMORY_TYPE);
@@ -77,8 +77,8 @@ static void the_allocation_device_is_configurable(void **state) {
   unsetenv("UCX_GAUDI_DEVICE");
   rig_alloc(&other, 4096, &second);
   rig_alloc(&rig, 4096, &first);
-  assert_int_equal(query(first.address, 4096, &of_first), UCS_OK);
-  assert_int_equal(query(second.address, 4096, &of_second), UCS_OK);
+  assert_ok(query(first.address, 4096, &of_first));
+  assert_ok(query(second.address, 4096, &of_second));
   assert_int_not_equal(of_first.sys_dev, of_second.sys_dev);
   rig_free(&rig, &first);
   rig_free(&other, &second);
@@ -91,7 +91,7 @@ static void missing_devices_are_refused(void **state) {
   (void)state;
   rig_quiet(true);
   setenv("UCX_GAUDI_DEVICE", "7", 1);
-  assert_int_equal(uct_md_config_read(rig.component, NULL, NULL, &config), UCS_OK);
+  assert_ok(uct_md_config_read(rig.component, NULL, NULL, &config));
   unsetenv("UCX_GAUDI_DEVICE");
   assert_int_equal(uct_md_open(rig.component, "gaudi", config, &md), UCS_ERR_NO_DEVICE);
   uct_config_release(config);
@@ -105,7 +105,7 @@ static void a_block_has_a_dma_buf(void **state) {
                                               UCT_MD_MEM_ATTR_V2_FIELD_DMABUF_OFFSET};
   (void)state;
   rig_alloc(&rig, 65536, &block);
-  assert_int_equal(uct_md_mem_query_v2(rig.md, (char *)block.address + 4096, 4096, &found), UCS_OK);
+  assert_ok(uct_md_mem_query_v2(rig.md, (char *)block.address + 4096, 4096, &found));
   assert_true(found.dmabuf_fd >= 0);
   assert_int_equal(found.dmabuf_offset % 4096, 0);
   assert_true(found.dmabuf_offset >= 4096);
@@ -121,9 +121,8 @@ static void blocks_are_whole_pages(void **state) {
   (void)state;
   rig_alloc(&rig, 1, &block);
   assert_int_equal(block.length, 4096);
-  assert_int_equal(
-      uct_md_detect_memory_type(rig.md, (char *)block.address + 4095, 1, &(ucs_memory_type_t){0}),
-      UCS_OK);
+  assert_ok(
+      uct_md_detect_memory_type(rig.md, (char *)block.address + 4095, 1, &(ucs_memory_type_t){0}));
   rig_free(&rig, &block);
 }
 
@@ -173,18 +172,16 @@ static void device_registrations_are_not_cached(void **state) {
   uct_mem_h memh;
   (void)state;
   rig_alloc(&rig, 4096, &first);
-  assert_int_equal(uct_md_mem_reg(rig.md, first.address, 4096, UCT_MD_MEM_ACCESS_ALL, &memh),
-                   UCS_OK);
-  assert_int_equal(uct_md_mem_dereg(rig.md, memh), UCS_OK);
+  assert_ok(uct_md_mem_reg(rig.md, first.address, 4096, UCT_MD_MEM_ACCESS_ALL, &memh));
+  assert_ok(uct_md_mem_dereg(rig.md, memh));
   rig_free(&rig, &first);
   rig_alloc(&rig, 4096, &second); /* the same address */
   assert_ptr_equal(second.address, first.address);
-  assert_int_equal(uct_md_mem_reg(rig.md, second.address, 4096, UCT_MD_MEM_ACCESS_ALL, &memh),
-                   UCS_OK);
-  assert_int_equal(uct_md_mem_dereg(rig.md, memh), UCS_OK);
+  assert_ok(uct_md_mem_reg(rig.md, second.address, 4096, UCT_MD_MEM_ACCESS_ALL, &memh));
+  assert_ok(uct_md_mem_dereg(rig.md, memh));
   char bytes[8] = "bytes", back[8];
-  assert_int_equal(rig_put(&rig, bytes, 8, (uintptr_t)second.address, UCT_INVALID_RKEY), UCS_OK);
-  assert_int_equal(rig_get(&rig, back, 8, (uintptr_t)second.address, UCT_INVALID_RKEY), UCS_OK);
+  assert_ok(rig_put(&rig, bytes, 8, (uintptr_t)second.address, UCT_INVALID_RKEY));
+  assert_ok(rig_get(&rig, back, 8, (uintptr_t)second.address, UCT_INVALID_RKEY));
   assert_memory_equal(back, bytes, 8);
   rig_free(&rig, &second);
 }
@@ -211,8 +208,8 @@ static void damaged_keys_are_refused(void **state) {
   struct target block;
   (void)state;
   rig_alloc(&rig, 4096, &block);
-  assert_int_equal(uct_md_mkey_pack(rig.md, block.memh, &whole), UCS_OK);
-  assert_int_equal(unpack(&whole), UCS_OK);
+  assert_ok(uct_md_mkey_pack(rig.md, block.memh, &whole));
+  assert_ok(unpack(&whole));
   rig_quiet(true);
   for (size_t cut = 0; cut < sizeof whole; cut++) { /* truncated, with other bytes after that */
     for (size_t i = 0; i < sizeof key; i++)
@@ -235,7 +232,7 @@ static void foreign_keys_are_refused(void **state) {
   char byte = 1;
   (void)state;
   rig_alloc(&rig, 4096, &block);
-  assert_int_equal(uct_md_mkey_pack(rig.md, block.memh, &whole), UCS_OK);
+  assert_ok(uct_md_mkey_pack(rig.md, block.memh, &whole));
   rig_quiet(true);
   key = whole;
   key.host++;
@@ -252,7 +249,7 @@ static void foreign_keys_are_refused(void **state) {
   key = whole;
   key.process++;
   sum_up(&key);
-  assert_int_equal(uct_rkey_unpack(rig.component, &key, &bundle), UCS_OK);
+  assert_ok(uct_rkey_unpack(rig.component, &key, &bundle));
   assert_int_equal(rig_put(&rig, &byte, 1, (uintptr_t)block.address, bundle.rkey),
                    UCS_ERR_INVALID_ADDR); /* memory of another process */
   uct_rkey_release(rig.component, &bundle);

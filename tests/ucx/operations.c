@@ -22,7 +22,7 @@ static int open_all(const char *transport) {
   bytes = malloc(LENGTH);
   back = malloc(LENGTH);
   rig_open(&rig, transport, "gaudi");
-  assert_int_equal(rig_connect(&rig, NULL), UCS_OK);
+  assert_ok(rig_connect(&rig, NULL));
   rig_alloc(&rig, LENGTH, &target);
   pattern_fill(bytes, LENGTH, 1);
   memset(back, 0, LENGTH);
@@ -61,10 +61,8 @@ static void short_up_to_the_limit(void **state) {
   assert_int_equal(rig.attributes.cap.put.max_short, 256);
   for (size_t i = 0; i < COUNT(sizes); i++) {
     memset(back, 0, 257);
-    assert_int_equal(uct_ep_put_short(rig.ep, bytes + i, sizes[i], at(100 * i), target.key.rkey),
-                     UCS_OK);
-    assert_int_equal(uct_ep_get_short(rig.ep, back, sizes[i], at(100 * i), target.key.rkey),
-                     UCS_OK);
+    assert_ok(uct_ep_put_short(rig.ep, bytes + i, sizes[i], at(100 * i), target.key.rkey));
+    assert_ok(uct_ep_get_short(rig.ep, back, sizes[i], at(100 * i), target.key.rkey));
     assert_memory_equal(back, bytes + i, sizes[i]);
     assert_int_equal(back[sizes[i]], 0);
   }
@@ -76,8 +74,8 @@ static void short_beyond_the_limit(void **state) {
   (void)state;
   for (size_t i = 0; i < COUNT(sizes); i++) {
     memset(back, 0, LENGTH);
-    assert_int_equal(uct_ep_put_short(rig.ep, bytes, sizes[i], at(3), target.key.rkey), UCS_OK);
-    assert_int_equal(uct_ep_get_short(rig.ep, back, sizes[i], at(3), target.key.rkey), UCS_OK);
+    assert_ok(uct_ep_put_short(rig.ep, bytes, sizes[i], at(3), target.key.rkey));
+    assert_ok(uct_ep_get_short(rig.ep, back, sizes[i], at(3), target.key.rkey));
     assert_memory_equal(back, bytes, sizes[i]);
     assert_int_equal(back[sizes[i]], 0);
   }
@@ -107,8 +105,7 @@ static void buffered_up_to_the_limit(void **state) {
     size_t length = sizes[i];
     memset(back, 0, more);
     assert_int_equal(uct_ep_put_bcopy(rig.ep, pack, &length, at(7), target.key.rkey), length);
-    assert_int_equal(uct_ep_get_bcopy(rig.ep, unpack, back, length, at(7), target.key.rkey, NULL),
-                     UCS_OK);
+    assert_ok(uct_ep_get_bcopy(rig.ep, unpack, back, length, at(7), target.key.rkey, NULL));
     assert_memory_equal(back, bytes, length);
     assert_int_equal(back[length], 0);
   }
@@ -125,8 +122,8 @@ static void zero_copy_up_to_the_limit(void **state) {
   assert_int_equal(rig.attributes.cap.put.max_zcopy, 1024 * MIB);
   for (size_t i = 0; i < COUNT(sizes); i++) {
     memset(back, 0, LENGTH);
-    assert_int_equal(rig_put(&rig, bytes, sizes[i], at(0), target.key.rkey), UCS_OK);
-    assert_int_equal(rig_get(&rig, back, sizes[i], at(0), target.key.rkey), UCS_OK);
+    assert_ok(rig_put(&rig, bytes, sizes[i], at(0), target.key.rkey));
+    assert_ok(rig_get(&rig, back, sizes[i], at(0), target.key.rkey));
     assert_memory_equal(back, bytes, sizes[i]);
   }
   rig_quiet(true);
@@ -140,14 +137,13 @@ static void memory_handles_are_used(void **state) {
   uct_mem_h memh;
   struct waiter waiter;
   (void)state;
-  assert_int_equal(uct_md_mem_reg(rig.md, bytes, LENGTH, UCT_MD_MEM_ACCESS_ALL, &memh), UCS_OK);
+  assert_ok(uct_md_mem_reg(rig.md, bytes, LENGTH, UCT_MD_MEM_ACCESS_ALL, &memh));
   uct_iov_t iov = {.buffer = bytes + 100, .length = 4096, .memh = memh, .count = 1};
   waiter_init(&waiter);
-  assert_int_equal(
-      rig_wait(&rig, uct_ep_put_zcopy(rig.ep, &iov, 1, at(0), target.key.rkey, &waiter.completion),
-               &waiter),
-      UCS_OK);
-  assert_int_equal(rig_get(&rig, back, 4096, at(0), target.key.rkey), UCS_OK);
+  assert_ok(rig_wait(&rig,
+                     uct_ep_put_zcopy(rig.ep, &iov, 1, at(0), target.key.rkey, &waiter.completion),
+                     &waiter));
+  assert_ok(rig_get(&rig, back, 4096, at(0), target.key.rkey));
   assert_memory_equal(back, bytes + 100, 4096);
   iov.length = LENGTH; /* beyond its end */
   waiter_init(&waiter);
@@ -156,17 +152,17 @@ static void memory_handles_are_used(void **state) {
       rig_wait(&rig, uct_ep_put_zcopy(rig.ep, &iov, 1, at(0), target.key.rkey, &waiter.completion),
                &waiter),
       UCS_ERR_INVALID_PARAM);
-  assert_int_equal(uct_md_mem_dereg(rig.md, memh), UCS_OK);
+  assert_ok(uct_md_mem_dereg(rig.md, memh));
 }
 
 static void read_only_memory_can_be_put(void **state) {
   void *page = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   (void)state;
   assert_ptr_not_equal(page, MAP_FAILED);
-  assert_int_equal(rig_put(&rig, bytes, 4096, at(0), target.key.rkey), UCS_OK);
-  assert_int_equal(rig_put(&rig, page, 4096, at(0), target.key.rkey), UCS_OK);
+  assert_ok(rig_put(&rig, bytes, 4096, at(0), target.key.rkey));
+  assert_ok(rig_put(&rig, page, 4096, at(0), target.key.rkey));
   memset(back, 1, 4096);
-  assert_int_equal(rig_get(&rig, back, 4096, at(0), target.key.rkey), UCS_OK);
+  assert_ok(rig_get(&rig, back, 4096, at(0), target.key.rkey));
   assert_memory_equal(back, page, 4096);
   rig_quiet(true);
   assert_int_not_equal(rig_get(&rig, page, 4096, at(0), target.key.rkey), UCS_OK);
@@ -209,7 +205,7 @@ static void a_failed_copy_ends_with_an_error(void **state) {
   setenv("HAUL_DOUBLE_GAUDI_FAIL", "submit:1:5", 1);
   assert_int_equal(rig_put(&rig, bytes, MIB, at(0), target.key.rkey), UCS_ERR_IO_ERROR);
   unsetenv("HAUL_DOUBLE_GAUDI_FAIL");
-  assert_int_equal(rig_put(&rig, bytes, MIB, at(0), target.key.rkey), UCS_OK);
+  assert_ok(rig_put(&rig, bytes, MIB, at(0), target.key.rkey));
 }
 
 /* The driver resets it: everything fails, nothing hangs. */
@@ -245,13 +241,13 @@ static void jobs_complete_in_order(void **state) {
     if (started == MANY) /* more than the device queues */
       uct_worker_progress(rig.worker);
     while (ended < started && waiter[ended].calls)
-      assert_int_equal(waiter[ended++].status, UCS_OK);
+      assert_ok(waiter[ended++].status);
     for (unsigned i = ended; i < started; i++)
       assert_int_equal(waiter[i].calls, 0);
   }
   unsetenv("HAUL_DOUBLE_GAUDI_SLOW_US");
   for (unsigned i = 0; i < MANY; i++) {
-    assert_int_equal(rig_get(&rig, back, 4096, at(i * 4096u), target.key.rkey), UCS_OK);
+    assert_ok(rig_get(&rig, back, 4096, at(i * 4096u), target.key.rkey));
     assert_memory_equal(back, bytes + i, 4096);
   }
 }
@@ -263,13 +259,13 @@ static void a_flush_completes_last(void **state) {
   setenv("HAUL_DOUBLE_GAUDI_SLOW_US", "1000", 1);
   waiter_init(&put);
   waiter_init(&flushed);
-  assert_int_equal(uct_ep_flush(rig.ep, 0, &flushed.completion), UCS_OK); /* nothing is in flight */
+  assert_ok(uct_ep_flush(rig.ep, 0, &flushed.completion)); /* nothing is in flight */
   assert_int_equal(uct_ep_put_zcopy(rig.ep, &iov, 1, at(0), target.key.rkey, &put.completion),
                    UCS_INPROGRESS);
   assert_int_equal(uct_iface_flush(rig.iface, 0, NULL), UCS_INPROGRESS);
-  assert_int_equal(rig_wait(&rig, uct_ep_flush(rig.ep, 0, &flushed.completion), &flushed), UCS_OK);
+  assert_ok(rig_wait(&rig, uct_ep_flush(rig.ep, 0, &flushed.completion), &flushed));
   assert_int_equal(put.calls, 1);
-  assert_int_equal(uct_iface_flush(rig.iface, 0, NULL), UCS_OK);
+  assert_ok(uct_iface_flush(rig.iface, 0, NULL));
   unsetenv("HAUL_DOUBLE_GAUDI_SLOW_US");
 }
 
@@ -279,8 +275,8 @@ static void sleeping_threads_are_woken(void **state) {
   struct waiter waiter;
   (void)state;
   assert_true(rig.attributes.cap.event_flags & UCT_IFACE_FLAG_EVENT_FD);
-  assert_int_equal(uct_iface_event_fd_get(rig.iface, &event.fd), UCS_OK);
-  assert_int_equal(uct_iface_event_arm(rig.iface, UCT_EVENT_SEND_COMP), UCS_OK);
+  assert_ok(uct_iface_event_fd_get(rig.iface, &event.fd));
+  assert_ok(uct_iface_event_arm(rig.iface, UCT_EVENT_SEND_COMP));
   assert_int_equal(poll(&event, 1, 20), 0); /* nothing is in flight */
   setenv("HAUL_DOUBLE_GAUDI_SLOW_US", "3000", 1);
   waiter_init(&waiter);
@@ -326,12 +322,12 @@ static void *use_one(void *transport) {
   struct target memory;
   uint8_t *from = malloc(MIB), *to = malloc(MIB);
   rig_open(&own, transport, "gaudi");
-  assert_int_equal(rig_connect(&own, NULL), UCS_OK);
+  assert_ok(rig_connect(&own, NULL));
   rig_alloc(&own, MIB, &memory);
   for (unsigned round = 0; round < 20; round++) {
     pattern_fill(from, MIB, round);
-    assert_int_equal(rig_put(&own, from, MIB, (uintptr_t)memory.address, memory.key.rkey), UCS_OK);
-    assert_int_equal(rig_get(&own, to, MIB, (uintptr_t)memory.address, memory.key.rkey), UCS_OK);
+    assert_ok(rig_put(&own, from, MIB, (uintptr_t)memory.address, memory.key.rkey));
+    assert_ok(rig_get(&own, to, MIB, (uintptr_t)memory.address, memory.key.rkey));
     pattern_check(to, MIB, round);
   }
   rig_free(&own, &memory);
@@ -364,7 +360,7 @@ static void a_forked_child_is_refused(void **state) {
   }
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_int_equal(status, 0);
-  assert_int_equal(rig_put(&rig, bytes, MIB, at(0), target.key.rkey), UCS_OK);
+  assert_ok(rig_put(&rig, bytes, MIB, at(0), target.key.rkey));
 }
 
 #define COPY(test) cmocka_unit_test_setup_teardown(test, open_copy, close_all)

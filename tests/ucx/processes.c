@@ -49,30 +49,28 @@ static void owner_main(int request, int response) {
   uint8_t which;
   rig_open(&rig, "gaudi_ipc", "gaudi");
   rig_open(&copy, "gaudi_cpy", "gaudi");
-  assert_int_equal(rig_connect(&copy, NULL), UCS_OK);
+  assert_ok(rig_connect(&copy, NULL));
   assert_int_equal(uct_iface_get_address(rig.iface, (uct_iface_addr_t *)offer.iface_address), 0);
   for (unsigned i = 0; i < BLOCKS; i++) {
     rig_alloc(&copy, LENGTH, &blocks[i]);
-    assert_int_equal(
-        uct_md_mem_reg(rig.md, blocks[i].address, LENGTH, UCT_MD_MEM_ACCESS_ALL, &offered[i]),
-        UCS_OK);
-    assert_int_equal(uct_md_mkey_pack(rig.md, offered[i], offer.keys[i]), UCS_OK);
+    assert_ok(
+        uct_md_mem_reg(rig.md, blocks[i].address, LENGTH, UCT_MD_MEM_ACCESS_ALL, &offered[i]));
+    assert_ok(uct_md_mkey_pack(rig.md, offered[i], offer.keys[i]));
     offer.addresses[i] = (uintptr_t)blocks[i].address;
     pattern_fill(bytes, LENGTH, i);
-    assert_int_equal(rig_put(&copy, bytes, LENGTH, offer.addresses[i], UCT_INVALID_RKEY), UCS_OK);
+    assert_ok(rig_put(&copy, bytes, LENGTH, offer.addresses[i], UCT_INVALID_RKEY));
   }
   if (write(response, &offer, sizeof offer) != sizeof offer)
     _exit(3);
   while (read(request, &which, 1) == 1) {
     uint8_t good = 1;
-    assert_int_equal(
-        rig_get(&copy, bytes, LENGTH, offer.addresses[which % BLOCKS], UCT_INVALID_RKEY), UCS_OK);
+    assert_ok(rig_get(&copy, bytes, LENGTH, offer.addresses[which % BLOCKS], UCT_INVALID_RKEY));
     pattern_check(bytes, LENGTH, 100 + which);
     if (write(response, &good, 1) != 1)
       _exit(3);
   }
   for (unsigned i = 0; i < BLOCKS; i++) {
-    assert_int_equal(uct_md_mem_dereg(rig.md, offered[i]), UCS_OK);
+    assert_ok(uct_md_mem_dereg(rig.md, offered[i]));
     rig_free(&copy, &blocks[i]);
   }
   rig_close(&copy);
@@ -123,9 +121,9 @@ static uct_rkey_bundle_t keys[BLOCKS];
 static void connect_to_owner(void) {
   bytes = malloc(LENGTH);
   rig_open(&rig, "gaudi_ipc", "gaudi");
-  assert_int_equal(rig_connect(&rig, peer.offer.iface_address), UCS_OK);
+  assert_ok(rig_connect(&rig, peer.offer.iface_address));
   for (unsigned i = 0; i < BLOCKS; i++)
-    assert_int_equal(uct_rkey_unpack(rig.component, peer.offer.keys[i], &keys[i]), UCS_OK);
+    assert_ok(uct_rkey_unpack(rig.component, peer.offer.keys[i], &keys[i]));
 }
 
 static void leave_owner(void) {
@@ -153,10 +151,10 @@ static int tear_down(void **state) {
 static void move_both_ways(void) {
   for (unsigned i = 0; i < BLOCKS; i++) {
     memset(bytes, 0, LENGTH);
-    assert_int_equal(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[i], keys[i].rkey), UCS_OK);
+    assert_ok(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[i], keys[i].rkey));
     pattern_check(bytes, LENGTH, i);
     pattern_fill(bytes, LENGTH, 100 + i);
-    assert_int_equal(rig_put(&rig, bytes, LENGTH, peer.offer.addresses[i], keys[i].rkey), UCS_OK);
+    assert_ok(rig_put(&rig, bytes, LENGTH, peer.offer.addresses[i], keys[i].rkey));
     uint8_t which = (uint8_t)i, good = 0;
     assert_int_equal(write(peer.request, &which, 1), 1);
     read_all(peer.response, &good, 1);
@@ -175,13 +173,11 @@ static void between_two_devices(void **state) {
   struct target own_block;
   (void)state;
   rig_open(&copy, "gaudi_cpy", "gaudi");
-  assert_int_equal(rig_connect(&copy, NULL), UCS_OK);
+  assert_ok(rig_connect(&copy, NULL));
   rig_alloc(&copy, LENGTH, &own_block);
   pattern_fill(bytes, LENGTH, 101);
-  assert_int_equal(rig_put(&copy, bytes, LENGTH, (uintptr_t)own_block.address, own_block.key.rkey),
-                   UCS_OK);
-  assert_int_equal(rig_put(&rig, own_block.address, LENGTH, peer.offer.addresses[1], keys[1].rkey),
-                   UCS_OK);
+  assert_ok(rig_put(&copy, bytes, LENGTH, (uintptr_t)own_block.address, own_block.key.rkey));
+  assert_ok(rig_put(&rig, own_block.address, LENGTH, peer.offer.addresses[1], keys[1].rkey));
   uint8_t which = 1, good = 0;
   assert_int_equal(write(peer.request, &which, 1), 1);
   read_all(peer.response, &good, 1);
@@ -205,7 +201,7 @@ static void several_at_a_time(void **state) {
     while (waiter[i].calls == 0)
       uct_worker_progress(rig.worker);
   for (unsigned i = 0; i < COUNT(waiter); i++)
-    assert_int_equal(waiter[i].status, UCS_OK);
+    assert_ok(waiter[i].status);
   uint8_t *expected = malloc(LENGTH);
   pattern_fill(expected, LENGTH, 2);
   assert_memory_equal(bytes, expected, 100000 * COUNT(waiter));
@@ -236,7 +232,7 @@ static void a_process_dies(void **state) {
   (void)state;
   start_owner(false);
   connect_to_owner();
-  assert_int_equal(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[0], keys[0].rkey), UCS_OK);
+  assert_ok(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[0], keys[0].rkey));
   kill(peer.owner, SIGKILL);
   waitpid(peer.owner, &status, 0);
   rig_quiet(true);

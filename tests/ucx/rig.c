@@ -14,8 +14,6 @@
 #include <ucs/config/global_opts.h>
 #pragma GCC diagnostic pop
 
-#define assert_ok(call) assert_int_equal(call, UCS_OK)
-
 /* Programs with a sanitizer cannot preload it. */
 static void load_module(void) {
   if (getenv("HAUL_UCX_DLOPEN"))

@@ -14,6 +14,8 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
+#define assert_ok(call) assert_int_equal(call, UCS_OK)
+
 /* An interface of one transport with an endpoint to itself, or to another process. */
 struct rig {
   uct_component_h component;
