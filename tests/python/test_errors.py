@@ -25,6 +25,7 @@ class Errors(support.Case):
         self.assertIn("@haul-test-nobody", error.object)
         self.assertIn(error.text, str(error))
         self.assertIn(error.hint, str(error))
+        self.assertEqual(str(error).count("@haul-test-nobody"), 1)
         self.assertNotEqual(error.system, 0)
 
     def test_builtin_base_classes(self):
@@ -96,6 +97,9 @@ class Arguments(support.Case):
             error = self.fails(Code.EINVAL, haul.Node, **{name: value})
             self.assertIn(text, error.text)
             self.assertEqual(error.object.removesuffix("_bytes"), name.removesuffix("_bytes"))
+        for name in ("key", "certificate", "private_key", "authority", "directory_login"):
+            with self.assertRaisesRegex(TypeError, f"^invalid {name} 7: expected a path$"):
+                haul.Node(**{name: 7})
         for name in counts:
             haul.Node(**{name: None}).close()
             if name != "tcp_rails" and name != "max_lookups":

@@ -64,8 +64,9 @@ class Error(Exception):
         self.text = text
         self.hint = hint
         self._given = (code, system, call, object, text, hint)
-        said = ": ".join(part for part in (call, object, text) if part)
-        super().__init__(f"{said} (hint: {hint})" if hint else said)
+        parts = (call, "" if object in text else object, text)
+        message = ": ".join(part for part in parts if part)
+        super().__init__(f"{message} (hint: {hint})" if hint else message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._given

@@ -29,7 +29,6 @@ static const struct setting {
     SETTING("timeout", SECONDS, transfer_ns, 0),
     SETTING("spin", SECONDS, spin_ns, 0),
     SETTING("liveness", SECONDS, liveness_ns, 0),
-    SETTING("handshake", SECONDS, handshake_ns, 0),
     SETTING("tcp_rails", COUNT, tcp_rails, 0),
     SETTING("copy_threads", COUNT, copy_threads, UINT_MAX),
     SETTING("message_window", BYTES, message_window, 0),
@@ -40,6 +39,7 @@ static const struct setting {
     SETTING("staging_bytes", BYTES, staging_bytes, 0),
     SETTING("tcp_rate", BYTES, tcp_rate, SIZE_MAX),
     SETTING("tcp_zero_copy", BYTES, tcp_zero_copy, SIZE_MAX),
+    SETTING("handshake", SECONDS, handshake_ns, 0),
     SETTING("max_peers_each", COUNT, max_peers_each, 0),
     SETTING("max_lookups", COUNT, max_lookups, UINT_MAX),
     SETTING("peer_bytes", BYTES, peer_bytes, 0),
@@ -110,9 +110,19 @@ static bool read_settings(PyObject *const numbers[NUMBERS], const char *progress
   return true;
 }
 
-/* PyUnicode_FSConverter that also takes None. */
-static int path_from(PyObject *given, void *path) {
-  return given == Py_None || !given ? 1 : PyUnicode_FSConverter(given, path);
+/* None is no path. The caller frees `bytes` even after a failure. */
+static bool read_paths(PyObject *const given[FILES], PyObject *bytes[FILES]) {
+  static const char *const names[FILES] = {"key", "certificate", "private_key", "authority",
+                                           "directory_login"};
+  for (size_t i = 0; i < FILES; i++)
+    if (given[i] && given[i] != Py_None && !PyUnicode_FSConverter(given[i], &bytes[i])) {
+      if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_TypeError, "invalid %s %R: expected a path", names[i], given[i]);
+      }
+      return false;
+    }
+  return true;
 }
 
 /* The node, or NULL with an exception. The files are bytes, or NULL. */
@@ -146,16 +156,17 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords
                           "handshake",   "max_peers_each", "max_lookups",   "peer_bytes",
                           NULL};
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  PyObject *n[NUMBERS] = {NULL}, *files[FILES] = {NULL}, *node = NULL; /* n: as in settings[] */
+  PyObject *n[NUMBERS] = {NULL}; /* as in settings[] */
+  PyObject *paths[FILES] = {NULL}, *files[FILES] = {NULL}, *node = NULL;
   const char *progress = "thread";
-  if (PyArg_ParseTupleAndKeywords(
-          args, keywords, "|z$OspOOOOpOOOOOOOzpOO&O&O&O&O&ppppOOOO", names, &config.name, &n[0],
-          &progress, &config.insecure, &n[1], &n[2], &n[4], &n[5], &config.peer_events, &n[6],
-          &n[7], &n[8], &n[9], &n[10], &n[11], &n[12], &config.paths, &config.estimates_only,
-          &n[13], path_from, &files[0], path_from, &files[1], path_from, &files[2], path_from,
-          &files[3], path_from, &files[4], &config.plain_data, &config.process_tls,
-          &config.any_user, &config.any_observer, &n[3], &n[14], &n[15], &n[16]) &&
-      read_settings(n, progress, &config)) {
+  if (PyArg_ParseTupleAndKeywords(args, keywords, "|z$OspOOOOpOOOOOOOzpOOOOOOppppOOOO", names,
+                                  &config.name, &n[0], &progress, &config.insecure, &n[1], &n[2],
+                                  &n[3], &n[4], &config.peer_events, &n[5], &n[6], &n[7], &n[8],
+                                  &n[9], &n[10], &n[11], &config.paths, &config.estimates_only,
+                                  &n[12], &paths[0], &paths[1], &paths[2], &paths[3], &paths[4],
+                                  &config.plain_data, &config.process_tls, &config.any_user,
+                                  &config.any_observer, &n[13], &n[14], &n[15], &n[16]) &&
+      read_settings(n, progress, &config) && read_paths(paths, files)) {
     double timeout = n[0] && n[0] != Py_None ? PyFloat_AsDouble(n[0]) : DEFAULT_TIMEOUT;
     if (!PyErr_Occurred())
       node = open_node(type, &config, files, timeout);
